@@ -57,31 +57,23 @@ func (s *Server) listBackends(_ context.Context, in *ServicePath) (*backendsOutp
 	return &backendsOutput{Body: v1.BackendList{Items: svc.Status.Backends, Revision: svc.Revision}}, nil
 }
 
-type backendOutput struct {
-	Status            int
-	ETag              string `header:"ETag"`
-	Location          string `header:"Location"`
-	PreferenceApplied string `header:"Preference-Applied"`
-	Body              v1.Backend
-}
-
 // backend returns the current state of one backend.
-func (s *Server) backend(key vip.BackendKey) (*backendOutput, error) {
+func (s *Server) backend(key vip.BackendKey) (*object[v1.Backend], error) {
 	svc, ok := s.service(key.Service)
 	if !ok {
 		return nil, noService(key.Service)
 	}
-	id := backendID(key)
+	id := key.ID()
 	for _, b := range svc.Status.Backends {
 		if b.ID == id && !b.Removed {
-			return &backendOutput{Status: http.StatusOK, ETag: svc.ETag,
+			return &object[v1.Backend]{Status: http.StatusOK, ETag: svc.ETag,
 				Body: v1.Backend{Service: key.Service.String(), Revision: svc.Revision, BackendStatus: b}}, nil
 		}
 	}
 	return nil, noBackend(key)
 }
 
-func (s *Server) getBackend(_ context.Context, in *BackendPath) (*backendOutput, error) {
+func (s *Server) getBackend(_ context.Context, in *BackendPath) (*object[v1.Backend], error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
@@ -96,7 +88,7 @@ type putBackendInput struct {
 	PreferWait
 }
 
-func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendOutput, error) {
+func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v1.Backend], error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
@@ -125,17 +117,17 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*backendO
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "backend "+key.ID(), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}
 	out, err := s.backend(key)
 	if err != nil {
-		return nil, goneMeanwhile("backend " + backendID(key) + " of service \"" + key.Service.String() + "\"")
+		return nil, goneMeanwhile("backend " + key.ID() + " of service \"" + key.Service.String() + "\"")
 	}
 	out.PreferenceApplied = applied
 	if created {
-		out.Status, out.Location = http.StatusCreated, v1.BackendPath(in.Namespace, in.Name, backendID(key))
+		out.Status, out.Location = http.StatusCreated, v1.BackendPath(in.Namespace, in.Name, key.ID())
 	}
 	return out, nil
 }
@@ -165,12 +157,12 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+backendID(key), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+key.ID(), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}
 	return &deletedOutput{PreferenceApplied: applied,
-		Body: v1.Deleted{Service: key.Service.String(), Backend: backendID(key), Revision: rev, Applied: applied != ""}}, nil
+		Body: v1.Deleted{Service: key.Service.String(), Backend: key.ID(), Revision: rev, Applied: applied != ""}}, nil
 }
 
 func (s *Server) heartbeat(ctx context.Context, in *BackendPath) (*struct{}, error) {
@@ -190,7 +182,7 @@ type setStateInput struct {
 	PreferWait
 }
 
-func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backendOutput, error) {
+func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*object[v1.Backend], error) {
 	key, err := in.backend()
 	if err != nil {
 		return nil, err
@@ -207,7 +199,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
-	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+backendID(key), func(ctx context.Context) ([]vip.Problem, error) {
+	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+key.ID(), func(ctx context.Context) ([]vip.Problem, error) {
 		return s.overrideApplied(ctx, key.Service, rev)
 	})
 	if err != nil {
@@ -215,8 +207,8 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*backe
 	}
 	out, err := s.backend(key)
 	if err != nil { // deleted meanwhile; the override remains
-		out = &backendOutput{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
-			BackendStatus: v1.BackendStatus{ID: backendID(key), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
+		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
+			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
 	out.PreferenceApplied = applied
 	return out, nil

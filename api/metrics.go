@@ -68,14 +68,9 @@ var (
 	descReloadTimestamp = desc("config_last_reload_success_timestamp_seconds", "Load time of the current configuration, in Unix time.")
 )
 
-// Describe implements prometheus.Collector.
-func (c *tableCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBuild, descServices, descBackends, descUsable, descSourceUp, descSourceSync, descSourceServices,
-		descSourceProblems, descSourceRestarts, descPool, descLeases, descFrontends, descDesired, descApplied, descRepairs, descContested, descWrites,
-		descStatus, descReady, descReloadOK, descReloadTimestamp} {
-		ch <- d
-	}
-}
+// Describe implements prometheus.Collector. It yields nothing: a scrape then checks the metrics by
+// themselves.
+func (c *tableCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {

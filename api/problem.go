@@ -20,7 +20,7 @@ func noService(key vip.ServiceKey) *server.Problem {
 }
 
 func noBackend(key vip.BackendKey) *server.Problem {
-	id := backendID(key)
+	id := key.ID()
 	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "service \""+key.Service.String()+"\" has no backend "+id,
 		"register it: PUT "+v1.BackendPath(key.Service.Namespace, key.Service.Name, id))
 }

@@ -110,15 +110,16 @@ type getServiceInput struct {
 	IfNoneMatch string `header:"If-None-Match" doc:"304 if the service's ETag is one of these"`
 }
 
-type serviceOutput struct {
+// object is the response about one object: a v1.Service or a v1.Backend.
+type object[T any] struct {
 	Status            int
 	ETag              string `header:"ETag"`
 	Location          string `header:"Location"`
 	PreferenceApplied string `header:"Preference-Applied"`
-	Body              v1.Service
+	Body              T
 }
 
-func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceOutput, error) {
+func (s *Server) getService(ctx context.Context, in *getServiceInput) (*object[v1.Service], error) {
 	if err := in.until(s, ctx, func() bool {
 		rev, ok := s.statusRev(in.key())
 		return !ok || rev > in.Revision
@@ -129,7 +130,7 @@ func (s *Server) getService(ctx context.Context, in *getServiceInput) (*serviceO
 	if !ok {
 		return nil, noService(in.key())
 	}
-	out := &serviceOutput{Status: http.StatusOK, ETag: row.ETag, Body: row}
+	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, Body: row}
 	if in.IfNoneMatch != "" && matches(in.IfNoneMatch, row.ETag) {
 		out.Status = http.StatusNotModified
 	}
@@ -143,7 +144,7 @@ type putServiceInput struct {
 	PreferWait
 }
 
-func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceOutput, error) {
+func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v1.Service], error) {
 	check, err := in.check(in.key())
 	if err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*serviceO
 	if !ok {
 		return nil, goneMeanwhile("service \"" + in.key().String() + "\"")
 	}
-	out := &serviceOutput{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
+	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
 	if result.Action == rest.Created {
 		out.Status, out.Location = http.StatusCreated, v1.ServicePath(in.Namespace, in.Name)
 	}

@@ -24,12 +24,8 @@ var (
 	descInactive    = desc("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; ipvs only.", frontendLabels...)
 )
 
-// Describe implements prometheus.Collector.
-func (c *statsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descStatsUp, descConnections, descBytes, descPackets, descActive, descInactive} {
-		ch <- d
-	}
-}
+// Describe implements prometheus.Collector; see tableCollector.
+func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *statsCollector) Collect(ch chan<- prometheus.Metric) {

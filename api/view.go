@@ -15,8 +15,6 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
-
 // tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
@@ -183,7 +181,7 @@ func removed(in *status.Input) []v1.BackendStatus {
 // endpointID returns where a backend serves a frontend. It is only the address if the port is the
 // one that the client connects to.
 func endpointID(at netip.AddrPort) string {
-	return vip.Backend{Address: at.Addr(), Port: at.Port()}.ID()
+	return vip.BackendKey{Address: at.Addr(), Port: at.Port()}.ID()
 }
 
 func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {

@@ -162,6 +162,9 @@ type BackendKey struct {
 	Port    uint16
 }
 
+// ID returns the backend's name within its service; see Backend.ID.
+func (k BackendKey) ID() string { return Backend{Address: k.Address, Port: k.Port}.ID() }
+
 // ID returns the backend's name within its service: "10.1.0.11:8080", "[2001:db8::1]:8080", or only
 // the address if it uses target ports.
 func (b Backend) ID() string {

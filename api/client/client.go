@@ -7,6 +7,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,19 +112,26 @@ func (c *Client) Addr() string { return c.addr }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is one request. out may be nil.
+// call is one request.
 type call struct {
 	method string
 	path   string // escaped
 	query  url.Values
 	header http.Header
 	body   any
-	out    any
 	wait   time.Duration // how long the server may wait for the caller
 }
 
-// do sends the request and decodes its response. A nil error means a status below 300.
-func (c *Client) do(ctx context.Context, q call) error {
+// fetch sends the request, a GET unless it has another method, and decodes its response.
+func fetch[T any](ctx context.Context, c *Client, q call) (out T, err error) {
+	q.method = cmp.Or(q.method, http.MethodGet)
+	err = c.do(ctx, q, &out)
+	return out, err
+}
+
+// do sends the request and decodes its response into out, which may be nil. A nil error means a
+// status below 300.
+func (c *Client) do(ctx context.Context, q call, out any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout+q.wait, errTimeout)
 	defer cancel()
 	resp, err := c.send(ctx, q)
@@ -131,10 +139,10 @@ func (c *Client) do(ctx context.Context, q call) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if q.out == nil {
+	if out == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	} else {
-		err = json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(q.out)
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out)
 	}
 	if err != nil {
 		return c.unreachable(ctx, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err))

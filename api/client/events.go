@@ -15,13 +15,12 @@ import (
 )
 
 // Events returns the stored events after the event with id since, oldest first.
-func (c *Client) Events(ctx context.Context, since uint64) (out v1.EventList, err error) {
+func (c *Client) Events(ctx context.Context, since uint64) (v1.EventList, error) {
 	q := url.Values{}
 	if since > 0 {
 		q.Set("since", strconv.FormatUint(since, 10))
 	}
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathEvents, query: q, out: &out})
-	return out, err
+	return fetch[v1.EventList](ctx, c, call{path: v1.PathEvents, query: q})
 }
 
 // FollowEvents yields the stored events after the event with id since, and then each new event,

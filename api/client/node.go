@@ -11,100 +11,86 @@ import (
 )
 
 // Status returns the health of the node.
-func (c *Client) Status(ctx context.Context) (out v1.NodeStatus, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathStatus, out: &out})
-	return out, err
+func (c *Client) Status(ctx context.Context) (v1.NodeStatus, error) {
+	return fetch[v1.NodeStatus](ctx, c, call{path: v1.PathStatus})
 }
 
 // Ready returns nil if the agent has done its first full reconcile.
 func (c *Client) Ready(ctx context.Context) error {
-	return c.do(ctx, call{method: http.MethodGet, path: v1.PathReadyz})
+	return c.do(ctx, call{method: http.MethodGet, path: v1.PathReadyz}, nil)
 }
 
 // VIPs returns one page of leases. kind is "address", "node_port", or "" for both.
-func (c *Client) VIPs(ctx context.Context, kind, cursor string, limit int) (out v1.VIPList, err error) {
+func (c *Client) VIPs(ctx context.Context, kind, cursor string, limit int) (v1.VIPList, error) {
 	q := page(cursor, limit)
 	if kind != "" {
 		q.Set("kind", kind)
 	}
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathVIPs, query: q, out: &out})
-	return out, err
+	return fetch[v1.VIPList](ctx, c, call{path: v1.PathVIPs, query: q})
 }
 
 // VIP returns the lease on one address.
-func (c *Client) VIP(ctx context.Context, address string) (out v1.VIP, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.VIPPath(address), out: &out})
-	return out, err
+func (c *Client) VIP(ctx context.Context, address string) (v1.VIP, error) {
+	return fetch[v1.VIP](ctx, c, call{path: v1.VIPPath(address)})
 }
 
 // Pools returns every pool.
-func (c *Client) Pools(ctx context.Context) (out v1.PoolList, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathPools, out: &out})
-	return out, err
+func (c *Client) Pools(ctx context.Context) (v1.PoolList, error) {
+	return fetch[v1.PoolList](ctx, c, call{path: v1.PathPools})
 }
 
 // Sources returns every source.
-func (c *Client) Sources(ctx context.Context) (out v1.SourceList, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathSources, out: &out})
-	return out, err
+func (c *Client) Sources(ctx context.Context) (v1.SourceList, error) {
+	return fetch[v1.SourceList](ctx, c, call{path: v1.PathSources})
 }
 
 // Nodes returns every node of the fleet.
-func (c *Client) Nodes(ctx context.Context) (out v1.NodeList, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathNodes, out: &out})
-	return out, err
+func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
+	return fetch[v1.NodeList](ctx, c, call{path: v1.PathNodes})
 }
 
 // Resync makes a source read everything again.
-func (c *Client) Resync(ctx context.Context, source string) (out v1.Source, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.ResyncPath(source), out: &out})
-	return out, err
+func (c *Client) Resync(ctx context.Context, source string) (v1.Source, error) {
+	return fetch[v1.Source](ctx, c, call{method: http.MethodPost, path: v1.ResyncPath(source)})
 }
 
 // Dataplane reports whether the dataplane matches the desired state.
-func (c *Client) Dataplane(ctx context.Context) (out v1.Dataplane, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDataplane, out: &out})
-	return out, err
+func (c *Client) Dataplane(ctx context.Context) (v1.Dataplane, error) {
+	return fetch[v1.Dataplane](ctx, c, call{path: v1.PathDataplane})
 }
 
 // Frontends returns one page of the desired frontends.
-func (c *Client) Frontends(ctx context.Context, service, cursor string, limit int) (out v1.FrontendList, err error) {
+func (c *Client) Frontends(ctx context.Context, service, cursor string, limit int) (v1.FrontendList, error) {
 	q := page(cursor, limit)
 	if service != "" {
 		q.Set("service", service)
 	}
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDataplaneFrontends, query: q, out: &out})
-	return out, err
+	return fetch[v1.FrontendList](ctx, c, call{path: v1.PathDataplaneFrontends, query: q})
 }
 
 // Diff reads the dataplane and compares it with the desired state.
-func (c *Client) Diff(ctx context.Context) (out v1.DataplaneDiff, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDataplaneDiff, out: &out})
-	return out, err
+func (c *Client) Diff(ctx context.Context) (v1.DataplaneDiff, error) {
+	return fetch[v1.DataplaneDiff](ctx, c, call{path: v1.PathDataplaneDiff})
 }
 
 // Repair reads the dataplane and repairs the differences immediately.
-func (c *Client) Repair(ctx context.Context) (out v1.RepairResult, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathDataplaneRepair, out: &out})
-	return out, err
+func (c *Client) Repair(ctx context.Context) (v1.RepairResult, error) {
+	return fetch[v1.RepairResult](ctx, c, call{method: http.MethodPost, path: v1.PathDataplaneRepair})
 }
 
 // Validate checks the configuration on the agent's disk.
-func (c *Client) Validate(ctx context.Context) (out v1.ValidateResult, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathConfigValidate, out: &out})
-	return out, err
+func (c *Client) Validate(ctx context.Context) (v1.ValidateResult, error) {
+	return fetch[v1.ValidateResult](ctx, c, call{method: http.MethodPost, path: v1.PathConfigValidate})
 }
 
 // Plan returns what a reload would change.
-func (c *Client) Plan(ctx context.Context) (out v1.Plan, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathConfigPlan, out: &out})
-	return out, err
+func (c *Client) Plan(ctx context.Context) (v1.Plan, error) {
+	return fetch[v1.Plan](ctx, c, call{method: http.MethodPost, path: v1.PathConfigPlan})
 }
 
 // Reload reads the configuration again. An error means that nothing changed.
-func (c *Client) Reload(ctx context.Context) (out v1.ReloadResult, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathReload, out: &out})
-	return out, err
+func (c *Client) Reload(ctx context.Context) (v1.ReloadResult, error) {
+	return fetch[v1.ReloadResult](ctx, c, call{method: http.MethodPost, path: v1.PathReload})
 }
 
 // Get writes the unmodified response of any path: metrics, the OpenAPI document.
@@ -134,13 +120,11 @@ func page(cursor string, limit int) url.Values {
 }
 
 // DebugTables lists the tables of the pipeline.
-func (c *Client) DebugTables(ctx context.Context) (out v1.DebugTableList, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathDebugTables, out: &out})
-	return out, err
+func (c *Client) DebugTables(ctx context.Context) (v1.DebugTableList, error) {
+	return fetch[v1.DebugTableList](ctx, c, call{path: v1.PathDebugTables})
 }
 
 // DebugTable returns one table of the pipeline as text.
-func (c *Client) DebugTable(ctx context.Context, name string) (out v1.DebugTable, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.DebugTablePath(name), out: &out})
-	return out, err
+func (c *Client) DebugTable(ctx context.Context, name string) (v1.DebugTable, error) {
+	return fetch[v1.DebugTable](ctx, c, call{path: v1.DebugTablePath(name)})
 }

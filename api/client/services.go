@@ -63,7 +63,7 @@ func (w Write) header() http.Header {
 }
 
 // Services returns one page of services.
-func (c *Client) Services(ctx context.Context, l List) (out v1.ServiceList, err error) {
+func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
 	q := url.Values{}
 	for k, v := range map[string]string{"source": l.Source, "state": l.State, "cursor": l.Cursor} {
 		if v != "" {
@@ -77,8 +77,7 @@ func (c *Client) Services(ctx context.Context, l List) (out v1.ServiceList, err 
 		q.Set("limit", strconv.Itoa(l.Limit))
 	}
 	l.Wait.query(q)
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.PathServices, query: q, out: &out, wait: l.For})
-	return out, err
+	return fetch[v1.ServiceList](ctx, c, call{path: v1.PathServices, query: q, wait: l.For})
 }
 
 // AllServices yields every service that l selects, page by page. It ends at the first error. It
@@ -106,29 +105,26 @@ func (c *Client) AllServices(ctx context.Context, l List) iter.Seq2[v1.Service, 
 }
 
 // Service returns one service.
-func (c *Client) Service(ctx context.Context, namespace, name string, w Wait) (out v1.Service, err error) {
+func (c *Client) Service(ctx context.Context, namespace, name string, w Wait) (v1.Service, error) {
 	q := url.Values{}
 	w.query(q)
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.ServicePath(namespace, name), query: q, out: &out, wait: w.For})
-	return out, err
+	return fetch[v1.Service](ctx, c, call{path: v1.ServicePath(namespace, name), query: q, wait: w.For})
 }
 
 // PutService creates the service or replaces its spec.
-func (c *Client) PutService(ctx context.Context, namespace, name string, s v1.ServiceSpec, w Write) (out v1.Service, err error) {
-	err = c.do(ctx, call{method: http.MethodPut, path: v1.ServicePath(namespace, name), header: w.header(), body: s, out: &out, wait: w.Wait})
-	return out, err
+func (c *Client) PutService(ctx context.Context, namespace, name string, s v1.ServiceSpec, w Write) (v1.Service, error) {
+	return fetch[v1.Service](ctx, c, call{method: http.MethodPut, path: v1.ServicePath(namespace, name), header: w.header(), body: s, wait: w.Wait})
 }
 
 // DeleteService removes the service. Its open connections drain.
-func (c *Client) DeleteService(ctx context.Context, namespace, name string, w Write) (out v1.Deleted, err error) {
-	err = c.do(ctx, call{method: http.MethodDelete, path: v1.ServicePath(namespace, name), header: w.header(), out: &out, wait: w.Wait})
-	return out, err
+func (c *Client) DeleteService(ctx context.Context, namespace, name string, w Write) (v1.Deleted, error) {
+	return fetch[v1.Deleted](ctx, c, call{method: http.MethodDelete, path: v1.ServicePath(namespace, name), header: w.header(), wait: w.Wait})
 }
 
 // Apply creates or replaces several services in one durable write. With dryRun, nothing changes and
 // the result has a plan. Invalid services are in the result as refused, and the others are applied.
 // With atomic, one refused service makes the call an error and nothing changes.
-func (c *Client) Apply(ctx context.Context, services []v1.ServiceSpec, dryRun, atomic bool, w Write) (out v1.ApplyResult, err error) {
+func (c *Client) Apply(ctx context.Context, services []v1.ServiceSpec, dryRun, atomic bool, w Write) (v1.ApplyResult, error) {
 	q := url.Values{}
 	if dryRun {
 		q.Set("dry_run", "true")
@@ -136,52 +132,45 @@ func (c *Client) Apply(ctx context.Context, services []v1.ServiceSpec, dryRun, a
 	if atomic {
 		q.Set("atomic", "true")
 	}
-	err = c.do(ctx, call{method: http.MethodPost, path: v1.PathApply, query: q, header: w.header(),
-		body: v1.ApplyRequest{Services: services}, out: &out, wait: w.Wait + time.Minute})
-	return out, err
+	return fetch[v1.ApplyResult](ctx, c, call{method: http.MethodPost, path: v1.PathApply, query: q, header: w.header(),
+		body: v1.ApplyRequest{Services: services}, wait: w.Wait + time.Minute})
 }
 
 // Explain explains the state of a service.
-func (c *Client) Explain(ctx context.Context, namespace, name string) (out v1.Explanation, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.ExplainPath(namespace, name), out: &out})
-	return out, err
+func (c *Client) Explain(ctx context.Context, namespace, name string) (v1.Explanation, error) {
+	return fetch[v1.Explanation](ctx, c, call{path: v1.ExplainPath(namespace, name)})
 }
 
 // Backends returns every backend of a service.
-func (c *Client) Backends(ctx context.Context, namespace, name string) (out v1.BackendList, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.BackendsPath(namespace, name), out: &out})
-	return out, err
+func (c *Client) Backends(ctx context.Context, namespace, name string) (v1.BackendList, error) {
+	return fetch[v1.BackendList](ctx, c, call{path: v1.BackendsPath(namespace, name)})
 }
 
 // Backend returns one backend.
-func (c *Client) Backend(ctx context.Context, namespace, name, id string) (out v1.Backend, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: v1.BackendPath(namespace, name, id), out: &out})
-	return out, err
+func (c *Client) Backend(ctx context.Context, namespace, name, id string) (v1.Backend, error) {
+	return fetch[v1.Backend](ctx, c, call{path: v1.BackendPath(namespace, name, id)})
 }
 
 // PutBackend registers a backend with an existing service, or replaces its registration. It counts
 // as a heartbeat.
-func (c *Client) PutBackend(ctx context.Context, namespace, name, id string, b v1.BackendSpec, w Write) (out v1.Backend, err error) {
-	err = c.do(ctx, call{method: http.MethodPut, path: v1.BackendPath(namespace, name, id), header: w.header(), body: b, out: &out, wait: w.Wait})
-	return out, err
+func (c *Client) PutBackend(ctx context.Context, namespace, name, id string, b v1.BackendSpec, w Write) (v1.Backend, error) {
+	return fetch[v1.Backend](ctx, c, call{method: http.MethodPut, path: v1.BackendPath(namespace, name, id), header: w.header(), body: b, wait: w.Wait})
 }
 
 // DeleteBackend removes a backend. Its connections drain.
-func (c *Client) DeleteBackend(ctx context.Context, namespace, name, id string, w Write) (out v1.Deleted, err error) {
-	err = c.do(ctx, call{method: http.MethodDelete, path: v1.BackendPath(namespace, name, id), header: w.header(), out: &out, wait: w.Wait})
-	return out, err
+func (c *Client) DeleteBackend(ctx context.Context, namespace, name, id string, w Write) (v1.Deleted, error) {
+	return fetch[v1.Deleted](ctx, c, call{method: http.MethodDelete, path: v1.BackendPath(namespace, name, id), header: w.header(), wait: w.Wait})
 }
 
 // Heartbeat sends the heartbeat of a backend with a TTL. If IsNotFound(err), the backend must
 // register again.
 func (c *Client) Heartbeat(ctx context.Context, namespace, name, id string) error {
-	return c.do(ctx, call{method: http.MethodPut, path: v1.HeartbeatPath(namespace, name, id)})
+	return c.do(ctx, call{method: http.MethodPut, path: v1.HeartbeatPath(namespace, name, id)}, nil)
 }
 
 // SetBackendState overrides a backend's state ("drain", "maint") or removes the override ("ready"),
 // in a service of any source.
-func (c *Client) SetBackendState(ctx context.Context, namespace, name, id, state string, w Write) (out v1.Backend, err error) {
-	err = c.do(ctx, call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(),
-		body: v1.StateSpec{State: state}, out: &out, wait: w.Wait})
-	return out, err
+func (c *Client) SetBackendState(ctx context.Context, namespace, name, id, state string, w Write) (v1.Backend, error) {
+	return fetch[v1.Backend](ctx, c, call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(),
+		body: v1.StateSpec{State: state}, wait: w.Wait})
 }

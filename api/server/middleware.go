@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -19,33 +20,30 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-type contextKey int
-
-const (
-	keyRequestID contextKey = iota
-	keyConn
-)
-
+// RequestIDHeader has the id of a request, from the caller or from the server.
 const RequestIDHeader = "X-Request-Id"
 
-func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(keyRequestID).(string)
-	return id
+var validID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
+
+// request is what the context of a request contains.
+type request struct {
+	id   string
+	conn *http.ResponseController // of its connection
 }
 
-// connOf returns the control of the request's connection, for handlers that take longer than the
-// server's timeouts allow. It is nil in a test without a connection.
-func connOf(ctx context.Context) *http.ResponseController {
-	c, _ := ctx.Value(keyConn).(*http.ResponseController)
-	return c
+type contextKey struct{}
+
+func requestID(ctx context.Context) string {
+	r, _ := ctx.Value(contextKey{}).(request)
+	return r.id
 }
 
 // Allow gives the response to the request d more time. It also removes the read deadline, because
 // its expiration would end the request's context.
 func Allow(ctx context.Context, d time.Duration) {
-	if c := connOf(ctx); c != nil {
-		_ = c.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
-		_ = c.SetWriteDeadline(time.Now().Add(d))
+	if r, ok := ctx.Value(contextKey{}).(request); ok { // not so in a test that calls a handler
+		_ = r.conn.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
+		_ = r.conn.SetWriteDeadline(time.Now().Add(d))
 	}
 }
 
@@ -55,7 +53,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := r.Header.Get(RequestIDHeader)
-		if !goodID(id) {
+		if !validID.MatchString(id) {
 			var b [8]byte
 			_, _ = rand.Read(b[:]) // never fails
 			id = hex.EncodeToString(b[:])
@@ -63,9 +61,9 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		w.Header().Set(RequestIDHeader, id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
-		ctx := context.WithValue(r.Context(), keyRequestID, id)
 		rec := &recorder{ResponseWriter: w}
-		ctx = context.WithValue(ctx, keyConn, http.NewResponseController(rec))
+		conn := http.NewResponseController(rec)
+		ctx := context.WithValue(r.Context(), contextKey{}, request{id, conn})
 		r = r.WithContext(ctx)
 		defer func() {
 			if p := recover(); p != nil {
@@ -97,10 +95,10 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		r.Body = io.NopCloser(body)
 		next.ServeHTTP(rec, r)
 		if body.late { // reading has used all its time; the expired deadline prevents further reads
-			_ = http.NewResponseController(rec).SetWriteDeadline(time.Now().Add(readTimeout))
+			_ = conn.SetWriteDeadline(time.Now().Add(readTimeout))
 			return
 		}
-		_ = http.NewResponseController(rec).SetReadDeadline(time.Now().Add(readTimeout)) // Allow may have removed it
+		_ = conn.SetReadDeadline(time.Now().Add(readTimeout)) // Allow may have removed it
 		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
 	})
 }
@@ -135,18 +133,6 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	if w.status == 0 {
 		write(w, r, internalError("please report it"))
 	}
-}
-
-func goodID(id string) bool {
-	if id == "" || len(id) > 64 {
-		return false
-	}
-	for _, c := range []byte(id) {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return false
-		}
-	}
-	return true
 }
 
 // admit checks requests on TCP. It refuses a Host that isn't this agent and an Origin that isn't

@@ -287,7 +287,7 @@ func (o *Overrides) publishEvent(key vip.BackendKey, to vip.State, node string) 
 	if !o.running || o.lookUp(key) != nil {
 		return
 	}
-	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: backendID(key), Message: "set to " + to.String()}
+	e := event.Event{Kind: "backend_state", Service: key.Service.String(), Object: key.ID(), Message: "set to " + to.String()}
 	if node != "" && node != o.Node {
 		e.Message += " through node " + node
 	}

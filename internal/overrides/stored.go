@@ -52,9 +52,7 @@ func (o Override) state(at string) (vip.State, error) {
 	return state, nil
 }
 
-func backendID(k vip.BackendKey) string { return vip.Backend{Address: k.Address, Port: k.Port}.ID() }
-
-func storeKey(k vip.BackendKey) string { return registry.Key(k.Service) + "/" + backendID(k) }
+func storeKey(k vip.BackendKey) string { return registry.Key(k.Service) + "/" + k.ID() }
 
 func parseKey(at string) (vip.BackendKey, error) {
 	parts := strings.SplitN(at, "/", 3)
