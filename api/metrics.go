@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"iter"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humagin"
@@ -11,7 +13,11 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // metrics returns the handler of /metrics.
@@ -151,5 +157,139 @@ func (c *tableCollector) leases(gauge func(*prometheus.Desc, float64, ...string)
 	}
 	for k, n := range count {
 		gauge(descLeases, float64(n), k[0], k[1])
+	}
+}
+
+// tally contains the metrics of one service.
+type tally struct {
+	source string
+	state  status.State
+	// Backends by their effective state, including those that are removed and still drain, and how
+	// many of them accept new connections.
+	ready, drain, maint, usable int
+}
+
+// tallies yields the tally of each service once. It doesn't read the status of healthy services,
+// usually most of them.
+func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
+	return func(yield func(vip.ServiceKey, tally) bool) {
+		rows := make(map[vip.ServiceKey]*table.Row[vip.Service], s.Services.Len())
+		for key := range s.Services.All() {
+			if row := s.Services.Row(key); row != nil {
+				rows[key] = row
+			}
+		}
+		// The states are read after the rows, so that a newly added service doesn't count as
+		// healthy.
+		states, leave := s.unhealthy.notHealthy()
+		for key, row := range rows {
+			n := len(row.Value.Backends)
+			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
+			state, unwell := states[key]
+			if _, leaves := leave[key]; unwell || leaves {
+				in := s.tables().Input(key, time.Time{})
+				if in.Service == nil {
+					continue
+				}
+				t = tallyOf(&in)
+				if unwell {
+					t.state = state
+				}
+			}
+			if !yield(key, t) {
+				return
+			}
+		}
+	}
+}
+
+// tallyOf counts the backends of a service. It sets the state to Healthy.
+func tallyOf(in *status.Input) tally {
+	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(removed(in))}
+	for i := range in.Service.Backends {
+		b := &in.Service.Backends[i]
+		switch compile.EffectiveState(in.Key, b, in.Override) {
+		case vip.Ready:
+			t.ready++
+			if b.Weight > 0 {
+				t.usable++
+			}
+		case vip.Drain:
+			t.drain++
+		case vip.Maint:
+			t.maint++
+		}
+	}
+	return t
+}
+
+func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...string)) {
+	type kind struct {
+		source string
+		state  status.State
+	}
+	count := map[kind]int{}
+	for key, t := range c.s.tallies() {
+		count[kind{t.source, t.state}]++
+		service := key.String()
+		gauge(descBackends, float64(t.ready), service, vip.Ready.String())
+		gauge(descBackends, float64(t.drain), service, vip.Drain.String())
+		gauge(descBackends, float64(t.maint), service, vip.Maint.String())
+		gauge(descUsable, float64(t.usable), service)
+	}
+	for k, n := range count {
+		gauge(descServices, float64(n), k.source, string(k.state))
+	}
+}
+
+// statsCollector reads the dataplane's counters at each scrape, with one read for all frontends.
+// When the dataplane recreates a frontend, its counters fall to 0, which Prometheus detects as a
+// reset. Each frontend therefore has its own series. A sum over several would fall only partly, and
+// Prometheus would count that as a reset of the sum.
+type statsCollector struct{ s *Server }
+
+var (
+	frontendLabels  = []string{"service", "port", "frontend"}
+	directionLabels = []string{"service", "port", "frontend", "direction"}
+
+	descStatsUp     = desc("statistics_up", "1: the dataplane's counters were read in this scrape; 0: the service traffic series are missing.")
+	descConnections = desc("service_connections_total", "Connections given to a backend, by frontend; a UDP client counts as one.", frontendLabels...)
+	descBytes       = desc("service_bytes_total", "Bytes from clients (in) and to them (out), by frontend: of IP packets with ipvs, of payload with the proxy.", directionLabels...)
+	descPackets     = desc("service_packets_total", "Packets from clients (in) and to them (out), by frontend; ipvs only.", directionLabels...)
+	descActive      = desc("service_active_connections", "Open connections, by frontend: established TCP connections and recently active UDP clients.", frontendLabels...)
+	descInactive    = desc("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; ipvs only.", frontendLabels...)
+)
+
+// Describe implements prometheus.Collector; see tableCollector.
+func (c *statsCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *statsCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), countingTime)
+	defer cancel()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, float64(v), labels...)
+	}
+	totals, err := c.s.Statistics.Totals(ctx, c.s.wanted)
+	if err != nil {
+		c.s.Log.Warn("read the dataplane's counters", "err", err)
+		send(descStatsUp, prometheus.GaugeValue, 0)
+		return
+	}
+	send(descStatsUp, prometheus.GaugeValue, 1)
+	counted := c.s.Statistics.Counted()
+	for f, t := range c.s.counted(totals) {
+		service, frontend := f.Service.String(), f.Key.String()
+		send(descConnections, prometheus.CounterValue, t.Connections, service, f.Port, frontend)
+		send(descActive, prometheus.GaugeValue, t.Active, service, f.Port, frontend)
+		send(descBytes, prometheus.CounterValue, t.In.Bytes, service, f.Port, frontend, "in")
+		send(descBytes, prometheus.CounterValue, t.Out.Bytes, service, f.Port, frontend, "out")
+		if counted.Packets {
+			send(descPackets, prometheus.CounterValue, t.In.Packets, service, f.Port, frontend, "in")
+			send(descPackets, prometheus.CounterValue, t.Out.Packets, service, f.Port, frontend, "out")
+		}
+		if counted.Inactive {
+			send(descInactive, prometheus.GaugeValue, t.Inactive, service, f.Port, frontend)
+		}
 	}
 }

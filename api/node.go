@@ -1,18 +1,22 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
-
-	"github.com/ironvip/ironvip/internal/status"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/internal/text"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 func (s *Server) nodeRoutes() {
@@ -24,6 +28,15 @@ func (s *Server) nodeRoutes() {
 		Content: server.Text("text/plain", "")}, s.metrics())
 	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, ID: "openapi", Tag: "node", Summary: "This document",
 		Content: server.Text("application/openapi+json", "")}, s.openAPI)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
+		Description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
+	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
+		Description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
+		Content:     server.Text("application/json", "")}, s.export)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, ID: "list-debug-tables", Tag: "debug",
+		Summary: "List the tables of the pipeline"}, s.listDebugTables)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables + "/{table}", ID: "get-debug-table", Tag: "debug",
+		Summary: "Get a table of the pipeline as text", Description: "Its columns may change between versions."}, s.getDebugTable)
 }
 
 func (s *Server) healthz(context.Context, *struct{}) (v1.Health, error) {
@@ -98,47 +111,43 @@ func rank(level string) int {
 // sourcesCheck counts the services of each source and reports its first problem.
 func (s *Server) sourcesCheck() v1.Check {
 	c := v1.Check{Name: "sources", Level: v1.LevelOK}
-	for i, src := range s.sources() {
-		if i > 0 {
-			c.Message += ", "
-		}
-		c.Message += src.Name + " " + text.Plural(src.Services, "service")
+	var parts []string
+	for _, src := range s.sources() {
+		part := src.Name + " " + text.Plural(src.Services, "service")
 		switch {
 		case src.Stale != "":
-			c.Message += " (stale: " + src.Stale + ")"
+			part += " (stale: " + src.Stale + ")"
 		case !src.Synced:
-			c.Message += " (not synced yet)"
+			part += " (not synced yet)"
 		case len(src.Problems) > 0:
-			c.Message += " (" + text.Plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
+			part += " (" + text.Plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
 			c.Hint = src.Problems[0].Hint
 		}
+		parts = append(parts, part)
 		if rank(src.Level) > rank(c.Level) {
 			c.Level = src.Level
 		}
 	}
-	if c.Message == "" {
-		c.Message = "none"
-	}
+	c.Message = cmp.Or(strings.Join(parts, ", "), "none")
 	return c
 }
 
 func (s *Server) poolsCheck() v1.Check {
 	c := v1.Check{Name: "pools", Level: v1.LevelOK}
-	for i, p := range s.Pools() {
-		if i > 0 {
-			c.Message += ", "
-		}
+	var parts []string
+	for _, p := range s.Pools() {
 		size := "many"
 		if p.Size < maxCount {
 			size = strconv.FormatUint(p.Size, 10)
 		}
-		c.Message += fmt.Sprintf("%s %d of %s used", p.Name, p.Used, size)
+		part := fmt.Sprintf("%s %d of %s used", p.Name, p.Used, size)
 		if len(p.Alarms) > 0 {
 			c.Level, c.Hint = v1.LevelWarn, p.Alarms[0].Hint
-			c.Message += " (" + p.Alarms[0].Message + ")"
+			part += " (" + p.Alarms[0].Message + ")"
 		}
+		parts = append(parts, part)
 	}
-	if c.Message == "" {
+	if c.Message = strings.Join(parts, ", "); len(parts) == 0 {
 		c.Level, c.Message, c.Hint = v1.LevelWarn, "none: no service can get an address", "add a [[pool]] to ironvip.toml"
 	}
 	return c
@@ -162,4 +171,45 @@ func (s *Server) servicesCheck() v1.Check {
 		}
 	}
 	return c
+}
+
+func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error) {
+	list, err := s.Nodes(ctx)
+	if errors.Is(err, fleet.ErrUnavailable) {
+		err = storeAway(err.Error(), "traffic is not affected; for this node alone: GET "+v1.PathStatus)
+	}
+	return list, err
+}
+
+// export returns the store as a document. It costs O(leases and registrations).
+func (s *Server) export(ctx context.Context, _ *struct{}) (*server.Stream, error) {
+	document, err := s.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(document, "", " ")
+	if err != nil {
+		return nil, err
+	}
+	return server.Raw("application/json", append(text, '\n')), nil
+}
+
+func (s *Server) listDebugTables(context.Context, *struct{}) (v1.DebugTableList, error) {
+	return v1.DebugTableList{Items: convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
+		return v1.DebugTableInfo{Name: t.Name, Rows: t.Len(), Revision: t.Revision()}
+	})}, nil
+}
+
+type debugTableInput struct {
+	Table string `path:"table"`
+}
+
+func (s *Server) getDebugTable(_ context.Context, in *debugTableInput) (v1.DebugTable, error) {
+	names := make([]string, len(s.Tables))
+	for i, t := range s.Tables {
+		if names[i] = t.Name; t.Name == in.Table {
+			return v1.DebugTable{Name: t.Name, Revision: t.Revision(), Columns: t.Columns, Rows: t.Rows()}, nil
+		}
+	}
+	return v1.DebugTable{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "table \""+in.Table+"\" does not exist", "use one of "+strings.Join(names, ", "))
 }

@@ -31,6 +31,12 @@ func goneMeanwhile(what string) *server.Problem {
 	return server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, but another client deleted it", "write it again if needed")
 }
 
+// storeAway returns the problem of a request that needs the fleet's shared store while it is
+// unreachable.
+func storeAway(detail, hint string) *server.Problem {
+	return server.Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, detail, hint).RetryAfter(5)
+}
+
 // writeFailed returns the problem of a write that sources/rest refused.
 func writeFailed(key vip.BackendKey, err error) error {
 	if own, ok := errors.AsType[*server.Problem](err); ok {

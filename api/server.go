@@ -6,22 +6,47 @@
 // revision. A caller may wait until the dataplane has applied the write; if that fails, the response
 // gives the reason. api/server has the HTTP server. The package writes no table itself and makes no
 // decisions about services.
+//
+// Files:
+//
+//	server.go       the Server, and whether the agent has begun
+//	deps.go         what the handlers read and call
+//	services.go     services: list, get, put, delete, explain
+//	backends.go     backends: register, delete, heartbeat, state
+//	apply.go        many services in one request, and plans
+//	leases.go       addresses, node ports and pools
+//	sources.go      sources
+//	dataplane.go    the dataplane: frontends, differences, repair
+//	stats.go        traffic
+//	node.go         the node's health, the fleet's nodes, snapshots, tables
+//	events.go       events, and their stream
+//	config.go       configuration: validate, plan, reload
+//	view.go         a service's status in the API's form
+//	request.go      what requests have in common: paging, bodies, preconditions
+//	wait.go         blocking reads, and writes that wait for the dataplane
+//	problem.go      problem documents of refused writes
+//	unhealthy.go    the index of unhealthy services and notable frontends
+//	metrics.go      Prometheus metrics
+//	convergence.go  the time from a change until the dataplane has it
 package api
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Server is the REST API. It may serve several listeners.
 type Server struct {
 	Deps
-	log         *slog.Logger
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
@@ -32,7 +57,7 @@ func New(d Deps) *Server {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	s := &Server{Deps: d, log: d.Log, convergence: newConvergence(&d)}
+	s := &Server{Deps: d, convergence: newConvergence(&d)}
 	s.unhealthy = &unhealthyIndex{tables: s.tables()}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
@@ -44,8 +69,6 @@ func New(d Deps) *Server {
 	s.configRoutes()
 	s.eventRoutes()
 	s.nodeRoutes()
-	s.fleetRoutes()
-	s.debugRoutes()
 	return s
 }
 
@@ -62,4 +85,52 @@ func (s *Server) Run(ctx context.Context) error {
 	defer keeping.Wait()
 	keeping.Go(func() { s.unhealthy.run(ctx) })
 	return s.convergence.run(ctx)
+}
+
+// beginTimeout is how long a request waits for an agent that hasn't begun. A start that waits for
+// nothing takes less.
+const beginTimeout = time.Second
+
+// hasBegun reports whether the stored state has been loaded. Only then is a row that the tables
+// lack known not to exist.
+func (s *Server) hasBegun() bool {
+	return s.Begun == nil || table.IsClosed(s.Begun)
+}
+
+// waitBegun returns an error if the agent has not begun. Requests are refused then: an empty list
+// would be wrong, and the response to a heartbeat would be to register again.
+func (s *Server) waitBegun(ctx context.Context) error {
+	if s.Begun == nil {
+		return nil
+	}
+	late := time.NewTimer(beginTimeout)
+	defer late.Stop()
+	select {
+	case <-s.Begun:
+		return nil
+	case <-ctx.Done():
+	case <-late.C:
+	}
+	return storeAway("agent not ready: it has not loaded the stored services and addresses yet: "+s.Awaits(),
+		"try again later; GET "+v1.PathStatus+" shows the cause and the fix")
+}
+
+// waitsFor returns what keeps the node from being ready.
+func (s *Server) waitsFor() string {
+	if !s.hasBegun() {
+		return s.Awaits()
+	}
+	if !table.IsClosed(s.Services.Ready()) {
+		for _, src := range s.sources() {
+			if !src.Synced {
+				return "source \"" + src.Name + "\" not read yet: " + cmp.Or(src.Stale, "no answer")
+			}
+		}
+	}
+	if s.Stats != nil {
+		if why := s.Stats().TargetError; why != "" {
+			return "dataplane unreachable: " + why
+		}
+	}
+	return "first full reconcile not finished"
 }

@@ -1,0 +1,195 @@
+package api
+
+import (
+	"encoding/base64"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Paging contains the parameters of a list. Inputs embed it, so it is exported: huma ignores
+// unexported fields.
+type Paging struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"rows in a page"`
+	Cursor string `query:"cursor" doc:"next of the previous page"`
+}
+
+// order is how a list sorts its rows, and how a cursor names one.
+type order[K comparable] struct {
+	compare func(a, b K) int
+	format  func(K) string
+	parse   func(string) (K, error)
+}
+
+// after returns the key that the page begins after.
+func (o order[K]) after(p Paging) (last K, err error) {
+	if p.Cursor == "" {
+		return last, nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(p.Cursor)
+	if err == nil {
+		last, err = o.parse(string(text))
+	}
+	if err != nil {
+		return last, server.BadRequest("invalid cursor", "send next of the previous page unchanged",
+			vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
+	}
+	return last, nil
+}
+
+// page builds the rows of the keys after last, up to the limit, and returns the cursor of the next
+// page. A key may occur several times, because a table's All can yield a row again that changes
+// meanwhile. build reports whether a key has a row.
+func page[K comparable, V any](p Paging, o order[K], last K, keys []K, build func(K) (V, bool)) (rows []V, next string) {
+	if p.Cursor != "" {
+		keys = slices.DeleteFunc(keys, func(k K) bool { return o.compare(k, last) <= 0 })
+	}
+	slices.SortFunc(keys, o.compare)
+	keys = slices.Compact(keys)
+	rows = make([]V, 0, min(p.Limit, len(keys)))
+	for _, k := range keys {
+		row, ok := build(k)
+		if !ok {
+			continue
+		}
+		if len(rows) == p.Limit {
+			return rows, encodeCursor(o.format(last))
+		}
+		rows, last = append(rows, row), k
+	}
+	return rows, ""
+}
+
+// encodeCursor returns a cursor: the key of the previous page's last row, encoded to discourage
+// callers from building one. It remains valid across changes and restarts.
+func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+
+// Payload is a body that the handler reads itself, strictly. Huma's reader accepts duplicate keys
+// and reports no places. Inputs embed it, so it is exported: huma ignores unexported fields.
+type Payload struct {
+	RawBody     []byte
+	ContentType string `header:"Content-Type" hidden:"true"`
+}
+
+// media refuses a body with a content type other than JSON. curl -d sets a form's type for any
+// body.
+func media(contentType string) *server.Problem {
+	if contentType == "" {
+		return nil
+	}
+	kind, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil:
+	case kind == "application/json", strings.HasSuffix(kind, "+json"), kind == "text/json", kind == "text/plain",
+		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
+		return nil
+	}
+	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
+		"send JSON with Content-Type: application/json")
+}
+
+// decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
+// object.
+func (b *Payload) decode(into any) *server.Problem {
+	if p := media(b.ContentType); p != nil {
+		return p
+	}
+	if len(strings.TrimSpace(string(b.RawBody))) == 0 {
+		return nil
+	}
+	tree, problems := strict.ParseJSON(b.RawBody)
+	if tree == nil {
+		return notJSON(problems)
+	}
+	if problems = append(problems, strict.Decode(tree, into, "")...); len(problems) > 0 {
+		return invalid(problems)
+	}
+	return nil
+}
+
+func notJSON(problems []vip.Problem) *server.Problem {
+	message := problems[0].Message
+	if strings.HasPrefix(message, "not ") {
+		message = "is " + message
+	}
+	return server.BadRequest("the body "+message, "send one JSON object", problems...)
+}
+
+// invalid is the problem of a body that is JSON but not a valid object. The detail is the
+// first error and the number of the others.
+func invalid(problems []vip.Problem) *server.Problem {
+	detail, hint := problems[0].Error(), problems[0].Hint
+	if more := len(problems) - 1; more > 0 {
+		detail, hint = fmt.Sprintf("%s, and %d more", detail, more), "see errors"
+	}
+	return server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, detail, hint, problems...)
+}
+
+// etag returns the ETag of a service: the revisions of its spec and of its status.
+func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, specRev, statusRev) }
+
+// Preconditions are the headers of a conditional write. Inputs embed it, so it is exported: huma
+// ignores unexported fields.
+type Preconditions struct {
+	IfMatch     string `header:"If-Match" doc:"ETag of the service version that the caller has read: 412 if the spec has changed since. The part after the dot, the status, is ignored"`
+	IfNoneMatch string `header:"If-None-Match" doc:"\"*\": create only, 412 if the service exists"`
+}
+
+// check returns a function that refuses the write if the Preconditions don't hold.
+func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
+	if p.IfNoneMatch != "" && strings.TrimSpace(p.IfNoneMatch) != "*" {
+		return nil, server.BadRequest("If-None-Match must be * in a write", "use If-Match to write only to the version you have read")
+	}
+	var seen []uint64
+	anything := strings.TrimSpace(p.IfMatch) == "*"
+	if p.IfMatch != "" && !anything {
+		for _, tag := range tags(p.IfMatch) {
+			text, _, _ := strings.Cut(tag, ".")
+			rev, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return nil, server.BadRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
+			}
+			seen = append(seen, rev)
+		}
+	}
+	if p.IfMatch == "" && p.IfNoneMatch == "" {
+		return nil, nil
+	}
+	return func(_ vip.Service, rev uint64, exists bool) error {
+		switch {
+		case p.IfNoneMatch != "" && exists:
+			return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" exists", "omit If-None-Match to replace it")
+		case p.IfMatch == "" || exists && (anything || slices.Contains(seen, rev)):
+			return nil
+		case !exists:
+			return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed, "service \""+key.String()+"\" does not exist", "omit If-Match to create it")
+		}
+		return server.Refuse(http.StatusPreconditionFailed, v1.CodePreconditionFailed,
+			fmt.Sprintf("service %q was changed: its spec is at revision %d", key, rev), "GET it again, repeat the change on the new version, and send its ETag")
+	}, nil
+}
+
+// matches reports whether tag is in a header of ETags (If-None-Match of a GET).
+func matches(header, tag string) bool {
+	return strings.TrimSpace(header) == "*" || slices.Contains(tags(header), strings.Trim(tag, `"`))
+}
+
+// tags splits a list of ETags and removes quotes and the mark of weak ones. ironvip's ETags contain
+// no commas.
+func tags(header string) []string {
+	var out []string
+	for t := range strings.SplitSeq(header, ",") {
+		t = strings.TrimSpace(t)
+		out = append(out, strings.Trim(strings.TrimPrefix(t, "W/"), `"`))
+	}
+	return out
+}
