@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,14 +39,8 @@ type applyInput struct {
 	ContentType string `header:"Content-Type" hidden:"true"`
 	PreferWait
 
-	services []read
-	failed   *server.Problem
-}
-
-// read is one service of the body. A service with problems is refused.
-type read struct {
-	spec     spec.Service
-	problems []vip.Problem
+	puts   []rest.Put
+	failed *server.Problem
 }
 
 // Resolve reads the body one service at a time, so that 64 MiB of it are never in memory at once.
@@ -56,7 +51,7 @@ func (in *applyInput) Resolve(ctx huma.Context) []error {
 	}
 	_ = ctx.SetReadDeadline(time.Now().Add(applyReadTimeout))
 	body := &io.LimitedReader{R: ctx.BodyReader(), N: maxApplyBody + 1}
-	in.services, in.failed = readServices(body)
+	in.puts, in.failed = readServices(body)
 	if body.N <= 0 {
 		in.failed = server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "split it into several requests")
 	}
@@ -64,10 +59,10 @@ func (in *applyInput) Resolve(ctx huma.Context) []error {
 }
 
 // readServices reads {"services": [...]}.
-func readServices(body io.Reader) ([]read, *server.Problem) {
-	var out []read
+func readServices(body io.Reader) ([]rest.Put, *server.Problem) {
+	var out []rest.Put
 	dec := json.NewDecoder(whole{bufio.NewReaderSize(body, 64<<10)})
-	fail := func(err error) ([]read, *server.Problem) {
+	fail := func(err error) ([]rest.Put, *server.Problem) {
 		var late interface{ Timeout() bool }
 		if errors.As(err, &late) && late.Timeout() {
 			return nil, server.Refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "request body timed out", "")
@@ -110,7 +105,7 @@ func readServices(body io.Reader) ([]read, *server.Problem) {
 				return fail(err)
 			}
 			w, problems := spec.DecodeJSON(raw)
-			out = append(out, read{w, problems})
+			out = append(out, rest.Put{Spec: w, Problems: problems})
 		}
 		if err := expect(']'); err != nil {
 			return fail(err)
@@ -148,52 +143,22 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		return nil, in.failed
 	}
 	server.Allow(ctx, applyReadTimeout)
-	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(in.services)), DryRun: in.DryRun}}
-	var puts []rest.Put
-	var index []int // position of each put in the request
-	var refusals []vip.Problem
-	refuseItem := func(i int, why ...vip.Problem) {
-		at := strict.Index("services", i)
-		own := slices.Clone(why)
-		for j := range own {
-			if own[j].Field == "" {
-				own[j].Field = at
-			} else {
-				own[j].Field = at + "." + own[j].Field
-			}
-		}
-		refusals = append(refusals, own...)
-		out.Body.Items[i].Action, out.Body.Items[i].Problems = v1.Refused, server.Problems(own)
-		out.Body.Refused++
-	}
-	for i, r := range in.services {
-		key := vip.ServiceKey{Namespace: r.spec.Namespace, Name: r.spec.Name}
-		if key.Namespace == "" {
-			key.Namespace = vip.DefaultNamespace
-		}
-		out.Body.Items[i] = v1.ApplyItem{Namespace: key.Namespace, Name: key.Name}
-		if len(r.problems) > 0 {
-			refuseItem(i, r.problems...)
-			continue
-		}
-		puts, index = append(puts, rest.Put{Spec: r.spec}), append(index, i)
-	}
-
 	var results []rest.Result
 	var err error
-	switch {
-	case in.DryRun:
-		results, err = s.Registrar.Propose(ctx, puts)
-	case in.Atomic && out.Body.Refused > 0:
-	default:
-		results, err = s.Registrar.PutServices(ctx, puts, in.Atomic)
+	if in.DryRun {
+		results, err = s.Registrar.Propose(ctx, in.puts)
+	} else {
+		results, err = s.Registrar.PutServices(ctx, in.puts, in.Atomic)
 	}
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{}, err)
 	}
-	for j, r := range results {
-		item := &out.Body.Items[index[j]]
-		item.Action, item.Revision = string(r.Action), r.Rev
+	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(results)), DryRun: in.DryRun}}
+	var refusals []vip.Problem
+	for i, r := range results {
+		w := &in.puts[i].Spec
+		item := &out.Body.Items[i]
+		*item = v1.ApplyItem{Namespace: cmp.Or(w.Namespace, vip.DefaultNamespace), Name: w.Name, Action: string(r.Action), Revision: r.Rev}
 		out.Body.Revision = max(out.Body.Revision, r.Rev)
 		switch r.Action {
 		case rest.Created:
@@ -203,12 +168,18 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		case rest.Unchanged:
 			out.Body.Unchanged++
 		case rest.Refused:
-			refuseItem(index[j], problemsOfError(r.Key, r.Err)...)
+			out.Body.Refused++
+			why := slices.Clone(problemsOfError(r.Key, r.Err))
+			for n := range why {
+				why[n].Field = strings.TrimSuffix(strict.Index("services", i)+"."+why[n].Field, ".")
+			}
+			refusals = append(refusals, why...)
+			item.Problems = server.Problems(why)
 		}
 	}
-	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(in.services)) {
+	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(results)) {
 		return nil, server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
-			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(in.services), "service")), "see errors", refusals...)
+			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(results), "service")), "see errors", refusals...)
 	}
 	if out.Body.Refused > 0 {
 		out.Status = http.StatusMultiStatus
@@ -233,9 +204,9 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	if err != nil {
 		return nil, err
 	}
-	for j, r := range results {
+	for i, r := range results {
 		if a, _, ok := s.Allocations.Get(r.Key); ok && r.Action != rest.Refused {
-			out.Body.Items[index[j]].VIPs = a.VIPs
+			out.Body.Items[i].VIPs = a.VIPs
 		}
 	}
 	return out, nil
@@ -243,17 +214,13 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 
 // problemsOfError returns why one service of several was refused.
 func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
-	var invalid *registry.InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*registry.InvalidError](err); ok {
 		return invalid.Problems
 	}
 	p := vip.Problem{Code: vip.CodeInvalid, Service: key.String(), Message: err.Error()}
-	var owned *rest.OwnedError
-	var conflict *registry.ConflictError
-	switch {
-	case errors.As(err, &conflict):
+	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)
-	case errors.As(err, &owned):
+	} else if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), ownedHint(owned)
 	}
 	return []vip.Problem{p}

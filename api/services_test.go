@@ -599,12 +599,21 @@ func TestApply(t *testing.T) {
 		t.Errorf("dry run: %+v, plan %+v", dry, dry.Plan)
 	}
 	atomic := r.ask("POST", v1.PathApply+"?atomic=true", body)
-	if doc := atomic.problem(t); atomic.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Field != "services[2].ports[0].prot" {
+	if doc := atomic.problem(t); atomic.StatusCode != 422 || len(doc.Errors) != 2 || doc.Errors[0].Field != "services[2].ports[0].prot" ||
+		doc.Errors[1].Field != "services[3].name" || doc.Errors[1].Code != "name_taken" {
 		t.Errorf("atomic: %s", atomic.body)
 	}
 	late := r.ask("POST", v1.PathApply+"?atomic=true", strings.Replace(body, `{"name":"bad","ports":[{"prot":1,"port":2}]},`, "", 1))
 	if doc := late.problem(t); late.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Code != "name_taken" {
 		t.Errorf("atomic with a name that is taken: %s", late.body)
+	}
+	twice := r.ask("POST", v1.PathApply+"?atomic=true", strings.Replace(body, "from-file", "web", 1))
+	if doc := twice.problem(t); twice.StatusCode != 422 || len(doc.Errors) != 2 || !strings.HasPrefix(doc.Errors[1].Message, "services[0] ") {
+		t.Errorf("atomic with a name twice: %s", twice.body)
+	}
+	behind := r.ask("POST", v1.PathApply+"?atomic=true", `{"services":[{"name":"bad","ports":[{"prot":1}]},{"name":"x","ports":[{"port":1}]},{"name":"x","ports":[{"port":1}]}]}`)
+	if doc := behind.problem(t); len(doc.Errors) != 2 || !strings.HasPrefix(doc.Errors[1].Message, "services[1] ") {
+		t.Errorf("a name twice behind an invalid service: %s", behind.body)
 	}
 	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
 		t.Fatalf("%d services: the dry run or the atomic apply changed something", n)

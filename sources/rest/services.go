@@ -20,8 +20,9 @@ type Check func(now vip.Service, rev uint64, exists bool) error
 // the backends that registered themselves. A list, even an empty one, replaces all backends.
 // Backends in the list that registered with a ttl keep it.
 type Put struct {
-	Spec  spec.Service
-	Check Check // may be nil
+	Spec     spec.Service
+	Problems []vip.Problem // of reading Spec: with any, the put is refused
+	Check    Check         // may be nil
 }
 
 // Action is the outcome of a Put.
@@ -76,7 +77,10 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 	first := make(map[vip.ServiceKey]int, len(puts))
 	changes, index := make([]*change, 0, len(puts)), make([]int, 0, len(puts)) // the index in puts of each change
 	for i := range puts {
-		row, problems := s.build(&puts[i].Spec)
+		row, problems := vip.Service{}, puts[i].Problems
+		if len(problems) == 0 {
+			row, problems = s.build(&puts[i].Spec)
+		}
 		results[i] = Result{Key: row.Key}
 		if j, twice := first[row.Key]; twice && len(problems) == 0 {
 			problems = []vip.Problem{{Code: vip.CodeInvalid, Service: row.Key.String(), Field: "name",
