@@ -67,7 +67,6 @@ const (
 	CodeApplyFailed        = "apply_failed"         // 502: stored, but the dataplane refused it
 	CodeApplyTimeout       = "apply_timeout"        // 504: stored, but not in the dataplane within the time limit
 	CodeDataplane          = "dataplane_unreadable" // 503: the dataplane could not be read
-	CodeReloadFailed       = "reload_failed"        // 500: the reload was tried and failed
 	CodeUnavailable        = "unavailable"          // 503: this agent was built or started without it
 	CodeInternal           = "internal"             // 500: an error in the agent; the log has the request id
 )
