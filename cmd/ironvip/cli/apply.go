@@ -133,7 +133,7 @@ func (a *app) sayApplied(r v1.ApplyResult) {
 				at = fmt.Sprintf(" (revision %d)", item.Revision)
 			}
 			if len(item.VIPs) > 0 {
-				at += ", at " + addresses(item.VIPs)
+				at += ", at " + commaList(item.VIPs)
 			}
 			p.Say("service %s %s%s", name, item.Action, at)
 		}

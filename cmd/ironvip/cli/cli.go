@@ -1,9 +1,13 @@
-// Package cli contains the client commands: everything that "ironvip" does except the agent.
+// Package cli contains the commands of "ironvip".
 //
 // Commands call a running agent through api/client and print its responses. Some ("config
 // validate", "doctor") need no agent. Data goes to stdout, messages to stderr. Every outcome has
 // its own exit code, listed in exit.go. The package makes no decisions about services; it reports
 // the agent's state.
+//
+// The command tree and the global flags are in this file, what commands share in command.go, and
+// the exit codes and errors in exit.go. Every other file has one group of commands with their
+// tables; service_view.go has the text of a service, and complete.go the shell completions.
 package cli
 
 import (

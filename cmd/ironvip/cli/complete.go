@@ -55,7 +55,7 @@ func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Com
 			return nil, err
 		}
 		if name := serviceName(s); !slices.Contains(args, name) {
-			out = append(out, cobra.CompletionWithDesc(name, s.Status.State+" "+addresses(s.Status.VIPs)))
+			out = append(out, cobra.CompletionWithDesc(name, s.Status.State+" "+commaList(s.Status.VIPs)))
 		}
 	}
 	return out, nil

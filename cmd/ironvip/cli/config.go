@@ -185,7 +185,7 @@ configuration stays in effect and the errors are printed.`,
 			return err
 		}
 		p := a.printer()
-		p.Say("reloaded, revision %d%s", result.Revision, joinNonEmpty("", ": ", result.Message))
+		p.Say("reloaded, revision %d%s", result.Revision, output.Join("", ": ", result.Message))
 		for _, w := range result.Warnings {
 			p.Label("warning", output.Caution, problemLine(w))
 		}

@@ -38,7 +38,8 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			frontends, err := allPages(func(cursor string) (v1.FrontendList, error) { return c.Frontends(ctx, service, cursor, 0) },
+			frontends, err := allPages(
+				func(cursor string) (v1.FrontendList, error) { return c.Frontends(ctx, service, cursor, 0) },
 				func(page *v1.FrontendList) (*[]v1.Frontend, *string) { return &page.Items, &page.Next })
 			if err != nil {
 				return err
@@ -66,7 +67,7 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 			facts.Add("drift", resync)
 			b.WriteString(facts.Text(p))
 			for _, f := range plane.Findings {
-				fmt.Fprintf(&b, "%s  %s\n", levelWord(p, f.Level), output.Clean(joinNonEmpty("    fix: ", f.Message, f.Fix)))
+				fmt.Fprintf(&b, "%s  %s\n", levelWord(p, f.Level), output.Clean(output.Join("    fix: ", f.Message, f.Fix)))
 			}
 			b.WriteString(problemsText("      ", plane.Problems))
 			if len(d.Frontends) > 0 {
@@ -103,14 +104,14 @@ func frontendsText(p *output.Printer, frontends []v1.Frontend) string {
 		case f.Applied:
 			state = output.Cell{Text: "applied", Style: output.Good}
 		}
-		grid.Add(frontendName(f), f.Service, f.Kind, joinNonEmpty(" ", f.Scheduler, strings.Join(f.Flags, " ")), shown,
+		grid.Add(frontendName(f), f.Service, f.Kind, output.Join(" ", f.Scheduler, strings.Join(f.Flags, " ")), shown,
 			f.Forward, f.Affinity, f.Masquerade, f.Revision, state)
 	}
 	return grid.Text(p)
 }
 
 func frontendName(f v1.Frontend) string {
-	return joinNonEmpty("+", f.Address+"/"+f.Protocol, f.Audience)
+	return output.Join("+", f.Address+"/"+f.Protocol, f.Audience)
 }
 
 func (a *app) dataplaneDiffCommand() *cobra.Command {

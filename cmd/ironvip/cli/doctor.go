@@ -149,7 +149,7 @@ func doctorView(doc doctorDoc) output.View {
 	view := output.View{Data: doc, Text: func(p *output.Printer) string {
 		var b strings.Builder
 		for _, f := range doc.Findings {
-			b.WriteString(findingWord(p, f.Level) + "  " + output.Clean(joinNonEmpty("    fix: ", f.Text, f.Fix)) + "\n")
+			b.WriteString(findingWord(p, f.Level) + "  " + output.Clean(output.Join("    fix: ", f.Text, f.Fix)) + "\n")
 		}
 		return b.String()
 	}}

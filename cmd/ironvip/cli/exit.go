@@ -233,5 +233,5 @@ func problemLine(p v1.Problem) string {
 	if p.Service != "" {
 		p.Field = inRequest.ReplaceAllString(p.Field, "")
 	}
-	return joinNonEmpty("     hint: ", p.String(), p.Hint)
+	return output.Join("     hint: ", p.String(), p.Hint)
 }

@@ -87,7 +87,7 @@ func (a *app) eventsView(list v1.EventList) output.View {
 // always be "now" and soon be wrong.
 func eventView(e v1.Event) output.View {
 	grid := &output.Grid{}
-	grid.Add(e.Time.Format(time.RFC3339), joinNonEmpty("  ", e.Kind, e.Service, e.Object, e.Message))
+	grid.Add(e.Time.Format(time.RFC3339), output.Join("  ", e.Kind, e.Service, e.Object, e.Message))
 	return output.View{Data: e, Names: []string{e.Kind}, Text: grid.Text}
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -16,12 +15,14 @@ import (
 
 func (a *app) vipListCommand() *cobra.Command {
 	var kind string
-	cmd := listCommand(a, "list the addresses and node ports that are held or in cooldown", func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
-		return allPages(func(cursor string) (v1.VIPList, error) {
-			return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"), cursor, 0)
-		},
+	read := func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
+		return allPages(
+			func(cursor string) (v1.VIPList, error) {
+				return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"), cursor, 0)
+			},
 			func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
-	}, a.vipListView)
+	}
+	cmd := listCommand(a, "list the addresses and node ports that are held or in cooldown", read, a.vipListView)
 	choiceFlag(cmd, &kind, "kind", "list only this kind: address or node-port", "address", "node-port")
 	return cmd
 }
@@ -31,7 +32,7 @@ func (a *app) vipListView(list v1.VIPList) output.View {
 	for _, v := range list.Items {
 		var holders, sources []string
 		for _, h := range v.Holders {
-			holders = append(holders, joinNonEmpty(":", h.Service, h.Port))
+			holders = append(holders, output.Join(":", h.Service, h.Port))
 			sources = append(sources, h.Source)
 		}
 		state := output.Cell{Text: v.State, Style: output.Good}
@@ -66,8 +67,8 @@ func (a *app) poolListView(list v1.PoolList) output.View {
 		if p.Free == 0 {
 			used.Style = output.Caution
 		}
-		grid.Add(p.Name, prefixes(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.HeldOut), yesNo(p.AutoAssign),
-			count(p.Size), prefixes(p.Exclude))
+		grid.Add(p.Name, commaList(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.HeldOut), yesNo(p.AutoAssign),
+			count(p.Size), commaList(p.Exclude))
 		for _, alarm := range p.Alarms {
 			grid.Footer += a.printer().Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+problemLine(alarm)) + "\n"
 		}
@@ -88,8 +89,4 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-func prefixes(in []netip.Prefix) string {
-	return strings.Join(output.Texts(in, netip.Prefix.String), ",")
 }

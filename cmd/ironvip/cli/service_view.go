@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +22,7 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 		if n, known := connections[name]; known {
 			conn = count(n)
 		}
-		grid.Add(name, addresses(st.VIPs), ports(st.Ports), backendCount(st), output.Cell{Text: st.State, Style: stateStyle(st.State)}, s.Source,
+		grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(st), output.Cell{Text: st.State, Style: stateStyle(st.State)}, s.Source,
 			conn, a.age(st.Since), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
 	}
 	return output.List(list, grid, empty)
@@ -72,8 +71,8 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 			fact(name, text)
 		}
 	}
-	fact("source", joinNonEmpty(", ", s.Source, s.Origin))
-	vips := addresses(st.VIPs)
+	fact("source", output.Join(", ", s.Source, s.Origin))
+	vips := commaList(st.VIPs)
 	if st.Pool != "" && vips != "" {
 		vips += " from pool " + st.Pool
 		if st.Since != nil {
@@ -181,9 +180,8 @@ func stateStyle(state string) output.Style {
 	return output.Plain
 }
 
-func addresses(addrs []netip.Addr) string {
-	return strings.Join(output.Texts(addrs, netip.Addr.String), ",")
-}
+// commaList joins addresses or ranges.
+func commaList[T fmt.Stringer](of []T) string { return strings.Join(output.Texts(of, T.String), ",") }
 
 // ports returns a service's ports, grouped by protocol: "80,10000-10099/tcp 443/udp".
 func ports(in []v1.PortStatus) string {
@@ -197,7 +195,7 @@ func nodePorts(in []v1.PortStatus) string {
 
 // numbers returns a port's number, or its range: "10000-10099".
 func numbers(p v1.PortStatus) string {
-	return joinNonEmpty("-", number(p.Port), number(p.LastPort))
+	return output.Join("-", number(p.Port), number(p.LastPort))
 }
 
 func byProtocol(in []v1.PortStatus, text func(v1.PortStatus) string) string {
@@ -247,7 +245,7 @@ func balance(s v1.ServiceSpec) string {
 	if len(s.SchedulerFlags) > 0 {
 		scheduler += " (" + strings.Join(s.SchedulerFlags, ", ") + ")"
 	}
-	return joinNonEmpty(", ", scheduler, s.Forward, affinity, drain)
+	return output.Join(", ", scheduler, s.Forward, affinity, drain)
 }
 
 // fewRanges is the number of source ranges shown; -o wide shows all.
@@ -280,11 +278,6 @@ func traffic(s v1.ServiceSpec) string {
 // labels returns labels sorted by key: "team=web,tier=1".
 func labels(in map[string]string) string {
 	return strings.Join(output.Texts(slices.Sorted(maps.Keys(in)), func(k string) string { return k + "=" + in[k] }), ",")
-}
-
-// joinNonEmpty joins the texts that are not empty.
-func joinNonEmpty(sep string, texts ...string) string {
-	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), sep)
 }
 
 func number(n uint16) string {

@@ -19,7 +19,8 @@ func (a *app) sourceListCommand() *cobra.Command {
 func (a *app) sourceListView(list v1.SourceList) output.View {
 	grid := output.NewGrid("NAME", "TYPE", "STATE", "SERVICES", "LAST SYNC", "PROBLEMS", "+RESTARTS", "+REVISION")
 	for _, s := range list.Items {
-		grid.Add(s.Name, s.Type, sourceState(s), output.Count(int64(s.Services)), cmp.Or(a.ago(s.LastSync), "never"), len(s.Problems), s.Restarts, s.Revision)
+		grid.Add(s.Name, s.Type, sourceState(s), output.Count(int64(s.Services)),
+			cmp.Or(a.ago(s.LastSync), "never"), len(s.Problems), s.Restarts, s.Revision)
 		if s.Stale != "" {
 			grid.Footer += output.Clean(fmt.Sprintf("%s is stale: %s", s.Name, s.Stale)) + "\n"
 		}

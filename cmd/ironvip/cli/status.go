@@ -100,7 +100,7 @@ func statusView(s v1.NodeStatus) output.View {
 func checksText(p *output.Printer, checks []v1.Check) string {
 	grid := output.Grid{Indent: strings.Repeat(" ", 6)}
 	for _, c := range checks {
-		grid.AddSparse(levelCell(c.Level), c.Name+" ", joinNonEmpty("     hint: ", c.Message, c.Hint))
+		grid.AddSparse(levelCell(c.Level), c.Name+" ", output.Join("     hint: ", c.Message, c.Hint))
 		for _, problem := range c.Problems {
 			grid.AddSparse("", "", "- "+problemLine(problem))
 		}

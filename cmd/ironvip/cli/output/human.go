@@ -1,7 +1,9 @@
 package output
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -71,6 +73,11 @@ func Count(n int64) string {
 		s = s[:i] + " " + s[i:]
 	}
 	return s
+}
+
+// Join joins the texts that are not empty.
+func Join(separator string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), separator)
 }
 
 // Plural returns a number of things: "1 service", "2 services".
