@@ -86,7 +86,7 @@ func Examine(h Host, w Want) []Finding {
 	if procErr != nil {
 		out = append(out, Finding{Warn, "processes", "can't list the processes that run here: " + procErr.Error(), ""})
 	}
-	out = append(out, neighbours(h, w, procs)...)
+	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)

@@ -14,11 +14,9 @@ const keepalivedFiles = 1000
 
 // keepalived checks whether its config flushes IPVS or uses addresses of our pools.
 func keepalived(h Host, p process, o *ownRanges) []Finding {
-	config, ok := p.flag("use-file")
+	config, ok := p.flag("use-file", "f")
 	if !ok {
-		if config, ok = p.flag("f"); !ok {
-			config = "/etc/keepalived/keepalived.conf"
-		}
+		config = "/etc/keepalived/keepalived.conf"
 	}
 	c := keepalivedConfig{files: h.Files, read: map[string]bool{}}
 	if err := c.load(strings.TrimPrefix(path.Clean("/"+config), "/")); err != nil {

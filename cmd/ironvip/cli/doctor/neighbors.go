@@ -77,9 +77,9 @@ func firstFew(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
 }
 
-// neighbours checks programs that also change the kernel's IPVS tables, and what they add
+// neighbors checks programs that also change the kernel's IPVS tables, and what they add
 // to our pools. Most of them delete services that they don't know.
-func neighbours(h Host, w Want, procs []process) []Finding {
+func neighbors(h Host, w Want, procs []process) []Finding {
 	if w.Mode == configs.ModeProxy {
 		return nil
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -85,19 +86,18 @@ func sameNetwork(h Host, pid int) bool {
 	return its == "" || own == "" || its == own
 }
 
-// flag returns the value of a command line flag given as "--name=v" or "--name v".
-func (p *process) flag(name string) (string, bool) {
+// flag returns the value of a command line flag given as "--name=v" or "--name v", under any of its
+// names.
+func (p *process) flag(names ...string) (string, bool) {
 	for i, a := range p.args {
-		a = strings.TrimLeft(a, "-")
-		if v, ok := strings.CutPrefix(a, name+"="); ok {
-			return v, true
+		name, value, set := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if !slices.Contains(names, name) {
+			continue
 		}
-		if a == name {
-			if i+1 < len(p.args) && !strings.HasPrefix(p.args[i+1], "-") {
-				return p.args[i+1], true
-			}
-			return "", true
+		if next := i + 1; !set && next < len(p.args) && !strings.HasPrefix(p.args[next], "-") {
+			value = p.args[next]
 		}
+		return value, true
 	}
 	return "", false
 }
