@@ -85,19 +85,19 @@ func (a *Allocate) Run(ctx context.Context) error {
 	}
 	services := a.Services.Watch()
 	defer services.Close()
-	host := watchHost(a.Host)
-	defer host.close()
+	host := a.Host.Watch()
+	defer host.Close()
 	freed := a.Allocator.Freed()
 	reconfigured := a.Allocator.Reconfigured()
-	defer a.retry.stop()
 
 	settled := false
 	var ask touched // of one iteration
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
 		complete := table.IsClosed(servicesReady)
-		if snapshot, changed := host.next(); changed {
-			a.Allocator.SetHost(snapshot)
+		addresses, hostChanged := host.TryNext()
+		if len(addresses) > 0 {
+			a.Allocator.SetHost(newest(addresses))
 		}
 		batch, changed := services.TryNext()
 		for i := range batch {
@@ -153,12 +153,11 @@ func (a *Allocate) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-changed:
 		case <-servicesReady:
-		case <-host.changed:
+		case <-hostChanged:
 		case <-freed:
 		case <-reconfigured:
 		case <-recalls:
 		case <-a.retry.C():
-			a.retry.ring()
 		}
 	}
 	return ctx.Err()

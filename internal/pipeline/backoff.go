@@ -8,13 +8,12 @@ const (
 	maxBackoff = 10 * time.Second
 )
 
-// backoff paces the retries of a loop with a wait that doubles. One goroutine owns it. The owner
-// selects on C and calls ring when C delivers.
+// backoff paces the retries of a loop with a wait that doubles. One goroutine owns it. It selects on
+// C and then checks due.
 type backoff struct {
 	timer *time.Timer
-	armed bool
-	rang  bool
-	tries int
+	next  time.Time     // of the next retry; zero: none is scheduled
+	wait  time.Duration // before the next retry or, without one, before the last; 0: nothing fails
 }
 
 // newBackoff returns a backoff that delivers nothing before set is called.
@@ -27,42 +26,28 @@ func newBackoff() *backoff {
 // C delivers when the next retry is due.
 func (b *backoff) C() <-chan time.Time { return b.timer.C }
 
-// ring records that C has delivered.
-func (b *backoff) ring() { b.armed, b.rang = false, true }
-
 // due reports, once, that the next retry is due.
 func (b *backoff) due() bool {
-	select {
-	case <-b.timer.C:
-		b.ring()
-	default:
+	if b.next.IsZero() || time.Now().Before(b.next) {
+		return false
 	}
-	was := b.rang
-	b.rang = false
-	return was
+	b.next = time.Time{}
+	return true
 }
 
 // set states whether anything remains to be retried. A repeated call doesn't postpone the next
 // retry.
 func (b *backoff) set(failing bool) {
-	if !failing {
+	switch {
+	case !failing:
 		b.timer.Stop()
-		b.armed, b.tries = false, 0
-		return
+		b.next, b.wait = time.Time{}, 0
+	case b.next.IsZero():
+		b.wait = min(max(2*b.wait, minBackoff), maxBackoff)
+		b.next = time.Now().Add(b.wait)
+		b.timer.Reset(b.wait)
 	}
-	if b.armed {
-		return
-	}
-	wait := maxBackoff
-	if b.tries < 7 { // 100 ms times 2^7 is above the bound
-		wait = min(wait, minBackoff<<b.tries)
-	}
-	b.tries++
-	b.armed = true
-	b.timer.Reset(wait)
 }
 
 // failing reports whether anything remained at the last set.
-func (b *backoff) failing() bool { return b.tries > 0 }
-
-func (b *backoff) stop() { b.timer.Stop() }
+func (b *backoff) failing() bool { return b.wait > 0 }

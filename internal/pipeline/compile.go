@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -118,7 +119,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-inputs:
 		case <-in.allocationsChanged:
 		case <-in.overridesChanged:
-		case <-in.host.changed:
+		case <-in.hostChanged:
 		case <-timeout.C:
 			c.giveUpHost()
 		case <-c.drains.timer.C:
@@ -154,28 +155,30 @@ func (c *Compile) giveUpHost() {
 
 // feeds are the inputs that Compile follows. Services are read when their allocation changes.
 type feeds struct {
-	allocations        *table.Feed[vip.ServiceKey, vip.Allocation]
-	allocationsChanged <-chan struct{}
-	overrides          *table.Feed[vip.BackendKey, vip.BackendState]
-	overridesChanged   <-chan struct{}
-	host               *hostFeed
+	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
+	overrides   *table.Feed[vip.BackendKey, vip.BackendState]
+	host        *table.Feed[struct{}, hostnet.Snapshot]
+
+	allocationsChanged, overridesChanged, hostChanged <-chan struct{}
 }
 
 func (c *Compile) watch() *feeds {
-	return &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: watchHost(c.Host)}
+	return &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: c.Host.Watch()}
 }
 
 func (in *feeds) close() {
 	in.allocations.Close()
 	in.overrides.Close()
-	in.host.close()
+	in.host.Close()
 }
 
 // read receives the next changes of every input and queues the affected services. It reports
 // whether there were any changes.
 func (c *Compile) read(in *feeds) (busy bool) {
-	if snapshot, news := in.host.next(); news {
-		busy = true
+	host, changed := in.host.TryNext()
+	in.hostChanged = changed
+	if len(host) > 0 {
+		snapshot := newest(host)
 		own, nodePorts := hostAddrsOf(snapshot), NodePortAddrs(snapshot, c.NodePorts)
 		if !slices.Equal(own, c.Node.Addrs) || !slices.Equal(nodePorts, c.Node.NodePortAddrs) {
 			c.Node.Addrs, c.Node.NodePortAddrs = own, nodePorts
@@ -196,7 +199,7 @@ func (c *Compile) read(in *feeds) (busy bool) {
 	for i := range allocations {
 		c.todo.add(allocations[i].Value.Asked.Key)
 	}
-	return busy || len(overrides)+len(allocations) > 0
+	return len(host)+len(overrides)+len(allocations) > 0
 }
 
 // compile updates the frontends of one service.

@@ -8,30 +8,14 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// hostFeed follows the only row of the host table.
-type hostFeed struct {
-	feed    *table.Feed[struct{}, hostnet.Snapshot]
-	changed <-chan struct{}
-}
-
-func watchHost(r table.Reader[struct{}, hostnet.Snapshot]) *hostFeed {
-	return &hostFeed{feed: r.Watch()}
-}
-
-// next returns the newest snapshot and whether it changed. A deleted row is an empty snapshot.
-func (h *hostFeed) next() (snapshot hostnet.Snapshot, news bool) {
-	var batch []table.Change[hostnet.Snapshot]
-	batch, h.changed = h.feed.TryNext()
-	if len(batch) == 0 {
-		return snapshot, false
-	}
+// newest returns the last snapshot of a batch of the host table, which has one row. A deleted row
+// is an empty snapshot.
+func newest(batch []table.Change[hostnet.Snapshot]) (snapshot hostnet.Snapshot) {
 	if last := batch[len(batch)-1]; !last.Deleted {
 		snapshot = last.Value
 	}
-	return snapshot, true
+	return snapshot
 }
-
-func (h *hostFeed) close() { h.feed.Close() }
 
 // othersVIPLinks are the devices on which other load balancers keep their virtual addresses:
 // kube-proxy in IPVS mode and kube-router. Those programs own what listens there, and delete

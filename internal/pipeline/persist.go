@@ -40,7 +40,6 @@ func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Front
 func (p *persister) run(ctx context.Context) {
 	defer p.feed.Close()
 	retry := newBackoff()
-	defer retry.stop()
 	for {
 		last, rev := ctx.Err() != nil, p.want.Revision() // before the feed: sees all rows set by then
 		batch, changed := p.feed.TryNext()
@@ -62,7 +61,6 @@ func (p *persister) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changed:
 		case <-retry.C():
-			retry.ring()
 		}
 	}
 }
