@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
@@ -108,7 +109,7 @@ func isMove(old, new *configs.Config, key string) bool {
 }
 
 func keyChange(key, impact string) status.Change {
-	return status.Change{Action: status.ActionChange, Kind: status.KindConfig, Key: key, Detail: "is not what is in force", Impact: impact}
+	return status.Change{Action: status.ActionChange, Kind: status.KindConfig, Key: key, Detail: "differs from the value in effect", Impact: impact}
 }
 
 // poolChanges compares pools by name, in the order of new.
@@ -151,11 +152,7 @@ func prefixes(list []netip.Prefix) string {
 	if len(list) == 0 {
 		return "none"
 	}
-	text := make([]string, len(list))
-	for i, p := range list {
-		text[i] = p.String()
-	}
-	return strings.Join(text, " ")
+	return text.Join(list, " ", netip.Prefix.String)
 }
 
 // keepsLastGood reports whether a service that is missing from the files remains in effect, because

@@ -47,7 +47,7 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}, {
 		name: "another order of the pools",
 		new:  config(func(c *configs.Config) { c.Pools[0], c.Pools[1] = c.Pools[1], c.Pools[0] }),
-		want: []string{"change config pool: is not what is in force (the pools are used in another order)"},
+		want: []string{"change config pool: differs from the value in effect (the pools are used in another order)"},
 	}, {
 		name: "keys that are live and that wait",
 		new: config(func(c *configs.Config) {
@@ -55,20 +55,20 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 			c.Dataplane.ResyncInterval = spec.Duration(1e9)
 		}),
 		want: []string{
-			"change config log.level: is not what is in force ()",
-			"change config dataplane.resync_interval: is not what is in force (takes effect when the agent is restarted)",
+			"change config log.level: differs from the value in effect ()",
+			"change config dataplane.resync_interval: differs from the value in effect (takes effect when the agent is restarted)",
 		},
 	}, {
 		name: "another store",
 		new:  config(func(c *configs.Config) { c.IPAM.Store, c.Consul.Prefix = configs.StoreConsul, "edge" }),
 		want: []string{
-			"change config ipam.store: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
-			"change config consul.prefix: is not what is in force (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
+			"change config ipam.store: differs from the value in effect (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
+			"change config consul.prefix: differs from the value in effect (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
 		},
 	}, {
 		name: "how Consul would be reached",
 		new:  config(func(c *configs.Config) { c.Consul.Prefix = "edge" }),
-		want: []string{"change config consul.prefix: is not what is in force (takes effect when the agent is restarted)"},
+		want: []string{"change config consul.prefix: differs from the value in effect (takes effect when the agent is restarted)"},
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -52,11 +53,7 @@ func NewDebugTable[K comparable, V any](name string, cells Cells[V], from ...tab
 	d.Rows = func() [][]string {
 		rows := [][]string{}
 		for _, t := range from {
-			newest := map[K]V{} // All may return a changing row twice
-			for k, v := range t.All() {
-				newest[k] = v
-			}
-			for _, v := range newest {
+			for _, v := range maps.Collect(t.All()) { // All may return a changing row twice
 				cells.add(&v, func(cells ...string) { rows = append(rows, cells) })
 			}
 		}
@@ -69,15 +66,12 @@ func NewDebugTable[K comparable, V any](name string, cells Cells[V], from ...tab
 // The cells of the pipeline's tables.
 var (
 	ServiceCells = Cells[vip.Service]{"service source ports vips backends", func(s *vip.Service, row func(...string)) {
-		backends := make([]string, len(s.Backends))
-		for i := range s.Backends {
-			b := &s.Backends[i]
-			backends[i] = fmt.Sprintf("%s*%d", b.ID(), b.Weight)
+		row(s.Key.String(), s.Source, portsText(s.Ports), list(s.VIPs), text.Join(s.Backends, " ", func(b vip.Backend) string {
 			if b.State != vip.Ready {
-				backends[i] += "=" + b.State.String()
+				return fmt.Sprintf("%s*%d=%s", b.ID(), b.Weight, b.State)
 			}
-		}
-		row(s.Key.String(), s.Source, portsText(s.Ports), joined(s.VIPs), strings.Join(backends, " "))
+			return fmt.Sprintf("%s*%d", b.ID(), b.Weight)
+		}))
 	}}
 	ConflictCells = Cells[pipeline.Conflict]{"service source problem", func(c *pipeline.Conflict, row func(...string)) {
 		row(c.Service.String(), c.Source, c.Problem.Code)
@@ -86,25 +80,18 @@ var (
 		row(s.Backend.Service.String(), vip.Backend{Address: s.Backend.Address, Port: s.Backend.Port}.ID(), s.State.String())
 	}}
 	LeaseCells = Cells[*ipam.Lease]{"lease state pool holders", func(l **ipam.Lease, row func(...string)) {
-		var holders []string
-		for _, h := range (*l).Holders {
-			holders = append(holders, h.Service.String())
-		}
-		row((*l).Resource.String(), (*l).State.String(), (*l).Pool, strings.Join(holders, " "))
+		holders := text.Join((*l).Holders, " ", func(h ipam.Holder) string { return h.Service.String() })
+		row((*l).Resource.String(), (*l).State.String(), (*l).Pool, holders)
 	}}
 	AllocationCells = Cells[vip.Allocation]{"service vips pool node_ports problems", func(a *vip.Allocation, row func(...string)) {
-		var ports []string
-		for _, k := range slices.SortedFunc(maps.Keys(a.NodePorts), comparePorts) {
-			ports = append(ports, fmt.Sprintf("%s=%d", k, a.NodePorts[k]))
-		}
-		row(a.Asked.Key.String(), joined(a.VIPs), a.Pool, strings.Join(ports, " "), codes(a.Problems))
+		ports := text.Join(slices.SortedFunc(maps.Keys(a.NodePorts), comparePorts), " ", func(k vip.PortKey) string {
+			return fmt.Sprintf("%s=%d", k, a.NodePorts[k])
+		})
+		row(a.Asked.Key.String(), list(a.VIPs), a.Pool, ports, codes(a.Problems))
 	}}
 	CompiledCells = Cells[pipeline.Compiled]{"service frontends health_port local_ready problems", func(c *pipeline.Compiled, row func(...string)) {
-		frontends := make([]string, len(c.Frontends))
-		for i, f := range c.Frontends {
-			frontends[i] = f.Value.Key.String()
-		}
-		row(c.Service.Key.String(), strings.Join(frontends, " "), strconv.Itoa(int(c.HealthPort)), strconv.Itoa(int(c.LocalReady)), codes(c.Problems))
+		frontends := text.Join(c.Frontends, " ", func(f *pipeline.FrontendRow) string { return f.Value.Key.String() })
+		row(c.Service.Key.String(), frontends, strconv.Itoa(int(c.HealthPort)), strconv.Itoa(int(c.LocalReady)), codes(c.Problems))
 	}}
 	FrontendCells = Cells[vip.Frontend]{"frontend service kind scheduler backends", func(f *vip.Frontend, row func(...string)) {
 		row(f.Key.String(), f.Service.String(), f.Kind.String(), f.Scheduler.String(), endpoints(f))
@@ -131,21 +118,15 @@ var (
 
 // endpoints formats endpoints as "10.0.0.1:80*1 10.0.0.2:80*0=leaving".
 func endpoints(f *vip.Frontend) string {
-	texts := make([]string, len(f.Backends))
-	for i, e := range f.Backends {
-		texts[i] = fmt.Sprintf("%s*%d", e.Addr, e.Weight)
+	return text.Join(f.Backends, " ", func(e vip.Endpoint) string {
 		if e.IsLeaving() {
-			texts[i] += "=leaving"
+			return fmt.Sprintf("%s*%d=leaving", e.Addr, e.Weight)
 		}
-	}
-	return strings.Join(texts, " ")
+		return fmt.Sprintf("%s*%d", e.Addr, e.Weight)
+	})
 }
 
 // codes lists the codes of problems.
 func codes(problems []vip.Problem) string {
-	texts := make([]string, len(problems))
-	for i := range problems {
-		texts[i] = problems[i].Code
-	}
-	return strings.Join(texts, " ")
+	return text.Join(problems, " ", func(p vip.Problem) string { return p.Code })
 }

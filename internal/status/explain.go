@@ -3,14 +3,12 @@ package status
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/text"
-
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,8 +21,6 @@ func explain(in *Input, s *Report) []string {
 	}
 	if in.Service != nil {
 		lines = append(lines, idleBackends(in)...)
-	}
-	if in.Service != nil {
 		lines = append(lines, emptyFrontends(in)...)
 		lines = append(lines, narrowedFrontends(in)...)
 	}
@@ -307,16 +303,4 @@ func holdings(in *Input) (lines []string) {
 		lines = append(lines, fmt.Sprintf("Health checks of this node are answered on port %d: %s here.", c.HealthPort, text.Plural(int(c.LocalReady), "ready backend")))
 	}
 	return lines
-}
-
-// joined formats addresses with a space between.
-func joined(addrs []netip.Addr) string {
-	var b strings.Builder
-	for i, a := range addrs {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(a.String())
-	}
-	return b.String()
 }

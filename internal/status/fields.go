@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,10 +35,10 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("pool", a.Pool, b.Pool)
 	// A change of the addresses that the service holds affects clients. A changed request without
 	// that changes only the spec.
-	if before, after := joined(was.Allocation.VIPs), joined(is.Allocation.VIPs); before != after {
+	if before, after := list(was.Allocation.VIPs), list(is.Allocation.VIPs); before != after {
 		f.compare("vips", before, after)
 	} else {
-		f.compare("requested vips", joined(a.VIPs), joined(b.VIPs))
+		f.compare("requested vips", list(a.VIPs), list(b.VIPs))
 	}
 	f.compare("families", list(a.Families.List()), list(b.Families.List()))
 	f.compare("share_key", a.ShareKey, b.ShareKey)
@@ -91,22 +92,14 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 
 // backendText describes a new backend.
 func backendText(b *vip.Backend) string {
-	text := fmt.Sprintf("weight %d", b.Weight)
+	t := fmt.Sprintf("weight %d", b.Weight)
 	if b.State != 0 && b.State != vip.Ready {
-		text += fmt.Sprintf(", %s", b.State)
+		t += fmt.Sprintf(", %s", b.State)
 	}
 	if b.Ports != "" {
-		text += fmt.Sprintf(", for %s", strings.Join(b.Ports.List(), ", "))
+		t += fmt.Sprintf(", for %s", strings.Join(b.Ports.List(), ", "))
 	}
-	return text
-}
-
-func fieldsText(f []FieldChange) string {
-	texts := make([]string, len(f))
-	for i := range f {
-		texts[i] = f[i].String()
-	}
-	return strings.Join(texts, ", ")
+	return t
 }
 
 func portsByKey(ports []vip.Port) map[vip.PortKey]*vip.Port {
@@ -175,11 +168,7 @@ func flagsText(s *vip.Service) string {
 }
 
 func labelsText(labels map[string]string) string {
-	var texts []string
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		texts = append(texts, k+"="+labels[k])
-	}
-	return strings.Join(texts, " ")
+	return text.Join(slices.Sorted(maps.Keys(labels)), " ", func(k string) string { return k + "=" + labels[k] })
 }
 
 // durationText writes whole minutes and hours without their zeros ("3h", not
@@ -191,20 +180,14 @@ func durationText(d time.Duration) string {
 	case d <= 90*time.Second && d%time.Second == 0:
 		return fmt.Sprintf("%ds", d/time.Second)
 	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
+	t := d.String()
+	if strings.HasSuffix(t, "m0s") {
+		t = strings.TrimSuffix(t, "0s")
 	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
+	if strings.HasSuffix(t, "h0m") {
+		t = strings.TrimSuffix(t, "0m")
 	}
-	return text
+	return t
 }
 
-func list[T fmt.Stringer](items []T) string {
-	texts := make([]string, len(items))
-	for i := range items {
-		texts[i] = items[i].String()
-	}
-	return strings.Join(texts, " ")
-}
+func list[T fmt.Stringer](items []T) string { return text.Join(items, " ", T.String) }

@@ -3,12 +3,12 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/ironvip/ironvip/internal/text"
-
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -82,16 +82,9 @@ func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field
 func NewPlan(present, proposed []Planned) Plan {
 	before := byKey(present)
 	after := byKey(proposed)
-	keys := make([]vip.ServiceKey, 0, len(before)+len(after))
-	for k := range before {
-		keys = append(keys, k)
-	}
-	for k := range after {
-		if before[k] == nil {
-			keys = append(keys, k)
-		}
-	}
-	slices.SortFunc(keys, func(a, b vip.ServiceKey) int {
+	both := maps.Clone(before)
+	maps.Copy(both, after)
+	keys := slices.SortedFunc(maps.Keys(both), func(a, b vip.ServiceKey) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	var out Plan
@@ -142,7 +135,7 @@ func (p *Plan) compare(was, is *Planned) {
 	if fields := changedFields(was, is); len(fields) > 0 {
 		p.add(Change{
 			Action: ActionChange, Kind: KindService, Service: k,
-			Fields: fields, Detail: fieldsText(fields), Impact: impact(was, is, fields),
+			Fields: fields, Detail: text.Join(fields, ", ", FieldChange.String), Impact: impact(was, is, fields),
 		})
 	}
 	a, b := was.Service.Backends, is.Service.Backends
@@ -156,7 +149,7 @@ func (p *Plan) compare(was, is *Planned) {
 			b = b[1:]
 		default:
 			if fields := backendFields(&a[0], &b[0]); len(fields) > 0 {
-				p.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: fieldsText(fields)})
+				p.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: text.Join(fields, ", ", FieldChange.String)})
 			}
 			a, b = a[1:], b[1:]
 		}
@@ -176,23 +169,16 @@ func nextBackend(a, b []vip.Backend) int {
 
 // describe returns what a service has: "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends".
 func describe(p *Planned, fresh bool) string {
-	var b strings.Builder
+	addresses, origin := list(p.Allocation.VIPs), ""
 	switch {
-	case len(p.Allocation.VIPs) == 0:
-		b.WriteString("no address")
-	default:
-		b.WriteString(joined(p.Allocation.VIPs))
-		switch {
-		case fresh && p.Allocation.Pool != "":
-			fmt.Fprintf(&b, " (new, from %s)", p.Allocation.Pool)
-		case fresh:
-			b.WriteString(" (new)")
-		}
+	case addresses == "":
+		addresses = "no address"
+	case fresh && p.Allocation.Pool != "":
+		origin = fmt.Sprintf(" (new, from %s)", p.Allocation.Pool)
+	case fresh:
+		origin = " (new)"
 	}
-	b.WriteByte(' ')
-	b.WriteString(portsText(p.Service.Ports))
-	fmt.Fprintf(&b, ", %s", text.Plural(len(p.Service.Backends), "backend"))
-	return b.String()
+	return fmt.Sprintf("%s%s %s, %s", addresses, origin, portsText(p.Service.Ports), text.Plural(len(p.Service.Backends), "backend"))
 }
 
 // impact returns the most severe effect on the clients of a changed service. It ignores the

@@ -23,3 +23,12 @@ func First(few int, words []string, separator string) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(words[:few], separator), len(words)-few)
 }
+
+// Join formats each item and joins the results with sep.
+func Join[T any](items []T, sep string, format func(T) string) string {
+	texts := make([]string, len(items))
+	for i, item := range items {
+		texts[i] = format(item)
+	}
+	return strings.Join(texts, sep)
+}
