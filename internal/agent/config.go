@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -103,11 +104,6 @@ func setLevel(level *slog.LevelVar, cfg *configs.Config) {
 // listen opens the API's listeners: two, one, or none.
 func listen(cfg *configs.Config) ([]net.Listener, error) {
 	var all []net.Listener
-	closeAll := func() {
-		for _, l := range all {
-			l.Close()
-		}
-	}
 	if cfg.API.Socket != "" {
 		l, err := server.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
 		if err != nil {
@@ -118,7 +114,9 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 	if cfg.API.Listen != "" {
 		l, err := net.Listen("tcp", cfg.API.Listen)
 		if err != nil {
-			closeAll()
+			for _, l := range all {
+				l.Close()
+			}
 			return nil, fmt.Errorf("listen on api.listen: %w\nhint: is another agent running? set api.listen to a free address, or to \"\"", err)
 		}
 		all = append(all, l)
@@ -128,15 +126,17 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 
 // problemsError returns one error that lists problems, one per line with its hint.
 func problemsError(what string, problems []vip.Problem) error {
-	var b strings.Builder
-	b.WriteString(what + ":")
-	for _, p := range problems {
-		b.WriteString("\n  " + p.Error())
+	return errors.New(what + ":\n" + problemLines(problems, "hint"))
+}
+
+func problemLines(problems []vip.Problem, hintLabel string) string {
+	return text.Join(problems, "\n", func(p vip.Problem) string {
+		line := "  " + p.Error()
 		if p.Hint != "" {
-			b.WriteString("     hint: " + p.Hint)
+			line += fmt.Sprintf("     %s: %s", hintLabel, p.Hint)
 		}
-	}
-	return errors.New(b.String())
+		return line
+	})
 }
 
 // withHints returns the error with the hint of every problem inside it.
@@ -146,14 +146,7 @@ func withHints(err error) error {
 	if len(problems) == 0 {
 		return err
 	}
-	lines := make([]string, len(problems))
-	for i, p := range problems {
-		lines[i] = "  " + p.Error()
-		if p.Hint != "" {
-			lines[i] += "     fix: " + p.Hint
-		}
-	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.New(problemLines(problems, "fix"))
 }
 
 // collect appends the problems of a tree of errors.

@@ -1,16 +1,23 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"text/template"
 	"time"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // demo is what `agent --demo` adds to an ordinary agent: a temporary configuration directory, and
@@ -114,13 +121,14 @@ func (d *demo) write() error {
 		path := filepath.Join(d.dir, name)
 		var out strings.Builder
 		t := template.Must(template.New(name).Funcs(template.FuncMap{"host": half(0), "port": half(1)}).Parse(text))
-		if err := t.Execute(&out, data); err != nil {
-			return fmt.Errorf("write the demo's %s: %w", name, err)
+		err := t.Execute(&out, data)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(path), 0o755)
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("write the demo's %s: %w", name, err)
+		if err == nil {
+			err = os.WriteFile(path, []byte(out.String()), 0o644)
 		}
-		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+		if err != nil {
 			return fmt.Errorf("write the demo's %s: %w", name, err)
 		}
 	}
@@ -157,4 +165,39 @@ func freeAPIAddress() string {
 		}
 	}
 	return ""
+}
+
+// greet prints how to use a running demo.
+func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
+	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
+	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.plane.about.Mode, a.plane.about.Reason)
+	fmt.Fprintf(out, "API        http://%s/v1/services\n", a.config.get().API.Listen)
+	fmt.Fprintf(out, "files      %s\n\n", d.dir)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	var urls []string
+	for _, f := range a.sortedFrontends() {
+		host := f.Key.AddrPort().String()
+		if f.Key.Port == 80 {
+			host = f.Key.Addr.String()
+		}
+		urls = append(urls, "http://"+host+"/")
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d backends\n", f.Service, f.Key, f.Scheduler, len(f.Backends))
+	}
+	w.Flush()
+	if len(urls) > 0 {
+		fmt.Fprintf(out, "\nPaste this: every backend answers in turn.\n\n    for i in 1 2 3; do curl -s %s; done\n", urls[0])
+	}
+	self, err := os.Executable()
+	if err != nil {
+		self = "ironvip"
+	}
+	fmt.Fprintf(out, "\nAnd this, to look inside; then change %s/services.d/demo.toml and watch.\n\n    export IRONVIP_ADDR=http://%s\n    %s status\n    %s service list\n\nCtrl-C ends it and leaves nothing behind.\n",
+		d.dir, a.config.get().API.Listen, self, self)
+}
+
+func (a *agent) sortedFrontends() []vip.Frontend {
+	all := maps.Collect(a.tables.Frontends.All())
+	return slices.SortedFunc(maps.Values(all), func(x, y vip.Frontend) int {
+		return cmp.Or(len(x.Service.Name)-len(y.Service.Name), vip.CompareFrontendKeys(x.Key, y.Key))
+	})
 }

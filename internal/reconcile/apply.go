@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,8 +158,13 @@ func (r *Reconciler[K, V]) setApplied(row *table.Row[V], p *vip.Problem) {
 		}
 		now.Warning = former.Value.Warning
 	}
-	r.Applied.Set(now)
-	if p != nil {
+	r.mark(k, now)
+}
+
+// mark writes the applied row of a key, and counts it as failing if the row has a problem.
+func (r *Reconciler[K, V]) mark(k K, row Applied[V]) {
+	r.Applied.Set(row)
+	if row.Problem != nil {
 		r.failing[k] = struct{}{}
 	} else {
 		delete(r.failing, k)
@@ -217,11 +223,8 @@ func (r *Reconciler[K, V]) backoff(tries int) time.Duration {
 }
 
 func (r *Reconciler[K, V]) serviceOf(u *Update[K, V]) string {
-	if u.New != nil {
-		return r.Service(u.New)
-	}
-	if u.Old != nil {
-		return r.Service(u.Old)
+	if v := cmp.Or(u.New, u.Old); v != nil {
+		return r.Service(v)
 	}
 	return ""
 }

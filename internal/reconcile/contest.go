@@ -162,17 +162,6 @@ func (r *Reconciler[K, V]) updateContests(diff []Difference[K, V]) {
 	r.note(func(s *Stats) { s.Contested = r.contests.count() })
 }
 
-// mark writes the applied row of a key with a changed problem or warning.
-func (r *Reconciler[K, V]) mark(k K, row Applied[V]) {
-	r.Applied.Set(row)
-	if row.Problem != nil {
-		r.failing[k] = struct{}{}
-	} else {
-		delete(r.failing, k)
-	}
-	r.note(func(s *Stats) { s.Failing = len(r.failing) })
-}
-
 func (r *Reconciler[K, V]) publish(e event.Event) {
 	r.Log.Warn(e.Kind, "key", e.Object, "message", e.Message)
 	r.Events.Add(e)

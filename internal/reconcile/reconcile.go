@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -69,7 +70,7 @@ type Reconciler[K comparable, V any] struct {
 	updates  []Update[K, V]    // buffers of one batch
 	rows     []*table.Row[V]
 
-	asks   chan ask[K, V]
+	asks   chan func(context.Context) // to be run by the loop
 	synced chan struct{}
 
 	mu    sync.Mutex
@@ -78,18 +79,10 @@ type Reconciler[K comparable, V any] struct {
 
 // New returns a Reconciler that does nothing until Run.
 func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
-	if o.Resync == 0 {
-		o.Resync = DefaultResync
-	}
-	if o.MinBackoff == 0 {
-		o.MinBackoff = DefaultMinBackoff
-	}
-	if o.MaxBackoff == 0 {
-		o.MaxBackoff = DefaultMaxBackoff
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Resync = cmp.Or(o.Resync, DefaultResync)
+	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, DefaultMaxBackoff)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Service == nil {
 		o.Service = func(*V) string { return "" }
 	}
@@ -100,7 +93,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 		reported: make(map[K]struct{}),
 		retries:  newRetryQueue[K](),
 		faults:   make(map[operation]int),
-		asks:     make(chan ask[K, V]),
+		asks:     make(chan func(context.Context)),
 		synced:   make(chan struct{}),
 	}
 }
@@ -152,8 +145,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 				r.retry(ctx)
 			case <-resync.C:
 				r.resync(ctx, false)
-			case a := <-r.asks:
-				r.serve(ctx, a)
+			case f := <-r.asks:
+				f(ctx)
 			case <-r.Moved:
 				r.hasten()
 			default:
@@ -180,8 +173,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			r.retry(ctx)
 		case <-resync.C:
 			r.resync(ctx, false)
-		case a := <-r.asks:
-			r.serve(ctx, a)
+		case f := <-r.asks:
+			f(ctx)
 		case <-r.Moved:
 			r.hasten()
 		case <-beat.C:

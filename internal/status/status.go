@@ -120,26 +120,16 @@ func isFor(b *vip.Backend, f *vip.Frontend) bool {
 }
 
 func isApplied(in *Input) bool {
-	if in.Compiled == nil || in.Compiled.ServiceRev < in.ServiceRev {
-		return false
-	}
-	for i := range in.Frontends {
-		if in.Frontends[i].Pending() {
-			return false
-		}
-	}
-	return true
+	return in.Compiled != nil && in.Compiled.ServiceRev >= in.ServiceRev &&
+		!slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return f.Pending() })
 }
 
 func stateOf(in *Input, s *Report) State {
 	if in.Service == nil {
 		return Draining
 	}
-	if in.Allocation == nil || in.Compiled == nil {
+	if in.Allocation == nil || !s.Applied { // otherwise the rows may belong to an earlier version
 		return Pending
-	}
-	if !s.Applied {
-		return Pending // the rows belong to an earlier version
 	}
 	if refused(in) {
 		return Refused

@@ -1,6 +1,10 @@
 package compile
 
-import "github.com/ironvip/ironvip/vip"
+import (
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
 
 // realServer returns the frontends of a host that is a real server. They cover services with direct
 // routing or tunnels: each VIP and port of a family in which the service has a backend at one of
@@ -44,11 +48,5 @@ func realServer(in *Input) []vip.Frontend {
 // here returns the endpoints of a port at the host's own addresses. It ignores the node that their
 // source states, because the address decides which host receives the packets.
 func (c *choice) here(in *Input, p *vip.Port) []vip.Endpoint {
-	var out []vip.Endpoint
-	for _, e := range endpoints(in, c, p) {
-		if in.Node.owns(e.Addr.Addr()) {
-			out = append(out, e)
-		}
-	}
-	return out
+	return slices.DeleteFunc(endpoints(in, c, p), func(e vip.Endpoint) bool { return !in.Node.owns(e.Addr.Addr()) })
 }
