@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/internal/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -33,7 +34,7 @@ func (o *oracle) step(w *world) {
 	next := map[vip.FrontendKey]oracleRow{}
 	for k, s := range w.Services.All() {
 		granted, _, _ := w.Allocations.Get(k)
-		if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == unknownProtocol }) {
+		if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == pipelinetest.UnknownProtocol }) {
 			continue
 		}
 		for _, p := range s.Ports {
