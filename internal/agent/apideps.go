@@ -27,8 +27,8 @@ func (a *agent) apiDeps() api.Deps {
 		Config: api.Config{
 			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
 			Loaded: func() (bool, time.Time) {
-				problems, at, _, remembered := a.config.last()
-				return len(problems) == 0 && !remembered, at
+				problems, at, _, lastGood := a.config.last()
+				return len(problems) == 0 && !lastGood, at
 			},
 		},
 		Nodes:      a.nodes,

@@ -97,18 +97,18 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		note("%s: there can be no services of ours", blind)
 	}
 	list(&result, remains)
+	left := func(kind, name, detail string) {
+		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
+	}
 	if remains.Foreign != "" {
-		result.Left = append(result.Left, CleanItem{Kind: "device", Name: cfg.Dataplane.Device,
-			Detail: fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", remains.Foreign)})
+		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", remains.Foreign))
 	}
 	for _, k := range remains.Others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
 		case pools.Owns(k.Addr):
-			result.Left = append(result.Left, CleanItem{Kind: "service", Name: k.String(),
-				Detail: "in a pool, and nothing says that it is ours: " + deletion(k) + ", or --pools"})
+			left("service", k.String(), "in a pool, and nothing says that it is ours: "+deletion(k)+", or --pools")
 		case len(lease.Holders) > 0:
-			result.Left = append(result.Left, CleanItem{Kind: "service", Name: k.String(),
-				Detail: fmt.Sprintf("on a node port of %s, and not on record as ours: %s", lease.Holders[0].Service, deletion(k))})
+			left("service", k.String(), fmt.Sprintf("on a node port of %s, and not on record as ours: %s", lease.Holders[0].Service, deletion(k)))
 		}
 	}
 	if req.DryRun || len(result.Items) == 0 {

@@ -62,7 +62,7 @@ func (l *liveConfig) set(cfg *configs.Config, pending []string, problems []vip.P
 }
 
 // last returns the result of the last load.
-func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, remembered bool) {
+func (l *liveConfig) last() (problems []vip.Problem, at time.Time, pending []string, lastGood bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.problems, l.at, l.pending, l.cfg.IsLastGood

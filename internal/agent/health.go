@@ -66,11 +66,15 @@ func appendProblems(checks []v1.Check, name string, problems []vip.Problem) []v1
 	if len(problems) == 0 {
 		return checks
 	}
-	c := v1.Check{Name: name, Level: v1.LevelWarn, Message: problems[0].Error(), Hint: problems[0].Hint}
+	return append(checks, v1.Check{Name: name, Level: v1.LevelWarn, Message: firstOf(problems), Hint: problems[0].Hint})
+}
+
+// firstOf returns the first problem and the number of the others.
+func firstOf(problems []vip.Problem) string {
 	if more := len(problems) - 1; more > 0 {
-		c.Message += fmt.Sprintf(", and %d more", more)
+		return fmt.Sprintf("%s, and %d more", problems[0].Error(), more)
 	}
-	return append(checks, c)
+	return problems[0].Error()
 }
 
 // stateChecks returns the lines about problems of the state file.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -104,11 +105,7 @@ func (a *agent) storeCheck() v1.Check {
 		c.Level = v1.LevelWarn
 		c.Message += " in touch, " + text.Plural(all, "problem")
 	default:
-		elected := tree.Elected()
-		if elected == "" {
-			elected = "nobody"
-		}
-		c.Message += " in touch, " + elected + " is elected"
+		c.Message += " in touch, " + cmp.Or(tree.Elected(), "nobody") + " is elected"
 	}
 	return c
 }

@@ -115,18 +115,15 @@ func (a *agent) validate(context.Context) []vip.Problem {
 
 // configCheck returns the configuration's line of `ironvip status`.
 func (a *agent) configCheck() v1.Check {
-	problems, at, pending, remembered := a.config.last()
+	problems, at, pending, lastGood := a.config.last()
 	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
 	switch {
-	case remembered:
+	case lastGood:
 		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
 		c.Hint = "correct the file, then: ironvip reload"
 	case len(problems) > 0:
 		c.Level = v1.LevelWarn
-		c.Message = "refused at the last load: " + problems[0].Error()
-		if more := len(problems) - 1; more > 0 {
-			c.Message += fmt.Sprintf(", and %d more", more)
-		}
+		c.Message = "refused at the last load: " + firstOf(problems)
 		c.Hint = "run `ironvip config validate` to see all"
 	case len(pending) > 0:
 		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")

@@ -155,7 +155,8 @@ type stores struct {
 	tree     *fleet.Tree // nil: a host without a fleet
 
 	stop  context.CancelFunc
-	ended chan error // of the tree's Run
+	ended chan struct{} // closed at the end of the tree's Run
+	err   error         // of the tree's Run; read it after its end
 }
 
 // storeOptions are the options of the stores.
@@ -190,7 +191,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
 		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder)})
-	s := &stores{tree: tree, ended: make(chan error, 1)}
+	s := &stores{tree: tree, ended: make(chan struct{})}
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
@@ -198,8 +199,9 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {
+		defer close(s.ended)
 		defer kv.Close()
-		s.ended <- withHint(tree.Run(ctx))
+		s.err = withHint(tree.Run(ctx))
 	}()
 	return s, nil
 }
@@ -249,9 +251,8 @@ func (s *stores) inTouch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %s", fleet.ErrUnavailable, stale)
-		case err := <-s.ended:
-			s.ended <- err
-			return err
+		case <-s.ended:
+			return s.err
 		case <-changed:
 		}
 	}
@@ -267,9 +268,8 @@ func (s *stores) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return s.close()
-	case err := <-s.ended:
-		s.ended <- err
-		return err
+	case <-s.ended:
+		return s.err
 	}
 }
 
@@ -279,10 +279,9 @@ func (s *stores) close() error {
 		return nil
 	}
 	s.stop()
-	err := <-s.ended
-	s.ended <- err
-	if errors.Is(err, context.Canceled) {
+	<-s.ended
+	if errors.Is(s.err, context.Canceled) {
 		return nil
 	}
-	return err
+	return s.err
 }
