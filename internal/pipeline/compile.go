@@ -50,7 +50,7 @@ func newCompile(o Options) *Compile {
 			return s.State, ok
 		},
 	}
-	c.drains = newDrains(&c.Options, c.todo.add)
+	c.drains = newDrains(&c.Options, &c.claims, c.todo.add)
 	return c
 }
 
@@ -87,7 +87,7 @@ func (c *Compile) WaitOverridden(ctx context.Context, rev uint64) error {
 }
 
 func (c *Compile) loop(ctx context.Context) error {
-	in := c.watch()
+	in := &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: c.Host.Watch()}
 	defer in.close()
 	timeout := time.NewTimer(hostWait)
 	defer timeout.Stop()
@@ -101,14 +101,14 @@ func (c *Compile) loop(ctx context.Context) error {
 		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
 			c.compile(k)
 		}
-		c.drains.turn(c.claims.held)
+		c.drains.advance()
 		if busy || c.todo.len() > 0 {
 			continue
 		}
 		c.overridden.set(in.overrides.Seen())
 		if inputs == nil && !complete {
 			complete = true
-			c.drains.settle(c.claims.held, c.claims.met)
+			c.drains.settle()
 			for _, done := range c.ready {
 				done()
 			}
@@ -124,7 +124,7 @@ func (c *Compile) loop(ctx context.Context) error {
 			c.giveUpHost()
 		case <-c.drains.timer.C:
 		case r := <-c.drains.idle:
-			c.drains.left(r, c.claims.held)
+			c.drains.left(r)
 		}
 	}
 }
@@ -160,10 +160,6 @@ type feeds struct {
 	host        *table.Feed[struct{}, hostnet.Snapshot]
 
 	allocationsChanged, overridesChanged, hostChanged <-chan struct{}
-}
-
-func (c *Compile) watch() *feeds {
-	return &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: c.Host.Watch()}
 }
 
 func (in *feeds) close() {

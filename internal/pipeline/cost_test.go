@@ -119,7 +119,6 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			c := w.bareCompile()
-			gone := func(vip.FrontendKey) bool { return false }
 			each = testing.AllocsPerRun(2, func() {
 				start := vip.InstantOf(time.Now())
 				for i := range n {
@@ -134,7 +133,7 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 						t.Fatalf("%d frontends, want %d", got, left)
 					}
 					time.Sleep(time.Millisecond)
-					c.drains.turn(gone)
+					c.drains.advance()
 				}
 			}) / float64(n)
 			if n := w.Frontends.Len(); n != 0 {

@@ -36,8 +36,9 @@ const idlePoll = time.Second
 //
 // Compile's goroutine owns it.
 type drains struct {
-	o     *Options
-	clock clock
+	o      *Options
+	claims *claims // which frontends services have
+	clock  clock
 
 	connections reconcile.Connections // nil: only the deadline ends a drain
 
@@ -55,20 +56,20 @@ type drains struct {
 	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
-func newDrains(o *Options, renewed func(vip.ServiceKey)) drains {
+func newDrains(o *Options, claims *claims, renewed func(vip.ServiceKey)) drains {
 	d := drains{
-		o:     o,
-		clock: newClock(hostClock()),
-		timer: time.NewTimer(time.Hour),
-		asked: make(chan []question, 1),
-		idle:  make(chan []question),
-		keep:  table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
-		kept:  &reached{},
-
+		o:       o,
+		claims:  claims,
+		clock:   newClock(hostClock()),
+		timer:   time.NewTimer(time.Hour),
+		ranged:  make(ranged),
+		asked:   make(chan []question, 1),
+		idle:    make(chan []question),
+		keep:    table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
+		kept:    &reached{},
 		renewed: renewed,
 	}
 	d.connections, _ = o.Plane.(reconcile.Connections)
-	d.ranged = make(ranged)
 	d.timer.Stop()
 	return d
 }
@@ -176,15 +177,14 @@ func unexpired(stored []vip.Endpoint, now vip.Instant) []vip.Endpoint {
 }
 
 // settle puts what was leaving before the restart and belongs to no compiled frontend into the
-// table, as frontends that take no new connections. Held reports whether a service has the key. Met
-// reports whether a service has some of its ports. Call it once, when everything has been compiled.
-func (d *drains) settle(held, met func(vip.FrontendKey) bool) {
+// table, as frontends that take no new connections. Call it once, when everything has been compiled.
+func (d *drains) settle() {
 	for key, f := range d.restored {
 		everyone := key
 		everyone.Audience = vip.Everyone
 		switch {
-		case held(key):
-		case held(everyone), key.Ranged() && met(key):
+		case d.claims.held(key):
+		case d.claims.held(everyone), key.Ranged() && d.claims.met(key):
 			d.keep.Delete(key) // it would conflict with a live frontend
 		default:
 			d.set(f)
@@ -322,13 +322,12 @@ func firstDeadline(f *vip.Frontend) (first vip.Instant, leaves bool) {
 	return first, leaves
 }
 
-// turn does what is due and sets the timer for what is next. Held reports whether a service has the
-// key. A frontend that no service has is deleted with its last endpoint. The cost is O(1) when
-// nothing is due, O(log leaving frontends) for each frontend at a deadline, and O(leaving
-// endpoints) for each poll.
-func (d *drains) turn(held func(vip.FrontendKey) bool) {
+// advance does what is due and sets the timer for what is next. A frontend that no service has is
+// deleted with its last endpoint. The cost is O(1) when nothing is due, O(log leaving frontends)
+// for each frontend at a deadline, and O(leaving endpoints) for each poll.
+func (d *drains) advance() {
 	now := d.now()
-	next, leaving := d.expire(now, held)
+	next, leaving := d.expire(now)
 	if !leaving {
 		d.poll = time.Time{}
 		d.timer.Stop()
@@ -350,7 +349,7 @@ func (d *drains) turn(held func(vip.FrontendKey) bool) {
 
 // expire removes the endpoints with a passed deadline. It returns the next deadline, and whether
 // anything is still leaving.
-func (d *drains) expire(now vip.Instant, held func(vip.FrontendKey) bool) (next vip.Instant, leaving bool) {
+func (d *drains) expire(now vip.Instant) (next vip.Instant, leaving bool) {
 	for {
 		key, at, leaving := d.leaving.First()
 		if !leaving || at.After(now.Time()) {
@@ -358,12 +357,12 @@ func (d *drains) expire(now vip.Instant, held func(vip.FrontendKey) bool) (next 
 		}
 		// This removes at least the endpoint with that deadline, so that the frontend has a later
 		// deadline or none.
-		d.takeOut(key, "drained until the deadline", held, func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
+		d.takeOut(key, "drained until the deadline", func(e vip.Endpoint) bool { return !e.Leaving.After(now) })
 	}
 }
 
 // takeOut removes the leaving endpoints of a frontend for which done is true.
-func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.FrontendKey) bool, done func(vip.Endpoint) bool) {
+func (d *drains) takeOut(key vip.FrontendKey, why string, done func(vip.Endpoint) bool) {
 	f, _, there := d.o.Frontends.Get(key)
 	if !there {
 		d.forget(key)
@@ -381,7 +380,7 @@ func (d *drains) takeOut(key vip.FrontendKey, why string, held func(vip.Frontend
 	if len(out) == 0 {
 		return
 	}
-	if f.Backends = rest; len(rest) == 0 && !held(key) {
+	if f.Backends = rest; len(rest) == 0 && !d.claims.held(key) {
 		d.drop(key)
 	} else {
 		d.renew(f)

@@ -91,9 +91,9 @@ func withoutConnections(ctx context.Context, plane reconcile.Connections, q ques
 
 // left removes the endpoints that have no connection left. An endpoint that returned and left again
 // since the question has another deadline, and is kept.
-func (d *drains) left(answers []question, held func(vip.FrontendKey) bool) {
+func (d *drains) left(answers []question) {
 	for _, q := range answers {
-		d.takeOut(q.key, "drained, no connection left", held, func(e vip.Endpoint) bool {
+		d.takeOut(q.key, "drained, no connection left", func(e vip.Endpoint) bool {
 			for _, free := range q.endpoints {
 				if free.Addr == e.Addr && free.Leaving == e.Leaving {
 					return true
