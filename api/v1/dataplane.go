@@ -59,7 +59,7 @@ type Frontend struct {
 
 // Endpoint is one backend of a frontend.
 type Endpoint struct {
-	Address   string     `json:"address" doc:"\"10.1.0.11:8080\"; without a port, the one that the client asked for"`
+	Address   string     `json:"address" doc:"\"10.1.0.11:8080\"; without a port, the client's destination port"`
 	Weight    uint32     `json:"weight"`
 	LeavingAt *time.Time `json:"leaving_at,omitempty"`
 }

@@ -20,7 +20,7 @@ type NodeStatus struct {
 	Uptime   int64     `json:"uptime_seconds"`
 	Level    string    `json:"level" enum:"ok,warn,fail" doc:"the worst of the checks"`
 	Ready    bool      `json:"ready" doc:"the first full reconcile is done"`
-	Checks   []Check   `json:"checks" doc:"config, sources, pools, services, dataplane, in that order"`
+	Checks   []Check   `json:"checks" doc:"config, sources, pools, services, dataplane and others, in a fixed order"`
 	Services int       `json:"services"`
 	Revision uint64    `json:"revision"`
 	Next     string    `json:"next,omitempty" doc:"the command that shows more of the worst check"`
@@ -83,7 +83,7 @@ type VIP struct {
 	ShareKey string      `json:"share_key,omitempty"`
 	Holders  []VIPHolder `json:"holders" doc:"oldest first; of a cooling lease the last holder"`
 	Since    time.Time   `json:"since" doc:"when the first holder got it"`
-	Until    *time.Time  `json:"until,omitempty" doc:"of a cooling lease: when it is free for all"`
+	Until    *time.Time  `json:"until,omitempty" doc:"of a cooling lease: when another service can get it"`
 	Revision uint64      `json:"revision"`
 }
 
@@ -147,7 +147,7 @@ type Event struct {
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind" doc:"stable and machine-readable: \"drift_repaired\""`
 	Service string    `json:"service,omitempty"`
-	Object  string    `json:"object,omitempty" doc:"what it happened to"`
+	Object  string    `json:"object,omitempty" doc:"the affected object"`
 	Message string    `json:"message"`
 }
 

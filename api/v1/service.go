@@ -37,7 +37,7 @@ type ServiceStatus struct {
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
 	Revision uint64          `json:"revision" doc:"newest revision that this status depends on"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
-	Applied  bool            `json:"applied" doc:"the dataplane has tried all of the newest spec; the condition \"applied\" has the result"`
+	Applied  bool            `json:"applied" doc:"the dataplane has processed all of the newest spec; the condition \"applied\" has the result"`
 	VIPs     []netip.Addr    `json:"vips" doc:"granted addresses, IPv4 first"`
 	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
 	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was assigned"`
@@ -56,7 +56,7 @@ type PortStatus struct {
 	Protocol   string `json:"protocol"`
 	Port       uint16 `json:"port" doc:"the first, of a range"`
 	LastPort   uint16 `json:"last_port,omitempty" doc:"of a range of ports"`
-	TargetPort uint16 `json:"target_port,omitempty" doc:"absent, for a range only: the port that the client asked for"`
+	TargetPort uint16 `json:"target_port,omitempty" doc:"absent, for a range only: the client's destination port"`
 	NodePort   uint16 `json:"node_port,omitempty" doc:"granted port on the host's own addresses"`
 }
 
@@ -116,7 +116,7 @@ type Deleted struct {
 	Service  string `json:"service"`
 	Backend  string `json:"backend,omitempty" doc:"the backend's id, when only a backend was deleted"`
 	Revision uint64 `json:"revision" doc:"of the deletion"`
-	Applied  bool   `json:"applied" doc:"the dataplane has it; asked for with Prefer: wait"`
+	Applied  bool   `json:"applied" doc:"the dataplane has it; with Prefer: wait only"`
 }
 
 // Explanation explains a service's state in sentences.

@@ -39,12 +39,12 @@ type FrontendStats struct {
 	Kind     string         `json:"kind"`
 	Port     string         `json:"port" doc:"the service port's name"`
 	Traffic  *Traffic       `json:"traffic,omitempty" doc:"absent: the dataplane doesn't have this frontend"`
-	Backends []BackendStats `json:"backends" doc:"by address; those that the dataplane has, leaving ones too"`
+	Backends []BackendStats `json:"backends" doc:"by address; those in the dataplane, including draining ones"`
 }
 
 // BackendStats is one backend's traffic through one frontend.
 type BackendStats struct {
-	Address string  `json:"address" doc:"address:port; the address alone where it gets the port that the client asked for"`
+	Address string  `json:"address" doc:"address:port; the address alone for a range of ports without a target port"`
 	Traffic Traffic `json:"traffic"`
 }
 

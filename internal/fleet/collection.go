@@ -35,9 +35,9 @@ type Collection[V any] struct {
 }
 
 // NewCollection returns the folder's values. Check, if not nil, validates a value at its key, for
-// example that the key is canonical. A value that can't be decoded, has another version or fails the
-// check is not among the rows, but in the tree's Problems. The rows are current when the tree's
-// Commit returns.
+// example that the key is canonical. A value that can't be decoded, has another version or fails
+// the check is not among the rows, but in the tree's Problems. The rows are current when the
+// tree's Commit returns.
 func NewCollection[V any](t *Tree, folder string, version int, check func(key string, value V) error) *Collection[V] {
 	c := &Collection[V]{tree: t, folder: folder, version: version, check: check,
 		rows: table.New(t.o.Clock, func(i *Item[V]) string { return i.Key }, nil), bad: map[string]vip.Problem{}}

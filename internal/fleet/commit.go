@@ -135,8 +135,8 @@ func (j *job) size() (n int) {
 	return n
 }
 
-// writer writes the batches of all callers, and packs waiting ones into one transaction. It sends one
-// transaction at a time, so that its stream of the journal has no gaps.
+// writer writes the batches of all callers, and packs waiting ones into one transaction. It sends
+// one transaction at a time, so that its stream of the journal has no gaps.
 type writer struct {
 	tree  *Tree
 	wake  chan struct{}
@@ -472,8 +472,9 @@ func (w *writer) happened(ctx context.Context, x *transaction) (bool, error) {
 
 // fence makes sure that no earlier attempt of a refused transaction can still succeed. An attempt
 // without an answer may be delayed, for example in a server without a leader, and its conditions
-// may hold when it arrives. The fence writes an entry without changes with the transaction's number,
-// so the attempt then has the wrong head. It reports whether an attempt has succeeded before.
+// may hold when it arrives. The fence writes an entry without changes with the transaction's
+// number, so the attempt then has the wrong head. It reports whether an attempt has succeeded
+// before.
 func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err error) {
 	f := &transaction{}
 	w.journal(f, 0)
