@@ -185,14 +185,14 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 		for key, row := range rows {
 			n := len(row.Value.Backends)
 			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
-			state, unwell := states[key]
-			if _, leaves := leave[key]; unwell || leaves {
+			state, unhealthy := states[key]
+			if _, leaves := leave[key]; unhealthy || leaves {
 				in := s.tables().Input(key, time.Time{})
 				if in.Service == nil {
 					continue
 				}
 				t = tallyOf(&in)
-				if unwell {
+				if unhealthy {
 					t.state = state
 				}
 			}

@@ -61,12 +61,12 @@ func (w *written) fill(n, backends int) {
 // BenchmarkScrape measures one scrape of a large fleet's metrics, with all services healthy and
 // with one percent of them degraded.
 func BenchmarkScrape(b *testing.B) {
-	for _, unwell := range []int{0, 50} {
+	for _, unhealthy := range []int{0, 50} {
 		for _, encoding := range []string{"identity", "gzip"} {
-			b.Run(fmt.Sprintf("unwell=%d/%s", unwell, encoding), func(b *testing.B) {
+			b.Run(fmt.Sprintf("unhealthy=%d/%s", unhealthy, encoding), func(b *testing.B) {
 				w := newWritten()
 				w.fill(5000, 10)
-				for i := range unwell {
+				for i := range unhealthy {
 					w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: serviceNo(i * 100), Address: netip.AddrFrom4([4]byte{10, byte(i * 100 >> 8), byte(i * 100), 0}), Port: 8080}, State: vip.Maint})
 				}
 				d := w.deps()

@@ -59,8 +59,8 @@ func frontendNo(i int) vip.FrontendKey {
 	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
 }
 
-// well adds service i in a healthy state.
-func (w *written) well(i int) {
+// healthy adds service i in a healthy state.
+func (w *written) healthy(i int) {
 	k, f := serviceNo(i), frontendNo(i)
 	wanted := w.services.Put(vip.Service{Key: k, Ports: []vip.Port{{Protocol: vip.TCP, Port: 80}}, Backends: []vip.Backend{oneBackend}})
 	w.allocations.Set(vip.Allocation{Asked: &wanted.Value, ServiceRev: wanted.Rev, VIPs: []netip.Addr{f.Addr}})
@@ -93,11 +93,11 @@ func count(b bool) int {
 }
 
 // The cost of a repeated status query doesn't depend on the number of healthy services.
-func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
+func TestUnhealthyReadsNoHealthyService(t *testing.T) {
 	cost := func(n int) (status, frontends float64) {
 		w := newWritten()
 		for i := range n {
-			w.well(i)
+			w.healthy(i)
 		}
 		s := New(w.deps())
 		ask := func() {
@@ -130,8 +130,8 @@ func TestStandingCostsNoLookAtWhatIsWell(t *testing.T) {
 // The metrics of a healthy service include its draining backends.
 func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	w := newWritten()
-	w.well(1)
-	w.well(2)
+	w.healthy(1)
+	w.healthy(2)
 	f := vip.Frontend{Key: frontendNo(1), Kind: vip.OnVIP, Service: serviceNo(1), Backends: []vip.Endpoint{{Addr: netip.AddrPortFrom(oneBackend.Address, 80), Weight: 1},
 		{Addr: netip.MustParseAddrPort("10.0.0.9:80"), Leaving: vip.InstantOf(time.Unix(1, 0))}}}
 	w.applied.Set(reconcile.AppliedFrontend{Tried: w.frontends.Put(f)})
@@ -145,14 +145,14 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 }
 
 // The index agrees with a scan after any changes to the tables.
-func TestStandingIsAsTheTables(t *testing.T) {
+func TestUnhealthyEqualsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()
 		server := New(w.deps())
 		s := server.unhealthy
 		step := map[string]func(i int, k vip.ServiceKey, f vip.FrontendKey, odd bool){
-			"well": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
-				w.well(i)
+			"healthy": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				w.healthy(i)
 				w.disown(frontendNo(i), k)
 			},
 			"service":      func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.services.Set(vip.Service{Key: k}) },

@@ -37,7 +37,7 @@ type Options struct {
 	// Node is the name of this host among those that share the store; "" if the store is this
 	// host's alone.
 	Node string
-	// Leadership tells whether this host is the leader of those that share the store; nil:
+	// Leadership reports whether this host is the leader of those that share the store; nil:
 	// always.
 	Leadership Leadership
 	// Away reports whether a host has been gone for so long (a day) that the leader releases
@@ -91,7 +91,7 @@ type Allocator struct {
 	freed   broadcast
 	changed broadcast // by Configure
 
-	wake chan struct{} // tells Run to look at its deadlines
+	wake chan struct{} // makes Run look at its deadlines
 }
 
 // New returns an allocator with every lease of the store. It fails if the store can't be read,

@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Leadership tells which of the hosts that share a store is the leader. The leader allocates
+// Leadership reports which of the hosts that share a store is the leader. The leader allocates
 // what services lack and releases what deleted services held; the other hosts step in when it
 // doesn't. This prevents a stampede and nothing else: the conditions of every Op hold without it.
 type Leadership interface {

@@ -29,7 +29,7 @@ func TestSharing(t *testing.T) {
 	}
 	same(t, "one address counts once", w.status("p").Used, 2)
 
-	// The ports are remembered over a restart: the older keeps them.
+	// The ports are kept over a restart: the older keeps them.
 	w.restart()
 	same(t, "after a restart, the later first", w.refused(vip.CodePortTaken, `held by service "https"`, "late", share("web", tcp(443))), "")
 

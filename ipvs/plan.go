@@ -243,10 +243,10 @@ func plan(ops []op, item int, have, want *kernel.State) []op {
 // all destinations after it are added again.
 func (p *planner) fill(have, want *kernel.State) {
 	sched := want.Scheduler
-	standing, fresh, moving := addOrderOf(have), sched == maglev && have.Scheduler != maglev, false
+	present, fresh, moving := addOrderOf(have), sched == maglev && have.Scheduler != maglev, false
 	walk(have.Dests, want.Dests, func(old, new *kernel.Dest) {
 		in := inTable(sched, new)
-		if in && (!inTable(sched, old) || !standing.inOrder(old)) {
+		if in && (!inTable(sched, old) || !present.inOrder(old)) {
 			moving = true
 		}
 		switch {

@@ -68,7 +68,7 @@ func TestAffinityIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			e, got := a.claim(testClient(i), always, choosing(two))
 			if e == nil || got != two {
-				t.Fatal("newcomer not remembered although there are idle ones")
+				t.Fatal("newcomer not stored although there are idle ones")
 			}
 			a.release(e)
 			if n := a.len(); n > 3 {
@@ -83,7 +83,7 @@ func TestAffinityIsBounded(t *testing.T) {
 			}
 			defer a.release(e)
 		}
-		// All have connections now: a new client is served but not remembered.
+		// All have connections now: a new client is served but not stored.
 		if e, got := a.claim(testClient(500), always, choosing(two)); e != nil || got != two {
 			t.Error(e, got)
 		}
@@ -109,7 +109,7 @@ func TestAffinityMoves(t *testing.T) {
 		}
 		a.release(e)
 		if e, _ := a.claim(testClient(2), always, func() (netip.AddrPort, bool) { return netip.AddrPort{}, false }); e != nil || a.len() != 1 {
-			t.Error("remembered although no backend was found")
+			t.Error("stored although no backend was found")
 		}
 	})
 }

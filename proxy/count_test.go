@@ -88,13 +88,13 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 		for _, affinity := range []time.Duration{0, time.Hour} {
 			t.Run(fmt.Sprint(protocol, affinity), func(t *testing.T) {
 				p := newTarget(t, Options{ConnectTimeout: 20 * time.Millisecond, UDPIdle: 50 * time.Millisecond})
-				var well, refuses, silent netip.AddrPort
+				var healthy, refuses, silent netip.AddrPort
 				if protocol == vip.TCP {
-					well, refuses, silent = tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.1"), fullBacklog(t)
+					healthy, refuses, silent = tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.1"), fullBacklog(t)
 				} else {
-					well, refuses, silent = udpBackend(t, "127.0.0.1", "a"), freeKey(t, "127.0.0.1", vip.UDP).AddrPort(), netip.MustParseAddrPort("240.0.0.1:9") // no route
+					healthy, refuses, silent = udpBackend(t, "127.0.0.1", "a"), freeKey(t, "127.0.0.1", vip.UDP).AddrPort(), netip.MustParseAddrPort("240.0.0.1:9") // no route
 				}
-				f := onVIP(freeKey(t, "127.96.0.1", protocol), vip.LeastConnection, well, refuses, silent)
+				f := onVIP(freeKey(t, "127.96.0.1", protocol), vip.LeastConnection, healthy, refuses, silent)
 				f.Affinity = affinity
 				hopeless := onVIP(f.Key, vip.WeightedLeastConnection, refuses, silent)
 				hopeless.Affinity = affinity

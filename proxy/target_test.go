@@ -146,7 +146,7 @@ func TestAffinity(t *testing.T) {
 		}
 	}
 
-	// Without affinity, clients aren't remembered.
+	// Without affinity, clients aren't stored.
 	off := *f
 	off.Affinity = 0
 	p.must(&off)
@@ -321,7 +321,7 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 			t.Errorf("%s: hint %q", c.says, problem.Hint)
 		}
 		if p.Same(plain, &f) {
-			t.Errorf("%s: counts as the same, so nobody would be told", c.says)
+			t.Errorf("%s: counts as the same, so nobody would notice", c.says)
 		}
 	}
 	for says, change := range map[string]func(*vip.FrontendKey){

@@ -14,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew: only for additions, never for a change of what is there")
+var update = flag.Bool("update", false, "rewrite the golden files: only for additions, never for a change of what is there")
 
 // The JSON of version 1 is stable: each type with every field set equals its golden file. A new
 // field shows as an added line.

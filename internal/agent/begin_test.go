@@ -85,7 +85,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 			t.Errorf("stopped while it waits: %v, begun %t", err, a.hasBegun())
 		}
 		if _, err := os.Stat(path + ".last-good"); err == nil {
-			t.Error("a configuration is remembered as good that no agent has begun with")
+			t.Error("a configuration is stored as good that no agent has begun with")
 		}
 
 		done := make(chan error, 1)

@@ -198,9 +198,9 @@ func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(st
 		db.Close()
 		return unknown(err.Error())
 	}
-	patience, cancel := context.WithTimeout(ctx, 2*fleet.GracePeriod)
+	limited, cancel := context.WithTimeout(ctx, 2*fleet.GracePeriod)
 	defer cancel()
-	err = stores.wait(patience, func(string) {})
+	err = stores.wait(limited, func(string) {})
 	var all snapshot.Contents
 	if err == nil {
 		all, err = stores.contents(ctx)

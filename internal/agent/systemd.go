@@ -16,7 +16,7 @@ type systemd struct{ log *slog.Logger }
 
 func (s systemd) send(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
-		s.log.Warn("tell systemd", "state", state, "err", err)
+		s.log.Warn("notify systemd", "state", state, "err", err)
 	}
 }
 

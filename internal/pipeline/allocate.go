@@ -62,7 +62,7 @@ type Allocate struct {
 
 	waiting  waiting // services that lack something
 	unstored waiting // services without an answer because of the store
-	anew     touched // services to assign whatever they hold: recalled, or the configuration changed
+	reassign touched // services to assign whatever they hold: recalled, or the configuration changed
 	releases releases
 	retry    *backoff
 	stored   bool // the store accepted something since the last pace
@@ -112,15 +112,15 @@ func (a *Allocate) Run(ctx context.Context) error {
 		if table.IsClosed(reconfigured) {
 			reconfigured = a.Allocator.Reconfigured()
 			for k := range a.Services.All() {
-				a.anew.add(k)
+				a.reassign.add(k)
 			}
 		}
 		recalls := a.Allocator.Recalls() // before taking
 		for _, k := range a.Allocator.TakeRecalls() {
-			a.anew.add(k)
+			a.reassign.add(k)
 		}
-		anew := min(a.anew.len(), commitBatch) // others need not wait for all of them
-		for _, k := range a.anew.waiting()[:anew] {
+		retries := min(a.reassign.len(), commitBatch) // others need not wait for all of them
+		for _, k := range a.reassign.waiting()[:retries] {
 			ask.add(k)
 		}
 		if a.retry.due() {
@@ -134,11 +134,11 @@ func (a *Allocate) Run(ctx context.Context) error {
 		}
 		a.assign(ctx, ask.waiting())
 		ask.empty()
-		for range anew {
-			a.anew.take()
+		for range retries {
+			a.reassign.take()
 		}
 		a.pace()
-		if len(batch) > 0 || a.anew.len() > 0 {
+		if len(batch) > 0 || a.reassign.len() > 0 {
 			continue
 		}
 		if complete {
@@ -227,7 +227,7 @@ func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 // its request is the same. It reports whether it did.
 func (a *Allocate) confirm(row *serviceRow) bool {
 	former := a.Allocations.Row(row.Value.Key)
-	if former == nil || len(former.Value.Problems) > 0 || a.anew.has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
+	if former == nil || len(former.Value.Problems) > 0 || a.reassign.has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
 		return false
 	}
 	now := former.Value

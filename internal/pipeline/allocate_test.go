@@ -32,8 +32,8 @@ func TestServicesThatComeTogetherAreOneCommit(t *testing.T) {
 
 // The allocator is called only when something that it reads changes. In every case the answer is
 // for the newest revision.
-func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
-	told := map[string]func(*vip.Service){
+func TestAllocatorReceivesWhatIsRequested(t *testing.T) {
+	requests := map[string]func(*vip.Service){
 		"Source":       func(s *vip.Service) { s.Source = "rest" },
 		"Pool":         func(s *vip.Service) { s.Pool = "q" },
 		"VIPs":         func(s *vip.Service) { s.VIPs = addrs("192.0.2.50") },
@@ -72,7 +72,7 @@ func TestAllocatorIsAskedForWhatItIsTold(t *testing.T) {
 			})
 		}
 	}
-	check(told, 1)
+	check(requests, 1)
 	check(untold, 0)
 }
 
@@ -245,7 +245,7 @@ func TestStoreDownKeepsWhatThereIs(t *testing.T) {
 		}
 		w.allocator.set(func(a *fakeAllocator) { a.down = false })
 		w.pass(maxBackoff)
-		released, _, _ := w.allocator.told()
+		released, _, _ := w.allocator.received()
 		if !slices.Equal(released, []string{"gone 1m0s"}) {
 			t.Errorf("released %v", released)
 		}
@@ -298,7 +298,7 @@ func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
 			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
 		w.put()
-		released, _, _ := w.allocator.told()
+		released, _, _ := w.allocator.received()
 		// Three if the feed has all of them at once; the stage may run meanwhile.
 		if n := w.allocator.releases; len(released) != 1200 || n > 120 {
 			t.Errorf("released %d services with %d commits, want 1200 with a few", len(released), n)
@@ -317,13 +317,13 @@ func TestReleasesThatWaited(t *testing.T) {
 		w.put()
 		w.allocator.set(func(a *fakeAllocator) { a.down, a.stuck, a.releases = false, key("s5"), 0 })
 		w.pass(maxBackoff)
-		released, _, _ := w.allocator.told()
+		released, _, _ := w.allocator.received()
 		if n := w.allocator.releases; len(released) != 1199 || n > 12 {
 			t.Errorf("released %d services with %d commits", len(released), n)
 		}
 		w.allocator.set(func(a *fakeAllocator) { a.stuck = vip.ServiceKey{} })
 		w.pass(maxBackoff)
-		if released, _, _ := w.allocator.told(); len(released) != 1200 || released[1199] != "s5 1m0s" {
+		if released, _, _ := w.allocator.received(); len(released) != 1200 || released[1199] != "s5 1m0s" {
 			t.Errorf("released %d services, last %s", len(released), released[len(released)-1])
 		}
 	})
@@ -334,7 +334,7 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 		w.put(service("a", []string{"10.0.0.1"}))
 		w.Services.Delete(key("a"))
 		w.put(service("a", []string{"10.0.0.1"})) // before the feed was read
-		if released, _, _ := w.allocator.told(); len(released) != 0 {
+		if released, _, _ := w.allocator.received(); len(released) != 0 {
 			t.Errorf("released %v", released)
 		}
 		w.allocator.set(func(a *fakeAllocator) { a.down = true })
@@ -342,7 +342,7 @@ func TestServiceThatReturnsIsNotReleased(t *testing.T) {
 		w.put(service("a", []string{"10.0.0.1"}))
 		w.allocator.set(func(a *fakeAllocator) { a.down = false })
 		w.pass(time.Hour)
-		if released, _, _ := w.allocator.told(); len(released) != 0 {
+		if released, _, _ := w.allocator.received(); len(released) != 0 {
 			t.Errorf("released %v after it was back", released)
 		}
 		w.expect("192.0.2.1:80/tcp a: 10.0.0.1:80*1")

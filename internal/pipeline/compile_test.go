@@ -284,17 +284,17 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		statesKnown()
 		expectReady("operator's words known", false)
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
-		if _, settled, _ := w.allocator.told(); settled != nil {
-			t.Error("the allocator was told that services are settled")
+		if _, settled, _ := w.allocator.received(); settled != nil {
+			t.Error("the allocator received that services are settled")
 		}
 		sourcesSynced()
 		expectReady("services known", true)
-		_, known, host := w.allocator.told()
+		_, known, host := w.allocator.received()
 		if known == nil || !known(key("web")) || known(key("db")) {
-			t.Error("the allocator was not told which services are known")
+			t.Error("the allocator did not receive which services are known")
 		}
 		if len(host.Addrs) != 1 {
-			t.Error("the allocator was not told the host's addresses")
+			t.Error("the allocator did not receive the host's addresses")
 		}
 	})
 }

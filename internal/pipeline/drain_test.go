@@ -81,7 +81,7 @@ func TestDeletedServiceDrainsThenIsGone(t *testing.T) {
 		if n := w.Compiled.Len() + w.Allocations.Len(); n != 0 {
 			t.Errorf("%d rows of deleted services", n)
 		}
-		released, _, _ := w.allocator.told()
+		released, _, _ := w.allocator.received()
 		if want := []string{"web 1m0s", "db 1m0s"}; !slices.Equal(released, want) {
 			t.Errorf("released %v, want %v: cooling must outlast the drain", released, want)
 		}

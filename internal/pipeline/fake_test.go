@@ -31,22 +31,22 @@ type fakeAllocator struct {
 	few      int            // if not 0: the number of services that a call stores something for
 	stuck    vip.ServiceKey // its release is rejected
 
-	batches  [][]vip.ServiceKey
-	released []string
-	releases int // calls of Release
-	host     hostnet.Snapshot
-	settled  func(vip.ServiceKey) bool
-	freed    chan struct{}
-	anew     chan struct{} // closed at a new configuration
-	recalls  []vip.ServiceKey
-	recalled chan struct{}
-	others   map[vip.ServiceKey]bool // services that another host must process
+	batches    [][]vip.ServiceKey
+	released   []string
+	releases   int // calls of Release
+	host       hostnet.Snapshot
+	settled    func(vip.ServiceKey) bool
+	freed      chan struct{}
+	configured chan struct{} // closed at a new configuration
+	recalls    []vip.ServiceKey
+	recalled   chan struct{}
+	others     map[vip.ServiceKey]bool // services that another host must process
 }
 
 func newFakeAllocator() *fakeAllocator {
 	return &fakeAllocator{
 		vips: map[vip.ServiceKey]netip.Addr{}, share: map[netip.Addr]string{}, ports: map[vip.ServiceKey][]vip.Port{},
-		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}), anew: make(chan struct{}),
+		hosted: map[vip.ServiceKey]uint16{}, capacity: 10_000, freed: make(chan struct{}), configured: make(chan struct{}),
 		recalled: make(chan struct{}),
 	}
 }
@@ -200,7 +200,7 @@ func (a *fakeAllocator) Freed() <-chan struct{} {
 func (a *fakeAllocator) Reconfigured() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.anew
+	return a.configured
 }
 
 func (a *fakeAllocator) Recalls() <-chan struct{} {
@@ -232,8 +232,8 @@ func (a *fakeAllocator) recall(keys ...vip.ServiceKey) {
 // reconfigure reports a new configuration.
 func (a *fakeAllocator) reconfigure() {
 	a.set(func(a *fakeAllocator) {
-		close(a.anew)
-		a.anew = make(chan struct{})
+		close(a.configured)
+		a.configured = make(chan struct{})
 	})
 }
 
@@ -256,8 +256,8 @@ func (a *fakeAllocator) set(change func(*fakeAllocator)) {
 	change(a)
 }
 
-// told returns what the allocator has received since the beginning.
-func (a *fakeAllocator) told() (released []string, settled func(vip.ServiceKey) bool, host hostnet.Snapshot) {
+// received returns what the allocator has received since the beginning.
+func (a *fakeAllocator) received() (released []string, settled func(vip.ServiceKey) bool, host hostnet.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.released), a.settled, a.host

@@ -90,7 +90,7 @@ func TestStatus(t *testing.T) {
 		lines  []string // required lines, the first one first
 		silent []string // texts that no line contains
 	}{{
-		name: "all well", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
+		name: "all healthy", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
 			"web is healthy: all of its 2 backends take new connections.",
 			"192.0.2.1 was assigned from pool public-v4 on 2026-11-08 and is held by this service.",

@@ -181,7 +181,7 @@ func TestTakenAddressLeavesTheRegistrationAlone(t *testing.T) {
 		}
 		synctest.Wait()
 		if done, _ := two.together(t, "second"); !done {
-			t.Error("not done once the host has heard of it")
+			t.Error("not done once the host has received it")
 		}
 		if got := fmt.Sprint(held(t, m, "first"), held(t, m, "second")); got != "[192.0.2.1] [192.0.2.2]" {
 			t.Errorf("they hold %s", got)

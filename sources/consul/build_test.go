@@ -116,7 +116,7 @@ func described(s vip.Service) string {
 	return s.Key.String() + " " + strings.Join(ports, " ") + ": " + strings.Join(backends, ", ")
 }
 
-func told(problems []vip.Problem) string {
+func texts(problems []vip.Problem) string {
 	var out []string
 	for _, p := range problems {
 		out = append(out, p.Field+": "+p.Message)
@@ -186,8 +186,8 @@ func TestBuild(t *testing.T) {
 			if desc != test.want {
 				t.Errorf("built %q, not %q", desc, test.want)
 			}
-			if told(got.problems) != test.problems {
-				t.Errorf("told of\n%s, not\n%s", told(got.problems), test.problems)
+			if texts(got.problems) != test.problems {
+				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
 			for _, p := range got.problems {
 				if p.Place != "consul service web" || p.Service != "web" || p.Code == "" {
@@ -196,8 +196,8 @@ func TestBuild(t *testing.T) {
 			}
 			// The order of instances in Consul's answer does not matter.
 			slices.Reverse(test.instances)
-			if again := o.build("web", test.instances, nil); described(again.service) != described(got.service) || told(again.problems) != told(got.problems) {
-				t.Errorf("in another order: %q, %s", described(again.service), told(again.problems))
+			if again := o.build("web", test.instances, nil); described(again.service) != described(got.service) || texts(again.problems) != texts(got.problems) {
+				t.Errorf("in another order: %q, %s", described(again.service), texts(again.problems))
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func TestFormerSettingsStay(t *testing.T) {
 	if !got.good || described(got.service) != "web 443/tcp: 10.0.0.1:80 drain, 10.0.0.2:80" || got.service.Scheduler != vip.MaglevHash {
 		t.Errorf("%v %q", got.good, described(got.service))
 	}
-	if told(got.problems) != `ironvip-scheduler: "fast" is not a known value` || !strings.Contains(got.problems[0].Hint, "keeps its former settings") {
+	if texts(got.problems) != `ironvip-scheduler: "fast" is not a known value` || !strings.Contains(got.problems[0].Hint, "keeps its former settings") {
 		t.Errorf("%+v", got.problems)
 	}
 	// This also applies to settings that leave no instance.
@@ -277,7 +277,7 @@ func TestWhatTheSourceSays(t *testing.T) {
 	if got := (&Options{Name: "consul", Pools: o.Pools}).build("web", []instance{i}, nil); got.service.Key.String() != "finance/web" {
 		t.Errorf("%v", got.service.Key)
 	}
-	if bad := o.build("Web_App", instances("n1 10.0.0.1:80"), nil); bad.good || told(bad.problems) != `ironvip-name: "Web_App" is not a DNS label: use a-z, 0-9 and inner "-"` {
+	if bad := o.build("Web_App", instances("n1 10.0.0.1:80"), nil); bad.good || texts(bad.problems) != `ironvip-name: "Web_App" is not a DNS label: use a-z, 0-9 and inner "-"` {
 		t.Errorf("%+v", bad.problems)
 	}
 }
@@ -332,8 +332,8 @@ func FuzzBuild(f *testing.F) {
 		b.Service.Address, b.Service.Port = address, number
 		o := Options{}.withDefaults()
 		got, again := o.build("web", []instance{a, b}, nil), o.build("web", []instance{b, a}, nil)
-		if described(got.service) != described(again.service) || told(got.problems) != told(again.problems) {
-			t.Errorf("%s %s\n%s %s", described(got.service), told(got.problems), described(again.service), told(again.problems))
+		if described(got.service) != described(again.service) || texts(got.problems) != texts(again.problems) {
+			t.Errorf("%s %s\n%s %s", described(got.service), texts(got.problems), described(again.service), texts(again.problems))
 		}
 	})
 }

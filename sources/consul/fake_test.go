@@ -363,7 +363,7 @@ func (s *scene) order() {
 func (s *scene) want(rows string) {
 	s.t.Helper()
 	if got := s.sink.String(); got != rows {
-		s.t.Errorf("in force %q, not %q", got, rows)
+		s.t.Errorf("in effect %q, not %q", got, rows)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestWhatItCosts(t *testing.T) {
 		s.fake.set("s0500", "n1 10.0.0.1:80", "n2 10.0.0.2:80 critical")
 		s.after(100 * time.Millisecond)
 		if list, services := s.asked(); list != 0 || services != 1 || len(s.sink.puts) != 1 || len(s.sink.puts["s0500"]) != 1 {
-			t.Errorf("one change: %d questions for the list, %d for services, told %v", list, services, s.sink.puts)
+			t.Errorf("one change: %d questions for the list, %d for services, published %v", list, services, s.sink.puts)
 		}
 		calls := s.sink.calls
 		s.after(time.Hour)
@@ -119,16 +119,16 @@ func TestStorm(t *testing.T) {
 				t.Fatalf("%s ended as %q, not with %q", key, got, want)
 			}
 		}
-		told := 0
+		published := 0
 		for name, times := range s.sink.puts {
-			told += len(times)
+			published += len(times)
 			for i := 1; i < len(times); i++ {
 				if gap := times[i].Sub(times[i-1]); gap < 100*time.Millisecond {
-					t.Fatalf("%s was told of twice within %s", name, gap)
+					t.Fatalf("%s was published twice within %s", name, gap)
 				}
 			}
 		}
-		t.Logf("50,000 changes: %d questions, %d services told of in %d calls", services, told, s.sink.calls)
+		t.Logf("50,000 changes: %d questions, %d services published in %d calls", services, published, s.sink.calls)
 		if len(s.sink.rows) != 1000 || s.sink.deletes != 0 || s.sink.stale != "" {
 			t.Errorf("%d services, %d deletions, stale %q", len(s.sink.rows), s.sink.deletes, s.sink.stale)
 		}
@@ -185,7 +185,7 @@ func TestConsulIsAway(t *testing.T) {
 				s.fake.fail(nil)
 				s.after(15 * time.Second)
 				if got := s.sink.String(); !strings.Contains(got, "s0007 80/tcp: 10.0.0.1:80, 10.0.0.3:80") || strings.Contains(got, "s0008") || !strings.Contains(got, "new ") || s.sink.stale != "" {
-					t.Errorf("in force %q, stale %q", got, s.sink.stale)
+					t.Errorf("in effect %q, stale %q", got, s.sink.stale)
 				}
 				if s.fake.under() != 21 {
 					t.Errorf("%d questions held", s.fake.under())
@@ -298,17 +298,17 @@ func TestTheListAndTheAnswerDisagree(t *testing.T) {
 func TestATokenThatMayReadNothingIsToldOf(t *testing.T) {
 	play(t, Options{}, func(f *fake) { many(f, 1); f.filtered["s0000"] = true }, func(s *scene) {
 		s.after(5 * time.Second)
-		told := func() bool {
+		texts := func() bool {
 			return strings.Contains(fmt.Sprint(s.sink.problems), "the token may not read")
 		}
-		if !told() || s.sink.stale != "" {
+		if !texts() || s.sink.stale != "" {
 			t.Errorf("problems %v, stale %q", s.sink.problems, s.sink.stale)
 		}
 		s.fake.locked(func() { clear(s.fake.filtered); s.fake.listed++ })
 		s.fake.fail(nil)
 		s.after(time.Minute)
-		if told() {
-			t.Errorf("still told: %v", s.sink.problems)
+		if texts() {
+			t.Errorf("still reported: %v", s.sink.problems)
 		}
 	})
 }
@@ -349,7 +349,7 @@ func TestWrongMetadata(t *testing.T) {
 	}, func(s *scene) {
 		s.after(time.Second)
 		s.want("db 5432/tcp: 10.0.0.1:5432")
-		if told(s.sink.problems) != `ironvip-scheduler: "fast" is not a known value` || s.sink.problems[0].Service != "web" {
+		if texts(s.sink.problems) != `ironvip-scheduler: "fast" is not a known value` || s.sink.problems[0].Service != "web" {
 			t.Errorf("%+v", s.sink.problems)
 		}
 		s.fake.set("web", "n1 10.0.0.1:80 scheduler=mh")
@@ -381,14 +381,14 @@ func TestTwoServicesOfOneName(t *testing.T) {
 		s.fake.set("a", "n1 10.0.0.1:80 name=web")
 		s.after(2 * time.Second)
 		s.want("web 80/tcp: 10.0.0.1:80")
-		if told(s.sink.problems) != "ironvip-name: service a of Consul has the name" || s.sink.deletes != 0 {
-			t.Errorf("%v, %d deletions", told(s.sink.problems), s.sink.deletes)
+		if texts(s.sink.problems) != "ironvip-name: service a of Consul has the name" || s.sink.deletes != 0 {
+			t.Errorf("%v, %d deletions", texts(s.sink.problems), s.sink.deletes)
 		}
 		s.fake.set("a", "n1 10.0.0.1:80 name=other")
 		s.after(2 * time.Second)
 		s.want("other 80/tcp: 10.0.0.1:80; web 80/tcp: 10.0.0.2:80")
 		if len(s.sink.problems) > 0 || s.sink.deletes != 0 {
-			t.Errorf("%v, %d deletions", told(s.sink.problems), s.sink.deletes)
+			t.Errorf("%v, %d deletions", texts(s.sink.problems), s.sink.deletes)
 		}
 		s.fake.set("a")
 		s.after(2 * time.Second)

@@ -137,13 +137,13 @@ func TestWrongAnswers(t *testing.T) {
 			const both = "db 5432/tcp: 10.0.0.1:5432, 10.0.0.2:5432 w=2; web 443/tcp: 10.0.0.1:80"
 			wait.Until(t, "complete", func() bool { return out.String() == both })
 			s.wrong.Store(&test.answer)
-			wait.Until(t, "told why: "+test.why, func() bool { return strings.Contains(stale(), test.why) })
+			wait.Until(t, "stale because: "+test.why, func() bool { return strings.Contains(stale(), test.why) })
 			if out.String() != both || out.deletes != 0 {
-				t.Errorf("in force %q, %d deletions", out, out.deletes)
+				t.Errorf("in effect %q, %d deletions", out, out.deletes)
 			}
 			s.set("web", "n3 10.0.0.3:80 port=443")
 			s.wrong.Store(nil)
-			wait.Until(t, "well again", func() bool {
+			wait.Until(t, "fresh again", func() bool {
 				return stale() == "" && out.String() == "db 5432/tcp: 10.0.0.1:5432, 10.0.0.2:5432 w=2; web 443/tcp: 10.0.0.3:80"
 			})
 			for _, want := range []string{`/v1/catalog/services ServiceKind == "" and "ironvip" in ServiceTags`, "/v1/health/service/web "} {

@@ -54,7 +54,7 @@ func at(s *consultest.Server) consulclient.Config {
 func (l *live) eventually(what string, is func() bool) {
 	l.t.Helper()
 	wait.Until(l.t, what, is, func() any {
-		return fmt.Sprintf("in force %q, stale %q, problems %v", l.sink, l.stale(), l.sink.problems)
+		return fmt.Sprintf("in effect %q, stale %q, problems %v", l.sink, l.stale(), l.sink.problems)
 	})
 }
 
@@ -137,10 +137,10 @@ func TestRealRegistrations(t *testing.T) {
 	register(t, s, "web-2", "10.0.0.2:9090", meta("port", "443"))
 	register(t, s, "db-1", ":5432", meta("scheduler", "fast"))
 	l.wants("web 443/tcp: 10.0.0.2:9090")
-	l.eventually("told of db", func() bool {
+	l.eventually("reports db", func() bool {
 		l.sink.mu.Lock()
 		defer l.sink.mu.Unlock()
-		return told(l.sink.problems) == `ironvip-scheduler: "fast" is not a known value`
+		return texts(l.sink.problems) == `ironvip-scheduler: "fast" is not a known value`
 	})
 	register(t, s, "db-1", ":5432") // uses the node's address
 	l.wants("db 5432/tcp: 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090")
@@ -392,7 +392,7 @@ func TestRealLimitOfConnections(t *testing.T) {
 			_, err := s.Client.Catalog().Register(&api.CatalogRegistration{Node: "n2", Address: "10.0.0.2",
 				Service: &api.AgentService{ID: "s0700", Service: "s0700", Port: 80, Tags: []string{DefaultTag}}}, nil)
 			ok(t, err)
-			l.eventually("told of a change", func() bool { return strings.Contains(l.sink.String(), "s0700 80/tcp: 10.0.0.1:80, 10.0.0.2:80") })
+			l.eventually("reports a change", func() bool { return strings.Contains(l.sink.String(), "s0700 80/tcp: 10.0.0.1:80, 10.0.0.2:80") })
 			if !secure {
 				// Some connections stay free for other programs.
 				l.eventually("taking others' connections", func() bool {

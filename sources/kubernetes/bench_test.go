@@ -95,7 +95,7 @@ func (l large) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // first is a Sink that ends a run at the first list.
 type first struct {
-	told
+	recorder
 	end context.CancelFunc
 }
 
@@ -123,7 +123,7 @@ func BenchmarkFirstSync(b *testing.B) {
 		return m.HeapAlloc
 	}
 	var bare, synced time.Duration
-	var objects, inForce uint64
+	var objects, inEffect uint64
 	for b.Loop() {
 		began := time.Now()
 		for _, of := range []struct {
@@ -165,7 +165,7 @@ func BenchmarkFirstSync(b *testing.B) {
 			b.Fatalf("%d services", len(out.services))
 		}
 		b.StopTimer()
-		inForce = used() - before
+		inEffect = used() - before
 		out.services = nil
 		objects = used() - before
 		runtime.KeepAlive(r)
@@ -173,5 +173,5 @@ func BenchmarkFirstSync(b *testing.B) {
 	}
 	b.ReportMetric(float64(synced)/float64(bare), "x-bare")
 	b.ReportMetric(float64(objects)/(1<<20), "MB-objects")
-	b.ReportMetric(float64(inForce)/(1<<20), "MB-all")
+	b.ReportMetric(float64(inEffect)/(1<<20), "MB-all")
 }

@@ -109,8 +109,8 @@ func TestEndpoints(t *testing.T) {
 			if !got.use || backendsOf(got.service) != test.want {
 				t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), test.want)
 			}
-			if toldOf(got.problems) != test.problems {
-				t.Errorf("told of\n%s, not\n%s", toldOf(got.problems), test.problems)
+			if texts(got.problems) != test.problems {
+				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
 			checkBuilt(t, o, in, got)
 		})
@@ -122,7 +122,7 @@ func TestUnnamedPortsOfMany(t *testing.T) {
 	in := input{service: aService(ports("80", "53/udp")), slices: slicesOf(aSlice("a 8080/tcp", "10.1.0.1"))}
 	got := (&Options{}).build(in)
 	if backendsOf(got.service) != "80/tcp>80 53/udp>53: 10.1.0.1:8080 [80/tcp]" {
-		t.Error(backendsOf(got.service), toldOf(got.problems))
+		t.Error(backendsOf(got.service), texts(got.problems))
 	}
 	checkBuilt(t, Options{}, in, got)
 }
@@ -175,8 +175,8 @@ func TestFullSlices(t *testing.T) {
 					t.Errorf("%d ready and %d others of %s", n, m, f)
 				}
 			}
-			if !got.use || toldOf(got.problems) != test.problemed {
-				t.Errorf("%v %s", got.use, toldOf(got.problems))
+			if !got.use || texts(got.problems) != test.problemed {
+				t.Errorf("%v %s", got.use, texts(got.problems))
 			}
 			checkBuilt(t, Options{}, in, got)
 		})

@@ -137,8 +137,8 @@ func TestNodePorts(t *testing.T) {
 			if !got.use || backendsOf(got.service) != test.want {
 				t.Errorf("%v\n%s, not\n%s", got.use, backendsOf(got.service), test.want)
 			}
-			if toldOf(got.problems) != test.problems {
-				t.Errorf("told of\n%s, not\n%s", toldOf(got.problems), test.problems)
+			if texts(got.problems) != test.problems {
+				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
 			checkBuilt(t, o, in, got)
 		})

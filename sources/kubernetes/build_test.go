@@ -181,7 +181,7 @@ func backendsOf(s vip.Service) string {
 }
 
 // toldOf returns problems as "field: message".
-func toldOf(problems []vip.Problem) string {
+func texts(problems []vip.Problem) string {
 	var out []string
 	for _, p := range problems {
 		out = append(out, p.Field+": "+p.Message)
@@ -484,8 +484,8 @@ func TestFields(t *testing.T) {
 			if text != test.want {
 				t.Errorf("says %s, not %s", text, test.want)
 			}
-			if toldOf(got.problems) != test.problems {
-				t.Errorf("told of\n%s, not\n%s", toldOf(got.problems), test.problems)
+			if texts(got.problems) != test.problems {
+				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
 			checkBuilt(t, test.by, in, got)
 		})
@@ -498,7 +498,7 @@ func TestManyLabels(t *testing.T) {
 		s.Labels[fmt.Sprintf("l%02d", i)] = "x"
 	}
 	got := (&Options{}).build(input{service: s})
-	if _, last := got.service.Labels["l63"]; len(got.service.Labels) != 64 || !last || toldOf(got.problems) != "metadata.labels: only the first 64 by name are shown" {
+	if _, last := got.service.Labels["l63"]; len(got.service.Labels) != 64 || !last || texts(got.problems) != "metadata.labels: only the first 64 by name are shown" {
 		t.Errorf("%v %v", got.service.Labels, got.problems)
 	}
 }
@@ -563,7 +563,7 @@ func TestFormerSettingsRemain(t *testing.T) {
 	if !got.use || got.service.Scheduler != vip.MaglevHash || got.service.Pool != "" || backendsOf(got.service) != "80/tcp>8080: 10.1.0.1" || got.settings != first.settings {
 		t.Errorf("%+v", got)
 	}
-	if toldOf(got.problems) != `metadata.annotations[ironvip.io/scheduler]: "fast" is not a known value` || !strings.HasSuffix(got.problems[0].Hint, "; the service keeps its former settings until then") {
+	if texts(got.problems) != `metadata.annotations[ironvip.io/scheduler]: "fast" is not a known value` || !strings.HasSuffix(got.problems[0].Hint, "; the service keeps its former settings until then") {
 		t.Errorf("%+v", got.problems)
 	}
 	checkBuilt(t, o, in, got)
@@ -577,7 +577,7 @@ func TestFormerSettingsRemain(t *testing.T) {
 	// Without earlier settings, the service exists without backends.
 	in.last = nil
 	if got = o.build(in); !got.use || backendsOf(got.service) != "80/tcp>80" || got.settings != in.service ||
-		toldOf(got.problems) != "endpointslices[web-a].endpoints[0]: is left out: forward dr does not change the port: 8080 is not that of ports[0], 80/tcp" {
+		texts(got.problems) != "endpointslices[web-a].endpoints[0]: is left out: forward dr does not change the port: 8080 is not that of ports[0], 80/tcp" {
 		t.Errorf("%+v", got)
 	}
 	// An earlier Service with the same name is a different one.

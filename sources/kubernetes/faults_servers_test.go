@@ -30,9 +30,9 @@ func with(t *testing.T, kubeconfig string) func(*Options) {
 	return func(o *Options) { o.Client = client }
 }
 
-// anew kills the server and starts it again. All connections and its cache of authentication are
+// restart kills the server and starts it again. All connections and its cache of authentication are
 // gone.
-func anew(t *testing.T, c *kubetest.Cluster) {
+func restart(t *testing.T, c *kubetest.Cluster) {
 	t.Helper()
 	c.API.Kill(t)
 	c.API.Start(t)
@@ -66,7 +66,7 @@ func TestEtcdIsRestored(t *testing.T) {
 	f.isStale("")
 	for word := range strings.SplitSeq(f.take(), "; ") {
 		if strings.Contains(word, "api") && word != "put api=9" && !strings.HasPrefix(word, "replace api=9 ") || strings.HasPrefix(word, "delete web") {
-			t.Errorf("told %q of what is in both", word)
+			t.Errorf("received %q of what is in both", word)
 		}
 	}
 	for _, name := range []string{"web", "api", "old"} {
@@ -104,7 +104,7 @@ func TestTokenThatRotates(t *testing.T) {
 	second, endSecond := c.RevocableToken(t, "ironvip", "ironvip")
 	write(second)
 	end()
-	anew(t, c)
+	restart(t, c)
 	c.WaitReady(t)
 	if code := asBearer(t, c, first); code != http.StatusUnauthorized {
 		t.Fatalf("the server answers the old token with %d", code)
@@ -115,7 +115,7 @@ func TestTokenThatRotates(t *testing.T) {
 	f.onlySays("one token after the other", "replace web=1; put web=2")
 
 	endSecond()
-	anew(t, c)
+	restart(t, c)
 	c.WaitReady(t)
 	f.isStale("its token or certificate has expired")
 	c.Apply(t, realSlice("web", 3))
@@ -175,10 +175,10 @@ func TestCertificatesOfTomorrow(t *testing.T) {
 	f.isStale("")
 
 	c.RecertifyServer(t, now.Add(24*time.Hour), now.Add(48*time.Hour))
-	anew(t, c)
+	restart(t, c)
 	f.isStale("certificate has expired or is not yet valid: current time ")
 	c.RecertifyServer(t, from, until)
-	anew(t, c)
+	restart(t, c)
 	c.WaitReady(t)
 	f.isStale("")
 	f.onlySays("certificates", "")

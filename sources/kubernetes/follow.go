@@ -264,7 +264,7 @@ func (r *run) event(s *stream, event watch.Event) error {
 	}
 	o, is := event.Object.(object)
 	if !is {
-		return fmt.Errorf("the watch told of a %T", event.Object)
+		return fmt.Errorf("the watch sent a %T", event.Object)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 
 // follower is a source that follows a real cluster.
 type follower struct {
-	*told
+	*recorder
 	t *testing.T
 
 	rangesMu sync.Mutex
@@ -36,7 +36,7 @@ func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *fo
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &follower{t: t, told: &told{services: map[vip.ServiceKey]vip.Service{}}}
+	f := &follower{t: t, recorder: &recorder{services: map[vip.ServiceKey]vip.Service{}}}
 	o := Options{Client: client, Ranges: func(all []netip.Prefix) {
 		f.rangesMu.Lock()
 		defer f.rangesMu.Unlock()
@@ -50,7 +50,7 @@ func startFollower(t *testing.T, c *kubetest.Cluster, change func(*Options)) *fo
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = source.Run(ctx, f.told)
+		_ = source.Run(ctx, f.recorder)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -67,11 +67,11 @@ func (f *follower) until(what string, is func() bool) {
 			return nil
 		}
 		stale, problems := f.is()
-		return fmt.Errorf("in force %q, stale %q, problems %v, ranges %s", f.inForce(), stale, problems, f.known())
+		return fmt.Errorf("in effect %q, stale %q, problems %v, ranges %s", f.inEffect(), stale, problems, f.known())
 	})
 }
 
-func (f *follower) inForce() string {
+func (f *follower) inEffect() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string
@@ -84,7 +84,7 @@ func (f *follower) inForce() string {
 
 func (f *follower) has(services string) {
 	f.t.Helper()
-	f.until(services, func() bool { return f.inForce() == services })
+	f.until(services, func() bool { return f.inEffect() == services })
 }
 
 // isStale waits until the source is stale for this reason; "": not stale.
@@ -107,7 +107,7 @@ func (f *follower) onlySays(what, want string) {
 	f.t.Helper()
 	words := slices.DeleteFunc(strings.Split(f.take(), "; "), func(word string) bool { return word == "" || word == "stale" || word == "fresh" })
 	if got := strings.Join(words, "; "); got != want {
-		f.t.Errorf("%s: told %q, not %q", what, got, want)
+		f.t.Errorf("%s: received %q, not %q", what, got, want)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestFollowRealServer(t *testing.T) {
 	f.isStale("")
 	f.has("web=3,4")
 	if words := f.take(); strings.Contains(words, "web=") && !strings.Contains(words, "replace") {
-		t.Errorf("one less: told %q", words)
+		t.Errorf("one less: received %q", words)
 	}
 
 	c.Delete(t, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/ironvip-follow")
@@ -213,7 +213,7 @@ func TestFollowWithoutARight(t *testing.T) {
 	c.Apply(t, strings.Replace(rights, rule, "- apiGroups: [none.example.org]", 1))
 	f := startFollower(t, c, nil)
 	f.has("web=1")
-	f.until("told of servicecidrs", func() bool {
+	f.until("receives of servicecidrs", func() bool {
 		stale, problems := f.is()
 		return stale == "" && len(problems) == 1 && strings.Contains(problems[0].Message, "servicecidrs") && problems[0].Hint != ""
 	})

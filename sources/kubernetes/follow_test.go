@@ -24,8 +24,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// told is a Sink that records its calls and the services in effect.
-type told struct {
+// recorder is a Sink that records its calls and the services in effect.
+type recorder struct {
 	mu       sync.Mutex
 	words    []string
 	rev      uint64 // of the newest row; 1 belongs to no row
@@ -34,7 +34,7 @@ type told struct {
 	stale    string
 }
 
-func (s *told) say(word string) { s.words = append(s.words, word) }
+func (s *recorder) say(word string) { s.words = append(s.words, word) }
 
 func brief(v vip.Service) string {
 	var out []string
@@ -44,7 +44,7 @@ func brief(v vip.Service) string {
 	return v.Key.String() + "=" + strings.Join(out, ",")
 }
 
-func (s *told) Replace(services []vip.Service, problems []vip.Problem) uint64 {
+func (s *recorder) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.services = map[vip.ServiceKey]vip.Service{}
@@ -60,7 +60,7 @@ func (s *told) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 	return 1
 }
 
-func (s *told) Put(services ...vip.Service) []uint64 {
+func (s *recorder) Put(services ...vip.Service) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	revs := make([]uint64, len(services))
@@ -76,7 +76,7 @@ func (s *told) Put(services ...vip.Service) []uint64 {
 	return revs
 }
 
-func (s *told) Delete(keys ...vip.ServiceKey) {
+func (s *recorder) Delete(keys ...vip.ServiceKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
@@ -85,13 +85,13 @@ func (s *told) Delete(keys ...vip.ServiceKey) {
 	}
 }
 
-func (s *told) Problems(problems []vip.Problem) {
+func (s *recorder) Problems(problems []vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = problems
 }
 
-func (s *told) Stale(err error) {
+func (s *recorder) Stale(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stale == "" {
@@ -101,7 +101,7 @@ func (s *told) Stale(err error) {
 }
 
 // Fresh is recorded only if the source was stale.
-func (s *told) Fresh() {
+func (s *recorder) Fresh() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stale != "" {
@@ -111,7 +111,7 @@ func (s *told) Fresh() {
 }
 
 // take returns the calls since the last take.
-func (s *told) take() string {
+func (s *recorder) take() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := strings.Join(s.words, "; ")
@@ -119,7 +119,7 @@ func (s *told) take() string {
 	return out
 }
 
-func (s *told) is() (stale string, problems []vip.Problem) {
+func (s *recorder) is() (stale string, problems []vip.Problem) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stale, s.problems
@@ -129,7 +129,7 @@ func (s *told) is() (stale string, problems []vip.Problem) {
 type bench struct {
 	*cluster
 	t      *testing.T
-	out    *told
+	out    *recorder
 	source *Source
 
 	mu     sync.Mutex
@@ -139,7 +139,7 @@ type bench struct {
 // start runs a source until the test ends.
 func (c *cluster) start(t *testing.T, change func(*Options)) *bench {
 	t.Helper()
-	b := &bench{cluster: c, t: t, out: &told{services: map[vip.ServiceKey]vip.Service{}}}
+	b := &bench{cluster: c, t: t, out: &recorder{services: map[vip.ServiceKey]vip.Service{}}}
 	o := Options{Client: c.client(t), Ranges: func(all []netip.Prefix) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -167,7 +167,7 @@ func (b *bench) says(what, want string) {
 	b.t.Helper()
 	synctest.Wait()
 	if got := b.out.take(); got != want {
-		b.t.Errorf("%s: told %q, not %q", what, got, want)
+		b.t.Errorf("%s: received %q, not %q", what, got, want)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestPages(t *testing.T) {
 		b := c.start(t, func(o *Options) { o.timing.page = 10 })
 		synctest.Wait()
 		if words := b.out.take(); strings.Count(words, "replace") != 1 || strings.Count(words, "shop/") != 25 {
-			t.Errorf("told %q", words)
+			t.Errorf("received %q", words)
 		}
 		b.asks("first", "services", "list", "list", "list", "watch")
 	})
@@ -373,7 +373,7 @@ func TestServerAway(t *testing.T) {
 				// Services and slices can be read in any order, a short time apart.
 				got = slices.DeleteFunc(got, func(word string) bool { return word == "put shop/fresh=" })
 				if want := []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}; !slices.Equal(got, want) {
-					t.Errorf("back: told %q, not %q", got, want)
+					t.Errorf("back: received %q, not %q", got, want)
 				}
 				if !b.source.objects.InTouch() {
 					t.Error("not in touch")
@@ -401,7 +401,7 @@ func TestWhatIsMissingFromANewList(t *testing.T) {
 		b.comeBack(true)
 		b.after(15 * time.Second)
 		if words := b.out.take(); !strings.Contains(words, "replace shop/web=1,2") || strings.Contains(words, "delete") {
-			t.Errorf("told %q", words)
+			t.Errorf("received %q", words)
 		}
 		if stale, _ := b.out.is(); stale != "" {
 			t.Errorf("stale: %s", stale)
@@ -423,7 +423,7 @@ func TestRestoredServer(t *testing.T) {
 		b.comeBack(false)
 		b.after(15 * time.Second)
 		if words := b.out.take(); !strings.Contains(words, "put shop/web=7") {
-			t.Errorf("told %q", words)
+			t.Errorf("received %q", words)
 		}
 		b.put(slice("web-1", "web", 8))
 		b.says("and a change", "put shop/web=8")
@@ -519,7 +519,7 @@ func TestLackingRights(t *testing.T) {
 		b.put(slice("web-1", "web", 4))
 		b.after(20 * time.Second)
 		if words := b.out.take(); strings.Contains(words, "shop") {
-			t.Errorf("what can't be seen: told %q", words)
+			t.Errorf("what can't be seen: received %q", words)
 		}
 		forbid(c)
 		b.after(20 * time.Second)
@@ -723,13 +723,13 @@ func TestAnotherRun(t *testing.T) {
 		c := small()
 		s := New(Options{Client: c.client(t)})
 		for _, want := range []string{smallIs, "replace shop/web=1,2"} {
-			out := &told{}
+			out := &recorder{}
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() { done <- s.Run(ctx, out) }()
 			synctest.Wait()
 			if got := out.take(); got != want {
-				t.Errorf("told %q, not %q", got, want)
+				t.Errorf("received %q, not %q", got, want)
 			}
 			if n := strings.Count(want, "shop/"); s.objects.Len() != n || !s.objects.InTouch() {
 				t.Errorf("%d objects, not %d", s.objects.Len(), n)

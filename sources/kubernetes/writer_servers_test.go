@@ -353,7 +353,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
 	c.Apply(t, manifest("web", "SingleStack", ""))
 	problem := func(want string) {
 		t.Helper()
-		wait.Until(t, "told "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
+		wait.Until(t, "receives "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
 	}
 	problem("no right to get leases in namespace ironvip")
 	if s := look(t, c, "web"); len(s.Finalizers) > 0 {
@@ -370,6 +370,6 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
 `)
 	a = startAgent(t, c.Kubeconfig(t, "half"), "a")
 	const want = "no right to patch services in namespace default"
-	wait.Until(t, "told "+want+" and nothing else", func() bool { return slices.Equal(a.said(), []string{want}) }, func() any { return a.said() })
+	wait.Until(t, "receives "+want+" and nothing else", func() bool { return slices.Equal(a.said(), []string{want}) }, func() any { return a.said() })
 	wait.Until(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
 }

@@ -70,7 +70,7 @@ func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 			b.cutOff(a)
 			a.put(web("10.0.0.1"))
 			if err := c.do(b); err != nil {
-				t.Errorf("on a host that has not heard of it: %v", err)
+				t.Errorf("on a host that has not received it: %v", err)
 			}
 			b.until("it is as asked for", func() bool {
 				row, _, there := b.services.Get(webKey)

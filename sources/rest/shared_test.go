@@ -156,7 +156,7 @@ func TestFleetAgrees(t *testing.T) {
 		t.Errorf("put: %+v", first)
 	}
 	if row, rev, _ := hosts[0].services.Get(webKey); rev != first.Rev || row.Source != Type {
-		t.Errorf("in force on the host it was put to: %+v at %d, not %d", row, rev, first.Rev)
+		t.Errorf("in effect on the host it was put to: %+v at %d, not %d", row, rev, first.Rev)
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
 	if again := hosts[1].put(web("10.0.0.1")); again.Action != Unchanged {
@@ -671,7 +671,7 @@ func TestStoreAway(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, registry.ErrStore) {
-			t.Errorf("a heartbeat to a owner that nobody hears: %v", err)
+			t.Errorf("a heartbeat to an owner that nobody can reach: %v", err)
 		}
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
 		m.SetDown(false)

@@ -27,7 +27,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 )
 
-var update = flag.Bool("update", false, "write the expected outputs and docs/cli.md anew")
+var update = flag.Bool("update", false, "rewrite the expected outputs and docs/cli.md")
 
 // now is the current time of every command in these tests.
 var now = time.Date(2026, 11, 8, 12, 13, 7, 0, time.UTC)

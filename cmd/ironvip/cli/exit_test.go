@@ -28,7 +28,7 @@ func TestExitCodes(t *testing.T) {
 		code                   int
 		says                   []string // on stderr
 	}{
-		{"well", "status", "GET /v1/status", 200, wellStatus(), ExitOK, nil},
+		{"healthy", "status", "GET /v1/status", 200, healthyStatus(), ExitOK, nil},
 		{"degraded", "status", "GET /v1/status", 200, nodeStatus(), ExitDegraded, nil},
 		{"an error of the agent", "pool list", "GET /v1/pools", 500,
 			problem(500, v1.CodeInternal, "something broke", ""), ExitError, []string{"error: something broke\n"}},
@@ -254,7 +254,7 @@ func TestHintsSpeakOfCommands(t *testing.T) {
 
 func TestAddressFlagBeatsEnvironment(t *testing.T) {
 	a := newAgent(t)
-	a.on("GET /v1/status", 200, wellStatus())
+	a.on("GET /v1/status", 200, healthyStatus())
 	env := func(string) string { return "unix:///nonexistent.sock" }
 	if r := run(t, Options{Getenv: env}, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, "/nonexistent.sock") {
 		t.Errorf("the environment is not used:\n%s", r)
@@ -274,7 +274,7 @@ func TestStatusWait(t *testing.T) {
 		if calls++; calls < 2 {
 			return nodeStatus()
 		}
-		return wellStatus()
+		return healthyStatus()
 	})
 	if r := a.run(t, "status --wait"); r.code != ExitOK || calls != 2 || !strings.Contains(r.stdout, "static 4 services\n") {
 		t.Errorf("after %d calls:\n%s", calls, r)
@@ -285,7 +285,7 @@ func TestStatusWait(t *testing.T) {
 		r = a.run(t, fmt.Sprintf("status --wait --timeout %s", longer))
 	}
 	if r.code != ExitDegraded || !strings.Contains(r.stdout, "2 warnings") {
-		t.Errorf("a node that does not get well:\n%s", r)
+		t.Errorf("a node that does not become healthy:\n%s", r)
 	}
 	start := time.Now()
 	r = run(t, Options{}, "status --wait --timeout 50ms --addr unix:///nonexistent.sock")
@@ -297,7 +297,7 @@ func TestStatusWait(t *testing.T) {
 	}
 	silent := make(chan struct{})
 	defer close(silent)
-	a.on("GET /v1/status", 200, func() any { <-silent; return wellStatus() })
+	a.on("GET /v1/status", 200, func() any { <-silent; return healthyStatus() })
 	r = a.run(t, "status --wait --timeout 50ms")
 	if r.code != ExitUnreachable || !strings.Contains(r.stderr, "gave no answer in time") || !strings.Contains(r.stderr, "hint: a longer --timeout") {
 		t.Errorf("an agent that doesn't answer:\n%s", r)

@@ -36,7 +36,7 @@ func nodeStatus() v1.NodeStatus {
 	}
 }
 
-func wellStatus() v1.NodeStatus {
+func healthyStatus() v1.NodeStatus {
 	s := nodeStatus()
 	s.Level, s.Next, s.Checks = v1.LevelOK, "", s.Checks[:4]
 	s.Checks[1] = v1.Check{Name: "sources", Level: v1.LevelOK, Message: "static 4 services"}

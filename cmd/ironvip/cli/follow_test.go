@@ -67,7 +67,7 @@ func TestNoLeaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a := &fakeAgent{answers: map[string]answer{}}
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
-	a.on("GET /v1/status", 200, wellStatus())
+	a.on("GET /v1/status", 200, healthyStatus())
 	s := httptest.NewServer(a)
 	defer s.Close()
 	for _, line := range []string{"service list", "status --wait", "__complete service get ", "version", "doctor --config /nonexistent"} {

@@ -93,7 +93,7 @@ func TestNothingToShow(t *testing.T) {
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{}})
 	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{InSync: true, Items: []v1.DiffEntry{}})
 	a.on("POST /v1/config/plan", 200, v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}})
-	a.on("GET /v1/status", 200, wellStatus())
+	a.on("GET /v1/status", 200, healthyStatus())
 	var all strings.Builder
 	for _, line := range []string{"service list", "service list --state refused", "service list -o json", "backend list", "backend list -o json",
 		"vip list", "pool list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {

@@ -18,7 +18,7 @@ import (
 
 func TestDoctor(t *testing.T) {
 	a := newAgent(t)
-	a.on("GET /v1/status", 200, wellStatus())
+	a.on("GET /v1/status", 200, healthyStatus())
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[[pool]]\nname = \"public-v4\"\ncidrs = [\"192.0.2.0/24\"]\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestDoctor(t *testing.T) {
 		level  string // the agent's level; "": no agent
 		code   int
 	}{
-		{"well", dir, func(*doctor.Host) {}, v1.LevelOK, ExitOK},
+		{"healthy", dir, func(*doctor.Host) {}, v1.LevelOK, ExitOK},
 		{"kube-proxy", dir, func(h *doctor.Host) {
 			h.Files.(fstest.MapFS)["proc/9/comm"] = &fstest.MapFile{Data: []byte("kube-proxy\n")}
 			h.Files.(fstest.MapFS)["proc/9/cmdline"] = &fstest.MapFile{Data: []byte("kube-proxy\x00--proxy-mode=ipvs\x00")}
@@ -79,7 +79,7 @@ func TestDoctor(t *testing.T) {
 				return false, &fs.PathError{Op: "stat", Path: path, Err: fs.ErrNotExist}
 			}
 		}, "", ExitDegraded},
-		{"agent unwell", dir, func(*doctor.Host) {}, v1.LevelWarn, ExitDegraded},
+		{"agent unhealthy", dir, func(*doctor.Host) {}, v1.LevelWarn, ExitDegraded},
 	} {
 		h := wellHost()
 		c.change(h)

@@ -111,10 +111,10 @@ func TestProperties(t *testing.T) {
 			checkUsable(t, &in, f, policy)
 		}
 		for i := range got {
-			twin := got[i].Key
-			twin.Audience = vip.InternalClients
-			if want := got[i].Kind == vip.OnVIP && internal != external; keys[twin] != want {
-				t.Fatalf("%s has a frontend for internal clients: %t, want %t", got[i].Key, keys[twin], want)
+			internalKey := got[i].Key
+			internalKey.Audience = vip.InternalClients
+			if want := got[i].Kind == vip.OnVIP && internal != external; keys[internalKey] != want {
+				t.Fatalf("%s has a frontend for internal clients: %t, want %t", got[i].Key, keys[internalKey], want)
 			}
 		}
 	})

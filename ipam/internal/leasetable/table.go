@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// tombstones is how many removals are remembered. After is ErrCompacted for older ones.
+// tombstones is how many removals are kept. After is ErrCompacted for older ones.
 const tombstones = 4096
 
 // Table has the leases of a store by resource, by holder, and in the order of their changes.

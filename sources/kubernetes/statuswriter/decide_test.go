@@ -54,7 +54,7 @@ func TestNextStep(t *testing.T) {
 		{"gone while we held it", situation{written: written{held: true}}, stepLookUp, ""},
 
 		{"ours, no answer yet", situation{service: object(), ours: true}, stepNone, ""},
-		{"ours, no answer, told before", situation{service: object(held, has("Proxy", four)), ours: true}, stepNone, ""},
+		{"ours, no answer, reported before", situation{service: object(held, has("Proxy", four)), ours: true}, stepNone, ""},
 		{"ours, new", situation{service: object(), ours: true, grant: grantSome, vips: vips(four)}, stepAddFinalizer, ""},
 		{"ours, others' finalizer", situation{service: object(foreign), ours: true, grant: grantSome, vips: vips(four)}, stepAddFinalizer, ""},
 		{"ours, finalizer there", situation{service: object(held), ours: true, grant: grantSome, vips: vips(four)}, stepWriteIngress, "[192.0.2.1]"},
@@ -88,7 +88,7 @@ func TestNextStep(t *testing.T) {
 		{"deleted, nor ours", situation{service: object(dying, held), written: written{notHeld: true}}, stepNone, ""},
 		{"ours no longer, served still", situation{service: object(plain, held), written: written{held: true}}, stepAwait, ""},
 		{"ours no longer, withdrawn", situation{service: object(plain, held), written: written{held: true}, withdrawn: true}, stepRemoveFinalizer, ""},
-		{"ours no longer, told still", situation{service: object(plain, held, has("Proxy", four)), written: written{held: true}, withdrawn: true}, stepWriteIngress, "[]"},
+		{"ours no longer, reported still", situation{service: object(plain, held, has("Proxy", four)), written: written{held: true}, withdrawn: true}, stepWriteIngress, "[]"},
 		{"another's now, with our VIP", situation{service: object(held, has("Proxy", four)), written: written{held: true, addrs: vips(four)}, withdrawn: true}, stepWriteIngress, "[]"},
 		{"another's now, with its own", situation{service: object(held, has("Proxy", "198.51.100.1")), written: written{held: true, addrs: vips(four)}, withdrawn: true}, stepRemoveFinalizer, ""},
 	} {

@@ -61,9 +61,9 @@ func (a *announcement) name() string {
 
 // eventState are the events of one Service.
 type eventState struct {
-	standing map[string]bool   // names of events about current problems
-	posted   map[string]posted // events that this host has written
-	pace     *rate.Limiter     // nil before the first event; limits the events of a Service that changes all the time
+	current map[string]bool   // names of events about current problems
+	posted  map[string]posted // events that this host has written
+	pace    *rate.Limiter     // nil before the first event; limits the events of a Service that changes all the time
 }
 
 // posted is an event that this host has written.
@@ -81,15 +81,15 @@ func (w *Writer) consider(key vip.ServiceKey, e *entry, s *situation) {
 	if !s.ours || s.service == nil || e.deleting {
 		return
 	}
-	standing := map[string]bool{}
+	current := map[string]bool{}
 	for _, a := range w.wrong(key, s) {
 		a.key, a.object = key, reference(s.service)
 		name := a.name()
-		if e.events.standing[name] || w.enqueue(e, a) {
-			standing[name] = true
+		if e.events.current[name] || w.enqueue(e, a) {
+			current[name] = true
 		}
 	}
-	e.events.standing = standing
+	e.events.current = current
 }
 
 // wrong returns the problems with a Service as events.

@@ -241,11 +241,11 @@ func (a *writable) store(path string, object map[string]any) map[string]any {
 		}
 		s.ManagedFields = nil
 		key := vip.ServiceKey{Namespace: s.Namespace, Name: s.Name}
-		for _, tell := range a.watch {
+		for _, send := range a.watch {
 			if gone {
-				tell(key, nil)
+				send(key, nil)
 			} else {
-				tell(key, &s)
+				send(key, &s)
 			}
 		}
 	}
@@ -400,12 +400,12 @@ func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime
 // host is one host with a Writer, the objects of its source, and its tables.
 type host struct {
 	*Writer
-	t           *testing.T
-	api         *writable
-	store       *Objects
-	services    *table.Table[vip.ServiceKey, vip.Service]
-	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	deaf        bool // the watch delivers nothing new
+	t            *testing.T
+	api          *writable
+	store        *Objects
+	services     *table.Table[vip.ServiceKey, vip.Service]
+	allocations  *table.Table[vip.ServiceKey, vip.Allocation]
+	disconnected bool // the watch delivers nothing new
 
 	mu      sync.Mutex
 	wrong   []vip.Problem                    // as reported
@@ -476,7 +476,7 @@ func newHostWith(t *testing.T, api *writable, identity string, o Options) *host 
 		if s != nil && !h.within(s) {
 			s = nil
 		}
-		if !h.deaf {
+		if !h.disconnected {
 			h.put(key, s)
 		}
 	})

@@ -88,7 +88,7 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		expect(t, "finalizers of another's", api.get("cloud").Finalizers, []string{Finalizer})
 		expect(t, "its ingress", ingressOf(api.get("cloud")), []string{"198.51.100.2/none"})
 		expect(t, "version of what stays", api.get("kept").ResourceVersion, kept)
-		expect(t, "remembered", len(again.entries), 1)
+		expect(t, "entries", len(again.entries), 1)
 
 		// After another election the host does not search again.
 		again.store.SetInTouch(false)
@@ -216,7 +216,7 @@ func TestPagesOfStrays(t *testing.T) {
 				if most := 3 + 2; pages < 3 || pages > most {
 					t.Errorf("%d pages", pages)
 				}
-				expect(t, "remembered", len(again.entries), 0)
+				expect(t, "entries", len(again.entries), 0)
 			})
 		})
 	}

@@ -78,7 +78,7 @@ func TestSlowWatchCausesNoWrites(t *testing.T) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
 		old := h.known(vip.ServiceKey{Namespace: "default", Name: "web"})
-		api.set(func() { h.deaf = true })
+		api.set(func() { h.disconnected = true })
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
 		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
@@ -175,7 +175,7 @@ func TestDeletedServiceStaysUntilItsVIPIsWithdrawn(t *testing.T) {
 		}
 		settle(time.Hour)
 		expect(t, "later requests", api.take(), []string(nil))
-		expect(t, "remembered", len(h.entries), 0)
+		expect(t, "entries", len(h.entries), 0)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 				api.take()
 				settle(time.Hour)
 				expect(t, "later requests", api.take(), []string(nil))
-				expect(t, "remembered", len(h.entries), 0)
+				expect(t, "entries", len(h.entries), 0)
 			})
 		})
 	}
@@ -492,7 +492,7 @@ func TestChangedMeanwhile(t *testing.T) {
 		defer h.stop()
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
-		api.set(func() { h.deaf = true })
+		api.set(func() { h.disconnected = true })
 		api.edit("web", func(s *corev1.Service) { s.Finalizers = []string{"example.com/other"} })
 		h.grant("web", nil, "192.0.2.1")
 		settle(5 * time.Second)
@@ -501,7 +501,7 @@ func TestChangedMeanwhile(t *testing.T) {
 			t.Errorf("requests upon an outdated object: %q", got)
 		}
 		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other"})
-		api.set(func() { h.deaf = false })
+		api.set(func() { h.disconnected = false })
 		api.edit("web", func(s *corev1.Service) {})
 		settle(50 * time.Millisecond) // without a pause
 		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
@@ -517,7 +517,7 @@ func TestDeletedMeanwhile(t *testing.T) {
 		defer h.stop()
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
-		api.set(func() { h.deaf = true })
+		api.set(func() { h.disconnected = true })
 		api.remove("web")
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
@@ -527,7 +527,7 @@ func TestDeletedMeanwhile(t *testing.T) {
 		settle(time.Hour)
 		expect(t, "requests", api.take(), []string(nil))
 		expect(t, "problems", h.said(), []string(nil))
-		expect(t, "remembered", len(h.entries), 0)
+		expect(t, "entries", len(h.entries), 0)
 	})
 }
 
