@@ -31,7 +31,7 @@ func (s *Server) nodeRoutes() {
 	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
 		Description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
 	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
-		Description: "Leases, registrations and operator states, for a backup or another store. `ironvip snapshot restore` reads it.",
+		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
 		Content:     server.Text("application/json", "")}, s.export)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, ID: "list-debug-tables", Tag: "debug",
 		Summary: "List the tables of the pipeline"}, s.listDebugTables)

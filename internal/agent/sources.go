@@ -64,7 +64,7 @@ func (a *agent) newSource(s *configs.Source) error {
 		Services:    a.tables.Services, Allocations: a.tables.Allocations,
 		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
 		Cache: func(source sources.Source) sources.Source {
-			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "remembered "+s.Name), a.tables.Services, a.log)
+			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "cache "+s.Name), a.tables.Services, a.log)
 			a.caches = append(a.caches, cached)
 			return cached
 		},

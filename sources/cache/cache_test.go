@@ -72,7 +72,7 @@ type run struct {
 
 func start(t *testing.T, db *store.DB) *run {
 	t.Helper()
-	return startWith(t, store.NewBucket[Row](db, "remembered consul"))
+	return startWith(t, store.NewBucket[Row](db, "cache consul"))
 }
 
 func startWith(t *testing.T, store Store) *run {
@@ -165,7 +165,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 	r := start(t, db)
 	r.says(func(out sources.Sink) { out.Replace([]vip.Service{web}, nil) })
 	r.until("web")
-	bucket := store.NewBucket[Row](db, "remembered consul")
+	bucket := store.NewBucket[Row](db, "cache consul")
 	wait.For(t, "the cached services", func() error {
 		all, err := bucket.All()
 		if err != nil {
@@ -231,7 +231,7 @@ func TestThatThereAreNoServicesIsCached(t *testing.T) {
 	t.Cleanup(func() { _ = db.Close() })
 	r := start(t, db)
 	r.says(func(out sources.Sink) { out.Replace(nil, nil) })
-	bucket := store.NewBucket[Row](db, "remembered consul")
+	bucket := store.NewBucket[Row](db, "cache consul")
 	wait.Until(t, "the list is cached", func() bool {
 		_, complete, err := bucket.Get(completeKey)
 		if err != nil {

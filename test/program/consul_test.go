@@ -131,7 +131,7 @@ func TestConsulAway(t *testing.T) {
 	for _, key := range []string{"services/default/more", "holdings/default/more", "leases/" + more, "holdings/default/late"} {
 		h.keeps("fleet", key, something)
 	}
-	h.keeps("remembered consul", "default/web", something)
+	h.keeps("cache consul", "default/web", something)
 	consul.Stop()
 	away("still")
 	h.kill()
@@ -246,7 +246,7 @@ func TestCatalogLostWhileDown(t *testing.T) {
 	h.start()
 	for _, name := range names {
 		h.vip(name)
-		h.keeps("remembered consul", "default/"+name, func(string) bool { return true })
+		h.keeps("cache consul", "default/"+name, func(string) bool { return true })
 	}
 	h.kill()
 	if _, err := consul.Client.Catalog().Deregister(&consulapi.CatalogDeregistration{Node: "node-a"}, nil); err != nil {

@@ -495,7 +495,7 @@ func TestKubernetesAway(t *testing.T) {
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
 
 	k.cluster.API.Kill(t)
-	k.keeps("remembered kubernetes", "default/web", func(kept string) bool {
+	k.keeps("cache kubernetes", "default/web", func(kept string) bool {
 		return strings.Contains(kept, four[1].String()) && !strings.Contains(kept, `"`+four[0].String())
 	})
 	k.kill()
