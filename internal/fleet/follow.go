@@ -349,8 +349,8 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// readAll reads the whole tree. With replace, it overwrites the tables; otherwise newer values, from
-// commits since the read began, are kept.
+// readAll reads the whole tree. With replace, it overwrites the tables; otherwise newer values,
+// from commits since the read began, are kept.
 func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	t := f.tree
 	if replace {

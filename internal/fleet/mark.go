@@ -9,8 +9,8 @@ import (
 )
 
 // mark is the one value of the tree outside of its folders. It names the fleet. An answer without
-// the mark (a token without rights, a store that lost everything) is therefore never mistaken for an
-// empty tree, and hosts don't follow another fleet's tree.
+// the mark (a token without rights, a store that lost everything) is therefore never mistaken for
+// an empty tree, and hosts don't follow another fleet's tree.
 type mark struct {
 	Version int    `json:"v"`
 	Fleet   string `json:"fleet"`

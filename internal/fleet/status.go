@@ -185,8 +185,8 @@ func (t *Tree) Stale() string {
 	return why
 }
 
-// StaleSince is Stale with the time since when, and with a hint if there is more to do than to check
-// Consul.
+// StaleSince is Stale with the time since when, and with a hint if there is more to do than to
+// check Consul.
 func (t *Tree) StaleSince() (why, advice string, since time.Time) {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()

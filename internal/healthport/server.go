@@ -326,7 +326,8 @@ func problem(at place, err error) vip.Problem {
 	return p
 }
 
-// retryDue tries again at the places that are due. Each try succeeds, or moves the place's deadline.
+// retryDue tries again at the places that are due. Each try succeeds, or moves the place's
+// deadline.
 func (s *Server) retryDue(now time.Time) {
 	for at := range s.retries.Due(now) {
 		s.open(s.ports[at.service], at.at.Addr())

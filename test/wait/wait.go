@@ -28,7 +28,8 @@ func Within(t testing.TB, timeout time.Duration, what string, check func() error
 	}
 }
 
-// Until waits until ok returns true. After Timeout, the test fails and prints the values that state returns.
+// Until waits until ok returns true. After Timeout, the test fails and prints the values that state
+// returns.
 func Until(t testing.TB, what string, ok func() bool, state ...func() any) {
 	t.Helper()
 	For(t, what, func() error {
@@ -50,8 +51,8 @@ func (u unmet) Error() string {
 	return text
 }
 
-// Poll calls check until it returns nil or ctx ends, and then returns the last error of check. The pauses grow from 1 to
-// 20 ms.
+// Poll calls check until it returns nil or ctx ends, and then returns the last error of check. The
+// pauses grow from 1 to 20 ms.
 func Poll(ctx context.Context, check func() error) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		err := check()
