@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -83,7 +84,7 @@ type Allocator struct {
 
 	mu sync.RWMutex // taken after write; its holder may read what follows
 	state
-	recalls recalls
+	recalls workqueue.Queue[vip.ServiceKey] // services to call Assign for again
 	// claimed are the resources that services wait for although others hold them, because their
 	// source, which is the value, has assigned the resources to them.
 	claimed map[Resource]string
@@ -123,7 +124,6 @@ func Prepare(store Store, cfg Config, o Options) (*Allocator, error) {
 			pods:         make(map[string][]netip.Prefix),
 			ports:        make(map[vip.Protocol]*pool.Ranges),
 		},
-		recalls: newRecalls(),
 		claimed: make(map[Resource]string),
 		freed:   newBroadcast(),
 		changed: newBroadcast(),

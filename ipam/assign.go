@@ -272,7 +272,7 @@ func (a *Allocator) releaseDrops(ctx context.Context, moved []*answer) error {
 			case fenced[resource]:
 				a.retry(w.service.Key, a.now().Add(fencedRetry))
 			default:
-				a.recalls.add(w.service.Key)
+				a.recalls.Add(w.service.Key)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 		if now == nil { // removed to repair the store: the holder gets it back
 			a.vanished[h.Service] = append(a.vanished[h.Service], u.known)
 		}
-		a.recalls.add(h.Service)
+		a.recalls.Add(h.Service)
 	}
 	if old.State == Held {
 		a.receiveLoss(&old, now)
@@ -118,7 +118,7 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 	case now == nil:
 	case now.State == Blocked:
 		for i := range now.Holders {
-			a.recalls.add(now.Holders[i].Service)
+			a.recalls.Add(now.Holders[i].Service)
 		}
 	case now.State == Held:
 		for i := range now.Holders {
@@ -126,7 +126,7 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 			if old.HeldBy(k) >= 0 {
 				continue
 			}
-			a.recalls.add(k)
+			a.recalls.Add(k)
 			a.leaderActed(now.Holders[i].Node, k)
 			if a.undone.wasReleased(k) {
 				a.undone.again(k, a.now())
@@ -145,7 +145,7 @@ func (a *Allocator) receiveLoss(old, now *Lease) {
 		h := &old.Holders[i]
 		if now == nil {
 			a.vanished[h.Service] = append(a.vanished[h.Service], *old)
-			a.recalls.add(h.Service)
+			a.recalls.Add(h.Service)
 			continue
 		}
 		g := now.holder(h.Service)
@@ -159,7 +159,7 @@ func (a *Allocator) receiveLoss(old, now *Lease) {
 		case g.Node != h.Node && h.Node == a.node: // this host's change of it
 			a.undone.again(h.Service, a.now())
 		case g.Port != h.Port:
-			a.recalls.add(h.Service)
+			a.recalls.Add(h.Service)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (a *Allocator) recallDue() (next time.Time) {
 		due = append(due, k)
 	}
 	for _, k := range due {
-		a.recalls.add(k)
+		a.recalls.Add(k)
 	}
 	if _, at, ok := a.retries.First(); ok && (next.IsZero() || at.Before(next)) {
 		next = at
@@ -88,9 +88,9 @@ func (a *Allocator) recallDue() (next time.Time) {
 
 // Recalls returns a channel that is closed while TakeRecalls has something to return.
 func (a *Allocator) Recalls() <-chan struct{} {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.recalls.some
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.recalls.Some()
 }
 
 // TakeRecalls returns the services to call Assign for again, each once: another host changed what
@@ -98,35 +98,9 @@ func (a *Allocator) Recalls() <-chan struct{} {
 func (a *Allocator) TakeRecalls() []vip.ServiceKey {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.recalls.take()
-}
-
-// recalls are services to call Assign for again.
-type recalls struct {
-	keys []vip.ServiceKey
-	set  map[vip.ServiceKey]struct{}
-	some chan struct{} // closed while there are keys
-}
-
-func newRecalls() recalls {
-	return recalls{set: make(map[vip.ServiceKey]struct{}), some: make(chan struct{})}
-}
-
-func (r *recalls) add(k vip.ServiceKey) {
-	if _, there := r.set[k]; there {
-		return
-	}
-	if len(r.keys) == 0 {
-		close(r.some)
-	}
-	r.set[k] = struct{}{}
-	r.keys = append(r.keys, k)
-}
-
-func (r *recalls) take() []vip.ServiceKey {
-	keys := r.keys
-	if len(keys) > 0 {
-		*r = newRecalls()
+	keys := make([]vip.ServiceKey, 0, a.recalls.Len())
+	for k, ok := a.recalls.Take(); ok; k, ok = a.recalls.Take() {
+		keys = append(keys, k)
 	}
 	return keys
 }

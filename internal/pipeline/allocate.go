@@ -8,6 +8,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -60,9 +61,9 @@ type Allocate struct {
 	Options
 	ready func() // marks the allocations as complete
 
-	waiting  waiting // services that lack something
-	unstored waiting // services without an answer because of the store
-	reassign touched // services to assign whatever they hold: recalled, or the configuration changed
+	waiting  queue // services that lack something
+	unstored queue // services without an answer because of the store
+	reassign queue // services to assign whatever they hold: recalled, or the configuration changed
 	releases releases
 	retry    *backoff
 	stored   bool // the store accepted something since the last pace
@@ -71,6 +72,9 @@ type Allocate struct {
 }
 
 type serviceRow = table.Row[vip.Service]
+
+// queue is services to process, in the order in which they were added.
+type queue = workqueue.Queue[vip.ServiceKey]
 
 // newAllocate returns a stage that does nothing until Run. Allocations is not Ready before Run has
 // answered every service of a Ready services table.
@@ -91,7 +95,7 @@ func (a *Allocate) Run(ctx context.Context) error {
 	reconfigured := a.Allocator.Reconfigured()
 
 	settled := false
-	var ask touched // of one iteration
+	var ask queue // of one iteration
 	for ctx.Err() == nil {
 		servicesReady := a.Services.Ready()
 		complete := table.IsClosed(servicesReady)
@@ -105,40 +109,43 @@ func (a *Allocate) Run(ctx context.Context) error {
 		}
 		if table.IsClosed(freed) {
 			freed = a.Allocator.Freed() // before assigning: what is freed later closes it
-			for _, k := range a.waiting.keys() {
-				ask.add(k)
+			for k := range a.waiting.All() {
+				ask.Add(k)
 			}
 		}
 		if table.IsClosed(reconfigured) {
 			reconfigured = a.Allocator.Reconfigured()
 			for k := range a.Services.All() {
-				a.reassign.add(k)
+				a.reassign.Add(k)
 			}
 		}
 		recalls := a.Allocator.Recalls() // before taking
 		for _, k := range a.Allocator.TakeRecalls() {
-			a.reassign.add(k)
+			a.reassign.Add(k)
 		}
-		retries := min(a.reassign.len(), commitBatch) // others need not wait for all of them
-		for _, k := range a.reassign.waiting()[:retries] {
-			ask.add(k)
+		retries := make([]vip.ServiceKey, 0, min(a.reassign.Len(), commitBatch)) // others need not wait for all of them
+		for k := range a.reassign.All() {
+			if len(retries) == cap(retries) {
+				break
+			}
+			retries = append(retries, k)
+			ask.Add(k)
 		}
 		if a.retry.due() {
-			for _, k := range a.unstored.keys() {
-				ask.add(k)
+			for k := range a.unstored.All() {
+				ask.Add(k)
 			}
 			a.releases.fresh = true
 		}
 		if a.releases.fresh { // first: released holdings are then free for the services below
 			a.release(ctx)
 		}
-		a.assign(ctx, ask.waiting())
-		ask.empty()
-		for range retries {
-			a.reassign.take()
+		a.assign(ctx, &ask)
+		for _, k := range retries {
+			a.reassign.Remove(k)
 		}
 		a.pace()
-		if len(batch) > 0 || a.reassign.len() > 0 {
+		if len(batch) > 0 || a.reassign.Len() > 0 {
 			continue
 		}
 		if complete {
@@ -180,27 +187,27 @@ func (a *Allocate) awaitHost(ctx context.Context) error {
 func (a *Allocate) known(k vip.ServiceKey) bool { return a.Services.Row(k) != nil }
 
 // take processes one change of the services table.
-func (a *Allocate) take(c *table.Change[vip.Service], ask *touched) {
+func (a *Allocate) take(c *table.Change[vip.Service], ask *queue) {
 	k := c.Value.Key
 	if !c.Deleted {
 		a.releases.drop(k)
-		ask.add(k)
+		ask.Add(k)
 		return
 	}
 	if a.known(k) {
 		return // the service exists again; the feed delivers it
 	}
-	a.waiting.set(k, false)
-	a.unstored.set(k, false)
+	a.waiting.Remove(k)
+	a.unstored.Remove(k)
 	a.Allocations.Delete(k)
 	a.releases.add(k, c.Value.DrainTimeout)
 }
 
-// assign answers the newest version of each service, with its former grant or with a new answer of
+// assign empties the queue. It answers the newest version of each service, with its former grant or with a new answer of
 // the allocator.
-func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
+func (a *Allocate) assign(ctx context.Context, ask *queue) {
 	var open []*serviceRow
-	for _, k := range keys {
+	for k, ok := ask.Take(); ok; k, ok = ask.Take() {
 		row := a.Services.Row(k)
 		if row == nil || a.confirm(row) {
 			continue
@@ -227,7 +234,7 @@ func (a *Allocate) assign(ctx context.Context, keys []vip.ServiceKey) {
 // its request is the same. It reports whether it did.
 func (a *Allocate) confirm(row *serviceRow) bool {
 	former := a.Allocations.Row(row.Value.Key)
-	if former == nil || len(former.Value.Problems) > 0 || a.reassign.has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
+	if former == nil || len(former.Value.Problems) > 0 || a.reassign.Has(row.Value.Key) || !sameRequest(former.Value.Asked, &row.Value) {
 		return false
 	}
 	now := former.Value
@@ -251,9 +258,18 @@ func (a *Allocate) write(row *serviceRow, granted vip.Allocation) {
 		a.stored = a.stored || len(granted.VIPs) > 0 && (former == nil || len(granted.VIPs) > len(former.Value.VIPs))
 	}
 	granted.ServiceRev, granted.Asked, granted.Problems = row.Rev, &row.Value, problems
-	a.unstored.set(k, unstored)
-	a.waiting.set(k, len(granted.Problems) > 0)
+	keepIf(unstored, &a.unstored, k)
+	keepIf(len(granted.Problems) > 0, &a.waiting, k)
 	a.Allocations.Set(granted)
+}
+
+// keepIf adds k to the queue, or removes it.
+func keepIf(condition bool, q *queue, k vip.ServiceKey) {
+	if condition {
+		q.Add(k)
+	} else {
+		q.Remove(k)
+	}
 }
 
 // commitBatch bounds how many services share one commit, and thus how long others wait.
@@ -263,7 +279,7 @@ const commitBatch = 512
 // because an unavailable store would reject the others too. The next try begins with those others.
 func (a *Allocate) release(ctx context.Context) {
 	a.releases.fresh = false
-	for batch := range slices.Chunk(a.releases.order.keys(), commitBatch) {
+	for batch := range slices.Chunk(slices.Collect(a.releases.order.All()), commitBatch) {
 		gone := make([]ipam.Released, 0, len(batch))
 		for _, k := range batch {
 			gone = append(gone, ipam.Released{Service: k, Cooldown: a.releases.cooldown[k]})
@@ -291,7 +307,7 @@ func (a *Allocate) release(ctx context.Context) {
 // end of an outage. A store that accepts part of its input isn't down, and the rest is retried
 // soon.
 func (a *Allocate) pace() {
-	open, stored, refused := len(a.unstored.since)+a.releases.len(), a.stored, a.refused
+	open, stored, refused := a.unstored.Len()+a.releases.len(), a.stored, a.refused
 	a.stored, a.refused = false, false
 	if stored {
 		a.retry.set(false)

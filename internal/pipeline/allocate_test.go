@@ -356,7 +356,7 @@ func TestOutdatedDeletionIsPassedOver(t *testing.T) {
 		a := newAllocate(w.options())
 		w.Services.Set(service("a", nil))
 		w.Allocations.Set(vip.Allocation{Asked: &vip.Service{Key: key("a")}})
-		var ask touched
+		var ask queue
 		a.take(&table.Change[vip.Service]{Row: &serviceRow{Value: vip.Service{Key: key("a")}}, Deleted: true}, &ask)
 		if _, _, there := w.Allocations.Get(key("a")); !there || a.releases.len() != 0 {
 			t.Error("a service that is there was given up")

@@ -200,11 +200,11 @@ func (c *Compile) contest(key vip.FrontendKey, k vip.ServiceKey, clashes bool) (
 	}
 	for _, r := range rivals {
 		c.claims.taken[r.service] = struct{}{}
-		c.todo.add(r.service)
+		c.todo.Add(r.service)
 	}
 	c.claims.take(key, k)
 	if yields {
-		c.claims.losers(key, c.todo.add)
+		c.claims.losers(key, c.todo.Add)
 	}
 	return k, false
 }

@@ -24,7 +24,7 @@ type Compile struct {
 	Options
 	ready []func() // mark frontends and compiled as complete
 
-	todo   touched
+	todo   queue
 	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
 	blind  bool                        // the host table is no longer waited for
 	claims claims
@@ -50,7 +50,7 @@ func newCompile(o Options) *Compile {
 			return s.State, ok
 		},
 	}
-	c.drains = newDrains(&c.Options, &c.claims, c.todo.add)
+	c.drains = newDrains(&c.Options, &c.claims, c.todo.Add)
 	return c
 }
 
@@ -98,11 +98,11 @@ func (c *Compile) loop(ctx context.Context) error {
 		}
 		inputs := c.inputsReady()
 		busy := c.read(in)
-		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+		for k, ok := c.todo.Take(); ok; k, ok = c.todo.Take() {
 			c.compile(k)
 		}
 		c.drains.advance()
-		if busy || c.todo.len() > 0 {
+		if busy || c.todo.Len() > 0 {
 			continue
 		}
 		c.overridden.set(in.overrides.Seen())
@@ -179,7 +179,7 @@ func (c *Compile) read(in *feeds) (busy bool) {
 		if !slices.Equal(own, c.Node.Addrs) || !slices.Equal(nodePorts, c.Node.NodePortAddrs) {
 			c.Node.Addrs, c.Node.NodePortAddrs = own, nodePorts
 			for k := range c.hosted {
-				c.todo.add(k)
+				c.todo.Add(k)
 			}
 		}
 	}
@@ -187,13 +187,13 @@ func (c *Compile) read(in *feeds) (busy bool) {
 	in.overridesChanged = changed
 	for i := range overrides {
 		if k := overrides[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
-			c.todo.add(k)
+			c.todo.Add(k)
 		}
 	}
 	allocations, changed := in.allocations.TryNext()
 	in.allocationsChanged = changed
 	for i := range allocations {
-		c.todo.add(allocations[i].Value.Asked.Key)
+		c.todo.Add(allocations[i].Value.Asked.Key)
 	}
 	return len(host)+len(overrides)+len(allocations) > 0
 }
@@ -295,6 +295,6 @@ func (c *Compile) letGo(k vip.ServiceKey, former, kept []*FrontendRow, now vip.I
 		}
 		c.claims.release(key, k)
 		c.drains.leave(key, k, now)
-		c.claims.losers(key, c.todo.add)
+		c.claims.losers(key, c.todo.Add)
 	}
 }

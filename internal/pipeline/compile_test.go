@@ -225,7 +225,7 @@ func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
 		for _, name := range []string{"b", "a"} {
 			c.compile(key(name))
 		}
-		for k, ok := c.todo.take(); ok; k, ok = c.todo.take() {
+		for k, ok := c.todo.Take(); ok; k, ok = c.todo.Take() {
 			c.compile(k)
 		}
 		var got []string

@@ -9,7 +9,7 @@ import (
 // releases are the deleted services with holdings to release, and the cooldown of each. The zero
 // value is empty and ready to use.
 type releases struct {
-	order    waiting
+	order    queue
 	cooldown map[vip.ServiceKey]time.Duration
 	fresh    bool // one was added since the last try
 }
@@ -26,12 +26,12 @@ func (r *releases) again(k vip.ServiceKey, cooldown time.Duration) {
 		r.cooldown = make(map[vip.ServiceKey]time.Duration)
 	}
 	r.cooldown[k] = cooldown
-	r.order.set(k, true)
+	r.order.Add(k)
 }
 
 func (r *releases) drop(k vip.ServiceKey) {
 	delete(r.cooldown, k)
-	r.order.set(k, false)
+	r.order.Remove(k)
 }
 
 func (r *releases) len() int { return len(r.cooldown) }

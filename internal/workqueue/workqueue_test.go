@@ -1,0 +1,96 @@
+package workqueue
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The queue behaves as a plain list without duplicates.
+func TestQueueIsAListOfUniqueKeys(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var q Queue[int]
+		var list []int
+		for range rapid.IntRange(0, 300).Draw(t, "steps") {
+			k := rapid.IntRange(0, 40).Draw(t, "key")
+			switch rapid.IntRange(0, 4).Draw(t, "step") {
+			case 0, 1:
+				q.Add(k)
+				if !slices.Contains(list, k) {
+					list = append(list, k)
+				}
+			case 2:
+				q.Remove(k)
+				list = slices.DeleteFunc(list, func(other int) bool { return other == k })
+			case 3:
+				k, ok := q.Take()
+				if ok != (len(list) > 0) || ok && k != list[0] {
+					t.Fatalf("took %d, %v from %v", k, ok, list)
+				}
+				if ok {
+					list = list[1:]
+				}
+			case 4:
+				some := q.Some()
+				if isClosed(some) != (len(list) > 0) {
+					t.Fatalf("Some is closed: %v, with %v", isClosed(some), list)
+				}
+			}
+			if got := slices.Collect(q.All()); !slices.Equal(got, list) || q.Len() != len(list) || q.Has(k) != slices.Contains(list, k) {
+				t.Fatalf("%v, %d keys, has %d: %v; want %v", got, q.Len(), k, q.Has(k), list)
+			}
+		}
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A waiting owner is woken by the first key, also if keys have come and gone before.
+func TestSomeIsClosedByTheFirstKey(t *testing.T) {
+	var q Queue[string]
+	some := q.Some()
+	q.Add("a")
+	if !isClosed(some) {
+		t.Error("not closed by the first key")
+	}
+	q.Take()
+	if some = q.Some(); isClosed(some) {
+		t.Error("closed while empty")
+	}
+	q.Add("b")
+	if !isClosed(some) {
+		t.Error("not closed by the first key after the queue was empty")
+	}
+}
+
+// A queue that is never empty keeps memory for its own keys only, and one that is used again and
+// again allocates nothing.
+func TestQueueReusesItsMemory(t *testing.T) {
+	var q Queue[int]
+	q.Add(-1)
+	for i := range 10_000 {
+		q.Add(i)
+		q.Take()
+	}
+	if n := cap(q.items); n > 64 {
+		t.Errorf("memory for %d items with one key", n)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		for i := range 10 {
+			q.Add(i)
+		}
+		for q.Len() > 0 {
+			q.Take()
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
