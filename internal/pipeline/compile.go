@@ -27,7 +27,7 @@ type Compile struct {
 	todo   queue
 	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
 	blind  bool                        // the host table is no longer waited for
-	claims claims
+	owners portOwnership
 	drains drains
 	state  func(vip.BackendKey) (vip.State, bool)
 	room   []vip.Frontend // memory for the frontends of one service
@@ -44,13 +44,13 @@ func newCompile(o Options) *Compile {
 		Options: o,
 		ready:   []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
 		hosted:  make(map[vip.ServiceKey]struct{}),
-		claims:  newClaims(),
+		owners:  newPortOwnership(),
 		state: func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := o.Overrides.Get(k)
 			return s.State, ok
 		},
 	}
-	c.drains = newDrains(&c.Options, &c.claims, c.todo.Add)
+	c.drains = newDrains(&c.Options, &c.owners, c.todo.Add)
 	return c
 }
 
@@ -224,8 +224,8 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	if row := c.Compiled.Row(k); row != nil {
 		former = row.Value.Frontends
 	}
-	undisputed := !clashes && !c.claims.robbed(k)
-	c.claims.withdraw(k)
+	undisputed := !clashes && !c.owners.robbed(k)
+	c.owners.withdraw(k)
 	now := c.drains.now()
 	for i := range frontends {
 		f := &frontends[i]
@@ -267,7 +267,7 @@ func (c *Compile) servesAll(live []*FrontendRow) {
 // remove removes everything of a deleted service.
 func (c *Compile) remove(k vip.ServiceKey) {
 	delete(c.hosted, k)
-	c.claims.withdraw(k)
+	c.owners.withdraw(k)
 	former := c.Compiled.Row(k)
 	if former == nil {
 		return
@@ -293,8 +293,8 @@ func (c *Compile) letGo(k vip.ServiceKey, former, kept []*FrontendRow, now vip.I
 		if _, stays := find(kept, key); stays {
 			continue
 		}
-		c.claims.release(key, k)
+		c.owners.release(key, k)
 		c.drains.leave(key, k, now)
-		c.claims.losers(key, c.todo.Add)
+		c.owners.losers(key, c.todo.Add)
 	}
 }

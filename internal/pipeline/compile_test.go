@@ -125,20 +125,20 @@ func TestSamePortOnOneAddress(t *testing.T) {
 		w.pass(a.DrainTimeout)
 		w.expect("192.0.2.99:80/tcp b: 10.0.0.2:80*1", "192.0.2.99:443/tcp b: 10.0.0.2:443*1")
 		w.stop()
-		expectClaims(t, w, 2)
+		expectOwners(t, w, 2)
 	})
 }
 
-// expectClaims checks a stopped stage: it must have this number of claims, and no service that
+// expectOwners checks a stopped stage: it must have this number of port owners, and no service that
 // waits for another's.
-func expectClaims(t *testing.T, w *world, want int) {
+func expectOwners(t *testing.T, w *world, want int) {
 	t.Helper()
-	got, losers := 0, len(w.compiler.claims.losing)
-	for l := range w.compiler.claims.lanes.All() {
-		got += len(l.claims)
+	got, losers := 0, len(w.compiler.owners.losing)
+	for l := range w.compiler.owners.byAddress.All() {
+		got += len(l.owned)
 	}
-	if got != want || losers != 0 || len(w.compiler.claims.lost) != 0 {
-		t.Errorf("%d claims, losers in %d lanes, lost %v; want %d claims", got, losers, w.compiler.claims.lost, want)
+	if got != want || losers != 0 || len(w.compiler.owners.lost) != 0 {
+		t.Errorf("%d owners, losers at %d addresses, lost %v; want %d owners", got, losers, w.compiler.owners.lost, want)
 	}
 }
 

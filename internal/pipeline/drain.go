@@ -37,7 +37,7 @@ const idlePoll = time.Second
 // Compile's goroutine owns it.
 type drains struct {
 	o      *Options
-	claims *claims // which frontends services have
+	owners *portOwnership // which frontends services have
 	clock  clock
 
 	connections reconcile.Connections // nil: only the deadline ends a drain
@@ -56,10 +56,10 @@ type drains struct {
 	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
-func newDrains(o *Options, claims *claims, renewed func(vip.ServiceKey)) drains {
+func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) drains {
 	d := drains{
 		o:       o,
-		claims:  claims,
+		owners:  owners,
 		clock:   newClock(hostClock()),
 		timer:   time.NewTimer(time.Hour),
 		ranged:  make(ranged),
@@ -183,8 +183,8 @@ func (d *drains) settle() {
 		everyone := key
 		everyone.Audience = vip.Everyone
 		switch {
-		case d.claims.held(key):
-		case d.claims.held(everyone), key.Ranged() && d.claims.met(key):
+		case d.owners.held(key):
+		case d.owners.held(everyone), key.Ranged() && d.owners.met(key):
 			d.keep.Delete(key) // it would conflict with a live frontend
 		default:
 			d.set(f)
@@ -380,7 +380,7 @@ func (d *drains) takeOut(key vip.FrontendKey, why string, done func(vip.Endpoint
 	if len(out) == 0 {
 		return
 	}
-	if f.Backends = rest; len(rest) == 0 && !d.claims.held(key) {
+	if f.Backends = rest; len(rest) == 0 && !d.owners.held(key) {
 		d.drop(key)
 	} else {
 		d.renew(f)

@@ -76,7 +76,7 @@ func TestAudiences(t *testing.T) {
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*0@1m0s 10.0.0.2:80*0@1m0s", "192.0.2.1:80/tcp+internal web: 10.0.0.1:80*0@1m0s")
 		w.expectStored("192.0.2.1:80/tcp", "192.0.2.1:80/tcp+internal")
 		w.stop()
-		expectClaims(t, w, 0)
+		expectOwners(t, w, 0)
 	})
 }
 

@@ -6,12 +6,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ranged lists the frontends with port ranges, live or leaving, by their lane. There are few, and
-// usually none.
-type ranged map[lane][]vip.FrontendKey
+// ranged lists the frontends with port ranges, live or leaving, by address and protocol. There are
+// few, and usually none.
+type ranged map[addressProtocol][]vip.FrontendKey
 
 func (r ranged) add(key vip.FrontendKey) {
-	if l := laneOf(key); key.Ranged() && !slices.Contains(r[l], key) {
+	if l := addressProtocolOf(key); key.Ranged() && !slices.Contains(r[l], key) {
 		r[l] = append(r[l], key)
 	}
 }
@@ -20,7 +20,7 @@ func (r ranged) remove(key vip.FrontendKey) {
 	if !key.Ranged() {
 		return
 	}
-	l := laneOf(key)
+	l := addressProtocolOf(key)
 	rest := slices.DeleteFunc(r[l], func(k vip.FrontendKey) bool { return k == key })
 	if len(rest) == 0 {
 		delete(r, l)
@@ -33,7 +33,7 @@ func (r ranged) remove(key vip.FrontendKey) {
 // of exactly its ports.
 func (r ranged) overlapping(key vip.FrontendKey) (out []vip.FrontendKey) {
 	first, last := ports(key)
-	for _, k := range r[laneOf(key)] {
+	for _, k := range r[addressProtocolOf(key)] {
 		if k.Port <= last && first <= k.LastPort && (k.Port != first || k.LastPort != last) {
 			out = append(out, k)
 		}

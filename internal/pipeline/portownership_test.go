@@ -41,7 +41,7 @@ func TestOverlappingRangesOnOneAddress(t *testing.T) {
 		w.pass(time.Minute)
 		w.expect("192.0.2.99:150-249/tcp b: 10.0.0.2:0*1", "192.0.2.99:170/udp d: 10.0.0.4:80*1")
 		w.stop()
-		expectClaims(t, w, 2)
+		expectOwners(t, w, 2)
 	})
 }
 
@@ -85,12 +85,12 @@ func TestRangeIsWidened(t *testing.T) {
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:200-300/tcp web: 10.0.0.1:0*1")
 		w.stop()
-		for lane, keys := range w.compiler.drains.ranged {
+		for at, keys := range w.compiler.drains.ranged {
 			if len(keys) != 1 {
-				t.Errorf("known of %v: %v", lane, keys)
+				t.Errorf("known of %v: %v", at, keys)
 			}
 		}
-		expectClaims(t, w, 1)
+		expectOwners(t, w, 1)
 	})
 }
 
@@ -135,8 +135,8 @@ func TestDrainOfClientsInsideIsInNobodysWay(t *testing.T) {
 	})
 }
 
-// claims compared with a naive implementation.
-func TestClaimsOracle(t *testing.T) {
+// portOwnership compared with a naive implementation.
+func TestPortOwnershipOracle(t *testing.T) {
 	type held struct {
 		key     vip.FrontendKey
 		service vip.ServiceKey
@@ -150,7 +150,7 @@ func TestClaimsOracle(t *testing.T) {
 		return a == b
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		c, oracle := newClaims(), map[held]bool{}
+		c, oracle := newPortOwnership(), map[held]bool{}
 		drawKey := func() vip.FrontendKey {
 			k := vip.FrontendKey{
 				Addr:     rapid.SampledFrom(addrs("192.0.2.1", "2001:db8::1")).Draw(t, "address"),
@@ -199,8 +199,8 @@ func TestClaimsOracle(t *testing.T) {
 		for h := range oracle {
 			c.release(h.key, h.service)
 		}
-		if c.lanes.Len()+len(c.losing) != 0 {
-			t.Fatalf("left over: %v, %v", slices.Collect(c.lanes.All()), c.losing)
+		if c.byAddress.Len()+len(c.losing) != 0 {
+			t.Fatalf("left over: %v, %v", slices.Collect(c.byAddress.All()), c.losing)
 		}
 	})
 }
