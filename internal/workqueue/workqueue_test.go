@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // The queue behaves as a plain list without duplicates.
@@ -33,8 +35,8 @@ func TestQueueIsAListOfUniqueKeys(t *testing.T) {
 				}
 			case 4:
 				some := q.Some()
-				if isClosed(some) != (len(list) > 0) {
-					t.Fatalf("Some is closed: %v, with %v", isClosed(some), list)
+				if table.IsClosed(some) != (len(list) > 0) {
+					t.Fatalf("Some is closed: %v, with %v", table.IsClosed(some), list)
 				}
 			}
 			if got := slices.Collect(q.All()); !slices.Equal(got, list) || q.Len() != len(list) || q.Has(k) != slices.Contains(list, k) {
@@ -44,29 +46,20 @@ func TestQueueIsAListOfUniqueKeys(t *testing.T) {
 	})
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // A waiting owner is woken by the first key, also if keys have come and gone before.
 func TestSomeIsClosedByTheFirstKey(t *testing.T) {
 	var q Queue[string]
 	some := q.Some()
 	q.Add("a")
-	if !isClosed(some) {
+	if !table.IsClosed(some) {
 		t.Error("not closed by the first key")
 	}
 	q.Take()
-	if some = q.Some(); isClosed(some) {
+	if some = q.Some(); table.IsClosed(some) {
 		t.Error("closed while empty")
 	}
 	q.Add("b")
-	if !isClosed(some) {
+	if !table.IsClosed(some) {
 		t.Error("not closed by the first key after the queue was empty")
 	}
 }
