@@ -224,7 +224,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	if row := c.Compiled.Row(k); row != nil {
 		former = row.Value.Frontends
 	}
-	undisputed := !clashes && !c.owners.robbed(k)
+	undisputed := !clashes && !c.owners.lostPorts(k)
 	c.owners.withdraw(k)
 	now := c.drains.now()
 	for i := range frontends {

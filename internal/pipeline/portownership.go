@@ -58,9 +58,9 @@ func newPortOwnership() portOwnership {
 	}
 }
 
-// robbed reports whether another service has taken ports of k since k's last withdrawal.
+// lostPorts reports whether another service has taken ports of k since k's last withdrawal.
 // Otherwise k still owns its ports.
-func (c *portOwnership) robbed(k vip.ServiceKey) bool {
+func (c *portOwnership) lostPorts(k vip.ServiceKey) bool {
 	_, yes := c.taken[k]
 	return yes
 }

@@ -39,7 +39,7 @@ type Row struct {
 // completeKey has an empty row once the cache holds the source's full list. It distinguishes a
 // source without services from one that was never read. It has no slash, which every service's key
 // has.
-const completeKey = "heard" // the name in state files
+const completeKey = "complete"
 
 // Store keeps rows durably under "namespace/name". A *store.Bucket is one.
 type Store interface {
