@@ -78,7 +78,7 @@ func (t *Tree) startFromCache() {
 	}
 	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(kept))
 	for path, c := range kept {
-		if f, key := t.at(path); f != nil {
+		if f, key := t.locate(path); f != nil {
 			t.put(f, path, Entry{Key: key, Value: notNil(c.Value), Index: c.Index}, nil)
 		}
 	}
@@ -92,7 +92,7 @@ func (c *cache) settle(t *Tree) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for path, was := range c.kept {
-		f, key := t.at(path)
+		f, key := t.locate(path)
 		if f != nil {
 			if e, _, ok := f.rows.Get(key); ok {
 				if e.Index == was.Index && bytes.Equal(e.Value, was.Value) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,10 +17,9 @@ import (
 )
 
 const (
-	// packOps and packBytes bound a transaction of several batches. They leave room to remove
-	// old entries of the journal.
-	packOps   = 112
-	packBytes = 192 << 10
+	// packBytes bounds a transaction of several batches, so that readers find most of its values in
+	// the log.
+	packBytes = maxEntry
 
 	commitTimeout = 20 * time.Second // of a Commit
 	attempts      = 3                // of a transaction with an unknown outcome
@@ -116,7 +116,7 @@ type request struct {
 type job struct {
 	request *request
 	writes  []Write
-	remove  []Pair // keys of the journal that a sweep removes, instead of writes
+	fetch   []string // instead of writes: paths that other hosts must read
 	indexes []uint64
 	err     error
 }
@@ -125,7 +125,7 @@ func (j *job) ops() (n int) {
 	for _, w := range j.writes {
 		n += w.Ops()
 	}
-	return n + len(j.remove)
+	return n
 }
 
 func (j *job) size() (n int) {
@@ -136,33 +136,30 @@ func (j *job) size() (n int) {
 }
 
 // writer writes the batches of all callers, and packs waiting ones into one transaction. It sends
-// one transaction at a time, so that its stream of the journal has no gaps.
+// one transaction at a time.
 type writer struct {
 	tree  *Tree
 	wake  chan struct{}
 	mu    sync.Mutex
 	added []*job
 
-	stream *stream // nil if the next transaction begins one
+	id         string // of this writer: the beginning of its transactions' IDs
+	number     uint64 // of its transactions
+	collided   bool   // the last attempt was refused because of another host's transaction
+	collisions backoff.Backoff
 }
 
-// stream is the stream of journal entries that this writer appends to.
-type stream struct {
-	name    string
-	epoch   int // the tree's
-	next    uint64
-	head    uint64 // the index of the newest entry; 0 for none
-	used    time.Time
-	entries []streamEntry // in the slots, oldest first
-	bytes   int
-}
+// Bounds of the pause after a collision with another host's transaction. Consul takes a few
+// milliseconds for one. With 1,000 hosts that write at once, the longest pauses let each write
+// after some seconds.
+const (
+	minCollisionPause = 2 * time.Millisecond
+	maxCollisionPause = 500 * time.Millisecond
+)
 
-type streamEntry struct {
-	seq, index uint64
-	bytes      int
+func newWriter(t *Tree) *writer {
+	return &writer{tree: t, wake: make(chan struct{}, 1), id: rand.Text()[:10], collisions: backoff.Backoff{Lo: minCollisionPause, Hi: maxCollisionPause}}
 }
-
-func newWriter(t *Tree) *writer { return &writer{tree: t, wake: make(chan struct{}, 1)} }
 
 func (w *writer) add(jobs []*job) {
 	w.mu.Lock()
@@ -209,6 +206,9 @@ func (w *writer) run(ctx context.Context) {
 			// Their requests' other batches go with them.
 			waiting = slices.DeleteFunc(waiting, func(j *job) bool { return j.request.err != nil })
 			continue
+		}
+		if w.collided {
+			backoff.Sleep(ctx, w.collisions.Next())
 		}
 		waiting = append(again, waiting...)
 	}
@@ -261,7 +261,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 	ops, size := 0, 0
 	taken := map[string]bool{}
 	for _, j := range waiting {
-		fits := len(now) == 0 || ops+j.ops() <= packOps && size+j.size() <= packBytes
+		fits := len(now) == 0 || ops+j.ops() <= MaxBatch && size+j.size() <= packBytes
 		// Batches with a key in common keep their order, even if the first one has to wait.
 		if slices.ContainsFunc(j.writes, func(write Write) bool { return taken[write.path()] }) {
 			fits = false
@@ -303,7 +303,6 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 	}
 	if err != nil {
 		t.kick()
-		w.stream = nil // the transaction may still happen, with this number
 	}
 	return again, err
 }
@@ -314,29 +313,24 @@ type transaction struct {
 	ops     []Op
 	of      []place // by operation: its write
 	changes []change
-	head    []byte // the journal's; nil if nothing changes
-	size    int    // bytes of the journal's entry
-	stream  *stream
-	seq     uint64
-	trimmed int // entries of the stream that it removes
-	sent    int // attempts
+	after   position // in the log
+	entry   position // its own entry; its index is known once it has happened; zero if nothing changes
+	sent    int      // attempts
 }
 
-type place struct{ job, write int } // job is -1 for the journal's operations
+type place struct{ job, write int } // job is -1 for the log's operations
 
-// prepare builds the operations, the journal's first.
+// prepare builds the operations, the log's first.
 func (w *writer) prepare(jobs []*job) *transaction {
 	t := w.tree
 	x := &transaction{jobs: jobs}
 	var ops []Op
 	var of []place
 	add := func(at place, op Op) { ops, of = append(ops, op), append(of, at) }
-	sweeps := false
 	for i, j := range jobs {
 		j.indexes = make([]uint64, len(j.writes))
-		for _, p := range j.remove {
-			sweeps = true
-			add(place{i, -1}, Op{Verb: DeleteCas, Key: p.Key, Index: p.Index})
+		for _, path := range j.fetch {
+			x.changes = append(x.changes, change{path: path, fetch: true})
 		}
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.paths.tree+write.path()
@@ -355,8 +349,8 @@ func (w *writer) prepare(jobs []*job) *transaction {
 			x.changes = append(x.changes, change{path: write.path(), value: write.Value})
 		}
 	}
-	if len(x.changes) > 0 || sweeps {
-		w.journal(x, len(ops))
+	if len(x.changes) > 0 {
+		w.appendTo(x, t.position())
 	}
 	for range x.ops {
 		x.of = append(x.of, place{-1, -1})
@@ -365,38 +359,16 @@ func (w *writer) prepare(jobs []*job) *transaction {
 	return x
 }
 
-// journal adds the operations on the journal: the stream's head, the new entry in its slot, and, as
-// far as they fit, removals of old entries that make the stream too large.
-func (w *writer) journal(x *transaction, others int) {
-	t, now := w.tree, time.Now()
-	t.mu.Lock()
-	epoch := t.epoch
-	t.mu.Unlock()
-	if w.stream == nil || w.stream.epoch != epoch || now.Sub(w.stream.used) > idleStream {
-		w.stream = &stream{name: rand.Text()[:12], epoch: epoch, next: 1, used: now}
-	}
-	l := w.stream
-	x.stream, x.seq = l, l.next
-	head, whole := encodeEntry(t.o.Node, x.seq, l.head, x.changes)
-	x.head, x.size = head, len(whole)
-	var over uint64 // index of the entry that it overwrites
-	if len(l.entries) == streamSlots {
-		over = l.entries[0].index
-		x.trimmed++
-	}
-	x.ops = append(x.ops, Op{Verb: Cas, Key: t.paths.head(l.name), Index: l.head, Value: head},
-		Op{Verb: Cas, Key: t.paths.slot(l.name, x.seq), Index: over, Value: whole})
-	reused, size := x.trimmed, l.bytes+x.size
-	for n, old := range l.entries {
-		if n >= reused {
-			if size <= maxStreamBytes || n-reused == MaxBatch-others {
-				break
-			}
-			x.ops = append(x.ops, Op{Verb: DeleteCas, Key: t.paths.slot(l.name, old.seq), Index: old.index})
-			x.trimmed = n + 1
-		}
-		size -= old.bytes
-	}
+// appendTo adds the operations on the log: the new head, which requires the one at the position, and
+// the new entry in the ring.
+func (w *writer) appendTo(x *transaction, after position) {
+	t := w.tree
+	w.number++
+	x.after = after
+	x.entry = position{seq: after.seq + 1, id: w.id + "-" + strconv.FormatUint(w.number, 10)}
+	head, whole := encodeEntry(t.o.Node, x.entry.id, after, x.changes)
+	x.ops = append(x.ops, Op{Verb: Cas, Key: t.paths.head, Index: after.index, Value: head},
+		Op{Verb: Set, Key: t.paths.slot(x.entry.seq), Value: whole})
 }
 
 // attempt sends the transaction, and applies its outcome.
@@ -409,6 +381,7 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	x.sent++
+	w.collided = false
 	out, err := t.o.KV.Txn(call, x.ops)
 	if err != nil {
 		if call.Err() != nil && ctx.Err() == nil {
@@ -417,14 +390,19 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		return nil, err
 	}
 	if len(out.Refused) == 0 {
+		w.collisions.Reset()
 		w.done(x, out.Index)
 		return nil, nil
 	}
-	if x.head != nil && refusesHead(out) {
-		if happened, err := w.happened(call, x); happened || err != nil {
+	logged := x.entry.seq != 0
+	switch {
+	case logged && refusesHead(out):
+		if happened, err := w.overtaken(call, x); happened || err != nil {
 			return nil, err
 		}
-	} else if x.head != nil && x.sent > 1 {
+		w.collided = true
+		return x.jobs, nil
+	case logged && x.sent > 1:
 		if happened, err := w.fence(call, x); happened || err != nil {
 			return nil, err
 		}
@@ -435,8 +413,7 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 			return nil, fmt.Errorf("answer invalid: it names operation %d of %d", r.Op, len(x.of))
 		}
 		at := x.of[r.Op]
-		if at.job < 0 { // something else has written to the stream
-			w.stream = nil
+		if at.job < 0 {
 			continue
 		}
 		if refused[at.job] == nil {
@@ -453,40 +430,55 @@ func refusesHead(out Outcome) bool {
 	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == 0 })
 }
 
-// happened finds out why the head was refused. No other host writes to the stream, so an earlier
-// attempt has succeeded; its outcome is applied. After an error that is unknown.
-func (w *writer) happened(ctx context.Context, x *transaction) (bool, error) {
-	pair, _, err := w.tree.o.KV.Get(ctx, x.ops[0].Key, Query{Consistent: true})
+// overtaken brings the tables up to the head after another entry than the expected one was found
+// there. It reports whether that is, or follows, the transaction's own: an earlier attempt without
+// an answer may have succeeded. Its outcome is applied. After an error that is unknown.
+func (w *writer) overtaken(ctx context.Context, x *transaction) (happened bool, err error) {
+	t := w.tree
+	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	if err != nil {
+		return false, err
+	}
+	// From the transaction's own position: the follower may have applied its entry already.
+	from := x.after
+	if x.sent == 1 {
+		from = t.position()
+	}
+	entries, v, err := t.since(ctx, from, head)
 	switch {
 	case err != nil:
 		return false, err
-	case pair != nil && bytes.Equal(pair.Value, x.head):
-		w.done(x, pair.Index)
-		return true, nil
-	case x.sent > 1:
-		// Something else has written to the stream, so the earlier attempt left no trace.
-		return false, errors.New("outcome unknown: an attempt got no answer, and the next was refused")
+	case v != inStep && x.sent > 1:
+		return false, errors.New("outcome unknown: an attempt got no answer, and the log doesn't reach back to it")
+	case v != inStep:
+		t.kick() // the follower reads the whole tree, and the jobs wait for that
+		return false, nil
+	}
+	t.mu.Lock()
+	t.advance(entries)
+	t.mu.Unlock()
+	for _, e := range entries {
+		if e.id == x.entry.id {
+			w.done(x, e.index)
+			return true, nil
+		}
 	}
 	return false, nil
 }
 
 // fence makes sure that no earlier attempt of a refused transaction can still succeed. An attempt
 // without an answer may be delayed, for example in a server without a leader, and its conditions
-// may hold when it arrives. The fence writes an entry without changes with the transaction's
-// number, so the attempt then has the wrong head. It reports whether an attempt has succeeded
-// before.
+// may hold when it arrives. The fence appends an entry without changes in its place, so the attempt
+// then finds another head. It reports whether an attempt has succeeded before.
 func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err error) {
 	f := &transaction{}
-	w.journal(f, 0)
-	if f.stream != x.stream {
-		return false, errors.New("outcome unknown: an attempt got no answer, and the stream was replaced since")
-	}
+	w.appendTo(f, x.after)
 	out, err := w.tree.o.KV.Txn(ctx, f.ops)
 	switch {
 	case err != nil:
 		return false, err
-	case len(out.Refused) > 0:
-		return w.happened(ctx, x)
+	case len(out.Refused) > 0: // another entry is there, which is as good
+		return w.overtaken(ctx, x)
 	}
 	w.done(f, out.Index)
 	return false, nil
@@ -494,22 +486,16 @@ func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err 
 
 // done applies a successful transaction to the tables, and completes its jobs.
 func (w *writer) done(x *transaction, index uint64) {
-	t, l := w.tree, x.stream
-	if x.head != nil {
-		for _, old := range l.entries[:x.trimmed] {
-			l.bytes -= old.bytes
-		}
-		l.entries = append(slices.Clone(l.entries[x.trimmed:]), streamEntry{x.seq, index, x.size})
-		l.bytes += x.size
-		l.next, l.head, l.used = x.seq+1, index, time.Now()
-	}
+	t := w.tree
 	t.mu.Lock()
-	if x.head != nil {
-		t.own = ownHead{l.name, x.seq, index}
+	if x.entry.index = index; x.entry.seq == t.at.seq+1 {
+		t.at = x.entry
 	}
 	for _, c := range x.changes {
-		c.index = index
-		t.apply(c)
+		if !c.fetch {
+			c.index = index
+			t.apply(c)
+		}
 	}
 	t.high = max(t.high, index)
 	t.mu.Unlock()
@@ -571,7 +557,9 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 	return again, nil
 }
 
-// sweep removes the rest of an idle stream.
-func (w *writer) sweep(ctx context.Context, idle []Pair) {
-	w.add([]*job{{request: &request{ctx: ctx, done: make(chan struct{}), left: 1}, remove: idle}})
+// publish appends paths to the log that were written without it. Other hosts then read them.
+func (w *writer) publish(paths []string) {
+	for some := range slices.Chunk(paths, MaxBatch) {
+		w.add([]*job{{request: &request{ctx: context.Background(), done: make(chan struct{}), left: 1}, fetch: some}})
+	}
 }

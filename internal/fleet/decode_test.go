@@ -12,30 +12,27 @@ import (
 	"time"
 )
 
-func FuzzJournalEntry(f *testing.F) {
-	f.Add([]byte(`{"v":1,"seq":4,"before":3,"node":"a","writes":[{"path":"a/x","text":"1"},{"path":"a/y","gone":true},{"path":"a/z","fetch":true},{"path":"a/b","bytes":"/w=="}]}`))
+func FuzzLogEntry(f *testing.F) {
+	f.Add([]byte(`{"v":1,"seq":4,"before":3,"id":"a-1","node":"a","writes":[{"path":"a/x","text":"1"},{"path":"a/y","gone":true},{"path":"a/z","fetch":true},{"path":"a/b","bytes":"/w=="}]}`))
 	f.Add([]byte(`{"v":2}`))
 	f.Add([]byte(`{"v":1,"seq":1,"writes":[{"path":"","text":""}]}`))
-	head, whole := encodeEntry("n", 2, 1, []change{{path: "a/x", value: []byte{0xff}}, {path: "a/y", value: []byte{}}, {path: "b/z"}, {path: "b/y", value: make([]byte, maxHead)}})
+	head, whole := encodeEntry("n", "n-1", position{seq: 1, index: 1}, []change{{path: "a/x", value: []byte{0xff}}, {path: "a/y", value: []byte{}}, {path: "b/z"}, {path: "b/y", value: make([]byte, maxHead)}, {path: "b/f", fetch: true}})
 	f.Add(head)
 	f.Add(whole)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		e, err := decodeEntry(text, 7)
-		if err != nil || e.slot {
+		if err != nil || e.ring {
 			return
 		}
-		head, whole := encodeEntry("n", e.seq, e.before, e.changes)
+		head, whole := encodeEntry("n", e.id, position{seq: e.seq - 1, index: e.before}, e.changes)
 		for _, part := range [][]byte{head, whole} {
 			again, err := decodeEntry(part, 7)
-			if err != nil || again.seq != e.seq || again.before != e.before || again.index != 7 || !again.slot && len(again.changes) != len(e.changes) {
+			if err != nil || again.position != e.position || again.before != e.before || !again.ring && len(again.changes) != len(e.changes) {
 				t.Fatalf("%+v: %v", again, err)
 			}
 			for i, c := range again.changes {
 				was := e.changes[i]
-				if was.fetch { // written as a removal: nobody writes what it must fetch
-					continue
-				}
-				if c.path != was.path || !c.fetch && (!bytes.Equal(c.value, was.value) || (c.value == nil) != (was.value == nil)) || c.index != 7 {
+				if c.path != was.path || was.fetch && !c.fetch || !c.fetch && (!bytes.Equal(c.value, was.value) || (c.value == nil) != (was.value == nil)) || c.index != 7 {
 					t.Errorf("%+v became %+v", was, c)
 				}
 			}
@@ -95,18 +92,6 @@ func FuzzValue(f *testing.F) {
 	})
 }
 
-func FuzzHeadKey(f *testing.F) {
-	f.Add("p/v1/journal/stream")
-	f.Add("p/v1/journal/stream/1")
-	f.Add("p/v1/journal/")
-	f.Fuzz(func(t *testing.T, key string) {
-		p := newPaths("p")
-		if stream, ok := p.parseHead(key); ok && (p.head(stream) != key || strings.Contains(stream, "/")) {
-			t.Errorf("%q is the head of %q", key, stream)
-		}
-	})
-}
-
 // The size of an entry is bounded for all values, and that of its head has a smaller bound.
 func TestEntryIsBounded(t *testing.T) {
 	for name, value := range map[string]string{"text": "x", "escaped": "\x01", "bytes": "\xff", "html": "<"} {
@@ -115,193 +100,138 @@ func TestEntryIsBounded(t *testing.T) {
 			for range MaxBatch {
 				changes = append(changes, change{path: "a/" + strings.Repeat("k", 100), value: []byte(strings.Repeat(value, each))})
 			}
-			if head, whole := encodeEntry("n", 1, 0, changes); len(whole) > maxEntryText || len(head) > maxHead {
+			if head, whole := encodeEntry("n", "n-1", position{}, changes); len(whole) > maxEntryText || len(head) > maxHead {
 				t.Errorf("%s: %d bytes, of which %d in the head", name, len(whole), len(head))
 			}
 		}
 	}
 }
 
-// journal is one stream in the form of its writer, and a reader of it.
-type journal struct {
-	t       *testing.T
-	paths   paths
-	heads   map[string]Pair
-	slots   map[string]Pair
-	streams streams
-	seen    uint64 // the reader's cursor
+// testLog is a log in the form of its writers, and a reader of it.
+type testLog struct {
+	t     *testing.T
+	paths paths
+	head  *Pair
+	ring  map[string]Pair
+	at    position // the reader's
 }
 
-func newJournal(t *testing.T) *journal {
-	return &journal{t: t, paths: newPaths("p"), heads: map[string]Pair{}, slots: map[string]Pair{}}
+func newTestLog(t *testing.T) *testLog {
+	return &testLog{t: t, paths: newPaths("p"), ring: map[string]Pair{}}
 }
 
-// write adds an entry, of the size that has a head of its own or not.
-func (j *journal) write(stream string, seq, index, before uint64, large bool) {
+// write adds an entry, of the size that fits into a head or not.
+func (l *testLog) write(seq, index, before uint64, large bool) {
 	value := []byte("v")
 	if large {
-		value = make([]byte, 2*maxHead)
+		value = bytes.Repeat([]byte("v"), 2*maxHead)
 	}
-	head, whole := encodeEntry("n", seq, before, []change{{path: "a/x", value: value}})
-	j.heads[stream] = Pair{Key: j.paths.head(stream), Index: index, Value: head}
-	slot := j.paths.slot(stream, seq)
-	j.slots[slot] = Pair{Key: slot, Index: index, Value: whole}
+	head, whole := encodeEntry("n", fmt.Sprint("n-", index), position{seq: seq - 1, index: before}, []change{{path: "a/x", value: value}})
+	l.head = &Pair{Key: l.paths.head, Index: index, Value: head}
+	slot := l.paths.slot(seq)
+	l.ring[slot] = Pair{Key: slot, Index: index, Value: whole}
 }
 
-// row adds entries with consecutive numbers, each at the index of ten times its number.
-func (j *journal) row(from, to uint64, large bool) {
+// row writes entries with these numbers, at ten times these indexes.
+func (l *testLog) row(from, to uint64, large bool) {
 	for seq := from; seq <= to; seq++ {
-		j.write("l", seq, 10*seq, 10*(seq-1), large)
+		l.write(seq, 10*seq, 10*(seq-1), large)
 	}
 }
 
-// look returns a reader's results: the verdict, the number of changes, and the number of streams
-// with slots that it has read.
-func (j *journal) look() (v verdict, changes, lists int) {
-	j.t.Helper()
-	n, v := j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, ownHead{}, time.Now())
-	for _, g := range n.gaps {
-		if v == inStep {
-			lists++
-			v = n.fill(j.paths, g, slices.Collect(maps.Values(j.slots)))
-		}
+// read returns a reader's verdict, and the entries that it has received.
+func (l *testLog) read() (v verdict, got int) {
+	l.t.Helper()
+	newest, v, err := newestAfter(l.at, l.head)
+	if v != inStep || err != nil {
+		return v, 0
 	}
-	n.order()
-	for i := 1; i < len(n.changes); i++ {
-		if v == inStep && n.changes[i].index <= n.changes[i-1].index {
-			j.t.Errorf("changes %d and %d are of %d and %d", i-1, i, n.changes[i-1].index, n.changes[i].index)
-		}
+	ring := map[uint64]entry{}
+	l.paths.addEntries(ring, slices.Collect(maps.Values(l.ring)))
+	entries, v := chain(l.at, newest, ring)
+	if v == inStep {
+		l.at = entries[len(entries)-1].position
 	}
-	for _, p := range j.heads {
-		j.seen = max(j.seen, p.Index)
-	}
-	return v, len(n.changes), lists
+	return v, len(entries)
 }
 
-// The verdict of a reader that knows entries 4 and 5 of a stream, at 40 and 50.
-func TestStreamVerdicts(t *testing.T) {
+// The verdict of a reader that knows entries 4 and 5, at 40 and 50.
+func TestLogVerdicts(t *testing.T) {
+	slot := func(l *testLog, seq uint64) Pair { return l.ring[l.paths.slot(seq)] }
 	for name, c := range map[string]struct {
-		then  func(j *journal)
-		want  verdict
-		news  int
-		lists int
+		then func(l *testLog)
+		want verdict
+		news int
 	}{
-		"nothing new":                 {func(j *journal) {}, inStep, 0, 0},
-		"next":                        {func(j *journal) { j.row(6, 6, false) }, inStep, 1, 0},
-		"next, large":                 {func(j *journal) { j.row(6, 6, true) }, inStep, 1, 1},
-		"next three":                  {func(j *journal) { j.row(6, 8, false) }, inStep, 3, 1},
-		"next three, large":           {func(j *journal) { j.row(6, 8, true) }, inStep, 3, 1},
-		"as many as are kept":         {func(j *journal) { j.row(6, 5+streamSlots, true) }, inStep, streamSlots, 1},
-		"more than are kept":          {func(j *journal) { j.row(6, 6+streamSlots, false) }, missed, 0, 0},
-		"trimmed unread":              {func(j *journal) { j.row(6, 8, false); delete(j.slots, j.paths.slot("l", 6)) }, missed, 0, 1},
-		"head gone":                   {func(j *journal) { delete(j.heads, "l") }, restored, 0, 0},
-		"older than known":            {func(j *journal) { j.write("l", 4, 40, 30, false) }, restored, 0, 0},
-		"older, written later":        {func(j *journal) { j.write("l", 4, 60, 30, false) }, restored, 0, 0},
-		"written again":               {func(j *journal) { j.write("l", 5, 55, 40, false) }, restored, 0, 0},
-		"next of another past":        {func(j *journal) { j.write("l", 6, 60, 51, false) }, restored, 0, 0},
-		"next of another past, large": {func(j *journal) { j.write("l", 6, 60, 51, true) }, restored, 0, 1},
-		"a gap of another past":       {func(j *journal) { j.write("l", 6, 60, 51, false); j.row(7, 7, false) }, restored, 0, 1},
-		"a slot of another past":      {func(j *journal) { j.row(6, 6, false); j.write("l", 7, 70, 61, false) }, restored, 0, 1},
-		"a large head of another past": {func(j *journal) {
-			j.row(6, 6, true)
-			p := j.slots[j.paths.slot("l", 6)]
+		"next":                        {func(l *testLog) { l.row(6, 6, false) }, inStep, 1},
+		"next, large":                 {func(l *testLog) { l.row(6, 6, true) }, inStep, 1},
+		"next three":                  {func(l *testLog) { l.row(6, 8, false) }, inStep, 3},
+		"next three, large":           {func(l *testLog) { l.row(6, 8, true) }, inStep, 3},
+		"as many as are kept":         {func(l *testLog) { l.row(6, 5+ringSize, true) }, inStep, ringSize},
+		"more than are kept":          {func(l *testLog) { l.row(6, 6+ringSize, false) }, missed, 0},
+		"one is not in the ring":      {func(l *testLog) { l.row(6, 8, false); delete(l.ring, l.paths.slot(6)) }, missed, 0},
+		"head removed":                {func(l *testLog) { l.head = nil }, restored, 0},
+		"older than known":            {func(l *testLog) { l.write(4, 40, 30, false) }, restored, 0},
+		"older, written later":        {func(l *testLog) { l.write(4, 60, 30, false) }, restored, 0},
+		"written again":               {func(l *testLog) { l.write(5, 55, 40, false) }, restored, 0},
+		"next of another past":        {func(l *testLog) { l.write(6, 60, 51, false) }, restored, 0},
+		"next of another past, large": {func(l *testLog) { l.write(6, 60, 51, true) }, restored, 0},
+		"a gap of another past":       {func(l *testLog) { l.write(6, 60, 51, false); l.row(7, 7, false) }, restored, 0},
+		"an entry of another past":    {func(l *testLog) { l.row(6, 6, false); l.write(7, 70, 61, false) }, restored, 0},
+		"a large head of another past": {func(l *testLog) {
+			l.row(6, 6, true)
+			p := slot(l, 6)
 			p.Index = 59
-			j.slots[p.Key] = p
-		}, restored, 0, 1},
-		"not later than what was read": {func(j *journal) { j.write("l", 6, 45, 50, false) }, restored, 0, 0},
-		"a slot of another entry": {func(j *journal) {
-			j.row(6, 7, false)
-			p := j.slots[j.paths.slot("l", 6)]
-			p.Key = j.paths.slot("l", 7)
-			j.slots = map[string]Pair{p.Key: p}
-		}, missed, 0, 1},
-		"a slot that only points": {func(j *journal) {
-			j.row(6, 6, true)
-			p := j.slots[j.paths.slot("l", 6)]
-			p.Value = j.heads["l"].Value
-			j.slots[p.Key] = p
-		}, missed, 0, 1},
-		"junk in a slot": {func(j *journal) {
-			j.slots["p/v1/slots/l/x"] = Pair{Key: "p/v1/slots/l/x", Index: 55}
-			j.row(6, 7, false)
-		}, inStep, 2, 1},
-		"junk far ahead":                {func(j *journal) { j.write("l", 1<<63, 70, 60, false) }, missed, 0, 0},
-		"another stream from the start": {func(j *journal) { j.write("m", 1, 60, 0, false) }, inStep, 1, 0},
-		"another stream, further on":    {func(j *journal) { j.write("m", 1, 60, 0, true); j.write("m", 2, 70, 60, false) }, inStep, 2, 1},
-		"another stream, trimmed":       {func(j *journal) { j.write("m", 9, 60, 55, false) }, missed, 0, 1},
-		"another stream of the past":    {func(j *journal) { j.write("m", 1, 45, 0, false) }, restored, 0, 0},
-		"can't be read":                 {func(j *journal) { j.heads["l"] = Pair{Key: j.paths.head("l"), Index: 60, Value: []byte("?")} }, missed, 0, 0},
+			l.ring[p.Key] = p
+		}, restored, 0},
+		"not later than what was read": {func(l *testLog) { l.write(6, 45, 50, false) }, restored, 0},
+		"another entry in the place of one": {func(l *testLog) {
+			l.row(6, 7, false)
+			p := slot(l, 6)
+			p.Key = l.paths.slot(7)
+			l.ring = map[string]Pair{p.Key: p}
+		}, missed, 0},
+		"an entry that only points to the ring": {func(l *testLog) {
+			l.row(6, 6, true)
+			p := slot(l, 6)
+			p.Value = l.head.Value
+			l.ring[p.Key] = p
+		}, missed, 0},
+		"junk in the ring": {func(l *testLog) {
+			l.ring["p/v2/log/ring/0/x"] = Pair{Key: "p/v2/log/ring/0/x", Index: 55}
+			l.row(6, 7, false)
+		}, inStep, 2},
+		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, missed, 0},
+		"a head that isn't read": {func(l *testLog) { l.head = &Pair{Key: l.paths.head, Index: 60, Value: []byte("?")} }, missed, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJournal(t)
-			j.row(4, 5, false)
-			j.look()
-			c.then(j)
-			v, changes, lists := j.look()
-			if v != c.want || v == inStep && changes != c.news || lists != c.lists {
-				t.Errorf("verdict %d, %d changes, %d lists", v, changes, lists)
+			l := newTestLog(t)
+			l.row(4, 5, false)
+			l.at = positionOf(l.head)
+			c.then(l)
+			if v, news := l.read(); v != c.want || v == inStep && news != c.news {
+				t.Errorf("verdict %d, %d entries", v, news)
 			}
 		})
 	}
 }
 
-// An unreadable head is reported, and ignored once it is repaired.
-func TestHeadThatCantBeRead(t *testing.T) {
-	j := newJournal(t)
-	j.row(4, 5, false)
-	good := j.heads["l"]
-	j.heads["l"] = Pair{Key: good.Key, Index: 60, Value: []byte("?")}
-	for range 2 {
-		n, _ := j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), 60, ownHead{}, time.Now())
-		if n.junk[good.Key] == nil {
-			t.Error("not named")
-		}
-	}
-	good.Index = 70
-	j.heads["l"] = good
-	if v, _, _ := j.look(); v != missed {
-		t.Errorf("verdict %d", v)
-	}
-	if v, _, _ := j.look(); v != inStep {
-		t.Errorf("verdict %d of the same again", v)
-	}
-}
-
-// Slots are reused in turn. A reader gets each entry once, for any number of entries between its
-// reads up to the number of slots.
-func TestSlotsAreTakenInTurn(t *testing.T) {
-	j := newJournal(t)
-	j.row(1, 1, false)
-	j.look()
+// The ring is reused in turn. A reader gets each entry once, for any number of entries between its
+// reads up to the ring's size.
+func TestRingIsUsedInTurn(t *testing.T) {
+	l := newTestLog(t)
+	l.row(1, 1, false)
+	l.read()
 	seq := uint64(1)
-	for _, step := range []uint64{1, 1, streamSlots - 2, 5, streamSlots, 1, streamSlots, streamSlots - 1} {
-		j.row(seq+1, seq+step, seq%2 == 0)
+	for _, step := range []uint64{1, 1, ringSize - 2, 5, ringSize, 1, ringSize, ringSize - 1} {
+		l.row(seq+1, seq+step, seq%2 == 0)
 		seq += step
-		if v, changes, _ := j.look(); v != inStep || changes != int(step) {
-			t.Errorf("%d more, up to %d: verdict %d, %d changes", step, seq, v, changes)
+		if v, got := l.read(); v != inStep || got != int(step) {
+			t.Errorf("%d more, up to %d: verdict %d, %d entries", step, seq, v, got)
 		}
 	}
-	if len(j.slots) != streamSlots {
-		t.Errorf("%d slots", len(j.slots))
-	}
-}
-
-// This host's own writes are in its tables, and its head isn't read again. Its next write is
-// handled as usual.
-func TestOwnHeadIsKnown(t *testing.T) {
-	j := newJournal(t)
-	j.row(4, 5, false)
-	j.look()
-	j.row(6, 9, true)
-	read := func(own ownHead) (news, verdict) {
-		return j.streams.read(j.paths, slices.Collect(maps.Values(j.heads)), j.seen, own, time.Now())
-	}
-	if n, v := read(ownHead{"l", 9, 90}); v != inStep || len(n.changes) != 0 || len(n.gaps) != 0 {
-		t.Errorf("verdict %d, %+v", v, n)
-	}
-	j.row(10, 10, false)
-	if n, v := read(ownHead{"l", 9, 90}); v != inStep || len(n.changes) != 1 || len(n.gaps) != 0 {
-		t.Errorf("verdict %d, %+v", v, n)
+	if len(l.ring) != ringSize {
+		t.Errorf("%d keys in the ring", len(l.ring))
 	}
 }
 

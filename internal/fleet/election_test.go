@@ -98,8 +98,8 @@ func TestNeverTwoElected(t *testing.T) {
 		}
 		kv.SetDown(false)
 		watch(30 * time.Second)
-		kv.Put("ironvip/v1/leader", "an operator's") // still locked
-		kv.Delete("ironvip/v1/leader")
+		kv.Put("ironvip/v2/leader", "an operator's") // still locked
+		kv.Delete("ironvip/v2/leader")
 		watch(10 * time.Second)
 		if got := elected(hosts...); len(got) != 1 {
 			t.Errorf("at the end: %v", got)
@@ -116,7 +116,7 @@ func TestNodes(t *testing.T) {
 		hosts[0].SetNode(func() fleet.Node {
 			return fleet.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load()}
 		})
-		kv.Put("ironvip/v1/nodes/junk", "no node")
+		kv.Put("ironvip/v2/nodes/junk", "no node")
 		time.Sleep(10 * time.Second)
 		nodes, err := hosts[1].Nodes(t.Context())
 		if err != nil || len(nodes) != 3 {

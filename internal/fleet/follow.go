@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -24,13 +25,10 @@ const (
 	callTimeout = 5 * time.Second  // of any other request
 	readTimeout = 60 * time.Second // of a full read
 
-	// rereadEvery is the time between full reads, for what was written without the journal. A
-	// fifth of it is jitter.
+	// rereadEvery is the time between full reads by the leader, for what was written without the
+	// log. A fifth of it is jitter.
 	rereadEvery = 5 * time.Minute
-	// longAway is how long the journal may go unread before a full read replaces it.
-	longAway = time.Minute
-
-	// Reads of the journal are minPause apart on average, with bursts allowed, and noNewsPause
+	// Reads of the log are minPause apart on average, with bursts allowed, and noNewsPause
 	// after one that returned early without a change.
 	minPause    = time.Millisecond
 	burst       = 50
@@ -41,20 +39,18 @@ const (
 
 // follower keeps the tables current. Its state belongs to its goroutine.
 type follower struct {
-	tree    *Tree
-	cursor  uint64 // the journal up to this index is in the tables
-	streams streams
-	looked  time.Time     // when the journal was read last
-	reread  time.Time     // when the next full read is due
-	swept   time.Time     // when it searched for idle streams
-	pace    *rate.Limiter // of reads of the journal
+	tree   *Tree
+	cursor uint64        // the index of the last answer
+	looked time.Time     // when the log was read last
+	reread time.Time     // when the next full read is due, if this host is the leader
+	pace   *rate.Limiter // of reads of the log
 	// early says that the last blocking query returned before its time without a change. Consul
 	// does that when a snapshot is restored; the next blocking query would wait until the index
 	// has passed the former one.
 	early bool
 }
 
-// verdict is the result of reading the journal.
+// verdict is the result of reading the log.
 type verdict int
 
 const (
@@ -85,9 +81,6 @@ func (f *follower) run(ctx context.Context) {
 			f.tree.setStale(err)
 			ask = true
 			backoff.Nap(ctx, wait.Next(), f.tree.kicks)
-			if next == inStep && time.Since(f.looked) > longAway {
-				next = missed
-			}
 		case next == inStep:
 			f.fresh(ctx)
 			wait.Reset()
@@ -99,18 +92,17 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// step does a full read if todo requires one, otherwise it follows the journal. It returns the next
+// step does a full read if todo requires one, otherwise it follows the log. It returns the next
 // todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (verdict, error) {
 	asked := f.tree.takeRereads()
-	if todo == inStep && (len(asked) > 0 || time.Now().After(f.reread)) {
-		todo = missed
-	}
-	if todo == inStep {
+	// The leader looks for writes that are not in the log, and appends them for the other hosts.
+	search := todo == inStep && (len(asked) > 0 || f.tree.Mine() && time.Now().After(f.reread))
+	if todo == inStep && !search {
 		return f.look(ctx, ask)
 	}
 	f.early = false
-	next, err := f.readAll(ctx, todo == restored)
+	next, err := f.readAll(ctx, todo == restored, search)
 	switch {
 	case err != nil:
 		answer(asked, err)
@@ -139,17 +131,13 @@ func (t *Tree) setStale(err error) {
 
 func (f *follower) fresh(ctx context.Context) {
 	f.looked = time.Now()
-	if f.looked.Sub(f.swept) > time.Minute && f.tree.Mine() {
-		f.swept = f.looked
-		f.sweep(ctx)
-	}
 	if away := f.tree.status.setFresh(); away > 0 {
 		f.tree.log.Info("in touch with consul", "index", f.cursor, "after", away.Round(time.Millisecond))
 		f.tree.o.Events.Add(event.Event{Kind: "fleet_fresh", Message: fmt.Sprintf("in touch with consul again after %v", away.Round(time.Millisecond))})
 	}
 }
 
-// look reads the journal, with a blocking query unless ask is set, and applies what is new.
+// look reads the head of the log, with a blocking query unless ask is set, and applies what is new.
 func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t := f.tree
 	if err := f.pace.Wait(ctx); err != nil {
@@ -158,7 +146,10 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	q, timeout := Query{}, callTimeout
 	if !ask {
 		q.After = max(f.cursor, 1)
-		q.Wait = max(min(heldFor, time.Until(f.reread)), time.Millisecond)
+		q.Wait = heldFor
+		if t.Mine() {
+			q.Wait = max(min(heldFor, time.Until(f.reread)), time.Millisecond)
+		}
 		timeout = q.Wait + q.Wait/8 + callTimeout // Consul adds up to a sixteenth
 	}
 	held, cancel := context.WithTimeout(ctx, timeout)
@@ -166,8 +157,8 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	if !ask {
 		t.setKick(cancel)
 	}
-	began := time.Now()
-	pairs, index, err := list(held, t.o.KV, t.paths.journal, q)
+	began, before := time.Now(), t.position()
+	head, index, err := t.o.KV.Get(held, t.paths.head, q)
 	t.setKick(nil)
 	switch {
 	case err != nil && errors.Is(held.Err(), context.Canceled) && ctx.Err() == nil:
@@ -180,28 +171,95 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	if f.early = !ask && index == f.cursor && time.Since(began) < q.Wait/2; f.early {
 		backoff.Sleep(ctx, noNewsPause)
 	}
-	t.mu.Lock()
-	own := t.own
-	t.mu.Unlock()
-	news, next := f.streams.read(t.paths, pairs, f.cursor, own, time.Now())
-	t.status.setJunk(inJournal, misplaced(news.junk))
-	if next == inStep {
-		next, err = f.complete(ctx, &news)
-	}
-	if err != nil {
-		f.streams = nil // they are ahead of the tables
-		return missed, err
-	}
-	if next != inStep {
-		return next, nil
+	at := t.position()
+	var entries []entry
+	if head == nil || head.Index < before.index || head.Index >= at.index { // otherwise this host has written since
+		var next verdict
+		if entries, next, err = t.since(ctx, at, head); err != nil || next != inStep {
+			return next, err
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range newest(news.changes) {
-		t.apply(c)
-	}
+	t.advance(entries)
 	f.pass(index)
 	return inStep, nil
+}
+
+// position returns the place in the log up to which the tables are current.
+func (t *Tree) position() position {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at
+}
+
+// since returns the entries of the log after a position, with all values. Head is the newest one,
+// nil if there is none.
+func (t *Tree) since(ctx context.Context, at position, head *Pair) (entries []entry, v verdict, err error) {
+	if head == nil && at.index == 0 || head != nil && positionOf(head) == at {
+		return nil, inStep, nil
+	}
+	newest, v, err := newestAfter(at, head)
+	if err != nil { // reported by the full read
+		return nil, missed, nil
+	}
+	if v != inStep {
+		return nil, v, nil
+	}
+	ring := map[uint64]entry{}
+	if newest.ring || newest.seq > at.seq+1 {
+		if err := t.readRing(ctx, at.seq+1, newest.seq, ring); err != nil {
+			return nil, missed, err
+		}
+	}
+	if entries, v = chain(at, newest, ring); v != inStep {
+		return nil, v, nil
+	}
+	return entries, inStep, t.fetch(ctx, entries)
+}
+
+// readRing reads the entries of a range of numbers that the ring has.
+func (t *Tree) readRing(ctx context.Context, from, to uint64, ring map[uint64]entry) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for seq := from; seq <= to; seq += segmentSize - (seq-1)%segmentSize {
+		pairs, _, err := list(ctx, t.o.KV, t.paths.segment(seq), Query{})
+		if err != nil {
+			return err
+		}
+		t.paths.addEntries(ring, pairs)
+	}
+	return nil
+}
+
+// fetch reads the values that the log only names.
+func (t *Tree) fetch(ctx context.Context, entries []entry) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelGets)
+	for _, e := range entries {
+		for i := range e.changes {
+			if c := &e.changes[i]; c.fetch {
+				group.Go(func() (err error) {
+					*c, err = t.get(ctx, c.path)
+					return err
+				})
+			}
+		}
+	}
+	return group.Wait()
+}
+
+// advance applies entries of the log, as far as they are after the tables' position: this host may
+// have written some of them meanwhile. The caller holds mu.
+func (t *Tree) advance(entries []entry) {
+	if len(entries) == 0 || entries[len(entries)-1].seq <= t.at.seq {
+		return
+	}
+	for _, c := range newestChanges(entries) {
+		t.apply(c)
+	}
+	t.at = entries[len(entries)-1].position
+	t.high = max(t.high, t.at.index)
 }
 
 // pass moves the cursor. The caller holds the tree's lock.
@@ -211,88 +269,6 @@ func (f *follower) pass(index uint64) {
 	if f.tree.lookups == 0 {
 		f.tree.known.drop(index)
 	}
-}
-
-// complete reads the changes that are not in the heads of the journal.
-func (f *follower) complete(ctx context.Context, n *news) (verdict, error) {
-	t := f.tree
-	for _, g := range n.gaps {
-		slots, err := f.slots(ctx, g)
-		if err != nil {
-			return missed, err
-		}
-		if v := n.fill(t.paths, g, slots); v != inStep {
-			return v, nil
-		}
-	}
-	if len(n.gaps) > 0 || len(n.changes) > 1 {
-		n.order()
-	}
-	return inStep, f.fetch(ctx, n.changes)
-}
-
-// slots reads the slots of a gap that exist.
-func (f *follower) slots(ctx context.Context, g gap) ([]Pair, error) {
-	t := f.tree
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	pairs := make([]*Pair, g.to-g.from+1)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelGets)
-	for i := range pairs {
-		group.Go(func() (err error) {
-			pairs[i], _, err = t.o.KV.Get(ctx, t.paths.slot(g.stream, g.from+uint64(i)), Query{})
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	var there []Pair
-	for _, p := range pairs {
-		if p != nil {
-			there = append(there, *p)
-		}
-	}
-	return there, nil
-}
-
-// sweep removes a stream that is no longer used.
-func (f *follower) sweep(ctx context.Context) {
-	t := f.tree
-	name, head := f.streams.idle(f.looked)
-	if name == "" {
-		return
-	}
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	pairs, _, err := list(call, t.o.KV, t.paths.stream(name), Query{})
-	if err != nil {
-		return // it is tried again a minute later
-	}
-	old := []Pair{{Key: t.paths.head(name), Index: head}}
-	for _, p := range pairs {
-		if e, err := decodeEntry(p.Value, p.Index); err == nil && t.paths.slot(name, e.seq) == p.Key {
-			old = append(old, p)
-		}
-	}
-	t.writer.sweep(ctx, old)
-}
-
-// fetch reads the values that the journal only names.
-func (f *follower) fetch(ctx context.Context, changes []change) error {
-	t := f.tree
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelGets)
-	for i := range changes {
-		if c := &changes[i]; c.fetch {
-			group.Go(func() (err error) {
-				*c, err = t.get(ctx, c.path)
-				return err
-			})
-		}
-	}
-	return group.Wait()
 }
 
 // Look reads one key into the folder's table, with everything that was written before the call. It
@@ -349,9 +325,9 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// readAll reads the whole tree. With replace, it overwrites the tables; otherwise newer values,
-// from commits since the read began, are kept.
-func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
+// readAll reads the whole tree. With replace, it overwrites the tables; otherwise newer values, from
+// commits since the read began, are kept. With search, it appends what the log lacks to it.
+func (f *follower) readAll(ctx context.Context, replace, search bool) (verdict, error) {
 	t := f.tree
 	if replace {
 		if err := t.reading.take(ctx); err != nil {
@@ -364,9 +340,9 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	t.mu.Lock()
 	high := t.high
 	t.mu.Unlock()
-	// The journal first: what is written between the two reads is in the second one, and again in
-	// the journal's next answer.
-	entries, cursor, err := list(ctx, t.o.KV, t.paths.journal, Query{Consistent: true})
+	// The head first: what is written between the two reads is in the second one, and again in the
+	// log's next entries.
+	head, cursor, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
 	if err != nil {
 		return inStep, err
 	}
@@ -380,28 +356,74 @@ func (f *follower) readAll(ctx context.Context, replace bool) (verdict, error) {
 	if !replace && upTo < high {
 		return restored, nil
 	}
-	if err := t.checkMark(ctx, r.mark()); err != nil {
+	at, junk := positionOf(head), map[string]error{}
+	if head != nil && at.seq == 0 { // the next write overwrites it
+		_, junk[t.paths.head] = decodeEntry(head.Value, head.Index)
+	}
+	t.status.setJunk(inLog, misplaced(junk))
+	if err := t.checkMark(ctx, r.mark(), at); err != nil {
 		return inStep, err
 	}
-	former := f.streams
-	f.streams = nil
-	news, _ := f.streams.read(t.paths, entries, cursor, ownHead{}, time.Now())
-	f.streams.keepTimes(former)
-	t.status.setJunk(inJournal, misplaced(news.junk))
+	logged, err := t.loggedSince(ctx, at, search)
+	if err != nil {
+		return inStep, err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if replace {
 		t.known = tombstones{index: map[string]uint64{}}
-		t.high, t.own = 0, ownHead{}
-		t.epoch++
+		t.high, t.at = 0, position{}
 	}
-	t.merge(r, upTo, replace)
+	changed := t.merge(r, upTo, replace)
+	if logged != nil {
+		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }))
+	}
+	if at.index > t.at.index || replace {
+		t.at = at
+	}
 	f.pass(cursor)
 	t.high = max(t.high, upTo)
 	t.cache.settle(t)
 	t.ready()
 	f.reread = time.Now().Add(rereadEvery*9/10 + rand.N(rereadEvery/5))
 	return inStep, nil
+}
+
+// loggedSince returns the paths that the log names after a position, or nil if these are not to be
+// searched for, or can't be known. A full read that finds another path changed has found a write
+// that is not in the log.
+func (t *Tree) loggedSince(ctx context.Context, at position, search bool) (map[string]bool, error) {
+	if !search {
+		return nil, nil
+	}
+	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	if err != nil {
+		return nil, err
+	}
+	entries, v, err := t.since(ctx, at, head)
+	if err != nil || v != inStep {
+		return nil, err
+	}
+	paths := map[string]bool{}
+	for _, e := range entries {
+		for _, c := range e.changes {
+			paths[c.path] = true
+		}
+	}
+	return paths, nil
+}
+
+// positionOf returns the position of a reader that has read everything up to the head. If that can't
+// be decoded or doesn't exist, the next entry is the first of a new log.
+func positionOf(head *Pair) position {
+	if head == nil {
+		return position{}
+	}
+	e, err := decodeEntry(head.Value, head.Index)
+	if err != nil {
+		return position{index: head.Index}
+	}
+	return e.position
 }
 
 // setKick sets the function that ends the blocking query, so that Consul is read at once.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -55,7 +56,7 @@ func (r *reading) wait() { r.decoding.Wait() }
 
 func (r *reading) place(p *placed) {
 	p.path = p.pair.Key[len(r.tree.paths.tree):]
-	if p.folder, p.key = r.tree.at(p.path); p.folder == nil {
+	if p.folder, p.key = r.tree.locate(p.path); p.folder == nil {
 		return
 	}
 	if e, _, ok := p.folder.rows.Get(p.key); ok && e.Index == p.pair.Index {
@@ -91,8 +92,9 @@ func (r *reading) mark() *Pair {
 }
 
 // merge merges a reading of the whole tree, current up to an index, into the tables. With replace,
-// newer values in the tables are overwritten too. The caller holds mu.
-func (t *Tree) merge(r *reading, upTo uint64, replace bool) {
+// newer values in the tables are overwritten too. It returns the paths that it has changed. The
+// caller holds mu.
+func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 	there := make(map[*folder]map[string]bool, len(t.folders)) // keys of the folders that had any
 	for _, f := range t.folders {
 		if n := f.rows.Len(); n > 0 {
@@ -114,7 +116,9 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) {
 		if !replace && t.knownIndex(f, key, path) > upTo {
 			continue
 		}
-		t.put(f, path, p.entry(), p.reads)
+		if t.put(f, path, p.entry(), p.reads) {
+			changed = append(changed, path)
+		}
 	}
 	for f, there := range there {
 		var gone []string
@@ -125,7 +129,27 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) {
 		}
 		for _, key := range gone {
 			t.remove(f, key, f.name+"/"+key, upTo)
+			changed = append(changed, f.name+"/"+key)
 		}
 	}
+	return append(changed, t.setJunk(junk)...)
+}
+
+// setJunk replaces the keys of the tree that belong to no folder. It returns the paths of those that
+// were added or removed.
+func (t *Tree) setJunk(junk map[string]error) (changed []string) {
+	path := func(key string) string { return strings.TrimPrefix(key, t.paths.tree) }
+	for key := range junk {
+		if _, was := t.junk[key]; !was {
+			changed = append(changed, path(key))
+		}
+	}
+	for key := range t.junk {
+		if _, is := junk[key]; !is {
+			changed = append(changed, path(key))
+		}
+	}
+	t.junk = junk
 	t.status.setJunk(inTree, misplaced(junk))
+	return changed
 }

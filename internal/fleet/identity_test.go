@@ -340,8 +340,8 @@ func TestLocksRemovedByHand(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		time.Sleep(5 * time.Second)
-		kv.Delete("ironvip/v1/hosts/")
-		kv.Delete("ironvip/v1/nodes/")
+		kv.Delete("ironvip/v2/hosts/")
+		kv.Delete("ironvip/v2/nodes/")
 		time.Sleep(2 * time.Minute)
 		for _, h := range hosts {
 			if !h.OwnName() || h.Stale() != "" {
@@ -349,19 +349,19 @@ func TestLocksRemovedByHand(t *testing.T) {
 			}
 		}
 		for _, prefix := range []string{"hosts/", "nodes/"} {
-			for _, p := range kv.Pairs("ironvip/v1/" + prefix) {
+			for _, p := range kv.Pairs("ironvip/v2/" + prefix) {
 				if p.Session == "" {
 					t.Errorf("%s is not locked", p.Key)
 				}
 			}
-			if n := len(kv.Pairs("ironvip/v1/" + prefix)); n != 3 {
+			if n := len(kv.Pairs("ironvip/v2/" + prefix)); n != 3 {
 				t.Errorf("%d locks below %s", n, prefix)
 			}
 		}
 		for _, h := range hosts {
 			h.End()
 		}
-		if left := append(kv.Pairs("ironvip/v1/hosts/"), kv.Pairs("ironvip/v1/nodes/")...); len(left) != 0 {
+		if left := append(kv.Pairs("ironvip/v2/hosts/"), kv.Pairs("ironvip/v2/nodes/")...); len(left) != 0 {
 			t.Errorf("left at the end: %v", left)
 		}
 	})

@@ -63,6 +63,7 @@ type Verb string
 
 // The verbs are Consul's. Cas with index 0 requires that the key doesn't exist.
 const (
+	Set        Verb = "set" // without a condition
 	Cas        Verb = "cas"
 	DeleteCas  Verb = "delete-cas" // succeeds if the key doesn't exist
 	CheckIndex Verb = "check-index"

@@ -17,8 +17,9 @@ type mark struct {
 }
 
 // checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
-// host's fleet. The first host of a fleet creates the mark.
-func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
+// host's fleet. The first host of a fleet creates the mark, with a log entry after the given
+// position.
+func (t *Tree) checkMark(ctx context.Context, found *Pair, at position) error {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
@@ -27,7 +28,7 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair) error {
 	}
 	switch {
 	case found == nil && known == "":
-		return t.makeMark(ctx)
+		return t.makeMark(ctx, at)
 	case found == nil:
 		return &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
 			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.paths.follow(known)}
@@ -64,16 +65,17 @@ func (t *Tree) setMark(fleet string) {
 	}
 }
 
-func (t *Tree) makeMark(ctx context.Context) error {
+func (t *Tree) makeMark(ctx context.Context, at position) error {
 	fleet := rand.Text()[:12]
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// The entry gives the journal an index of its own. Consul returns the index of the whole
-	// store for an empty prefix.
-	head, _ := encodeEntry(t.o.Node, 1, 0, nil)
+	// The entry gives the log an index of its own. Consul returns the index of the whole store for
+	// a key that doesn't exist.
+	head, whole := encodeEntry(t.o.Node, rand.Text()[:12], at, nil)
 	out, err := t.o.KV.Txn(ctx, []Op{
 		{Verb: Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
-		{Verb: Cas, Key: t.paths.head(rand.Text()[:12]), Value: head},
+		{Verb: Cas, Key: t.paths.head, Index: at.index, Value: head},
+		{Verb: Set, Key: t.paths.slot(at.seq + 1), Value: whole},
 	})
 	switch {
 	case err != nil:

@@ -10,46 +10,41 @@ import (
 	"unicode/utf8"
 )
 
-// paths are the keys in Consul's KV store. "v1" is the version of the layout: a layout that older
+// paths are the keys in Consul's KV store. "v2" is the version of the layout: a layout that older
 // releases can't read gets another number.
 type paths struct {
-	prefix  string
-	base    string
-	tree    string // values, by folder and key
-	mark    string // names the fleet
-	journal string // the newest entry of each stream
-	slots   string // the last entries, by stream and slot
-	hosts   string // a lock for each host's id
-	nodes   string // and for each node's name, with its row
-	leader  string
+	prefix string
+	base   string
+	tree   string // values, by folder and key
+	mark   string // names the fleet
+	log    string
+	head   string // the newest entry of the log
+	ring   string // the last entries of the log, by segment and slot
+	hosts  string // a lock for each host's id
+	nodes  string // and for each node's name, with its row
+	leader string
 }
 
 const markName = ".fleet"
 
 func newPaths(prefix string) paths {
-	base := prefix + "/v1/"
-	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, journal: base + "journal/",
-		slots: base + "slots/", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
+	base := prefix + "/v2/"
+	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, log: base + "log/", head: base + "log/head",
+		ring: base + "log/ring/", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
 
 func (p paths) host(id string) string { return p.hosts + id }
 
 func (p paths) node(name string) string { return p.nodes + url.PathEscape(name) }
 
-func (p paths) head(stream string) string { return p.journal + stream }
-
-// slot is the key of a stream's entry of that number. The slots are a ring.
-func (p paths) slot(stream string, seq uint64) string {
-	return p.stream(stream) + strconv.FormatUint((seq-1)%streamSlots+1, 10)
+// segment is the prefix of the ring's segment that has the entry of that number.
+func (p paths) segment(seq uint64) string {
+	return p.ring + strconv.FormatUint((seq-1)%ringSize/segmentSize, 10) + "/"
 }
 
-// stream is the prefix of a stream's slots.
-func (p paths) stream(stream string) string { return p.slots + stream + "/" }
-
-// parseHead is the reverse of head.
-func (p paths) parseHead(key string) (stream string, ok bool) {
-	stream, ok = strings.CutPrefix(key, p.journal)
-	return stream, ok && stream != "" && !strings.Contains(stream, "/")
+// slot is the key of the entry of that number in the ring.
+func (p paths) slot(seq uint64) string {
+	return p.segment(seq) + strconv.FormatUint((seq-1)%segmentSize, 10)
 }
 
 // checkKey validates a key of a folder.

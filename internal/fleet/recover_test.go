@@ -81,11 +81,8 @@ func TestSnapshotRestored(t *testing.T) {
 // or replaces them.
 func TestCommitDuringFullReading(t *testing.T) {
 	for name, cause := range map[string]func(*fleettest.Memory){
-		"adding": func(kv *fleettest.Memory) { kv.Put("ironvip/v1/journal/odd", "?") },
-		"replacing": func(kv *fleettest.Memory) {
-			pairs := kv.Pairs("ironvip/v1/journal/")
-			kv.Delete(pairs[len(pairs)-1].Key)
-		},
+		"adding":    func(kv *fleettest.Memory) { kv.Put("ironvip/v2/log/head", "?") },
+		"replacing": func(kv *fleettest.Memory) { kv.Delete("ironvip/v2/log/head") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -160,17 +157,16 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 			treePrefix + "a/" + "dir/": "slash",
 			treePrefix + "a/\x01":      "can't be shown",
 			treePrefix + "loose":       "unknown folder",
-			"ironvip/v1/journal/":      "unknown key",
-			"ironvip/v1/journal/x/7":   "unknown key",
-			"ironvip/v1/journal/bad":   "journal entry invalid",
-			"ironvip/v1/nodes/bad":     "node row invalid",
-			"ironvip/v1/loose":         "unknown key",
+			"ironvip/v2/log/loose":     "unknown key",
+			"ironvip/v2/nodes/bad":     "node row invalid",
+			"ironvip/v2/loose":         "unknown key",
 			"ironvip/loose":            "unknown key",
 		}
 		below := map[string]string{ // reported as one, by their prefix
-			"ironvip/v1/other/x":  "ironvip/v1/other/: unknown key, consul kv delete -recurse ironvip/v1/other/;",
+			"ironvip/v2/other/x":  "ironvip/v2/other/: unknown key, consul kv delete -recurse ironvip/v2/other/;",
 			"ironvip/other/x/y":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
 			"ironvip/other/x/z":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
+			"ironvip/v2/log/x/7":  "ironvip/v2/log/x/: unknown key, consul kv delete -recurse ironvip/v2/log/x/;",
 			"ironvip/v2/tree/a/b": "ironvip/v2/: another release of ironvip, bring all hosts to the same release",
 		}
 		one := kv.Start(t, "one", folders, nil)
@@ -199,7 +195,7 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 					t.Errorf("%q: %q, %q", key, found[place], hints[place])
 				}
 			}
-			if len(found) != len(junk)+3 {
+			if len(found) != len(junk)+4 {
 				t.Errorf("%d problems: %v", len(found), found)
 			}
 		}

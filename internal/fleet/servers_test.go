@@ -404,8 +404,8 @@ func TestTokensOnConsul(t *testing.T) {
 
 	for name, less := range map[string]string{
 		"nothing may be read": `session_prefix "" { policy = "write" }`,
-		"a part may be read":  `key_prefix "ironvip/v1/journal/" { policy = "write" } key_prefix "ironvip/v1/tree/b/" { policy = "read" }`,
-		"one folder may not":  `key_prefix "ironvip/" { policy = "write" } key_prefix "ironvip/v1/tree/a/" { policy = "deny" } session_prefix "" { policy = "write" }`,
+		"a part may be read":  `key_prefix "ironvip/v2/journal/" { policy = "write" } key_prefix "ironvip/v2/tree/b/" { policy = "read" }`,
+		"one folder may not":  `key_prefix "ironvip/" { policy = "write" } key_prefix "ironvip/v2/tree/a/" { policy = "deny" } session_prefix "" { policy = "write" }`,
 	} {
 		give(s.NewToken(less))
 		two, end := run(t, c, "two") // begins with it
@@ -473,7 +473,7 @@ func BenchmarkFollow(b *testing.B) {
 	if err := tree.Commit(b.Context(), batches); err != nil {
 		b.Fatal(err)
 	}
-	for _, way := range []struct{ name, prefix string }{{"journal", "ironvip/v1/journal/"}, {"tree", treePrefix}} {
+	for _, way := range []struct{ name, prefix string }{{"journal", "ironvip/v2/journal/"}, {"tree", treePrefix}} {
 		b.Run(way.name, func(b *testing.B) {
 			follow(b, s, tree, way.prefix)
 		})
@@ -548,8 +548,8 @@ func follow(b *testing.B, s *consultest.Server, tree *fleet.Tree, prefix string)
 func TestJunkOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
-	junk := []string{treePrefix + "a/", treePrefix + "other/x", treePrefix + "loose", "ironvip/v1/journal/x", "ironvip/v1/journal/x/1",
-		"ironvip/v1/nodes/x", "ironvip/v1/loose", "ironvip/loose", "ironvip/v2/x/y"}
+	junk := []string{treePrefix + "a/", treePrefix + "other/x", treePrefix + "loose", "ironvip/v2/journal/x", "ironvip/v2/journal/x/1",
+		"ironvip/v2/nodes/x", "ironvip/v2/loose", "ironvip/loose", "ironvip/v2/x/y"}
 	places := map[string]string{"ironvip/v2/x/y": "ironvip/v2/"}
 	leave := func() {
 		t.Helper()

@@ -113,7 +113,7 @@ type junkPlace int
 
 const (
 	inTree junkPlace = iota
-	inJournal
+	inLog
 	inNodes
 	beside // anywhere else below the prefix
 )

@@ -156,7 +156,7 @@ func same(tree *fleet.Tree, pairs []fleet.Pair, prefix string) error {
 	return nil
 }
 
-const treePrefix = "ironvip/v1/tree/"
+const treePrefix = "ironvip/v2/tree/"
 
 // storm runs three random writers on each tree while chaos causes faults. It then ends the faults
 // and checks that all trees equal the store, and that the histories of the keys have no gap and no
@@ -281,10 +281,10 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		pause(short)
 		arrive()
 	case 7: // a manual change of the journal
-		if pairs := kv.Pairs("ironvip/v1/journal/"); len(pairs) > 0 && r.IntN(4) == 0 {
+		if pairs := kv.Pairs("ironvip/v2/journal/"); len(pairs) > 0 && r.IntN(4) == 0 {
 			kv.Delete(pairs[r.IntN(len(pairs))].Key)
 		}
-		kv.Put("ironvip/v1/journal/junk", fmt.Sprint(r.Int()))
+		kv.Put("ironvip/v2/journal/junk", fmt.Sprint(r.Int()))
 	}
 	pause(short)
 }

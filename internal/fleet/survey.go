@@ -12,8 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree and in
-// the journal are found when these are read. It costs two requests, whatever is below the foreign
+// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree are found when it is read. It costs three requests, whatever is below the foreign
 // keys. If one fails, the last result stays until the survey after the next full read.
 func (t *Tree) survey(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -37,7 +36,8 @@ func (t *Tree) survey(ctx context.Context) {
 func (p paths) levels() map[string][]string {
 	return map[string][]string{
 		p.prefix: {p.base},
-		p.base:   {p.tree, p.journal, p.slots, p.hosts, p.nodes, p.leader},
+		p.base:   {p.tree, p.log, p.hosts, p.nodes, p.leader},
+		p.log:    {p.head, p.ring},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -61,13 +62,13 @@ type Tree struct {
 
 	mu        sync.Mutex // guards what follows, and the writing of tables
 	known     tombstones
-	lookups   int    // reads of single keys in progress; tombstones are kept for them
-	high      uint64 // the highest index that the tables have reached
-	epoch     int    // how often the tables have been replaced
-	own       ownHead
-	mark      string // the fleet's name; "" while unknown
-	loaded    bool   // the folders are ready
-	prevented bool   // they must not become so from the cache
+	junk      map[string]error // keys of the tree that belong to no folder, and why
+	lookups   int              // reads of single keys in progress; tombstones are kept for them
+	high      uint64           // the highest index that the tables have reached
+	at        position         // the log up to there is in the tables
+	mark      string           // the fleet's name; "" while unknown
+	loaded    bool             // the folders are ready
+	prevented bool             // they must not become so from the cache
 	held      context.CancelFunc
 	lastKick  time.Time
 	rereads   []chan error // callers of Reread that wait
@@ -122,7 +123,7 @@ func New(o Options) *Tree {
 	}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
-	t.known.index = map[string]uint64{}
+	t.known.index, t.junk = map[string]uint64{}, map[string]error{}
 	for _, name := range o.Folders {
 		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
 			return a.Index == b.Index && bytes.Equal(a.Value, b.Value)
@@ -196,8 +197,8 @@ func (t *Tree) ready() {
 	}
 }
 
-// at returns the folder and key of a path below the tree's ("leases/192.0.2.1").
-func (t *Tree) at(path string) (f *folder, key string) {
+// locate returns the folder and key of a path below the tree's ("leases/192.0.2.1").
+func (t *Tree) locate(path string) (f *folder, key string) {
 	name, key, _ := strings.Cut(path, "/")
 	if f = t.folders[name]; f == nil || checkKey(key) != nil {
 		return nil, ""
@@ -215,8 +216,12 @@ type change struct {
 
 // apply applies a change to the tables, unless they have a newer one. The caller holds mu.
 func (t *Tree) apply(c change) {
-	f, key := t.at(c.path)
-	if f == nil || c.index < t.knownIndex(f, key, c.path) {
+	f, key := t.locate(c.path)
+	if f == nil {
+		t.applyJunk(c)
+		return
+	}
+	if c.index < t.knownIndex(f, key, c.path) {
 		return
 	}
 	if c.value == nil {
@@ -226,14 +231,28 @@ func (t *Tree) apply(c change) {
 	}
 }
 
-// put sets an entry in the tables. Reads are the decoded values for the folder's views, as far as
+// applyJunk applies a change of a path that belongs to no folder.
+func (t *Tree) applyJunk(c change) {
+	if c.path == markName {
+		return
+	}
+	junk := maps.Clone(t.junk)
+	if c.value == nil {
+		delete(junk, t.paths.tree+c.path)
+	} else {
+		junk[t.paths.tree+c.path] = t.notOurs(c.path)
+	}
+	t.setJunk(junk)
+}
+
+// put sets an entry in the tables, and reports whether that changed them. Reads are the decoded values for the folder's views, as far as
 // it was decoded already. The caller holds mu.
-func (t *Tree) put(f *folder, path string, e Entry, reads []any) {
+func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) {
 	before := f.rows.Revision()
 	f.rows.Set(e)
 	t.known.forget(path)
 	if f.rows.Revision() == before {
-		return
+		return false
 	}
 	for i, v := range f.views {
 		if i < len(reads) {
@@ -243,6 +262,7 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) {
 		}
 	}
 	t.cache.put(path, e)
+	return true
 }
 
 func (t *Tree) remove(f *folder, key, path string, index uint64) {

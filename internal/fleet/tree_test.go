@@ -107,7 +107,7 @@ func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 		if batches[1].Err != nil {
 			t.Errorf("%s: the batch beside it: %v", name, batches[1].Err)
 		}
-		if _, there := kv.Get("ironvip/v1/tree/b/" + name); there {
+		if _, there := kv.Get("ironvip/v2/tree/b/" + name); there {
 			t.Errorf("%s: half of the batch has happened", name)
 		}
 	}

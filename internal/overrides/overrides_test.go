@@ -385,7 +385,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 // value is removed.
 func TestUnreadableValueIsKept(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
-		const at = "ironvip/v1/tree/states/default/web/10.0.0.1"
+		const at = "ironvip/v2/tree/states/default/web/10.0.0.1"
 		a := join("a")
 		a.has("10.0.0.1")
 		a.set("10.0.0.1", vip.Drain)

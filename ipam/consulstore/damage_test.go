@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-const prefix = "ironvip/v1/tree/"
+const prefix = "ironvip/v2/tree/"
 
 func commit(t testing.TB, s *Store, ops ...ipam.Op) []ipam.Op {
 	t.Helper()

@@ -103,7 +103,7 @@ func TestMissingIsFetchedOnce(t *testing.T) {
 	a.Client.Before(func(c fleettest.Call) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if c.Method == "Get" && !slices.Contains([]string{"ironvip/v1/leader"}, c.Key) {
+		if c.Method == "Get" && !slices.Contains([]string{"ironvip/v2/leader"}, c.Key) {
 			asked = append(asked, c.Key)
 		}
 		return nil

@@ -441,14 +441,14 @@ func TestOwnerCountsForAll(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		value, _ := m.Get("ironvip/v1/tree/services/default/web")
+		value, _ := m.Get("ironvip/v2/tree/services/default/web")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 		// A heartbeat to another host is one write and changes the owner.
 		if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
-		moved, _ := m.Get("ironvip/v1/tree/services/default/web")
+		moved, _ := m.Get("ironvip/v2/tree/services/default/web")
 		if moved == value || b.src.HeartbeatStatuses(webKey)["10.0.0.9"].Owner != "b" {
 			t.Errorf("owner: %+v", b.src.HeartbeatStatuses(webKey))
 		}
@@ -458,7 +458,7 @@ func TestOwnerCountsForAll(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if now, _ := m.Get("ironvip/v1/tree/services/default/web"); now != moved {
+		if now, _ := m.Get("ironvip/v2/tree/services/default/web"); now != moved {
 			t.Error("heartbeats wrote")
 		}
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
@@ -722,7 +722,7 @@ func TestLostAnswer(t *testing.T) {
 // is in effect.
 func TestJunkInTheFolders(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
-		const at = "ironvip/v1/tree/services/default/"
+		const at = "ironvip/v2/tree/services/default/"
 		a := hosts[0]
 		a.put(web("10.0.0.1"))
 		good, _ := m.Get(at + "web")
@@ -732,10 +732,10 @@ func TestJunkInTheFolders(t *testing.T) {
 			at + "short":   good[:len(good)/2],
 			at + "foreign": strings.Replace(good, `{"v":1,`, `{"v":2,`, 1),
 			at + "other":   good, // the value of another service
-			"ironvip/v1/tree/states/default/web/10.0.0.1":         `{"v":1,"value":{"state":"asleep","since":"2020-01-01T00:00:00Z"}}`,
-			"ironvip/v1/tree/states/default/web/nobody":           `{"v":1,"value":{"state":"drain","since":"2020-01-01T00:00:00Z"}}`,
-			"ironvip/v1/tree/states/default/web/010.0.0.1":        "x",
-			"ironvip/v1/tree/services/default/web/and/more/of/it": good,
+			"ironvip/v2/tree/states/default/web/10.0.0.1":         `{"v":1,"value":{"state":"asleep","since":"2020-01-01T00:00:00Z"}}`,
+			"ironvip/v2/tree/states/default/web/nobody":           `{"v":1,"value":{"state":"drain","since":"2020-01-01T00:00:00Z"}}`,
+			"ironvip/v2/tree/states/default/web/010.0.0.1":        "x",
+			"ironvip/v2/tree/services/default/web/and/more/of/it": good,
 		}
 		for key, value := range junk {
 			m.Put(key, value)
@@ -793,7 +793,7 @@ func TestJunkInTheFolders(t *testing.T) {
 // registration is gone, as on a new host.
 func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
-		const at, state = "ironvip/v1/tree/services/default/web", "ironvip/v1/tree/states/default/web/10.0.0.1"
+		const at, state = "ironvip/v2/tree/services/default/web", "ironvip/v2/tree/states/default/web/10.0.0.1"
 		h := hosts[0]
 		h.put(web("10.0.0.1"))
 		if _, err := h.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {

@@ -231,7 +231,7 @@ func (l *lab) bareRead(atLeast int) time.Duration {
 	l.t.Helper()
 	kv := l.consulFrom(l.agents[2])
 	began := time.Now()
-	pairs, _, err := kv.List("ironvip/v1/tree/", nil)
+	pairs, _, err := kv.List("ironvip/v2/tree/", nil)
 	took := time.Since(began)
 	l.must("bare reading", err)
 	if len(pairs) < atLeast {

@@ -121,7 +121,7 @@ func (l *lab) consul(ctx context.Context, e *End) error {
 		if failed != nil {
 			return
 		}
-		prefix := path.Join("ironvip/v1/tree", folder) + "/"
+		prefix := path.Join("ironvip/v2/tree", folder) + "/"
 		pairs, _, err := l.server().Client.KV().List(prefix, query(ctx))
 		failed = err
 		for _, p := range pairs {
@@ -206,7 +206,7 @@ func (l *lab) answers(a *agent, most int) {
 func (l *lab) remembers(a *agent) {
 	l.t.Helper()
 	l.eventually(a.name+" has on its disk what Consul has", func(ctx context.Context) error {
-		const prefix = "ironvip/v1/tree/"
+		const prefix = "ironvip/v2/tree/"
 		pairs, _, err := l.server().Client.KV().List(prefix, query(ctx))
 		if err != nil {
 			return err

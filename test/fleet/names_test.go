@@ -287,7 +287,7 @@ func (n *names) state() (*fleetState, error) {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
 		}
 	}
-	pairs, _, err := n.servers[0].Client.KV().List("ironvip/v1/tree/leases/", query(ctx))
+	pairs, _, err := n.servers[0].Client.KV().List("ironvip/v2/tree/leases/", query(ctx))
 	for _, p := range pairs {
 		s.writes[path.Base(p.Key)] = p.ModifyIndex
 	}

@@ -373,19 +373,19 @@ func TestJunkInTheStore(t *testing.T) {
 	h.put("api", newBackend(t, "a"))
 	keys := []string{"journal/XX/1", "tree/leases/banana", "tree/nowhere/x"}
 	for _, key := range keys {
-		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: "ironvip/v1/" + key, Value: []byte("junk")}, nil); err != nil {
+		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: "ironvip/v2/" + key, Value: []byte("junk")}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 30 {
-		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: fmt.Sprintf("ironvip/v1/tree/zz/%d", i), Value: []byte("junk")}, nil); err != nil {
+		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: fmt.Sprintf("ironvip/v2/tree/zz/%d", i), Value: []byte("junk")}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h.ok("source", "resync", "rest")
 	r := h.cli("status") // immediately
 	for _, key := range keys {
-		if !strings.Contains(r.stdout, "ironvip/v1/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v1/"+key+";") {
+		if !strings.Contains(r.stdout, "ironvip/v2/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v1/"+key+";") {
 			t.Errorf("status lacks %s:\n%s", key, r.stdout)
 		}
 	}
@@ -393,7 +393,7 @@ func TestJunkInTheStore(t *testing.T) {
 		t.Errorf("status:\n%s", r.stdout)
 	}
 	for _, key := range append(keys, "tree/zz/") {
-		if _, err := consul.Client.KV().DeleteTree("ironvip/v1/"+key, nil); err != nil {
+		if _, err := consul.Client.KV().DeleteTree("ironvip/v2/"+key, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -418,7 +418,7 @@ func stored(t *testing.T, c *consultest.Server) map[string]string {
 	}
 	out := map[string]string{}
 	for _, p := range pairs {
-		if !strings.HasPrefix(p.Key, "ironvip/v1/nodes/") && p.Key != "ironvip/v1/leader" {
+		if !strings.HasPrefix(p.Key, "ironvip/v2/nodes/") && p.Key != "ironvip/v2/leader" {
 			out[p.Key] = string(p.Value)
 		}
 	}

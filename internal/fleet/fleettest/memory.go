@@ -306,6 +306,8 @@ func (m *Memory) txn(ops []fleet.Op) fleet.Outcome {
 func (m *Memory) do(op fleet.Op, next uint64) (index uint64, refused string) {
 	old, exists := m.pairs[op.Key]
 	switch op.Verb {
+	case fleet.Set:
+		return m.set(op.Key, op.Value, next), ""
 	case fleet.Cas:
 		if exists && op.Index != old.Index || !exists && op.Index != 0 {
 			return 0, fmt.Sprintf("failed to set key %q, index is stale", op.Key)

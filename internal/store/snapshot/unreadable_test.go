@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-const tree = "ironvip/v1/tree/"
+const tree = "ironvip/v2/tree/"
 
 // fleetStores returns the stores of a host of a fleet.
 func fleetStores(t *testing.T, m *fleettest.Memory) Stores {
