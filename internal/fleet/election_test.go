@@ -112,9 +112,10 @@ func TestNodes(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		var revision atomic.Uint64
+		var problems atomic.Int64
 		revision.Store(7)
 		hosts[0].SetNode(func() fleet.Node {
-			return fleet.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load()}
+			return fleet.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load(), Problems: int(problems.Load())}
 		})
 		kv.Put("ironvip/v2/nodes/junk", "no node")
 		time.Sleep(10 * time.Second)
@@ -136,8 +137,13 @@ func TestNodes(t *testing.T) {
 		}
 		revision.Store(8)
 		time.Sleep(6 * time.Second)
-		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Revision != 8 {
-			t.Errorf("%+v six seconds after a change", nodes[0])
+		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Revision != 7 {
+			t.Errorf("%+v six seconds after a change that isn't published at once", nodes[0])
+		}
+		problems.Store(1)
+		time.Sleep(6 * time.Second)
+		if nodes, _ := hosts[1].Nodes(t.Context()); nodes[0].Problems != 1 || nodes[0].Revision != 8 {
+			t.Errorf("%+v six seconds after a problem", nodes[0])
 		}
 		// Without changes, each host of a fleet writes one row per minute.
 		before := kv.Index()
@@ -145,26 +151,34 @@ func TestNodes(t *testing.T) {
 		if n := kv.Index() - before; n > 40 {
 			t.Errorf("%d writes in 10 minutes of peace", n)
 		}
-		if away := hosts[1].AwayFor("two"); away != 0 {
-			t.Errorf("itself is away for %v", away)
+		leader := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
+		if away := hosts[leader].AwayFor("two"); away != 0 {
+			t.Errorf("two is away for %v", away)
 		}
-		if away := hosts[1].AwayFor("never"); away < 9*time.Minute || away > 11*time.Minute {
+		if away := hosts[leader].AwayFor("never"); away < 9*time.Minute || away > 11*time.Minute {
 			t.Errorf("a host that never was is away for %v", away)
 		}
-		hosts[0].End()
+		for i, h := range hosts {
+			if away := h.AwayFor("never"); i != leader && away != 0 {
+				t.Errorf("host %d isn't the leader, and says that a host is away for %v", i, away)
+			}
+		}
+		gone := []string{"one", "two", "three"}[leader]
+		hosts[leader].End()
 		time.Sleep(time.Minute)
-		if nodes, _ := hosts[1].Nodes(t.Context()); len(nodes) != 2 {
+		leader = slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
+		if nodes, _ := hosts[leader].Nodes(t.Context()); len(nodes) != 2 {
 			t.Errorf("%v after the end of one", nodes)
 		}
-		if away := hosts[1].AwayFor("one"); away < 30*time.Second || away > 90*time.Second {
+		if away := hosts[leader].AwayFor(gone); away < 30*time.Second || away > 90*time.Second {
 			t.Errorf("away for %v after a minute", away)
 		}
-		hosts[1].SetDown(true)
+		hosts[leader].SetDown(true)
 		time.Sleep(time.Hour)
-		if away := hosts[1].AwayFor("one"); away > 2*time.Minute {
+		if away := hosts[leader].AwayFor(gone); away > 2*time.Minute {
 			t.Errorf("away for %v while nobody could look", away)
 		}
-		hosts[1].SetDown(false)
+		hosts[leader].SetDown(false)
 		time.Sleep(time.Minute)
 	})
 }

@@ -6,15 +6,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// Node is one host of the fleet. Each host publishes its own, within five seconds of a change and
-// every minute.
+// Node is one host of the fleet. Each host publishes its own when its version, dataplane or number of
+// problems changes, and otherwise every minute. The other fields change with every change of the
+// fleet, so publishing them at once would cost O(hosts) writes per change.
 type Node struct {
 	Name      string `json:"name"`
 	Version   string `json:"version,omitempty"`   // of ironvip
@@ -34,8 +37,8 @@ type Node struct {
 
 const (
 	publishEvery = time.Minute
-	// nodesEvery is roughly how often a host reads the nodes.
-	nodesEvery = 15 * time.Second
+	// presenceEvery is roughly how often the leader lists the nodes that are present.
+	presenceEvery = 15 * time.Second
 	// forgetNode is after how long an absent node is forgotten.
 	forgetNode = 7 * 24 * time.Hour
 )
@@ -49,21 +52,15 @@ func (t *Tree) SetNode(of func() Node) {
 
 // Nodes reads the fleet's nodes from Consul, sorted by name. Invalid rows are left out.
 func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
-	nodes, _, err := t.rows(ctx)
-	return nodes, err
-}
-
-// rows is Nodes, with all pairs that were read.
-func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	pairs, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
 	}
 	leader, _, err := t.o.KV.Get(ctx, t.paths.leader, Query{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
 	}
 	nodes := []Node{}
 	for _, p := range pairs {
@@ -75,77 +72,88 @@ func (t *Tree) rows(ctx context.Context) ([]Node, []Pair, error) {
 		nodes = append(nodes, n)
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	return nodes, pairs, nil
+	return nodes, nil
 }
 
-// lastSeen is when each node was seen last, on a clock that runs only while Consul can be read.
-type lastSeen struct {
+// presence is which nodes the leader has seen, and when, on a clock that runs only while it is the
+// leader and can read Consul. On other hosts it is empty.
+type presence struct {
 	mu   sync.Mutex
 	now  time.Duration
 	seen map[string]time.Duration
 }
 
-// AwayFor returns for how long the node has been absent while this host could read Consul. It is 0
-// for a node that is present.
+// AwayFor returns for how long the node has been absent while this host was the leader and could read
+// Consul. It is 0 for a node that is present, and on every host but the leader.
 func (t *Tree) AwayFor(node string) time.Duration {
-	t.lastSeen.mu.Lock()
-	defer t.lastSeen.mu.Unlock()
-	return t.lastSeen.now - t.lastSeen.seen[node]
+	t.presence.mu.Lock()
+	defer t.presence.mu.Unlock()
+	return t.presence.now - t.presence.seen[node]
 }
 
-func (c *lastSeen) count(passed time.Duration, there []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now += min(passed, 2*nodesEvery)
-	if c.seen == nil {
-		c.seen = map[string]time.Duration{}
-	}
-	for name, at := range c.seen {
-		if c.now-at > forgetNode {
-			delete(c.seen, name) // counts as absent since the start
+// count adds the time since the last list, and the nodes of this one.
+func (p *presence) count(passed time.Duration, there []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now += min(passed, 2*presenceEvery)
+	for name, at := range p.seen {
+		if p.now-at > forgetNode {
+			delete(p.seen, name) // counts as absent since the start
 		}
 	}
 	for _, name := range there {
-		c.seen[name] = c.now
+		p.seen[name] = p.now
 	}
 }
 
-func (t *Tree) watchNodes(ctx context.Context) {
-	var last time.Time
+func (p *presence) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now, p.seen = 0, map[string]time.Duration{}
+}
+
+// watchPresence lists the keys of the nodes while this host is the leader. A node's key exists while
+// its session lives.
+func (t *Tree) watchPresence(ctx context.Context) {
 	wait := newBackoff()
+	var last time.Time // of the last list; zero if the next one begins a period
 	for ctx.Err() == nil {
+		changed := t.Changed()
+		if !t.Mine() {
+			t.presence.reset()
+			last = time.Time{}
+			backoff.Nap(ctx, time.Hour, changed)
+			continue
+		}
 		began := time.Now()
-		nodes, pairs, err := t.rows(ctx)
+		names, err := t.present(ctx)
 		if err != nil {
 			last = time.Time{}
-			backoff.Sleep(ctx, wait.Next())
+			backoff.Nap(ctx, wait.Next(), changed)
 			continue
 		}
 		wait.Reset()
-		names := make([]string, len(nodes))
-		for i, n := range nodes {
-			names[i] = n.Name
+		next := presenceEvery
+		if last.IsZero() { // a new leader knows soon who is absent
+			last, next = began, presenceEvery/3
 		}
-		passed := time.Duration(0)
-		if !last.IsZero() {
-			passed = began.Sub(last)
-		}
-		t.lastSeen.count(passed, names)
-		t.setNodesJunk(pairs)
+		t.presence.count(began.Sub(last), names)
 		last = began
-		backoff.Sleep(ctx, nodesEvery*9/10+rand.N(nodesEvery/5))
+		backoff.Nap(ctx, next*9/10+rand.N(next/5), changed)
 	}
 }
 
-// setNodesJunk reports invalid rows among the nodes.
-func (t *Tree) setNodesJunk(rows []Pair) {
-	found := map[string]error{}
-	for _, p := range rows {
-		if err := t.paths.checkNodeRow(p); err != nil {
-			found[p.Key] = err
+// present returns the names of the nodes that are present.
+func (t *Tree) present(ctx context.Context) (names []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	keys, err := t.o.KV.Level(ctx, t.paths.nodes)
+	for _, key := range keys {
+		if name, err := url.PathUnescape(strings.TrimPrefix(key, t.paths.nodes)); err == nil {
+			names = append(names, name)
 		}
 	}
-	t.status.setJunk(inNodes, misplaced(found))
+	return names, err
 }
 
 // publishedRow is this host's row among the nodes as it was written last.
@@ -169,6 +177,11 @@ func (t *Tree) node() Node {
 	node.Index = t.high
 	t.mu.Unlock()
 	return node
+}
+
+// state is what of a node is published at once when it changes.
+func (n Node) state() Node {
+	return Node{Name: n.Name, Version: n.Version, Dataplane: n.Dataplane, Problems: n.Problems, Since: n.Since}
 }
 
 // publish writes the node's row and the host's, which takes both locks, after the given

@@ -167,7 +167,7 @@ func TestJunkIsNamedAndLeftAlone(t *testing.T) {
 			"ironvip/other/x/y":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
 			"ironvip/other/x/z":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
 			"ironvip/v2/log/x/7":  "ironvip/v2/log/x/: unknown key, consul kv delete -recurse ironvip/v2/log/x/;",
-			"ironvip/v2/tree/a/b": "ironvip/v2/: another release of ironvip, bring all hosts to the same release",
+			"ironvip/v1/tree/a/b": "ironvip/v1/: another release of ironvip, bring all hosts to the same release",
 		}
 		one := kv.Start(t, "one", folders, nil)
 		for key := range below {

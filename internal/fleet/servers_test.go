@@ -548,9 +548,9 @@ func follow(b *testing.B, s *consultest.Server, tree *fleet.Tree, prefix string)
 func TestJunkOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
-	junk := []string{treePrefix + "a/", treePrefix + "other/x", treePrefix + "loose", "ironvip/v2/journal/x", "ironvip/v2/journal/x/1",
-		"ironvip/v2/nodes/x", "ironvip/v2/loose", "ironvip/loose", "ironvip/v2/x/y"}
-	places := map[string]string{"ironvip/v2/x/y": "ironvip/v2/"}
+	junk := []string{treePrefix + "a/", treePrefix + "other/x", treePrefix + "loose", "ironvip/v2/log/x", "ironvip/v2/log/x/1",
+		"ironvip/v2/nodes/x", "ironvip/v2/loose", "ironvip/loose", "ironvip/v2/x/y", "ironvip/v1/tree/x"}
+	places := map[string]string{"ironvip/v2/x/y": "ironvip/v2/x/", "ironvip/v2/log/x/1": "ironvip/v2/log/x/", "ironvip/v1/tree/x": "ironvip/v1/"}
 	leave := func() {
 		t.Helper()
 		for _, key := range junk {

@@ -280,7 +280,7 @@ func (t *Tree) keep(ctx context.Context) {
 			free = !t.campaign(ctx, id)
 			again = free
 		}
-		if node := t.node(); node != s.row.node || time.Since(s.row.at) >= publishEvery {
+		if node := t.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
 			switch taken, err := t.publish(ctx, id, node); {
 			case err != nil:
 				again = true

@@ -12,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree are found when it is read. It costs three requests, whatever is below the foreign
+// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree are found when it is read. It costs four requests, whatever is below the foreign
 // keys. If one fails, the last result stays until the survey after the next full read.
 func (t *Tree) survey(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -30,6 +30,17 @@ func (t *Tree) survey(ctx context.Context) {
 		}
 	}
 	t.status.setJunk(beside, found)
+	rows, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
+	if err != nil {
+		return
+	}
+	bad := map[string]error{}
+	for _, p := range rows {
+		if err := t.paths.checkNodeRow(p); err != nil {
+			bad[p.Key] = err
+		}
+	}
+	t.status.setJunk(inNodes, misplaced(bad))
 }
 
 // levels are the folders that are all ironvip's, with what is expected in each.

@@ -52,7 +52,7 @@ type Tree struct {
 	cache    *cache
 	writer   *writer
 	session  *session
-	lastSeen lastSeen
+	presence presence
 	joined   chan struct{} // closed once this host has held its locks
 
 	// reading is held by a full read that replaces the tables, and by the writer from sending a
@@ -123,6 +123,7 @@ func New(o Options) *Tree {
 	}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
+	t.presence.reset()
 	t.known.index, t.junk = map[string]uint64{}, map[string]error{}
 	for _, name := range o.Folders {
 		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
@@ -142,7 +143,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	t.cache.open(t)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.runSession(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchNodes, t.cache.run} {
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchPresence, t.cache.run} {
 		group.Go(func() error { run(running); return nil })
 	}
 	if err := group.Wait(); err != nil {

@@ -30,8 +30,8 @@ func nodeStatus() v1.NodeStatus {
 			{Name: "dataplane", Level: v1.LevelOK, Message: "ipvs, in sync: 47 services, 212 backends, 0 drift"},
 			{Name: "pools", Level: v1.LevelOK, Message: "public-v4 41 of 59 used"},
 			{Name: "store", Level: v1.LevelWarn, Message: "consul at 127.0.0.1:8500 in touch, 3 problems", More: 1, Problems: []v1.Problem{
-				{Code: "invalid", Place: "consul:ironvip/v1/tree/leases/banana", Message: "not a value of ironvip's", Hint: "remove it: consul kv delete ironvip/v1/tree/leases/banana"},
-				{Code: "invalid", Place: "consul:ironvip/v1/tree/leases/192.0.2.40", Message: "the value can't be read"}}},
+				{Code: "invalid", Place: "consul:ironvip/v2/tree/leases/banana", Message: "not a value of ironvip's", Hint: "remove it: consul kv delete ironvip/v2/tree/leases/banana"},
+				{Code: "invalid", Place: "consul:ironvip/v2/tree/leases/192.0.2.40", Message: "the value can't be read"}}},
 		},
 	}
 }

@@ -23,12 +23,12 @@ func TestSnapshotSave(t *testing.T) {
 		t.Errorf("of an agent: %s", r)
 	}
 	a.on("GET /v1/export", 200, map[string]any{"format": "ironvip/export/1", "unreadable": []map[string]any{
-		{"kind": "lease", "key": "192.0.2.10", "services": []string{"web"}, "message": "consul:ironvip/v1/tree/leases/192.0.2.10: not a value of ironvip's"},
-		{"kind": "registration", "key": "default/db", "message": "consul:ironvip/v1/tree/services/default/db: cut"},
+		{"kind": "lease", "key": "192.0.2.10", "services": []string{"web"}, "message": "consul:ironvip/v2/tree/leases/192.0.2.10: not a value of ironvip's"},
+		{"kind": "registration", "key": "default/db", "message": "consul:ironvip/v2/tree/services/default/db: cut"},
 	}})
 	if r := a.run(t, "snapshot save"); r.code != ExitDegraded || !strings.Contains(r.stdout, "unreadable") ||
-		!strings.Contains(r.stderr, "lease 192.0.2.10 of web: consul:ironvip/v1/tree/leases/192.0.2.10") ||
-		!strings.Contains(r.stderr, "registration default/db: consul:ironvip/v1/tree/services/default/db: cut") {
+		!strings.Contains(r.stderr, "lease 192.0.2.10 of web: consul:ironvip/v2/tree/leases/192.0.2.10") ||
+		!strings.Contains(r.stderr, "registration default/db: consul:ironvip/v2/tree/services/default/db: cut") {
 		t.Errorf("of a store with what can't be read: %s", r)
 	}
 	var asked agent.StoreRequest
