@@ -21,7 +21,7 @@ const (
 	// long a Commit waits for a Consul that has just become unavailable.
 	GracePeriod = 2 * time.Second
 
-	heldFor     = 15 * time.Second // how long a blocking query waits for a change
+	heldFor     = 5 * time.Minute  // how long a blocking query waits for a change
 	callTimeout = 5 * time.Second  // of any other request
 	readTimeout = 60 * time.Second // of a full read
 

@@ -98,7 +98,7 @@ func TestSecondHostIsRefused(t *testing.T) {
 					if isReady(second) || second.OwnName() || time.Since(began) > time.Minute {
 						t.Fatalf("not refused after %v: ready %v", time.Since(began), isReady(second))
 					}
-					if time.Since(began) > 5*time.Second && !strings.Contains(second.Stale(), "waiting up to 35s") {
+					if time.Since(began) > 5*time.Second && !strings.Contains(second.Stale(), "waiting up to 45s") {
 						t.Fatalf("waits and says %q", second.Stale())
 					}
 					checkThird()
@@ -134,9 +134,9 @@ func TestRestartAfterKillTakesOver(t *testing.T) {
 	}{
 		"same file, same boot":    {fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-1:1")}, 50 * time.Millisecond},
 		"same file, renamed node": {fleet.Options{Node: "lb2", Identity: identity("id-1", "boot-1:1")}, 50 * time.Millisecond},
-		"after a reboot":          {fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-2:1")}, 20 * time.Second},
-		"reinstalled":             {fleet.Options{Node: "lb1", Identity: identity("id-2", "boot-2:9")}, 20 * time.Second},
-		"file not known":          {fleet.Options{Node: "lb1", Identity: identity("id-1", "")}, 20 * time.Second},
+		"after a reboot":          {fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-2:1")}, 25 * time.Second},
+		"reinstalled":             {fleet.Options{Node: "lb1", Identity: identity("id-2", "boot-2:9")}, 25 * time.Second},
+		"file not known":          {fleet.Options{Node: "lb1", Identity: identity("id-1", "")}, 25 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, after := range []time.Duration{0, 3 * time.Second, 14 * time.Second, time.Minute} {

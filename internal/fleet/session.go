@@ -21,9 +21,10 @@ import (
 // they are held, so that a copy of a host and a second host of one name change nothing.
 
 const (
-	sessionTTL = 15 * time.Second
+	sessionTTL = 20 * time.Second
 	lockDelay  = time.Second // after a session that wasn't ended by its host
-	renewEvery = sessionTTL / 3
+	renewEvery = sessionTTL / 2
+	stateEvery = 5 * time.Second // between two looks at this node's own state
 	// renewTimeout is short, because a renewal that hangs is the first sign of a
 	// Consul that does.
 	renewTimeout = 3 * time.Second
@@ -237,6 +238,8 @@ func (t *Tree) keep(ctx context.Context) {
 	defer t.leadershipLost(ctx)
 	renew := time.NewTimer(renewEvery)
 	defer renew.Stop()
+	state := time.NewTicker(stateEvery)
+	defer state.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	wait := newBackoff()
@@ -249,6 +252,7 @@ func (t *Tree) keep(ctx context.Context) {
 		case holder := <-s.holder:
 			free = holder == ""
 		case <-retry.C:
+		case <-state.C:
 		case <-renew.C:
 			began := time.Now()
 			call, cancel := context.WithTimeout(ctx, renewTimeout)
