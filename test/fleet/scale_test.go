@@ -1,0 +1,269 @@
+//go:build system
+
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// The size of the measured tree, and the numbers of changes and of seconds at rest.
+const (
+	scaleValues  = 1000
+	scaleChanges = 50
+	scaleRest    = 60 * time.Second
+)
+
+// BenchmarkHosts measures the cost of a fleet of that many hosts: trees in this process, without
+// dataplanes, that follow one Consul server. Every host has written before. The floor is that many
+// plain followers of one key in the same run.
+func BenchmarkHosts(b *testing.B) {
+	for _, hosts := range []int{10, 100, 300, 1000} {
+		b.Run(fmt.Sprint(hosts), func(b *testing.B) {
+			for range b.N {
+				measureHosts(b, hosts)
+			}
+		})
+	}
+}
+
+func measureHosts(b *testing.B, hosts int) {
+	s := consultest.Start(b, consultest.Options{Memory: true, Config: map[string]any{"limits": map[string]any{"http_max_conns_per_client": 8000}}})
+	config := fleet.Config{Address: s.URL, Token: s.Token}
+	floor := followers(b, s, hosts)
+
+	for i := range scaleValues {
+		if _, err := s.Client.KV().Put(&api.KVPair{Key: fmt.Sprintf("ironvip/v2/tree/a/v%d", i), Value: bytes.Repeat([]byte("v"), 400)}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	b.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	arrivals := newArrivals(hosts)
+	trees := make([]*fleet.Tree, hosts)
+	started := usageOf(b, s)
+	for i := range trees {
+		kv, err := fleet.NewConsul(config)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(kv.Close)
+		tree := fleet.New(fleet.Options{KV: kv, Clock: &table.Clock{}, Node: fmt.Sprintf("host%d", i), Folders: []string{"a"}})
+		trees[i] = tree
+		running.Go(func() { _ = tree.Run(ctx) })
+		running.Go(func() { arrivals.follow(ctx, tree) })
+	}
+	for i, tree := range trees {
+		select {
+		case <-tree.Folder("a").Ready():
+		case <-time.After(5 * time.Minute):
+			b.Fatalf("host %d is not ready: %s", i, tree.Stale())
+		}
+	}
+	start := usageOf(b, s).since(started)
+	for i, tree := range trees {
+		commitTo(b, tree, fmt.Sprintf("host%d", i), "1")
+	}
+
+	rested := usageOf(b, s)
+	time.Sleep(scaleRest)
+	rest := usageOf(b, s).since(rested)
+
+	before := usageOf(b, s)
+	var took []time.Duration
+	for n := range scaleChanges {
+		value := fmt.Sprint("change", n)
+		done := arrivals.expect(value)
+		began := time.Now()
+		commitTo(b, trees[rand.IntN(hosts)], "changed", value)
+		<-done
+		took = append(took, time.Since(began))
+	}
+	change := usageOf(b, s).since(before)
+
+	per := func(total float64, n int) float64 { return total / float64(n) / float64(hosts) }
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(per(change.bytes, scaleChanges), "B/host/change")
+	b.ReportMetric(per(change.consul.Seconds()*1e6, scaleChanges), "consul-us/host/change")
+	b.ReportMetric(floor.consulPerFollower, "floor-us/host/write")
+	b.ReportMetric(per(change.agents.Seconds()*1e6, scaleChanges), "agent-us/host/change")
+	b.ReportMetric(float64(percentile(took, 50).Microseconds())/1e3, "p50-ms")
+	b.ReportMetric(float64(percentile(took, 99).Microseconds())/1e3, "p99-ms")
+	b.ReportMetric(floor.p50, "floor-p50-ms")
+	b.ReportMetric(rest.bytes/scaleRest.Seconds()/float64(hosts), "idle-B/s/host")
+	b.ReportMetric(per(rest.consul.Seconds()*1e6, int(scaleRest.Seconds())), "idle-consul-us/s/host")
+	b.ReportMetric(start.bytes/float64(hosts), "start-B/host")
+	b.ReportMetric(per(start.consul.Seconds()*1e3, 1), "start-consul-ms/host")
+}
+
+func commitTo(b *testing.B, tree *fleet.Tree, key, value string) {
+	b.Helper()
+	wait.Until(b, "a write", func() bool {
+		e, _, _ := tree.Folder("a").Get(key)
+		batch := &fleet.Batch{Writes: []fleet.Write{{Folder: "a", Key: key, Value: []byte(value), Index: e.Index}}}
+		err := tree.Commit(b.Context(), []*fleet.Batch{batch})
+		return err == nil && batch.Err == nil
+	})
+}
+
+// arrivals counts the hosts that have received a value.
+type arrivals struct {
+	hosts int
+	mu    sync.Mutex
+	value string
+	left  int
+	done  chan struct{}
+}
+
+func newArrivals(hosts int) *arrivals { return &arrivals{hosts: hosts} }
+
+// expect returns a channel that is closed when every host has that value.
+func (a *arrivals) expect(value string) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.value, a.left, a.done = value, a.hosts, make(chan struct{})
+	return a.done
+}
+
+func (a *arrivals) arrived(value string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if value != a.value {
+		return
+	}
+	if a.left--; a.left == 0 {
+		close(a.done)
+	}
+}
+
+func (a *arrivals) follow(ctx context.Context, tree *fleet.Tree) {
+	feed := tree.Folder("a").Watch()
+	defer feed.Close()
+	for {
+		batch, err := feed.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, c := range batch {
+			if c.Value.Key == "changed" {
+				a.arrived(string(c.Value.Value))
+			}
+		}
+	}
+}
+
+// floorCost is what plain followers of one key cost.
+type floorCost struct{ consulPerFollower, p50 float64 }
+
+// followers measures that many blocking queries of one key.
+func followers(b *testing.B, s *consultest.Server, n int) floorCost {
+	const key = "floor"
+	if _, err := s.Client.KV().Put(&api.KVPair{Key: key}, nil); err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	a := newArrivals(n)
+	var ready atomic.Int64
+	for range n {
+		kv, err := fleet.NewConsul(fleet.Config{Address: s.URL, Token: s.Token})
+		if err != nil {
+			b.Fatal(err)
+		}
+		running.Go(func() {
+			defer kv.Close()
+			after, counted := uint64(0), false
+			for ctx.Err() == nil {
+				p, index, err := kv.Get(ctx, key, fleet.Query{After: after, Wait: time.Minute})
+				if err != nil {
+					continue
+				}
+				if after = index; p != nil {
+					a.arrived(string(p.Value))
+				}
+				if !counted {
+					counted = true
+					ready.Add(1)
+				}
+			}
+		})
+	}
+	wait.Until(b, "all follow", func() bool { return ready.Load() == int64(n) })
+	before := usageOf(b, s)
+	var took []time.Duration
+	for i := range scaleChanges {
+		value := strings.Repeat("v", 400) + strconv.Itoa(i)
+		done := a.expect(value)
+		began := time.Now()
+		if _, err := s.Client.KV().Put(&api.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
+			b.Fatal(err)
+		}
+		<-done
+		took = append(took, time.Since(began))
+	}
+	used := usageOf(b, s).since(before)
+	return floorCost{used.consul.Seconds() * 1e6 / float64(scaleChanges*n), float64(percentile(took, 50).Microseconds()) / 1e3}
+}
+
+// usage is what Consul and this process have used until now.
+type usage struct {
+	bytes          float64 // that Consul has read and written
+	consul, agents time.Duration
+}
+
+func (u usage) since(before usage) usage {
+	return usage{u.bytes - before.bytes, u.consul - before.consul, u.agents - before.agents}
+}
+
+func usageOf(b *testing.B, s *consultest.Server) (u usage) {
+	b.Helper()
+	io, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.Pid()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(io)) {
+		name, count, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if name == "rchar" || name == "wchar" {
+			n, _ := strconv.ParseFloat(count, 64)
+			u.bytes += n
+		}
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
+	for _, ticks := range fields[11:13] { // utime and stime, in 1/100 s
+		n, _ := strconv.ParseInt(ticks, 10, 64)
+		u.consul += time.Duration(n) * 10 * time.Millisecond
+	}
+	var self syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
+		b.Fatal(err)
+	}
+	u.agents = time.Duration(self.Utime.Nano() + self.Stime.Nano())
+	return u
+}
