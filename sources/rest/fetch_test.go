@@ -20,7 +20,7 @@ func (h *host) cutOff(others *host) {
 	over, held := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(held) })
 	h.Client.Before(func(c fleettest.Call) error {
-		if c.Method == "Get" && c.Key == "ironvip/v2/log/head" {
+		if c.Held && c.Key == "ironvip/v2/log/head" {
 			once()
 			<-over
 		}

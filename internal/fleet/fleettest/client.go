@@ -38,6 +38,7 @@ var _ fleet.KV = (*Client)(nil)
 type Call struct {
 	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"
 	Key    string // key, prefix or session
+	Held   bool   // a blocking query
 	Ops    []fleet.Op
 }
 
@@ -223,7 +224,7 @@ func (c *Client) arrive(ctx context.Context, broken <-chan struct{}) error {
 // Get implements fleet.KV.
 func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pair, uint64, error) {
 	var pair *fleet.Pair
-	index, err := c.hold(ctx, Call{Method: "Get", Key: key}, q, func() uint64 {
+	index, err := c.hold(ctx, Call{Method: "Get", Key: key, Held: q.After > 0}, q, func() uint64 {
 		pair = nil
 		if p, ok := c.memory.pairs[key]; ok {
 			pair = &p
@@ -242,7 +243,7 @@ func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pai
 // List implements fleet.KV. Of an answer that breaks off on its way, half has come.
 func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
 	var pairs []fleet.Pair
-	index, err := c.hold(ctx, Call{Method: "List", Key: prefix}, q, func() uint64 {
+	index, err := c.hold(ctx, Call{Method: "List", Key: prefix, Held: q.After > 0}, q, func() uint64 {
 		index := c.memory.prefixIndex(prefix)
 		pairs = c.memory.under(prefix)
 		return index
