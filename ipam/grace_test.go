@@ -44,7 +44,7 @@ func TestGracePeriodRestartsWhileTheLeaderWorks(t *testing.T) {
 		all := names(200)
 		b.ask(all)
 		for i := range 3 {
-			pass(sessionTTL - time.Millisecond)
+			pass(stepInAfter - time.Millisecond)
 			a.get(all[i])
 			pass(0)
 			if got := b.taken(); len(got) != 1 || got[0] != all[i] {
@@ -52,7 +52,7 @@ func TestGracePeriodRestartsWhileTheLeaderWorks(t *testing.T) {
 			}
 			b.get(all[i])
 		}
-		pass(sessionTTL - time.Millisecond)
+		pass(stepInAfter - time.Millisecond)
 		if got := b.taken(); len(got) != 0 {
 			t.Fatalf("recalled %v within the grace period", got)
 		}
@@ -168,7 +168,7 @@ func TestFollowerEndsCoolingLateOnASlowStore(t *testing.T) {
 		o.elect("lb1")
 		store.stuck = true
 		w.ask([]string{"new"})
-		pass(sessionTTL + stepInJitter)
+		pass(stepInAfter + stepInJitter)
 		w.ask(w.taken()) // takes 5 seconds, in vain
 		store.stuck = false
 		pass(time.Until(end))
@@ -183,7 +183,7 @@ func TestFollowerEndsCoolingLateOnASlowStore(t *testing.T) {
 				t.Fatal("they are never ended")
 			}
 		}
-		if took := time.Since(end); took < sessionTTL || took > sessionTTL+stepInJitter+time.Second {
+		if took := time.Since(end); took < stepInAfter || took > stepInAfter+stepInJitter+time.Second {
 			t.Errorf("ended after %s, want the grace period", took)
 		}
 	})

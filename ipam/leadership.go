@@ -38,13 +38,13 @@ func (a *Allocator) waitingProblem() vip.Problem {
 		message = fmt.Sprintf("waiting for the leader: node %s allocates the fleet's addresses", leader)
 	}
 	return vip.Problem{Code: vip.CodeWaiting, Message: message,
-		Hint: fmt.Sprintf("wait: this node allocates them itself after %s", sessionTTL+stepInJitter)}
+		Hint: fmt.Sprintf("wait: this node allocates them itself after %s", stepInAfter+stepInJitter)}
 }
 
 const (
-	// sessionTTL is how long the leader's session outlives a host that has crashed. Before
-	// that, another leader may still take over.
-	sessionTTL = 15 * time.Second
+	// stepInAfter is less than what the leader's session lasts after a crash, 20 to 40 s: nothing
+	// depends on there being one leader.
+	stepInAfter = 15 * time.Second
 	// stepInJitter spreads the hosts that step in. Each draws its part once.
 	stepInJitter = 5 * time.Second
 	// longestGrace bounds the wait for a leader that is busy with other services: it may not
@@ -58,16 +58,16 @@ const (
 )
 
 // gracePeriod decides when a host that isn't the leader acts itself: the leader has done nothing
-// that this host waits for during the session TTL plus jitter. The caller holds Allocator.write.
+// that this host waits for during stepInAfter plus jitter. The caller holds Allocator.write.
 type gracePeriod struct {
-	length   time.Duration // the session TTL and this host's jitter
+	length   time.Duration // stepInAfter and this host's jitter
 	progress time.Time     // when the leader last did something that this host waits for
 	batch    int           // how many services the next batch has; 0 is firstBatch
 	left     int           // how many services may still join the current batch
 	next     time.Time     // when the next batch may begin
 }
 
-func newGracePeriod() gracePeriod { return gracePeriod{length: sessionTTL + rand.N(stepInJitter)} }
+func newGracePeriod() gracePeriod { return gracePeriod{length: stepInAfter + rand.N(stepInJitter)} }
 
 // end returns when this host may act for a service that has waited since then; now or earlier
 // if it may act now, as a part of the current batch.

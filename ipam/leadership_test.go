@@ -78,7 +78,7 @@ func together(t *testing.T, cfg ipam.Config, test func(o *election, a, b *world)
 
 // The session TTL of a leader, and how long after it another host steps in at the latest.
 const (
-	sessionTTL   = 15 * time.Second
+	stepInAfter   = 15 * time.Second
 	stepInJitter = 5 * time.Second
 )
 
@@ -145,7 +145,7 @@ func TestFollowerWaitsWithAnAssignedAddress(t *testing.T) {
 func TestFollowerStepsIn(t *testing.T) {
 	together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 		b.refused(vip.CodeWaiting, "node lb1", "web")
-		pass(sessionTTL - time.Millisecond)
+		pass(stepInAfter - time.Millisecond)
 		b.recalled()
 		b.refused(vip.CodeWaiting, "node lb1", "web")
 		pass(stepInJitter)
@@ -195,7 +195,7 @@ func TestFollowerReleasesLate(t *testing.T) {
 		pass(0)
 		b.release("back", "gone", "taken", "never was")
 		a.release("taken")
-		pass(sessionTTL - time.Millisecond)
+		pass(stepInAfter - time.Millisecond)
 		b.get("back")
 		if l, _ := a.lease("192.0.2.2"); l.State != ipam.Held {
 			t.Errorf("released at once: %+v", l)
@@ -211,7 +211,7 @@ func TestFollowerReleasesLate(t *testing.T) {
 
 // The leader ends cooling, and the others do if it doesn't.
 func TestFollowerEndsCoolingLate(t *testing.T) {
-	for name, after := range map[string]time.Duration{"lb2": 0, "": sessionTTL + stepInJitter} {
+	for name, after := range map[string]time.Duration{"lb2": 0, "": stepInAfter + stepInJitter} {
 		together(t, pools(pool("p", "192.0.2.0/28")), func(o *election, a, b *world) {
 			a.get("web")
 			a.release("web")

@@ -117,6 +117,8 @@ type job struct {
 	request *request
 	writes  []Write
 	fetch   []string // instead of writes: paths that other hosts must read
+	digests bool     // instead of writes: the digests of the tables
+	search  uint64   // with digests: the tree's index when it was compared with the tables
 	indexes []uint64
 	err     error
 }
@@ -147,6 +149,7 @@ type writer struct {
 	number     uint64 // of its transactions
 	collided   bool   // the last attempt was refused because of another host's transaction
 	collisions backoff.Backoff
+	turn       turn
 }
 
 // Bounds of the pause after a collision with another host's transaction. Consul takes a few
@@ -188,6 +191,7 @@ func (w *writer) run(ctx context.Context) {
 	var waiting []*job
 	for ctx.Err() == nil {
 		if waiting = w.take(waiting); len(waiting) == 0 {
+			w.endTurn(ctx, false)
 			select {
 			case <-w.wake:
 			case <-ctx.Done():
@@ -208,7 +212,10 @@ func (w *writer) run(ctx context.Context) {
 			continue
 		}
 		if w.collided {
-			backoff.Sleep(ctx, w.collisions.Next())
+			if w.collide(ctx); w.turn.own == 0 {
+				backoff.Sleep(ctx, w.collisions.Next())
+			}
+			w.catchUp(ctx)
 		}
 		waiting = append(again, waiting...)
 	}
@@ -261,7 +268,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 	ops, size := 0, 0
 	taken := map[string]bool{}
 	for _, j := range waiting {
-		fits := len(now) == 0 || ops+j.ops() <= MaxBatch && size+j.size() <= packBytes
+		fits := len(now) == 0 || ops+j.ops() <= MaxBatch && size+j.size() <= packBytes && !j.digests && !now[0].digests
 		// Batches with a key in common keep their order, even if the first one has to wait.
 		if slices.ContainsFunc(j.writes, func(write Write) bool { return taken[write.path()] }) {
 			fits = false
@@ -313,9 +320,10 @@ type transaction struct {
 	ops     []Op
 	of      []place // by operation: its write
 	changes []change
-	after   position // in the log
-	entry   position // its own entry; its index is known once it has happened; zero if nothing changes
-	sent    int      // attempts
+	after   position          // in the log
+	digests map[string]digest // in its entry; nil for most
+	entry   position          // its own entry; its index is known once it has happened; zero if nothing changes
+	sent    int               // attempts
 }
 
 type place struct{ job, write int } // job is -1 for the log's operations
@@ -327,8 +335,10 @@ func (w *writer) prepare(jobs []*job) *transaction {
 	var ops []Op
 	var of []place
 	add := func(at place, op Op) { ops, of = append(ops, op), append(of, at) }
+	withDigests := false
 	for i, j := range jobs {
 		j.indexes = make([]uint64, len(j.writes))
+		withDigests = withDigests || j.digests
 		for _, path := range j.fetch {
 			x.changes = append(x.changes, change{path: path, fetch: true})
 		}
@@ -349,8 +359,15 @@ func (w *writer) prepare(jobs []*job) *transaction {
 			x.changes = append(x.changes, change{path: write.path(), value: write.Value})
 		}
 	}
-	if len(x.changes) > 0 {
-		w.appendTo(x, t.position())
+	if len(x.changes) > 0 || withDigests {
+		t.mu.Lock()
+		after := t.at
+		if withDigests {
+			x.digests = t.digests()
+		}
+		t.mu.Unlock()
+		w.appendTo(x, after)
+		x.ops = append(x.ops, w.turnCondition())
 	}
 	for range x.ops {
 		x.of = append(x.of, place{-1, -1})
@@ -366,7 +383,7 @@ func (w *writer) appendTo(x *transaction, after position) {
 	w.number++
 	x.after = after
 	x.entry = position{seq: after.seq + 1, id: w.id + "-" + strconv.FormatUint(w.number, 10)}
-	head, whole := encodeEntry(t.o.Node, x.entry.id, after, x.changes)
+	head, whole := encodeEntry(t.o.Node, x.entry.id, after, x.changes, x.digests)
 	x.ops = append(x.ops, Op{Verb: Cas, Key: t.paths.head, Index: after.index, Value: head},
 		Op{Verb: Set, Key: t.paths.slot(x.entry.seq), Value: whole})
 }
@@ -390,21 +407,29 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		return nil, err
 	}
 	if len(out.Refused) == 0 {
-		w.collisions.Reset()
+		if w.collisions.Reset(); x.entry.seq != 0 {
+			w.endTurn(ctx, true)
+		}
 		w.done(x, out.Index)
 		return nil, nil
 	}
-	logged := x.entry.seq != 0
-	switch {
-	case logged && refusesHead(out):
-		if happened, err := w.overtaken(call, x); happened || err != nil {
-			return nil, err
+	if logged := x.entry.seq != 0; logged {
+		switch {
+		case x.sent == 1:
+		case refuses(out, headOp):
+			if happened, err := w.overtaken(call, x); happened || err != nil {
+				return nil, err
+			}
+		default:
+			if happened, err := w.fence(call, x); happened || err != nil {
+				return nil, err
+			}
 		}
-		w.collided = true
-		return x.jobs, nil
-	case logged && x.sent > 1:
-		if happened, err := w.fence(call, x); happened || err != nil {
-			return nil, err
+		if refuses(out, turnOp) {
+			w.turn.own = 0
+		}
+		if w.collided = refuses(out, headOp) || refuses(out, turnOp); w.collided {
+			return x.jobs, nil
 		}
 	}
 	refused := map[int]map[int]bool{} // writes by job
@@ -424,39 +449,61 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 	return w.conflicts(call, x, refused)
 }
 
-// refusesHead reports whether the write of the stream's head failed, which is a transaction's first
-// operation.
-func refusesHead(out Outcome) bool {
-	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == 0 })
+// Operations on the log in a transaction that writes to the tree.
+const (
+	headOp = 0
+	turnOp = 2
+)
+
+// refuses reports whether an operation failed.
+func refuses(out Outcome, op int) bool {
+	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == op })
 }
 
-// overtaken brings the tables up to the head after another entry than the expected one was found
-// there. It reports whether that is, or follows, the transaction's own: an earlier attempt without
-// an answer may have succeeded. Its outcome is applied. After an error that is unknown.
-func (w *writer) overtaken(ctx context.Context, x *transaction) (happened bool, err error) {
+// catchUp reads the log directly before an attempt after a collision. If it fails, so does the
+// attempt.
+func (w *writer) catchUp(ctx context.Context) {
+	t := w.tree
+	if t.reading.take(ctx) != nil {
+		return
+	}
+	defer t.reading.give()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, _, _ = w.readLog(ctx, t.position())
+}
+
+// readLog brings the tables up to the log's head. It returns the entries after a position.
+func (w *writer) readLog(ctx context.Context, from position) (entries []entry, v verdict, err error) {
 	t := w.tree
 	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
 	if err != nil {
-		return false, err
+		return nil, inStep, err
 	}
+	switch entries, v, err = t.since(ctx, from, head, false); {
+	case err != nil:
+	case v != inStep:
+		t.kick() // the follower reads the whole tree, and the jobs wait for that
+	default:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.advance(entries)
+	}
+	return entries, v, err
+}
+
+// overtaken reads the log after another entry than the expected one was found at the head, and an
+// earlier attempt got no answer. It reports whether that attempt has succeeded, and applies its
+// outcome then. After an error that is unknown.
+func (w *writer) overtaken(ctx context.Context, x *transaction) (happened bool, err error) {
 	// From the transaction's own position: the follower may have applied its entry already.
-	from := x.after
-	if x.sent == 1 {
-		from = t.position()
-	}
-	entries, v, err := t.since(ctx, from, head)
+	entries, v, err := w.readLog(ctx, x.after)
 	switch {
 	case err != nil:
 		return false, err
-	case v != inStep && x.sent > 1:
-		return false, errors.New("outcome unknown: an attempt got no answer, and the log doesn't reach back to it")
 	case v != inStep:
-		t.kick() // the follower reads the whole tree, and the jobs wait for that
-		return false, nil
+		return false, errors.New("outcome unknown: an attempt got no answer, and the log doesn't reach back to it")
 	}
-	t.mu.Lock()
-	t.advance(entries)
-	t.mu.Unlock()
 	for _, e := range entries {
 		if e.id == x.entry.id {
 			w.done(x, e.index)
@@ -498,6 +545,15 @@ func (w *writer) done(x *transaction, index uint64) {
 		}
 	}
 	t.high = max(t.high, index)
+	for _, j := range x.jobs {
+		switch {
+		case !j.digests:
+		case x.digests == nil: // the tables were ahead of the log, and no longer are
+			w.publishDigests(j.search)
+		default:
+			t.searched = j.search
+		}
+	}
 	t.mu.Unlock()
 	for _, j := range x.jobs {
 		for k, write := range j.writes {
@@ -555,6 +611,12 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 		j.finish(nil, conflict)
 	}
 	return again, nil
+}
+
+// publishDigests appends the digests of the tables, which have been compared with the tree at that
+// index.
+func (w *writer) publishDigests(index uint64) {
+	w.add([]*job{{request: &request{ctx: context.Background(), done: make(chan struct{}), left: 1}, digests: true, search: index}})
 }
 
 // publish appends paths to the log that were written without it. Other hosts then read them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func NewConsul(c Config) (*Consul, error) {
 func (c *Consul) Close() { c.close() }
 
 func (q Query) options(ctx context.Context) *api.QueryOptions {
-	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent}).WithContext(ctx)
+	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent, AllowStale: q.Stale}).WithContext(ctx)
 }
 
 // check validates an answer's headers. An answer that ACLs have filtered is an error.
@@ -75,7 +76,12 @@ func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	if err != nil || p == nil {
 		return nil, index, err
 	}
-	return &Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}, index, nil
+	pair := pairOf(p)
+	return &pair, index, nil
+}
+
+func pairOf(p *api.KVPair) Pair {
+	return Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}
 }
 
 // partSize is how many pairs List passes on at a time.
@@ -98,10 +104,10 @@ func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]P
 }
 
 // Level implements KV.
-func (c *Consul) Level(ctx context.Context, prefix string) ([]string, error) {
+func (c *Consul) Level(ctx context.Context, prefix string) ([]string, uint64, error) {
 	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
-	_, err = check(meta, err)
-	return names, err
+	index, err := check(meta, err)
+	return names, index, err
 }
 
 // decodePairs decodes a list of pairs, and rejects everything else.
@@ -141,6 +147,9 @@ func (q Query) params() url.Values {
 	if q.Consistent {
 		out.Set("consistent", "")
 	}
+	if q.Stale {
+		out.Set("stale", "")
+	}
 	if q.After != 0 {
 		out.Set("index", strconv.FormatUint(q.After, 10))
 	}
@@ -172,8 +181,12 @@ func (c *Consul) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 		out.Refused = append(out.Refused, Refusal{Op: e.OpIndex, Reason: e.What})
 	}
 	for _, r := range answer.Results {
-		if r != nil && r.KV != nil {
-			out.Index = max(out.Index, r.KV.ModifyIndex)
+		switch {
+		case r == nil || r.KV == nil:
+		case slices.ContainsFunc(ops, func(op Op) bool { return op.Verb == ReadTree && strings.HasPrefix(r.KV.Key, op.Key) }):
+			out.Pairs = append(out.Pairs, pairOf(r.KV))
+		case r.KV.ModifyIndex > out.Index: // that of a CheckIndex is lower
+			out.Index = r.KV.ModifyIndex
 		}
 	}
 	if len(out.Refused) > 0 {

@@ -16,7 +16,7 @@ func FuzzLogEntry(f *testing.F) {
 	f.Add([]byte(`{"v":1,"seq":4,"before":3,"id":"a-1","node":"a","writes":[{"path":"a/x","text":"1"},{"path":"a/y","gone":true},{"path":"a/z","fetch":true},{"path":"a/b","bytes":"/w=="}]}`))
 	f.Add([]byte(`{"v":2}`))
 	f.Add([]byte(`{"v":1,"seq":1,"writes":[{"path":"","text":""}]}`))
-	head, whole := encodeEntry("n", "n-1", position{seq: 1, index: 1}, []change{{path: "a/x", value: []byte{0xff}}, {path: "a/y", value: []byte{}}, {path: "b/z"}, {path: "b/y", value: make([]byte, maxHead)}, {path: "b/f", fetch: true}})
+	head, whole := encodeEntry("n", "n-1", position{seq: 1, index: 1}, []change{{path: "a/x", value: []byte{0xff}}, {path: "a/y", value: []byte{}}, {path: "b/z"}, {path: "b/y", value: make([]byte, maxHead)}, {path: "b/f", fetch: true}}, nil)
 	f.Add(head)
 	f.Add(whole)
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -24,7 +24,7 @@ func FuzzLogEntry(f *testing.F) {
 		if err != nil || e.ring {
 			return
 		}
-		head, whole := encodeEntry("n", e.id, position{seq: e.seq - 1, index: e.before}, e.changes)
+		head, whole := encodeEntry("n", e.id, position{seq: e.seq - 1, index: e.before}, e.changes, nil)
 		for _, part := range [][]byte{head, whole} {
 			again, err := decodeEntry(part, 7)
 			if err != nil || again.position != e.position || again.before != e.before || !again.ring && len(again.changes) != len(e.changes) {
@@ -100,7 +100,7 @@ func TestEntryIsBounded(t *testing.T) {
 			for range MaxBatch {
 				changes = append(changes, change{path: "a/" + strings.Repeat("k", 100), value: []byte(strings.Repeat(value, each))})
 			}
-			if head, whole := encodeEntry("n", "n-1", position{}, changes); len(whole) > maxEntryText || len(head) > maxHead {
+			if head, whole := encodeEntry("n", "n-1", position{}, changes, nil); len(whole) > maxEntryText || len(head) > maxHead {
 				t.Errorf("%s: %d bytes, of which %d in the head", name, len(whole), len(head))
 			}
 		}
@@ -126,7 +126,7 @@ func (l *testLog) write(seq, index, before uint64, large bool) {
 	if large {
 		value = bytes.Repeat([]byte("v"), 2*maxHead)
 	}
-	head, whole := encodeEntry("n", fmt.Sprint("n-", index), position{seq: seq - 1, index: before}, []change{{path: "a/x", value: value}})
+	head, whole := encodeEntry("n", fmt.Sprint("n-", index), position{seq: seq - 1, index: before}, []change{{path: "a/x", value: value}}, nil)
 	l.head = &Pair{Key: l.paths.head, Index: index, Value: head}
 	slot := l.paths.slot(seq)
 	l.ring[slot] = Pair{Key: slot, Index: index, Value: whole}
@@ -168,41 +168,41 @@ func TestLogVerdicts(t *testing.T) {
 		"next three":                  {func(l *testLog) { l.row(6, 8, false) }, inStep, 3},
 		"next three, large":           {func(l *testLog) { l.row(6, 8, true) }, inStep, 3},
 		"as many as are kept":         {func(l *testLog) { l.row(6, 5+ringSize, true) }, inStep, ringSize},
-		"more than are kept":          {func(l *testLog) { l.row(6, 6+ringSize, false) }, missed, 0},
-		"one is not in the ring":      {func(l *testLog) { l.row(6, 8, false); delete(l.ring, l.paths.slot(6)) }, missed, 0},
-		"head removed":                {func(l *testLog) { l.head = nil }, restored, 0},
-		"older than known":            {func(l *testLog) { l.write(4, 40, 30, false) }, restored, 0},
-		"older, written later":        {func(l *testLog) { l.write(4, 60, 30, false) }, restored, 0},
-		"written again":               {func(l *testLog) { l.write(5, 55, 40, false) }, restored, 0},
-		"next of another past":        {func(l *testLog) { l.write(6, 60, 51, false) }, restored, 0},
-		"next of another past, large": {func(l *testLog) { l.write(6, 60, 51, true) }, restored, 0},
-		"a gap of another past":       {func(l *testLog) { l.write(6, 60, 51, false); l.row(7, 7, false) }, restored, 0},
-		"an entry of another past":    {func(l *testLog) { l.row(6, 6, false); l.write(7, 70, 61, false) }, restored, 0},
+		"more than are kept":          {func(l *testLog) { l.row(6, 6+ringSize, false) }, lost, 0},
+		"one is not in the ring":      {func(l *testLog) { l.row(6, 8, false); delete(l.ring, l.paths.slot(6)) }, lost, 0},
+		"head removed":                {func(l *testLog) { l.head = nil }, lost, 0},
+		"older than known":            {func(l *testLog) { l.write(4, 40, 30, false) }, lost, 0},
+		"older, written later":        {func(l *testLog) { l.write(4, 60, 30, false) }, lost, 0},
+		"written again":               {func(l *testLog) { l.write(5, 55, 40, false) }, lost, 0},
+		"next of another past":        {func(l *testLog) { l.write(6, 60, 51, false) }, lost, 0},
+		"next of another past, large": {func(l *testLog) { l.write(6, 60, 51, true) }, lost, 0},
+		"a gap of another past":       {func(l *testLog) { l.write(6, 60, 51, false); l.row(7, 7, false) }, lost, 0},
+		"an entry of another past":    {func(l *testLog) { l.row(6, 6, false); l.write(7, 70, 61, false) }, lost, 0},
 		"a large head of another past": {func(l *testLog) {
 			l.row(6, 6, true)
 			p := slot(l, 6)
 			p.Index = 59
 			l.ring[p.Key] = p
-		}, restored, 0},
-		"not later than what was read": {func(l *testLog) { l.write(6, 45, 50, false) }, restored, 0},
+		}, lost, 0},
+		"not later than what was read": {func(l *testLog) { l.write(6, 45, 50, false) }, lost, 0},
 		"another entry in the place of one": {func(l *testLog) {
 			l.row(6, 7, false)
 			p := slot(l, 6)
 			p.Key = l.paths.slot(7)
 			l.ring = map[string]Pair{p.Key: p}
-		}, missed, 0},
+		}, lost, 0},
 		"an entry that only points to the ring": {func(l *testLog) {
 			l.row(6, 6, true)
 			p := slot(l, 6)
 			p.Value = l.head.Value
 			l.ring[p.Key] = p
-		}, missed, 0},
+		}, lost, 0},
 		"junk in the ring": {func(l *testLog) {
 			l.ring["p/v2/log/ring/0/x"] = Pair{Key: "p/v2/log/ring/0/x", Index: 55}
 			l.row(6, 7, false)
 		}, inStep, 2},
-		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, missed, 0},
-		"a head that isn't read": {func(l *testLog) { l.head = &Pair{Key: l.paths.head, Index: 60, Value: []byte("?")} }, missed, 0},
+		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, lost, 0},
+		"a head that isn't read": {func(l *testLog) { l.head = &Pair{Key: l.paths.head, Index: 60, Value: []byte("?")} }, lost, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newTestLog(t)

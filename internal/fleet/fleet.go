@@ -7,17 +7,21 @@
 // the hosts (Nodes). It knows nothing of services or addresses: ipam/consulstore and sources/rest
 // define the values.
 //
-// A change costs O(change) on every host, whatever the size of the tree: each transaction adds an
-// entry to a short journal, and hosts follow the journal. docs/decisions/0010 has the reasons and
-// the measurements.
+// A change costs O(change) on every host, whatever the size of the tree and the number of hosts: each
+// transaction appends an entry to the fleet's one log, and hosts follow the log. docs/decisions/0028
+// has the reasons and the measurements, docs/scale.md the costs.
 //
 // Source code organization:
 //
 //   - tree.go, collection.go: the tables, and their typed values
 //   - commit.go: the writer, which packs batches into transactions
-//   - journal.go, streams.go: the format of the journal, and what is new in it
-//   - follow.go, reread.go: following the journal, and reading the whole tree
+//   - turn.go: how a slow writer gets its turn
+//   - log.go, logread.go: the format of the log, and reading what is new in it
+//   - follow.go, lookup.go: following the log, and reading single keys
+//   - readall.go, reread.go: when the whole tree is read, and how that changes the tables
 //   - fullread.go: decoding the whole tree and merging it into the tables
+//   - snapshot.go, pack.go: the snapshot that starting hosts share, and its format
+//   - digest.go: comparing the tables with those of the leader
 //   - cache.go: the last known tree on disk, for a start without Consul
 //   - session.go, identity.go: joining the fleet, and what happens if the host's id or name is in use
 //   - leader.go, nodes.go: the election, and the rows of the hosts
@@ -68,11 +72,11 @@ type Batch struct {
 	Err error
 }
 
-// Bounds of a batch. Consul accepts 128 operations in a transaction, and the journal needs two of
+// Bounds of a batch. Consul accepts 128 operations in a transaction, and the log needs three of
 // them. It accepts request bodies of 512 KiB, in which values are a third longer (base64) and
-// partly repeated for the journal.
+// partly repeated for the log.
 const (
-	MaxBatch      = 126       // operations, see Write.Ops
+	MaxBatch      = 125       // operations, see Write.Ops
 	MaxBatchBytes = 256 << 10 // keys and values
 	MaxKey        = 512       // bytes of a key
 )

@@ -22,6 +22,7 @@ type placed struct {
 	path   string
 	folder *folder // nil for a foreign key
 	key    string
+	skip   bool  // it is not part of the tree any more
 	reads  []any // decoded for each of the folder's views; empty if the tables have this version
 }
 
@@ -73,12 +74,28 @@ func (r *reading) all() iter.Seq[*placed] {
 	return func(yield func(*placed) bool) {
 		for _, part := range r.parts {
 			for i := range part {
-				if !yield(&part[i]) {
+				if !part[i].skip && !yield(&part[i]) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// overwrite adds later changes. Call wait first.
+func (r *reading) overwrite(changes []change) {
+	changed := make(map[string]bool, len(changes))
+	var pairs []Pair
+	for _, c := range changes {
+		if changed[c.path] = true; c.value != nil {
+			pairs = append(pairs, Pair{Key: r.tree.paths.tree + c.path, Value: c.value, Index: c.index})
+		}
+	}
+	for p := range r.all() {
+		p.skip = changed[p.path]
+	}
+	r.take(pairs)
+	r.wait()
 }
 
 // mark returns the pair that names the fleet, or nil. Call wait first.
@@ -102,6 +119,9 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 		}
 	}
 	junk := map[string]error{}
+	if replace {
+		t.newest = 0
+	}
 	for p := range r.all() {
 		path, f, key := p.path, p.folder, p.key
 		if f == nil {
@@ -116,6 +136,7 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 		if !replace && t.knownIndex(f, key, path) > upTo {
 			continue
 		}
+		t.newest = max(t.newest, p.pair.Index)
 		if t.put(f, path, p.entry(), p.reads) {
 			changed = append(changed, path)
 		}

@@ -139,7 +139,7 @@ func TestRestartAfterKillTakesOver(t *testing.T) {
 		"file not known":          {fleet.Options{Node: "lb1", Identity: identity("id-1", "")}, 25 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, after := range []time.Duration{0, 3 * time.Second, 14 * time.Second, time.Minute} {
+			for _, after := range []time.Duration{0, 3 * time.Second, 12 * time.Second, time.Minute} {
 				bubble.Test(t, func(t *testing.T) {
 					kv := fleettest.NewMemory()
 					first, client, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: identity("id-1", "boot-1:1")}, "a")

@@ -16,8 +16,9 @@ type KV interface {
 	// chunks as they arrive. Part owns the chunks. After an error they must be discarded.
 	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
 	// Level lists what is directly below a prefix that ends with a slash: keys, and folders with
-	// a slash at their end. All are complete with the prefix, in no particular order.
-	Level(ctx context.Context, prefix string) (names []string, err error)
+	// a slash at their end. All are complete with the prefix, in no particular order. The index is
+	// that of the newest change of any key below the prefix.
+	Level(ctx context.Context, prefix string) (names []string, index uint64, err error)
 	// Txn does all operations at one index, or none of them. After an error the outcome is
 	// unknown, and the caller may repeat it.
 	Txn(ctx context.Context, ops []Op) (Outcome, error)
@@ -48,6 +49,9 @@ type Query struct {
 	Wait  time.Duration
 	// Consistent makes Consul's leader verify its leadership before it answers.
 	Consistent bool
+	// Stale lets any of Consul's servers answer, also one that lags or is without a leader. The
+	// answer may be older than the call.
+	Stale bool
 }
 
 // Pair is one key of the KV store with its value, as Consul's API has it.
@@ -67,6 +71,8 @@ const (
 	Cas        Verb = "cas"
 	DeleteCas  Verb = "delete-cas" // succeeds if the key doesn't exist
 	CheckIndex Verb = "check-index"
+	CheckGone  Verb = "check-not-exists"
+	ReadTree   Verb = "get-tree" // all keys that begin with Key
 	Lock       Verb = "lock"
 	Unlock     Verb = "unlock"
 )
@@ -84,6 +90,8 @@ type Op struct {
 type Outcome struct {
 	// Index is the version of everything it wrote; 0 if it was refused, or wrote nothing.
 	Index uint64
+	// Pairs are the results of ReadTree.
+	Pairs []Pair
 	// Refused lists the operations that failed. If there are any, nothing has happened.
 	Refused []Refusal
 }

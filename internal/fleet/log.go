@@ -29,6 +29,8 @@ type logEntry struct {
 	Node    string     `json:"node"`             // the writer, for people
 	Ring    bool       `json:"ring,omitempty"`   // of a head: the writes are only in the ring
 	Writes  []logWrite `json:"writes,omitempty"`
+	// Digests are those of the tree before this entry, by folder.
+	Digests map[string]digest `json:"digests,omitempty"`
 }
 
 // logWrite is one write, with exactly one of the four fields after Path.
@@ -64,11 +66,12 @@ type entry struct {
 	before  uint64 // the index of the one before it; 0 for the first
 	ring    bool   // it is a head, and its changes are only in the ring
 	changes []change
+	digests map[string]digest // of the tree before it, by folder; nil for most entries
 }
 
 // encodeEntry encodes an entry after a position, and its head. Values that don't fit are only named.
-func encodeEntry(node, id string, after position, changes []change) (head, whole []byte) {
-	e := logEntry{Version: logVersion, Seq: after.seq + 1, Before: after.index, ID: id, Node: node, Writes: make([]logWrite, 0, len(changes))}
+func encodeEntry(node, id string, after position, changes []change, digests map[string]digest) (head, whole []byte) {
+	e := logEntry{Version: logVersion, Seq: after.seq + 1, Before: after.index, ID: id, Node: node, Writes: make([]logWrite, 0, len(changes)), Digests: digests}
 	room := maxEntry
 	for _, c := range changes {
 		w := logWrite{Path: c.path}
@@ -100,7 +103,7 @@ func encodeEntry(node, id string, after position, changes []change) (head, whole
 	if len(whole) <= maxHead {
 		return whole, whole
 	}
-	e.Ring, e.Writes = true, nil
+	e.Ring, e.Writes, e.Digests = true, nil, nil
 	return marshalEntry(e), whole
 }
 
@@ -127,7 +130,7 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 	if e.Ring && len(e.Writes) > 0 {
 		return entry{}, errors.New("log entry invalid: it has both ring and writes")
 	}
-	out := entry{position: position{e.Seq, index, e.ID}, before: e.Before, ring: e.Ring}
+	out := entry{position: position{e.Seq, index, e.ID}, before: e.Before, ring: e.Ring, digests: e.Digests}
 	for i, w := range e.Writes {
 		c := change{path: w.Path, index: index, fetch: w.Fetch}
 		ways := 0
@@ -154,16 +157,16 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 // reader at a position.
 func newestAfter(at position, head *Pair) (newest entry, v verdict, err error) {
 	if head == nil {
-		return entry{}, restored, nil
+		return entry{}, lost, nil
 	}
 	newest, err = decodeEntry(head.Value, head.Index)
 	switch {
 	case err != nil:
-		return entry{}, missed, err
+		return entry{}, lost, err
 	case newest.index < at.index, newest.seq <= at.seq:
-		return entry{}, restored, nil
+		return entry{}, lost, nil
 	case newest.seq-at.seq > ringSize:
-		return entry{}, missed, nil
+		return entry{}, lost, nil
 	}
 	return newest, inStep, nil
 }
@@ -185,16 +188,16 @@ func chain(at position, newest entry, ring map[uint64]entry) (out []entry, v ver
 		if seq < newest.seq || newest.ring {
 			var there bool
 			if e, there = ring[seq]; !there || e.ring {
-				return nil, missed
+				return nil, lost
 			}
 		}
 		if e.before != before {
-			return nil, restored
+			return nil, lost
 		}
 		before, out = e.index, append(out, e)
 	}
 	if out[len(out)-1].index != newest.index {
-		return nil, restored
+		return nil, lost
 	}
 	return out, inStep
 }

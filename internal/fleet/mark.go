@@ -18,8 +18,8 @@ type mark struct {
 
 // checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
 // host's fleet. The first host of a fleet creates the mark, with a log entry after the given
-// position.
-func (t *Tree) checkMark(ctx context.Context, found *Pair, at position) error {
+// position. The tree is read up to the returned one.
+func (t *Tree) checkMark(ctx context.Context, found *Pair, at position) (position, error) {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
@@ -30,19 +30,19 @@ func (t *Tree) checkMark(ctx context.Context, found *Pair, at position) error {
 	case found == nil && known == "":
 		return t.makeMark(ctx, at)
 	case found == nil:
-		return &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
+		return at, &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
 			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.paths.follow(known)}
 	}
 	m, err := decodeMark(found.Value)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", t.paths.mark, err)
+		return at, fmt.Errorf("%s: %w", t.paths.mark, err)
 	case known != "" && m.Fleet != known:
-		return &advised{fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known", t.paths.mark, m.Fleet, known),
+		return at, &advised{fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known", t.paths.mark, m.Fleet, known),
 			"to " + t.paths.follow(known)}
 	}
 	t.setMark(m.Fleet)
-	return nil
+	return at, nil
 }
 
 // advised is an error with a hint other than to check Consul.
@@ -65,13 +65,13 @@ func (t *Tree) setMark(fleet string) {
 	}
 }
 
-func (t *Tree) makeMark(ctx context.Context, at position) error {
-	fleet := rand.Text()[:12]
+func (t *Tree) makeMark(ctx context.Context, at position) (position, error) {
+	fleet, id := rand.Text()[:12], rand.Text()[:12]
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	// The entry gives the log an index of its own. Consul returns the index of the whole store for
 	// a key that doesn't exist.
-	head, whole := encodeEntry(t.o.Node, rand.Text()[:12], at, nil)
+	head, whole := encodeEntry(t.o.Node, id, at, nil, nil)
 	out, err := t.o.KV.Txn(ctx, []Op{
 		{Verb: Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
 		{Verb: Cas, Key: t.paths.head, Index: at.index, Value: head},
@@ -79,12 +79,12 @@ func (t *Tree) makeMark(ctx context.Context, at position) error {
 	})
 	switch {
 	case err != nil:
-		return err
+		return at, err
 	case len(out.Refused) > 0:
-		return errors.New("another host has just begun the tree")
+		return at, errors.New("another host has just begun the tree")
 	}
 	t.setMark(fleet)
-	return nil
+	return position{seq: at.seq + 1, index: out.Index, id: id}, nil
 }
 
 func encodeMark(fleet string) string { return fmt.Sprintf(`{"v":1,"fleet":%q}`, fleet) }

@@ -16,7 +16,7 @@ import (
 )
 
 // Node is one host of the fleet. Each host publishes its own when its version, dataplane or number of
-// problems changes, and otherwise every minute. The other fields change with every change of the
+// problems changes, and otherwise every 90 s. The other fields change with every change of the
 // fleet, so publishing them at once would cost O(hosts) writes per change.
 type Node struct {
 	Name      string `json:"name"`
@@ -36,7 +36,7 @@ type Node struct {
 }
 
 const (
-	publishEvery = time.Minute
+	publishEvery = 90 * time.Second
 	// presenceEvery is roughly how often the leader lists the nodes that are present.
 	presenceEvery = 15 * time.Second
 	// forgetNode is after how long an absent node is forgotten.
@@ -78,9 +78,10 @@ func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
 // presence is which nodes the leader has seen, and when, on a clock that runs only while it is the
 // leader and can read Consul. On other hosts it is empty.
 type presence struct {
-	mu   sync.Mutex
-	now  time.Duration
-	seen map[string]time.Duration
+	mu    sync.Mutex
+	now   time.Duration
+	there int // at the last list
+	seen  map[string]time.Duration
 }
 
 // AwayFor returns for how long the node has been absent while this host was the leader and could read
@@ -91,8 +92,15 @@ func (t *Tree) AwayFor(node string) time.Duration {
 	return t.presence.now - t.presence.seen[node]
 }
 
-// count adds the time since the last list, and the nodes of this one.
-func (p *presence) count(passed time.Duration, there []string) {
+// count returns how many nodes were present at the last look; 0 if this host isn't the leader.
+func (p *presence) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.there
+}
+
+// add adds the time since the last list, and the nodes of this one.
+func (p *presence) add(passed time.Duration, there []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now += min(passed, 2*presenceEvery)
@@ -104,12 +112,13 @@ func (p *presence) count(passed time.Duration, there []string) {
 	for _, name := range there {
 		p.seen[name] = p.now
 	}
+	p.there = len(there)
 }
 
 func (p *presence) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now, p.seen = 0, map[string]time.Duration{}
+	p.now, p.there, p.seen = 0, 0, map[string]time.Duration{}
 }
 
 // watchPresence lists the keys of the nodes while this host is the leader. A node's key exists while
@@ -137,7 +146,7 @@ func (t *Tree) watchPresence(ctx context.Context) {
 		if last.IsZero() { // a new leader knows soon who is absent
 			last, next = began, presenceEvery/3
 		}
-		t.presence.count(began.Sub(last), names)
+		t.presence.add(began.Sub(last), names)
 		last = began
 		backoff.Nap(ctx, next*9/10+rand.N(next/5), changed)
 	}
@@ -147,7 +156,7 @@ func (t *Tree) watchPresence(ctx context.Context) {
 func (t *Tree) present(ctx context.Context) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	keys, err := t.o.KV.Level(ctx, t.paths.nodes)
+	keys, _, err := t.o.KV.Level(ctx, t.paths.nodes)
 	for _, key := range keys {
 		if name, err := url.PathUnescape(strings.TrimPrefix(key, t.paths.nodes)); err == nil {
 			names = append(names, name)
@@ -160,7 +169,7 @@ func (t *Tree) present(ctx context.Context) (names []string, err error) {
 type publishedRow struct {
 	node  Node
 	at    time.Time
-	index uint64 // of both locks; 0: not written yet
+	index uint64 // 0: not written yet
 }
 
 // node is this host's row now.
@@ -184,9 +193,9 @@ func (n Node) state() Node {
 	return Node{Name: n.Name, Version: n.Version, Dataplane: n.Dataplane, Problems: n.Problems, Since: n.Since}
 }
 
-// publish writes the node's row and the host's, which takes both locks, after the given
-// operations. It reports whether it got them.
-func (t *Tree) publish(ctx context.Context, session string, node Node, before ...Op) (taken bool, err error) {
+// publish writes the node's row, which takes its lock, with other operations. It reports whether all
+// of them have succeeded.
+func (t *Tree) publish(ctx context.Context, session string, node Node, others ...Op) (taken bool, out Outcome, err error) {
 	row := node
 	row.Updated = time.Now().UnixMilli()
 	value, err := json.Marshal(row)
@@ -195,12 +204,10 @@ func (t *Tree) publish(ctx context.Context, session string, node Node, before ..
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(call, append(before,
-		Op{Verb: Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: session},
-		Op{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: session}))
+	out, err = t.o.KV.Txn(call, append(others, Op{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: session}))
 	if err != nil || len(out.Refused) > 0 {
-		return false, err
+		return false, out, err
 	}
 	t.session.row = publishedRow{node, time.Now(), out.Index}
-	return true, nil
+	return true, out, nil
 }

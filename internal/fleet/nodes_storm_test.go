@@ -52,7 +52,7 @@ func nodesStorm(t *testing.T, seed uint64) {
 		watch(time.Duration(r.IntN(8000)) * time.Millisecond)
 	}
 	revision.Add(1)
-	watch(time.Minute)
+	watch(2 * time.Minute) // longer than between two writes of a row
 	for i, h := range hosts {
 		nodes, err := h.Nodes(t.Context())
 		if err != nil || len(nodes) != len(hosts) {

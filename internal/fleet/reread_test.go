@@ -80,14 +80,14 @@ func TestABrokenReadingChangesNothing(t *testing.T) {
 			mustCommit(t, one, fleet.Write{Folder: "a", Key: fmt.Sprintf("x%02d", i), Value: []byte("old")})
 		}
 		before := rows.Revision()
-		for i := range 10 { // bypasses the journal
+		for i := range 10 { // bypasses the log
 			kv.Put(fmt.Sprintf("%sa/w%02d", treePrefix, i), "new")
 			kv.Put(fmt.Sprintf("%sa/x%02d", treePrefix, i), "changed")
 			kv.Delete(fmt.Sprintf("%sa/x%02d", treePrefix, 19-i))
 		}
 		one.SetLate(time.Second)
 		go func() {
-			time.Sleep(1500 * time.Millisecond) // the journal has arrived, and half of the tree
+			time.Sleep(1500 * time.Millisecond) // the log has arrived, and half of the tree
 			one.SetDown(true)
 		}()
 		if err := one.Reread(t.Context()); !errors.Is(err, fleet.ErrUnavailable) {

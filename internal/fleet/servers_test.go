@@ -404,7 +404,7 @@ func TestTokensOnConsul(t *testing.T) {
 
 	for name, less := range map[string]string{
 		"nothing may be read": `session_prefix "" { policy = "write" }`,
-		"a part may be read":  `key_prefix "ironvip/v2/journal/" { policy = "write" } key_prefix "ironvip/v2/tree/b/" { policy = "read" }`,
+		"a part may be read":  `key_prefix "ironvip/v2/log/" { policy = "write" } key_prefix "ironvip/v2/tree/b/" { policy = "read" }`,
 		"one folder may not":  `key_prefix "ironvip/" { policy = "write" } key_prefix "ironvip/v2/tree/a/" { policy = "deny" } session_prefix "" { policy = "write" }`,
 	} {
 		give(s.NewToken(less))
@@ -460,7 +460,7 @@ func TestStalledConsul(t *testing.T) {
 	wantSameOn(t, s, one, two)
 }
 
-// BenchmarkFollow compares the data that a host reads for one change when it follows the journal
+// BenchmarkFollow compares the data that a host reads for one change when it follows the log
 // and when it watches the tree itself, with 10,000 values of 400 bytes.
 func BenchmarkFollow(b *testing.B) {
 	const size = 10_000
@@ -473,7 +473,7 @@ func BenchmarkFollow(b *testing.B) {
 	if err := tree.Commit(b.Context(), batches); err != nil {
 		b.Fatal(err)
 	}
-	for _, way := range []struct{ name, prefix string }{{"journal", "ironvip/v2/journal/"}, {"tree", treePrefix}} {
+	for _, way := range []struct{ name, prefix string }{{"log", "ironvip/v2/log/head"}, {"tree", treePrefix}} {
 		b.Run(way.name, func(b *testing.B) {
 			follow(b, s, tree, way.prefix)
 		})

@@ -23,7 +23,7 @@ import (
 const (
 	sessionTTL = 20 * time.Second
 	lockDelay  = time.Second // after a session that wasn't ended by its host
-	renewEvery = sessionTTL / 2
+	renewEvery = sessionTTL * 2 / 3
 	stateEvery = 5 * time.Second // between two looks at this node's own state
 	// renewTimeout is short, because a renewal that hangs is the first sign of a
 	// Consul that does.
@@ -41,8 +41,10 @@ type session struct {
 	holder chan string // the session that holds the leader's key, "" for none; the newest only
 
 	// These belong to the goroutine of runSession.
-	own map[string]bool // sessions of this run that may still exist
-	row publishedRow
+	own  map[string]bool // sessions of this run that may still exist
+	host uint64          // the index of the host's lock
+	row  publishedRow
+	head uint64 // the index of the log's newest entry when the row was written; 0 once this host has it
 
 	mu        sync.Mutex
 	id        string
@@ -53,6 +55,7 @@ type session struct {
 	leader    string    // the leader's node name
 	changed   chan struct{}
 	info      func() Node
+	hosts     int // of the fleet, as in the leader's key
 }
 
 func newSession() *session {
@@ -201,13 +204,16 @@ func (t *Tree) join(ctx context.Context) error {
 	ended := slices.Collect(maps.Keys(s.own))
 	s.own[id] = true
 	s.row = publishedRow{}
-	switch taken, err := t.publish(ctx, id, t.node(), ops...); {
+	ops = append(ops, Op{Verb: Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: id})
+	taken, out, err := t.publish(ctx, id, t.node(), ops...)
+	switch {
 	case err != nil:
 		return err // it may have happened: id is among the own sessions
 	case !taken:
 		t.end(ctx, id)
 		return errLockDelay
 	}
+	s.host = out.Index
 	for _, id := range ended {
 		t.end(ctx, id)
 	}
@@ -284,12 +290,18 @@ func (t *Tree) keep(ctx context.Context) {
 			free = !t.campaign(ctx, id)
 			again = free
 		}
+		if !t.updateHosts(ctx, id) {
+			again = true
+		}
+		t.checkFollower()
 		if node := t.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
-			switch taken, err := t.publish(ctx, id, node); {
+			switch taken, out, err := t.publish(ctx, id, node, Op{Verb: CheckIndex, Key: t.paths.host(t.o.Identity.ID), Index: s.host}, Op{Verb: ReadTree, Key: t.paths.head}); {
 			case err != nil:
 				again = true
 			case !taken: // a lock was lost
 				return
+			case len(out.Pairs) > 0:
+				s.head = out.Pairs[0].Index
 			}
 		}
 		if again {
@@ -317,7 +329,7 @@ func (t *Tree) leave(ctx context.Context) {
 	// for the lock delay.
 	if s.row.index > 0 {
 		_, _ = t.o.KV.Txn(ctx, []Op{
-			{Verb: DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.row.index},
+			{Verb: DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.host},
 			{Verb: DeleteCas, Key: t.paths.node(t.o.Node), Index: s.row.index}})
 	}
 	for id := range maps.Clone(s.own) {

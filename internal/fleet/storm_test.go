@@ -225,6 +225,7 @@ func TestStorm(t *testing.T) {
 						host.SetDown(false)
 						host.SetSlow(0)
 						host.SetLate(0)
+						host.SetBehind(false)
 						host.LoseAnswers(0)
 						host.Before(nil)
 					}
@@ -245,7 +246,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 	pause := func(d time.Duration) { pause(ctx, d) }
 	h := hosts[r.IntN(len(hosts))]
 	short := time.Duration(1+r.IntN(30)) * time.Millisecond
-	switch r.IntN(10) {
+	switch r.IntN(11) {
 	case 0:
 		h.SetDown(true)
 		pause(short)
@@ -263,7 +264,7 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		h.SetSlow(0)
 	case 5:
 		kv.ExpireSessions()
-	case 6: // a reader so slow that the journal is trimmed before it reads
+	case 6: // a reader so slow that the log is overwritten before it reads
 		h.Before(func(c fleettest.Call) error {
 			if c.Method == "List" {
 				pause(short * 5)
@@ -280,11 +281,15 @@ func trouble(ctx context.Context, r *rand.Rand, kv *fleettest.Memory, hosts []*f
 		arrive := h.Detain()
 		pause(short)
 		arrive()
-	case 7: // a manual change of the journal
-		if pairs := kv.Pairs("ironvip/v2/journal/"); len(pairs) > 0 && r.IntN(4) == 0 {
+	case 10: // a server that gets no more writes answers
+		h.SetBehind(true)
+		pause(short * 5)
+		h.SetBehind(false)
+	case 7: // a manual change of the log, or of the snapshot
+		if pairs := append(kv.Pairs("ironvip/v2/log/"), kv.Pairs("ironvip/v2/snapshot/")...); len(pairs) > 0 && r.IntN(4) == 0 {
 			kv.Delete(pairs[r.IntN(len(pairs))].Key)
 		}
-		kv.Put("ironvip/v2/journal/junk", fmt.Sprint(r.Int()))
+		kv.Put("ironvip/v2/log/junk", fmt.Sprint(r.Int()))
 	}
 	pause(short)
 }

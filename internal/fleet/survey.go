@@ -19,7 +19,7 @@ func (t *Tree) survey(ctx context.Context) {
 	defer cancel()
 	found := map[string]vip.Problem{}
 	for level, ours := range t.paths.levels() {
-		names, err := t.o.KV.Level(ctx, level)
+		names, _, err := t.o.KV.Level(ctx, level)
 		if err != nil {
 			return
 		}
@@ -47,8 +47,8 @@ func (t *Tree) survey(ctx context.Context) {
 func (p paths) levels() map[string][]string {
 	return map[string][]string{
 		p.prefix: {p.base},
-		p.base:   {p.tree, p.log, p.hosts, p.nodes, p.leader},
-		p.log:    {p.head, p.ring},
+		p.base:   {p.tree, p.log, p.snapshots, p.hosts, p.nodes, p.leader},
+		p.log:    {p.head, p.turn, p.ring},
 	}
 }
 

@@ -66,6 +66,9 @@ type Tree struct {
 	lookups   int              // reads of single keys in progress; tombstones are kept for them
 	high      uint64           // the highest index that the tables have reached
 	at        position         // the log up to there is in the tables
+	newest    uint64           // the highest index of an entry or removal in the tables
+	differs   time.Time        // when the tree is to be read because the leader's digests differ; zero: they don't
+	searched  uint64           // the tree's index when this host has last compared it with the log as a whole
 	mark      string           // the fleet's name; "" while unknown
 	loaded    bool             // the folders are ready
 	prevented bool             // they must not become so from the cache
@@ -73,17 +76,19 @@ type Tree struct {
 	lastKick  time.Time
 	rereads   []chan error // callers of Reread that wait
 
-	follower follower
-	kicks    chan struct{}
-	ended    chan struct{}
+	follower  follower
+	snapshots chan snapshotTask
+	kicks     chan struct{}
+	ended     chan struct{}
 }
 
 // folder is one table of the tree.
 type folder struct {
-	name  string
-	rows  *table.Table[string, Entry]
-	ready func()
-	views []view
+	name   string
+	rows   *table.Table[string, Entry]
+	digest digest // of the rows
+	ready  func()
+	views  []view
 }
 
 // view is a Collection's interface to its tree. Its methods are called under the tree's lock.
@@ -108,18 +113,19 @@ func New(o Options) *Tree {
 		o.Identity.ID = newUUID()
 	}
 	t := &Tree{
-		o:       o,
-		started: time.Now(),
-		log:     o.Log,
-		paths:   newPaths(o.Prefix),
-		folders: map[string]*folder{},
-		status:  newStatus(),
-		cache:   newCache(o.Cache),
-		session: newSession(),
-		joined:  make(chan struct{}),
-		kicks:   make(chan struct{}, 1),
-		ended:   make(chan struct{}),
-		reading: make(lock, 1),
+		o:         o,
+		started:   time.Now(),
+		log:       o.Log,
+		paths:     newPaths(o.Prefix),
+		folders:   map[string]*folder{},
+		status:    newStatus(),
+		cache:     newCache(o.Cache),
+		session:   newSession(),
+		joined:    make(chan struct{}),
+		kicks:     make(chan struct{}, 1),
+		snapshots: make(chan snapshotTask, 1),
+		ended:     make(chan struct{}),
+		reading:   make(lock, 1),
 	}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
@@ -143,7 +149,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	t.cache.open(t)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.runSession(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchPresence, t.cache.run} {
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchPresence, t.runSnapshots, t.cache.run} {
 		group.Go(func() error { run(running); return nil })
 	}
 	if err := group.Wait(); err != nil {
@@ -246,15 +252,21 @@ func (t *Tree) applyJunk(c change) {
 	t.setJunk(junk)
 }
 
-// put sets an entry in the tables, and reports whether that changed them. Reads are the decoded values for the folder's views, as far as
-// it was decoded already. The caller holds mu.
+// put sets an entry in the tables, and reports whether that changed them. Reads are the decoded
+// values for the folder's views, as far as it was decoded already. The caller holds mu.
 func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) {
 	before := f.rows.Revision()
+	old, _, existed := f.rows.Get(e.Key)
 	f.rows.Set(e)
 	t.known.forget(path)
 	if f.rows.Revision() == before {
 		return false
 	}
+	if existed {
+		f.digest.flip(path, old.Index)
+	}
+	f.digest.flip(path, e.Index)
+	t.newest = max(t.newest, e.Index)
 	for i, v := range f.views {
 		if i < len(reads) {
 			v.put(e, reads[i])
@@ -268,9 +280,12 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 
 func (t *Tree) remove(f *folder, key, path string, index uint64) {
 	t.known.add(path, index)
+	old, _, _ := f.rows.Get(key)
 	if !f.rows.Delete(key) {
 		return
 	}
+	f.digest.flip(path, old.Index)
+	t.newest = max(t.newest, index)
 	for _, v := range f.views {
 		v.remove(key)
 	}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -176,7 +178,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		var others atomic.Int32
 		for _, h := range hosts[1:] {
 			h.Before(func(c fleettest.Call) error {
-				if c.Method == "Txn" && strings.Contains(c.Ops[0].Key, "/journal/") {
+				if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return op.Verb == fleet.Cas && strings.HasPrefix(op.Key, prefix) }) {
 					others.Add(1)
 				}
 				return nil
@@ -184,7 +186,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		}
 		asking.Wait()
 		t.Logf("%d transactions by the others; problems %v", others.Load(), problems)
-		if n := others.Load(); n > 8 { // alone, they would need hundreds
+		if n := others.Load(); n > 30 { // with collisions; alone, they would need hundreds
 			t.Errorf("the followers wrote %d transactions", n)
 		}
 		for i, p := range problems[1:] {

@@ -2,7 +2,7 @@ package rest
 
 import (
 	"errors"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +20,7 @@ func (h *host) cutOff(others *host) {
 	over, held := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(held) })
 	h.Client.Before(func(c fleettest.Call) error {
-		if c.Held && c.Key == "ironvip/v2/log/head" {
+		if c.Query.After > 0 && c.Key == "ironvip/v2/log/head" {
 			once()
 			<-over
 		}
@@ -103,7 +103,7 @@ func TestMissingIsFetchedOnce(t *testing.T) {
 	a.Client.Before(func(c fleettest.Call) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if c.Method == "Get" && !slices.Contains([]string{"ironvip/v2/leader"}, c.Key) {
+		if c.Method == "Get" && strings.HasPrefix(c.Key, "ironvip/v2/tree/") {
 			asked = append(asked, c.Key)
 		}
 		return nil

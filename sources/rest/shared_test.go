@@ -528,7 +528,8 @@ func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 		time.Sleep(20 * time.Second) // its session expires
 		two := joinBy(t, m, "a", m.Client("b"))
 		one.Client.SetDown(false)
-		time.Sleep(time.Minute)
+		one.until("it finds the other host", func() bool { return one.Duplicate() != nil })
+		time.Sleep(20 * time.Second)
 		if one.Duplicate() == nil || two.Duplicate() != nil {
 			t.Fatalf("%v, %v", one.Duplicate(), two.Duplicate())
 		}

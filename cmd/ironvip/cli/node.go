@@ -13,7 +13,7 @@ import (
 )
 
 // nodeIsSilent is how long a node may be silent before it is highlighted.
-const nodeIsSilent = 2 * time.Minute
+const nodeIsSilent = 3 * time.Minute
 
 func (a *app) nodeListCommand() *cobra.Command {
 	cmd := listCommand(a, "list the nodes of the fleet with dataplane and lag", (*client.Client).Nodes, a.nodeListView)

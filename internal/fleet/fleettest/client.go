@@ -29,6 +29,7 @@ type Client struct {
 	before func(Call) error
 	slow   time.Duration
 	late   time.Duration
+	behind *Memory // what answers stale reads; nil: the store itself
 	calls  Counts
 }
 
@@ -38,7 +39,7 @@ var _ fleet.KV = (*Client)(nil)
 type Call struct {
 	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"
 	Key    string // key, prefix or session
-	Held   bool   // a blocking query
+	Query  fleet.Query
 	Ops    []fleet.Op
 }
 
@@ -116,6 +117,32 @@ func (c *Client) SetLate(d time.Duration) {
 	c.late = d
 }
 
+// SetBehind has a server that gets no more writes answer this client's stale reads. False has that
+// server catch up.
+func (c *Client) SetBehind(behind bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.behind
+	if c.behind = nil; behind {
+		c.behind = c.memory.frozen()
+	}
+	if before != nil {
+		before.mu.Lock()
+		defer before.mu.Unlock()
+		before.wake()
+	}
+}
+
+// server returns what answers a read.
+func (c *Client) server(q fleet.Query) *Memory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q.Stale && c.behind != nil {
+		return c.behind
+	}
+	return c.memory
+}
+
 // Before has f called before each call, which fails with f's error. Nil ends
 // it. F may block and may write to the store.
 func (c *Client) Before(f func(Call) error) {
@@ -169,7 +196,7 @@ func (c *Client) count(n int) {
 
 // hold calls answer under the store's lock, once the index it returns is
 // another than the one waited for.
-func (c *Client) hold(ctx context.Context, call Call, q fleet.Query, answer func() uint64) (uint64, error) {
+func (c *Client) hold(ctx context.Context, call Call, q fleet.Query, answer func(*Memory) uint64) (uint64, error) {
 	broken, err := c.enter(ctx, call, func(n *Counts) {
 		if q.After > 0 {
 			n.Held++
@@ -183,9 +210,10 @@ func (c *Client) hold(ctx context.Context, call Call, q fleet.Query, answer func
 	wait := time.NewTimer(q.Wait)
 	defer wait.Stop()
 	for late := false; ; {
-		c.memory.mu.Lock()
-		index, changed := answer(), c.memory.changed
-		c.memory.mu.Unlock()
+		server := c.server(q)
+		server.mu.Lock()
+		index, changed := answer(server), server.changed
+		server.mu.Unlock()
 		if q.After == 0 || index != q.After || late {
 			return index, c.arrive(ctx, broken)
 		}
@@ -224,12 +252,12 @@ func (c *Client) arrive(ctx context.Context, broken <-chan struct{}) error {
 // Get implements fleet.KV.
 func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pair, uint64, error) {
 	var pair *fleet.Pair
-	index, err := c.hold(ctx, Call{Method: "Get", Key: key, Held: q.After > 0}, q, func() uint64 {
+	index, err := c.hold(ctx, Call{Method: "Get", Key: key, Query: q}, q, func(m *Memory) uint64 {
 		pair = nil
-		if p, ok := c.memory.pairs[key]; ok {
+		if p, ok := m.pairs[key]; ok {
 			pair = &p
 		}
-		return c.memory.keyIndex(key)
+		return m.keyIndex(key)
 	})
 	if err != nil {
 		return nil, 0, err
@@ -243,9 +271,9 @@ func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pai
 // List implements fleet.KV. Of an answer that breaks off on its way, half has come.
 func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
 	var pairs []fleet.Pair
-	index, err := c.hold(ctx, Call{Method: "List", Key: prefix, Held: q.After > 0}, q, func() uint64 {
-		index := c.memory.prefixIndex(prefix)
-		pairs = c.memory.under(prefix)
+	index, err := c.hold(ctx, Call{Method: "List", Key: prefix, Query: q}, q, func(m *Memory) uint64 {
+		index := m.prefixIndex(prefix)
+		pairs = m.under(prefix)
 		return index
 	})
 	if err != nil {
@@ -263,9 +291,9 @@ func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part fu
 }
 
 // Level implements fleet.KV.
-func (c *Client) Level(ctx context.Context, prefix string) (names []string, err error) {
-	_, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, fleet.Query{}, func() uint64 {
-		for _, p := range c.memory.under(prefix) {
+func (c *Client) Level(ctx context.Context, prefix string) (names []string, index uint64, err error) {
+	index, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, fleet.Query{}, func(m *Memory) uint64 {
+		for _, p := range m.under(prefix) {
 			name := p.Key
 			if first, _, deeper := strings.Cut(name[len(prefix):], "/"); deeper {
 				name = prefix + first + "/"
@@ -274,12 +302,12 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, err 
 				names = append(names, name)
 			}
 		}
-		return c.memory.prefixIndex(prefix)
+		return m.prefixIndex(prefix)
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return names, nil
+	return names, index, nil
 }
 
 // Txn implements fleet.KV. It refuses what Consul refuses for its size.

@@ -168,6 +168,15 @@ func (m *Memory) Index() uint64 {
 	return m.index
 }
 
+// frozen returns a copy of the store that nobody writes to.
+func (m *Memory) frozen() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	copied := NewMemory()
+	copied.index, copied.pairs, copied.tombstones = m.index, maps.Clone(m.pairs), maps.Clone(m.tombstones)
+	return copied
+}
+
 // Snapshot is what the store held at one time.
 type Snapshot struct {
 	index uint64
@@ -288,6 +297,10 @@ func (m *Memory) txn(ops []fleet.Op) fleet.Outcome {
 	var out fleet.Outcome
 	next := m.index + 1
 	for i, op := range ops {
+		if op.Verb == fleet.ReadTree {
+			out.Pairs = append(out.Pairs, m.under(op.Key)...)
+			continue
+		}
 		index, refused := m.do(op, next)
 		if refused != "" {
 			out.Refused = append(out.Refused, fleet.Refusal{Op: i, Reason: refused})
@@ -319,6 +332,10 @@ func (m *Memory) do(op fleet.Op, next uint64) (index uint64, refused string) {
 		}
 		if exists {
 			m.remove(op.Key, next)
+		}
+	case fleet.CheckGone:
+		if exists {
+			return 0, fmt.Sprintf("key %q exists", op.Key)
 		}
 	case fleet.CheckIndex:
 		if !exists || op.Index != old.Index {

@@ -1,0 +1,50 @@
+package fleet
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func unpackAll(packed []byte) (pairs []Pair, err error) {
+	err = unpackPairs(packed, "p/", func(part []Pair) { pairs = append(pairs, part...) })
+	return pairs, err
+}
+
+func TestPack(t *testing.T) {
+	for _, n := range []int{0, 1, partSize - 1, partSize, partSize + 1, 3 * partSize} {
+		var pairs, want []Pair
+		for i := range n {
+			p := Pair{Key: fmt.Sprint("a/", i), Index: uint64(i) << (i % 50), Value: []byte(strings.Repeat("v", i))}
+			pairs = append(pairs, p)
+			p.Key = "p/" + p.Key
+			want = append(want, p)
+		}
+		packed := packPairs(pairs)
+		got, err := unpackAll(packed)
+		if err != nil || !slices.EqualFunc(got, want, func(a, b Pair) bool {
+			return a.Key == b.Key && a.Index == b.Index && bytes.Equal(a.Value, b.Value)
+		}) {
+			t.Errorf("%d pairs are %d: %v", n, len(got), err)
+		}
+		for _, cut := range []int{0, 5, len(packed) / 2, len(packed) - 1} {
+			if _, err := unpackAll(packed[:cut]); err == nil {
+				t.Errorf("%d of %d bytes are a snapshot of %d pairs", cut, len(packed), n)
+			}
+		}
+	}
+}
+
+// Junk neither panics nor allocates without bounds.
+func FuzzUnpack(f *testing.F) {
+	f.Add(packPairs([]Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
+	f.Add([]byte("junk"))
+	f.Fuzz(func(_ *testing.T, packed []byte) {
+		pairs, err := unpackAll(packed)
+		if err == nil {
+			_ = packPairs(pairs)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// replace reads the whole tree and replaces the tables by it.
+func (f *follower) replace(ctx context.Context) (verdict, error) {
+	t := f.tree
+	// Commits wait: their conditions would be judged by old tables, or their writes be undone.
+	if err := t.reading.take(ctx); err != nil {
+		return lost, err
+	}
+	w, snapshot, err := f.readWhole(ctx, t.startTree)
+	if err == nil {
+		t.mu.Lock()
+		t.known = tombstones{index: map[string]uint64{}}
+		t.high, t.at = 0, w.at
+		t.merge(w.reading, w.index, true)
+		f.reached(w)
+		t.mu.Unlock()
+	}
+	t.reading.give()
+	if snapshot {
+		select {
+		case t.snapshots <- snapshotTask{write: err == nil, treeIndex: w.treeIndex}:
+		case <-ctx.Done():
+		}
+	}
+	return inStep, err
+}
+
+// compare reads the whole tree and corrects the tables, for what was written without the log. It
+// appends that to the log for the other hosts if this host is the leader or was asked to. The leader
+// reads nothing if the tree has not changed since it did so last.
+func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
+	t := f.tree
+	leader := t.Mine()
+	if leader && !asked {
+		_, index, err := t.o.KV.Level(ctx, t.paths.tree)
+		if err != nil {
+			return inStep, err
+		}
+		t.mu.Lock()
+		unchanged := index == t.searched && t.differs.IsZero()
+		t.mu.Unlock()
+		if unchanged {
+			f.scheduleSearch()
+			return inStep, nil
+		}
+	}
+	high := t.reachedIndex()
+	w, _, err := f.readWhole(ctx, func(ctx context.Context) (wholeTree, bool, error) {
+		w, err := t.readKeys(ctx)
+		return w, false, err
+	})
+	switch {
+	case err != nil:
+		return inStep, err
+	case w.index < high: // commits since then are not in it: a backup was restored
+		return lost, nil
+	}
+	var logged map[string]bool
+	if leader || asked {
+		if logged, err = t.loggedSince(ctx, w.at); err != nil {
+			return inStep, err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := t.merge(w.reading, w.index, false) // newer values in the tables are kept
+	if logged != nil {
+		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }))
+		t.writer.publishDigests(w.treeIndex)
+	}
+	if w.at.index > t.at.index {
+		t.at = w.at
+	}
+	f.reached(w)
+	return inStep, nil
+}
+
+// readWhole calls read, and verifies that the tree belongs to this host's fleet.
+func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wholeTree, bool, error)) (w wholeTree, snapshot bool, err error) {
+	t := f.tree
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if w, snapshot, err = read(ctx); err != nil {
+		return w, snapshot, err
+	}
+	junk := map[string]error{}
+	if w.head != nil && w.at.seq == 0 { // the next write overwrites it
+		_, junk[t.paths.head] = decodeEntry(w.head.Value, w.head.Index)
+	}
+	t.status.setJunk(inLog, misplaced(junk))
+	w.at, err = t.checkMark(ctx, w.mark(), w.at)
+	if w.mark() == nil { // it is there now
+		w.treeIndex = w.at.index
+	}
+	return w, snapshot, err
+}
+
+// reached notes that the tables have all of the tree. The caller holds the tree's lock.
+func (f *follower) reached(w wholeTree) {
+	t := f.tree
+	t.differs = time.Time{}
+	f.pass(w.cursor)
+	t.high = max(t.high, w.index)
+	t.cache.settle(t)
+	t.ready()
+	f.scheduleSearch()
+}
+
+func (f *follower) scheduleSearch() {
+	f.search = time.Now().Add(searchEvery*9/10 + rand.N(searchEvery/5))
+}
+
+func (t *Tree) reachedIndex() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.high
+}
+
+// loggedSince returns the paths that the log names after a position. A full read that finds another
+// path changed has found a write without the log. It returns nil if the log doesn't reach back.
+func (t *Tree) loggedSince(ctx context.Context, at position) (map[string]bool, error) {
+	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	if err != nil {
+		return nil, err
+	}
+	entries, v, err := t.since(ctx, at, head, false)
+	if err != nil || v != inStep {
+		return nil, err
+	}
+	paths := map[string]bool{}
+	for _, e := range entries {
+		for _, c := range e.changes {
+			paths[c.path] = true
+		}
+	}
+	return paths, nil
+}

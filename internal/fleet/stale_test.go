@@ -1,0 +1,134 @@
+package fleet_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// The server that answers a host's blocking queries gets no more writes, and still answers. The host
+// notices that with the next row that it publishes, and reads from Consul's leader.
+func TestServerThatStaysBehind(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		mustCommit(t, hosts[0], set("a", "x", "0", 0))
+		time.Sleep(12 * time.Minute) // the leader appends nothing more
+		hosts[1].SetBehind(true)
+		time.Sleep(6 * time.Minute) // the held query ends meanwhile; the next one is held by that server
+		var reads treeReads
+		hosts[1].Before(reads.count)
+		for i := 1; i < 20; i++ {
+			e, _, _ := hosts[0].Folder("a").Get("x")
+			mustCommit(t, hosts[0], set("a", "x", fmt.Sprint(i), e.Index))
+		}
+		if get(hosts[1], "a", "x") != "0" {
+			t.Fatal("the host doesn't use the server that is behind")
+		}
+		time.Sleep(100 * time.Second)
+		wantSame(t, kv, hosts...)
+		e, _, _ := hosts[0].Folder("a").Get("x")
+		mustCommit(t, hosts[0], set("a", "x", "soon", e.Index))
+		time.Sleep(time.Second)
+		wantSame(t, kv, hosts...)
+		if n := reads.take(); n != 0 {
+			t.Errorf("%d reads of the whole tree", n)
+		}
+	})
+}
+
+// Answers that are minutes old never take a host back.
+func TestOldAnswersNeverTakeAHostBack(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		two := hosts[1]
+		mustCommit(t, hosts[0], set("a", "x", "1", 0))
+		time.Sleep(time.Minute)
+		two.SetBehind(true)
+		next, last := 2, 1
+		for range 40 {
+			e, _, _ := hosts[0].Folder("a").Get("x")
+			mustCommit(t, hosts[0], set("a", "x", strconv.Itoa(next), e.Index))
+			next++
+			if next%3 == 0 { // it writes too, and is ahead of that server
+				e, _, _ := two.Folder("b").Get("own")
+				b := &fleet.Batch{Writes: []fleet.Write{set("b", "own", fmt.Sprint(next), e.Index)}}
+				if err := two.Commit(t.Context(), []*fleet.Batch{b}); err != nil || b.Err != nil {
+					t.Fatal(err, b.Err)
+				}
+			}
+			if next%10 == 0 {
+				two.SetBehind(true) // now at another old state
+			}
+			for range 20 {
+				time.Sleep(time.Second)
+				now, err := strconv.Atoi(get(two, "a", "x"))
+				if err != nil || now < last {
+					t.Fatalf("x is %q after it was %d", get(two, "a", "x"), last)
+				}
+				last = now
+			}
+		}
+		two.SetBehind(false)
+		time.Sleep(2 * time.Minute)
+		wantSame(t, kv, hosts...)
+	})
+}
+
+// The hosts read many changes in a short time with few answers each, in inverse proportion to their
+// number. The writers and the leader go on meanwhile.
+func TestChangesAreReadTogether(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const (
+			fleetSize = 60
+			writers   = 20
+			seconds   = 10
+			rate      = 100 // changes per second
+		)
+		kv := fleettest.NewMemory()
+		var hosts []*fleettest.Host
+		for i := range fleetSize {
+			hosts = append(hosts, kv.Start(t, fmt.Sprint("host", i), folders, nil))
+		}
+		time.Sleep(time.Minute) // the leader has counted the hosts
+		leader := hosts[0].Elected()
+		before := make([]fleettest.Counts, fleetSize)
+		for i, h := range hosts {
+			before[i] = h.Counts()
+		}
+		slowest, started := time.Duration(0), time.Now()
+		for i := range seconds * rate {
+			h := hosts[i%writers]
+			key := fmt.Sprint("of", i%writers)
+			e, _, _ := h.Folder("a").Get(key)
+			began := time.Now()
+			mustCommit(t, h, set("a", key, fmt.Sprint(i), e.Index))
+			slowest = max(slowest, time.Since(began))
+			time.Sleep(time.Second / rate)
+		}
+		time.Sleep(time.Second)
+		wantSame(t, kv, hosts...)
+		// One answer per 30 ms, the first ten without a pause, and a segment of the ring or two for each.
+		most := int(time.Since(started)/(30*time.Millisecond)) + 20
+		for i, h := range hosts[writers:] {
+			cost := less(h.Counts(), before[writers+i])
+			if cost.Held > most || cost.Reads > 2*most {
+				t.Errorf("a host has read %d changes with %d answers and %d other reads", seconds*rate, cost.Held, cost.Reads)
+			}
+		}
+		if slowest > time.Second {
+			t.Errorf("a commit took %v", slowest)
+		}
+		for _, h := range hosts {
+			if h.Elected() != leader || h.Stale() != "" {
+				t.Errorf("leader %s, then %s; stale %q", leader, h.Elected(), h.Stale())
+			}
+		}
+	})
+}

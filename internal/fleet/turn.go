@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"context"
+	"time"
+)
+
+// A writer that is slower than the others would lose every collision: the head has moved on before
+// its transaction arrives. After some collisions it therefore creates a key, the turn, which depends
+// on nothing that it must read first. Every transaction requires that there is no turn, except that
+// of the turn's owner, which removes it. The others collide with the turn meanwhile.
+
+const (
+	// turnAfter is after how many collisions a writer takes the turn.
+	turnAfter = 4
+	// turnFor is for how long the others respect a turn, from when they first read it. Its owner
+	// may be gone.
+	turnFor = 3 * time.Second
+)
+
+// turn is what a writer knows of it. It belongs to the writer's goroutine.
+type turn struct {
+	collisions int       // in a row
+	own        uint64    // the index of the writer's own turn; 0 if it has none
+	other      uint64    // the index of another's, as it was read
+	since      time.Time // when it was first read
+}
+
+// turnCondition is the operation of a transaction on the turn.
+func (w *writer) turnCondition() Op {
+	if w.turn.own != 0 {
+		return Op{Verb: DeleteCas, Key: w.tree.paths.turn, Index: w.turn.own}
+	}
+	return Op{Verb: CheckGone, Key: w.tree.paths.turn}
+}
+
+// collide counts a collision. After many, it takes the turn, or ends that of another writer that has
+// lasted for too long.
+func (w *writer) collide(ctx context.Context) {
+	t, turn := w.tree, &w.turn
+	if turn.collisions++; turn.own != 0 || turn.collisions < turnAfter {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := t.o.KV.Txn(ctx, []Op{{Verb: Cas, Key: t.paths.turn, Value: []byte(w.id)}})
+	switch {
+	case err != nil:
+	case len(out.Refused) == 0:
+		turn.own = out.Index
+	case turn.since.IsZero() || time.Since(turn.since) > turnFor:
+		w.endOtherTurn(ctx)
+	}
+}
+
+// endOtherTurn removes another writer's turn if it is the same as turnFor ago.
+func (w *writer) endOtherTurn(ctx context.Context) {
+	t, turn := w.tree, &w.turn
+	pair, _, err := t.o.KV.Get(ctx, t.paths.turn, Query{Consistent: true})
+	switch {
+	case err != nil || pair == nil:
+		turn.since = time.Time{}
+	case turn.since.IsZero() || pair.Index != turn.other:
+		turn.other, turn.since = pair.Index, time.Now()
+	default:
+		_, _ = t.o.KV.Txn(ctx, []Op{{Verb: DeleteCas, Key: t.paths.turn, Index: pair.Index}})
+		turn.since = time.Time{}
+	}
+}
+
+// endTurn forgets the collisions. It gives back the writer's own turn, unless a transaction of its
+// has removed it.
+func (w *writer) endTurn(ctx context.Context, removed bool) {
+	own := w.turn.own
+	if w.turn = (turn{}); own == 0 || removed {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, _ = w.tree.o.KV.Txn(ctx, []Op{{Verb: DeleteCas, Key: w.tree.paths.turn, Index: own}})
+}

@@ -1,0 +1,95 @@
+package fleet_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// busyWriters has hosts write, in total at that rate per second, until the context ends.
+func busyWriters(ctx context.Context, hosts []*fleettest.Host, rate int, running *sync.WaitGroup) {
+	for i, h := range hosts {
+		running.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				write(ctx, h, fmt.Sprint("busy", i), n)
+				time.Sleep(rand.N(2 * time.Duration(len(hosts)) * time.Second / time.Duration(rate)))
+			}
+		})
+	}
+}
+
+func write(ctx context.Context, h *fleettest.Host, key string, n int) error {
+	e, _, _ := h.Folder("a").Get(key)
+	b := &fleet.Batch{Writes: []fleet.Write{set("a", key, fmt.Sprint(n), e.Index)}}
+	if err := h.Commit(ctx, []*fleet.Batch{b}); err != nil {
+		return err
+	}
+	return b.Err
+}
+
+// A host that is slower than the others can write, however often they do.
+func TestSlowWriterGetsItsTurn(t *testing.T) {
+	for _, c := range []struct {
+		rate   int
+		oneWay time.Duration
+	}{{20, 20 * time.Millisecond}, {40, 50 * time.Millisecond}, {100, 20 * time.Millisecond}} {
+		t.Run(fmt.Sprintf("%d per second, %v", c.rate, c.oneWay), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				kv := fleettest.NewMemory()
+				slow := kv.Start(t, "slow", folders, nil)
+				var fast []*fleettest.Host
+				for i := range 5 {
+					h := kv.Start(t, fmt.Sprint("fast", i), folders, nil)
+					h.SetLate(time.Millisecond)
+					h.SetSlow(time.Millisecond)
+					fast = append(fast, h)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				busyWriters(ctx, fast, c.rate, &running)
+				slow.SetLate(c.oneWay)
+				slow.SetSlow(c.oneWay)
+				for n := range 60 {
+					began := time.Now()
+					if err := write(ctx, slow, "slow", n); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(began); took > 5*time.Second {
+						t.Errorf("a write took %v", took)
+					}
+					time.Sleep(rand.N(time.Second))
+				}
+				cancel()
+				running.Wait()
+				time.Sleep(time.Second)
+				wantSame(t, kv, append(fast, slow)...)
+			})
+		})
+	}
+}
+
+// A host that has taken the turn and is gone doesn't keep the others from writing.
+func TestOwnerOfTheTurnIsGone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(5 * time.Second)
+		kv.Put("ironvip/v2/log/turn", "of a host that is gone")
+		for i, h := range hosts {
+			began := time.Now()
+			if err := write(t.Context(), h, fmt.Sprint("of", i), 1); err != nil || time.Since(began) > 10*time.Second {
+				t.Errorf("host %d: %v after %v", i, err, time.Since(began))
+			}
+		}
+		if turn, exists := kv.Get("ironvip/v2/log/turn"); exists {
+			t.Errorf("the turn is still there: %q", turn)
+		}
+	})
+}
