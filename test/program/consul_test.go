@@ -371,7 +371,7 @@ func TestJunkInTheStore(t *testing.T) {
 	h.start()
 	h.status("OK", "store", "in touch, lb1 is elected")
 	h.put("api", newBackend(t, "a"))
-	keys := []string{"journal/XX/1", "tree/leases/banana", "tree/nowhere/x"}
+	keys := []string{"log/XX", "tree/leases/banana", "tree/nowhere/x"}
 	for _, key := range keys {
 		if _, err := consul.Client.KV().Put(&consulapi.KVPair{Key: "ironvip/v2/" + key, Value: []byte("junk")}, nil); err != nil {
 			t.Fatal(err)
@@ -385,7 +385,7 @@ func TestJunkInTheStore(t *testing.T) {
 	h.ok("source", "resync", "rest")
 	r := h.cli("status") // immediately
 	for _, key := range keys {
-		if !strings.Contains(r.stdout, "ironvip/v2/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v1/"+key+";") {
+		if !strings.Contains(r.stdout, "ironvip/v2/"+key+":") || !strings.Contains(r.stdout, "consul kv delete ironvip/v2/"+key+";") {
 			t.Errorf("status lacks %s:\n%s", key, r.stdout)
 		}
 	}
