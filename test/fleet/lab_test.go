@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// lab is three agents and one or three Consul servers, each in its own namespace, with a router
+// lab is some agents and one or three Consul servers, each in its own namespace, with a router
 // between them.
 type lab struct {
 	t       testing.TB // of the running scenario
@@ -47,6 +48,7 @@ type lab struct {
 
 // shape is the configuration of a lab.
 type shape struct {
+	agents      int           // 3 by default
 	servers     int           // 1 or 3
 	datacentres int           // number of datacenters with followed catalogs
 	reuse       time.Duration // the cooldown of released addresses
@@ -86,6 +88,7 @@ func newLab(t testing.TB, s shape) *lab {
 	if !s.pool.IsValid() {
 		s.pool = netip.MustParsePrefix("127.96.0.0/20")
 	}
+	s.agents = cmp.Or(s.agents, 3)
 	l := &lab{t: t, net: netlab.New(t), reuse: s.reuse}
 	var each []consultest.Options
 	for i := range s.servers {
@@ -107,11 +110,14 @@ func newLab(t testing.TB, s shape) *lab {
 		l.datacentres = append(l.datacentres, consultest.Start(t, consultest.Options{Name: n.Name, Datacenter: fmt.Sprintf("dc%d", i+1), In: n, Addr: n.Addr4}))
 	}
 	l.rest = l.settles
-	for i := range 3 {
+	for i := range s.agents {
 		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1), s))
 	}
 	for _, a := range l.agents {
-		l.start(a)
+		l.launch(a)
+	}
+	for _, a := range l.agents {
+		l.awaitReady(a)
 	}
 	return l
 }
@@ -179,6 +185,11 @@ func (l *lab) launch(a *agent) {
 func (l *lab) start(a *agent) {
 	l.t.Helper()
 	l.launch(a)
+	l.awaitReady(a)
+}
+
+func (l *lab) awaitReady(a *agent) {
+	l.t.Helper()
 	l.eventually(a.name+" is ready", func(ctx context.Context) error {
 		if !a.proc.Running() {
 			l.t.Fatalf("%s ended by itself: %s\n%s", a.name, a.proc.Ending(), a.proc.LogEnd(16<<10))

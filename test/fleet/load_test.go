@@ -20,13 +20,18 @@ type load struct {
 }
 
 // Each client has its own services, and some are shared by all. A client pauses between two
-// requests.
+// requests. The own services and the pauses are those in a fleet of three agents; a larger fleet has
+// fewer services for each client, and longer pauses, so that all of its agents together make as many
+// requests as three.
 const (
 	ownServices    = 6
 	sharedServices = 4
 	clients        = 2
 	pace           = 150 * time.Millisecond
 )
+
+// size returns how many times more agents than three the lab has.
+func (l *lab) size() int { return max(len(l.agents)/3, 1) }
 
 // times returns the factor for the number of clients, which is 1 by default. A larger one helps to
 // find rare faults.
@@ -70,7 +75,7 @@ func (l *lab) client(ctx context.Context, a *agent, own string, rnd *rand.Rand) 
 		l.request(context.Background(), a, own, rnd)
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(rnd.Int64N(int64(2 * pace)))):
+		case <-time.After(time.Duration(rnd.Int64N(int64(2*pace) * int64(l.size())))):
 		}
 	}
 }
@@ -80,7 +85,7 @@ func (l *lab) request(ctx context.Context, a *agent, own string, rnd *rand.Rand)
 	shared := func() string { return fmt.Sprintf("shared-%d", rnd.IntN(sharedServices)) }
 	name := shared()
 	if rnd.IntN(3) == 0 {
-		name = fmt.Sprintf("%s-%d", own, rnd.IntN(ownServices))
+		name = fmt.Sprintf("%s-%d", own, rnd.IntN(max(ownServices/l.size(), 1)))
 	}
 	on := Condition{}
 	if rnd.IntN(3) == 0 {

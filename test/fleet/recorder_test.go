@@ -41,7 +41,7 @@ func (l *lab) record() *lab {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	for _, a := range l.agents {
-		watching.Go(func() { r.watch(ctx, a) })
+		watching.Go(func() { r.watch(ctx, a, between*time.Duration(l.size())) })
 	}
 	l.t.Cleanup(func() { cancel(); watching.Wait() })
 	l.recorder = r
@@ -58,11 +58,11 @@ func (r *recorder) history() *History {
 	return &h
 }
 
-// between is the pause of a watcher between two reads.
+// between is the pause of a watcher between two reads, in a fleet of three agents.
 const between = 100 * time.Millisecond
 
 // watch records every state of the agent's services that it sees.
-func (r *recorder) watch(ctx context.Context, a *agent) {
+func (r *recorder) watch(ctx context.Context, a *agent, between time.Duration) {
 	var last View
 	var revision uint64
 	for ctx.Err() == nil {

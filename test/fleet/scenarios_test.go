@@ -15,6 +15,8 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // scenario runs one scenario on the lab, and then checks its whole history. After a failure no more
@@ -84,21 +86,9 @@ func TestOneConsul(t *testing.T) {
 	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 
-	l.scenario(t, "all have the same VIPs", func() {
-		l.during(150, func() {})
-		l.settles()
-		for _, a := range l.agents {
-			l.answers(a, 20)
-		}
-	})
-	l.scenario(t, "one name by several hosts at once", l.oneName)
-	l.scenario(t, "agents are killed while they allocate", func() {
-		l.during(50, func() {
-			for i := range 20 {
-				l.killAllocating(l.agents[rnd.IntN(len(l.agents))], i, rnd)
-			}
-		})
-	})
+	l.scenario(t, "all have the same VIPs", l.sameVIPs)
+	l.scenario(t, "one name by several hosts at once", func() { l.oneName(20) })
+	l.scenario(t, "agents are killed while they allocate", func() { l.killedAllocating(20, rnd) })
 	l.scenario(t, "the elected allocator is killed", func() {
 		l.during(50, func() {
 			first := l.elected(l.agents...)
@@ -107,16 +97,7 @@ func TestOneConsul(t *testing.T) {
 			l.start(first)
 		})
 	})
-	l.scenario(t, "the elected allocator is stalled for longer than its session", func() {
-		l.during(50, func() {
-			first := l.elected(l.agents...)
-			l.must("stall", first.proc.Pause())
-			l.electedInstead(first)
-			l.requests(50)
-			l.must("revive", first.proc.Resume())
-		})
-		l.elected(l.agents...)
-	})
+	l.scenario(t, "the elected allocator is stalled for longer than its session", l.stalledLeader)
 	l.scenario(t, "a host is cut off", func() {
 		l.during(50, func() {
 			a := l.agents[rnd.IntN(len(l.agents))]
@@ -129,16 +110,7 @@ func TestOneConsul(t *testing.T) {
 		})
 	})
 	l.scenario(t, "Consul is away", l.consulAway)
-	l.scenario(t, "Consul comes and goes", func() {
-		l.during(50, func() {
-			for range 3 {
-				l.takeConsul()
-				l.requests(20)
-				l.bringConsul()
-				l.requests(20)
-			}
-		})
-	})
+	l.scenario(t, "Consul comes and goes", l.consulComesAndGoes)
 	l.enough()
 }
 
@@ -148,16 +120,9 @@ func TestConsulCluster(t *testing.T) {
 	l := newLab(t, shape{servers: 3, reuse: 3 * time.Second}).record()
 	rnd := rand.New(rand.NewPCG(seed, 2))
 
-	l.scenario(t, "Consul's leader is killed", func() {
-		l.during(100, func() {
-			for range 3 {
-				l.requests(30)
-				leader := l.cluster.For(l.t).Leader()
-				leader.Kill()
-				l.requests(50)
-				leader.Start()
-			}
-		})
+	l.scenario(t, "Consul's leader is killed", func() { l.serversKilled(3, (*consultest.Cluster).Leader) })
+	l.scenario(t, "another Consul server is killed", func() {
+		l.serversKilled(1, func(c *consultest.Cluster) *consultest.Server { return c.Followers()[0] })
 	})
 	l.scenario(t, "Consul's leader is stalled", func() {
 		l.during(100, func() {
@@ -175,34 +140,127 @@ func TestConsulCluster(t *testing.T) {
 			l.heal(a)
 		})
 	})
-	l.scenario(t, "everything at random", func() {
-		l.during(100, func() {
-			for range 15 {
-				l.requests(10 + rnd.IntN(20))
-				a := l.agents[rnd.IntN(len(l.agents))]
-				switch rnd.IntN(4) {
-				case 0:
-					a.proc.Kill()
-					l.requests(rnd.IntN(10))
-					l.start(a)
-				case 1:
-					l.must("stall", a.proc.Pause())
-					l.requests(rnd.IntN(20))
-					l.must("revive", a.proc.Resume())
-				case 2:
-					l.cut(a)
-					l.requests(rnd.IntN(20))
-					l.heal(a)
-				case 3:
-					s := l.servers[rnd.IntN(len(l.servers))]
-					s.Kill()
-					l.requests(rnd.IntN(20))
-					s.Start()
-				}
+	l.scenario(t, "everything at random", func() { l.everything(15, rnd) })
+	l.enough()
+}
+
+// A large fleet has the guarantees of a small one.
+func TestThirtyAgents(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, shape{agents: 30, servers: 3, reuse: time.Hour}).record()
+	rnd := rand.New(rand.NewPCG(seed, 4))
+
+	l.scenario(t, "all have the same VIPs", l.sameVIPs)
+	l.scenario(t, "one name by several hosts at once", func() { l.oneName(4) })
+	l.scenario(t, "agents are killed while they allocate", func() { l.killedAllocating(5, rnd) })
+	l.scenario(t, "Consul's leader is killed", func() { l.serversKilled(1, (*consultest.Cluster).Leader) })
+	l.scenario(t, "Consul comes and goes", l.consulComesAndGoes)
+	l.scenario(t, "everything at random", func() { l.everything(10, rnd) })
+	l.enough()
+}
+
+// sameVIPs makes requests, and then asks services on every host.
+func (l *lab) sameVIPs() {
+	l.during(150, func() {})
+	l.settles()
+	for _, a := range l.agents {
+		l.answers(a, 20)
+	}
+}
+
+// killedAllocating kills that many agents, one after the other, while they allocate.
+func (l *lab) killedAllocating(kills int, rnd *rand.Rand) {
+	l.during(50, func() {
+		for i := range kills {
+			l.killAllocating(l.agents[rnd.IntN(len(l.agents))], i, rnd)
+		}
+	})
+}
+
+// stalledLeader stalls the elected allocator until another one is elected.
+func (l *lab) stalledLeader() {
+	l.during(50, func() {
+		first := l.elected(l.agents...)
+		l.must("stall", first.proc.Pause())
+		l.electedInstead(first)
+		l.requests(50)
+		l.must("revive", first.proc.Resume())
+	})
+	l.elected(l.agents...)
+}
+
+// consulComesAndGoes kills all servers of Consul, three times.
+func (l *lab) consulComesAndGoes() {
+	l.during(50, func() {
+		for range 3 {
+			l.takeConsul()
+			l.requests(20)
+			l.bringConsul()
+			l.requests(20)
+		}
+	})
+}
+
+// serversKilled kills one of Consul's servers, several times. Every agent writes through the others.
+func (l *lab) serversKilled(times int, choose func(*consultest.Cluster) *consultest.Server) {
+	l.during(100, func() {
+		for range times {
+			l.requests(30)
+			s := choose(l.cluster.For(l.t))
+			s.Kill()
+			l.allWrite(l.agents)
+			l.requests(30)
+			s.Start()
+		}
+	})
+}
+
+// allWrite waits until each of the agents has acknowledged a registration.
+func (l *lab) allWrite(agents []*agent) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
+	defer cancel()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	for _, a := range agents {
+		writing.Go(func() {
+			if err := wait.Poll(ctx, func() error {
+				_, err := l.put(ctx, a, "written-by-"+a.name, Condition{})
+				return err
+			}); err != nil {
+				l.t.Errorf("%s: no write is acknowledged within %s: %v", a.name, maxWait, err)
 			}
 		})
+	}
+}
+
+// everything kills, stalls and cuts off agents, and kills servers of Consul.
+func (l *lab) everything(rounds int, rnd *rand.Rand) {
+	l.during(100, func() {
+		for range rounds {
+			l.requests(10 + rnd.IntN(20))
+			a := l.agents[rnd.IntN(len(l.agents))]
+			switch rnd.IntN(4) {
+			case 0:
+				a.proc.Kill()
+				l.requests(rnd.IntN(10))
+				l.start(a)
+			case 1:
+				l.must("stall", a.proc.Pause())
+				l.requests(rnd.IntN(20))
+				l.must("revive", a.proc.Resume())
+			case 2:
+				l.cut(a)
+				l.requests(rnd.IntN(20))
+				l.heal(a)
+			case 3:
+				s := l.servers[rnd.IntN(len(l.servers))]
+				s.Kill()
+				l.requests(rnd.IntN(20))
+				s.Start()
+			}
+		}
 	})
-	l.enough()
 }
 
 // killAllocating registers some services at once through an agent, and kills it meanwhile at a
@@ -224,8 +282,7 @@ func (l *lab) killAllocating(a *agent, round int, rnd *rand.Rand) {
 
 // oneName registers names through all hosts at the same time: one of them wins, and the others get
 // an error.
-func (l *lab) oneName() {
-	const names = 20
+func (l *lab) oneName(names int) {
 	decided := names
 	for i := range names {
 		name := fmt.Sprintf("contested-%d", i)
