@@ -67,6 +67,11 @@ func (s *Server) configure(size int, join []string) {
 		})
 	}
 	merge(c, o.Config)
+	s.writeConfig(c)
+}
+
+func (s *Server) writeConfig(c map[string]any) {
+	s.t.Helper()
 	b, err := json.MarshalIndent(c, "", "\t")
 	s.must("the configuration", err)
 	s.must("the configuration", os.WriteFile(filepath.Join(s.dir, "config.json"), b, 0o600))

@@ -10,6 +10,7 @@ package consultest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -187,6 +188,20 @@ func (s *Server) Restart() {
 	s.Stop()
 	s.Start()
 	s.WaitReady()
+}
+
+// Reload changes settings of the running server as `consul reload` does: those that Consul can change
+// while it runs.
+func (s *Server) Reload(config map[string]any) {
+	s.t.Helper()
+	file := filepath.Join(s.dir, "config.json")
+	text, err := os.ReadFile(file)
+	s.must("the configuration", err)
+	var c map[string]any
+	s.must("the configuration", json.Unmarshal(text, &c))
+	merge(c, config)
+	s.writeConfig(c)
+	s.must("reload", s.Client.Agent().Reload())
 }
 
 // Running reports whether the server's process exists and is not paused.

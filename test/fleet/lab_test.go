@@ -48,11 +48,12 @@ type lab struct {
 
 // shape is the configuration of a lab.
 type shape struct {
-	agents      int           // 3 by default
-	servers     int           // 1 or 3
-	datacentres int           // number of datacenters with followed catalogs
-	reuse       time.Duration // the cooldown of released addresses
-	pool        netip.Prefix  // 127.96.0.0/20 by default
+	agents      int            // 3 by default
+	servers     int            // 1 or 3
+	datacentres int            // number of datacenters with followed catalogs
+	reuse       time.Duration  // the cooldown of released addresses
+	pool        netip.Prefix   // 127.96.0.0/20 by default
+	consul      map[string]any // further settings of Consul
 }
 
 // agent is one host of the fleet.
@@ -93,7 +94,7 @@ func newLab(t testing.TB, s shape) *lab {
 	var each []consultest.Options
 	for i := range s.servers {
 		n := l.net.AddClient(fmt.Sprintf("consul%d", i+1))
-		each = append(each, consultest.Options{Name: n.Name, In: n, Addr: n.Addr4})
+		each = append(each, consultest.Options{Name: n.Name, In: n, Addr: n.Addr4, Config: s.consul})
 	}
 	if s.servers == 1 {
 		l.servers = []*consultest.Server{consultest.Start(t, each[0])}
