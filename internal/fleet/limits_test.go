@@ -1,0 +1,140 @@
+//go:build system
+
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// limitRequests has a running server accept that many reads, and as many writes, per second.
+func limitRequests(s *consultest.Server, rate float64) {
+	s.Reload(map[string]any{"limits": map[string]any{
+		"request_limits": map[string]any{"mode": "enforcing", "read_rate": rate, "write_rate": rate},
+	}})
+}
+
+func unlimitRequests(s *consultest.Server) {
+	s.Reload(map[string]any{"limits": map[string]any{"request_limits": map[string]any{"mode": "disabled"}}})
+}
+
+// counted is a connection to Consul that counts the calls, and has the times of the reads of the head.
+type counted struct {
+	*fleet.Consul
+	mu    sync.Mutex
+	calls int
+	heads []time.Time
+}
+
+func (c *counted) count(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls++; key == "ironvip/v2/log/head" {
+		c.heads = append(c.heads, time.Now())
+	}
+}
+
+func (c *counted) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls, c.heads = 0, nil
+}
+
+func (c *counted) counts() (calls int, heads []time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls, c.heads
+}
+
+func (c *counted) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pair, uint64, error) {
+	c.count(key)
+	return c.Consul.Get(ctx, key, q)
+}
+
+func (c *counted) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
+	c.count(prefix)
+	return c.Consul.List(ctx, prefix, q, part)
+}
+
+func (c *counted) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+	c.count("")
+	return c.Consul.Txn(ctx, ops)
+}
+
+func (c *counted) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
+	c.count("")
+	return c.Consul.NewSession(ctx, name, ttl, lockDelay)
+}
+
+func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
+	c.count("")
+	return c.Consul.Renew(ctx, id)
+}
+
+// While Consul refuses every request, a write fails with Consul's reason, and a host asks less and
+// less often.
+func TestBackOffFromRateLimit(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{Memory: true})
+	kv, err := fleet.NewConsul(config(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kv.Close)
+	link := &counted{Consul: kv}
+	one := fleet.New(fleet.Options{KV: link, Clock: &table.Clock{}, Node: "one", Folders: folders})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = one.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	<-one.Folder("a").Ready()
+	two := join(t, config(s), "two")
+	put(t, one, "x", "1")
+
+	limitRequests(s, 0.001)
+	link.reset()
+	b := &fleet.Batch{Writes: []fleet.Write{set("a", "y", "1", 0)}}
+	if err := one.Commit(t.Context(), []*fleet.Batch{b}); !errors.Is(err, fleet.ErrUnavailable) || !strings.Contains(err.Error(), "rate limit exceeded") {
+		t.Errorf("a write under the limit: %v, %v", err, b.Err)
+	}
+	wait.Until(t, "stale for the limit", func() bool { return strings.Contains(one.Stale(), "rate limit exceeded") })
+	wait.Until(t, "two attempts are seconds apart", func() bool {
+		_, heads := link.counts()
+		n := len(heads)
+		return n > 1 && heads[n-1].Sub(heads[n-2]) > 2*time.Second
+	})
+	if calls, heads := link.counts(); calls > 50 {
+		t.Errorf("%d calls, %d of them for the head of the log, until the pauses were seconds", calls, len(heads))
+	}
+	if at(one, "a", "x") != "1" {
+		t.Error("what was known is gone")
+	}
+
+	unlimitRequests(s)
+	put(t, two, "x", "2")
+	put(t, one, "y", "2")
+	wantSameOn(t, s, one, two)
+}
+
+// A storm on a server that accepts a few requests per second again and again.
+func TestStormUnderRateLimit(t *testing.T) {
+	t.Parallel()
+	s := consultest.Start(t, consultest.Options{Memory: true})
+	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
+	storm(t, 3, 200, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+		limitRequests(s, float64(1+r.IntN(30)))
+		pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond)
+		unlimitRequests(s)
+		pause(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
+	}, func() { unlimitRequests(s) })
+}
