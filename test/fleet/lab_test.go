@@ -35,7 +35,7 @@ type lab struct {
 	cluster *consultest.Cluster // nil with one server
 	servers []*consultest.Server
 	agents  []*agent
-	reuse   time.Duration
+	shape   shape
 	// datacentres are those with catalogs that the agents follow. The first is that of servers.
 	// Each other one has a server.
 	datacentres []*consultest.Server
@@ -90,7 +90,7 @@ func newLab(t testing.TB, s shape) *lab {
 		s.pool = netip.MustParsePrefix("127.96.0.0/20")
 	}
 	s.agents = cmp.Or(s.agents, 3)
-	l := &lab{t: t, net: netlab.New(t), reuse: s.reuse}
+	l := &lab{t: t, net: netlab.New(t), shape: s}
 	var each []consultest.Options
 	for i := range s.servers {
 		n := l.net.AddClient(fmt.Sprintf("consul%d", i+1))
@@ -112,7 +112,7 @@ func newLab(t testing.TB, s shape) *lab {
 	}
 	l.rest = l.settles
 	for i := range s.agents {
-		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1), s))
+		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1)))
 	}
 	for _, a := range l.agents {
 		l.launch(a)
@@ -124,7 +124,22 @@ func newLab(t testing.TB, s shape) *lab {
 }
 
 // newAgent creates a host without starting its agent.
-func (l *lab) newAgent(name string, s shape) *agent {
+func (l *lab) newAgent(name string) *agent {
+	l.t.Helper()
+	a := l.newHost(name)
+	consul := l.servers[0].Addr.String()
+	if len(l.servers) > 1 {
+		consul = localConsul
+		l.proxyConsul(a)
+	}
+	l.configure(a, consul)
+	a.node.Serve("tcp", target)
+	l.setProgram(a, os.Getenv("IRONVIP_BIN"), "agent", "--config", a.dir)
+	return a
+}
+
+// newHost creates a host without an agent.
+func (l *lab) newHost(name string) *agent {
 	l.t.Helper()
 	a := &agent{name: name, node: l.net.AddClient(name)}
 	// The names of TempDir are too long for a unix socket.
@@ -132,11 +147,12 @@ func (l *lab) newAgent(name string, s shape) *agent {
 	a.dir, err = os.MkdirTemp("", "fleet")
 	l.must(name+": a folder", err)
 	l.t.Cleanup(func() { os.RemoveAll(a.dir) })
-	consul := l.servers[0].Addr.String()
-	if len(l.servers) > 1 {
-		consul = localConsul
-		l.proxyConsul(a)
-	}
+	return a
+}
+
+// configure writes the configuration of an agent that reaches Consul at that address.
+func (l *lab) configure(a *agent, consul string) {
+	l.t.Helper()
 	config := fmt.Appendf(nil, `[node]
 name = "%s"
 state_dir = "%[2]s/state"
@@ -153,15 +169,20 @@ address = "%[4]s"
 [[pool]]
 name = "main"
 cidrs = ["%[5]s"]
-`, name, a.dir, s.reuse, consul, s.pool)
+`, a.name, a.dir, l.shape.reuse, consul, l.shape.pool)
 	for _, d := range l.datacentres {
 		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"%s\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", d.Datacenter, d.Addr)
 	}
-	l.must(name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
-	a.node.Serve("tcp", target)
-	a.proc = process.New(os.Getenv("IRONVIP_BIN"), filepath.Join(a.dir, "log"), a.node, "agent", "--config", a.dir)
+	l.must(a.name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
+}
+
+// setProgram sets the program that runs the host's agent, in the host's namespace.
+func (l *lab) setProgram(a *agent, program string, args ...string) {
+	l.t.Helper()
+	a.proc = process.New(program, filepath.Join(a.dir, "log"), a.node, args...)
+	var err error
 	a.api, err = client.New(filepath.Join(a.dir, "sock"), client.Options{Timeout: answering})
-	l.must(name+": a client", err)
+	l.must(a.name+": a client", err)
 	l.t.Cleanup(func() {
 		a.proc.Kill()
 		a.api.Close()
@@ -169,7 +190,6 @@ cidrs = ["%[5]s"]
 			l.t.Logf("%s: the end of its log:\n%s", a.name, a.proc.LogEnd(64<<10))
 		}
 	})
-	return a
 }
 
 // run returns the agent's present run.

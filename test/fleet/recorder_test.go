@@ -37,7 +37,7 @@ type recorder struct {
 
 // record follows the agents until the end of the test.
 func (l *lab) record() *lab {
-	r := &recorder{began: time.Now(), h: History{Reuse: l.reuse}}
+	r := &recorder{began: time.Now(), h: History{Reuse: l.shape.reuse}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	for _, a := range l.agents {
