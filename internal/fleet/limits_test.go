@@ -131,7 +131,7 @@ func TestStormUnderRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
 	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
-	storm(t, 3, 200, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+	storm(t, 3, 100, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
 		limitRequests(s, float64(1+r.IntN(30)))
 		pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond)
 		unlimitRequests(s)

@@ -121,7 +121,7 @@ func TestStormOnConsul(t *testing.T) {
 	}, s.WaitReady)
 }
 
-// A storm on a cluster of three with repeated kills of the leader.
+// A storm on a cluster of three with repeated kills of the leader and of other servers.
 func TestStormOnACluster(t *testing.T) {
 	t.Parallel()
 	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
@@ -130,15 +130,18 @@ func TestStormOnACluster(t *testing.T) {
 		trees = append(trees, join(t, config(s), fmt.Sprint("node", i)))
 	}
 	storm(t, 2, 300, trees, func() []fleet.Pair { return pairs(t, c.Leader()) }, func(ctx context.Context, r *rand.Rand) {
-		leader := c.Leader()
+		s := c.Leader()
+		if r.IntN(3) == 0 {
+			s = c.Followers()[r.IntN(2)]
+		}
 		if r.IntN(2) == 0 {
-			leader.Kill()
+			s.Kill()
 			pause(ctx, time.Duration(1+r.IntN(5))*time.Second)
-			leader.Start()
+			s.Start()
 		} else {
-			leader.Pause()
+			s.Pause()
 			pause(ctx, time.Duration(1+r.IntN(5))*time.Second)
-			leader.Continue()
+			s.Continue()
 		}
 		c.WaitReady()
 		pause(ctx, time.Second)
