@@ -20,9 +20,7 @@ type load struct {
 }
 
 // Each client has its own services, and some are shared by all. A client pauses between two
-// requests. The own services and the pauses are those in a fleet of three agents; a larger fleet has
-// fewer services for each client, and longer pauses, so that all of its agents together make as many
-// requests as three.
+// requests. The own services and the pauses are those in a fleet of three agents.
 const (
 	ownServices    = 6
 	sharedServices = 4
@@ -30,8 +28,17 @@ const (
 	pace           = 150 * time.Millisecond
 )
 
-// size returns how many times more agents than three the lab has.
+// A large fleet has about as many services as three agents, and a quarter of their requests: each
+// change costs something on every host, and all hosts are on this one machine. size is how many times
+// more agents than three there are, rarely by how much longer each pauses.
 func (l *lab) size() int { return max(len(l.agents)/3, 1) }
+
+func (l *lab) rarely() int {
+	if l.size() == 1 {
+		return 1
+	}
+	return 4 * l.size()
+}
 
 // times returns the factor for the number of clients, which is 1 by default. A larger one helps to
 // find rare faults.
@@ -75,7 +82,7 @@ func (l *lab) client(ctx context.Context, a *agent, own string, rnd *rand.Rand) 
 		l.request(context.Background(), a, own, rnd)
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(rnd.Int64N(int64(2*pace) * int64(l.size())))):
+		case <-time.After(time.Duration(rnd.Int64N(int64(2*pace) * int64(l.rarely())))):
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (l *lab) record() *lab {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	for _, a := range l.agents {
-		watching.Go(func() { r.watch(ctx, a, between*time.Duration(l.size())) })
+		watching.Go(func() { r.watch(ctx, a, between*time.Duration(l.rarely())) })
 	}
 	l.t.Cleanup(func() { cancel(); watching.Wait() })
 	l.recorder = r

@@ -53,7 +53,8 @@ func (l *lab) enough() {
 			acknowledged++
 		}
 	}
-	if len(h.Ops) < operations || acknowledged < operations/2 || len(h.Views) < 100 {
+	least := operations * l.size() / l.rarely()
+	if len(h.Ops) < least || acknowledged < least/3 || len(h.Views) < 100 {
 		l.t.Errorf("%d requests, %d of them acknowledged, and %d views are too few", len(h.Ops), acknowledged, len(h.Views))
 	}
 }
@@ -67,9 +68,10 @@ func (l *lab) during(more int, f func()) {
 	load.end()
 }
 
-// requests waits until the given number of further requests has been sent.
+// requests waits until the given number of further requests has been sent, or fewer in a large fleet.
 func (l *lab) requests(more int) {
 	l.t.Helper()
+	more = more * l.size() / l.rarely()
 	until := len(l.history().Ops) + more
 	l.eventually(fmt.Sprintf("%d more requests", more), func(context.Context) error {
 		if n := len(l.history().Ops); n < until {
