@@ -47,7 +47,7 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 		return nil, nil
 	}
 	f := newFiles(Options{Config: *c, Name: source, Pools: func() []spec.Pool { return pools }})
-	if _, err := f.read(context.Background(), readAll); err != nil {
+	if _, err := f.read(context.Background(), readAll, nil); err != nil {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Place: c.Path, Message: err.Error(), Hint: "make the directory, or correct the source's path"}}
 	}
 	services := f.services()

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -37,13 +39,15 @@ type change struct {
 	missing bool     // files are gone that this read did not remove
 }
 
-// files is the state of the directory. A change costs O(size of the changed file), and one stat per
-// file. It is not safe for concurrent use.
+// files is the state of the directory. A change costs O(size of the changed file) and, without an
+// event that names the file, one stat per file. It is not safe for concurrent use.
 type files struct {
 	o       Options
 	byPath  map[string]*file
 	claims  map[vip.ServiceKey][]string // the files that define the service, sorted; one file unless the name is a duplicate
 	winners map[vip.ServiceKey]string   // the file with the definition in effect
+	bad     map[string]struct{}         // the files with problems
+	twice   map[vip.ServiceKey]struct{} // the services that several files define
 	unsaved map[string]struct{}
 	dir     identity // of the directory at the last read
 	parsed  int      // number of files parsed so far
@@ -80,7 +84,7 @@ const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
 	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, winners: map[vip.ServiceKey]string{},
-		unsaved: map[string]struct{}{}}
+		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}, unsaved: map[string]struct{}{}}
 }
 
 // restore loads the last good services of an earlier run of the agent.
@@ -120,11 +124,14 @@ func (f *files) distrust(paths map[string]struct{}) {
 	}
 }
 
-// read updates the state from the directory. On an error the state is unchanged.
-func (f *files) read(ctx context.Context, how mode) (c change, err error) {
+// read updates the state from the directory, or only from some files if only is not nil. If another
+// directory is there now, it reads all of that. On an error the state is unchanged.
+func (f *files) read(ctx context.Context, how mode, only map[string]struct{}) (c change, err error) {
 	dir := stampOf(f.o.Path).identity
-	paths, err := ListServices(f.o.Path)
-	if err != nil {
+	var paths, gone []string
+	if only != nil && f.dir != (identity{}) && f.dir == dir {
+		paths, gone = existing(only)
+	} else if paths, gone, err = f.list(); err != nil {
 		return c, err
 	}
 	replaced := f.dir != (identity{}) && f.dir != dir
@@ -132,28 +139,21 @@ func (f *files) read(ctx context.Context, how mode) (c change, err error) {
 		// The likely cause is that the directory's mount is gone.
 		return c, fmt.Errorf("services directory %s was replaced by an empty one; put files into it, or reload if that is meant", f.o.Path)
 	}
-	fresh := map[string]*file{}
-	for _, path := range paths {
+	fresh := make([]*file, len(paths))
+	for i, path := range paths {
 		if err := ctx.Err(); err != nil {
 			return c, err
 		}
-		if now := f.look(path, how); now != nil {
-			fresh[path] = now
-		}
+		fresh[i] = f.look(path, how)
 	}
 	f.dir = dir
 
-	present := make(map[string]struct{}, len(paths))
-	for _, path := range paths {
-		present[path] = struct{}{}
-		if now := fresh[path]; now != nil {
-			f.set(path, now, &c)
+	for i, path := range paths {
+		if fresh[i] != nil {
+			f.set(path, fresh[i], &c)
 		}
 	}
-	for path := range f.byPath {
-		if _, still := present[path]; still {
-			continue
-		}
+	for _, path := range gone {
 		if how&readPolled != 0 {
 			c.missing = true
 			continue
@@ -161,6 +161,31 @@ func (f *files) read(ctx context.Context, how mode) (c change, err error) {
 		f.set(path, nil, &c)
 	}
 	return c, nil
+}
+
+// list returns the files of the directory, and the known ones that are not there.
+func (f *files) list() (paths, gone []string, err error) {
+	if paths, err = ListServices(f.o.Path); err != nil {
+		return nil, nil, err
+	}
+	for path := range f.byPath {
+		if _, there := slices.BinarySearch(paths, path); !there {
+			gone = append(gone, path)
+		}
+	}
+	return paths, gone, nil
+}
+
+// existing divides files into those that exist, sorted, and those that don't.
+func existing(files map[string]struct{}) (paths, gone []string) {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			gone = append(gone, path)
+		} else {
+			paths = append(paths, path)
+		}
+	}
+	return paths, gone
 }
 
 // look returns the new state of a file, or nil if it is unchanged.
@@ -276,6 +301,11 @@ func (f *files) set(path string, now *file, c *change) {
 	} else {
 		f.byPath[path] = now
 	}
+	if len(now.problems) > 0 {
+		f.bad[path] = struct{}{}
+	} else {
+		delete(f.bad, path)
+	}
 	if before == nil {
 		before = &file{}
 	}
@@ -302,9 +332,17 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 	list := f.claims[key]
 	i, _ := slices.BinarySearch(list, path)
 	if has {
-		f.claims[key] = slices.Insert(list, i, path)
-	} else if f.claims[key] = slices.Delete(list, i, i+1); len(list) == 1 {
+		list = slices.Insert(list, i, path)
+	} else {
+		list = slices.Delete(list, i, i+1)
+	}
+	if f.claims[key] = list; len(list) == 0 {
 		delete(f.claims, key)
+	}
+	if len(list) > 1 {
+		f.twice[key] = struct{}{}
+	} else {
+		delete(f.twice, key)
 	}
 }
 
@@ -343,15 +381,15 @@ func (f *files) services() []vip.Service {
 	return out
 }
 
-// problems returns all problems, sorted by place.
+// problems returns all problems, sorted by place. It costs O(problems).
 func (f *files) problems() []vip.Problem {
 	var out []vip.Problem
-	for _, file := range f.byPath {
-		out = append(out, file.problems...)
+	for path := range f.bad {
+		out = append(out, f.byPath[path].problems...)
 	}
-	for key, claims := range f.claims {
+	for key := range f.twice {
 		winner := f.winners[key]
-		for _, path := range claims {
+		for _, path := range f.claims[key] {
 			if path != winner {
 				out = append(out, Duplicate(key, f.byPath[path].rows[key].origin, f.byPath[winner].rows[key].origin))
 			}

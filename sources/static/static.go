@@ -114,7 +114,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.mu.Lock()
 	s.out, s.listed, s.stale = out, false, false
 	s.load()
-	s.update(ctx, readAll) // a failure makes the source stale
+	s.update(ctx, readAll, nil) // a failure makes the source stale
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -130,10 +130,11 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.timer.C:
-			s.refresh(ctx, w.take(), readChanged)
+			dirty, whole := w.take()
+			s.refresh(ctx, dirty, whole)
 		case <-poll.C:
-			if s.refresh(ctx, nil, readPolled) {
-				w.arm() // a file that seems to be gone may be between two steps of an editor
+			if s.poll(ctx) {
+				w.armWhole() // a file that seems to be gone may be between two steps of an editor
 			}
 		case e, open := <-w.events:
 			if !open {
@@ -143,7 +144,7 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		case err, open := <-w.errors:
 			if open {
 				s.log.Warn("file watch", "err", err)
-				w.arm()
+				w.armWhole()
 			}
 		}
 	}
@@ -157,7 +158,7 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.load()
-	_, err := s.update(ctx, readAll|confirmed)
+	_, err := s.update(ctx, readAll|confirmed, nil)
 	problems := s.files.problems()
 	if err != nil {
 		problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Place: s.o.Path, Message: err.Error(),
@@ -166,20 +167,31 @@ func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	return problems
 }
 
-// refresh reads and publishes changes. It reports whether files seem to be gone that a poll does
-// not remove.
-func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, how mode) (missing bool) {
+// refresh reads and publishes changes after events: only the dirty files, unless others may have
+// changed, too.
+func (s *Source) refresh(ctx context.Context, dirty map[string]struct{}, whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files.distrust(dirty)
-	change, _ := s.update(ctx, how)
+	if whole {
+		dirty = nil
+	}
+	s.update(ctx, readChanged, dirty)
+}
+
+// poll reads and publishes changes without events. It reports whether files seem to be gone, which
+// a poll does not remove.
+func (s *Source) poll(ctx context.Context) (missing bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change, _ := s.update(ctx, readPolled, nil)
 	return change.missing
 }
 
-// update reads the directory, and publishes and stores the changes. A missing optional directory is
-// not an error. The caller holds mu.
-func (s *Source) update(ctx context.Context, how mode) (change, error) {
-	c, err := s.files.read(ctx, how)
+// update reads the directory, or only some of its files, and publishes and stores the changes. A
+// missing optional directory is not an error. The caller holds mu.
+func (s *Source) update(ctx context.Context, how mode, only map[string]struct{}) (change, error) {
+	c, err := s.files.read(ctx, how, only)
 	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
 		err = nil
 	}

@@ -171,7 +171,7 @@ func service(name string, port int) string {
 // of each problem as "place: rest".
 func (b *bench) expect(want string, wrong ...string) {
 	b.t.Helper()
-	b.refresh(b.t.Context(), nil, readChanged)
+	b.refresh(b.t.Context(), nil, true)
 	b.inEffect(want, wrong...)
 }
 
@@ -390,7 +390,7 @@ func TestUnknownDirectoryIsNoFullList(t *testing.T) {
 	if err := os.Mkdir(b.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.refresh(t.Context(), nil, readChanged)
+	b.refresh(t.Context(), nil, true)
 	if !b.sink.synced || b.sink.stale != "" {
 		t.Errorf("with the directory there: synced %v, stale %q", b.sink.synced, b.sink.stale)
 	}
@@ -426,13 +426,57 @@ func TestOptionalDirectoryMayBeMissing(t *testing.T) {
 	}
 }
 
+// An event that names a file costs a look at this file only, however many others there are.
+func TestAnEventReadsItsFileOnly(t *testing.T) {
+	b := newBench(t)
+	b.write("a.toml", service("a", 80))
+	b.write("b.toml", service("b", 80))
+	b.begin()
+	events := func(names ...string) {
+		dirty := map[string]struct{}{}
+		for _, name := range names {
+			dirty[b.path(name)] = struct{}{}
+		}
+		b.refresh(t.Context(), dirty, false)
+	}
+	b.write("a.toml", service("a", 81))
+	b.write("b.toml", service("b", 81))
+	events("a.toml")
+	b.inEffect("a:81 b:80")
+	events("b.toml")
+	b.inEffect("a:81 b:81")
+
+	b.write("c.toml", service("c", 80)+service("a", 90))
+	b.remove("b.toml")
+	events("b.toml", "c.toml", "neverthere.toml")
+	b.inEffect("a:81 c:80", `c.toml:4: service "a": name: "a" is the name of the service at`)
+	b.remove("a.toml")
+	events("a.toml")
+	b.inEffect("a:90 c:80")
+	b.write("c.toml", service("c", 0))
+	events("c.toml")
+	b.inEffect("c:80", "c.toml:3")
+	b.write("c.toml", service("c", 82))
+	events("c.toml")
+	b.inEffect("c:82")
+
+	// Another directory is read as a whole, and nothing is removed if there is none.
+	do(t, os.Rename(b.dir, b.dir+".old"))
+	events("c.toml")
+	b.inEffect("c:82")
+	do(t, os.Mkdir(b.dir, 0o755))
+	b.write("d.toml", service("d", 80))
+	events("e.toml")
+	b.inEffect("d:80")
+}
+
 func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.begin()
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.remove("a.toml")
-	if missing := b.refresh(t.Context(), nil, readPolled); !missing {
+	if missing := b.poll(t.Context()); !missing {
 		t.Error("the poll does not ask for a second look")
 	}
 	b.inEffect("web:80")
@@ -462,7 +506,7 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 	// The size and time are the same, as on a coarse file system. An event reveals the change.
 	b.write("a.toml", service("web", 81))
 	touch(old.Add(time.Second))
-	b.refresh(t.Context(), map[string]struct{}{b.path("a.toml"): {}}, readChanged)
+	b.refresh(t.Context(), map[string]struct{}{b.path("a.toml"): {}}, false)
 	b.inEffect("web:81")
 }
 
@@ -509,12 +553,12 @@ func TestOneChangeOfManyIsOnePut(t *testing.T) {
 	}
 	b.sink.replaces, b.files.parsed = 0, 0
 	b.write("f007.toml", service("s-new", 80)+strings.Replace(file(7), "80", "81", 1))
-	b.refresh(t.Context(), nil, readChanged)
+	b.refresh(t.Context(), nil, true)
 	if b.files.parsed != 1 || b.sink.puts != 2 || b.sink.replaces != 0 || b.sink.deletions != 0 {
 		t.Errorf("%d files parsed, %d puts, %d replaces, %d deletions; want 1, 2, 0, 0", b.files.parsed, b.sink.puts, b.sink.replaces, b.sink.deletions)
 	}
 	b.write("f007.toml", file(7))
-	b.refresh(t.Context(), nil, readChanged)
+	b.refresh(t.Context(), nil, true)
 	if b.sink.puts != 3 || b.sink.deletions != 1 || b.sink.replaces != 0 {
 		t.Errorf("%d puts, %d deletions, %d replaces; want 3, 1, 0", b.sink.puts, b.sink.deletions, b.sink.replaces)
 	}

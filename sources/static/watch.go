@@ -19,10 +19,11 @@ type watch struct {
 	watcher     *fsnotify.Watcher // nil: inotify is not available
 	events      <-chan fsnotify.Event
 	errors      <-chan error
-	watched     identity // of the watched directory; zero: none
-	dirty       map[string]struct{}
-	timer       *time.Timer // fires after the quiet time
-	since       time.Time   // time of the first event that take has not returned; zero: none
+	watched     identity            // of the watched directory; zero: none
+	dirty       map[string]struct{} // the files with events
+	whole       bool                // other files may have changed, too
+	timer       *time.Timer         // fires after the quiet time
+	since       time.Time           // time of the first event that take has not returned; zero: none
 }
 
 // maxDebounces bounds the wait for a directory that is never quiet, in multiples of debounce.
@@ -65,7 +66,7 @@ func (w *watch) follow() {
 		return
 	}
 	w.watched = now
-	w.arm()
+	w.armWhole()
 }
 
 // note records an event.
@@ -76,11 +77,13 @@ func (w *watch) note(e fsnotify.Event) {
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 			w.watched = identity{} // a later directory with the same inode is another one
 		}
+		w.whole = true
 	case filepath.Clean(dir) != w.dir:
 		return // an event of another entry of the parent
 	case ServicesName(name):
 		w.dirty[e.Name] = struct{}{}
 	case strings.HasPrefix(name, ".."): // a config map changes its ..data link
+		w.whole = true
 	default:
 		return
 	}
@@ -96,11 +99,18 @@ func (w *watch) arm() {
 	w.timer.Reset(min(w.debounce, max(0, w.since.Add(maxDebounces*w.debounce).Sub(now))))
 }
 
-// take returns the files in the events since the last call.
-func (w *watch) take() map[string]struct{} {
-	dirty := w.dirty
-	w.dirty, w.since = map[string]struct{}{}, time.Time{}
-	return dirty
+// armWhole is arm for a read of the whole directory.
+func (w *watch) armWhole() {
+	w.whole = true
+	w.arm()
+}
+
+// take returns the files in the events since the last call, and whether other files may have
+// changed, too.
+func (w *watch) take() (dirty map[string]struct{}, whole bool) {
+	dirty, whole = w.dirty, w.whole
+	w.dirty, w.whole, w.since = map[string]struct{}{}, false, time.Time{}
+	return dirty, whole
 }
 
 func (w *watch) close() {
