@@ -100,6 +100,7 @@ type agent struct {
 	plane      *plane
 	pipeline   *pipeline.Pipeline
 	health     *healthport.Server
+	troubled   func() int // the number of services with problems
 	lag        lag
 }
 
@@ -161,6 +162,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 			_ = a.close() // the first error is more informative
 		}
 	}()
+	a.troubled = a.tables.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Problems), 1) })
 	a.log = newLogger(cfg, a.level)
 	a.systemd = systemd{log: a.log}
 	a.config = newLiveConfig(cfg, problems)

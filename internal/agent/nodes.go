@@ -14,19 +14,14 @@ import (
 	"github.com/ironvip/ironvip/sources/rest"
 )
 
-// node returns what this host publishes about itself to the fleet and `ironvip node list`. It costs
-// O(services).
+// node returns what this host publishes about itself to the fleet and `ironvip node list`. The fleet
+// calls it every few seconds. It costs O(problems), whatever the number of services.
 func (a *agent) node() fleet.Node {
 	stats := a.pipeline.Reconciler.Stats()
 	out := fleet.Node{
 		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane.about.Mode,
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
-		Problems: stats.Failing, Since: a.started.UnixMilli(),
-	}
-	for _, c := range a.tables.Compiled.All() {
-		if len(c.Problems) > 0 {
-			out.Problems++
-		}
+		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
 	}
 	if a.stores.tree != nil {
 		_, all := a.stores.tree.FirstProblems(0)

@@ -1,10 +1,16 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func TestLagIsThatOfTheOldestChange(t *testing.T) {
@@ -27,5 +33,42 @@ func TestLagIsThatOfTheOldestChange(t *testing.T) {
 		if got := l.of(reconcile.Stats{DesiredRev: step.desired, AppliedRev: step.applied}, at); got != step.want {
 			t.Errorf("at %s with %d of %d: %s, want %s", at, step.applied, step.desired, got, step.want)
 		}
+	}
+}
+
+// What a host publishes about itself every few seconds costs the same with many services.
+func TestOwnNodeCostsTheSameWithManyServices(t *testing.T) {
+	cost := func(services int) float64 {
+		dir := t.TempDir()
+		path := filepath.Join(dir, configs.ConfigName)
+		text := "[node]\nname = \"lb1\"\nstate_dir = \"" + dir + "/state\"\n[dataplane]\nmode = \"proxy\"\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, problems := configs.Load(path)
+		if cfg == nil {
+			t.Fatal(problems)
+		}
+		a, err := newAgent(Options{Config: path}, cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.close()
+		for i := range services {
+			s := &vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: "s" + strconv.Itoa(i)}}
+			row := pipeline.Compiled{Service: s}
+			if i < 3 {
+				row.Problems = []vip.Problem{{Message: "first"}, {Message: "second"}}
+			}
+			a.tables.Services.Set(*s)
+			a.tables.Compiled.Set(row)
+		}
+		if n := a.node(); n.Services != services || n.Problems != 3 {
+			t.Errorf("%d services, 3 with problems: %+v", services, n)
+		}
+		return testing.AllocsPerRun(10, func() { a.node() })
+	}
+	if small, large := cost(10), cost(5_000); small != large {
+		t.Errorf("%v allocations with 10 services, %v with 5,000", small, large)
 	}
 }
