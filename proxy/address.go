@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -188,14 +187,19 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 }
 
 // isLocal reports whether sockets can be bound to addr. It asks the kernel, which also counts
-// 127.0.0.0/8 and local routes. It costs a socket.
+// 127.0.0.0/8 and local routes. It costs a socket, which no goroutine waits for: package net would
+// also set options, read its name and add it to the poller, for every changed frontend.
 func isLocal(addr netip.Addr) bool {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
-	if err != nil {
-		return !isNotLocal(err)
+	family, to := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: addr.As16()})
+	if addr.Is4() {
+		family, to = unix.AF_INET, &unix.SockaddrInet4{Addr: addr.As4()}
 	}
-	c.Close()
-	return true
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return true // unknown
+	}
+	defer unix.Close(fd)
+	return !isNotLocal(unix.Bind(fd, to))
 }
 
 // isNotLocal reports whether err comes from binding to an address that is not the host's.
