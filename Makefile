@@ -41,7 +41,7 @@ unit vm program servers: ## one lane of `make test`
 	@test/run $@
 
 .PHONY: bench
-bench: ## the benchmarks of BENCHMARKS.md (about ten minutes)
+bench: ## the benchmarks of BENCHMARKS.md (about half an hour)
 	@test/run bench
 
 .PHONY: install

@@ -82,7 +82,10 @@ func BenchmarkJoin(b *testing.B) {
 }
 
 // fill registers services through the first agent and waits until all have them.
-func (l *lab) fill(services int) {
+func (l *lab) fill(services int) { l.fillWith(services, service) }
+
+// fillWith is fill with services of the given function.
+func (l *lab) fillWith(services int, service func(name string, value int) v1.ServiceSpec) {
 	l.t.Helper()
 	began := time.Now()
 	for first := 0; first < services; first += 1000 {

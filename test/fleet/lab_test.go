@@ -36,6 +36,7 @@ type lab struct {
 	servers []*consultest.Server
 	agents  []*agent
 	shape   shape
+	sources string // appended to the configuration of each agent
 	// datacentres are those with catalogs that the agents follow. The first is that of servers.
 	// Each other one has a server.
 	datacentres []*consultest.Server
@@ -54,6 +55,9 @@ type shape struct {
 	reuse       time.Duration  // the cooldown of released addresses
 	pool        netip.Prefix   // 127.96.0.0/20 by default
 	consul      map[string]any // further settings of Consul
+	// sources, if not nil, starts what the agents follow before they start, and returns the
+	// configuration of these sources.
+	sources func(*lab) string
 }
 
 // agent is one host of the fleet.
@@ -111,6 +115,9 @@ func newLab(t testing.TB, s shape) *lab {
 		l.datacentres = append(l.datacentres, consultest.Start(t, consultest.Options{Name: n.Name, Datacenter: fmt.Sprintf("dc%d", i+1), In: n, Addr: n.Addr4}))
 	}
 	l.rest = l.settles
+	if s.sources != nil {
+		l.sources = s.sources(l)
+	}
 	for i := range s.agents {
 		l.agents = append(l.agents, l.newAgent(fmt.Sprintf("lb%d", i+1)))
 	}
@@ -173,6 +180,7 @@ cidrs = ["%[5]s"]
 	for _, d := range l.datacentres {
 		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"%s\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", d.Datacenter, d.Addr)
 	}
+	config = append(config, l.sources...)
 	l.must(a.name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
 }
 
