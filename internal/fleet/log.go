@@ -153,22 +153,23 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 	return out, nil
 }
 
-// newestAfter decodes the head, which is nil if the key doesn't exist. The verdict is that of a
-// reader at a position.
-func newestAfter(at position, head *Pair) (newest entry, v verdict, err error) {
+// newestAfter decodes the head, which is nil if the key doesn't exist. It returns nil if the reader at
+// a position already has it. An entry that can't be decoded is reported when the whole tree is read.
+func newestAfter(at position, head *Pair) (newest *entry, v verdict) {
+	if head == nil && at.index == 0 {
+		return nil, inStep
+	}
 	if head == nil {
-		return entry{}, lost, nil
+		return nil, lost
 	}
-	newest, err = decodeEntry(head.Value, head.Index)
+	e, err := decodeEntry(head.Value, head.Index)
 	switch {
-	case err != nil:
-		return entry{}, lost, err
-	case newest.index < at.index, newest.seq <= at.seq:
-		return entry{}, lost, nil
-	case newest.seq-at.seq > ringSize:
-		return entry{}, lost, nil
+	case err == nil && e.position == at, err != nil && head.Index == at.index:
+		return nil, inStep
+	case err != nil, e.index < at.index, e.seq <= at.seq, e.seq-at.seq > ringSize:
+		return nil, lost
 	}
-	return newest, inStep, nil
+	return &e, inStep
 }
 
 // addEntries decodes pairs of the ring. What can't be decoded counts as missing.
@@ -182,9 +183,9 @@ func (p paths) addEntries(ring map[uint64]entry, pairs []Pair) {
 
 // chain returns the entries after a position, up to the newest one. It takes the ones before it from
 // the ring, and verifies that each follows the one before it.
-func chain(at position, newest entry, ring map[uint64]entry) (out []entry, v verdict) {
+func chain(at position, newest *entry, ring map[uint64]entry) (out []entry, v verdict) {
 	for before, seq := at.index, at.seq+1; seq <= newest.seq; seq++ {
-		e := newest
+		e := *newest
 		if seq < newest.seq || newest.ring {
 			var there bool
 			if e, there = ring[seq]; !there || e.ring {

@@ -29,14 +29,8 @@ func positionOf(head *Pair) position {
 // since returns the entries of the log after a position, with all values. Head is the newest one,
 // nil if there is none. Stale allows any of Consul's servers to answer.
 func (t *Tree) since(ctx context.Context, at position, head *Pair, stale bool) (entries []entry, v verdict, err error) {
-	if head == nil && at.index == 0 || head != nil && positionOf(head) == at {
-		return nil, inStep, nil
-	}
-	newest, v, err := newestAfter(at, head)
-	if err != nil { // reported by the full read
-		return nil, lost, nil
-	}
-	if v != inStep {
+	newest, v := newestAfter(at, head)
+	if newest == nil {
 		return nil, v, nil
 	}
 	ring := map[uint64]entry{}
