@@ -376,8 +376,8 @@ func (w *writer) prepare(jobs []*job) *transaction {
 	return x
 }
 
-// appendTo adds the operations on the log: the new head, which requires the one at the position, and
-// the new entry in the ring.
+// appendTo adds the operations on the log: the new head, which requires the one at the position,
+// and the new entry in the ring.
 func (w *writer) appendTo(x *transaction, after position) {
 	t := w.tree
 	w.number++

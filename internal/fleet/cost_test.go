@@ -71,8 +71,8 @@ func less(a, b fleettest.Counts) fleettest.Counts {
 	return fleettest.Counts{Reads: a.Reads - b.Reads, Held: a.Held - b.Held, Txns: a.Txns - b.Txns, Sessions: a.Sessions - b.Sessions, Bytes: a.Bytes - b.Bytes}
 }
 
-// The size of the log is bounded, whatever the number and size of writes. The head, which hosts watch,
-// has a smaller bound.
+// The size of the log is bounded, whatever the number and size of writes. The head, which hosts
+// watch, has a smaller bound.
 func TestLogIsBounded(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()

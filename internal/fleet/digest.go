@@ -49,7 +49,8 @@ func (d *digest) UnmarshalText(text []byte) error {
 // of it after a key was read on its own, until the log reaches that. The caller holds mu.
 func (t *Tree) isExact() bool { return t.newest <= t.at.index }
 
-// digests returns the digest of each folder, or nil if the tables aren't exact. The caller holds mu.
+// digests returns the digest of each folder, or nil if the tables aren't exact. The caller holds
+// mu.
 func (t *Tree) digests() map[string]digest {
 	if !t.isExact() {
 		return nil
@@ -62,8 +63,8 @@ func (t *Tree) digests() map[string]digest {
 }
 
 // compare compares the tables with the digests of an entry, if they are at its place in the log. It
-// has the whole tree read if they differ. Folders that only one of the two has don't count: it may have
-// another release. The caller holds mu.
+// has the whole tree read if they differ. Folders that only one of the two has don't count: it may
+// have another release. The caller holds mu.
 func (t *Tree) compare(e entry) {
 	if e.digests == nil || e.before != t.at.index || !t.isExact() || !t.differs.IsZero() {
 		return

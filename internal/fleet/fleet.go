@@ -7,9 +7,9 @@
 // the hosts (Nodes). It knows nothing of services or addresses: ipam/consulstore and sources/rest
 // define the values.
 //
-// A change costs O(change) on every host, whatever the size of the tree and the number of hosts: each
-// transaction appends an entry to the fleet's one log, and hosts follow the log. docs/decisions/0028
-// has the reasons and the measurements, docs/scale.md the costs.
+// A change costs O(change) on every host, whatever the size of the tree and the number of hosts:
+// each transaction appends an entry to the fleet's one log, and hosts follow the log.
+// docs/decisions/0028 has the reasons and the measurements, docs/scale.md the costs.
 //
 // Source code organization:
 //

@@ -102,8 +102,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// step reads the whole tree if that is to be done, otherwise it follows the log. It returns the next
-// todo.
+// step reads the whole tree if that is to be done, otherwise it follows the log. It returns the
+// next todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdict, err error) {
 	asked := f.tree.takeRereads()
 	switch {
@@ -226,8 +226,8 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	return inStep, nil
 }
 
-// verify returns what to do after a verdict. That on an answer of a server that may be behind is worth
-// nothing: read again from Consul's leader.
+// verify returns what to do after a verdict. That on an answer of a server that may be behind is
+// worth nothing: read again from Consul's leader.
 func (f *follower) verify(q Query, v verdict) verdict {
 	if q.Stale && v != inStep {
 		f.distrust(lagFor)

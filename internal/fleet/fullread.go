@@ -156,8 +156,8 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 	return append(changed, t.setJunk(junk)...)
 }
 
-// setJunk replaces the keys of the tree that belong to no folder. It returns the paths of those that
-// were added or removed.
+// setJunk replaces the keys of the tree that belong to no folder. It returns the paths of those
+// that were added or removed.
 func (t *Tree) setJunk(junk map[string]error) (changed []string) {
 	path := func(key string) string { return strings.TrimPrefix(key, t.paths.tree) }
 	for key := range junk {

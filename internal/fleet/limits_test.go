@@ -28,7 +28,8 @@ func unlimitRequests(s *consultest.Server) {
 	s.Reload(map[string]any{"limits": map[string]any{"request_limits": map[string]any{"mode": "disabled"}}})
 }
 
-// counted is a connection to Consul that counts the calls, and has the times of the reads of the head.
+// counted is a connection to Consul that counts the calls, and has the times of the reads of the
+// head.
 type counted struct {
 	*fleet.Consul
 	mu    sync.Mutex

@@ -69,7 +69,8 @@ type entry struct {
 	digests map[string]digest // of the tree before it, by folder; nil for most entries
 }
 
-// encodeEntry encodes an entry after a position, and its head. Values that don't fit are only named.
+// encodeEntry encodes an entry after a position, and its head. Values that don't fit are only
+// named.
 func encodeEntry(node, id string, after position, changes []change, digests map[string]digest) (head, whole []byte) {
 	e := logEntry{Version: logVersion, Seq: after.seq + 1, Before: after.index, ID: id, Node: node, Writes: make([]logWrite, 0, len(changes)), Digests: digests}
 	room := maxEntry
@@ -153,8 +154,9 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 	return out, nil
 }
 
-// newestAfter decodes the head, which is nil if the key doesn't exist. It returns nil if the reader at
-// a position already has it. An entry that can't be decoded is reported when the whole tree is read.
+// newestAfter decodes the head, which is nil if the key doesn't exist. It returns nil if the reader
+// at a position already has it. An entry that can't be decoded is reported when the whole tree is
+// read.
 func newestAfter(at position, head *Pair) (newest *entry, v verdict) {
 	if head == nil && at.index == 0 {
 		return nil, inStep
@@ -181,8 +183,8 @@ func (p paths) addEntries(ring map[uint64]entry, pairs []Pair) {
 	}
 }
 
-// chain returns the entries after a position, up to the newest one. It takes the ones before it from
-// the ring, and verifies that each follows the one before it.
+// chain returns the entries after a position, up to the newest one. It takes the ones before it
+// from the ring, and verifies that each follows the one before it.
 func chain(at position, newest *entry, ring map[uint64]entry) (out []entry, v verdict) {
 	for before, seq := at.index, at.seq+1; seq <= newest.seq; seq++ {
 		e := *newest

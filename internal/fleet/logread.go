@@ -13,8 +13,8 @@ func (t *Tree) position() position {
 	return t.at
 }
 
-// positionOf returns the position of a reader that has read everything up to the head. If that can't
-// be decoded or doesn't exist, the next entry is the first of a new log.
+// positionOf returns the position of a reader that has read everything up to the head. If that
+// can't be decoded or doesn't exist, the next entry is the first of a new log.
 func positionOf(head *Pair) position {
 	if head == nil {
 		return position{}

@@ -15,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
-// Node is one host of the fleet. Each host publishes its own when its version, dataplane or number of
-// problems changes, and otherwise every 90 s. The other fields change with every change of the
+// Node is one host of the fleet. Each host publishes its own when its version, dataplane or number
+// of problems changes, and otherwise every 90 s. The other fields change with every change of the
 // fleet, so publishing them at once would cost O(hosts) writes per change.
 type Node struct {
 	Name      string `json:"name"`
@@ -84,8 +84,8 @@ type presence struct {
 	seen  map[string]time.Duration
 }
 
-// AwayFor returns for how long the node has been absent while this host was the leader and could read
-// Consul. It is 0 for a node that is present, and on every host but the leader.
+// AwayFor returns for how long the node has been absent while this host was the leader and could
+// read Consul. It is 0 for a node that is present, and on every host but the leader.
 func (t *Tree) AwayFor(node string) time.Duration {
 	t.presence.mu.Lock()
 	defer t.presence.mu.Unlock()
@@ -121,8 +121,8 @@ func (p *presence) reset() {
 	p.now, p.there, p.seen = 0, 0, map[string]time.Duration{}
 }
 
-// watchPresence lists the keys of the nodes while this host is the leader. A node's key exists while
-// its session lives.
+// watchPresence lists the keys of the nodes while this host is the leader. A node's key exists
+// while its session lives.
 func (t *Tree) watchPresence(ctx context.Context) {
 	wait := newBackoff()
 	var last time.Time // of the last list; zero if the next one begins a period
@@ -193,8 +193,8 @@ func (n Node) state() Node {
 	return Node{Name: n.Name, Version: n.Version, Dataplane: n.Dataplane, Problems: n.Problems, Since: n.Since}
 }
 
-// publish writes the node's row, which takes its lock, with other operations. It reports whether all
-// of them have succeeded.
+// publish writes the node's row, which takes its lock, with other operations. It reports whether
+// all of them have succeeded.
 func (t *Tree) publish(ctx context.Context, session string, node Node, others ...Op) (taken bool, out Outcome, err error) {
 	row := node
 	row.Updated = time.Now().UnixMilli()

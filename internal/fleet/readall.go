@@ -34,8 +34,8 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 }
 
 // compare reads the whole tree and corrects the tables, for what was written without the log. It
-// appends that to the log for the other hosts if this host is the leader or was asked to. The leader
-// reads nothing if the tree has not changed since it did so last.
+// appends that to the log for the other hosts if this host is the leader or was asked to. The
+// leader reads nothing if the tree has not changed since it did so last.
 func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	t := f.tree
 	leader := t.Mine()

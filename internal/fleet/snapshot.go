@@ -149,8 +149,8 @@ func newestWrite(entries []entry) (index uint64) {
 	return index
 }
 
-// readParts reads the parts of a snapshot. They may come from any of Consul's servers: the hash shows
-// whether they are right.
+// readParts reads the parts of a snapshot. They may come from any of Consul's servers: the hash
+// shows whether they are right.
 func (t *Tree) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	parts := make([][]byte, h.Parts)
 	group, ctx := errgroup.WithContext(ctx)
@@ -262,8 +262,8 @@ func (t *Tree) runSnapshots(ctx context.Context) {
 	}
 }
 
-// writeSnapshot writes a snapshot of the tables. If that fails, hosts make another one when they need
-// it.
+// writeSnapshot writes a snapshot of the tables. If that fails, hosts make another one when they
+// need it.
 func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
 	packed, at, newest := t.pack()
 	if at.seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
@@ -284,8 +284,8 @@ func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
 	t.setSnapshot(ctx, t.paths.snapshot, text)
 }
 
-// setSnapshot writes a key of the snapshot if this host still holds the lock, and reports whether it
-// has.
+// setSnapshot writes a key of the snapshot if this host still holds the lock, and reports whether
+// it has.
 func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -296,8 +296,8 @@ func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 	return err == nil && len(out.Refused) == 0
 }
 
-// pack encodes the tables. It returns their place in the log, and the index of their newest write or
-// removal.
+// pack encodes the tables. It returns their place in the log, and the index of their newest write
+// or removal.
 func (t *Tree) pack() (packed []byte, at position, newest uint64) {
 	t.mu.Lock()
 	at, newest = t.at, t.newest

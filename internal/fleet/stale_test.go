@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// The server that answers a host's blocking queries gets no more writes, and still answers. The host
-// notices that with the next row that it publishes, and reads from Consul's leader.
+// The server that answers a host's blocking queries gets no more writes, and still answers. The
+// host notices that with the next row that it publishes, and reads from Consul's leader.
 func TestServerThatStaysBehind(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
@@ -114,7 +114,8 @@ func TestChangesAreReadTogether(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		wantSame(t, kv, hosts...)
-		// One answer per 30 ms, the first ten without a pause, and a segment of the ring or two for each.
+		// One answer per 30 ms, the first ten without a pause, and a segment of the ring or two for
+		// each.
 		most := int(time.Since(started)/(30*time.Millisecond)) + 20
 		for i, h := range hosts[writers:] {
 			cost := less(h.Counts(), before[writers+i])

@@ -12,8 +12,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree are found when it is read. It costs four requests, whatever is below the foreign
-// keys. If one fails, the last result stays until the survey after the next full read.
+// survey reports foreign keys below the prefix, and leaves them alone. Those in the tree are found
+// when it is read. It costs four requests, whatever is below the foreign keys. If one fails, the
+// last result stays until the survey after the next full read.
 func (t *Tree) survey(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

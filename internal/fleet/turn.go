@@ -6,9 +6,9 @@ import (
 )
 
 // A writer that is slower than the others would lose every collision: the head has moved on before
-// its transaction arrives. After some collisions it therefore creates a key, the turn, which depends
-// on nothing that it must read first. Every transaction requires that there is no turn, except that
-// of the turn's owner, which removes it. The others collide with the turn meanwhile.
+// its transaction arrives. After some collisions it therefore creates a key, the turn, which
+// depends on nothing that it must read first. Every transaction requires that there is no turn,
+// except that of the turn's owner, which removes it. The others collide with the turn meanwhile.
 
 const (
 	// turnAfter is after how many collisions a writer takes the turn.
@@ -34,8 +34,8 @@ func (w *writer) turnCondition() Op {
 	return Op{Verb: CheckGone, Key: w.tree.paths.turn}
 }
 
-// collide counts a collision. After many, it takes the turn, or ends that of another writer that has
-// lasted for too long.
+// collide counts a collision. After many, it takes the turn, or ends that of another writer that
+// has lasted for too long.
 func (w *writer) collide(ctx context.Context) {
 	t, turn := w.tree, &w.turn
 	if turn.collisions++; turn.own != 0 || turn.collisions < turnAfter {

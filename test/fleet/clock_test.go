@@ -124,8 +124,8 @@ func (m *machine) setClock(ctx context.Context, by time.Duration) error {
 	return err
 }
 
-// The clock of one host jumps by hours, forward and back. It keeps its session and its lead, writes,
-// and follows the others.
+// The clock of one host jumps by hours, forward and back. It keeps its session and its lead,
+// writes, and follows the others.
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, shape{agents: 2, servers: 1, reuse: 3 * time.Second})

@@ -27,8 +27,8 @@ const (
 )
 
 // BenchmarkAgentCPU measures the CPU time of an agent's process for a change of one service among
-// 10,000 with three backends each, without the CPU time at rest. The change comes from another host,
-// from the agent's own API, from a file of services.d, or from a Kubernetes cluster.
+// 10,000 with three backends each, without the CPU time at rest. The change comes from another
+// host, from the agent's own API, from a file of services.d, or from a Kubernetes cluster.
 func BenchmarkAgentCPU(b *testing.B) {
 	b.Run("fleet", func(b *testing.B) {
 		l := newLab(b, cpuShape(3, nil))
@@ -124,8 +124,8 @@ func wide(name string, value int) v1.ServiceSpec {
 	return s
 }
 
-// writeServices replaces one of the files of services.d, as a deployment tool does. The services are
-// spread over the files. The file's first backend has the weight.
+// writeServices replaces one of the files of services.d, as a deployment tool does. The services
+// are spread over the files. The file's first backend has the weight.
 func writeServices(b *testing.B, dir string, file, files, weight int) {
 	b.Helper()
 	var text strings.Builder

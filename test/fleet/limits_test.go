@@ -77,8 +77,8 @@ func (l *lab) takeConnections(a *agent) (held []net.Conn) {
 	return held
 }
 
-// accepted reports whether Consul answers a request on a connection. It answers 429, or not at all, on
-// one that it refuses.
+// accepted reports whether Consul answers a request on a connection. It answers 429, or not at all,
+// on one that it refuses.
 func accepted(c net.Conn) bool {
 	if _, err := io.WriteString(c, "GET /v1/status/leader HTTP/1.1\r\nHost: consul\r\n\r\n"); err != nil {
 		return false

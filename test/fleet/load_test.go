@@ -29,8 +29,8 @@ const (
 )
 
 // A large fleet has about as many services as three agents, and a quarter of their requests: each
-// change costs something on every host, and all hosts are on this one machine. size is how many times
-// more agents than three there are, rarely by how much longer each pauses.
+// change costs something on every host, and all hosts are on this one machine. size is how many
+// times more agents than three there are, rarely by how much longer each pauses.
 func (l *lab) size() int { return max(len(l.agents)/3, 1) }
 
 func (l *lab) rarely() int {

@@ -68,7 +68,8 @@ func (l *lab) during(more int, f func()) {
 	load.end()
 }
 
-// requests waits until the given number of further requests has been sent, or fewer in a large fleet.
+// requests waits until the given number of further requests has been sent, or fewer in a large
+// fleet.
 func (l *lab) requests(more int) {
 	l.t.Helper()
 	more = more * l.size() / l.rarely()
@@ -203,7 +204,8 @@ func (l *lab) consulComesAndGoes() {
 	})
 }
 
-// serversKilled kills one of Consul's servers, several times. Every agent writes through the others.
+// serversKilled kills one of Consul's servers, several times. Every agent writes through the
+// others.
 func (l *lab) serversKilled(times int, choose func(*consultest.Cluster) *consultest.Server) {
 	l.during(100, func() {
 		for range times {

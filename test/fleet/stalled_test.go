@@ -15,8 +15,8 @@ import (
 )
 
 // A writer is stalled while Consul has its transaction: the newest entry of the log is its own, and
-// it doesn't know that. The others write over it, with fewer or with more entries than the log keeps.
-// It then finds the answer, or none.
+// it doesn't know that. The others write over it, with fewer or with more entries than the log
+// keeps. It then finds the answer, or none.
 func TestStalledWriter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, shape{servers: 1, reuse: time.Hour}).record()

@@ -18,8 +18,8 @@ import (
 )
 
 // BenchmarkStart measures the start of 100 hosts at the same time, beside the start of one, in a
-// fleet with 10,000 services: as many registrations and leases. The hosts are trees in this process.
-// There is no snapshot of the tree before each start, as after a power failure.
+// fleet with 10,000 services: as many registrations and leases. The hosts are trees in this
+// process. There is no snapshot of the tree before each start, as after a power failure.
 func BenchmarkStart(b *testing.B) {
 	const services, hosts = 10_000, 100
 	for range b.N {
