@@ -123,7 +123,9 @@ type job struct {
 	err     error
 }
 
+// ops counts a path to be read as one, so that a transaction's entry in the log is bounded.
 func (j *job) ops() (n int) {
+	n = len(j.fetch)
 	for _, w := range j.writes {
 		n += w.Ops()
 	}

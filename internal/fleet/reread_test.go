@@ -133,3 +133,29 @@ func TestFirstProblems(t *testing.T) {
 		}
 	})
 }
+
+// The names of many keys that were written without the log fit into its entries.
+func TestManyManualEdits(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		largeTree(kv, 15000)
+		tooLarge := false
+		hosts[0].Before(func(call fleettest.Call) error {
+			for _, op := range call.Ops {
+				tooLarge = tooLarge || len(op.Value) > 256<<10
+			}
+			return nil
+		})
+		if err := hosts[0].Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustCommit(t, hosts[0], set("b", "x", "1", 0))
+		time.Sleep(time.Minute)
+		wantSame(t, kv, hosts...)
+		if tooLarge {
+			t.Error("a transaction was too large for Consul")
+		}
+	})
+}
