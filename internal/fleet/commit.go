@@ -214,7 +214,7 @@ func (w *writer) run(ctx context.Context) {
 			continue
 		}
 		if w.collided {
-			if w.collide(ctx); w.turn.own == 0 {
+			if !w.collide(ctx) {
 				backoff.Sleep(ctx, w.collisions.Next())
 			}
 			w.catchUp(ctx)
@@ -420,15 +420,16 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		case x.sent == 1:
 		case refuses(out, headOp):
 			if happened, err := w.overtaken(call, x); happened || err != nil {
+				if happened {
+					w.collisions.Reset()
+					w.endTurn(ctx, true)
+				}
 				return nil, err
 			}
 		default:
 			if happened, err := w.fence(call, x); happened || err != nil {
 				return nil, err
 			}
-		}
-		if refuses(out, turnOp) {
-			w.turn.own = 0
 		}
 		if w.collided = refuses(out, headOp) || refuses(out, turnOp); w.collided {
 			return x.jobs, nil

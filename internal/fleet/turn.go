@@ -35,31 +35,38 @@ func (w *writer) turnCondition() Op {
 }
 
 // collide counts a collision. After many, it takes the turn, or ends that of another writer that
-// has lasted for too long.
-func (w *writer) collide(ctx context.Context) {
+// has lasted for too long. It reports whether it has just taken the turn.
+func (w *writer) collide(ctx context.Context) (taken bool) {
 	t, turn := w.tree, &w.turn
-	if turn.collisions++; turn.own != 0 || turn.collisions < turnAfter {
-		return
+	turn.own = 0 // nobody else could have written during a turn of this writer: it is over
+	if turn.collisions++; turn.collisions < turnAfter {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	out, err := t.o.KV.Txn(ctx, []Op{{Verb: Cas, Key: t.paths.turn, Value: []byte(w.id)}})
 	switch {
 	case err != nil:
+		turn.since = time.Time{} // look whether it is taken
 	case len(out.Refused) == 0:
-		turn.own = out.Index
+		turn.own, turn.since = out.Index, time.Time{}
+		return true
 	case turn.since.IsZero() || time.Since(turn.since) > turnFor:
 		w.endOtherTurn(ctx)
 	}
+	return false
 }
 
-// endOtherTurn removes another writer's turn if it is the same as turnFor ago.
+// endOtherTurn removes another writer's turn if it is the same as turnFor ago. A turn of this writer
+// is one that it took without an answer.
 func (w *writer) endOtherTurn(ctx context.Context) {
 	t, turn := w.tree, &w.turn
 	pair, _, err := t.o.KV.Get(ctx, t.paths.turn, Query{Consistent: true})
 	switch {
 	case err != nil || pair == nil:
 		turn.since = time.Time{}
+	case string(pair.Value) == w.id:
+		turn.own = pair.Index
 	case turn.since.IsZero() || pair.Index != turn.other:
 		turn.other, turn.since = pair.Index, time.Now()
 	default:

@@ -93,3 +93,59 @@ func TestOwnerOfTheTurnIsGone(t *testing.T) {
 		}
 	})
 }
+
+// A writer that took the turn without an answer uses it.
+func TestTurnWithLostAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		n, lost := 0, false
+		hosts[0].Before(func(call fleettest.Call) error {
+			switch {
+			case call.Method != "Txn" || lost:
+			case call.Ops[0].Key == "ironvip/v2/log/turn":
+				lost = true
+				hosts[0].LoseAnswers(1)
+			case call.Ops[0].Key == "ironvip/v2/log/head": // another host is quicker
+				n++
+				return write(t.Context(), hosts[1], "other", n)
+			}
+			return nil
+		})
+		began := time.Now()
+		mustCommit(t, hosts[0], set("a", "x", "1", 0))
+		if took := time.Since(began); took > 2*time.Second || !lost {
+			t.Errorf("a write took %v; lost: %v", took, lost)
+		}
+		if _, exists := kv.Get("ironvip/v2/log/turn"); exists {
+			t.Error("the turn is still there")
+		}
+	})
+}
+
+// A writer that has lost its turn to others, because it was slow, takes another one.
+func TestTurnThatOthersHaveEnded(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		n, turns := 0, 0
+		hosts[0].Before(func(call fleettest.Call) error {
+			switch {
+			case call.Method != "Txn":
+			case call.Ops[0].Key == "ironvip/v2/log/turn":
+				turns++
+			case call.Ops[0].Key == "ironvip/v2/log/head" && turns < 2:
+				kv.Delete("ironvip/v2/log/turn")
+				n++
+				return write(t.Context(), hosts[1], "other", n)
+			}
+			return nil
+		})
+		mustCommit(t, hosts[0], set("a", "x", "1", 0))
+		if turns != 2 {
+			t.Errorf("%d turns", turns)
+		}
+	})
+}
