@@ -65,6 +65,11 @@ func (t *Tree) watchLeader(ctx context.Context) {
 			backoff.Sleep(ctx, noNewsPause)
 		}
 		backwards := index < q.After
+		if backwards && q.Stale { // that server is behind
+			t.follower.distrust(lagFor)
+			after = 0
+			continue
+		}
 		if after = max(index, 1); backwards || early {
 			after = 0
 		}

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -130,6 +131,29 @@ func TestChangesAreReadTogether(t *testing.T) {
 			if h.Elected() != leader || h.Stale() != "" {
 				t.Errorf("leader %s, then %s; stale %q", leader, h.Elected(), h.Stale())
 			}
+		}
+	})
+}
+
+// Old answers of a server that is behind don't change who is the leader.
+func TestOldAnswersDontChangeTheLeader(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		leader := hosts[slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })]
+		leader.SetBehind(true)
+		kv.Start(t, "four", folders, nil)
+		kv.Start(t, "five", folders, nil)
+		time.Sleep(time.Minute) // the leader has published how many hosts there are
+		changed := leader.Changed()
+		leader.SetDown(true)
+		leader.SetDown(false)
+		time.Sleep(time.Minute)
+		select {
+		case <-changed:
+			t.Error("the leader has changed")
+		default:
 		}
 	})
 }
