@@ -14,7 +14,7 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 	if err := t.reading.take(ctx); err != nil {
 		return lost, err
 	}
-	w, snapshot, err := f.readWhole(ctx, t.startTree)
+	w, locked, err := f.readWhole(ctx, t.startTree)
 	if err == nil {
 		t.mu.Lock()
 		t.known = tombstones{index: map[string]uint64{}}
@@ -24,10 +24,10 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 		t.mu.Unlock()
 	}
 	t.reading.give()
-	if snapshot {
+	if locked {
 		select {
-		case t.snapshots <- snapshotTask{write: err == nil, treeIndex: w.treeIndex}:
-		case <-ctx.Done():
+		case t.snapshots <- snapshotTask{write: err == nil && w.treeIndex != 0, treeIndex: w.treeIndex}:
+		default: // the task that waits gives the lock back too
 		}
 	}
 	return inStep, err
@@ -84,12 +84,12 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 }
 
 // readWhole calls read, and verifies that the tree belongs to this host's fleet.
-func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wholeTree, bool, error)) (w wholeTree, snapshot bool, err error) {
+func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wholeTree, bool, error)) (w wholeTree, locked bool, err error) {
 	t := f.tree
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if w, snapshot, err = read(ctx); err != nil {
-		return w, snapshot, err
+	if w, locked, err = read(ctx); err != nil {
+		return w, locked, err
 	}
 	junk := map[string]error{}
 	if w.head != nil && w.at.seq == 0 { // the next write overwrites it
@@ -100,7 +100,7 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 	if w.mark() == nil { // it is there now
 		w.treeIndex = w.at.index
 	}
-	return w, snapshot, err
+	return w, locked, err
 }
 
 // reached notes that the tables have all of the tree. The caller holds the tree's lock.

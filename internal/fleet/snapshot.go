@@ -175,26 +175,29 @@ func (t *Tree) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 }
 
 // startTree reads the whole tree, from the snapshot if possible. Otherwise this host or another one
-// makes a snapshot. Make says that it is this one, which has read the keys and holds the lock.
-func (t *Tree) startTree(ctx context.Context) (w wholeTree, make bool, err error) {
-	for deadline := time.Now().Add(snapshotWait + rand.N(snapshotWait)); time.Now().Before(deadline) && !make; {
+// makes a snapshot. Locked says that this host may hold the lock; if it has read the keys, it is to
+// write a snapshot.
+func (t *Tree) startTree(ctx context.Context) (w wholeTree, locked bool, err error) {
+	for deadline := time.Now().Add(snapshotWait + rand.N(snapshotWait)); time.Now().Before(deadline) && !locked; {
 		if w, err = t.readSnapshot(ctx); !errors.Is(err, errNoSnapshot) {
 			return w, false, err
 		}
-		if make, err = t.lockSnapshot(ctx); err == nil && !make {
-			err = t.awaitSnapshot(ctx, time.Until(deadline))
+		if locked, err = t.lockSnapshot(ctx); err != nil {
+			return w, true, err
 		}
-		if err != nil {
-			return w, false, err
+		if !locked {
+			if err = t.awaitSnapshot(ctx, time.Until(deadline)); err != nil {
+				return w, false, err
+			}
 		}
 	}
-	if make { // another host may just have written one
+	if locked { // another host may just have written one
 		if w, err = t.readSnapshot(ctx); !errors.Is(err, errNoSnapshot) {
-			return w, false, errors.Join(err, t.unlockSnapshot(ctx))
+			return w, true, err
 		}
 	}
 	w, err = t.readKeys(ctx)
-	return w, make, err
+	return w, locked, err
 }
 
 // awaitSnapshot waits until the snapshot's writer has given its lock back.
@@ -239,7 +242,7 @@ func (t *Tree) holdSnapshot() Op {
 	return Op{Verb: Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.session.id}
 }
 
-// snapshotTask is what this host does once it holds the lock of the snapshot's writer.
+// snapshotTask is what this host does once it may hold the lock of the snapshot's writer.
 type snapshotTask struct {
 	write     bool   // a snapshot; otherwise it only gives the lock back
 	treeIndex uint64 // of the tree's newest write or removal when it was read

@@ -191,3 +191,43 @@ func TestSnapshotOfAnotherPast(t *testing.T) {
 		})
 	}
 }
+
+// A snapshot's lock whose return failed is given back later.
+func TestSnapshotLockIsGivenBack(t *testing.T) {
+	const lock = "ironvip/v2/snapshot/lock"
+	for _, c := range []string{"lock", "unlock"} {
+		t.Run(c, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				kv := fleettest.NewMemory()
+				largeTree(kv, 20)
+				kv.Start(t, "one", folders, nil)
+				time.Sleep(time.Minute)
+				head, _ := kv.Get("ironvip/v2/snapshot/head")
+				kv.Put("ironvip/v2/snapshot/head", "junk")
+				two := kv.Client("two")
+				done := false
+				two.Before(func(call fleettest.Call) error {
+					if done || call.Method != "Txn" || call.Ops[0].Key != lock {
+						return nil
+					}
+					if call.Ops[0].Verb == fleet.Lock { // another host has just written it
+						kv.Put("ironvip/v2/snapshot/head", head)
+					}
+					if string(call.Ops[0].Verb) == c {
+						done = true
+						two.LoseAnswers(1)
+						if c == "unlock" {
+							return fleettest.ErrDown
+						}
+					}
+					return nil
+				})
+				kv.Start(t, "two", folders, nil)
+				time.Sleep(time.Minute)
+				if p := kv.Pairs(lock); len(p) != 1 || p[0].Session != "" || !done {
+					t.Errorf("the lock is held: %v, %v", p, done)
+				}
+			})
+		})
+	}
+}
