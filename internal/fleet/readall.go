@@ -96,8 +96,8 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 		_, junk[t.paths.head] = decodeEntry(w.head.Value, w.head.Index)
 	}
 	t.status.setJunk(inLog, misplaced(junk))
-	w.at, err = t.checkMark(ctx, w.mark(), w.at)
-	if w.mark() == nil { // it is there now
+	w.at, err = t.checkMark(ctx, w.mark, w.at)
+	if w.mark == nil { // it is there now
 		w.treeIndex = w.at.index
 	}
 	return w, locked, err

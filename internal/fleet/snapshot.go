@@ -64,6 +64,7 @@ var errNoSnapshot = errors.New("no snapshot")
 // wholeTree is the tree at a place in the log.
 type wholeTree struct {
 	*reading
+	mark  *Pair // that names the fleet; nil if there is none
 	at    position
 	index uint64 // of the tree, or of the log's newest entry if that is higher
 	// treeIndex is the index of the tree's newest write or removal; 0 if it was read from a
@@ -92,7 +93,7 @@ func (t *Tree) readKeys(ctx context.Context) (wholeTree, error) {
 	w.reading = t.newReading()
 	w.treeIndex, err = t.o.KV.List(ctx, t.paths.tree, Query{Consistent: true}, w.take)
 	w.wait()
-	w.index = max(w.index, w.treeIndex)
+	w.mark, w.index = w.reading.mark(), max(w.index, w.treeIndex)
 	return w, err
 }
 
@@ -111,11 +112,16 @@ func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
 	if err != nil {
 		return wholeTree{}, err
 	}
+	// It isn't in the log: the snapshot could have a former one.
+	mark, _, err := t.o.KV.Get(ctx, t.paths.mark, Query{})
+	if err != nil {
+		return wholeTree{}, err
+	}
 	w, err := t.readHead(ctx)
 	if err != nil {
 		return w, err
 	}
-	if w.at.seq == 0 {
+	if w.mark = mark; mark == nil || w.at.seq == 0 {
 		return w, errNoSnapshot
 	}
 	entries, v, err := t.since(ctx, h.position(), w.head, false)
@@ -304,7 +310,7 @@ func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 func (t *Tree) pack() (packed []byte, at position, newest uint64) {
 	t.mu.Lock()
 	at, newest = t.at, t.newest
-	pairs := []Pair{{Key: markName, Value: []byte(encodeMark(t.mark))}}
+	var pairs []Pair
 	for key := range t.junk {
 		pairs = append(pairs, Pair{Key: key[len(t.paths.tree):]})
 	}

@@ -192,6 +192,24 @@ func TestSnapshotOfAnotherPast(t *testing.T) {
 	}
 }
 
+// A starting host reads the mark of the fleet itself, not that of the snapshot.
+func TestStartReadsTheMark(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 20)
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(time.Minute)
+		kv.Put(treePrefix+".fleet", `{"v":1,"fleet":"another"}`)
+		mustCommit(t, one, set("b", "x", "1", 0))
+		two := kv.Start(t, "two", folders, nil)
+		time.Sleep(time.Minute)
+		if err := two.Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantSame(t, kv, two)
+	})
+}
+
 // A snapshot's lock whose return failed is given back later.
 func TestSnapshotLockIsGivenBack(t *testing.T) {
 	const lock = "ironvip/v2/snapshot/lock"
