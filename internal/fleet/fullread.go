@@ -22,7 +22,6 @@ type placed struct {
 	path   string
 	folder *folder // nil for a foreign key
 	key    string
-	skip   bool  // it is not part of the tree any more
 	reads  []any // decoded for each of the folder's views; empty if the tables have this version
 }
 
@@ -74,28 +73,12 @@ func (r *reading) all() iter.Seq[*placed] {
 	return func(yield func(*placed) bool) {
 		for _, part := range r.parts {
 			for i := range part {
-				if !part[i].skip && !yield(&part[i]) {
+				if !yield(&part[i]) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// overwrite adds later changes. Call wait first.
-func (r *reading) overwrite(changes []change) {
-	changed := make(map[string]bool, len(changes))
-	var pairs []Pair
-	for _, c := range changes {
-		if changed[c.path] = true; c.value != nil {
-			pairs = append(pairs, Pair{Key: r.tree.paths.tree + c.path, Value: c.value, Index: c.index})
-		}
-	}
-	for p := range r.all() {
-		p.skip = changed[p.path]
-	}
-	r.take(pairs)
-	r.wait()
 }
 
 // mark returns the pair that names the fleet, or nil. Call wait first.

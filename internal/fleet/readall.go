@@ -20,6 +20,8 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 		t.known = tombstones{index: map[string]uint64{}}
 		t.high, t.at = 0, w.at
 		t.merge(w.reading, w.index, true)
+		t.differs = time.Time{}
+		t.advance(w.entries)
 		f.reached(w)
 		t.mu.Unlock()
 	}
@@ -79,6 +81,7 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	if w.at.index > t.at.index {
 		t.at = w.at
 	}
+	t.differs = time.Time{}
 	f.reached(w)
 	return inStep, nil
 }
@@ -106,7 +109,6 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 // reached notes that the tables have all of the tree. The caller holds the tree's lock.
 func (f *follower) reached(w wholeTree) {
 	t := f.tree
-	t.differs = time.Time{}
 	f.pass(w.cursor)
 	t.high = max(t.high, w.index)
 	t.cache.settle(t)

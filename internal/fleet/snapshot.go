@@ -64,9 +64,10 @@ var errNoSnapshot = errors.New("no snapshot")
 // wholeTree is the tree at a place in the log.
 type wholeTree struct {
 	*reading
-	mark  *Pair // that names the fleet; nil if there is none
-	at    position
-	index uint64 // of the tree, or of the log's newest entry if that is higher
+	mark    *Pair // that names the fleet; nil if there is none
+	at      position
+	index   uint64  // up to which it is current
+	entries []entry // of the log after it
 	// treeIndex is the index of the tree's newest write or removal; 0 if it was read from a
 	// snapshot.
 	treeIndex uint64
@@ -141,7 +142,7 @@ func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
 	if err != nil {
 		return w, errNoSnapshot
 	}
-	w.overwrite(newestChanges(entries))
+	w.at, w.index, w.entries = h.position(), h.Index, entries
 	return w, nil
 }
 

@@ -192,6 +192,26 @@ func TestSnapshotOfAnotherPast(t *testing.T) {
 	}
 }
 
+// A host that starts from a snapshot compares its tables with the digests in the log after it.
+func TestStartComparesDigests(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 20)
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(6 * time.Minute)
+		kv.Put(treePrefix+"a/7", "by hand")
+		if err := one.Look(t.Context(), "a", "7"); err != nil { // so the leader's next search finds no change
+			t.Fatal(err)
+		}
+		mustCommit(t, one, set("b", "x", "1", 0))
+		time.Sleep(6 * time.Minute)
+		wantSame(t, kv, one)
+		two := kv.Start(t, "two", folders, nil)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, two)
+	})
+}
+
 // A starting host reads the mark of the fleet itself, not that of the snapshot.
 func TestStartReadsTheMark(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
