@@ -297,8 +297,11 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 		again, err = w.attempt(ctx, x)
 		if errors.Is(err, ErrNoAnswer) {
 			// Waiting jobs fail without a timeout of their own. The follower corrects this if
-			// Consul does answer.
+			// Consul does answer, so it must ask, even if it has just done so.
 			t.setStale(err)
+			t.mu.Lock()
+			t.interrupt()
+			t.mu.Unlock()
 			break
 		}
 		if err == nil || ctx.Err() != nil || attempt == attempts || !slices.ContainsFunc(jobs, func(j *job) bool { return j.request.ctx.Err() == nil }) {

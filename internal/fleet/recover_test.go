@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -394,5 +395,44 @@ func TestStall(t *testing.T) {
 		one.SetSlow(0)
 		time.Sleep(time.Minute)
 		wantSame(t, kv, one)
+	})
+}
+
+// After a transaction without an answer in time, the tables are stale only until Consul has been
+// asked again, even if it was asked just before.
+func TestStaleAfterNoAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := startThree(t, kv)[0]
+		time.Sleep(time.Minute)
+		renewed := make(chan struct{}, 1)
+		one.Before(func(call fleettest.Call) error {
+			if call.Method == "Renew" {
+				renewed <- struct{}{}
+			}
+			return nil
+		})
+		<-renewed
+		began := time.Now()
+		<-renewed
+		time.Sleep(time.Since(began) - 4800*time.Millisecond)
+		one.Before(func(call fleettest.Call) error {
+			switch {
+			case call.Method == "Renew": // Consul is asked
+				return fleettest.ErrDown
+			case call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/log/head":
+				time.Sleep(5*time.Second + time.Millisecond)
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		if err := write(t.Context(), one, "x", 1); !errors.Is(err, fleet.ErrNoAnswer) {
+			t.Fatal(err)
+		}
+		one.Before(nil)
+		time.Sleep(2 * time.Second)
+		if why := one.Stale(); why != "" {
+			t.Error(why)
+		}
 	})
 }
