@@ -24,6 +24,8 @@ const (
 	// searchEvery is the time between the leader's searches for what was written without the log.
 	// A fifth of it is jitter.
 	searchEvery = 5 * time.Minute
+	// compareAgain is the time after a read of the tree, for a comparison, that has failed.
+	compareAgain = time.Minute
 	// Reads of the log are apart on average by perHostPause for each host of the fleet, within
 	// bounds. The first ones after a quiet time are not delayed. After one that returned early
 	// without a change, there is noNewsPause.
@@ -154,6 +156,17 @@ func (f *follower) due() time.Time {
 func (f *follower) isDue() bool {
 	due := f.due()
 	return !due.IsZero() && !time.Now().Before(due)
+}
+
+// postpone has the tables compared with the tree later.
+func (f *follower) postpone() {
+	later := time.Now().Add(compareAgain)
+	f.search = later
+	f.tree.mu.Lock()
+	defer f.tree.mu.Unlock()
+	if !f.tree.differs.IsZero() {
+		f.tree.differs = later
+	}
 }
 
 // setStale reports that the tables may be old.

@@ -57,6 +57,9 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	high := t.reachedIndex()
 	w, _, err := f.readWhole(ctx, func(ctx context.Context) (wholeTree, bool, error) {
 		w, err := t.readKeys(ctx)
+		if err != nil {
+			f.postpone() // the log first: that may be readable
+		}
 		return w, false, err
 	})
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,37 @@ func TestManyManualEdits(t *testing.T) {
 		wantSame(t, kv, hosts...)
 		if tooLarge {
 			t.Error("a transaction was too large for Consul")
+		}
+	})
+}
+
+// A leader that can't read the whole tree still follows the log, and writes.
+func TestLeaderThatCannotReadTheTree(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
+		leader, other := hosts[i], hosts[(i+1)%len(hosts)]
+		mustCommit(t, other, set("a", "x", "0", 0))
+		failed := 0
+		leader.Before(func(call fleettest.Call) error {
+			if call.Method == "List" && call.Key == treePrefix {
+				failed++
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		for n := 1; failed < 3; n++ {
+			time.Sleep(30 * time.Second)
+			if err := write(t.Context(), other, "x", n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, hosts...)
+		if err := write(t.Context(), leader, "y", 1); err != nil {
+			t.Error(err)
 		}
 	})
 }
