@@ -55,8 +55,8 @@ func (p paths) levels() map[string][]string {
 
 var layout = regexp.MustCompile(`^v[0-9]+/$`)
 
-// strange says what is wrong with what isn't ours at a level: a key, or with a
-// slash at its end a foreign folder.
+// foreign returns the problem of a foreign key at a level, or of a foreign folder, whose name ends
+// with a slash.
 func foreign(level, name string) vip.Problem {
 	if layout.MatchString(name[len(level):]) {
 		return keyProblem(name, errors.New("layout not supported: another release of ironvip keeps its fleet there"),
