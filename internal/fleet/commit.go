@@ -190,6 +190,11 @@ func (w *writer) take(waiting []*job) []*job {
 }
 
 func (w *writer) run(ctx context.Context) {
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
+		w.endTurn(end, false)
+	}()
 	var waiting []*job
 	for ctx.Err() == nil {
 		if waiting = w.take(waiting); len(waiting) == 0 {

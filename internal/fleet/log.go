@@ -42,6 +42,8 @@ type logWrite struct {
 	Fetch bool    `json:"fetch,omitempty"` // too large for the log, or unknown to the writer: read the key
 }
 
+// logVersion can't change without the version of the layout: a release that doesn't know it would
+// take the head for junk and overwrite it.
 const logVersion = 1
 
 // Bounds of the log. A reader that has missed more than ringSize entries reads the whole tree.
