@@ -47,6 +47,7 @@ func BenchmarkHosts(b *testing.B) {
 func measureHosts(b *testing.B, hosts int) {
 	s := consultest.Start(b, consultest.Options{Config: map[string]any{"limits": map[string]any{"http_max_conns_per_client": 8000}}})
 	config := fleet.Config{Address: s.URL, Token: s.Token}
+	empty := usageOf(b, s)
 	floor := followers(b, s, hosts)
 
 	for i := range scaleValues {
@@ -116,6 +117,7 @@ func measureHosts(b *testing.B, hosts int) {
 	change.agents -= time.Duration(float64(rest.agents) * change.time.Seconds() / rest.time.Seconds())
 	change.bytes -= rest.bytes * change.time.Seconds() / rest.time.Seconds()
 
+	end := usageOf(b, s)
 	per := func(total float64, n int) float64 { return total / float64(n) / float64(hosts) }
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(per(change.bytes, scaleChanges), "B/host/change")
@@ -129,6 +131,8 @@ func measureHosts(b *testing.B, hosts int) {
 	b.ReportMetric(per(rest.consul.Seconds()*1e6, int(scaleRest.Seconds())), "idle-consul-us/s/host")
 	b.ReportMetric(start.bytes/float64(hosts), "start-B/host")
 	b.ReportMetric(per(start.consul.Seconds()*1e3, 1), "start-consul-ms/host")
+	b.ReportMetric((end.memory-empty.memory)/1024/float64(hosts), "consul-KB/host")
+	b.ReportMetric((end.files-empty.files)/float64(hosts), "connections/host")
 }
 
 func commitTo(b *testing.B, tree *fleet.Tree, key, value string) {
@@ -247,12 +251,13 @@ var benchmarkStarted = time.Now()
 // usage is what Consul and this process have used until now.
 type usage struct {
 	bytes          float64 // that this process has sent and received
+	memory, files  float64 // of Consul now: resident bytes, open descriptors
 	consul, agents time.Duration
 	time           time.Duration
 }
 
 func (u usage) since(before usage) usage {
-	return usage{u.bytes - before.bytes, u.consul - before.consul, u.agents - before.agents, u.time - before.time}
+	return usage{u.bytes - before.bytes, u.memory - before.memory, u.files - before.files, u.consul - before.consul, u.agents - before.agents, u.time - before.time}
 }
 
 func usageOf(b *testing.B, s *consultest.Server) (u usage) {
@@ -268,6 +273,17 @@ func usageOf(b *testing.B, s *consultest.Server) (u usage) {
 			u.bytes += n
 		}
 	}
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.Pid()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	pages, _ := strconv.ParseFloat(strings.Fields(string(statm))[1], 64)
+	u.memory = pages * float64(os.Getpagesize())
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.Pid()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	u.files = float64(len(files))
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
 	if err != nil {
 		b.Fatal(err)
