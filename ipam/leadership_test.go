@@ -78,7 +78,7 @@ func together(t *testing.T, cfg ipam.Config, test func(o *election, a, b *world)
 
 // The session TTL of a leader, and how long after it another host steps in at the latest.
 const (
-	stepInAfter   = 15 * time.Second
+	stepInAfter  = 15 * time.Second
 	stepInJitter = 5 * time.Second
 )
 
