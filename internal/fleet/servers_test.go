@@ -148,6 +148,50 @@ func TestStormOnACluster(t *testing.T) {
 	}, c.WaitReady)
 }
 
+// A server that has lost the others still answers stale reads, such as a blocking query of the log.
+// A host that asks this server notices that it is cut off, and goes on with what it knows.
+func TestServerWithoutALeader(t *testing.T) {
+	t.Parallel()
+	c := consultest.StartCluster(t, consultest.Options{}, consultest.Options{}, consultest.Options{})
+	last := c.Followers()[0]
+	tree := join(t, config(last), "one")
+	put(t, tree, "x", "1")
+	kv, err := fleet.NewConsul(config(last))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kv.Close)
+	reads := func(q fleet.Query) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		pair, _, err := kv.Get(ctx, treePrefix+"a/x", q)
+		return err == nil && pair != nil && string(pair.Value) == "1"
+	}
+	wait.Until(t, "the server has the value", func() bool { return reads(fleet.Query{Stale: true}) })
+	for _, s := range c.Servers {
+		if s != last {
+			s.Kill()
+		}
+	}
+	wait.Until(t, "the server has no leader", func() bool { return !reads(fleet.Query{}) })
+	if !reads(fleet.Query{Stale: true}) {
+		t.Error("the server doesn't answer stale reads")
+	}
+	wait.Until(t, "the host is out of touch", func() bool { return tree.Stale() != "" })
+	if got := at(tree, "a", "x"); got != "1" {
+		t.Errorf("x is %q without Consul", got)
+	}
+	for _, s := range c.Servers {
+		if s != last {
+			s.Start()
+		}
+	}
+	c.WaitReady()
+	wait.Until(t, "the host is in touch", func() bool { return tree.Stale() == "" })
+	put(t, tree, "x", "2")
+	wantSameOn(t, c.Leader(), tree)
+}
+
 // A snapshot is restored into the running server, and the server restarts from an older copy of its
 // disk.
 func TestOlderStateOnConsul(t *testing.T) {
