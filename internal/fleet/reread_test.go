@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,15 +171,15 @@ func TestLeaderThatCannotReadTheTree(t *testing.T) {
 		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
 		leader, other := hosts[i], hosts[(i+1)%len(hosts)]
 		mustCommit(t, other, set("a", "x", "0", 0))
-		failed := 0
+		var failed atomic.Int32
 		leader.Before(func(call fleettest.Call) error {
 			if call.Method == "List" && call.Key == treePrefix {
-				failed++
+				failed.Add(1)
 				return fleettest.ErrDown
 			}
 			return nil
 		})
-		for n := 1; failed < 3; n++ {
+		for n := 1; failed.Load() < 3; n++ {
 			time.Sleep(30 * time.Second)
 			if err := write(t.Context(), other, "x", n); err != nil {
 				t.Fatal(err)
