@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
@@ -185,7 +186,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	if err != nil {
 		return nil, fmt.Errorf("%w\nhint: give this host a new one: ironvip node new-id", err)
 	}
-	kv, err := fleet.NewConsul(server)
+	kv, err := consulkv.New(server)
 	if err != nil {
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 const (
@@ -327,7 +328,7 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 // transaction is a transaction in progress.
 type transaction struct {
 	jobs    []*job
-	ops     []Op
+	ops     []consulkv.Op
 	of      []place // by operation: its write
 	changes []change
 	after   position          // in the log
@@ -342,9 +343,9 @@ type place struct{ job, write int } // job is -1 for the log's operations
 func (w *writer) prepare(jobs []*job) *transaction {
 	t := w.tree
 	x := &transaction{jobs: jobs}
-	var ops []Op
+	var ops []consulkv.Op
 	var of []place
-	add := func(at place, op Op) { ops, of = append(ops, op), append(of, at) }
+	add := func(at place, op consulkv.Op) { ops, of = append(ops, op), append(of, at) }
 	withDigests := false
 	for i, j := range jobs {
 		j.indexes = make([]uint64, len(j.writes))
@@ -356,15 +357,15 @@ func (w *writer) prepare(jobs []*job) *transaction {
 			at, key := place{i, k}, t.paths.tree+write.path()
 			if write.Value == nil {
 				// Consul accepts the removal of a key that doesn't exist.
-				add(at, Op{Verb: CheckIndex, Key: key, Index: write.Index})
-				add(at, Op{Verb: DeleteCas, Key: key, Index: write.Index})
+				add(at, consulkv.Op{Verb: consulkv.CheckIndex, Key: key, Index: write.Index})
+				add(at, consulkv.Op{Verb: consulkv.DeleteCas, Key: key, Index: write.Index})
 			} else if e, _, ok := t.folders[write.Folder].rows.Get(write.Key); ok && e.Index == write.Index && bytes.Equal(e.Value, write.Value) {
 				// Consul keeps the index of a value that is written again unchanged.
-				add(at, Op{Verb: CheckIndex, Key: key, Index: write.Index})
+				add(at, consulkv.Op{Verb: consulkv.CheckIndex, Key: key, Index: write.Index})
 				j.indexes[k] = write.Index
 				continue
 			} else {
-				add(at, Op{Verb: Cas, Key: key, Index: write.Index, Value: write.Value})
+				add(at, consulkv.Op{Verb: consulkv.Cas, Key: key, Index: write.Index, Value: write.Value})
 			}
 			x.changes = append(x.changes, change{path: write.path(), value: write.Value})
 		}
@@ -394,8 +395,8 @@ func (w *writer) appendTo(x *transaction, after position) {
 	x.after = after
 	x.entry = position{seq: after.seq + 1, id: w.id + "-" + strconv.FormatUint(w.number, 10)}
 	head, whole := encodeEntry(t.o.Node, x.entry.id, after, x.changes, x.digests)
-	x.ops = append(x.ops, Op{Verb: Cas, Key: t.paths.head, Index: after.index, Value: head},
-		Op{Verb: Set, Key: t.paths.slot(x.entry.seq), Value: whole})
+	x.ops = append(x.ops, consulkv.Op{Verb: consulkv.Cas, Key: t.paths.head, Index: after.index, Value: head},
+		consulkv.Op{Verb: consulkv.Set, Key: t.paths.slot(x.entry.seq), Value: whole})
 }
 
 // attempt sends the transaction, and applies its outcome.
@@ -467,8 +468,8 @@ const (
 )
 
 // refuses reports whether an operation failed.
-func refuses(out Outcome, op int) bool {
-	return slices.ContainsFunc(out.Refused, func(r Refusal) bool { return r.Op == op })
+func refuses(out consulkv.Outcome, op int) bool {
+	return slices.ContainsFunc(out.Refused, func(r consulkv.Refusal) bool { return r.Op == op })
 }
 
 // catchUp reads the log directly before an attempt after a collision. If it fails, so does the
@@ -487,7 +488,7 @@ func (w *writer) catchUp(ctx context.Context) {
 // readLog brings the tables up to the log's head. It returns the entries after a position.
 func (w *writer) readLog(ctx context.Context, from position) (entries []entry, v verdict, err error) {
 	t := w.tree
-	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	head, _, err := t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return nil, inStep, err
 	}

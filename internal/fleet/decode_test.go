@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 func FuzzLogEntry(f *testing.F) {
@@ -111,13 +113,13 @@ func TestEntryIsBounded(t *testing.T) {
 type testLog struct {
 	t     *testing.T
 	paths paths
-	head  *Pair
-	ring  map[string]Pair
+	head  *consulkv.Pair
+	ring  map[string]consulkv.Pair
 	at    position // the reader's
 }
 
 func newTestLog(t *testing.T) *testLog {
-	return &testLog{t: t, paths: newPaths("p"), ring: map[string]Pair{}}
+	return &testLog{t: t, paths: newPaths("p"), ring: map[string]consulkv.Pair{}}
 }
 
 // write adds an entry, of the size that fits into a head or not.
@@ -127,9 +129,9 @@ func (l *testLog) write(seq, index, before uint64, large bool) {
 		value = bytes.Repeat([]byte("v"), 2*maxHead)
 	}
 	head, whole := encodeEntry("n", fmt.Sprint("n-", index), position{seq: seq - 1, index: before}, []change{{path: "a/x", value: value}}, nil)
-	l.head = &Pair{Key: l.paths.head, Index: index, Value: head}
+	l.head = &consulkv.Pair{Key: l.paths.head, Index: index, Value: head}
 	slot := l.paths.slot(seq)
-	l.ring[slot] = Pair{Key: slot, Index: index, Value: whole}
+	l.ring[slot] = consulkv.Pair{Key: slot, Index: index, Value: whole}
 }
 
 // row writes entries with these numbers, at ten times these indexes.
@@ -157,7 +159,7 @@ func (l *testLog) read() (v verdict, got int) {
 
 // The verdict of a reader that knows entries 4 and 5, at 40 and 50.
 func TestLogVerdicts(t *testing.T) {
-	slot := func(l *testLog, seq uint64) Pair { return l.ring[l.paths.slot(seq)] }
+	slot := func(l *testLog, seq uint64) consulkv.Pair { return l.ring[l.paths.slot(seq)] }
 	for name, c := range map[string]struct {
 		then func(l *testLog)
 		want verdict
@@ -190,7 +192,7 @@ func TestLogVerdicts(t *testing.T) {
 			l.row(6, 7, false)
 			p := slot(l, 6)
 			p.Key = l.paths.slot(7)
-			l.ring = map[string]Pair{p.Key: p}
+			l.ring = map[string]consulkv.Pair{p.Key: p}
 		}, lost, 0},
 		"an entry that only points to the ring": {func(l *testLog) {
 			l.row(6, 6, true)
@@ -199,11 +201,11 @@ func TestLogVerdicts(t *testing.T) {
 			l.ring[p.Key] = p
 		}, lost, 0},
 		"junk in the ring": {func(l *testLog) {
-			l.ring["p/v2/log/ring/0/x"] = Pair{Key: "p/v2/log/ring/0/x", Index: 55}
+			l.ring["p/v2/log/ring/0/x"] = consulkv.Pair{Key: "p/v2/log/ring/0/x", Index: 55}
 			l.row(6, 7, false)
 		}, inStep, 2},
 		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, lost, 0},
-		"a head that isn't read": {func(l *testLog) { l.head = &Pair{Key: l.paths.head, Index: 60, Value: []byte("?")} }, lost, 0},
+		"a head that isn't read": {func(l *testLog) { l.head = &consulkv.Pair{Key: l.paths.head, Index: 60, Value: []byte("?")} }, lost, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newTestLog(t)

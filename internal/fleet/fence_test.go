@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/bubble"
 )
@@ -14,7 +15,7 @@ import (
 func onCommit(h *fleettest.Host, f func(n int)) {
 	n := 0
 	h.Before(func(c fleettest.Call) error {
-		if len(c.Ops) > 0 && c.Ops[0].Verb == fleet.Cas {
+		if len(c.Ops) > 0 && c.Ops[0].Verb == consulkv.Cas {
 			n++
 			f(n)
 		}

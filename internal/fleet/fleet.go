@@ -27,7 +27,9 @@
 //   - leader.go, nodes.go: the election, and the rows of the hosts
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
-//   - kv.go, consul.go, paths.go: what is needed of Consul, its client, and the keys
+//   - paths.go: the keys
+//
+// Package consulkv has the client of Consul.
 package fleet
 
 import (

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 const (
@@ -195,7 +196,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	if err := f.pace.Wait(ctx); err != nil {
 		return inStep, err
 	}
-	q, timeout := Query{}, callTimeout
+	q, timeout := consulkv.Query{}, callTimeout
 	if !ask {
 		q.After = max(f.cursor, 1)
 		q.Wait = heldFor
@@ -241,7 +242,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 
 // verify returns what to do after a verdict. That on an answer of a server that may be behind is
 // worth nothing: read again from Consul's leader.
-func (f *follower) verify(q Query, v verdict) verdict {
+func (f *follower) verify(q consulkv.Query, v verdict) verdict {
 	if q.Stale && v != inStep {
 		f.distrust(lagFor)
 		return doubtful

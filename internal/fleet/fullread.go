@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // reading is the whole tree while it is read from Consul. Values are decoded while more arrive, on
@@ -18,7 +20,7 @@ type reading struct {
 
 // placed is a pair of a reading with its place in the tree.
 type placed struct {
-	pair   *Pair
+	pair   *consulkv.Pair
 	path   string
 	folder *folder // nil for a foreign key
 	key    string
@@ -40,7 +42,7 @@ func (t *Tree) newReading() *reading {
 }
 
 // take starts to decode a chunk.
-func (r *reading) take(pairs []Pair) {
+func (r *reading) take(pairs []consulkv.Pair) {
 	part := make([]placed, len(pairs))
 	r.parts = append(r.parts, part)
 	r.decoding.Go(func() {
@@ -82,7 +84,7 @@ func (r *reading) all() iter.Seq[*placed] {
 }
 
 // mark returns the pair that names the fleet, or nil. Call wait first.
-func (r *reading) mark() *Pair {
+func (r *reading) mark() *consulkv.Pair {
 	for p := range r.all() {
 		if p.path == markName {
 			return p.pair

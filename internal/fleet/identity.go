@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -132,7 +133,7 @@ func (t *Tree) duplicate(ctx context.Context, held *heldError) *DuplicateNodeErr
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		rows, _, _ := list(ctx, t.o.KV, t.paths.hosts, Query{}) // without them, the session names it
+		rows, _, _ := consulkv.ListAll(ctx, t.o.KV, t.paths.hosts, consulkv.Query{}) // without them, the session names it
 		for _, p := range rows {
 			if p.Session == held.pair.Session {
 				_ = json.Unmarshal(p.Value, &row)

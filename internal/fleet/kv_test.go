@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 )
 
@@ -12,9 +12,9 @@ func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client(
 
 // kvContract is the behavior that a Tree requires from a KV store. It is tested for the store in
 // memory and for Consul.
-func kvContract(t *testing.T, kv fleet.KV) {
+func kvContract(t *testing.T, kv consulkv.Store) {
 	ctx := t.Context()
-	txn := func(ops ...fleet.Op) fleet.Outcome {
+	txn := func(ops ...consulkv.Op) consulkv.Outcome {
 		t.Helper()
 		out, err := kv.Txn(ctx, ops)
 		if err != nil {
@@ -22,16 +22,16 @@ func kvContract(t *testing.T, kv fleet.KV) {
 		}
 		return out
 	}
-	read := func(key string) (*fleet.Pair, uint64) {
+	read := func(key string) (*consulkv.Pair, uint64) {
 		t.Helper()
-		p, index, err := kv.Get(ctx, key, fleet.Query{Consistent: true})
+		p, index, err := kv.Get(ctx, key, consulkv.Query{Consistent: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p, index
 	}
-	cas := func(key, value string, index uint64) fleet.Op {
-		return fleet.Op{Verb: fleet.Cas, Key: key, Value: []byte(value), Index: index}
+	cas := func(key, value string, index uint64) consulkv.Op {
+		return consulkv.Op{Verb: consulkv.Cas, Key: key, Value: []byte(value), Index: index}
 	}
 
 	// One index for all writes of a transaction.
@@ -55,14 +55,14 @@ func kvContract(t *testing.T, kv fleet.KV) {
 		t.Errorf("index %d became %d", a.Index, again.Index)
 	}
 	for _, c := range []struct {
-		op      fleet.Op
+		op      consulkv.Op
 		refused bool
 	}{
-		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/a", Index: a.Index}, false},
-		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/a", Index: a.Index + 1}, true},
-		{fleet.Op{Verb: fleet.CheckIndex, Key: "t/none", Index: 1}, true},
-		{fleet.Op{Verb: fleet.DeleteCas, Key: "t/none", Index: 1}, false},
-		{fleet.Op{Verb: fleet.DeleteCas, Key: "t/a", Index: a.Index - 1}, true},
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/a", Index: a.Index}, false},
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/a", Index: a.Index + 1}, true},
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/none", Index: 1}, true},
+		{consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/none", Index: 1}, false},
+		{consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/a", Index: a.Index - 1}, true},
 	} {
 		if out := txn(c.op); (len(out.Refused) > 0) != c.refused {
 			t.Errorf("%+v: %+v", c.op, out)
@@ -70,9 +70,9 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	}
 
 	// A blocking query returns at a change, including removals.
-	list := func(after uint64, wait time.Duration) (pairs []fleet.Pair, index uint64) {
+	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
 		t.Helper()
-		index, err := kv.List(ctx, "t/", fleet.Query{After: after, Wait: wait}, func(part []fleet.Pair) { pairs = append(pairs, part...) })
+		index, err := kv.List(ctx, "t/", consulkv.Query{After: after, Wait: wait}, func(part []consulkv.Pair) { pairs = append(pairs, part...) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,16 +83,16 @@ func kvContract(t *testing.T, kv fleet.KV) {
 		t.Errorf("%+v", pairs)
 	}
 	type answer struct {
-		pairs []fleet.Pair
+		pairs []consulkv.Pair
 		index uint64
 	}
 	held := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.index, _ = kv.List(ctx, "t/", fleet.Query{After: index, Wait: 30 * time.Second}, func(part []fleet.Pair) { a.pairs = append(a.pairs, part...) })
+		a.index, _ = kv.List(ctx, "t/", consulkv.Query{After: index, Wait: 30 * time.Second}, func(part []consulkv.Pair) { a.pairs = append(a.pairs, part...) })
 		held <- a
 	}()
-	txn(fleet.Op{Verb: fleet.CheckIndex, Key: "t/b", Index: b.Index}, fleet.Op{Verb: fleet.DeleteCas, Key: "t/b", Index: b.Index})
+	txn(consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/b", Index: b.Index}, consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/b", Index: b.Index})
 	got := <-held
 	if len(got.pairs) != 1 || got.index <= index {
 		t.Errorf("%+v after %d", got, index)
@@ -114,17 +114,17 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock := func(verb fleet.Verb, session, value string) bool {
+	lock := func(verb consulkv.Verb, session, value string) bool {
 		t.Helper()
-		return len(txn(fleet.Op{Verb: verb, Key: "t/lock", Session: session, Value: []byte(value)}).Refused) == 0
+		return len(txn(consulkv.Op{Verb: verb, Key: "t/lock", Session: session, Value: []byte(value)}).Refused) == 0
 	}
-	if !lock(fleet.Lock, one, "1") || !lock(fleet.Lock, one, "2") || lock(fleet.Lock, two, "3") || lock(fleet.Unlock, two, "") {
+	if !lock(consulkv.Lock, one, "1") || !lock(consulkv.Lock, one, "2") || lock(consulkv.Lock, two, "3") || lock(consulkv.Unlock, two, "") {
 		t.Error("a lock is not its holder's")
 	}
 	if p, _ := read("t/lock"); p.Session != one || string(p.Value) != "2" {
 		t.Errorf("%+v", p)
 	}
-	if !lock(fleet.Unlock, one, "free") || !lock(fleet.Lock, two, "4") {
+	if !lock(consulkv.Unlock, one, "free") || !lock(consulkv.Lock, two, "4") {
 		t.Error("a lock given back can't be had at once")
 	}
 	for _, id := range []string{one, two} {
@@ -143,7 +143,7 @@ func kvContract(t *testing.T, kv fleet.KV) {
 	if p, _ := read("t/lock"); p != nil {
 		t.Errorf("%+v outlives its session", p)
 	}
-	if lock(fleet.Lock, one, "") {
+	if lock(consulkv.Lock, one, "") {
 		t.Error("a session that is over has locked")
 	}
 }

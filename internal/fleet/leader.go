@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // mine is Mine, with mu held.
@@ -46,9 +47,9 @@ func (t *Tree) watchLeader(ctx context.Context) {
 	wait := newBackoff()
 	var after uint64
 	for ctx.Err() == nil {
-		q, timeout := Query{After: after, Wait: heldFor, Stale: t.follower.trusting()}, heldFor+heldFor/8+callTimeout
+		q, timeout := consulkv.Query{After: after, Wait: heldFor, Stale: t.follower.trusting()}, heldFor+heldFor/8+callTimeout
 		if after == 0 {
-			q, timeout = Query{}, callTimeout
+			q, timeout = consulkv.Query{}, callTimeout
 		}
 		call, cancel := context.WithTimeout(ctx, timeout)
 		began := time.Now()
@@ -118,7 +119,7 @@ func (t *Tree) lockLeader(ctx context.Context, session string, hosts int) (index
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(call, []Op{{Verb: Lock, Key: t.paths.leader, Value: value, Session: session}})
+	out, err := t.o.KV.Txn(call, []consulkv.Op{{Verb: consulkv.Lock, Key: t.paths.leader, Value: value, Session: session}})
 	if err != nil || len(out.Refused) > 0 {
 		return 0
 	}

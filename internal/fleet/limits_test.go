@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/wait"
@@ -31,7 +32,7 @@ func unlimitRequests(s *consultest.Server) {
 // counted is a connection to Consul that counts the calls, and has the times of the reads of the
 // head.
 type counted struct {
-	*fleet.Consul
+	*consulkv.Client
 	mu    sync.Mutex
 	calls int
 	heads []time.Time
@@ -57,29 +58,29 @@ func (c *counted) counts() (calls int, heads []time.Time) {
 	return c.calls, c.heads
 }
 
-func (c *counted) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pair, uint64, error) {
+func (c *counted) Get(ctx context.Context, key string, q consulkv.Query) (*consulkv.Pair, uint64, error) {
 	c.count(key)
-	return c.Consul.Get(ctx, key, q)
+	return c.Client.Get(ctx, key, q)
 }
 
-func (c *counted) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
+func (c *counted) List(ctx context.Context, prefix string, q consulkv.Query, part func([]consulkv.Pair)) (uint64, error) {
 	c.count(prefix)
-	return c.Consul.List(ctx, prefix, q, part)
+	return c.Client.List(ctx, prefix, q, part)
 }
 
-func (c *counted) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+func (c *counted) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
 	c.count("")
-	return c.Consul.Txn(ctx, ops)
+	return c.Client.Txn(ctx, ops)
 }
 
 func (c *counted) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
 	c.count("")
-	return c.Consul.NewSession(ctx, name, ttl, lockDelay)
+	return c.Client.NewSession(ctx, name, ttl, lockDelay)
 }
 
 func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
 	c.count("")
-	return c.Consul.Renew(ctx, id)
+	return c.Client.Renew(ctx, id)
 }
 
 // While Consul refuses every request, a write fails with Consul's reason, and a host asks less and
@@ -87,12 +88,12 @@ func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
 func TestBackOffFromRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
-	kv, err := fleet.NewConsul(config(s))
+	kv, err := consulkv.New(config(s))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(kv.Close)
-	link := &counted{Consul: kv}
+	link := &counted{Client: kv}
 	one := fleet.New(fleet.Options{KV: link, Clock: &table.Clock{}, Node: "one", Folders: folders})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -132,7 +133,7 @@ func TestStormUnderRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
 	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
-	storm(t, 3, 100, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+	storm(t, 3, 100, trees, func() []consulkv.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
 		limitRequests(s, float64(1+r.IntN(30)))
 		pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond)
 		unlimitRequests(s)

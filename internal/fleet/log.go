@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // Hosts follow the log, because a blocking query on the tree itself would return all of it after
@@ -159,7 +161,7 @@ func decodeEntry(text []byte, index uint64) (entry, error) {
 // newestAfter decodes the head, which is nil if the key doesn't exist. It returns nil if the reader
 // at a position already has it. An entry that can't be decoded is reported when the whole tree is
 // read.
-func newestAfter(at position, head *Pair) (newest *entry, v verdict) {
+func newestAfter(at position, head *consulkv.Pair) (newest *entry, v verdict) {
 	if head == nil && at.index == 0 {
 		return nil, inStep
 	}
@@ -177,7 +179,7 @@ func newestAfter(at position, head *Pair) (newest *entry, v verdict) {
 }
 
 // addEntries decodes pairs of the ring. What can't be decoded counts as missing.
-func (p paths) addEntries(ring map[uint64]entry, pairs []Pair) {
+func (p paths) addEntries(ring map[uint64]entry, pairs []consulkv.Pair) {
 	for _, pair := range pairs {
 		if e, err := decodeEntry(pair.Value, pair.Index); err == nil && p.slot(e.seq) == pair.Key {
 			ring[e.seq] = e

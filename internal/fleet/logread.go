@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // position returns the place in the log up to which the tables are current.
@@ -15,7 +17,7 @@ func (t *Tree) position() position {
 
 // positionOf returns the position of a reader that has read everything up to the head. If that
 // can't be decoded or doesn't exist, the next entry is the first of a new log.
-func positionOf(head *Pair) position {
+func positionOf(head *consulkv.Pair) position {
 	if head == nil {
 		return position{}
 	}
@@ -28,14 +30,14 @@ func positionOf(head *Pair) position {
 
 // since returns the entries of the log after a position, with all values. Head is the newest one,
 // nil if there is none. Stale allows any of Consul's servers to answer.
-func (t *Tree) since(ctx context.Context, at position, head *Pair, stale bool) (entries []entry, v verdict, err error) {
+func (t *Tree) since(ctx context.Context, at position, head *consulkv.Pair, stale bool) (entries []entry, v verdict, err error) {
 	newest, v := newestAfter(at, head)
 	if newest == nil {
 		return nil, v, nil
 	}
 	ring := map[uint64]entry{}
 	if newest.ring || newest.seq > at.seq+1 {
-		if err := t.readRing(ctx, at.seq+1, newest.seq, ring, Query{Stale: stale}); err != nil {
+		if err := t.readRing(ctx, at.seq+1, newest.seq, ring, consulkv.Query{Stale: stale}); err != nil {
 			return nil, lost, err
 		}
 	}
@@ -46,11 +48,11 @@ func (t *Tree) since(ctx context.Context, at position, head *Pair, stale bool) (
 }
 
 // readRing reads the entries of a range of numbers that the ring has.
-func (t *Tree) readRing(ctx context.Context, from, to uint64, ring map[uint64]entry, q Query) error {
+func (t *Tree) readRing(ctx context.Context, from, to uint64, ring map[uint64]entry, q consulkv.Query) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for seq := from; seq <= to; seq += segmentSize - (seq-1)%segmentSize {
-		pairs, _, err := list(ctx, t.o.KV, t.paths.segment(seq), q)
+		pairs, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.segment(seq), q)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"fmt"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // Look reads one key into the folder's table, with everything that was written before the call. It
@@ -41,7 +43,7 @@ func (t *Tree) lookUp() (end func()) {
 func (t *Tree) get(ctx context.Context, path string) (change, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pair, index, err := t.o.KV.Get(ctx, t.paths.tree+path, Query{Consistent: true})
+	pair, index, err := t.o.KV.Get(ctx, t.paths.tree+path, consulkv.Query{Consistent: true})
 	switch {
 	case err != nil:
 		return change{}, err

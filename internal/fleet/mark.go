@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // mark is the one value of the tree outside of its folders. It names the fleet. An answer without
@@ -19,7 +21,7 @@ type mark struct {
 // checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
 // host's fleet. The first host of a fleet creates the mark, with a log entry after the given
 // position. The tree is read up to the returned one.
-func (t *Tree) checkMark(ctx context.Context, found *Pair, at position) (position, error) {
+func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at position) (position, error) {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
@@ -72,10 +74,10 @@ func (t *Tree) makeMark(ctx context.Context, at position) (position, error) {
 	// The entry gives the log an index of its own. Consul returns the index of the whole store for
 	// a key that doesn't exist.
 	head, whole := encodeEntry(t.o.Node, id, at, nil, nil)
-	out, err := t.o.KV.Txn(ctx, []Op{
-		{Verb: Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
-		{Verb: Cas, Key: t.paths.head, Index: at.index, Value: head},
-		{Verb: Set, Key: t.paths.slot(at.seq + 1), Value: whole},
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
+		{Verb: consulkv.Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
+		{Verb: consulkv.Cas, Key: t.paths.head, Index: at.index, Value: head},
+		{Verb: consulkv.Set, Key: t.paths.slot(at.seq + 1), Value: whole},
 	})
 	switch {
 	case err != nil:

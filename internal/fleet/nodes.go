@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // Node is one host of the fleet. Each host publishes its own when its version, dataplane or number
@@ -54,11 +55,11 @@ func (t *Tree) SetNode(of func() Node) {
 func (t *Tree) Nodes(ctx context.Context) ([]Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	pairs, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
+	pairs, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.nodes, consulkv.Query{})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
 	}
-	leader, _, err := t.o.KV.Get(ctx, t.paths.leader, Query{})
+	leader, _, err := t.o.KV.Get(ctx, t.paths.leader, consulkv.Query{})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
 	}
@@ -195,7 +196,7 @@ func (n Node) state() Node {
 
 // publish writes the node's row, which takes its lock, with other operations. It reports whether
 // all of them have succeeded.
-func (t *Tree) publish(ctx context.Context, session string, node Node, others ...Op) (taken bool, out Outcome, err error) {
+func (t *Tree) publish(ctx context.Context, session string, node Node, others ...consulkv.Op) (taken bool, out consulkv.Outcome, err error) {
 	row := node
 	row.Updated = time.Now().UnixMilli()
 	value, err := json.Marshal(row)
@@ -204,7 +205,7 @@ func (t *Tree) publish(ctx context.Context, session string, node Node, others ..
 	}
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err = t.o.KV.Txn(call, append(others, Op{Verb: Lock, Key: t.paths.node(t.o.Node), Value: value, Session: session}))
+	out, err = t.o.KV.Txn(call, append(others, consulkv.Op{Verb: consulkv.Lock, Key: t.paths.node(t.o.Node), Value: value, Session: session}))
 	if err != nil || len(out.Refused) > 0 {
 		return false, out, err
 	}

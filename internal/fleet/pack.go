@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // A snapshot is a gzip stream of records: the length of the key, the key, the index, the length of
@@ -16,10 +18,11 @@ import (
 const (
 	maxPackedKey   = 4 << 10   // bytes
 	maxPackedValue = 512 << 10 // bytes, Consul's own limit
+	packedChunk    = 256       // pairs that are decoded together
 )
 
 // packPairs encodes pairs.
-func packPairs(pairs []Pair) []byte {
+func packPairs(pairs []consulkv.Pair) []byte {
 	var out bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
 	if err != nil {
@@ -38,15 +41,15 @@ func packPairs(pairs []Pair) []byte {
 }
 
 // unpackPairs decodes pairs, and passes them to part in chunks, with the prefix before their keys.
-func unpackPairs(packed []byte, prefix string, part func([]Pair)) error {
+func unpackPairs(packed []byte, prefix string, part func([]consulkv.Pair)) error {
 	compressed, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return err
 	}
 	from := bufio.NewReader(compressed)
 	for {
-		pairs := make([]Pair, 0, partSize)
-		for len(pairs) < partSize {
+		pairs := make([]consulkv.Pair, 0, packedChunk)
+		for len(pairs) < packedChunk {
 			p, err := unpackPair(from, prefix)
 			if errors.Is(err, io.EOF) {
 				part(pairs)
@@ -62,7 +65,7 @@ func unpackPairs(packed []byte, prefix string, part func([]Pair)) error {
 }
 
 // unpackPair decodes one pair. The error is io.EOF after the last one.
-func unpackPair(from *bufio.Reader, prefix string) (p Pair, err error) {
+func unpackPair(from *bufio.Reader, prefix string) (p consulkv.Pair, err error) {
 	if _, err := from.Peek(1); err != nil {
 		return p, err
 	}

@@ -6,25 +6,27 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
-func unpackAll(packed []byte) (pairs []Pair, err error) {
-	err = unpackPairs(packed, "p/", func(part []Pair) { pairs = append(pairs, part...) })
+func unpackAll(packed []byte) (pairs []consulkv.Pair, err error) {
+	err = unpackPairs(packed, "p/", func(part []consulkv.Pair) { pairs = append(pairs, part...) })
 	return pairs, err
 }
 
 func TestPack(t *testing.T) {
-	for _, n := range []int{0, 1, partSize - 1, partSize, partSize + 1, 3 * partSize} {
-		var pairs, want []Pair
+	for _, n := range []int{0, 1, packedChunk - 1, packedChunk, packedChunk + 1, 3 * packedChunk} {
+		var pairs, want []consulkv.Pair
 		for i := range n {
-			p := Pair{Key: fmt.Sprint("a/", i), Index: uint64(i) << (i % 50), Value: []byte(strings.Repeat("v", i))}
+			p := consulkv.Pair{Key: fmt.Sprint("a/", i), Index: uint64(i) << (i % 50), Value: []byte(strings.Repeat("v", i))}
 			pairs = append(pairs, p)
 			p.Key = "p/" + p.Key
 			want = append(want, p)
 		}
 		packed := packPairs(pairs)
 		got, err := unpackAll(packed)
-		if err != nil || !slices.EqualFunc(got, want, func(a, b Pair) bool {
+		if err != nil || !slices.EqualFunc(got, want, func(a, b consulkv.Pair) bool {
 			return a.Key == b.Key && a.Index == b.Index && bytes.Equal(a.Value, b.Value)
 		}) {
 			t.Errorf("%d pairs are %d: %v", n, len(got), err)
@@ -39,7 +41,7 @@ func TestPack(t *testing.T) {
 
 // Junk neither panics nor allocates without bounds.
 func FuzzUnpack(f *testing.F) {
-	f.Add(packPairs([]Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
+	f.Add(packPairs([]consulkv.Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
 	f.Add([]byte("junk"))
 	f.Fuzz(func(_ *testing.T, packed []byte) {
 		pairs, err := unpackAll(packed)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // replace reads the whole tree and replaces the tables by it.
@@ -132,7 +134,7 @@ func (t *Tree) reachedIndex() uint64 {
 // loggedSince returns the paths that the log names after a position. A full read that finds another
 // path changed has found a write without the log. It returns nil if the log doesn't reach back.
 func (t *Tree) loggedSince(ctx context.Context, at position) (map[string]bool, error) {
-	head, _, err := t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	head, _, err := t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return nil, err
 	}

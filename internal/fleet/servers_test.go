@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
@@ -28,7 +29,7 @@ import (
 )
 
 // join runs a tree against real servers and waits for its first read.
-func join(t testing.TB, c fleet.Config, node string) *fleet.Tree {
+func join(t testing.TB, c consulkv.Config, node string) *fleet.Tree {
 	t.Helper()
 	tree, _ := run(t, c, node)
 	for _, f := range folders {
@@ -37,23 +38,25 @@ func join(t testing.TB, c fleet.Config, node string) *fleet.Tree {
 	return tree
 }
 
-func run(t testing.TB, c fleet.Config, node string) (tree *fleet.Tree, end func()) {
+func run(t testing.TB, c consulkv.Config, node string) (tree *fleet.Tree, end func()) {
 	t.Helper()
 	h := fleettest.RunOn(t, c, fleet.Options{Node: node, Folders: folders}, nil)
 	return h.Tree, h.End
 }
 
-func config(s *consultest.Server) fleet.Config { return fleet.Config{Address: s.URL, Token: s.Token} }
+func config(s *consultest.Server) consulkv.Config {
+	return consulkv.Config{Address: s.URL, Token: s.Token}
+}
 
 // pairs reads the servers' content of the tree.
-func pairs(t testing.TB, s *consultest.Server) (out []fleet.Pair) {
+func pairs(t testing.TB, s *consultest.Server) (out []consulkv.Pair) {
 	t.Helper()
 	list, _, err := s.Client.KV().List(treePrefix, &api.QueryOptions{RequireConsistent: true})
 	if err != nil {
 		t.Error(err)
 	}
 	for _, p := range list {
-		out = append(out, fleet.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
+		out = append(out, consulkv.Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex})
 	}
 	return out
 }
@@ -86,7 +89,7 @@ func put(t testing.TB, tree *fleet.Tree, key, value string) {
 
 func TestConsulIsAKV(t *testing.T) {
 	t.Parallel()
-	kv, err := fleet.NewConsul(config(consultest.Start(t, consultest.Options{Memory: true})))
+	kv, err := consulkv.New(config(consultest.Start(t, consultest.Options{Memory: true})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +102,7 @@ func TestStormOnConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{})
 	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
-	storm(t, 1, 300, trees, func() []fleet.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
+	storm(t, 1, 300, trees, func() []consulkv.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
 		switch r.IntN(3) {
 		case 0:
 			s.Kill()
@@ -129,7 +132,7 @@ func TestStormOnACluster(t *testing.T) {
 	for i, s := range c.Servers {
 		trees = append(trees, join(t, config(s), fmt.Sprint("node", i)))
 	}
-	storm(t, 2, 300, trees, func() []fleet.Pair { return pairs(t, c.Leader()) }, func(ctx context.Context, r *rand.Rand) {
+	storm(t, 2, 300, trees, func() []consulkv.Pair { return pairs(t, c.Leader()) }, func(ctx context.Context, r *rand.Rand) {
 		s := c.Leader()
 		if r.IntN(3) == 0 {
 			s = c.Followers()[r.IntN(2)]
@@ -156,25 +159,25 @@ func TestServerWithoutALeader(t *testing.T) {
 	last := c.Followers()[0]
 	tree := join(t, config(last), "one")
 	put(t, tree, "x", "1")
-	kv, err := fleet.NewConsul(config(last))
+	kv, err := consulkv.New(config(last))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(kv.Close)
-	reads := func(q fleet.Query) bool {
+	reads := func(q consulkv.Query) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		pair, _, err := kv.Get(ctx, treePrefix+"a/x", q)
 		return err == nil && pair != nil && string(pair.Value) == "1"
 	}
-	wait.Until(t, "the server has the value", func() bool { return reads(fleet.Query{Stale: true}) })
+	wait.Until(t, "the server has the value", func() bool { return reads(consulkv.Query{Stale: true}) })
 	for _, s := range c.Servers {
 		if s != last {
 			s.Kill()
 		}
 	}
-	wait.Until(t, "the server has no leader", func() bool { return !reads(fleet.Query{}) })
-	if !reads(fleet.Query{Stale: true}) {
+	wait.Until(t, "the server has no leader", func() bool { return !reads(consulkv.Query{}) })
+	if !reads(consulkv.Query{Stale: true}) {
 		t.Error("the server doesn't answer stale reads")
 	}
 	wait.Until(t, "the host is out of touch", func() bool { return tree.Stale() != "" })
@@ -258,34 +261,34 @@ func TestRereadOnConsul(t *testing.T) {
 
 // severed is a connection to Consul that can be cut, as by a kill of the process.
 type severed struct {
-	*fleet.Consul
+	*consulkv.Client
 	cut atomic.Bool
 }
 
 var errSevered = errors.New("cut")
 
-func (s *severed) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+func (s *severed) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
 	if s.cut.Load() {
-		return fleet.Outcome{}, errSevered
+		return consulkv.Outcome{}, errSevered
 	}
-	return s.Consul.Txn(ctx, ops)
+	return s.Client.Txn(ctx, ops)
 }
 
 func (s *severed) EndSession(ctx context.Context, id string) error {
 	if s.cut.Load() {
 		return errSevered
 	}
-	return s.Consul.EndSession(ctx, id)
+	return s.Client.EndSession(ctx, id)
 }
 
 // runAs runs a tree with an identity. Kill ends it and leaves its session behind.
-func runAs(t *testing.T, c fleet.Config, node string, id fleet.Identity) (tree *fleet.Tree, ended <-chan error, kill func()) {
+func runAs(t *testing.T, c consulkv.Config, node string, id fleet.Identity) (tree *fleet.Tree, ended <-chan error, kill func()) {
 	t.Helper()
-	kv, err := fleet.NewConsul(c)
+	kv, err := consulkv.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	connection := &severed{Consul: kv}
+	connection := &severed{Client: kv}
 	tree = fleet.New(fleet.Options{KV: connection, Clock: &table.Clock{}, Node: node, Identity: id, Folders: folders})
 	ctx, cancel := context.WithCancel(context.Background())
 	end, done := make(chan error, 1), make(chan struct{})
@@ -429,7 +432,7 @@ func TestTokensOnConsul(t *testing.T) {
 	}
 	first := s.NewToken(rules)
 	give(first)
-	c := fleet.Config{Address: s.URL, TokenFile: file}
+	c := consulkv.Config{Address: s.URL, TokenFile: file}
 	one := join(t, c, "one")
 	wait.Until(t, "elected", one.Mine)
 	put(t, one, "x", "1")
@@ -482,7 +485,7 @@ func TestTokensOnConsul(t *testing.T) {
 func TestWaysToConsul(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{TLS: true, Memory: true})
-	for name, c := range map[string]fleet.Config{
+	for name, c := range map[string]consulkv.Config{
 		"unix": {Address: "unix://" + s.Socket},
 		"tls":  {Address: s.URL, CAFile: s.TLS.CA, CertFile: s.TLS.Cert, KeyFile: s.TLS.Key},
 	} {
@@ -490,7 +493,7 @@ func TestWaysToConsul(t *testing.T) {
 		put(t, tree, name, "1")
 		wantSameOn(t, s, tree)
 	}
-	tree, _ := run(t, fleet.Config{Address: s.URL}, "stranger")
+	tree, _ := run(t, consulkv.Config{Address: s.URL}, "stranger")
 	wait.Until(t, "the certificate is not trusted", func() bool { return strings.Contains(tree.Stale(), "certificate") })
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -146,7 +147,7 @@ type sighting struct {
 
 // alive reports whether the lock's holder has shown that it lives: it has written the lock's
 // value again, or its session has not expired in the time in which that of a dead host does.
-func (s *sighting) alive(p *Pair) bool {
+func (s *sighting) alive(p *consulkv.Pair) bool {
 	if s.key != p.Key || s.session != p.Session {
 		*s = sighting{p.Key, p.Session, p.Index, time.Now()}
 	}
@@ -154,16 +155,16 @@ func (s *sighting) alive(p *Pair) bool {
 }
 
 // locks are the two locks of a host as they were read; nil where there is no such key.
-type locks struct{ host, node *Pair }
+type locks struct{ host, node *consulkv.Pair }
 
-func (l locks) all() []*Pair {
-	return slices.DeleteFunc([]*Pair{l.host, l.node}, func(p *Pair) bool { return p == nil || p.Session == "" })
+func (l locks) all() []*consulkv.Pair {
+	return slices.DeleteFunc([]*consulkv.Pair{l.host, l.node}, func(p *consulkv.Pair) bool { return p == nil || p.Session == "" })
 }
 
 // heldError says that a session that may be a live host's holds a lock.
 type heldError struct {
 	locks
-	pair *Pair // that lock
+	pair *consulkv.Pair // that lock
 }
 
 func (e *heldError) Error() string { return e.pair.Key + " is locked by session " + e.pair.Session }
@@ -180,21 +181,21 @@ func (t *Tree) join(ctx context.Context) error {
 	defer cancel()
 	var l locks
 	var err error
-	if l.host, _, err = t.o.KV.Get(ctx, t.paths.host(t.o.Identity.ID), Query{Consistent: true}); err != nil {
+	if l.host, _, err = t.o.KV.Get(ctx, t.paths.host(t.o.Identity.ID), consulkv.Query{Consistent: true}); err != nil {
 		return err
 	}
-	if l.node, _, err = t.o.KV.Get(ctx, t.paths.node(t.o.Node), Query{Consistent: true}); err != nil {
+	if l.node, _, err = t.o.KV.Get(ctx, t.paths.node(t.o.Node), consulkv.Query{Consistent: true}); err != nil {
 		return err
 	}
 	if l.host != nil && l.host.Session != "" && t.isEarlierRun(l.host.Value) {
 		s.own[l.host.Session] = true
 	}
-	var ops []Op
+	var ops []consulkv.Op
 	for _, p := range l.all() {
 		if !s.own[p.Session] {
 			return &heldError{l, p}
 		}
-		ops = append(ops, Op{Verb: Unlock, Key: p.Key, Session: p.Session})
+		ops = append(ops, consulkv.Op{Verb: consulkv.Unlock, Key: p.Key, Session: p.Session})
 	}
 	began := time.Now()
 	id, err := t.o.KV.NewSession(ctx, "ironvip on "+t.o.Node, sessionTTL, lockDelay)
@@ -204,7 +205,7 @@ func (t *Tree) join(ctx context.Context) error {
 	ended := slices.Collect(maps.Keys(s.own))
 	s.own[id] = true
 	s.row = publishedRow{}
-	ops = append(ops, Op{Verb: Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: id})
+	ops = append(ops, consulkv.Op{Verb: consulkv.Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: id})
 	taken, out, err := t.publish(ctx, id, t.node(), ops...)
 	switch {
 	case err != nil:
@@ -295,7 +296,7 @@ func (t *Tree) keep(ctx context.Context) {
 		}
 		t.checkFollower()
 		if node := t.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
-			switch taken, out, err := t.publish(ctx, id, node, Op{Verb: CheckIndex, Key: t.paths.host(t.o.Identity.ID), Index: s.host}, Op{Verb: ReadTree, Key: t.paths.head}); {
+			switch taken, out, err := t.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: t.paths.host(t.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.ReadTree, Key: t.paths.head}); {
 			case err != nil:
 				again = true
 			case !taken: // a lock was lost
@@ -328,12 +329,12 @@ func (t *Tree) leave(ctx context.Context) {
 	// Each is refused if it isn't held. What is still held when the session ends can't be locked
 	// for the lock delay.
 	if s.row.index > 0 {
-		_, _ = t.o.KV.Txn(ctx, []Op{
-			{Verb: DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.host},
-			{Verb: DeleteCas, Key: t.paths.node(t.o.Node), Index: s.row.index}})
+		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{
+			{Verb: consulkv.DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.host},
+			{Verb: consulkv.DeleteCas, Key: t.paths.node(t.o.Node), Index: s.row.index}})
 	}
 	for id := range maps.Clone(s.own) {
-		_, _ = t.o.KV.Txn(ctx, []Op{{Verb: Unlock, Key: t.paths.leader, Session: id}})
+		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: t.paths.leader, Session: id}})
 		t.end(ctx, id)
 	}
 }

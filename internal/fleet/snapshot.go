@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
@@ -50,7 +51,7 @@ const (
 func (h *snapshotHead) position() position { return position{seq: h.Seq, index: h.Index, id: h.ID} }
 
 // decodeSnapshotHead returns nil for what can't be used: it is overwritten by the next snapshot.
-func decodeSnapshotHead(pair *Pair) *snapshotHead {
+func decodeSnapshotHead(pair *consulkv.Pair) *snapshotHead {
 	var h snapshotHead
 	if pair == nil || json.Unmarshal(pair.Value, &h) != nil || h.Version != snapshotVersion || h.Parts < 1 || h.Parts > maxSnapshotParts {
 		return nil
@@ -64,7 +65,7 @@ var errNoSnapshot = errors.New("no snapshot")
 // wholeTree is the tree at a place in the log.
 type wholeTree struct {
 	*reading
-	mark    *Pair // that names the fleet; nil if there is none
+	mark    *consulkv.Pair // that names the fleet; nil if there is none
 	at      position
 	index   uint64  // up to which it is current
 	entries []entry // of the log after it
@@ -72,13 +73,13 @@ type wholeTree struct {
 	// snapshot.
 	treeIndex uint64
 	// head is the log's newest entry when the tree was read, and cursor the index of that answer.
-	head   *Pair
+	head   *consulkv.Pair
 	cursor uint64
 }
 
 // readHead reads the log's newest entry.
 func (t *Tree) readHead(ctx context.Context) (w wholeTree, err error) {
-	w.head, w.cursor, err = t.o.KV.Get(ctx, t.paths.head, Query{Consistent: true})
+	w.head, w.cursor, err = t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
 	w.at, w.index = positionOf(w.head), w.cursor
 	return w, err
 }
@@ -92,7 +93,7 @@ func (t *Tree) readKeys(ctx context.Context) (wholeTree, error) {
 		return w, err
 	}
 	w.reading = t.newReading()
-	w.treeIndex, err = t.o.KV.List(ctx, t.paths.tree, Query{Consistent: true}, w.take)
+	w.treeIndex, err = t.o.KV.List(ctx, t.paths.tree, consulkv.Query{Consistent: true}, w.take)
 	w.wait()
 	w.mark, w.index = w.reading.mark(), max(w.index, w.treeIndex)
 	return w, err
@@ -101,7 +102,7 @@ func (t *Tree) readKeys(ctx context.Context) (wholeTree, error) {
 // readSnapshot reads the tree from the snapshot and the log. The error is errNoSnapshot, or why
 // Consul can't be asked.
 func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
-	pair, _, err := t.o.KV.Get(ctx, t.paths.snapshot, Query{})
+	pair, _, err := t.o.KV.Get(ctx, t.paths.snapshot, consulkv.Query{})
 	if err != nil {
 		return wholeTree{}, err
 	}
@@ -114,7 +115,7 @@ func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
 		return wholeTree{}, err
 	}
 	// It isn't in the log: the snapshot could have a former one.
-	mark, _, err := t.o.KV.Get(ctx, t.paths.mark, Query{})
+	mark, _, err := t.o.KV.Get(ctx, t.paths.mark, consulkv.Query{})
 	if err != nil {
 		return wholeTree{}, err
 	}
@@ -164,7 +165,7 @@ func (t *Tree) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	group.SetLimit(parallelGets)
 	for i := range parts {
 		group.Go(func() error {
-			pair, _, err := t.o.KV.Get(ctx, t.paths.part(i), Query{Stale: true})
+			pair, _, err := t.o.KV.Get(ctx, t.paths.part(i), consulkv.Query{Stale: true})
 			if pair != nil {
 				parts[i] = pair.Value
 			}
@@ -211,13 +212,13 @@ func (t *Tree) startTree(ctx context.Context) (w wholeTree, locked bool, err err
 func (t *Tree) awaitSnapshot(ctx context.Context, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, max(most, 0)+callTimeout)
 	defer cancel()
-	lock, index, err := t.o.KV.Get(ctx, t.paths.snapshotLock, Query{})
+	lock, index, err := t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{})
 	switch {
 	case err != nil:
 	case lock == nil || lock.Session == "": // just given back, or subject to the lock delay
 		backoff.Sleep(ctx, lockDelay/10+rand.N(lockDelay/10))
 	case most > 0:
-		_, _, err = t.o.KV.Get(ctx, t.paths.snapshotLock, Query{After: index, Wait: most})
+		_, _, err = t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{After: index, Wait: most})
 	}
 	return err
 }
@@ -230,7 +231,7 @@ func (t *Tree) lockSnapshot(ctx context.Context) (bool, error) {
 	if hold.Session == "" {
 		return false, nil
 	}
-	out, err := t.o.KV.Txn(ctx, []Op{hold})
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{hold})
 	return err == nil && len(out.Refused) == 0, err
 }
 
@@ -238,15 +239,15 @@ func (t *Tree) lockSnapshot(ctx context.Context) (bool, error) {
 func (t *Tree) unlockSnapshot(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := t.o.KV.Txn(ctx, []Op{{Verb: Unlock, Key: t.paths.snapshotLock, Session: t.holdSnapshot().Session}})
+	_, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: t.paths.snapshotLock, Session: t.holdSnapshot().Session}})
 	return err
 }
 
 // holdSnapshot is the operation that takes or keeps the lock of the snapshot's writer.
-func (t *Tree) holdSnapshot() Op {
+func (t *Tree) holdSnapshot() consulkv.Op {
 	t.session.mu.Lock()
 	defer t.session.mu.Unlock()
-	return Op{Verb: Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.session.id}
+	return consulkv.Op{Verb: consulkv.Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.session.id}
 }
 
 // snapshotTask is what this host does once it may hold the lock of the snapshot's writer.
@@ -299,7 +300,7 @@ func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
 func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []Op{t.holdSnapshot(), {Verb: Set, Key: key, Value: value}})
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{t.holdSnapshot(), {Verb: consulkv.Set, Key: key, Value: value}})
 	if err != nil {
 		t.log.Warn("no snapshot of the tree written for other hosts", "err", err)
 	}
@@ -311,13 +312,13 @@ func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 func (t *Tree) pack() (packed []byte, at position, newest uint64) {
 	t.mu.Lock()
 	at, newest = t.at, t.newest
-	var pairs []Pair
+	var pairs []consulkv.Pair
 	for key := range t.junk {
-		pairs = append(pairs, Pair{Key: key[len(t.paths.tree):]})
+		pairs = append(pairs, consulkv.Pair{Key: key[len(t.paths.tree):]})
 	}
 	for name, f := range t.folders {
 		for key, e := range f.rows.All() {
-			pairs = append(pairs, Pair{Key: name + "/" + key, Value: e.Value, Index: e.Index})
+			pairs = append(pairs, consulkv.Pair{Key: name + "/" + key, Value: e.Value, Index: e.Index})
 		}
 	}
 	t.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/bubble"
 )
@@ -248,7 +249,7 @@ func TestSnapshotLockIsGivenBack(t *testing.T) {
 					if done || call.Method != "Txn" || call.Ops[0].Key != lock {
 						return nil
 					}
-					if call.Ops[0].Verb == fleet.Lock { // another host has just written it
+					if call.Ops[0].Verb == consulkv.Lock { // another host has just written it
 						kv.Put("ironvip/v2/snapshot/head", head)
 					}
 					if string(call.Ops[0].Verb) == c {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -88,7 +89,7 @@ func (h *history) one(ctx context.Context, r *rand.Rand, name string, n int, tre
 // check follows each key's chain. Every acknowledged write replaced exactly the one that its writer
 // knew, and no two replaced the same one. The present value is the last of them, or a write with an
 // unknown outcome.
-func (h *history) check(t *testing.T, pairs []fleet.Pair, prefix string) {
+func (h *history) check(t *testing.T, pairs []consulkv.Pair, prefix string) {
 	t.Helper()
 	there := map[string]string{}
 	for _, p := range pairs {
@@ -133,7 +134,7 @@ func (h *history) check(t *testing.T, pairs []fleet.Pair, prefix string) {
 }
 
 // same checks that a tree has exactly the store's content.
-func same(tree *fleet.Tree, pairs []fleet.Pair, prefix string) error {
+func same(tree *fleet.Tree, pairs []consulkv.Pair, prefix string) error {
 	n := 0
 	for _, p := range pairs {
 		path := strings.TrimPrefix(p.Key, prefix)
@@ -161,7 +162,7 @@ const treePrefix = "ironvip/v2/tree/"
 // storm runs three random writers on each tree while chaos causes faults. It then ends the faults
 // and checks that all trees equal the store, and that the histories of the keys have no gap and no
 // fork.
-func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store func() []fleet.Pair, chaos func(context.Context, *rand.Rand), calm func()) {
+func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store func() []consulkv.Pair, chaos func(context.Context, *rand.Rand), calm func()) {
 	h := newHistory()
 	var writers, troubles sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
@@ -218,7 +219,7 @@ func TestStorm(t *testing.T) {
 				h := kv.Start(t, name, folders, nil)
 				hosts, trees = append(hosts, h), append(trees, h.Tree)
 			}
-			storm(t, seed, rounds, trees, func() []fleet.Pair { return kv.Pairs(treePrefix) },
+			storm(t, seed, rounds, trees, func() []consulkv.Pair { return kv.Pairs(treePrefix) },
 				func(ctx context.Context, r *rand.Rand) { trouble(ctx, r, kv, hosts) },
 				func() {
 					for _, host := range hosts {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,7 +32,7 @@ func (t *Tree) survey(ctx context.Context) {
 		}
 	}
 	t.status.setJunk(beside, found)
-	rows, _, err := list(ctx, t.o.KV, t.paths.nodes, Query{})
+	rows, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.nodes, consulkv.Query{})
 	if err != nil {
 		return
 	}
@@ -81,7 +82,7 @@ func misplaced(junk map[string]error) map[string]vip.Problem {
 }
 
 // checkNodeRow validates a row of the nodes.
-func (p paths) checkNodeRow(row Pair) error {
+func (p paths) checkNodeRow(row consulkv.Pair) error {
 	var n Node
 	if err := json.Unmarshal(row.Value, &n); err != nil {
 		return fmt.Errorf("node row invalid: %w", err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -26,7 +27,7 @@ const DefaultPrefix = "ironvip"
 
 // Options are what a Tree needs.
 type Options struct {
-	KV    KV
+	KV    consulkv.Store
 	Clock *table.Clock
 	Node  string // this host's name, unique in the fleet
 	// Identity distinguishes this host whatever its name. New replaces the zero Identity.

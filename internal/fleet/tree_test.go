@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -166,7 +167,7 @@ func TestManyBatchesArePacked(t *testing.T) {
 	}
 	var sent atomic.Int32 // the host's session has its own transactions
 	one.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasPrefix(op.Key, treePrefix) }) {
+		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasPrefix(op.Key, treePrefix) }) {
 			sent.Add(1)
 		}
 		return nil

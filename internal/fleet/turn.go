@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // A writer that is slower than the others would lose every collision: the head has moved on before
@@ -27,11 +29,11 @@ type turn struct {
 }
 
 // turnCondition is the operation of a transaction on the turn.
-func (w *writer) turnCondition() Op {
+func (w *writer) turnCondition() consulkv.Op {
 	if w.turn.own != 0 {
-		return Op{Verb: DeleteCas, Key: w.tree.paths.turn, Index: w.turn.own}
+		return consulkv.Op{Verb: consulkv.DeleteCas, Key: w.tree.paths.turn, Index: w.turn.own}
 	}
-	return Op{Verb: CheckGone, Key: w.tree.paths.turn}
+	return consulkv.Op{Verb: consulkv.CheckGone, Key: w.tree.paths.turn}
 }
 
 // collide counts a collision. After many, it takes the turn, or ends that of another writer that
@@ -44,7 +46,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []Op{{Verb: Cas, Key: t.paths.turn, Value: []byte(w.id)}})
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Cas, Key: t.paths.turn, Value: []byte(w.id)}})
 	switch {
 	case err != nil:
 		turn.since = time.Time{} // look whether it is taken
@@ -61,7 +63,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 // is one that it took without an answer.
 func (w *writer) endOtherTurn(ctx context.Context) {
 	t, turn := w.tree, &w.turn
-	pair, _, err := t.o.KV.Get(ctx, t.paths.turn, Query{Consistent: true})
+	pair, _, err := t.o.KV.Get(ctx, t.paths.turn, consulkv.Query{Consistent: true})
 	switch {
 	case err != nil || pair == nil:
 		turn.since = time.Time{}
@@ -70,7 +72,7 @@ func (w *writer) endOtherTurn(ctx context.Context) {
 	case turn.since.IsZero() || pair.Index != turn.other:
 		turn.other, turn.since = pair.Index, time.Now()
 	default:
-		_, _ = t.o.KV.Txn(ctx, []Op{{Verb: DeleteCas, Key: t.paths.turn, Index: pair.Index}})
+		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: t.paths.turn, Index: pair.Index}})
 		turn.since = time.Time{}
 	}
 }
@@ -84,5 +86,5 @@ func (w *writer) endTurn(ctx context.Context, removed bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, _ = w.tree.o.KV.Txn(ctx, []Op{{Verb: DeleteCas, Key: w.tree.paths.turn, Index: own}})
+	_, _ = w.tree.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: w.tree.paths.turn, Index: own}})
 }

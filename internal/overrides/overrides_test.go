@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
@@ -356,7 +357,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 		a.has("10.0.0.1")
 		writes := 0
 		a.tree.Client.Before(func(c fleettest.Call) error {
-			if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) }) {
+			if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) }) {
 				writes++
 			}
 			return nil

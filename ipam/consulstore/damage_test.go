@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -296,7 +297,7 @@ func TestCostOfOneLease(t *testing.T) {
 	var mu sync.Mutex
 	var writes []int // operations of each transaction that writes leases
 	h.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return op.Verb == fleet.Cas && strings.HasPrefix(op.Key, prefix) }) {
+		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas && strings.HasPrefix(op.Key, prefix) }) {
 			mu.Lock()
 			defer mu.Unlock()
 			writes = append(writes, len(c.Ops))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -72,7 +73,7 @@ func (r *registrar) together(t *testing.T, name string) (done bool, b *fleet.Bat
 func (r *registrar) writes() *atomic.Int32 {
 	var n atomic.Int32
 	r.Before(func(c fleettest.Call) error {
-		if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
+		if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasPrefix(op.Key, prefix) }) {
 			n.Add(1)
 		}
 		return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -21,7 +22,7 @@ import (
 // join runs a store against a real server.
 func join(t testing.TB, s *consultest.Server, node, prefix string) (store *Store, tree *fleet.Tree, end func()) {
 	t.Helper()
-	h := fleettest.RunOn(t, fleet.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
+	h := fleettest.RunOn(t, consulkv.Config{Address: s.URL, Token: s.Token}, fleet.Options{Node: node, Prefix: prefix, Folders: Folders()},
 		func(tree *fleet.Tree) { store = New(tree) })
 	<-store.Ready()
 	return store, h.Tree, h.End

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -178,7 +178,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 		var others atomic.Int32
 		for _, h := range hosts[1:] {
 			h.Before(func(c fleettest.Call) error {
-				if slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return op.Verb == fleet.Cas && strings.HasPrefix(op.Key, prefix) }) {
+				if slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas && strings.HasPrefix(op.Key, prefix) }) {
 					others.Add(1)
 				}
 				return nil

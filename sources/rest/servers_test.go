@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/vip"
@@ -16,7 +16,7 @@ import (
 // joinConsul starts a host on a Consul server.
 func joinConsul(t *testing.T, server *consultest.Server, name string) *host {
 	t.Helper()
-	kv, err := fleet.NewConsul(fleet.Config{Address: server.URL, Token: server.Token})
+	kv, err := consulkv.New(consulkv.Config{Address: server.URL, Token: server.Token})
 	if err != nil {
 		t.Fatal(err)
 	}

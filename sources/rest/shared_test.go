@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/registry"
@@ -40,7 +41,7 @@ type host struct {
 func join(t *testing.T, m *fleettest.Memory, name string) *host { return joinBy(t, m, name, nil) }
 
 // joinBy is join through kv instead of the memory's own, unless kv is nil.
-func joinBy(t *testing.T, m *fleettest.Memory, name string, kv fleet.KV) *host {
+func joinBy(t *testing.T, m *fleettest.Memory, name string, kv consulkv.Store) *host {
 	t.Helper()
 	h := &host{name: name, fixture: &fixture{t: t, clock: &table.Clock{}}}
 	var store *registry.Shared[Record]
@@ -179,7 +180,7 @@ func TestFleetAgrees(t *testing.T) {
 
 // isWrite reports whether a call to the store writes services.
 func isWrite(c fleettest.Call) bool {
-	return slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
+	return slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.Contains(op.Key, "/tree/"+Folder) })
 }
 
 // overtaken runs a write. Before its commit it calls by.
@@ -285,7 +286,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 		var met atomic.Bool
 		b.Client.Before(func(c fleettest.Call) error {
 			switch {
-			case slices.ContainsFunc(c.Ops, func(op fleet.Op) bool { return strings.HasSuffix(op.Key, key) }):
+			case slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasSuffix(op.Key, key) }):
 				came.Do(func() { come(); met.Store(true) })
 			case met.Load() && c.Method == "Get" && strings.HasSuffix(c.Key, key):
 				went.Do(goAway)

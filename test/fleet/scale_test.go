@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/wait"
@@ -46,7 +47,7 @@ func BenchmarkHosts(b *testing.B) {
 
 func measureHosts(b *testing.B, hosts int) {
 	s := consultest.Start(b, consultest.Options{Config: map[string]any{"limits": map[string]any{"http_max_conns_per_client": 8000}}})
-	config := fleet.Config{Address: s.URL, Token: s.Token}
+	config := consulkv.Config{Address: s.URL, Token: s.Token}
 	empty := usageOf(b, s)
 	floor := followers(b, s, hosts)
 
@@ -65,7 +66,7 @@ func measureHosts(b *testing.B, hosts int) {
 	trees := make([]*fleet.Tree, hosts)
 	started := usageOf(b, s)
 	for i := range trees {
-		kv, err := fleet.NewConsul(config)
+		kv, err := consulkv.New(config)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -207,7 +208,7 @@ func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 	a := newArrivals(n)
 	var ready atomic.Int64
 	for range n {
-		kv, err := fleet.NewConsul(fleet.Config{Address: s.URL, Token: s.Token})
+		kv, err := consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -215,7 +216,7 @@ func followers(b *testing.B, s *consultest.Server, n int) floorCost {
 			defer kv.Close()
 			after, counted := uint64(0), false
 			for ctx.Err() == nil {
-				p, index, err := kv.Get(ctx, key, fleet.Query{After: after, Wait: time.Minute})
+				p, index, err := kv.Get(ctx, key, consulkv.Query{After: after, Wait: time.Minute})
 				if err != nil {
 					continue
 				}

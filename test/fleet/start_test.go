@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 )
@@ -81,7 +82,7 @@ func measureStart(b *testing.B, s *consultest.Server, name string, hosts int) us
 	trees := make([]*fleet.Tree, hosts)
 	before := usageOf(b, s)
 	for i := range trees {
-		kv, err := fleet.NewConsul(fleet.Config{Address: s.URL, Token: s.Token})
+		kv, err := consulkv.New(consulkv.Config{Address: s.URL, Token: s.Token})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // ErrDown is why calls fail while a client is down.
@@ -17,7 +18,7 @@ var ErrDown = fmt.Errorf("%w: made unavailable", fleet.ErrUnavailable)
 
 var errLost = fmt.Errorf("%w: answer made to be lost", fleet.ErrUnavailable)
 
-// Client is one host's way to a Memory, a fleet.KV with faults.
+// Client is one host's way to a Memory, a consulkv.Store with faults.
 type Client struct {
 	memory *Memory
 
@@ -25,7 +26,7 @@ type Client struct {
 	down   bool
 	broken chan struct{} // closed to break held calls
 	lose   int
-	detain *[]fleet.Op // where the next to be held up goes; nil: none is
+	detain *[]consulkv.Op // where the next to be held up goes; nil: none is
 	before func(Call) error
 	slow   time.Duration
 	late   time.Duration
@@ -33,14 +34,14 @@ type Client struct {
 	calls  Counts
 }
 
-var _ fleet.KV = (*Client)(nil)
+var _ consulkv.Store = (*Client)(nil)
 
 // Call names a call to the store.
 type Call struct {
 	Method string // "Get", "List", "Level", "Txn", "NewSession", "Renew", "EndSession"
 	Key    string // key, prefix or session
-	Query  fleet.Query
-	Ops    []fleet.Op
+	Query  consulkv.Query
+	Ops    []consulkv.Op
 }
 
 // Counts is what a client has asked for.
@@ -71,12 +72,12 @@ func (c *Client) LoseAnswers(n int) {
 // Detain has the next transaction that a tree's Commit sends held up on its way, while
 // its caller gets an error. Arrive has it happen after all, if its conditions hold
 // then; without one, the next isn't held up any more.
-func (c *Client) Detain() (arrive func() fleet.Outcome) {
-	detained := new([]fleet.Op)
+func (c *Client) Detain() (arrive func() consulkv.Outcome) {
+	detained := new([]consulkv.Op)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.detain = detained
-	return func() fleet.Outcome {
+	return func() consulkv.Outcome {
 		c.mu.Lock()
 		ops := *detained
 		if c.detain == detained {
@@ -84,7 +85,7 @@ func (c *Client) Detain() (arrive func() fleet.Outcome) {
 		}
 		c.mu.Unlock()
 		if ops == nil {
-			return fleet.Outcome{}
+			return consulkv.Outcome{}
 		}
 		c.memory.mu.Lock()
 		defer c.memory.mu.Unlock()
@@ -93,10 +94,10 @@ func (c *Client) Detain() (arrive func() fleet.Outcome) {
 }
 
 // detains reports whether a transaction is the one to be held up.
-func (c *Client) detains(ops []fleet.Op) bool {
+func (c *Client) detains(ops []consulkv.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.detain == nil || !slices.ContainsFunc(ops, func(op fleet.Op) bool { return op.Verb == fleet.Cas }) {
+	if c.detain == nil || !slices.ContainsFunc(ops, func(op consulkv.Op) bool { return op.Verb == consulkv.Cas }) {
 		return false
 	}
 	*c.detain, c.detain = ops, nil
@@ -134,7 +135,7 @@ func (c *Client) SetBehind(behind bool) {
 }
 
 // server returns what answers a read.
-func (c *Client) server(q fleet.Query) *Memory {
+func (c *Client) server(q consulkv.Query) *Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if q.Stale && c.behind != nil {
@@ -196,7 +197,7 @@ func (c *Client) count(n int) {
 
 // hold calls answer under the store's lock, once the index it returns is
 // another than the one waited for.
-func (c *Client) hold(ctx context.Context, call Call, q fleet.Query, answer func(*Memory) uint64) (uint64, error) {
+func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer func(*Memory) uint64) (uint64, error) {
 	broken, err := c.enter(ctx, call, func(n *Counts) {
 		if q.After > 0 {
 			n.Held++
@@ -249,9 +250,9 @@ func (c *Client) arrive(ctx context.Context, broken <-chan struct{}) error {
 	}
 }
 
-// Get implements fleet.KV.
-func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pair, uint64, error) {
-	var pair *fleet.Pair
+// Get implements consulkv.Store.
+func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consulkv.Pair, uint64, error) {
+	var pair *consulkv.Pair
 	index, err := c.hold(ctx, Call{Method: "Get", Key: key, Query: q}, q, func(m *Memory) uint64 {
 		pair = nil
 		if p, ok := m.pairs[key]; ok {
@@ -268,9 +269,9 @@ func (c *Client) Get(ctx context.Context, key string, q fleet.Query) (*fleet.Pai
 	return pair, index, nil
 }
 
-// List implements fleet.KV. Of an answer that breaks off on its way, half has come.
-func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part func([]fleet.Pair)) (uint64, error) {
-	var pairs []fleet.Pair
+// List implements consulkv.Store. Of an answer that breaks off on its way, half has come.
+func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query, part func([]consulkv.Pair)) (uint64, error) {
+	var pairs []consulkv.Pair
 	index, err := c.hold(ctx, Call{Method: "List", Key: prefix, Query: q}, q, func(m *Memory) uint64 {
 		index := m.prefixIndex(prefix)
 		pairs = m.under(prefix)
@@ -290,9 +291,9 @@ func (c *Client) List(ctx context.Context, prefix string, q fleet.Query, part fu
 	return index, err
 }
 
-// Level implements fleet.KV.
+// Level implements consulkv.Store.
 func (c *Client) Level(ctx context.Context, prefix string) (names []string, index uint64, err error) {
-	index, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, fleet.Query{}, func(m *Memory) uint64 {
+	index, err = c.hold(ctx, Call{Method: "Level", Key: prefix}, consulkv.Query{}, func(m *Memory) uint64 {
 		for _, p := range m.under(prefix) {
 			name := p.Key
 			if first, _, deeper := strings.Cut(name[len(prefix):], "/"); deeper {
@@ -310,35 +311,35 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, inde
 	return names, index, nil
 }
 
-// Txn implements fleet.KV. It refuses what Consul refuses for its size.
-func (c *Client) Txn(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+// Txn implements consulkv.Store. It refuses what Consul refuses for its size.
+func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
 	if _, err := c.enter(ctx, Call{Method: "Txn", Ops: ops}, func(n *Counts) { n.Txns++ }); err != nil {
-		return fleet.Outcome{}, err
+		return consulkv.Outcome{}, err
 	}
 	size := 0
 	for _, op := range ops {
 		size += len(op.Key) + len(op.Value)*4/3 + 80
 	}
 	if len(ops) > 128 || size > 512<<10 {
-		return fleet.Outcome{}, errors.New("transaction is too large for Consul")
+		return consulkv.Outcome{}, errors.New("transaction is too large for Consul")
 	}
 	if c.detains(ops) {
-		return fleet.Outcome{}, errLost
+		return consulkv.Outcome{}, errLost
 	}
 	out, err := c.memory.slowly(ctx, ops)
 	if err != nil {
-		return fleet.Outcome{}, err
+		return consulkv.Outcome{}, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lose > 0 {
 		c.lose--
-		return fleet.Outcome{}, errLost
+		return consulkv.Outcome{}, errLost
 	}
 	return out, nil
 }
 
-// NewSession implements fleet.KV.
+// NewSession implements consulkv.Store.
 func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
 	if _, err := c.enter(ctx, Call{Method: "NewSession"}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return "", err
@@ -348,7 +349,7 @@ func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay tim
 	return c.memory.newSession(name, ttl, lockDelay), nil
 }
 
-// Renew implements fleet.KV.
+// Renew implements consulkv.Store.
 func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	if _, err := c.enter(ctx, Call{Method: "Renew", Key: id}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return false, err
@@ -362,7 +363,7 @@ func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	return s != nil, nil
 }
 
-// EndSession implements fleet.KV.
+// EndSession implements consulkv.Store.
 func (c *Client) EndSession(ctx context.Context, id string) error {
 	if _, err := c.enter(ctx, Call{Method: "EndSession", Key: id}, func(n *Counts) { n.Sessions++ }); err != nil {
 		return err

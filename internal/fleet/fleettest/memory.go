@@ -15,14 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // Memory is the store. Its methods may be called by any goroutine.
 type Memory struct {
 	mu         sync.Mutex
 	index      uint64
-	pairs      map[string]fleet.Pair
+	pairs      map[string]consulkv.Pair
 	tombstones map[string]uint64 // when keys were removed
 	sessions   map[string]*session
 	delays     map[string]time.Time // until when a key can't be locked
@@ -45,7 +45,7 @@ type session struct {
 func NewMemory() *Memory {
 	return &Memory{
 		index:      10,
-		pairs:      map[string]fleet.Pair{},
+		pairs:      map[string]consulkv.Pair{},
 		tombstones: map[string]uint64{},
 		sessions:   map[string]*session{},
 		delays:     map[string]time.Time{},
@@ -96,11 +96,11 @@ func (m *Memory) setPace(d time.Duration) {
 }
 
 // slowly does a transaction at the store's pace.
-func (m *Memory) slowly(ctx context.Context, ops []fleet.Op) (fleet.Outcome, error) {
+func (m *Memory) slowly(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
 	m.mu.Lock()
 	pace := m.pace
 	m.mu.Unlock()
-	done := make(chan fleet.Outcome, 1)
+	done := make(chan consulkv.Outcome, 1)
 	do := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -120,7 +120,7 @@ func (m *Memory) slowly(ctx context.Context, ops []fleet.Op) (fleet.Outcome, err
 	case out := <-done:
 		return out, nil
 	case <-ctx.Done():
-		return fleet.Outcome{}, ctx.Err()
+		return consulkv.Outcome{}, ctx.Err()
 	}
 }
 
@@ -155,7 +155,7 @@ func (m *Memory) Get(key string) (string, bool) {
 }
 
 // Pairs returns all keys that begin with prefix, in order.
-func (m *Memory) Pairs(prefix string) []fleet.Pair {
+func (m *Memory) Pairs(prefix string) []consulkv.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.under(prefix)
@@ -180,7 +180,7 @@ func (m *Memory) frozen() *Memory {
 // Snapshot is what the store held at one time.
 type Snapshot struct {
 	index uint64
-	pairs map[string]fleet.Pair
+	pairs map[string]consulkv.Pair
 }
 
 // Snapshot returns what the store holds now.
@@ -243,7 +243,7 @@ func (m *Memory) set(key string, value []byte, index uint64) uint64 {
 	if ok && bytes.Equal(old.Value, value) {
 		return old.Index
 	}
-	m.pairs[key] = fleet.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session}
+	m.pairs[key] = consulkv.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session}
 	delete(m.tombstones, key)
 	return index
 }
@@ -253,14 +253,14 @@ func (m *Memory) remove(key string, index uint64) {
 	m.tombstones[key] = index
 }
 
-func (m *Memory) under(prefix string) []fleet.Pair {
-	var out []fleet.Pair
+func (m *Memory) under(prefix string) []consulkv.Pair {
+	var out []consulkv.Pair
 	for key, p := range m.pairs {
 		if strings.HasPrefix(key, prefix) {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b fleet.Pair) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(out, func(a, b consulkv.Pair) int { return strings.Compare(a.Key, b.Key) })
 	return out
 }
 
@@ -291,70 +291,70 @@ func (m *Memory) keyIndex(key string) uint64 {
 }
 
 // txn does the operations on a copy first.
-func (m *Memory) txn(ops []fleet.Op) fleet.Outcome {
+func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 	pairs, tombstones := m.pairs, m.tombstones
 	m.pairs, m.tombstones = maps.Clone(pairs), maps.Clone(tombstones)
-	var out fleet.Outcome
+	var out consulkv.Outcome
 	next := m.index + 1
 	for i, op := range ops {
-		if op.Verb == fleet.ReadTree {
+		if op.Verb == consulkv.ReadTree {
 			out.Pairs = append(out.Pairs, m.under(op.Key)...)
 			continue
 		}
 		index, refused := m.do(op, next)
 		if refused != "" {
-			out.Refused = append(out.Refused, fleet.Refusal{Op: i, Reason: refused})
+			out.Refused = append(out.Refused, consulkv.Refusal{Op: i, Reason: refused})
 		}
 		out.Index = max(out.Index, index)
 	}
 	if len(out.Refused) > 0 {
 		m.pairs, m.tombstones = pairs, tombstones
-		return fleet.Outcome{Refused: out.Refused}
+		return consulkv.Outcome{Refused: out.Refused}
 	}
 	m.index = next
 	m.wake()
 	return out
 }
 
-func (m *Memory) do(op fleet.Op, next uint64) (index uint64, refused string) {
+func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) {
 	old, exists := m.pairs[op.Key]
 	switch op.Verb {
-	case fleet.Set:
+	case consulkv.Set:
 		return m.set(op.Key, op.Value, next), ""
-	case fleet.Cas:
+	case consulkv.Cas:
 		if exists && op.Index != old.Index || !exists && op.Index != 0 {
 			return 0, fmt.Sprintf("failed to set key %q, index is stale", op.Key)
 		}
 		return m.set(op.Key, op.Value, next), ""
-	case fleet.DeleteCas:
+	case consulkv.DeleteCas:
 		if exists && op.Index != old.Index {
 			return 0, fmt.Sprintf("failed to delete key %q, index is stale", op.Key)
 		}
 		if exists {
 			m.remove(op.Key, next)
 		}
-	case fleet.CheckGone:
+	case consulkv.CheckGone:
 		if exists {
 			return 0, fmt.Sprintf("key %q exists", op.Key)
 		}
-	case fleet.CheckIndex:
+	case consulkv.CheckIndex:
 		if !exists || op.Index != old.Index {
 			return 0, fmt.Sprintf("current modify index does not match for key %q", op.Key)
 		}
-	case fleet.Lock:
+	case consulkv.Lock:
 		switch {
 		case m.sessions[op.Session] == nil:
 			return 0, fmt.Sprintf("invalid session %q", op.Session)
 		case old.Session != "" && old.Session != op.Session, time.Now().Before(m.delays[op.Key]):
 			return 0, fmt.Sprintf("failed to lock key %q, lock is already held", op.Key)
 		}
-		m.pairs[op.Key] = fleet.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session}
+		m.pairs[op.Key] = consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session}
 		return next, ""
-	case fleet.Unlock:
+	case consulkv.Unlock:
 		if !exists || old.Session != op.Session {
 			return 0, fmt.Sprintf("failed to unlock key %q, lock isn't held, or is held by another session", op.Key)
 		}
-		m.pairs[op.Key] = fleet.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next}
+		m.pairs[op.Key] = consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next}
 		return next, ""
 	default:
 		return 0, fmt.Sprintf("unknown verb %q", op.Verb)

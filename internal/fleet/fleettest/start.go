@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -49,9 +50,9 @@ func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *
 }
 
 // RunOn is Run on a real server.
-func RunOn(t testing.TB, server fleet.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+func RunOn(t testing.TB, server consulkv.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	t.Helper()
-	kv, err := fleet.NewConsul(server)
+	kv, err := consulkv.New(server)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package fleet_test
+package consulkv_test
 
 import (
 	"net/http"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 )
 
 // A list is accepted only if it is a complete answer to the query.
@@ -55,13 +55,13 @@ func TestWhatIsAList(t *testing.T) {
 				_, _ = w.Write([]byte(strings.ReplaceAll(c.body, `"p/`, `"p/ %2F/`)))
 			}))
 			defer server.Close()
-			kv, err := fleet.NewConsul(fleet.Config{Address: server.URL, Datacenter: "dc2", Namespace: "team", Partition: "part", Token: "secret"})
+			kv, err := consulkv.New(consulkv.Config{Address: server.URL, Datacenter: "dc2", Namespace: "team", Partition: "part", Token: "secret"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer kv.Close()
-			var pairs []fleet.Pair
-			index, err := kv.List(t.Context(), "p/ %2F/", fleet.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true}, func(part []fleet.Pair) {
+			var pairs []consulkv.Pair
+			index, err := kv.List(t.Context(), "p/ %2F/", consulkv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true}, func(part []consulkv.Pair) {
 				pairs = append(pairs, part...)
 			})
 			switch {

@@ -1,14 +1,17 @@
-package fleet
+// Package consulkv is what a fleet needs of Consul: its KV store, with transactions and blocking
+// queries, and its sessions. Store is the interface, Client the implementation with a real Consul.
+// It knows nothing of what the keys mean.
+package consulkv
 
 import (
 	"context"
 	"time"
 )
 
-// KV is what a Tree needs of Consul. NewConsul returns the real one, package fleettest has one in
+// Store is what a fleet needs of Consul. New returns the real one, package fleettest has one in
 // memory. Every method returns when its context ends. An error means that Consul could not be
 // reached, or didn't answer in full.
-type KV interface {
+type Store interface {
 	// Get reads one key, and returns nil if it doesn't exist. The answer is not older than the
 	// call, and includes all writes up to index.
 	Get(ctx context.Context, key string, q Query) (pair *Pair, index uint64, err error)
@@ -32,9 +35,9 @@ type KV interface {
 	EndSession(ctx context.Context, id string) error
 }
 
-// list reads all keys under a small prefix.
-func list(ctx context.Context, kv KV, prefix string, q Query) (pairs []Pair, index uint64, err error) {
-	index, err = kv.List(ctx, prefix, q, func(part []Pair) { pairs = append(pairs, part...) })
+// ListAll reads all keys under a small prefix.
+func ListAll(ctx context.Context, s Store, prefix string, q Query) (pairs []Pair, index uint64, err error) {
+	index, err = s.List(ctx, prefix, q, func(part []Pair) { pairs = append(pairs, part...) })
 	if err != nil {
 		return nil, 0, err
 	}

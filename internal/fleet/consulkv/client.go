@@ -1,4 +1,4 @@
-package fleet
+package consulkv
 
 import (
 	"context"
@@ -21,16 +21,16 @@ import (
 // Config has Consul's address and the credentials.
 type Config = consulclient.Config
 
-// Consul is the real KV.
-type Consul struct {
+// Client is the Store of a real Consul.
+type Client struct {
 	client *consulclient.Client
 	close  func()
 }
 
-var _ KV = (*Consul)(nil)
+var _ Store = (*Client)(nil)
 
-// NewConsul returns Consul's KV store. It makes no request.
-func NewConsul(c Config) (*Consul, error) {
+// New returns Consul's KV store. It makes no request.
+func New(c Config) (*Client, error) {
 	client, closeIdle, err := consulclient.New(c)
 	if err != nil {
 		return nil, err
@@ -38,11 +38,11 @@ func NewConsul(c Config) (*Consul, error) {
 	// Consul would otherwise compress its answers, which doubles its CPU time for them. It is
 	// near: the host's own Consul agent, or servers in the same data center.
 	client.AddHeader("Accept-Encoding", "identity")
-	return &Consul{client, closeIdle}, nil
+	return &Client{client, closeIdle}, nil
 }
 
 // Close closes idle connections.
-func (c *Consul) Close() { c.close() }
+func (c *Client) Close() { c.close() }
 
 func (q Query) options(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{WaitIndex: q.After, WaitTime: q.Wait, RequireConsistent: q.Consistent, AllowStale: q.Stale}).WithContext(ctx)
@@ -69,8 +69,8 @@ func explain(err error) error {
 	return fmt.Errorf("consul: %w", consulclient.Plain(err))
 }
 
-// Get implements KV.
-func (c *Consul) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
+// Get implements Store.
+func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
 	p, meta, err := c.client.KV().Get(key, q.options(ctx))
 	index, err := check(meta, err)
 	if err != nil || p == nil {
@@ -87,8 +87,8 @@ func pairOf(p *api.KVPair) Pair {
 // partSize is how many pairs List passes on at a time.
 const partSize = 256
 
-// List implements KV.
-func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
+// List implements Store.
+func (c *Client) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
 	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params())
 	index, err := check(meta, err)
 	if body != nil {
@@ -103,8 +103,8 @@ func (c *Consul) List(ctx context.Context, prefix string, q Query, part func([]P
 	return index, nil
 }
 
-// Level implements KV.
-func (c *Consul) Level(ctx context.Context, prefix string) ([]string, uint64, error) {
+// Level implements Store.
+func (c *Client) Level(ctx context.Context, prefix string) ([]string, uint64, error) {
 	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
 	index, err := check(meta, err)
 	return names, index, err
@@ -159,8 +159,8 @@ func (q Query) params() url.Values {
 	return out
 }
 
-// Txn implements KV.
-func (c *Consul) Txn(ctx context.Context, ops []Op) (Outcome, error) {
+// Txn implements Store.
+func (c *Client) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 	txn := make(api.TxnOps, len(ops))
 	for i, op := range ops {
 		txn[i] = &api.TxnOp{KV: &api.KVTxnOp{
@@ -195,8 +195,8 @@ func (c *Consul) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 	return out, nil
 }
 
-// NewSession implements KV.
-func (c *Consul) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
+// NewSession implements Store.
+func (c *Client) NewSession(ctx context.Context, name string, ttl, lockDelay time.Duration) (string, error) {
 	id, _, err := c.client.Session().CreateNoChecks(&api.SessionEntry{
 		Name: name, TTL: ttl.String(), LockDelay: lockDelay, Behavior: api.SessionBehaviorDelete,
 	}, (&api.WriteOptions{}).WithContext(ctx))
@@ -209,8 +209,8 @@ func (c *Consul) NewSession(ctx context.Context, name string, ttl, lockDelay tim
 	return id, nil
 }
 
-// Renew implements KV.
-func (c *Consul) Renew(ctx context.Context, id string) (bool, error) {
+// Renew implements Store.
+func (c *Client) Renew(ctx context.Context, id string) (bool, error) {
 	entry, _, err := c.client.Session().Renew(id, (&api.WriteOptions{}).WithContext(ctx))
 	if err != nil {
 		return false, explain(err)
@@ -218,8 +218,8 @@ func (c *Consul) Renew(ctx context.Context, id string) (bool, error) {
 	return entry != nil, nil
 }
 
-// EndSession implements KV.
-func (c *Consul) EndSession(ctx context.Context, id string) error {
+// EndSession implements Store.
+func (c *Client) EndSession(ctx context.Context, id string) error {
 	if _, err := c.client.Session().Destroy(id, (&api.WriteOptions{}).WithContext(ctx)); err != nil {
 		return explain(err)
 	}
