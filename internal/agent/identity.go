@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 )
 
 // IdentityChange is the result of "node new-id".
@@ -21,7 +21,7 @@ func NewIdentity(req StoreRequest) (change IdentityChange, err error) {
 		return change, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	change.Old, change.New, err = fleet.NewIdentity(db)
+	change.Old, change.New, err = membership.NewIdentity(db)
 	if err != nil {
 		return change, fmt.Errorf("write the new host id: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -16,9 +16,9 @@ import (
 
 // node returns what this host publishes about itself to the fleet and `ironvip node list`. The fleet
 // calls it every few seconds. It costs O(problems), whatever the number of services.
-func (a *agent) node() fleet.Node {
+func (a *agent) node() membership.Node {
 	stats := a.pipeline.Reconciler.Stats()
-	out := fleet.Node{
+	out := membership.Node{
 		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane.about.Mode,
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
 		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
@@ -122,7 +122,7 @@ func (a *agent) resync(ctx context.Context, source string) error {
 	return a.supervisor.Resync(source)
 }
 
-func nodeView(n fleet.Node) v1.Node {
+func nodeView(n membership.Node) v1.Node {
 	out := v1.Node{Name: n.Name, Elected: n.Elected, Version: n.Version, Dataplane: n.Dataplane, Services: n.Services, Frontends: n.Frontends,
 		Problems: n.Problems, Revision: n.Revision, Lag: n.Lag, Index: n.Index}
 	for _, t := range []struct {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/api"
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 )
 
 // part runs for as long as the agent. Its name appears in the error of its end.
@@ -32,7 +32,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if _, refused := errors.AsType[*fleet.DuplicateNodeError](err); refused {
+			if _, refused := errors.AsType[*membership.DuplicateNodeError](err); refused {
 				return err
 			}
 			return fmt.Errorf("%s ended: %w", p.name, err)

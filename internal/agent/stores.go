@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
@@ -182,7 +183,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	if err != nil {
 		return nil, fmt.Errorf("consul.token_file: %w", err)
 	}
-	identity, err := fleet.LoadIdentity(db)
+	identity, err := membership.LoadIdentity(db)
 	if err != nil {
 		return nil, fmt.Errorf("%w\nhint: give this host a new one: ironvip node new-id", err)
 	}
@@ -196,7 +197,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
-	tree.SetNode(func() fleet.Node { return fleet.Node{Version: o.version, Since: started} }) // until the agent sets the full one
+	tree.SetNode(func() membership.Node { return membership.Node{Version: o.version, Since: started} }) // until the agent sets the full one
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {
@@ -209,7 +210,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 
 // withHint adds a hint if this host may not join the fleet.
 func withHint(err error) error {
-	if duplicate, is := errors.AsType[*fleet.DuplicateNodeError](err); is {
+	if duplicate, is := errors.AsType[*membership.DuplicateNodeError](err); is {
 		return fmt.Errorf("%w\nhint: %s", err, duplicate.Hint())
 	}
 	return err

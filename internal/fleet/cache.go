@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -86,6 +87,18 @@ func (t *Tree) startFromCache() {
 	t.ready()
 }
 
+// hold keeps the tree from starting from the cache, or allows it. It reports whether the tree has
+// begun.
+func (t *Tree) hold(hold bool) (begun bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.prevented && !hold {
+		t.grace.Reset(GracePeriod)
+	}
+	t.prevented = hold && !t.loaded
+	return t.loaded
+}
+
 // settle compares the content at the start with the loaded tables, so that only differences are
 // written. The caller holds the tree's lock.
 func (c *cache) settle(t *Tree) {
@@ -141,7 +154,7 @@ func (c *cache) run(ctx context.Context) {
 	if c.bucket == nil {
 		return
 	}
-	wait := newBackoff()
+	wait := consulkv.NewBackoff()
 	for {
 		select {
 		case <-ctx.Done():

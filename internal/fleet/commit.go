@@ -192,7 +192,7 @@ func (w *writer) take(waiting []*job) []*job {
 
 func (w *writer) run(ctx context.Context) {
 	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), consulkv.EndTimeout)
 		defer cancel()
 		w.endTurn(end, false)
 	}()
@@ -298,7 +298,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err error) {
 	t := w.tree
 	x := w.prepare(jobs)
-	wait := newBackoff()
+	wait := consulkv.NewBackoff()
 	for attempt := 1; ; attempt++ {
 		again, err = w.attempt(ctx, x)
 		if errors.Is(err, ErrNoAnswer) {
@@ -406,7 +406,7 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		return nil, err
 	}
 	defer t.reading.give()
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	x.sent++
 	w.collided = false
@@ -480,7 +480,7 @@ func (w *writer) catchUp(ctx context.Context) {
 		return
 	}
 	defer t.reading.give()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	_, _, _ = w.readLog(ctx, t.position())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
 )
@@ -114,8 +115,8 @@ func TestNodes(t *testing.T) {
 		var revision atomic.Uint64
 		var problems atomic.Int64
 		revision.Store(7)
-		hosts[0].SetNode(func() fleet.Node {
-			return fleet.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load(), Problems: int(problems.Load())}
+		hosts[0].SetNode(func() membership.Node {
+			return membership.Node{Name: "ignored", Version: "v1", Dataplane: "ipvs", Revision: revision.Load(), Problems: int(problems.Load())}
 		})
 		kv.Put("ironvip/v2/nodes/junk", "no node")
 		time.Sleep(10 * time.Second)

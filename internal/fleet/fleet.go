@@ -3,9 +3,8 @@
 // It takes conditional writes (Commit) and the writes of other hosts. It publishes a table of
 // entries for each folder of the tree, with the change feed that every table of the pipeline has.
 // A write is durable in Consul before it is visible, and fails if the value has changed since the
-// writer read it. The package also elects the leader, which allocates addresses first, and lists
-// the hosts (Nodes). It knows nothing of services or addresses: ipam/consulstore and sources/rest
-// define the values.
+// writer read it. It knows nothing of services or addresses: ipam/consulstore and sources/rest define
+// the values.
 //
 // A change costs O(change) on every host, whatever the size of the tree and the number of hosts:
 // each transaction appends an entry to the fleet's one log, and hosts follow the log.
@@ -23,12 +22,11 @@
 //   - snapshot.go, pack.go: the snapshot that starting hosts share, and its format
 //   - digest.go: comparing the tables with those of the leader
 //   - cache.go: the last known tree on disk, for a start without Consul
-//   - session.go, identity.go: joining the fleet, and what happens if the host's id or name is in use
-//   - leader.go, nodes.go: the election, and the rows of the hosts
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
 //   - paths.go: the keys
 //
+// Package membership has the host's session, its identity, the election of the leader, and the nodes.
 // Package consulkv has the client of Consul.
 package fleet
 

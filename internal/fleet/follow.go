@@ -18,8 +18,6 @@ const (
 	// long a Commit waits for a Consul that has just become unavailable.
 	GracePeriod = 2 * time.Second
 
-	heldFor     = 5 * time.Minute  // how long a blocking query waits for a change
-	callTimeout = 5 * time.Second  // of any other request
 	readTimeout = 60 * time.Second // of a full read
 
 	// searchEvery is the time between the leader's searches for what was written without the log.
@@ -28,17 +26,11 @@ const (
 	// compareAgain is the time after a read of the tree, for a comparison, that has failed.
 	compareAgain = time.Minute
 	// Reads of the log are apart on average by perHostPause for each host of the fleet, within
-	// bounds. The first ones after a quiet time are not delayed. After one that returned early
-	// without a change, there is noNewsPause.
+	// bounds. The first ones after a quiet time are not delayed.
 	perHostPause = 500 * time.Microsecond
 	minPause     = time.Millisecond
 	maxPause     = 2 * time.Second
 	burst        = 10
-	noNewsPause  = 100 * time.Millisecond
-	// The log is read from Consul's leader only for lagFor after another server's answer was too
-	// old to be used, and for doubtFor after that server kept this host behind.
-	lagFor   = time.Second
-	doubtFor = 10 * time.Minute
 
 	parallelGets = 8
 )
@@ -51,13 +43,7 @@ type follower struct {
 	leads  bool          // this host was the leader at the last look
 	search time.Time     // when to search for writes without the log, if this host is the leader
 	pace   *rate.Limiter // of reads of the log
-	// early says that the last blocking query returned before its time without a change. Consul
-	// does that when a snapshot is restored; the next blocking query would wait until the index
-	// has passed the former one.
-	early bool
-	// doubt is until when the log is read from Consul's leader only, because another server was
-	// behind. It is guarded by the tree's lock.
-	doubt time.Time
+	early  bool          // the last blocking query returned before its time without a change
 }
 
 // verdict is the result of reading the log.
@@ -74,11 +60,11 @@ var errKicked = errors.New("asked again")
 
 func (f *follower) run(ctx context.Context) {
 	select {
-	case <-f.tree.joined:
+	case <-f.tree.Joined():
 	case <-ctx.Done():
 		return
 	}
-	wait := newBackoff()
+	wait := consulkv.NewBackoff()
 	todo, ask := lost, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
 		next, err := f.step(ctx, todo, ask)
@@ -170,11 +156,16 @@ func (f *follower) postpone() {
 	}
 }
 
-// setStale reports that the tables may be old.
+// setStale reports that the tables may be old. The error may have a Hint method, for a hint other
+// than to check Consul.
 func (t *Tree) setStale(err error) {
 	advice, message := "", err.Error()
-	if a, is := errors.AsType[*advised](err); is {
-		advice, message = a.do, message+": "+a.do
+	if hinted, is := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); is {
+		advice = hinted.Hint()
+		message += ": " + advice
 	}
 	if t.status.setStale(err.Error(), advice) {
 		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
@@ -193,38 +184,32 @@ func (f *follower) fresh(ctx context.Context) {
 // look reads the head of the log, with a blocking query unless ask is set, and applies what is new.
 func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	t := f.tree
+	f.pace.SetLimit(paceOf(t.Hosts()))
 	if err := f.pace.Wait(ctx); err != nil {
 		return inStep, err
 	}
-	q, timeout := consulkv.Query{}, callTimeout
-	if !ask {
-		q.After = max(f.cursor, 1)
-		q.Wait = heldFor
-		q.Stale = f.trusting()
-		if due := f.due(); !due.IsZero() {
-			q.Wait = max(min(heldFor, time.Until(due)), time.Millisecond)
-		}
-		timeout = q.Wait + q.Wait/8 + callTimeout // Consul adds up to a sixteenth
-	}
-	held, cancel := context.WithTimeout(ctx, timeout)
+	var q consulkv.Query
+	held, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !ask {
+		q = consulkv.Query{After: max(f.cursor, 1), Wait: consulkv.HeldFor, Stale: t.trust.Any()}
+		if due := f.due(); !due.IsZero() {
+			q.Wait = max(min(q.Wait, time.Until(due)), time.Millisecond)
+		}
 		t.setKick(cancel)
 	}
-	began, before := time.Now(), t.position()
-	head, index, err := t.o.KV.Get(held, t.paths.head, q)
+	before := t.position()
+	head, index, early, err := consulkv.Watch(held, t.o.KV, t.paths.head, q)
 	t.setKick(nil)
 	switch {
-	case err != nil && errors.Is(held.Err(), context.Canceled) && ctx.Err() == nil:
+	case err != nil && held.Err() != nil && ctx.Err() == nil:
 		return inStep, errKicked
 	case err != nil:
 		return inStep, err
 	case index < f.cursor:
 		return f.verify(q, lost), nil
 	}
-	if f.early = !ask && index == f.cursor && time.Since(began) < q.Wait/2; f.early {
-		backoff.Sleep(ctx, noNewsPause)
-	}
+	f.early = early
 	at := t.position()
 	var entries []entry
 	if head == nil || head.Index < before.index || head.Index >= at.index { // otherwise this host has written since
@@ -244,42 +229,17 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 // worth nothing: read again from Consul's leader.
 func (f *follower) verify(q consulkv.Query, v verdict) verdict {
 	if q.Stale && v != inStep {
-		f.distrust(lagFor)
+		f.tree.trust.Lagged()
 		return doubtful
 	}
 	return v
 }
 
-// distrust has the log read from Consul's leader for a while.
-func (f *follower) distrust(d time.Duration) {
-	f.tree.mu.Lock()
-	defer f.tree.mu.Unlock()
-	f.doubt = time.Now().Add(d)
-}
-
-// trusting reports whether any of Consul's servers may answer.
-func (f *follower) trusting() bool {
-	f.tree.mu.Lock()
-	defer f.tree.mu.Unlock()
-	return time.Now().After(f.doubt)
-}
-
-// checkFollower makes the follower read the log from Consul's leader if it lacks an entry that was
-// there when this host has published its row. The server that it has asked may be behind, or have
-// lost its leader.
-func (t *Tree) checkFollower() {
-	s := t.session
-	if s.head == 0 || time.Since(s.row.at) < stateEvery {
-		return
-	}
-	head := s.head
-	if s.head = 0; head <= t.position().index {
-		return
-	}
-	t.follower.distrust(doubtFor)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.interrupt()
+// paceOf is the rate of reads of the log by each of that many hosts. Consul takes a tenth of a
+// millisecond of CPU for one, and in a storm of changes another one or two for the entries before
+// the newest. At this rate all hosts together take less than one of its processors.
+func paceOf(hosts int) rate.Limit {
+	return rate.Every(min(max(time.Duration(hosts)*perHostPause, minPause), maxPause))
 }
 
 // pass moves the cursor. The caller holds the tree's lock.
@@ -310,6 +270,15 @@ func (t *Tree) kick() {
 	}
 	t.lastKick = time.Now()
 	t.interrupt()
+}
+
+// wake ends the blocking query.
+func (t *Tree) wake() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.held != nil {
+		t.held()
+	}
 }
 
 // interrupt ends the follower's wait. The caller holds mu.

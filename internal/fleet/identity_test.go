@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -44,8 +45,8 @@ func isReady(h *fleettest.Host) bool {
 }
 
 // identity is one of a host called db7.
-func identity(id, file string) fleet.Identity {
-	return fleet.Identity{ID: id, File: file, Hostname: "db7", Address: "10.0.0.7"}
+func identity(id, file string) membership.Identity {
+	return membership.Identity{ID: id, File: file, Hostname: "db7", Address: "10.0.0.7"}
 }
 
 // A second host with the ID or the name of a live one is refused: it is never ready, writes
@@ -104,7 +105,7 @@ func TestSecondHostIsRefused(t *testing.T) {
 					checkThird()
 				}
 				checkThird()
-				refused, is := errors.AsType[*fleet.DuplicateNodeError](second.Ended())
+				refused, is := errors.AsType[*membership.DuplicateNodeError](second.Ended())
 				if !is {
 					t.Fatal(second.Ended())
 				}
@@ -169,12 +170,12 @@ func TestRestartAfterKillTakesOver(t *testing.T) {
 // run to expire, never takes one of its runs for another host.
 func TestRepeatedKillsReportNoDuplicate(t *testing.T) {
 	for name, c := range map[string]struct {
-		next   func(run int) fleet.Identity
+		next   func(run int) membership.Identity
 		atOnce bool // each run takes over the locks of the one before
 	}{
-		"same file, same boot": {func(int) fleet.Identity { return identity("id-1", "boot-1:1") }, true},
-		"after reboots":        {func(run int) fleet.Identity { return identity("id-1", fmt.Sprintf("boot-%d:1", run)) }, false},
-		"reinstalled": {func(run int) fleet.Identity {
+		"same file, same boot": {func(int) membership.Identity { return identity("id-1", "boot-1:1") }, true},
+		"after reboots":        {func(run int) membership.Identity { return identity("id-1", fmt.Sprintf("boot-%d:1", run)) }, false},
+		"reinstalled": {func(run int) membership.Identity {
 			return identity(fmt.Sprintf("id-%d", run), fmt.Sprintf("boot-1:%d", run))
 		}, false},
 	} {
@@ -226,7 +227,7 @@ func TestNameIsTakenWhileAway(t *testing.T) {
 		if one.OwnName() {
 			t.Error("the name is its own when its session is over")
 		}
-		other := fleet.Identity{ID: "id-2", File: "boot-2:1", Hostname: "db8", Address: "10.0.0.8"}
+		other := membership.Identity{ID: "id-2", File: "boot-2:1", Hostname: "db8", Address: "10.0.0.8"}
 		holder := `node "lb1" on host db8 (10.0.0.8), started ` + time.Now().UTC().Format(time.RFC3339)
 		two, _, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: other}, "b")
 		time.Sleep(2 * time.Second)
@@ -276,7 +277,7 @@ func TestDuplicateOfAHostThatBeganWithoutConsul(t *testing.T) {
 	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
-		id := func(file string) fleet.Identity { return identity("id-1", file) }
+		id := func(file string) membership.Identity { return identity("id-1", file) }
 		first, _, _ := host(t, kv, fleet.Options{Node: "lb1", Identity: id("boot-1:1"), Cache: db}, "a")
 		time.Sleep(time.Second)
 		mustCommit(t, first, set("a", "x", "1", 0))
@@ -375,27 +376,4 @@ func open(t *testing.T) *store.DB {
 	}
 	t.Cleanup(func() { db.Close() })
 	return db
-}
-
-// The id stays with the state file until it is replaced.
-func TestIdentityIsInTheStateFile(t *testing.T) {
-	db := open(t)
-	first, err := fleet.LoadIdentity(db)
-	if err != nil || len(first.ID) != 36 || first.File == "" {
-		t.Fatalf("%+v, %v", first, err)
-	}
-	if again, err := fleet.LoadIdentity(db); err != nil || again.ID != first.ID || again.File != first.File {
-		t.Errorf("%+v, %v", again, err)
-	}
-	before, after, err := fleet.NewIdentity(db)
-	if err != nil || before != first.ID || after == before {
-		t.Errorf("%q, %q, %v", before, after, err)
-	}
-	if again, err := fleet.LoadIdentity(db); err != nil || again.ID != after {
-		t.Errorf("%+v, %v", again, err)
-	}
-	other := open(t)
-	if id, err := fleet.LoadIdentity(other); err != nil || id.ID == after || id.File == first.File {
-		t.Errorf("%+v, %v", id, err)
-	}
 }

@@ -49,7 +49,7 @@ func (t *Tree) since(ctx context.Context, at position, head *consulkv.Pair, stal
 
 // readRing reads the entries of a range of numbers that the ring has.
 func (t *Tree) readRing(ctx context.Context, from, to uint64, ring map[uint64]entry, q consulkv.Query) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	for seq := from; seq <= to; seq += segmentSize - (seq-1)%segmentSize {
 		pairs, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.segment(seq), q)

@@ -41,7 +41,7 @@ func (t *Tree) lookUp() (end func()) {
 
 // get reads one path of the tree.
 func (t *Tree) get(ctx context.Context, path string) (change, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	pair, index, err := t.o.KV.Get(ctx, t.paths.tree+path, consulkv.Query{Consistent: true})
 	switch {

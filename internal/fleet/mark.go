@@ -53,8 +53,10 @@ type advised struct {
 	do string
 }
 
+func (a *advised) Hint() string { return a.do }
+
 // follow is the hint to make the hosts of a fleet follow a tree with another mark, or with none.
-func (p *paths) follow(fleet string) string {
+func (p paths) follow(fleet string) string {
 	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", p.mark, encodeMark(fleet))
 }
 
@@ -69,7 +71,7 @@ func (t *Tree) setMark(fleet string) {
 
 func (t *Tree) makeMark(ctx context.Context, at position) (position, error) {
 	fleet, id := rand.Text()[:12], rand.Text()[:12]
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	// The entry gives the log an index of its own. Consul returns the index of the whole store for
 	// a key that doesn't exist.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
@@ -33,7 +33,7 @@ func nodesStorm(t *testing.T, seed uint64) {
 	names := []string{"one", "two", "three"}
 	revision := &atomic.Uint64{}
 	for _, h := range hosts {
-		h.SetNode(func() fleet.Node { return fleet.Node{Revision: revision.Load()} })
+		h.SetNode(func() membership.Node { return membership.Node{Revision: revision.Load()} })
 	}
 	time.Sleep(30 * time.Second)
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -3,7 +3,6 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"unicode"
@@ -36,10 +35,6 @@ func newPaths(prefix string) paths {
 	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, log: base + "log/", head: base + "log/head", turn: base + "log/turn",
 		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", snapshotLock: base + "snapshot/lock", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
-
-func (p paths) host(id string) string { return p.hosts + id }
-
-func (p paths) node(name string) string { return p.nodes + url.PathEscape(name) }
 
 // segment is the prefix of the ring's segment that has the entry of that number.
 func (p paths) segment(seq uint64) string {

@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/wait"
@@ -282,7 +283,7 @@ func (s *severed) EndSession(ctx context.Context, id string) error {
 }
 
 // runAs runs a tree with an identity. Kill ends it and leaves its session behind.
-func runAs(t *testing.T, c consulkv.Config, node string, id fleet.Identity) (tree *fleet.Tree, ended <-chan error, kill func()) {
+func runAs(t *testing.T, c consulkv.Config, node string, id membership.Identity) (tree *fleet.Tree, ended <-chan error, kill func()) {
 	t.Helper()
 	kv, err := consulkv.New(c)
 	if err != nil {
@@ -311,7 +312,9 @@ func runAs(t *testing.T, c consulkv.Config, node string, id fleet.Identity) (tre
 func TestIdentityOnConsul(t *testing.T) {
 	t.Parallel()
 	c := config(consultest.Start(t, consultest.Options{Memory: true}))
-	identity := func(id, file string) fleet.Identity { return fleet.Identity{ID: id, File: file, Hostname: "db7"} }
+	identity := func(id, file string) membership.Identity {
+		return membership.Identity{ID: id, File: file, Hostname: "db7"}
+	}
 	ready := func(tree *fleet.Tree) func() bool {
 		return func() bool {
 			select {
@@ -338,7 +341,7 @@ func TestIdentityOnConsul(t *testing.T) {
 	for what, ended := range map[string]<-chan error{"host id id-1 is in use": refused, `node name "lb1" is in use`: alsoRefused} {
 		select {
 		case err := <-ended:
-			if _, is := errors.AsType[*fleet.DuplicateNodeError](err); !is || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), `node "lb1" on host db7`) {
+			if _, is := errors.AsType[*membership.DuplicateNodeError](err); !is || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), `node "lb1" on host db7`) {
 				t.Errorf("%s: %v", what, err)
 			}
 		case <-time.After(2 * time.Minute):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 )
 
 // Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
@@ -210,13 +211,13 @@ func (t *Tree) startTree(ctx context.Context) (w wholeTree, locked bool, err err
 
 // awaitSnapshot waits until the snapshot's writer has given its lock back.
 func (t *Tree) awaitSnapshot(ctx context.Context, most time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, max(most, 0)+callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, max(most, 0)+consulkv.CallTimeout)
 	defer cancel()
 	lock, index, err := t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{})
 	switch {
 	case err != nil:
 	case lock == nil || lock.Session == "": // just given back, or subject to the lock delay
-		backoff.Sleep(ctx, lockDelay/10+rand.N(lockDelay/10))
+		backoff.Sleep(ctx, membership.LockDelay/10+rand.N(membership.LockDelay/10))
 	case most > 0:
 		_, _, err = t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{After: index, Wait: most})
 	}
@@ -225,7 +226,7 @@ func (t *Tree) awaitSnapshot(ctx context.Context, most time.Duration) error {
 
 // lockSnapshot reports whether this host has become the snapshot's writer.
 func (t *Tree) lockSnapshot(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	hold := t.holdSnapshot()
 	if hold.Session == "" {
@@ -237,7 +238,7 @@ func (t *Tree) lockSnapshot(ctx context.Context) (bool, error) {
 
 // unlockSnapshot gives the lock back. If it can't, the lock ends with the session.
 func (t *Tree) unlockSnapshot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	_, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: t.paths.snapshotLock, Session: t.holdSnapshot().Session}})
 	return err
@@ -245,9 +246,7 @@ func (t *Tree) unlockSnapshot(ctx context.Context) error {
 
 // holdSnapshot is the operation that takes or keeps the lock of the snapshot's writer.
 func (t *Tree) holdSnapshot() consulkv.Op {
-	t.session.mu.Lock()
-	defer t.session.mu.Unlock()
-	return consulkv.Op{Verb: consulkv.Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.session.id}
+	return consulkv.Op{Verb: consulkv.Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.Session()}
 }
 
 // snapshotTask is what this host does once it may hold the lock of the snapshot's writer.
@@ -266,7 +265,7 @@ func (t *Tree) runSnapshots(ctx context.Context) {
 			if task.write {
 				t.writeSnapshot(ctx, task.treeIndex)
 			}
-			for wait := newBackoff(); t.unlockSnapshot(ctx) != nil && ctx.Err() == nil; {
+			for wait := consulkv.NewBackoff(); t.unlockSnapshot(ctx) != nil && ctx.Err() == nil; {
 				backoff.Sleep(ctx, wait.Next())
 			}
 		}
@@ -298,7 +297,7 @@ func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
 // setSnapshot writes a key of the snapshot if this host still holds the lock, and reports whether
 // it has.
 func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{t.holdSnapshot(), {Verb: consulkv.Set, Key: key, Value: value}})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,7 +19,7 @@ type status struct {
 	mu        sync.Mutex
 	stale     string
 	advice    string // the hint for stale; "" means to check Consul
-	duplicate *DuplicateNodeError
+	duplicate *membership.DuplicateNodeError
 	since     time.Time
 	touch     chan struct{} // closed while in touch
 	problems  map[string]vip.Problem
@@ -41,7 +42,7 @@ func (s *status) wake() {
 // holds mu.
 func (s *status) why() (reason, advice string) {
 	if s.duplicate != nil {
-		return s.duplicate.Error(), s.duplicate.hint
+		return s.duplicate.Error(), s.duplicate.Hint()
 	}
 	return s.stale, s.advice
 }
@@ -80,10 +81,15 @@ func (s *status) setFresh() (away time.Duration) {
 	return away
 }
 
-// setDuplicate returns the former one.
-func (s *status) setDuplicate(e *DuplicateNodeError) (before *DuplicateNodeError) {
-	s.update(func() { before, s.duplicate = s.duplicate, e })
-	return before
+// setDuplicate notes the other live host with this host's id or name, or with nil that there is
+// none.
+func (s *status) setDuplicate(e *membership.DuplicateNodeError) {
+	s.update(func() { s.duplicate = e })
+	problem := vip.Problem{}
+	if e != nil {
+		problem = e.Problem()
+	}
+	s.setProblem("duplicate", problem)
 }
 
 // inTouch returns a channel that is closed while the tree is in touch, and since when it isn't.
@@ -173,7 +179,7 @@ func (s *status) problemsChanged() {
 }
 
 // Duplicate returns which other live host has this host's id or name, or nil.
-func (t *Tree) Duplicate() *DuplicateNodeError {
+func (t *Tree) Duplicate() *membership.DuplicateNodeError {
 	t.status.mu.Lock()
 	defer t.status.mu.Unlock()
 	return t.status.duplicate

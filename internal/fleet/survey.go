@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +15,7 @@ import (
 // when it is read. It costs four requests, whatever is below the foreign keys. If one fails, the
 // last result stays until the survey after the next full read.
 func (t *Tree) survey(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	found := map[string]vip.Problem{}
 	for level, ours := range t.paths.levels() {
@@ -32,15 +30,9 @@ func (t *Tree) survey(ctx context.Context) {
 		}
 	}
 	t.status.setJunk(beside, found)
-	rows, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.nodes, consulkv.Query{})
+	bad, err := t.InvalidNodes(ctx)
 	if err != nil {
 		return
-	}
-	bad := map[string]error{}
-	for _, p := range rows {
-		if err := t.paths.checkNodeRow(p); err != nil {
-			bad[p.Key] = err
-		}
 	}
 	t.status.setJunk(inNodes, misplaced(bad))
 }
@@ -79,16 +71,4 @@ func misplaced(junk map[string]error) map[string]vip.Problem {
 		out[key] = keyProblem(key, err, keepElsewhere+removal(key))
 	}
 	return out
-}
-
-// checkNodeRow validates a row of the nodes.
-func (p paths) checkNodeRow(row consulkv.Pair) error {
-	var n Node
-	if err := json.Unmarshal(row.Value, &n); err != nil {
-		return fmt.Errorf("node row invalid: %w", err)
-	}
-	if row.Key != p.node(n.Name) {
-		return fmt.Errorf("node row invalid: it has the node name %q", n.Name)
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -31,7 +32,7 @@ type Options struct {
 	Clock *table.Clock
 	Node  string // this host's name, unique in the fleet
 	// Identity distinguishes this host whatever its name. New replaces the zero Identity.
-	Identity Identity
+	Identity membership.Identity
 	Prefix   string       // in Consul's KV store, without slashes at its ends; "" is DefaultPrefix
 	Folders  []string     // all folders
 	Cache    *store.DB    // where the last known tree is kept for a start without Consul; nil: nowhere
@@ -44,17 +45,17 @@ var _ Leadership = (*Tree)(nil)
 
 // Tree is this host's copy of the fleet's tree. It is safe for concurrent use.
 type Tree struct {
-	o        Options
-	started  time.Time
-	log      *slog.Logger
-	paths    paths
-	folders  map[string]*folder
-	status   *status
-	cache    *cache
-	writer   *writer
-	session  *session
-	presence presence
-	joined   chan struct{} // closed once this host has held its locks
+	*membership.Member // of this host; it runs with the tree
+
+	o       Options
+	log     *slog.Logger
+	paths   paths
+	folders map[string]*folder
+	status  *status
+	cache   *cache
+	writer  *writer
+	grace   *time.Timer    // starts the tree from the cache
+	trust   consulkv.Trust // for blocking queries
 
 	// reading is held by a full read that replaces the tables, and by the writer from sending a
 	// transaction until its outcome is in the tables. Otherwise the full read could undo what
@@ -110,27 +111,25 @@ func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Identity.ID == "" {
-		o.Identity.ID = newUUID()
-	}
 	t := &Tree{
 		o:         o,
-		started:   time.Now(),
 		log:       o.Log,
 		paths:     newPaths(o.Prefix),
 		folders:   map[string]*folder{},
 		status:    newStatus(),
 		cache:     newCache(o.Cache),
-		session:   newSession(),
-		joined:    make(chan struct{}),
 		kicks:     make(chan struct{}, 1),
 		snapshots: make(chan snapshotTask, 1),
 		ended:     make(chan struct{}),
 		reading:   make(lock, 1),
 	}
+	t.Member = membership.New(membership.Options{
+		KV: o.KV, Trust: &t.trust, Node: o.Node, Identity: o.Identity, Events: o.Events, Log: o.Log,
+		Keys:  membership.Keys{Hosts: t.paths.hosts, Nodes: t.paths.nodes, Leader: t.paths.leader, Head: t.paths.head},
+		Retry: t.kicks, Hold: t.hold, Stale: t.setStale, Duplicate: t.status.setDuplicate, Reached: t.reachedIndex, Wake: t.wake,
+	})
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
-	t.presence.reset()
 	t.known.index, t.junk = map[string]uint64{}, map[string]error{}
 	for _, name := range o.Folders {
 		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
@@ -142,21 +141,32 @@ func New(o Options) *Tree {
 }
 
 // Run keeps the tree in step with Consul until the context ends, gives back what the host
-// holds in Consul, and returns the context's error. It returns a *DuplicateNodeError when
+// holds in Consul, and returns the context's error. It returns a *membership.DuplicateNodeError when
 // another live host has this host's id or name, and this one has not begun: the folders are not
 // ready then, and nothing was written. It is called once.
 func (t *Tree) Run(ctx context.Context) error {
 	defer close(t.ended)
 	t.cache.open(t)
+	t.grace = time.AfterFunc(GracePeriod, t.startFromCache)
+	defer t.grace.Stop()
 	group, running := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.runSession(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.watchLeader, t.watchPresence, t.runSnapshots, t.cache.run} {
+	group.Go(func() error { return t.Member.Run(running) })
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.runSnapshots, t.cache.run} {
 		group.Go(func() error { run(running); return nil })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	return ctx.Err()
+}
+
+// Nodes reads the fleet's nodes from Consul, sorted by name. Invalid rows are left out.
+func (t *Tree) Nodes(ctx context.Context) ([]membership.Node, error) {
+	nodes, err := t.Member.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrUnavailable, err)
+	}
+	return nodes, nil
 }
 
 // Folder returns a folder's entries. It is ready once they have been read from Consul, or, if

@@ -44,7 +44,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 	if turn.collisions++; turn.collisions < turnAfter {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Cas, Key: t.paths.turn, Value: []byte(w.id)}})
 	switch {
@@ -84,7 +84,7 @@ func (w *writer) endTurn(ctx context.Context, removed bool) {
 	if w.turn = (turn{}); own == 0 || removed {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	_, _ = w.tree.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: w.tree.paths.turn, Index: own}})
 }

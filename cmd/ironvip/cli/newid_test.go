@@ -7,7 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/agent"
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 )
 
@@ -44,7 +44,7 @@ func TestNodeNewIDInAStateFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := fleet.LoadIdentity(db)
+	first, err := membership.LoadIdentity(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestNodeNewIDInAStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if now, err := fleet.LoadIdentity(db); r.code != ExitOK || err != nil || now.ID == first.ID || now.ID != strings.TrimSpace(r.stdout) {
+	if now, err := membership.LoadIdentity(db); r.code != ExitOK || err != nil || now.ID == first.ID || now.ID != strings.TrimSpace(r.stdout) {
 		t.Errorf("%s, the id is %+v, %v", r, now, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -68,7 +69,7 @@ func run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
 	}
 	if o.Identity.ID == "" && o.Cache != nil {
 		var err error
-		if o.Identity, err = fleet.LoadIdentity(o.Cache); err != nil {
+		if o.Identity, err = membership.LoadIdentity(o.Cache); err != nil {
 			t.Fatal(err)
 		}
 	}

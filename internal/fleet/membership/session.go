@@ -1,10 +1,9 @@
-package fleet
+package membership
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // A host is in the fleet while its session in Consul holds two locks: on hosts/<id>, for the
@@ -23,13 +21,13 @@ import (
 
 const (
 	sessionTTL = 20 * time.Second
-	lockDelay  = time.Second // after a session that wasn't ended by its host
+	// LockDelay is how long nobody can take a lock after a session that wasn't ended by its host.
+	LockDelay  = time.Second
 	renewEvery = sessionTTL * 2 / 3
 	stateEvery = 5 * time.Second // between two looks at this node's own state
 	// renewTimeout is short, because a renewal that hangs is the first sign of a
 	// Consul that does.
 	renewTimeout = 3 * time.Second
-	endTimeout   = 2 * time.Second // for giving back what is held
 
 	// liveAfter is after how long a host that still holds a lock counts as alive. Consul ends a
 	// session between one and two TTLs after its last renewal.
@@ -42,10 +40,11 @@ type session struct {
 	holder chan string // the session that holds the leader's key, "" for none; the newest only
 
 	// These belong to the goroutine of runSession.
-	own  map[string]bool // sessions of this run that may still exist
-	host uint64          // the index of the host's lock
-	row  publishedRow
-	head uint64 // the index of the log's newest entry when the row was written; 0 once this host has it
+	own       map[string]bool // sessions of this run that may still exist
+	host      uint64          // the index of the host's lock
+	row       publishedRow
+	duplicate *DuplicateNodeError // as reported last
+	head      uint64              // the index of the log's newest entry when the row was written; 0 once it was compared
 
 	mu        sync.Mutex
 	id        string
@@ -82,10 +81,10 @@ func (s *session) set(change func()) {
 
 // OwnName reports whether this host surely holds its node name now. While it doesn't, what is
 // stored under that name may be another host's.
-func (t *Tree) OwnName() bool {
-	t.session.mu.Lock()
-	defer t.session.mu.Unlock()
-	return t.session.valid()
+func (m *Member) OwnName() bool {
+	m.session.mu.Lock()
+	defer m.session.mu.Unlock()
+	return m.session.valid()
 }
 
 // runSession keeps a session with both locks until the context ends. It returns a
@@ -93,47 +92,50 @@ func (t *Tree) OwnName() bool {
 //
 // A host that has begun, on its cache or before its session expired, goes on with its traffic
 // and with what it knows. It reports the other host, writes nothing, and tries again.
-func (t *Tree) runSession(ctx context.Context) error {
-	defer t.leave(ctx)
-	grace := time.AfterFunc(GracePeriod, t.startFromCache)
-	defer grace.Stop()
-	wait := newBackoff()
+func (m *Member) runSession(ctx context.Context) error {
+	defer m.leave(ctx)
+	wait := consulkv.NewBackoff()
 	var seen sighting
 	for {
-		err := t.join(ctx)
+		err := m.join(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		held, isHeld := errors.AsType[*heldError](err)
 		if !isHeld && !errors.Is(err, errLockDelay) {
 			seen = sighting{}
-			if t.allowStart() {
-				grace.Reset(GracePeriod)
-			}
+			m.o.Hold(false)
 		}
 		switch {
 		case err == nil:
-			t.setDuplicate(nil)
-			t.joinedOnce()
+			m.setDuplicate(nil)
+			if !m.hasJoined() {
+				close(m.joined)
+			}
 			wait.Reset()
-			t.keep(ctx)
+			m.keep(ctx)
 		case errors.Is(err, errLockDelay):
-			backoff.Sleep(ctx, lockDelay/2+rand.N(lockDelay/2))
+			backoff.Sleep(ctx, LockDelay/2+rand.N(LockDelay/2))
 		case isHeld:
-			begun := t.preventStart()
-			other := t.duplicate(ctx, held)
+			begun := m.o.Hold(true)
+			other := m.duplicate(ctx, held)
 			switch alive := seen.alive(held.pair); {
 			case alive && !begun:
 				return other
 			case alive:
-				t.setDuplicate(other)
+				m.setDuplicate(other)
 			case !begun:
-				t.setWaiting(other)
+				m.wait(other, &seen)
 			}
 			backoff.Sleep(ctx, holderPause)
 		default:
-			t.setUnreachable(err)
-			backoff.Nap(ctx, wait.Next(), t.kicksUntilJoined())
+			retry := m.o.Retry
+			if m.hasJoined() {
+				retry = nil
+			} else {
+				m.o.Stale(err)
+			}
+			backoff.Nap(ctx, wait.Next(), retry)
 		}
 	}
 }
@@ -143,13 +145,14 @@ type sighting struct {
 	key, session string
 	index        uint64
 	at           time.Time
+	logged       string
 }
 
 // alive reports whether the lock's holder has shown that it lives: it has written the lock's
 // value again, or its session has not expired in the time in which that of a dead host does.
 func (s *sighting) alive(p *consulkv.Pair) bool {
 	if s.key != p.Key || s.session != p.Session {
-		*s = sighting{p.Key, p.Session, p.Index, time.Now()}
+		*s = sighting{key: p.Key, session: p.Session, index: p.Index, at: time.Now()}
 	}
 	return p.Index != s.index || time.Since(s.at) >= liveAfter
 }
@@ -175,19 +178,19 @@ var errLockDelay = errors.New("lock not taken")
 
 // join begins a session that holds both locks. It takes over those of an earlier run of this
 // host at once. The error is a *heldError, errLockDelay, or why Consul can't be asked.
-func (t *Tree) join(ctx context.Context) error {
-	s := t.session
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (m *Member) join(ctx context.Context) error {
+	s := m.session
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	var l locks
 	var err error
-	if l.host, _, err = t.o.KV.Get(ctx, t.paths.host(t.o.Identity.ID), consulkv.Query{Consistent: true}); err != nil {
+	if l.host, _, err = m.o.KV.Get(ctx, m.o.Keys.host(m.o.Identity.ID), consulkv.Query{Consistent: true}); err != nil {
 		return err
 	}
-	if l.node, _, err = t.o.KV.Get(ctx, t.paths.node(t.o.Node), consulkv.Query{Consistent: true}); err != nil {
+	if l.node, _, err = m.o.KV.Get(ctx, m.o.Keys.node(m.o.Node), consulkv.Query{Consistent: true}); err != nil {
 		return err
 	}
-	if l.host != nil && l.host.Session != "" && t.isEarlierRun(l.host.Value) {
+	if l.host != nil && l.host.Session != "" && m.isEarlierRun(l.host.Value) {
 		s.own[l.host.Session] = true
 	}
 	var ops []consulkv.Op
@@ -198,25 +201,25 @@ func (t *Tree) join(ctx context.Context) error {
 		ops = append(ops, consulkv.Op{Verb: consulkv.Unlock, Key: p.Key, Session: p.Session})
 	}
 	began := time.Now()
-	id, err := t.o.KV.NewSession(ctx, "ironvip on "+t.o.Node, sessionTTL, lockDelay)
+	id, err := m.o.KV.NewSession(ctx, "ironvip on "+m.o.Node, sessionTTL, LockDelay)
 	if err != nil {
 		return err
 	}
 	ended := slices.Collect(maps.Keys(s.own))
 	s.own[id] = true
 	s.row = publishedRow{}
-	ops = append(ops, consulkv.Op{Verb: consulkv.Lock, Key: t.paths.host(t.o.Identity.ID), Value: t.hostRow(), Session: id})
-	taken, out, err := t.publish(ctx, id, t.node(), ops...)
+	ops = append(ops, consulkv.Op{Verb: consulkv.Lock, Key: m.o.Keys.host(m.o.Identity.ID), Value: m.hostRow(), Session: id})
+	taken, out, err := m.publish(ctx, id, m.node(), ops...)
 	switch {
 	case err != nil:
 		return err // it may have happened: id is among the own sessions
 	case !taken:
-		t.end(ctx, id)
+		m.end(ctx, id)
 		return errLockDelay
 	}
 	s.host = out.Index
 	for _, id := range ended {
-		t.end(ctx, id)
+		m.end(ctx, id)
 	}
 	s.set(func() { s.id, s.renewed, s.leads = id, began, false })
 	return nil
@@ -224,32 +227,32 @@ func (t *Tree) join(ctx context.Context) error {
 
 // isEarlierRun reports whether a host's row was written by a run of this host that has ended:
 // by one that had the same state file open, on the kernel that is running.
-func (t *Tree) isEarlierRun(value []byte) bool {
+func (m *Member) isEarlierRun(value []byte) bool {
 	var row hostRow
-	return json.Unmarshal(value, &row) == nil && row.File != "" && row.File == t.o.Identity.File
+	return json.Unmarshal(value, &row) == nil && row.File != "" && row.File == m.o.Identity.File
 }
 
 // end ends a session of this host. Its locks that weren't given back are subject to the lock delay.
-func (t *Tree) end(ctx context.Context, id string) {
-	if t.o.KV.EndSession(ctx, id) == nil { // otherwise it expires
-		delete(t.session.own, id)
+func (m *Member) end(ctx context.Context, id string) {
+	if m.o.KV.EndSession(ctx, id) == nil { // otherwise it expires
+		delete(m.session.own, id)
 	}
 }
 
 // keep renews the session until it is lost. Meanwhile it publishes the node's row, and tries to
 // become the leader whenever there is none.
-func (t *Tree) keep(ctx context.Context) {
-	s := t.session
+func (m *Member) keep(ctx context.Context) {
+	s := m.session
 	id := s.id
 	defer s.set(func() { s.id, s.leads = "", false })
-	defer t.leadershipLost(ctx)
+	defer m.leadershipLost(ctx)
 	renew := time.NewTimer(renewEvery)
 	defer renew.Stop()
 	state := time.NewTicker(stateEvery)
 	defer state.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
-	wait := newBackoff()
+	wait := consulkv.NewBackoff()
 	away := false
 	free := true // the leader's key, unless it turns out otherwise
 	for {
@@ -263,7 +266,7 @@ func (t *Tree) keep(ctx context.Context) {
 		case <-renew.C:
 			began := time.Now()
 			call, cancel := context.WithTimeout(ctx, renewTimeout)
-			alive, err := t.o.KV.Renew(call, id)
+			alive, err := m.o.KV.Renew(call, id)
 			cancel()
 			next := renewEvery - time.Since(began)
 			switch {
@@ -274,11 +277,9 @@ func (t *Tree) keep(ctx context.Context) {
 				s.set(func() { s.renewed = began })
 				wait.Reset()
 			default:
-				if t.Stale() == "" {
-					t.kick()
-				}
+				m.o.Wake()
 				s.set(func() {})
-				next = min(wait.Next(), t.untilExpiry())
+				next = min(wait.Next(), m.untilExpiry())
 			}
 			renew.Reset(max(next, 0))
 			away = err != nil
@@ -288,15 +289,15 @@ func (t *Tree) keep(ctx context.Context) {
 		}
 		again := false
 		if free {
-			free = !t.campaign(ctx, id)
+			free = !m.campaign(ctx, id)
 			again = free
 		}
-		if !t.updateHosts(ctx, id) {
+		if !m.updateHosts(ctx, id) {
 			again = true
 		}
-		t.checkFollower()
-		if node := t.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
-			switch taken, out, err := t.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: t.paths.host(t.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.ReadTree, Key: t.paths.head}); {
+		m.checkFollower()
+		if node := m.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
+			switch taken, out, err := m.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.ReadTree, Key: m.o.Keys.Head}); {
 			case err != nil:
 				again = true
 			case !taken: // a lock was lost
@@ -306,107 +307,76 @@ func (t *Tree) keep(ctx context.Context) {
 			}
 		}
 		if again {
-			retry.Reset(lockDelay + rand.N(lockDelay/2))
+			retry.Reset(LockDelay + rand.N(LockDelay/2))
 		}
 	}
 }
 
 // untilExpiry is how long the session is surely good for, or no bound once it isn't.
-func (t *Tree) untilExpiry() time.Duration {
-	t.session.mu.Lock()
-	defer t.session.mu.Unlock()
-	if left := time.Until(t.session.renewed.Add(sessionTTL)); left > 0 {
+func (m *Member) untilExpiry() time.Duration {
+	m.session.mu.Lock()
+	defer m.session.mu.Unlock()
+	if left := time.Until(m.session.renewed.Add(sessionTTL)); left > 0 {
 		return left + time.Millisecond
 	}
-	return maxWait
+	return consulkv.MaxPause
 }
 
 // leave gives back what the host holds, so that nobody waits for its session to expire.
-func (t *Tree) leave(ctx context.Context) {
-	s := t.session
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+func (m *Member) leave(ctx context.Context) {
+	s := m.session
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consulkv.EndTimeout)
 	defer cancel()
 	// Each is refused if it isn't held. What is still held when the session ends can't be locked
 	// for the lock delay.
 	if s.row.index > 0 {
-		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{
-			{Verb: consulkv.DeleteCas, Key: t.paths.host(t.o.Identity.ID), Index: s.host},
-			{Verb: consulkv.DeleteCas, Key: t.paths.node(t.o.Node), Index: s.row.index}})
+		_, _ = m.o.KV.Txn(ctx, []consulkv.Op{
+			{Verb: consulkv.DeleteCas, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host},
+			{Verb: consulkv.DeleteCas, Key: m.o.Keys.node(m.o.Node), Index: s.row.index}})
 	}
 	for id := range maps.Clone(s.own) {
-		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: t.paths.leader, Session: id}})
-		t.end(ctx, id)
+		_, _ = m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: m.o.Keys.Leader, Session: id}})
+		m.end(ctx, id)
 	}
 }
 
-// preventStart keeps the tree from starting from the cache, and reports whether it has begun.
-func (t *Tree) preventStart() (begun bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.prevented = !t.loaded
-	return t.loaded
-}
-
-// allowStart undoes preventStart, and reports whether there was anything to undo.
-func (t *Tree) allowStart() (was bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	was, t.prevented = t.prevented, false
-	return was
-}
-
-// joinedOnce has the tree read Consul.
-func (t *Tree) joinedOnce() {
-	select {
-	case <-t.joined:
-	default:
-		close(t.joined)
-	}
-}
-
-// kicksUntilJoined are the kicks while the follower doesn't take them.
-func (t *Tree) kicksUntilJoined() <-chan struct{} {
-	select {
-	case <-t.joined:
-		return nil
-	default:
-		return t.kicks
-	}
-}
-
-// setUnreachable reports why Consul can't be asked, until the follower does so.
-func (t *Tree) setUnreachable(err error) {
-	select {
-	case <-t.joined:
-	default:
-		t.setStale(err)
-	}
-}
-
-// setWaiting reports that the host waits until the other one turns out to be alive or not.
-func (t *Tree) setWaiting(other *DuplicateNodeError) {
-	why := fmt.Sprintf("%v; waiting up to %v for its session to expire", other, liveAfter)
-	if why != t.Stale() {
-		t.log.Warn("waiting for a lock in consul", "err", why)
-		t.status.setStale(why, other.hint)
+// wait reports that the host waits until the other one turns out to be alive or not.
+func (m *Member) wait(other *DuplicateNodeError, seen *sighting) {
+	why := waitingError{other}
+	m.o.Stale(why)
+	if text := why.Error(); seen.logged != text {
+		seen.logged = text
+		m.o.Log.Warn("waiting for a lock in consul", "err", text)
 	}
 }
 
 // setDuplicate reports that another live host has this host's id or name, or with nil that none
 // has.
-func (t *Tree) setDuplicate(other *DuplicateNodeError) {
-	before := t.status.setDuplicate(other)
-	problem := vip.Problem{}
-	if other != nil {
-		problem = t.duplicateProblem(other)
-	}
-	t.status.setProblem("duplicate", problem)
+func (m *Member) setDuplicate(other *DuplicateNodeError) {
+	before := m.session.duplicate
+	m.session.duplicate = other
+	m.o.Duplicate(other)
 	switch {
 	case before == nil && other != nil:
-		t.log.Error("another host has this host's id or name: going on with what is known, and writing nothing", "err", other, "hint", other.hint)
-		t.o.Events.Add(event.Event{Kind: "fleet_name_taken", Object: t.o.Node, Message: other.Error()})
+		m.o.Log.Error("another host has this host's id or name: going on with what is known, and writing nothing", "err", other, "hint", other.hint)
+		m.o.Events.Add(event.Event{Kind: "fleet_name_taken", Object: m.o.Node, Message: other.Error()})
 	case before != nil && other == nil:
-		t.log.Info("this host holds its id and name again", "node", t.o.Node)
-		t.o.Events.Add(event.Event{Kind: "fleet_name_free", Object: t.o.Node, Message: "no other host has this host's id or name any more"})
+		m.o.Log.Info("this host holds its id and name again", "node", m.o.Node)
+		m.o.Events.Add(event.Event{Kind: "fleet_name_free", Object: m.o.Node, Message: "no other host has this host's id or name any more"})
+	}
+}
+
+// checkFollower makes blocking queries go to Consul's leader if this host's copy lacks an entry of
+// the log that was there when the host has published its row. The server that answers them may be
+// behind, or have lost its leader.
+func (m *Member) checkFollower() {
+	s := m.session
+	if s.head == 0 || time.Since(s.row.at) < stateEvery {
+		return
+	}
+	head := s.head
+	if s.head = 0; head > m.o.Reached() {
+		m.o.Trust.Doubt()
+		m.o.Wake()
 	}
 }

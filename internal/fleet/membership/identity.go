@@ -1,17 +1,13 @@
-package fleet
+package membership
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
-	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // Identity distinguishes this host from every other one. The zero Identity gets an ID when the
@@ -91,75 +87,11 @@ type hostRow struct {
 	File     string `json:"file,omitempty"`
 }
 
-func (t *Tree) hostRow() []byte {
-	id := t.o.Identity
-	text, err := json.Marshal(hostRow{1, t.o.Node, id.Hostname, id.Address, t.started.UnixMilli(), id.File})
+func (m *Member) hostRow() []byte {
+	id := m.o.Identity
+	text, err := json.Marshal(hostRow{1, m.o.Node, id.Hostname, id.Address, m.started.UnixMilli(), id.File})
 	if err != nil {
 		panic("fleet: host row: " + err.Error()) // strings and numbers
 	}
 	return text
-}
-
-// DuplicateNodeError says that another live host uses this host's ID or its node name.
-type DuplicateNodeError struct {
-	ID     string // set when it is the host id
-	Name   string // this host's node name
-	Holder string // names the other host
-	hint   string
-}
-
-func (e *DuplicateNodeError) Error() string {
-	if e.ID != "" {
-		return fmt.Sprintf("host id %s is in use: %s has the same one", e.ID, e.Holder)
-	}
-	return fmt.Sprintf("node name %q is in use: %s has the same one", e.Name, e.Holder)
-}
-
-// Hint says what to do about it.
-func (e *DuplicateNodeError) Hint() string { return e.hint }
-
-// duplicate describes the holder of the host's lock or of the node's row.
-func (t *Tree) duplicate(ctx context.Context, held *heldError) *DuplicateNodeError {
-	e := &DuplicateNodeError{Name: t.o.Node, hint: "set node.name in ironvip.toml to another name on one of the two hosts, and restart it"}
-	var row hostRow
-	if held.pair == held.host {
-		e.ID = t.o.Identity.ID
-		_ = json.Unmarshal(held.pair.Value, &row)
-		e.hint = "if this host is a copy of that one: systemctl stop ironvip, ironvip node new-id"
-		if row.Node == t.o.Node {
-			e.hint += ", set node.name in ironvip.toml to another name"
-		}
-		e.hint += ", systemctl start ironvip"
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		rows, _, _ := consulkv.ListAll(ctx, t.o.KV, t.paths.hosts, consulkv.Query{}) // without them, the session names it
-		for _, p := range rows {
-			if p.Session == held.pair.Session {
-				_ = json.Unmarshal(p.Value, &row)
-			}
-		}
-	}
-	if row.Node == "" {
-		e.Holder = "the owner of session " + held.pair.Session
-		return e
-	}
-	e.Holder = fmt.Sprintf("node %q", row.Node)
-	if row.Hostname != "" {
-		e.Holder += " on host " + row.Hostname
-	}
-	if row.Address != "" {
-		e.Holder += " (" + row.Address + ")"
-	}
-	e.Holder += ", started " + time.UnixMilli(row.Started).UTC().Format(time.RFC3339)
-	return e
-}
-
-// duplicateProblem is the error as `ironvip status` shows it.
-func (t *Tree) duplicateProblem(e *DuplicateNodeError) vip.Problem {
-	place := t.paths.node(t.o.Node)
-	if e.ID != "" {
-		place = t.paths.host(e.ID)
-	}
-	return vip.Problem{Code: vip.CodeNameTaken, Place: "consul:" + place, Message: e.Error(), Hint: e.hint}
 }
