@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"internal/overrides"},
 	{"internal/registry"},
 	{"internal/fleet"},
-	{"internal/fleet/membership"},
+	{"internal/fleet/membership", "internal/fleet/treelog"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
 	{"internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},
@@ -47,6 +47,7 @@ var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event"
 var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
+	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},
 	"ipam/internal/numbers":     {},
 	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},

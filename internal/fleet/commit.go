@@ -15,12 +15,13 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 const (
 	// packBytes bounds a transaction of several batches, so that readers find most of its values in
 	// the log.
-	packBytes = maxEntry
+	packBytes = treelog.MaxEntry
 
 	commitTimeout = 20 * time.Second // of a Commit
 	attempts      = 3                // of a transaction with an unknown outcome
@@ -330,11 +331,11 @@ type transaction struct {
 	jobs    []*job
 	ops     []consulkv.Op
 	of      []place // by operation: its write
-	changes []change
-	after   position          // in the log
-	digests map[string]digest // in its entry; nil for most
-	entry   position          // its own entry; its index is known once it has happened; zero if nothing changes
-	sent    int               // attempts
+	changes []treelog.Change
+	after   treelog.Position          // in the log
+	digests map[string]treelog.Digest // in its entry; nil for most
+	entry   treelog.Position          // its own entry; its index is known once it has happened; zero if nothing changes
+	sent    int                       // attempts
 }
 
 type place struct{ job, write int } // job is -1 for the log's operations
@@ -351,7 +352,7 @@ func (w *writer) prepare(jobs []*job) *transaction {
 		j.indexes = make([]uint64, len(j.writes))
 		withDigests = withDigests || j.digests
 		for _, path := range j.fetch {
-			x.changes = append(x.changes, change{path: path, fetch: true})
+			x.changes = append(x.changes, treelog.Change{Path: path, Fetch: true})
 		}
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.paths.tree+write.path()
@@ -367,7 +368,7 @@ func (w *writer) prepare(jobs []*job) *transaction {
 			} else {
 				add(at, consulkv.Op{Verb: consulkv.Cas, Key: key, Index: write.Index, Value: write.Value})
 			}
-			x.changes = append(x.changes, change{path: write.path(), value: write.Value})
+			x.changes = append(x.changes, treelog.Change{Path: write.path(), Value: write.Value})
 		}
 	}
 	if len(x.changes) > 0 || withDigests {
@@ -389,14 +390,14 @@ func (w *writer) prepare(jobs []*job) *transaction {
 
 // appendTo adds the operations on the log: the new head, which requires the one at the position,
 // and the new entry in the ring.
-func (w *writer) appendTo(x *transaction, after position) {
+func (w *writer) appendTo(x *transaction, after treelog.Position) {
 	t := w.tree
 	w.number++
 	x.after = after
-	x.entry = position{seq: after.seq + 1, id: w.id + "-" + strconv.FormatUint(w.number, 10)}
-	head, whole := encodeEntry(t.o.Node, x.entry.id, after, x.changes, x.digests)
-	x.ops = append(x.ops, consulkv.Op{Verb: consulkv.Cas, Key: t.paths.head, Index: after.index, Value: head},
-		consulkv.Op{Verb: consulkv.Set, Key: t.paths.slot(x.entry.seq), Value: whole})
+	x.entry = treelog.Position{Seq: after.Seq + 1, ID: w.id + "-" + strconv.FormatUint(w.number, 10)}
+	head, whole := treelog.Encode(t.o.Node, x.entry.ID, after, x.changes, x.digests)
+	x.ops = append(x.ops, consulkv.Op{Verb: consulkv.Cas, Key: t.paths.head, Index: after.Index, Value: head},
+		consulkv.Op{Verb: consulkv.Set, Key: t.paths.slot(x.entry.Seq), Value: whole})
 }
 
 // attempt sends the transaction, and applies its outcome.
@@ -418,13 +419,13 @@ func (w *writer) attempt(ctx context.Context, x *transaction) (again []*job, err
 		return nil, err
 	}
 	if len(out.Refused) == 0 {
-		if w.collisions.Reset(); x.entry.seq != 0 {
+		if w.collisions.Reset(); x.entry.Seq != 0 {
 			w.endTurn(ctx, true)
 		}
 		w.done(x, out.Index)
 		return nil, nil
 	}
-	if logged := x.entry.seq != 0; logged {
+	if logged := x.entry.Seq != 0; logged {
 		switch {
 		case x.sent == 1:
 		case refuses(out, headOp):
@@ -486,7 +487,7 @@ func (w *writer) catchUp(ctx context.Context) {
 }
 
 // readLog brings the tables up to the log's head. It returns the entries after a position.
-func (w *writer) readLog(ctx context.Context, from position) (entries []entry, v verdict, err error) {
+func (w *writer) readLog(ctx context.Context, from treelog.Position) (entries []treelog.Entry, v verdict, err error) {
 	t := w.tree
 	head, _, err := t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
 	if err != nil {
@@ -517,8 +518,8 @@ func (w *writer) overtaken(ctx context.Context, x *transaction) (happened bool, 
 		return false, errors.New("outcome unknown: an attempt got no answer, and the log doesn't reach back to it")
 	}
 	for _, e := range entries {
-		if e.id == x.entry.id {
-			w.done(x, e.index)
+		if e.ID == x.entry.ID {
+			w.done(x, e.Index)
 			return true, nil
 		}
 	}
@@ -547,12 +548,12 @@ func (w *writer) fence(ctx context.Context, x *transaction) (happened bool, err 
 func (w *writer) done(x *transaction, index uint64) {
 	t := w.tree
 	t.mu.Lock()
-	if x.entry.index = index; x.entry.seq == t.at.seq+1 {
+	if x.entry.Index = index; x.entry.Seq == t.at.Seq+1 {
 		t.at = x.entry
 	}
 	for _, c := range x.changes {
-		if !c.fetch {
-			c.index = index
+		if !c.Fetch {
+			c.Index = index
 			t.apply(c)
 		}
 	}
@@ -583,7 +584,7 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 	t := w.tree
 	defer t.lookUp()()
 	var mu sync.Mutex
-	var actual []change
+	var actual []treelog.Change
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelGets)
 	for i, writes := range refused {

@@ -15,17 +15,17 @@
 //   - tree.go, collection.go: the tables, and their typed values
 //   - commit.go: the writer, which packs batches into transactions
 //   - turn.go: how a slow writer gets its turn
-//   - log.go, logread.go: the format of the log, and reading what is new in it
-//   - follow.go, lookup.go: following the log, and reading single keys
+//   - follow.go, logread.go, lookup.go: following the log, and reading single keys
 //   - readall.go, reread.go: when the whole tree is read, and how that changes the tables
 //   - fullread.go: decoding the whole tree and merging it into the tables
-//   - snapshot.go, pack.go: the snapshot that starting hosts share, and its format
+//   - snapshot.go: the snapshot that starting hosts share
 //   - digest.go: comparing the tables with those of the leader
 //   - cache.go: the last known tree on disk, for a start without Consul
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
 //   - paths.go: the keys
 //
+// Package treelog has the format of the log and of the snapshot.
 // Package membership has the host's session, its identity, the election of the leader, and the nodes.
 // Package consulkv has the client of Consul.
 package fleet

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 const (
@@ -211,8 +212,8 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	}
 	f.early = early
 	at := t.position()
-	var entries []entry
-	if head == nil || head.Index < before.index || head.Index >= at.index { // otherwise this host has written since
+	var entries []treelog.Entry
+	if head == nil || head.Index < before.Index || head.Index >= at.Index { // otherwise this host has written since
 		var next verdict
 		if entries, next, err = t.since(ctx, at, head, q.Stale); err != nil || next != inStep {
 			return f.verify(q, next), err

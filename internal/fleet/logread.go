@@ -6,70 +6,61 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // position returns the place in the log up to which the tables are current.
-func (t *Tree) position() position {
+func (t *Tree) position() treelog.Position {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.at
 }
 
-// positionOf returns the position of a reader that has read everything up to the head. If that
-// can't be decoded or doesn't exist, the next entry is the first of a new log.
-func positionOf(head *consulkv.Pair) position {
-	if head == nil {
-		return position{}
-	}
-	e, err := decodeEntry(head.Value, head.Index)
-	if err != nil {
-		return position{index: head.Index}
-	}
-	return e.position
-}
-
 // since returns the entries of the log after a position, with all values. Head is the newest one,
 // nil if there is none. Stale allows any of Consul's servers to answer.
-func (t *Tree) since(ctx context.Context, at position, head *consulkv.Pair, stale bool) (entries []entry, v verdict, err error) {
-	newest, v := newestAfter(at, head)
-	if newest == nil {
-		return nil, v, nil
+func (t *Tree) since(ctx context.Context, at treelog.Position, head *consulkv.Pair, stale bool) (entries []treelog.Entry, v verdict, err error) {
+	newest, ok := treelog.After(at, head)
+	switch {
+	case !ok:
+		return nil, lost, nil
+	case newest == nil:
+		return nil, inStep, nil
 	}
-	ring := map[uint64]entry{}
-	if newest.ring || newest.seq > at.seq+1 {
-		if err := t.readRing(ctx, at.seq+1, newest.seq, ring, consulkv.Query{Stale: stale}); err != nil {
+	ring := treelog.Ring{}
+	if newest.NeedsRing(at) {
+		if err := t.readRing(ctx, at.Seq+1, newest.Seq, ring, consulkv.Query{Stale: stale}); err != nil {
 			return nil, lost, err
 		}
 	}
-	if entries, v = chain(at, newest, ring); v != inStep {
-		return nil, v, nil
+	if entries, ok = treelog.Chain(at, newest, ring); !ok {
+		return nil, lost, nil
 	}
 	return entries, inStep, t.fetch(ctx, entries)
 }
 
 // readRing reads the entries of a range of numbers that the ring has.
-func (t *Tree) readRing(ctx context.Context, from, to uint64, ring map[uint64]entry, q consulkv.Query) error {
+func (t *Tree) readRing(ctx context.Context, from, to uint64, ring treelog.Ring, q consulkv.Query) error {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	for seq := from; seq <= to; seq += segmentSize - (seq-1)%segmentSize {
-		pairs, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.segment(seq), q)
+	for segment := range treelog.Segments(from, to) {
+		pairs, _, err := consulkv.ListAll(ctx, t.o.KV, t.paths.ring+segment, q)
 		if err != nil {
 			return err
 		}
-		t.paths.addEntries(ring, pairs)
+		ring.Add(t.paths.ring, pairs)
 	}
 	return nil
 }
 
 // fetch reads the values that the log only names.
-func (t *Tree) fetch(ctx context.Context, entries []entry) error {
+func (t *Tree) fetch(ctx context.Context, entries []treelog.Entry) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelGets)
 	for _, e := range entries {
-		for i := range e.changes {
-			if c := &e.changes[i]; c.fetch {
+		for i := range e.Changes {
+			if c := &e.Changes[i]; c.Fetch {
 				group.Go(func() (err error) {
-					*c, err = t.get(ctx, c.path)
+					*c, err = t.get(ctx, c.Path)
 					return err
 				})
 			}
@@ -80,21 +71,21 @@ func (t *Tree) fetch(ctx context.Context, entries []entry) error {
 
 // advance applies entries of the log, as far as they are after the tables' position: this host may
 // have written some of them meanwhile. The caller holds mu.
-func (t *Tree) advance(entries []entry) {
-	for len(entries) > 0 && entries[0].seq <= t.at.seq {
+func (t *Tree) advance(entries []treelog.Entry) {
+	for len(entries) > 0 && entries[0].Seq <= t.at.Seq {
 		entries = entries[1:]
 	}
 	for len(entries) > 0 {
 		t.compare(entries[0])
 		// Up to the next entry with digests, to be compared then.
 		n := 1
-		for n < len(entries) && entries[n].digests == nil {
+		for n < len(entries) && entries[n].Digests == nil {
 			n++
 		}
-		for _, c := range newestChanges(entries[:n]) {
+		for _, c := range treelog.Latest(entries[:n]) {
 			t.apply(c)
 		}
-		t.at, entries = entries[n-1].position, entries[n:]
+		t.at, entries = entries[n-1].Position, entries[n:]
 	}
-	t.high = max(t.high, t.at.index)
+	t.high = max(t.high, t.at.Index)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // Look reads one key into the folder's table, with everything that was written before the call. It
@@ -40,17 +41,17 @@ func (t *Tree) lookUp() (end func()) {
 }
 
 // get reads one path of the tree.
-func (t *Tree) get(ctx context.Context, path string) (change, error) {
+func (t *Tree) get(ctx context.Context, path string) (treelog.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	pair, index, err := t.o.KV.Get(ctx, t.paths.tree+path, consulkv.Query{Consistent: true})
 	switch {
 	case err != nil:
-		return change{}, err
+		return treelog.Change{}, err
 	case pair == nil:
-		return change{path: path, index: index}, nil
+		return treelog.Change{Path: path, Index: index}, nil
 	}
-	return change{path: path, index: pair.Index, value: notNil(pair.Value)}, nil
+	return treelog.Change{Path: path, Index: pair.Index, Value: notNil(pair.Value)}, nil
 }
 
 // notNil distinguishes an empty value from a removal.

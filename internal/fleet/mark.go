@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // mark is the one value of the tree outside of its folders. It names the fleet. An answer without
@@ -21,7 +22,7 @@ type mark struct {
 // checkMark verifies by the mark, which is nil if there is none, that the tree belongs to this
 // host's fleet. The first host of a fleet creates the mark, with a log entry after the given
 // position. The tree is read up to the returned one.
-func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at position) (position, error) {
+func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.Position) (treelog.Position, error) {
 	t.mu.Lock()
 	known := t.mark
 	t.mu.Unlock()
@@ -69,17 +70,17 @@ func (t *Tree) setMark(fleet string) {
 	}
 }
 
-func (t *Tree) makeMark(ctx context.Context, at position) (position, error) {
+func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Position, error) {
 	fleet, id := rand.Text()[:12], rand.Text()[:12]
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	// The entry gives the log an index of its own. Consul returns the index of the whole store for
 	// a key that doesn't exist.
-	head, whole := encodeEntry(t.o.Node, id, at, nil, nil)
+	head, whole := treelog.Encode(t.o.Node, id, at, nil, nil)
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
 		{Verb: consulkv.Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
-		{Verb: consulkv.Cas, Key: t.paths.head, Index: at.index, Value: head},
-		{Verb: consulkv.Set, Key: t.paths.slot(at.seq + 1), Value: whole},
+		{Verb: consulkv.Cas, Key: t.paths.head, Index: at.Index, Value: head},
+		{Verb: consulkv.Set, Key: t.paths.slot(at.Seq + 1), Value: whole},
 	})
 	switch {
 	case err != nil:
@@ -88,7 +89,7 @@ func (t *Tree) makeMark(ctx context.Context, at position) (position, error) {
 		return at, errors.New("another host has just begun the tree")
 	}
 	t.setMark(fleet)
-	return position{seq: at.seq + 1, index: out.Index, id: id}, nil
+	return treelog.Position{Seq: at.Seq + 1, Index: out.Index, ID: id}, nil
 }
 
 func encodeMark(fleet string) string { return fmt.Sprintf(`{"v":1,"fleet":%q}`, fleet) }

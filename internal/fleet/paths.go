@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // paths are the keys in Consul's KV store. "v2" is the version of the layout: a layout that older
@@ -36,15 +38,8 @@ func newPaths(prefix string) paths {
 		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", snapshotLock: base + "snapshot/lock", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
 
-// segment is the prefix of the ring's segment that has the entry of that number.
-func (p paths) segment(seq uint64) string {
-	return p.ring + strconv.FormatUint((seq-1)%ringSize/segmentSize, 10) + "/"
-}
-
 // slot is the key of the entry of that number in the ring.
-func (p paths) slot(seq uint64) string {
-	return p.segment(seq) + strconv.FormatUint((seq-1)%segmentSize, 10)
-}
+func (p paths) slot(seq uint64) string { return p.ring + treelog.Slot(seq) }
 
 // part is the key of a part of the snapshot, numbered from 0.
 func (p paths) part(n int) string { return p.snapshots + "parts/" + strconv.Itoa(n) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // replace reads the whole tree and replaces the tables by it.
@@ -83,7 +84,7 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }))
 		t.writer.publishDigests(w.treeIndex)
 	}
-	if w.at.index > t.at.index {
+	if w.at.Index > t.at.Index {
 		t.at = w.at
 	}
 	t.differs = time.Time{}
@@ -100,13 +101,13 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 		return w, locked, err
 	}
 	junk := map[string]error{}
-	if w.head != nil && w.at.seq == 0 { // the next write overwrites it
-		_, junk[t.paths.head] = decodeEntry(w.head.Value, w.head.Index)
+	if w.head != nil && w.at.Seq == 0 { // the next write overwrites it
+		_, junk[t.paths.head] = treelog.Decode(w.head.Value, w.head.Index)
 	}
 	t.status.setJunk(inLog, misplaced(junk))
 	w.at, err = t.checkMark(ctx, w.mark, w.at)
 	if w.mark == nil { // it is there now
-		w.treeIndex = w.at.index
+		w.treeIndex = w.at.Index
 	}
 	return w, locked, err
 }
@@ -133,7 +134,7 @@ func (t *Tree) reachedIndex() uint64 {
 
 // loggedSince returns the paths that the log names after a position. A full read that finds another
 // path changed has found a write without the log. It returns nil if the log doesn't reach back.
-func (t *Tree) loggedSince(ctx context.Context, at position) (map[string]bool, error) {
+func (t *Tree) loggedSince(ctx context.Context, at treelog.Position) (map[string]bool, error) {
 	head, _, err := t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return nil, err
@@ -144,8 +145,8 @@ func (t *Tree) loggedSince(ctx context.Context, at position) (map[string]bool, e
 	}
 	paths := map[string]bool{}
 	for _, e := range entries {
-		for _, c := range e.changes {
-			paths[c.path] = true
+		for _, c := range e.Changes {
+			paths[c.Path] = true
 		}
 	}
 	return paths, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
@@ -49,7 +50,9 @@ const (
 	snapshotWait = 10 * time.Second
 )
 
-func (h *snapshotHead) position() position { return position{seq: h.Seq, index: h.Index, id: h.ID} }
+func (h *snapshotHead) position() treelog.Position {
+	return treelog.Position{Seq: h.Seq, Index: h.Index, ID: h.ID}
+}
 
 // decodeSnapshotHead returns nil for what can't be used: it is overwritten by the next snapshot.
 func decodeSnapshotHead(pair *consulkv.Pair) *snapshotHead {
@@ -67,9 +70,9 @@ var errNoSnapshot = errors.New("no snapshot")
 type wholeTree struct {
 	*reading
 	mark    *consulkv.Pair // that names the fleet; nil if there is none
-	at      position
-	index   uint64  // up to which it is current
-	entries []entry // of the log after it
+	at      treelog.Position
+	index   uint64          // up to which it is current
+	entries []treelog.Entry // of the log after it
 	// treeIndex is the index of the tree's newest write or removal; 0 if it was read from a
 	// snapshot.
 	treeIndex uint64
@@ -81,7 +84,7 @@ type wholeTree struct {
 // readHead reads the log's newest entry.
 func (t *Tree) readHead(ctx context.Context) (w wholeTree, err error) {
 	w.head, w.cursor, err = t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
-	w.at, w.index = positionOf(w.head), w.cursor
+	w.at, w.index = treelog.PositionOf(w.head), w.cursor
 	return w, err
 }
 
@@ -124,14 +127,14 @@ func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
 	if err != nil {
 		return w, err
 	}
-	if w.mark = mark; mark == nil || w.at.seq == 0 {
+	if w.mark = mark; mark == nil || w.at.Seq == 0 {
 		return w, errNoSnapshot
 	}
 	entries, v, err := t.since(ctx, h.position(), w.head, false)
 	if err != nil {
 		return w, err
 	}
-	if v != inStep || index > max(h.Tree, newestWrite(entries)) {
+	if v != inStep || index > max(h.Tree, treelog.NewestWrite(entries)) {
 		return w, errNoSnapshot
 	}
 	packed, err := t.readParts(ctx, h)
@@ -139,23 +142,13 @@ func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
 		return w, err
 	}
 	w.reading = t.newReading()
-	err = unpackPairs(packed, t.paths.tree, w.take)
+	err = treelog.Unpack(packed, t.paths.tree, w.take)
 	w.wait()
 	if err != nil {
 		return w, errNoSnapshot
 	}
 	w.at, w.index, w.entries = h.position(), h.Index, entries
 	return w, nil
-}
-
-// newestWrite returns the index of the newest write or removal of entries.
-func newestWrite(entries []entry) (index uint64) {
-	for _, e := range entries {
-		for _, c := range e.changes {
-			index = max(index, c.index)
-		}
-	}
-	return index
 }
 
 // readParts reads the parts of a snapshot. They may come from any of Consul's servers: the hash
@@ -276,11 +269,11 @@ func (t *Tree) runSnapshots(ctx context.Context) {
 // need it.
 func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
 	packed, at, newest := t.pack()
-	if at.seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
+	if at.Seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
 		return
 	}
 	sum := sha256.Sum256(packed)
-	h := snapshotHead{Version: snapshotVersion, Seq: at.seq, Index: at.index, ID: at.id, Tree: max(treeIndex, newest), Bytes: len(packed), SHA256: hex.EncodeToString(sum[:]), Node: t.o.Node}
+	h := snapshotHead{Version: snapshotVersion, Seq: at.Seq, Index: at.Index, ID: at.ID, Tree: max(treeIndex, newest), Bytes: len(packed), SHA256: hex.EncodeToString(sum[:]), Node: t.o.Node}
 	for part := range slices.Chunk(packed, snapshotPart) {
 		if !t.setSnapshot(ctx, t.paths.part(h.Parts), part) {
 			return
@@ -308,7 +301,7 @@ func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
 
 // pack encodes the tables. It returns their place in the log, and the index of their newest write
 // or removal.
-func (t *Tree) pack() (packed []byte, at position, newest uint64) {
+func (t *Tree) pack() (packed []byte, at treelog.Position, newest uint64) {
 	t.mu.Lock()
 	at, newest = t.at, t.newest
 	var pairs []consulkv.Pair
@@ -321,5 +314,5 @@ func (t *Tree) pack() (packed []byte, at position, newest uint64) {
 		}
 	}
 	t.mu.Unlock()
-	return packPairs(pairs), at, newest
+	return treelog.Pack(pairs), at, newest
 }

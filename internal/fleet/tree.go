@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -67,7 +68,7 @@ type Tree struct {
 	junk      map[string]error // keys of the tree that belong to no folder, and why
 	lookups   int              // reads of single keys in progress; tombstones are kept for them
 	high      uint64           // the highest index that the tables have reached
-	at        position         // the log up to there is in the tables
+	at        treelog.Position // the log up to there is in the tables
 	newest    uint64           // the highest index of an entry or removal in the tables
 	differs   time.Time        // when the tree is to be read because the leader's digests differ; zero: they don't
 	searched  uint64           // the tree's index when this host has last compared it with the log as a whole
@@ -88,7 +89,7 @@ type Tree struct {
 type folder struct {
 	name   string
 	rows   *table.Table[string, Entry]
-	digest digest // of the rows
+	digest treelog.Digest // of the rows
 	ready  func()
 	views  []view
 }
@@ -224,41 +225,33 @@ func (t *Tree) locate(path string) (f *folder, key string) {
 	return f, key
 }
 
-// change is a write or a removal of one path of the tree.
-type change struct {
-	path  string
-	value []byte // nil if the path was removed
-	index uint64 // of the write or removal, or up to which it was searched
-	fetch bool   // the value has to be read from Consul
-}
-
 // apply applies a change to the tables, unless they have a newer one. The caller holds mu.
-func (t *Tree) apply(c change) {
-	f, key := t.locate(c.path)
+func (t *Tree) apply(c treelog.Change) {
+	f, key := t.locate(c.Path)
 	if f == nil {
 		t.applyJunk(c)
 		return
 	}
-	if c.index < t.knownIndex(f, key, c.path) {
+	if c.Index < t.knownIndex(f, key, c.Path) {
 		return
 	}
-	if c.value == nil {
-		t.remove(f, key, c.path, c.index)
+	if c.Value == nil {
+		t.remove(f, key, c.Path, c.Index)
 	} else {
-		t.put(f, c.path, Entry{Key: key, Value: c.value, Index: c.index}, nil)
+		t.put(f, c.Path, Entry{Key: key, Value: c.Value, Index: c.Index}, nil)
 	}
 }
 
 // applyJunk applies a change of a path that belongs to no folder.
-func (t *Tree) applyJunk(c change) {
-	if c.path == markName {
+func (t *Tree) applyJunk(c treelog.Change) {
+	if c.Path == markName {
 		return
 	}
 	junk := maps.Clone(t.junk)
-	if c.value == nil {
-		delete(junk, t.paths.tree+c.path)
+	if c.Value == nil {
+		delete(junk, t.paths.tree+c.Path)
 	} else {
-		junk[t.paths.tree+c.path] = t.notOurs(c.path)
+		junk[t.paths.tree+c.Path] = t.notOurs(c.Path)
 	}
 	t.setJunk(junk)
 }
@@ -274,9 +267,9 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 		return false
 	}
 	if existed {
-		f.digest.flip(path, old.Index)
+		f.digest.Flip(path, old.Index)
 	}
-	f.digest.flip(path, e.Index)
+	f.digest.Flip(path, e.Index)
 	t.newest = max(t.newest, e.Index)
 	for i, v := range f.views {
 		if i < len(reads) {
@@ -295,7 +288,7 @@ func (t *Tree) remove(f *folder, key, path string, index uint64) {
 	if !f.rows.Delete(key) {
 		return
 	}
-	f.digest.flip(path, old.Index)
+	f.digest.Flip(path, old.Index)
 	t.newest = max(t.newest, index)
 	for _, v := range f.views {
 		v.remove(key)

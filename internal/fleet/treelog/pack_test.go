@@ -1,4 +1,4 @@
-package fleet
+package treelog
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 )
 
 func unpackAll(packed []byte) (pairs []consulkv.Pair, err error) {
-	err = unpackPairs(packed, "p/", func(part []consulkv.Pair) { pairs = append(pairs, part...) })
+	err = Unpack(packed, "p/", func(part []consulkv.Pair) { pairs = append(pairs, part...) })
 	return pairs, err
 }
 
@@ -24,7 +24,7 @@ func TestPack(t *testing.T) {
 			p.Key = "p/" + p.Key
 			want = append(want, p)
 		}
-		packed := packPairs(pairs)
+		packed := Pack(pairs)
 		got, err := unpackAll(packed)
 		if err != nil || !slices.EqualFunc(got, want, func(a, b consulkv.Pair) bool {
 			return a.Key == b.Key && a.Index == b.Index && bytes.Equal(a.Value, b.Value)
@@ -41,12 +41,12 @@ func TestPack(t *testing.T) {
 
 // Junk neither panics nor allocates without bounds.
 func FuzzUnpack(f *testing.F) {
-	f.Add(packPairs([]consulkv.Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
+	f.Add(Pack([]consulkv.Pair{{Key: "a/x", Index: 7, Value: []byte("v")}, {Key: "b/y"}}))
 	f.Add([]byte("junk"))
 	f.Fuzz(func(_ *testing.T, packed []byte) {
 		pairs, err := unpackAll(packed)
 		if err == nil {
-			_ = packPairs(pairs)
+			_ = Pack(pairs)
 		}
 	})
 }

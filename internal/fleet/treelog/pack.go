@@ -1,4 +1,4 @@
-package fleet
+package treelog
 
 import (
 	"bufio"
@@ -21,12 +21,12 @@ const (
 	packedChunk    = 256       // pairs that are decoded together
 )
 
-// packPairs encodes pairs.
-func packPairs(pairs []consulkv.Pair) []byte {
+// Pack encodes pairs.
+func Pack(pairs []consulkv.Pair) []byte {
 	var out bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
 	if err != nil {
-		panic("fleet: snapshot: " + err.Error()) // the level is valid
+		panic("treelog: snapshot: " + err.Error()) // the level is valid
 	}
 	var record []byte
 	for _, p := range pairs {
@@ -40,8 +40,8 @@ func packPairs(pairs []consulkv.Pair) []byte {
 	return out.Bytes()
 }
 
-// unpackPairs decodes pairs, and passes them to part in chunks, with the prefix before their keys.
-func unpackPairs(packed []byte, prefix string, part func([]consulkv.Pair)) error {
+// Unpack decodes pairs, and passes them to part in chunks, with the prefix before their keys.
+func Unpack(packed []byte, prefix string, part func([]consulkv.Pair)) error {
 	compressed, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return err
