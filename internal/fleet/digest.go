@@ -44,7 +44,7 @@ func (t *Tree) compare(e treelog.Entry) {
 		if f := t.folders[name]; f != nil && f.digest != e.Digests[name] {
 			t.log.Warn("tables differ from the leader's: reading the whole tree", "folder", name)
 			t.differs = time.Now().Add(rand.N(rereadWithin))
-			t.interrupt()
+			t.endHeld()
 			return
 		}
 	}

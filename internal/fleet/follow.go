@@ -95,6 +95,9 @@ func (f *follower) run(ctx context.Context) {
 // step reads the whole tree if that is to be done, otherwise it follows the log. It returns the
 // next todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdict, err error) {
+	if ask || todo != inStep || f.isDue() {
+		f.tree.setAsked(false) // by this read
+	}
 	asked := f.tree.takeRereads()
 	switch {
 	case todo == inStep && len(asked) == 0 && !f.isDue():
@@ -193,15 +196,15 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	held, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !ask {
+		t.setHeld(cancel) // before what the query depends on is read: it may change
 		q = consulkv.Query{After: max(f.cursor, 1), Wait: consulkv.HeldFor, Stale: t.trust.Any()}
 		if due := f.due(); !due.IsZero() {
 			q.Wait = max(min(q.Wait, time.Until(due)), time.Millisecond)
 		}
-		t.setKick(cancel)
 	}
 	before := t.position()
 	head, index, early, err := consulkv.Watch(held, t.o.KV, t.paths.head, q)
-	t.setKick(nil)
+	t.setHeld(nil)
 	switch {
 	case err != nil && held.Err() != nil && ctx.Err() == nil:
 		return inStep, errKicked
@@ -252,13 +255,21 @@ func (f *follower) pass(index uint64) {
 	}
 }
 
-// setKick sets the function that ends the blocking query, so that Consul is read at once.
-func (t *Tree) setKick(cancel context.CancelFunc) {
+// setHeld sets the function that ends the blocking query, nil after it. The query ends at once if
+// Consul is to be asked.
+func (t *Tree) setHeld(end context.CancelFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.held = cancel; cancel != nil && len(t.rereads) > 0 {
-		cancel()
+	if t.held = end; end != nil && t.asked {
+		end()
 	}
+}
+
+// setAsked sets whether Consul is to be asked, instead of waiting for a change.
+func (t *Tree) setAsked(asked bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = asked
 }
 
 // kick makes the follower read Consul at once, at most twice a second. It is called when Consul was
@@ -273,22 +284,26 @@ func (t *Tree) kick() {
 	t.interrupt()
 }
 
-// wake ends the blocking query.
-func (t *Tree) wake() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.held != nil {
-		t.held()
-	}
-}
-
-// interrupt ends the follower's wait. The caller holds mu.
+// interrupt makes the follower read Consul at once. The caller holds mu.
 func (t *Tree) interrupt() {
-	if t.held != nil {
-		t.held()
-	}
+	t.asked = true
+	t.endHeld()
 	select {
 	case t.kicks <- struct{}{}:
 	default:
+	}
+}
+
+// wake ends the blocking query, because what it depends on has changed.
+func (t *Tree) wake() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endHeld()
+}
+
+// endHeld ends the blocking query. The caller holds mu.
+func (t *Tree) endHeld() {
+	if t.held != nil {
+		t.held()
 	}
 }

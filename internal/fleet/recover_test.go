@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -431,6 +432,55 @@ func TestStaleAfterNoAnswer(t *testing.T) {
 		}
 		one.Before(nil)
 		time.Sleep(2 * time.Second)
+		if why := one.Stale(); why != "" {
+			t.Error(why)
+		}
+	})
+}
+
+// A request to ask Consul isn't lost while the follower waits before its next read.
+func TestStaleWhileTheFollowerPauses(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		time.Sleep(time.Minute)
+		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
+		leader, one := hosts[i], hosts[(i+1)%3]
+		leader.Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/leader" { // doesn't correct the number of hosts
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		one.Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/log/head" {
+				time.Sleep(5*time.Second + time.Millisecond)
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		failed := make(chan error, 1)
+		go func() { failed <- write(t.Context(), one, "x", 1) }()
+		time.Sleep(4 * time.Second)
+		kv.Put("ironvip/v2/leader", fmt.Sprintf(`{"node":%q,"hosts":4000}`, leader.Elected())) // two seconds between reads
+		time.Sleep(10 * time.Millisecond)
+		for n := 1; ; n++ {
+			held := one.Counts().Held
+			if err := write(t.Context(), leader, "y", n); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			if one.Counts().Held == held { // it has read this change, and waits
+				break
+			}
+			if n > 30 {
+				t.Fatalf("it doesn't pause, with %d hosts", one.Hosts())
+			}
+		}
+		if err := <-failed; !errors.Is(err, fleet.ErrNoAnswer) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
 		if why := one.Stale(); why != "" {
 			t.Error(why)
 		}

@@ -65,17 +65,18 @@ type Tree struct {
 
 	mu        sync.Mutex // guards what follows, and the writing of tables
 	known     tombstones
-	junk      map[string]error // keys of the tree that belong to no folder, and why
-	lookups   int              // reads of single keys in progress; tombstones are kept for them
-	high      uint64           // the highest index that the tables have reached
-	at        treelog.Position // the log up to there is in the tables
-	newest    uint64           // the highest index of an entry or removal in the tables
-	differs   time.Time        // when the tree is to be read because the leader's digests differ; zero: they don't
-	searched  uint64           // the tree's index when this host has last compared it with the log as a whole
-	mark      string           // the fleet's name; "" while unknown
-	loaded    bool             // the folders are ready
-	prevented bool             // they must not become so from the cache
-	held      context.CancelFunc
+	junk      map[string]error   // keys of the tree that belong to no folder, and why
+	lookups   int                // reads of single keys in progress; tombstones are kept for them
+	high      uint64             // the highest index that the tables have reached
+	at        treelog.Position   // the log up to there is in the tables
+	newest    uint64             // the highest index of an entry or removal in the tables
+	differs   time.Time          // when the tree is to be read because the leader's digests differ; zero: they don't
+	searched  uint64             // the tree's index when this host has last compared it with the log as a whole
+	mark      string             // the fleet's name; "" while unknown
+	loaded    bool               // the folders are ready
+	prevented bool               // they must not become so from the cache
+	held      context.CancelFunc // ends the follower's blocking query; nil if there is none
+	asked     bool               // Consul is to be asked, instead of waiting for a change
 	lastKick  time.Time
 	rereads   []chan error // callers of Reread that wait
 

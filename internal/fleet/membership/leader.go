@@ -46,10 +46,19 @@ func (m *Member) watchLeader(ctx context.Context) {
 	var after uint64
 	for ctx.Err() == nil {
 		var q consulkv.Query
+		held, cancel := context.WithCancel(ctx)
 		if after > 0 {
+			m.session.setHeld(cancel) // before the trust is read: it may change
 			q = consulkv.Query{After: after, Wait: consulkv.HeldFor, Stale: m.o.Trust.Any()}
 		}
-		pair, index, early, err := consulkv.Watch(ctx, m.o.KV, m.o.Keys.Leader, q)
+		pair, index, early, err := consulkv.Watch(held, m.o.KV, m.o.Keys.Leader, q)
+		m.session.setHeld(nil)
+		ended := held.Err() != nil
+		cancel()
+		if err != nil && ended {
+			after = 0
+			continue
+		}
 		if err != nil {
 			after = 0
 			backoff.Sleep(ctx, wait.Next())
@@ -83,6 +92,22 @@ func (m *Member) watchLeader(ctx context.Context) {
 		default:
 		}
 		m.session.holder <- session
+	}
+}
+
+// setHeld sets the function that ends the blocking query for the leader's key, nil after it.
+func (s *session) setHeld(end context.CancelFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = end
+}
+
+// endHeld ends the blocking query for the leader's key.
+func (s *session) endHeld() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held != nil {
+		s.held()
 	}
 }
 

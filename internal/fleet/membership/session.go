@@ -55,7 +55,8 @@ type session struct {
 	leader    string    // the leader's node name
 	changed   chan struct{}
 	info      func() Node
-	hosts     int // of the fleet, as in the leader's key
+	hosts     int                // of the fleet, as in the leader's key
+	held      context.CancelFunc // ends the blocking query for that key; nil if there is none
 }
 
 func newSession() *session {
@@ -377,6 +378,7 @@ func (m *Member) checkFollower() {
 	head := s.head
 	if s.head = 0; head > m.o.Reached() {
 		m.o.Trust.Doubt()
+		s.endHeld()
 		m.o.Wake()
 	}
 }
