@@ -16,6 +16,9 @@ import (
 // Type is the type of a static source in configuration and status.
 const Type = "static"
 
+// bucket is the name of the last good services in the state file.
+const bucket = "last-good"
+
 // Config is a [[source]] of type static.
 type Config struct {
 	Path string `toml:"path"` // absolute path of the directory
@@ -57,5 +60,5 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 
 // NewSource implements sources.Config.
 func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
-	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, "static"), Events: d.Events, Log: d.Log}), nil
+	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, bucket), Events: d.Events, Log: d.Log}), nil
 }

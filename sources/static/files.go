@@ -35,9 +35,18 @@ const (
 type change struct {
 	put     []vip.Service
 	gone    []vip.ServiceKey
-	files   []string // files with changed services
-	missing bool     // files are gone that this read did not remove
+	edited  []definition // those to store again
+	missing bool         // files are gone that this read did not remove
 }
+
+// definition identifies a file's definition of a service.
+type definition struct {
+	path string
+	key  vip.ServiceKey
+}
+
+// text returns the key of the definition in the Store. Neither part contains a zero byte.
+func (d definition) text() string { return d.path + "\x00" + d.key.Namespace + "/" + d.key.Name }
 
 // files is the state of the directory. A change costs O(size of the changed file) and, without an
 // event that names the file, one stat per file. It is not safe for concurrent use.
@@ -48,25 +57,31 @@ type files struct {
 	winners map[vip.ServiceKey]string   // the file with the definition in effect
 	bad     map[string]struct{}         // the files with problems
 	twice   map[vip.ServiceKey]struct{} // the services that several files define
-	unsaved map[string]struct{}
-	dir     identity // of the directory at the last read
-	parsed  int      // number of files parsed so far
+	dir     identity                    // of the directory at the last read
+	parsed  int                         // number of files parsed so far
+	pools   []spec.Pool                 // of the last parse
+	epoch   int                         // changes with pools
 }
 
 // file is one file and the services that it contributes.
 type file struct {
 	stamp    stamp
-	hash     [sha256.Size]byte
-	rows     map[vip.ServiceKey]row
+	hash     digest
+	epoch    int // of files, at the last parse
+	rows     map[vip.ServiceKey]*row
 	problems []vip.Problem
 }
 
 // row is a file's definition of a service. Origin is its current place; that in service may be
-// older.
+// older. A row of a file's state is immutable.
 type row struct {
 	service vip.Service
 	origin  string
+	text    digest // of its block in a file without problems; zero if unknown
 }
+
+// digest identifies a text. The zero digest is none.
+type digest [sha256.Size]byte
 
 // identity distinguishes files or directories that had the same path at different times.
 type identity struct{ dev, inode uint64 }
@@ -84,30 +99,36 @@ const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
 	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, winners: map[vip.ServiceKey]string{},
-		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}, unsaved: map[string]struct{}{}}
+		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}}
 }
 
 // restore loads the last good services of an earlier run of the agent.
 func (f *files) restore(all map[string]LastGood) {
-	var c change
+	states := map[string]*file{}
 	winners := map[vip.ServiceKey]string{}
-	for _, path := range slices.Sorted(maps.Keys(all)) {
+	for name, s := range all {
+		path, _, _ := strings.Cut(name, "\x00")
 		if filepath.Dir(path) != f.o.Path {
 			continue // belongs to another source
 		}
-		was := &file{rows: map[vip.ServiceKey]row{}}
-		for _, s := range all[path].Services {
-			service, problems := s.Spec.Build(f.o.Name, s.Origin)
-			if len(problems) > 0 { // valid only in an earlier version
-				f.o.Log.Error("a stored service is refused", "service", s.Spec.Title(), "err", problems[0])
-				continue
-			}
-			was.rows[service.Key] = row{service, s.Origin}
-			if !s.Aside {
-				winners[service.Key] = path
-			}
+		service, problems := s.Spec.Build(f.o.Name, s.Origin)
+		if len(problems) > 0 { // valid only in an earlier version
+			f.o.Log.Error("a stored service is refused", "service", s.Spec.Title(), "err", problems[0])
+			continue
 		}
-		f.set(path, was, &c)
+		state := states[path]
+		if state == nil {
+			state = &file{rows: map[vip.ServiceKey]*row{}}
+			states[path] = state
+		}
+		state.rows[service.Key] = &row{service: service, origin: s.Origin}
+		if !s.Aside {
+			winners[service.Key] = path
+		}
+	}
+	var c change
+	for path, state := range states {
+		f.set(path, state, &c)
 	}
 	maps.Copy(f.winners, winners)
 }
@@ -200,7 +221,7 @@ func (f *files) look(path string, how mode) *file {
 		now = stamp{} // read it again next time
 	}
 	data, problem := tomlfile.ReadFile(path, MaxSize)
-	var hash [sha256.Size]byte
+	var hash digest
 	if problem == nil {
 		hash = sha256.Sum256(data)
 		if known != nil && known.hash == hash && how&readAll == 0 {
@@ -209,32 +230,66 @@ func (f *files) look(path string, how mode) *file {
 		}
 	}
 	var content ServicesFile
+	var rows []*row
 	if problem != nil {
 		now = stamp{} // changes of permissions and links do not show in the stamp
 		content = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
 	} else {
 		f.parsed++
-		content = ParseServices(path, data, f.o.Name, f.o.Pools())
+		content, rows = f.parse(path, data, known)
 	}
-	state := content.over(known)
-	state.stamp, state.hash = now, hash
+	state := content.over(known, rows)
+	state.stamp, state.hash, state.epoch = now, hash, f.epoch
 	return state
 }
 
-// over returns the state of a file with this content that had another state before, or nil. Valid
+// parse parses a file that had the state before, which may be nil. If the file has no problems, only
+// changed blocks are parsed. The rows are those of the services.
+func (f *files) parse(path string, data []byte, before *file) (content ServicesFile, rows []*row) {
+	if pools := f.o.Pools(); !reflect.DeepEqual(pools, f.pools) {
+		f.pools = pools
+		f.epoch++
+	}
+	if before == nil || len(before.problems) == 0 {
+		if rows, ok := parseBlocks(path, data, f.o.Name, f.pools, before.texts(f.epoch)); ok {
+			return ServicesFile{Path: path}, rows
+		}
+	}
+	content = ParseServices(path, data, f.o.Name, f.pools)
+	for _, s := range content.Services {
+		rows = append(rows, &row{service: s, origin: s.Origin})
+	}
+	return content, rows
+}
+
+// texts returns the rows of blocks with a known text, if they were parsed in the epoch.
+func (known *file) texts(epoch int) map[digest]*row {
+	if known == nil || known.epoch != epoch {
+		return nil
+	}
+	out := make(map[digest]*row, len(known.rows))
+	for _, r := range known.rows {
+		out[r.text] = r
+	}
+	delete(out, digest{})
+	return out
+}
+
+// over returns the state of a file with this content and these rows that had another state before,
+// or nil. Valid
 // services take effect. For refused services, and for all missing ones if the content is incomplete
 // or empty, the version from before stays in effect.
-func (content *ServicesFile) over(before *file) *file {
-	now := &file{rows: map[vip.ServiceKey]row{}, problems: content.Problems}
-	for _, s := range content.Services {
-		now.rows[s.Key] = row{s, s.Origin}
+func (content *ServicesFile) over(before *file, rows []*row) *file {
+	now := &file{rows: make(map[vip.ServiceKey]*row, len(rows)), problems: content.Problems}
+	for _, r := range rows {
+		now.rows[r.service.Key] = r
 	}
 	if before == nil {
 		return now
 	}
 	for key, r := range now.rows {
-		if old, had := before.rows[key]; had && alike(old.service, r.service) {
-			now.rows[key] = row{old.service, r.origin}
+		if old, had := before.rows[key]; had && old != r && alike(&old.service, &r.service) {
+			now.rows[key] = &row{old.service, r.origin, r.text}
 		}
 	}
 	keep := func(key vip.ServiceKey) bool {
@@ -242,7 +297,7 @@ func (content *ServicesFile) over(before *file) *file {
 		if _, has := now.rows[key]; has || !had {
 			return false
 		}
-		now.rows[key] = old
+		now.rows[key] = &row{service: old.service, origin: old.origin} // its text isn't in the file
 		return true
 	}
 	kept := map[string]struct{}{}
@@ -294,7 +349,6 @@ func join(a, b string) string {
 // set replaces the state of a file and adds the differences to c. Now is nil if the file is gone.
 func (f *files) set(path string, now *file, c *change) {
 	before := f.byPath[path]
-	changed := (before == nil) != (now == nil)
 	if now == nil {
 		delete(f.byPath, path)
 		now = &file{}
@@ -309,22 +363,26 @@ func (f *files) set(path string, now *file, c *change) {
 	if before == nil {
 		before = &file{}
 	}
-	keys := map[vip.ServiceKey]row{}
-	maps.Copy(keys, before.rows)
-	maps.Copy(keys, now.rows)
-	for key := range keys {
-		old, had := before.rows[key]
-		r, has := now.rows[key]
-		edited := had != has || !reflect.DeepEqual(old.service, r.service)
-		changed = changed || edited
-		if had != has {
-			f.claim(key, path, has)
+	for key, r := range now.rows {
+		if old, had := before.rows[key]; !had || old != r && !reflect.DeepEqual(&old.service, &r.service) {
+			f.edit(key, path, had, true, c)
 		}
-		f.decide(key, path, edited, c)
 	}
-	if changed {
-		c.files = append(c.files, path)
+	for key := range before.rows {
+		if _, has := now.rows[key]; !has {
+			f.edit(key, path, true, false, c)
+		}
 	}
+}
+
+// edit updates the definition in effect for a name after the file at path has changed its
+// definition. Had and has mean that the file had one before, and has one now.
+func (f *files) edit(key vip.ServiceKey, path string, had, has bool, c *change) {
+	c.edited = append(c.edited, definition{path, key})
+	if had != has {
+		f.claim(key, path, has)
+	}
+	f.decide(key, path, c)
 }
 
 // claim records whether a file defines a service.
@@ -346,10 +404,9 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 	}
 }
 
-// decide selects the definition in effect for a name, after a read of the file at path. Edited
-// means that this file's definition differs. The file in effect keeps its place. Otherwise the
-// first file is selected.
-func (f *files) decide(key vip.ServiceKey, path string, edited bool, c *change) {
+// decide selects the definition in effect for a name, after the definition of the file at path has
+// changed. The file in effect keeps its place. Otherwise the first file is selected.
+func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	claims := f.claims[key]
 	was, had := f.winners[key]
 	if len(claims) == 0 {
@@ -364,10 +421,10 @@ func (f *files) decide(key vip.ServiceKey, path string, edited bool, c *change) 
 		winner = was
 	}
 	if had && winner != was {
-		c.files = append(c.files, winner) // store it again, because it is no longer Aside
+		c.edited = append(c.edited, definition{winner, key}) // it is no longer Aside
 	}
 	f.winners[key] = winner
-	if winner != was || winner == path && edited {
+	if winner != was || winner == path {
 		c.put = append(c.put, f.byPath[winner].rows[key].service)
 	}
 }
@@ -401,18 +458,17 @@ func (f *files) problems() []vip.Problem {
 	return out
 }
 
-// lastGood returns the value to store for a file. It returns false if the file is gone.
-func (f *files) lastGood(path string) (LastGood, bool) {
-	known := f.byPath[path]
+// lastGood returns the value to store for a definition. It returns false if the definition is gone.
+func (f *files) lastGood(d definition) (LastGood, bool) {
+	known := f.byPath[d.path]
 	if known == nil {
 		return LastGood{}, false
 	}
-	out := LastGood{Services: make([]LastGoodService, 0, len(known.rows))}
-	for _, key := range slices.SortedFunc(maps.Keys(known.rows), compareKeys) {
-		r := known.rows[key]
-		out.Services = append(out.Services, LastGoodService{Origin: r.origin, Aside: f.winners[key] != path, Spec: spec.FromService(r.service)})
+	r, has := known.rows[d.key]
+	if !has {
+		return LastGood{}, false
 	}
-	return out, true
+	return LastGood{Origin: r.origin, Aside: f.winners[d.key] != d.path, Spec: spec.FromService(r.service)}, true
 }
 
 func compareKeys(a, b vip.ServiceKey) int {
@@ -421,9 +477,10 @@ func compareKeys(a, b vip.ServiceKey) int {
 
 // alike reports whether two versions of a service differ at most in their line. Adding a service
 // above it changes the line.
-func alike(a, b vip.Service) bool {
-	a.Origin = b.Origin
-	return reflect.DeepEqual(a, b)
+func alike(a, b *vip.Service) bool {
+	moved := *b
+	moved.Origin = a.Origin
+	return reflect.DeepEqual(a, &moved)
 }
 
 // stampOf returns the stamp of a file or directory and follows links. It is zero if stat fails.

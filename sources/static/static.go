@@ -4,14 +4,13 @@
 // problems with file and line. It reads only changed files and publishes only changed services. A
 // file that cannot be parsed keeps its previous services. A refused service keeps its last good
 // version. If the directory disappears, all services stay in effect. Removing a file removes its
-// services. The last good services are stored for the next start. The package never writes to the
-// directory.
+// services. The last good services are stored for the next start, within a second; no change waits
+// for that. The package never writes to the directory.
 package static
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"slices"
@@ -35,20 +34,19 @@ const (
 	DefaultPoll = 10 * time.Second
 )
 
-// LastGood holds the last good services of one file.
-type LastGood struct {
-	Services []LastGoodService `json:"services"`
-}
+// saveDelay is how long a change may wait to be stored. A killed agent loses at most the changes of
+// this time from the Store. The next run reads them from the files, unless those became invalid.
+const saveDelay = time.Second
 
-// LastGoodService is a service and the place that defined it.
-type LastGoodService struct {
+// LastGood is the last good definition of a service in one file.
+type LastGood struct {
 	Origin string       `json:"origin"`
 	Aside  bool         `json:"aside,omitempty"` // another file's definition of this name is in effect
 	Spec   spec.Service `json:"spec"`
 }
 
-// Store keeps the last good services of each file, by its path. *store.Bucket implements it.
-// Several static sources may share it.
+// Store keeps the last good definitions, by file and service. *store.Bucket implements it. Several
+// static sources may share it.
 type Store interface {
 	// All returns every value. If the error is store.ErrDamaged, the map holds the readable values.
 	All() (map[string]LastGood, error)
@@ -83,6 +81,9 @@ type Source struct {
 	stale  bool
 	// published are the problems in the last full list.
 	published []vip.Problem
+	unsaved   map[definition]struct{} // what the Store lacks
+	saveTimer *time.Timer
+	saveDue   bool // saveTimer runs
 }
 
 // New returns a source that reads nothing before Run or Reload.
@@ -102,7 +103,9 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o)}
+	s := &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o), unsaved: map[definition]struct{}{}, saveTimer: time.NewTimer(time.Hour)}
+	s.saveTimer.Stop()
+	return s
 }
 
 // Run implements sources.Source. A missing directory is not an error: the source is stale until the
@@ -119,23 +122,30 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	defer func() {
 		s.mu.Lock()
 		s.out = nil
+		s.save()
 		s.mu.Unlock()
 	}()
 
 	poll := time.NewTicker(s.o.Poll)
 	defer poll.Stop()
+	w.follow()
 	for {
-		w.follow()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.timer.C:
+			w.follow()
 			dirty, whole := w.take()
 			s.refresh(ctx, dirty, whole)
 		case <-poll.C:
+			w.follow()
 			if s.poll(ctx) {
 				w.armWhole() // a file that seems to be gone may be between two steps of an editor
 			}
+		case <-s.saveTimer.C:
+			s.mu.Lock()
+			s.save()
+			s.mu.Unlock()
 		case e, open := <-w.events:
 			if !open {
 				return errors.New("the file watch ended")
@@ -237,12 +247,14 @@ func (s *Source) report(problems []vip.Problem) {
 	}
 }
 
-// after logs the change, stores the good services and updates the source's staleness.
+// after logs the change, schedules its save and updates the source's staleness.
 func (s *Source) after(c change, err error) {
-	if err == nil {
-		if saveErr := s.save(c.files); saveErr != nil {
-			s.log.Error("the last good services could not be stored", "err", saveErr)
-		}
+	for _, d := range c.edited {
+		s.unsaved[d] = struct{}{}
+	}
+	if len(s.unsaved) > 0 && !s.saveDue {
+		s.saveDue = true
+		s.saveTimer.Reset(saveDelay)
 	}
 	if len(c.put)+len(c.gone) > 0 {
 		s.log.Info("services changed", "set", len(c.put), "removed", len(c.gone), "problems", len(s.files.problems()))
@@ -271,27 +283,25 @@ func (s *Source) load() {
 	s.files.restore(all)
 }
 
-// save stores the last good services of the changed files. Files that could not be stored are tried
-// again with the next change.
-func (s *Source) save(changed []string) error {
-	for _, path := range changed {
-		s.files.unsaved[path] = struct{}{}
-	}
-	if len(s.files.unsaved) == 0 {
-		return nil
+// save stores what the Store lacks. A failed write is tried again with the next read of the
+// directory. The caller holds mu.
+func (s *Source) save() {
+	s.saveDue = false
+	if len(s.unsaved) == 0 {
+		return
 	}
 	err := s.o.Store.Batch(func(tx *store.Tx[LastGood]) {
-		for path := range s.files.unsaved {
-			if good, there := s.files.lastGood(path); there {
-				tx.Put(path, good)
+		for d := range s.unsaved {
+			if good, there := s.files.lastGood(d); there {
+				tx.Put(d.text(), good)
 			} else {
-				tx.Delete(path)
+				tx.Delete(d.text())
 			}
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("save %d files of %s: %w", len(s.files.unsaved), s.o.Path, err)
+		s.log.Error("the last good services could not be stored", "services", len(s.unsaved), "err", err)
+		return
 	}
-	clear(s.files.unsaved)
-	return nil
+	clear(s.unsaved)
 }

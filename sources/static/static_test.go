@@ -121,10 +121,13 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// restart creates the source again, as a new start of the agent does.
+// restart ends the source and creates it again, as a restart of the agent does.
 func (b *bench) restart() {
+	if b.Source != nil {
+		b.save()
+	}
 	b.sink = newRecorder()
-	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, "static"), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, bucket), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
 }
 
@@ -591,11 +594,12 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 	b.o.Store = failing{}
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
-	if len(b.files.unsaved) != 1 {
-		t.Errorf("%d files to be saved later", len(b.files.unsaved))
-	}
-	b.o.Store = store.NewBucket[LastGood](b.db, "static")
+	b.save()
+	b.o.Store = store.NewBucket[LastGood](b.db, bucket)
 	b.expect("web:80")
+	if len(b.unsaved) != 1 || !b.saveDue {
+		t.Errorf("%d services to be saved later, due: %v", len(b.unsaved), b.saveDue)
+	}
 	b.restart()
 	b.write("a.toml", "[[")
 	b.begin()

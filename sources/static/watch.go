@@ -29,10 +29,14 @@ type watch struct {
 // maxDebounces bounds the wait for a directory that is never quiet, in multiples of debounce.
 const maxDebounces = 10
 
+// eventBuffer is the number of events that are read without a switch between goroutines for each.
+// A file written under another name and renamed causes six.
+const eventBuffer = 64
+
 func newWatch(dir string, debounce time.Duration, log *slog.Logger) *watch {
 	w := &watch{dir: dir, parent: filepath.Dir(dir), debounce: debounce, log: log, dirty: map[string]struct{}{}, timer: time.NewTimer(time.Hour)}
 	w.timer.Stop()
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := fsnotify.NewBufferedWatcher(eventBuffer)
 	if err != nil {
 		log.Warn("no file watch; changes are found by looking every few seconds", "err", err)
 		return w
@@ -78,6 +82,7 @@ func (w *watch) note(e fsnotify.Event) {
 			w.watched = identity{} // a later directory with the same inode is another one
 		}
 		w.whole = true
+		w.follow()
 	case filepath.Clean(dir) != w.dir:
 		return // an event of another entry of the parent
 	case ServicesName(name):
