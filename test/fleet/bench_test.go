@@ -271,15 +271,23 @@ func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 	return known, joined, cpu
 }
 
-// cpuTime returns the CPU time of the agent's process, which the kernel reports in hundredths of
-// seconds.
+// cpuTime returns the CPU time of the agent's process.
 func (l *lab) cpuTime(a *agent) time.Duration {
 	l.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.proc.Pid()))
-	l.must("cpu time", err)
+	return cpuTime(l.t, a.proc.Pid())
+}
+
+// cpuTime returns the CPU time of a process, which the kernel reports in hundredths of seconds.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var user, system time.Duration
 	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // the name may contain anything
-	_, err = fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system)
-	l.must("cpu time", err)
+	if _, err := fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system); err != nil {
+		t.Fatal(err)
+	}
 	return (user + system) * 10 * time.Millisecond
 }

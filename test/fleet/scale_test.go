@@ -285,15 +285,7 @@ func usageOf(b *testing.B, s *consultest.Server) (u usage) {
 		b.Fatal(err)
 	}
 	u.files = float64(len(files))
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
-	if err != nil {
-		b.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
-	for _, ticks := range fields[11:13] { // utime and stime, in 1/100 s
-		n, _ := strconv.ParseInt(ticks, 10, 64)
-		u.consul += time.Duration(n) * 10 * time.Millisecond
-	}
+	u.consul = cpuTime(b, s.Pid())
 	var self syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
 		b.Fatal(err)
