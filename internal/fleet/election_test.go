@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
@@ -26,6 +27,9 @@ func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
 	var hosts []*fleettest.Host
 	for _, name := range []string{"one", "two", "three"} {
 		hosts = append(hosts, kv.Start(t, name, folders, nil))
+		if name == "one" { // is the leader
+			synctest.Wait()
+		}
 	}
 	return hosts
 }

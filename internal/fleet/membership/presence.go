@@ -24,7 +24,7 @@ const (
 type presence struct {
 	mu    sync.Mutex
 	now   time.Duration
-	there int // at the last list
+	there int // at the last list; 0 before the second one
 	seen  map[string]time.Duration
 }
 
@@ -36,7 +36,8 @@ func (m *Member) AwayFor(node string) time.Duration {
 	return m.presence.now - m.presence.seen[node]
 }
 
-// count returns how many nodes were present at the last look; 0 if this host isn't the leader.
+// count returns how many nodes were present at the last look; 0 if that isn't known, or this host
+// isn't the leader.
 func (p *presence) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +57,9 @@ func (p *presence) add(passed time.Duration, there []string) {
 	for _, name := range there {
 		p.seen[name] = p.now
 	}
-	p.there = len(there)
+	if passed > 0 { // at the first list, others may just be starting
+		p.there = len(there)
+	}
 }
 
 func (p *presence) reset() {

@@ -40,6 +40,7 @@ type session struct {
 	holder chan string // the session that holds the leader's key, "" for none; the newest only
 
 	// These belong to the goroutine of runSession.
+	free      bool            // the leader's key, as far as it is known
 	own       map[string]bool // sessions of this run that may still exist
 	host      uint64          // the index of the host's lock
 	row       publishedRow
@@ -255,13 +256,12 @@ func (m *Member) keep(ctx context.Context) {
 	defer retry.Stop()
 	wait := consulkv.NewBackoff()
 	away := false
-	free := true // the leader's key, unless it turns out otherwise
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case holder := <-s.holder:
-			free = holder == ""
+			s.free = holder == ""
 		case <-retry.C:
 		case <-state.C:
 		case <-renew.C:
@@ -289,9 +289,9 @@ func (m *Member) keep(ctx context.Context) {
 			continue
 		}
 		again := false
-		if free {
-			free = !m.campaign(ctx, id)
-			again = free
+		if s.free {
+			s.free = !m.campaign(ctx, id)
+			again = s.free
 		}
 		if !m.updateHosts(ctx, id) {
 			again = true
