@@ -39,6 +39,7 @@ const (
 // follower keeps the tables current. Its state belongs to its goroutine.
 type follower struct {
 	tree   *Tree
+	begun  bool          // the tree was read, or that was tried
 	cursor uint64        // the index of the last answer
 	looked time.Time     // when the log was read last
 	leads  bool          // this host was the leader at the last look

@@ -90,7 +90,7 @@ func TestSecondHostIsRefused(t *testing.T) {
 				writes := 0
 				second, client, _ := host(t, kv, c.second, "b")
 				client.Before(func(call fleettest.Call) error {
-					if call.Method == "Txn" || call.Method == "NewSession" {
+					if call.Writes() {
 						writes++
 					}
 					return nil

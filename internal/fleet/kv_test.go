@@ -69,6 +69,21 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 		}
 	}
 
+	// Reads of keys, also of one that doesn't exist, at one time.
+	out = txn(consulkv.Op{Verb: consulkv.Read, Key: "t/a"}, consulkv.Op{Verb: consulkv.Read, Key: "t"}, consulkv.Op{Verb: consulkv.Read, Key: "t/b"})
+	if len(out.Pairs) != 2 || string(out.Pairs[0].Value) != "1" || out.Pairs[1].Key != "t/b" || out.Pairs[1].Index != b.Index || out.Index != 0 || len(out.Refused) > 0 {
+		t.Errorf("%+v", out)
+	}
+	for key, value := range map[string]string{"t/a": "1", "t/b": ""} {
+		p, index, err := kv.Get(ctx, key, consulkv.Query{Raw: true})
+		if err != nil || p == nil || p.Key != key || string(p.Value) != value || p.Index != a.Index || index != a.Index {
+			t.Errorf("%s: %+v at %d, %v", key, p, index, err)
+		}
+	}
+	if p, index, err := kv.Get(ctx, "t", consulkv.Query{Raw: true}); err != nil || p != nil || index == 0 {
+		t.Errorf("%+v at %d, %v", p, index, err)
+	}
+
 	// A blocking query returns at a change, including removals.
 	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
 		t.Helper()
@@ -123,6 +138,11 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	}
 	if p, _ := read("t/lock"); p.Session != one || string(p.Value) != "2" {
 		t.Errorf("%+v", p)
+	}
+	first, _ := read("t/lock")
+	lock(consulkv.Lock, one, "2")
+	if p, _ := read("t/lock"); p.Index != first.Index {
+		t.Errorf("locked again with the same value: index %d became %d", first.Index, p.Index)
 	}
 	if !lock(consulkv.Unlock, one, "free") || !lock(consulkv.Lock, two, "4") {
 		t.Error("a lock given back can't be had at once")

@@ -14,20 +14,19 @@ import (
 // paths are the keys in Consul's KV store. "v2" is the version of the layout: a layout that older
 // releases can't read gets another number.
 type paths struct {
-	prefix       string
-	base         string
-	tree         string // values, by folder and key
-	mark         string // names the fleet
-	log          string
-	head         string // the newest entry of the log
-	turn         string // of a writer that has collided often
-	ring         string // the last entries of the log, by segment and slot
-	snapshots    string // the snapshot of the tree
-	snapshot     string // describes it
-	snapshotLock string // of its writer
-	hosts        string // a lock for each host's id
-	nodes        string // and for each node's name, with its row
-	leader       string
+	prefix    string
+	base      string
+	tree      string // values, by folder and key
+	mark      string // names the fleet
+	log       string
+	head      string // the newest entry of the log
+	turn      string // of a writer that has collided often
+	ring      string // the last entries of the log, by segment and slot
+	snapshots string // the snapshot of the tree
+	snapshot  string // describes it, and is its writer's lock
+	hosts     string // a lock for each host's id
+	nodes     string // and for each node's name, with its row
+	leader    string
 }
 
 const markName = ".fleet"
@@ -35,7 +34,7 @@ const markName = ".fleet"
 func newPaths(prefix string) paths {
 	base := prefix + "/v2/"
 	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, log: base + "log/", head: base + "log/head", turn: base + "log/turn",
-		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", snapshotLock: base + "snapshot/lock", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
+		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
 
 // slot is the key of the entry of that number in the ring.

@@ -17,7 +17,15 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 	if err := t.reading.take(ctx); err != nil {
 		return lost, err
 	}
-	w, locked, err := f.readWhole(ctx, t.startTree)
+	var task *snapshotTask
+	var joined uint64
+	if !f.begun { // later, the tables are to have what was written since
+		f.begun, joined = true, t.JoinedAt()
+	}
+	w, err := f.readWhole(ctx, func(ctx context.Context) (w wholeTree, err error) {
+		w, task, err = t.startTree(ctx, joined)
+		return w, err
+	})
 	if err == nil {
 		t.mu.Lock()
 		t.known = tombstones{index: map[string]uint64{}}
@@ -29,9 +37,10 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 		t.mu.Unlock()
 	}
 	t.reading.give()
-	if locked {
+	if task != nil {
+		task.write, task.treeIndex = task.write && err == nil, w.treeIndex
 		select {
-		case t.snapshots <- snapshotTask{write: err == nil && w.treeIndex != 0, treeIndex: w.treeIndex}:
+		case t.snapshots <- *task:
 		default: // the task that waits gives the lock back too
 		}
 	}
@@ -58,12 +67,12 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 		}
 	}
 	high := t.reachedIndex()
-	w, _, err := f.readWhole(ctx, func(ctx context.Context) (wholeTree, bool, error) {
+	w, err := f.readWhole(ctx, func(ctx context.Context) (wholeTree, error) {
 		w, err := t.readKeys(ctx)
 		if err != nil {
 			f.postpone() // the log first: that may be readable
 		}
-		return w, false, err
+		return w, err
 	})
 	switch {
 	case err != nil:
@@ -93,12 +102,12 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 }
 
 // readWhole calls read, and verifies that the tree belongs to this host's fleet.
-func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wholeTree, bool, error)) (w wholeTree, locked bool, err error) {
+func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wholeTree, error)) (w wholeTree, err error) {
 	t := f.tree
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if w, locked, err = read(ctx); err != nil {
-		return w, locked, err
+	if w, err = read(ctx); err != nil {
+		return w, err
 	}
 	junk := map[string]error{}
 	if w.head != nil && w.at.Seq == 0 { // the next write overwrites it
@@ -109,7 +118,7 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 	if w.mark == nil { // it is there now
 		w.treeIndex = w.at.Index
 	}
-	return w, locked, err
+	return w, err
 }
 
 // reached notes that the tables have all of the tree. The caller holds the tree's lock.

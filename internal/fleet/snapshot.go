@@ -19,13 +19,15 @@ import (
 )
 
 // Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
-// read. One of them, which holds a lock, reads the tree and writes a compressed snapshot of it. The
-// others wait for that, and read the snapshot and the entries of the log after it. A host that
-// starts later uses the same snapshot while the log reaches back to it.
+// read. One of them locks the key that describes the snapshot, reads the tree, and writes a
+// compressed snapshot of it. The others wait until it describes that and gives the lock back, and
+// read the snapshot and the entries of the log after it. A host that starts later uses the same
+// snapshot while the log reaches back to it.
 //
 // A snapshot is used only if entries that follow each other lead from its place in the log to the
 // newest entry. That is not so after a restored backup of Consul. It also is not used if the tree's
-// newest write is not in the log.
+// newest write is not in the log. The index of that write is expensive, too: Consul iterates over
+// all keys. The snapshot's writer therefore looks last for all hosts that have joined before.
 
 // snapshotHead describes the snapshot.
 type snapshotHead struct {
@@ -34,6 +36,7 @@ type snapshotHead struct {
 	Index   uint64 `json:"index"`
 	ID      string `json:"id"`     // and ID
 	Tree    uint64 `json:"tree"`   // the index of the tree's newest write or removal
+	Seen    uint64 `json:"seen"`   // up to which index of the store no others were found
 	Parts   int    `json:"parts"`  // keys that have it
 	Bytes   int    `json:"bytes"`  // of all parts
 	SHA256  string `json:"sha256"` // of all parts
@@ -52,6 +55,14 @@ const (
 
 func (h *snapshotHead) position() treelog.Position {
 	return treelog.Position{Seq: h.Seq, Index: h.Index, ID: h.ID}
+}
+
+func (h snapshotHead) encode() []byte {
+	text, err := json.Marshal(h)
+	if err != nil {
+		panic("fleet: snapshot: " + err.Error()) // strings and numbers
+	}
+	return text
 }
 
 // decodeSnapshotHead returns nil for what can't be used: it is overwritten by the next snapshot.
@@ -103,38 +114,59 @@ func (t *Tree) readKeys(ctx context.Context) (wholeTree, error) {
 	return w, err
 }
 
-// readSnapshot reads the tree from the snapshot and the log. The error is errNoSnapshot, or why
-// Consul can't be asked.
-func (t *Tree) readSnapshot(ctx context.Context) (wholeTree, error) {
-	pair, _, err := t.o.KV.Get(ctx, t.paths.snapshot, consulkv.Query{})
+// readPlace reads the log's newest entry and the mark, which isn't in the log: a snapshot could
+// have a former one.
+func (t *Tree) readPlace(ctx context.Context) (w wholeTree, err error) {
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Read, Key: t.paths.mark}, {Verb: consulkv.Read, Key: t.paths.head}})
 	if err != nil {
-		return wholeTree{}, err
+		return w, err
 	}
+	for _, pair := range out.Pairs {
+		switch pair.Key {
+		case t.paths.mark:
+			w.mark = &pair
+		case t.paths.head:
+			w.head, w.cursor = &pair, pair.Index
+		}
+	}
+	w.at = treelog.PositionOf(w.head)
+	if w.mark == nil || w.at.Seq == 0 {
+		return w, errNoSnapshot
+	}
+	return w, nil
+}
+
+// readSnapshot reads the tree from the snapshot that a pair describes, and the log. The tables are
+// to have everything that was written up to the index joined; 0 means up to now. The error is
+// errNoSnapshot, or why Consul can't be asked.
+func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, joined uint64) (wholeTree, error) {
 	h := decodeSnapshotHead(pair)
 	if h == nil {
 		return wholeTree{}, errNoSnapshot
 	}
-	_, index, err := t.o.KV.Level(ctx, t.paths.tree)
-	if err != nil {
-		return wholeTree{}, err
-	}
-	// It isn't in the log: the snapshot could have a former one.
-	mark, _, err := t.o.KV.Get(ctx, t.paths.mark, consulkv.Query{})
-	if err != nil {
-		return wholeTree{}, err
-	}
-	w, err := t.readHead(ctx)
+	w, err := t.readPlace(ctx)
 	if err != nil {
 		return w, err
 	}
-	if w.mark = mark; mark == nil || w.at.Seq == 0 {
-		return w, errNoSnapshot
+	newest := h.Tree
+	if joined == 0 || joined > h.Seen {
+		if _, ok := treelog.After(h.position(), w.head); !ok {
+			return w, errNoSnapshot
+		}
+		if _, newest, err = t.o.KV.Level(ctx, t.paths.tree); err != nil {
+			return w, err
+		}
+		if w, err = t.readPlace(ctx); err != nil { // has what the log got meanwhile
+			return w, err
+		}
 	}
 	entries, v, err := t.since(ctx, h.position(), w.head, false)
 	if err != nil {
 		return w, err
 	}
-	if v != inStep || index > max(h.Tree, treelog.NewestWrite(entries)) {
+	if v != inStep || newest > max(h.Tree, treelog.NewestWrite(entries)) {
 		return w, errNoSnapshot
 	}
 	packed, err := t.readParts(ctx, h)
@@ -159,7 +191,7 @@ func (t *Tree) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	group.SetLimit(parallelGets)
 	for i := range parts {
 		group.Go(func() error {
-			pair, _, err := t.o.KV.Get(ctx, t.paths.part(i), consulkv.Query{Stale: true})
+			pair, _, err := t.o.KV.Get(ctx, t.paths.part(i), consulkv.Query{Stale: true, Raw: true})
 			if pair != nil {
 				parts[i] = pair.Value
 			}
@@ -177,74 +209,94 @@ func (t *Tree) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 }
 
 // startTree reads the whole tree, from the snapshot if possible. Otherwise this host or another one
-// makes a snapshot. Locked says that this host may hold the lock; if it has read the keys, it is to
-// write a snapshot.
-func (t *Tree) startTree(ctx context.Context) (w wholeTree, locked bool, err error) {
-	for deadline := time.Now().Add(snapshotWait + rand.N(snapshotWait)); time.Now().Before(deadline) && !locked; {
-		if w, err = t.readSnapshot(ctx); !errors.Is(err, errNoSnapshot) {
-			return w, false, err
+// makes a snapshot. The task is what is left for this host to do if it may hold the lock of the
+// snapshot, and nil if it doesn't. Joined is as for readSnapshot.
+func (t *Tree) startTree(ctx context.Context, joined uint64) (w wholeTree, task *snapshotTask, err error) {
+	deadline := time.Now().Add(snapshotWait + rand.N(snapshotWait))
+	var after uint64     // of the next query: the index of the lock that another host holds
+	var refused bool     // the lock, when the key
+	var refusedAt uint64 // had this index
+	for left := time.Until(deadline); left > 0; left = time.Until(deadline) {
+		pair, index, early, err := consulkv.Watch(ctx, t.o.KV, t.paths.snapshot, consulkv.Query{After: after, Wait: left})
+		if err != nil {
+			return w, nil, err
 		}
-		if locked, err = t.lockSnapshot(ctx); err != nil {
-			return w, true, err
-		}
-		if !locked {
-			if err = t.awaitSnapshot(ctx, time.Until(deadline)); err != nil {
-				return w, false, err
+		after = 0
+		if pair != nil && pair.Session != "" { // another host writes it
+			if !early {
+				after = index
 			}
+			continue
 		}
-	}
-	if locked { // another host may just have written one
-		if w, err = t.readSnapshot(ctx); !errors.Is(err, errNoSnapshot) {
-			return w, true, err
+		if refused && indexOf(pair) == refusedAt { // nobody holds it: the lock delay isn't over
+			backoff.Sleep(ctx, membership.LockDelay/2+rand.N(membership.LockDelay))
 		}
+		if w, err = t.readSnapshot(ctx, pair, joined); !errors.Is(err, errNoSnapshot) {
+			return w, nil, err
+		}
+		lock, err := t.lockSnapshot(ctx, pair)
+		switch {
+		case err != nil:
+			return w, &snapshotTask{}, err
+		case lock != 0:
+			w, err = t.readKeys(ctx)
+			return w, &snapshotTask{write: true, lock: lock}, err
+		}
+		refused, refusedAt = true, indexOf(pair)
 	}
 	w, err = t.readKeys(ctx)
-	return w, locked, err
+	return w, nil, err
 }
 
-// awaitSnapshot waits until the snapshot's writer has given its lock back.
-func (t *Tree) awaitSnapshot(ctx context.Context, most time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, max(most, 0)+consulkv.CallTimeout)
-	defer cancel()
-	lock, index, err := t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{})
-	switch {
-	case err != nil:
-	case lock == nil || lock.Session == "": // just given back, or subject to the lock delay
-		backoff.Sleep(ctx, membership.LockDelay/10+rand.N(membership.LockDelay/10))
-	case most > 0:
-		_, _, err = t.o.KV.Get(ctx, t.paths.snapshotLock, consulkv.Query{After: index, Wait: most})
+// indexOf returns the version of a pair; 0 if there is none.
+func indexOf(pair *consulkv.Pair) uint64 {
+	if pair == nil {
+		return 0
 	}
-	return err
+	return pair.Index
 }
 
-// lockSnapshot reports whether this host has become the snapshot's writer.
-func (t *Tree) lockSnapshot(ctx context.Context) (bool, error) {
+// lockSnapshot makes this host the writer of the snapshot, unless the key has changed since it was
+// read as pair. It returns the lock's index, or 0 if it was refused.
+func (t *Tree) lockSnapshot(ctx context.Context, pair *consulkv.Pair) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	hold := t.holdSnapshot()
+	hold, unchanged := t.holdSnapshot(), consulkv.Op{Verb: consulkv.CheckGone, Key: t.paths.snapshot}
 	if hold.Session == "" {
-		return false, nil
+		return 0, nil
 	}
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{hold})
-	return err == nil && len(out.Refused) == 0, err
+	if pair != nil {
+		unchanged = consulkv.Op{Verb: consulkv.CheckIndex, Key: t.paths.snapshot, Index: pair.Index}
+	}
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{unchanged, hold})
+	return out.Index, err
 }
 
-// unlockSnapshot gives the lock back. If it can't, the lock ends with the session.
-func (t *Tree) unlockSnapshot(ctx context.Context) error {
+// unlockSnapshot gives the lock back, with a description of what this host has written. If it can't,
+// the lock ends with the session.
+func (t *Tree) unlockSnapshot(ctx context.Context, h snapshotHead) error {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	_, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: t.paths.snapshotLock, Session: t.holdSnapshot().Session}})
+	unlock := t.holdSnapshot()
+	unlock.Verb, unlock.Value = consulkv.Unlock, h.encode()
+	_, err := t.o.KV.Txn(ctx, []consulkv.Op{unlock})
 	return err
 }
 
 // holdSnapshot is the operation that takes or keeps the lock of the snapshot's writer.
 func (t *Tree) holdSnapshot() consulkv.Op {
-	return consulkv.Op{Verb: consulkv.Lock, Key: t.paths.snapshotLock, Value: []byte(t.o.Node), Session: t.Session()}
+	return consulkv.Op{Verb: consulkv.Lock, Key: t.paths.snapshot, Value: t.unwritten().encode(), Session: t.Session()}
+}
+
+// unwritten is the description of a snapshot without parts, which nobody uses.
+func (t *Tree) unwritten() snapshotHead {
+	return snapshotHead{Version: snapshotVersion, Node: t.o.Node}
 }
 
 // snapshotTask is what this host does once it may hold the lock of the snapshot's writer.
 type snapshotTask struct {
 	write     bool   // a snapshot; otherwise it only gives the lock back
+	lock      uint64 // the index of the lock, which is older than the tree as it was read
 	treeIndex uint64 // of the tree's newest write or removal when it was read
 }
 
@@ -255,48 +307,56 @@ func (t *Tree) runSnapshots(ctx context.Context) {
 		case <-ctx.Done():
 			return // the lock ends with the session
 		case task := <-t.snapshots:
+			h := t.unwritten()
 			if task.write {
-				t.writeSnapshot(ctx, task.treeIndex)
+				h = t.writeSnapshot(ctx, task)
 			}
-			for wait := consulkv.NewBackoff(); t.unlockSnapshot(ctx) != nil && ctx.Err() == nil; {
+			for wait := consulkv.NewBackoff(); t.unlockSnapshot(ctx, h) != nil && ctx.Err() == nil; {
 				backoff.Sleep(ctx, wait.Next())
 			}
 		}
 	}
 }
 
-// writeSnapshot writes a snapshot of the tables. If that fails, hosts make another one when they
-// need it.
-func (t *Tree) writeSnapshot(ctx context.Context, treeIndex uint64) {
+// writeSnapshot writes the parts of a snapshot of the tables, and returns its description. If that
+// fails, hosts make another one when they need it.
+func (t *Tree) writeSnapshot(ctx context.Context, task snapshotTask) snapshotHead {
 	packed, at, newest := t.pack()
 	if at.Seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
-		return
+		return t.unwritten()
 	}
 	sum := sha256.Sum256(packed)
-	h := snapshotHead{Version: snapshotVersion, Seq: at.Seq, Index: at.Index, ID: at.ID, Tree: max(treeIndex, newest), Bytes: len(packed), SHA256: hex.EncodeToString(sum[:]), Node: t.o.Node}
+	h := t.unwritten()
+	h.Seq, h.Index, h.ID, h.Tree, h.Seen = at.Seq, at.Index, at.ID, max(task.treeIndex, newest), task.lock
+	h.Bytes, h.SHA256 = len(packed), hex.EncodeToString(sum[:])
+	last := task.lock
 	for part := range slices.Chunk(packed, snapshotPart) {
-		if !t.setSnapshot(ctx, t.paths.part(h.Parts), part) {
-			return
+		index, ok := t.writePart(ctx, h.Parts, part)
+		if !ok {
+			return t.unwritten()
 		}
 		h.Parts++
+		last = max(last, index)
 	}
-	text, err := json.Marshal(h)
-	if err != nil {
-		panic("fleet: snapshot: " + err.Error()) // strings and numbers
-	}
-	t.setSnapshot(ctx, t.paths.snapshot, text)
-}
-
-// setSnapshot writes a key of the snapshot if this host still holds the lock, and reports whether
-// it has.
-func (t *Tree) setSnapshot(ctx context.Context, key string, value []byte) bool {
+	// For the hosts that have joined meanwhile. Those that join now look themselves.
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{t.holdSnapshot(), {Verb: consulkv.Set, Key: key, Value: value}})
+	if _, index, err := t.o.KV.Level(ctx, t.paths.tree); err == nil && index <= h.Tree {
+		h.Seen = last
+	}
+	return h
+}
+
+// writePart writes a part of the snapshot if this host still holds the lock. It returns the index of
+// the write.
+func (t *Tree) writePart(ctx context.Context, n int, value []byte) (index uint64, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{t.holdSnapshot(), {Verb: consulkv.Set, Key: t.paths.part(n), Value: value}})
 	if err != nil {
 		t.log.Warn("no snapshot of the tree written for other hosts", "err", err)
 	}
-	return err == nil && len(out.Refused) == 0
+	return out.Index, err == nil && len(out.Refused) == 0
 }
 
 // pack encodes the tables. It returns their place in the log, and the index of their newest write

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
@@ -231,42 +233,188 @@ func TestStartReadsTheMark(t *testing.T) {
 	})
 }
 
-// A snapshot's lock whose return failed is given back later.
+// A snapshot's lock whose return failed is given back later, and so is one that was taken without an
+// answer.
 func TestSnapshotLockIsGivenBack(t *testing.T) {
-	const lock = "ironvip/v2/snapshot/lock"
-	for _, c := range []string{"lock", "unlock"} {
-		t.Run(c, func(t *testing.T) {
+	const head = "ironvip/v2/snapshot/head"
+	for _, verb := range []consulkv.Verb{consulkv.Lock, consulkv.Unlock} {
+		t.Run(string(verb), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				kv := fleettest.NewMemory()
 				largeTree(kv, 20)
 				kv.Start(t, "one", folders, nil)
 				time.Sleep(time.Minute)
-				head, _ := kv.Get("ironvip/v2/snapshot/head")
-				kv.Put("ironvip/v2/snapshot/head", "junk")
+				kv.Put(head, "junk")
 				two := kv.Client("two")
 				done := false
 				two.Before(func(call fleettest.Call) error {
-					if done || call.Method != "Txn" || call.Ops[0].Key != lock {
+					if done || call.Method != "Txn" {
 						return nil
 					}
-					if call.Ops[0].Verb == consulkv.Lock { // another host has just written it
-						kv.Put("ironvip/v2/snapshot/head", head)
+					if last := call.Ops[len(call.Ops)-1]; last.Key != head || last.Verb != verb {
+						return nil
 					}
-					if string(call.Ops[0].Verb) == c {
-						done = true
-						two.LoseAnswers(1)
-						if c == "unlock" {
-							return fleettest.ErrDown
-						}
+					done = true
+					if verb == consulkv.Unlock {
+						return fleettest.ErrDown
 					}
+					two.LoseAnswers(1)
 					return nil
 				})
 				kv.Start(t, "two", folders, nil)
 				time.Sleep(time.Minute)
-				if p := kv.Pairs(lock); len(p) != 1 || p[0].Session != "" || !done {
-					t.Errorf("the lock is held: %v, %v", p, done)
+				p := kv.Pairs(head)
+				if len(p) != 1 || p[0].Session != "" || !strings.Contains(string(p[0].Value), `"parts":1`) || !done {
+					t.Errorf("%s, locked by %q; %v", p[0].Value, p[0].Session, done)
 				}
 			})
 		})
 	}
+}
+
+// A host that finds no snapshot doesn't replace the one that another host has written meanwhile.
+func TestSnapshotWrittenMeanwhile(t *testing.T) {
+	const head = "ironvip/v2/snapshot/head"
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 20)
+		kv.Start(t, "one", folders, nil)
+		time.Sleep(time.Minute)
+		written, _ := kv.Get(head)
+		kv.Delete(head)
+		var reads treeReads
+		kv.Client("two").Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && call.Ops[len(call.Ops)-1].Key == head {
+				kv.Put(head, written)
+			}
+			return reads.count(call)
+		})
+		two := kv.Start(t, "two", folders, nil)
+		time.Sleep(time.Second)
+		wantSame(t, kv, two)
+		if n := reads.take(); n != 0 {
+			t.Errorf("the host has read the tree %d times", n)
+		}
+	})
+}
+
+// calls counts the calls of a host, by what they ask for.
+type calls struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (c *calls) count(call fleettest.Call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[string]int{}
+	}
+	what := call.Method + " " + strings.TrimPrefix(call.Key, "ironvip/v2/")
+	if call.Query.After > 0 {
+		what += " held"
+	}
+	for _, op := range call.Ops {
+		what += fmt.Sprint(op.Verb, " ", strings.TrimPrefix(op.Key, "ironvip/v2/"), ";")
+	}
+	c.of[what]++
+	return nil
+}
+
+func (c *calls) take() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.of
+	c.of = nil
+	return of
+}
+
+// A start costs Consul a session, one transaction, and a few reads of single keys. Nothing that
+// another host does while it starts wakes a host, except for the snapshot that all wait for.
+func TestStartCosts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 100)
+		reading, begun := make(chan struct{}), make(chan struct{})
+		kv.Client("first").Before(func(call fleettest.Call) error {
+			if call.Method == "List" && call.Key == treePrefix {
+				close(begun)
+				<-reading
+			}
+			return nil
+		})
+		kv.Run(t, fleet.Options{Node: "first", Folders: folders}, nil)
+		<-begun
+		synctest.Wait()
+		seen := map[string]*calls{}
+		var hosts []*fleettest.Host
+		start := func(name string) *fleettest.Host {
+			seen[name] = &calls{}
+			kv.Client(name).Before(seen[name].count)
+			return kv.Run(t, fleet.Options{Node: name, Identity: membership.Identity{ID: "id-" + name}, Folders: folders}, nil)
+		}
+		for i := range 20 {
+			hosts = append(hosts, start(fmt.Sprint("h", i)))
+			synctest.Wait()
+		}
+		close(reading)
+		for _, h := range hosts {
+			<-h.Folder("a").Ready()
+		}
+		synctest.Wait()
+		want := func(name string, more map[string]int) {
+			t.Helper()
+			want := map[string]int{
+				"Txn get-or-empty hosts/id-" + name + ";get-or-empty nodes/" + name + ";": 1,
+				"NewSession ": 1,
+				"Txn lock hosts/id-" + name + ";lock nodes/" + name + ";": 1,
+				"Get leader": 1, "Get leader held": 1,
+				"Get snapshot/head": 1,
+				"Txn get-or-empty tree/.fleet;get-or-empty log/head;": 1,
+				"Get snapshot/parts/0":                                1,
+				"Get log/head held":                                   1,
+			}
+			maps.Copy(want, more)
+			if got := seen[name].take(); !maps.Equal(got, want) {
+				t.Errorf("%s: %v, not %v", name, got, want)
+			}
+		}
+		for name := range seen {
+			want(name, map[string]int{"Get snapshot/head held": 1})
+		}
+		// A host that joins after the snapshot was written looks for writes without the log itself.
+		last := start("last")
+		<-last.Folder("a").Ready()
+		synctest.Wait()
+		want("last", map[string]int{"Level tree/": 1, "Txn get-or-empty tree/.fleet;get-or-empty log/head;": 2})
+		wantSame(t, kv, append(hosts, last)...)
+	})
+}
+
+// A value that is written without the log while a snapshot is written is found by the hosts that
+// join afterwards.
+func TestWriteWithoutLogDuringSnapshot(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 100)
+		writing, begun := make(chan struct{}), make(chan struct{})
+		kv.Client("one").Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && strings.HasSuffix(call.Ops[len(call.Ops)-1].Key, "parts/0") {
+				close(begun)
+				<-writing
+			}
+			return nil
+		})
+		one := kv.Start(t, "one", folders, nil)
+		<-begun
+		kv.Put(treePrefix+"a/7", "by hand")
+		two := kv.Run(t, fleet.Options{Node: "two", Folders: folders}, nil)
+		synctest.Wait()
+		close(writing)
+		<-two.Folder("a").Ready()
+		synctest.Wait()
+		wantSame(t, kv, two)
+		time.Sleep(6 * time.Minute)
+		wantSame(t, kv, one, two)
+	})
 }

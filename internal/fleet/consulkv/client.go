@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -56,10 +55,12 @@ func check(meta *api.QueryMeta, err error) (index uint64, _ error) {
 	case meta.LastIndex == 0:
 		return 0, errors.New("consul: answer invalid: no index")
 	case meta.ResultsFilteredByACLs:
-		return 0, errors.New("consul: answer incomplete: the token may not read all of it; it needs key_prefix read and write, and session write")
+		return 0, errFiltered
 	}
 	return meta.LastIndex, nil
 }
+
+var errFiltered = errors.New("consul: answer incomplete: the token may not read all of it; it needs key_prefix read and write, and session write")
 
 func explain(err error) error {
 	var status api.StatusError
@@ -71,6 +72,9 @@ func explain(err error) error {
 
 // Get implements Store.
 func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
+	if q.Raw {
+		return c.getRaw(ctx, key, q)
+	}
 	p, meta, err := c.client.KV().Get(key, q.options(ctx))
 	index, err := check(meta, err)
 	if err != nil || p == nil {
@@ -78,6 +82,22 @@ func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	}
 	pair := pairOf(p)
 	return &pair, index, nil
+}
+
+func (c *Client) getRaw(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
+	body, meta, err := c.client.Open(ctx, "/v1/kv/"+key, q.params("raw"))
+	index, err := check(meta, err)
+	if body != nil {
+		defer body.Close()
+	}
+	if err != nil || body == nil {
+		return nil, index, err
+	}
+	value, err := io.ReadAll(body)
+	if err != nil {
+		return nil, 0, fmt.Errorf("consul: %w", err)
+	}
+	return &Pair{Key: key, Value: value, Index: index}, index, nil
 }
 
 func pairOf(p *api.KVPair) Pair {
@@ -89,7 +109,7 @@ const partSize = 256
 
 // List implements Store.
 func (c *Client) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
-	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params())
+	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params("recurse"))
 	index, err := check(meta, err)
 	if body != nil {
 		defer body.Close()
@@ -141,9 +161,9 @@ func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
 	return nil
 }
 
-// params encodes the query for a list's URL.
-func (q Query) params() url.Values {
-	out := url.Values{"recurse": {""}}
+// params encodes the query for a URL, with the form of the answer.
+func (q Query) params(form string) url.Values {
+	out := url.Values{form: {""}}
 	if q.Consistent {
 		out.Set("consistent", "")
 	}
@@ -174,6 +194,10 @@ func (c *Client) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 		return Outcome{}, errors.New("consul: transaction refused without a reason")
 	}
 	var out Outcome
+	unread := map[string]bool{}
+	for _, op := range ops {
+		unread[op.Key] = op.Verb == Read
+	}
 	for _, e := range answer.Errors {
 		if strings.Contains(e.What, "Permission denied") || strings.Contains(e.What, "ACL not found") {
 			return Outcome{}, fmt.Errorf("consul: the token is not accepted: %s", e.What)
@@ -183,14 +207,22 @@ func (c *Client) Txn(ctx context.Context, ops []Op) (Outcome, error) {
 	for _, r := range answer.Results {
 		switch {
 		case r == nil || r.KV == nil:
-		case slices.ContainsFunc(ops, func(op Op) bool { return op.Verb == ReadTree && strings.HasPrefix(r.KV.Key, op.Key) }):
-			out.Pairs = append(out.Pairs, pairOf(r.KV))
+		case unread[r.KV.Key]:
+			unread[r.KV.Key] = false
+			if r.KV.ModifyIndex > 0 {
+				out.Pairs = append(out.Pairs, pairOf(r.KV))
+			}
 		case r.KV.ModifyIndex > out.Index: // that of a CheckIndex is lower
 			out.Index = r.KV.ModifyIndex
 		}
 	}
 	if len(out.Refused) > 0 {
-		out.Index = 0
+		return Outcome{Refused: out.Refused}, nil
+	}
+	for _, missing := range unread {
+		if missing { // Consul has an answer for keys that don't exist
+			return Outcome{}, errFiltered
+		}
 	}
 	return out, nil
 }

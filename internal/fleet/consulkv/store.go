@@ -20,7 +20,7 @@ type Store interface {
 	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
 	// Level lists what is directly below a prefix that ends with a slash: keys, and folders with
 	// a slash at their end. All are complete with the prefix, in no particular order. The index is
-	// that of the newest change of any key below the prefix.
+	// that of the newest change of any key below the prefix. Consul iterates over all of them.
 	Level(ctx context.Context, prefix string) (names []string, index uint64, err error)
 	// Txn does all operations at one index, or none of them. After an error the outcome is
 	// unknown, and the caller may repeat it.
@@ -55,6 +55,9 @@ type Query struct {
 	// Stale lets any of Consul's servers answer, also one that lags or is without a leader. The
 	// answer may be older than the call.
 	Stale bool
+	// Raw reads the value alone, which costs less for large ones: the pair has no session. It is
+	// for Get.
+	Raw bool
 }
 
 // Pair is one key of the KV store with its value, as Consul's API has it.
@@ -75,7 +78,7 @@ const (
 	DeleteCas  Verb = "delete-cas" // succeeds if the key doesn't exist
 	CheckIndex Verb = "check-index"
 	CheckGone  Verb = "check-not-exists"
-	ReadTree   Verb = "get-tree" // all keys that begin with Key
+	Read       Verb = "get-or-empty"
 	Lock       Verb = "lock"
 	Unlock     Verb = "unlock"
 )
@@ -93,7 +96,7 @@ type Op struct {
 type Outcome struct {
 	// Index is the version of everything it wrote; 0 if it was refused, or wrote nothing.
 	Index uint64
-	// Pairs are the results of ReadTree.
+	// Pairs are the keys of Read that exist.
 	Pairs []Pair
 	// Refused lists the operations that failed. If there are any, nothing has happened.
 	Refused []Refusal

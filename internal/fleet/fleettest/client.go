@@ -44,9 +44,20 @@ type Call struct {
 	Ops    []consulkv.Op
 }
 
+// Writes reports whether the call may change the store.
+func (c Call) Writes() bool {
+	switch c.Method {
+	case "Txn":
+		return slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return op.Verb != consulkv.Read })
+	case "NewSession", "EndSession":
+		return true
+	}
+	return false
+}
+
 // Counts is what a client has asked for.
 type Counts struct {
-	Reads, Held, Txns, Sessions int // Held are reads that wait for a change, and are no Reads
+	Reads, Held, Txns, Sessions int // Held are reads that wait for a change, and are no Reads; Txns write
 	Bytes                       int // of keys and values that reads answered with
 }
 
@@ -265,6 +276,9 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 	}
 	if pair != nil {
 		c.count(len(pair.Key) + len(pair.Value))
+		if q.Raw {
+			pair.Session = ""
+		}
 	}
 	return pair, index, nil
 }
@@ -313,7 +327,14 @@ func (c *Client) Level(ctx context.Context, prefix string) (names []string, inde
 
 // Txn implements consulkv.Store. It refuses what Consul refuses for its size.
 func (c *Client) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {
-	if _, err := c.enter(ctx, Call{Method: "Txn", Ops: ops}, func(n *Counts) { n.Txns++ }); err != nil {
+	call := Call{Method: "Txn", Ops: ops}
+	if _, err := c.enter(ctx, call, func(n *Counts) {
+		if call.Writes() {
+			n.Txns++
+		} else {
+			n.Reads++
+		}
+	}); err != nil {
 		return consulkv.Outcome{}, err
 	}
 	size := 0

@@ -296,11 +296,15 @@ func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 	m.pairs, m.tombstones = maps.Clone(pairs), maps.Clone(tombstones)
 	var out consulkv.Outcome
 	next := m.index + 1
+	onlyRead := true
 	for i, op := range ops {
-		if op.Verb == consulkv.ReadTree {
-			out.Pairs = append(out.Pairs, m.under(op.Key)...)
+		if op.Verb == consulkv.Read {
+			if p, ok := m.pairs[op.Key]; ok {
+				out.Pairs = append(out.Pairs, p)
+			}
 			continue
 		}
+		onlyRead = false
 		index, refused := m.do(op, next)
 		if refused != "" {
 			out.Refused = append(out.Refused, consulkv.Refusal{Op: i, Reason: refused})
@@ -310,6 +314,9 @@ func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 	if len(out.Refused) > 0 {
 		m.pairs, m.tombstones = pairs, tombstones
 		return consulkv.Outcome{Refused: out.Refused}
+	}
+	if onlyRead {
+		return out
 	}
 	m.index = next
 	m.wake()
@@ -347,6 +354,8 @@ func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) 
 			return 0, fmt.Sprintf("invalid session %q", op.Session)
 		case old.Session != "" && old.Session != op.Session, time.Now().Before(m.delays[op.Key]):
 			return 0, fmt.Sprintf("failed to lock key %q, lock is already held", op.Key)
+		case exists && old.Session == op.Session && bytes.Equal(old.Value, op.Value):
+			return old.Index, ""
 		}
 		m.pairs[op.Key] = consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session}
 		return next, ""

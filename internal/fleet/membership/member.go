@@ -71,6 +71,7 @@ type Member struct {
 	o        Options
 	started  time.Time
 	joined   chan struct{}
+	joinedAt uint64 // written before joined is closed
 	session  *session
 	presence presence
 }
@@ -98,6 +99,9 @@ func (m *Member) Run(ctx context.Context) error {
 
 // Joined returns a channel that is closed once the host has held its locks.
 func (m *Member) Joined() <-chan struct{} { return m.joined }
+
+// JoinedAt returns the index of Consul at which the host has first held its locks. Joined is closed.
+func (m *Member) JoinedAt() uint64 { return m.joinedAt }
 
 func (m *Member) hasJoined() bool {
 	select {

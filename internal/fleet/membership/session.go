@@ -112,6 +112,7 @@ func (m *Member) runSession(ctx context.Context) error {
 		case err == nil:
 			m.setDuplicate(nil)
 			if !m.hasJoined() {
+				m.joinedAt = m.session.host
 				close(m.joined)
 			}
 			wait.Reset()
@@ -184,12 +185,8 @@ func (m *Member) join(ctx context.Context) error {
 	s := m.session
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	var l locks
-	var err error
-	if l.host, _, err = m.o.KV.Get(ctx, m.o.Keys.host(m.o.Identity.ID), consulkv.Query{Consistent: true}); err != nil {
-		return err
-	}
-	if l.node, _, err = m.o.KV.Get(ctx, m.o.Keys.node(m.o.Node), consulkv.Query{Consistent: true}); err != nil {
+	l, err := m.readLocks(ctx)
+	if err != nil {
 		return err
 	}
 	if l.host != nil && l.host.Session != "" && m.isEarlierRun(l.host.Value) {
@@ -225,6 +222,20 @@ func (m *Member) join(ctx context.Context) error {
 	}
 	s.set(func() { s.id, s.renewed, s.leads = id, began, false })
 	return nil
+}
+
+func (m *Member) readLocks(ctx context.Context) (l locks, err error) {
+	host, node := m.o.Keys.host(m.o.Identity.ID), m.o.Keys.node(m.o.Node)
+	out, err := m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Read, Key: host}, {Verb: consulkv.Read, Key: node}})
+	for _, pair := range out.Pairs {
+		switch pair.Key {
+		case host:
+			l.host = &pair
+		case node:
+			l.node = &pair
+		}
+	}
+	return l, err
 }
 
 // isEarlierRun reports whether a host's row was written by a run of this host that has ended:
@@ -298,7 +309,7 @@ func (m *Member) keep(ctx context.Context) {
 		}
 		m.checkFollower()
 		if node := m.node(); node.state() != s.row.node.state() || time.Since(s.row.at) >= publishEvery {
-			switch taken, out, err := m.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.ReadTree, Key: m.o.Keys.Head}); {
+			switch taken, out, err := m.publish(ctx, id, node, consulkv.Op{Verb: consulkv.CheckIndex, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host}, consulkv.Op{Verb: consulkv.Read, Key: m.o.Keys.Head}); {
 			case err != nil:
 				again = true
 			case !taken: // a lock was lost
