@@ -96,3 +96,56 @@ func TestCollection(t *testing.T) {
 		}
 	})
 }
+
+// annotated has the field By among its notes.
+type annotated struct {
+	Name string `json:"name"`
+	By   string `json:"by,omitempty"`
+}
+
+func (a annotated) Split() (value, notes any) {
+	if a.By == "" {
+		return a, nil
+	}
+	return annotated{Name: a.Name}, map[string]string{"by": a.By}
+}
+
+// A release that knows no notes reads the value without them. A release that knows them reads
+// values without notes, and ignores notes that it doesn't know.
+func TestNotesAreForReleasesThatKnowThem(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		type former struct {
+			Name string `json:"name"`
+		}
+		kv := fleettest.NewMemory()
+		kv.Put(treePrefix+"a/newer", `{"v":1,"value":{"name":"newer"},"notes":{"by":"root","since":7}}`)
+		kv.Put(treePrefix+"a/bad", `{"v":1,"value":{"name":"bad"},"notes":{"by":7}}`)
+		var now *fleet.Collection[annotated]
+		var then *fleet.Collection[former]
+		host := kv.Start(t, "one", folders, func(t *fleet.Tree) {
+			now, then = fleet.NewCollection[annotated](t, "a", 1, nil), fleet.NewCollection[former](t, "a", 1, nil)
+		})
+		for _, v := range []annotated{{"plain", ""}, {"noted", "root"}} {
+			w, err := now.Put(v.Name, 0, v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustCommit(t, host, w)
+			if got, ok := now.Get(v.Name); !ok || got.Value != v {
+				t.Errorf("%s is %+v", v.Name, got)
+			}
+			if got, ok := then.Get(v.Name); !ok || got.Value.Name != v.Name {
+				t.Errorf("%s is %+v without notes", v.Name, got)
+			}
+		}
+		if got, _ := now.Get("newer"); got.Value != (annotated{"newer", "root"}) {
+			t.Errorf("newer is %+v", got)
+		}
+		if _, is := now.Unreadable("bad"); !is {
+			t.Error("a note of another type was read")
+		}
+		if text, _ := kv.Get(treePrefix + "a/noted"); text != `{"v":1,"value":{"name":"noted"},"notes":{"by":"root"}}` {
+			t.Errorf("stored: %s", text)
+		}
+	})
+}

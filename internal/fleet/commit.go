@@ -84,7 +84,10 @@ func (t *Tree) checkBatch(b *Batch) error {
 		if seen[[2]string{w.Folder, w.Key}] {
 			return fmt.Errorf("%w: it names %s/%s twice", ErrBadBatch, w.Folder, w.Key)
 		}
-		if w.Value == nil && w.Index == 0 {
+		if w.Check && w.Value != nil {
+			return fmt.Errorf("%w: its condition on %s/%s has a value", ErrBadBatch, w.Folder, w.Key)
+		}
+		if w.Value == nil && w.Index == 0 && !w.Check {
 			return fmt.Errorf("%w: it removes %s/%s with index 0", ErrBadBatch, w.Folder, w.Key)
 		}
 		seen[[2]string{w.Folder, w.Key}] = true
@@ -356,6 +359,14 @@ func (w *writer) prepare(jobs []*job) *transaction {
 		}
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.paths.tree+write.path()
+			if write.Check {
+				verb := consulkv.CheckIndex
+				if write.Index == 0 {
+					verb = consulkv.CheckGone
+				}
+				add(at, consulkv.Op{Verb: verb, Key: key, Index: write.Index})
+				continue
+			}
 			if write.Value == nil {
 				// Consul accepts the removal of a key that doesn't exist.
 				add(at, consulkv.Op{Verb: consulkv.CheckIndex, Key: key, Index: write.Index})

@@ -50,12 +50,14 @@ type Write struct {
 	Key    string
 	Index  uint64 // of the Entry that the writer knows; 0 if there must be none
 	Value  []byte // nil removes the value
+	// Check makes the write a condition on the Index only: it changes nothing. Value must be nil.
+	Check bool
 }
 
 // Ops returns how many of Consul's operations the write takes: 2 for a removal, because Consul
 // doesn't check the condition of one if the key is already gone.
 func (w Write) Ops() int {
-	if w.Value == nil {
+	if w.Value == nil && !w.Check {
 		return 2
 	}
 	return 1
@@ -65,7 +67,7 @@ func (w Write) Ops() int {
 // most MaxBatch operations and MaxBatchBytes bytes.
 type Batch struct {
 	Writes []Write
-	// Indexes are the versions of the entries written, in order; 0 for removals.
+	// Indexes are the versions of the entries written, in order; 0 for removals and conditions.
 	Indexes []uint64
 	// Err is a *ConflictError if a value had another version, and wraps ErrBadBatch if the batch
 	// breaks a bound. Nothing of the batch has happened then.

@@ -80,6 +80,34 @@ func TestCommitIsSeenHereAndThere(t *testing.T) {
 	wait.Until(t, "it is gone", func() bool { return get(one, "a", "x") == "" })
 }
 
+// A condition changes nothing. If it isn't met, nothing of its batch happens, and the conflict
+// names it.
+func TestConditions(t *testing.T) {
+	kv := fleettest.NewMemory()
+	one := kv.Start(t, "one", folders, nil)
+	x := mustCommit(t, one, set("a", "x", "1", 0)).Indexes[0]
+	is := func(key string, index uint64) fleet.Write {
+		return fleet.Write{Folder: "a", Key: key, Index: index, Check: true}
+	}
+	b := mustCommit(t, one, set("b", "y", "1", 0), is("x", x), is("nothing", 0))
+	if b.Indexes[0] == 0 || b.Indexes[1] != 0 || b.Indexes[2] != 0 {
+		t.Errorf("indexes %v", b.Indexes)
+	}
+	for name, w := range map[string]fleet.Write{"another version": is("x", x+1), "exists": is("x", 0), "is gone": is("nothing", x)} {
+		b := commit(t, one, set("b", "z", "1", 0), w)
+		var conflict *fleet.ConflictError
+		if !errors.As(b.Err, &conflict) || len(conflict.Writes) != 1 || conflict.Writes[0].Key != w.Key {
+			t.Errorf("%s: %v", name, b.Err)
+		}
+	}
+	if got := get(one, "a", "x") + get(one, "b", "y") + get(one, "b", "z"); got != "11" {
+		t.Errorf("the tree has %q", got)
+	}
+	if b := commit(t, one, fleet.Write{Folder: "a", Key: "x", Index: x, Value: []byte("2"), Check: true}); !errors.Is(b.Err, fleet.ErrBadBatch) {
+		t.Errorf("a condition with a value: %v", b.Err)
+	}
+}
+
 func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 	kv := fleettest.NewMemory()
 	one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
