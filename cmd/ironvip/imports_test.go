@@ -34,12 +34,12 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},
 	{"vip"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
-var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/workqueue",
+var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
 	"internal/backoff", "internal/text", "api/v1"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of

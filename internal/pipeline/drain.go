@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -38,7 +39,7 @@ const idlePoll = time.Second
 type drains struct {
 	o      *Options
 	owners *portOwnership // which frontends services have
-	clock  clock
+	clock  hostclock.Clock
 
 	connections reconcile.Connections // nil: only the deadline ends a drain
 
@@ -60,7 +61,7 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 	d := drains{
 		o:       o,
 		owners:  owners,
-		clock:   newClock(hostClock()),
+		clock:   hostclock.New(hostclock.Host()),
 		timer:   time.NewTimer(time.Hour),
 		ranged:  make(ranged),
 		asked:   make(chan []question, 1),
@@ -127,7 +128,7 @@ func (d *drains) restore() {
 // now returns the time, for deadlines. If the clock was set since the last call, it first moves the
 // existing deadlines by the same amount.
 func (d *drains) now() vip.Instant {
-	now, set := d.clock.now()
+	now, set := d.clock.Now()
 	if set != 0 {
 		d.move(set)
 	}

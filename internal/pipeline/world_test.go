@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/pipeline/pipelinetest"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -101,8 +102,8 @@ func (w *world) run() *world {
 	w.t.Cleanup(func() { w.stop() })
 	p := New(w.options())
 	w.compiler = p.Compile
-	host := hostClock()
-	w.compiler.drains.clock = newClock(func() (vip.Instant, time.Duration) {
+	host := hostclock.Host()
+	w.compiler.drains.clock = hostclock.New(func() (vip.Instant, time.Duration) {
 		now, steady := host()
 		return now.Add(time.Duration(w.clockSet.Load())), steady
 	})

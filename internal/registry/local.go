@@ -95,8 +95,14 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 		b.Err = nil
 		var outdated []string
 		for i := range b.Edits {
-			if e := &b.Edits[i]; l.versions[e.Key] != e.Version {
+			e := &b.Edits[i]
+			if l.versions[e.Key] != e.Version {
 				outdated = append(outdated, e.Key)
+			}
+			for _, c := range e.Requires {
+				if l.versions[c.Key] != c.Version {
+					outdated = append(outdated, c.Key)
+				}
 			}
 		}
 		if len(outdated) > 0 {

@@ -76,14 +76,23 @@ type Edit[V any] struct {
 	Version uint64 // the version that the writer has read; 0: no value
 	Value   *V     // nil: remove it
 	Written uint64 // the new version, set by Commit; 0 for a removal
+	// Requires are other values on which the edit depends. The batch is refused unless they still
+	// have these versions.
+	Requires []Condition
 	// With commits the edit together with other changes in one transaction of the fleet's tree. It
 	// reports whether it has done so. If not, the edit is committed alone. With may be nil. It
 	// applies only to a Commit of one edit to a Shared store.
 	With func(ctx context.Context, b *fleet.Batch) (done bool, err error)
 }
 
-// Batch is a list of edits that are written together or not at all. It has at most one edit for a
-// key.
+// Condition is the version of a value that a writer has read; 0: no value.
+type Condition struct {
+	Key     string
+	Version uint64
+}
+
+// Batch is a list of edits that are written together or not at all. It has at most one edit or
+// condition for a key.
 type Batch[V any] struct {
 	Edits []Edit[V]
 	// Err is an *OutdatedError if a value had another version, and ErrTooLarge if the batch exceeds

@@ -128,6 +128,11 @@ func (s *Shared[V]) encode(b *Batch[V]) (*fleet.Batch, error) {
 		}
 		out.Writes = append(out.Writes, w)
 	}
+	for _, e := range b.Edits {
+		for _, c := range e.Requires {
+			out.Writes = append(out.Writes, fleet.Write{Folder: s.folder, Key: c.Key, Index: c.Version, Check: true})
+		}
+	}
 	return out, nil
 }
 
