@@ -7,7 +7,6 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -26,9 +25,6 @@ func (s *Server) backendRoutes() {
 		Description: "New connections stop at once; open ones drain."}, s.deleteBackend)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/heartbeat", ID: "heartbeat", Tag: "backends", Summary: "Send a heartbeat",
 		Description: "404: the backend must register again.", Status: http.StatusNoContent}, s.heartbeat)
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/state", ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
-		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" removes it.",
-		Body:        v1.StateSpec{}}, s.setBackendState)
 }
 
 // BackendPath identifies a backend. Inputs embed it, so it is exported: huma ignores unexported
@@ -174,64 +170,4 @@ func (s *Server) heartbeat(ctx context.Context, in *BackendPath) (*struct{}, err
 		return nil, writeFailed(key, err)
 	}
 	return nil, nil
-}
-
-type setStateInput struct {
-	BackendPath
-	Payload
-	PreferWait
-}
-
-func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*object[v1.Backend], error) {
-	key, err := in.backend()
-	if err != nil {
-		return nil, err
-	}
-	var body v1.StateSpec
-	if p := in.decode(&body); p != nil {
-		return nil, p
-	}
-	state, err := overrides.ParseState(body.State)
-	var rev uint64
-	if err == nil {
-		rev, err = s.SetState(ctx, key, state)
-	}
-	if err != nil {
-		return nil, writeFailed(key, err)
-	}
-	applied, err := s.apply(ctx, in.PreferWait, "state \""+body.State+"\" of backend "+key.ID(), func(ctx context.Context) ([]vip.Problem, error) {
-		return s.overrideApplied(ctx, key.Service, rev)
-	})
-	if err != nil {
-		return nil, err
-	}
-	out, err := s.backend(key)
-	if err != nil { // deleted meanwhile; the override remains
-		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
-			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
-	}
-	out.PreferenceApplied = applied
-	return out, nil
-}
-
-// overrideApplied waits until the overrides of a service up to a revision are in the dataplane.
-func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev uint64) (problems []vip.Problem, err error) {
-	if err := s.Overridden(ctx, rev); err != nil {
-		return nil, err
-	}
-	s.until(ctx, maxWait, func() bool {
-		problems = nil
-		in := s.tables().Input(key, time.Now())
-		for i := range in.Frontends {
-			f := &in.Frontends[i]
-			if f.Pending() {
-				return false
-			}
-			if f.Applied.Problem != nil {
-				problems = append(problems, *f.Applied.Problem)
-			}
-		}
-		return in.Service == nil || in.Compiled != nil
-	})
-	return problems, ctx.Err()
 }

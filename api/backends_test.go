@@ -24,7 +24,7 @@ func TestBackendOfSomePorts(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.2:80", `{"ports":["admin"]}`, "Prefer: wait=60")
-	if a := r.ask("PUT", webPath+"/backends/10.0.0.2:80/state", `{"state":"drain"}`, "Prefer: wait=2"); a.Header.Get("Preference-Applied") == "" {
+	if a := r.ask("PUT", webPath+"/backends/10.0.0.2:80/state?force=true", `{"state":"drain"}`, "Prefer: wait=2"); a.Header.Get("Preference-Applied") == "" {
 		t.Errorf("not applied: %s\n%s", a.Status, a.body)
 	}
 	got := map[string]string{}
@@ -99,7 +99,7 @@ func TestBackendLife(t *testing.T) {
 	if w, _ := weight("10.0.0.2:9090"); w != 5 || ready.State != "ready" || ready.SourceState != "" {
 		t.Errorf("ready again: weight %d, %+v", w, ready)
 	}
-	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state":"drain"}`, "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", "/v1/services/default/from-file/backends/10.9.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
 
 	deleted := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60")
 	if deleted.Backend != "10.0.0.2:9090" || !deleted.Applied {
@@ -140,7 +140,7 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	must[v1.Service](r, "PUT", webPath, body(8080), "Prefer: wait=60")
 	must[v1.Service](r, "PUT", webPath, body(8081), "Prefer: wait=60") // 10.0.0.1:8080 drains for an hour
 	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:9090/state", `{"state":"maint"}`, "Prefer: wait=60")
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
 	ready := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"ready"}`, "Prefer: wait=60")
 	if ready.State != "ready" || !ready.Usable {
 		t.Errorf("%+v", ready)

@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
@@ -45,7 +46,7 @@ type Deps struct {
 	Hosts   []string // additional names of this host that callers may use over TCP
 
 	Registrar   Registrar
-	SetState    func(context.Context, vip.BackendKey, vip.State) (rev uint64, err error) // overrides a backend's state
+	SetState    func(context.Context, overrides.Request) (rev uint64, err error) // overrides a backend's state
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Sources     table.Reader[string, sources.Status]
 	Conflicts   table.Reader[pipeline.ConflictKey, pipeline.Conflict]

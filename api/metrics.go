@@ -55,6 +55,7 @@ var (
 	descServices        = desc("services", "Services by source and state.", "source", "state")
 	descBackends        = desc("service_backends", "Backends of each service by their effective state.", "service", "state")
 	descUsable          = desc("service_usable_backends", "Backends of each service that take new connections.", "service")
+	descOverrides       = desc("overrides", "Operator overrides of single backends by state.", "state")
 	descSourceUp        = desc("source_up", "1: the source is synced and current; 0: its services may be stale.", "source")
 	descSourceSync      = desc("source_last_sync_timestamp_seconds", "Time of the source's last update, in Unix time; 0: never.", "source")
 	descSourceServices  = desc("source_services", "Services of the source, including those that another source overrides.", "source")
@@ -93,6 +94,7 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descStatus, float64(rank(check.Level)), check.Name)
 	}
 	c.services(gauge)
+	c.overrides(gauge)
 	for _, src := range s.sources() {
 		gauge(descSourceUp, truth(src.Synced && src.Stale == ""), src.Name)
 		last := 0.0
@@ -239,6 +241,16 @@ func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...strin
 	}
 	for k, n := range count {
 		gauge(descServices, float64(n), k.source, string(k.state))
+	}
+}
+
+func (c *tableCollector) overrides(gauge func(*prometheus.Desc, float64, ...string)) {
+	count := map[vip.State]int{vip.Drain: 0, vip.Maint: 0}
+	for _, o := range c.s.Overrides.All() {
+		count[o.State]++
+	}
+	for state, n := range count {
+		gauge(descOverrides, float64(n), state.String())
 	}
 }
 

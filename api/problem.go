@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -44,6 +45,10 @@ func writeFailed(key vip.BackendKey, err error) error {
 	}
 	if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
 		return server.Refuse(http.StatusConflict, v1.CodeReadOnlySource, owned.Error(), ownedHint(owned))
+	}
+	if last, ok := errors.AsType[*overrides.LastBackendError](err); ok {
+		return server.Refuse(http.StatusConflict, v1.CodeLastBackend, last.Error()+": new connections would be refused",
+			"bring another backend back first, or permit it with ?force=true")
 	}
 	if conflict, ok := errors.AsType[*registry.ConflictError](err); ok {
 		return server.Refuse(http.StatusConflict, v1.CodeConflict, conflict.Error(), conflictHint(conflict))

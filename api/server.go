@@ -62,6 +62,7 @@ func New(d Deps) *Server {
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.backendRoutes()
+	s.overrideRoutes()
 	s.statsRoutes()
 	s.leaseRoutes()
 	s.sourceRoutes()

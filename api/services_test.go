@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -361,15 +362,15 @@ func (u undone) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backe
 }
 
 // The response to a successful write is never "not found", even if another client deletes the
-// object immediately. An override even outlives the service.
+// object immediately. An override ends with the service.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
 	now := &atomic.Bool{}
 	r := newRig(t, func(d *Deps) {
 		u, set := undone{d.Registrar, now}, d.SetState
 		d.Registrar = u
-		d.SetState = func(ctx context.Context, key vip.BackendKey, to vip.State) (uint64, error) {
-			rev, err := set(ctx, key, to)
-			return rev, u.after(key.Service, err)
+		d.SetState = func(ctx context.Context, o overrides.Request) (uint64, error) {
+			rev, err := set(ctx, o)
+			return rev, u.after(o.Backend.Service, err)
 		}
 	})
 	backend := webPath + "/backends/10.0.0.1:8080"
@@ -391,16 +392,13 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 	}
 	for _, header := range []string{"Prefer: wait=60", "X-Nothing: asked"} {
 		create()
-		set := must[v1.Backend](r, "PUT", backend+"/state", `{"state":"drain"}`, header)
+		set := must[v1.Backend](r, "PUT", backend+"/state?force=true", `{"state":"drain"}`, header)
 		if !set.Removed || set.State != "drain" || set.ID != "10.0.0.1:8080" || set.Address != "10.0.0.1" || set.Port != 8080 || set.Service != "web" || set.Revision == 0 {
 			t.Errorf("%s: %+v", header, set)
 		}
-		create()
-		if is := must[v1.Backend](r, "GET", backend, ""); is.State != "drain" || is.Removed {
-			t.Errorf("the service is back, and its backend %+v", is)
+		if !r.server.until(t.Context(), time.Minute, func() bool { return r.deps.Overrides.Len() == 0 }) {
+			t.Error("the override is still there without its service")
 		}
-		now.Store(false)
-		must[v1.Backend](r, "PUT", backend+"/state", `{"state":"ready"}`)
 	}
 }
 

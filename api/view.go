@@ -141,6 +141,10 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = o.String()
+			if set, _, ok := s.Overrides.Get(b.Key(in.Key)); ok {
+				info := overrideInfo(&set)
+				row.Override = &info
+			}
 		}
 		row.Usable = b.Weight > 0 && row.State == vip.Ready.String()
 		if row.State != b.State.String() {

@@ -210,6 +210,10 @@ func ParseBackendID(s string) (netip.Addr, uint16, error) {
 type BackendState struct {
 	Backend BackendKey
 	State   State
+	Since   Instant // when it was set
+	Until   Instant // when it expires; zero: never
+	Author  string  // who set it: a user of the host, or "tcp 127.0.0.1"; "" if unknown
+	Node    string  // the node through which it was set; "" without a fleet
 }
 
 // Allocation is what the allocator granted to a service.

@@ -106,7 +106,16 @@ func TestRequests(t *testing.T) {
 		},
 		"PUT /v1/services/default/web/backends/10.0.0.1/heartbeat": func() error { return c.Heartbeat(ctx, "default", "web", "10.0.0.1") },
 		"PUT /v1/services/default/web/backends/10.0.0.1/state": func() error {
-			_, err := c.SetBackendState(ctx, "default", "web", "10.0.0.1", "drain", Write{})
+			_, err := c.SetBackendState(ctx, "default", "web", "10.0.0.1", v1.StateSpec{State: "drain"}, false, Write{})
+			return err
+		},
+		"PUT /v1/services/default/web/backends/10.0.0.2/state?force=true Prefer=wait=1": func() error {
+			_, err := c.SetBackendState(ctx, "default", "web", "10.0.0.2", v1.StateSpec{State: "drain"}, true, Write{Wait: time.Second})
+			return err
+		},
+		"GET /v1/overrides": func() error { _, err := c.Overrides(ctx); return err },
+		"DELETE /v1/overrides/default/web/%5B::1%5D:80 Prefer=wait=1": func() error {
+			_, err := c.DeleteOverride(ctx, "default", "web", "[::1]:80", Write{Wait: time.Second})
 			return err
 		},
 		"GET /v1/status": func() error { _, err := c.Status(ctx); return err },

@@ -168,9 +168,23 @@ func (c *Client) Heartbeat(ctx context.Context, namespace, name, id string) erro
 	return c.do(ctx, call{method: http.MethodPut, path: v1.HeartbeatPath(namespace, name, id)}, nil)
 }
 
-// SetBackendState overrides a backend's state ("drain", "maint") or removes the override ("ready"),
-// in a service of any source.
-func (c *Client) SetBackendState(ctx context.Context, namespace, name, id, state string, w Write) (v1.Backend, error) {
-	return fetch[v1.Backend](ctx, c, call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(),
-		body: v1.StateSpec{State: state}, wait: w.Wait})
+// SetBackendState overrides a backend's state ("drain", "maint") or ends the override ("ready"), in
+// a service of any source. Without force, a change that leaves a port of the service without a
+// usable backend is refused (409, CodeLastBackend).
+func (c *Client) SetBackendState(ctx context.Context, namespace, name, id string, state v1.StateSpec, force bool, w Write) (v1.Backend, error) {
+	call := call{method: http.MethodPut, path: v1.BackendStatePath(namespace, name, id), header: w.header(), body: state, wait: w.Wait}
+	if force {
+		call.query = url.Values{"force": {"true"}}
+	}
+	return fetch[v1.Backend](ctx, c, call)
+}
+
+// Overrides returns every operator override.
+func (c *Client) Overrides(ctx context.Context) (v1.OverrideList, error) {
+	return fetch[v1.OverrideList](ctx, c, call{path: v1.PathOverrides})
+}
+
+// DeleteOverride ends an operator override. If IsNotFound(err), there is none.
+func (c *Client) DeleteOverride(ctx context.Context, namespace, name, id string, w Write) (v1.Deleted, error) {
+	return fetch[v1.Deleted](ctx, c, call{method: http.MethodDelete, path: v1.OverridePath(namespace, name, id), header: w.header(), wait: w.Wait})
 }

@@ -10,6 +10,7 @@
 //
 //	server.go      the Server and its limits
 //	unix.go        the unix socket
+//	caller.go      who sent a request
 //	middleware.go  what every request needs: id, log, check of the caller, panics
 //	route.go       adding routes
 //	openapi.go     the OpenAPI document and its schemas
@@ -83,6 +84,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return requests },
+		ConnContext:       withPeer,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)

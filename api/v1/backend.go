@@ -1,6 +1,10 @@
 package v1
 
-import "github.com/ironvip/ironvip/vip/spec"
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
 
 // BackendSpec is the body of a PUT on one backend: a server that registers itself. The address and
 // port are those of the path. An empty body is a backend of weight 1 that remains until it is
@@ -32,7 +36,32 @@ type BackendList struct {
 }
 
 // StateSpec is the body of a PUT on a backend's state. It applies to services of any source.
-// "ready" removes an operator's override.
+// "ready" ends an operator's override.
 type StateSpec struct {
-	State string `toml:"state" json:"state" enum:"ready,drain,maint"`
+	State   string     `toml:"state" json:"state" enum:"ready,drain,maint"`
+	Expires *time.Time `toml:"expires" json:"expires,omitempty" doc:"when the override ends by itself, by the clock of each host; absent: never"`
+}
+
+// Override is an operator's override of one backend's state.
+type Override struct {
+	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Backend string `json:"backend" doc:"the backend's id: address:port, or the address alone"`
+	State   string `json:"state" enum:"drain,maint"`
+	OverrideInfo
+	Missing  bool   `json:"missing,omitempty" doc:"the service does not have this backend; the override ends after an hour"`
+	Revision uint64 `json:"revision"`
+}
+
+// OverrideInfo is who set an override, and when.
+type OverrideInfo struct {
+	Author  string     `json:"author,omitempty" doc:"the user that set it through the unix socket, or \"tcp\" and an address"`
+	Node    string     `json:"node,omitempty" doc:"in a fleet, the node through which it was set"`
+	Since   *time.Time `json:"since,omitempty" doc:"when it was set"`
+	Expires *time.Time `json:"expires,omitempty" doc:"when it ends by itself; absent: never"`
+}
+
+// OverrideList is every override, ordered by service and backend.
+type OverrideList struct {
+	Items    []Override `json:"items"`
+	Revision uint64     `json:"revision"`
 }

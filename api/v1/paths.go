@@ -6,6 +6,7 @@ import "net/url"
 const (
 	PathServices           = "/v1/services"
 	PathApply              = "/v1/services:apply"
+	PathOverrides          = "/v1/overrides"
 	PathVIPs               = "/v1/vips"
 	PathPools              = "/v1/pools"
 	PathSources            = "/v1/sources"
@@ -65,6 +66,11 @@ func HeartbeatPath(namespace, name, id string) string {
 // BackendStatePath is the path for an operator's override of a backend's state: PUT.
 func BackendStatePath(namespace, name, id string) string {
 	return BackendPath(namespace, name, id) + "/state"
+}
+
+// OverridePath is the path of an operator's override: DELETE.
+func OverridePath(namespace, name, id string) string {
+	return PathOverrides + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name) + "/" + url.PathEscape(id)
 }
 
 // VIPPath is the path of one address's lease: GET.

@@ -34,6 +34,10 @@ func backend(address string) vip.BackendKey {
 	return vip.BackendKey{Service: webKey, Address: netip.MustParseAddr(address)}
 }
 
+func request(address string, to vip.State) Request {
+	return Request{Backend: backend(address), State: to, Author: "root"}
+}
+
 // host is one host with overrides and the services table that a test fills.
 type host struct {
 	*Overrides
@@ -72,7 +76,7 @@ func (h *host) has(addresses ...string) {
 
 func (h *host) set(address string, to vip.State) {
 	h.t.Helper()
-	if rev, err := h.Set(h.t.Context(), backend(address), to); err != nil || rev == 0 {
+	if rev, err := h.Set(h.t.Context(), request(address, to)); err != nil || rev == 0 {
 		h.t.Fatalf("%s: set %s to %s: revision %d, %v", h.name, address, to, rev, err)
 	}
 }
@@ -106,15 +110,30 @@ func (h *host) messages() (out []string) {
 // writes counts the writes to a bucket and can make them fail.
 type writes struct {
 	registry.Bucket[Override]
-	n   int
-	err error
+	mu    sync.Mutex
+	done  int
+	fails bool
+}
+
+func (w *writes) n() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.done
+}
+
+func (w *writes) fail(on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fails = on
 }
 
 func (w *writes) Batch(fill func(*store.Tx[Override])) error {
-	if w.err != nil {
-		return w.err
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fails {
+		return errors.New("disk full")
 	}
-	w.n++
+	w.done++
 	return w.Bucket.Batch(fill)
 }
 
@@ -153,13 +172,13 @@ func TestOverridesSurviveRestartsAndAreSwept(t *testing.T) {
 		h.set("10.0.0.1", vip.Maint)
 		h.set("10.0.0.2", vip.Maint)
 		h.set("10.0.0.2", vip.Ready)
-		if disk.n != 3 {
-			t.Errorf("%d writes for 3 changes", disk.n)
+		if disk.n() != 3 {
+			t.Errorf("%d writes for 3 changes", disk.n())
 		}
 		h.set("10.0.0.2", vip.Ready)
 		h.set("10.0.0.1", vip.Maint)
-		if disk.n != 3 {
-			t.Errorf("%d writes for changes of nothing", disk.n-3)
+		if disk.n() != 3 {
+			t.Errorf("%d writes for changes of nothing", disk.n()-3)
 		}
 		h, _ = start()
 		h.expect("after a restart", "10.0.0.1 maint")
@@ -181,25 +200,25 @@ func TestSetRefuses(t *testing.T) {
 	restarts(t, func(t *testing.T, _ *store.DB, start func() (*host, *writes)) {
 		h, disk := start()
 		synced := h.services.Initializer()
-		if _, err := h.Set(t.Context(), backend("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
+		if _, err := h.Set(t.Context(), request("10.0.0.1", vip.Drain)); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("before the sources have synced: %v", err)
 		}
 		synced()
-		if _, err := h.Set(t.Context(), backend("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNoService) {
+		if _, err := h.Set(t.Context(), request("10.0.0.1", vip.Drain)); !errors.Is(err, registry.ErrNoService) {
 			t.Errorf("without the service: %v", err)
 		}
 		h.has("10.0.0.2")
-		if _, err := h.Set(t.Context(), backend("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNoBackend) {
+		if _, err := h.Set(t.Context(), request("10.0.0.1", vip.Drain)); !errors.Is(err, registry.ErrNoBackend) {
 			t.Errorf("without the backend: %v", err)
 		}
 		var invalid *registry.InvalidError
 		for _, to := range []vip.State{0, vip.Terminating} {
-			if _, err := h.Set(t.Context(), backend("10.0.0.2"), to); !errors.As(err, &invalid) || invalid.Problems[0].Field != "state" {
+			if _, err := h.Set(t.Context(), request("10.0.0.2", to)); !errors.As(err, &invalid) || invalid.Problems[0].Field != "state" {
 				t.Errorf("state %v: %v", to, err)
 			}
 		}
-		disk.err = errors.New("disk full")
-		if _, err := h.Set(t.Context(), backend("10.0.0.2"), vip.Drain); !errors.Is(err, registry.ErrStore) || h.table.Len() != 0 {
+		disk.fail(true)
+		if _, err := h.Set(t.Context(), request("10.0.0.2", vip.Drain)); !errors.Is(err, registry.ErrStore) || h.table.Len() != 0 {
 			t.Errorf("on a full disk: %v, %d overrides", err, h.table.Len())
 		}
 	})
@@ -212,7 +231,7 @@ func TestSetFetchesTheService(t *testing.T) {
 		h.Fetch = func(context.Context, vip.ServiceKey) error { h.has("10.0.0.1"); return nil }
 		h.set("10.0.0.1", vip.Drain)
 		h.Fetch = func(context.Context, vip.ServiceKey) error { return registry.ErrNotRunning }
-		if _, err := h.Set(t.Context(), backend("10.0.0.9"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
+		if _, err := h.Set(t.Context(), request("10.0.0.9", vip.Drain)); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("while the source starts: %v", err)
 		}
 	})
@@ -225,7 +244,7 @@ func TestRestoredOverridesMakeNoEvents(t *testing.T) {
 		h, _ := start()
 		h.has("10.0.0.1")
 		h.set("10.0.0.1", vip.Drain)
-		if got := h.messages(); !slices.Equal(got, []string{"set to drain"}) {
+		if got := h.messages(); !slices.Equal(got, []string{"set to drain by root"}) {
 			t.Errorf("events %q", got)
 		}
 		h.stop()
@@ -318,8 +337,8 @@ func TestOverridesAreShared(t *testing.T) {
 		c.set("10.0.0.1", vip.Ready)
 		all("")
 		for _, h := range hosts {
-			want := []string{"set to drain through node a", "set to maint through node b", "set to ready"}
-			for i := range want { // the stored value of a removal names no node
+			want := []string{"set to drain by root through node a", "set to maint by root through node b", "set to ready by root through node c"}
+			for i := range want {
 				want[i] = strings.TrimSuffix(want[i], " through node "+h.name)
 			}
 			if got := h.messages(); !slices.Equal(got, want) {
@@ -374,7 +393,7 @@ func TestSetConfirmsWhatIsSet(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, to := range []vip.State{vip.Ready, vip.Drain} {
 			var store *registry.StoreError
-			if _, err := a.Set(t.Context(), backend("10.0.0.1"), to); !errors.As(err, &store) || store.Unknown {
+			if _, err := a.Set(t.Context(), request("10.0.0.1", to)); !errors.As(err, &store) || store.Unknown {
 				t.Errorf("%s while the store is away: %v", to, err)
 			}
 		}
@@ -397,7 +416,7 @@ func TestUnreadableValueIsKept(t *testing.T) {
 		a.expect("over junk", "10.0.0.1 drain")
 		for _, to := range []vip.State{vip.Ready, vip.Drain, vip.Maint} {
 			var conflict *registry.ConflictError
-			if _, err := a.Set(t.Context(), backend("10.0.0.1"), to); !errors.As(err, &conflict) || !conflict.Unreadable {
+			if _, err := a.Set(t.Context(), request("10.0.0.1", to)); !errors.As(err, &conflict) || !conflict.Unreadable {
 				t.Errorf("%s over junk: %v", to, err)
 			}
 		}

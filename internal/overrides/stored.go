@@ -13,11 +13,41 @@ import (
 // Folder is the folder of the overrides in the fleet's tree. Keys are NAMESPACE/NAME/BACKEND.
 const Folder = "states"
 
-// Override is the stored override of one backend.
+// Override is the stored override of one backend. The state "ready" is an ended override. It stays
+// for a day, so that every host learns who ended it and when.
 type Override struct {
-	State string    `json:"state"` // see ParseState
-	Since time.Time `json:"since"`
+	State string    `json:"state"`          // see ParseState
+	Since time.Time `json:"since"`          // when it was set
 	Node  string    `json:"node,omitempty"` // in a fleet, the node through which it was set; that node also sweeps it
+	Notes
+}
+
+// Notes are the fields of an Override that releases before them ignore.
+type Notes struct {
+	Author string     `json:"author,omitempty"` // as in vip.BackendState
+	Until  *time.Time `json:"until,omitempty"`  // when it expires; nil: never
+}
+
+// Split implements fleet.Annotated.
+func (o Override) Split() (value, notes any) {
+	plain := o
+	plain.Notes = Notes{}
+	if o.Notes == (Notes{}) {
+		return plain, nil
+	}
+	return plain, o.Notes
+}
+
+// Ended reports whether the override is no longer in effect because an operator or its expiry ended
+// it.
+func (o Override) Ended() bool { return o.State == vip.Ready.String() }
+
+// until returns when the override expires; zero: never.
+func (o Override) until() vip.Instant {
+	if o.Until == nil {
+		return 0
+	}
+	return vip.InstantOf(*o.Until)
 }
 
 // Shared returns the overrides of a fleet. Call it before the tree runs.
@@ -32,8 +62,11 @@ func ParseState(text string) (vip.State, error) {
 			return s, nil
 		}
 	}
-	return 0, &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Field: "state",
-		Message: fmt.Sprintf("%q is not a state", text), Hint: "use ready, drain or maint"}}}
+	return 0, invalid("state", fmt.Sprintf("%q is not a state", text), "use ready, drain or maint")
+}
+
+func invalid(field, message, hint string) error {
+	return &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Field: field, Message: message, Hint: hint}}}
 }
 
 // state returns the override's state, or the reason why the value at its key is invalid.

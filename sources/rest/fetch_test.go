@@ -57,8 +57,8 @@ func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 		}, "10.0.0.1 10.0.0.2"},
 		"deletion of a backend":     {nil, func(h *host) error { return second(h.src.DeleteBackend(t.Context(), backend, nil)) }, ""},
 		"deletion of a new backend": {[]string{"10.0.0.9"}, func(h *host) error { return second(h.src.DeleteBackend(t.Context(), backend, nil)) }, ""},
-		"a state of a backend":      {nil, func(h *host) error { return second(h.overrides.Set(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
-		"a state of a new backend":  {[]string{"10.0.0.9"}, func(h *host) error { return second(h.overrides.Set(t.Context(), backend, vip.Drain)) }, "10.0.0.1"},
+		"a state of a backend":      {nil, func(h *host) error { return second(h.overrides.Set(t.Context(), operator(backend, vip.Drain))) }, "10.0.0.1"},
+		"a state of a new backend":  {[]string{"10.0.0.9"}, func(h *host) error { return second(h.overrides.Set(t.Context(), operator(backend, vip.Drain))) }, "10.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
@@ -119,8 +119,8 @@ func TestMissingIsFetchedOnce(t *testing.T) {
 			return third(a.src.PutBackend(t.Context(), other.Service, spec.Backend{Address: "10.0.0.1"}, 0, nil))
 		}, registry.ErrNoService, 1},
 		"deletion of a backend":     {func() error { return second(a.src.DeleteBackend(t.Context(), nobody, nil)) }, registry.ErrNoBackend, 1},
-		"a state of no service":     {func() error { return second(a.overrides.Set(t.Context(), other, vip.Drain)) }, registry.ErrNoService, 1},
-		"a state of no backend":     {func() error { return second(a.overrides.Set(t.Context(), nobody, vip.Drain)) }, registry.ErrNoBackend, 1},
+		"a state of no service":     {func() error { return second(a.overrides.Set(t.Context(), operator(other, vip.Drain))) }, registry.ErrNoService, 1},
+		"a state of no backend":     {func() error { return second(a.overrides.Set(t.Context(), operator(nobody, vip.Drain))) }, registry.ErrNoBackend, 1},
 		"a heartbeat of no service": {func() error { return a.src.Heartbeat(t.Context(), other) }, registry.ErrNoService, 0},
 		"a heartbeat of no backend": {func() error { return a.src.Heartbeat(t.Context(), nobody) }, registry.ErrNoBackend, 0},
 	} {
@@ -150,22 +150,22 @@ func TestOverrideDuringAStart(t *testing.T) {
 	alone := newFixture(t)
 	defer alone.stop()
 	read := alone.services.Initializer()
-	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
+	if _, err := alone.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); !errors.Is(err, registry.ErrNotRunning) {
 		t.Errorf("before every source has synced: %v", err)
 	}
 	read()
-	if _, err := alone.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNoService) {
+	if _, err := alone.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); !errors.Is(err, registry.ErrNoService) {
 		t.Errorf("after that: %v", err)
 	}
 
 	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
 	hosts[1].by(func() {
 		hosts[0].put(web("10.0.0.1"))
-		if _, err := hosts[1].overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); !errors.Is(err, registry.ErrNotRunning) {
+		if _, err := hosts[1].overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); !errors.Is(err, registry.ErrNotRunning) {
 			t.Errorf("before the source runs: %v", err)
 		}
 	})
-	if _, err := hosts[1].overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+	if _, err := hosts[1].overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); err != nil {
 		t.Errorf("once it runs: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestServiceArrivesDuringFetch(t *testing.T) {
 		t.Fatal(err)
 	}
 	result := make(chan error)
-	go func() { result <- second(b.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain)) }()
+	go func() { result <- second(b.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain))) }()
 	b.until("it waits for the name", func() bool {
 		return b.src.locks.Users(registry.Key(webKey)) == 2
 	})

@@ -278,7 +278,10 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 			return err
 		},
 		"delete backend": func() error { _, err := f.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-		"state":          func() error { _, err := f.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); return err },
+		"state": func() error {
+			_, err := f.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain))
+			return err
+		},
 	} {
 		err := try()
 		if !errors.Is(err, registry.ErrStore) || !errors.Is(err, syscall.ENOSPC) {
@@ -356,9 +359,9 @@ func TestRefusals(t *testing.T) {
 		"beat without service":      {f.src.Heartbeat(t.Context(), vip.BackendKey{Service: ghost}), registry.ErrNoService},
 		"beat without backend":      {f.src.Heartbeat(t.Context(), bkey("10.0.0.7")), registry.ErrNoBackend},
 		"beat of one without ttl":   {f.src.Heartbeat(t.Context(), bkey("10.0.0.1")), nil},
-		"state without service":     {second(f.overrides.Set(t.Context(), vip.BackendKey{Service: ghost}, vip.Drain)), registry.ErrNoService},
-		"state without backend":     {second(f.overrides.Set(t.Context(), bkey("10.0.0.7"), vip.Drain)), registry.ErrNoBackend},
-		"state of another source's": {second(f.overrides.Set(t.Context(), vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain)), nil},
+		"state without service":     {second(f.overrides.Set(t.Context(), operator(vip.BackendKey{Service: ghost}, vip.Drain))), registry.ErrNoService},
+		"state without backend":     {second(f.overrides.Set(t.Context(), operator(bkey("10.0.0.7"), vip.Drain))), registry.ErrNoBackend},
+		"state of another source's": {second(f.overrides.Set(t.Context(), operator(vip.BackendKey{Service: file, Address: netip.MustParseAddr("10.0.0.1")}, vip.Drain))), nil},
 	} {
 		if !errors.Is(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", name, c.got, c.want)
@@ -373,8 +376,8 @@ func TestRefusals(t *testing.T) {
 		"bad backend":   {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "nowhere"}, 0, nil)), "address"},
 		"short ttl":     {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, time.Millisecond, nil)), "ttl"},
 		"long ttl":      {third(f.src.PutBackend(ctx, webKey, spec.Backend{Address: "10.0.0.2"}, 25*time.Hour, nil)), "ttl"},
-		"unknown state": {second(f.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Terminating)), "state"},
-		"no state":      {second(f.overrides.Set(t.Context(), bkey("10.0.0.1"), 0)), "state"},
+		"unknown state": {second(f.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Terminating))), "state"},
+		"no state":      {second(f.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), 0))), "state"},
 		"unknown word":  {second(overrides.ParseState("asleep")), "state"},
 	} {
 		if !errors.As(c.err, &invalid) || invalid.Problems[0].Field != c.field {
@@ -783,4 +786,9 @@ func TestHeartbeatAllocatesNothing(t *testing.T) {
 	}); n > 0 {
 		t.Errorf("%v allocations a heartbeat", n)
 	}
+}
+
+// operator is an operator's change of a backend's state.
+func operator(backend vip.BackendKey, to vip.State) overrides.Request {
+	return overrides.Request{Backend: backend, State: to, Force: true}
 }

@@ -40,7 +40,7 @@ func TestConsulFleetAgrees(t *testing.T) {
 	if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Maint); err != nil {
+	if _, err := b.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Maint)); err != nil {
 		t.Fatal(err)
 	}
 	everyone(hosts, func(h *host) {

@@ -308,8 +308,8 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
 
 	drained := bkey("10.0.0.1")
-	passing(func() error { _, err := b.overrides.Set(t.Context(), drained, vip.Drain); return err }, "/states/default/web/10.0.0.1",
-		func() { must(a.overrides.Set(t.Context(), drained, vip.Maint)) }, func() { must(a.overrides.Set(t.Context(), drained, vip.Ready)) })
+	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, "/states/default/web/10.0.0.1",
+		func() { must(a.overrides.Set(t.Context(), operator(drained, vip.Maint))) }, func() { must(a.overrides.Set(t.Context(), operator(drained, vip.Ready))) })
 	everyone(hosts, func(h *host) {
 		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
 	})
@@ -655,7 +655,7 @@ func TestStoreAway(t *testing.T) {
 				return err
 			},
 			"delete backend":         func() error { _, err := a.src.DeleteBackend(ctx, bkey("10.0.0.1"), nil); return err },
-			"state":                  func() error { _, err := a.overrides.Set(ctx, bkey("10.0.0.1"), vip.Drain); return err },
+			"state":                  func() error { _, err := a.overrides.Set(ctx, operator(bkey("10.0.0.1"), vip.Drain)); return err },
 			"heartbeat to the other": func() error { return hosts[1].src.Heartbeat(ctx, bkey("10.0.0.9")) },
 		} {
 			var store *registry.StoreError
@@ -766,7 +766,7 @@ func TestJunkInTheFolders(t *testing.T) {
 			"web":   second(a.src.PutService(t.Context(), Put{Spec: web("10.0.0.2")})),
 			"edit":  third(a.src.PutBackend(t.Context(), webKey, spec.Backend{Address: "10.0.0.2"}, 0, nil)),
 			"gone":  second(a.src.DeleteService(t.Context(), webKey, nil)),
-			"state": second(a.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain)),
+			"state": second(a.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain))),
 		} {
 			if !errors.As(err, &conflict) || !conflict.Unreadable {
 				t.Errorf("%s over junk: %v", name, err)
@@ -798,7 +798,7 @@ func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 		const at, state = "ironvip/v2/tree/services/default/web", "ironvip/v2/tree/states/default/web/10.0.0.1"
 		h := hosts[0]
 		h.put(web("10.0.0.1"))
-		if _, err := h.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+		if _, err := h.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); err != nil {
 			t.Fatal(err)
 		}
 		reread := func() {
@@ -896,7 +896,7 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		}
 		first := start()
 		first.put(web("10.0.0.1"))
-		if _, err := first.overrides.Set(t.Context(), bkey("10.0.0.1"), vip.Drain); err != nil {
+		if _, err := first.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // the cache is written later than the changes

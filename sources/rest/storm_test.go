@@ -168,7 +168,7 @@ func (s *storm) write(ctx context.Context, r *rand.Rand, h *host) {
 			if to == vip.Ready {
 				content = ""
 			}
-			_, err := h.overrides.Set(ctx, b, to)
+			_, err := h.overrides.Set(ctx, operator(b, to))
 			s.history.end(fmt.Sprintf("state of %v", b), content, began, err)
 		}
 	}

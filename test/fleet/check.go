@@ -62,6 +62,10 @@ func newChecker(h *History, more ...View) *checker {
 		if o.Outcome != Refused {
 			of[o.Service] = append(of[o.Service], o)
 		}
+		if o.Kind == Delete && o.Outcome != Refused { // may end the override at any later time
+			o.Kind, o.Value, o.Outcome = SetState, 0, Unknown
+			c.states[o.Service] = append(c.states[o.Service], o)
+		}
 	}
 	return c
 }

@@ -111,6 +111,8 @@ func TestCheckRefuses(t *testing.T) {
 		{"a drain that was refused", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1).is(Refused)}, []View{view(lb1, 2, services{"a": has(1, x)})}, ""},
 		{"a drain through another agent meanwhile", []Op{said(lb1, "a", 1, 0), said(lb2, "a", 2, 0.05)}, []View{view(lb1, 2, services{"a": has(0, x).as(2)})}, ""},
 		{"a drained backend of a deleted service", []Op{said(lb1, "a", 1, 0)}, []View{view(lb1, 2, services{})}, ""},
+		{"an override that ended with its service", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1), del(lb1, "a", 2), put(lb1, "a", 2, 3)}, []View{view(lb1, 4, services{"a": has(2, x)})}, ""},
+		{"an override that outlived a deletion", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1), del(lb1, "a", 2), put(lb1, "a", 2, 3)}, []View{view(lb1, 4, services{"a": has(2, x).as(1)})}, ""},
 		{"a removed backend", []Op{put(lb1, "a", 1, 0), said(lb1, "a", 1, 1), gone(lb1, "a", 2)}, []View{view(lb1, 3, services{"a": has(NoBackend, x)})}, ""},
 		{"a removed backend that is there", []Op{put(lb1, "a", 1, 0), gone(lb1, "a", 2)}, []View{view(lb1, 3, services{"a": has(1, x)})}, "as registration 1 at 3s, in spite of: remove a by"},
 		{"a backend that is gone", []Op{put(lb1, "a", 1, 0)}, []View{view(lb1, 3, services{"a": has(NoBackend, x)})}, "without a backend at 3s"},

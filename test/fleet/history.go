@@ -30,7 +30,7 @@ const (
 const NoBackend = -1
 
 // States are the overrides of a backend. Their indexes are the Values of SetState. An override
-// remains while the service is deleted.
+// ends after its service was deleted, unless the service was back before its owner has noticed.
 var States = []string{"ready", "drain", "maint"}
 
 // Outcome is what is known about the effect of an Op.

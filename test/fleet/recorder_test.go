@@ -213,7 +213,7 @@ func (r *recorder) delete(ctx context.Context, a *agent, name string, on Conditi
 // without that backend.
 func (r *recorder) setState(ctx context.Context, a *agent, name string, state int) (Op, error) {
 	return r.ask(Op{Agent: a.run(), Service: name, Kind: SetState, Value: state}, func() ([]netip.Addr, error) {
-		_, err := a.api.SetBackendState(ctx, "default", name, target.String(), States[state], client.Write{})
+		_, err := a.api.SetBackendState(ctx, "default", name, target.String(), v1.StateSpec{State: States[state]}, true, client.Write{})
 		return nil, err
 	})
 }

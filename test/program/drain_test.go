@@ -9,6 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +171,19 @@ func TestOperatorDrain(t *testing.T) {
 	if got := answered(t, web, 4); got["a"] != 4 {
 		t.Errorf("right after the drain: %v", got)
 	}
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := h.ok("override", "list"); !strings.Contains(out, b.addr) || !strings.Contains(out, me.Username) {
+		t.Errorf("override list:\n%s", out)
+	}
+	if out := h.ok("events"); !strings.Contains(out, "set to drain by "+me.Username) {
+		t.Errorf("events:\n%s", out)
+	}
+	if r := h.cli("backend", "maint", "web", a.addr); r.code != 5 || !strings.Contains(r.stderr, "is the last usable backend") || !strings.Contains(r.stderr, "--force") {
+		t.Errorf("maint of the last backend: exit %d\n%s", r.code, r.stderr)
+	}
 	open.lives("while it drains")
 	if out := h.ok("backend", "list", "web"); !strings.Contains(out, "drain") {
 		t.Errorf("backend list:\n%s", out)
@@ -223,4 +239,43 @@ func TestDeletedServiceDrains(t *testing.T) {
 	})
 	h.ok("dataplane", "diff")
 	h.serves(h.vip("other")+":8080", "b")
+}
+
+// An override expires while the agent runs, and while it does not. It ends with its service.
+func TestOverrideEnds(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.start()
+	web := h.vip("web") + ":8080"
+	none := func() {
+		t.Helper()
+		h.eventually("no override is listed", func() error {
+			if out := h.ok("override", "list", "-o", "name"); out != "" {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	h.ok("backend", "drain", "web", a.addr, "--force", "--for", "1s")
+	none()
+	h.serves(web, "a", "b")
+	h.ok("backend", "maint", "web", b.addr, "--for", "1s")
+	h.kill()
+	time.Sleep(time.Second)
+	h.start()
+	none()
+	h.serves(web, "a", "b")
+
+	h.ok("backend", "drain", "web", b.addr)
+	if err := os.Remove(filepath.Join(h.dir, "services.d", "web.toml")); err != nil {
+		t.Fatal(err)
+	}
+	none()
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.serves(h.vip("web")+":8080", "a", "b")
+	h.ok("backend", "drain", "web", b.addr)
+	h.ok("override", "clear", "web", b.addr)
+	none()
 }

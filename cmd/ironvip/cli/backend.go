@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,52 +51,6 @@ func (a *app) backendListCommand() *cobra.Command {
 	}
 }
 
-func (a *app) backendStateCommand(state, short string) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   state + " SERVICE BACKEND",
-		Short: short,
-		Long: `Sets a backend to "` + state + `": ` + short + `.
-
-It works for services of every source and survives restarts. BACKEND is an id from
-"backend list": ADDRESS:PORT or ADDRESS. SERVICE/BACKEND, as printed by -o name, also
-works.`,
-		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080\n  ironvip backend " + state + " web/10.1.0.13:8080",
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.complete(serviceThenBackend),
-	}
-	dontWait := noWait(cmd.Flags())
-	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		key, id, err := parseBackend(args)
-		if err != nil {
-			return err
-		}
-		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, state, a.write(*dontWait))
-		if err != nil {
-			hint := "run ironvip backend list"
-			if _, port, _ := vip.ParseBackendID(id); port == 0 {
-				hint = "if it has a port, use ADDRESS:PORT; run ironvip backend list " + key.String()
-			}
-			return notFound(err, hint)
-		}
-		applied := appliedWord(!*dontWait)
-		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
-		return showChange(a, []v1.Backend{b}, []string{key.String() + "/" + b.ID})
-	})
-	return cmd
-}
-
-// lastOne returns why a backend is still not usable after it was set to ready, or for any state,
-// that the backend no longer exists.
-func lastOne(state string, b v1.Backend) string {
-	if b.Removed {
-		return "; it was deleted meanwhile, and gets this state if it returns"
-	}
-	if state != vip.Ready.String() || b.Usable {
-		return ""
-	}
-	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + fmt.Sprint(b.Weight)
-}
-
 // parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".
 func parseBackend(args []string) (vip.ServiceKey, string, error) {
 	service, id := args[0], ""
@@ -131,7 +84,7 @@ func (a *app) backendListView(list itemsOf[v1.Backend]) output.View {
 }
 
 // backendHeader names the cells of backendRow.
-var backendHeader = []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED"}
+var backendHeader = []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED", "+OVERRIDE"}
 
 func (a *app) backendRow(b v1.BackendStatus) []any {
 	state := output.Cell{Text: backendState(b), Style: output.Good}
@@ -141,7 +94,7 @@ func (a *app) backendRow(b v1.BackendStatus) []any {
 	if b.LeavingAt != nil {
 		state.Text += ", removed " + a.ago(b.LeavingAt) + " at the latest"
 	}
-	return []any{b.ID, b.Weight, state, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt)}
+	return []any{b.ID, b.Weight, state, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
 }
 
 // backendState describes the state: "ready", "drain (source says ready)", "ready, not usable".

@@ -149,6 +149,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 			a.backendStateCommand("ready", "end drain or maint, so that the backend gets new connections again"),
 			a.backendStateCommand("drain", "stop new connections to a backend; open ones continue"),
 			a.backendStateCommand("maint", "like drain, but marks maintenance")),
+		group("override", "manage operator overrides of single backends", a.overrideListCommand(), a.overrideClearCommand()),
 		group("vip", "show allocated addresses and node ports", a.vipListCommand(),
 			renamed("export", "ironvip snapshot save"), renamed("import", "ironvip snapshot restore")),
 		group("pool", "show address pools", a.poolListCommand()),

@@ -80,6 +80,15 @@ func serviceThenBackend(ctx context.Context, c *client.Client, args []string) (o
 	return nil, nil
 }
 
+// overrideNames proposes the backends with an override.
+func overrideNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+	list, err := c.Overrides(ctx)
+	for _, o := range list.Items {
+		out = append(out, cobra.CompletionWithDesc(o.Service+"/"+o.Backend, o.State))
+	}
+	return out, err
+}
+
 // sourceNames proposes the names of the sources.
 func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Sources(ctx)

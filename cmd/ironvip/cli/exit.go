@@ -197,6 +197,7 @@ var commandOf = []struct{ call, command string }{
 	{"GET " + v1.PathNodes, "ironvip node list"},
 	{"GET " + v1.PathPools, "ironvip pool list"},
 	{"GET " + v1.PathVIPs, "ironvip vip list"},
+	{"GET " + v1.PathOverrides, "ironvip override list"},
 }
 
 // inCommands replaces the REST calls in a hint by the commands that make these calls.

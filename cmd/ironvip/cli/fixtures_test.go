@@ -84,7 +84,8 @@ func db() v1.Service {
 			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
 			Backends: []v1.BackendStatus{
 				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true},
-				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready"},
+				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready",
+					Override: &v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 			},
 			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},
 			Problems: []v1.Problem{{Code: "address_taken", Field: "vips[0]", Message: "192.0.2.12 is held by api",
@@ -122,6 +123,15 @@ func waiting() v1.Service {
 		Status: v1.ServiceStatus{State: v1.StatePending, Summary: "late is pending: the requested address is not available.", Ports: []v1.PortStatus{}},
 		Source: "rest", Revision: 230,
 	}
+}
+
+func overrides() v1.OverrideList {
+	return v1.OverrideList{Revision: 99, Items: []v1.Override{
+		{Service: "shop/db", Backend: "10.1.0.22:5432", State: "maint", Revision: 98,
+			OverrideInfo: v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
+		{Service: "web", Backend: "10.1.0.19", State: "drain", Missing: true, Revision: 42,
+			OverrideInfo: v1.OverrideInfo{Author: "tcp 127.0.0.1", Since: ago(3 * 24 * time.Hour)}},
+	}}
 }
 
 func vips() v1.VIPList {

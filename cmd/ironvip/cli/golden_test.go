@@ -28,6 +28,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/stats", 200, statsList())
 	a.on("GET /v1/services/default/web/stats", 200, webStats())
 	a.on("GET /v1/services/shop/db/stats", 200, dbStats())
+	a.on("GET /v1/overrides", 200, overrides())
 	a.on("GET /v1/vips", 200, vips())
 	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
 	a.on("GET /v1/pools", 200, pools())
@@ -50,7 +51,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {
@@ -88,6 +89,7 @@ func TestNothingToShow(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{}})
 	a.on("GET /v1/services?state=refused", 200, v1.ServiceList{Items: []v1.Service{}})
+	a.on("GET /v1/overrides", 200, v1.OverrideList{Items: []v1.Override{}})
 	a.on("GET /v1/vips", 200, v1.VIPList{Items: []v1.VIP{}})
 	a.on("GET /v1/pools", 200, v1.PoolList{Items: []v1.Pool{}})
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{}})
@@ -96,7 +98,7 @@ func TestNothingToShow(t *testing.T) {
 	a.on("GET /v1/status", 200, healthyStatus())
 	var all strings.Builder
 	for _, line := range []string{"service list", "service list --state refused", "service list -o json", "backend list", "backend list -o json",
-		"vip list", "pool list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {
+		"override list", "vip list", "pool list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {
 		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
 	}
 	golden(t, "nothing.txt", all.String())

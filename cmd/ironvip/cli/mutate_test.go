@@ -90,6 +90,12 @@ func TestMutatingCommands(t *testing.T) {
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},
+		{"backend drain web 10.1.0.13:8080 --for 2h", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
+		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 409,
+			problem(409, v1.CodeLastBackend, `10.1.0.13:8080 is the last usable backend of service "web": new connections would be refused`, "permit it with ?force=true"), ExitConflict},
+		{"backend drain web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, drained, ExitOK},
+		{"override clear web/10.1.0.13:8080", "DELETE /v1/overrides/default/web/10.1.0.13:8080", 200, v1.Deleted{Service: "web", Backend: "10.1.0.13:8080", Revision: 226, Applied: true}, ExitOK},
+		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: GET /v1/overrides"), ExitNotFound},
 		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], ExitOK},
 		{"reload --wait", "POST /v1/reload", 200, v1.ReloadResult{Revision: 224, Message: "1 pool added", Warnings: []v1.Problem{
 			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, ExitOK},

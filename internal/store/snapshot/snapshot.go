@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ import (
 type Contents struct {
 	Leases   map[ipam.Resource]ipam.Lease
 	Services map[string]rest.Record        // by "namespace/name"
-	States   map[string]overrides.Override // by "namespace/name/backend"
+	States   map[string]overrides.Override // by "namespace/name/backend"; without those that have ended
 	// Unreadable are values that can't be read. A store's unreadable leases are
 	// Blocked leases instead; a document lists them here.
 	Unreadable []Unreadable
@@ -70,6 +71,7 @@ func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	}
 	readAll(s.Services, out.Services)
 	readAll(s.States, out.States)
+	maps.DeleteFunc(out.States, func(_ string, o overrides.Override) bool { return o.Ended() })
 	out.Unreadable = append(problemsOf("registration", s.Services), problemsOf("state", s.States)...)
 	return out, nil
 }

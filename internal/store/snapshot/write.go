@@ -18,6 +18,11 @@ func (p *plan) write(ctx context.Context, to Stores) error {
 	if err := writeAll(ctx, p, "registration", &p.result.Services, p.services, to.Services); err != nil {
 		return fmt.Errorf("write registrations: %w", err)
 	}
+	for i := range p.states {
+		if there := to.States.Get(p.states[i].Key); there.Value.Ended() { // as good as none
+			p.states[i].Version = there.Version
+		}
+	}
 	if err := writeAll(ctx, p, "state", &p.result.States, p.states, to.States); err != nil {
 		return fmt.Errorf("write backends' states: %w", err)
 	}

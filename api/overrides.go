@@ -1,0 +1,141 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func (s *Server) overrideRoutes() {
+	const one = "/{namespace}/{name}/{id}"
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/state", ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
+		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" ends it. " +
+			"If the backend is the last usable one at any of the service's ports, \"drain\" and \"maint\" answer 409 last_backend without force=true.",
+		Body: v1.StateSpec{}}, s.setBackendState)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathOverrides, ID: "list-overrides", Tag: "backends", Summary: "List operator overrides"}, s.listOverrides)
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathOverrides + one, ID: "delete-override", Tag: "backends", Summary: "End an operator override",
+		Description: "The same as the state \"ready\", and also for a backend that its service no longer has."}, s.deleteOverride)
+}
+
+type setStateInput struct {
+	BackendPath
+	Payload
+	PreferWait
+	Force bool `query:"force" doc:"permit a change that leaves a port without a usable backend"`
+}
+
+func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*object[v1.Backend], error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	var body v1.StateSpec
+	if p := in.decode(&body); p != nil {
+		return nil, p
+	}
+	r := overrides.Request{Backend: key, Author: server.Caller(ctx), Force: in.Force}
+	if r.State, err = overrides.ParseState(body.State); err != nil {
+		return nil, writeFailed(key, err)
+	}
+	if body.Expires != nil {
+		r.Until = vip.InstantOf(*body.Expires)
+	}
+	rev, applied, err := s.setOverride(ctx, r, in.PreferWait)
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.backend(key)
+	if err != nil { // deleted meanwhile
+		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
+			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
+	}
+	out.PreferenceApplied = applied
+	return out, nil
+}
+
+// setOverride sets an override and waits for the dataplane if the caller requested it.
+func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (rev uint64, applied string, err error) {
+	if rev, err = s.SetState(ctx, r); err != nil {
+		return 0, "", writeFailed(r.Backend, err)
+	}
+	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), func(ctx context.Context) ([]vip.Problem, error) {
+		return s.overrideApplied(ctx, r.Backend.Service, rev)
+	})
+	return rev, applied, err
+}
+
+// overrideApplied waits until the overrides of a service up to a revision are in the dataplane.
+func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev uint64) (problems []vip.Problem, err error) {
+	if err := s.Overridden(ctx, rev); err != nil {
+		return nil, err
+	}
+	s.until(ctx, maxWait, func() bool {
+		problems = nil
+		in := s.tables().Input(key, time.Now())
+		for i := range in.Frontends {
+			f := &in.Frontends[i]
+			if f.Pending() {
+				return false
+			}
+			if f.Applied.Problem != nil {
+				problems = append(problems, *f.Applied.Problem)
+			}
+		}
+		return in.Service == nil || in.Compiled != nil
+	})
+	return problems, ctx.Err()
+}
+
+// listOverrides costs O(overrides).
+func (s *Server) listOverrides(context.Context, *struct{}) (v1.OverrideList, error) {
+	out := v1.OverrideList{Items: []v1.Override{}, Revision: s.Overrides.Revision()}
+	seen := map[vip.BackendKey]bool{} // All may yield a changing row twice
+	for key := range s.Overrides.All() {
+		row, rev, set := s.Overrides.Get(key)
+		if !set || seen[key] {
+			continue
+		}
+		seen[key] = true
+		svc, _, _ := s.Services.Get(key.Service)
+		out.Items = append(out.Items, v1.Override{Service: key.Service.String(), Backend: key.ID(), State: row.State.String(), OverrideInfo: overrideInfo(&row),
+			Missing: !slices.ContainsFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key }), Revision: rev})
+	}
+	slices.SortFunc(out.Items, func(a, b v1.Override) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
+	})
+	return out, nil
+}
+
+func overrideInfo(row *vip.BackendState) v1.OverrideInfo {
+	return v1.OverrideInfo{Author: row.Author, Node: row.Node, Since: when(row.Since.Time()), Expires: when(row.Until.Time())}
+}
+
+type deleteOverrideInput struct {
+	BackendPath
+	PreferWait
+}
+
+func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*deletedOutput, error) {
+	key, err := in.backend()
+	if err != nil {
+		return nil, err
+	}
+	if _, _, set := s.Overrides.Get(key); !set {
+		return nil, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "backend "+key.ID()+" of service \""+key.Service.String()+"\" has no override",
+			"list overrides: GET "+v1.PathOverrides)
+	}
+	rev, applied, err := s.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
+	if err != nil {
+		return nil, err
+	}
+	return &deletedOutput{PreferenceApplied: applied,
+		Body: v1.Deleted{Service: key.Service.String(), Backend: key.ID(), Revision: rev, Applied: applied != ""}}, nil
+}

@@ -1,0 +1,110 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// An override is listed with its time and expiry, also for a backend that has left its service, and
+// can be deleted.
+func TestOverrides(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2", "10.0.0.3"), "Prefer: wait=60")
+	if list := must[v1.OverrideList](r, "GET", v1.PathOverrides, ""); len(list.Items) != 0 || list.Items == nil {
+		t.Errorf("%+v", list)
+	}
+	state := func(backend string) string { return webPath + "/backends/" + backend + ":8080/state" }
+	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	b := must[v1.Backend](r, "PUT", state("10.0.0.2"), `{"state":"maint","expires":"`+expires.Format(time.RFC3339)+`"}`, "Prefer: wait=60")
+	if b.Override == nil || b.Override.Expires == nil || !b.Override.Expires.Equal(expires) || time.Since(*b.Override.Since) > time.Minute {
+		t.Errorf("%+v", b.Override)
+	}
+	must[v1.Backend](r, "PUT", state("10.0.0.1"), `{"state":"drain"}`, "Prefer: wait=60")
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
+	list := must[v1.OverrideList](r, "GET", v1.PathOverrides, "")
+	if len(list.Items) != 2 || list.Revision == 0 {
+		t.Fatalf("%+v", list)
+	}
+	if o := list.Items[0]; o.Service != "web" || o.Backend != "10.0.0.1:8080" || o.State != "drain" || o.Missing || o.Expires != nil || o.Since == nil || o.Revision == 0 {
+		t.Errorf("%+v", o)
+	}
+	if o := list.Items[1]; o.Backend != "10.0.0.2:8080" || o.State != "maint" || !o.Missing || o.Expires == nil || !o.Expires.Equal(expires) {
+		t.Errorf("%+v", o)
+	}
+	text := string(r.ask("GET", v1.PathMetrics, "").body)
+	for _, want := range []string{`ironvip_overrides{state="drain"} 1`, `ironvip_overrides{state="maint"} 1`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no metric %s", want)
+		}
+	}
+	for _, backend := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
+		path := v1.OverridePath("default", "web", backend)
+		if d := must[v1.Deleted](r, "DELETE", path, "", "Prefer: wait=60"); d.Backend != backend || d.Service != "web" || !d.Applied || d.Revision == 0 {
+			t.Errorf("%+v", d)
+		}
+		if again := r.ask("DELETE", path, ""); again.StatusCode != http.StatusNotFound || again.problem(t).Code != v1.CodeNotFound {
+			t.Errorf("again: %s", again.body)
+		}
+	}
+	if b := must[v1.Backend](r, "GET", webPath+"/backends/10.0.0.1:8080", ""); b.State != "ready" || b.Override != nil {
+		t.Errorf("%+v", b)
+	}
+}
+
+func TestExpiryOfAnOverride(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	path := webPath + "/backends/10.0.0.1:8080/state"
+	for body, message := range map[string]string{
+		`{"state":"drain","expires":"2020-01-01T00:00:00Z"}`: "has passed",
+		`{"state":"ready","expires":"2099-01-01T00:00:00Z"}`: "does not expire",
+		`{"state":"drain","expires":"soon"}`:                 "soon",
+		`{"state":"drain","expires":3}`:                      "wants",
+	} {
+		a := r.ask("PUT", path, body)
+		if doc := a.problem(t); a.StatusCode/100 != 4 || len(doc.Errors) != 1 || doc.Errors[0].Field != "expires" || !strings.Contains(doc.Errors[0].Message, message) {
+			t.Errorf("%s: %s", body, a.body)
+		}
+	}
+	must[v1.Backend](r, "PUT", path, `{"state":"drain","expires":"`+time.Now().Add(50*time.Millisecond).Format(time.RFC3339Nano)+`"}`)
+	if !r.server.until(t.Context(), time.Minute, func() bool { return r.deps.Overrides.Len() == 0 }) {
+		t.Error("it does not expire")
+	}
+	ended := func() bool {
+		for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+			if e.Message == "override expired: drain" && e.Object == "10.0.0.1:8080" {
+				return true
+			}
+		}
+		return false
+	}
+	for !ended() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// The last usable backend needs force=true. The refusal says so.
+func TestLastUsableBackend(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	one, two := webPath+"/backends/10.0.0.1:8080/state", webPath+"/backends/10.0.0.2:8080/state"
+	must[v1.Backend](r, "PUT", one, `{"state":"drain"}`)
+	for _, state := range []string{"drain", "maint"} {
+		a := r.ask("PUT", two, `{"state":"`+state+`"}`)
+		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeLastBackend || !strings.Contains(doc.Detail, `10.0.0.2:8080 is the last usable backend of service "web"`) ||
+			!strings.Contains(doc.Hint, "?force=true") {
+			t.Errorf("%s: %s", state, a.body)
+		}
+	}
+	if b := must[v1.Backend](r, "GET", webPath+"/backends/10.0.0.2:8080", ""); b.State != vip.Ready.String() {
+		t.Errorf("%+v", b)
+	}
+	must[v1.Backend](r, "PUT", two+"?force=true", `{"state":"maint"}`)
+	must[v1.Backend](r, "PUT", two, `{"state":"drain"}`) // it takes no connections already
+	must[v1.Backend](r, "PUT", one, `{"state":"ready"}`)
+}
