@@ -575,7 +575,7 @@ func (w *writer) done(x *transaction, index uint64) {
 		case x.digests == nil: // the tables were ahead of the log, and no longer are
 			w.publishDigests(j.search)
 		default:
-			t.searched = j.search
+			t.compared.searched = j.search
 		}
 	}
 	t.mu.Unlock()

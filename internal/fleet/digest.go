@@ -16,9 +16,17 @@ import (
 // rereadWithin is the time within which hosts with another digest read the tree.
 const rereadWithin = 10 * time.Second
 
+// comparison is what of a tree concerns the comparison of its tables with others. The tree's lock
+// guards it.
+type comparison struct {
+	newest   uint64    // the highest index of an entry or removal in the tables
+	differs  time.Time // when to read the tree because the leader's digests differ; zero: they don't
+	searched uint64    // the tree's index when this host has last compared all of it with the log
+}
+
 // isExact reports whether the tables are exactly the tree at their place in the log. They are ahead
 // of it after a key was read on its own, until the log reaches that. The caller holds mu.
-func (t *Tree) isExact() bool { return t.newest <= t.at.Index }
+func (t *Tree) isExact() bool { return t.compared.newest <= t.at.Index }
 
 // digests returns the digest of each folder, or nil if the tables aren't exact. The caller holds
 // mu.
@@ -37,13 +45,13 @@ func (t *Tree) digests() map[string]treelog.Digest {
 // has the whole tree read if they differ. Folders that only one of the two has don't count: it may
 // have another release. The caller holds mu.
 func (t *Tree) compare(e treelog.Entry) {
-	if e.Digests == nil || e.Before != t.at.Index || !t.isExact() || !t.differs.IsZero() {
+	if e.Digests == nil || e.Before != t.at.Index || !t.isExact() || !t.compared.differs.IsZero() {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Digests)) {
 		if f := t.folders[name]; f != nil && f.digest != e.Digests[name] {
 			t.log.Warn("tables differ from the leader's: reading the whole tree", "folder", name)
-			t.differs = time.Now().Add(rand.N(rereadWithin))
+			t.compared.differs = time.Now().Add(rand.N(rereadWithin))
 			t.endHeld()
 			return
 		}

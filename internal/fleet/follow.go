@@ -21,9 +21,11 @@ const (
 
 	readTimeout = 60 * time.Second // of a full read
 
-	// searchEvery is the time between the leader's searches for what was written without the log.
-	// A fifth of it is jitter.
+	// searchEvery is the time between the leader's searches for what was written without the log,
+	// and searchSoon that to the first one after a start from a snapshot: Consul remembers a removal
+	// for 15 minutes only. A fifth of it is jitter.
 	searchEvery = 5 * time.Minute
+	searchSoon  = 20 * time.Second
 	// compareAgain is the time after a read of the tree, for a comparison, that has failed.
 	compareAgain = time.Minute
 	// Reads of the log are apart on average by perHostPause for each host of the fleet, within
@@ -137,7 +139,7 @@ func (f *follower) surveyOnce(ctx context.Context) {
 // host with other digests. The zero time means never.
 func (f *follower) due() time.Time {
 	f.tree.mu.Lock()
-	due := f.tree.differs
+	due := f.tree.compared.differs
 	f.tree.mu.Unlock()
 	if f.tree.Mine() && (due.IsZero() || f.search.Before(due)) {
 		due = f.search
@@ -156,8 +158,8 @@ func (f *follower) postpone() {
 	f.search = later
 	f.tree.mu.Lock()
 	defer f.tree.mu.Unlock()
-	if !f.tree.differs.IsZero() {
-		f.tree.differs = later
+	if !f.tree.compared.differs.IsZero() {
+		f.tree.compared.differs = later
 	}
 }
 

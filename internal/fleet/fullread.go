@@ -105,7 +105,7 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 	}
 	junk := map[string]error{}
 	if replace {
-		t.newest = 0
+		t.compared.newest = 0
 	}
 	for p := range r.all() {
 		path, f, key := p.path, p.folder, p.key
@@ -121,7 +121,7 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 		if !replace && t.knownIndex(f, key, path) > upTo {
 			continue
 		}
-		t.newest = max(t.newest, p.pair.Index)
+		t.compared.newest = max(t.compared.newest, p.pair.Index)
 		if t.put(f, path, p.entry(), p.reads) {
 			changed = append(changed, path)
 		}

@@ -84,6 +84,17 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 		t.Errorf("%+v at %d, %v", p, index, err)
 	}
 
+	// A removal without a condition.
+	txn(consulkv.Op{Verb: consulkv.Set, Key: "t/e", Value: []byte("1")})
+	for range 2 { // also of a key that doesn't exist
+		if out := txn(consulkv.Op{Verb: consulkv.Delete, Key: "t/e"}); len(out.Refused) > 0 {
+			t.Errorf("%+v", out)
+		}
+	}
+	if e, _ := read("t/e"); e != nil {
+		t.Errorf("%+v after its removal", e)
+	}
+
 	// A blocking query returns at a change, including removals.
 	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
 		t.Helper()

@@ -74,8 +74,8 @@ func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Posit
 	fleet, id := rand.Text()[:12], rand.Text()[:12]
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	// The entry gives the log an index of its own. Consul returns the index of the whole store for
-	// a key that doesn't exist.
+	// The entry gives the log an index of its own. For a key that doesn't exist, Consul returns the
+	// index of the newest change of any key in its KV store, also outside of the prefix.
 	head, whole := treelog.Encode(t.o.Node, id, at, nil, nil)
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
 		{Verb: consulkv.Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},

@@ -24,6 +24,7 @@ type paths struct {
 	ring      string // the last entries of the log, by segment and slot
 	snapshots string // the snapshot of the tree
 	snapshot  string // describes it, and is its writer's lock
+	parts     string // of it
 	hosts     string // a lock for each host's id
 	nodes     string // and for each node's name, with its row
 	leader    string
@@ -34,14 +35,14 @@ const markName = ".fleet"
 func newPaths(prefix string) paths {
 	base := prefix + "/v2/"
 	return paths{prefix: prefix + "/", base: base, tree: base + "tree/", mark: base + "tree/" + markName, log: base + "log/", head: base + "log/head", turn: base + "log/turn",
-		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
+		ring: base + "log/ring/", snapshots: base + "snapshot/", snapshot: base + "snapshot/head", parts: base + "snapshot/parts/", hosts: base + "hosts/", nodes: base + "nodes/", leader: base + "leader"}
 }
 
 // slot is the key of the entry of that number in the ring.
 func (p paths) slot(seq uint64) string { return p.ring + treelog.Slot(seq) }
 
 // part is the key of a part of the snapshot, numbered from 0.
-func (p paths) part(n int) string { return p.snapshots + "parts/" + strconv.Itoa(n) }
+func (p paths) part(n int) string { return p.parts + strconv.Itoa(n) }
 
 // checkKey validates a key of a folder.
 func checkKey(key string) error {

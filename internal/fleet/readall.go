@@ -31,7 +31,7 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 		t.known = tombstones{index: map[string]uint64{}}
 		t.high, t.at = 0, w.at
 		t.merge(w.reading, w.index, true)
-		t.differs = time.Time{}
+		t.compared.differs = time.Time{}
 		t.advance(w.entries)
 		f.reached(w)
 		t.mu.Unlock()
@@ -59,10 +59,10 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 			return inStep, err
 		}
 		t.mu.Lock()
-		unchanged := index == t.searched && t.differs.IsZero()
+		unchanged := index == t.compared.searched && t.compared.differs.IsZero()
 		t.mu.Unlock()
 		if unchanged {
-			f.scheduleSearch()
+			f.scheduleSearch(searchEvery)
 			return inStep, nil
 		}
 	}
@@ -96,7 +96,7 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	if w.at.Index > t.at.Index {
 		t.at = w.at
 	}
-	t.differs = time.Time{}
+	t.compared.differs = time.Time{}
 	f.reached(w)
 	return inStep, nil
 }
@@ -128,11 +128,15 @@ func (f *follower) reached(w wholeTree) {
 	t.high = max(t.high, w.index)
 	t.cache.settle(t)
 	t.ready()
-	f.scheduleSearch()
+	if w.treeIndex == 0 { // a snapshot, which may have what was removed by hand since
+		f.scheduleSearch(searchSoon)
+	} else {
+		f.scheduleSearch(searchEvery)
+	}
 }
 
-func (f *follower) scheduleSearch() {
-	f.search = time.Now().Add(searchEvery*9/10 + rand.N(searchEvery/5))
+func (f *follower) scheduleSearch(after time.Duration) {
+	f.search = time.Now().Add(after*9/10 + rand.N(after/5))
 }
 
 func (t *Tree) reachedIndex() uint64 {

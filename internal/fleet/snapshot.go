@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,7 +39,6 @@ type snapshotHead struct {
 	Tree    uint64 `json:"tree"`   // the index of the tree's newest write or removal
 	Seen    uint64 `json:"seen"`   // up to which index of the store no others were found
 	Parts   int    `json:"parts"`  // keys that have it
-	Bytes   int    `json:"bytes"`  // of all parts
 	SHA256  string `json:"sha256"` // of all parts
 	Node    string `json:"node"`   // the writer, for people
 }
@@ -328,16 +328,17 @@ func (t *Tree) writeSnapshot(ctx context.Context, task snapshotTask) snapshotHea
 	sum := sha256.Sum256(packed)
 	h := t.unwritten()
 	h.Seq, h.Index, h.ID, h.Tree, h.Seen = at.Seq, at.Index, at.ID, max(task.treeIndex, newest), task.lock
-	h.Bytes, h.SHA256 = len(packed), hex.EncodeToString(sum[:])
+	h.SHA256 = hex.EncodeToString(sum[:])
 	last := task.lock
 	for part := range slices.Chunk(packed, snapshotPart) {
-		index, ok := t.writePart(ctx, h.Parts, part)
+		index, ok := t.writeParts(ctx, consulkv.Op{Verb: consulkv.Set, Key: t.paths.part(h.Parts), Value: part})
 		if !ok {
 			return t.unwritten()
 		}
 		h.Parts++
 		last = max(last, index)
 	}
+	t.removeParts(ctx, h.Parts)
 	// For the hosts that have joined meanwhile. Those that join now look themselves.
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
@@ -347,12 +348,34 @@ func (t *Tree) writeSnapshot(ctx context.Context, task snapshotTask) snapshotHea
 	return h
 }
 
-// writePart writes a part of the snapshot if this host still holds the lock. It returns the index of
-// the write.
-func (t *Tree) writePart(ctx context.Context, n int, value []byte) (index uint64, ok bool) {
+// removeParts removes the parts of a former, larger snapshot: those from that number on. If it
+// can't, the next writer does.
+func (t *Tree) removeParts(ctx context.Context, from int) {
+	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	keys, _, err := t.o.KV.Level(call, t.paths.parts)
+	if err != nil {
+		return
+	}
+	var ops []consulkv.Op
+	for _, key := range keys {
+		if n, err := strconv.Atoi(key[len(t.paths.parts):]); err == nil && n >= from {
+			ops = append(ops, consulkv.Op{Verb: consulkv.Delete, Key: key})
+		}
+	}
+	for some := range slices.Chunk(ops, MaxBatch) {
+		if _, ok := t.writeParts(ctx, some...); !ok {
+			return
+		}
+	}
+}
+
+// writeParts changes parts of the snapshot if this host still holds the lock. It returns the index
+// of the write.
+func (t *Tree) writeParts(ctx context.Context, ops ...consulkv.Op) (index uint64, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{t.holdSnapshot(), {Verb: consulkv.Set, Key: t.paths.part(n), Value: value}})
+	out, err := t.o.KV.Txn(ctx, append([]consulkv.Op{t.holdSnapshot()}, ops...))
 	if err != nil {
 		t.log.Warn("no snapshot of the tree written for other hosts", "err", err)
 	}
@@ -363,7 +386,7 @@ func (t *Tree) writePart(ctx context.Context, n int, value []byte) (index uint64
 // or removal.
 func (t *Tree) pack() (packed []byte, at treelog.Position, newest uint64) {
 	t.mu.Lock()
-	at, newest = t.at, t.newest
+	at, newest = t.at, t.compared.newest
 	var pairs []consulkv.Pair
 	for key := range t.junk {
 		pairs = append(pairs, consulkv.Pair{Key: key[len(t.paths.tree):]})

@@ -3,6 +3,8 @@ package fleet_test
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -215,6 +217,27 @@ func TestStartComparesDigests(t *testing.T) {
 	})
 }
 
+// A leader that started from a snapshot soon finds what was removed by hand while no host ran.
+func TestStartAfterARemovalByHand(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		largeTree(kv, 20)
+		one := kv.Start(t, "one", folders, nil)
+		mustCommit(t, one, set("b", "x", "1", 0))
+		time.Sleep(time.Minute)
+		one.End()
+		kv.Delete(treePrefix + "a/7")
+		time.Sleep(20 * time.Minute)
+		kv.ExpireTombstones()
+		two, three := kv.Start(t, "two", folders, nil), kv.Start(t, "three", folders, nil)
+		if get(two, "a", "7") == "" {
+			t.Fatal("it doesn't use the snapshot")
+		}
+		time.Sleep(35 * time.Second)
+		wantSame(t, kv, two, three)
+	})
+}
+
 // A starting host reads the mark of the fleet itself, not that of the snapshot.
 func TestStartReadsTheMark(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -230,6 +253,45 @@ func TestStartReadsTheMark(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantSame(t, kv, two)
+	})
+}
+
+// The parts of a former, larger snapshot don't stay in Consul.
+func TestSnapshotThatShrinks(t *testing.T) {
+	const at = "ironvip/v2/snapshot/"
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		for i := range 200 {
+			value := make([]byte, 5000)
+			for j := range value {
+				value[j] = byte(rand.IntN(256))
+			}
+			kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), string(value))
+		}
+		kv.Start(t, "one", folders, nil)
+		time.Sleep(time.Second)
+		if n := len(kv.Pairs(at + "parts/")); n != 4 {
+			t.Fatalf("%d parts", n)
+		}
+		kv.Delete(treePrefix + "a/1")
+		kv.Put(at+"parts/note", "not a part")
+		two := kv.Start(t, "two", folders, nil)
+		time.Sleep(time.Second)
+		var left []string
+		for _, p := range kv.Pairs(at + "parts/") {
+			left = append(left, p.Key)
+		}
+		slices.Sort(left)
+		if want := []string{at + "parts/0", at + "parts/1", at + "parts/note"}; !slices.Equal(left, want) {
+			t.Errorf("parts %v", left)
+		}
+		kv.Client("three").Before(func(call fleettest.Call) error {
+			if call.Method == "List" && call.Key == treePrefix {
+				t.Error("the snapshot isn't used")
+			}
+			return nil
+		})
+		wantSame(t, kv, two, kv.Start(t, "three", folders, nil))
 	})
 }
 

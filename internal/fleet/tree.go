@@ -65,13 +65,11 @@ type Tree struct {
 
 	mu        sync.Mutex // guards what follows, and the writing of tables
 	known     tombstones
-	junk      map[string]error   // keys of the tree that belong to no folder, and why
-	lookups   int                // reads of single keys in progress; tombstones are kept for them
-	high      uint64             // the highest index that the tables have reached
-	at        treelog.Position   // the log up to there is in the tables
-	newest    uint64             // the highest index of an entry or removal in the tables
-	differs   time.Time          // when the tree is to be read because the leader's digests differ; zero: they don't
-	searched  uint64             // the tree's index when this host has last compared it with the log as a whole
+	junk      map[string]error // keys of the tree that belong to no folder, and why
+	lookups   int              // reads of single keys in progress; tombstones are kept for them
+	high      uint64           // the highest index that the tables have reached
+	at        treelog.Position // the log up to there is in the tables
+	compared  comparison
 	mark      string             // the fleet's name; "" while unknown
 	loaded    bool               // the folders are ready
 	prevented bool               // they must not become so from the cache
@@ -271,7 +269,7 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 		f.digest.Flip(path, old.Index)
 	}
 	f.digest.Flip(path, e.Index)
-	t.newest = max(t.newest, e.Index)
+	t.compared.newest = max(t.compared.newest, e.Index)
 	for i, v := range f.views {
 		if i < len(reads) {
 			v.put(e, reads[i])
@@ -290,7 +288,7 @@ func (t *Tree) remove(f *folder, key, path string, index uint64) {
 		return
 	}
 	f.digest.Flip(path, old.Index)
-	t.newest = max(t.newest, index)
+	t.compared.newest = max(t.compared.newest, index)
 	for _, v := range f.views {
 		v.remove(key)
 	}

@@ -75,6 +75,7 @@ type Verb string
 const (
 	Set        Verb = "set" // without a condition
 	Cas        Verb = "cas"
+	Delete     Verb = "delete"     // succeeds if the key doesn't exist
 	DeleteCas  Verb = "delete-cas" // succeeds if the key doesn't exist
 	CheckIndex Verb = "check-index"
 	CheckGone  Verb = "check-not-exists"

@@ -213,6 +213,13 @@ func (m *Memory) Restore(s Snapshot, rebuilt bool) {
 	m.wake()
 }
 
+// ExpireTombstones forgets which keys were removed, as Consul does after 15 minutes.
+func (m *Memory) ExpireTombstones() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.tombstones)
+}
+
 // ExpireSessions ends all sessions, as a Consul does after their TTL.
 func (m *Memory) ExpireSessions() {
 	m.mu.Lock()
@@ -333,6 +340,10 @@ func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) 
 			return 0, fmt.Sprintf("failed to set key %q, index is stale", op.Key)
 		}
 		return m.set(op.Key, op.Value, next), ""
+	case consulkv.Delete:
+		if exists {
+			m.remove(op.Key, next)
+		}
 	case consulkv.DeleteCas:
 		if exists && op.Index != old.Index {
 			return 0, fmt.Sprintf("failed to delete key %q, index is stale", op.Key)
