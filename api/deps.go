@@ -76,8 +76,10 @@ type Deps struct {
 	Dataplane func() Dataplane
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
-	Diff       func(context.Context) ([]Difference, error) // reads the dataplane
-	Repair     func(context.Context) ([]Difference, error) // the same, and repairs the differences
+	// Connections counts the connections of backends; nil if the dataplane can't.
+	Connections reconcile.Connections
+	Diff        func(context.Context) ([]Difference, error) // reads the dataplane
+	Repair      func(context.Context) ([]Difference, error) // the same, and repairs the differences
 	// Preview returns what the allocator would grant, and grants nothing.
 	Preview func([]vip.Service) []vip.Allocation
 	Config  Config

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"strconv"
@@ -27,7 +28,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, func(d *Deps) {
-		d.Statistics = &reconciletest.Statistics{}
+		d.Statistics, d.Connections = &reconciletest.Statistics{}, idle{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
 		d.Snapshot = func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
@@ -64,6 +65,13 @@ func TestExamplesOfTheManual(t *testing.T) {
 			t.Errorf("no example of %s %s", route.Method, route.Path)
 		}
 	}
+}
+
+// idle is a dataplane without connections.
+type idle struct{}
+
+func (idle) Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return nil, nil
 }
 
 // curl is one command line.

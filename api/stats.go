@@ -4,12 +4,14 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
@@ -21,6 +23,9 @@ func (s *Server) statsRoutes() {
 		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, ID: "service-stats", Tag: "services",
 		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Lacks: server.Needs(s.Connections != nil, "dataplane that counts connections"),
+		ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
+		Description: "The open connections through this host, read from the dataplane: of a backend in any state, and of a removed one until its drain ends."}, s.backendConnections)
 }
 
 // countingTime bounds a read of the dataplane's counters. Those of 50,000 backends take a tenth of
@@ -98,6 +103,58 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceS
 		out.Frontends = append(out.Frontends, row)
 	}
 	out.Traffic = traffic(sum, counted)
+	return out, nil
+}
+
+// backendConnections costs O(the service's frontends and backends).
+func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v1.BackendConnections, err error) {
+	key, err := in.backend()
+	if err != nil {
+		return out, err
+	}
+	out = v1.BackendConnections{Service: key.Service.String(), Backend: key.ID(), Frontends: []v1.FrontendConnections{}}
+	svc := s.tables().Input(key.Service, time.Now())
+	if svc.Service == nil {
+		return out, noService(key.Service)
+	}
+	i := slices.IndexFunc(svc.Service.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
+	if i >= 0 {
+		out.State = compile.EffectiveState(key.Service, &svc.Service.Backends[i], svc.Override).String()
+	}
+	// of reports whether an endpoint of a frontend is the backend's.
+	of := func(f *vip.Frontend, e vip.Endpoint) bool {
+		if i < 0 {
+			return e.IsLeaving() && e.Addr.Addr() == key.Address && (key.Port == 0 || e.Addr.Port() == key.Port)
+		}
+		p := slices.IndexFunc(svc.Service.Ports, func(p vip.Port) bool { return p.Name == f.Port })
+		return p >= 0 && svc.Service.Backends[i].Endpoint(svc.Service.Ports[p].TargetPort) == e.Addr
+	}
+	ctx, cancel := context.WithTimeout(ctx, countingTime)
+	defer cancel()
+	slices.SortFunc(svc.Frontends, func(a, b status.Frontend) int { return vip.CompareFrontendKeys(a.Frontend.Key, b.Frontend.Key) })
+	found := i >= 0
+	for j := range svc.Frontends {
+		f := &svc.Frontends[j].Frontend
+		if f.Kind == vip.OnRealServer {
+			return out, server.Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "connections not known on a real server: the host's own listener has them", "ask a director")
+		}
+		own := slices.IndexFunc(f.Backends, func(e vip.Endpoint) bool { return of(f, e) })
+		if own < 0 {
+			continue
+		}
+		found = true
+		open, err := s.Connections.Connections(ctx, f.Key)
+		if err != nil {
+			return out, unreadable("count the connections of", err)
+		}
+		if n := open[f.Backends[own].Addr]; n > 0 {
+			out.Connections += uint64(n)
+			out.Frontends = append(out.Frontends, v1.FrontendConnections{Frontend: f.Key.String(), Connections: uint64(n)})
+		}
+	}
+	if !found {
+		return out, noBackend(key)
+	}
 	return out, nil
 }
 

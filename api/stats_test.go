@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -183,5 +184,55 @@ func TestStatsMetrics(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Logf("%s", a.body)
+	}
+}
+
+// planeOf is a dataplane with connections.
+type planeOf map[vip.FrontendKey]map[netip.AddrPort]int
+
+func (p planeOf) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	open, ok := p[key]
+	if !ok {
+		return nil, errors.New("no such frontend")
+	}
+	return open, nil
+}
+
+// The connections of a backend are those at its own address and port: in any state, with weight 0,
+// and of a removed one that drains.
+func TestBackendConnections(t *testing.T) {
+	open := planeOf{}
+	r := newRig(t, func(d *Deps) { d.Connections = open })
+	body := func(backends string) string {
+		return `{"drain_timeout":"1h","ports":[{"name":"http","port":80,"target_port":8080},{"name":"https","port":443}],"backends":[` + backends + `]}`
+	}
+	const one, two, weightless = `{"address":"10.0.0.1"}`, `{"address":"10.0.0.1","port":9090}`, `{"address":"10.0.0.2","weight":0}`
+	must[v1.Service](r, "PUT", webPath, body(one+","+two+","+weightless), "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"drain"}`, "Prefer: wait=60")
+	at := netip.MustParseAddrPort
+	keys := r.frontends("web")
+	open[keys[80]] = map[netip.AddrPort]int{at("10.0.0.1:8080"): 3, at("10.0.0.1:9090"): 10, at("10.0.0.2:8080"): 100}
+	open[keys[443]] = map[netip.AddrPort]int{at("10.0.0.1:443"): 4, at("10.0.0.1:8080"): 1000}
+	check := func(id, state string, want uint64, frontends int) {
+		t.Helper()
+		got := must[v1.BackendConnections](r, "GET", v1.BackendConnectionsPath("default", "web", id), "")
+		if got.Service != "web" || got.Backend != id || got.State != state || got.Connections != want || len(got.Frontends) != frontends {
+			t.Errorf("%+v, want %s with %d", got, state, want)
+		}
+	}
+	check("10.0.0.1", "drain", 7, 2)
+	check("10.0.0.1:9090", "ready", 10, 1)
+	check("10.0.0.2", "ready", 100, 1)
+	must[v1.Service](r, "PUT", webPath, body(two+","+weightless), "Prefer: wait=60")
+	check("10.0.0.1:8080", "", 3, 1)
+	check("10.0.0.1:443", "", 4, 1)
+	for path, status := range map[string]int{webPath + "/backends/10.0.0.7": 404, webPath + "/backends/10.0.0.1": 200, "/v1/services/default/none/backends/10.0.0.1": 404} {
+		if a := r.ask("GET", path+"/connections", ""); a.StatusCode != status {
+			t.Errorf("%s: %s", path, a.Status)
+		}
+	}
+	delete(open, keys[80])
+	if a := r.ask("GET", webPath+"/backends/10.0.0.2/connections", ""); a.StatusCode != http.StatusServiceUnavailable || a.problem(t).Code != v1.CodeDataplane {
+		t.Errorf("unreadable: %s %s", a.Status, a.body)
 	}
 }

@@ -113,6 +113,7 @@ func TestRequests(t *testing.T) {
 			_, err := c.SetBackendState(ctx, "default", "web", "10.0.0.2", v1.StateSpec{State: "drain"}, true, Write{Wait: time.Second})
 			return err
 		},
+		"GET /v1/services/default/web/backends/10.0.0.1/connections": func() error { _, err := c.BackendConnections(ctx, "default", "web", "10.0.0.1"); return err },
 		"GET /v1/overrides": func() error { _, err := c.Overrides(ctx); return err },
 		"DELETE /v1/overrides/default/web/%5B::1%5D:80 Prefer=wait=1": func() error {
 			_, err := c.DeleteOverride(ctx, "default", "web", "[::1]:80", Write{Wait: time.Second})

@@ -15,3 +15,8 @@ func (c *Client) Stats(ctx context.Context) (v1.StatsList, error) {
 func (c *Client) ServiceStats(ctx context.Context, namespace, name string) (v1.ServiceStats, error) {
 	return fetch[v1.ServiceStats](ctx, c, call{path: v1.ServiceStatsPath(namespace, name)})
 }
+
+// BackendConnections returns how many connections a backend has through the agent's host.
+func (c *Client) BackendConnections(ctx context.Context, namespace, name, id string) (v1.BackendConnections, error) {
+	return fetch[v1.BackendConnections](ctx, c, call{path: v1.BackendConnectionsPath(namespace, name, id)})
+}

@@ -73,6 +73,11 @@ func OverridePath(namespace, name, id string) string {
 	return PathOverrides + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name) + "/" + url.PathEscape(id)
 }
 
+// BackendConnectionsPath is the path of the number of a backend's connections: GET.
+func BackendConnectionsPath(namespace, name, id string) string {
+	return BackendPath(namespace, name, id) + "/connections"
+}
+
 // VIPPath is the path of one address's lease: GET.
 func VIPPath(address string) string { return PathVIPs + "/" + url.PathEscape(address) }
 

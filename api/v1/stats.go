@@ -48,6 +48,22 @@ type BackendStats struct {
 	Traffic Traffic `json:"traffic"`
 }
 
+// BackendConnections is how many connections a backend has through this host. It also exists for a
+// backend that its service no longer lists, until its drain ends.
+type BackendConnections struct {
+	Service     string                `json:"service" doc:"\"name\" or \"namespace/name\""`
+	Backend     string                `json:"backend" doc:"the backend's id: address:port, or the address alone"`
+	State       string                `json:"state,omitempty" enum:"ready,drain,maint,terminating" doc:"in effect; absent: the service no longer lists it"`
+	Connections uint64                `json:"connections" doc:"open connections, as a drain counts them"`
+	Frontends   []FrontendConnections `json:"frontends" doc:"those with connections, by address and port"`
+}
+
+// FrontendConnections is how many connections of a backend came through a frontend.
+type FrontendConnections struct {
+	Frontend    string `json:"frontend" doc:"\"192.0.2.10:80/tcp\""`
+	Connections uint64 `json:"connections"`
+}
+
 // StatsList is the traffic of every service in the dataplane, sorted by namespace and name.
 type StatsList struct {
 	Items []ServiceTotal `json:"items"`

@@ -10,6 +10,7 @@ import (
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
+	connections, _ := a.plane.Plane.(reconcile.Connections)
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest, SetState: a.overrides.Set,
@@ -36,7 +37,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: statistics,
-		Log:        a.log,
+		Statistics: statistics, Connections: connections,
+		Log: a.log,
 	}
 }

@@ -279,3 +279,25 @@ func TestOverrideEnds(t *testing.T) {
 	h.ok("override", "clear", "web", b.addr)
 	none()
 }
+
+// backend drain --wait returns when the backend has no connections, and fails while it has some.
+func TestDrainWaitsForConnections(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "", a, b))
+	h.start()
+	open := dial(t, h.vip("web")+":8080", "b")
+	r := h.cli("backend", "drain", "web", b.addr, "--wait", "--timeout", "2s")
+	if r.code != 3 || !strings.Contains(r.stderr, "still has 1 open connection after 2s") {
+		t.Errorf("with a connection: exit %d\n%s", r.code, r.stderr)
+	}
+	open.lives("after the wait")
+	open.conn.Close()
+	if mode == "proxy" { // the kernel keeps entries of closed connections for two minutes
+		r = h.cli("backend", "drain", "web", b.addr, "--wait", "--timeout", "1m")
+		if r.code != 0 || !strings.Contains(r.stderr, "has no connections") {
+			t.Errorf("without a connection: exit %d\n%s", r.code, r.stderr)
+		}
+	}
+}

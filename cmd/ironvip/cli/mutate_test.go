@@ -273,3 +273,44 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 		t.Errorf("list -o toml: %s", r)
 	}
 }
+
+// With --wait, a drain ends when the backend has no connections, or fails at the timeout.
+func TestDrainWaits(t *testing.T) {
+	const path = "/v1/services/default/web/backends/10.1.0.13:8080"
+	var all strings.Builder
+	for _, c := range []struct {
+		name    string
+		status  int
+		answers []any // the last one repeats
+		code    int
+		flags   string
+	}{
+		{"idle at once", 200, []any{open("drain", 0)}, ExitOK, ""},
+		{"idle after some time", 200, []any{open("drain", 41), open("drain", 41), open("drain", 1), open("drain", 0)}, ExitOK, ""},
+		{"connections remain", 200, []any{open("drain", 2)}, ExitDegraded, " --timeout 1s"},
+		{"set to ready meanwhile", 200, []any{open("drain", 2), open("ready", 2)}, ExitDegraded, ""},
+		{"removed meanwhile", 404, []any{problem(404, v1.CodeNotFound, "no backend", "")}, ExitOK, ""},
+		{"a dataplane that can't be read", 503, []any{problem(503, v1.CodeDataplane, "count the connections of the dataplane: timed out", "")}, ExitError, ""},
+	} {
+		a := newAgent(t)
+		a.on("PUT "+path+"/state", 200, v1.Backend{Service: "web", Revision: 221, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", State: "drain", SourceState: "ready"}})
+		a.on("GET "+path+"/connections", c.status, func() any {
+			next := c.answers[0]
+			if len(c.answers) > 1 {
+				c.answers = c.answers[1:]
+			}
+			return next
+		})
+		command := "backend drain web 10.1.0.13:8080 --wait" + c.flags
+		r := a.run(t, command)
+		if r.code != c.code {
+			t.Errorf("%s: exit code %d, want %d\n%s", c.name, r.code, c.code, r)
+		}
+		all.WriteString("# " + c.name + "\n$ ironvip " + command + "\n" + r.String())
+	}
+	golden(t, "drain_wait.txt", all.String())
+}
+
+func open(state string, n uint64) v1.BackendConnections {
+	return v1.BackendConnections{Service: "web", Backend: "10.1.0.13:8080", State: state, Connections: n, Frontends: []v1.FrontendConnections{}}
+}

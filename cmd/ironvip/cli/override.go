@@ -19,7 +19,11 @@ func (a *app) backendStateCommand(state, short string) *cobra.Command {
 	if state != vip.Ready.String() {
 		effect = `The override survives restarts. It ends with
 "backend ready", after --for, with its service, or an hour after the backend has left its
-service. "override list" shows it. The last usable backend needs --force (exit code 5).`
+service. "override list" shows it. The last usable backend needs --force (exit code 5).
+
+With --wait, the command returns when the backend has no connections left through this
+host, and shows how many remain. If some remain after --timeout, it exits with 3, and the
+drain continues: repeat the command to wait longer. Each host of a fleet counts its own.`
 	}
 	cmd := &cobra.Command{
 		Use:   state + " SERVICE BACKEND",
@@ -36,10 +40,11 @@ by -o name, also works.`,
 	}
 	dontWait := noWait(cmd.Flags())
 	var period time.Duration
-	var force bool
+	var force, waitIdle bool
 	if state != vip.Ready.String() {
 		cmd.Flags().DurationVar(&period, "for", 0, "end the override after this time, for example 2h (default: when it is set to ready)")
 		cmd.Flags().BoolVar(&force, "force", false, "permit it for the last usable backend of the service or of one of its ports")
+		cmd.Flags().BoolVar(&waitIdle, "wait", false, "wait until the backend has no connections through this host, and show how many remain")
 	}
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		key, id, err := parseBackend(args)
@@ -60,6 +65,11 @@ by -o name, also works.`,
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
+		if waitIdle {
+			if err := a.waitIdle(ctx, c, key, id, state); err != nil {
+				return err
+			}
+		}
 		return showChange(a, []v1.Backend{b}, []string{key.String() + "/" + b.ID})
 	})
 	return cmd

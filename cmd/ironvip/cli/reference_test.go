@@ -47,7 +47,7 @@ var meanings = []struct {
 	{ExitOK, "success"},
 	{ExitError, "error: the input is invalid, or the agent failed; `doctor` found a FAIL"},
 	{ExitUsage, "the command line is invalid"},
-	{ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values"},
+	{ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections"},
 	{ExitNotFound, "the object does not exist"},
 	{ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs"},
 	{ExitUnreachable, "no agent answers"},
