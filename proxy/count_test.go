@@ -87,7 +87,7 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		for _, affinity := range []time.Duration{0, time.Hour} {
 			t.Run(fmt.Sprint(protocol, affinity), func(t *testing.T) {
-				p := newTarget(t, Options{ConnectTimeout: 20 * time.Millisecond, UDPIdle: 50 * time.Millisecond})
+				p := newTarget(t, Options{UDPIdle: 50 * time.Millisecond})
 				var healthy, refuses, silent netip.AddrPort
 				if protocol == vip.TCP {
 					healthy, refuses, silent = tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.1"), fullBacklog(t)
@@ -95,9 +95,9 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 					healthy, refuses, silent = udpBackend(t, "127.0.0.1", "a"), freeKey(t, "127.0.0.1", vip.UDP).AddrPort(), netip.MustParseAddrPort("240.0.0.1:9") // no route
 				}
 				f := onVIP(freeKey(t, "127.96.0.1", protocol), vip.LeastConnection, healthy, refuses, silent)
-				f.Affinity = affinity
+				f.Affinity, f.Relay = affinity, &vip.Relay{ConnectTimeout: 20 * time.Millisecond}
 				hopeless := onVIP(f.Key, vip.WeightedLeastConnection, refuses, silent)
-				hopeless.Affinity = affinity
+				hopeless.Affinity, hopeless.Relay = affinity, f.Relay
 				ends := map[*endpoint]bool{}
 				for _, spec := range []*vip.Frontend{f, hopeless, f} {
 					p.must(spec)

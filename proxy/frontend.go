@@ -50,6 +50,7 @@ type backends struct {
 	withPort bool
 	affinity *affinity      // nil: none
 	sources  []netip.Prefix // clients outside are refused; empty: none
+	relay    vip.Relay
 }
 
 // newFrontend returns a frontend without a listener.
@@ -69,6 +70,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		withPort: spec.SchedulerPort,
 		affinity: old.affinity,
 		sources:  spec.SourceRanges,
+		relay:    spec.Relay.Get(),
 	}
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -123,7 +124,8 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 type stream struct {
 	dst, src *net.TCPConn
 	pipes    *pipes
-	buffered bool // the kernel can't splice these sockets
+	buffered bool        // the kernel can't splice these sockets
+	stuck    atomic.Bool // the destination accepts no more for now
 
 	pipe    *pipe
 	buffer  *[bufferSize]byte
@@ -231,8 +233,12 @@ func (s *stream) drain(fd uintptr) bool {
 			if s.count != nil {
 				s.count(n)
 			}
+			if s.stuck.Load() {
+				s.stuck.Store(false)
+			}
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
+			s.stuck.Store(true)
 			return false
 		default:
 			s.err = err

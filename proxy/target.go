@@ -32,9 +32,8 @@ type Options struct {
 	// always allow their connections. Nil: loopback addresses.
 	Own func(addr netip.Addr) bool
 
-	// ConnectTimeout bounds one attempt at a TCP backend; default 3 s.
-	ConnectTimeout time.Duration
-	// ConnectBudget bounds all attempts for one client; default 10 s.
+	// ConnectBudget bounds all attempts for one client, if it is above the service's connect
+	// timeout; default 10 s.
 	ConnectBudget time.Duration
 	// UDPIdle ends a UDP session that neither side has used for this time; default
 	// 60 s.
@@ -60,7 +59,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	b := share(openFiles(), 0)
 	o.Device = cmp.Or(o.Device, "ironvip0")
-	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 3*time.Second)
 	o.ConnectBudget = cmp.Or(o.ConnectBudget, 10*time.Second)
 	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
 	o.MaxConnections = cmp.Or(o.MaxConnections, b.connections)
@@ -88,6 +86,7 @@ type Target struct {
 	awaited      map[vip.FrontendKey]struct{} // failed because their address was not the host's
 	wildcards    wildcards                    // as of this Apply
 	pipes        *pipes
+	wheel        wheel
 	connections  limit
 	sessions     limit
 	stats        counters
@@ -128,6 +127,7 @@ func New(opts Options) *Target {
 		rlimit:    openFiles(),
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
+	t.wheel.now = t.now
 	t.divide()
 	t.background.Go(makeRoom)
 	return t
@@ -344,6 +344,7 @@ func (t *Target) Close() error {
 		f.close()
 	}
 	t.acceptPoller.close()
+	t.wheel.close()
 	t.pipes.close()
 	t.background.Wait()
 	return nil
@@ -351,7 +352,7 @@ func (t *Target) Close() error {
 
 // counters are the values that Stats reads.
 type counters struct {
-	accepted, sessions, failures, unserved, strangers, dropped atomic.Uint64
+	accepted, sessions, failures, unserved, strangers, dropped, idle, halfClosed atomic.Uint64
 }
 
 // Stats are totals since the start, except for Listeners, Connections and Sessions, which are the
@@ -367,6 +368,8 @@ type Stats struct {
 	Strangers   uint64 // TCP clients reset and datagrams dropped that are outside source_ranges
 	OverLimit   uint64 // TCP clients reset and datagrams dropped for MaxConnections and MaxSessions
 	Dropped     uint64 // datagrams dropped because a send buffer was full
+	Idle        uint64 // TCP connections reset after the idle timeout
+	HalfClosed  uint64 // TCP connections reset after the half-close timeout
 }
 
 // Stats returns the counts.
@@ -385,5 +388,7 @@ func (t *Target) Stats() Stats {
 		Strangers:   t.stats.strangers.Load(),
 		OverLimit:   t.connections.refused.Load() + t.sessions.refused.Load(),
 		Dropped:     t.stats.dropped.Load(),
+		Idle:        t.stats.idle.Load(),
+		HalfClosed:  t.stats.halfClosed.Load(),
 	}
 }

@@ -91,9 +91,10 @@ func TestRemovalClosesListenerAndConnections(t *testing.T) {
 // A backend is removed while a connect to it is in progress.
 func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
-	p := newTarget(t, Options{ConnectTimeout: testTimeout})
+	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, silent)
+	f.Relay = &vip.Relay{ConnectTimeout: testTimeout}
 	p.must(f)
 	c := dial(t, key)
 	wait.Until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
@@ -361,6 +362,8 @@ func TestSame(t *testing.T) {
 		{"nothing", func(f *vip.Frontend) {}, true},
 		{"service", func(f *vip.Frontend) { f.Service.Name, f.Port = "other", "http" }, true},
 		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
+		{"default timeouts", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Hour} }, true},
+		{"idle timeout", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Second} }, false},
 		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
 		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = 0 }, true},
 		{"default forward", func(f *vip.Frontend) { f.Forward = 0 }, true},

@@ -94,7 +94,7 @@ func (f *frontend) serve(client *net.TCPConn) {
 	remote := client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	a := f.attempt(netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()))
 	defer a.end()
-	c := &connection{client: client, pipes: f.target.pipes}
+	c := &connection{f: f, client: client}
 	e := f.connect(a, c)
 	if e == nil {
 		f.target.stats.unserved.Add(1)
@@ -109,13 +109,14 @@ func (f *frontend) serve(client *net.TCPConn) {
 // connect connects c to the first backend that answers. Nothing has been read from the client yet,
 // so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil.
 func (f *frontend) connect(a *attempt, c *connection) *endpoint {
-	deadline := time.Now().Add(f.target.opts.ConnectBudget)
+	timeout := f.backends.Load().relay.ConnectTimeout
+	deadline := time.Now().Add(max(f.target.opts.ConnectBudget, timeout))
 	e, _ := a.connect(func(e *endpoint) (bool, error) {
 		left := time.Until(deadline)
 		if left <= 0 || f.ctx.Err() != nil {
 			return false, errUnserved
 		}
-		return f.connectTo(e, a, c, min(f.target.opts.ConnectTimeout, left)), nil
+		return f.connectTo(e, a, c, min(timeout, left)), nil
 	})
 	return e
 }
@@ -160,10 +161,16 @@ func (d *dialing) abort() { d.cancel() }
 
 // connection is one client's connection to one backend.
 type connection struct {
+	f              *frontend
 	client, server *net.TCPConn
-	pipes          *pipes
 	tallies        tallies
+	up, down       direction
+	activity
 }
+
+// in and out count bytes passed on to the backend and to the client.
+func (c *connection) in(bytes int)  { c.used(); c.tallies.in(bytes) }
+func (c *connection) out(bytes int) { c.used(); c.tallies.out(bytes) }
 
 // abort resets both sides immediately.
 func (c *connection) abort() {
@@ -181,8 +188,11 @@ type direction struct {
 // relay copies in both directions until both end. It passes on each end separately (half-close),
 // and a reset as a reset. It needs one goroutine in addition to the caller's.
 func (c *connection) relay() {
-	up := &direction{stream: stream{dst: c.server, src: c.client, pipes: c.pipes, count: c.tallies.in}}
-	down := &direction{stream: stream{dst: c.client, src: c.server, pipes: c.pipes, count: c.tallies.out}}
+	up, down := &c.up, &c.down
+	up.dst, up.src, up.pipes, up.count = c.server, c.client, c.f.target.pipes, c.in
+	down.dst, down.src, down.pipes, down.count = c.client, c.server, c.f.target.pipes, c.out
+	c.watch()
+	defer c.f.target.wheel.remove(&c.timed)
 	var both sync.WaitGroup
 	both.Go(func() { c.pump(down, up) })
 	c.pump(up, down)
@@ -205,6 +215,7 @@ func (c *connection) pump(d, back *direction) {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
 		d.finished.Store(true)
 		_ = d.dst.CloseWrite()
+		c.halfClose()
 	case writeErr != nil && dead(d.dst):
 		// The source may have sent data before it failed: the other direction reads this to its end
 		// and then ends the connection.

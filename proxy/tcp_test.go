@@ -217,9 +217,11 @@ func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
 	good := tcpBackend(t, "127.0.0.1", named("good"))
 	silent := fullBacklog(t)
-	p := newTarget(t, Options{ConnectTimeout: 500 * time.Millisecond})
+	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, good, silent))
+	f := onVIP(key, vip.RoundRobin, good, silent)
+	f.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond}
+	p.must(f)
 	start := time.Now()
 	for range 4 {
 		if got := who(t, key); got != "good" {
@@ -240,7 +242,8 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 		"all refuse":  onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newTarget(t, Options{ConnectTimeout: testTimeout, ConnectBudget: testTimeout})
+			p := newTarget(t, Options{ConnectBudget: testTimeout})
+			f.Relay = &vip.Relay{ConnectTimeout: testTimeout}
 			p.must(f)
 			start := time.Now()
 			wantRefused(t, key)
@@ -255,13 +258,15 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 }
 
 func TestTCPSilentBackendsAreGivenUpInBoundedTime(t *testing.T) {
-	p := newTarget(t, Options{ConnectTimeout: 80 * time.Millisecond, ConnectBudget: 200 * time.Millisecond})
+	p := newTarget(t, Options{ConnectBudget: 200 * time.Millisecond})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	var silent []netip.AddrPort
 	for range 6 {
 		silent = append(silent, fullBacklog(t))
 	}
-	p.must(onVIP(key, vip.RoundRobin, silent...))
+	f := onVIP(key, vip.RoundRobin, silent...)
+	f.Relay = &vip.Relay{ConnectTimeout: 80 * time.Millisecond}
+	p.must(f)
 	start := time.Now()
 	wantRefused(t, key)
 	if took, tried := time.Since(start), p.Stats().Failures; took < 150*time.Millisecond || tried > 3 {

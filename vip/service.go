@@ -112,6 +112,7 @@ type Service struct {
 	Affinity        time.Duration  // 0: none; else how long a client keeps its backend
 	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty: all
 	DrainTimeout    time.Duration
+	Relay           *Relay // shared and immutable; nil: the defaults
 }
 
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same

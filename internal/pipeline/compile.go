@@ -219,6 +219,9 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Frontends:  make([]*FrontendRow, 0, len(frontends)),
 		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused),
 	}
+	if plane, ok := c.Plane.(Partial); ok {
+		row.Problems = append(row.Problems, vip.OfService(plane.Ignored(service), k)...)
+	}
 	clashes := vip.HasCode(granted.Problems, vip.CodePortTaken)
 	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {

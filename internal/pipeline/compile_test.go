@@ -103,6 +103,21 @@ func TestUnsupportedIsNotExposed(t *testing.T) {
 	})
 }
 
+// What the dataplane ignores is reported, and the service is served.
+func TestIgnoredIsReported(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: time.Minute} }))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
+			t.Errorf("problems %v", got)
+		}
+		w.put(service("web", []string{"10.0.0.1"}))
+		if got := w.problems("web"); len(got) > 0 {
+			t.Errorf("problems %v after the request has gone", got)
+		}
+	})
+}
+
 // Two services share an address and request the same port: the allocator refuses it to the second,
 // which keeps its address.
 func TestSamePortOnOneAddress(t *testing.T) {

@@ -69,13 +69,20 @@ type Options struct {
 	Drains    DrainStore     // nil: deadlines don't survive a restart
 
 	// Plane is the dataplane. If it is a reconcile.Connections, a drain also ends when the backend
-	// has no connections left.
+	// has no connections left. It may also be a Partial.
 	Plane  reconcile.Plane
 	Resync time.Duration   // of the Reconciler
 	Moved  <-chan struct{} // of the Reconciler
 
 	Events *event.Log
 	Log    *slog.Logger // nil: discards
+}
+
+// Partial is the optional interface of a Plane that serves some services without all that they
+// request, where refusing them would be worse.
+type Partial interface {
+	// Ignored returns a problem for each part of a service that has no effect. It is pure.
+	Ignored(*vip.Service) []vip.Problem
 }
 
 // Pipeline is the stages from claims to the dataplane, connected by their tables. The agent and

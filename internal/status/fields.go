@@ -54,7 +54,14 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("masquerade", a.Masquerade.String(), b.Masquerade.String())
 	f.compare("source_ranges", list(a.SourceRanges), list(b.SourceRanges))
 	f.compare("drain_timeout", durationText(a.DrainTimeout), durationText(b.DrainTimeout))
+	f.relay(a.Relay.Get(), b.Relay.Get())
 	return f
+}
+
+func (f *fields) relay(a, b vip.Relay) {
+	f.compare("connect_timeout", durationText(a.ConnectTimeout), durationText(b.ConnectTimeout))
+	f.compare("idle_timeout", durationText(a.IdleTimeout), durationText(b.IdleTimeout))
+	f.compare("half_close_timeout", durationText(a.HalfCloseTimeout), durationText(b.HalfCloseTimeout))
 }
 
 // ports compares ports by their numbers and protocol.

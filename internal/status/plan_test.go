@@ -216,6 +216,9 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"health_check_node_port off -> 32000":    func(s *vip.Service) { s.HealthPort.Number = 32000 },
 		"masquerade auto -> never":               func(s *vip.Service) { s.Masquerade = vip.MasqueradeNever },
 		"source_ranges none -> 10.0.0.0/8":       func(s *vip.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
+		"connect_timeout 3s -> 500ms":            func(s *vip.Service) { s.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond} },
+		"idle_timeout 1h -> 5m":                  func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute} },
+		"half_close_timeout 30s -> 5s":           func(s *vip.Service) { s.Relay = &vip.Relay{HalfCloseTimeout: 5 * time.Second} },
 		"drain_timeout 60s -> 1h30m":             func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 	} {
 		before, after := service("web", nil), service("web", nil, change)

@@ -52,6 +52,9 @@ var metaKeys = map[string]metaKey{
 	"masquerade":             {"masquerade", draft.Text(func(d *definition) *string { return &d.Masquerade })},
 	"source-ranges":          {"source_ranges", draft.List(func(d *definition) *[]string { return &d.SourceRanges })},
 	"drain-timeout":          {"drain_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.DrainTimeout })},
+	"connect-timeout":        {"connect_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.ConnectTimeout })},
+	"idle-timeout":           {"idle_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.IdleTimeout })},
+	"half-close-timeout":     {"half_close_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.HalfCloseTimeout })},
 }
 
 // instanceKeys apply to single instances. The instances need not agree on them.

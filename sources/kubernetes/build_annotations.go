@@ -25,14 +25,17 @@ type annotation struct {
 // annotations are all supported annotations without their prefix. They set what Kubernetes has no
 // field for. docs/kubernetes.md has a row for each.
 var annotations = map[string]annotation{
-	"pool":            {"pool", draft.Text(func(s *spec.Service) *string { return &s.Pool }), true},
-	"vips":            {"vips", draft.List(func(s *spec.Service) *[]string { return &s.VIPs }), true},
-	"share-key":       {"share_key", draft.Text(func(s *spec.Service) *string { return &s.ShareKey }), true},
-	"scheduler":       {"scheduler", draft.Text(func(s *spec.Service) *string { return &s.Scheduler }), false},
-	"scheduler-flags": {"scheduler_flags", draft.List(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
-	"forward":         {"forward", draft.Text(func(s *spec.Service) *string { return &s.Forward }), false},
-	"masquerade":      {"masquerade", draft.Text(func(s *spec.Service) *string { return &s.Masquerade }), false},
-	"drain-timeout":   {"drain_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.DrainTimeout }), false},
+	"pool":               {"pool", draft.Text(func(s *spec.Service) *string { return &s.Pool }), true},
+	"vips":               {"vips", draft.List(func(s *spec.Service) *[]string { return &s.VIPs }), true},
+	"share-key":          {"share_key", draft.Text(func(s *spec.Service) *string { return &s.ShareKey }), true},
+	"scheduler":          {"scheduler", draft.Text(func(s *spec.Service) *string { return &s.Scheduler }), false},
+	"scheduler-flags":    {"scheduler_flags", draft.List(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
+	"forward":            {"forward", draft.Text(func(s *spec.Service) *string { return &s.Forward }), false},
+	"masquerade":         {"masquerade", draft.Text(func(s *spec.Service) *string { return &s.Masquerade }), false},
+	"drain-timeout":      {"drain_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.DrainTimeout }), false},
+	"connect-timeout":    {"connect_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.ConnectTimeout }), false},
+	"idle-timeout":       {"idle_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.IdleTimeout }), false},
+	"half-close-timeout": {"half_close_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.HalfCloseTimeout }), false},
 }
 
 // annotationKeys are all annotations with their prefix, sorted.

@@ -313,7 +313,7 @@ func TestPlainService(t *testing.T) {
 	got := (&Options{Name: "prod", Config: Config{Pool: "lan"}}).build(input{service: aService()})
 	ours, err := json.Marshal(spec.FromService(got.service))
 	want := `{"name":"web","namespace":"shop","pool":"lan","families":["ipv4"],"ports":[{"protocol":"tcp","port":80,"target_port":8080}],"scheduler":"wrr","forward":"nat",` +
-		`"internal_traffic":"cluster","external_traffic":"cluster","traffic_distribution":"any","masquerade":"auto","drain_timeout":"1m"}`
+		`"internal_traffic":"cluster","external_traffic":"cluster","traffic_distribution":"any","masquerade":"auto","drain_timeout":"1m","connect_timeout":"3s","idle_timeout":"1h","half_close_timeout":"30s"}`
 	if string(ours) != want || err != nil || !got.use || len(got.problems) > 0 {
 		t.Errorf("%s\nis not\n%s, %v, %v", ours, want, err, got.problems)
 	}
@@ -421,6 +421,9 @@ func TestFields(t *testing.T) {
 			"spec.ports[0].nodePort: forward dr does not change the port: 30080 is not that of 80/tcp"},
 		{"masquerade", annotate("masquerade", "never"), Options{}, `{"masquerade":"never"}`, ""},
 		{"drain timeout", annotate("drain-timeout", "5m"), Options{}, `{"drain_timeout":"5m"}`, ""},
+		{"connect timeout", annotate("connect-timeout", "500ms"), Options{}, `{"connect_timeout":"500ms"}`, ""},
+		{"idle timeout", annotate("idle-timeout", "5m"), Options{}, `{"idle_timeout":"5m"}`, ""},
+		{"half-close timeout", annotate("half-close-timeout", "10"), Options{}, `{"half_close_timeout":"10s"}`, ""},
 		{"drain timeout in seconds", annotate("drain-timeout", "90"), Options{}, `{"drain_timeout":"1m30s"}`, ""},
 		{"no drain timeout", annotate("drain-timeout", "soon"), Options{}, "", `metadata.annotations[ironvip.io/drain-timeout]: "soon" is not a time span`},
 		{"too long a drain timeout", annotate("drain-timeout", "25h"), Options{}, "", "metadata.annotations[ironvip.io/drain-timeout]: 25h is out of bounds"},
@@ -510,7 +513,7 @@ func TestHints(t *testing.T) {
 		{"drain_timeout", "5m", `did you mean "ironvip.io/drain-timeout"?`},
 		{"external-traffic", "local", "use spec.externalTrafficPolicy"},
 		{"source_ranges", "10.0.0.0/8", "use spec.loadBalancerSourceRanges"},
-		{"colour", "red", "remove it; known: ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/masquerade, ironvip.io/pool, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
+		{"colour", "red", "remove it; known: ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/pool, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
 		{"scheduler", "mg", `did you mean "mh"? use rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh`},
 		{"drain-timeout", "soon", `write seconds, or a unit with them: "90", "5m"`},
 		{"vips", "2001:db8::1", "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"},

@@ -55,13 +55,12 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 		vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever)
 	out.SourceRanges = b.sourceRanges(s.SourceRanges, statedFamilies(out))
 	out.Affinity = b.affinity(s.Affinity)
-	out.DrainTimeout = vip.DefaultDrainTimeout
-	if d := s.DrainTimeout; d != nil {
-		out.DrainTimeout = time.Duration(*d)
-		if *d < 0 || out.DrainTimeout > vip.MaxDrainTimeout {
-			b.bad("drain_timeout", `use "0s" to "24h"`, "%s is out of bounds", *d)
-		}
-	}
+	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
+	out.Relay = vip.RelayOf(vip.Relay{
+		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
+		IdleTimeout:      b.duration("idle_timeout", s.IdleTimeout, vip.DefaultIdleTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
+		HalfCloseTimeout: b.duration("half_close_timeout", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
+	})
 	out.Backends = b.backends(s.Backends)
 	b.servedPorts(s.Backends, out.Ports)
 	b.twice(s.Backends, out)
@@ -273,6 +272,18 @@ func (b *builder) affinity(in *Affinity) time.Duration {
 	d := time.Duration(*in.Timeout)
 	if d < time.Second || d > vip.MaxAffinity || d%time.Second != 0 {
 		b.bad("affinity.timeout", `use "1s" to "24h" in whole seconds`, "%s is out of bounds", Duration(d))
+	}
+	return d
+}
+
+// duration reads a time span from least to most. The default is for nil.
+func (b *builder) duration(field string, in *Duration, def, least, most time.Duration) time.Duration {
+	if in == nil {
+		return def
+	}
+	d := time.Duration(*in)
+	if d < least || d > most {
+		b.bad(field, fmt.Sprintf("use %q to %q", Duration(least), Duration(most)), "%s is out of bounds", *in)
 	}
 	return d
 }

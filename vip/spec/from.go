@@ -2,6 +2,7 @@ package spec
 
 import (
 	"maps"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -18,11 +19,13 @@ func FromService(s vip.Service) Service {
 		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),
 		Distribution: s.Distribution.String(), HealthPort: writeNodePort(s.HealthPort),
 	}
-	drain := Duration(s.DrainTimeout)
-	out.DrainTimeout = &drain
+	out.DrainTimeout = writeDuration(s.DrainTimeout)
+	relay := s.Relay.Get()
+	out.ConnectTimeout = writeDuration(relay.ConnectTimeout)
+	out.IdleTimeout = writeDuration(relay.IdleTimeout)
+	out.HalfCloseTimeout = writeDuration(relay.HalfCloseTimeout)
 	if s.Affinity > 0 {
-		timeout := Duration(s.Affinity)
-		out.Affinity = &Affinity{Timeout: &timeout}
+		out.Affinity = &Affinity{Timeout: writeDuration(s.Affinity)}
 	}
 	for _, flag := range []struct {
 		word string
@@ -46,6 +49,11 @@ func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
 	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Node: b.Node, Zone: b.Zone,
 		Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
+}
+
+func writeDuration(d time.Duration) *Duration {
+	out := Duration(d)
+	return &out
 }
 
 func texts[T interface{ String() string }](in []T) []string {

@@ -35,6 +35,10 @@ type Service struct {
 	Masquerade      string    `toml:"masquerade,omitempty" json:"masquerade,omitempty"`
 	SourceRanges    []string  `toml:"source_ranges,omitempty" json:"source_ranges,omitempty"`
 	DrainTimeout    *Duration `toml:"drain_timeout,omitempty" json:"drain_timeout,omitempty"`
+
+	ConnectTimeout   *Duration `toml:"connect_timeout,omitempty" json:"connect_timeout,omitempty"`
+	IdleTimeout      *Duration `toml:"idle_timeout,omitempty" json:"idle_timeout,omitempty"`
+	HalfCloseTimeout *Duration `toml:"half_close_timeout,omitempty" json:"half_close_timeout,omitempty"`
 }
 
 // Later implements strict.Later.

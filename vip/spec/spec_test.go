@@ -29,9 +29,14 @@ func services(t *rapid.T) vip.Service {
 		Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
 		Masquerade:      rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}).Draw(t, "masquerade"),
 		DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
-		Affinity:        time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
-		Labels:          rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
-		Backends:        []vip.Backend{},
+		Relay: vip.RelayOf(vip.Relay{
+			ConnectTimeout:   time.Duration(rapid.Int64Range(int64(vip.MinConnectTimeout), int64(vip.MaxConnectTimeout)).Draw(t, "connect")),
+			IdleTimeout:      time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "idle")),
+			HalfCloseTimeout: time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "half-close")),
+		}),
+		Affinity: time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
+		Labels:   rapid.MapOfN(rapid.StringMatching(`[ -~]{1,9}`), rapid.StringMatching(`[ -~é]{0,9}`), 0, 3).Draw(t, "labels"),
+		Backends: []vip.Backend{},
 	}
 	if len(s.Labels) == 0 {
 		s.Labels = nil

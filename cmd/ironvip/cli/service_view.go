@@ -11,6 +11,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64, empty string) output.View {
@@ -81,6 +82,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 	}
 	fact("vip", vips)
 	fact("balance", balance(s.Spec))
+	optional("timeouts", timeouts(s.Spec))
 	optional("traffic", traffic(s.Spec))
 	optional("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
 	if st.Health != 0 {
@@ -246,6 +248,25 @@ func balance(s v1.ServiceSpec) string {
 		scheduler += " (" + strings.Join(s.SchedulerFlags, ", ") + ")"
 	}
 	return output.Join(", ", scheduler, s.Forward, affinity, drain)
+}
+
+// timeouts returns the timeouts of connections that differ from the defaults: "connect 500ms, idle 5m".
+func timeouts(s v1.ServiceSpec) string {
+	var parts []string
+	for _, f := range []struct {
+		word  string
+		value *spec.Duration
+		usual time.Duration
+	}{
+		{"connect", s.ConnectTimeout, vip.DefaultConnectTimeout},
+		{"idle", s.IdleTimeout, vip.DefaultIdleTimeout},
+		{"half-close", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout},
+	} {
+		if f.value != nil && time.Duration(*f.value) != f.usual {
+			parts = append(parts, f.word+" "+f.value.String())
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // fewRanges is the number of source ranges shown; -o wide shows all.

@@ -155,6 +155,7 @@ func frontend(s *vip.Service, p *vip.Port, kind vip.FrontendKind, key vip.Fronte
 		Forward:           s.Forward,
 		Affinity:          s.Affinity,
 		DrainTimeout:      s.DrainTimeout,
+		Relay:             s.Relay,
 	}
 }
 

@@ -188,6 +188,7 @@ func TestServiceHandsOnEveryPolicy(t *testing.T) {
 	s := service(func(s *vip.Service) {
 		s.Scheduler, s.SchedulerFallback, s.SchedulerPort = vip.MaglevHash, true, true
 		s.Affinity, s.Masquerade, s.DrainTimeout = time.Hour, vip.MasqueradeNever, 7*time.Second
+		s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute}
 		s.Backends = s.Backends[:1]
 	})
 	got, _ := Service(input(s, "192.0.2.10"))
@@ -198,6 +199,7 @@ func TestServiceHandsOnEveryPolicy(t *testing.T) {
 		Port:      "http",
 		Scheduler: vip.MaglevHash, SchedulerFallback: true, SchedulerPort: true,
 		Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeNever, DrainTimeout: 7 * time.Second,
+		Relay:    s.Relay,
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.11:8080"), Weight: 1}},
 	}
 	if len(got) != 1 || !SameFrontend(got[0], want) {

@@ -22,6 +22,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.Affinity == b.Affinity &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
+		vip.SameRelay(a.Relay, b.Relay) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		SameEndpoints(a.Backends, b.Backends)
 }
@@ -71,6 +72,7 @@ func SameService(a, b vip.Service) bool {
 		a.HealthPort == b.HealthPort &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
+		vip.SameRelay(a.Relay, b.Relay) &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&

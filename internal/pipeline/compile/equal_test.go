@@ -16,7 +16,7 @@ func exampleFrontend() vip.Frontend {
 		Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Port: "http",
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second,
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2},
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, Leaving: vip.InstantOf(time.Unix(5, 0))}},
 	}
 }
@@ -38,7 +38,7 @@ func exampleService() vip.Service {
 		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, HealthPort: vip.NodePort{Auto: true},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
 	}
 }
 

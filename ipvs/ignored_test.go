@@ -1,0 +1,41 @@
+package ipvs
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Settings of relayed connections are named, and only if they are not the defaults.
+func TestIgnoredIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*vip.Service, *Options)
+		want   []string
+	}{
+		{"defaults", func(*vip.Service, *Options) {}, nil},
+		{"connect", func(s *vip.Service, _ *Options) { s.Relay = &vip.Relay{ConnectTimeout: time.Second} }, []string{"connect_timeout"}},
+		{"all", func(s *vip.Service, _ *Options) {
+			s.Relay = &vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3}
+		},
+			[]string{"connect_timeout", "idle_timeout", "half_close_timeout"}},
+		{"no TCP", func(s *vip.Service, _ *Options) { s.Relay, s.Ports[0].Protocol = &vip.Relay{IdleTimeout: 1}, vip.UDP }, nil},
+		{"real server", func(s *vip.Service, o *Options) { s.Relay, o.RealServer = &vip.Relay{IdleTimeout: 1}, true }, nil},
+	} {
+		s := vip.Service{Ports: []vip.Port{{Port: 80, Protocol: vip.TCP}}}
+		var o Options
+		c.change(&s, &o)
+		var got []string
+		for _, p := range (&Target{opt: o}).Ignored(&s) {
+			got = append(got, p.Field)
+			if p.Code != vip.CodeUnsupported || p.Hint == "" {
+				t.Errorf("%s: %+v", c.name, p)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+var families = []struct{ name, vip, backend string }{{"ipv4", "127.96.0.1", "127.0.0.1"}, {"ipv6", "::1", "::1"}}
+
+// hung neither reads nor writes until the test closes the connection.
+func hung(c *net.TCPConn) {
+	for control(c, func(int) {}) {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestIdleConnectionIsReset(t *testing.T) {
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			p := newTarget(t, Options{})
+			f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("a")))
+			f.Relay = &vip.Relay{IdleTimeout: 300 * time.Millisecond}
+			p.must(f)
+			c := dial(t, f.Key)
+			c.line(t)
+			c.wantReset(t)
+			wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
+			if s := p.Stats(); s.Idle != 1 || s.HalfClosed != 0 {
+				t.Errorf("%d idle, %d half-closed", s.Idle, s.HalfClosed)
+			}
+		})
+	}
+}
+
+// The backend never answers. However its client gives up, the connection ends soon.
+func TestHalfClosedConnectionIsReset(t *testing.T) {
+	for _, family := range families {
+		for name, giveUp := range map[string]func(*bench, *client){
+			"ends its direction": func(p *bench, c *client) {
+				c.Write([]byte("request"))
+				c.CloseWrite()
+				c.wantReset(p)
+			},
+			"closes": func(_ *bench, c *client) { c.Write([]byte("request")); c.Close() },
+			// The proxy can't pass on the whole request, so it doesn't read the end.
+			"closes after a long request": func(p *bench, c *client) {
+				p.clog(c.TCPConn, func(c *connection) *direction { return &c.up })
+				c.Close()
+			},
+			"resets after a long request": func(p *bench, c *client) {
+				p.clog(c.TCPConn, func(c *connection) *direction { return &c.up })
+				reset(c.TCPConn)
+			},
+		} {
+			t.Run(family.name+" "+name, func(t *testing.T) {
+				p := newTarget(t, Options{})
+				f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
+				f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond}
+				p.must(f)
+				giveUp(p, dial(t, f.Key))
+				wait.Until(t, "reset", func() bool { s := p.Stats(); return s.Accepted == 1 && s.Connections == 0 })
+				if s := p.Stats(); s.Idle != 0 || s.HalfClosed != 1 {
+					t.Errorf("%d idle, %d half-closed", s.Idle, s.HalfClosed)
+				}
+			})
+		}
+	}
+}
+
+// The client never reads, and the backend ends.
+func TestUnreadResponseIsReset(t *testing.T) {
+	p := newTarget(t, Options{})
+	end := make(chan struct{})
+	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		p.clog(c, func(c *connection) *direction { return &c.down })
+		c.CloseWrite()
+		<-end
+	}))
+	t.Cleanup(func() { close(end) })
+	f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond}
+	p.must(f)
+	dial(t, f.Key)
+	wait.Until(t, "accepted", func() bool { return p.Stats().Accepted == 1 })
+	wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
+	if s := p.Stats(); s.Idle != 0 || s.HalfClosed != 1 {
+		t.Errorf("%d idle, %d half-closed", s.Idle, s.HalfClosed)
+	}
+}
+
+// clog sends from one side until the only connection waits for the other side in a direction. The
+// peer has received everything then, so that an end or a reset reaches it.
+func (b *bench) clog(from *net.TCPConn, way func(*connection) *direction) {
+	chunk := make([]byte, 64<<10)
+	for wait := 100 * time.Microsecond; ; time.Sleep(wait) {
+		if n, alive := unsent(from); n > 0 || !alive {
+			continue
+		}
+		if c := b.only(); c != nil && way(c).stuck.Load() {
+			return
+		}
+		_, _ = from.Write(chunk)
+	}
+}
+
+// only returns the connection if there is exactly one.
+func (b *bench) only() (c *connection) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, f := range b.frontends {
+		for _, e := range f.backends.Load().all {
+			e.mu.Lock()
+			for l := range e.links {
+				c, _ = l.(*connection)
+			}
+			e.mu.Unlock()
+		}
+	}
+	return c
+}
+
+// A changed timeout applies to open connections.
+func TestTimeoutsOfOpenConnectionsChange(t *testing.T) {
+	p := newTarget(t, Options{})
+	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+	f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond} // the time between visits
+	p.must(f)
+	c := dial(t, f.Key)
+	c.line(t)
+	g := weigh(f, f.Backends[0].Addr, 1) // a copy
+	g.Relay = &vip.Relay{IdleTimeout: time.Nanosecond, HalfCloseTimeout: 300 * time.Millisecond}
+	p.must(g)
+	c.wantReset(t)
+}
+
+// The decisions at a visit, without waiting for the time.
+func TestVisit(t *testing.T) {
+	p := newTarget(t, Options{})
+	f := newFrontend(p.Target, onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin))
+	defer f.close()
+	open, peer := tcpPair(t)
+	ended, other := tcpPair(t)
+	other.CloseWrite()
+	io.Copy(io.Discard, ended)
+	_ = peer
+	const second = int64(time.Second)
+	for _, x := range []struct {
+		name        string
+		half        bool
+		stuck       bool // the backend accepts no more
+		client      *net.TCPConn
+		silent      int64 // seconds
+		wantExpired bool
+		wantNext    int64 // seconds after the last byte
+	}{
+		{"new", false, false, open, 0, false, 30},
+		{"silent", false, false, open, 30, false, 60},
+		{"silent for longer", false, false, open, 100, false, 130},
+		{"nearly idle for too long", false, false, open, 3590, false, 3600},
+		{"idle for too long", false, false, open, 3600, true, 0},
+		{"half-closed", true, false, ended, 29, false, 30},
+		{"half-closed for too long", true, false, ended, 30, true, 0},
+		{"slow backend", false, true, open, 31, false, 61},
+		{"hung backend, client still sends", false, true, ended, 29, false, 30},
+		{"hung backend, client has ended", false, true, ended, 30, true, 0},
+	} {
+		c := &connection{f: f, client: x.client, server: open}
+		c.last.Store(1000 * second)
+		c.half.Store(x.half)
+		c.up.stuck.Store(x.stuck)
+		next, expired := c.visit((1000 + x.silent) * second)
+		if expired != x.wantExpired || !expired && next != (1000+x.wantNext)*second {
+			t.Errorf("%s: expired %v, next visit after %ds", x.name, expired, next/second-1000)
+		}
+	}
+}

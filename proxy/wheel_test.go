@@ -1,0 +1,154 @@
+package proxy
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+// timedItem expires when nothing has renewed it for its timeout.
+type timedItem struct {
+	timed
+	w         *wheel
+	renewed   int64
+	timeout   time.Duration
+	visits    int
+	expired   atomic.Int64 // 0: not yet
+	shortened int64
+}
+
+func (i *timedItem) due() int64 { return i.renewed + int64(i.timeout) }
+
+func (i *timedItem) visit(now int64) (int64, bool) {
+	i.visits++
+	return i.due(), now >= i.due()
+}
+
+func (i *timedItem) expire() { i.expired.Store(i.w.now()) }
+
+func (i *timedItem) change(f func()) {
+	i.w.mu.Lock()
+	defer i.w.mu.Unlock()
+	f()
+}
+
+func newWheel() *wheel {
+	start := time.Now()
+	return &wheel{now: func() int64 { return int64(time.Since(start)) }}
+}
+
+func (w *wheel) start(timeout time.Duration) *timedItem {
+	i := &timedItem{w: w, timeout: timeout, renewed: w.now()}
+	i.of = i
+	w.add(&i.timed, i.due())
+	return i
+}
+
+// Entries with timeouts from none to hours are renewed, shortened and removed at random. Each one
+// expires once, at its last deadline, at most a tick late.
+func TestWheelExpiresAtTheDeadline(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(1, 2))
+		w := newWheel()
+		var all []*timedItem
+		removed := map[*timedItem]bool{}
+		for range 3000 {
+			switch k := rng.IntN(10); {
+			case k < 3 || len(all) == 0:
+				all = append(all, w.start(time.Duration(rng.ExpFloat64()*float64(time.Minute))))
+			case k < 7: // no change of the wheel
+				if i := all[rng.IntN(len(all))]; i.expired.Load() == 0 {
+					i.change(func() { i.renewed = w.now() })
+				}
+			case k < 8:
+				if i := all[rng.IntN(len(all))]; i.expired.Load() == 0 && !removed[i] {
+					i.change(func() { i.timeout, i.shortened = i.timeout/2, w.now() })
+					w.move(&i.timed, i.due())
+				}
+			case k < 9:
+				i := all[rng.IntN(len(all))]
+				w.remove(&i.timed)
+				removed[i] = removed[i] || i.expired.Load() == 0
+				w.move(&i.timed, i.due())
+			default:
+				all = append(all, w.start(time.Duration(rng.IntN(int(5*time.Hour)))))
+			}
+			time.Sleep(time.Duration(rng.ExpFloat64() * float64(time.Second)))
+			synctest.Wait()
+		}
+		time.Sleep(24 * time.Hour)
+		for _, i := range all {
+			switch {
+			case removed[i] && i.expired.Load() != 0:
+				t.Fatal("a removed entry has expired")
+			case !removed[i] && i.expired.Load() == 0:
+				t.Fatal("an entry never expired")
+			case !removed[i] && (i.expired.Load() < i.due() || i.expired.Load() > max(i.due(), i.shortened)+int64(wheelTick)+1):
+				t.Fatalf("due at %s, expired at %s", time.Duration(i.due()), time.Duration(i.expired.Load()))
+			}
+		}
+		if !w.empty() {
+			t.Error("entries are left")
+		}
+	})
+}
+
+// The cost of idle entries: few visits, and no allocation.
+func TestWheelIsCheap(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWheel()
+		const n = 50_000
+		all := make([]*timedItem, n)
+		for i := range all {
+			all[i] = w.start(time.Hour)
+		}
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		visits := 0
+		for _, i := range all {
+			visits += i.visits
+			w.remove(&i.timed)
+		}
+		if most := 60 * n; visits > most { // one a minute
+			t.Errorf("%d visits in an hour for %d entries, more than %d", visits, n, most)
+		}
+		w.close()
+	})
+	w := newWheel()
+	defer w.close()
+	others := []*timedItem{w.start(time.Hour), w.start(time.Minute)}
+	item := &timedItem{w: w, timeout: time.Hour}
+	item.of = item
+	if n := testing.AllocsPerRun(100, func() {
+		w.add(&item.timed, item.due())
+		w.move(&item.timed, int64(30*time.Second))
+		w.remove(&item.timed)
+	}); n != 0 {
+		t.Errorf("timing a connection allocates %v times", n)
+	}
+	for _, i := range others {
+		w.remove(&i.timed)
+	}
+}
+
+// BenchmarkWheel measures the start and the end of a connection's timeouts among 50,000 others.
+func BenchmarkWheel(b *testing.B) {
+	w := newWheel()
+	defer w.close()
+	for range 50_000 {
+		w.start(time.Hour)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		item := &timedItem{w: w, timeout: time.Hour}
+		item.of = item
+		for pb.Next() {
+			w.add(&item.timed, int64(30*time.Second))
+			w.remove(&item.timed)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+package vip
+
+import (
+	"cmp"
+	"time"
+)
+
+// Limits and defaults of a Relay, as documented in docs/services.md.
+const (
+	DefaultConnectTimeout   = 3 * time.Second
+	MinConnectTimeout       = 10 * time.Millisecond
+	MaxConnectTimeout       = time.Minute
+	DefaultIdleTimeout      = time.Hour
+	DefaultHalfCloseTimeout = 30 * time.Second
+	MinIdleTimeout          = time.Second        // also of the half-close timeout
+	MaxIdleTimeout          = 7 * 24 * time.Hour // also of the half-close timeout
+)
+
+// Relay has the settings of a service for dataplanes that relay connections themselves. Nearly all
+// services have the defaults, so a service and its frontends share a pointer, which is nil then.
+type Relay struct {
+	ConnectTimeout   time.Duration // until a backend has accepted; then another one is tried
+	IdleTimeout      time.Duration // without a byte in either direction
+	HalfCloseTimeout time.Duration // the same, after one side has ended its direction
+}
+
+// RelayOf returns r for a Service: nil if it has the defaults.
+func RelayOf(r Relay) *Relay {
+	if r = r.orDefaults(); r == (Relay{}).orDefaults() {
+		return nil
+	}
+	return &r
+}
+
+// Get returns the settings, with defaults for nil and for zero values.
+func (r *Relay) Get() Relay {
+	if r == nil {
+		return Relay{}.orDefaults()
+	}
+	return r.orDefaults()
+}
+
+func (r Relay) orDefaults() Relay {
+	r.ConnectTimeout = cmp.Or(r.ConnectTimeout, DefaultConnectTimeout)
+	r.IdleTimeout = cmp.Or(r.IdleTimeout, DefaultIdleTimeout)
+	r.HalfCloseTimeout = cmp.Or(r.HalfCloseTimeout, DefaultHalfCloseTimeout)
+	return r
+}
+
+// SameRelay reports whether a and b are the same settings.
+func SameRelay(a, b *Relay) bool { return a == b || a.Get() == b.Get() }
