@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -121,8 +122,8 @@ type object[T any] struct {
 
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*object[v1.Service], error) {
 	if err := in.until(s, ctx, func() bool {
-		rev, ok := s.statusRev(in.key())
-		return !ok || rev > in.Revision
+		now := s.tables().Input(in.key(), time.Now())
+		return now.Service == nil || s.statusRev(&now) > in.Revision
 	}); err != nil {
 		return nil, err
 	}
@@ -167,13 +168,14 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v
 	if err != nil {
 		return nil, err
 	}
-	var row v1.Service
-	ok := false
 	s.until(ctx, allocationWait, func() bool {
+		if _, _, exists := s.Services.Get(in.key()); !exists {
+			return true
+		}
 		a, _, answered := s.Allocations.Get(in.key())
-		row, ok = s.service(in.key())
-		return !ok || answered && a.ServiceRev >= result.Rev && !awaited(a)
+		return answered && a.ServiceRev >= result.Rev && !awaited(a)
 	})
+	row, ok := s.service(in.key())
 	if !ok {
 		return nil, goneMeanwhile("service \"" + in.key().String() + "\"")
 	}

@@ -47,43 +47,27 @@ func fileOf(place string) string {
 	return place
 }
 
-// statusRev returns the revision of the newest part of a service's status; false if the service
-// doesn't exist. Call it before reading the status: a revision that is too old costs the waiting
+// statusRev returns the revision of the newest part of the status of in.Service. Call it before
+// computing the status, which reads the overrides: a revision that is too old costs the waiting
 // callers one check, one that is too new would lose a change. It costs O(one service).
-func (s *Server) statusRev(key vip.ServiceKey) (rev uint64, ok bool) {
-	in := s.tables().Input(key, time.Now())
-	if in.Service == nil {
-		return 0, false
-	}
-	rev = in.ServiceRev
-	if _, r, ok := s.Allocations.Get(key); ok {
-		rev = max(rev, r)
-	}
-	if _, r, ok := s.Compiled.Get(key); ok {
-		rev = max(rev, r)
-	}
-	for i := range in.Frontends {
-		rev = max(rev, in.Frontends[i].Rev)
-		if _, r, ok := s.Applied.Get(in.Frontends[i].Frontend.Key); ok {
-			rev = max(rev, r)
-		}
-	}
+func (s *Server) statusRev(in *status.Input) uint64 {
+	rev := in.Rev
 	for i := range in.Service.Backends {
-		if _, r, ok := s.Overrides.Get(in.Service.Backends[i].Key(key)); ok {
+		if _, r, ok := s.Overrides.Get(in.Service.Backends[i].Key(in.Key)); ok {
 			rev = max(rev, r)
 		}
 	}
-	return rev, true
+	return rev
 }
 
 // report returns the status of one service, what it was computed from, and its revision; false if
 // the service doesn't exist.
 func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report, rev uint64, ok bool) {
-	rev, ok = s.statusRev(key)
 	in = s.input(key)
-	if !ok || in.Service == nil {
+	if in.Service == nil {
 		return in, out, 0, false
 	}
+	rev = s.statusRev(&in)
 	return in, status.Of(in), rev, true
 }
 

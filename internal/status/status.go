@@ -38,6 +38,7 @@ type Input struct {
 	Allocation *vip.Allocation    // nil: not allocated yet
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
+	Rev        uint64                                 // the highest revision of these rows and of what was applied
 	Override   func(vip.BackendKey) (vip.State, bool) // the operator's override; may be nil
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
@@ -50,6 +51,8 @@ type Frontend struct {
 	Frontend vip.Frontend
 	Rev      uint64
 	Applied  *reconcile.AppliedFrontend // nil: not tried yet
+	// AppliedRev is the revision of Applied.
+	AppliedRev uint64
 }
 
 // Pending reports whether the dataplane has not tried the newest row yet.
@@ -235,16 +238,17 @@ type Tables struct {
 func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	in := Input{Key: key, Now: now}
 	if s, rev, ok := t.Services.Get(key); ok {
-		in.Service, in.ServiceRev = &s, rev
+		in.Service, in.ServiceRev, in.Rev = &s, rev, rev
 	}
-	if a, _, ok := t.Allocations.Get(key); ok {
-		in.Allocation = &a
+	if a, rev, ok := t.Allocations.Get(key); ok {
+		in.Allocation, in.Rev = &a, max(in.Rev, rev)
 	}
-	if c, _, ok := t.Compiled.Get(key); ok {
-		in.Compiled = &c
+	if c, rev, ok := t.Compiled.Get(key); ok {
+		in.Compiled, in.Rev = &c, max(in.Rev, rev)
 		for _, live := range c.Frontends {
 			if f, ok := t.Frontend(live.Value.Key); ok {
 				in.Frontends = append(in.Frontends, f)
+				in.Rev = max(in.Rev, f.Rev, f.AppliedRev)
 			}
 		}
 	}
@@ -261,8 +265,8 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 func (t *Tables) Frontend(key vip.FrontendKey) (Frontend, bool) {
 	f, rev, ok := t.Frontends.Get(key)
 	out := Frontend{Frontend: f, Rev: rev}
-	if a, _, tried := t.Applied.Get(key); tried {
-		out.Applied = &a
+	if a, rev, tried := t.Applied.Get(key); tried {
+		out.Applied, out.AppliedRev = &a, rev
 	}
 	return out, ok
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -75,19 +76,25 @@ func (d *decoder) add(path string, err error) {
 }
 
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
-	fields := map[string]reflect.Value{}
-	addFields(fields, v)
+	fields := fieldsOf(v.Type())
 	var foreign map[string]string
+	var more fieldSet // of the extension
+	var extension reflect.Value
 	if e, ok := v.Addr().Interface().(Extended); ok {
 		var into any
 		if into, foreign = e.Extension(tree); into != nil {
-			addFields(fields, reflect.ValueOf(into).Elem())
+			extension = reflect.ValueOf(into).Elem()
+			more = fieldsOf(extension.Type())
 		}
 	}
 	later, _ := v.Addr().Interface().(Later)
 	for _, key := range sortedKeys(tree) {
-		if field, known := fields[key]; known {
-			d.value(tree[key], field, Join(path, key))
+		if at, known := more[key]; known {
+			d.value(tree[key], extension.FieldByIndex(at), Join(path, key))
+			continue
+		}
+		if at, known := fields[key]; known {
+			d.value(tree[key], v.FieldByIndex(at), Join(path, key))
 			continue
 		}
 		if why, ok := foreign[key]; ok {
@@ -102,7 +109,9 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 				continue
 			}
 		}
-		known := sortedKeys(fields)
+		known := slices.Concat(sortedKeys(fields), sortedKeys(more))
+		slices.Sort(known)
+		known = slices.Compact(known)
 		hint := "remove it; known keys: " + strings.Join(known, ", ")
 		if near := Nearest(key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
@@ -284,24 +293,32 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// addFields adds the fields of a struct by their toml names, with those of the structs embedded in
-// it.
-func addFields(out map[string]reflect.Value, v reflect.Value) {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous {
-			addFields(out, v.Field(i))
-		} else if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); name != "" && name != "-" {
-			out[name] = v.Field(i)
+// fieldSet is the fields of a struct type by their toml names, with those of the structs embedded in
+// it, as arguments of FieldByIndex.
+type fieldSet map[string][]int
+
+// fieldSets has the fieldSet of each reflect.Type that was decoded. Types don't change.
+var fieldSets sync.Map
+
+func fieldsOf(t reflect.Type) fieldSet {
+	if known, ok := fieldSets.Load(t); ok {
+		return known.(fieldSet)
+	}
+	out := fieldSet{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("toml"), ","); !f.Anonymous && name != "" && name != "-" {
+			out[name] = f.Index
 		}
 	}
+	fieldSets.Store(t, out)
+	return out
 }
 
 // Keys returns the toml names of a struct's fields, sorted.
-func Keys(of any) []string {
-	fields := map[string]reflect.Value{}
-	addFields(fields, reflect.Indirect(reflect.ValueOf(of)))
-	return sortedKeys(fields)
-}
+func Keys(of any) []string { return sortedKeys(fieldsOf(reflect.Indirect(reflect.ValueOf(of)).Type())) }
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string {
+	keys := slices.AppendSeq(make([]string, 0, len(m)), maps.Keys(m))
+	slices.Sort(keys)
+	return keys
+}
