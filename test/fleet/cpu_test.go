@@ -53,7 +53,7 @@ func BenchmarkAgentCPU(b *testing.B) {
 				write(i, 1)
 			}
 			l := newLab(b, cpuShape(1, func(*lab) string { return fmt.Sprintf("[[source]]\ntype = \"static\"\npath = %q\n", dir) }))
-			l.oneAgentCPU(b, 100, readPause, func(i int) { write(i*31%files, i+2) })
+			l.oneAgentCPU(b, 400, readPause, func(i int) { write(i*31%files, i+2) })
 		})
 	}
 	b.Run("kubernetes", func(b *testing.B) {
