@@ -49,10 +49,14 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	r = r.Clone(r.Context())
-	r.Header.Del(tokenHeader)
-	if token != "" {
-		r.Header.Set(tokenHeader, token)
+	if r.Header.Get(tokenHeader) != token {
+		header := r.Header.Clone()
+		header.Set(tokenHeader, token)
+		if token == "" {
+			header.Del(tokenHeader)
+		}
+		r = r.WithContext(r.Context()) // a copy: the caller's request must stay as it is
+		r.Header = header
 	}
 	answer, err := t.next.RoundTrip(r)
 	if err == nil {
