@@ -123,10 +123,14 @@ type job struct {
 	writes  []Write
 	fetch   []string // instead of writes: paths that other hosts must read
 	digests bool     // instead of writes: the digests of the tables
-	search  uint64   // with digests: the tree's index when it was compared with the tables
+	cut     bool     // instead of writes: all other hosts must read the tree
+	search  uint64   // with digests and cut: the tree's index when it was compared with the tables
 	indexes []uint64
 	err     error
 }
+
+// alone reports whether the job gets an entry of its own.
+func (j *job) alone() bool { return j.digests || j.cut }
 
 // ops counts a path to be read as one, so that a transaction's entry in the log is bounded.
 func (j *job) ops() (n int) {
@@ -280,7 +284,7 @@ func (w *writer) pack(waiting []*job) (now, later []*job) {
 	ops, size := 0, 0
 	taken := map[string]bool{}
 	for _, j := range waiting {
-		fits := len(now) == 0 || ops+j.ops() <= MaxBatch && size+j.size() <= packBytes && !j.digests && !now[0].digests
+		fits := len(now) == 0 || ops+j.ops() <= MaxBatch && size+j.size() <= packBytes && !j.alone() && !now[0].alone()
 		// Batches with a key in common keep their order, even if the first one has to wait.
 		if slices.ContainsFunc(j.writes, func(write Write) bool { return taken[write.path()] }) {
 			fits = false
@@ -333,12 +337,11 @@ func (w *writer) transact(ctx context.Context, jobs []*job) (again []*job, err e
 type transaction struct {
 	jobs    []*job
 	ops     []consulkv.Op
-	of      []place // by operation: its write
-	changes []treelog.Change
-	after   treelog.Position          // in the log
-	digests map[string]treelog.Digest // in its entry; nil for most
-	entry   treelog.Position          // its own entry; its index is known once it has happened; zero if nothing changes
-	sent    int                       // attempts
+	of      []place          // by operation: its write
+	content treelog.Content  // of its entry
+	after   treelog.Position // in the log
+	entry   treelog.Position // its own entry; its index is known once it has happened; zero if nothing changes
+	sent    int              // attempts
 }
 
 type place struct{ job, write int } // job is -1 for the log's operations
@@ -350,12 +353,13 @@ func (w *writer) prepare(jobs []*job) *transaction {
 	var ops []consulkv.Op
 	var of []place
 	add := func(at place, op consulkv.Op) { ops, of = append(ops, op), append(of, at) }
-	withDigests := false
+	logged, withDigests := false, false
 	for i, j := range jobs {
 		j.indexes = make([]uint64, len(j.writes))
-		withDigests = withDigests || j.digests
+		withDigests, x.content.Cut = withDigests || j.digests, x.content.Cut || j.cut
+		logged = logged || j.alone()
 		for _, path := range j.fetch {
-			x.changes = append(x.changes, treelog.Change{Path: path, Fetch: true})
+			x.content.Changes = append(x.content.Changes, treelog.Change{Path: path, Fetch: true})
 		}
 		for k, write := range j.writes {
 			at, key := place{i, k}, t.paths.tree+write.path()
@@ -379,14 +383,14 @@ func (w *writer) prepare(jobs []*job) *transaction {
 			} else {
 				add(at, consulkv.Op{Verb: consulkv.Cas, Key: key, Index: write.Index, Value: write.Value})
 			}
-			x.changes = append(x.changes, treelog.Change{Path: write.path(), Value: write.Value})
+			x.content.Changes = append(x.content.Changes, treelog.Change{Path: write.path(), Value: write.Value})
 		}
 	}
-	if len(x.changes) > 0 || withDigests {
+	if logged || len(x.content.Changes) > 0 {
 		t.mu.Lock()
 		after := t.at
 		if withDigests {
-			x.digests = t.digests()
+			x.content.Digests = t.digests()
 		}
 		t.mu.Unlock()
 		w.appendTo(x, after)
@@ -406,7 +410,7 @@ func (w *writer) appendTo(x *transaction, after treelog.Position) {
 	w.number++
 	x.after = after
 	x.entry = treelog.Position{Seq: after.Seq + 1, ID: w.id + "-" + strconv.FormatUint(w.number, 10)}
-	head, whole := treelog.Encode(t.o.Node, x.entry.ID, after, x.changes, x.digests)
+	head, whole := treelog.Encode(t.o.Node, x.entry.ID, after, x.content)
 	x.ops = append(x.ops, consulkv.Op{Verb: consulkv.Cas, Key: t.paths.head, Index: after.Index, Value: head},
 		consulkv.Op{Verb: consulkv.Set, Key: t.paths.slot(x.entry.Seq), Value: whole})
 }
@@ -562,7 +566,7 @@ func (w *writer) done(x *transaction, index uint64) {
 	if x.entry.Index = index; x.entry.Seq == t.at.Seq+1 {
 		t.at = x.entry
 	}
-	for _, c := range x.changes {
+	for _, c := range x.content.Changes {
 		if !c.Fetch {
 			c.Index = index
 			t.apply(c)
@@ -571,9 +575,9 @@ func (w *writer) done(x *transaction, index uint64) {
 	t.high = max(t.high, index)
 	for _, j := range x.jobs {
 		switch {
-		case !j.digests:
-		case x.digests == nil: // the tables were ahead of the log, and no longer are
-			w.publishDigests(j.search)
+		case !j.alone():
+		case j.digests && x.content.Digests == nil: // the tables were ahead of the log, and no longer are
+			w.publish(nil, j.search)
 		default:
 			t.compared.searched = j.search
 		}
@@ -637,15 +641,25 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 	return again, nil
 }
 
-// publishDigests appends the digests of the tables, which have been compared with the tree at that
-// index.
-func (w *writer) publishDigests(index uint64) {
-	w.add([]*job{{request: &request{ctx: context.Background(), done: make(chan struct{}), left: 1}, digests: true, search: index}})
-}
+// manyEdits is how many paths hosts read one by one. More cost Consul more than one read of the tree,
+// with a snapshot of it for each host.
+const manyEdits = 256
 
-// publish appends paths to the log that were written without it. Other hosts then read them.
-func (w *writer) publish(paths []string) {
-	for some := range slices.Chunk(paths, MaxBatch) {
-		w.add([]*job{{request: &request{ctx: context.Background(), done: make(chan struct{}), left: 1}, fetch: some}})
+// publish appends paths to the log that were written without it, so that other hosts read them, and
+// the digests of the tables. Those have been compared with the tree at that index.
+func (w *writer) publish(paths []string, index uint64) {
+	var jobs []*job
+	add := func(j job) {
+		j.request = &request{ctx: context.Background(), done: make(chan struct{}), left: 1}
+		jobs = append(jobs, &j)
 	}
+	if len(paths) > manyEdits {
+		add(job{cut: true, search: index})
+	} else {
+		for some := range slices.Chunk(paths, MaxBatch) {
+			add(job{fetch: some})
+		}
+		add(job{digests: true, search: index})
+	}
+	w.add(jobs)
 }

@@ -76,7 +76,7 @@ func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Posit
 	defer cancel()
 	// The entry gives the log an index of its own. For a key that doesn't exist, Consul returns the
 	// index of the newest change of any key in its KV store, also outside of the prefix.
-	head, whole := treelog.Encode(t.o.Node, id, at, nil, nil)
+	head, whole := treelog.Encode(t.o.Node, id, at, treelog.Content{})
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
 		{Verb: consulkv.Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
 		{Verb: consulkv.Cas, Key: t.paths.head, Index: at.Index, Value: head},

@@ -90,8 +90,7 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	defer t.mu.Unlock()
 	changed := t.merge(w.reading, w.index, false) // newer values in the tables are kept
 	if logged != nil {
-		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }))
-		t.writer.publishDigests(w.treeIndex)
+		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }), w.treeIndex)
 	}
 	if w.at.Index > t.at.Index {
 		t.at = w.at

@@ -136,28 +136,50 @@ func TestFirstProblems(t *testing.T) {
 	})
 }
 
-// The names of many keys that were written without the log fit into its entries.
+// After many keys were written without the log, hosts don't read each of them, and the tree only
+// once: they share a snapshot.
 func TestManyManualEdits(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		hosts := startThree(t, kv)
 		time.Sleep(time.Minute)
 		largeTree(kv, 15000)
-		tooLarge := false
-		hosts[0].Before(func(call fleettest.Call) error {
-			for _, op := range call.Ops {
-				tooLarge = tooLarge || len(op.Value) > 256<<10
-			}
-			return nil
-		})
+		var tooLarge atomic.Bool
+		var reads treeReads
+		for _, h := range hosts {
+			h.Before(func(call fleettest.Call) error {
+				for _, op := range call.Ops {
+					if len(op.Value) > 256<<10 {
+						tooLarge.Store(true)
+					}
+				}
+				return reads.count(call)
+			})
+		}
+		before := hosts[1].Counts()
 		if err := hosts[0].Reread(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		mustCommit(t, hosts[0], set("b", "x", "1", 0))
 		time.Sleep(time.Minute)
 		wantSame(t, kv, hosts...)
-		if tooLarge {
+		if tooLarge.Load() {
 			t.Error("a transaction was too large for Consul")
+		}
+		if n, cost := reads.take(), less(hosts[1].Counts(), before); n != 2 || cost.Reads > 100 {
+			t.Errorf("%d reads of the tree, and a host with %d other reads", n, cost.Reads)
+		}
+		before = hosts[1].Counts()
+		for i := range 200 {
+			kv.Put(fmt.Sprintf("%sb/%d", treePrefix, i), "by hand")
+		}
+		if err := hosts[0].Reread(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		wantSame(t, kv, hosts...)
+		if n, cost := reads.take(), less(hosts[1].Counts(), before); n != 1 || cost.Reads < 200 {
+			t.Errorf("after fewer edits, %d reads of the tree, and a host with %d other reads", n, cost.Reads)
 		}
 	})
 }

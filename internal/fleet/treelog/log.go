@@ -33,6 +33,7 @@ type logEntry struct {
 	Writes  []logWrite `json:"writes,omitempty"`
 	// Digests are those of the tree before this entry, by folder.
 	Digests map[string]Digest `json:"digests,omitempty"`
+	Cut     bool              `json:"cut,omitempty"`
 }
 
 // logWrite is one write, with exactly one of the four fields after Path.
@@ -77,18 +78,27 @@ type Position struct {
 // Entry is a decoded entry of the log.
 type Entry struct {
 	Position
-	Before  uint64 // the index of the one before it; 0 for the first
-	InRing  bool   // it is a head, and its changes are only in the ring
+	Before uint64 // the index of the one before it; 0 for the first
+	InRing bool   // it is a head, and its content is only in the ring
+	Content
+}
+
+// Content is what an entry says.
+type Content struct {
 	Changes []Change
-	Digests map[string]Digest // of the tree before it, by folder; nil for most entries
+	Digests map[string]Digest // of the tree before the entry, by folder; nil for most entries
+	// Cut ends the log for readers that have not reached it, so that they read the whole tree. More
+	// was written without the log than it can name.
+	Cut bool
 }
 
 // Encode encodes an entry after a position, and its head. Values that don't fit are only
 // named.
-func Encode(node, id string, after Position, changes []Change, digests map[string]Digest) (head, whole []byte) {
-	e := logEntry{Version: logVersion, Seq: after.Seq + 1, Before: after.Index, ID: id, Node: node, Writes: make([]logWrite, 0, len(changes)), Digests: digests}
+func Encode(node, id string, after Position, content Content) (head, whole []byte) {
+	e := logEntry{Version: logVersion, Seq: after.Seq + 1, Before: after.Index, ID: id, Node: node,
+		Writes: make([]logWrite, 0, len(content.Changes)), Digests: content.Digests, Cut: content.Cut}
 	room := MaxEntry
-	for _, c := range changes {
+	for _, c := range content.Changes {
 		w := logWrite{Path: c.Path}
 		switch {
 		case c.Fetch || len(c.Value) > maxInline || len(c.Value) > room:
@@ -145,7 +155,7 @@ func Decode(text []byte, index uint64) (Entry, error) {
 	if e.Ring && len(e.Writes) > 0 {
 		return Entry{}, errors.New("log entry invalid: it has both ring and writes")
 	}
-	out := Entry{Position: Position{e.Seq, index, e.ID}, Before: e.Before, InRing: e.Ring, Digests: e.Digests}
+	out := Entry{Position: Position{e.Seq, index, e.ID}, Before: e.Before, InRing: e.Ring, Content: Content{Digests: e.Digests, Cut: e.Cut}}
 	for i, w := range e.Writes {
 		c := Change{Path: w.Path, Index: index, Fetch: w.Fetch}
 		ways := 0

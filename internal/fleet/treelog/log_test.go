@@ -13,9 +13,10 @@ import (
 
 func FuzzLogEntry(f *testing.F) {
 	f.Add([]byte(`{"v":1,"seq":4,"before":3,"id":"a-1","node":"a","writes":[{"path":"a/x","text":"1"},{"path":"a/y","gone":true},{"path":"a/z","fetch":true},{"path":"a/b","bytes":"/w=="}]}`))
+	f.Add([]byte(`{"v":1,"seq":4,"before":3,"id":"a-1","node":"a","cut":true}`))
 	f.Add([]byte(`{"v":2}`))
 	f.Add([]byte(`{"v":1,"seq":1,"writes":[{"path":"","text":""}]}`))
-	head, whole := Encode("n", "n-1", Position{Seq: 1, Index: 1}, []Change{{Path: "a/x", Value: []byte{0xff}}, {Path: "a/y", Value: []byte{}}, {Path: "b/z"}, {Path: "b/y", Value: make([]byte, maxHead)}, {Path: "b/f", Fetch: true}}, nil)
+	head, whole := Encode("n", "n-1", Position{Seq: 1, Index: 1}, Content{Changes: []Change{{Path: "a/x", Value: []byte{0xff}}, {Path: "a/y", Value: []byte{}}, {Path: "b/z"}, {Path: "b/y", Value: make([]byte, maxHead)}, {Path: "b/f", Fetch: true}}})
 	f.Add(head)
 	f.Add(whole)
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -23,10 +24,10 @@ func FuzzLogEntry(f *testing.F) {
 		if err != nil || e.InRing {
 			return
 		}
-		head, whole := Encode("n", e.ID, Position{Seq: e.Seq - 1, Index: e.Before}, e.Changes, nil)
+		head, whole := Encode("n", e.ID, Position{Seq: e.Seq - 1, Index: e.Before}, e.Content)
 		for _, part := range [][]byte{head, whole} {
 			again, err := Decode(part, 7)
-			if err != nil || again.Position != e.Position || again.Before != e.Before || !again.InRing && len(again.Changes) != len(e.Changes) {
+			if err != nil || again.Position != e.Position || again.Before != e.Before || !again.InRing && (len(again.Changes) != len(e.Changes) || again.Cut != e.Cut) {
 				t.Fatalf("%+v: %v", again, err)
 			}
 			for i, c := range again.Changes {
@@ -47,7 +48,7 @@ func TestEntryIsBounded(t *testing.T) {
 			for range 125 {
 				changes = append(changes, Change{Path: "a/" + strings.Repeat("k", 100), Value: []byte(strings.Repeat(value, each))})
 			}
-			if head, whole := Encode("n", "n-1", Position{}, changes, nil); len(whole) > maxEntryText || len(head) > maxHead {
+			if head, whole := Encode("n", "n-1", Position{}, Content{Changes: changes}); len(whole) > maxEntryText || len(head) > maxHead {
 				t.Errorf("%s: %d bytes, of which %d in the head", name, len(whole), len(head))
 			}
 		}
@@ -72,10 +73,17 @@ func (l *testLog) write(seq, index, before uint64, large bool) {
 	if large {
 		value = bytes.Repeat([]byte("v"), 2*maxHead)
 	}
-	head, whole := Encode("n", fmt.Sprint("n-", index), Position{Seq: seq - 1, Index: before}, []Change{{Path: "a/x", Value: value}}, nil)
+	head, whole := Encode("n", fmt.Sprint("n-", index), Position{Seq: seq - 1, Index: before}, Content{Changes: []Change{{Path: "a/x", Value: value}}})
 	l.head = &consulkv.Pair{Key: "head", Index: index, Value: head}
 	slot := "ring/" + Slot(seq)
 	l.ring[slot] = consulkv.Pair{Key: slot, Index: index, Value: whole}
+}
+
+// cut adds an entry that ends the log for earlier readers.
+func (l *testLog) cut(seq uint64) {
+	head, whole := Encode("n", "cut", Position{Seq: seq - 1, Index: 10 * (seq - 1)}, Content{Cut: true})
+	l.head = &consulkv.Pair{Key: "head", Index: 10 * seq, Value: head}
+	l.ring[at(seq)] = consulkv.Pair{Key: at(seq), Index: 10 * seq, Value: whole}
 }
 
 // row writes entries with these numbers, at ten times these indexes.
@@ -151,6 +159,9 @@ func TestReaderGoesOn(t *testing.T) {
 			l.ring["ring/0/x"] = consulkv.Pair{Key: "ring/0/x", Index: 55}
 			l.row(6, 7, false)
 		}, true, 2},
+		"next is a cut":          {func(l *testLog) { l.cut(6) }, false, 0},
+		"a cut and its next":     {func(l *testLog) { l.row(6, 6, false); l.cut(7); l.row(8, 9, true) }, false, 0},
+		"next after a cut":       {func(l *testLog) { l.cut(6); l.at = PositionOf(l.head); l.row(7, 8, false) }, true, 2},
 		"junk far ahead":         {func(l *testLog) { l.write(1<<63, 70, 60, false) }, false, 0},
 		"a head that isn't read": {func(l *testLog) { l.head = &consulkv.Pair{Key: "head", Index: 60, Value: []byte("?")} }, false, 0},
 	} {

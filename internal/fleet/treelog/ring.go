@@ -71,7 +71,7 @@ func After(at Position, head *consulkv.Pair) (newest *Entry, ok bool) {
 func (e *Entry) NeedsRing(at Position) bool { return e.InRing || e.Seq > at.Seq+1 }
 
 // Chain returns the entries after a position, up to the newest one. It takes the ones before it
-// from the ring. It is ok if each follows the one before it.
+// from the ring. It is ok if each follows the one before it, and none is a cut.
 func Chain(at Position, newest *Entry, ring Ring) (out []Entry, ok bool) {
 	for before, seq := at.Index, at.Seq+1; seq <= newest.Seq; seq++ {
 		e := *newest
@@ -81,7 +81,7 @@ func Chain(at Position, newest *Entry, ring Ring) (out []Entry, ok bool) {
 				return nil, false
 			}
 		}
-		if e.Before != before {
+		if e.Before != before || e.Cut {
 			return nil, false
 		}
 		before, out = e.Index, append(out, e)
