@@ -113,13 +113,16 @@ func percentile(all []time.Duration, p int) time.Duration {
 // awaitServices waits until an agent's dataplane has the given number of services.
 func (l *lab) awaitServices(a *agent, services int) {
 	l.t.Helper()
-	l.eventually(fmt.Sprintf("%s has %d services", a.name, services), func(ctx context.Context) error {
-		d, err := a.api.Dataplane(ctx)
-		if err == nil && (d.Frontends != services || !d.InSync) {
-			err = fmt.Errorf("%s", d.Summary)
-		}
-		return err
-	})
+	l.eventually(fmt.Sprintf("%s has %d services", a.name, services), func(ctx context.Context) error { return inSync(ctx, a, services) })
+}
+
+// inSync returns nil if an agent's dataplane has that many services.
+func inSync(ctx context.Context, a *agent, services int) error {
+	d, err := a.api.Dataplane(ctx)
+	if err == nil && (d.Frontends != services || !d.InSync) {
+		err = fmt.Errorf("%s", d.Summary)
+	}
+	return err
 }
 
 // consulFrom returns a client of Consul on a host.

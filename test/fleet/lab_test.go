@@ -351,7 +351,13 @@ const maxWait = time.Minute
 // eventually retries try until it returns no error.
 func (l *lab) eventually(what string, try func(context.Context) error) {
 	l.t.Helper()
-	wait.For(l.t, what, func() error {
+	l.within(wait.Timeout, what, try)
+}
+
+// within is eventually with another limit.
+func (l *lab) within(limit time.Duration, what string, try func(context.Context) error) {
+	l.t.Helper()
+	wait.Within(l.t, limit, what, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), answering)
 		defer cancel()
 		return try(ctx)
