@@ -6,6 +6,7 @@
 package tomlfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -37,14 +38,15 @@ func ReadFile(path string, limit int) ([]byte, *vip.Problem) {
 	case info.Size() > int64(limit):
 		return bad(vip.CodeInvalid, "split it", "has %d bytes, more than the %s that are read", info.Size(), mebibytes(limit))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, int64(limit)+1))
-	if err != nil {
+	var data bytes.Buffer
+	data.Grow(int(info.Size()) + bytes.MinRead) // the size and the end of the file in one allocation
+	if _, err := data.ReadFrom(io.LimitReader(f, int64(limit)+1)); err != nil {
 		return bad(vip.CodeInvalid, "", "read: %s", Cause(err))
 	}
-	if len(data) > limit {
+	if data.Len() > limit {
 		return bad(vip.CodeInvalid, "split it", "has more than the %s that are read", mebibytes(limit))
 	}
-	return data, nil
+	return data.Bytes(), nil
 }
 
 // openHint is the remedy for a file that can't be opened.

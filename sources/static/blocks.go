@@ -22,8 +22,8 @@ var header, lineOfHeader = []byte("[[service]]"), []byte("\n[[service]]")
 // arrays and inline tables, so a header in the next line is one in the whole file, too. It adds a
 // service to the list, and the keys and tables after it belong to this service alone, because its
 // block has nothing else. FuzzBlocks compares both.
-func parseBlocks(path string, data []byte, source string, pools []spec.Pool, known map[digest]*row) (rows []*row, ok bool) {
-	names := map[vip.ServiceKey]struct{}{}
+func parseBlocks(path string, data []byte, source string, pools []spec.Pool, known map[digest]*row) (rows map[vip.ServiceKey]*row, ok bool) {
+	rows = make(map[vip.ServiceKey]*row, len(known))
 	place := append([]byte(path), ':')
 	for line, text := range blocks(data) {
 		id := digest(sha256.Sum256(text))
@@ -41,11 +41,10 @@ func parseBlocks(path string, data []byte, source string, pools []spec.Pool, kno
 			r = &row{r.service, string(place), id}
 			r.service.Origin = r.origin
 		}
-		if _, twice := names[r.service.Key]; twice {
+		if _, twice := rows[r.service.Key]; twice {
 			return nil, false
 		}
-		names[r.service.Key] = struct{}{}
-		rows = append(rows, r)
+		rows[r.service.Key] = r
 	}
 	return rows, len(rows) > 0
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -28,15 +29,20 @@ func compareBlocks(t *testing.T, data []byte, known map[digest]*row) (map[digest
 		return nil, false
 	}
 	next := map[digest]*row{}
-	got := ServicesFile{Path: "f.toml"}
-	for _, r := range rows {
+	got := map[vip.ServiceKey]vip.Service{}
+	for key, r := range rows {
 		next[r.text] = r
 		s := r.service
 		s.Origin = r.origin
-		got.Services = append(got.Services, s)
+		got[key] = s
 	}
-	if want := ParseServices("f.toml", data, "files", nil); !reflect.DeepEqual(got, want) {
-		t.Fatalf("%q\nby blocks: %+v\nas a whole: %+v", data, got, want)
+	whole := ParseServices("f.toml", data, "files", nil)
+	want := map[vip.ServiceKey]vip.Service{}
+	for _, s := range whole.Services {
+		want[s.Key] = s
+	}
+	if !reflect.DeepEqual(got, want) || len(whole.Problems) > 0 || whole.Incomplete || whole.Empty {
+		t.Fatalf("%q\nby blocks: %+v\nas a whole: %+v", data, got, whole)
 	}
 	return next, true
 }

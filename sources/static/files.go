@@ -231,7 +231,7 @@ func (f *files) look(path string, how mode) *file {
 		}
 	}
 	var content ServicesFile
-	var rows []*row
+	var rows map[vip.ServiceKey]*row
 	if problem != nil {
 		now = stamp{} // changes of permissions and links do not show in the stamp
 		content = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
@@ -246,7 +246,7 @@ func (f *files) look(path string, how mode) *file {
 
 // parse parses a file that had the state before, which may be nil. If the file has no problems, only
 // changed blocks are parsed. The rows are those of the services.
-func (f *files) parse(path string, data []byte, before *file) (content ServicesFile, rows []*row) {
+func (f *files) parse(path string, data []byte, before *file) (content ServicesFile, rows map[vip.ServiceKey]*row) {
 	if pools := f.o.Pools(); !reflect.DeepEqual(pools, f.pools) {
 		f.pools = pools
 		f.epoch++
@@ -257,8 +257,9 @@ func (f *files) parse(path string, data []byte, before *file) (content ServicesF
 		}
 	}
 	content = ParseServices(path, data, f.o.Name, f.pools)
+	rows = make(map[vip.ServiceKey]*row, len(content.Services))
 	for _, s := range content.Services {
-		rows = append(rows, &row{service: s, origin: s.Origin})
+		rows[s.Key] = &row{service: s, origin: s.Origin}
 	}
 	return content, rows
 }
@@ -277,14 +278,13 @@ func (known *file) texts(epoch int) map[digest]*row {
 }
 
 // over returns the state of a file with this content and these rows that had another state before,
-// or nil. Valid
-// services take effect. For refused services, and for all missing ones if the content is incomplete
-// or empty, the version from before stays in effect.
-func (content *ServicesFile) over(before *file, rows []*row) *file {
-	now := &file{rows: make(map[vip.ServiceKey]*row, len(rows)), problems: content.Problems}
-	for _, r := range rows {
-		now.rows[r.service.Key] = r
+// or nil. It changes rows. Valid services take effect. For refused services, and for all missing
+// ones if the content is incomplete or empty, the version from before stays in effect.
+func (content *ServicesFile) over(before *file, rows map[vip.ServiceKey]*row) *file {
+	if rows == nil {
+		rows = map[vip.ServiceKey]*row{} // none could be read
 	}
+	now := &file{rows: rows, problems: content.Problems}
 	if before == nil {
 		return now
 	}

@@ -108,7 +108,7 @@ func (l *lab) cpuPerChange(changes int, pause time.Duration, change func(i int))
 	for i, third := range used() {
 		total, rest := third-second[i], second[i]-first[i]
 		l.t.Logf("%s: %v for %d changes in %v, %v at rest in %v", l.agents[i].name, total, changes, took.Round(time.Millisecond), rest, cpuRest)
-		cost[i] = (total - rest*took/cpuRest).Seconds() * 1e3 / float64(changes)
+		cost[i] = (total.Seconds() - rest.Seconds()*took.Seconds()/cpuRest.Seconds()) * 1e3 / float64(changes)
 	}
 	return cost
 }
