@@ -184,8 +184,10 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	if key.Audience != vip.Everyone {
 		out.Audience = key.Audience.String()
 	}
-	for _, r := range f.SourceRanges {
-		out.Sources = append(out.Sources, r.String())
+	out.Sources = prefixes(f.SourceRanges)
+	if key.Protocol == vip.TCP {
+		relay := f.Relay.Get()
+		out.Proxy, out.ProxyFrom = relay.ProxyProtocol.String(), prefixes(relay.AcceptProxyFrom)
 	}
 	if f.Affinity > 0 {
 		out.Affinity = spec.Duration(f.Affinity).String()
@@ -250,6 +252,14 @@ func diffEntry(d Difference) v1.DiffEntry {
 	return out
 }
 
+// prefixes returns the texts of a list, nil for an empty one.
+func prefixes(in []netip.Prefix) []string {
+	if len(in) == 0 {
+		return nil
+	}
+	return convert(in, netip.Prefix.String)
+}
+
 // differences lists the differing properties of a frontend.
 type differences []string
 
@@ -295,6 +305,9 @@ func otherDetails(want, have *vip.Frontend) (out differences) {
 	out.compare("one-packet", want.OnePacket, have.OnePacket)
 	if !slices.Equal(want.SourceRanges, have.SourceRanges) {
 		out = append(out, fmt.Sprintf("%d source ranges differ from the %d desired", len(have.SourceRanges), len(want.SourceRanges)))
+	}
+	if w, h := want.Relay.Get(), have.Relay.Get(); w.ProxyProtocol != h.ProxyProtocol || !slices.Equal(w.AcceptProxyFrom, h.AcceptProxyFrom) {
+		out = append(out, "proxy_protocol or accept_proxy_from differs")
 	}
 	if want.Kind != have.Kind {
 		out = append(out, fmt.Sprintf("recorded as another kind, not as %s", want.Kind))

@@ -218,8 +218,14 @@ func (t *Target) Same(a, b *vip.Frontend) bool {
 	// The kernel stores the forwarding method per destination, so it is unknown without
 	// any.
 	empty := len(a.Backends)+len(b.Backends) == 0 && Unsupported(a) == nil && Unsupported(b) == nil
-	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) &&
+	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) && !proxied(a) && !proxied(b) &&
 		masquerade(a) == masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
+}
+
+// proxied reports whether f asks for headers of the PROXY protocol, which Unsupported rejects.
+func proxied(f *vip.Frontend) bool {
+	r := f.Relay.Get()
+	return f.Key.Protocol == vip.TCP && (r.ProxyProtocol != 0 || len(r.AcceptProxyFrom) > 0)
 }
 
 // sameDest reports whether two endpoints of one forwarding method are the same

@@ -24,6 +24,9 @@ func Unsupported(f *vip.Frontend) error {
 	if f.OnePacket {
 		r.onePacket(f)
 	}
+	if f.Key.Protocol == vip.TCP {
+		r.proxyProtocol(f.Relay.Get())
+	}
 	if f.Affinity > 0 && hasMark(f) {
 		r.affinityByMark(f)
 	}
@@ -37,6 +40,9 @@ func (r *refusals) add(field, feature string, args ...any) {
 	*r = append(*r, vip.Unsupported("the ipvs dataplane", field, fmt.Sprintf(feature, args...)))
 }
 
+// hint sets the hint of the last refusal.
+func (r refusals) hint(text string) { r[len(r)-1].Hint = text }
+
 func (r refusals) err() error {
 	if len(r) == 0 {
 		return nil
@@ -45,6 +51,18 @@ func (r refusals) err() error {
 		r[0].Message += "; " + strings.TrimPrefix(p.Message, "the ipvs dataplane ")
 	}
 	return r[0]
+}
+
+// proxyProtocol checks the headers of the PROXY protocol, which only a proxy can write and read.
+func (r *refusals) proxyProtocol(relay vip.Relay) {
+	if v := relay.ProxyProtocol; v != 0 {
+		r.add("proxy_protocol", "proxy_protocol %q: it forwards packets", v)
+		r.hint(`remove it, or use dataplane.mode "proxy"`)
+	}
+	if len(relay.AcceptProxyFrom) > 0 {
+		r.add("accept_proxy_from", "accept_proxy_from: it forwards packets and reads none of their content")
+		r.hint(`remove it, or use dataplane.mode "proxy"`)
+	}
 }
 
 // forwarding checks the forwarding method. Only nat rewrites packets, so the others need
@@ -100,7 +118,7 @@ func (r *refusals) affinityByMark(f *vip.Frontend) {
 	for _, b := range f.Backends {
 		if p := b.Addr.Port(); p != 0 && (f.Key.Ranged() || p != f.Key.Port) {
 			r.add("affinity", "affinity on %s with backends at port %d: the kernel takes a remembered client to the port that it asked for", f.Key, p)
-			(*r)[len(*r)-1].Hint = "let the backends listen on the service's own port, or remove affinity"
+			r.hint("let the backends listen on the service's own port, or remove affinity")
 			return
 		}
 	}

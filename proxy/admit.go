@@ -6,11 +6,12 @@ import (
 )
 
 // admit counts a client's new connection or session in l. If the client is outside the source
-// ranges, or no backend is usable, or l is used up, it counts that instead and returns false.
-func (f *frontend) admit(client netip.Addr, l *limit) bool {
+// ranges, or no backend is usable, or l is used up, it counts that instead and returns false. The
+// source ranges are checked later if the client is announced: its address is in a PROXY header.
+func (f *frontend) admit(client netip.Addr, announced bool, l *limit) bool {
 	b := f.backends.Load()
 	switch {
-	case !f.accepts(b.sources, client):
+	case !announced && !f.accepts(b.sources, client):
 		f.target.stats.strangers.Add(1)
 		return false
 	case len(b.usable) == 0:

@@ -154,6 +154,7 @@ var errUnserved = errors.New("no backend takes new connections")
 type attempt struct {
 	f      *frontend
 	client netip.AddrPort
+	to     netip.AddrPort // the address that the client connected to; only with TCP
 	hash   uint64
 	from   *backends // the set that the indexes in tried refer to
 	tried  []int

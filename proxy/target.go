@@ -35,6 +35,9 @@ type Options struct {
 	// ConnectBudget bounds all attempts for one client, if it is above the service's connect
 	// timeout; default 10 s.
 	ConnectBudget time.Duration
+	// HeaderTimeout bounds the wait for the whole PROXY header of a connection; default 5 s. The
+	// protocol's specification recommends at least 3 s, for a repeated TCP segment.
+	HeaderTimeout time.Duration
 	// UDPIdle ends a UDP session that neither side has used for this time; default
 	// 60 s.
 	UDPIdle time.Duration
@@ -60,6 +63,7 @@ func (o Options) withDefaults() Options {
 	b := share(openFiles(), 0)
 	o.Device = cmp.Or(o.Device, "ironvip0")
 	o.ConnectBudget = cmp.Or(o.ConnectBudget, 10*time.Second)
+	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 5*time.Second)
 	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
 	o.MaxConnections = cmp.Or(o.MaxConnections, b.connections)
 	o.MaxSessions = cmp.Or(o.MaxSessions, b.sessions)
@@ -91,6 +95,7 @@ type Target struct {
 	sessions     limit
 	stats        counters
 	errorLog     throttle
+	headerLog    throttle
 	acceptPoller acceptPoller
 	background   sync.WaitGroup // tasks that New started
 
@@ -353,6 +358,8 @@ func (t *Target) Close() error {
 // counters are the values that Stats reads.
 type counters struct {
 	accepted, sessions, failures, unserved, strangers, dropped, idle, halfClosed atomic.Uint64
+
+	headers headerCounts
 }
 
 // Stats are totals since the start, except for Listeners, Connections and Sessions, which are the
@@ -370,6 +377,10 @@ type Stats struct {
 	Dropped     uint64 // datagrams dropped because a send buffer was full
 	Idle        uint64 // TCP connections reset after the idle timeout
 	HalfClosed  uint64 // TCP connections reset after the half-close timeout
+
+	// BadHeaders counts connections of balancers that were reset for their PROXY headers, by the
+	// reasons: absent, truncated, late, too long, malformed, wrong checksum.
+	BadHeaders map[string]uint64
 }
 
 // Stats returns the counts.
@@ -390,5 +401,6 @@ func (t *Target) Stats() Stats {
 		Dropped:     t.stats.dropped.Load(),
 		Idle:        t.stats.idle.Load(),
 		HalfClosed:  t.stats.halfClosed.Load(),
+		BadHeaders:  t.stats.headers.byReason(),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
 // tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
@@ -78,21 +79,29 @@ func (t *tcpListener) accept() {
 			return
 		}
 		target.stats.accepted.Add(1)
-		if !t.f.admit(client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), &target.connections) {
+		peer := addrPort(client.RemoteAddr()).Addr()
+		announced := t.f.announced(peer)
+		if !t.f.admit(peer, announced, &target.connections) {
 			reset(client)
 			continue
 		}
 		t.f.tasks.Add(1)
-		go t.f.serve(client)
+		go t.f.serve(client, announced)
 	}
 }
 
-// serve connects one client to a backend and relays until both directions end.
-func (f *frontend) serve(client *net.TCPConn) {
+// serve connects one client to a backend and relays until both directions end. An announced client
+// begins with a PROXY header.
+func (f *frontend) serve(client *net.TCPConn, announced bool) {
 	defer f.tasks.Done()
 	defer f.target.connections.give()
-	remote := client.RemoteAddr().(*net.TCPAddr).AddrPort()
-	a := f.attempt(netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()))
+	ends, ok := f.ends(client, announced)
+	if !ok {
+		reset(client)
+		return
+	}
+	a := f.attempt(ends.Source)
+	a.to = ends.Destination
 	defer a.end()
 	c := &connection{f: f, client: client}
 	e := f.connect(a, c)
@@ -129,9 +138,7 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 	if !e.add(d) { // removed meanwhile
 		return false
 	}
-	dialer := net.Dialer{KeepAliveConfig: keepAlive}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", e.addr.String())
+	conn, err := f.dial(ctx, e.addr, a)
 	if err != nil {
 		e.remove(d)
 		switch {
@@ -143,7 +150,7 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 		}
 		return false
 	}
-	c.server = conn.(*net.TCPConn)
+	c.server = conn
 	if !e.swap(d, c) { // removed meanwhile
 		reset(c.server)
 		return false
@@ -152,6 +159,25 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 	c.tallies.connected()
 	a.works(e)
 	return true
+}
+
+// dial connects to a backend and sends it the PROXY header, if the service has one. A write to a new
+// connection doesn't block.
+func (f *frontend) dial(ctx context.Context, to netip.AddrPort, a *attempt) (*net.TCPConn, error) {
+	dialer := net.Dialer{KeepAliveConfig: keepAlive}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	if v := f.backends.Load().relay.ProxyProtocol; v != 0 {
+		h := proxyproto.Header{Source: a.client, Destination: a.to}
+		if _, err := conn.Write(h.Append(nil, proxyproto.Version(v))); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return conn.(*net.TCPConn), nil
 }
 
 // dialing is an attempt to connect, as a link of its endpoint.

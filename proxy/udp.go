@@ -207,7 +207,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, errUnserved
 	}
 	t := u.f.target
-	if !u.f.admit(client.Addr(), &t.sessions) {
+	if !u.f.admit(client.Addr(), false, &t.sessions) {
 		return nil, errRefused
 	}
 	s := &session{listener: u, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}

@@ -128,6 +128,15 @@ const (
 	PreferSameNode
 )
 
+// ProxyVersion is a version of the PROXY protocol. The zero ProxyVersion means no header.
+type ProxyVersion uint8
+
+// The versions: a line of text, and a binary header.
+const (
+	ProxyV1 ProxyVersion = iota + 1
+	ProxyV2
+)
+
 // The names, indexed by value. Values are numbers because every service, frontend and backend has
 // several, and strings would take a large part of the memory.
 var (
@@ -136,6 +145,7 @@ var (
 	trafficPolicies      = []string{"", "cluster", "local"}
 	masquerades          = []string{"", "auto", "always", "never", "own"}
 	trafficDistributions = []string{"", "any", "same-zone", "same-node"}
+	proxyVersions        = []string{"", "v1", "v2"}
 	states               = []string{"", "ready", "drain", "maint", "terminating"}
 )
 
@@ -201,6 +211,15 @@ func (d TrafficDistribution) MarshalText() ([]byte, error) { return []byte(d.Str
 func (d *TrafficDistribution) UnmarshalText(b []byte) error {
 	return readWord(d, b, trafficDistributions)
 }
+
+// String returns "v1" or "v2", or "" for none.
+func (p ProxyVersion) String() string { return wordOf(p, proxyVersions) }
+
+// MarshalText writes String.
+func (p ProxyVersion) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (p *ProxyVersion) UnmarshalText(b []byte) error { return readWord(p, b, proxyVersions) }
 
 // State is the state that an operator or a source sets for a backend. The zero State means "not
 // stated", which is ready.

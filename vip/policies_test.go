@@ -33,6 +33,13 @@ func TestNumbersAreWrittenAsWords(t *testing.T) {
 		}
 		written(f, want)
 	}
+	for want, p := range map[string]ProxyVersion{"": 0, "v1": ProxyV1, "v2": ProxyV2} {
+		var back ProxyVersion
+		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != p {
+			t.Errorf("%s is read as %s, %v", want, back, err)
+		}
+		written(p, want)
+	}
 	for want, s := range map[string]State{"": 0, "ready": Ready, "drain": Drain, "maint": Maint, "terminating": Terminating} {
 		var back State
 		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != s {

@@ -2,6 +2,8 @@ package vip
 
 import (
 	"cmp"
+	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -22,11 +24,16 @@ type Relay struct {
 	ConnectTimeout   time.Duration // until a backend has accepted; then another one is tried
 	IdleTimeout      time.Duration // without a byte in either direction
 	HalfCloseTimeout time.Duration // the same, after one side has ended its direction
+
+	// The headers of the PROXY protocol, with TCP: the version that backends receive, and the
+	// balancers in front of this host that must send one.
+	ProxyProtocol   ProxyVersion
+	AcceptProxyFrom []netip.Prefix
 }
 
 // RelayOf returns r for a Service: nil if it has the defaults.
 func RelayOf(r Relay) *Relay {
-	if r = r.orDefaults(); r == (Relay{}).orDefaults() {
+	if r = r.orDefaults(); r.equal((*Relay)(nil).Get()) {
 		return nil
 	}
 	return &r
@@ -47,5 +54,10 @@ func (r Relay) orDefaults() Relay {
 	return r
 }
 
+func (r Relay) equal(o Relay) bool {
+	return r.ConnectTimeout == o.ConnectTimeout && r.IdleTimeout == o.IdleTimeout && r.HalfCloseTimeout == o.HalfCloseTimeout &&
+		r.ProxyProtocol == o.ProxyProtocol && slices.Equal(r.AcceptProxyFrom, o.AcceptProxyFrom)
+}
+
 // SameRelay reports whether a and b are the same settings.
-func SameRelay(a, b *Relay) bool { return a == b || a.Get() == b.Get() }
+func SameRelay(a, b *Relay) bool { return a == b || a.Get().equal(b.Get()) }

@@ -47,6 +47,8 @@ type Frontend struct {
 	Affinity   string     `json:"affinity,omitempty" doc:"how long a client keeps its backend"`
 	Masquerade string     `json:"masquerade" doc:"\"own\": of this host's own connections and a backend's to itself only"`
 	Sources    []string   `json:"source_ranges,omitempty" doc:"clients that may reach it; absent: all"`
+	Proxy      string     `json:"proxy_protocol,omitempty" doc:"the version of the header that backends receive; absent: none"`
+	ProxyFrom  []string   `json:"accept_proxy_from,omitempty" doc:"balancers in front that send a PROXY header; absent: none"`
 	Backends   []Endpoint `json:"backends"`
 
 	Revision        uint64     `json:"revision" doc:"desired"`

@@ -62,6 +62,8 @@ func (f *fields) relay(a, b vip.Relay) {
 	f.compare("connect_timeout", durationText(a.ConnectTimeout), durationText(b.ConnectTimeout))
 	f.compare("idle_timeout", durationText(a.IdleTimeout), durationText(b.IdleTimeout))
 	f.compare("half_close_timeout", durationText(a.HalfCloseTimeout), durationText(b.HalfCloseTimeout))
+	f.compare("proxy_protocol", a.ProxyProtocol.String(), b.ProxyProtocol.String())
+	f.compare("accept_proxy_from", list(a.AcceptProxyFrom), list(b.AcceptProxyFrom))
 }
 
 // ports compares ports by their numbers and protocol.

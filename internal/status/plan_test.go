@@ -219,7 +219,11 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"connect_timeout 3s -> 500ms":            func(s *vip.Service) { s.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond} },
 		"idle_timeout 1h -> 5m":                  func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute} },
 		"half_close_timeout 30s -> 5s":           func(s *vip.Service) { s.Relay = &vip.Relay{HalfCloseTimeout: 5 * time.Second} },
-		"drain_timeout 60s -> 1h30m":             func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
+		"proxy_protocol none -> v2":              func(s *vip.Service) { s.Relay = &vip.Relay{ProxyProtocol: vip.ProxyV2} },
+		"accept_proxy_from none -> 10.0.0.0/8": func(s *vip.Service) {
+			s.Relay = &vip.Relay{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+		},
+		"drain_timeout 60s -> 1h30m": func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 	} {
 		before, after := service("web", nil), service("web", nil, change)
 		for f, value := range reflect.ValueOf(after).Fields() {

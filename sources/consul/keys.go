@@ -51,6 +51,8 @@ var metaKeys = map[string]metaKey{
 	"health-check-node-port": {"health_check_node_port", readHealthPort},
 	"masquerade":             {"masquerade", draft.Text(func(d *definition) *string { return &d.Masquerade })},
 	"source-ranges":          {"source_ranges", draft.List(func(d *definition) *[]string { return &d.SourceRanges })},
+	"proxy-protocol":         {"proxy_protocol", draft.Text(func(d *definition) *string { return &d.ProxyProtocol })},
+	"accept-proxy-from":      {"accept_proxy_from", draft.List(func(d *definition) *[]string { return &d.AcceptProxyFrom })},
 	"drain-timeout":          {"drain_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.DrainTimeout })},
 	"connect-timeout":        {"connect_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.ConnectTimeout })},
 	"idle-timeout":           {"idle_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.IdleTimeout })},

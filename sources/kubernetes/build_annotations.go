@@ -33,6 +33,8 @@ var annotations = map[string]annotation{
 	"forward":            {"forward", draft.Text(func(s *spec.Service) *string { return &s.Forward }), false},
 	"masquerade":         {"masquerade", draft.Text(func(s *spec.Service) *string { return &s.Masquerade }), false},
 	"drain-timeout":      {"drain_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.DrainTimeout }), false},
+	"proxy-protocol":     {"proxy_protocol", draft.Text(func(s *spec.Service) *string { return &s.ProxyProtocol }), false},
+	"accept-proxy-from":  {"accept_proxy_from", draft.List(func(s *spec.Service) *[]string { return &s.AcceptProxyFrom }), false},
 	"connect-timeout":    {"connect_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.ConnectTimeout }), false},
 	"idle-timeout":       {"idle_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.IdleTimeout }), false},
 	"half-close-timeout": {"half_close_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.HalfCloseTimeout }), false},

@@ -513,7 +513,7 @@ func TestHints(t *testing.T) {
 		{"drain_timeout", "5m", `did you mean "ironvip.io/drain-timeout"?`},
 		{"external-traffic", "local", "use spec.externalTrafficPolicy"},
 		{"source_ranges", "10.0.0.0/8", "use spec.loadBalancerSourceRanges"},
-		{"colour", "red", "remove it; known: ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/pool, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
+		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
 		{"scheduler", "mg", `did you mean "mh"? use rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh`},
 		{"drain-timeout", "soon", `write seconds, or a unit with them: "90", "5m"`},
 		{"vips", "2001:db8::1", "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"},

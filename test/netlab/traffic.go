@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
 // maxWait bounds one dial and one request. It is long because an emulated machine is slow. Only a
@@ -31,11 +33,7 @@ func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
 	n.t.Helper()
 	switch network {
 	case "tcp", "sctp":
-		l := n.listen(network, at)
-		var conns sync.WaitGroup
-		conns.Go(func() { n.accept(l, &conns) })
-		n.t.Cleanup(func() { l.Close(); conns.Wait() })
-		return l.Addr().(*net.TCPAddr).AddrPort()
+		return n.answer(network, at, func(c net.Conn) (netip.AddrPort, error) { return c.RemoteAddr().(*net.TCPAddr).AddrPort(), nil })
 	case "udp":
 		c := n.ListenPacket(at)
 		var done sync.WaitGroup
@@ -45,6 +43,26 @@ func (n *Node) Serve(network string, at netip.AddrPort) netip.AddrPort {
 	}
 	n.t.Fatalf("netlab: %s: serve %q: want tcp, udp or sctp", n.Name, network)
 	panic("unreachable")
+}
+
+// ServeBehindProxy starts a TCP server like Serve, for connections that begin with a header of the
+// PROXY protocol. The client that it answers with is the one in the header.
+func (n *Node) ServeBehindProxy(at netip.AddrPort) netip.AddrPort {
+	n.t.Helper()
+	return n.answer("tcp", at, func(c net.Conn) (netip.AddrPort, error) {
+		h, err := proxyproto.Read(c.(*net.TCPConn))
+		return h.Source, err
+	})
+}
+
+// answer starts a server that answers every line with its node's name and the client.
+func (n *Node) answer(network string, at netip.AddrPort, client func(net.Conn) (netip.AddrPort, error)) netip.AddrPort {
+	n.t.Helper()
+	l := n.listen(network, at)
+	var conns sync.WaitGroup
+	conns.Go(func() { n.accept(l, &conns, client) })
+	n.t.Cleanup(func() { l.Close(); conns.Wait() })
+	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 // Listen listens for TCP inside the namespace, until the test ends.
@@ -80,7 +98,7 @@ func (n *Node) ListenPacket(at netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-func (n *Node) accept(l net.Listener, conns *sync.WaitGroup) {
+func (n *Node) accept(l net.Listener, conns *sync.WaitGroup, clientOf func(net.Conn) (netip.AddrPort, error)) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -91,7 +109,10 @@ func (n *Node) accept(l net.Listener, conns *sync.WaitGroup) {
 			// A silent client must not delay the end of the test.
 			stop := context.AfterFunc(n.t.Context(), func() { c.Close() })
 			defer stop()
-			client := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+			client, err := clientOf(c)
+			if err != nil {
+				return
+			}
 			for r := bufio.NewReader(c); ; {
 				if _, err := r.ReadString('\n'); err != nil {
 					return

@@ -42,6 +42,7 @@ func TestValidateOfServices(t *testing.T) {
 		"ports = [ { port = 80 } ]\ntraffic_distribution = 'same-node'",
 		"ports = [ { port = 80 } ]\nsource_ranges = ['10.0.0.0/8', '192.0.2.7', '2001:db8::/32']",
 		"ports = [ { port = 80 } ]\nbackends = [ { address = '10.1.0.1', state = 'terminating' } ]",
+		"ports = [ { port = 80 } ]\nproxy_protocol = 'v2'\naccept_proxy_from = ['192.0.2.0/28', '2001:db8::1']",
 	} {
 		fmt.Fprintf(&good, "[[service]]\nname = \"good%d\"\n%s\n", i, text)
 	}
@@ -66,6 +67,8 @@ func TestValidateOfServices(t *testing.T) {
 		{"health_check_node_port", "health_check_node_port = 'auto'\nports = [ { port = 80 } ]", "external_traffic local"},
 		{"source_ranges[0]", "source_ranges = ['10.1.2.3/8']\nports = [ { port = 80 } ]", "write 10.0.0.0/8"},
 		{"source_ranges[0]", "source_ranges = ['2001:db8::/32']\nfamilies = ['ipv4']\nports = [ { port = 80 } ]", "add the family"},
+		{"proxy_protocol", "proxy_protocol = 'v2'\nports = [ { port = 53, protocol = 'udp' } ]", "remove it"},
+		{"accept_proxy_from", "accept_proxy_from = ['192.0.2.1']\nports = [ { port = 80 } ]\nforward = 'dr'", "use forward nat"},
 		{"traffic_distribution", "traffic_distribution = 'same-rack'\nports = [ { port = 80 } ]", "same-zone"},
 		{"external_traffic", "external_traffic = 'nodes'\nports = [ { port = 80 } ]", "cluster, local"},
 	}

@@ -2,6 +2,8 @@
 
 package scenario
 
+import "github.com/ironvip/ironvip/proxy/proxyproto"
+
 // masqueraded is a service with two backends.
 func masqueraded(how string) string {
 	return `[[service]]
@@ -25,6 +27,16 @@ name = "open"
 ports = [ { port = 7080, target_port = 7081 } ]
 backends = [ { address = "{backend1}" } ]
 `
+}
+
+// proxied is a service with servers that require a PROXY header, and other settings.
+func proxied(settings string) string {
+	return `[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7082, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+` + settings
 }
 
 // The client addresses that backends see, and the clients that are accepted.
@@ -96,6 +108,44 @@ var clients = []scenario{
 			ask(client, "web", 1, only(b1)), ask(client, "web:7053/udp", 1, only(b1)),
 			put(restricted(``)),
 			ask(pod, "web", 1, only(b1)), ask(b1, "web", 1, only(b1)),
+		},
+	},
+	{
+		name: "proxy protocol", shows: []*feature{proxyProtocol}, families: both,
+		steps: []step{
+			serveBehindProxy(7082, b1, b2),
+			put(proxied("")), // applies to an existing service, too
+			put(proxied(`proxy_protocol = "v2"`)),
+			ask(client, "web", 4, seen(client), by(counts{b1: 2, b2: 2})), ask(pod, "web", 2, seen(pod)), ask(client, "web@node", 2, seen(client)),
+			ask(client, "web:7053/udp", 2, replaced), // TCP only
+			put(proxied(`proxy_protocol = "v1"`)),
+			ask(client, "web", 2, seen(client)), ask(b1, "web", 2, seen(b1)),
+		},
+	},
+	{
+		name: "balancers in front", shows: []*feature{acceptProxy, proxyProtocol, sourceRanges}, families: both,
+		steps: []step{
+			serveBehindProxy(7082, b1, b2),
+			put(proxied("")),
+			put(proxied("proxy_protocol = \"v2\"\naccept_proxy_from = [ \"{pod}\" ]\nsource_ranges = [ \"{client}\" ]\n")),
+			balance(pod, "web", proxyproto.V1, client, seen(client)), balance(pod, "web", proxyproto.V2, client, seen(client)),
+			ask(client, "web", 2, seen(client)), // an ordinary client
+			refused(pod, "web"),                 // a balancer without a header
+			refused(b1, "web"),                  // outside of the source ranges
+			put(proxied("proxy_protocol = \"v1\"\naccept_proxy_from = [ \"{pod}\" ]\nscheduler_flags = []\naffinity = {}\n")),
+			balance(pod, "web@node", proxyproto.V2, b3, seen(b3)),
+			balance(pod, "web", proxyproto.V2, client, seen(client), as("x")),
+			ask(client, "web", 3, marked("x")), // the same client for affinity
+			ask(b1, "web:7053/udp", 1),
+		},
+	},
+	{
+		name: "balancers in front of plain backends", shows: []*feature{acceptProxy}, families: both,
+		steps: []step{
+			put(masqueraded("auto") + "accept_proxy_from = [ \"{net:pod}\", \"{client}\" ]\n"),
+			balance(pod, "web", proxyproto.V1, b3, replaced), balance(client, "web", proxyproto.V2, b3, replaced), refused(client, "web"),
+			put(masqueraded("auto")),
+			ask(client, "web", 2, replaced),
 		},
 	},
 }

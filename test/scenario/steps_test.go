@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/proxy/proxyproto"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -718,6 +719,46 @@ func endpoints(to string, want ...place) step {
 			return nil
 		}
 		return fmt.Errorf("there is no frontend at %s/%s", at, network)
+	}
+}
+
+// serveBehindProxy starts servers that require a PROXY header.
+func serveBehindProxy(port uint16, places ...place) step {
+	return func(r *run) error {
+		for _, p := range places {
+			r.nodes[p].For(r).ServeBehindProxy(netip.AddrPortFrom(r.addr(p, r.family), port))
+		}
+		return nil
+	}
+}
+
+// balance sends a request with a PROXY header, as a balancer at the place from does for a client,
+// and expects that the server sees the client with that address.
+func balance(from place, to string, v proxyproto.Version, client place, checks ...check) step {
+	return func(r *run) error {
+		network, at, err := r.at(to)
+		if err != nil {
+			return err
+		}
+		c, err := r.dial(r, from, network, at)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		h := proxyproto.Header{Source: netip.AddrPortFrom(r.addr(client, r.family), 1234), Destination: netip.AddrPortFrom(at.Addr(), 443)}
+		if _, err := c.Write(h.Append(nil, v)); err != nil {
+			return err
+		}
+		a, err := c.Ask()
+		for _, check := range checks {
+			if err == nil {
+				err = check(r, client, []answer{a})
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s balances %s to %s (%s): %w", from, client, to, at, err)
+		}
+		return nil
 	}
 }
 

@@ -77,6 +77,12 @@ func TestBuildAccepts(t *testing.T) {
 		{"source ranges of the stated families", `"families": ["ipv6", "ipv4"], "source_ranges": ["::/0", "0.0.0.0/0"]`, func(s *vip.Service) {
 			s.Families, s.SourceRanges = vip.FamiliesOf(vip.IPv6, vip.IPv4), prefixes("0.0.0.0/0", "::/0")
 		}},
+		{"proxy protocol", `"proxy_protocol": "v2", "accept_proxy_from": ["10.2.0.0/16", "10.0.0.1", "10.2.0.0/16"]`, func(s *vip.Service) {
+			s.Relay = vip.RelayOf(vip.Relay{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: prefixes("10.0.0.1/32", "10.2.0.0/16")})
+		}},
+		{"proxy protocol of the tcp port", `"proxy_protocol": "v1", "ports": [{"port": 53}, {"port": 53, "protocol": "udp"}]`, func(s *vip.Service) {
+			s.Relay, s.Ports = vip.RelayOf(vip.Relay{ProxyProtocol: vip.ProxyV1}), []vip.Port{port(vip.TCP, 53, 0, 53), port(vip.UDP, 53, 0, 53)}
+		}},
 		{"ports by name", `"ports": [{"port": 80, "name": "http"}, {"port": 53, "protocol": "udp"}], "backends": [{"address": "10.1.0.11", "ports": ["http", "53/udp"]}]`, func(s *vip.Service) {
 			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.UDP, 53, 0, 53)}, backend(0, vip.Ready)
 			s.Ports[0].Name, s.Backends[0].Ports = "http", "53/udp http"

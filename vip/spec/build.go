@@ -17,13 +17,13 @@ import (
 
 // Limits on the size of one service. The limits of single values are in vip.
 const (
-	MaxPorts        = 256
-	MaxBackends     = 10_000
-	MaxSourceRanges = 1024
-	MaxLabels       = 64
-	MaxLabelKey     = 253  // bytes
-	MaxLabelValue   = 1024 // bytes
-	MaxHints        = 64   // zones or nodes in the topology hints of one backend
+	MaxPorts      = 256
+	MaxBackends   = 10_000
+	MaxRanges     = 1024 // in each list
+	MaxLabels     = 64
+	MaxLabelKey   = 253  // bytes
+	MaxLabelValue = 1024 // bytes
+	MaxHints      = 64   // zones or nodes in the topology hints of one backend
 )
 
 // Build validates the service, fills in the defaults and returns the result with its source and
@@ -53,13 +53,15 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.HealthPort = b.nodePort("health_check_node_port", s.HealthPort)
 	out.Masquerade = choice(&b, "masquerade", s.Masquerade, vip.MasqueradeAuto,
 		vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever)
-	out.SourceRanges = b.sourceRanges(s.SourceRanges, statedFamilies(out))
+	out.SourceRanges = b.ranges("source_ranges", s.SourceRanges, statedFamilies(out))
 	out.Affinity = b.affinity(s.Affinity)
 	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
 	out.Relay = vip.RelayOf(vip.Relay{
 		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
 		IdleTimeout:      b.duration("idle_timeout", s.IdleTimeout, vip.DefaultIdleTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
 		HalfCloseTimeout: b.duration("half_close_timeout", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
+		ProxyProtocol:    choice(&b, "proxy_protocol", s.ProxyProtocol, 0, vip.ProxyV1, vip.ProxyV2),
+		AcceptProxyFrom:  b.ranges("accept_proxy_from", s.AcceptProxyFrom, statedFamilies(out)),
 	})
 	out.Backends = b.backends(s.Backends)
 	b.servedPorts(s.Backends, out.Ports)

@@ -16,6 +16,13 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	if out.Forward == vip.ForwardDirect || out.Forward == vip.ForwardTunnel {
 		b.untranslated(out)
 	}
+	relay := out.Relay.Get()
+	if relay.ProxyProtocol != 0 {
+		b.unproxied("proxy_protocol", out)
+	}
+	if len(relay.AcceptProxyFrom) > 0 {
+		b.unproxied("accept_proxy_from", out)
+	}
 	if !out.HealthPort.Wanted() {
 		return
 	}
@@ -29,6 +36,18 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 			b.bad(field, "change one of the two", "%d/tcp is the node port of %s, too", out.HealthPort.Number, strict.Index("ports", i))
 			break
 		}
+	}
+}
+
+// unproxied reports where the PROXY protocol does not work. Its header begins a connection that
+// ends in a proxy. (Version 2 could describe datagrams, but no common server reads that.)
+func (b *builder) unproxied(field string, out *vip.Service) {
+	if !slices.ContainsFunc(out.Ports, func(p vip.Port) bool { return p.Protocol == vip.TCP || p.Protocol == 0 }) && len(out.Ports) > 0 {
+		b.bad(field, "remove it", "the PROXY protocol is for tcp, and the service has no tcp port")
+	}
+	if out.Forward == vip.ForwardDirect || out.Forward == vip.ForwardTunnel {
+		b.bad(field, "remove it, or use forward nat",
+			"with forward %s, connections end at the backends, which see the client's address without the PROXY protocol", out.Forward)
 	}
 }
 

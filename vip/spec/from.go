@@ -24,6 +24,7 @@ func FromService(s vip.Service) Service {
 	out.ConnectTimeout = writeDuration(relay.ConnectTimeout)
 	out.IdleTimeout = writeDuration(relay.IdleTimeout)
 	out.HalfCloseTimeout = writeDuration(relay.HalfCloseTimeout)
+	out.ProxyProtocol, out.AcceptProxyFrom = relay.ProxyProtocol.String(), texts(relay.AcceptProxyFrom)
 	if s.Affinity > 0 {
 		out.Affinity = &Affinity{Timeout: writeDuration(s.Affinity)}
 	}

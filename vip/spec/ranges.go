@@ -9,16 +9,16 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// sourceRanges reads prefixes and single addresses, and returns them sorted and without duplicates.
-// families are those of the VIP if they are stated.
-func (b *builder) sourceRanges(in []string, families []vip.Family) []netip.Prefix {
-	if len(in) > MaxSourceRanges {
-		b.bad("source_ranges", "join ranges, or filter in front of this host", "%d ranges are more than %d", len(in), MaxSourceRanges)
+// ranges reads the prefixes and single addresses of a list, and returns them sorted and without
+// duplicates. families are those of the VIP if they are stated.
+func (b *builder) ranges(list string, in []string, families []vip.Family) []netip.Prefix {
+	if len(in) > MaxRanges {
+		b.bad(list, "join ranges", "%d ranges are more than %d", len(in), MaxRanges)
 		return nil
 	}
 	var out []netip.Prefix
 	for i, text := range in {
-		field := strict.Index("source_ranges", i)
+		field := strict.Index(list, i)
 		p, err := ParseRange(text)
 		if err != nil {
 			problem := err.(vip.Problem)

@@ -34,6 +34,8 @@ type Service struct {
 	HealthPort      NodePort  `toml:"health_check_node_port,omitempty" json:"health_check_node_port,omitzero"`
 	Masquerade      string    `toml:"masquerade,omitempty" json:"masquerade,omitempty"`
 	SourceRanges    []string  `toml:"source_ranges,omitempty" json:"source_ranges,omitempty"`
+	ProxyProtocol   string    `toml:"proxy_protocol,omitempty" json:"proxy_protocol,omitempty"`
+	AcceptProxyFrom []string  `toml:"accept_proxy_from,omitempty" json:"accept_proxy_from,omitempty"`
 	DrainTimeout    *Duration `toml:"drain_timeout,omitempty" json:"drain_timeout,omitempty"`
 
 	ConnectTimeout   *Duration `toml:"connect_timeout,omitempty" json:"connect_timeout,omitempty"`

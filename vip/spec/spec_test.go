@@ -101,6 +101,14 @@ func services(t *rapid.T) vip.Service {
 		}
 		s.Ports = append(s.Ports, p)
 	}
+	if nat && slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == vip.TCP }) {
+		relay := s.Relay.Get()
+		relay.ProxyProtocol = rapid.SampledFrom([]vip.ProxyVersion{0, vip.ProxyV1, vip.ProxyV2}).Draw(t, "proxy protocol")
+		if rapid.Bool().Draw(t, "balancers") {
+			relay.AcceptProxyFrom = s.SourceRanges
+		}
+		s.Relay = vip.RelayOf(relay)
+	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "backends") {
 		port := uint16(0)
 		if nat {

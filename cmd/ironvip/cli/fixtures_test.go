@@ -77,7 +77,8 @@ func web() v1.Service {
 
 func db() v1.Service {
 	return v1.Service{
-		Spec: v1.ServiceSpec{Name: "db", Namespace: "shop", Scheduler: "mh", SchedulerFlags: []string{"fallback"}, Forward: "nat"},
+		Spec: v1.ServiceSpec{Name: "db", Namespace: "shop", Scheduler: "mh", SchedulerFlags: []string{"fallback"}, Forward: "nat",
+			ProxyProtocol: "v2", AcceptProxyFrom: []string{"192.0.2.0/28"}},
 		Status: v1.ServiceStatus{
 			State: v1.StateDegraded, Summary: "shop/db is degraded: 1 of 2 backends takes new connections.", Revision: 99, SpecRev: 90,
 			VIPs: addrs("192.0.2.11", "2001:db8::11"), Pool: "public", Since: ago(3*time.Hour + 5*time.Minute), Usable: 1,

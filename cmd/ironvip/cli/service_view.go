@@ -85,6 +85,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 	optional("timeouts", timeouts(s.Spec))
 	optional("traffic", traffic(s.Spec))
 	optional("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
+	optional("proxy protocol", proxyProtocol(s.Spec, p.Format == output.Wide))
 	if st.Health != 0 {
 		fact("health check", "port "+number(st.Health))
 	}
@@ -277,6 +278,19 @@ func clients(ranges []string, wide bool) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(ranges[:fewRanges], ","), more)
 	}
 	return strings.Join(ranges, ",")
+}
+
+// proxyProtocol returns where PROXY headers are sent and accepted: "v2 to backends, accepted from
+// 192.0.2.0/24".
+func proxyProtocol(s v1.ServiceSpec, wide bool) string {
+	var parts []string
+	if s.ProxyProtocol != "" {
+		parts = append(parts, s.ProxyProtocol+" to backends")
+	}
+	if len(s.AcceptProxyFrom) > 0 {
+		parts = append(parts, "accepted from "+clients(s.AcceptProxyFrom, wide))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // traffic returns the traffic settings that differ from the defaults: "external local, prefers

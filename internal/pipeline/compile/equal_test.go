@@ -48,6 +48,11 @@ func TestSameSeesEveryField(t *testing.T) {
 	t.Run("frontend", func(t *testing.T) { everyField(t, exampleFrontend, SameFrontend) })
 	t.Run("allocation", func(t *testing.T) { everyField(t, exampleAllocation, SameAllocation) })
 	t.Run("service", func(t *testing.T) { everyField(t, exampleService, SameService) })
+	t.Run("relay", func(t *testing.T) {
+		everyField(t, func() vip.Relay {
+			return vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3, ProxyProtocol: vip.ProxyV1, AcceptProxyFrom: exampleFrontend().SourceRanges}
+		}, func(a, b vip.Relay) bool { return vip.SameRelay(&a, &b) })
+	})
 	t.Run("endpoint", func(t *testing.T) {
 		everyField(t, func() vip.Endpoint { return exampleFrontend().Backends[0] }, func(a, b vip.Endpoint) bool {
 			return SameEndpoints([]vip.Endpoint{a}, []vip.Endpoint{b})

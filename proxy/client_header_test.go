@@ -1,0 +1,329 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// headed is a backend that requires a PROXY header. It answers with its name and the header's two
+// addresses, then echoes.
+func headed(name string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) {
+		h, err := proxyproto.Read(c)
+		if err != nil {
+			fmt.Fprintln(c, err)
+			return
+		}
+		named(fmt.Sprintf("%s %s %s", name, h.Source, h.Destination))(c)
+	}
+}
+
+// sends returns a copy of f with a PROXY header for the backends.
+func sends(f *vip.Frontend, v vip.ProxyVersion) *vip.Frontend {
+	g := *f
+	relay := f.Relay.Get()
+	relay.ProxyProtocol = v
+	g.Relay = &relay
+	return &g
+}
+
+// accepts returns a copy of f with balancers in front of it.
+func accepts(f *vip.Frontend, balancers ...string) *vip.Frontend {
+	g := *f
+	relay := f.Relay.Get()
+	relay.AcceptProxyFrom = only(f, balancers...).SourceRanges
+	g.Relay = &relay
+	return &g
+}
+
+// header returns a header of version 1.
+func header(source, destination string) string {
+	h := proxyproto.Header{Source: netip.MustParseAddrPort(source), Destination: netip.MustParseAddrPort(destination)}
+	return string(h.Append(nil, proxyproto.V1))
+}
+
+// balance connects from 127.0.0.9, a balancer in these tests, and sends text.
+func balance(t testing.TB, key vip.FrontendKey, text string) *client {
+	t.Helper()
+	c := dialFrom(t, "127.0.0.9", key)
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestHeaderForBackends(t *testing.T) {
+	for _, addr := range []string{"127.96.0.1", "::1"} {
+		key := freeKey(t, addr, vip.TCP)
+		for _, v := range []vip.ProxyVersion{vip.ProxyV1, vip.ProxyV2} {
+			p := newTarget(t, Options{})
+			f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", headed("a")))
+			p.must(sends(f, v))
+			c := dial(t, key)
+			if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
+				t.Errorf("%s: %q, want %q", v, got, want)
+			}
+			c.echo(t, "and then the client's own bytes")
+
+			// A change applies to new connections.
+			if p.Same(f, sends(f, v)) {
+				t.Error("counts as the same, so nothing would change")
+			}
+			p.must(f)
+			d := dial(t, key)
+			fmt.Fprint(d, "no header\r\n")
+			if got := d.line(t); !strings.Contains(got, "not a valid PROXY header") {
+				t.Errorf("without proxy_protocol, the backend gets %q", got)
+			}
+			c.echo(t, "open connections go on")
+			p.remove(key)
+		}
+	}
+}
+
+// The header is sent once, to the backend that answers.
+func TestHeaderAfterARetry(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2"), fullBacklog(t), tcpBackend(t, "127.0.0.3", headed("a")))
+	f.Relay = &vip.Relay{ConnectTimeout: 100 * time.Millisecond}
+	p.must(sends(f, vip.ProxyV2))
+	for range 3 {
+		c := dial(t, key)
+		if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		c.echo(t, "nothing before this")
+	}
+	if p.Stats().Failures == 0 {
+		t.Error("no backend failed, so nothing was retried")
+	}
+}
+
+// The header's addresses are those of the client, for the schedulers and the backends. The bytes
+// after the header are the client's, whether they arrive together with it or later.
+func TestHeaderOfABalancer(t *testing.T) {
+	p := newTarget(t, Options{Own: nobody})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := accepts(sends(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", headed("a"))), vip.ProxyV2), "127.0.0.8/29")
+	p.must(f)
+	const want = "a 192.0.2.1:1234 198.51.100.7:443"
+	text := header("192.0.2.1:1234", "198.51.100.7:443")
+	for _, parts := range [][]string{{text + "hello\n"}, {text, "hello\n"}, {text[:9], text[9:] + "hello\n"}} {
+		c := balance(t, key, parts[0])
+		for _, part := range parts[1:] {
+			fmt.Fprint(c, part)
+		}
+		if got := c.line(t); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got := c.line(t); got != "hello" {
+			t.Errorf("then %q", got)
+		}
+		c.echo(t, "more")
+	}
+
+	// Without a client, the balancer itself is the client.
+	c := balance(t, key, "PROXY UNKNOWN\r\n")
+	if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
+		t.Errorf("unknown: %q, want %q", got, want)
+	}
+
+	// From other addresses, the bytes of a header are ordinary data.
+	other := dial(t, key)
+	fmt.Fprint(other, text)
+	if got, want := other.line(t), fmt.Sprintf("a %s %s", other.LocalAddr(), key.AddrPort()); got != want {
+		t.Errorf("another client: %q, want %q", got, want)
+	}
+	if got := other.line(t) + "\r\n"; got != text {
+		t.Errorf("another client's bytes: %q, want %q", got, text)
+	}
+
+	// A change applies to new connections.
+	changed := accepts(f, "127.0.0.1/32")
+	if p.Same(f, changed) {
+		t.Error("counts as the same, so nothing would change")
+	}
+	p.must(changed)
+	c.echo(t, "open connections go on")
+	former := dialFrom(t, "127.0.0.9", key)
+	if got, want := former.line(t), fmt.Sprintf("a %s %s", former.LocalAddr(), key.AddrPort()); got != want {
+		t.Errorf("a former balancer: %q, want %q", got, want)
+	}
+}
+
+func TestSourceRangesOfABalancer(t *testing.T) {
+	p := newTarget(t, Options{Own: nobody})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(accepts(only(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "192.0.2.0/24"), "127.0.0.9/32"))
+	if got := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t); got != "a" {
+		t.Errorf("a client inside the ranges: %q", got)
+	}
+	balance(t, key, header("203.0.113.1:1", "198.51.100.7:443")).wantReset(t)
+	balance(t, key, "PROXY UNKNOWN\r\n").wantReset(t) // the balancer itself, which is outside
+	wantRefused(t, key)                               // another client outside
+	if n := p.Stats().Strangers; n != 3 {
+		t.Errorf("%d strangers counted, want 3", n)
+	}
+}
+
+// Affinity and the hashing schedulers use the address in the header.
+func TestClientsOfABalancerAreDistinct(t *testing.T) {
+	for _, scheduler := range []vip.Scheduler{vip.RoundRobin, vip.SourceHash, vip.MaglevHash} {
+		p := newTarget(t, Options{})
+		key := freeKey(t, "127.96.0.1", vip.TCP)
+		f := onVIP(key, scheduler, tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b")))
+		if scheduler == vip.RoundRobin {
+			f.Affinity = time.Hour
+		}
+		p.must(accepts(f, "127.0.0.9/32"))
+		of, names := map[int]string{}, map[string]bool{}
+		for i := range 20 {
+			c := balance(t, key, header(fmt.Sprintf("192.0.2.%d:1", i), "198.51.100.7:443"))
+			of[i] = c.line(t)
+			names[of[i]] = true
+			c.Close()
+		}
+		if len(names) != 2 {
+			t.Errorf("%s: all clients of the balancer go to %v", scheduler, slicesOf(names))
+		}
+		for i := range 20 {
+			c := balance(t, key, header(fmt.Sprintf("192.0.2.%d:2", i), "198.51.100.7:443"))
+			if got := c.line(t); got != of[i] {
+				t.Errorf("%s: client %d moved from %s to %s", scheduler, i, of[i], got)
+			}
+			c.Close()
+		}
+	}
+}
+
+func slicesOf(m map[string]bool) (out []string) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+// A header that is absent, wrong or late ends the connection with a reset, and is counted by its
+// reason. The log has at most one line a second.
+func TestBadHeaders(t *testing.T) {
+	var log syncBuffer
+	start := time.Now()
+	p := newTarget(t, Options{HeaderTimeout: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(accepts(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "127.0.0.9/32"))
+	v2 := string(proxyproto.Header{}.Append(nil, proxyproto.V2))
+	for _, test := range []struct {
+		reason, text string
+		half         bool // the balancer ends its side
+	}{
+		{"malformed", "GET / HTTP/1.1\r\n\r\n", false},
+		{"malformed", "PROXY TCP4 a b c d\r\n", false},
+		{"too long", "PROXY UNKNOWN " + strings.Repeat("x", 200), false},
+		{"too long", v2[:14] + "\xff\xff", false},
+		{"truncated", "PROXY TCP4 192.0.2.1", true},
+		{"late", "PROXY TCP4 192.0.2.1", false},
+		{"late", "", false},
+		{"wrong checksum", v2[:12] + "\x21\x11\x00\x13" + strings.Repeat("a", 12) + "\x03\x00\x04bbbb", false},
+	} {
+		before := p.Stats().BadHeaders[test.reason]
+		c := balance(t, key, test.text)
+		if test.half {
+			_ = c.CloseWrite()
+		}
+		c.wantReset(t)
+		if n := p.Stats().BadHeaders[test.reason] - before; n != 1 {
+			t.Errorf("%q: %d counted as %s: %v", test.text, n, test.reason, p.Stats().BadHeaders)
+		}
+	}
+	balance(t, key, "").Close()
+	wait.Until(t, "a closed connection is counted", func() bool { return p.Stats().BadHeaders["absent"] == 1 })
+	want := map[string]uint64{"absent": 1, "malformed": 2, "too long": 2, "truncated": 1, "late": 2, "wrong checksum": 1}
+	if got := p.Stats().BadHeaders; !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
+	}
+	if n := strings.Count(log.String(), "msg="); n == 0 || n > 1+int(time.Since(start)/time.Second) {
+		t.Errorf("%d lines in the log:\n%s", n, log.String())
+	}
+	if got := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t); got != "a" {
+		t.Errorf("then a client with a header: %q", got)
+	}
+}
+
+// Connections that wait for their header count for the limit, cost one goroutine each, and end with
+// their frontend.
+func TestWaitingForHeaders(t *testing.T) {
+	p := newTarget(t, Options{HeaderTimeout: time.Hour, MaxConnections: 20})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(accepts(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "127.0.0.9/32"))
+	first := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")) // starts the listener's goroutine
+	first.line(t)
+	before := runtime.NumGoroutine()
+	var silent []*client
+	for range 19 {
+		silent = append(silent, balance(t, key, ""))
+	}
+	wait.Until(t, "all wait", func() bool { return p.Stats().Connections == 20 })
+	if n := runtime.NumGoroutine() - before; n > len(silent) {
+		t.Errorf("%d goroutines for %d connections", n, len(silent))
+	}
+	wantRefusedFrom(t, "127.0.0.9", key)
+	if n := p.Stats().OverLimit; n != 1 {
+		t.Errorf("%d refused for the limit", n)
+	}
+	p.remove(key) // waits for all goroutines
+	for _, c := range silent {
+		c.wantReset(t)
+	}
+	if bad := p.Stats().BadHeaders; len(bad) > 0 {
+		t.Errorf("counted %v", bad)
+	}
+}
+
+// After the header, bytes are spliced in both directions, and half-close works.
+func TestTransferAfterHeaders(t *testing.T) {
+	const size = 32 << 20
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	var received atomic.Int64
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		if h, err := proxyproto.Read(c); err != nil || h.Source.Port() != 4321 {
+			return
+		}
+		n, _ := io.Copy(io.Discard, struct{ io.Reader }{c})
+		received.Store(n)
+		io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)) //nolint:errcheck // the client counts
+	})
+	p.must(accepts(sends(onVIP(key, vip.RoundRobin, backend), vip.ProxyV1), "127.0.0.9/32"))
+	c := balance(t, key, header("192.0.2.1:4321", "198.51.100.7:443"))
+	if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, c)
+	if n != size || err != nil || received.Load() != size {
+		t.Errorf("%d bytes there, %d back, %v; want %d", received.Load(), n, err, size)
+	}
+	if p.pipes.held() > 0 || len(p.pipes.idle) == 0 {
+		t.Error("no pipe was used")
+	}
+	// Headers are not traffic of the client.
+	if got := p.frontend(key).tally.in.Load(); got != size {
+		t.Errorf("%d bytes counted, want %d", got, size)
+	}
+}
