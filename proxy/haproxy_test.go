@@ -1,0 +1,201 @@
+//go:build system
+
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// haproxy runs HAProxy with this configuration until the test ends, and returns when all of the
+// addresses accept connections.
+func haproxy(t *testing.T, config string, addrs ...netip.AddrPort) {
+	t.Helper()
+	bin := need.Program(t, "haproxy")
+	file, log := filepath.Join(t.TempDir(), "haproxy.cfg"), filepath.Join(t.TempDir(), "log")
+	const defaults = "defaults\n mode tcp\n timeout connect 10s\n timeout client 60s\n timeout server 60s\n"
+	if err := os.WriteFile(file, []byte(defaults+config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := process.New(bin, log, nil, "-db", "-f", file)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Kill() })
+	wait.Until(t, "HAProxy accepts connections", func() bool {
+		if !p.Running() {
+			text, _ := os.ReadFile(log)
+			t.Fatalf("HAProxy ended: %s", text)
+		}
+		for _, a := range addrs {
+			c, err := net.Dial("tcp", a.String())
+			if err != nil {
+				return false
+			}
+			c.Close()
+		}
+		return true
+	})
+}
+
+// loopbacks are the addresses of each family: of HAProxy, and of the VIP.
+var loopbacks = map[string]struct{ haproxy, bits, vip string }{
+	"ipv4": {"127.0.0.9", "/32", "127.96.0.1"},
+	"ipv6": {"::1", "/128", "::1"},
+}
+
+// source returns an address as HAProxy's directive of this name needs it.
+func source(addr string) string {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), 0).String()
+}
+
+// ports returns two free ports of an address.
+func ports(t *testing.T, addr string) (a, b netip.AddrPort) {
+	t.Helper()
+	at := netip.MustParseAddr(addr)
+	block := freeport.Reserve(t, nil, at)
+	return netip.AddrPortFrom(at, block[1]), netip.AddrPortFrom(at, block[2])
+}
+
+// TestHAProxyInFront sends HAProxy's headers to the proxy.
+func TestHAProxyInFront(t *testing.T) {
+	for family, on := range loopbacks {
+		for _, option := range []string{"send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options crc32c,unique-id",
+			"send-proxy-v2 check inter 50ms", "send-proxy check inter 50ms"} {
+			t.Run(family+" "+option, func(t *testing.T) {
+				p := newTarget(t, Options{})
+				key := freeKey(t, on.vip, vip.TCP)
+				p.must(accepts(sends(onVIP(key, vip.SourceHash, tcpBackend(t, "127.0.0.1", headed("a"))), vip.ProxyV2), on.haproxy+on.bits))
+				front, _ := ports(t, on.haproxy)
+				config := fmt.Sprintf("listen front\n bind %s\n unique-id-format %%{+X}o\\ %%ci\n source %s\n server s %s %s\n", front, source(on.haproxy), key.AddrPort(), option)
+				haproxy(t, config, front)
+				c, err := net.Dial("tcp", front.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(testTimeout))
+				want := fmt.Sprintf("a %s %s\n", c.LocalAddr(), front)
+				got := make([]byte, len(want))
+				if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+					t.Errorf("the backend gets %q, want %q, %v", got, want, err)
+				}
+				if strings.Contains(option, "check") { // HAProxy's own connections begin with LOCAL or UNKNOWN
+					wait.Until(t, "HAProxy checks", func() bool { return p.Stats().Accepted > 5 })
+				}
+				bad := p.Stats().BadHeaders
+				delete(bad, "absent") // the test closed a connection before HAProxy had connected
+				if len(bad) > 0 {
+					t.Errorf("counted %v", bad)
+				}
+			})
+		}
+	}
+}
+
+// TestHAProxyBehind sends the proxy's headers to HAProxy, also after another backend refused.
+func TestHAProxyBehind(t *testing.T) {
+	for family, on := range loopbacks {
+		for _, v := range []vip.ProxyVersion{vip.ProxyV1, vip.ProxyV2} {
+			t.Run(fmt.Sprint(family, " ", v), func(t *testing.T) {
+				behind, _ := ports(t, on.haproxy)
+				haproxy(t, fmt.Sprintf("frontend f\n mode http\n bind %s accept-proxy\n", behind)+
+					" http-request return status 200 content-type text/plain lf-string \"%[src] %[src_port] %[dst] %[dst_port]\"\n", behind)
+				p := newTarget(t, Options{})
+				key := freeKey(t, on.vip, vip.TCP)
+				p.must(sends(onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2"), behind), v))
+				var local net.Addr
+				transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+					c, err := new(net.Dialer).DialContext(ctx, network, addr)
+					if err == nil {
+						local = c.LocalAddr()
+					}
+					return c, err
+				}}
+				for range 4 {
+					r, err := (&http.Client{Transport: transport, Timeout: testTimeout}).Get("http://" + key.AddrPort().String())
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := io.ReadAll(r.Body)
+					r.Body.Close()
+					from := addrPort(local)
+					if want := fmt.Sprint(from.Addr(), " ", from.Port(), " ", key.Addr, " ", key.Port); err != nil || string(got) != want {
+						t.Errorf("HAProxy sees %q, want %q, %v", got, want, err)
+					}
+				}
+				if p.Stats().Failures == 0 {
+					t.Error("no backend refused")
+				}
+			})
+		}
+	}
+}
+
+// TestHAProxyOnBothSides sends much data through HAProxy, the proxy and HAProxy again. The client
+// ends its side first, and the backend still answers.
+func TestHAProxyOnBothSides(t *testing.T) {
+	const size = 64 << 20
+	for family, on := range loopbacks {
+		t.Run(family, func(t *testing.T) {
+			clients := make(chan string, 1)
+			backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+				h, err := proxyproto.Read(c)
+				if err != nil {
+					return
+				}
+				n, err := io.Copy(io.Discard, struct{ io.Reader }{c})
+				if n == 0 {
+					return // haproxy waited for its addresses
+				}
+				if n != size || err != nil {
+					t.Errorf("the backend gets %d bytes, %v", n, err)
+				}
+				clients <- h.Source.String()
+				io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)) //nolint:errcheck // the client counts
+			})
+			key := freeKey(t, on.vip, vip.TCP)
+			front, behind := ports(t, on.haproxy)
+			haproxy(t, fmt.Sprintf("listen front\n bind %s\n source %s\n server s %s send-proxy-v2\n", front, source(on.haproxy), key.AddrPort())+
+				fmt.Sprintf("listen behind\n bind %s accept-proxy\n server s %s send-proxy\n", behind, backend), front, behind)
+			p := newTarget(t, Options{})
+			p.must(accepts(sends(onVIP(key, vip.RoundRobin, behind), vip.ProxyV2), on.haproxy+on.bits))
+
+			conn, err := net.Dial("tcp", front.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := conn.(*net.TCPConn)
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
+			if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
+				t.Errorf("the client gets %d bytes, %v", n, err)
+			}
+			if got := <-clients; got != c.LocalAddr().String() {
+				t.Errorf("the backend's client is %s, want %s", got, c.LocalAddr())
+			}
+		})
+	}
+}
