@@ -31,7 +31,7 @@ var layers = [][]string{
 	{"internal/overrides"},
 	{"internal/registry"},
 	{"internal/fleet"},
-	{"internal/fleet/membership", "internal/fleet/treelog"},
+	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
 	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink"},

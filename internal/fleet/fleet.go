@@ -20,11 +20,12 @@
 //   - fullread.go: decoding the whole tree and merging it into the tables
 //   - snapshot.go: the snapshot that starting hosts share
 //   - digest.go: comparing the tables with those of the leader
-//   - cache.go: the last known tree on disk, for a start without Consul
+//   - cache.go: starting without Consul
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
 //   - paths.go: the keys
 //
+// Package diskcache has the last known tree on disk.
 // Package treelog has the format of the log and of the snapshot.
 // Package membership has the host's session, its identity, the election of the leader, and the nodes.
 // Package consulkv has the client of Consul.

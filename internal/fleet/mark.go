@@ -27,7 +27,7 @@ func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.P
 	known := t.mark
 	t.mu.Unlock()
 	if known == "" {
-		known = t.cache.mark()
+		known = t.cache.Mark()
 	}
 	switch {
 	case found == nil && known == "":
@@ -66,7 +66,7 @@ func (t *Tree) setMark(fleet string) {
 	defer t.mu.Unlock()
 	if t.mark != fleet {
 		t.mark = fleet
-		t.cache.setMark(fleet)
+		t.cache.SetMark(fleet)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/diskcache"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/store"
@@ -53,7 +54,7 @@ type Tree struct {
 	paths   paths
 	folders map[string]*folder
 	status  *status
-	cache   *cache
+	cache   *diskcache.Cache
 	writer  *writer
 	grace   *time.Timer    // starts the tree from the cache
 	trust   consulkv.Trust // for blocking queries
@@ -117,7 +118,7 @@ func New(o Options) *Tree {
 		paths:     newPaths(o.Prefix),
 		folders:   map[string]*folder{},
 		status:    newStatus(),
-		cache:     newCache(o.Cache),
+		cache:     diskcache.New(o.Cache),
 		kicks:     make(chan struct{}, 1),
 		snapshots: make(chan snapshotTask, 1),
 		ended:     make(chan struct{}),
@@ -146,12 +147,14 @@ func New(o Options) *Tree {
 // ready then, and nothing was written. It is called once.
 func (t *Tree) Run(ctx context.Context) error {
 	defer close(t.ended)
-	t.cache.open(t)
+	if err := t.cache.Open(); err != nil {
+		t.log.Warn("cache incomplete: some of the last known tree can't be read", "err", err)
+	}
 	t.grace = time.AfterFunc(GracePeriod, t.startFromCache)
 	defer t.grace.Stop()
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.Member.Run(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.runSnapshots, t.cache.run} {
+	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.runSnapshots, t.runCache} {
 		group.Go(func() error { run(running); return nil })
 	}
 	if err := group.Wait(); err != nil {
@@ -277,7 +280,7 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 			v.put(e, v.read(e))
 		}
 	}
-	t.cache.put(path, e)
+	t.cache.Put(path, diskcache.Value{Value: e.Value, Index: e.Index})
 	return true
 }
 
@@ -292,7 +295,7 @@ func (t *Tree) remove(f *folder, key, path string, index uint64) {
 	for _, v := range f.views {
 		v.remove(key)
 	}
-	t.cache.remove(path)
+	t.cache.Remove(path)
 }
 
 // knownIndex returns up to which index the tables are current for a key.
