@@ -4,8 +4,9 @@
 // problems with file and line. It reads only changed files and publishes only changed services. A
 // file that cannot be parsed keeps its previous services. A refused service keeps its last good
 // version. If the directory disappears, all services stay in effect. Removing a file removes its
-// services. The last good services are stored for the next start, within a second; no change waits
-// for that. The package never writes to the directory.
+// services. The last good services are stored for the next start: when a file becomes invalid, and
+// otherwise within a second of the change, so that no change waits for it. The package never writes
+// to the directory.
 package static
 
 import (
@@ -34,8 +35,9 @@ const (
 	DefaultPoll = 10 * time.Second
 )
 
-// saveDelay is how long a change may wait to be stored. A killed agent loses at most the changes of
-// this time from the Store. The next run reads them from the files, unless those became invalid.
+// saveDelay is how long a change may wait to be stored while all files are good. A killed agent
+// loses at most the changes of this time from the Store. The next run reads them from the files,
+// unless those became invalid while no agent ran.
 const saveDelay = time.Second
 
 // LastGood is the last good definition of a service in one file.
@@ -252,7 +254,10 @@ func (s *Source) after(c change, err error) {
 	for _, d := range c.edited {
 		s.unsaved[d] = struct{}{}
 	}
-	if len(s.unsaved) > 0 && !s.saveDue {
+	switch {
+	case err != nil || len(s.files.problems()) > 0:
+		s.save() // the files alone no longer give the next run these services
+	case len(s.unsaved) > 0 && !s.saveDue:
 		s.saveDue = true
 		s.saveTimer.Reset(saveDelay)
 	}

@@ -126,6 +126,11 @@ func (b *bench) restart() {
 	if b.Source != nil {
 		b.save()
 	}
+	b.kill()
+}
+
+// kill creates the source again, as the next start of a killed agent does.
+func (b *bench) kill() {
 	b.sink = newRecorder()
 	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, bucket), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
@@ -604,6 +609,32 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 	b.write("a.toml", "[[")
 	b.begin()
 	b.inEffect("web:80", "a.toml:1: not valid TOML")
+}
+
+// A file that has become invalid, or a directory that has disappeared, no longer has the last good
+// services. They are stored before anything else can happen.
+func TestKilledAfterAMistake(t *testing.T) {
+	for name, mistake := range map[string]func(*bench){
+		"invalid file":  func(b *bench) { b.write("a.toml", "[[") },
+		"invalid field": func(b *bench) { b.write("a.toml", service("web", 0)) },
+		"no directory":  func(b *bench) { b.remove("") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.begin()
+			b.write("a.toml", service("web", 80))
+			b.expect("web:80")
+			b.write("a.toml", service("web", 81))
+			b.expect("web:81")
+			mistake(b)
+			b.refresh(t.Context(), nil, true)
+			b.kill()
+			b.begin()
+			if got := b.sink.String(); got != "web:81" {
+				t.Errorf("in effect %q", got)
+			}
+		})
+	}
 }
 
 type failing struct{}

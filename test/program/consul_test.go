@@ -19,6 +19,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // withConsul creates a host with a Consul as its store and as one of its sources. More is appended
@@ -448,7 +449,11 @@ func TestSecondHostIsRefused(t *testing.T) {
 	clone.write("state/"+store.FileName, string(state))
 	one.start()
 	one.serves(first+":8080", "a")
-	before := stored(t, consul)
+	var before map[string]string
+	wait.Until(t, "the elected host writes the digests, its last write of the next minutes", func() bool {
+		before = stored(t, consul)
+		return strings.Contains(before["ironvip/v2/log/head"], `"digests"`)
+	})
 	var refused sync.WaitGroup // each waits until the live host's session would have expired
 	said := map[*host]*string{namesake: new(string), clone: new(string)}
 	for h, text := range said {
