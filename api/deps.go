@@ -43,7 +43,9 @@ type Deps struct {
 	Node    string
 	Version string
 	Started time.Time
-	Hosts   []string // additional names of this host that callers may use over TCP
+	// MaxConnections bounds the connections of each listener; see server.Options. 0: no bound.
+	MaxConnections int
+	Hosts          []string // additional names of this host that callers may use over TCP
 
 	Registrar   Registrar
 	SetState    func(context.Context, overrides.Request) (rev uint64, err error) // overrides a backend's state
@@ -76,6 +78,8 @@ type Deps struct {
 	Dataplane func() Dataplane
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
+	// Admission has the clients that the dataplane refused; nil if it refuses none itself.
+	Admission reconcile.Admission
 	// Connections counts the connections of backends; nil if the dataplane can't.
 	Connections reconcile.Connections
 	Diff        func(context.Context) ([]Difference, error) // reads the dataplane

@@ -49,7 +49,14 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Str
 	}
 	since = s.known(since)
 	if strings.Contains(in.Accept, "text/event-stream") {
-		return server.NewStream(func(ctx huma.Context) { s.streamEvents(ctx, since) }), nil
+		done, err := s.http.OpenStream()
+		if err != nil {
+			return nil, err
+		}
+		return server.NewStream(func(ctx huma.Context) {
+			defer done()
+			s.streamEvents(ctx, since)
+		}), nil
 	}
 	events, _ := s.Events.Since(since)
 	if len(events) > in.Limit {

@@ -59,7 +59,7 @@ func New(d Deps) *Server {
 	}
 	s := &Server{Deps: d, convergence: newConvergence(&d)}
 	s.unhealthy = &unhealthyIndex{tables: s.tables()}
-	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Gate: s.waitBegun, Log: d.Log})
+	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.backendRoutes()
 	s.overrideRoutes()

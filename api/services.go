@@ -262,6 +262,6 @@ func (s *Server) explainService(_ context.Context, in *ServicePath) (v1.Explanat
 	if !ok {
 		return v1.Explanation{}, noService(in.key())
 	}
-	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append([]string{}, report.Lines...),
+	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append(append([]string{}, report.Lines...), s.refusalLines(in.key())...),
 		Revision: rev, Problems: server.Problems(report.Problems)}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -137,7 +138,7 @@ func TestRoomForListeners(t *testing.T) {
 	}
 	_, rest, _ := strings.Cut(string(text), "FDSize:")
 	var size uint64
-	if _, err := fmt.Sscan(rest, &size); err != nil || size < min(roomFor, openFiles()) {
+	if _, err := fmt.Sscan(rest, &size); err != nil || size < min(roomFor, openfiles.Limit()) {
 		t.Errorf("room for %d, %v", size, err)
 	}
 }

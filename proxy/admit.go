@@ -5,20 +5,25 @@ import (
 	"slices"
 )
 
-// admit counts a client's new connection or session in l. If the client is outside the source
-// ranges, or no backend is usable, or l is used up, it counts that instead and returns false. The
-// source ranges are checked later if the client is announced: its address is in a PROXY header.
-func (f *frontend) admit(client netip.Addr, announced bool, l *limit) bool {
+// admit takes the descriptors for a client's new connection or session. The caller gives them back
+// to the capacity. If the client is refused, admit counts that and returns nil. The source ranges
+// are checked later if the client is announced: its address is in a PROXY header.
+func (f *frontend) admit(client netip.Addr, announced bool, files int64) *service {
 	b := f.backends.Load()
+	why := admitted
 	switch {
 	case !announced && !f.accepts(b.sources, client):
-		f.target.stats.strangers.Add(1)
-		return false
+		why = outsideRanges
 	case len(b.usable) == 0:
-		f.target.stats.unserved.Add(1)
-		return false
+		why = noBackend
+	default:
+		why = f.target.capacity.take(b.service, files)
 	}
-	return l.take()
+	if why != admitted {
+		f.target.refuse(b.service, why)
+		return nil
+	}
+	return b.service
 }
 
 // accepts reports whether ranges allow a client. Without ranges, all clients are accepted. Clients

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
@@ -23,22 +22,22 @@ func (f *frontend) announced(peer netip.Addr) bool {
 
 // ends returns the two ends of the client's connection. If it is announced, they are those in its
 // header; a client that the balancer doesn't know, or the balancer itself, has the connection's own.
-// It returns false, and counts the reason, if there is no valid header or source ranges don't allow
-// the client.
-func (f *frontend) ends(client *net.TCPConn, announced bool) (proxyproto.Header, bool) {
+// It returns false, and counts the reason in s, if there is no valid header or source ranges don't
+// allow the client.
+func (f *frontend) ends(client *net.TCPConn, announced bool, s *service) (proxyproto.Header, bool) {
 	h := proxyproto.Header{Source: addrPort(client.RemoteAddr()), Destination: addrPort(client.LocalAddr())}
 	if !announced {
 		return h, true
 	}
 	switch in, err := f.readHeader(client); {
 	case err != nil:
-		f.headerFailed(h.Source, err)
+		f.headerFailed(s, h.Source, err)
 		return h, false
 	case in.Known():
 		h = in
 	}
 	if !f.accepts(f.backends.Load().sources, h.Source.Addr()) {
-		f.target.stats.strangers.Add(1)
+		f.target.refuse(s, outsideRanges)
 		return h, false
 	}
 	return h, true
@@ -63,70 +62,31 @@ func (f *frontend) readHeader(client *net.TCPConn) (proxyproto.Header, error) {
 	return h, err
 }
 
-// headerFault is a reason to reset a connection that must begin with a PROXY header.
-type headerFault int
-
-const (
-	headerAbsent    headerFault = iota // closed before the first byte, such as a port check of the balancer
-	headerTruncated                    // closed inside the header
-	headerLate
-	headerTooLong
-	headerMalformed
-	headerChecksum
-	headerFaults
-)
-
-func (h headerFault) String() string {
-	return [...]string{"absent", "truncated", "late", "too long", "malformed", "wrong checksum"}[h]
-}
-
-// faultOf returns the reason for an error of readHeader, or false for an error without one: this
-// side has closed the connection.
-func faultOf(err error) (headerFault, bool) {
-	for _, f := range []struct {
-		err   error
-		fault headerFault
-	}{
-		{io.EOF, headerAbsent},
-		{proxyproto.ErrTruncated, headerTruncated},
-		{os.ErrDeadlineExceeded, headerLate},
-		{proxyproto.ErrTooLong, headerTooLong},
-		{proxyproto.ErrMalformed, headerMalformed},
-		{proxyproto.ErrChecksum, headerChecksum},
-	} {
-		if errors.Is(err, f.err) {
-			return f.fault, true
-		}
-	}
-	return 0, false
+// headerReasons are the errors of readHeader and their reasons. An error that is not in the list
+// has none: this side has closed the connection.
+var headerReasons = []struct {
+	err error
+	why reason
+}{
+	{io.EOF, headerAbsent},
+	{proxyproto.ErrTruncated, headerTruncated},
+	{os.ErrDeadlineExceeded, headerLate},
+	{proxyproto.ErrTooLong, headerTooLong},
+	{proxyproto.ErrMalformed, headerMalformed},
+	{proxyproto.ErrChecksum, headerChecksum},
 }
 
 // headerFailed counts the reason why the connection of peer has no header, and logs it at most once
 // a second for all frontends. It doesn't log an absent header: balancers check ports frequently.
-func (f *frontend) headerFailed(peer netip.AddrPort, err error) {
-	fault, ok := faultOf(err)
-	if !ok {
+func (f *frontend) headerFailed(s *service, peer netip.AddrPort, err error) {
+	for _, r := range headerReasons {
+		if !errors.Is(err, r.err) {
+			continue
+		}
+		f.target.refuse(s, r.why)
+		if r.why != headerAbsent && f.target.headerLog.pass(f.target.now(), time.Second) {
+			f.log().Warn("connection of a balancer reset: no valid PROXY header", "peer", peer, "reason", r.why, "err", err)
+		}
 		return
 	}
-	f.target.stats.headers[fault].Add(1)
-	if fault != headerAbsent && f.target.headerLog.pass(f.target.now()) {
-		f.log().Warn("connection of a balancer reset: no valid PROXY header", "peer", peer, "reason", fault, "err", err)
-	}
-}
-
-// headerCounts counts resets by their reasons.
-type headerCounts [headerFaults]atomic.Uint64
-
-// byReason returns the counts that are not 0.
-func (c *headerCounts) byReason() map[string]uint64 {
-	var out map[string]uint64
-	for i := range c {
-		if n := c[i].Load(); n > 0 {
-			if out == nil {
-				out = map[string]uint64{}
-			}
-			out[headerFault(i).String()] = n
-		}
-	}
-	return out
 }

@@ -123,7 +123,7 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 					}
 					clients.Wait()
 				}
-				wait.Until(t, "nothing is open", func() bool { return p.connections.open.Load() == 0 && p.sessions.open.Load() == 0 })
+				wait.Until(t, "nothing is open", func() bool { return p.capacity.connections.Load() == 0 && p.capacity.sessions.Load() == 0 })
 				wait.Until(t, "every count is back at 0", func() bool {
 					for e := range ends {
 						if e.state.Open.Load() != 0 {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ironvip/ironvip/proxy/pick"
 	"github.com/ironvip/ironvip/vip"
@@ -51,6 +52,7 @@ type backends struct {
 	affinity *affinity      // nil: none
 	sources  []netip.Prefix // clients outside are refused; empty: none
 	relay    vip.Relay
+	service  *service // nil before the first spec
 }
 
 // newFrontend returns a frontend without a listener.
@@ -71,6 +73,9 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		affinity: old.affinity,
 		sources:  spec.SourceRanges,
 		relay:    spec.Relay.Get(),
+	}
+	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
+		b.service = f.target.join(spec.Service)
 	}
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {
@@ -106,6 +111,9 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	f.spec = spec
 	f.backends.Store(b)
 
+	if old.service != nil && old.service != b.service {
+		f.target.part(old.service)
+	}
 	for addr, end := range old.all {
 		if b.all[addr] == nil {
 			end.close()
@@ -127,6 +135,7 @@ func (f *frontend) close() {
 		e.close()
 	}
 	f.tasks.Wait()
+	f.target.part(b.service)
 	if b.affinity != nil {
 		b.affinity.close()
 	}
@@ -139,7 +148,7 @@ func (f *frontend) log() *slog.Logger { return f.target.log.With("frontend", f.k
 // complain logs an error of this host, such as missing file descriptors, at most once a second for
 // all frontends, because the error affects thousands at once.
 func (f *frontend) complain(doing string, err error) {
-	if f.target.errorLog.pass(f.target.now()) {
+	if f.target.errorLog.pass(f.target.now(), time.Second) {
 		f.log().Warn(doing, "err", err)
 	}
 }

@@ -46,11 +46,17 @@ func newTarget(t testing.TB, opts Options) *bench {
 		if err := target.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := target.connections.open.Load(); n != 0 {
+		if n := target.capacity.connections.Load(); n != 0 {
 			t.Errorf("%d connections counted as open after Close", n)
 		}
-		if n := target.sessions.open.Load(); n != 0 {
+		if n := target.capacity.sessions.Load(); n != 0 {
 			t.Errorf("%d sessions counted as open after Close", n)
+		}
+		if n := target.capacity.used.Load(); n != 0 {
+			t.Errorf("%d descriptors counted as used after Close", n)
+		}
+		if n := len(target.services.m); n != 0 {
+			t.Errorf("%d services left after Close", n)
 		}
 		if n := target.pipes.held(); n != 0 {
 			t.Errorf("%d pipes open after Close", n)

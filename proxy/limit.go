@@ -5,61 +5,74 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
-// limit counts open items against a bound.
-type limit struct {
-	most    atomic.Int64
-	open    atomic.Int64
-	refused atomic.Uint64
+// The descriptors of a client: its socket and the one to its backend; a session has only the
+// second.
+const (
+	connectionFiles = 2
+	sessionFiles    = 1
+)
+
+// capacity counts the descriptors of this host's connections and sessions against a bound. Taking
+// and giving cost O(1) without a lock.
+type capacity struct {
+	most    atomic.Int64 // without those of the listeners
+	used    atomic.Int64
+	tenants atomic.Int64 // services with frontends
+
+	connections, sessions atomic.Int64 // open
 }
 
-// take counts one more item. Beyond the bound, it counts a refusal and returns false.
-func (l *limit) take() bool {
-	if l.open.Add(1) > l.most.Load() {
-		l.open.Add(-1)
-		l.refused.Add(1)
-		return false
+// take takes files descriptors for a client of s, or returns the reason to refuse the client.
+//
+// A service may hold at most three times as many descriptors as are then left (dynamic thresholds,
+// as in the shared buffers of switches). This never refuses while a quarter is left, so any service
+// can use three quarters. In the last quarter, it refuses those that hold the most and admits the
+// others: a single service leaves a quarter, two that take all they get leave a seventh, ten leave
+// 1/31. A service is alone if no other one has a frontend; it may use everything.
+func (c *capacity) take(s *service, files int64) reason {
+	left := c.most.Load() - c.used.Add(files)
+	held := s.files.Add(files)
+	switch {
+	case left < 0:
+		c.give(s, files)
+		return overCapacity
+	case held > 3*left && held > files && c.tenants.Load() > 1:
+		c.give(s, files)
+		return overReserve
 	}
-	return true
+	return admitted
 }
 
-func (l *limit) give() { l.open.Add(-1) }
+func (c *capacity) give(s *service, files int64) {
+	s.files.Add(-files)
+	c.used.Add(-files)
+}
 
-// throttle allows one message per second, for errors that a flood of clients could repeat.
+// throttle allows one message in a time, for errors that a flood of clients could repeat.
 type throttle struct{ next atomic.Int64 }
 
-func (t *throttle) pass(now int64) bool {
+func (t *throttle) pass(now int64, every time.Duration) bool {
 	next := t.next.Load()
-	return now >= next && t.next.CompareAndSwap(next, now+int64(time.Second))
+	return now >= next && t.next.CompareAndSwap(next, now+int64(every))
 }
 
-// budget divides the process's file descriptors: a TCP connection needs two, a UDP session one, a
-// pipe two. Pipes are held only during a transfer (see splice.go), and a copy without one uses a
-// buffer, so few pipes are enough.
-type budget struct{ connections, sessions, pipes, listeners int }
-
-// share divides the descriptors: an eighth for pipes, half for TCP connections and a quarter for
-// UDP sessions. listeners is the number in use. Listeners beyond a sixteenth reduce the parts of
-// TCP and UDP, up to three quarters of all. A sixteenth always remains for the rest of the agent,
-// so that its API answers when the proxy is overloaded.
-func share(files uint64, listeners int) budget {
-	n := int(min(files, 1<<24))
-	traffic := n/4*3 - max(0, listeners-n/16)
-	each := max(traffic/3, 1) // two descriptors a connection, one a session
-	return budget{connections: each, sessions: each, pipes: max(n/16, 1), listeners: max(n/4*3, 1)}
-}
+// mostListeners bounds the listeners to three quarters of the descriptors for traffic.
+func mostListeners(traffic int) int { return max(traffic/4*3, 1) }
 
 // reserveListener reserves the descriptor of a listening socket. It fails like an exhausted process
 // if listeners have used their part.
 func (t *Target) reserveListener() error {
 	t.files.Lock()
 	defer t.files.Unlock()
-	if t.listening >= share(t.rlimit, 0).listeners {
+	if t.listening >= mostListeners(t.opts.Files) {
 		return unix.EMFILE
 	}
 	t.listening++
-	t.divide()
+	t.capacity.most.Add(-1)
 	return nil
 }
 
@@ -68,23 +81,7 @@ func (t *Target) releaseListener() {
 	t.files.Lock()
 	defer t.files.Unlock()
 	t.listening--
-	t.divide()
-}
-
-// divide sets the bounds of connections and sessions. The caller holds files.
-func (t *Target) divide() {
-	b := share(t.rlimit, t.listening)
-	t.connections.most.Store(int64(min(t.opts.MaxConnections, b.connections)))
-	t.sessions.most.Store(int64(min(t.opts.MaxSessions, b.sessions)))
-}
-
-// openFiles returns RLIMIT_NOFILE, which the Go runtime has raised to its hard limit.
-func openFiles() uint64 {
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		return 1024
-	}
-	return r.Cur
+	t.capacity.most.Add(1)
 }
 
 // roomFor is the initial size of the descriptor table: 128 KiB of the kernel's memory.
@@ -99,7 +96,7 @@ func makeRoom() {
 		return
 	}
 	defer unix.Close(fd)
-	if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, int(min(roomFor, openFiles()))-1); err == nil {
+	if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, int(min(roomFor, openfiles.Limit()))-1); err == nil {
 		unix.Close(high)
 	}
 }

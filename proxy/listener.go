@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -62,6 +63,10 @@ func isLocalFault(err error) bool {
 	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN)
 }
 
+// lacksDescriptor reports whether an error means that the process or the host has no descriptor
+// left.
+func lacksDescriptor(err error) bool { return isOneOf(err, unix.EMFILE, unix.ENFILE) }
+
 func isOneOf(err error, all ...unix.Errno) bool {
 	return slices.ContainsFunc(all, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
@@ -88,7 +93,7 @@ func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 		p.Message = fmt.Sprintf("listen on %s: ports below %s need a privilege here", key, unprivilegedStart())
 		p.Hint = fmt.Sprintf("run with CAP_NET_BIND_SERVICE, or: sysctl -w net.ipv4.ip_unprivileged_port_start=%d", key.Port)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		p.Message = fmt.Sprintf("listen on %s: no file descriptor left of %d", key, openFiles())
+		p.Message = fmt.Sprintf("listen on %s: no file descriptor left of %d", key, openfiles.Limit())
 		p.Hint = "raise LimitNOFILE in the systemd unit (ulimit -n)"
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		p.Message = fmt.Sprintf("listen on %s: this host has no %s", key, vip.FamilyOf(key.Addr))

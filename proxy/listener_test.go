@@ -99,26 +99,9 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-func TestBudget(t *testing.T) {
-	for _, files := range []uint64{0, 1, 256, 1024, 20000, 1 << 30, 1<<64 - 1} {
-		few := share(files, 0)
-		for _, listeners := range []int{0, few.listeners / 20, few.listeners / 2, few.listeners} {
-			b := share(files, listeners)
-			if b.connections < 1 || b.sessions < 1 || b.pipes < 1 || b.listeners < 1 {
-				t.Errorf("%d files: %+v", files, b)
-			}
-			used := listeners + 2*b.connections + b.sessions + 2*b.pipes
-			if files >= 256 && uint64(used) > files*15/16 {
-				t.Errorf("%d files, %d listeners: %+v takes %d of them", files, listeners, b, used)
-			}
-		}
-	}
-}
-
 // Listeners leave descriptors for the rest of the agent. Closing listeners return theirs.
 func TestListenersAreBounded(t *testing.T) {
-	b := newTarget(t, Options{})
-	b.rlimit = 256
+	b := newTarget(t, Options{Files: 256})
 	frontend := func(protocol vip.Protocol, port uint16) vip.Frontend {
 		return vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("127.77.0.1"), Port: port, Protocol: protocol}, Scheduler: vip.RoundRobin,
 			Forward: vip.ForwardNAT, Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("127.0.0.1:9"), Weight: 1}}}
@@ -146,13 +129,13 @@ func TestListenersAreBounded(t *testing.T) {
 	if refused != len(batch)-192 {
 		t.Errorf("%d of %d are refused", refused, len(batch))
 	}
-	if most := b.connections.most.Load(); most > 16 {
-		t.Errorf("%d connections beside 192 listeners on 256 descriptors", most)
+	if most := b.capacity.most.Load(); most != 64 {
+		t.Errorf("%d descriptors for connections beside 192 listeners of 256", most)
 	}
 	if err := b.Apply(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	if b.listening != 0 || b.connections.most.Load() != 64 {
-		t.Errorf("%d listeners counted, %d connections allowed after all are gone", b.listening, b.connections.most.Load())
+	if b.listening != 0 || b.capacity.most.Load() != 256 {
+		t.Errorf("%d listeners counted, %d descriptors for connections after all are gone", b.listening, b.capacity.most.Load())
 	}
 }

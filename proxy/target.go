@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -42,13 +43,9 @@ type Options struct {
 	// 60 s.
 	UDPIdle time.Duration
 
-	// MaxConnections bounds the open TCP connections of clients; clients beyond
-	// it are reset. Default and maximum: a quarter of RLIMIT_NOFILE, less if very
-	// many frontends listen.
-	MaxConnections int
-	// MaxSessions bounds the open UDP sessions; datagrams of clients beyond it
-	// are dropped. Default and maximum: as for MaxConnections.
-	MaxSessions int
+	// Files bounds the descriptors for traffic: of listeners, of TCP connections (two each) and of
+	// UDP sessions. Clients beyond it are refused. Default: see openfiles.Divide.
+	Files int
 	// MaxAffinity bounds the clients that one frontend remembers; default 65536,
 	// about 13 MiB.
 	MaxAffinity int
@@ -60,13 +57,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	b := share(openFiles(), 0)
 	o.Device = cmp.Or(o.Device, "ironvip0")
 	o.ConnectBudget = cmp.Or(o.ConnectBudget, 10*time.Second)
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 5*time.Second)
 	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
-	o.MaxConnections = cmp.Or(o.MaxConnections, b.connections)
-	o.MaxSessions = cmp.Or(o.MaxSessions, b.sessions)
+	o.Files = cmp.Or(o.Files, openfiles.Divide(openfiles.Limit()).Traffic)
 	o.MaxAffinity = cmp.Or(o.MaxAffinity, 1<<16)
 	if o.Own == nil {
 		o.Own = netip.Addr.IsLoopback
@@ -91,17 +86,17 @@ type Target struct {
 	wildcards    wildcards                    // as of this Apply
 	pipes        *pipes
 	wheel        wheel
-	connections  limit
-	sessions     limit
+	capacity     capacity
+	services     services
+	refused      refusals
 	stats        counters
 	errorLog     throttle
 	headerLog    throttle
 	acceptPoller acceptPoller
 	background   sync.WaitGroup // tasks that New started
 
-	rlimit    uint64     // RLIMIT_NOFILE
-	files     sync.Mutex // guards listening, and the bounds that follow from it
-	listening int
+	files     sync.Mutex // guards listening
+	listening int        // descriptors of listeners
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -112,6 +107,7 @@ var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
 	_ reconcile.Statistics  = (*Target)(nil)
+	_ reconcile.Admission   = (*Target)(nil)
 
 	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
 )
@@ -128,12 +124,12 @@ func New(opts Options) *Target {
 		epoch:     time.Now(),
 		addresses: newAddresses(opts.device, opts.Device, opts.Owns),
 		awaited:   make(map[vip.FrontendKey]struct{}),
-		pipes:     &pipes{most: share(openFiles(), 0).pipes},
-		rlimit:    openFiles(),
+		pipes:     &pipes{most: openfiles.Divide(openfiles.Limit()).Pipes / 2},
+		services:  services{m: make(map[vip.ServiceKey]*service)},
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	t.wheel.now = t.now
-	t.divide()
+	t.capacity.most.Store(int64(opts.Files))
 	t.background.Go(makeRoom)
 	return t
 }
@@ -357,9 +353,7 @@ func (t *Target) Close() error {
 
 // counters are the values that Stats reads.
 type counters struct {
-	accepted, sessions, failures, unserved, strangers, dropped, idle, halfClosed atomic.Uint64
-
-	headers headerCounts
+	accepted, sessions, failures, dropped, idle, halfClosed atomic.Uint64
 }
 
 // Stats are totals since the start, except for Listeners, Connections and Sessions, which are the
@@ -373,14 +367,10 @@ type Stats struct {
 	Failures    uint64 // backends that refused or didn't answer a connect
 	Unserved    uint64 // TCP clients reset and datagrams dropped because no backend answers
 	Strangers   uint64 // TCP clients reset and datagrams dropped that are outside source_ranges
-	OverLimit   uint64 // TCP clients reset and datagrams dropped for MaxConnections and MaxSessions
+	OverLimit   uint64 // TCP clients reset and datagrams dropped for a limit of this host or the service
 	Dropped     uint64 // datagrams dropped because a send buffer was full
 	Idle        uint64 // TCP connections reset after the idle timeout
 	HalfClosed  uint64 // TCP connections reset after the half-close timeout
-
-	// BadHeaders counts connections of balancers that were reset for their PROXY headers, by the
-	// reasons: absent, truncated, late, too long, malformed, wrong checksum.
-	BadHeaders map[string]uint64
 }
 
 // Stats returns the counts.
@@ -390,17 +380,16 @@ func (t *Target) Stats() Stats {
 	t.mu.RUnlock()
 	return Stats{
 		Listeners:   listeners,
-		Connections: t.connections.open.Load(),
-		Sessions:    t.sessions.open.Load(),
+		Connections: t.capacity.connections.Load(),
+		Sessions:    t.capacity.sessions.Load(),
 		Accepted:    t.stats.accepted.Load(),
 		Started:     t.stats.sessions.Load(),
 		Failures:    t.stats.failures.Load(),
-		Unserved:    t.stats.unserved.Load(),
-		Strangers:   t.stats.strangers.Load(),
-		OverLimit:   t.connections.refused.Load() + t.sessions.refused.Load(),
+		Unserved:    t.refused.count(noBackend, unreachable),
+		Strangers:   t.refused.count(outsideRanges),
+		OverLimit:   t.refused.count(overCapacity, overReserve, noDescriptor),
 		Dropped:     t.stats.dropped.Load(),
 		Idle:        t.stats.idle.Load(),
 		HalfClosed:  t.stats.halfClosed.Load(),
-		BadHeaders:  t.stats.headers.byReason(),
 	}
 }

@@ -71,6 +71,9 @@ func (t *tcpListener) accept() {
 			pause.Reset()
 		case t.f.ctx.Err() == nil && passes(err):
 			t.f.complain("accept", err)
+			if lacksDescriptor(err) { // the client waits
+				target.refuse(t.f.backends.Load().service, noDescriptor)
+			}
 			backoff.Sleep(t.f.ctx, pause.Next())
 			continue
 		default: // closed by us: the error is not used; or broken
@@ -81,21 +84,26 @@ func (t *tcpListener) accept() {
 		target.stats.accepted.Add(1)
 		peer := addrPort(client.RemoteAddr()).Addr()
 		announced := t.f.announced(peer)
-		if !t.f.admit(peer, announced, &target.connections) {
+		s := t.f.admit(peer, announced, connectionFiles)
+		if s == nil {
 			reset(client)
 			continue
 		}
+		target.capacity.connections.Add(1)
 		t.f.tasks.Add(1)
-		go t.f.serve(client, announced)
+		go t.f.serve(client, announced, s)
 	}
 }
 
 // serve connects one client to a backend and relays until both directions end. An announced client
-// begins with a PROXY header.
-func (f *frontend) serve(client *net.TCPConn, announced bool) {
+// begins with a PROXY header. The connection is counted in s.
+func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 	defer f.tasks.Done()
-	defer f.target.connections.give()
-	ends, ok := f.ends(client, announced)
+	defer func() {
+		f.target.capacity.connections.Add(-1)
+		f.target.capacity.give(s, connectionFiles)
+	}()
+	ends, ok := f.ends(client, announced, s)
 	if !ok {
 		reset(client)
 		return
@@ -104,9 +112,13 @@ func (f *frontend) serve(client *net.TCPConn, announced bool) {
 	a.to = ends.Destination
 	defer a.end()
 	c := &connection{f: f, client: client}
-	e := f.connect(a, c)
+	e, err := f.connect(a, c)
 	if e == nil {
-		f.target.stats.unserved.Add(1)
+		why := unreachable
+		if lacksDescriptor(err) {
+			why = noDescriptor
+		}
+		f.target.refuse(s, why)
 		reset(client)
 		return
 	}
@@ -116,27 +128,28 @@ func (f *frontend) serve(client *net.TCPConn, announced bool) {
 }
 
 // connect connects c to the first backend that answers. Nothing has been read from the client yet,
-// so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil.
-func (f *frontend) connect(a *attempt, c *connection) *endpoint {
+// so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil
+// with the reason.
+func (f *frontend) connect(a *attempt, c *connection) (*endpoint, error) {
 	timeout := f.backends.Load().relay.ConnectTimeout
 	deadline := time.Now().Add(max(f.target.opts.ConnectBudget, timeout))
-	e, _ := a.connect(func(e *endpoint) (bool, error) {
+	return a.connect(func(e *endpoint) (bool, error) {
 		left := time.Until(deadline)
 		if left <= 0 || f.ctx.Err() != nil {
 			return false, errUnserved
 		}
-		return f.connectTo(e, a, c, min(timeout, left)), nil
+		return f.connectTo(e, a, c, min(timeout, left))
 	})
-	return e
 }
 
-// connectTo connects c to e, or handles the error. Meanwhile and afterwards, e has it as a link.
-func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) bool {
+// connectTo connects c to e, or handles the error. Meanwhile and afterwards, e has it as a link. It
+// returns an error if other backends would fail, too.
+func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(f.ctx, timeout)
 	defer cancel()
 	d := &dialing{cancel}
 	if !e.add(d) { // removed meanwhile
-		return false
+		return false, nil
 	}
 	conn, err := f.dial(ctx, e.addr, a)
 	if err != nil {
@@ -145,20 +158,23 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 		case f.ctx.Err() != nil, errors.Is(err, context.Canceled): // removed meanwhile: try another
 		case isLocalFault(err):
 			f.complain("connect to a backend", err)
+			if lacksDescriptor(err) {
+				return false, err
+			}
 		default:
 			a.failed(e, err)
 		}
-		return false
+		return false, nil
 	}
 	c.server = conn
 	if !e.swap(d, c) { // removed meanwhile
 		reset(c.server)
-		return false
+		return false, nil
 	}
 	c.tallies = f.tallies(e)
 	c.tallies.connected()
 	a.works(e)
-	return true
+	return true, nil
 }
 
 // dial connects to a backend and sends it the PROXY header, if the service has one. A write to a new

@@ -369,7 +369,7 @@ func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 
 func TestTCPManyConnectionsAtOnce(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{MaxConnections: 500})
+	p := newTarget(t, Options{Files: 1 + 2*500})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.LeastConnection, a, b))
 	const n, atOnce = 500, 400

@@ -165,7 +165,10 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 		if err != nil {
 			switch {
 			case errors.Is(err, errUnserved):
-				u.f.target.stats.unserved.Add(1)
+				u.f.target.refuse(u.f.backends.Load().service, unreachable)
+			case lacksDescriptor(err):
+				u.f.target.refuse(u.f.backends.Load().service, noDescriptor)
+				u.f.complain("start a session", err)
 			case errors.Is(err, errRefused), errors.Is(err, net.ErrClosed):
 			default:
 				u.f.complain("start a session", err)
@@ -186,7 +189,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 			refusals++
 		}
 	}
-	u.f.target.stats.unserved.Add(1)
+	u.f.target.refuse(u.f.backends.Load().service, unreachable)
 }
 
 // errRefused means that admit has refused a client.
@@ -207,13 +210,15 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, errUnserved
 	}
 	t := u.f.target
-	if !u.f.admit(client.Addr(), false, &t.sessions) {
+	owner := u.f.admit(client.Addr(), false, sessionFiles)
+	if owner == nil {
 		return nil, errRefused
 	}
-	s := &session{listener: u, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}
+	t.capacity.sessions.Add(1)
+	s := &session{listener: u, owner: owner, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		s.attempt.end()
-		t.sessions.give()
+		s.give()
 		return nil, err
 	}
 	if usable > 1 && len(data) <= maxFirst {
@@ -240,6 +245,7 @@ func (u *udpListener) forget(s *session) {
 // session connects one client to one backend.
 type session struct {
 	listener *udpListener
+	owner    *service
 	front    *net.UDPConn // the socket that the client sends to
 	client   netip.AddrPort
 	attempt  *attempt
@@ -286,6 +292,13 @@ func (s *session) abort() {
 	s.server.Close()
 }
 
+// give ends the count of the session.
+func (s *session) give() {
+	c := &s.listener.f.target.capacity
+	c.sessions.Add(-1)
+	c.give(s.owner, sessionFiles)
+}
+
 // fail ends the session because its backend refused.
 func (s *session) fail(err error) {
 	s.attempt.failed(s.endpoint, err)
@@ -317,7 +330,7 @@ func (s *session) send(data []byte) error {
 // run forwards the backend's replies until the session is idle for too long, the backend refuses,
 // or the session is closed.
 func (s *session) run() {
-	u, t := s.listener, s.listener.f.target
+	u := s.listener
 	defer u.f.tasks.Done()
 	err := s.answers()
 	if err != nil {
@@ -327,7 +340,7 @@ func (s *session) run() {
 	s.endpoint.remove(s)
 	s.endpoint.leave()
 	s.attempt.end()
-	t.sessions.give()
+	s.give()
 	if first := s.takeFirst(); err != nil && first != nil {
 		u.forward(s.client, first, s.refusals+1)
 	}

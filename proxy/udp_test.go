@@ -341,7 +341,7 @@ func TestUDPDrainKeepsSessions(t *testing.T) {
 
 func TestUDPLimitAndAffinity(t *testing.T) {
 	a, b := udpBackend(t, "127.0.0.1", "a"), udpBackend(t, "127.0.0.1", "b")
-	p := newTarget(t, Options{MaxSessions: 3})
+	p := newTarget(t, Options{Files: 1 + 3})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
 	f := onVIP(key, vip.RoundRobin, a, b)
 	f.Affinity = time.Hour

@@ -73,6 +73,10 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			s.Log.Log(ctx, level, "request", "method", r.Method, "path", r.URL.Path, "status", rec.status,
 				"duration", time.Since(start).Round(time.Microsecond), "request_id", id, "remote", r.RemoteAddr, "agent", r.UserAgent())
 		}()
+		if p := excess(w, r); p != nil {
+			write(rec, r, p)
+			return
+		}
 		if p := s.admit(r); p != nil {
 			write(rec, r, p)
 			return

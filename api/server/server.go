@@ -10,6 +10,7 @@
 //
 //	server.go      the Server and its limits
 //	unix.go        the unix socket
+//	limit.go       limits of connections and streams
 //	caller.go      who sent a request
 //	middleware.go  what every request needs: id, log, check of the caller, panics
 //	route.go       adding routes
@@ -25,6 +26,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -48,6 +50,9 @@ type Options struct {
 	Node    string   // the name of this host
 	Hosts   []string // additional names of this host that callers may use over TCP
 	Version string   // of the agent, for the OpenAPI document
+	// Connections bounds the open connections of each listener; 0: no bound. Beyond it, callers get
+	// 503. Event streams on all listeners may be half as many.
+	Connections int
 	// Gate returns why a route that isn't Early can't be answered now, or nil.
 	Gate func(context.Context) error
 	Log  *slog.Logger
@@ -60,6 +65,10 @@ type Server struct {
 	Handler  http.Handler  // the routes with the middleware
 	Document func() []byte // the OpenAPI document, rendered at the first call, after all routes were added
 	api      huma.API
+
+	streams            atomic.Int64 // open, see OpenStream
+	RefusedConnections Refusals     // of all listeners
+	RefusedStreams     Refusals
 }
 
 // New returns a server without routes and listeners.
@@ -76,6 +85,7 @@ func New(o Options) *Server {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	limited := &limitedListener{Listener: l, s: s, most: s.Connections}
 	server := &http.Server{
 		Handler:           s.Handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -84,11 +94,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return requests },
-		ConnContext:       withPeer,
+		ConnContext:       withConnection,
+		ConnState:         limited.setState,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	go func() { failed <- server.Serve(limited) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)

@@ -4,12 +4,14 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 )
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
+	admission, _ := a.plane.Plane.(reconcile.Admission)
 	connections, _ := a.plane.Plane.(reconcile.Connections)
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
@@ -37,7 +39,8 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: statistics, Connections: connections,
-		Log: a.log,
+		Statistics: statistics, Connections: connections, Admission: admission,
+		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
+		Log:            a.log,
 	}
 }

@@ -57,6 +57,9 @@ func (a *agent) checks() []v1.Check {
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
+	if a.plane.checks != nil {
+		checks = append(checks, a.plane.checks()...)
+	}
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", a.overrides.Problems())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
@@ -25,6 +26,7 @@ type plane struct {
 	about    api.Dataplane       // without Findings, see now
 	findings func() []v1.Finding // those that are not OK
 	metrics  *prometheus.Registry
+	checks   func() []v1.Check           // additional lines of the status; nil: none
 	remove   func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
 
@@ -94,7 +96,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Add
 	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry()}
+		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return capacityChecks(target.Capacity(), openfiles.Limit()) }}
 }
 
 // notOK returns the findings that an operator should see.

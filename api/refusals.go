@@ -1,0 +1,65 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// refusalLines returns a sentence for each reason for which the dataplane refused clients of a
+// service.
+func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
+	if s.Admission == nil {
+		return nil
+	}
+	for _, r := range s.Admission.ServiceRefusals(key) {
+		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
+			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
+	}
+	return lines
+}
+
+// refusals writes the counters of refused clients and callers. It costs O(services).
+func (c *tableCollector) refusals(counter func(*prometheus.Desc, float64, ...string)) {
+	counter(descAPIRefused, float64(c.s.http.RefusedConnections.Count()), "connections")
+	counter(descAPIRefused, float64(c.s.http.RefusedStreams.Count()), "streams")
+	if c.s.Admission == nil {
+		return
+	}
+	for _, r := range c.s.Admission.Refusals() {
+		counter(descRefused, float64(r.Count), r.Reason)
+	}
+	for key := range c.s.Services.All() {
+		for _, r := range c.s.Admission.ServiceRefusals(key) {
+			counter(descServiceRefused, float64(r.Count), key.String(), r.Reason)
+		}
+	}
+}
+
+// recentRefusal is how long the status shows that the API has refused callers.
+const recentRefusal = time.Minute
+
+// limitChecks returns the line of the status on the limits of the API itself, if it has refused
+// callers recently.
+func (s *Server) limitChecks() []v1.Check {
+	var refused []string
+	if r := &s.http.RefusedConnections; r.Within(recentRefusal) {
+		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open on each listener",
+			text.Plural(int(r.Count()), "connection"), s.http.Connections))
+	}
+	if r := &s.http.RefusedStreams; r.Within(recentRefusal) {
+		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open",
+			text.Plural(int(r.Count()), "event stream"), s.http.MostStreams()))
+	}
+	if refused == nil {
+		return nil
+	}
+	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "),
+		Hint: "close connections and event streams that are not needed, or raise LimitNOFILE; traffic is not affected"}}
+}

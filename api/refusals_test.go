@@ -1,0 +1,96 @@
+package api
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// admission is a dataplane that has refused clients.
+type admission struct {
+	host     []reconcile.Refusal
+	services map[string][]reconcile.Refusal
+}
+
+func (a admission) Refusals() []reconcile.Refusal { return a.host }
+func (a admission) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
+	return a.services[key.String()]
+}
+
+func TestRefusedClients(t *testing.T) {
+	at := time.Date(2026, 11, 8, 12, 1, 7, 0, time.UTC)
+	refused := []reconcile.Refusal{{Reason: "reserve", Meaning: "the rest is reserved", Count: 3, Last: at}, {Reason: "unreachable", Meaning: "no backend answered", Count: 1, Last: at}}
+	r := newRig(t, func(d *Deps) {
+		d.Admission = admission{host: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...), services: map[string][]reconcile.Refusal{"web": refused}}
+	})
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+
+	lines := strings.Join(must[v1.Explanation](r, "GET", webPath+"/explain", "").Lines, "\n")
+	for _, want := range []string{
+		"The dataplane has refused 3 clients since the agent's start, last at 2026-11-08T12:01:07Z: the rest is reserved (reserve).",
+		"The dataplane has refused 1 client since the agent's start, last at 2026-11-08T12:01:07Z: no backend answered (unreachable).",
+	} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("explain without %q:\n%s", want, lines)
+		}
+	}
+
+	metrics := r.ask("GET", v1.PathMetrics, "").body
+	for _, want := range []string{
+		`ironvip_dataplane_refused_total{reason="capacity"} 0`,
+		`ironvip_dataplane_refused_total{reason="reserve"} 3`,
+		`ironvip_service_refused_total{reason="reserve",service="web"} 3`,
+		`ironvip_service_refused_total{reason="unreachable",service="web"} 1`,
+		`ironvip_api_refused_total{kind="connections"} 0`,
+		`ironvip_api_refused_total{kind="streams"} 0`,
+	} {
+		if !bytes.Contains(metrics, []byte(want)) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if n := bytes.Count(metrics, []byte("ironvip_service_refused_total{")); n != 2 {
+		t.Errorf("%d series of services, want 2", n)
+	}
+	found, err := promlint.New(bytes.NewReader(metrics)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range found {
+		if strings.Contains(p.Metric, "refused") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+// The host answers with 503 to an event stream that is one too many, and counts it.
+func TestStreamsBeyondTheLimit(t *testing.T) {
+	r := newRig(t, func(d *Deps) { d.MaxConnections = 2 })
+	done, err := r.server.http.OpenStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	a := r.ask("GET", v1.PathEvents, "", "Accept: text/event-stream")
+	if a.StatusCode != 503 || a.Header.Get("Retry-After") != "5" || a.problem(t).Code != v1.CodeOverloaded {
+		t.Errorf("a stream beyond the limit: %d, %v, %s", a.StatusCode, a.Header, a.body)
+	}
+	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "api" })
+	if i < 0 || status.Checks[i].Level != v1.LevelWarn || status.Checks[i].Message != "1 event stream refused since the start: at most 1 may be open" {
+		t.Errorf("status: %+v", status.Checks)
+	}
+	if a := r.ask("GET", v1.PathEvents, ""); a.StatusCode != 200 {
+		t.Errorf("a list of events: %d, %s", a.StatusCode, a.body)
+	}
+	if metrics := r.ask("GET", v1.PathMetrics, "").body; !bytes.Contains(metrics, []byte(`ironvip_api_refused_total{kind="streams"} 1`)) {
+		t.Error("not counted")
+	}
+}

@@ -1,0 +1,24 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Admission is the optional interface of a Plane that refuses clients itself. Its methods may be
+// called concurrently with all others.
+type Admission interface {
+	// Refusals returns the clients refused since the start, for every reason that the Plane has.
+	Refusals() []Refusal
+	// ServiceRefusals returns those of one service, only for reasons that occurred.
+	ServiceRefusals(vip.ServiceKey) []Refusal
+}
+
+// Refusal counts the clients that were refused for one reason.
+type Refusal struct {
+	Reason  string // one of few: "capacity"
+	Meaning string // of the reason, in a few words
+	Count   uint64
+	Last    time.Time // of the last one, if any
+}
