@@ -12,6 +12,7 @@
 //	registry.go  the Store contract and its types
 //	local.go     Local
 //	shared.go    Shared
+//	journal.go   Journal: writes to a Shared while it is unavailable
 //	transact.go  optimistic transactions on a Store
 //	locks.go     locks by key
 //	errors.go    the reasons why a write is refused
@@ -68,6 +69,7 @@ type Item[V any] struct {
 	Key     string
 	Value   V
 	Version uint64
+	Local   bool // it is stored on this host only: see Journal
 }
 
 // Edit is one conditional write.

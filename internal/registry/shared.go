@@ -43,7 +43,7 @@ func (s *Shared[V]) Version(key string) uint64 { return s.Get(key).Version }
 // Get implements Store.
 func (s *Shared[V]) Get(key string) Item[V] {
 	item, _ := s.values.Get(key)
-	return Item[V]{key, item.Value, item.Index}
+	return Item[V]{Key: key, Value: item.Value, Version: item.Index}
 }
 
 // Fetch implements Store.

@@ -1,0 +1,114 @@
+package registry
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/store"
+)
+
+// newer makes the larger number win.
+func newer(pending int, there Item[int]) bool { return pending > there.Value }
+
+// A journal accepts values while the fleet's store is unavailable, keeps them on disk, and merges
+// them by compare-and-set.
+func TestJournal(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	there := newMemory()
+	open := func() *Journal[int] {
+		j, err := NewJournal[int](there, store.NewBucket[int](db, "pending"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	j := open()
+	put := func(key string, version uint64, value *int, requires ...Condition) error {
+		b := &Batch[int]{Edits: []Edit[int]{{Key: key, Version: version, Value: value, Requires: requires}}}
+		if err := j.Commit(t.Context(), []*Batch[int]{b}); err != nil {
+			return err
+		}
+		if b.Err == nil && b.Edits[0].Written != j.Version(key) {
+			t.Errorf("%s: written as %d, is %d", key, b.Edits[0].Written, j.Version(key))
+		}
+		return b.Err
+	}
+	is := func(when, key string, value int, local bool) {
+		t.Helper()
+		if item := j.Get(key); item.Value != value || item.Local != local || item.Version != j.Version(key) {
+			t.Errorf("%s: %s is %+v, want %d, local %v", when, key, item, value, local)
+		}
+	}
+	var outdated *OutdatedError
+	if err := put("a", 0, new(5)); err != nil {
+		t.Fatal(err)
+	}
+	is("reachable", "a", 5, false)
+	there.set("c", 30)
+
+	there.err = fleet.ErrUnavailable
+	there.fetch = func(string) error { return &StoreError{Err: fleet.ErrUnavailable} }
+	if err := put("a", 0, new(6)); !errors.As(err, &outdated) {
+		t.Errorf("another version: %v", err)
+	}
+	if err := put("a", j.Version("a"), nil); !errors.Is(err, fleet.ErrUnavailable) {
+		t.Errorf("a removal: %v", err)
+	}
+	for key, value := range map[string]int{"a": 7, "b": 8, "c": 9} {
+		if err := put(key, j.Version(key), &value); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	is("away", "a", 7, true)
+	if err := put("d", 0, new(1), Condition{"b", 0}); !errors.As(err, &outdated) || !slices.Equal(outdated.Keys, []string{"b"}) {
+		t.Errorf("a condition on a pending value: %v", err)
+	}
+	if err := put("b", j.Version("b"), new(80), Condition{"a", j.Version("a")}); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	j = open()
+	is("after a restart", "b", 80, true)
+	if n := len(j.Pending()); n != 3 {
+		t.Errorf("%d pending after a restart", n)
+	}
+	if done, err := j.Merge(t.Context(), []string{"a", "b", "c"}, newer); err == nil || len(done) != 0 {
+		t.Errorf("merged while away: %q, %v", done, err)
+	}
+
+	there.err = nil
+	there.fetch = func(string) error { return nil }
+	there.before = func(commit int) { // another host is faster
+		there.set("b", 79)
+		there.before = func(int) {}
+	}
+	if done, err := j.Merge(t.Context(), []string{"a", "b", "c", "none"}, newer); err != nil || !slices.Equal(done, []string{"a", "b", "c"}) {
+		t.Errorf("merged %q, %v", done, err)
+	}
+	is("merged", "a", 7, false)
+	is("merged over another value", "b", 80, false)
+	is("older than the fleet's", "c", 30, false)
+	if j = open(); len(j.Pending()) != 0 {
+		t.Errorf("pending after the merge: %+v", j.Pending())
+	}
+
+	// With the store back, the next write replaces a value that is still pending.
+	there.err = fleet.ErrUnavailable
+	if err := put("a", j.Version("a"), new(10)); err != nil {
+		t.Fatal(err)
+	}
+	there.err = nil
+	if err := put("a", j.Version("a"), new(3)); err != nil {
+		t.Fatal(err)
+	}
+	is("written over a pending value", "a", 3, false)
+	if n := len(j.Pending()); n != 0 {
+		t.Errorf("%d pending", n)
+	}
+}
