@@ -47,17 +47,19 @@ type Deps struct {
 	MaxConnections int
 	Hosts          []string // additional names of this host that callers may use over TCP
 
-	Registrar   Registrar
-	SetState    func(context.Context, overrides.Request) (rev uint64, err error) // overrides a backend's state
-	Services    table.Reader[vip.ServiceKey, vip.Service]
-	Sources     table.Reader[string, sources.Status]
-	Conflicts   table.Reader[pipeline.ConflictKey, pipeline.Conflict]
-	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
-	Leases      table.Reader[ipam.Resource, *ipam.Lease]
-	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
-	Compiled    table.Reader[vip.ServiceKey, pipeline.Compiled]
-	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
-	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	Registrar Registrar
+	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
+	// LocalOverrides returns the changes of overrides that are stored on this host only. Nil: none.
+	LocalOverrides func() []vip.BackendState
+	Services       table.Reader[vip.ServiceKey, vip.Service]
+	Sources        table.Reader[string, sources.Status]
+	Conflicts      table.Reader[pipeline.ConflictKey, pipeline.Conflict]
+	Overrides      table.Reader[vip.BackendKey, vip.BackendState]
+	Leases         table.Reader[ipam.Resource, *ipam.Lease]
+	Allocations    table.Reader[vip.ServiceKey, vip.Allocation]
+	Compiled       table.Reader[vip.ServiceKey, pipeline.Compiled]
+	Frontends      table.Reader[vip.FrontendKey, vip.Frontend]
+	Applied        table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	// Begun is closed once the stored state is in the tables. Before that, only requests that don't
 	// need this state are answered. The others are refused; the message contains the result of
 	// Awaits. Nil: the state is loaded.

@@ -56,6 +56,7 @@ var (
 	descBackends        = desc("service_backends", "Backends of each service by their effective state.", "service", "state")
 	descUsable          = desc("service_usable_backends", "Backends of each service that take new connections.", "service")
 	descOverrides       = desc("overrides", "Operator overrides of single backends by state.", "state")
+	descLocalOverrides  = desc("overrides_local", "Changes of operator overrides that are stored on this host only, until the fleet's store is reachable.")
 	descSourceUp        = desc("source_up", "1: the source is synced and current; 0: its services may be stale.", "source")
 	descSourceSync      = desc("source_last_sync_timestamp_seconds", "Time of the source's last update, in Unix time; 0: never.", "source")
 	descSourceServices  = desc("source_services", "Services of the source, including those that another source overrides.", "source")
@@ -256,6 +257,7 @@ func (c *tableCollector) overrides(gauge func(*prometheus.Desc, float64, ...stri
 	for state, n := range count {
 		gauge(descOverrides, float64(n), state.String())
 	}
+	gauge(descLocalOverrides, float64(len(c.s.localOverrides())))
 }
 
 // statsCollector reads the dataplane's counters at each scrape, with one read for all frontends.

@@ -48,28 +48,28 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 	if body.Expires != nil {
 		r.Until = vip.InstantOf(*body.Expires)
 	}
-	rev, applied, err := s.setOverride(ctx, r, in.PreferWait)
+	done, applied, err := s.setOverride(ctx, r, in.PreferWait)
 	if err != nil {
 		return nil, err
 	}
 	out, err := s.backend(key)
 	if err != nil { // deleted meanwhile
-		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: rev,
+		out = &object[v1.Backend]{Status: http.StatusOK, Body: v1.Backend{Service: key.Service.String(), Revision: done.Rev,
 			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
-	out.PreferenceApplied = applied
+	out.PreferenceApplied, out.Body.Local = applied, done.Local
 	return out, nil
 }
 
 // setOverride sets an override and waits for the dataplane if the caller requested it.
-func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (rev uint64, applied string, err error) {
-	if rev, err = s.SetState(ctx, r); err != nil {
-		return 0, "", writeFailed(r.Backend, err)
+func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (done overrides.Result, applied string, err error) {
+	if done, err = s.SetState(ctx, r); err != nil {
+		return done, "", writeFailed(r.Backend, err)
 	}
 	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), func(ctx context.Context) ([]vip.Problem, error) {
-		return s.overrideApplied(ctx, r.Backend.Service, rev)
+		return s.overrideApplied(ctx, r.Backend.Service, done.Rev)
 	})
-	return rev, applied, err
+	return done, applied, err
 }
 
 // overrideApplied waits until the overrides of a service up to a revision are in the dataplane.
@@ -104,9 +104,12 @@ func (s *Server) listOverrides(context.Context, *struct{}) (v1.OverrideList, err
 			continue
 		}
 		seen[key] = true
-		svc, _, _ := s.Services.Get(key.Service)
-		out.Items = append(out.Items, v1.Override{Service: key.Service.String(), Backend: key.ID(), State: row.State.String(), OverrideInfo: overrideInfo(&row),
-			Missing: !slices.ContainsFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key }), Revision: rev})
+		out.Items = append(out.Items, s.override(&row, rev))
+	}
+	for _, row := range s.localOverrides() {
+		if row.State == vip.Ready && !seen[row.Backend] {
+			out.Items = append(out.Items, s.override(&row, out.Revision))
+		}
 	}
 	slices.SortFunc(out.Items, func(a, b v1.Override) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
@@ -114,8 +117,22 @@ func (s *Server) listOverrides(context.Context, *struct{}) (v1.OverrideList, err
 	return out, nil
 }
 
+func (s *Server) override(row *vip.BackendState, rev uint64) v1.Override {
+	key := row.Backend
+	svc, _, _ := s.Services.Get(key.Service)
+	return v1.Override{Service: key.Service.String(), Backend: key.ID(), State: row.State.String(), OverrideInfo: overrideInfo(row),
+		Missing: !slices.ContainsFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key }), Revision: rev}
+}
+
+func (s *Server) localOverrides() []vip.BackendState {
+	if s.LocalOverrides == nil {
+		return nil
+	}
+	return s.LocalOverrides()
+}
+
 func overrideInfo(row *vip.BackendState) v1.OverrideInfo {
-	return v1.OverrideInfo{Author: row.Author, Node: row.Node, Since: when(row.Since.Time()), Expires: when(row.Until.Time())}
+	return v1.OverrideInfo{Author: row.Author, Node: row.Node, Since: when(row.Since.Time()), Expires: when(row.Until.Time()), Local: row.Local}
 }
 
 type deleteOverrideInput struct {
@@ -132,10 +149,10 @@ func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*
 		return nil, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "backend "+key.ID()+" of service \""+key.Service.String()+"\" has no override",
 			"list overrides: GET "+v1.PathOverrides)
 	}
-	rev, applied, err := s.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
+	done, applied, err := s.setOverride(ctx, overrides.Request{Backend: key, State: vip.Ready, Author: server.Caller(ctx)}, in.PreferWait)
 	if err != nil {
 		return nil, err
 	}
 	return &deletedOutput{PreferenceApplied: applied,
-		Body: v1.Deleted{Service: key.Service.String(), Backend: key.ID(), Revision: rev, Applied: applied != ""}}, nil
+		Body: v1.Deleted{Service: key.Service.String(), Backend: key.ID(), Revision: done.Rev, Applied: applied != ""}}, nil
 }

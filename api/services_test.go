@@ -368,9 +368,9 @@ func TestDeletedBeforeTheAnswer(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		u, set := undone{d.Registrar, now}, d.SetState
 		d.Registrar = u
-		d.SetState = func(ctx context.Context, o overrides.Request) (uint64, error) {
-			rev, err := set(ctx, o)
-			return rev, u.after(o.Backend.Service, err)
+		d.SetState = func(ctx context.Context, o overrides.Request) (overrides.Result, error) {
+			done, err := set(ctx, o)
+			return done, u.after(o.Backend.Service, err)
 		}
 	})
 	backend := webPath + "/backends/10.0.0.1:8080"

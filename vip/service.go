@@ -215,6 +215,7 @@ type BackendState struct {
 	Until   Instant // when it expires; zero: never
 	Author  string  // who set it: a user of the host, or "tcp 127.0.0.1"; "" if unknown
 	Node    string  // the node through which it was set; "" without a fleet
+	Local   bool    // it is in effect on this host only, until the fleet's store is reachable
 }
 
 // Allocation is what the allocator granted to a service.

@@ -26,6 +26,7 @@ type BackendSpec struct {
 type Backend struct {
 	Service  string `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Revision uint64 `json:"revision" doc:"the service's revision, for wait"`
+	Local    bool   `json:"local,omitempty" doc:"this change of the state is stored on this host only, and merged when the fleet's store is reachable"`
 	BackendStatus
 }
 
@@ -46,7 +47,7 @@ type StateSpec struct {
 type Override struct {
 	Service string `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Backend string `json:"backend" doc:"the backend's id: address:port, or the address alone"`
-	State   string `json:"state" enum:"drain,maint"`
+	State   string `json:"state" enum:"ready,drain,maint" doc:"ready: an end of an override that is local"`
 	OverrideInfo
 	Missing  bool   `json:"missing,omitempty" doc:"the service does not have this backend; the override ends after an hour"`
 	Revision uint64 `json:"revision"`
@@ -58,6 +59,7 @@ type OverrideInfo struct {
 	Node    string     `json:"node,omitempty" doc:"in a fleet, the node through which it was set"`
 	Since   *time.Time `json:"since,omitempty" doc:"when it was set"`
 	Expires *time.Time `json:"expires,omitempty" doc:"when it ends by itself; absent: never"`
+	Local   bool       `json:"local,omitempty" doc:"it is in effect on this host only, and merged when the fleet's store is reachable"`
 }
 
 // OverrideList is every override, ordered by service and backend.

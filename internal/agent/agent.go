@@ -204,7 +204,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 		return nil, err
 	}
-	a.overrides = overrides.New(a.overrideOptions(cfg))
+	if err := a.newOverrides(cfg); err != nil {
+		return nil, err
+	}
 	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.tables.Host), a.log); err != nil {
 		return nil, err
 	}

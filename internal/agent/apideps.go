@@ -15,7 +15,7 @@ func (a *agent) apiDeps() api.Deps {
 	connections, _ := a.plane.Plane.(reconcile.Connections)
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
-		Registrar: a.rest, SetState: a.overrides.Set,
+		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
 		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,

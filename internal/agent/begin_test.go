@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -51,14 +52,18 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		}
 
 		clock := &table.Clock{}
-		a := &agent{began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{}, log: slog.New(slog.DiscardHandler)}
+		db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		a := &agent{db: db, began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{}, log: slog.New(slog.DiscardHandler)}
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
 			a.stores.tree = tree
 			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
-		var err error
 		if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +71,9 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
-		a.overrides = overrides.New(a.overrideOptions(cfg))
+		if err := a.newOverrides(cfg); err != nil {
+			t.Fatal(err)
+		}
 		if c := a.storeCheck(); c.Level != v1.LevelWarn || !strings.Contains(c.Message, "waiting for consul at 10.0.0.5:8500") {
 			t.Errorf("at first: %+v", c)
 		}

@@ -61,7 +61,21 @@ func (a *agent) checks() []v1.Check {
 		checks = append(checks, a.plane.checks()...)
 	}
 	checks = appendProblems(checks, "health ports", a.health.Problems())
-	return appendProblems(checks, "overrides", a.overrides.Problems())
+	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
+}
+
+// localOverrides returns a problem if changes of overrides are in effect on this host only.
+func (a *agent) localOverrides() []vip.Problem {
+	local := a.overrides.Local()
+	if len(local) == 0 {
+		return nil
+	}
+	first := local[0]
+	message := fmt.Sprintf("set on this host only, not yet in the fleet's store: %s/%s %s", first.Backend.Service, first.Backend.ID(), first.State)
+	if more := len(local) - 1; more > 0 {
+		message = fmt.Sprintf("%s, and %d more", message, more)
+	}
+	return []vip.Problem{{Code: vip.CodeStore, Message: message, Hint: "they are merged when Consul is reachable; see ironvip override list"}}
 }
 
 // appendProblems appends a check that warns of problems, if there are any.

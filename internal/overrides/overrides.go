@@ -3,7 +3,8 @@
 //
 // Its inputs are Set, the overrides that other hosts set through the registry, and the services.
 // Its output is the overrides table. This package is the table's only writer. An override is
-// durable before it is in the table. It stays in effect until an operator sets ready, it expires,
+// durable before it is in the table, in the registry or, while a fleet's store is unavailable, in
+// this host's journal. It stays in effect until an operator sets ready, it expires,
 // its service is removed, or its backend has been gone from the service for an hour. The package
 // never changes a service's row.
 //
@@ -14,6 +15,7 @@
 //	last.go       which ports a change leaves without a usable backend
 //	rows.go       from stored values to the table, and expiry
 //	stored.go     the stored value and its key
+//	merge.go      overrides that were set while the fleet's store was unavailable
 //	sweep.go      removes overrides that have ended, or with backends that are gone
 package overrides
 
@@ -57,11 +59,13 @@ type Fleet interface {
 // Overrides sets and follows overrides. Its methods are safe for concurrent use.
 type Overrides struct {
 	Options
-	feed   registry.Feed[Override]
-	ready  func()         // the table's initializer
-	locks  registry.Locks // of services
-	wake   chan struct{}  // there is something due to sweep
-	sooner chan struct{}  // an override may expire before all others
+	feed  registry.Feed[Override]
+	ready func()         // the table's initializer
+	locks registry.Locks // of services
+	// journal is the Store if it accepts writes while the fleet is unavailable, else nil.
+	journal *registry.Journal[Override]
+	wake    chan struct{} // there is something due to sweep
+	sooner  chan struct{} // an override may expire before all others
 
 	mu      sync.Mutex
 	running bool
@@ -85,7 +89,8 @@ func New(o Options) *Overrides {
 	if o.Clock == nil {
 		o.Clock = hostclock.Host()
 	}
-	return &Overrides{Options: o, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: make(chan struct{}, 1), sooner: make(chan struct{}, 1), clock: hostclock.New(o.Clock),
+	journal, _ := o.Store.(*registry.Journal[Override])
+	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: make(chan struct{}, 1), sooner: make(chan struct{}, 1), clock: hostclock.New(o.Clock),
 		entries: map[string]*entry{}, of: map[vip.ServiceKey][]string{}, invalid: map[string]vip.Problem{}, kept: map[string]struct{}{},
 		due: map[string]struct{}{}, removed: map[vip.ServiceKey]struct{}{}, missing: map[vip.BackendKey]time.Time{}}
 }
@@ -121,6 +126,7 @@ func (o *Overrides) Run(ctx context.Context) error {
 	registry.Drain(o.feed, o.receive)
 	o.ready()
 	o.setRunning(true)
+	signal(o.wake)
 	defer o.setRunning(false)
 	var sweeping sync.WaitGroup
 	defer sweeping.Wait()
@@ -136,8 +142,12 @@ func (o *Overrides) follow(ctx context.Context) error {
 	defer services.Close()
 	expires := time.NewTimer(0)
 	defer expires.Stop()
-	for {
-		_, changed := o.Store.Stale()
+	for stale := ""; ; {
+		why, changed := o.Store.Stale()
+		if stale != "" && why == "" {
+			signal(o.wake) // there may be something to merge
+		}
+		stale = why
 		more := registry.Drain(o.feed, o.receive)
 		o.recheck()
 		changes, served := services.TryNext()

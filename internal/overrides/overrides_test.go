@@ -76,8 +76,8 @@ func (h *host) has(addresses ...string) {
 
 func (h *host) set(address string, to vip.State) {
 	h.t.Helper()
-	if rev, err := h.Set(h.t.Context(), request(address, to)); err != nil || rev == 0 {
-		h.t.Fatalf("%s: set %s to %s: revision %d, %v", h.name, address, to, rev, err)
+	if done, err := h.Set(h.t.Context(), request(address, to)); err != nil || done.Rev == 0 {
+		h.t.Fatalf("%s: set %s to %s: %+v, %v", h.name, address, to, done, err)
 	}
 }
 

@@ -82,7 +82,7 @@ func (o *Overrides) put(item registry.Item[Override]) {
 	}
 	e := o.keep(at, key, item)
 	was, _, set := o.Table.Get(key)
-	switch row := rowOf(key, state, &item.Value); {
+	switch row := rowOf(key, state, &item); {
 	case e.over && set:
 		o.Table.Delete(key)
 		message := "set to ready" + o.by(row)
@@ -98,8 +98,9 @@ func (o *Overrides) put(item registry.Item[Override]) {
 	}
 }
 
-func rowOf(key vip.BackendKey, state vip.State, o *Override) vip.BackendState {
-	return vip.BackendState{Backend: key, State: state, Since: vip.InstantOf(o.Since), Until: o.until(), Author: o.Author, Node: o.Node}
+func rowOf(key vip.BackendKey, state vip.State, item *registry.Item[Override]) vip.BackendState {
+	o := &item.Value
+	return vip.BackendState{Backend: key, State: state, Since: vip.InstantOf(o.Since), Until: o.until(), Author: o.Author, Node: o.Node, Local: item.Local}
 }
 
 // keep records a readable value in memory. The caller holds mu.
@@ -217,6 +218,9 @@ func (o *Overrides) by(row vip.BackendState) (text string) {
 	}
 	if row.Node != "" && row.Node != o.Node {
 		text += " through node " + row.Node
+	}
+	if row.Local {
+		text += " on this host only"
 	}
 	return text
 }

@@ -20,26 +20,33 @@ type Request struct {
 	Force bool
 }
 
+// Result is the effect of a Request.
+type Result struct {
+	Rev   uint64 // of the table, with the change
+	Local bool   // the change is stored on this host only, as the fleet's store is unavailable
+}
+
 // Set sets the override of a backend of any source. Drain and Maint stay in effect on all hosts
-// until Ready ends them, or they expire. Set returns the revision when the change is durable and in
-// the table. Errors are ErrNoService, ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and
+// until Ready ends them, or they expire. Set returns when the change is durable and in the table.
+// While the store of a fleet is unavailable, the change is durable on this host, in effect on this
+// host only, and merged with the fleet's store later (see merge). Errors are ErrNoService, ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and
 // *InvalidError of internal/registry, and *LastBackendError.
 //
 // A LastBackendError is decided by the services on this host, and by the overrides of the whole
 // fleet at the time of the write: of two hosts that each drain one of the last two backends at the
 // same time, one is refused.
-func (o *Overrides) Set(ctx context.Context, r Request) (rev uint64, err error) {
+func (o *Overrides) Set(ctx context.Context, r Request) (Result, error) {
 	if err := o.check(&r); err != nil {
-		return 0, err
+		return Result{}, err
 	}
 	at := storeKey(r.Backend)
 	_, _, set := o.Table.Get(r.Backend)
 	if err := o.findBackend(ctx, r.Backend); err != nil && !(set && r.State == vip.Ready) { // an override may outlive its backend
-		return 0, err
+		return Result{}, err
 	}
 	unlock, err := o.locks.Lock(ctx, registry.Key(r.Backend.Service))
 	if err != nil {
-		return 0, err
+		return Result{}, err
 	}
 	defer unlock()
 	op := registry.Op[Override]{Key: at, Apply: func(confirmed bool) (*registry.Edit[Override], error) {
@@ -47,6 +54,10 @@ func (o *Overrides) Set(ctx context.Context, r Request) (rev uint64, err error) 
 		unchanged := now.Version != 0 && now.Value.State == r.State.String() && now.Value.until() == r.Until
 		if r.State == vip.Ready {
 			unchanged = (now.Version == 0 || now.Value.Ended()) && !o.Store.Unreadable(at)
+		}
+		if o.isAway() { // the fleet's store may have another value, which this decision replaces
+			unchanged = unchanged && now.Local
+			confirmed = true
 		}
 		switch {
 		case unchanged && !confirmed:
@@ -65,15 +76,16 @@ func (o *Overrides) Set(ctx context.Context, r Request) (rev uint64, err error) 
 		return edit, nil
 	}}
 	if err := registry.Transact(ctx, o.Store, []*registry.Op[Override]{&op}, false, func([]int) { o.refresh(at) }); err != nil {
-		return 0, err
+		return Result{}, err
 	}
 	if op.Err != nil {
-		return 0, op.Err
+		return Result{}, op.Err
 	}
-	if _, now, set := o.Table.Get(r.Backend); set {
-		return now, nil
+	_, rev, set := o.Table.Get(r.Backend)
+	if !set {
+		rev = o.Table.Revision()
 	}
-	return o.Table.Revision(), nil
+	return Result{Rev: rev, Local: o.Store.Get(at).Local}, nil
 }
 
 // valueOf returns the value to store.

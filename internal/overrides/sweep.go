@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -29,7 +30,8 @@ func (o *Overrides) sweepSoon(at string) {
 	signal(o.wake)
 }
 
-// sweepAll sweeps what is due, and periodically all overrides, until the context ends.
+// sweepAll merges and sweeps what is due, and periodically sweeps all overrides, until the context
+// ends.
 func (o *Overrides) sweepAll(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -53,11 +55,15 @@ func (o *Overrides) sweepAll(ctx context.Context) {
 			o.mu.Unlock()
 		case <-retry.C:
 		}
-		if !table.IsClosed(o.Services.Ready()) {
-			continue // no backend counts as gone before every source has synced
+		if why, _ := o.Store.Stale(); why != "" {
+			continue // follow wakes this loop when the store is reachable
 		}
-		if err := o.sweep(ctx); err != nil {
-			o.Log.Warn("overrides that have ended not deleted, trying again", "after", sweepRetry, "err", err)
+		err := o.merge(ctx)
+		if table.IsClosed(o.Services.Ready()) { // no backend counts as gone before every source has synced
+			err = cmp.Or(err, o.sweep(ctx))
+		}
+		if err != nil && ctx.Err() == nil {
+			o.Log.Warn("overrides not merged or not ended, trying again", "after", sweepRetry, "err", err)
 			retry.Reset(sweepRetry)
 		}
 	}

@@ -76,8 +76,8 @@ var (
 	ConflictCells = Cells[pipeline.Conflict]{"service source problem", func(c *pipeline.Conflict, row func(...string)) {
 		row(c.Service.String(), c.Source, c.Problem.Code)
 	}}
-	OverrideCells = Cells[vip.BackendState]{"service backend state author node expires", func(s *vip.BackendState, row func(...string)) {
-		row(s.Backend.Service.String(), s.Backend.ID(), s.State.String(), s.Author, s.Node, s.Until.String())
+	OverrideCells = Cells[vip.BackendState]{"service backend state author node expires local", func(s *vip.BackendState, row func(...string)) {
+		row(s.Backend.Service.String(), s.Backend.ID(), s.State.String(), s.Author, s.Node, s.Until.String(), strconv.FormatBool(s.Local))
 	}}
 	LeaseCells = Cells[*ipam.Lease]{"lease state pool holders", func(l **ipam.Lease, row func(...string)) {
 		holders := text.Join((*l).Holders, " ", func(h ipam.Holder) string { return h.Service.String() })

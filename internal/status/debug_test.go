@@ -53,7 +53,7 @@ func TestDebugTables(t *testing.T) {
 		"services": {rowsOf(t, vip.KeyOfService, ServiceCells, web, db), []string{
 			"db|static|80/tcp|192.0.2.9|", "web|static|80,443/tcp||10.0.0.1*1 10.0.0.2:8080*3=drain"}},
 		"overrides": {rowsOf(t, vip.KeyOfBackendState, OverrideCells, vip.BackendState{State: vip.Maint, Author: "root", Node: "lb1", Until: vip.InstantOf(noon),
-			Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}}), []string{"web|10.0.0.1|maint|root|lb1|" + vip.InstantOf(noon).String()}},
+			Backend: vip.BackendKey{Service: key("web"), Address: addrs("10.0.0.1")[0]}}), []string{"web|10.0.0.1|maint|root|lb1|" + vip.InstantOf(noon).String() + "|false"}},
 		"leases":      {rowsOf(t, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, LeaseCells, lease), []string{"192.0.2.1|held|p|web"}},
 		"allocations": {rowsOf(t, vip.KeyOfAllocation, AllocationCells, *in.Allocation), []string{"web|192.0.2.1|public-v4|80/tcp=30080|"}},
 		"compiled": {rowsOf(t, pipeline.KeyOfCompiled, CompiledCells, *in.Compiled), []string{

@@ -309,7 +309,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 
 	drained := bkey("10.0.0.1")
 	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, "/states/default/web/10.0.0.1",
-		func() { must(a.overrides.Set(t.Context(), operator(drained, vip.Maint))) }, func() { must(a.overrides.Set(t.Context(), operator(drained, vip.Ready))) })
+		func() { a.override(drained, vip.Maint) }, func() { a.override(drained, vip.Ready) })
 	everyone(hosts, func(h *host) {
 		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
 	})
@@ -986,5 +986,13 @@ func TestNewServiceIsWrittenJointly(t *testing.T) {
 	}
 	if _, err := h.src.DeleteService(t.Context(), vip.ServiceKey{Namespace: "default", Name: "one"}, nil); err != nil || len(j.asked) != 0 {
 		t.Errorf("%v, asked for %v", err, j.asked)
+	}
+}
+
+// override sets a backend's state.
+func (h *host) override(b vip.BackendKey, to vip.State) {
+	h.t.Helper()
+	if _, err := h.overrides.Set(h.t.Context(), operator(b, to)); err != nil {
+		h.t.Fatal(err)
 	}
 }

@@ -572,3 +572,75 @@ func TestStalledHostLosesItsName(t *testing.T) {
 	one.serves(first+":8080", "a")
 	one.serves(one.put("third", b)+":8080", "b")
 }
+
+// While Consul is away, an operator can drain a backend on one host. The host keeps that over a
+// restart and shows it as local. When Consul is back, it applies to all hosts, and of two decisions
+// the later one wins.
+func TestDrainWhileConsulIsAway(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{})
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	one, two := withConsul(t, consul.URL, ""), withConsul(t, consul.URL, "")
+	two.edit("ironvip.toml", `name = "lb1"`, `name = "lb2"`)
+	for _, h := range []*host{one, two} {
+		h.write("services.d/web.toml", service("web", "", a, b))
+		h.start()
+	}
+	web := one.vip("web") + ":8080"
+	one.serves(web, "a", "b")
+	one.ok("backend", "drain", "web", b.addr)
+	lists := func(h *host, says ...string) {
+		t.Helper()
+		h.eventually(fmt.Sprintf("override list has %q", says), func() error {
+			out := h.ok("override", "list")
+			for _, s := range says {
+				if !strings.Contains(out, s) {
+					return errors.New(out)
+				}
+			}
+			if len(says) == 0 && strings.Contains(out, ":") {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	lists(two, b.addr, "drain", "lb1")
+
+	consul.Stop()
+	for _, h := range []*host{one, two} {
+		h.status("WARN", "store", "away for")
+	}
+	says := func(h *host, args ...string) {
+		t.Helper()
+		r := h.cli(append([]string{"backend"}, args...)...)
+		if r.code != 0 || !strings.Contains(r.stderr, "stored on this host only") {
+			t.Errorf("%v: exit %d\n%s", args, r.code, r.stderr)
+		}
+	}
+	says(one, "ready", "web", b.addr)
+	one.serves(web, "a", "b")
+	says(one, "drain", "web", a.addr)
+	one.serves(web, "b")
+	one.status("WARN", "overrides", "set on this host only")
+	says(two, "maint", "web", a.addr, "--force", "--no-wait") // later than lb1; lb1 has the address
+	lists(two, a.addr, "maint, local", b.addr, "drain")
+	one.kill()
+	one.start()
+	one.serves(web, "b")
+	lists(one, a.addr, "drain, local", b.addr, "ready, local")
+
+	consul.Start()
+	consul.WaitReady()
+	for _, h := range []*host{one, two} {
+		h.eventually("lb2's decision about a is in effect, and lb1's about b", func() error {
+			out := h.ok("override", "list")
+			if !strings.Contains(out, a.addr) || !strings.Contains(out, "maint") || strings.Contains(out, b.addr) || strings.Contains(out, "local") {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	one.serves(web, "b")
+	one.ok("override", "clear", "web", a.addr)
+	lists(two)
+	one.serves(web, "a", "b")
+}

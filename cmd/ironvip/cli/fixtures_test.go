@@ -132,6 +132,8 @@ func overrides() v1.OverrideList {
 			OverrideInfo: v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 		{Service: "web", Backend: "10.1.0.19", State: "drain", Missing: true, Revision: 42,
 			OverrideInfo: v1.OverrideInfo{Author: "tcp 127.0.0.1", Since: ago(3 * 24 * time.Hour)}},
+		{Service: "web", Backend: "10.1.0.20", State: "ready", Revision: 43,
+			OverrideInfo: v1.OverrideInfo{Author: "ann", Node: "lb1", Since: ago(time.Minute), Local: true}},
 	}}
 }
 

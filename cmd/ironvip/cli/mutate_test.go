@@ -48,6 +48,8 @@ func TestMutatingCommands(t *testing.T) {
 		Weight: 1, State: "drain", SourceState: "ready"}}
 	back := v1.Backend{Service: "web", Revision: 222, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
 		Weight: 0, State: "ready"}}
+	local := drained
+	local.Local = true
 	refused := applied()
 	refused.Refused = 1
 	refused.Items[2] = v1.ApplyItem{Namespace: "default", Name: "same", Action: v1.Refused, Problems: []v1.Problem{{Code: v1.CodeReadOnlySource,
@@ -90,6 +92,7 @@ func TestMutatingCommands(t *testing.T) {
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},
+		{"backend maint web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, local, ExitOK},
 		{"backend drain web 10.1.0.13:8080 --for 2h", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 409,
 			problem(409, v1.CodeLastBackend, `10.1.0.13:8080 is the last usable backend of service "web": new connections would be refused`, "permit it with ?force=true"), ExitConflict},

@@ -65,6 +65,9 @@ by -o name, also works.`,
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
+		if b.Local {
+			a.printer().Say("stored on this host only: the fleet's store is not reachable, and gets the change later")
+		}
 		if waitIdle {
 			if err := a.waitIdle(ctx, c, key, id, state); err != nil {
 				return err
@@ -106,7 +109,8 @@ when the override ends by itself. The author is the user that sent the command t
 agent's unix socket, or "tcp" and an address. NODE is the host that received it.
 
 An override ends with "backend ready" or "override clear", at EXPIRES, with its service, or
-an hour after the backend has left its service (then shown as missing).`
+an hour after the backend has left its service (then shown as missing). One that was set
+while Consul was unavailable is "local" until it is merged with the fleet's store.`
 	return cmd
 }
 
@@ -120,6 +124,9 @@ func (a *app) overrideListView(list v1.OverrideList) output.View {
 		expires := "never"
 		if o.Expires != nil {
 			expires = a.ago(o.Expires)
+		}
+		if o.Local {
+			state.Text += ", local"
 		}
 		grid.Add(o.Service, o.Backend, state, o.Author, o.Node, a.ago(o.Since), expires, o.Revision)
 	}
@@ -145,6 +152,9 @@ func (a *app) overridden(o *v1.OverrideInfo) string {
 	}
 	if o.Expires != nil {
 		text += ", expires " + a.ago(o.Expires)
+	}
+	if o.Local {
+		text += ", local"
 	}
 	return text
 }
