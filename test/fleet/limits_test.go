@@ -44,7 +44,7 @@ func (l *lab) fewConnections(a *agent) {
 		l.start(a)
 		l.reports(a, "consul takes no more connections from this host")
 		l.answers(a, 5)
-		l.refusesWrites(a)
+		l.withoutConsul(a)
 		l.allWrite(l.others(a))
 		for _, c := range held {
 			c.Close()

@@ -210,12 +210,18 @@ func (r *recorder) delete(ctx context.Context, a *agent, name string, on Conditi
 }
 
 // setState sets the override of a service's backend to States[state]. The request is refused
-// without that backend.
+// without that backend. Without Consul, the change is local, and its outcome on other agents is
+// unknown until the merge.
 func (r *recorder) setState(ctx context.Context, a *agent, name string, state int) (Op, error) {
-	return r.ask(Op{Agent: a.run(), Service: name, Kind: SetState, Value: state}, func() ([]netip.Addr, error) {
-		_, err := a.api.SetBackendState(ctx, "default", name, target.String(), v1.StateSpec{State: States[state]}, true, client.Write{})
-		return nil, err
+	ops := []Op{{Agent: a.run(), Service: name, Kind: SetState, Value: state}}
+	err := r.record(ops, func() error {
+		b, err := a.api.SetBackendState(ctx, "default", name, target.String(), v1.StateSpec{State: States[state]}, true, client.Write{})
+		if err == nil && b.Local {
+			ops[0].Outcome, ops[0].Answer = Unknown, "200, local"
+		}
+		return err
 	})
+	return ops[0], err
 }
 
 // ask sends a request of one Op.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -106,7 +107,7 @@ func TestOneConsul(t *testing.T) {
 			a := l.agents[rnd.IntN(len(l.agents))]
 			l.cut(a)
 			l.answers(a, 5)
-			l.refusesWrites(a)
+			l.withoutConsul(a)
 			l.requests(100)
 			l.answers(a, 5)
 			l.heal(a)
@@ -337,36 +338,51 @@ func unanswered(err error) bool {
 	return errors.As(err, &e) && e.Status == 0
 }
 
-// refusesWrites checks that an agent without Consul refuses writes with the expected error.
-func (l *lab) refusesWrites(a *agent) {
+// withoutConsul checks that an agent without Consul refuses registrations with the expected error,
+// and accepts an override. It returns the service with the backend that it has overridden, and the
+// new state; "" if no service has a backend.
+func (l *lab) withoutConsul(a *agent) (service string, state int) {
 	l.t.Helper()
-	refused := func(write func() error) {
-		l.t.Helper()
+	ask := func(write func() error) error {
 		err := write()
 		for tries := 1; tries < 3 && unanswered(err); tries++ {
 			err = write() // the machine may have stalled; an agent that is too slow is so each time
 		}
-		var e *client.Error
-		if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
-			l.t.Errorf("%s without Consul: a write is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
-		}
+		return err
 	}
-	refused(func() error {
+	err := ask(func() error {
 		_, err := l.put(context.Background(), a, "refused-"+a.name, Condition{})
 		return err
 	})
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable || e.Code != v1.CodeStoreUnavailable || e.Hint == "" {
+		l.t.Errorf("%s without Consul: a registration is answered by %+v, want 503 %s with a hint", a.name, err, v1.CodeStoreUnavailable)
+	}
 	v, _, err := l.look(context.Background(), a, client.Wait{})
 	l.must(a.name+": its services", err)
-	for name, s := range v.Services {
+	for _, name := range slices.Sorted(maps.Keys(v.Services)) {
+		s := v.Services[name]
 		if s.Value == NoBackend { // its state is unknown
 			continue
 		}
-		refused(func() error {
-			_, err := l.setState(context.Background(), a, name, (s.State+1)%len(States))
-			return err
-		})
-		break
+		state := (s.State + 1) % len(States)
+		var o Op
+		err := ask(func() (err error) { o, err = l.setState(context.Background(), a, name, state); return err })
+		switch {
+		case saysNotFound(err): // a client has removed the backend in the meantime
+			continue
+		case err != nil || o.Answer != "200, local":
+			l.t.Errorf("%s without Consul: an override is answered by %q, %v, want one that is local", a.name, o.Answer, err)
+		}
+		return name, state
 	}
+	return "", 0
+}
+
+// saysNotFound reports whether an answer states that the service or backend doesn't exist.
+func saysNotFound(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.Code == v1.CodeNotFound
 }
 
 // takeConsul kills all servers of Consul.
@@ -385,24 +401,31 @@ func (l *lab) bringConsul() {
 	}
 }
 
-// consulAway stops Consul: reads and traffic continue, writes are refused, and an agent that starts
-// serves its last known state.
+// consulAway stops Consul: reads and traffic continue, registrations are refused, overrides take
+// effect on their agent, and an agent that starts serves its last known state.
 func (l *lab) consulAway() {
 	l.during(20, func() {})
 	l.settles()
 	before, err := l.end()
 	l.must("the end", err)
-	victim := l.agents[1]
-	l.remembers(victim)
+	victim := 1
+	l.remembers(l.agents[victim])
 	l.takeConsul()
-	for _, a := range l.agents {
-		l.refusesWrites(a)
+	overrides := func(i int) {
+		if name, state := l.withoutConsul(l.agents[i]); name != "" {
+			s := before.Agents[i].Services[name]
+			s.State = state
+			before.Agents[i].Services[name] = s
+		}
+	}
+	for i, a := range l.agents {
+		overrides(i)
 		l.answers(a, 5)
 	}
-	victim.proc.Kill()
-	l.start(victim)
-	l.answers(victim, 5)
-	l.refusesWrites(victim)
+	l.agents[victim].proc.Kill()
+	l.start(l.agents[victim])
+	l.answers(l.agents[victim], 5)
+	overrides(victim)
 	for i, a := range l.agents {
 		v, _, err := l.look(context.Background(), a, client.Wait{})
 		l.must(a.name+": its services", err)
