@@ -508,7 +508,7 @@ func (w *writer) readLog(ctx context.Context, from treelog.Position) (entries []
 	if err != nil {
 		return nil, inStep, err
 	}
-	switch entries, v, err = t.since(ctx, from, head, false); {
+	switch entries, v, err = t.since(ctx, from, head, consulkv.Query{Consistent: true}); {
 	case err != nil:
 	case v != inStep:
 		t.kick() // the follower reads the whole tree, and the jobs wait for that

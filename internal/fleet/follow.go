@@ -195,7 +195,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	if err := f.pace.Wait(ctx); err != nil {
 		return inStep, err
 	}
-	var q consulkv.Query
+	q := consulkv.Query{Consistent: true}
 	held, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if !ask {
@@ -221,7 +221,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	var entries []treelog.Entry
 	if head == nil || head.Index < before.Index || head.Index >= at.Index { // otherwise this host has written since
 		var next verdict
-		if entries, next, err = t.since(ctx, at, head, q.Stale); err != nil || next != inStep {
+		if entries, next, err = t.since(ctx, at, head, q); err != nil || next != inStep {
 			return f.verify(q, next), err
 		}
 	}
@@ -233,13 +233,16 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 }
 
 // verify returns what to do after a verdict. That on an answer of a server that may be behind is
-// worth nothing: read again from Consul's leader.
+// worth nothing: read again from Consul's leader, consistently. A server that has just become the
+// leader after all were restarted may not have applied its log yet.
 func (f *follower) verify(q consulkv.Query, v verdict) verdict {
-	if q.Stale && v != inStep {
-		f.tree.trust.Lagged()
-		return doubtful
+	if q.Consistent || v == inStep {
+		return v
 	}
-	return v
+	if q.Stale {
+		f.tree.trust.Lagged()
+	}
+	return doubtful
 }
 
 // paceOf is the rate of reads of the log by each of that many hosts. Consul takes a tenth of a

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // reading is the whole tree while it is read from Consul. Values are decoded while more arrive, on
@@ -68,6 +69,38 @@ func (r *reading) place(p *placed) {
 	for _, v := range r.views[p.folder] {
 		p.reads = append(p.reads, v.read(e))
 	}
+}
+
+// foldLog brings the reading to the end of the log's entries after it. The digests in these entries
+// are not compared.
+func (w *wholeTree) foldLog() {
+	if len(w.entries) == 0 {
+		return
+	}
+	w.fold(treelog.Latest(w.entries))
+	w.at = w.entries[len(w.entries)-1].Position
+	w.index, w.entries = max(w.index, w.at.Index), nil
+}
+
+// fold changes the reading by later changes, at most one of each path. Call wait first.
+func (r *reading) fold(changes []treelog.Change) {
+	later := make(map[string]treelog.Change, len(changes))
+	for _, c := range changes {
+		later[c.Path] = c
+	}
+	for i, part := range r.parts {
+		r.parts[i] = slices.DeleteFunc(part, func(p placed) bool { _, is := later[p.path]; return is })
+	}
+	var part []placed
+	for path, c := range later {
+		if c.Value != nil {
+			part = append(part, placed{pair: &consulkv.Pair{Key: r.tree.paths.tree + path, Value: c.Value, Index: c.Index}})
+		}
+	}
+	for i := range part {
+		r.place(&part[i])
+	}
+	r.parts = append(r.parts, part)
 }
 
 // all yields every pair. Call wait first.

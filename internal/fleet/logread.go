@@ -17,8 +17,8 @@ func (t *Tree) position() treelog.Position {
 }
 
 // since returns the entries of the log after a position, with all values. Head is the newest one,
-// nil if there is none. Stale allows any of Consul's servers to answer.
-func (t *Tree) since(ctx context.Context, at treelog.Position, head *consulkv.Pair, stale bool) (entries []treelog.Entry, v verdict, err error) {
+// nil if there is none, read with the query's consistency.
+func (t *Tree) since(ctx context.Context, at treelog.Position, head *consulkv.Pair, q consulkv.Query) (entries []treelog.Entry, v verdict, err error) {
 	newest, ok := treelog.After(at, head)
 	switch {
 	case !ok:
@@ -28,7 +28,7 @@ func (t *Tree) since(ctx context.Context, at treelog.Position, head *consulkv.Pa
 	}
 	ring := treelog.Ring{}
 	if newest.NeedsRing(at) {
-		if err := t.readRing(ctx, at.Seq+1, newest.Seq, ring, consulkv.Query{Stale: stale}); err != nil {
+		if err := t.readRing(ctx, at.Seq+1, newest.Seq, ring, consulkv.Query{Stale: q.Stale, Consistent: q.Consistent}); err != nil {
 			return nil, lost, err
 		}
 	}

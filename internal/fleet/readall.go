@@ -29,7 +29,11 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 	if err == nil {
 		t.mu.Lock()
 		t.known = tombstones{index: map[string]uint64{}}
-		t.high, t.at = 0, w.at
+		t.high = 0
+		if t.loaded { // readers must not see older values in between
+			w.foldLog()
+		}
+		t.at = w.at
 		t.merge(w.reading, w.index, true)
 		t.compared.differs = time.Time{}
 		t.advance(w.entries)
@@ -151,7 +155,7 @@ func (t *Tree) loggedSince(ctx context.Context, at treelog.Position) (map[string
 	if err != nil {
 		return nil, err
 	}
-	entries, v, err := t.since(ctx, at, head, false)
+	entries, v, err := t.since(ctx, at, head, consulkv.Query{Consistent: true})
 	if err != nil || v != inStep {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, joined uin
 			return w, err
 		}
 	}
-	entries, v, err := t.since(ctx, h.position(), w.head, false)
+	entries, v, err := t.since(ctx, h.position(), w.head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return w, err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +105,103 @@ func TestOldAnswersNeverTakeAHostBack(t *testing.T) {
 		two.SetBehind(false)
 		time.Sleep(2 * time.Minute)
 		wantSame(t, kv, hosts...)
+	})
+}
+
+// After a restart of all of Consul's servers, the new leader answers before it has applied its log.
+// Such answers have no effect, also on hosts that read the leader only.
+func TestLeaderThatHasNotAppliedItsLog(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		hosts := startThree(t, kv)
+		two := hosts[1]
+		mustCommit(t, hosts[0], set("a", "x", "1", 0))
+		time.Sleep(time.Minute)
+		applied := kv.Frozen()
+		e, _, _ := hosts[0].Folder("a").Get("x")
+		mustCommit(t, hosts[0], set("a", "x", "2", e.Index))
+		time.Sleep(time.Second)
+		_, revision, _ := two.Folder("a").Get("x")
+		var replaced atomic.Int32
+		two.Before(func(call fleettest.Call) error {
+			if call.Key == "ironvip/v2/snapshot/head" || call.Key == treePrefix {
+				replaced.Add(1)
+			}
+			return nil
+		})
+		for range 5 {
+			two.SetReplaying(applied)
+			two.SetDown(true)
+			time.Sleep(time.Second)
+			two.SetDown(false)
+			time.Sleep(30 * time.Second)
+		}
+		two.SetReplaying(nil)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, hosts...)
+		if _, now, _ := two.Folder("a").Get("x"); now != revision {
+			t.Error("x was written by an old answer")
+		}
+		if n := replaced.Load(); n != 0 {
+			t.Errorf("the tree was read %d times", n)
+		}
+	})
+}
+
+// Tables that are replaced by a snapshot of the tree and the log after it never show the values of
+// the snapshot alone.
+func TestReplacedTablesShowNothingOlder(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		for _, key := range []string{"changed", "removed"} {
+			mustCommit(t, one, set("a", key, "1", 0))
+		}
+		time.Sleep(time.Minute)
+		two := kv.Start(t, "two", folders, nil) // there is a snapshot now
+		time.Sleep(time.Minute)
+		commit := func(w fleet.Write) {
+			e, _, _ := one.Folder("a").Get(w.Key)
+			w.Index = e.Index
+			mustCommit(t, one, w)
+		}
+		commit(set("a", "changed", "2", 0))
+		commit(fleet.Write{Folder: "a", Key: "removed"})
+		commit(set("a", "added", "1", 0))
+		time.Sleep(time.Second)
+		backup := kv.Snapshot()
+		commit(set("a", "lost", "1", 0))
+		time.Sleep(time.Second)
+		rows := two.Folder("a").Watch()
+		defer rows.Close()
+		for changes, _ := rows.TryNext(); len(changes) > 0; changes, _ = rows.TryNext() {
+		}
+		_, changed, _ := two.Folder("a").Get("changed")
+		_, added, _ := two.Folder("a").Get("added")
+		var parts atomic.Int32
+		two.Before(func(call fleettest.Call) error {
+			if call.Key == "ironvip/v2/snapshot/parts/0" {
+				parts.Add(1)
+			}
+			return nil
+		})
+		kv.Restore(backup, false)
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, one, two)
+		if parts.Load() == 0 {
+			t.Error("the snapshot was not used")
+		}
+		for key, revision := range map[string]uint64{"changed": changed, "added": added} {
+			if _, now, _ := two.Folder("a").Get(key); now != revision {
+				t.Errorf("%s was written: revision %d, before %d", key, now, revision)
+			}
+		}
+		changes, _ := rows.TryNext()
+		for _, c := range changes {
+			if c.Value.Key != "lost" {
+				t.Errorf("%s was written", c.Value.Key)
+			}
+		}
 	})
 }
 

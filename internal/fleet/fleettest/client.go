@@ -31,7 +31,9 @@ type Client struct {
 	slow   time.Duration
 	late   time.Duration
 	behind *Memory // what answers stale reads; nil: the store itself
-	calls  Counts
+	// replaying is what answers all reads that aren't consistent; nil: none does.
+	replaying *Memory
+	calls     Counts
 }
 
 var _ consulkv.Store = (*Client)(nil)
@@ -136,7 +138,7 @@ func (c *Client) SetBehind(behind bool) {
 	defer c.mu.Unlock()
 	before := c.behind
 	if c.behind = nil; behind {
-		c.behind = c.memory.frozen()
+		c.behind = c.memory.Frozen()
 	}
 	if before != nil {
 		before.mu.Lock()
@@ -145,10 +147,21 @@ func (c *Client) SetBehind(behind bool) {
 	}
 }
 
+// SetReplaying has a leader that has not applied its whole log yet answer this client's reads,
+// unless they are consistent. It has the state of a Frozen store. Nil has it catch up.
+func (c *Client) SetReplaying(state *Memory) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaying = state
+}
+
 // server returns what answers a read.
 func (c *Client) server(q consulkv.Query) *Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !q.Consistent && c.replaying != nil {
+		return c.replaying
+	}
 	if q.Stale && c.behind != nil {
 		return c.behind
 	}

@@ -168,8 +168,8 @@ func (m *Memory) Index() uint64 {
 	return m.index
 }
 
-// frozen returns a copy of the store that nobody writes to.
-func (m *Memory) frozen() *Memory {
+// Frozen returns a copy of the store that nobody writes to.
+func (m *Memory) Frozen() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	copied := NewMemory()
