@@ -101,7 +101,8 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 		return nil, p
 	}
 	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone,
-		Ports: body.Ports, ForZones: body.ForZones, ForNodes: body.ForNodes}
+		MaxConnections: body.MaxConnections,
+		Ports:          body.Ports, ForZones: body.ForZones, ForNodes: body.ForNodes}
 	var ttl time.Duration
 	if body.TTL != nil {
 		if ttl = time.Duration(*body.TTL); ttl == 0 { // later, 0 means that there is no TTL

@@ -31,7 +31,7 @@ func TestBackendOfSomePorts(t *testing.T) {
 	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 		got[f.Port] = fmt.Sprint(f.Backends)
 	}
-	if want := map[string]string{"http": "[{10.0.0.2:80 1 <nil>}]", "admin": "[{10.0.0.2:80 0 <nil>}]"}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if want := map[string]string{"http": "[{10.0.0.2:80 1 0 <nil>}]", "admin": "[{10.0.0.2:80 0 0 <nil>}]"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
@@ -42,7 +42,7 @@ func TestStateOfUDPBackend(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":53,"protocol":"udp"}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2"}]}`, "Prefer: wait=60")
 	for range 20 {
-		for state, want := range map[string]string{"drain": "[{10.0.0.2:53 1 <nil>}]", "ready": "[{10.0.0.1:53 1 <nil>} {10.0.0.2:53 1 <nil>}]"} {
+		for state, want := range map[string]string{"drain": "[{10.0.0.2:53 1 0 <nil>}]", "ready": "[{10.0.0.1:53 1 0 <nil>} {10.0.0.2:53 1 0 <nil>}]"} {
 			must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1/state", `{"state":"`+state+`"}`, "Prefer: wait=60")
 			for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 				if got := fmt.Sprint(f.Backends); got != want {

@@ -171,7 +171,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	out := v1.Frontend{Address: address, Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
 		Revision: fs.Rev, Backends: convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
-			return v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, LeavingAt: when(e.Leaving.Time())}
+			return v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, MaxConnections: e.MaxConnections, LeavingAt: when(e.Leaving.Time())}
 		})}
 	for _, flag := range []struct {
 		set  bool

@@ -73,6 +73,7 @@ var (
 	descStatus          = desc("status_level", "Level of each check of ironvip status: 0 ok, 1 warning, 2 failure.", "check")
 	descRefused         = desc("dataplane_refused_total", "Clients that the dataplane refused, by reason; userspace proxy only.", "reason")
 	descServiceRefused  = desc("service_refused_total", "Clients of the service that the dataplane refused, by reason; only reasons that occurred.", "service", "reason")
+	descQueue           = desc("service_queued_clients", "Clients that wait for a place, only of services with max_queue.", "service")
 	descAPIRefused      = desc("api_refused_total", "Callers of the API that were refused because of a limit: connections, streams.", "kind")
 	descReady           = desc("ready", "1: the first full reconcile is done.")
 	descReloadOK        = desc("config_last_reload_successful", "1: the last load of the configuration succeeded.")
@@ -119,7 +120,7 @@ func (c *tableCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.leases(gauge)
-	c.refusals(counter)
+	c.refusals(gauge, counter)
 	if s.Stats != nil {
 		stats := s.Stats()
 		gauge(descDesired, float64(stats.DesiredRev))

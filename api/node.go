@@ -64,7 +64,7 @@ func (s *Server) status() v1.NodeStatus {
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
-		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list"}
+		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {

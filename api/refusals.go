@@ -22,11 +22,14 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
 	}
+	if waiting, most := s.Admission.Queue(key); most > 0 {
+		lines = append(lines, fmt.Sprintf("%d of at most %s wait in its queue.", waiting, text.Plural(most, "client")))
+	}
 	return lines
 }
 
 // refusals writes the counters of refused clients and callers. It costs O(services).
-func (c *tableCollector) refusals(counter func(*prometheus.Desc, float64, ...string)) {
+func (c *tableCollector) refusals(gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	counter(descAPIRefused, float64(c.s.http.RefusedConnections.Count()), "connections")
 	counter(descAPIRefused, float64(c.s.http.RefusedStreams.Count()), "streams")
 	if c.s.Admission == nil {
@@ -36,6 +39,9 @@ func (c *tableCollector) refusals(counter func(*prometheus.Desc, float64, ...str
 		counter(descRefused, float64(r.Count), r.Reason)
 	}
 	for key := range c.s.Services.All() {
+		if waiting, most := c.s.Admission.Queue(key); most > 0 {
+			gauge(descQueue, float64(waiting), key.String())
+		}
 		for _, r := range c.s.Admission.ServiceRefusals(key) {
 			counter(descServiceRefused, float64(r.Count), key.String(), r.Reason)
 		}

@@ -20,6 +20,13 @@ type admission struct {
 	services map[string][]reconcile.Refusal
 }
 
+func (a admission) Queue(key vip.ServiceKey) (waiting, most int) {
+	if len(a.services[key.String()]) > 0 {
+		return 2, 50
+	}
+	return 0, 0
+}
+
 func (a admission) Refusals() []reconcile.Refusal { return a.host }
 func (a admission) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
 	return a.services[key.String()]
@@ -37,6 +44,7 @@ func TestRefusedClients(t *testing.T) {
 	for _, want := range []string{
 		"The dataplane has refused 3 clients since the agent's start, last at 2026-11-08T12:01:07Z: the rest is reserved (reserve).",
 		"The dataplane has refused 1 client since the agent's start, last at 2026-11-08T12:01:07Z: no backend answered (unreachable).",
+		"2 of at most 50 clients wait in its queue.",
 	} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("explain without %q:\n%s", want, lines)
@@ -49,6 +57,7 @@ func TestRefusedClients(t *testing.T) {
 		`ironvip_dataplane_refused_total{reason="reserve"} 3`,
 		`ironvip_service_refused_total{reason="reserve",service="web"} 3`,
 		`ironvip_service_refused_total{reason="unreachable",service="web"} 1`,
+		`ironvip_service_queued_clients{service="web"} 2`,
 		`ironvip_api_refused_total{kind="connections"} 0`,
 		`ironvip_api_refused_total{kind="streams"} 0`,
 	} {

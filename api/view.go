@@ -121,7 +121,7 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
-			State: b.State.String(), Node: b.Node, Zone: b.Zone,
+			State: b.State.String(), Node: b.Node, Zone: b.Zone, MaxConnections: b.MaxConnections,
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = o.String()

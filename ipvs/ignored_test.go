@@ -21,6 +21,14 @@ func TestIgnoredIsNamed(t *testing.T) {
 			s.Relay = &vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3}
 		},
 			[]string{"connect_timeout", "idle_timeout", "half_close_timeout"}},
+		{"limits", func(s *vip.Service, _ *Options) {
+			s.Relay = &vip.Relay{MaxConnections: 1, MaxQueue: 2}
+			s.Backends = []vip.Backend{{}, {MaxConnections: 3}}
+		},
+			[]string{"max_queue", "max_connections", "backends[1].max_connections"}},
+		{"limit of sessions", func(s *vip.Service, _ *Options) {
+			s.Relay, s.Ports[0].Protocol = &vip.Relay{MaxConnections: 1, MaxQueue: 2}, vip.UDP
+		}, []string{"max_connections"}},
 		{"no TCP", func(s *vip.Service, _ *Options) { s.Relay, s.Ports[0].Protocol = &vip.Relay{IdleTimeout: 1}, vip.UDP }, nil},
 		{"real server", func(s *vip.Service, o *Options) { s.Relay, o.RealServer = &vip.Relay{IdleTimeout: 1}, true }, nil},
 	} {

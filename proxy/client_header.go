@@ -85,7 +85,7 @@ func (f *frontend) headerFailed(s *service, peer netip.AddrPort, err error) {
 		}
 		f.target.refuse(s, r.why)
 		if r.why != headerAbsent && f.target.headerLog.pass(f.target.now(), time.Second) {
-			f.log().Warn("connection of a balancer reset: no valid PROXY header", "peer", peer, "reason", r.why, "err", err)
+			f.log().Warn("connection of a balancer reset: no valid PROXY header", "peer", peer, "reason", r.why.String(), "err", err)
 		}
 		return
 	}

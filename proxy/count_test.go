@@ -37,8 +37,12 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		var asked []*attempt
 		var chosen []*endpoint
 		for i := range 6 {
-			a := front.attempt(netip.AddrPortFrom(testClient(i), 40000))
-			asked, chosen = append(asked, a), append(chosen, a.next())
+			a := front.attempt(netip.AddrPortFrom(testClient(i), 40000), front.backends.Load().service)
+			e, why := a.take()
+			if e == nil {
+				t.Fatal(why)
+			}
+			asked, chosen = append(asked, a), append(chosen, e)
 		}
 		n := 0
 		for _, e := range chosen {
@@ -71,8 +75,8 @@ func TestARememberedClientCounts(t *testing.T) {
 	front := p.frontend(f.Key)
 	client := netip.MustParseAddrPort("198.51.100.1:40000")
 	for want := 1; want <= 3; want++ {
-		a := front.attempt(client)
-		e := a.next()
+		a := front.attempt(client, front.backends.Load().service)
+		e, _ := a.take()
 		defer a.end()
 		defer e.leave()
 		if got := p.open(f.Key, e.addr); got != want {
@@ -126,11 +130,11 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 				wait.Until(t, "nothing is open", func() bool { return p.capacity.connections.Load() == 0 && p.capacity.sessions.Load() == 0 })
 				wait.Until(t, "every count is back at 0", func() bool {
 					for e := range ends {
-						if e.state.Open.Load() != 0 {
+						if e.state.Open.Load() != 0 || e.state.Shared.Load() != 0 {
 							return false
 						}
 					}
-					return true
+					return p.frontend(f.Key).backends.Load().service.open.Load() == 0
 				})
 			})
 		}
@@ -160,7 +164,10 @@ func BenchmarkChoose(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					front.attempt(netip.AddrPortFrom(testClient(i%1000), 40000)).next().leave()
+					a := front.attempt(netip.AddrPortFrom(testClient(i%1000), 40000), front.backends.Load().service)
+					e, _ := a.place()
+					e.leave()
+					a.end()
 				}
 			})
 		})

@@ -22,6 +22,7 @@ type link interface{ abort() }
 // connections.
 type endpoint struct {
 	addr  netip.AddrPort
+	of    *service // at its creation
 	state pick.State
 	tally tally
 
@@ -31,12 +32,26 @@ type endpoint struct {
 	failures int // in a row
 }
 
-func newEndpoint(addr netip.AddrPort) *endpoint {
-	return &endpoint{addr: addr, links: make(map[link]struct{})}
+// enter counts a connection that attempt.next has counted for the limit, too. If the backend is
+// full, it counts it for neither and returns false.
+func (e *endpoint) enter() bool {
+	for {
+		n, most := e.state.Shared.Load(), e.state.Most.Load()
+		if most > 0 && n >= most {
+			e.state.Open.Add(-1)
+			return false
+		}
+		if e.state.Shared.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
 }
 
-// leave ends a connection that attempt.next has counted.
-func (e *endpoint) leave() { e.state.Open.Add(-1) }
+// leave ends a connection that enter has counted.
+func (e *endpoint) leave() {
+	e.state.Open.Add(-1)
+	e.state.Shared.Add(-1)
+}
 
 // add adds l to the endpoint's links. It returns false if the endpoint is closed.
 func (e *endpoint) add(l link) bool {
@@ -69,6 +84,7 @@ func (e *endpoint) remove(l link) {
 
 // close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
+	e.of.forget(e.addr)
 	e.mu.Lock()
 	e.gone = true
 	links := e.links

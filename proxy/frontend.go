@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -77,12 +76,14 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
 		b.service = f.target.join(spec.Service)
 	}
+	b.service.relay.Store(&b.relay)
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {
 		end := old.all[e.Addr]
 		if end == nil {
-			end = newEndpoint(e.Addr)
+			end = b.service.newEndpoint(e.Addr)
 		}
+		end.state.Most.Store(int64(e.MaxConnections))
 		b.all[e.Addr] = end
 		if e.Weight > 0 {
 			b.usable = append(b.usable, end)
@@ -110,6 +111,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	f.spec = spec
 	f.backends.Store(b)
+	b.service.wake() // a limit may be higher
 
 	if old.service != nil && old.service != b.service {
 		f.target.part(old.service)
@@ -156,9 +158,6 @@ func (f *frontend) complain(doing string, err error) {
 // maxAttempts bounds the number of backends tried for one client.
 const maxAttempts = 8
 
-// errUnserved means that no backend takes a client.
-var errUnserved = errors.New("no backend takes new connections")
-
 // attempt connects one client: each call of next returns another backend.
 type attempt struct {
 	f      *frontend
@@ -169,14 +168,21 @@ type attempt struct {
 	tried  []int
 	claim  *affine
 	table  *affinity // of claim
+
+	service  *service
+	entered  bool        // counted in service
+	mayWait  bool        // in the queue of service
+	patience *time.Timer // once it has waited
 }
 
-func (f *frontend) attempt(client netip.AddrPort) *attempt {
-	return &attempt{f: f, client: client}
+// attempt returns the attempt of a client that admit has counted in s. The caller ends it after the
+// client's connection.
+func (f *frontend) attempt(client netip.AddrPort, s *service) *attempt {
+	return &attempt{f: f, client: client, service: s}
 }
 
-// next returns a backend that was not tried yet, or nil. Backends that failed recently are used
-// only if no other is left. The connection counts from here on, until endpoint.leave.
+// next returns a backend that was not tried yet and isn't full, or nil. Backends that failed
+// recently are used only if no other is left. The connection counts in State.Open from here on.
 func (a *attempt) next() *endpoint {
 	b := a.f.backends.Load()
 	if b != a.from {
@@ -195,7 +201,7 @@ func (a *attempt) next() *endpoint {
 	}
 	claim, addr := b.affinity.claim(a.client.Addr(), func(addr netip.AddrPort) bool {
 		i, ok := b.index[addr]
-		if !ok || b.usable[i].state.Avoid.Load() > a.f.target.now() {
+		if state := &b.usable[i].state; !ok || state.Avoid.Load() > a.f.target.now() || state.Full() {
 			return false
 		}
 		a.tried = append(a.tried, i)
@@ -212,24 +218,26 @@ func (a *attempt) next() *endpoint {
 	return b.all[addr]
 }
 
-// connect calls try for backends until try succeeds, up to maxAttempts. It returns the endpoint, or
-// nil if none is left. An error of try ends the search: other backends would fail, too.
+// connect calls try for backends with a place until try succeeds, up to maxAttempts. It returns the
+// endpoint, or an error if none is left, which may be a reason. An error of try ends the search:
+// other backends would fail, too.
 func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) {
 	for range maxAttempts {
-		e := a.next()
-		if e == nil {
-			break
+		e, err := a.place()
+		if err != nil {
+			return nil, err
 		}
 		connected, err := try(e)
 		if connected {
 			return e, nil
 		}
 		e.leave()
+		a.service.wake()
 		if err != nil {
 			return nil, err
 		}
 	}
-	return nil, errUnserved
+	return nil, unreachable
 }
 
 // pick asks the scheduler, which counts the connection, and marks the result as tried.
@@ -261,8 +269,12 @@ func (a *attempt) failed(e *endpoint, err error) {
 	}
 }
 
-// end releases the client's affinity after its connection.
+// end releases the client's affinity and its place in the service after its connection.
 func (a *attempt) end() {
+	a.exit()
+	if a.patience != nil {
+		a.patience.Stop()
+	}
 	if a.claim != nil {
 		a.table.release(a.claim)
 		a.claim = nil

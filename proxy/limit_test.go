@@ -197,7 +197,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 			t.Errorf("reason %d has no text", why)
 		}
 		if !strings.Contains(string(page), "`"+why.String()+"`") {
-			t.Errorf("docs/proxy.md has no `%s`", why)
+			t.Errorf("docs/proxy.md has no `%s`", why.String())
 		}
 	}
 }

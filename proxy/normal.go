@@ -98,7 +98,7 @@ func (t *Target) Same(a, b *vip.Frontend) bool {
 		(a.Masquerade == vip.MasqueradeNever) == (b.Masquerade == vip.MasqueradeNever) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.EqualFunc(a.Backends, b.Backends, func(a, b vip.Endpoint) bool {
-			return a.Addr == b.Addr && a.Weight == b.Weight
+			return a.Addr == b.Addr && a.Weight == b.Weight && a.MaxConnections == b.MaxConnections
 		})
 }
 

@@ -1,7 +1,10 @@
 package proxy
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +29,10 @@ const (
 	overCapacity
 	overReserve
 	noDescriptor
+	serviceFull // this one and the following: limits of the service
+	backendsFull
+	queueFull
+	queueTimeout
 	reasons         // the number of reasons
 	admitted reason = 255
 )
@@ -45,6 +52,36 @@ var reasonTexts = [reasons]struct{ label, meaning string }{
 	overCapacity:    {"capacity", "this host has no descriptor left for clients"},
 	overReserve:     {"reserve", "the service holds most descriptors of this host; the rest is reserved for other services"},
 	noDescriptor:    {"descriptors", "the process or the kernel had no descriptor left"},
+	serviceFull:     {"max_connections", "the service has max_connections"},
+	backendsFull:    {"backend_max_connections", "each usable backend has its max_connections"},
+	queueFull:       {"max_queue", "max_queue clients wait for a place"},
+	queueTimeout:    {"queue_timeout", "no place within queue_timeout"},
+}
+
+// err returns the reason as an error, or nil if there is none.
+func (r reason) err() error {
+	if r == admitted {
+		return nil
+	}
+	return r
+}
+
+// Error implements error.
+func (r reason) Error() string { return reasonTexts[r].meaning }
+
+// reasonOf returns why a client is refused after an error of attempt.connect. It returns admitted
+// if that is this host's intention: the frontend was closed.
+func reasonOf(err error) reason {
+	var why reason
+	switch {
+	case errors.As(err, &why):
+		return why
+	case lacksDescriptor(err):
+		return noDescriptor
+	case errors.Is(err, context.Canceled):
+		return admitted
+	}
+	return unreachable
 }
 
 // String returns the label in metrics.
@@ -53,6 +90,9 @@ func (r reason) String() string { return reasonTexts[r].label }
 // limits reports whether the reason is a limit of this host or service. Other reasons are seen
 // elsewhere, or intended.
 func (r reason) limits() bool { return r >= overCapacity }
+
+// waits reports whether a queue helps against the reason.
+func (r reason) waits() bool { return r == serviceFull || r == backendsFull }
 
 // refusals counts by reason.
 type refusals [reasons]struct {
@@ -102,6 +142,46 @@ func (t *Target) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
 		return t.list(&s.refused, false)
 	}
 	return nil
+}
+
+// Queue implements reconcile.Admission.
+func (t *Target) Queue(key vip.ServiceKey) (waiting, most int) {
+	if s := t.service(key); s != nil {
+		waiting, most = int(s.queue.length.Load()), int(s.relay.Load().MaxQueue)
+	}
+	return waiting, most
+}
+
+// Limited returns the services that have refused clients in the last minute because of their own
+// limits, by name. It costs O(1) if there is none, else O(services).
+func (t *Target) Limited() (out []Limited) {
+	limits := []reason{serviceFull, backendsFull, queueFull, queueTimeout}
+	start := t.now() - int64(recent)
+	if !t.refused.since(start, limits...) {
+		return nil
+	}
+	t.services.mu.Lock()
+	defer t.services.mu.Unlock()
+	for key, s := range t.services.m {
+		l := Limited{Service: key, Refused: s.refused.count(limits...)}
+		for _, why := range limits {
+			if s.refused.since(start, why) {
+				l.Reasons = append(l.Reasons, why.String())
+			}
+		}
+		if len(l.Reasons) > 0 {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b Limited) int { return a.Service.Compare(b.Service) })
+	return out
+}
+
+// Limited is a service that refuses clients because of its own limits.
+type Limited struct {
+	Service vip.ServiceKey
+	Reasons []string // in the last minute
+	Refused uint64   // since the start
 }
 
 // recent is how long a refusal is shown in the status.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,9 +14,21 @@ type service struct {
 	key   vip.ServiceKey
 	users int // frontends; guarded by services.mu
 
-	files   atomic.Int64 // descriptors of its connections and sessions
+	files   atomic.Int64              // descriptors of its connections and sessions
+	open    atomic.Int64              // connections and sessions that have a place; see enter
+	relay   atomic.Pointer[vip.Relay] // of the frontend that changed last
+	queue   queue
 	refused refusals
 	log     throttle
+
+	mu    sync.Mutex
+	loads map[netip.AddrPort]*load
+}
+
+// load is how many connections and sessions the frontends of a service have to one address.
+type load struct {
+	open  atomic.Int64
+	users int // endpoints; guarded by service.mu
 }
 
 // services are the services that have frontends.
@@ -30,7 +43,7 @@ func (t *Target) join(key vip.ServiceKey) *service {
 	defer t.services.mu.Unlock()
 	s := t.services.m[key]
 	if s == nil {
-		s = &service{key: key}
+		s = &service{key: key, loads: make(map[netip.AddrPort]*load)}
 		t.services.m[key] = s
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}
@@ -67,13 +80,64 @@ func (t *Target) largest() (key vip.ServiceKey, files int64) {
 	return key, files
 }
 
+// newEndpoint returns an endpoint that shares its load with those of the same address.
+func (s *service) newEndpoint(addr netip.AddrPort) *endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.loads[addr]
+	if l == nil {
+		l = &load{}
+		s.loads[addr] = l
+	}
+	l.users++
+	e := &endpoint{addr: addr, of: s, links: make(map[link]struct{})}
+	e.state.Shared = &l.open
+	return e
+}
+
+// forget ends an endpoint's use of its load.
+func (s *service) forget(addr netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.loads[addr]; l != nil {
+		if l.users--; l.users == 0 {
+			delete(s.loads, addr)
+		}
+	}
+}
+
+// enter counts a connection or session that may have a place at a backend. It returns false if the
+// service has as many as it may.
+func (s *service) enter() bool {
+	for {
+		n, most := s.open.Load(), int64(s.relay.Load().MaxConnections)
+		if most > 0 && n >= most {
+			return false
+		}
+		if s.open.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// leave ends what enter has counted.
+func (s *service) leave() {
+	s.open.Add(-1)
+	s.wake()
+}
+
+// full reports whether enter would return false.
+func (s *service) full() bool {
+	most := int64(s.relay.Load().MaxConnections)
+	return most > 0 && s.open.Load() >= most
+}
+
 // refuse counts a client of s that is refused, and logs it at most once a minute.
 func (t *Target) refuse(s *service, why reason) {
 	now := t.now()
 	t.refused.add(why, now)
 	s.refused.add(why, now)
 	if why.limits() && s.log.pass(now, time.Minute) {
-		t.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "refused", s.refused.count(why),
-			"used", t.capacity.used.Load(), "of", t.capacity.most.Load())
+		t.log.Warn("clients refused", "service", s.key.String(), "reason", why.String(), "because", reasonTexts[why].meaning, "refused", s.refused.count(why))
 	}
 }

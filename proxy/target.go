@@ -387,7 +387,7 @@ func (t *Target) Stats() Stats {
 		Failures:    t.stats.failures.Load(),
 		Unserved:    t.refused.count(noBackend, unreachable),
 		Strangers:   t.refused.count(outsideRanges),
-		OverLimit:   t.refused.count(overCapacity, overReserve, noDescriptor),
+		OverLimit:   t.refused.count(overCapacity, overReserve, noDescriptor, serviceFull, backendsFull, queueFull, queueTimeout),
 		Dropped:     t.stats.dropped.Load(),
 		Idle:        t.stats.idle.Load(),
 		HalfClosed:  t.stats.halfClosed.Load(),

@@ -108,17 +108,15 @@ func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 		reset(client)
 		return
 	}
-	a := f.attempt(ends.Source)
-	a.to = ends.Destination
+	a := f.attempt(ends.Source, s)
+	a.to, a.mayWait = ends.Destination, true
 	defer a.end()
 	c := &connection{f: f, client: client}
 	e, err := f.connect(a, c)
 	if e == nil {
-		why := unreachable
-		if lacksDescriptor(err) {
-			why = noDescriptor
+		if why := reasonOf(err); why != admitted {
+			f.target.refuse(s, why)
 		}
-		f.target.refuse(s, why)
 		reset(client)
 		return
 	}
@@ -132,11 +130,17 @@ func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 // with the reason.
 func (f *frontend) connect(a *attempt, c *connection) (*endpoint, error) {
 	timeout := f.backends.Load().relay.ConnectTimeout
-	deadline := time.Now().Add(max(f.target.opts.ConnectBudget, timeout))
+	var deadline time.Time // from the first place on
 	return a.connect(func(e *endpoint) (bool, error) {
+		if deadline.IsZero() {
+			deadline = time.Now().Add(max(f.target.opts.ConnectBudget, timeout))
+		}
 		left := time.Until(deadline)
-		if left <= 0 || f.ctx.Err() != nil {
-			return false, errUnserved
+		switch {
+		case f.ctx.Err() != nil:
+			return false, f.ctx.Err()
+		case left <= 0:
+			return false, unreachable
 		}
 		return f.connectTo(e, a, c, min(timeout, left))
 	})

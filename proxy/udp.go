@@ -163,16 +163,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 	for range maxAttempts {
 		s, err := u.session(client, data, refusals)
 		if err != nil {
-			switch {
-			case errors.Is(err, errUnserved):
-				u.f.target.refuse(u.f.backends.Load().service, unreachable)
-			case lacksDescriptor(err):
-				u.f.target.refuse(u.f.backends.Load().service, noDescriptor)
-				u.f.complain("start a session", err)
-			case errors.Is(err, errRefused), errors.Is(err, net.ErrClosed):
-			default:
-				u.f.complain("start a session", err)
-			}
+			u.refuse(err)
 			return
 		}
 		err = s.send(data)
@@ -192,6 +183,21 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 	u.f.target.refuse(u.f.backends.Load().service, unreachable)
 }
 
+// refuse counts a datagram without a session, if that has a reason.
+func (u *udpListener) refuse(err error) {
+	var why reason
+	switch {
+	case errors.Is(err, errRefused), errors.Is(err, net.ErrClosed):
+		return
+	case errors.As(err, &why):
+		u.f.target.refuse(u.f.backends.Load().service, why)
+		return
+	case lacksDescriptor(err):
+		u.f.target.refuse(u.f.backends.Load().service, noDescriptor)
+	}
+	u.f.complain("start a session", err)
+}
+
 // errRefused means that admit has refused a client.
 var errRefused = errors.New("the client is not admitted")
 
@@ -207,7 +213,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 	}
 	usable := len(u.f.backends.Load().usable)
 	if refusals > 0 && refusals >= usable {
-		return nil, errUnserved
+		return nil, unreachable
 	}
 	t := u.f.target
 	owner := u.f.admit(client.Addr(), false, sessionFiles)
@@ -215,7 +221,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, errRefused
 	}
 	t.capacity.sessions.Add(1)
-	s := &session{listener: u, owner: owner, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client)}
+	s := &session{listener: u, owner: owner, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client, owner)}
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		s.attempt.end()
 		s.give()

@@ -107,6 +107,8 @@ type Frontend struct {
 type Endpoint struct {
 	Addr   netip.AddrPort // port 0, only for a range of ports, is the port that the client connects to
 	Weight uint32         // 0 accepts no new connections
+	// MaxConnections bounds its connections over all frontends of the service; see Backend.
+	MaxConnections uint32
 	// Leaving is when this endpoint is deleted even if connections remain; zero if it stays. A
 	// leaving endpoint has weight 0. Dataplanes ignore it: the owner of the frontends removes the
 	// endpoint in time.

@@ -146,9 +146,12 @@ type Backend struct {
 	Port    uint16 // 0: each service port's TargetPort
 	State   State
 	Weight  uint32 // 0 to MaxWeight; 0 accepts no new connections
-	Reason  Reason // why the source reports a state other than ready, if known
-	Node    string // its host, if known
-	Zone    string // the zone of that host, if known
+	// MaxConnections bounds the open connections and UDP sessions to each of its ports, over all of
+	// the service's addresses. 0: no limit.
+	MaxConnections uint32
+	Reason         Reason // why the source reports a state other than ready, if known
+	Node           string // its host, if known
+	Zone           string // the zone of that host, if known
 
 	Ports    Names // names of the service ports that it serves; empty: all
 	ForZones Names // zones that it is intended for (Kubernetes' topology hints); empty: all

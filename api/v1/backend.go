@@ -15,6 +15,8 @@ type BackendSpec struct {
 	Node   string `toml:"node" json:"node,omitempty" doc:"the host it runs on"`
 	Zone   string `toml:"zone" json:"zone,omitempty"`
 
+	MaxConnections int `toml:"max_connections" json:"max_connections,omitempty" minimum:"0" maximum:"10000000" doc:"open connections per port; 0 or absent: no limit"`
+
 	Ports    []string `toml:"ports" json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
 	ForZones []string `toml:"for_zones" json:"for_zones,omitempty" doc:"zones with the intended clients; absent: all clients"`
 	ForNodes []string `toml:"for_nodes" json:"for_nodes,omitempty" doc:"nodes with the intended clients; absent: all clients"`

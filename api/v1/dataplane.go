@@ -61,8 +61,11 @@ type Frontend struct {
 
 // Endpoint is one backend of a frontend.
 type Endpoint struct {
-	Address   string     `json:"address" doc:"\"10.1.0.11:8080\"; without a port, the client's destination port"`
-	Weight    uint32     `json:"weight"`
+	Address string `json:"address" doc:"\"10.1.0.11:8080\"; without a port, the client's destination port"`
+	Weight  uint32 `json:"weight"`
+
+	MaxConnections uint32 `json:"max_connections,omitempty"`
+
 	LeavingAt *time.Time `json:"leaving_at,omitempty"`
 }
 

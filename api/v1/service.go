@@ -73,15 +73,18 @@ type BackendStatus struct {
 	Usable      bool          `json:"usable" doc:"is ready and has a weight: takes new connections where policies allow it"`
 	Node        string        `json:"node,omitempty"`
 	Zone        string        `json:"zone,omitempty"`
-	Ports       []string      `json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
-	ForZones    []string      `json:"for_zones,omitempty" doc:"zones with the intended clients; absent: all clients"`
-	ForNodes    []string      `json:"for_nodes,omitempty" doc:"nodes with the intended clients; absent: all clients"`
-	LeavingAt   *time.Time    `json:"leaving_at,omitempty" doc:"deadline of its drain"`
-	Removed     bool          `json:"removed,omitempty" doc:"the service no longer lists it; open connections may keep it"`
-	TTL         string        `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
-	Keeper      string        `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats; only it reports expires_at and removed_at"`
-	ExpiresAt   *time.Time    `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
-	RemovedAt   *time.Time    `json:"removed_at,omitempty" doc:"when it is removed without a heartbeat"`
+
+	MaxConnections uint32 `json:"max_connections,omitempty" doc:"open connections per port; absent: no limit"`
+
+	Ports     []string   `json:"ports,omitempty" doc:"names of the service's ports that it serves; absent: all"`
+	ForZones  []string   `json:"for_zones,omitempty" doc:"zones with the intended clients; absent: all clients"`
+	ForNodes  []string   `json:"for_nodes,omitempty" doc:"nodes with the intended clients; absent: all clients"`
+	LeavingAt *time.Time `json:"leaving_at,omitempty" doc:"deadline of its drain"`
+	Removed   bool       `json:"removed,omitempty" doc:"the service no longer lists it; open connections may keep it"`
+	TTL       string     `json:"ttl,omitempty" doc:"it must send heartbeats this often"`
+	Keeper    string     `json:"keeper,omitempty" doc:"in a fleet, the node that counts its heartbeats; only it reports expires_at and removed_at"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"when the next heartbeat is due; after it the backend drains"`
+	RemovedAt *time.Time `json:"removed_at,omitempty" doc:"when it is removed without a heartbeat"`
 }
 
 // Condition is one stage of the pipeline for a service. Conditions are in the order of the stages.

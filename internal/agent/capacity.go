@@ -2,10 +2,34 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/proxy"
 )
+
+// proxyChecks returns the lines of the status on clients that the proxy refuses.
+func proxyChecks(t *proxy.Target) []v1.Check {
+	return append(capacityChecks(t.Capacity(), openfiles.Limit()), limitChecks(t.Limited())...)
+}
+
+// limitChecks returns the line of the status on services that refuse clients because of their own
+// limits.
+func limitChecks(limited []proxy.Limited) []v1.Check {
+	if len(limited) == 0 {
+		return nil
+	}
+	var words []string
+	for _, l := range limited {
+		words = append(words, fmt.Sprintf("%s for %s (%d since the start)", l.Service, strings.Join(l.Reasons, " and "), l.Refused))
+	}
+	first := limited[0].Service
+	return []v1.Check{{Name: "limits", Level: v1.LevelWarn,
+		Message: text.Plural(len(limited), "service") + " refused clients in the last minute: " + text.First(3, words, ", "),
+		Hint:    fmt.Sprintf("see ironvip service explain %s; add backends, or raise max_connections or max_queue", first)}}
+}
 
 // capacityChecks returns the line of the status on the proxy's capacity, if it is short. Files is
 // the process's limit of descriptors.

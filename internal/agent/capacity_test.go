@@ -32,3 +32,17 @@ func TestCapacityInTheStatus(t *testing.T) {
 		}
 	}
 }
+
+func TestLimitsInTheStatus(t *testing.T) {
+	if got := limitChecks(nil); got != nil {
+		t.Errorf("none limited: %+v", got)
+	}
+	got := limitChecks([]proxy.Limited{
+		{Service: vip.ServiceKey{Namespace: "shop", Name: "db"}, Reasons: []string{"max_connections"}, Refused: 7},
+		{Service: vip.ServiceKey{Name: "web"}, Reasons: []string{"max_queue", "queue_timeout"}, Refused: 9},
+	})
+	const want = "2 services refused clients in the last minute: shop/db for max_connections (7 since the start), web for max_queue and queue_timeout (9 since the start)"
+	if len(got) != 1 || got[0].Name != "limits" || got[0].Level != v1.LevelWarn || got[0].Message != want || !strings.Contains(got[0].Hint, "explain shop/db") {
+		t.Errorf("%+v", got)
+	}
+}

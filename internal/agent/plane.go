@@ -12,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
@@ -96,7 +95,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Add
 	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return capacityChecks(target.Capacity(), openfiles.Limit()) }}
+		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }}
 }
 
 // notOK returns the findings that an operator should see.

@@ -13,6 +13,8 @@ type Admission interface {
 	Refusals() []Refusal
 	// ServiceRefusals returns those of one service, only for reasons that occurred.
 	ServiceRefusals(vip.ServiceKey) []Refusal
+	// Queue returns how many clients of a service wait for a place, and how many may; 0: no queue.
+	Queue(vip.ServiceKey) (waiting, most int)
 }
 
 // Refusal counts the clients that were refused for one reason.

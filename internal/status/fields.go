@@ -62,6 +62,9 @@ func (f *fields) relay(a, b vip.Relay) {
 	f.compare("connect_timeout", durationText(a.ConnectTimeout), durationText(b.ConnectTimeout))
 	f.compare("idle_timeout", durationText(a.IdleTimeout), durationText(b.IdleTimeout))
 	f.compare("half_close_timeout", durationText(a.HalfCloseTimeout), durationText(b.HalfCloseTimeout))
+	f.compare("max_connections", limitText(a.MaxConnections), limitText(b.MaxConnections))
+	f.compare("max_queue", limitText(a.MaxQueue), limitText(b.MaxQueue))
+	f.compare("queue_timeout", durationText(a.QueueTimeout), durationText(b.QueueTimeout))
 	f.compare("proxy_protocol", a.ProxyProtocol.String(), b.ProxyProtocol.String())
 	f.compare("accept_proxy_from", list(a.AcceptProxyFrom), list(b.AcceptProxyFrom))
 }
@@ -91,6 +94,7 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 	var f fields
 	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
 	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())
+	f.compare("max_connections", limitText(a.MaxConnections), limitText(b.MaxConnections))
 	f.compare("node", a.Node, b.Node)
 	f.compare("zone", a.Zone, b.Zone)
 	f.compare("ports", string(a.Ports), string(b.Ports))
@@ -178,6 +182,14 @@ func flagsText(s *vip.Service) string {
 
 func labelsText(labels map[string]string) string {
 	return text.Join(slices.Sorted(maps.Keys(labels)), " ", func(k string) string { return k + "=" + labels[k] })
+}
+
+// limitText writes nothing for 0, which is no limit.
+func limitText(n uint32) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(uint64(n), 10)
 }
 
 // durationText writes whole minutes and hours without their zeros ("3h", not

@@ -219,6 +219,9 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"connect_timeout 3s -> 500ms":            func(s *vip.Service) { s.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond} },
 		"idle_timeout 1h -> 5m":                  func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute} },
 		"half_close_timeout 30s -> 5s":           func(s *vip.Service) { s.Relay = &vip.Relay{HalfCloseTimeout: 5 * time.Second} },
+		"max_connections none -> 100":            func(s *vip.Service) { s.Relay = &vip.Relay{MaxConnections: 100} },
+		"max_queue none -> 50":                   func(s *vip.Service) { s.Relay = &vip.Relay{MaxQueue: 50} },
+		"queue_timeout 5s -> 1s":                 func(s *vip.Service) { s.Relay = &vip.Relay{QueueTimeout: time.Second} },
 		"proxy_protocol none -> v2":              func(s *vip.Service) { s.Relay = &vip.Relay{ProxyProtocol: vip.ProxyV2} },
 		"accept_proxy_from none -> 10.0.0.0/8": func(s *vip.Service) {
 			s.Relay = &vip.Relay{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}

@@ -31,12 +31,22 @@ type Backend struct {
 type State struct {
 	Open  atomic.Int64 // its connections, including those being established
 	Avoid atomic.Int64 // skipped before this time, in nanoseconds of the caller's clock
+
+	// Most bounds Shared: at this number, the backend is skipped. 0: no limit.
+	Most   atomic.Int64
+	Shared *atomic.Int64 // its connections over all frontends that have it; nil: without Most
+}
+
+// Full reports whether the backend has as many connections as it may.
+func (s *State) Full() bool {
+	most := s.Most.Load()
+	return most > 0 && s.Shared.Load() >= most
 }
 
 // Picker chooses among its backends.
 type Picker interface {
 	// Pick returns the index of a backend for a client with this hash (see Hash). It skips backends
-	// in tried and those to avoid at now. It returns -1 if none is left; with now = math.MaxInt64
+	// in tried, those that are full, and those to avoid at now. It returns -1 if none is left; with now = math.MaxInt64
 	// it avoids none. Pick counts the connection in State.Open in the same step, because
 	// simultaneous clients would otherwise all find the same backend idle. The caller subtracts 1
 	// when the connection ends or fails.
@@ -85,7 +95,8 @@ func (none) Pick(uint64, int64, []int) int { return -1 }
 type set struct{ backends []Backend }
 
 func (s *set) takes(i int, now int64, tried []int) bool {
-	return s.backends[i].State.Avoid.Load() <= now && !slices.Contains(tried, i)
+	state := s.backends[i].State
+	return state.Avoid.Load() <= now && !state.Full() && !slices.Contains(tried, i)
 }
 
 // from counts a connection on the first backend at or after start that accepts one.

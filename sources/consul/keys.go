@@ -56,6 +56,9 @@ var metaKeys = map[string]metaKey{
 	"drain-timeout":          {"drain_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.DrainTimeout })},
 	"connect-timeout":        {"connect_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.ConnectTimeout })},
 	"idle-timeout":           {"idle_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.IdleTimeout })},
+	"max-connections":        {"max_connections", draft.Number(func(d *definition) *int { return &d.MaxConnections })},
+	"max-queue":              {"max_queue", draft.Number(func(d *definition) *int { return &d.MaxQueue })},
+	"queue-timeout":          {"queue_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.QueueTimeout })},
 	"half-close-timeout":     {"half_close_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.HalfCloseTimeout })},
 }
 

@@ -33,6 +33,18 @@ func List[D any](field func(*D) *[]string) func(*D, string) error {
 	}
 }
 
+// Number returns a function that sets a field of a D to a whole number.
+func Number[D any](field func(*D) *int) func(*D, string) error {
+	return func(d *D, text string) error {
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31)
+		if err != nil {
+			return vip.Problem{Message: strict.Quote(text) + " is not a number", Hint: "write a whole number"}
+		}
+		*field(d) = int(n)
+		return nil
+	}
+}
+
 // Time returns a function that sets a field of a D to a time span.
 func Time[D any](field func(*D) **spec.Duration) func(*D, string) error {
 	return func(d *D, text string) error {

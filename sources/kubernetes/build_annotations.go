@@ -37,6 +37,9 @@ var annotations = map[string]annotation{
 	"accept-proxy-from":  {"accept_proxy_from", draft.List(func(s *spec.Service) *[]string { return &s.AcceptProxyFrom }), false},
 	"connect-timeout":    {"connect_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.ConnectTimeout }), false},
 	"idle-timeout":       {"idle_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.IdleTimeout }), false},
+	"max-connections":    {"max_connections", draft.Number(func(s *spec.Service) *int { return &s.MaxConnections }), false},
+	"max-queue":          {"max_queue", draft.Number(func(s *spec.Service) *int { return &s.MaxQueue }), false},
+	"queue-timeout":      {"queue_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.QueueTimeout }), false},
 	"half-close-timeout": {"half_close_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.HalfCloseTimeout }), false},
 }
 

@@ -313,7 +313,7 @@ func TestPlainService(t *testing.T) {
 	got := (&Options{Name: "prod", Config: Config{Pool: "lan"}}).build(input{service: aService()})
 	ours, err := json.Marshal(spec.FromService(got.service))
 	want := `{"name":"web","namespace":"shop","pool":"lan","families":["ipv4"],"ports":[{"protocol":"tcp","port":80,"target_port":8080}],"scheduler":"wrr","forward":"nat",` +
-		`"internal_traffic":"cluster","external_traffic":"cluster","traffic_distribution":"any","masquerade":"auto","drain_timeout":"1m","connect_timeout":"3s","idle_timeout":"1h","half_close_timeout":"30s"}`
+		`"internal_traffic":"cluster","external_traffic":"cluster","traffic_distribution":"any","masquerade":"auto","drain_timeout":"1m","connect_timeout":"3s","idle_timeout":"1h","half_close_timeout":"30s","queue_timeout":"5s"}`
 	if string(ours) != want || err != nil || !got.use || len(got.problems) > 0 {
 		t.Errorf("%s\nis not\n%s, %v, %v", ours, want, err, got.problems)
 	}
@@ -424,6 +424,10 @@ func TestFields(t *testing.T) {
 		{"connect timeout", annotate("connect-timeout", "500ms"), Options{}, `{"connect_timeout":"500ms"}`, ""},
 		{"idle timeout", annotate("idle-timeout", "5m"), Options{}, `{"idle_timeout":"5m"}`, ""},
 		{"half-close timeout", annotate("half-close-timeout", "10"), Options{}, `{"half_close_timeout":"10s"}`, ""},
+		{"connections", annotate("max-connections", "100"), Options{}, `{"max_connections":100}`, ""},
+		{"no number of connections", annotate("max-connections", "many"), Options{}, "", `metadata.annotations[ironvip.io/max-connections]: "many" is not a number`},
+		{"queue", annotate("max-queue", "50"), Options{}, `{"max_queue":50}`, ""},
+		{"queue timeout", annotate("queue-timeout", "2s"), Options{}, `{"queue_timeout":"2s"}`, ""},
 		{"drain timeout in seconds", annotate("drain-timeout", "90"), Options{}, `{"drain_timeout":"1m30s"}`, ""},
 		{"no drain timeout", annotate("drain-timeout", "soon"), Options{}, "", `metadata.annotations[ironvip.io/drain-timeout]: "soon" is not a time span`},
 		{"too long a drain timeout", annotate("drain-timeout", "25h"), Options{}, "", "metadata.annotations[ironvip.io/drain-timeout]: 25h is out of bounds"},
@@ -513,7 +517,7 @@ func TestHints(t *testing.T) {
 		{"drain_timeout", "5m", `did you mean "ironvip.io/drain-timeout"?`},
 		{"external-traffic", "local", "use spec.externalTrafficPolicy"},
 		{"source_ranges", "10.0.0.0/8", "use spec.loadBalancerSourceRanges"},
-		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
+		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/max-connections, ironvip.io/max-queue, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/queue-timeout, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
 		{"scheduler", "mg", `did you mean "mh"? use rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh`},
 		{"drain-timeout", "soon", `write seconds, or a unit with them: "90", "5m"`},
 		{"vips", "2001:db8::1", "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"},

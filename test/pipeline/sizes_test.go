@@ -26,7 +26,7 @@ func TestSizes(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ is, want uintptr }{
 		"vip.Service":       {unsafe.Sizeof(vip.Service{}), 240},
-		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 120},
+		"vip.Backend":       {unsafe.Sizeof(vip.Backend{}), 128},
 		"vip.Port":          {unsafe.Sizeof(vip.Port{}), 32},
 		"vip.Allocation":    {unsafe.Sizeof(vip.Allocation{}), 96},
 		"pipeline.Compiled": {unsafe.Sizeof(pipeline.Compiled{}), 72},

@@ -49,6 +49,7 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	if w.Zone != "" && !isWord(w.Zone) {
 		b.badWord("zone")
 	}
+	out.MaxConnections = b.limit("max_connections", w.MaxConnections, vip.MaxMaxConnections)
 	out.Ports = b.names("ports", w.Ports, MaxPorts)
 	out.ForZones = b.names("for_zones", w.ForZones, MaxHints)
 	out.ForNodes = b.names("for_nodes", w.ForNodes, MaxHints)

@@ -60,6 +60,9 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
 		IdleTimeout:      b.duration("idle_timeout", s.IdleTimeout, vip.DefaultIdleTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
 		HalfCloseTimeout: b.duration("half_close_timeout", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
+		MaxConnections:   b.limit("max_connections", s.MaxConnections, vip.MaxMaxConnections),
+		MaxQueue:         b.limit("max_queue", s.MaxQueue, vip.MaxMaxQueue),
+		QueueTimeout:     b.duration("queue_timeout", s.QueueTimeout, vip.DefaultQueueTimeout, vip.MinQueueTimeout, vip.MaxQueueTimeout),
 		ProxyProtocol:    choice(&b, "proxy_protocol", s.ProxyProtocol, 0, vip.ProxyV1, vip.ProxyV2),
 		AcceptProxyFrom:  b.ranges("accept_proxy_from", s.AcceptProxyFrom, statedFamilies(out)),
 	})
@@ -288,6 +291,15 @@ func (b *builder) duration(field string, in *Duration, def, least, most time.Dur
 		b.bad(field, fmt.Sprintf("use %q to %q", Duration(least), Duration(most)), "%s is out of bounds", *in)
 	}
 	return d
+}
+
+// limit reads a limit from 1 to most, or 0 for none.
+func (b *builder) limit(field string, n, most int) uint32 {
+	if n < 0 || n > most {
+		b.bad(field, fmt.Sprintf("use 1 to %d, or 0 for none", most), "%d is out of bounds", n)
+		return 0
+	}
+	return uint32(n)
 }
 
 // choice reads one of a set of values by their names. The default is for an empty text.

@@ -24,6 +24,8 @@ func FromService(s vip.Service) Service {
 	out.ConnectTimeout = writeDuration(relay.ConnectTimeout)
 	out.IdleTimeout = writeDuration(relay.IdleTimeout)
 	out.HalfCloseTimeout = writeDuration(relay.HalfCloseTimeout)
+	out.MaxConnections, out.MaxQueue = int(relay.MaxConnections), int(relay.MaxQueue)
+	out.QueueTimeout = writeDuration(relay.QueueTimeout)
 	out.ProxyProtocol, out.AcceptProxyFrom = relay.ProxyProtocol.String(), texts(relay.AcceptProxyFrom)
 	if s.Affinity > 0 {
 		out.Affinity = &Affinity{Timeout: writeDuration(s.Affinity)}
@@ -49,7 +51,8 @@ func FromService(s vip.Service) Service {
 func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
 	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Node: b.Node, Zone: b.Zone,
-		Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
+		MaxConnections: int(b.MaxConnections),
+		Ports:          b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 }
 
 func writeDuration(d time.Duration) *Duration {

@@ -41,6 +41,10 @@ type Service struct {
 	ConnectTimeout   *Duration `toml:"connect_timeout,omitempty" json:"connect_timeout,omitempty"`
 	IdleTimeout      *Duration `toml:"idle_timeout,omitempty" json:"idle_timeout,omitempty"`
 	HalfCloseTimeout *Duration `toml:"half_close_timeout,omitempty" json:"half_close_timeout,omitempty"`
+
+	MaxConnections int       `toml:"max_connections,omitempty" json:"max_connections,omitempty"`
+	MaxQueue       int       `toml:"max_queue,omitempty" json:"max_queue,omitempty"`
+	QueueTimeout   *Duration `toml:"queue_timeout,omitempty" json:"queue_timeout,omitempty"`
 }
 
 // Later implements strict.Later.
@@ -63,6 +67,8 @@ type Backend struct {
 	State   string     `toml:"state,omitempty" json:"state,omitempty"`
 	Node    string     `toml:"node,omitempty" json:"node,omitempty"`
 	Zone    string     `toml:"zone,omitempty" json:"zone,omitempty"`
+
+	MaxConnections int `toml:"max_connections,omitempty" json:"max_connections,omitempty"`
 
 	Ports    []string `toml:"ports,omitempty" json:"ports,omitempty"`
 	ForZones []string `toml:"for_zones,omitempty" json:"for_zones,omitempty"`

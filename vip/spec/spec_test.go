@@ -32,6 +32,9 @@ func services(t *rapid.T) vip.Service {
 		Relay: vip.RelayOf(vip.Relay{
 			ConnectTimeout:   time.Duration(rapid.Int64Range(int64(vip.MinConnectTimeout), int64(vip.MaxConnectTimeout)).Draw(t, "connect")),
 			IdleTimeout:      time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "idle")),
+			MaxConnections:   rapid.Uint32Range(0, vip.MaxMaxConnections).Draw(t, "max connections"),
+			MaxQueue:         rapid.Uint32Range(0, vip.MaxMaxQueue).Draw(t, "max queue"),
+			QueueTimeout:     time.Duration(rapid.Int64Range(int64(vip.MinQueueTimeout), int64(vip.MaxQueueTimeout)).Draw(t, "queue")),
 			HalfCloseTimeout: time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "half-close")),
 		}),
 		Affinity: time.Duration(rapid.IntRange(0, 86400).Draw(t, "affinity")) * time.Second,
@@ -117,6 +120,8 @@ func services(t *rapid.T) vip.Service {
 		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: port,
 			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint, vip.Terminating}).Draw(t, "state"),
 			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone"),
+			MaxConnections: rapid.Uint32Range(0, vip.MaxMaxConnections).Draw(t, "max connections"),
+
 			Ports:    vip.NamesOf(rapid.SliceOfDistinct(rapid.SampledFrom(portNames(s.Ports)), rapid.ID).Draw(t, "served ports")...),
 			ForZones: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"z", "y", "x-é"}), 0, 3, rapid.ID).Draw(t, "for zones")...),
 			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -83,6 +84,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 	fact("vip", vips)
 	fact("balance", balance(s.Spec))
 	optional("timeouts", timeouts(s.Spec))
+	optional("limits", limits(s.Spec))
 	optional("traffic", traffic(s.Spec))
 	optional("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
 	optional("proxy protocol", proxyProtocol(s.Spec, p.Format == output.Wide))
@@ -262,10 +264,23 @@ func timeouts(s v1.ServiceSpec) string {
 		{"connect", s.ConnectTimeout, vip.DefaultConnectTimeout},
 		{"idle", s.IdleTimeout, vip.DefaultIdleTimeout},
 		{"half-close", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout},
+		{"queue", s.QueueTimeout, vip.DefaultQueueTimeout},
 	} {
 		if f.value != nil && time.Duration(*f.value) != f.usual {
 			parts = append(parts, f.word+" "+f.value.String())
 		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limits returns the limits of connections: "100 connections, queue of 50".
+func limits(s v1.ServiceSpec) string {
+	var parts []string
+	if s.MaxConnections > 0 {
+		parts = append(parts, text.Plural(s.MaxConnections, "connection"))
+	}
+	if s.MaxQueue > 0 {
+		parts = append(parts, fmt.Sprintf("queue of %d", s.MaxQueue))
 	}
 	return strings.Join(parts, ", ")
 }

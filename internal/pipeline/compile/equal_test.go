@@ -17,7 +17,7 @@ func exampleFrontend() vip.Frontend {
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2},
-		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, Leaving: vip.InstantOf(time.Unix(5, 0))}},
+		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, MaxConnections: 2, Leaving: vip.InstantOf(time.Unix(5, 0))}},
 	}
 }
 
@@ -50,7 +50,8 @@ func TestSameSeesEveryField(t *testing.T) {
 	t.Run("service", func(t *testing.T) { everyField(t, exampleService, SameService) })
 	t.Run("relay", func(t *testing.T) {
 		everyField(t, func() vip.Relay {
-			return vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3, ProxyProtocol: vip.ProxyV1, AcceptProxyFrom: exampleFrontend().SourceRanges}
+			return vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3, MaxConnections: 4, MaxQueue: 5, QueueTimeout: 6,
+				ProxyProtocol: vip.ProxyV1, AcceptProxyFrom: exampleFrontend().SourceRanges}
 		}, func(a, b vip.Relay) bool { return vip.SameRelay(&a, &b) })
 	})
 	t.Run("endpoint", func(t *testing.T) {
