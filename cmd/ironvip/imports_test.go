@@ -31,6 +31,7 @@ var layers = [][]string{
 	{"internal/overrides"},
 	{"internal/registry"},
 	{"internal/fleet"},
+	{"internal/fleet/treekv", "internal/fleet/treestatus"},
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},

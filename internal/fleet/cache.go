@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ironvip/ironvip/internal/fleet/diskcache"
+	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,7 +19,7 @@ func (t *Tree) startFromCache() {
 	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(kept))
 	for path, c := range kept {
 		if f, key := t.locate(path); f != nil {
-			t.put(f, path, Entry{Key: key, Value: notNil(c.Value), Index: c.Index}, nil)
+			t.put(f, path, Entry{Key: key, Value: treekv.NotNil(c.Value), Index: c.Index}, nil)
 		}
 	}
 	t.settleCache()
@@ -51,5 +52,5 @@ func (t *Tree) settleCache() {
 }
 
 func (t *Tree) runCache(ctx context.Context) {
-	t.cache.Run(ctx, func(p vip.Problem) { t.status.setProblem("cache", p) })
+	t.cache.Run(ctx, func(p vip.Problem) { t.status.SetProblem("cache", p) })
 }

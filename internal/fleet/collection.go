@@ -11,6 +11,7 @@ import (
 
 	json2 "github.com/go-json-experiment/json"
 
+	"github.com/ironvip/ironvip/internal/fleet/treestatus"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -135,13 +136,13 @@ func (c *Collection[V]) read(e Entry) any {
 func (c *Collection[V]) put(e Entry, read any) {
 	d := read.(*decoded[V])
 	if d.err != nil {
-		hint := "if another program wrote it, remove it" + removal(c.place(e.Key))
+		hint := "if another program wrote it, remove it" + treestatus.Removal(c.place(e.Key))
 		if errors.Is(d.err, errVersion) {
 			hint = "a newer ironvip wrote it: bring this host up to the same release"
 		}
 		c.rows.Delete(e.Key)
-		c.bad[e.Key] = keyProblem(c.place(e.Key), d.err, hint)
-		c.tree.status.problemsChanged()
+		c.bad[e.Key] = treestatus.KeyProblem(c.place(e.Key), d.err, hint)
+		c.tree.status.Notify()
 		return
 	}
 	c.clearProblem(e.Key)
@@ -156,11 +157,11 @@ func (c *Collection[V]) remove(key string) {
 func (c *Collection[V]) clearProblem(key string) {
 	if _, was := c.bad[key]; was {
 		delete(c.bad, key)
-		c.tree.status.problemsChanged()
+		c.tree.status.Notify()
 	}
 }
 
-func (c *Collection[V]) place(key string) string { return c.tree.paths.tree + c.folder + "/" + key }
+func (c *Collection[V]) place(key string) string { return c.tree.keys.Tree + c.folder + "/" + key }
 
 func (c *Collection[V]) problems() []vip.Problem { return slices.Collect(maps.Values(c.bad)) }
 

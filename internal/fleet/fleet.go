@@ -13,20 +13,22 @@
 // Source code organization:
 //
 //   - tree.go, collection.go: the tables, and their typed values
-//   - commit.go: the writer, which packs batches into transactions
+//   - commit.go, writer.go: batches, and the writer, which packs them into transactions
+//   - transaction.go, outcome.go: sending a transaction, and finding out what has become of it
 //   - turn.go: how a slow writer gets its turn
-//   - follow.go, logread.go, lookup.go: following the log, and reading single keys
+//   - follow.go, lookup.go: following the log, and reading single keys
 //   - readall.go, reread.go: when the whole tree is read, and how that changes the tables
 //   - fullread.go: decoding the whole tree and merging it into the tables
-//   - snapshot.go: the snapshot that starting hosts share
+//   - start.go: reading the snapshot that starting hosts share, or making it
 //   - digest.go: comparing the tables with those of the leader
 //   - cache.go: starting without Consul
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
-//   - paths.go: the keys
 //
 // Package diskcache has the last known tree on disk.
+// Package treekv has the tree's keys in Consul, reads of its log and values, and its snapshot.
 // Package treelog has the format of the log and of the snapshot.
+// Package treestatus has what the tree reports about itself.
 // Package membership has the host's session, its identity, the election of the leader, and the nodes.
 // Package consulkv has the client of Consul.
 package fleet

@@ -34,8 +34,6 @@ const (
 	minPause     = time.Millisecond
 	maxPause     = 2 * time.Second
 	burst        = 10
-
-	parallelGets = 8
 )
 
 // follower keeps the tables current. Its state belongs to its goroutine.
@@ -163,26 +161,9 @@ func (f *follower) postpone() {
 	}
 }
 
-// setStale reports that the tables may be old. The error may have a Hint method, for a hint other
-// than to check Consul.
-func (t *Tree) setStale(err error) {
-	advice, message := "", err.Error()
-	if hinted, is := errors.AsType[interface {
-		error
-		Hint() string
-	}](err); is {
-		advice = hinted.Hint()
-		message += ": " + advice
-	}
-	if t.status.setStale(err.Error(), advice) {
-		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
-		t.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
-	}
-}
-
 func (f *follower) fresh(ctx context.Context) {
 	f.looked = time.Now()
-	if away := f.tree.status.setFresh(); away > 0 {
+	if away := f.tree.status.SetFresh(); away > 0 {
 		f.tree.log.Info("in touch with consul", "index", f.cursor, "after", away.Round(time.Millisecond))
 		f.tree.o.Events.Add(event.Event{Kind: "fleet_fresh", Message: fmt.Sprintf("in touch with consul again after %v", away.Round(time.Millisecond))})
 	}
@@ -206,7 +187,7 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 		}
 	}
 	before := t.position()
-	head, index, early, err := consulkv.Watch(held, t.o.KV, t.paths.head, q)
+	head, index, early, err := consulkv.Watch(held, t.o.KV, t.keys.Head, q)
 	t.setHeld(nil)
 	switch {
 	case err != nil && held.Err() != nil && ctx.Err() == nil:
@@ -220,9 +201,12 @@ func (f *follower) look(ctx context.Context, ask bool) (verdict, error) {
 	at := t.position()
 	var entries []treelog.Entry
 	if head == nil || head.Index < before.Index || head.Index >= at.Index { // otherwise this host has written since
-		var next verdict
-		if entries, next, err = t.since(ctx, at, head, q); err != nil || next != inStep {
-			return f.verify(q, next), err
+		var ok bool
+		switch entries, ok, err = t.kv.Since(ctx, at, head, q); {
+		case err != nil:
+			return inStep, err
+		case !ok:
+			return f.verify(q, lost), nil
 		}
 	}
 	t.mu.Lock()

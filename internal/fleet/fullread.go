@@ -7,7 +7,9 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/fleet/treestatus"
 )
 
 // reading is the whole tree while it is read from Consul. Values are decoded while more arrive, on
@@ -29,7 +31,7 @@ type placed struct {
 }
 
 func (p *placed) entry() Entry {
-	return Entry{Key: p.key, Value: notNil(p.pair.Value), Index: p.pair.Index}
+	return Entry{Key: p.key, Value: treekv.NotNil(p.pair.Value), Index: p.pair.Index}
 }
 
 func (t *Tree) newReading() *reading {
@@ -58,7 +60,7 @@ func (r *reading) take(pairs []consulkv.Pair) {
 func (r *reading) wait() { r.decoding.Wait() }
 
 func (r *reading) place(p *placed) {
-	p.path = p.pair.Key[len(r.tree.paths.tree):]
+	p.path = p.pair.Key[len(r.tree.keys.Tree):]
 	if p.folder, p.key = r.tree.locate(p.path); p.folder == nil {
 		return
 	}
@@ -94,7 +96,7 @@ func (r *reading) fold(changes []treelog.Change) {
 	var part []placed
 	for path, c := range later {
 		if c.Value != nil {
-			part = append(part, placed{pair: &consulkv.Pair{Key: r.tree.paths.tree + path, Value: c.Value, Index: c.Index}})
+			part = append(part, placed{pair: &consulkv.Pair{Key: r.tree.keys.Tree + path, Value: c.Value, Index: c.Index}})
 		}
 	}
 	for i := range part {
@@ -119,7 +121,7 @@ func (r *reading) all() iter.Seq[*placed] {
 // mark returns the pair that names the fleet, or nil. Call wait first.
 func (r *reading) mark() *consulkv.Pair {
 	for p := range r.all() {
-		if p.path == markName {
+		if p.path == treekv.MarkName {
 			return p.pair
 		}
 	}
@@ -143,7 +145,7 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 	for p := range r.all() {
 		path, f, key := p.path, p.folder, p.key
 		if f == nil {
-			if path != markName {
+			if path != treekv.MarkName {
 				junk[p.pair.Key] = t.notOurs(path)
 			}
 			continue
@@ -177,7 +179,7 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 // setJunk replaces the keys of the tree that belong to no folder. It returns the paths of those
 // that were added or removed.
 func (t *Tree) setJunk(junk map[string]error) (changed []string) {
-	path := func(key string) string { return strings.TrimPrefix(key, t.paths.tree) }
+	path := func(key string) string { return strings.TrimPrefix(key, t.keys.Tree) }
 	for key := range junk {
 		if _, was := t.junk[key]; !was {
 			changed = append(changed, path(key))
@@ -189,6 +191,6 @@ func (t *Tree) setJunk(junk map[string]error) (changed []string) {
 		}
 	}
 	t.junk = junk
-	t.status.setJunk(inTree, misplaced(junk))
+	t.status.SetJunk(treestatus.InTree, treestatus.Misplaced(junk))
 	return changed
 }

@@ -3,9 +3,6 @@ package fleet
 import (
 	"context"
 	"fmt"
-
-	"github.com/ironvip/ironvip/internal/fleet/consulkv"
-	"github.com/ironvip/ironvip/internal/fleet/treelog"
 )
 
 // Look reads one key into the folder's table, with everything that was written before the call. It
@@ -19,7 +16,7 @@ func (t *Tree) Look(ctx context.Context, folder, key string) error {
 	}
 	defer t.reading.give()
 	defer t.lookUp()()
-	c, err := t.get(ctx, folder+"/"+key)
+	c, err := t.kv.Value(ctx, folder+"/"+key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -38,26 +35,4 @@ func (t *Tree) lookUp() (end func()) {
 	}
 	count(1)
 	return func() { count(-1) }
-}
-
-// get reads one path of the tree.
-func (t *Tree) get(ctx context.Context, path string) (treelog.Change, error) {
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
-	defer cancel()
-	pair, index, err := t.o.KV.Get(ctx, t.paths.tree+path, consulkv.Query{Consistent: true})
-	switch {
-	case err != nil:
-		return treelog.Change{}, err
-	case pair == nil:
-		return treelog.Change{Path: path, Index: index}, nil
-	}
-	return treelog.Change{Path: path, Index: pair.Index, Value: notNil(pair.Value)}, nil
-}
-
-// notNil distinguishes an empty value from a removal.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
 }

@@ -33,16 +33,16 @@ func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.P
 	case found == nil && known == "":
 		return t.makeMark(ctx, at)
 	case found == nil:
-		return at, &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.paths.mark),
-			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.paths.follow(known)}
+		return at, &advised{fmt.Errorf("%s is missing: the tree has been removed, or the token may not read it; going on with what is known", t.keys.Mark),
+			"to put it back see docs/operations.md, \"Restoring a fleet's keys\", before anything else; to drop it and " + t.follow(known)}
 	}
 	m, err := decodeMark(found.Value)
 	switch {
 	case err != nil:
-		return at, fmt.Errorf("%s: %w", t.paths.mark, err)
+		return at, fmt.Errorf("%s: %w", t.keys.Mark, err)
 	case known != "" && m.Fleet != known:
-		return at, &advised{fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known", t.paths.mark, m.Fleet, known),
-			"to " + t.paths.follow(known)}
+		return at, &advised{fmt.Errorf("%s says that this is the tree of fleet %s, and this host is of fleet %s; going on with what is known", t.keys.Mark, m.Fleet, known),
+			"to " + t.follow(known)}
 	}
 	t.setMark(m.Fleet)
 	return at, nil
@@ -57,8 +57,8 @@ type advised struct {
 func (a *advised) Hint() string { return a.do }
 
 // follow is the hint to make the hosts of a fleet follow a tree with another mark, or with none.
-func (p paths) follow(fleet string) string {
-	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", p.mark, encodeMark(fleet))
+func (t *Tree) follow(fleet string) string {
+	return fmt.Sprintf("have the hosts follow what is there now: consul kv put %s '%s'", t.keys.Mark, encodeMark(fleet))
 }
 
 func (t *Tree) setMark(fleet string) {
@@ -78,9 +78,9 @@ func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Posit
 	// index of the newest change of any key in its KV store, also outside of the prefix.
 	head, whole := treelog.Encode(t.o.Node, id, at, treelog.Content{})
 	out, err := t.o.KV.Txn(ctx, []consulkv.Op{
-		{Verb: consulkv.Cas, Key: t.paths.mark, Value: []byte(encodeMark(fleet))},
-		{Verb: consulkv.Cas, Key: t.paths.head, Index: at.Index, Value: head},
-		{Verb: consulkv.Set, Key: t.paths.slot(at.Seq + 1), Value: whole},
+		{Verb: consulkv.Cas, Key: t.keys.Mark, Value: []byte(encodeMark(fleet))},
+		{Verb: consulkv.Cas, Key: t.keys.Head, Index: at.Index, Value: head},
+		{Verb: consulkv.Set, Key: t.keys.Slot(at.Seq + 1), Value: whole},
 	})
 	switch {
 	case err != nil:

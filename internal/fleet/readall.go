@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/fleet/treestatus"
 )
 
 // replace reads the whole tree and replaces the tables by it.
@@ -58,7 +59,7 @@ func (f *follower) compare(ctx context.Context, asked bool) (verdict, error) {
 	t := f.tree
 	leader := t.Mine()
 	if leader && !asked {
-		_, index, err := t.o.KV.Level(ctx, t.paths.tree)
+		_, index, err := t.o.KV.Level(ctx, t.keys.Tree)
 		if err != nil {
 			return inStep, err
 		}
@@ -114,9 +115,9 @@ func (f *follower) readWhole(ctx context.Context, read func(context.Context) (wh
 	}
 	junk := map[string]error{}
 	if w.head != nil && w.at.Seq == 0 { // the next write overwrites it
-		_, junk[t.paths.head] = treelog.Decode(w.head.Value, w.head.Index)
+		_, junk[t.keys.Head] = treelog.Decode(w.head.Value, w.head.Index)
 	}
-	t.status.setJunk(inLog, misplaced(junk))
+	t.status.SetJunk(treestatus.InLog, treestatus.Misplaced(junk))
 	w.at, err = t.checkMark(ctx, w.mark, w.at)
 	if w.mark == nil { // it is there now
 		w.treeIndex = w.at.Index
@@ -151,12 +152,12 @@ func (t *Tree) reachedIndex() uint64 {
 // loggedSince returns the paths that the log names after a position. A full read that finds another
 // path changed has found a write without the log. It returns nil if the log doesn't reach back.
 func (t *Tree) loggedSince(ctx context.Context, at treelog.Position) (map[string]bool, error) {
-	head, _, err := t.o.KV.Get(ctx, t.paths.head, consulkv.Query{Consistent: true})
+	head, _, err := t.o.KV.Get(ctx, t.keys.Head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return nil, err
 	}
-	entries, v, err := t.since(ctx, at, head, consulkv.Query{Consistent: true})
-	if err != nil || v != inStep {
+	entries, ok, err := t.kv.Since(ctx, at, head, consulkv.Query{Consistent: true})
+	if err != nil || !ok {
 		return nil, err
 	}
 	paths := map[string]bool{}

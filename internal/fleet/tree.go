@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +18,9 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/diskcache"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/fleet/treestatus"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -49,15 +50,17 @@ var _ Leadership = (*Tree)(nil)
 type Tree struct {
 	*membership.Member // of this host; it runs with the tree
 
-	o       Options
-	log     *slog.Logger
-	paths   paths
-	folders map[string]*folder
-	status  *status
-	cache   *diskcache.Cache
-	writer  *writer
-	grace   *time.Timer    // starts the tree from the cache
-	trust   consulkv.Trust // for blocking queries
+	o              Options
+	log            *slog.Logger
+	kv             treekv.Store
+	keys           treekv.Keys // of kv
+	snapshotWriter treekv.SnapshotWriter
+	folders        map[string]*folder
+	status         *treestatus.Status
+	cache          *diskcache.Cache
+	writer         *writer
+	grace          *time.Timer    // starts the tree from the cache
+	trust          consulkv.Trust // for blocking queries
 
 	// reading is held by a full read that replaces the tables, and by the writer from sending a
 	// transaction until its outcome is in the tables. Otherwise the full read could undo what
@@ -112,12 +115,14 @@ func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	keys := treekv.NewKeys(o.Prefix)
 	t := &Tree{
 		o:         o,
 		log:       o.Log,
-		paths:     newPaths(o.Prefix),
+		keys:      keys,
+		kv:        treekv.Store{KV: o.KV, Keys: keys},
 		folders:   map[string]*folder{},
-		status:    newStatus(),
+		status:    treestatus.New(),
 		cache:     diskcache.New(o.Cache),
 		kicks:     make(chan struct{}, 1),
 		snapshots: make(chan snapshotTask, 1),
@@ -126,9 +131,10 @@ func New(o Options) *Tree {
 	}
 	t.Member = membership.New(membership.Options{
 		KV: o.KV, Trust: &t.trust, Node: o.Node, Identity: o.Identity, Events: o.Events, Log: o.Log,
-		Keys:  membership.Keys{Hosts: t.paths.hosts, Nodes: t.paths.nodes, Leader: t.paths.leader, Head: t.paths.head},
-		Retry: t.kicks, Hold: t.hold, Stale: t.setStale, Duplicate: t.status.setDuplicate, Reached: t.reachedIndex, Wake: t.wake,
+		Keys:  membership.Keys{Hosts: t.keys.Hosts, Nodes: t.keys.Nodes, Leader: t.keys.Leader, Head: t.keys.Head},
+		Retry: t.kicks, Hold: t.hold, Stale: t.setStale, Duplicate: t.status.SetDuplicate, Reached: t.reachedIndex, Wake: t.wake,
 	})
+	t.snapshotWriter = treekv.SnapshotWriter{Store: t.kv, Session: t.Session, Node: o.Node, Log: o.Log}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
 	t.known.index, t.junk = map[string]uint64{}, map[string]error{}
@@ -176,34 +182,6 @@ func (t *Tree) Nodes(ctx context.Context) ([]membership.Node, error) {
 // Consul isn't available for GracePeriod, from the cache.
 func (t *Tree) Folder(name string) table.Reader[string, Entry] { return t.folders[name].rows }
 
-// Problems lists the problems of the tree as a whole, then those of keys. It lists at most 100, and
-// one that counts the rest.
-func (t *Tree) Problems() []vip.Problem {
-	first, all := t.FirstProblems(maxProblems)
-	if more := all - len(first); more > 0 {
-		first = append(first, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d more keys can't be read", more)})
-	}
-	return first
-}
-
-// FirstProblems returns at most that many of the problems, and the number of all.
-func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
-	first, keys := t.status.list()
-	t.mu.Lock()
-	for _, f := range t.folders {
-		for _, v := range f.views {
-			keys = append(keys, v.problems()...)
-		}
-	}
-	t.mu.Unlock()
-	for _, some := range [][]vip.Problem{first, keys} {
-		slices.SortFunc(some, func(a, b vip.Problem) int { return strings.Compare(a.Place, b.Place) })
-	}
-	first = append(first, keys...)
-	all = len(first)
-	return first[:min(all, most):min(all, most)], all
-}
-
 // ready makes all folders ready. The caller holds mu.
 func (t *Tree) ready() {
 	if t.loaded {
@@ -227,6 +205,34 @@ func (t *Tree) locate(path string) (f *folder, key string) {
 	return f, key
 }
 
+// position returns the place in the log up to which the tables are current.
+func (t *Tree) position() treelog.Position {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at
+}
+
+// advance applies entries of the log, as far as they are after the tables' position: this host may
+// have written some of them meanwhile. The caller holds mu.
+func (t *Tree) advance(entries []treelog.Entry) {
+	for len(entries) > 0 && entries[0].Seq <= t.at.Seq {
+		entries = entries[1:]
+	}
+	for len(entries) > 0 {
+		t.compare(entries[0])
+		// Up to the next entry with digests, to be compared then.
+		n := 1
+		for n < len(entries) && entries[n].Digests == nil {
+			n++
+		}
+		for _, c := range treelog.Latest(entries[:n]) {
+			t.apply(c)
+		}
+		t.at, entries = entries[n-1].Position, entries[n:]
+	}
+	t.high = max(t.high, t.at.Index)
+}
+
 // apply applies a change to the tables, unless they have a newer one. The caller holds mu.
 func (t *Tree) apply(c treelog.Change) {
 	f, key := t.locate(c.Path)
@@ -246,14 +252,14 @@ func (t *Tree) apply(c treelog.Change) {
 
 // applyJunk applies a change of a path that belongs to no folder.
 func (t *Tree) applyJunk(c treelog.Change) {
-	if c.Path == markName {
+	if c.Path == treekv.MarkName {
 		return
 	}
 	junk := maps.Clone(t.junk)
 	if c.Value == nil {
-		delete(junk, t.paths.tree+c.Path)
+		delete(junk, t.keys.Tree+c.Path)
 	} else {
-		junk[t.paths.tree+c.Path] = t.notOurs(c.Path)
+		junk[t.keys.Tree+c.Path] = t.notOurs(c.Path)
 	}
 	t.setJunk(junk)
 }

@@ -31,9 +31,9 @@ type turn struct {
 // turnCondition is the operation of a transaction on the turn.
 func (w *writer) turnCondition() consulkv.Op {
 	if w.turn.own != 0 {
-		return consulkv.Op{Verb: consulkv.DeleteCas, Key: w.tree.paths.turn, Index: w.turn.own}
+		return consulkv.Op{Verb: consulkv.DeleteCas, Key: w.tree.keys.Turn, Index: w.turn.own}
 	}
-	return consulkv.Op{Verb: consulkv.CheckGone, Key: w.tree.paths.turn}
+	return consulkv.Op{Verb: consulkv.CheckGone, Key: w.tree.keys.Turn}
 }
 
 // collide counts a collision. After many, it takes the turn, or ends that of another writer that
@@ -46,7 +46,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Cas, Key: t.paths.turn, Value: []byte(w.id)}})
+	out, err := t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Cas, Key: t.keys.Turn, Value: []byte(w.id)}})
 	switch {
 	case err != nil:
 		turn.since = time.Time{} // look whether it is taken
@@ -63,7 +63,7 @@ func (w *writer) collide(ctx context.Context) (taken bool) {
 // is one that it took without an answer.
 func (w *writer) endOtherTurn(ctx context.Context) {
 	t, turn := w.tree, &w.turn
-	pair, _, err := t.o.KV.Get(ctx, t.paths.turn, consulkv.Query{Consistent: true})
+	pair, _, err := t.o.KV.Get(ctx, t.keys.Turn, consulkv.Query{Consistent: true})
 	switch {
 	case err != nil || pair == nil:
 		turn.since = time.Time{}
@@ -72,7 +72,7 @@ func (w *writer) endOtherTurn(ctx context.Context) {
 	case turn.since.IsZero() || pair.Index != turn.other:
 		turn.other, turn.since = pair.Index, time.Now()
 	default:
-		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: t.paths.turn, Index: pair.Index}})
+		_, _ = t.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: t.keys.Turn, Index: pair.Index}})
 		turn.since = time.Time{}
 	}
 }
@@ -86,5 +86,5 @@ func (w *writer) endTurn(ctx context.Context, removed bool) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	_, _ = w.tree.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: w.tree.paths.turn, Index: own}})
+	_, _ = w.tree.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.DeleteCas, Key: w.tree.keys.Turn, Index: own}})
 }
