@@ -17,7 +17,8 @@
 //   - transaction.go, outcome.go: sending a transaction, and finding out what has become of it
 //   - turn.go: how a slow writer gets its turn
 //   - follow.go, lookup.go: following the log, and reading single keys
-//   - readall.go, reread.go: when the whole tree is read, and how that changes the tables
+//   - readall.go: replacing the tables by the whole tree
+//   - search.go, reread.go: comparing the tables with the whole tree, regularly and when asked
 //   - fullread.go: decoding the whole tree and merging it into the tables
 //   - start.go: reading the snapshot that starting hosts share, or making it
 //   - digest.go: comparing the tables with those of the leader

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -21,13 +22,6 @@ const (
 
 	readTimeout = 60 * time.Second // of a full read
 
-	// searchEvery is the time between the leader's searches for what was written without the log,
-	// and searchSoon that to the first one after a start from a snapshot: Consul remembers a removal
-	// for 15 minutes only. A fifth of it is jitter.
-	searchEvery = 5 * time.Minute
-	searchSoon  = 20 * time.Second
-	// compareAgain is the time after a read of the tree, for a comparison, that has failed.
-	compareAgain = time.Minute
 	// Reads of the log are apart on average by perHostPause for each host of the fleet, within
 	// bounds. The first ones after a quiet time are not delayed.
 	perHostPause = 500 * time.Microsecond
@@ -41,11 +35,14 @@ type follower struct {
 	tree   *Tree
 	begun  bool          // the tree was read, or that was tried
 	cursor uint64        // the index of the last answer
-	looked time.Time     // when the log was read last
-	leads  bool          // this host was the leader at the last look
-	search time.Time     // when to search for writes without the log, if this host is the leader
 	pace   *rate.Limiter // of reads of the log
 	early  bool          // the last blocking query returned before its time without a change
+
+	search   *search        // in progress; nil if there is none
+	searches sync.WaitGroup // their goroutines
+	next     time.Time      // when to search, if this host is the leader
+	leads    bool           // this host was the leader when a search could have started last
+	barred   bool           // the tree isn't this fleet's, as the last search has found
 }
 
 // verdict is the result of reading the log.
@@ -66,6 +63,7 @@ func (f *follower) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	defer f.searches.Wait()
 	wait := consulkv.NewBackoff()
 	todo, ask := lost, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
@@ -82,8 +80,7 @@ func (f *follower) run(ctx context.Context) {
 		case next == doubtful:
 			next, ask = inStep, true
 		case next == inStep:
-			f.fresh(ctx)
-			f.surveyOnce(ctx)
+			f.fresh()
 			wait.Reset()
 			ask = f.early
 		case todo != inStep: // twice in a row
@@ -96,73 +93,31 @@ func (f *follower) run(ctx context.Context) {
 // step reads the whole tree if that is to be done, otherwise it follows the log. It returns the
 // next todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdict, err error) {
-	if ask || todo != inStep || f.isDue() {
+	if ask || todo != inStep {
 		f.tree.setAsked(false) // by this read
 	}
-	asked := f.tree.takeRereads()
-	switch {
-	case todo == inStep && len(asked) == 0 && !f.isDue():
-		return f.look(ctx, ask)
-	case todo == lost:
-		next, err = f.replace(ctx)
-	default:
-		next, err = f.compare(ctx, len(asked) > 0)
-	}
-	f.early = false
-	switch {
-	case err != nil:
-		answer(asked, err)
-		return todo, err
-	case next != inStep: // read again first
-		f.tree.requeueRereads(asked)
-	default:
-		f.fresh(ctx)
-		if len(asked) > 0 || todo == inStep && f.tree.Mine() {
-			f.tree.survey(ctx)
+	if todo != inStep {
+		f.early = false
+		f.abandonSearch()
+		if next, err = f.replace(ctx); err != nil {
+			answer(f.tree.takeRereads(), err)
+			return todo, err
 		}
-		answer(asked, nil)
+		return next, nil
 	}
-	return next, nil
-}
-
-// surveyOnce has a new leader look for foreign keys. It does so again after each search.
-func (f *follower) surveyOnce(ctx context.Context) {
-	led := f.leads
-	if f.leads = f.tree.Mine(); f.leads && !led {
-		f.tree.survey(ctx)
+	if next, err = f.finishSearch(); err != nil || next != inStep {
+		return next, err
 	}
-}
-
-// due returns when the tables are to be compared with the tree: regularly on the leader, and on a
-// host with other digests. The zero time means never.
-func (f *follower) due() time.Time {
-	f.tree.mu.Lock()
-	due := f.tree.compared.differs
-	f.tree.mu.Unlock()
-	if f.tree.Mine() && (due.IsZero() || f.search.Before(due)) {
-		due = f.search
+	f.startSearch(ctx)
+	if f.barred && f.search != nil { // don't follow another fleet's log
+		<-f.search.done
+		f.early = false
+		return f.finishSearch()
 	}
-	return due
+	return f.look(ctx, ask)
 }
 
-func (f *follower) isDue() bool {
-	due := f.due()
-	return !due.IsZero() && !time.Now().Before(due)
-}
-
-// postpone has the tables compared with the tree later.
-func (f *follower) postpone() {
-	later := time.Now().Add(compareAgain)
-	f.search = later
-	f.tree.mu.Lock()
-	defer f.tree.mu.Unlock()
-	if !f.tree.compared.differs.IsZero() {
-		f.tree.compared.differs = later
-	}
-}
-
-func (f *follower) fresh(ctx context.Context) {
-	f.looked = time.Now()
+func (f *follower) fresh() {
 	if away := f.tree.status.SetFresh(); away > 0 {
 		f.tree.log.Info("in touch with consul", "index", f.cursor, "after", away.Round(time.Millisecond))
 		f.tree.o.Events.Add(event.Event{Kind: "fleet_fresh", Message: fmt.Sprintf("in touch with consul again after %v", away.Round(time.Millisecond))})

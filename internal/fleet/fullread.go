@@ -173,6 +173,17 @@ func (t *Tree) merge(r *reading, upTo uint64, replace bool) (changed []string) {
 			changed = append(changed, f.name+"/"+key)
 		}
 	}
+	for path, index := range t.known.index { // foreign keys that have changed since
+		if f, _ := t.locate(path); f != nil || index <= upTo {
+			continue
+		}
+		key := t.keys.Tree + path
+		if why, is := t.junk[key]; is {
+			junk[key] = why
+		} else {
+			delete(junk, key)
+		}
+	}
 	return append(changed, t.setJunk(junk)...)
 }
 

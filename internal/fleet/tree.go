@@ -255,6 +255,7 @@ func (t *Tree) applyJunk(c treelog.Change) {
 	if c.Path == treekv.MarkName {
 		return
 	}
+	t.known.add(c.Path, c.Index) // a search in progress may have an older state of it
 	junk := maps.Clone(t.junk)
 	if c.Value == nil {
 		delete(junk, t.keys.Tree+c.Path)

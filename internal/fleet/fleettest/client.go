@@ -28,6 +28,7 @@ type Client struct {
 	lose   int
 	detain *[]consulkv.Op // where the next to be held up goes; nil: none is
 	before func(Call) error
+	after  func(Call)
 	slow   time.Duration
 	late   time.Duration
 	behind *Memory // what answers stale reads; nil: the store itself
@@ -176,6 +177,14 @@ func (c *Client) Before(f func(Call) error) {
 	c.before = f
 }
 
+// After has f called after each read was answered, before the answer arrives. Nil ends it. F may
+// block: the answer is old then.
+func (c *Client) After(f func(Call)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.after = f
+}
+
 // Counts returns what has been asked for so far.
 func (c *Client) Counts() Counts {
 	c.mu.Lock()
@@ -240,7 +249,7 @@ func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer f
 		index, changed := answer(server), server.changed
 		server.mu.Unlock()
 		if q.After == 0 || index != q.After || late {
-			return index, c.arrive(ctx, broken)
+			return index, c.arrive(ctx, call, broken)
 		}
 		select {
 		case <-changed:
@@ -255,10 +264,13 @@ func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer f
 }
 
 // arrive waits for as long as an answer is on its way.
-func (c *Client) arrive(ctx context.Context, broken <-chan struct{}) error {
+func (c *Client) arrive(ctx context.Context, call Call, broken <-chan struct{}) error {
 	c.mu.Lock()
-	late := c.late
+	late, after := c.late, c.after
 	c.mu.Unlock()
+	if after != nil {
+		after(call)
+	}
 	if late == 0 {
 		return nil
 	}
