@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
@@ -63,6 +64,46 @@ func TestOneIsElectedAndHandsOver(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A host that ends gives back the leader's key if it may hold it, and otherwise doesn't ask for that.
+func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
+	for name, lose := range map[string]bool{"answered": false, "answer lost": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				kv := fleettest.NewMemory()
+				var unlocks atomic.Int32
+				count := func(h *fleettest.Client) {
+					h.Before(func(call fleettest.Call) error {
+						for _, op := range call.Ops {
+							if op.Verb == consulkv.Lock && op.Key == "ironvip/v2/leader" && lose {
+								h.LoseAnswers(1)
+							}
+							if op.Verb == consulkv.Unlock && op.Key == "ironvip/v2/leader" {
+								unlocks.Add(1)
+							}
+						}
+						return nil
+					})
+				}
+				for _, name := range []string{"one", "two"} {
+					count(kv.Client(name))
+				}
+				one := kv.Start(t, "one", folders, nil)
+				time.Sleep(500 * time.Millisecond) // it holds the key, and may not know that
+				two := kv.Start(t, "two", folders, nil)
+				time.Sleep(500 * time.Millisecond)
+				two.End()
+				if n := unlocks.Load(); n != 0 {
+					t.Errorf("%d unlocks by a host that isn't the leader", n)
+				}
+				one.End()
+				if _, held := kv.Get("ironvip/v2/leader"); unlocks.Load() != 1 || !held {
+					t.Errorf("%d unlocks by the leader, the key exists: %v", unlocks.Load(), held)
+				}
+			})
+		})
+	}
 }
 
 // Two hosts are never elected at the same time, whatever happens to sessions and connections to

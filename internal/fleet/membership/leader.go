@@ -133,6 +133,7 @@ func (m *Member) lockLeader(ctx context.Context, session string, hosts int) (ind
 	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	out, err := m.o.KV.Txn(call, []consulkv.Op{{Verb: consulkv.Lock, Key: m.o.Keys.Leader, Value: value, Session: session}})
+	m.session.own[session] = err != nil || len(out.Refused) == 0
 	if err != nil || len(out.Refused) > 0 {
 		return 0
 	}

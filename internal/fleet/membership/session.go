@@ -41,7 +41,7 @@ type session struct {
 
 	// These belong to the goroutine of runSession.
 	free      bool            // the leader's key, as far as it is known
-	own       map[string]bool // sessions of this run that may still exist
+	own       map[string]bool // sessions of this run that may still exist, and whether they may hold the leader's key
 	host      uint64          // the index of the host's lock
 	row       publishedRow
 	duplicate *DuplicateNodeError // as reported last
@@ -194,7 +194,7 @@ func (m *Member) join(ctx context.Context) error {
 	}
 	var ops []consulkv.Op
 	for _, p := range l.all() {
-		if !s.own[p.Session] {
+		if _, own := s.own[p.Session]; !own {
 			return &heldError{l, p}
 		}
 		ops = append(ops, consulkv.Op{Verb: consulkv.Unlock, Key: p.Key, Session: p.Session})
@@ -205,7 +205,7 @@ func (m *Member) join(ctx context.Context) error {
 		return err
 	}
 	ended := slices.Collect(maps.Keys(s.own))
-	s.own[id] = true
+	s.own[id] = false
 	s.row = publishedRow{}
 	ops = append(ops, consulkv.Op{Verb: consulkv.Lock, Key: m.o.Keys.host(m.o.Identity.ID), Value: m.hostRow(), Session: id})
 	taken, out, err := m.publish(ctx, id, m.node(), ops...)
@@ -346,8 +346,10 @@ func (m *Member) leave(ctx context.Context) {
 			{Verb: consulkv.DeleteCas, Key: m.o.Keys.host(m.o.Identity.ID), Index: s.host},
 			{Verb: consulkv.DeleteCas, Key: m.o.Keys.node(m.o.Node), Index: s.row.index}})
 	}
-	for id := range maps.Clone(s.own) {
-		_, _ = m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: m.o.Keys.Leader, Session: id}})
+	for id, leads := range maps.Clone(s.own) {
+		if leads {
+			_, _ = m.o.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Unlock, Key: m.o.Keys.Leader, Session: id}})
+		}
 		m.end(ctx, id)
 	}
 }
