@@ -1,6 +1,8 @@
 package fleet_test
 
 import (
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,53 @@ func TestDigestsFindADifference(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A running host that replaces its tables by a snapshot finds what the leader knew before it became
+// the leader: only the digests tell, and they are in the log after the snapshot.
+func TestSnapshotBeforeDigests(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		time.Sleep(5 * time.Second)
+		two, three := kv.Start(t, "two", folders, nil), kv.Start(t, "three", folders, nil)
+		mustCommit(t, one, set("a", "edited", "before", 0))
+		time.Sleep(time.Second)
+		two.SetDown(true)
+		for i := range 100 {
+			mustCommit(t, one, set("b", fmt.Sprint(i), "1", 0))
+		}
+		four := kv.Start(t, "four", folders, nil)     // writes a snapshot
+		four.Before(func(call fleettest.Call) error { // never the leader
+			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/leader" {
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		time.Sleep(5 * time.Second)
+		kv.Put(treePrefix+"a/edited", "by hand")
+		commit(t, three, set("a", "edited", "refused", 0))
+		one.End()
+		time.Sleep(5 * time.Second)
+		if !three.Mine() || get(three, "a", "edited") != "by hand" {
+			t.Fatal("the host that knows the edit is not the leader")
+		}
+		time.Sleep(7 * time.Minute)
+		wantSame(t, kv, three, four)
+		var looked atomic.Int32
+		two.Before(func(call fleettest.Call) error {
+			if call.Key == "ironvip/v2/snapshot/head" {
+				looked.Add(1)
+			}
+			return nil
+		})
+		two.SetDown(false)
+		time.Sleep(20 * time.Second)
+		if looked.Load() == 0 {
+			t.Error("the host has not looked for a snapshot")
+		}
+		wantSame(t, kv, two)
+	})
 }
 
 // While nothing changes, the leader doesn't read the tree and nothing is appended to the log.

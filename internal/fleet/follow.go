@@ -33,7 +33,6 @@ const (
 // follower keeps the tables current. Its state belongs to its goroutine.
 type follower struct {
 	tree   *Tree
-	begun  bool          // the tree was read, or that was tried
 	cursor uint64        // the index of the last answer
 	pace   *rate.Limiter // of reads of the log
 	early  bool          // the last blocking query returned before its time without a change

@@ -15,13 +15,15 @@ func (f *follower) replace(ctx context.Context) (verdict, error) {
 	if err := t.reading.take(ctx); err != nil {
 		return lost, err
 	}
-	joined := uint64(0)
-	if !f.begun { // later, the tables are to have what was written since
-		f.begun, joined = true, t.JoinedAt()
-	}
+	// What was written without the log before this host has joined must be in the tables, and what
+	// they have had must not be lost. The leader's search finds what was written later, as it does
+	// for the hosts that have not lost the log.
+	t.mu.Lock()
+	upTo := max(t.JoinedAt(), t.high, t.compared.newest)
+	t.mu.Unlock()
 	read, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	w, task, err := t.startTree(read, joined)
+	w, task, err := t.startTree(read, upTo)
 	if err == nil {
 		err = t.verify(read, &w)
 	}

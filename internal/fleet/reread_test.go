@@ -145,6 +145,7 @@ func TestManyManualEdits(t *testing.T) {
 		time.Sleep(time.Minute)
 		largeTree(kv, 15000)
 		var tooLarge atomic.Bool
+		var indexes atomic.Int32 // of the whole tree, for which Consul iterates over all keys
 		var reads treeReads
 		for _, h := range hosts {
 			h.Before(func(call fleettest.Call) error {
@@ -152,6 +153,9 @@ func TestManyManualEdits(t *testing.T) {
 					if len(op.Value) > 256<<10 {
 						tooLarge.Store(true)
 					}
+				}
+				if call.Method == "Level" && call.Key == treePrefix {
+					indexes.Add(1)
 				}
 				return reads.count(call)
 			})
@@ -165,6 +169,9 @@ func TestManyManualEdits(t *testing.T) {
 		wantSame(t, kv, hosts...)
 		if tooLarge.Load() {
 			t.Error("a transaction was too large for Consul")
+		}
+		if n := indexes.Load(); n != 1 {
+			t.Errorf("the index of the tree was read %d times, not by the writer of the snapshot alone", n)
 		}
 		if n, cost := reads.take(), less(hosts[1].Counts(), before); n != 2 || cost.Reads > 100 {
 			t.Errorf("%d reads of the tree, and a host with %d other reads", n, cost.Reads)

@@ -47,10 +47,10 @@ func (t *Tree) readKeys(ctx context.Context) (w wholeTree, err error) {
 	return w, err
 }
 
-// readSnapshot reads the tree from the snapshot that a pair describes. Joined and the error are as
+// readSnapshot reads the tree from the snapshot that a pair describes. UpTo and the error are as
 // for treekv.Store.ReadSnapshot.
-func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, joined uint64) (w wholeTree, err error) {
-	s, err := t.kv.ReadSnapshot(ctx, pair, joined)
+func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, upTo uint64) (w wholeTree, err error) {
+	s, err := t.kv.ReadSnapshot(ctx, pair, upTo)
 	if err != nil {
 		return w, err
 	}
@@ -67,8 +67,8 @@ func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, joined uin
 
 // startTree reads the whole tree, from the snapshot if possible. Otherwise this host or another one
 // makes a snapshot. The task is what is left for this host to do if it may hold the lock of the
-// snapshot, and nil if it doesn't. Joined is as for readSnapshot.
-func (t *Tree) startTree(ctx context.Context, joined uint64) (w wholeTree, task *snapshotTask, err error) {
+// snapshot, and nil if it doesn't. UpTo is as for readSnapshot.
+func (t *Tree) startTree(ctx context.Context, upTo uint64) (w wholeTree, task *snapshotTask, err error) {
 	deadline := time.Now().Add(snapshotWait + rand.N(snapshotWait))
 	var after uint64     // of the next query: the index of the lock that another host holds
 	var refused bool     // the lock, when the key
@@ -88,7 +88,7 @@ func (t *Tree) startTree(ctx context.Context, joined uint64) (w wholeTree, task 
 		if refused && indexOf(pair) == refusedAt { // nobody holds it: the lock delay isn't over
 			backoff.Sleep(ctx, membership.LockDelay/2+rand.N(membership.LockDelay))
 		}
-		if w, err = t.readSnapshot(ctx, pair, joined); !errors.Is(err, treekv.ErrNoSnapshot) {
+		if w, err = t.readSnapshot(ctx, pair, upTo); !errors.Is(err, treekv.ErrNoSnapshot) {
 			return w, nil, err
 		}
 		lock, err := t.snapshotWriter.Lock(ctx, pair)

@@ -23,7 +23,8 @@ import (
 // A snapshot is used only if entries that follow each other lead from its place in the log to the
 // newest entry. That is not so after a restored backup of Consul. It also is not used if the tree's
 // newest write is not in the log. The index of that write is expensive, too: Consul iterates over
-// all keys. The snapshot's writer therefore looks last for all hosts that have joined before.
+// all keys. The snapshot's writer therefore looks last for all hosts that have joined before, or
+// whose tables have not reached more.
 
 // snapshotHead describes the snapshot.
 type snapshotHead struct {
@@ -104,9 +105,8 @@ func (s Store) readPlace(ctx context.Context) (p place, err error) {
 }
 
 // ReadSnapshot reads the snapshot that a pair describes, and the log after it. They have everything
-// that was written up to the index joined; 0 means up to now. The error is ErrNoSnapshot, or why
-// Consul can't be asked.
-func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair, joined uint64) (found Snapshot, err error) {
+// that was written up to the index upTo. The error is ErrNoSnapshot, or why Consul can't be asked.
+func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair, upTo uint64) (found Snapshot, err error) {
 	h := decodeSnapshotHead(pair)
 	if h == nil {
 		return found, ErrNoSnapshot
@@ -115,23 +115,36 @@ func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair, joined uin
 	if err != nil {
 		return found, err
 	}
+	entries, ok, err := s.Since(ctx, h.position(), at.head, consulkv.Query{Consistent: true})
+	if err != nil {
+		return found, err
+	}
+	if !ok {
+		return found, ErrNoSnapshot
+	}
 	newest := h.Tree
-	if joined == 0 || joined > h.Seen {
-		if _, ok := treelog.After(h.position(), at.head); !ok {
-			return found, ErrNoSnapshot
-		}
+	// Digests in the log may be about what isn't in the snapshot, and aren't always compared.
+	if upTo > h.Seen || slices.ContainsFunc(entries, func(e treelog.Entry) bool { return e.Digests != nil }) {
 		if _, newest, err = s.KV.Level(ctx, s.Keys.Tree); err != nil {
 			return found, err
 		}
 		if at, err = s.readPlace(ctx); err != nil { // has what the log got meanwhile
 			return found, err
 		}
+		reached := h.position()
+		if n := len(entries); n > 0 {
+			reached = entries[n-1].Position
+		}
+		more, ok, err := s.Since(ctx, reached, at.head, consulkv.Query{Consistent: true})
+		if err != nil {
+			return found, err
+		}
+		if !ok {
+			return found, ErrNoSnapshot
+		}
+		entries = append(entries, more...)
 	}
-	entries, ok, err := s.Since(ctx, h.position(), at.head, consulkv.Query{Consistent: true})
-	if err != nil {
-		return found, err
-	}
-	if !ok || newest > max(h.Tree, treelog.NewestWrite(entries)) {
+	if newest > max(h.Tree, treelog.NewestWrite(entries)) {
 		return found, ErrNoSnapshot
 	}
 	packed, err := s.readParts(ctx, h)
