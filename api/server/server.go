@@ -31,6 +31,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/gin-gonic/gin"
+
+	"github.com/ironvip/ironvip/internal/httpstop"
 )
 
 // Timeouts and bounds of the server. A request that waits gets its waiting time in addition.
@@ -86,6 +88,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	limited := &limitedListener{Listener: l, s: s, most: s.Connections}
+	var silent httpstop.Silent
 	server := &http.Server{
 		Handler:           s.Handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -95,8 +98,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ConnContext:       withConnection,
-		ConnState:         limited.setState,
-		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			silent.Track(c, state)
+			limited.setState(c, state)
+		},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(limited) }()
@@ -106,6 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case <-ctx.Done():
 	}
 	cancel()
+	silent.Stop()
 	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer end()
 	if server.Shutdown(grace) != nil {

@@ -35,13 +35,13 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/httpstop"},
 	{"vip"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
 var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
-	"internal/backoff", "internal/text", "api/v1"}
+	"internal/backoff", "internal/text", "internal/httpstop", "api/v1"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of
 // the list stands for the packages below it, too.

@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/httpstop"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -84,6 +85,7 @@ type port struct {
 	ready     atomic.Int64
 	healthy   func() bool
 	http      *http.Server
+	silent    httpstop.Silent // of http
 	listeners map[netip.Addr]net.Listener
 }
 
@@ -211,8 +213,8 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 	p.http = &http.Server{
 		Handler:           p,
 		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime,
-		MaxHeaderBytes: maxHeader,
-		ErrorLog:       log.New(io.Discard, "", 0), // errors of clients are not logged
+		MaxHeaderBytes: maxHeader, ConnState: p.silent.Track,
+		ErrorLog: log.New(io.Discard, "", 0), // errors of clients are not logged
 	}
 	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would occupy a slot
 	s.ports[k] = p
@@ -234,6 +236,7 @@ func (s *Server) close(k vip.ServiceKey) {
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 		defer cancel()
+		p.silent.Stop()
 		if p.http.Shutdown(ctx) != nil {
 			p.http.Close()
 		}
