@@ -46,6 +46,8 @@ type Dataplane struct {
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
 	Device            string         `toml:"device"`              // the interface with the VIPs
+	// HardStopAfter is how long an agent that was replaced relays its open connections.
+	HardStopAfter spec.Duration `toml:"hard_stop_after"`
 }
 
 // The modes of the dataplane.
@@ -107,6 +109,7 @@ const (
 	DefaultSocketMode     = 0o660
 	DefaultDevice         = "ironvip0"
 	DefaultResyncInterval = 30 * time.Second
+	DefaultHardStopAfter  = 10 * time.Minute
 	DefaultReuseDelay     = 5 * time.Minute
 	ConfigName            = "ironvip.toml"
 	ServicesDir           = "services.d"
@@ -119,7 +122,7 @@ func Default() *Config {
 		Node: Node{StateDir: DefaultStateDir},
 		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode},
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
-			Device: DefaultDevice},
+			Device: DefaultDevice, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
 		Consul: Consul{Prefix: DefaultConsulPrefix},
 		Log:    Log{Level: "info", Format: "text"},

@@ -37,6 +37,7 @@ role = "real-server"
 node_port_addresses = ["192.0.2.1", "198.51.100.0/24"]
 resync_interval = "10s"
 device = "vips"
+hard_stop_after = "1m"
 [ipam]
 store = "consul"
 pod_cidrs = ["10.244.0.0/16", "fd00::/48"]
@@ -94,7 +95,7 @@ format = "json"
 	want := &Config{
 		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
 		API:  API{SocketMode: 0o600, Listen: "[::1]:7480"},
-		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips",
+		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", HardStopAfter: spec.Duration(time.Minute),
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
 		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},
 			PodCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")}},

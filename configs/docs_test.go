@@ -106,7 +106,7 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 	d := Default()
 	for page, wants := range map[string][]string{
 		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
-			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
+			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.Dataplane.HardStopAfter.String() + `"`, `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
 			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`"},
 		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
 	} {

@@ -19,6 +19,7 @@ import (
 const (
 	MinResyncInterval = time.Second
 	MaxResyncInterval = 24 * time.Hour
+	MaxHardStopAfter  = 7 * 24 * time.Hour
 	MaxReuseDelay     = 7 * 24 * time.Hour
 	minOrphanGrace    = time.Second
 	maxDevice         = 15 // bytes; IFNAMSIZ is 16 with the terminating zero
@@ -92,6 +93,7 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
+	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	if d.Device == "" || len(d.Device) > maxDevice || d.Device == "." || d.Device == ".." ||
 		strings.ContainsFunc(d.Device, func(r rune) bool { return r == '/' || r == ':' || r == '%' || r <= ' ' || r > '~' }) {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), "%s is not a name for an interface: 1 to %d characters without / : %% and spaces", strict.Quote(d.Device), maxDevice)

@@ -20,7 +20,10 @@ type listener interface {
 	usable(bool) error
 	// died returns the error that ended the listener, or nil.
 	died() error
-	// close ends the listener. No client is accepted afterwards.
+	// stop leaves new clients to other processes that have the listener's socket.
+	stop()
+	// close ends the listener, in all processes unless it was stopped. No client is accepted
+	// afterwards.
 	close()
 }
 

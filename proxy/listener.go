@@ -32,21 +32,6 @@ func (f *frontend) listen() error {
 	return err
 }
 
-// network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
-func network(key vip.FrontendKey) string {
-	if key.Addr.Is4() {
-		return key.Protocol.String() + "4"
-	}
-	return key.Protocol.String() + "6"
-}
-
-// listenConfig disables multipath TCP, because some kernels can't splice its sockets.
-func listenConfig() *net.ListenConfig {
-	c := &net.ListenConfig{KeepAliveConfig: keepAlive}
-	c.SetMultipathTCP(false)
-	return c
-}
-
 // newBackoff returns the waits between attempts when file descriptors or memory are missing.
 func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
 

@@ -50,10 +50,12 @@ func (t *Target) preopen(spec *vip.Frontend) *frontend {
 	return f
 }
 
-// close closes the frontends whose updates were not applied.
+// close closes the frontends whose updates were not applied because Apply was interrupted. The next
+// process may need their sockets.
 func (a preopened) close() {
 	for _, f := range a {
 		if f != nil {
+			f.listener.stop()
 			f.close()
 		}
 	}

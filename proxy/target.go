@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,6 +51,9 @@ type Options struct {
 	// about 13 MiB.
 	MaxAffinity int
 
+	// Sockets opens the listeners. Nil: a set that has inherited none.
+	Sockets *sockets.Set
+
 	// Log defaults to discarding.
 	Log *slog.Logger
 
@@ -65,6 +69,9 @@ func (o Options) withDefaults() Options {
 	o.MaxAffinity = cmp.Or(o.MaxAffinity, 1<<16)
 	if o.Own == nil {
 		o.Own = netip.Addr.IsLoopback
+	}
+	if o.Sockets == nil {
+		o.Sockets = &sockets.Set{}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -330,8 +337,8 @@ func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 	return open, nil
 }
 
-// Close ends every listener and connection and waits for all goroutines. VIP
-// addresses stay on the device for the next process to adopt or remove.
+// Close ends every connection and waits for all goroutines. VIP addresses stay on the device, and
+// the listening sockets in other processes that have them, for the next process to adopt or remove.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -339,7 +346,7 @@ func (t *Target) Close() error {
 	t.frontends = nil
 	t.mu.Unlock()
 	for _, f := range frontends {
-		f.listener.close()
+		f.listener.stop()
 	}
 	for _, f := range frontends {
 		f.close()

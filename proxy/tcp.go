@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
@@ -30,12 +31,12 @@ func listenTCP(f *frontend) (listener, error) {
 	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
-	l, err := listenConfig().Listen(f.ctx, network(f.key), f.key.AddrPort().String())
+	l, err := f.target.opts.Sockets.ListenTCP(f.ctx, f.key.AddrPort())
 	if err != nil {
 		f.target.releaseListener()
 		return nil, err
 	}
-	t := &tcpListener{f: f, l: l.(*net.TCPListener)}
+	t := &tcpListener{f: f, l: l}
 	if t.ticket, err = f.target.acceptPoller.wait(t.l, func() { f.tasks.Go(t.accept) }); err != nil {
 		t.close()
 		return nil, err
@@ -45,10 +46,14 @@ func listenTCP(f *frontend) (listener, error) {
 
 func (t *tcpListener) usable(bool) error { return nil }
 
-func (t *tcpListener) close() {
+func (t *tcpListener) close() { t.end((*sockets.Set).Remove) }
+
+func (t *tcpListener) stop() { t.end((*sockets.Set).Release) }
+
+func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
 		t.f.target.acceptPoller.cancel(t.ticket)
-		t.l.Close()
+		how(t.f.target.opts.Sockets, t.l)
 		t.f.target.releaseListener()
 	}
 }
@@ -81,6 +86,7 @@ func (t *tcpListener) accept() {
 			t.l.Close()
 			return
 		}
+		_ = client.SetKeepAliveConfig(keepAlive) // fails only for a client that is gone
 		target.stats.accepted.Add(1)
 		peer := addrPort(client.RemoteAddr()).Addr()
 		announced := t.f.announced(peer)

@@ -37,6 +37,7 @@ type udpListener struct {
 	mu       sync.Mutex
 	conn     *net.UDPConn // nil while closed
 	ticket   uint64       // of conn, at the acceptPoller
+	stopped  atomic.Bool  // conn is used for replies only
 	sessions map[netip.AddrPort]*session
 	death    error
 }
@@ -60,12 +61,11 @@ func (u *udpListener) usable(yes bool) error {
 			u.death = err
 			return err
 		}
-		conn, err := listenConfig().ListenPacket(u.f.ctx, network(u.f.key), u.f.key.AddrPort().String())
+		socket, err := u.f.target.opts.Sockets.ListenUDP(u.f.ctx, u.f.key.AddrPort())
 		if u.death = err; err != nil {
 			u.f.target.releaseListener()
 			return err
 		}
-		socket := conn.(*net.UDPConn)
 		u.conn = socket
 		if u.ticket, u.death = u.f.target.acceptPoller.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); u.death != nil {
 			u.shut()
@@ -83,11 +83,40 @@ func (u *udpListener) close() {
 	u.shut()
 }
 
+// stop ends the receipt of datagrams. Sessions still send the replies of their backends.
+func (u *udpListener) stop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn != nil {
+		u.stopped.Store(true)
+		u.f.target.acceptPoller.cancel(u.ticket)
+		_ = u.conn.SetReadDeadline(time.Unix(1, 0)) // ends read
+	}
+	for _, s := range u.sessions {
+		_ = s.server.SetReadDeadline(time.Now()) // makes answers look at idle again
+	}
+}
+
+// lastReplies is how long a session waits for more replies after its listener was stopped.
+const lastReplies = 2 * time.Second
+
+// idle returns the time without a datagram after which a session ends.
+func (u *udpListener) idle() time.Duration {
+	if u.stopped.Load() {
+		return min(lastReplies, u.f.target.opts.UDPIdle)
+	}
+	return u.f.target.opts.UDPIdle
+}
+
 // shut closes the socket and ends every session. The caller holds mu.
 func (u *udpListener) shut() {
 	if u.conn != nil {
 		u.f.target.acceptPoller.cancel(u.ticket)
-		u.conn.Close()
+		if u.stopped.Load() {
+			u.f.target.opts.Sockets.Release(u.conn)
+		} else {
+			u.f.target.opts.Sockets.Remove(u.conn)
+		}
 		u.f.target.releaseListener()
 		u.conn = nil
 	}
@@ -116,7 +145,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 		switch {
 		case err == nil:
 			pause.Reset()
-		case errors.Is(err, net.ErrClosed) && u.dropped(conn):
+		case errors.Is(err, net.ErrClosed) && u.dropped(conn), errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		case passes(err):
 			u.f.complain("receive", err)
@@ -354,21 +383,20 @@ func (s *session) run() {
 
 // answers returns nil if the session ended normally, else the refusal.
 func (s *session) answers() error {
-	idle := s.listener.f.target.opts.UDPIdle
 	buf := new(*[maxDatagram]byte)
 	defer func() {
 		if *buf != nil {
 			datagrams.Put(*buf)
 		}
 	}()
-	_ = s.server.SetReadDeadline(time.Now().Add(idle))
+	_ = s.server.SetReadDeadline(time.Now().Add(s.listener.idle()))
 	for answered := false; ; {
 		n, err := s.receive(buf)
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			// The deadline isn't moved with every datagram, so it may be early.
-			left := idle - time.Duration(s.listener.f.target.now()-s.used.Load())
+			left := s.listener.idle() - time.Duration(s.listener.f.target.now()-s.used.Load())
 			if left <= 0 {
 				return nil
 			}

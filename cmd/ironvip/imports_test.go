@@ -35,7 +35,7 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/httpstop"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/httpstop"},
 	{"vip"},
 }
 
@@ -53,7 +53,7 @@ var only = map[string][]string{
 	"ipam/internal/numbers":     {},
 	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},
 	"ipvs":                      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
-	"proxy":                     {"vip", "internal/reconcile", "internal/backoff", "internal/openfiles"},
+	"proxy":                     {"vip", "internal/reconcile", "internal/backoff", "internal/sockets", "internal/openfiles"},
 	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},
 }
 

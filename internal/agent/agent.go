@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -38,6 +39,10 @@ import (
 
 const eventsKept = 1000
 
+// stopGrace is the time for requests in progress when the agent stops. New clients may wait for the
+// next process meanwhile, so it is short.
+const stopGrace = 500 * time.Millisecond
+
 // gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md gives its cost
 // and savings.
 const gcPercent = 50
@@ -47,6 +52,7 @@ type Options struct {
 	Config   string // the configuration: a directory with ironvip.toml, or the file
 	StateDir string // "": node.state_dir of the configuration
 	Version  string // of this binary
+	TakeOver bool   // replace the running agent of the state directory, if there is one
 	Demo     bool   // run on a configuration with demo backends; Config and StateDir are ignored
 	Stdout   io.Writer
 }
@@ -58,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 		debug.SetGCPercent(gcPercent)
 	}
 	if !o.Demo {
-		return runAgent(ctx, o, nil)
+		return runAgents(ctx, o)
 	}
 	d, err := newDemo(ctx)
 	if err != nil {
@@ -66,7 +72,22 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	o.Config, o.StateDir = d.dir, ""
-	return runAgent(ctx, o, func(a *agent) { d.greet(ctx, a, o.Stdout) })
+	_, err = runAgent(ctx, o, inheritance{sockets: &sockets.Set{}}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
+	return err
+}
+
+// runAgents runs an agent, and another one in this process after each failed attempt of another
+// process to take over.
+func runAgents(ctx context.Context, o Options) error {
+	set, problems := sockets.FromEnvironment()
+	begin := inheritance{sockets: set, problems: problems}
+	for {
+		next, err := runAgent(ctx, o, begin, nil)
+		if next == nil {
+			return err
+		}
+		o.TakeOver, begin = false, *next
+	}
 }
 
 // agent is one running daemon. The fields are in the order in which a service passes through
@@ -79,6 +100,8 @@ type agent struct {
 	level   *slog.LevelVar
 	systemd systemd
 	events  *event.Log
+	inheritance
+	settled chan struct{} // closed when this agent serves all clients, and nothing else does
 
 	config    *liveConfig
 	reloading sync.Mutex
@@ -104,20 +127,41 @@ type agent struct {
 	lag        lag
 }
 
-// runAgent runs an agent until the context ends or a part of it fails permanently. Greet is called
-// once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
-func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
+// runAgent runs an agent until the context ends, a part of it fails permanently, or another process
+// takes over. If that process fails, runAgent returns what the next agent begins with. Greet is
+// called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
+func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*agent)) (next *inheritance, err error) {
+	defer begin.sockets.Close()
+	if begin.predecessor != nil {
+		defer begin.predecessor.close()
+	}
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
-		return problemsError("configuration refused", problems)
+		return nil, problemsError("configuration refused", problems)
 	}
-	a, err := newAgent(o, cfg, problems)
+	log := newLogger(cfg, &slog.LevelVar{})
+	logInherited(log, begin.problems)
+	if o.TakeOver {
+		e, err := takeOver(ctx, cfg, begin.sockets, log)
+		if err != nil {
+			return nil, err
+		}
+		if e != nil {
+			begin.predecessor = e
+			defer e.close()
+		}
+	}
+	a, err := newAgent(o, cfg, problems, begin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	err = a.run(ctx, greet)
+	if r, ok := errors.AsType[*request](err); ok {
+		return a.handOver(ctx, r)
+	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
+		a.drain(context.WithoutCancel(ctx), stopGrace)
 		a.log.Info("stopped")
 	}
 	if greet != nil && a.plane.remove != nil {
@@ -127,15 +171,21 @@ func runAgent(ctx context.Context, o Options, greet func(*agent)) error {
 			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
 		}
 	}
-	return errors.Join(err, a.close())
+	return nil, errors.Join(err, a.close())
 }
 
 // close closes what newAgent has opened.
 func (a *agent) close() error {
-	var errs []error
+	var err error
 	if a.plane != nil {
-		errs = append(errs, a.plane.Close())
+		err = a.plane.Close()
 	}
+	return errors.Join(err, a.closeStores())
+}
+
+// closeStores leaves the fleet and closes the state file.
+func (a *agent) closeStores() error {
+	var errs []error
 	if a.stores != nil {
 		errs = append(errs, a.stores.close())
 	}
@@ -147,15 +197,16 @@ func (a *agent) close() error {
 
 // newAgent creates every part. Only the watch of a fleet's store runs already. It does not wait,
 // and does not change the kernel.
-func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent, err error) {
+func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inheritance) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}),
-		level:     &slog.LevelVar{},
-		events:    event.NewLog(eventsKept, time.Now),
-		tables:    pipeline.NewTables(clock),
-		statuses:  table.New(clock, sources.KeyOfStatus, sources.SameStatus),
-		reloaders: map[string]sources.Reloader{},
+		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}),
+		level:       &slog.LevelVar{},
+		inheritance: begin,
+		events:      event.NewLog(eventsKept, time.Now),
+		tables:      pipeline.NewTables(clock),
+		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
+		reloaders:   map[string]sources.Reloader{},
 	}
 	defer func() {
 		if err != nil {
@@ -207,7 +258,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem) (_ *agent,
 	if err := a.newOverrides(cfg); err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, ownAddress(a.tables.Host), a.log); err != nil {
+	if a.plane, err = choosePlane(a.config, a.allocator, a.sockets, ownAddress(a.tables.Host), a.log); err != nil {
 		return nil, err
 	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -102,7 +104,7 @@ func setLevel(level *slog.LevelVar, cfg *configs.Config) {
 }
 
 // listen opens the API's listeners: two, one, or none.
-func listen(cfg *configs.Config) ([]net.Listener, error) {
+func listen(ctx context.Context, cfg *configs.Config, set *sockets.Set) ([]net.Listener, error) {
 	var all []net.Listener
 	if cfg.API.Socket != "" {
 		l, err := server.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
@@ -112,7 +114,11 @@ func listen(cfg *configs.Config) ([]net.Listener, error) {
 		all = append(all, l)
 	}
 	if cfg.API.Listen != "" {
-		l, err := net.Listen("tcp", cfg.API.Listen)
+		var l net.Listener
+		at, err := net.ResolveTCPAddr("tcp", cfg.API.Listen)
+		if err == nil {
+			l, err = set.ListenTCP(ctx, netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), uint16(at.Port)))
+		}
 		if err != nil {
 			for _, l := range all {
 				l.Close()

@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -49,7 +50,7 @@ func TestOwnNodeCostsTheSameWithManyServices(t *testing.T) {
 		if cfg == nil {
 			t.Fatal(problems)
 		}
-		a, err := newAgent(Options{Config: path}, cfg, nil)
+		a, err := newAgent(Options{Config: path}, cfg, nil, inheritance{sockets: &sockets.Set{}})
 		if err != nil {
 			t.Fatal(err)
 		}

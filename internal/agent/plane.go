@@ -13,6 +13,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/proxy"
@@ -26,6 +27,7 @@ type plane struct {
 	findings func() []v1.Finding // those that are not OK
 	metrics  *prometheus.Registry
 	checks   func() []v1.Check           // additional lines of the status; nil: none
+	drain    func(context.Context)       // accepts no more clients, and waits for the end of the open connections
 	remove   func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
 
@@ -38,10 +40,10 @@ func (p *plane) now() api.Dataplane {
 
 // choosePlane creates the dataplane that the configuration requests. Own reports whether an address
 // is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
-		return newProxy(cfg, allocator, own, "the configuration asks for it", log), nil
+		return newProxy(cfg, allocator, set, own, "the configuration asks for it", log), nil
 	}
 	findings := ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer)
 	useIPVS, why, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, findings)
@@ -56,7 +58,7 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, own func(netip.Add
 			log.Warn("the ipvs dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 		}
 	}
-	return newProxy(cfg, allocator, own, why, log), nil
+	return newProxy(cfg, allocator, set, own, why, log), nil
 }
 
 // chooseMode selects IPVS or the userspace proxy from the findings of ipvs.Check, and returns the
@@ -88,14 +90,14 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 	}
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
-		metrics: ipvsMetrics(target), remove: target.Remove}, nil
+		metrics: ipvsMetrics(target), drain: func(context.Context) {}, remove: target.Remove}, nil
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
-	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Log: log})
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
+	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: set, Log: log})
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }}
+		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain}
 }
 
 // notOK returns the findings that an operator should see.

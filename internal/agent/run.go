@@ -21,7 +21,7 @@ type part struct {
 // run starts every part and waits for the end of all of them. The API and systemd's status start at
 // once. The pipeline starts when the store has been read, however long that takes.
 func (a *agent) run(ctx context.Context, greet func(*agent)) error {
-	listeners, err := listen(a.config.get())
+	listeners, err := listen(ctx, a.config.get(), a.sockets)
 	if err != nil {
 		return err
 	}
@@ -33,6 +33,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 				return ctx.Err()
 			}
 			if _, refused := errors.AsType[*membership.DuplicateNodeError](err); refused {
+				return err
+			}
+			if _, asked := errors.AsType[*request](err); asked {
 				return err
 			}
 			return fmt.Errorf("%s ended: %w", p.name, err)
@@ -58,7 +61,11 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		}
 		return nil
 	})
+	if greet == nil {
+		run(part{"the take-over socket", a.awaitTakeover})
+	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
+	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error {
 		a.systemd.watch(ctx, func() time.Time { return a.pipeline.Reconciler.Stats().LastRound })
 		return nil
@@ -69,13 +76,18 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 
 // reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
 func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
-	defer a.systemd.stopping()
+	defer func() {
+		if _, asked := errors.AsType[*request](context.Cause(ctx)); !asked {
+			a.systemd.stopping()
+		}
+	}()
 	select {
 	case <-ctx.Done():
 		return
 	case <-a.pipeline.Reconciler.Synced():
 	}
 	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
+	a.settle()
 	a.systemd.ready(a.summary())
 	if greet != nil {
 		greet(a)
@@ -93,6 +105,36 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 			last = s
 		}
 	}
+}
+
+// settle ends what served clients before this agent, and removes the inherited listeners that no
+// service needs.
+func (a *agent) settle() {
+	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
+		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
+	}
+	if a.predecessor != nil {
+		a.predecessor.retire()
+	}
+	close(a.settled)
+}
+
+// keepSockets keeps the listening sockets in the service manager's store. It waits for the end of
+// the predecessor, because the manager listens to one process only.
+func (a *agent) keepSockets(ctx context.Context) {
+	if !a.systemd.present() {
+		return
+	}
+	if a.predecessor != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.settled:
+		}
+	}
+	a.sockets.Keep(ctx, maxStored, a.systemd.keep, func(err error) {
+		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
+	})
 }
 
 // summary returns the line that `systemctl status` shows.

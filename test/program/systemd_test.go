@@ -14,15 +14,19 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// manager plays systemd: it owns the socket on which the agent reports its state.
+// manager plays systemd: it owns the socket on which the agent reports its state, and the store of
+// the agent's descriptors.
 type manager struct {
 	t    *testing.T
 	conn *net.UnixConn
-	mu   sync.Mutex
-	got  []string // every line, in order
+	mu   sync.Mutex // guards got
+	got  []string   // every line, in order
+	descriptors
 }
 
 func newManager(t *testing.T, h *host, env ...string) *manager {
@@ -35,19 +39,71 @@ func newManager(t *testing.T, h *host, env ...string) *manager {
 	m := &manager{t: t, conn: conn}
 	var reader sync.WaitGroup
 	reader.Go(func() {
+		control := make([]byte, unix.CmsgSpace(4*253))
 		for buf := make([]byte, 4096); ; {
-			n, err := conn.Read(buf)
+			n, room, _, _, err := conn.ReadMsgUnix(buf, control)
 			if err != nil {
 				return
+			}
+			if err := m.descriptors.add(control[:room]); err != nil {
+				t.Error(err)
 			}
 			m.mu.Lock()
 			m.got = append(m.got, strings.Split(strings.TrimSpace(string(buf[:n])), "\n")...)
 			m.mu.Unlock()
 		}
 	})
-	t.Cleanup(func() { conn.Close(); reader.Wait() })
+	t.Cleanup(func() { conn.Close(); reader.Wait(); m.descriptors.close() })
 	h.adjust = func(cmd *exec.Cmd) { cmd.Env = append(os.Environ(), append(env, "NOTIFY_SOCKET="+path)...) }
 	return m
+}
+
+// descriptors plays the descriptor store of systemd.
+type descriptors struct {
+	mu  sync.Mutex
+	fds []int
+}
+
+// add stores the descriptors of a message. It is the only one that may close them.
+func (s *descriptors) add(control []byte) error {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			s.fds = append(s.fds, fds...)
+		}
+	}
+	return nil
+}
+
+// len drops what was shut down, and returns how many descriptors are left.
+func (s *descriptors) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var left []int
+	for _, fd := range s.fds {
+		polled := []unix.PollFd{{Fd: int32(fd)}}
+		if _, err := unix.Poll(polled, 0); err == nil && polled[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 {
+			unix.Close(fd)
+		} else {
+			left = append(left, fd)
+		}
+	}
+	s.fds = left
+	return len(left)
+}
+
+func (s *descriptors) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fd := range s.fds {
+		unix.Close(fd)
+	}
+	s.fds = nil
 }
 
 // lines returns the lines received so far.

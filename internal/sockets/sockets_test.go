@@ -1,0 +1,541 @@
+package sockets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// free returns an address with a port of the kernel's choice.
+func free(t *testing.T, protocol, addr string) netip.AddrPort {
+	t.Helper()
+	var at net.Addr
+	if protocol == "udp" {
+		c, err := net.ListenPacket("udp", addr+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		at = c.LocalAddr()
+	} else {
+		l, err := net.Listen("tcp", addr+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		at = l.Addr()
+	}
+	return netip.MustParseAddrPort(at.String())
+}
+
+// open listens with the set.
+func open(t *testing.T, s *Set, protocol string, at netip.AddrPort) Socket {
+	t.Helper()
+	var l Socket
+	var err error
+	if protocol == "udp" {
+		l, err = s.ListenUDP(t.Context(), at)
+	} else {
+		l, err = s.ListenTCP(t.Context(), at)
+	}
+	if err != nil {
+		t.Fatalf("listen on %s/%s: %v", at, protocol, err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// cookie returns the kernel's number of a socket, which all copies of it have.
+func cookie(t *testing.T, s syscall.Conn) (cookie uint64) {
+	t.Helper()
+	fd, err := duplicate(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+		t.Fatal(err)
+	}
+	return cookie
+}
+
+func next(t *testing.T, s *Set) *Set {
+	t.Helper()
+	n, err := s.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+var places = []struct{ protocol, addr string }{{"tcp", "127.0.0.1"}, {"tcp", "[::1]"}, {"udp", "127.0.0.1"}, {"udp", "[::1]"}}
+
+// The sockets of a set, as the set opens them, are adopted by the next one: it listens with the
+// same socket. Another address and another protocol get a socket of their own.
+func TestNextSetAdopts(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.protocol+" "+p.addr, func(t *testing.T) {
+			var first Set
+			at := free(t, p.protocol, p.addr)
+			before := open(t, &first, p.protocol, at)
+			second := next(t, &first)
+			other := open(t, second, p.protocol, free(t, p.protocol, p.addr))
+			if second.Unclaimed() != 1 {
+				t.Fatalf("%d sockets unclaimed, want 1", second.Unclaimed())
+			}
+			after := open(t, second, p.protocol, at)
+			if cookie(t, before) != cookie(t, after) || cookie(t, before) == cookie(t, other) {
+				t.Error("the next set doesn't listen with the same socket, or another address does")
+			}
+			first.Release(before)
+			if err := reach(p.protocol, at); err != nil {
+				t.Errorf("after Release of the first set's copy: %v", err)
+			}
+			second.Remove(after)
+			if third := open(t, new(Set), p.protocol, at); cookie(t, third) == cookie(t, other) {
+				t.Error("not a new socket")
+			}
+		})
+	}
+}
+
+// reach reports whether someone listens.
+func reach(protocol string, at netip.AddrPort) error {
+	c, err := net.Dial(protocol, at.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("x")); err != nil {
+		return err
+	}
+	if protocol == "udp" {
+		_, err = c.Write([]byte("x")) // reports the refusal of the first
+	}
+	return err
+}
+
+// Remove ends a socket in all processes: nobody can connect although a copy is open, and a process
+// that polls its copy, as systemd does, sees that.
+func TestRemoveEndsCopies(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.protocol+" "+p.addr, func(t *testing.T) {
+			var s Set
+			at := free(t, p.protocol, p.addr)
+			l := open(t, &s, p.protocol, at)
+			copied, err := duplicate(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(copied)
+			polled := []unix.PollFd{{Fd: int32(copied)}}
+			if n, err := unix.Poll(polled, 0); n != 0 || err != nil {
+				t.Fatalf("poll of an open socket: %d, %v", n, err)
+			}
+			s.Remove(l)
+			if n, err := unix.Poll(polled, 0); n != 1 || err != nil || polled[0].Revents&unix.POLLHUP == 0 {
+				t.Errorf("poll of the copy: %d, %v, events %x", n, err, polled[0].Revents)
+			}
+			if p.protocol == "tcp" && reach(p.protocol, at) == nil {
+				t.Error("clients can still connect")
+			}
+			var third Set
+			if problems := third.Inherit([]int{dup(t, copied)}); len(problems) != 1 {
+				t.Errorf("the removed socket can be inherited: %v", problems)
+			}
+		})
+	}
+}
+
+func dup(t *testing.T, fd int) int {
+	t.Helper()
+	d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Sockets that nobody claims are removed.
+func TestRemoveUnclaimed(t *testing.T) {
+	var first Set
+	at := free(t, "tcp", "127.0.0.1")
+	l := open(t, &first, "tcp", at)
+	second := next(t, &first)
+	if got, want := second.RemoveUnclaimed(), []string{at.String() + "/tcp"}; !slices.Equal(got, want) {
+		t.Errorf("removed %v, want %v", got, want)
+	}
+	first.Release(l)
+	if reach("tcp", at) == nil {
+		t.Error("it still accepts clients")
+	}
+	if got := second.RemoveUnclaimed(); len(got) != 0 {
+		t.Errorf("removed twice: %v", got)
+	}
+}
+
+// raw opens a socket with a function that binds it, as another program could leave behind.
+func raw(t *testing.T, family, kind int, prepare func(fd int) error) int {
+	t.Helper()
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := prepare(fd); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+var loopback = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+
+// A descriptor that isn't a listening socket like this package's is reported, with the reason. It
+// isn't adopted, and no socket keeps a port.
+func TestJunkIsNotInherited(t *testing.T) {
+	listens := func(level, option, value int) func(int) error {
+		return func(fd int) error {
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, level, option, value),
+				unix.Bind(fd, loopback), unix.Listen(fd, 10))
+		}
+	}
+	receives := func(level, option, value int) func(int) error {
+		return func(fd int) error {
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.SetsockoptInt(fd, level, option, value), unix.Bind(fd, loopback))
+		}
+	}
+	for _, c := range []struct {
+		family, kind int
+		prepare      func(int) error
+		says         string
+	}{
+		{unix.AF_INET, unix.SOCK_STREAM, func(int) error { return nil }, "doesn't listen"},
+		{unix.AF_INET, unix.SOCK_STREAM, func(fd int) error { return unix.Bind(fd, loopback) }, "doesn't listen"},
+		{unix.AF_INET, unix.SOCK_STREAM, func(fd int) error { return errors.Join(unix.Bind(fd, loopback), unix.Listen(fd, 10)) }, "SO_REUSEADDR 0"},
+		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), "SO_REUSEPORT 1 instead of 0"},
+		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.IPPROTO_IP, unix.IP_FREEBIND, 1), "IP_FREEBIND 1"},
+		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5), "TCP_DEFER_ACCEPT"},
+		{unix.AF_INET, unix.SOCK_DGRAM, func(int) error { return nil }, "not bound"},
+		{unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error { return unix.Bind(fd, loopback) }, "SO_BROADCAST 0"},
+		{unix.AF_INET, unix.SOCK_DGRAM, receives(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), "SO_REUSEADDR 1"},
+		{unix.AF_INET, unix.SOCK_DGRAM, receives(unix.IPPROTO_IP, unix.IP_FREEBIND, 1), "IP_FREEBIND"},
+		{unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
+			return errors.Join(unix.Bind(fd, loopback), unix.Connect(fd, &unix.SockaddrInet4{Addr: loopback.Addr, Port: 9}))
+		}, "connected"},
+		{unix.AF_INET6, unix.SOCK_STREAM, func(fd int) error {
+			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0),
+				unix.Bind(fd, &unix.SockaddrInet6{}), unix.Listen(fd, 10))
+		}, "IPV6_V6ONLY 0 instead of 1"},
+		{unix.AF_UNIX, unix.SOCK_STREAM, func(int) error { return nil }, "not a socket of IPv4 or IPv6"},
+	} {
+		fd := raw(t, c.family, c.kind, c.prepare)
+		var s Set
+		problems := s.Inherit([]int{fd})
+		if len(problems) != 1 || !strings.Contains(problems[0].Error(), c.says) || s.Unclaimed() != 0 {
+			t.Errorf("want a problem with %q: %v, %d unclaimed", c.says, problems, s.Unclaimed())
+		}
+	}
+
+	var s Set
+	file, err := os.Open(filepath.Join("/proc", "self", "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	problems := s.Inherit([]int{int(file.Fd()), 1 << 20})
+	for _, err := range problems {
+		if !errors.Is(err, errNoSocket) {
+			t.Error(err)
+		}
+	}
+	if _, err := file.Stat(); len(problems) != 2 || err != nil {
+		t.Errorf("a file and a closed descriptor: %v; the file afterwards: %v", problems, err)
+	}
+
+	// A copy of an inherited socket doesn't end it.
+	at := free(t, "tcp", "127.0.0.1")
+	l := open(t, &s, "tcp", at)
+	one, err := duplicate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var twice Set
+	if problems := twice.Inherit([]int{one, dup(t, one)}); len(problems) != 1 || !strings.Contains(problems[0].Error(), "a second socket of "+at.String()) {
+		t.Errorf("the same socket twice: %v", problems)
+	}
+	if after := open(t, &twice, "tcp", at); cookie(t, after) != cookie(t, l) || reach("tcp", at) != nil {
+		t.Error("the socket was ended")
+	}
+}
+
+// A listener with a short accept queue gets one of the usual length.
+func TestAdoptionSetsTheQueueLength(t *testing.T) {
+	fd := raw(t, unix.AF_INET, unix.SOCK_STREAM, func(fd int) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, loopback), unix.Listen(fd, 1))
+	})
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(netip.AddrFrom4(loopback.Addr), uint16(name.(*unix.SockaddrInet4).Port))
+	var s Set
+	if problems := s.Inherit([]int{fd}); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	open(t, &s, "tcp", at)
+	for range 20 { // none is accepted
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+}
+
+// All sockets reach another process, in more than one message.
+func TestSendAndReceive(t *testing.T) {
+	var first Set
+	want := map[netip.AddrPort]uint64{}
+	for range 2*perMessage + 1 {
+		at := free(t, "tcp", "127.0.0.1")
+		want[at] = cookie(t, open(t, &first, "tcp", at))
+	}
+	from, to := pair(t)
+	var second Set
+	received := make(chan error, 1)
+	go func() {
+		problems, err := second.Receive(to)
+		received <- errors.Join(append(problems, err)...)
+	}()
+	if err := next(t, &first).Send(from); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-received; err != nil || second.Unclaimed() != len(want) {
+		t.Fatalf("%v, %d sockets received, want %d", err, second.Unclaimed(), len(want))
+	}
+	for at, id := range want {
+		if cookie(t, open(t, &second, "tcp", at)) != id {
+			t.Fatalf("%s is another socket", at)
+		}
+	}
+	from.Close()
+	if _, err := new(Set).Receive(to); err == nil {
+		t.Error("no error from an incomplete transfer")
+	}
+}
+
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := func(fd int) *net.UnixConn {
+		f := os.NewFile(uintptr(fd), "")
+		defer f.Close()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c.(*net.UnixConn)
+	}
+	return conn(fds[0]), conn(fds[1])
+}
+
+// Keep passes on each open socket once, those before its call and those after it, and neither
+// inherited nor closed ones.
+func TestKeep(t *testing.T) {
+	var first, second Set
+	inherited := free(t, "tcp", "127.0.0.1")
+	open(t, &first, "tcp", inherited)
+	fd, err := duplicate(open(t, &first, "tcp", free(t, "tcp", "127.0.0.1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second = Set{}
+	if problems := second.Inherit([]int{fd}); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	for p := range second.inherited {
+		open(t, &second, p.protocol, p.at)
+	}
+	want := map[uint64]bool{}
+	for range perMessage + 1 {
+		want[cookie(t, open(t, &second, "tcp", free(t, "tcp", "127.0.0.1")))] = true
+	}
+	second.Remove(open(t, &second, "udp", free(t, "udp", "127.0.0.1")))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	kept, done := make(chan uint64, 1000), make(chan struct{})
+	messages := 0
+	go func() {
+		defer close(done)
+		second.Keep(ctx, 1000, func(fds []int) error {
+			messages++
+			for _, fd := range fds {
+				c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+				if err != nil {
+					t.Error(err)
+				}
+				kept <- c
+			}
+			return nil
+		}, func(err error) { t.Error(err) })
+	}()
+	got := map[uint64]bool{}
+	take := func(n int) {
+		for range n {
+			c := <-kept
+			if got[c] || !want[c] {
+				t.Errorf("socket %d is kept twice, or should not be kept", c)
+			}
+			got[c] = true
+		}
+	}
+	take(perMessage + 1)
+	if messages != 2 {
+		t.Errorf("%d messages for %d sockets, want 2", messages, perMessage+1)
+	}
+	want[cookie(t, open(t, &second, "udp", free(t, "udp", "127.0.0.1")))] = true
+	take(1)
+	cancel()
+	<-done
+	if len(kept) > 0 {
+		t.Errorf("%d more sockets kept", len(kept))
+	}
+}
+
+// The keeper gets no more sockets than it may have, and another one after a removal. That is
+// reported once.
+func TestKeepIsBounded(t *testing.T) {
+	var s Set
+	var first Socket
+	for range 5 {
+		open(t, &s, "tcp", free(t, "tcp", "127.0.0.1"))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	sent, reports := 0, 0
+	keep := func() {
+		s.Keep(ctx, 3, func(fds []int) error { sent += len(fds); return nil }, func(err error) {
+			if reports++; !errors.Is(err, ErrFull) {
+				t.Error(err)
+			}
+		})
+	}
+	if keep(); sent != 3 || reports != 1 {
+		t.Errorf("%d of 5 sockets sent with a limit of 3, %d reports", sent, reports)
+	}
+	for l, kept := range s.open {
+		if kept {
+			first = l
+		}
+	}
+	s.Remove(first)
+	if keep(); sent != 4 || reports != 2 {
+		t.Errorf("%d sockets sent after a removal, %d reports", sent, reports)
+	}
+}
+
+// The helper process of the tests of FromEnvironment: it prints what it has inherited.
+func TestMain(m *testing.M) {
+	if os.Getenv("SOCKETS_TEST_HELPER") == "" {
+		os.Exit(m.Run())
+	}
+	if pid := os.Getenv("LISTEN_PID"); pid == "self" {
+		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	}
+	s, problems := FromEnvironment()
+	for p := range s.inherited {
+		fmt.Println("inherited", p)
+	}
+	for _, err := range problems {
+		fmt.Println("problem:", err)
+	}
+	if left := os.Getenv("LISTEN_FDS") + os.Getenv("LISTEN_PID") + os.Getenv("LISTEN_FDNAMES"); left != "" {
+		fmt.Println("variables are left:", left)
+	}
+}
+
+// The variables of the service manager can have any content: what can be used is used, and the rest
+// is reported.
+func TestFromEnvironment(t *testing.T) {
+	var s Set
+	at := free(t, "tcp", "127.0.0.1")
+	l, err := open(t, &s, "tcp", at).(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := os.Open("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	inherited := fmt.Sprintf("inherited %s/tcp", at)
+	for _, c := range []struct {
+		pid, fds string
+		files    []*os.File
+		want     []string
+	}{
+		{"", "", nil, nil},
+		{"self", "0", nil, nil},
+		{"self", "1", []*os.File{l}, []string{inherited}},
+		{"self", "3", []*os.File{file, l}, []string{inherited, "problem: inherited descriptor 3: not an open socket", "problem: inherited descriptor 5: not an open socket"}},
+		{"1", "1", []*os.File{l}, []string{`problem: LISTEN_FDS ignored: LISTEN_PID is "1"`}},
+		{"", "1", []*os.File{l}, []string{`problem: LISTEN_FDS ignored: LISTEN_PID is ""`}},
+		{"self", "many", nil, []string{`problem: LISTEN_FDS ignored: "many" is not a number`}},
+		{"self", "-1", nil, []string{`problem: LISTEN_FDS ignored: "-1" is not a number`}},
+		{"self", "99999999999", nil, []string{`problem: LISTEN_FDS ignored`}},
+	} {
+		out := runHelper(t, c.files, "LISTEN_PID="+c.pid, "LISTEN_FDS="+c.fds, "LISTEN_FDNAMES=a:b")
+		lines := strings.FieldsFunc(out, func(r rune) bool { return r == '\n' })
+		ok := len(lines) == len(c.want)
+		for i := range c.want {
+			ok = ok && strings.HasPrefix(lines[i], c.want[i])
+		}
+		if !ok {
+			t.Errorf("LISTEN_PID=%s LISTEN_FDS=%s with %d files: %q, want %q", c.pid, c.fds, len(c.files), lines, c.want)
+		}
+	}
+}
+
+// A listener in another network namespace isn't of this host's addresses.
+func TestOtherNamespace(t *testing.T) {
+	var s Set
+	l := open(t, &s, "udp", free(t, "udp", "127.0.0.1"))
+	fd, err := duplicate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	other := identifier{namespace: newIdentifier().namespace + 1}
+	if _, err := other.identify(fd); err == nil || !strings.Contains(err.Error(), "another network namespace") {
+		t.Errorf("identify: %v", err)
+	}
+}
+
+func runHelper(t *testing.T, files []*os.File, env ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(append(os.Environ(), "SOCKETS_TEST_HELPER=1"), env...)
+	cmd.ExtraFiles = files
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,462 @@
+//go:build system && !vm
+
+package program
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// newUDPBackend starts a UDP server on the loopback that returns each datagram.
+func newUDPBackend(t *testing.T) *backend {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for buf := make([]byte, 100); ; {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	t.Cleanup(func() { conn.Close() })
+	return &backend{port: conn.LocalAddr().(*net.UDPAddr).Port}
+}
+
+// clients connect to a VIP one after the other, 200 per second, by TCP and by UDP.
+type clients struct {
+	t      *testing.T
+	served [2]atomic.Int64 // by TCP and UDP
+	stop   chan struct{}
+	work   sync.WaitGroup
+
+	mu              sync.Mutex
+	refused, broken []error
+}
+
+const pace = 5 * time.Millisecond
+
+func newClients(t *testing.T, tcp, udp string) *clients {
+	c := &clients{t: t, stop: make(chan struct{})}
+	for i, f := range []func() error{func() error { return askTCP(tcp) }, func() error { return askUDP(udp) }} {
+		c.work.Go(func() {
+			for tick := time.NewTicker(pace); ; <-tick.C {
+				select {
+				case <-c.stop:
+					return
+				default:
+				}
+				if err := f(); err == nil {
+					c.served[i].Add(1)
+				} else {
+					c.failed(err)
+				}
+			}
+		})
+	}
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *clients) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, errDial) {
+		c.refused = append(c.refused, err)
+	} else {
+		c.broken = append(c.broken, err)
+	}
+}
+
+// more waits until n more clients of each protocol were served.
+func (c *clients) more(h *host, n int64) {
+	c.t.Helper()
+	tcp, udp := c.served[0].Load(), c.served[1].Load()
+	h.eventually(fmt.Sprintf("%d more clients are served", n), func() error {
+		if a, b := c.served[0].Load(), c.served[1].Load(); a < tcp+n || b < udp+n {
+			return fmt.Errorf("%d and %d were before, now %d by TCP and %d by UDP", tcp, udp, a, b)
+		}
+		return nil
+	})
+}
+
+func (c *clients) end() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	c.work.Wait()
+}
+
+// check ends the clients, none of which may have been refused.
+func (c *clients) check(what string, allowBroken bool) {
+	c.t.Helper()
+	c.end()
+	if len(c.refused) > 0 || len(c.broken) > 0 && !allowBroken {
+		c.t.Errorf("%s: %d clients refused, %d cut off, %d served by TCP and %d by UDP; first errors %v, %v",
+			what, len(c.refused), len(c.broken), c.served[0].Load(), c.served[1].Load(), first(c.refused), first(c.broken))
+	}
+}
+
+func first(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+var errDial = errors.New("connect")
+
+func askTCP(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, maxWait)
+	if err != nil {
+		return errors.Join(errDial, err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(maxWait))
+	r := bufio.NewReader(conn)
+	if _, err = r.ReadString('\n'); err == nil {
+		_, err = io.WriteString(conn, "x\n")
+	}
+	if err == nil {
+		_, err = r.ReadString('\n')
+	}
+	return err
+}
+
+// askUDP repeats a datagram without an answer, as a resolver does. A refusal is an error.
+func askUDP(addr string) error {
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var timeout net.Error
+	for end := time.Now().Add(maxWait); time.Now().Before(end); {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		conn.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err = conn.Read(make([]byte, 1)); err == nil || !errors.As(err, &timeout) || !timeout.Timeout() {
+			return err
+		}
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// newServices writes a TCP service "web" and a UDP service "dns", each with several others.
+func newServices(t *testing.T, h *host) (a *backend) {
+	t.Helper()
+	a = newBackend(t, "a")
+	h.write("services.d/web.toml", service("web", "", a)+service("web2", "", a))
+	udp := strings.ReplaceAll(service("dns", "", newUDPBackend(t)), "port = 8080", `port = 53, protocol = "udp"`)
+	h.write("services.d/dns.toml", udp+strings.ReplaceAll(udp, `"dns"`, `"dns2"`))
+	return a
+}
+
+// freeAt returns an address of the loopback with a free port.
+func freeAt(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// launchWithStore starts the agent as systemd does, with the stored descriptors and more.
+func (m *manager) launchWithStore(h *host, more ...*os.File) {
+	h.t.Helper()
+	var files []*os.File
+	for _, fd := range m.fds {
+		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(d), "")
+		defer f.Close()
+		files = append(files, f)
+	}
+	files = append(files, more...)
+	adjust := h.adjust
+	defer func() { h.adjust = adjust }()
+	h.adjust = func(cmd *exec.Cmd) {
+		adjust(cmd)
+		cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, cmd.Args...)
+		cmd.Path = "/bin/sh"
+		cmd.ExtraFiles = files
+		cmd.Env = append(cmd.Env, fmt.Sprintf("LISTEN_FDS=%d", len(files)))
+	}
+	h.launch()
+	h.ready()
+}
+
+// With the listeners in the service manager's store, neither a restart nor a crash of the agent
+// refuses a client. A removed service has no listener in the store.
+func TestRestartWithDescriptorStore(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	m := newManager(t, h)
+	h.start()
+	stored := func(n int) {
+		t.Helper()
+		h.eventually(fmt.Sprintf("%d sockets are stored", n), func() error {
+			if got := m.len(); got != n {
+				return fmt.Errorf("%d", got)
+			}
+			return nil
+		})
+	}
+	stored(4)
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	c := newClients(t, web, dns)
+	c.more(h, 100)
+	h.stop()
+	m.launchWithStore(h)
+	c.more(h, 100)
+	c.check("restart", false)
+	stored(4)
+
+	c = newClients(t, web, dns)
+	c.more(h, 100)
+	h.kill()
+	m.launchWithStore(h)
+	c.more(h, 100)
+	c.check("crash", true) // of the clients, those that were connected are cut off
+
+	h.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
+	h.remove("services.d/dns.toml")
+	stored(1)
+	h.serves(web, "b")
+	if strings.Contains(h.log.String(), "inherited socket not used") {
+		t.Errorf("the agent doesn't use what it has stored:\n%s", h.log)
+	}
+}
+
+// Whatever the descriptors are that the agent inherits, it starts and serves. It reports those that
+// it can't use.
+func TestInheritedJunk(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	m := newManager(t, h)
+	h.start()
+	web := h.vip("web")
+	h.stop()
+	m.descriptors.close() // as systemd does when a service has stopped
+
+	file, err := os.Open(filepath.Join(h.dir, "ironvip.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// A socket of another kind at the address of a service.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := os.NewFile(uintptr(fd), "")
+	at := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte(net.ParseIP(web).To4())}
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), unix.Bind(fd, at), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	// A listener of the right kind that no service needs.
+	var set sockets.Set
+	strange, err := set.ListenTCP(t.Context(), freeAt(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	strangeFile, err := strange.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.launchWithStore(h, file, other, strangeFile)
+	other.Close()
+	strangeFile.Close()
+	h.serves(web+":8080", "a")
+	log := h.log.String()
+	mentions(t, "the log", log, "inherited descriptor 3: not an open socket", "SO_REUSEPORT 1 instead of 0",
+		"inherited listeners closed: no service needs them", strange.Addr().String())
+	if c, err := net.Dial("tcp", strange.Addr().String()); err == nil {
+		c.Close()
+		t.Error("the listener that no service needs still accepts clients")
+	}
+}
+
+// takeOver starts an agent that replaces h's, and returns it.
+func (h *host) takeOver() *host {
+	h.t.Helper()
+	next := &host{t: h.t, dir: h.dir, pool: h.pool, log: &lockedBuffer{}, adjust: func(cmd *exec.Cmd) {
+		if h.adjust != nil {
+			h.adjust(cmd)
+		}
+		cmd.Args = append(cmd.Args, "--take-over")
+	}}
+	h.t.Cleanup(func() {
+		next.stop()
+		if h.t.Failed() {
+			h.t.Logf("the new agent's log:\n%s", next.log)
+		}
+	})
+	next.launch()
+	h.eventually("the agent has handed over", func() error {
+		if !strings.Contains(h.log.String(), "handed over") {
+			return errors.New(next.log.String())
+		}
+		return nil
+	})
+	next.ready()
+	return next
+}
+
+// ended waits for the end of the process by itself, without an error.
+func (h *host) ended() {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case err := <-h.done:
+		if err != nil {
+			h.t.Errorf("the agent ended: %v", err)
+		}
+		h.cmd = nil
+	case <-time.After(maxWait):
+		h.t.Fatalf("the agent did not end within %s", maxWait)
+	}
+}
+
+// A new process takes over from a running agent: no client is refused or cut off, connections stay
+// with the old process, and it ends with the last one.
+func TestTakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.adjust = func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--take-over") } // without an agent, it just starts
+	h.start()
+	h.adjust = nil
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	open := dial(t, web, "a")
+	c := newClients(t, web, dns)
+	c.more(h, 100)
+	next := h.takeOver()
+	c.more(next, 100)
+	open.lives("in the replaced agent")
+	third := next.takeOver()
+	c.more(third, 100)
+	c.check("take-over", false)
+	open.lives("after a second take-over")
+	open.conn.Close()
+	h.ended()
+	next.ended()
+	third.ok("status", "--wait")
+	third.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
+	third.serves(web, "b")
+}
+
+// The replaced agent ends its open connections after hard_stop_after, and at SIGTERM.
+func TestReplacedAgentEnds(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	web := h.vip("web") + ":8080"
+	open := dial(t, web, "a")
+	next := h.takeOver()
+	open.lives("in the replaced agent")
+	h.stop()
+	if err := open.say("after its end"); err == nil {
+		t.Error("the connection survives its agent")
+	}
+
+	next.edit("ironvip.toml", "resync_interval", "hard_stop_after = \"0s\"\nresync_interval")
+	next.ok("reload")
+	open = dial(t, web, "a")
+	third := next.takeOver()
+	next.ended()
+	if err := open.say("after the deadline"); err == nil {
+		t.Error("the connection survives the deadline")
+	}
+	third.serves(web, "a")
+}
+
+// If the new process fails, the old agent goes on. Its clients don't notice.
+func TestFailedTakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	open := dial(t, web, "a")
+	c := newClients(t, web, dns)
+	c.more(h, 50)
+
+	conn, err := net.Dial("unix", filepath.Join(h.dir, "state", "takeover.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "takeover 1\n"); err != nil {
+		t.Fatal(err)
+	}
+	var set sockets.Set
+	if problems, err := set.Receive(conn.(*net.UnixConn)); err != nil || len(problems) > 0 || set.Unclaimed() != 4 {
+		t.Fatalf("%v, %v, %d sockets, want 4", err, problems, set.Unclaimed())
+	}
+	c.more(h, 50) // the old dataplane accepts clients until the new process is ready
+	set.Close()
+	conn.Close()
+	h.eventually("the agent goes on", func() error {
+		if log := h.log.String(); strings.Count(log, "msg=ready") != 2 {
+			return errors.New("not ready for a second time")
+		}
+		return nil
+	})
+	h.ready()
+	mentions(t, "the log", h.log.String(), "the other agent did not take over; this one goes on")
+	c.more(h, 50)
+	open.lives("after a failed take-over")
+	h.write("services.d/more.toml", service("more", "", newBackend(t, "b")))
+	h.serves(h.vip("more")+":8080", "b")
+
+	next := h.takeOver()
+	c.more(next, 50)
+	c.check("failed and successful take-over", false)
+	open.lives("after a take-over")
+	open.conn.Close()
+	h.ended()
+
+	if conn, err = net.Dial("unix", filepath.Join(h.dir, "state", "takeover.sock")); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "takeover 2\n"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("an unknown request is answered by %d bytes, %v", n, err)
+	}
+	next.serves(web, "a")
+}
