@@ -5,8 +5,8 @@
 // Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without
-// a running agent.
+// takeover.go and successor.go replace a running agent by another process. apideps.go, plan.go,
+// nodes.go and health.go answer the API. clean.go and snapshot.go work without a running agent.
 package agent
 
 import (

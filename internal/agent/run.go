@@ -63,6 +63,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	})
 	if greet == nil {
 		run(part{"the take-over socket", a.awaitTakeover})
+		group.Go(func() error { a.followUpgrades(ctx); return nil })
 	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })

@@ -142,8 +142,8 @@ func (s *realSystemd) property(name, want string) {
 	})
 }
 
-// With the real systemd: `systemctl restart` refuses no client and cuts off none, a crash refuses
-// none, a removed service leaves the store, and a stopped agent has no listeners.
+// With the real systemd: `systemctl restart` refuses no client and cuts off none, nor does SIGUSR2,
+// which keeps open connections. A crash of the new process refuses none, a removed service leaves the store, and a stopped agent has no listeners.
 func TestRestartWithSystemd(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -159,9 +159,31 @@ func TestRestartWithSystemd(t *testing.T) {
 	c.check("systemctl restart", false)
 	s.property("NFileDescriptorStore", "4")
 
+	// SIGUSR2 starts a process that takes over and becomes the service.
+	old := s.do("show", "ironvip", "--value", "--property=MainPID")
+	open := dial(t, web, "a")
 	c = newClients(t, web, dns)
 	c.more(h, 100)
-	s.do("kill", "--signal=KILL", "ironvip")
+	s.do("kill", "--kill-whom=main", "--signal=USR2", "ironvip")
+	h.eventually("another process is the service", func() error {
+		if now := s.do("show", "ironvip", "--value", "--property=MainPID"); now == old || now == "0" {
+			return errors.New(now)
+		}
+		return nil
+	})
+	c.more(h, 100)
+	c.check("SIGUSR2", false)
+	open.lives("in the replaced process")
+	s.property("NFileDescriptorStore", "4")
+	s.property("SubState", "running")
+	h.write("services.d/new.toml", service("new", "", newBackend(t, "new")))
+	s.property("NFileDescriptorStore", "5") // from the new process
+	h.remove("services.d/new.toml")
+	s.property("NFileDescriptorStore", "4")
+
+	c = newClients(t, web, dns)
+	c.more(h, 100)
+	s.do("kill", "--kill-whom=main", "--signal=KILL", "ironvip")
 	s.property("NRestarts", "1")
 	s.property("SubState", "running")
 	c.more(h, 100)

@@ -18,7 +18,7 @@ func (a *app) agentCommand() *cobra.Command {
 their VIPs and programs this host's dataplane. SIGHUP reloads the configuration. SIGTERM
 ends the daemon; a kernel dataplane continues to forward. With --take-over, it replaces the
 running daemon of the same state directory, which gives it its listeners and ends with its
-last connection.`,
+last connection. SIGUSR2 starts a daemon that does so.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
