@@ -132,7 +132,7 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 		err = r.next.Send(r.conn)
 	}
 	if err == nil {
-		err = r.await(ctx)
+		err = a.awaitReady(ctx, r)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -148,6 +148,17 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 	a.log.Info("handed over", "pid", r.pid, "connections_end_within", a.hardStopAfter())
 	a.drain(ctx, a.hardStopAfter())
 	return nil, a.plane.Close()
+}
+
+// awaitReady returns when the other process is ready. The watchdog is for this process until then,
+// and its dataplane works.
+func (a *agent) awaitReady(ctx context.Context, r *request) error {
+	watched, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { a.systemd.watch(watched, time.Now) })
+	defer watch.Wait()
+	defer stop()
+	return r.await(ctx)
 }
 
 // await returns when the other process is ready.

@@ -408,6 +408,7 @@ func TestFailedTakeOver(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
 	newServices(t, h)
+	m := newManager(t, h, "WATCHDOG_USEC=2000000")
 	h.start()
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
 	open := dial(t, web, "a")
@@ -426,6 +427,7 @@ func TestFailedTakeOver(t *testing.T) {
 		t.Fatalf("%v, %v, %d sockets, want 4", err, problems, set.Unclaimed())
 	}
 	c.more(h, 50) // the old dataplane accepts clients until the new process is ready
+	m.await(h, "WATCHDOG=1", m.count("WATCHDOG=1")+2)
 	set.Close()
 	conn.Close()
 	h.eventually("the agent goes on", func() error {
@@ -444,6 +446,12 @@ func TestFailedTakeOver(t *testing.T) {
 	next := h.takeOver()
 	c.more(next, 50)
 	c.check("failed and successful take-over", false)
+	if n := m.count("STOPPING=1"); n != 0 {
+		t.Errorf("STOPPING=1 %d times, while an agent serves", n)
+	}
+	if n := m.count("MAINPID="); n != 1 {
+		t.Errorf("MAINPID %d times, want once: %q", n, m.lines())
+	}
 	open.lives("after a take-over")
 	open.conn.Close()
 	h.ended()
