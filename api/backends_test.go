@@ -167,3 +167,18 @@ func TestIPv6BackendInAPath(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 }
+
+// The limit of a backend that registers itself reaches the dataplane.
+func TestLimitOfARegisteredBackend(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}]}`, "Prefer: wait=60")
+	b := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1", `{"max_connections":7}`, "Prefer: wait=60")
+	if b.MaxConnections != 7 {
+		t.Errorf("the answer has %d", b.MaxConnections)
+	}
+	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
+		if len(f.Backends) != 1 || f.Backends[0].MaxConnections != 7 {
+			t.Errorf("%s has %+v", f.Address, f.Backends)
+		}
+	}
+}

@@ -279,7 +279,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	}
 	f.Backends = r.endpoints.Cut(len(s.Dests))
 	for i, d := range s.Dests {
-		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: d.Weight}
+		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: d.Weight, MaxConnections: d.Upper}
 	}
 	return f
 }
@@ -321,8 +321,8 @@ func (t *Target) inspect(o *observed, r *kernelState, held *records, broken bool
 			d.addf("destinations are in another order than on other hosts, from %s on: %s goes by it", a, s.Scheduler)
 		}
 		for _, x := range s.Dests {
-			if (x != kernel.Dest{Addr: x.Addr, Weight: x.Weight, Forward: methodOf(f.Forward)}) {
-				d.addf("destination %s has forwarding method %d, thresholds %d and %d, tunnel %v", x.Addr, x.Forward, x.Upper, x.Lower, x.Tunnel)
+			if (x != kernel.Dest{Addr: x.Addr, Weight: x.Weight, Forward: methodOf(f.Forward), Upper: x.Upper}) {
+				d.addf("destination %s has forwarding method %d, lower threshold %d, tunnel %v", x.Addr, x.Forward, x.Lower, x.Tunnel)
 			}
 		}
 	}

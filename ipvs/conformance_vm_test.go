@@ -155,7 +155,11 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 		}
 		lines[fmt.Sprintf("-A %s%s -s %s%s%s", at, family, f.Scheduler, persistence, flags)] = true
 		for _, b := range f.Backends {
-			lines[fmt.Sprintf("-a %s%s -r %s %s -w %d", at, family, b.Addr, forwardFlag[f.Forward], b.Weight)] = true
+			limits := ""
+			if b.MaxConnections > 0 {
+				limits = fmt.Sprintf(" -x %d -y 0", b.MaxConnections)
+			}
+			lines[fmt.Sprintf("-a %s%s -r %s %s -w %d", at, family, b.Addr, forwardFlag[f.Forward], b.Weight)+limits] = true
 		}
 	}
 	for line := range strings.Lines(run(t, node, "ipvsadm", "-Sn")) {

@@ -8,8 +8,8 @@ import (
 )
 
 // Ignored implements pipeline.Partial. It names the settings of s for relayed connections: the
-// kernel forwards packets, so it doesn't connect to backends, counts no connections of a service,
-// and has timeouts of its own for all services. Defaults are no requests. A real server only
+// kernel forwards packets, so it doesn't connect to backends, limits only the connections of a
+// backend, and has timeouts of its own for all services. Defaults are no requests. A real server only
 // delivers what a director sends.
 func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 	if t.opt.RealServer {
@@ -25,7 +25,7 @@ func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 		out = append(out, p)
 	}
 	asked, usual := s.Relay.Get(), (*vip.Relay)(nil).Get()
-	const kernels, unlimited = "connections are forgotten after the kernel's own timeout", "connections are not limited"
+	const kernels, unlimited = "connections are forgotten after the kernel's own timeout", "only max_connections of a backend limits connections"
 	if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == vip.TCP }) {
 		check("connect_timeout", asked.ConnectTimeout, usual.ConnectTimeout, "clients connect to the backend themselves")
 		check("idle_timeout", asked.IdleTimeout, usual.IdleTimeout, kernels)
@@ -33,8 +33,5 @@ func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 		check("max_queue", asked.MaxQueue, usual.MaxQueue, unlimited)
 	}
 	check("max_connections", asked.MaxConnections, usual.MaxConnections, unlimited)
-	if i := slices.IndexFunc(s.Backends, func(b vip.Backend) bool { return b.MaxConnections > 0 }); i >= 0 {
-		check(fmt.Sprintf("backends[%d].max_connections", i), s.Backends[i].MaxConnections, uint32(0), unlimited)
-	}
 	return out
 }

@@ -25,7 +25,7 @@ func TestIgnoredIsNamed(t *testing.T) {
 			s.Relay = &vip.Relay{MaxConnections: 1, MaxQueue: 2}
 			s.Backends = []vip.Backend{{}, {MaxConnections: 3}}
 		},
-			[]string{"max_queue", "max_connections", "backends[1].max_connections"}},
+			[]string{"max_queue", "max_connections"}},
 		{"limit of sessions", func(s *vip.Service, _ *Options) {
 			s.Relay, s.Ports[0].Protocol = &vip.Relay{MaxConnections: 1, MaxQueue: 2}, vip.UDP
 		}, []string{"max_connections"}},

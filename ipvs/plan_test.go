@@ -92,6 +92,7 @@ func TestPlan(t *testing.T) {
 		}), nil},
 		{"one backend replaced: added before taken", f, changed(func(f *vip.Frontend) { f.Backends[0].Addr = addrPort("10.1.0.3:8080"); slices.Reverse(f.Backends) }), []string{
 			"add destination 10.1.0.3:8080 to 10.96.0.1:80/tcp", "delete destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
+		{"limit", f, changed(func(f *vip.Frontend) { f.Backends[1].MaxConnections = 9 }), []string{"change destination 10.1.0.2:8080 of 10.96.0.1:80/tcp"}},
 		{"weights swap: raised before lowered", changed(func(f *vip.Frontend) { f.Backends[1].Weight = 0 }), changed(func(f *vip.Frontend) { f.Backends[0].Weight = 0 }), []string{
 			"change destination 10.1.0.2:8080 of 10.96.0.1:80/tcp", "change destination 10.1.0.1:8080 of 10.96.0.1:80/tcp"}},
 		{"mh is given its destinations before it fills a table of them", nil, hashed(), []string{

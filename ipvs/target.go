@@ -230,4 +230,6 @@ func proxied(f *vip.Frontend) bool {
 
 // sameDest reports whether two endpoints of one forwarding method are the same
 // destination.
-func sameDest(a, b vip.Endpoint) bool { return a.Addr == b.Addr && a.Weight == b.Weight }
+func sameDest(a, b vip.Endpoint) bool {
+	return a.Addr == b.Addr && a.Weight == b.Weight && a.MaxConnections == b.MaxConnections
+}

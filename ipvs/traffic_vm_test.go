@@ -357,6 +357,55 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// A backend with its maximum of connections is skipped. If all have theirs, clients are refused.
+// Open connections continue.
+func TestBackendLimit(t *testing.T) {
+	every(t, func(t *testing.T, at string, p vip.Protocol) {
+		if p != vip.TCP {
+			return
+		}
+		w := newTown(t)
+		f := frontend(at, p, w.backends(at, 2)...)
+		f.Backends[0].MaxConnections, f.Backends[1].MaxConnections = 1, 2
+		w.create(t, f)
+		w.wants(t, f)
+		var open []*netlab.Conn
+		got := map[string]int{}
+		for range 3 {
+			c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			a, err := c.Ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+			got[a.Name]++
+		}
+		if got["backend1"] != 1 || got["backend2"] != 2 {
+			t.Errorf("connections go to %v", got)
+		}
+		w.refused(t, w.Client, p, f.Key.AddrPort())
+		for _, c := range open {
+			if _, err := c.Ask(); err != nil {
+				t.Errorf("an open connection: %v", err)
+			}
+		}
+		before := w.Stats()
+		more := with(f, func(f *vip.Frontend) { f.Backends[0].MaxConnections = 0 })
+		w.change(t, f, more)
+		w.wants(t, more)
+		if n := w.Stats().Writes() - before.Writes(); n != 1 {
+			t.Errorf("a limit cost %d writes", n)
+		}
+		if a, err := w.Client.Ask("tcp", f.Key.AddrPort()); err != nil || a.Name != "backend1" {
+			t.Errorf("without the limit: %v, %v", a, err)
+		}
+	})
+}
+
 // A UDP client that keeps its port is answered by another backend as soon as its own is removed,
 // and is refused when no backend is left.
 func TestUDPBackendLeaves(t *testing.T) {

@@ -2,7 +2,11 @@
 
 package scenario
 
-import "github.com/ironvip/ironvip/proxy/proxyproto"
+import (
+	"fmt"
+
+	"github.com/ironvip/ironvip/proxy/proxyproto"
+)
 
 // masqueraded is a service with two backends.
 func masqueraded(how string) string {
@@ -37,6 +41,17 @@ scheduler = "rr"
 ports = [ { port = 7080, target_port = 7082, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
 backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 ` + settings
+}
+
+// bounded is a service with limits of connections: of each backend, and of the service.
+func bounded(one, two int, settings string) string {
+	return fmt.Sprintf(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7081 } ]
+backends = [ { address = "{backend1}", max_connections = %d }, { address = "{backend2}", max_connections = %d } ]
+%s
+`, one, two, settings)
 }
 
 // The client addresses that backends see, and the clients that are accepted.
@@ -137,6 +152,24 @@ var clients = []scenario{
 			balance(pod, "web", proxyproto.V2, client, seen(client), as("x")),
 			ask(client, "web", 3, marked("x")), // the same client for affinity
 			ask(b1, "web:7053/udp", 1),
+		},
+	},
+	{
+		name: "limits of connections", shows: []*feature{backendLimit, serviceLimit}, families: both,
+		steps: []step{
+			put(bounded(1, 2, "")),
+			holdAll(3, client, "web", by(counts{b1: 1, b2: 2})),
+			refused(client, "web"), refused(pod, "web"),
+			held("web 0"), held("web 1"), held("web 2"),
+			put(bounded(0, 2, "")), // applies at once
+			ask(client, "web", 1, only(b1)),
+			on{ // the open connections count, and continue
+				userspace: all(put(bounded(0, 0, "max_connections = 3\n")), refused(client, "web")),
+				kernel:    all(),
+			}.step,
+			held("web 0"), held("web 1"), held("web 2"),
+			put(bounded(0, 0, "")),
+			ask(client, "web", 2),
 		},
 	},
 	{

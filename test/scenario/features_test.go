@@ -112,10 +112,13 @@ var (
 		does: map[string]string{"proxy": "dropped", "ipvs": "port unreachable"}}
 	proxyProtocol = &feature{name: "`proxy_protocol`", sample: someService + "proxy_protocol = \"v2\"\n"}
 	acceptProxy   = &feature{name: "`accept_proxy_from`", sample: someService + "accept_proxy_from = [ \"192.0.2.0/24\" ]\n"}
-	nodePorts     = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
-	portRange     = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
-	allPorts      = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
-	rangeToOne    = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
+	backendLimit  = &feature{name: "`max_connections` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", max_connections = 100 } ]\n"}
+	serviceLimit  = &feature{name: "`max_connections` and `max_queue` of a service", sample: someService + "max_connections = 100\nmax_queue = 10\n",
+		does: map[string]string{"proxy": "yes", "ipvs": "no effect"}}
+	nodePorts  = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
+	portRange  = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
+	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
+	rangeToOne = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
 
 	halfClose = &feature{name: "half-closed connections", sample: someService}
 
@@ -142,7 +145,7 @@ var groups = []struct {
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
-	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, refusal, unserved}},
+	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }
 
