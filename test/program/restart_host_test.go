@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/consultest"
 )
 
 // newUDPBackend starts a UDP server on the loopback that returns each datagram.
@@ -467,4 +468,27 @@ func TestFailedTakeOver(t *testing.T) {
 		t.Errorf("an unknown request is answered by %d bytes, %v", n, err)
 	}
 	next.serves(web, "a")
+}
+
+// In a fleet, the old process leaves before the new one joins: the new one has the host's name and
+// identity, and the services keep their addresses.
+func TestTakeOverInAFleet(t *testing.T) {
+	consul := consultest.Start(t, consultest.Options{})
+	h := withConsul(t, consul.URL, "")
+	newServices(t, h)
+	h.start()
+	h.status("OK", "store", "in touch, lb1 is elected")
+	web, dns := h.vip("web"), h.vip("dns")
+	c := newClients(t, web+":8080", dns+":53")
+	c.more(h, 50)
+	next := h.takeOver()
+	c.more(next, 50)
+	c.check("take-over", false)
+	next.status("OK", "store", "in touch, lb1 is elected")
+	if now := next.vip("web"); now != web {
+		t.Errorf("the service had %s, and now has %s", web, now)
+	}
+	h.ended()
+	next.write("services.d/more.toml", service("more", "", newBackend(t, "b")))
+	next.serves(next.vip("more")+":8080", "b")
 }
