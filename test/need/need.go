@@ -4,6 +4,7 @@ package need
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 )
 
@@ -12,7 +13,8 @@ type Reason string
 
 // The requirements of tests.
 const (
-	ReasonRoot Reason = "needs root"
+	ReasonRoot    Reason = "needs root"
+	ReasonCgroups Reason = "needs writable control groups"
 )
 
 // Root skips the test unless it runs as root.
@@ -30,4 +32,17 @@ func Lack(t testing.TB, reason Reason, detail string) {
 		t.Fatalf("%s: %s (IRONVIP_CI=1 allows no skips)", reason, detail)
 	}
 	t.Skipf("%s: %s", reason, detail)
+}
+
+// ControlGroup skips the test unless it can make control groups: it makes and removes one with the
+// name below dir, a mounted hierarchy.
+func ControlGroup(t testing.TB, dir, name string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		Lack(t, ReasonCgroups, err.Error())
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -66,6 +66,11 @@ exec unshare --mount --pid --fork --kill-child --cgroup --mount-proc sh -c '
 	mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system
 	/lib/systemd/systemd --user --log-target=console & wait'`
 	group := "ironvip-test-" + strconv.Itoa(os.Getpid())
+	for _, top := range groupHierarchies {
+		if _, err := os.Stat(filepath.Join(top, "cgroup.procs")); err == nil {
+			need.ControlGroup(t, top, group)
+		}
+	}
 	var out bytes.Buffer
 	cmd := exec.Command("sh", "-c", script, group)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, &out, &out
@@ -87,12 +92,15 @@ exec unshare --mount --pid --fork --kill-child --cgroup --mount-proc sh -c '
 	return s
 }
 
+// groupHierarchies are where the hierarchies that systemd uses are mounted, in any of its modes.
+var groupHierarchies = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"}
+
 // removeGroups removes the control groups of a test, with those below, once their processes have
 // ended.
 func removeGroups(t *testing.T, group string) {
-	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/systemd/", "/sys/fs/cgroup/unified/"} {
+	for _, top := range groupHierarchies {
 		var dirs []string
-		filepath.WalkDir(pattern+group, func(path string, d os.DirEntry, err error) error {
+		filepath.WalkDir(filepath.Join(top, group), func(path string, d os.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
 				dirs = append(dirs, path)
 			}
