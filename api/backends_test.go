@@ -6,8 +6,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // A server registers for some of the service's ports. The same address with another port is a
@@ -148,7 +152,7 @@ func TestWaitForAStateLooksAtThatBackendAlone(t *testing.T) {
 	want := map[string]uint32{"10.0.0.1:8080": 0, "10.0.0.1:8081": 1, "10.0.0.1:9090": 0}
 	for _, f := range r.plane.Have() {
 		for _, e := range f.Backends {
-			if w, ours := want[e.Addr.String()]; ours && w != e.Weight {
+			if w, ours := want[e.Addr.String()]; ours && w != uint32(e.Weight) {
 				t.Errorf("%s has weight %d, want %d", e.Addr, e.Weight, w)
 			}
 		}
@@ -165,6 +169,55 @@ func TestIPv6BackendInAPath(t *testing.T) {
 	}
 	if list := must[v1.BackendList](r, "GET", webPath+"/backends", ""); len(list.Items) != 3 || list.Items[0].ID != "[2001:db8::1]:8080" || list.Items[2].ID != "2001:db8::3" {
 		t.Errorf("%+v", list)
+	}
+}
+
+// A backend shows its configured state and what was observed of it, each with its reason.
+func TestObservedHealth(t *testing.T) {
+	since := time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
+	result := func(ports vip.Names, health vip.Health, reason string) vip.CheckResult {
+		return vip.CheckResult{Ports: ports, Type: vip.CheckHTTP, Port: 80, Health: health, Since: vip.InstantOf(since), Reason: reason}
+	}
+	held := result("", vip.Healthy, "timeout (3 of 3)")
+	held.Held = true
+	for _, tc := range []struct {
+		name   string
+		source vip.Health
+		checks []vip.CheckResult
+		want   v1.BackendStatus
+	}{
+		{"nothing", 0, nil, v1.BackendStatus{Health: "unchecked", Usable: true}},
+		{"its source", vip.Healthy, nil, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
+		{"its source finds it unhealthy", vip.Unhealthy, nil, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
+		{"its source finds it unhealthy, its check passes", vip.Unhealthy, []vip.CheckResult{result("", vip.Healthy, "")}, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
+		{"pending", 0, []vip.CheckResult{result("", vip.Unknown, "")}, v1.BackendStatus{Health: "unknown", Check: "http", HealthSince: &since, Usable: true}},
+		{"healthy", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, Usable: true}},
+		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)"}},
+		{"unhealthy at one port", 0, []vip.CheckResult{result("a", vip.Healthy, ""), result("b", vip.Unhealthy, "refused")}, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "refused"}},
+		{"held", 0, []vip.CheckResult{held}, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, Usable: true}},
+	} {
+		w := newWritten()
+		w.healthy(1)
+		service, _, _ := w.services.Get(serviceNo(1))
+		b := oneBackend
+		b.Health = tc.source
+		if b.Health == vip.Unhealthy {
+			b.Reason = vip.ReasonText("critical")
+		}
+		service.Backends = []vip.Backend{b}
+		w.services.Set(service)
+		if len(tc.checks) > 0 {
+			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
+		}
+		row, ok := New(w.deps()).service(serviceNo(1))
+		if !ok || len(row.Status.Backends) != 1 {
+			t.Fatalf("%s: %+v", tc.name, row)
+		}
+		want := tc.want
+		want.ID, want.Address, want.Port, want.Weight, want.State = "10.0.0.1:80", "10.0.0.1", 80, 1, "ready"
+		if diff := cmp.Diff(want, row.Status.Backends[0]); diff != "" {
+			t.Errorf("%s: %s", tc.name, diff)
+		}
 	}
 }
 

@@ -171,7 +171,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	out := v1.Frontend{Address: address, Protocol: key.Protocol.String(), Kind: f.Kind.String(), Service: f.Service.String(),
 		Port: f.Port, Scheduler: f.Scheduler.String(), Forward: f.Forward.String(), Masquerade: f.Masquerade.String(),
 		Revision: fs.Rev, Backends: convert(f.Backends, func(e vip.Endpoint) v1.Endpoint {
-			return v1.Endpoint{Address: endpointID(e.Addr), Weight: e.Weight, MaxConnections: e.MaxConnections, LeavingAt: when(e.Leaving.Time())}
+			return v1.Endpoint{Address: endpointID(e.Addr), Weight: uint32(e.Weight), MaxConnections: e.MaxConnections, LeavingAt: when(e.Leaving.Time())}
 		})}
 	for _, flag := range []struct {
 		set  bool
@@ -278,14 +278,14 @@ func frontendDetails(want, have *vip.Frontend) (out differences) {
 	out.compare("affinity", want.Affinity, have.Affinity)
 	undesired := map[netip.AddrPort]uint32{}
 	for _, e := range have.Backends {
-		undesired[e.Addr] = e.Weight
+		undesired[e.Addr] = uint32(e.Weight)
 	}
 	for _, e := range want.Backends {
 		weight, there := undesired[e.Addr]
 		delete(undesired, e.Addr)
 		if !there {
 			out = append(out, fmt.Sprintf("backend %s is missing", endpointID(e.Addr)))
-		} else if weight != e.Weight {
+		} else if weight != uint32(e.Weight) {
 			out = append(out, fmt.Sprintf("backend %s has weight %d, not %d", endpointID(e.Addr), weight, e.Weight))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -55,6 +56,7 @@ type Deps struct {
 	Sources        table.Reader[string, sources.Status]
 	Conflicts      table.Reader[pipeline.ConflictKey, pipeline.Conflict]
 	Overrides      table.Reader[vip.BackendKey, vip.BackendState]
+	Health         table.Reader[vip.BackendKey, vip.BackendHealth]
 	Leases         table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations    table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled       table.Reader[vip.ServiceKey, pipeline.Compiled]
@@ -78,6 +80,10 @@ type Deps struct {
 	Resync    func(ctx context.Context, source string) error
 	Stats     func() reconcile.Stats
 	Dataplane func() Dataplane
+	// Probes returns the counters of the health probes; nil: this host runs none.
+	Probes func() probe.Stats
+	// BackendMetrics adds time series of single backends to the metrics.
+	BackendMetrics bool
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
 	// Admission has the clients that the dataplane refused; nil if it refuses none itself.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -23,7 +22,7 @@ import (
 // metrics returns the handler of /metrics.
 func (s *Server) metrics() func(context.Context, *struct{}) (*server.Stream, error) {
 	own := prometheus.NewRegistry()
-	own.MustRegister(&tableCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
+	own.MustRegister(&tableCollector{s}, &healthCollector{s}, s.convergence.seconds, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if s.Statistics != nil {
 		own.MustRegister(&statsCollector{s})
@@ -55,6 +54,7 @@ var (
 	descServices        = desc("services", "Services by source and state.", "source", "state")
 	descBackends        = desc("service_backends", "Backends of each service by their effective state.", "service", "state")
 	descUsable          = desc("service_usable_backends", "Backends of each service that take new connections.", "service")
+	descUnhealthy       = desc("service_unhealthy_backends", "Backends of each service that are ready and unhealthy.", "service")
 	descOverrides       = desc("overrides", "Operator overrides of single backends by state.", "state")
 	descLocalOverrides  = desc("overrides_local", "Changes of operator overrides that are stored on this host only, until the fleet's store is reachable.")
 	descSourceUp        = desc("source_up", "1: the source is synced and current; 0: its services may be stale.", "source")
@@ -175,6 +175,8 @@ type tally struct {
 	// Backends by their effective state, including those that are removed and still drain, and how
 	// many of them accept new connections.
 	ready, drain, maint, usable int
+	// Backends that are ready and unhealthy.
+	unhealthy int
 }
 
 // tallies yields the tally of each service once. It doesn't read the status of healthy services,
@@ -194,15 +196,16 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 			n := len(row.Value.Backends)
 			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
 			state, unhealthy := states[key]
-			if _, leaves := leave[key]; unhealthy || leaves {
+			// All backends of an unchecked service are ready and usable, too.
+			if _, leaves := leave[key]; unhealthy && state.state != status.Unchecked || leaves {
 				in := s.tables().Input(key, time.Time{})
 				if in.Service == nil {
 					continue
 				}
 				t = tallyOf(&in)
-				if unhealthy {
-					t.state = state
-				}
+			}
+			if unhealthy {
+				t.state = state.state
 			}
 			if !yield(key, t) {
 				return
@@ -216,11 +219,14 @@ func tallyOf(in *status.Input) tally {
 	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(removed(in))}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		switch compile.EffectiveState(in.Key, b, in.Override) {
+		switch in.StateOf(b) {
 		case vip.Ready:
 			t.ready++
-			if b.Weight > 0 {
+			switch {
+			case in.Usable(b):
 				t.usable++
+			case b.Weight > 0:
+				t.unhealthy++
 			}
 		case vip.Drain:
 			t.drain++
@@ -244,6 +250,7 @@ func (c *tableCollector) services(gauge func(*prometheus.Desc, float64, ...strin
 		gauge(descBackends, float64(t.drain), service, vip.Drain.String())
 		gauge(descBackends, float64(t.maint), service, vip.Maint.String())
 		gauge(descUsable, float64(t.usable), service)
+		gauge(descUnhealthy, float64(t.unhealthy), service)
 	}
 	for k, n := range count {
 		gauge(descServices, float64(n), k.source, string(k.state))

@@ -28,7 +28,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`ironvip_build_info{version="0.0.1"} 1`,
 		`ironvip_convergence_duration_seconds_count{source="rest"} 1`,
-		`ironvip_services{source="files",state="healthy"} 1`,
+		`ironvip_services{source="files",state="unchecked"} 1`,
 		`ironvip_services{source="rest",state="degraded"} 1`,
 		`ironvip_service_backends{service="web",state="maint"} 1`,
 		`ironvip_service_backends{service="web",state="drain"} 0`,

@@ -159,18 +159,26 @@ func (s *Server) poolsCheck() v1.Check {
 // servicesCheck counts services by state, from the unhealthy index.
 func (s *Server) servicesCheck() v1.Check {
 	c := v1.Check{Name: "services", Level: v1.LevelOK}
-	total, count := s.unhealthy.states()
-	healthy := total
-	for _, n := range count {
+	now := s.unhealthy.standing()
+	healthy := now.services
+	for _, n := range now.states {
 		healthy -= n
 	}
-	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), total) // services may be removed between the two counts
-	for _, state := range []string{v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
-		if n := count[status.State(state)]; n > 0 {
+	c.Message = fmt.Sprintf("%d of %d healthy", max(healthy, 0), now.services) // services may be removed between the two counts
+	for _, state := range []string{v1.StateUnchecked, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused} {
+		if n := now.states[status.State(state)]; n > 0 {
 			c.Message += fmt.Sprintf(", %d %s", n, state)
-			if state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
+			if state != v1.StateUnchecked && state != v1.StateElsewhere && (state != v1.StatePending || s.isReady()) {
 				c.Level = v1.LevelWarn
 			}
+		}
+	}
+	if now.down > 0 {
+		c.Message += fmt.Sprintf("; %d of %s unhealthy", now.down, text.Plural(now.backends, "backend"))
+		c.Hint = "ironvip backend list shows the reasons"
+		if 2*now.down > now.backends {
+			c.Level = v1.LevelFail
+			c.Hint = "most backends fail their health checks: check this host's network, and the checks; " + c.Hint
 		}
 	}
 	return c

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -239,7 +240,7 @@ func TestStatus(t *testing.T) {
 	}
 	must[v1.Service](r, "PUT", webPath, webBody(), "Prefer: wait=60")
 	st = must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
-	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "1 of 2 healthy, 1 down" {
+	if st.Level != v1.LevelWarn || st.Next != "ironvip service list" || st.Checks[2].Message != "0 of 2 healthy, 1 unchecked, 1 down" {
 		t.Errorf("with a service that is down: %+v", st)
 	}
 }
@@ -315,6 +316,37 @@ func TestEvents(t *testing.T) {
 	expect(`data: {"id":5,`)
 }
 
+// Unhealthy backends are a warning, and a failure if they are most of all.
+func TestStatusOfUnhealthyBackends(t *testing.T) {
+	w := newWritten()
+	for i := range 4 {
+		w.healthy(i)
+	}
+	s := New(w.deps())
+	observe := func(i int, health vip.Health) {
+		w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(i)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: health}}})
+	}
+	for i, want := range []v1.Check{
+		{Level: v1.LevelWarn, Message: "3 of 4 healthy, 1 degraded; 1 of 4 backends unhealthy", Hint: "ironvip backend list shows the reasons"},
+		{Level: v1.LevelWarn, Message: "2 of 4 healthy, 2 degraded; 2 of 4 backends unhealthy", Hint: "ironvip backend list shows the reasons"},
+		{Level: v1.LevelFail, Message: "1 of 4 healthy, 3 degraded; 3 of 4 backends unhealthy",
+			Hint: "most backends fail their health checks: check this host's network, and the checks; ironvip backend list shows the reasons"},
+	} {
+		observe(i, vip.Unhealthy)
+		want.Name = "services"
+		got := s.status()
+		if !reflect.DeepEqual(got.Checks[1], want) || got.Level != want.Level || got.Next != "ironvip service list" {
+			t.Errorf("%d unhealthy: %+v, want %+v", i+1, got, want)
+		}
+	}
+	for i := range 3 {
+		observe(i, vip.Healthy)
+	}
+	if got := s.status(); got.Checks[1].Level != v1.LevelOK || got.Checks[1].Message != "4 of 4 healthy" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // In a fleet, most nodes have no backend of a service with the local policy. This is as requested
 // and no reason for a warning.
 func TestStatusOfServicesElsewhere(t *testing.T) {
@@ -325,7 +357,7 @@ func TestStatusOfServicesElsewhere(t *testing.T) {
 	}
 	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "services" })
-	if c := status.Checks[i]; c.Level != v1.LevelOK || c.Message != "1 of 2 healthy, 1 elsewhere" {
+	if c := status.Checks[i]; c.Level != v1.LevelOK || c.Message != "0 of 2 healthy, 1 unchecked, 1 elsewhere" {
 		t.Errorf("%+v", c)
 	}
 	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?state=elsewhere", ""); len(list.Items) != 1 {

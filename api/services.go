@@ -53,7 +53,7 @@ type listServicesInput struct {
 	Paging
 	WaitRead
 	Source string   `query:"source" doc:"of this source only"`
-	State  string   `query:"state" enum:"healthy,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
+	State  string   `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
@@ -98,7 +98,7 @@ var serviceOrder = order[vip.ServiceKey]{compareKeys, registry.Key, vip.ParseSer
 // servicesRevision is the newest revision that a list of services depends on.
 func (s *Server) servicesRevision() uint64 {
 	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
-		s.Applied.Revision(), s.Overrides.Revision())
+		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision())
 }
 
 func compareKeys(a, b vip.ServiceKey) int {

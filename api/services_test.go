@@ -38,7 +38,7 @@ func TestServiceLife(t *testing.T) {
 	if err := json.Unmarshal(first.body, &svc); err != nil {
 		t.Fatal(err)
 	}
-	if svc.Status.State != v1.StateHealthy || !svc.Status.Applied || len(svc.Status.VIPs) != 1 || svc.Status.Usable != 2 ||
+	if svc.Status.State != v1.StateUnchecked || !svc.Status.Applied || len(svc.Status.VIPs) != 1 || svc.Status.Usable != 2 ||
 		svc.ETag != first.Header.Get("ETag") || svc.Source != "rest" || svc.Spec.Scheduler != "wrr" {
 		t.Errorf("after create with wait: %s", first.body)
 	}
@@ -67,7 +67,7 @@ func TestServiceLife(t *testing.T) {
 	}
 
 	explained := must[v1.Explanation](r, "GET", webPath+"/explain", "")
-	if explained.State != v1.StateHealthy || !strings.Contains(strings.Join(explained.Lines, " "), "pool lan") {
+	if explained.State != v1.StateUnchecked || !strings.Contains(strings.Join(explained.Lines, " "), "pool lan") {
 		t.Errorf("explanation: %+v", explained)
 	}
 	deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
@@ -164,7 +164,7 @@ func TestRefusals(t *testing.T) {
 		{name: "key twice", method: "PUT", path: webPath, body: `{"ports":[{"port":80,"port":81}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
 		{name: "wrong type", method: "PUT", path: webPath, body: `{"ports":[{"port":"80"}]}`, status: 422, code: v1.CodeInvalidService, field: "ports[0].port"},
 		{name: "out of bounds", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1","weight":-1}]}`, status: 422, code: v1.CodeInvalidService, field: "backends[0].weight"},
-		{name: "of a later version", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"health":{}}`, status: 422, code: v1.CodeInvalidService, field: "health"},
+		{name: "a health check without a type", method: "PUT", path: webPath, body: `{"ports":[{"port":80}],"health":{}}`, status: 422, code: v1.CodeInvalidService, field: "health.type"},
 		{name: "backend in a pool", method: "PUT", path: webPath, body: webBody("192.0.2.9"), status: 422, code: v1.CodeInvalidService, field: "backends[0].address"},
 		{name: "another name in the body", method: "PUT", path: webPath, body: `{"name":"db","ports":[{"port":80}]}`, status: 422, code: v1.CodeInvalidService, field: "name"},
 		{name: "a bad name", method: "PUT", path: "/v1/services/default/No_Good", body: webBody(), status: 422, code: v1.CodeInvalidService, field: "name"},
@@ -519,6 +519,7 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Services: services, Frontends: frontends, Compiled: compiled,
 			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 			Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+			Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),
 			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}}
 		got, ok := s.service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
@@ -569,7 +570,7 @@ func TestListPagesAndFilters(t *testing.T) {
 		{"limit=10", 26, 3}, {"limit=13", 26, 2}, {"limit=26", 26, 1}, {"limit=1000", 26, 1}, {"limit=1", 26, 26},
 		{"source=files", 1, 1}, {"source=rest&limit=20", 25, 2}, {"source=ghost", 0, 1},
 		{"label=odd=true", 12, 1}, {"label=odd", 25, 1}, {"label=odd&label=odd=false&limit=5", 13, 3}, {"label=tier", 1, 1},
-		{"state=healthy", 26, 1}, {"state=down", 0, 1},
+		{"state=unchecked", 26, 1}, {"state=healthy", 0, 1}, {"state=down", 0, 1},
 	} {
 		names, pages := count(c.query)
 		if len(names) != c.rows || pages != c.pages {

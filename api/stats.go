@@ -11,7 +11,6 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
@@ -119,7 +118,7 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 	}
 	i := slices.IndexFunc(svc.Service.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
 	if i >= 0 {
-		out.State = compile.EffectiveState(key.Service, &svc.Service.Backends[i], svc.Override).String()
+		out.State = svc.StateOf(&svc.Service.Backends[i]).String()
 	}
 	// of reports whether an endpoint of a frontend is the backend's.
 	of := func(f *vip.Frontend, e vip.Endpoint) bool {

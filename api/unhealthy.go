@@ -26,8 +26,15 @@ type unhealthyIndex struct {
 	feeds     *unhealthyFeeds // nil before the first query
 	served    func() int      // services with frontends
 	endpoints func() int      // of all frontends
-	services  map[vip.ServiceKey]status.State
+	backends  func() int      // of all services
+	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
+}
+
+// unhealthyService is what the index knows of a service that isn't healthy.
+type unhealthyService struct {
+	state status.State
+	down  int // backends that are ready and unhealthy
 }
 
 type unhealthyFeeds struct {
@@ -35,6 +42,7 @@ type unhealthyFeeds struct {
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Feed[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Feed[vip.BackendKey, vip.BackendState]
+	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
 	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
@@ -58,27 +66,36 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 		f.allocations.Close()
 		f.compiled.Close()
 		f.states.Close()
+		f.health.Close()
 		f.frontends.Close()
 		f.applied.Close()
 		s.feeds = nil
 	}
 }
 
-// states returns the number of services, and of those in each state except Healthy.
-func (s *unhealthyIndex) states() (all int, count map[status.State]int) {
+// standing counts the services and their backends.
+type standing struct {
+	services, backends int
+	states             map[status.State]int // services in each state except Healthy
+	down               int                  // backends that are ready and unhealthy
+}
+
+// standing costs O(services that aren't healthy).
+func (s *unhealthyIndex) standing() (out standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
-	count = make(map[status.State]int)
-	for _, state := range s.services {
-		count[state]++
+	out.services, out.backends, out.states = s.tables.Services.Len(), s.backends(), make(map[status.State]int)
+	for _, service := range s.services {
+		out.states[service.state]++
+		out.down += service.down
 	}
-	return s.tables.Services.Len(), count
+	return out
 }
 
 // notHealthy returns the state of each service that isn't Healthy, and the services with
 // leaving endpoints. All backends of the other services are ready and have a weight.
-func (s *unhealthyIndex) notHealthy() (states map[vip.ServiceKey]status.State, leave map[vip.ServiceKey]struct{}) {
+func (s *unhealthyIndex) notHealthy() (states map[vip.ServiceKey]unhealthyService, leave map[vip.ServiceKey]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
@@ -128,10 +145,11 @@ func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
 		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
-			states: t.Overrides.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
-		s.services, s.frontends = make(map[vip.ServiceKey]status.State), make(map[vip.FrontendKey]vip.ServiceKey)
+			states: t.Overrides.Watch(), health: t.Health.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {
+		s.backends = t.Services.Sum(func(s *vip.Service) int { return len(s.Backends) })
 		s.served = t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) })
 		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
 	}
@@ -140,6 +158,7 @@ func (s *unhealthyIndex) update() {
 	eachChange(s.feeds.allocations, func(a *vip.Allocation) { services[a.Asked.Key] = struct{}{} })
 	eachChange(s.feeds.compiled, func(c *pipeline.Compiled) { services[c.Service.Key] = struct{}{} })
 	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
+	eachChange(s.feeds.health, func(h *vip.BackendHealth) { services[h.Backend.Service] = struct{}{} })
 	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
 		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
 	})
@@ -153,10 +172,10 @@ func (s *unhealthyIndex) update() {
 	for k := range services {
 		if in := t.Input(k, time.Time{}); in.Service == nil {
 			delete(s.services, k)
-		} else if state := status.StateOf(in); state == status.Healthy {
+		} else if r := status.Brief(in); r.State == status.Healthy {
 			delete(s.services, k)
 		} else {
-			s.services[k] = state
+			s.services[k] = unhealthyService{r.State, r.Unhealthy}
 		}
 	}
 	for k := range frontends {
@@ -171,7 +190,7 @@ func (s *unhealthyIndex) update() {
 	// Replace an empty map, because a map never shrinks: after a start, it would keep room for
 	// every row.
 	if len(s.services) == 0 {
-		s.services = make(map[vip.ServiceKey]status.State)
+		s.services = make(map[vip.ServiceKey]unhealthyService)
 	}
 	if len(s.frontends) == 0 {
 		s.frontends = make(map[vip.FrontendKey]vip.ServiceKey)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ type written struct {
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Table[vip.BackendKey, vip.BackendState]
+	health      *table.Table[vip.BackendKey, vip.BackendHealth]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 }
@@ -36,20 +38,21 @@ func newWritten() *written {
 		allocations: table.New(clock, vip.KeyOfAllocation, nil),
 		compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
 		states:      table.New(clock, vip.KeyOfBackendState, nil),
+		health:      table.New(clock, vip.KeyOfBackendHealth, nil),
 		frontends:   table.New(clock, vip.KeyOfFrontend, nil),
 		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
 }
 
 func (w *written) deps() Deps {
-	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Frontends: w.frontends, Applied: w.applied,
+	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Frontends: w.frontends, Applied: w.applied,
 		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
 	}
 }
 
-var oneBackend = vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready}
+var oneBackend = vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready, Health: vip.Healthy}
 
 func serviceNo(i int) vip.ServiceKey {
 	return vip.ServiceKey{Namespace: "default", Name: fmt.Sprintf("s%d", i)}
@@ -185,6 +188,25 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				w.frontends.Set(row)
 				w.disown(f, k)
 			},
+			"observed": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
+				health := vip.Healthy
+				if odd {
+					health = vip.Unhealthy
+				}
+				w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(k), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: health}}})
+			},
+			"observed gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.health.Delete(oneBackend.Key(k)) },
+			"unchecked": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				w.healthy(i)
+				w.disown(frontendNo(i), k)
+				service, _, _ := w.services.Get(k)
+				service.Backends = []vip.Backend{oneBackend}
+				service.Backends[0].Health = 0
+				wanted := w.services.Put(service)
+				row, _, _ := w.compiled.Get(k)
+				row.Service, row.ServiceRev = &wanted.Value, wanted.Rev
+				w.compiled.Set(row)
+			},
 			"frontend gone": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, _ bool) { w.frontends.Delete(f) },
 			"applied": func(_ int, _ vip.ServiceKey, f vip.FrontendKey, odd bool) {
 				row := reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: vip.Frontend{Key: f}, Rev: w.frontends.Revision()}}
@@ -202,21 +224,27 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(t, "ask") > 0 {
 				continue
 			}
-			states := map[status.State]int{}
-			for k := range w.services.All() {
-				if state := status.Of(s.tables.Input(k, time.Time{})).State; state != status.Healthy {
-					states[state]++
+			want := standing{services: w.services.Len(), states: map[status.State]int{}}
+			for k, service := range w.services.All() {
+				want.backends += len(service.Backends)
+				in := s.tables.Input(k, time.Time{})
+				if state := status.Of(in).State; state != status.Healthy {
+					want.states[state]++
+				}
+				for _, b := range service.Backends {
+					observed, _ := in.Observed(&b)
+					want.down += count(observed == vip.Unhealthy && in.StateOf(&b) == vip.Ready)
 				}
 			}
-			all, got := s.states()
-			if all != w.services.Len() || !maps.Equal(got, states) {
-				t.Fatalf("%d services with %v, want %v", all, got, states)
+			if got := s.standing(); !reflect.DeepEqual(got, want) {
+				t.Fatalf("%+v, want %+v", got, want)
 			}
 			wantTallies := map[vip.ServiceKey]tally{}
 			for k := range w.services.All() {
 				said, _ := server.service(k)
 				one := tally{source: said.Source, state: status.State(said.Status.State), usable: said.Status.Usable}
 				for _, b := range said.Status.Backends {
+					one.unhealthy += count(b.Health == vip.Unhealthy.String() && b.State == vip.Ready.String())
 					one.ready += count(b.State == vip.Ready.String())
 					one.drain += count(b.State == vip.Drain.String())
 					one.maint += count(b.State == vip.Maint.String())

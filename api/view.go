@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,7 +19,7 @@ import (
 // tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
-		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides}
+		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health}
 }
 
 // input reads everything that the status of one service depends on. It costs O(one service +
@@ -54,6 +55,9 @@ func (s *Server) statusRev(in *status.Input) uint64 {
 	rev := in.Rev
 	for i := range in.Service.Backends {
 		if _, r, ok := s.Overrides.Get(in.Service.Backends[i].Key(in.Key)); ok {
+			rev = max(rev, r)
+		}
+		if _, r, ok := s.Health.Get(in.Service.Backends[i].Key(in.Key)); ok {
 			rev = max(rev, r)
 		}
 	}
@@ -130,7 +134,8 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 				row.Override = &info
 			}
 		}
-		row.Usable = b.Weight > 0 && row.State == vip.Ready.String()
+		row.Usable = in.Usable(b)
+		addHealth(&row, in, b)
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
 		}
@@ -141,6 +146,22 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 		out = append(out, row)
 	}
 	return append(out, removed(in)...)
+}
+
+// addHealth adds what was observed of a backend, apart from its configured state.
+func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
+	health, check := in.Observed(b)
+	row.Health = health.String()
+	if b.Health == vip.Unhealthy {
+		row.HealthReason = b.Reason.Text(in.Now)
+	}
+	if check != nil {
+		row.Check, row.HealthSince = check.Type.String(), when(check.Since.Time())
+		row.HealthReason = cmp.Or(row.HealthReason, check.Reason)
+		row.Held = check.Held
+	} else if b.Health != 0 {
+		row.Check = "source"
+	}
 }
 
 // removed returns the endpoints of backends that the service no longer lists but that still have

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -15,6 +16,7 @@ type Config struct {
 	API       API       `toml:"api"`
 	Dataplane Dataplane `toml:"dataplane"`
 	IPAM      IPAM      `toml:"ipam"`
+	Health    Health    `toml:"health"`
 	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
 	Sources   []Source  `toml:"source"`
@@ -24,6 +26,9 @@ type Config struct {
 	IsLastGood bool   `toml:"-"` // this is the last good configuration; the file at Path is refused
 	doc        *tomlfile.Document
 }
+
+// Health has the settings of health checks.
+type Health = health.Config
 
 // Node is this host.
 type Node struct {
@@ -124,6 +129,7 @@ func Default() *Config {
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
 			Device: DefaultDevice, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
+		Health: health.NewConfig(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},
 		Log:    Log{Level: "info", Format: "text"},
 	}

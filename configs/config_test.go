@@ -80,6 +80,10 @@ cert_file = "/srv/tls/cert.pem"
 key_file = "/srv/tls/key.pem"
 server_name = "server.dc1.consul"
 prefix = "edge/lbs"
+[health]
+default = "none"
+exec = true
+backend_metrics = false
 [log]
 level = "debug"
 format = "json"
@@ -103,6 +107,7 @@ format = "json"
 			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
+		Health: Health{Default: "none", Exec: true},
 		Consul: Consul{server, "edge/lbs"},
 		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
 			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
@@ -195,6 +200,8 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:5: pool[0].cidrs[4]: pool "a" 224.0.0.0/8 reaches`, `c.toml:5: pool[0].cidrs[5]: pool "a" ::ffff:10.0.0.0/104 reaches`, `c.toml:5: pool[0].cidrs[6]: pool "a" fe80::/10 reaches`}},
 		{"exclude", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nexclude = ['192.0.2.1/28']", []string{`c.toml:4: pool[0].exclude[0]: 192.0.2.1/28 is not the first address of its range`}},
 		{"pod ranges", "[ipam]\npod_cidrs = ['0.0.0.0/0', 'ff00::/8']", []string{`c.toml:2: ipam.pod_cidrs[0]: 0.0.0.0/0 has addresses that no pod`, `c.toml:2: ipam.pod_cidrs[1]: ff00::/8 has`}},
+		{"health", "[health]\ndefault = 'http'\nexec = 1\nmetrics = false", []string{`c.toml:2: health.default: "http" is not a known value | use tcp, none`,
+			`c.toml:3: health.exec: wants true or false, has the number 1`, `c.toml:4: health.metrics: unknown key | `}},
 		{"log", "[log]\nlevel = 'warning'\nformat = 'xml'", []string{`c.toml:2: log.level: "warning" is not a known value | did you mean "warn"?`, `c.toml:3: log.format: "xml" is not a known value | use text, json`}},
 		{"cut off", "[node]\nname = \"l", []string{`c.toml:2: not valid TOML: unexpected EOF`}},
 	}

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/sources/consul"
+	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -45,7 +47,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
 	slices.Sort(service)
 	var config []string
-	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "consul": Consul{}, "log": Log{}} {
+	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "consul": Consul{}, "log": Log{}} {
 		for _, key := range strict.Keys(shape) {
 			config = append(config, section+"."+key)
 		}
@@ -70,6 +72,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		{"services.md", "## Fields of a service", service},
 		{"services.md", "## Fields of a port", strict.Keys(spec.Port{})},
 		{"services.md", "## Fields of a backend", strict.Keys(spec.Backend{})},
+		{"health.md", "## Fields of a health check", strict.Keys(spec.HealthCheck{})},
 	} {
 		if got := documented(t, test.page, test.heading); !slices.Equal(got, test.want) {
 			t.Errorf("%s, %s has rows for\n%v, the code reads\n%v", test.page, test.heading, got, test.want)
@@ -83,7 +86,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"api", "consul", "dataplane", "ipam", "log", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"api", "consul", "dataplane", "health", "ipam", "log", "node", "pool", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }
@@ -107,7 +110,10 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 	for page, wants := range map[string][]string{
 		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
 			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.Dataplane.HardStopAfter.String() + `"`, `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
-			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`"},
+			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`", "`" + d.Health.Default + "`"},
+		"health.md": {"`" + spec.Duration(vip.DefaultCheckInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckFastInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckTimeout).String() + "`",
+			"`" + vip.DefaultCheckPath + "`", "`" + vip.DefaultCheckStatus + "`", fmt.Sprint("1 to ", vip.MaxRiseFall), "`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckInterval).String() + "`",
+			"`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckTimeout).String() + "`"},
 		"services.md": {"up to 10,000", "1 to 256", "up to 64;", "0 to 65535", `"60s"`, `"3h"`, `"24h"`, "up to 4 MiB"},
 	} {
 		mentions(t, page, wants...)

@@ -31,6 +31,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkAPI(doc.In("api"))
 	c.checkDataplane(doc.In("dataplane"))
 	c.checkIPAM(doc.In("ipam"))
+	c.Health.Check(doc.In("health"))
 	c.checkConsul(doc)
 	c.checkPools(doc)
 	c.checkSources(doc)

@@ -279,7 +279,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	}
 	f.Backends = r.endpoints.Cut(len(s.Dests))
 	for i, d := range s.Dests {
-		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: d.Weight, MaxConnections: d.Upper}
+		f.Backends[i] = vip.Endpoint{Addr: d.Addr, Weight: uint16(min(d.Weight, vip.MaxWeight)), MaxConnections: d.Upper}
 	}
 	return f
 }

@@ -129,13 +129,13 @@ func TestDirectorsAgree(t *testing.T) {
 			final := frontend("10.96.0.1:53", vip.UDP, fleet(10)...)
 			final.Scheduler, final.SchedulerFallback = sched, true
 			for i := range final.Backends {
-				final.Backends[i].Weight = uint32(i % 3)
+				final.Backends[i].Weight = uint16(i % 3)
 			}
 			subset := func(r *rand.Rand) *vip.Frontend {
 				return with(final, func(f *vip.Frontend) {
 					f.Backends = slices.DeleteFunc(f.Backends, func(vip.Endpoint) bool { return r.IntN(2) == 0 })
 					for i := range f.Backends {
-						f.Backends[i].Weight = r.Uint32N(3)
+						f.Backends[i].Weight = uint16(r.Uint32N(3))
 					}
 				})
 			}

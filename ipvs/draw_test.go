@@ -97,7 +97,7 @@ func drawListener(t *rapid.T, at string, p vip.Protocol) *vip.Frontend {
 			continue
 		}
 		if weight := rapid.IntRange(-2, 2).Draw(t, "weight"); weight >= 0 {
-			f.Backends = append(f.Backends, vip.Endpoint{Addr: addrPort(b), Weight: uint32(weight),
+			f.Backends = append(f.Backends, vip.Endpoint{Addr: addrPort(b), Weight: uint16(weight),
 				MaxConnections: rapid.SampledFrom([]uint32{0, 0, 5}).Draw(t, "limit")})
 		}
 	}

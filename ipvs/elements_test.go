@@ -69,7 +69,7 @@ func drawFrontend(t *rapid.T, key vip.FrontendKey) *vip.Frontend {
 	for range rapid.IntRange(0, 5).Draw(t, "backends") {
 		for port := range uint16(2) {
 			f.Backends = append(f.Backends, vip.Endpoint{
-				Addr: netip.AddrPortFrom(base, 80+port), Weight: rapid.Uint32Range(0, 1).Draw(t, "weight"),
+				Addr: netip.AddrPortFrom(base, 80+port), Weight: rapid.Uint16Range(0, 1).Draw(t, "weight"),
 			})
 		}
 		base = base.Next()

@@ -454,7 +454,7 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 	for _, b := range f.Backends {
 		d, ok := s.dests[b.Addr]
 		method := map[vip.Forward]uint32{vip.ForwardNAT: 0, vip.ForwardTunnel: 2, vip.ForwardDirect: 3}[f.Forward]
-		if w := (kernel.Dest{Addr: b.Addr, Weight: b.Weight, Forward: method, Upper: b.MaxConnections}); !ok {
+		if w := (kernel.Dest{Addr: b.Addr, Weight: uint32(b.Weight), Forward: method, Upper: b.MaxConnections}); !ok {
 			say("no destination %s", b.Addr)
 		} else if d != w {
 			say("destination is %+v", d)

@@ -86,7 +86,7 @@ func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
 func appendDests(all []kernel.Dest, f *vip.Frontend) []kernel.Dest {
 	method := methodOf(forward(f))
 	for _, b := range f.Backends {
-		all = append(all, kernel.Dest{Addr: b.Addr, Weight: b.Weight, Forward: method, Upper: b.MaxConnections})
+		all = append(all, kernel.Dest{Addr: b.Addr, Weight: uint32(b.Weight), Forward: method, Upper: b.MaxConnections})
 	}
 	return all
 }

@@ -90,7 +90,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		b.all[e.Addr] = end
 		if e.Weight > 0 {
 			b.usable = append(b.usable, end)
-			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: e.Weight, State: &end.state})
+			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: uint32(e.Weight), State: &end.state})
 		}
 	}
 	picker, err := pick.New(scheduler(spec), candidates, &f.turn)

@@ -152,7 +152,7 @@ func onVIP(key vip.FrontendKey, s vip.Scheduler, backends ...netip.AddrPort) *vi
 }
 
 // weigh returns a copy of f with the weight of backend changed.
-func weigh(f *vip.Frontend, backend netip.AddrPort, weight uint32) *vip.Frontend {
+func weigh(f *vip.Frontend, backend netip.AddrPort, weight uint16) *vip.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
 	for i := range g.Backends {

@@ -147,6 +147,8 @@ var (
 	trafficDistributions = []string{"", "any", "same-zone", "same-node"}
 	proxyVersions        = []string{"", "v1", "v2"}
 	states               = []string{"", "ready", "drain", "maint", "terminating"}
+	healths              = []string{"", "unknown", "healthy", "unhealthy", "unchecked", "ejected"}
+	checkTypes           = []string{"", "tcp", "http", "https", "grpc", "udp", "exec", "none"}
 )
 
 func wordOf[T ~uint8](n T, words []string) string {

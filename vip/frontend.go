@@ -106,7 +106,10 @@ type Frontend struct {
 // Endpoint is one backend of one frontend.
 type Endpoint struct {
 	Addr   netip.AddrPort // port 0, only for a range of ports, is the port that the client connects to
-	Weight uint32         // 0 accepts no new connections
+	Weight uint16         // 0 to MaxWeight; 0 accepts no new connections
+	// Reset states that the endpoint is removed now, with its open connections. The owner of the
+	// frontends removes it; dataplanes never see it.
+	Reset bool
 	// MaxConnections bounds its connections over all frontends of the service; see Backend.
 	MaxConnections uint32
 	// Leaving is when this endpoint is deleted even if connections remain; zero if it stays. A

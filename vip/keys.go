@@ -11,5 +11,8 @@ func KeyOfAllocation(a *Allocation) ServiceKey { return a.Asked.Key }
 // KeyOfBackendState returns the key of the state's backend.
 func KeyOfBackendState(s *BackendState) BackendKey { return s.Backend }
 
+// KeyOfBackendHealth returns the key of the backend.
+func KeyOfBackendHealth(h *BackendHealth) BackendKey { return h.Backend }
+
 // KeyOfFrontend returns the key of a frontend.
 func KeyOfFrontend(f *Frontend) FrontendKey { return f.Key }

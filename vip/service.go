@@ -100,6 +100,11 @@ type Service struct {
 	// services at a time. ironvip uses them unchanged: it chooses none, and an address that another
 	// service released has no cooldown.
 	Assigned bool
+	// ResetUnhealthy resets the open connections of a backend that becomes unhealthy.
+	ResetUnhealthy bool
+	// PanicThreshold is in percent: if fewer of the ready backends are not unhealthy, health has no
+	// effect and all of them take new connections. 0: off.
+	PanicThreshold uint8
 	// HealthPort is a host port on which the agent reports by HTTP whether this node has a ready
 	// backend of the service. It is for upstream balancers, as Kubernetes' healthCheckNodePort is.
 	// It is set only with ExternalTraffic Local.
@@ -112,7 +117,9 @@ type Service struct {
 	Affinity        time.Duration  // 0: none; else how long a client keeps its backend
 	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty: all
 	DrainTimeout    time.Duration
-	Relay           *Relay // shared and immutable; nil: the defaults
+
+	Check *HealthCheck // shared and immutable; nil: the default of package health
+	Relay *Relay       // shared and immutable; nil: the defaults
 }
 
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same
@@ -145,11 +152,13 @@ type Backend struct {
 	Address netip.Addr
 	Port    uint16 // 0: each service port's TargetPort
 	State   State
+	Health  Health // what its source observed: Healthy or Unhealthy; 0: the source checks nothing
+	Backup  bool   // takes new connections only if no other backend does
 	Weight  uint32 // 0 to MaxWeight; 0 accepts no new connections
 	// MaxConnections bounds the open connections and UDP sessions to each of its ports, over all of
 	// the service's addresses. 0: no limit.
 	MaxConnections uint32
-	Reason         Reason // why the source reports a state other than ready, if known
+	Reason         Reason // why the source reports it as unhealthy or not ready, if known
 	Node           string // its host, if known
 	Zone           string // the zone of that host, if known
 

@@ -188,9 +188,9 @@ func TestPortKeysOverlap(t *testing.T) {
 
 func TestFrontendUsable(t *testing.T) {
 	for _, tc := range []struct {
-		weights []uint32
+		weights []uint16
 		want    bool
-	}{{nil, false}, {[]uint32{0, 0}, false}, {[]uint32{0, 1}, true}} {
+	}{{nil, false}, {[]uint16{0, 0}, false}, {[]uint16{0, 1}, true}} {
 		var f Frontend
 		for _, w := range tc.weights {
 			f.Backends = append(f.Backends, Endpoint{Weight: w})

@@ -15,7 +15,7 @@ import (
 // List selects the services of a list, and a page of them.
 type List struct {
 	Source string   // of this source only
-	State  string   // in this state only: "healthy", "elsewhere", "degraded", "down", "pending", "refused"
+	State  string   // in this state only: "healthy", "unchecked", "elsewhere", "degraded", "down", "pending", "refused"
 	Labels []string // with all of these: "key" or "key=value"
 	Limit  int      // rows in a page, 1 to 1,000; 0: the server's default
 	Cursor string   // Next of the previous page

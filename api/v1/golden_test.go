@@ -95,6 +95,9 @@ func fill(v reflect.Value, name string) {
 		v.Set(reflect.ValueOf(map[string]string{"key": "value"}))
 	case reflect.Struct:
 		for i := range v.NumField() {
+			if v.Type().Field(i).Tag.Get("json") == "-" {
+				continue
+			}
 			fill(v.Field(i), v.Type().Field(i).Name)
 		}
 	default:

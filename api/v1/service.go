@@ -24,6 +24,7 @@ type Service struct {
 // The states of a service, best first.
 const (
 	StateHealthy   = "healthy"   // every backend accepts connections and the dataplane has everything
+	StateUnchecked = "unchecked" // as healthy, without evidence of the health of some backend
 	StateElsewhere = "elsewhere" // other nodes serve it and this one doesn't, as requested
 	StateDegraded  = "degraded"  // traffic flows, but something is not as requested
 	StateDown      = "down"      // programmed, but no backend accepts connections; or the dataplane fails
@@ -33,7 +34,7 @@ const (
 
 // ServiceStatus is the status of a service.
 type ServiceStatus struct {
-	State    string          `json:"state" enum:"healthy,elsewhere,degraded,down,pending,refused"`
+	State    string          `json:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused"`
 	Summary  string          `json:"summary" doc:"the state and its reason in a sentence"`
 	Revision uint64          `json:"revision" doc:"newest revision that this status depends on"`
 	SpecRev  uint64          `json:"spec_revision" doc:"revision of the spec"`
@@ -70,9 +71,15 @@ type BackendStatus struct {
 	// SourceState is the state from the source if an operator overrode it.
 	SourceState string        `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Override    *OverrideInfo `json:"override,omitempty" doc:"the operator's override, if there is one"`
-	Usable      bool          `json:"usable" doc:"is ready and has a weight: takes new connections where policies allow it"`
-	Node        string        `json:"node,omitempty"`
-	Zone        string        `json:"zone,omitempty"`
+	Usable      bool          `json:"usable" doc:"is ready, has a weight and is not unhealthy: takes new connections where policies allow it"`
+	// Health is what was observed, apart from State, which is configured.
+	Health       string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy,unchecked,ejected" doc:"observed: by this host's probes, by its source, or by connections"`
+	HealthSince  *time.Time `json:"health_since,omitempty" doc:"when health became this"`
+	HealthReason string     `json:"health_reason,omitempty" doc:"why it is unhealthy"`
+	Check        string     `json:"check,omitempty" doc:"the type of the check that decided, or source"`
+	Held         bool       `json:"held,omitempty" doc:"its check fails, and traffic is held because all checks failed at the same time"`
+	Node         string     `json:"node,omitempty"`
+	Zone         string     `json:"zone,omitempty"`
 
 	MaxConnections uint32 `json:"max_connections,omitempty" doc:"open connections per port; absent: no limit"`
 

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -122,6 +124,8 @@ type agent struct {
 	allocator  *ipam.Allocator
 	plane      *plane
 	pipeline   *pipeline.Pipeline
+	probes     *health.Stage // nil on a real server
+	prober     *probe.Engine
 	health     *healthport.Server
 	troubled   func() int // the number of services with problems
 	lag        lag

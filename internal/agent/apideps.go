@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 )
@@ -13,10 +14,14 @@ func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	admission, _ := a.plane.Plane.(reconcile.Admission)
 	connections, _ := a.plane.Plane.(reconcile.Connections)
+	var probes func() probe.Stats
+	if a.prober != nil {
+		probes = a.prober.Stats
+	}
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
-		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Leases: a.allocator.Leases(),
+		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events:    a.events,
@@ -41,6 +46,7 @@ func (a *agent) apiDeps() api.Deps {
 		Metrics:    a.plane.metrics,
 		Statistics: statistics, Connections: connections, Admission: admission,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
-		Log:            a.log,
+		Probes:         probes, BackendMetrics: a.config.get().Health.Metrics,
+		Log: a.log,
 	}
 }

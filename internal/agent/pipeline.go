@@ -4,15 +4,21 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/healthport"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// newPipeline creates the stages from claims to the dataplane, and the health ports.
+// newPipeline creates the stages from claims to the dataplane, the health checks, and the health
+// ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
+	a.probes = newHealth(a, cfg)
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
@@ -26,6 +32,40 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 	})
 }
 
+// newHealth creates the health checks. A real server has none: the directors decide which backends
+// take connections.
+func newHealth(a *agent, cfg *configs.Config) *health.Stage {
+	if cfg.Dataplane.Role == configs.RoleRealServer {
+		return nil
+	}
+	o := probe.Options{Results: probe.NewResults(a.tables.Clock), Log: a.log}
+	free := openfiles.Divide(openfiles.Limit()).Probes
+	if cfg.Health.Exec {
+		o.Commands = min(maxCommands, max(free/(4*descriptorsOfCommand), 1))
+		free -= o.Commands * descriptorsOfCommand
+	}
+	o.Requests = min(maxRequests, max(free/4, 1))
+	o.Sockets = max(free-o.Requests, 1)
+	return health.New(health.Options{
+		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results,
+		NewProber: func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+			o.Restored = restored
+			a.prober = probe.New(o)
+			return a.prober
+		},
+		Store: store.NewBucket[vip.BackendHealth](a.db, "health"), Default: cfg.Health.Default == health.DefaultTCP,
+		Hold: sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
+	})
+}
+
+// Bounds of the probes that run at once, with enough descriptors.
+const (
+	maxCommands = 16  // exec
+	maxRequests = 512 // http, https and grpc, with up to three goroutines each
+
+	descriptorsOfCommand = 4
+)
+
 // parts returns everything that runs once the agent has begun.
 func (a *agent) parts() []part {
 	parts := append([]part{
@@ -35,6 +75,9 @@ func (a *agent) parts() []part {
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
 	}, a.background...)
+	if a.probes != nil {
+		parts = append(parts, part{"the health checks", a.probes.Run})
+	}
 	for _, c := range a.caches {
 		parts = append(parts, part{"saving services", c.Keep})
 	}

@@ -27,20 +27,20 @@ func (e *LastBackendError) Error() string {
 
 // lastOf returns an error if a backend is the last usable one at one of its service's ports, in its
 // family. Otherwise it returns the condition that the backends which remain stay usable: one for
-// each port is enough. A backend is usable if it has a weight and is ready, or terminating, because
-// it then serves while none is ready. It costs O(ports x backends). The caller holds the service's
-// lock.
+// each port is enough. A backend is usable if it has a weight, is not unhealthy, and is ready, or
+// terminating, because it then serves while none is ready. It costs O(ports x backends). The caller
+// holds the service's lock.
 func (o *Overrides) lastOf(key vip.BackendKey) (*LastBackendError, []registry.Condition) {
 	svc, _, ok := o.Services.Get(key.Service)
 	own := slices.IndexFunc(svc.Backends, func(b vip.Backend) bool { return b.Key(key.Service) == key })
-	if !ok || own < 0 || !o.usable(&svc.Backends[own], key.Service) {
+	if !ok || own < 0 {
 		return nil, nil
 	}
 	var alone []string
 	var remain []registry.Condition
 	for i := range svc.Ports {
 		port := svc.Ports[i].Name
-		if !svc.Backends[own].Serves(port) {
+		if !svc.Backends[own].Serves(port) || !o.usable(&svc.Backends[own], key.Service, port) {
 			continue
 		}
 		if c, found := o.another(&svc, own, port); !found {
@@ -64,20 +64,27 @@ func (o *Overrides) another(svc *vip.Service, own int, port string) (registry.Co
 	family := vip.FamilyOf(svc.Backends[own].Address)
 	for i := range svc.Backends {
 		b := &svc.Backends[i]
-		if i == own || vip.FamilyOf(b.Address) != family || !b.Serves(port) || !o.usable(b, svc.Key) {
+		if i == own || vip.FamilyOf(b.Address) != family || !b.Serves(port) || !o.usable(b, svc.Key, port) {
 			continue
 		}
 		at := storeKey(b.Key(svc.Key))
 		version := o.refresh(at).Version // it may be newer than the table
-		if o.usable(b, svc.Key) && !o.Store.Unreadable(at) {
+		if o.usable(b, svc.Key, port) && !o.Store.Unreadable(at) {
 			return registry.Condition{Key: at, Version: version}, true
 		}
 	}
 	return registry.Condition{}, false
 }
 
-// usable reports whether a backend takes new connections, if only while no other is ready.
-func (o *Overrides) usable(b *vip.Backend, service vip.ServiceKey) bool {
+// usable reports whether a backend takes new connections at a service port, if only while no other
+// is ready.
+func (o *Overrides) usable(b *vip.Backend, service vip.ServiceKey, port string) bool {
+	if b.Health == vip.Unhealthy {
+		return false
+	}
+	if row := o.Health.Row(b.Key(service)); row != nil && row.Value.Unhealthy(port) {
+		return false
+	}
 	state := cmp.Or(b.State, vip.Ready)
 	if row, _, set := o.Table.Get(b.Key(service)); set {
 		state = row.State

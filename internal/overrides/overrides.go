@@ -35,11 +35,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are the dependencies of Overrides. Store, Table and Services are required.
+// Options are the dependencies of Overrides. Store, Table, Services and Health are required.
 type Options struct {
 	Store    registry.Store[Override]
-	Table    *table.Table[vip.BackendKey, vip.BackendState] // this package is its only writer
-	Services table.Reader[vip.ServiceKey, vip.Service]      // of every source
+	Table    *table.Table[vip.BackendKey, vip.BackendState]  // this package is its only writer
+	Services table.Reader[vip.ServiceKey, vip.Service]       // of every source
+	Health   table.Reader[vip.BackendKey, vip.BackendHealth] // results of health checks
 	// Fleet is the hosts that share the store; nil for one host. Node is the name of this host.
 	Fleet Fleet
 	Node  string

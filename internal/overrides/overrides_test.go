@@ -53,6 +53,7 @@ type host struct {
 func newHost(t *testing.T, name string, clock *table.Clock, o Options) *host {
 	h := &host{t: t, name: name, services: table.New(clock, vip.KeyOfService, nil), table: table.New(clock, vip.KeyOfBackendState, nil), events: event.NewLog(100, time.Now)}
 	o.Node, o.Services, o.Table, o.Events = name, h.services, h.table, h.events
+	o.Health = table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil)
 	h.Overrides = New(o)
 	return h
 }

@@ -29,8 +29,9 @@ type Result struct {
 // Set sets the override of a backend of any source. Drain and Maint stay in effect on all hosts
 // until Ready ends them, or they expire. Set returns when the change is durable and in the table.
 // While the store of a fleet is unavailable, the change is durable on this host, in effect on this
-// host only, and merged with the fleet's store later (see merge). Errors are ErrNoService, ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and
-// *InvalidError of internal/registry, and *LastBackendError.
+// host only, and merged with the fleet's store later (see merge). Errors are ErrNoService,
+// ErrNoBackend, ErrNotRunning, ErrStore, *ConflictError and *InvalidError of internal/registry, and
+// *LastBackendError.
 //
 // A LastBackendError is decided by the services on this host, and by the overrides of the whole
 // fleet at the time of the write: of two hosts that each drain one of the last two backends at the

@@ -17,20 +17,21 @@ import (
 // Compile is the stage from services and their allocations to frontends.
 //
 // A change of a service's allocation row, which each change of a service causes, compiles that one
-// service. So does a change of an override of a backend. A change of the host's addresses compiles
+// service. So does a change of an override or of the health of a backend. A change of the host's addresses compiles
 // the services that depend on them (compile.DependsOnHost). What compile no longer returns drains
 // before it is deleted; see drains.
 type Compile struct {
 	Options
 	ready []func() // mark frontends and compiled as complete
 
-	todo   queue
-	hosted map[vip.ServiceKey]struct{} // services that depend on the host's addresses
-	blind  bool                        // the host table is no longer waited for
-	owners portOwnership
-	drains drains
-	state  func(vip.BackendKey) (vip.State, bool)
-	room   []vip.Frontend // memory for the frontends of one service
+	todo     queue
+	hosted   map[vip.ServiceKey]struct{} // services that depend on the host's addresses
+	blind    bool                        // the host table is no longer waited for
+	owners   portOwnership
+	drains   drains
+	override func(vip.BackendKey) (vip.State, bool)
+	health   func(vip.BackendKey) *vip.BackendHealth
+	room     []vip.Frontend // memory for the frontends of one service
 
 	overridden reached // the revision of the overrides up to which every service is compiled
 }
@@ -45,9 +46,15 @@ func newCompile(o Options) *Compile {
 		ready:   []func(){o.Frontends.Initializer(), o.Compiled.Initializer()},
 		hosted:  make(map[vip.ServiceKey]struct{}),
 		owners:  newPortOwnership(),
-		state: func(k vip.BackendKey) (vip.State, bool) {
+		override: func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := o.Overrides.Get(k)
 			return s.State, ok
+		},
+		health: func(k vip.BackendKey) *vip.BackendHealth {
+			if row := o.Health.Row(k); row != nil {
+				return &row.Value
+			}
+			return nil
 		},
 	}
 	c.drains = newDrains(&c.Options, &c.owners, c.todo.Add)
@@ -87,7 +94,7 @@ func (c *Compile) WaitOverridden(ctx context.Context, rev uint64) error {
 }
 
 func (c *Compile) loop(ctx context.Context) error {
-	in := &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), host: c.Host.Watch()}
+	in := &feeds{allocations: c.Allocations.Watch(), overrides: c.Overrides.Watch(), health: c.Health.Watch(), host: c.Host.Watch()}
 	defer in.close()
 	timeout := time.NewTimer(hostWait)
 	defer timeout.Stop()
@@ -119,6 +126,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-inputs:
 		case <-in.allocationsChanged:
 		case <-in.overridesChanged:
+		case <-in.healthChanged:
 		case <-in.hostChanged:
 		case <-timeout.C:
 			c.giveUpHost()
@@ -157,14 +165,16 @@ func (c *Compile) giveUpHost() {
 type feeds struct {
 	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
 	overrides   *table.Feed[vip.BackendKey, vip.BackendState]
+	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
 	host        *table.Feed[struct{}, hostnet.Snapshot]
 
-	allocationsChanged, overridesChanged, hostChanged <-chan struct{}
+	allocationsChanged, overridesChanged, healthChanged, hostChanged <-chan struct{}
 }
 
 func (in *feeds) close() {
 	in.allocations.Close()
 	in.overrides.Close()
+	in.health.Close()
 	in.host.Close()
 }
 
@@ -190,12 +200,19 @@ func (c *Compile) read(in *feeds) (busy bool) {
 			c.todo.Add(k)
 		}
 	}
+	health, changed := in.health.TryNext()
+	in.healthChanged = changed
+	for i := range health {
+		if k := health[i].Value.Backend.Service; c.Compiled.Row(k) != nil {
+			c.todo.Add(k)
+		}
+	}
 	allocations, changed := in.allocations.TryNext()
 	in.allocationsChanged = changed
 	for i := range allocations {
 		c.todo.Add(allocations[i].Value.Asked.Key)
 	}
-	return len(host)+len(overrides)+len(allocations) > 0
+	return len(host)+len(overrides)+len(health)+len(allocations) > 0
 }
 
 // compile updates the frontends of one service.
@@ -206,7 +223,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		return
 	}
 	service, granted := &wanted.Value, &answer.Value
-	in := compile.Input{Service: service, Allocation: granted, State: c.state, Node: c.Node, Room: c.room}
+	in := compile.Input{View: c.view(service), Allocation: granted, Node: c.Node, Room: c.room}
 	frontends, refused := compile.Service(in)
 	if compile.DependsOnHost(service, c.Node.RealServer) {
 		c.hosted[k] = struct{}{}
@@ -249,6 +266,18 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	c.Compiled.Set(row)
 	clear(frontends)
 	c.room = frontends[:0]
+}
+
+// view returns what is known of a service's backends.
+func (c *Compile) view(service *vip.Service) compile.View {
+	v := compile.View{Service: service}
+	if c.Overrides.Len() > 0 {
+		v.Override = c.override
+	}
+	if c.Health.Len() > 0 {
+		v.Health = c.health
+	}
+	return v
 }
 
 // servesAll ends frontends that would reject clients that a frontend in live serves. These are

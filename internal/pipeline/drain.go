@@ -205,6 +205,7 @@ func (d *drains) publish(f vip.Frontend, now vip.Instant) *FrontendRow {
 	if there {
 		f.Backends = withLeaving(&f, have.Backends, now)
 	}
+	f.Backends = withoutReset(f.Backends)
 	for _, old := range d.ranged.overlapping(f.Key) {
 		d.end(old, fmt.Sprintf("its ports are now part of %s", f.Key))
 	}
@@ -256,6 +257,16 @@ func withLeaving(f *vip.Frontend, before []vip.Endpoint, now vip.Instant) []vip.
 	all := slices.Concat(f.Backends, gone)
 	slices.SortFunc(all, vip.CompareEndpoints)
 	return all
+}
+
+// withoutReset returns the endpoints without those to reset. They were listed until now, so they
+// don't drain.
+func withoutReset(all []vip.Endpoint) []vip.Endpoint {
+	resets := func(e vip.Endpoint) bool { return e.Reset }
+	if !slices.ContainsFunc(all, resets) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), resets)
 }
 
 // set writes one row and schedules the first deadline of its leaving endpoints.

@@ -2,7 +2,7 @@
 //
 // Resolve selects one source's claim for each service name. Allocate requests addresses and node
 // ports from the allocator for each service and writes what was granted. Compile joins services,
-// grants, overrides and this host's addresses into the frontends that a dataplane programs, and
+// grants, overrides, health and this host's addresses into the frontends that a dataplane programs, and
 // drains the frontends and backends that are removed.
 //
 // Each stage is the only writer of its output tables. Allocate and Compile each run in one
@@ -36,6 +36,7 @@ type Tables struct {
 	Clock       *table.Clock
 	Services    *table.Table[vip.ServiceKey, vip.Service]                // by Resolve
 	Overrides   *table.Table[vip.BackendKey, vip.BackendState]           // by internal/overrides
+	Health      *table.Table[vip.BackendKey, vip.BackendHealth]          // by package health
 	Host        *table.Table[struct{}, hostnet.Snapshot]                 // by internal/hostnet
 	Allocations *table.Table[vip.ServiceKey, vip.Allocation]             // by Allocate
 	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]              // by Compile
@@ -50,6 +51,7 @@ func NewTables(clock *table.Clock) Tables {
 		Clock:       clock,
 		Services:    table.New(clock, vip.KeyOfService, nil), // Resolve compares claims, not services
 		Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
+		Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),
 		Host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
 		Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 		Frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),

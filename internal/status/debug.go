@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -78,6 +79,11 @@ var (
 	}}
 	OverrideCells = Cells[vip.BackendState]{"service backend state author node expires local", func(s *vip.BackendState, row func(...string)) {
 		row(s.Backend.Service.String(), s.Backend.ID(), s.State.String(), s.Author, s.Node, s.Until.String(), strconv.FormatBool(s.Local))
+	}}
+	HealthCells = Cells[vip.BackendHealth]{"service backend ports check health since reason", func(h *vip.BackendHealth, row func(...string)) {
+		for _, c := range h.Checks {
+			row(h.Backend.Service.String(), h.Backend.ID(), string(c.Ports), c.Type.String(), c.Health.String(), c.Since.Time().UTC().Format(time.RFC3339), c.Reason)
+		}
 	}}
 	LeaseCells = Cells[*ipam.Lease]{"lease state pool holders", func(l **ipam.Lease, row func(...string)) {
 		holders := text.Join((*l).Holders, " ", func(h ipam.Holder) string { return h.Service.String() })

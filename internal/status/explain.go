@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -21,6 +20,7 @@ func explain(in *Input, s *Report) []string {
 	}
 	if in.Service != nil {
 		lines = append(lines, idleBackends(in)...)
+		lines = append(lines, observations(in)...)
 		lines = append(lines, emptyFrontends(in)...)
 		lines = append(lines, narrowedFrontends(in)...)
 	}
@@ -78,17 +78,78 @@ func reason(in *Input, s *Report) string {
 		return fmt.Sprintf("%s is local and its ready backends are on other nodes, so clients that come to this one are refused", field)
 	case Degraded:
 		if s.Ready == 0 {
-			return "no backend is ready; those that are terminating take new connections"
+			if slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }) {
+				return "no backend is healthy at all of its ports"
+			}
+			return "no backend is ready and healthy; others take new connections in their place"
 		}
 		if s.Ready < s.Total {
 			return fmt.Sprintf("%d of %s take new connections", s.Ready, text.Plural(s.Total, "backend"))
 		}
 		return "a part of it is not served as requested"
 	}
-	if s.Total == 1 {
+	return takers(in, s) + unseen(in, s)
+}
+
+// takers describes backends that all take new connections, or are backups of those that do.
+func takers(in *Input, s *Report) string {
+	backups := 0
+	for i := range in.Service.Backends {
+		if b := &in.Service.Backends[i]; b.Backup && !takesNew(in, b) {
+			backups++
+		}
+	}
+	switch {
+	case backups == s.Total: // and a policy excludes them here
+		return fmt.Sprintf("all of its %s are ready", text.Plural(s.Total, "backend"))
+	case backups > 0:
+		return fmt.Sprintf("all of its %s are ready, %d of them as backup", text.Plural(s.Total, "backend"), backups)
+	case s.Total == 1:
 		return "its one backend takes new connections"
 	}
 	return fmt.Sprintf("all of its %s take new connections", text.Plural(s.Total, "backend"))
+}
+
+// unseen says how many backends have no evidence of their health.
+func unseen(in *Input, s *Report) (out string) {
+	unchecked, pending, unknown := 0, 0, 0
+	for i := range in.Service.Backends {
+		switch health, check := in.Observed(&in.Service.Backends[i]); {
+		case health == vip.Unchecked:
+			unchecked++
+		case health != vip.Unknown:
+		case check != nil && check.Reason != "":
+			unknown++
+		default:
+			pending++
+		}
+	}
+	if pending > 0 {
+		out += "; the first health check of " + those(pending, s.Total) + " is pending"
+	}
+	if unknown > 0 {
+		out += "; the health of " + those(unknown, s.Total) + " is unknown"
+	}
+	switch {
+	case unchecked == s.Total && s.Total > 1:
+		out += "; none of them has a health check"
+	case unchecked == 1:
+		out += "; " + those(1, s.Total) + " has no health check"
+	case unchecked > 0:
+		out += "; " + those(unchecked, s.Total) + " have no health check"
+	}
+	return out
+}
+
+// those refers to n of all backends of a service.
+func those(n, all int) string {
+	switch {
+	case all == 1:
+		return "it"
+	case n == all:
+		return "all of them"
+	}
+	return fmt.Sprintf("%d of them", n)
 }
 
 // fails reports whether the dataplane rejected a frontend with a code that matches.
@@ -112,13 +173,17 @@ func sentence(p vip.Problem) string {
 func idleBackends(in *Input) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		if usable(in, b) {
+		if in.Usable(b) {
 			continue
 		}
 		why := "its weight is 0"
-		state := compile.EffectiveState(in.Key, b, in.Override)
+		state := in.StateOf(b)
 		if state == vip.Terminating && takesNew(in, b) {
 			lines = append(lines, fmt.Sprintf("Backend %s is terminating and takes new connections because no other does.", b.ID()))
+			continue
+		}
+		if state == vip.Ready && b.Weight > 0 {
+			lines = append(lines, unhealthyBackend(in, b))
 			continue
 		}
 		if state != vip.Ready {
@@ -130,6 +195,48 @@ func idleBackends(in *Input) (lines []string) {
 			}
 		}
 		lines = append(lines, fmt.Sprintf("Backend %s takes no new connections: %s.", b.ID(), why))
+	}
+	return lines
+}
+
+// unhealthyBackend returns why a ready backend takes no new connections, at some of its ports at
+// least.
+func unhealthyBackend(in *Input, b *vip.Backend) string {
+	_, check := in.Observed(b)
+	switch {
+	case b.Health == vip.Unhealthy:
+		return fmt.Sprintf("Backend %s is unhealthy: %s.", b.ID(), cmp.Or(b.Reason.Text(in.Now), "its source says so"))
+	case check == nil:
+		return fmt.Sprintf("Backend %s takes no new connections.", b.ID())
+	}
+	at := ""
+	if check.Ports != "" {
+		at = " at " + strings.Join(check.Ports.List(), ", ")
+	}
+	since := max(0, in.Now.Sub(check.Since.Time())).Round(time.Second)
+	return fmt.Sprintf("Backend %s is unhealthy%s since %s: %s check: %s.", b.ID(), at, since, check.Type, check.Reason)
+}
+
+// observations returns what else is notable about the health of the backends.
+func observations(in *Input) (lines []string) {
+	for i := range in.Service.Backends {
+		b := &in.Service.Backends[i]
+		if b.Backup && takesNew(in, b) {
+			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
+		}
+		switch health, check := in.Observed(b); {
+		case health == vip.Unknown && check != nil && check.Reason != "":
+			lines = append(lines, fmt.Sprintf("The health of backend %s is unknown: %s.", b.ID(), check.Reason))
+		case check != nil && check.Held:
+			lines = append(lines, fmt.Sprintf("Backend %s fails its %s check (%s) and still takes new connections for a while, because all checks of this host failed at the same time.",
+				b.ID(), check.Type, check.Reason))
+		}
+	}
+	for i := range in.Frontends {
+		f := &in.Frontends[i].Frontend
+		if in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) {
+			lines = append(lines, fmt.Sprintf("%s sends clients to unhealthy backends, too: fewer than %d%% are healthy (panic_threshold).", f.Key, in.Service.PanicThreshold))
+		}
 	}
 	return lines
 }
@@ -156,7 +263,7 @@ func emptyFrontends(in *Input) (lines []string) {
 		for j := range in.Service.Backends {
 			if b := &in.Service.Backends[j]; isFor(b, f) {
 				listed++
-				if usable(in, b) {
+				if in.UsableAt(b, f.Port) {
 					ready++
 				}
 			}
@@ -171,7 +278,7 @@ func emptyFrontends(in *Input) (lines []string) {
 				why += " takes new connections"
 			}
 			lines = append(lines, fmt.Sprintf("%s refuses clients: %s, and %s is local.", f.Key, why, field))
-		case ready == 0 && len(in.Frontends) > 1 && anyUsable(in):
+		case ready == 0 && slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }):
 			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s takes new connections.", f.Key, backend))
 		}
 	}
@@ -188,8 +295,9 @@ func backendOf(s *vip.Service, f *vip.Frontend) string {
 	return name
 }
 
-func anyUsable(in *Input) bool {
-	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return usable(in, &b) })
+// servedAt reports whether a backend, on any node, is usable at the frontend's port.
+func servedAt(in *Input, f *vip.Frontend) bool {
+	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return isFor(&b, f) && in.UsableAt(&b, f.Port) })
 }
 
 // narrowedFrontends returns the frontends that send clients only to some of the backends, with the
@@ -202,7 +310,7 @@ func narrowedFrontends(in *Input) (lines []string) {
 		}
 		listed := 0
 		for j := range in.Service.Backends {
-			if b := &in.Service.Backends[j]; isFor(b, f) && (f.Key.Protocol != vip.UDP || usable(in, b)) {
+			if b := &in.Service.Backends[j]; isFor(b, f) && (f.Key.Protocol != vip.UDP || in.UsableAt(b, f.Port) && !b.Backup) {
 				listed++
 			}
 		}
@@ -211,7 +319,7 @@ func narrowedFrontends(in *Input) (lines []string) {
 			why := fmt.Sprintf("%s is %s", field, value)
 			switch {
 			case value == vip.Local:
-			case compile.Hinted(in.Service, vip.FamilyOf(f.Key.Addr), f.Port, in.Override):
+			case in.Hinted(vip.FamilyOf(f.Key.Addr), f.Port):
 				why = "the others are for clients elsewhere (for_zones, for_nodes)"
 			default:
 				why = fmt.Sprintf("traffic_distribution is %s", in.Service.Distribution)

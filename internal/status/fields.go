@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,9 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("masquerade", a.Masquerade.String(), b.Masquerade.String())
 	f.compare("source_ranges", list(a.SourceRanges), list(b.SourceRanges))
 	f.compare("drain_timeout", durationText(a.DrainTimeout), durationText(b.DrainTimeout))
+	f.compare("health", checkText(a.Check), checkText(b.Check))
+	f.compare("on_unhealthy", unhealthyText(a), unhealthyText(b))
+	f.compare("panic_threshold", percentText(a.PanicThreshold), percentText(b.PanicThreshold))
 	f.relay(a.Relay.Get(), b.Relay.Get())
 	return f
 }
@@ -94,6 +98,7 @@ func backendFields(a, b *vip.Backend) []FieldChange {
 	var f fields
 	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
 	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())
+	f.compare("backup", yesNo(a.Backup), yesNo(b.Backup))
 	f.compare("max_connections", limitText(a.MaxConnections), limitText(b.MaxConnections))
 	f.compare("node", a.Node, b.Node)
 	f.compare("zone", a.Zone, b.Zone)
@@ -108,6 +113,9 @@ func backendText(b *vip.Backend) string {
 	t := fmt.Sprintf("weight %d", b.Weight)
 	if b.State != 0 && b.State != vip.Ready {
 		t += fmt.Sprintf(", %s", b.State)
+	}
+	if b.Backup {
+		t += ", backup"
 	}
 	if b.Ports != "" {
 		t += fmt.Sprintf(", for %s", strings.Join(b.Ports.List(), ", "))
@@ -178,6 +186,90 @@ func flagsText(s *vip.Service) string {
 		flags = append(flags, "one-packet")
 	}
 	return strings.Join(flags, " ")
+}
+
+// checkText writes a health check in short: its type, the path of http, and what isn't the default,
+// as in "http /healthz port 8081 interval 10s". Different checks have different texts. A service
+// without a check of its own has the default one.
+func checkText(c *vip.HealthCheck) string {
+	if c == nil {
+		return "default"
+	}
+	words := []string{c.Type.String()}
+	if c.Path != "" {
+		words = append(words, c.Path)
+	}
+	add := func(name, value, normal string) {
+		if value != normal {
+			words = append(words, name, value)
+		}
+	}
+	quoted := func(name, value string) { add(name, strconv.Quote(value), `""`) }
+	probes := c.Type != vip.CheckNone // others have no times
+	normal := func(d time.Duration) string {
+		if probes {
+			return durationText(d)
+		}
+		return ""
+	}
+	add("port", strconv.Itoa(int(c.Port)), "0")
+	add("interval", durationText(c.Interval), normal(vip.DefaultCheckInterval))
+	add("fast_interval", durationText(c.FastInterval), normal(min(vip.DefaultCheckFastInterval, c.Interval)))
+	add("timeout", durationText(c.Timeout), normal(vip.DefaultCheckTimeout))
+	rise, fall := 0, 0
+	if probes {
+		rise, fall = vip.DefaultRise, vip.DefaultFall
+	}
+	add("rise", strconv.Itoa(int(c.Rise)), strconv.Itoa(rise))
+	add("fall", strconv.Itoa(int(c.Fall)), strconv.Itoa(fall))
+	add("method", cmp.Or(c.Method, http.MethodGet), http.MethodGet)
+	add("host", c.Host, "")
+	add("status", cmp.Or(c.Status, vip.DefaultCheckStatus), vip.DefaultCheckStatus)
+	quoted("body", c.Body)
+	for _, flag := range []struct {
+		word string
+		set  bool
+	}{{"tls", c.TLS}, {"skip_verify", c.SkipVerify}} {
+		if flag.set {
+			words = append(words, flag.word)
+		}
+	}
+	quoted("service", c.Service)
+	quoted("send", c.Send)
+	quoted("expect", c.Expect)
+	if c.Command != "" {
+		words = append(words, text.Join(strings.Split(c.Command, "\x00"), " ", commandWord))
+	}
+	return strings.Join(words, " ")
+}
+
+// commandWord quotes words of a command that a reader could not tell from two words.
+func commandWord(word string) string {
+	if q := strconv.Quote(word); word == "" || strings.Contains(word, " ") || q != `"`+word+`"` {
+		return q
+	}
+	return word
+}
+
+func unhealthyText(s *vip.Service) string {
+	if s.ResetUnhealthy {
+		return "reset"
+	}
+	return "drain"
+}
+
+func percentText(n uint8) string {
+	if n == 0 {
+		return "off"
+	}
+	return strconv.Itoa(int(n)) + "%"
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
 }
 
 func labelsText(labels map[string]string) string {

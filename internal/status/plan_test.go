@@ -75,15 +75,15 @@ func TestPlan(t *testing.T) {
 		proposed: []Planned{planned(service("web", nil, func(s *vip.Service) {
 			s.Backends = []vip.Backend{
 				{Address: addrs("10.1.0.11")[0], Port: 8080, Weight: 5, State: vip.Drain},
-				{Address: addrs("10.1.0.13")[0], Weight: 50, State: vip.Maint, Zone: "a", Ports: "80/tcp", ForZones: "a b", ForNodes: "n1"},
-				{Address: addrs("10.1.0.14")[0], Weight: 1, Ports: "80/tcp 81/tcp"},
+				{Address: addrs("10.1.0.13")[0], Weight: 50, State: vip.Maint, Backup: true, Zone: "a", Ports: "80/tcp", ForZones: "a b", ForNodes: "n1"},
+				{Address: addrs("10.1.0.14")[0], Weight: 1, Ports: "80/tcp 81/tcp", Backup: true},
 			}
 		}), "192.0.2.10")},
 		want: []string{
 			"- backend web/10.1.0.11 (open connections drain up to 60s)",
 			"+ backend web/10.1.0.11:8080: weight 5, drain",
-			"~ backend web/10.1.0.13: weight 1 -> 50, state ready -> maint, zone none -> a, ports none -> 80/tcp, for_zones none -> a b, for_nodes none -> n1",
-			"+ backend web/10.1.0.14: weight 1, for 80/tcp, 81/tcp",
+			"~ backend web/10.1.0.13: weight 1 -> 50, state ready -> maint, backup no -> yes, zone none -> a, ports none -> 80/tcp, for_zones none -> a b, for_nodes none -> n1",
+			"+ backend web/10.1.0.14: weight 1, backup, for 80/tcp, 81/tcp",
 			"Plan: 2 add, 1 change, 1 remove",
 		},
 	}, {
@@ -226,7 +226,10 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"accept_proxy_from none -> 10.0.0.0/8": func(s *vip.Service) {
 			s.Relay = &vip.Relay{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		},
-		"drain_timeout 60s -> 1h30m": func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
+		"drain_timeout 60s -> 1h30m":      func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
+		"health default -> http /healthz": func(s *vip.Service) { s.Check = httpCheck() },
+		"on_unhealthy drain -> reset":     func(s *vip.Service) { s.ResetUnhealthy = true },
+		"panic_threshold off -> 50%":      func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)
 		for f, value := range reflect.ValueOf(after).Fields() {
@@ -241,6 +244,58 @@ func TestPlanNamesEveryField(t *testing.T) {
 	}
 	for name := range untested {
 		t.Errorf("no row changes %s: add it to changedFields and to this table", name)
+	}
+}
+
+func httpCheck() *vip.HealthCheck {
+	return &vip.HealthCheck{Type: vip.CheckHTTP, Interval: vip.DefaultCheckInterval, FastInterval: vip.DefaultCheckFastInterval, Timeout: vip.DefaultCheckTimeout,
+		Rise: vip.DefaultRise, Fall: vip.DefaultFall, Method: "GET", Path: "/healthz", Status: vip.DefaultCheckStatus}
+}
+
+func TestCheckText(t *testing.T) {
+	tcp := vip.HealthCheck{Type: vip.CheckTCP, Interval: 2 * time.Second, FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3}
+	with := func(c vip.HealthCheck, change func(*vip.HealthCheck)) *vip.HealthCheck {
+		change(&c)
+		return &c
+	}
+	for _, tc := range []struct {
+		check *vip.HealthCheck
+		want  string
+	}{
+		{nil, "default"},
+		{&vip.HealthCheck{Type: vip.CheckNone}, "none"},
+		{&tcp, "tcp"},
+		{with(tcp, func(c *vip.HealthCheck) {
+			c.Port, c.Interval, c.Send, c.Expect = 81, 10*time.Second, "PING\r\n", "+PONG"
+		}),
+			`tcp port 81 interval 10s send "PING\r\n" expect "+PONG"`},
+		{with(tcp, func(c *vip.HealthCheck) { c.Interval, c.FastInterval = 200*time.Millisecond, 200*time.Millisecond }), "tcp interval 200ms"},
+		{with(tcp, func(c *vip.HealthCheck) { c.Type, c.Command = vip.CheckExec, "/bin/check\x00-v\x00a b" }), `exec /bin/check -v "a b"`},
+		{with(*httpCheck(), func(c *vip.HealthCheck) { c.Status, c.Fall, c.Timeout = "200", 5, 1500*time.Millisecond }), "http /healthz timeout 1.5s fall 5 status 200"},
+	} {
+		if got := checkText(tc.check); got != tc.want {
+			t.Errorf("%+v is %q, want %q", tc.check, got, tc.want)
+		}
+	}
+}
+
+// A plan shows each change of a check: a field without a text would hide it.
+func TestCheckTextShowsEveryField(t *testing.T) {
+	for f := range reflect.TypeFor[vip.HealthCheck]().Fields() {
+		changed := *httpCheck()
+		switch v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index); v.Kind() {
+		case reflect.String:
+			v.SetString("/else")
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int64:
+			v.SetInt(int64(300 * time.Millisecond))
+		default:
+			v.SetUint(5)
+		}
+		if checkText(&changed) == checkText(httpCheck()) {
+			t.Errorf("a change of %s is not shown", f.Name)
+		}
 	}
 }
 

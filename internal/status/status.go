@@ -21,7 +21,8 @@ type State string
 
 // The states of a service.
 const (
-	Healthy   State = "healthy"   // all frontends are applied and every backend takes new connections
+	Healthy   State = "healthy"   // all frontends are applied and every backend takes new connections and has been seen healthy
+	Unchecked State = "unchecked" // as healthy, without evidence of the health of some backend
 	Elsewhere State = "elsewhere" // served by other nodes only, as configured
 	Degraded  State = "degraded"  // clients are served, but not as requested
 	Down      State = "down"      // no backend takes new connections, or the dataplane fails
@@ -32,14 +33,14 @@ const (
 
 // Input is everything that the status of one service depends on.
 type Input struct {
+	// View has the service, or nil if it is removed, with its backends' overrides and health.
+	compile.View
 	Key        vip.ServiceKey
-	Service    *vip.Service // nil: removed
 	ServiceRev uint64
 	Allocation *vip.Allocation    // nil: not allocated yet
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
-	Rev        uint64                                 // the highest revision of these rows and of what was applied
-	Override   func(vip.BackendKey) (vip.State, bool) // the operator's override; may be nil
+	Rev        uint64 // the highest revision of these rows and of what was applied
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
 	Refused []vip.Problem
@@ -65,13 +66,16 @@ func (f *Frontend) Leaves() bool {
 
 // Report is the status of a service.
 type Report struct {
-	State    State
-	Ready    int  // backends that are ready and have a weight, on any node
-	Total    int  // backends that the service lists
-	Leaving  int  // endpoints that drain, over all frontends
-	Applied  bool // the dataplane has tried everything of the newest spec
-	Problems []vip.Problem
-	Lines    []string // sentences that explain the state, the most important first
+	State State
+	Ready int // backends that are ready, have a weight and are not unhealthy, on any node
+	Total int // backends that the service lists
+	// Unhealthy counts the backends that are ready and have a weight, but are unhealthy at some port
+	// at least.
+	Unhealthy int
+	Leaving   int  // endpoints that drain, over all frontends
+	Applied   bool // the dataplane has tried everything of the newest spec
+	Problems  []vip.Problem
+	Lines     []string // sentences that explain the state, the most important first
 }
 
 // Of returns the status of one service. It is pure and costs O(one service).
@@ -82,11 +86,8 @@ func Of(in Input) Report {
 	return out
 }
 
-// StateOf returns only the state, at less cost.
-func StateOf(in Input) State {
-	out := compute(&in)
-	return out.State
-}
+// Brief returns the report without Refused and Lines, at less cost than Of.
+func Brief(in Input) Report { return compute(&in) }
 
 // compute returns the report without the sentences.
 func compute(in *Input) Report {
@@ -94,8 +95,11 @@ func compute(in *Input) Report {
 	if in.Service != nil {
 		out.Total = len(in.Service.Backends)
 		for i := range in.Service.Backends {
-			if usable(in, &in.Service.Backends[i]) {
+			switch b := &in.Service.Backends[i]; {
+			case in.Usable(b):
 				out.Ready++
+			case b.Weight > 0 && in.StateOf(b) == vip.Ready:
+				out.Unhealthy++
 			}
 		}
 	}
@@ -109,11 +113,6 @@ func compute(in *Input) Report {
 	out.Applied = isApplied(in)
 	out.State = stateOf(in, &out)
 	return out
-}
-
-// usable reports whether a listed backend is ready and has a weight.
-func usable(in *Input, b *vip.Backend) bool {
-	return b.Weight > 0 && compile.EffectiveState(in.Key, b, in.Override) == vip.Ready
 }
 
 // isFor reports whether a listed backend, on any node, serves the frontend's family and
@@ -163,6 +162,8 @@ func stateOf(in *Input, s *Report) State {
 		return Elsewhere
 	case s.Ready < s.Total:
 		return Degraded
+	case slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { seen, _ := in.Observed(&b); return seen != vip.Healthy }):
+		return Unchecked
 	}
 	return Healthy
 }
@@ -175,7 +176,7 @@ func servedElsewhere(in *Input, f *vip.Frontend) bool {
 		return false
 	}
 	return slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
-		return isFor(&b, f) && usable(in, &b)
+		return isFor(&b, f) && in.UsableAt(&b, f.Port)
 	})
 }
 
@@ -223,7 +224,7 @@ func problemsOf(in *Input) []vip.Problem {
 	return problems
 }
 
-// Tables are the tables that a status depends on. Overrides may be nil.
+// Tables are the tables that a status depends on. Overrides and Health may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
@@ -231,6 +232,7 @@ type Tables struct {
 	Frontends   table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
+	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
@@ -256,6 +258,14 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
 			s, _, ok := t.Overrides.Get(k)
 			return s.State, ok
+		}
+	}
+	if t.Health != nil {
+		in.Health = func(k vip.BackendKey) *vip.BackendHealth {
+			if row := t.Health.Row(k); row != nil {
+				return &row.Value
+			}
+			return nil
 		}
 	}
 	return in

@@ -19,12 +19,24 @@ func statusOf(s vip.Service, vips string, change ...func(*Input)) Input {
 	return statusOn(compile.Node{Name: "n1", Zone: "za"}, s, vips, change...)
 }
 
-// statusOn is statusOf on a node.
+// statusOn is statusOf on a node. Every backend passes its health check.
 func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*Input)) Input {
+	return statusSeen(node, s, vips, allHealthy, change...)
+}
+
+// statusSeen is statusOn with the health checks of each backend, by the last byte of its address.
+func statusSeen(node compile.Node, s vip.Service, vips string, seen checksOf, change ...func(*Input)) Input {
 	a := vip.Allocation{Asked: &s, ServiceRev: 5, Pool: "public-v4", Since: vip.InstantOf(noon), VIPs: addrs(strings.Fields(vips)...)}
 	c := pipeline.Compiled{Service: &s, ServiceRev: 5}
-	in := Input{Key: s.Key, Service: &s, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
-	frontends, refused := compile.Service(compile.Input{Service: &s, Allocation: &a, Node: node})
+	view := compile.View{Service: &s, Health: func(k vip.BackendKey) *vip.BackendHealth {
+		last := k.Address.AsSlice()
+		if checks := seen(last[len(last)-1]); len(checks) > 0 {
+			return &vip.BackendHealth{Backend: k, Checks: checks}
+		}
+		return nil
+	}}
+	in := Input{View: view, Key: s.Key, ServiceRev: 5, Allocation: &a, Compiled: &c, Now: noon}
+	frontends, refused := compile.Service(compile.Input{View: view, Allocation: &a, Node: node})
 	c.Problems, c.NotHere = refused, node.RealServer && len(frontends) == 0
 	for i, f := range frontends {
 		rev := uint64(10 + i)
@@ -36,6 +48,26 @@ func statusOn(node compile.Node, s vip.Service, vips string, change ...func(*Inp
 		do(&in)
 	}
 	return in
+}
+
+// checksOf returns the results of a backend's checks by the last byte of its address.
+type checksOf func(byte) []vip.CheckResult
+
+// result returns a result that is 12 s old.
+func result(h vip.Health, reason string) vip.CheckResult {
+	return vip.CheckResult{Type: vip.CheckTCP, Port: 80, Health: h, Since: vip.InstantOf(noon.Add(-12 * time.Second)), Reason: reason}
+}
+
+func allHealthy(byte) []vip.CheckResult { return []vip.CheckResult{result(vip.Healthy, "")} }
+
+// only returns results for one backend, and healthy for the others.
+func only(backend byte, checks ...vip.CheckResult) checksOf {
+	return func(b byte) []vip.CheckResult {
+		if b == backend {
+			return checks
+		}
+		return allHealthy(b)
+	}
 }
 
 func fail(code string) func(*Input) {
@@ -82,14 +114,7 @@ func TestStatus(t *testing.T) {
 	maint := func(in *Input) {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) { return vip.Maint, k.Address == addrs("10.0.0.2")[0] }
 	}
-	for _, tc := range []struct {
-		name   string
-		in     Input
-		want   State
-		ready  int
-		lines  []string // required lines, the first one first
-		silent []string // texts that no line contains
-	}{{
+	for _, tc := range []statusCase{{
 		name: "all healthy", in: statusOf(service("web", two), "192.0.2.1"), want: Healthy, ready: 2,
 		lines: []string{
 			"web is healthy: all of its 2 backends take new connections.",
@@ -249,7 +274,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "terminating ones stand in", in: statusOf(service("web", two[1:], terminating), "192.0.2.1"), want: Degraded, ready: 0,
 		lines: []string{
-			"web is degraded: no backend is ready; those that are terminating take new connections.",
+			"web is degraded: no backend is ready and healthy; others take new connections in their place.",
 			"Backend 10.0.0.2 is terminating and takes new connections because no other does.",
 		},
 	}, {
@@ -301,26 +326,38 @@ func TestStatus(t *testing.T) {
 		name: "removed and gone", in: Input{Key: key("web")}, want: Draining,
 		lines: []string{"web is draining: it was removed and nothing of it is left."},
 	}} {
-		t.Run(tc.name, func(t *testing.T) {
-			got := Of(tc.in)
-			if got.State != tc.want || got.Ready != tc.ready {
-				t.Errorf("%s with %d ready, want %s with %d", got.State, got.Ready, tc.want, tc.ready)
-			}
-			for i, line := range tc.lines {
-				if at := slices.Index(got.Lines, line); at < 0 || i == 0 && at > 0 && strings.Contains(line, " is "+string(tc.want)) {
-					t.Errorf("missing or not first: %q in\n%s", line, strings.Join(got.Lines, "\n"))
-				}
-			}
-			for _, words := range tc.silent {
-				if text := strings.Join(got.Lines, "\n"); strings.Contains(text, words) {
-					t.Errorf("%q in\n%s", words, text)
-				}
-			}
-			for _, p := range got.Problems {
-				if p.Service != "web" {
-					t.Errorf("problem %+v names no service", p)
-				}
-			}
-		})
+		t.Run(tc.name, tc.check)
+	}
+}
+
+// statusCase is a status with its explanation.
+type statusCase struct {
+	name   string
+	in     Input
+	want   State
+	ready  int
+	lines  []string // required lines, the first one first
+	silent []string // texts that no line contains
+}
+
+func (tc *statusCase) check(t *testing.T) {
+	got := Of(tc.in)
+	if got.State != tc.want || got.Ready != tc.ready {
+		t.Errorf("%s with %d ready, want %s with %d", got.State, got.Ready, tc.want, tc.ready)
+	}
+	for i, line := range tc.lines {
+		if at := slices.Index(got.Lines, line); at < 0 || i == 0 && at > 0 && strings.Contains(line, " is "+string(tc.want)) {
+			t.Errorf("missing or not first: %q in\n%s", line, strings.Join(got.Lines, "\n"))
+		}
+	}
+	for _, words := range tc.silent {
+		if text := strings.Join(got.Lines, "\n"); strings.Contains(text, words) {
+			t.Errorf("%q in\n%s", words, text)
+		}
+	}
+	for _, p := range got.Problems {
+		if p.Service != "web" {
+			t.Errorf("problem %+v names no service", p)
+		}
 	}
 }

@@ -43,7 +43,7 @@ func TestStatusFromTables(t *testing.T) {
 		defer running.Wait()
 		defer cancel()
 		running.Go(func() { _ = p.Run(ctx) })
-		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides}
+		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health}
 		at30080 := func(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Number: 30080} }
 		status := func() Report {
 			synctest.Wait()
@@ -54,6 +54,12 @@ func TestStatusFromTables(t *testing.T) {
 		}
 		all.Host.Set(hostAddrs("10.9.0.1/24"))
 		all.Services.Set(service("web", []string{"10.0.0.1", "10.0.0.2"}, at30080))
+		if got := status(); got.State != Unchecked || got.Ready != 2 {
+			t.Errorf("without a check: %+v", got)
+		}
+		for _, a := range addrs("10.0.0.1", "10.0.0.2") {
+			all.Health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: key("web"), Address: a}, Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Healthy}}})
+		}
 		got := status()
 		if got.State != Healthy || got.Ready != 2 || got.Total != 2 || !got.Applied {
 			t.Errorf("%+v", got)

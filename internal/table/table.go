@@ -162,11 +162,26 @@ func (t *Table[K, V]) Set(v V) uint64 { return t.Put(v).Rev }
 // Put is Set that returns the row.
 func (t *Table[K, V]) Put(v V) *Row[V] {
 	n := &node[V]{row: Row[V]{Value: v}} // v itself would be moved to the heap for its key
-	k := t.key(&n.row.Value)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.put(n)
+}
+
+// SetAll is Set for each value. A reader receives all of them together, in batches of the usual
+// size, because it can't run between two of them.
+func (t *Table[K, V]) SetAll(vs []V) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range vs {
+		t.put(&node[V]{row: Row[V]{Value: v}})
+	}
+}
+
+// put is Put for a new node. The caller holds mu.
+func (t *Table[K, V]) put(n *node[V]) *Row[V] {
+	k := t.key(&n.row.Value)
 	if former := t.rows.Get(k); former != nil {
-		if t.equal != nil && t.equal(former.row.Value, v) {
+		if t.equal != nil && t.equal(former.row.Value, n.row.Value) {
 			return &former.row
 		}
 		t.unlink(former)

@@ -33,6 +33,47 @@ func drain[K comparable, V any](f *Feed[K, V]) []Change[V] {
 	}
 }
 
+// A reader that waits receives the values of one SetAll in one batch, however many processors run.
+func TestSetAllIsOneBatch(t *testing.T) {
+	tab := New(&Clock{}, keyOf[int], same[int])
+	tab.Set(entry[int]{5, 5})
+	f := tab.Watch()
+	defer f.Close()
+	drain(f)
+	sum := tab.Sum(func(e *entry[int]) int { return e.value })
+	const rounds, size, last = 500, 100, 1000
+	done := make(chan []int)
+	go func() {
+		var sizes []int
+		for {
+			batch, err := f.Next(t.Context())
+			sizes = append(sizes, len(batch))
+			if err != nil || batch[len(batch)-1].Value.key == last {
+				done <- sizes
+				return
+			}
+		}
+	}()
+	for round := range rounds {
+		vs := make([]entry[int], size)
+		for i := range vs {
+			vs[i] = entry[int]{i, round + 6}
+		}
+		vs[5].value = 5 // does not change
+		tab.SetAll(vs)
+	}
+	tab.Set(entry[int]{last, 0})
+	sizes := <-done
+	for _, n := range sizes {
+		if n != size-1 && n != size && n != 1 { // one round, one round with the last row, the last row
+			t.Errorf("a batch has %d changes, want %d", n, size-1)
+		}
+	}
+	if got, want := sum(), (rounds+5)*(size-1)+5; got != want {
+		t.Errorf("sum is %d, want %d", got, want)
+	}
+}
+
 // Whatever is done to the table, a reader that replays its feed into a map has
 // the table's rows, a batch never names a key twice or goes back in time, and
 // sums are of the rows that are there, whenever they were asked for.

@@ -34,6 +34,10 @@ type Row struct {
 	Origin string       `json:"origin,omitempty"`
 	// Assigned is not part of the spec: no user writes it.
 	Assigned bool `json:"assigned,omitempty"`
+	// Checked states that the source checks the backends, and Unhealthy lists those that it found
+	// unhealthy, by ID.
+	Checked   bool     `json:"checked,omitempty"`
+	Unhealthy []string `json:"unhealthy,omitempty"`
 }
 
 // completeKey has an empty row once the cache holds the source's full list. It distinguishes a
@@ -166,6 +170,7 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 			continue
 		}
 		row.Assigned = kept.Assigned
+		kept.setHealth(row.Backends)
 		rows = append(rows, row)
 	}
 	return rows, whole
@@ -227,7 +232,32 @@ func (k *writer) change(row vip.Service, deleted bool) {
 		return
 	}
 	k.known[name] = true
-	k.changes[name] = &Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
+	kept := &Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
+	for i := range row.Backends {
+		b := &row.Backends[i]
+		kept.Checked = kept.Checked || b.Health != 0
+		if b.Health == vip.Unhealthy {
+			kept.Unhealthy = append(kept.Unhealthy, b.ID())
+		}
+	}
+	k.changes[name] = kept
+}
+
+// setHealth sets what the source observed of the backends.
+func (r *Row) setHealth(backends []vip.Backend) {
+	if !r.Checked {
+		return
+	}
+	unhealthy := make(map[string]bool, len(r.Unhealthy))
+	for _, id := range r.Unhealthy {
+		unhealthy[id] = true
+	}
+	for i := range backends {
+		backends[i].Health = vip.Healthy
+		if len(unhealthy) > 0 && unhealthy[backends[i].ID()] {
+			backends[i].Health = vip.Unhealthy
+		}
+	}
 }
 
 func (k *writer) drop(name string) {

@@ -125,6 +125,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 	away := errors.New("connection refused")
 	web := row(t, "web", "10.0.0.1", "10.0.0.2")
 	web.Assigned, web.VIPs = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	web.Backends[0].Health, web.Backends[1].Health = vip.Unhealthy, vip.Healthy
 
 	first := start(t, db)
 	first.says(func(out sources.Sink) { out.Stale(away) }) // there is nothing to cache

@@ -233,19 +233,20 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 			p.Message = order[i].Service.Address + ": another instance is the same server"
 		}
 		b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[i].id(), p.Message))
-	}, func(i int) vip.Reason { return order[i].reason() })
+	})
 	if more > 0 {
 		b.warn("backends", "", fmt.Sprintf("%d instances more are left out", more))
 	}
 	return out, problems
 }
 
+// rank orders instances, the healthiest first.
 func rank(i *instance) int {
-	switch state, _ := i.health(); state {
-	case vip.Ready:
-		return 0
-	case vip.Drain:
+	switch state, health, _ := i.health(); {
+	case state != vip.Ready:
+		return 2
+	case health == vip.Unhealthy:
 		return 1
 	}
-	return 2
+	return 0
 }

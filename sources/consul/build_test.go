@@ -105,6 +105,9 @@ func described(s vip.Service) string {
 	}
 	for _, b := range s.Backends {
 		word := b.ID()
+		if b.Health == vip.Unhealthy && b.State == vip.Ready {
+			word += " unhealthy"
+		}
 		if b.State != vip.Ready {
 			word += " " + b.State.String()
 		}
@@ -145,7 +148,7 @@ func TestBuild(t *testing.T) {
 		{"no port at all", instances("n1 10.0.0.1"), "", "ironvip-port: is not there, and the instances have no port"},
 		{"health", instances("n1 10.0.0.1:80 passing w=10/3", "n2 10.0.0.2:80 passing warning w=10/3", "n3 10.0.0.3:80 warning critical", "n4 10.0.0.4:80 passing node-critical",
 			"n5 10.0.0.5:80 maint", "n6 10.0.0.6:80 critical node-maint"),
-			"web 80/tcp: 10.0.0.1:80 w=10, 10.0.0.2:80 w=3, 10.0.0.3:80 drain, 10.0.0.4:80 drain, 10.0.0.5:80 maint, 10.0.0.6:80 maint", ""},
+			"web 80/tcp: 10.0.0.1:80 w=10, 10.0.0.2:80 w=3, 10.0.0.3:80 unhealthy, 10.0.0.4:80 unhealthy, 10.0.0.5:80 maint, 10.0.0.6:80 maint", ""},
 		{"weights left out", instances("n1 10.0.0.1:80 warning w=0/0"), "web 80/tcp: 10.0.0.1:80", ""},
 		{"a warning that takes none", instances("n1 10.0.0.1:80 warning w=5/0"), "web 80/tcp: 10.0.0.1:80 w=0", ""},
 		{"proxies are not backends", instances("n1 10.0.0.1:80", "n1 10.0.0.1:21000 id=web-sidecar-proxy proxy pool=other"), "web 80/tcp: 10.0.0.1:80", ""},
@@ -166,6 +169,9 @@ func TestBuild(t *testing.T) {
 		{"a bad node port", instances("n1 10.0.0.1:80 node-port=yes"), "", `ironvip-node-port: invalid node port: the string "yes"`},
 		{"all that is wrong at once", instances("n1 10.0.0.1:80 affinity=long drain-timeout=48h vips=10.0.0.300 health-check-node-port=auto"), "",
 			`ironvip-affinity: "long" is not a time span; ironvip-vips: "10.0.0.300" is not an address; ironvip-drain-timeout: 48h is out of bounds; ironvip-health-check-node-port: with external_traffic cluster every node takes traffic, and there is nothing to check`},
+		{"a bad health check", instances("n1 10.0.0.1:80 health=htpp"), "", `ironvip-health: "htpp" is not a known value`},
+		{"a bad field of a health check", instances(`n1 10.0.0.1:80 health={"type":"http","rise":0}`), "", "ironvip-health: 0 is out of bounds"},
+		{"a bad panic threshold", instances("n1 10.0.0.1:80 panic-threshold=half"), "", `ironvip-panic-threshold: "half" is not a number`},
 		{"an address that is a name", instances("n1 10.0.0.1:80", "n2 db.example:80"), "web 80/tcp: 10.0.0.1:80", `ironvip-port: instances disagree: "80" on n1/web, nothing on n2/web; "80" is used; address: instance n2/web is left out: "db.example:80" is not an address`},
 		{"in a pool", instances("n1 10.0.0.1:80", "n2 192.0.2.7:80"), "web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 192.0.2.7 is in VIP pool "public"`},
 		{"the same server twice", instances("n1 10.0.0.1:80 critical", "n2 10.0.0.1:80 passing"), "web 80/tcp: 10.0.0.1:80", `address: instance n1/web is left out: 10.0.0.1: another instance is the same server`},
@@ -208,7 +214,8 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	o := Options{}.withDefaults()
 	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front port=80 protocol=tcp target-port=8080 node-port=30080 "+
 		"scheduler=mh scheduler-flags=fallback,port forward=nat affinity=90 internal-traffic=local external-traffic=local traffic-distribution=same-zone health-check-node-port=30081 "+
-		"masquerade=never source-ranges=198.51.100.0/24,203.0.113.7 drain-timeout=5m connect-timeout=2 idle-timeout=10m half-close-timeout=20s max-connections=100 max-queue=50 queue-timeout=2s proxy-protocol=v2 accept-proxy-from=192.0.2.0/24,192.0.2.1"), nil)
+		"masquerade=never source-ranges=198.51.100.0/24,203.0.113.7 drain-timeout=5m connect-timeout=2 idle-timeout=10m half-close-timeout=20s max-connections=100 max-queue=50 queue-timeout=2s proxy-protocol=v2 accept-proxy-from=192.0.2.0/24,192.0.2.1 "+
+		`health={"type":"http","path":"/healthz"} on-unhealthy=reset panic-threshold=50`), nil)
 	if !got.good || len(got.problems) > 0 {
 		t.Fatalf("%v", got.problems)
 	}
@@ -219,7 +226,8 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front",` +
 		`"ports":[{"protocol":"tcp","port":80,"target_port":8080,"node_port":30080}],"backends":[{"address":"10.0.0.1","weight":1,"state":"ready","node":"n1"}],` +
 		`"scheduler":"mh","scheduler_flags":["fallback","port"],"forward":"nat","affinity":{"timeout":"1m30s"},"internal_traffic":"local","external_traffic":"local",` +
-		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"proxy_protocol":"v2","accept_proxy_from":["192.0.2.0/24","192.0.2.1/32"],"drain_timeout":"5m","connect_timeout":"2s","idle_timeout":"10m","half_close_timeout":"20s","max_connections":100,"max_queue":50,"queue_timeout":"2s"}`
+		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"proxy_protocol":"v2","accept_proxy_from":["192.0.2.0/24","192.0.2.1/32"],"drain_timeout":"5m","connect_timeout":"2s","idle_timeout":"10m","half_close_timeout":"20s","max_connections":100,"max_queue":50,"queue_timeout":"2s",` +
+		`"health":{"type":"http","interval":"2s","fast_interval":"500ms","timeout":"1s","rise":2,"fall":3,"method":"GET","path":"/healthz","status":"200-399"},"on_unhealthy":"reset","panic_threshold":50}`
 	if string(ours) != want {
 		t.Errorf("got\n%s, want\n%s", ours, want)
 	}
@@ -244,7 +252,7 @@ func TestFormerSettingsStay(t *testing.T) {
 	o := Options{}.withDefaults()
 	first := o.build("web", instances("n1 10.0.0.1:80 port=443 scheduler=mh"), nil)
 	got := o.build("web", instances("n1 10.0.0.1:80 critical port=443 scheduler=fast", "n2 10.0.0.2:80 port=443 scheduler=fast"), first.settings)
-	if !got.good || described(got.service) != "web 443/tcp: 10.0.0.1:80 drain, 10.0.0.2:80" || got.service.Scheduler != vip.MaglevHash {
+	if !got.good || described(got.service) != "web 443/tcp: 10.0.0.1:80 unhealthy, 10.0.0.2:80" || got.service.Scheduler != vip.MaglevHash {
 		t.Errorf("%v %q", got.good, described(got.service))
 	}
 	if texts(got.problems) != `ironvip-scheduler: "fast" is not a known value` || !strings.Contains(got.problems[0].Hint, "keeps its former settings") {

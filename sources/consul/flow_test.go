@@ -25,7 +25,7 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 		s.fake.set("web", "n1 10.0.0.1:80 critical", "n2 10.0.0.2:80")
 		s.fake.set("db", "n1 10.0.0.1:5432")
 		s.after(2 * time.Second)
-		s.want("db 5432/tcp: 10.0.0.1:5432; web 80/tcp: 10.0.0.1:80 drain, 10.0.0.2:80")
+		s.want("db 5432/tcp: 10.0.0.1:5432; web 80/tcp: 10.0.0.1:80 unhealthy, 10.0.0.2:80")
 		s.fake.set("web")
 		s.after(2 * time.Second)
 		s.want("db 5432/tcp: 10.0.0.1:5432")

@@ -256,7 +256,7 @@ func TestBackendsThatVanishAreDoubted(t *testing.T) {
 		}
 		f.set("web", "n1 10.0.0.1:80 critical")
 		time.Sleep(5 * time.Second)
-		if row() != "web 80/tcp: 10.0.0.1:80 drain" || len(status().Problems) != 0 {
+		if row() != "web 80/tcp: 10.0.0.1:80 unhealthy" || len(status().Problems) != 0 {
 			t.Errorf("%s, %v", row(), status().Problems)
 		}
 	})

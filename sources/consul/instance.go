@@ -98,24 +98,28 @@ const (
 	serviceMaintenance = "_service_maintenance:"
 )
 
-// health returns the worst state of the instance's checks and its node's checks.
-func (i *instance) health() (state vip.State, weight int) {
+// health returns what the instance's checks and its node's checks say: maintenance is a state that
+// an operator set, everything else is observed.
+func (i *instance) health() (state vip.State, health vip.Health, weight int) {
 	passing, warning := i.Service.Weights.Passing, i.Service.Weights.Warning
 	if passing == 0 && warning == 0 { // registered without weights
 		passing, warning = vip.DefaultWeight, vip.DefaultWeight
 	}
-	state, weight = vip.Ready, passing
+	state, health, weight = vip.Ready, vip.Healthy, passing
 	for _, c := range i.Checks {
 		switch {
 		case c.CheckID == nodeMaintenance, strings.HasPrefix(c.CheckID, serviceMaintenance):
-			return vip.Maint, passing
+			state = vip.Maint
 		case c.isCritical():
-			state, weight = vip.Drain, passing
-		case c.Status == "warning" && state == vip.Ready:
+			health, weight = vip.Unhealthy, passing
+		case c.Status == "warning" && health == vip.Healthy:
 			weight = warning
 		}
 	}
-	return state, weight
+	if state == vip.Maint {
+		weight = passing
+	}
+	return state, health, weight
 }
 
 // reason names the first critical check of the instance.
@@ -204,12 +208,13 @@ func (i *instance) zone() string {
 // backend returns the instance as a backend. Own means that it uses the instance's own port, if
 // any, instead of the service's target ports.
 func (i *instance) backend(tag string, own bool) spec.Backend {
-	state, weight := i.health()
+	state, health, weight := i.health()
 	address, number := i.address(tag)
 	if !own {
 		number = 0
 	}
-	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: state.String(), Node: i.Node.Node, Zone: i.zone()}
+	return spec.Backend{Address: address, Port: spec.PortNumber(number), Weight: &weight, State: state.String(), Node: i.Node.Node, Zone: i.zone(),
+		Health: health, Reason: i.reason()}
 }
 
 // sortInstances sorts instances by node and ID, so that the order is the same on every host.

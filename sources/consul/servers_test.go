@@ -117,7 +117,7 @@ func TestRealRegistrations(t *testing.T) {
 	ok(t, agent.UpdateTTL("ttl-web-2", "", "warning"))
 	l.wants("web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090 w=3")
 	ok(t, agent.UpdateTTL("ttl-web-2", "", "critical"))
-	l.wants("web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090 drain w=10")
+	l.wants("web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090 unhealthy w=10")
 	ok(t, agent.UpdateTTL("ttl-web-2", "", "passing"))
 	l.wants("web 80/tcp: 10.0.0.1:8080, 10.0.0.2:9090 w=10")
 	ok(t, agent.EnableServiceMaintenance("web-1", "work"))
@@ -145,13 +145,13 @@ func TestRealRegistrations(t *testing.T) {
 	register(t, s, "db-1", ":5432") // uses the node's address
 	l.wants("db 5432/tcp: 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090")
 
-	// When a node is gone, its instances are drained.
+	// When a node is gone, its instances are unhealthy.
 	node := &api.CatalogRegistration{Node: "elsewhere", Address: "10.0.0.3", SkipNodeUpdate: false,
 		Service: &api.AgentService{ID: "db-2", Service: "db", Port: 5432, Tags: []string{DefaultTag}},
 		Checks:  api.HealthChecks{{Node: "elsewhere", CheckID: "serfHealth", Status: "passing"}}}
 	for _, health := range []struct{ status, rows string }{
 		{"passing", "db 5432/tcp: 10.0.0.3:5432, 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090"},
-		{"critical", "db 5432/tcp: 10.0.0.3:5432 drain, 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090"},
+		{"critical", "db 5432/tcp: 10.0.0.3:5432 unhealthy, 127.0.0.1:5432; web 443/tcp: 10.0.0.2:9090"},
 	} {
 		node.Checks[0].Status = health.status
 		l.eventually(fmt.Sprintf("%q", health.rows), func() bool {

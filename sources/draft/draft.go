@@ -7,7 +7,6 @@
 package draft
 
 import (
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +55,27 @@ func Time[D any](field func(*D) **spec.Duration) func(*D, string) error {
 	}
 }
 
+// HealthCheck returns a function that sets a field of a D to a health check: its type alone, or a
+// JSON object with the fields of a service's "health".
+func HealthCheck[D any](field func(*D) **spec.HealthCheck) func(*D, string) error {
+	return func(d *D, text string) error {
+		if text = strings.TrimSpace(text); !strings.HasPrefix(text, "{") {
+			*field(d) = &spec.HealthCheck{Type: text}
+			return nil
+		}
+		check, problems := spec.DecodeHealthCheckJSON([]byte(text))
+		if len(problems) > 0 {
+			p := problems[0]
+			if p.Field != "" { // the caller states its own field
+				p.Message = p.Field + ": " + p.Message
+			}
+			return p
+		}
+		*field(d) = &check
+		return nil
+	}
+}
+
 // Split splits a list at its commas.
 func Split(text string) (out []string) {
 	for word := range strings.SplitSeq(text, ",") {
@@ -92,10 +112,8 @@ const maxLeftOut = 5
 // leaveOut for the first few of them: with the backend's index in d before the call, the field of
 // the backend ("": all of it) and the problem. More is the number of backends without a call.
 //
-// Rest are the problems that don't concern single backends. Reason returns why a backend, again by
-// its index, receives no new connections.
-func Fit(d *spec.Service, build func() (vip.Service, []vip.Problem), leaveOut func(i int, field string, p vip.Problem),
-	reason func(i int) vip.Reason) (out vip.Service, rest []vip.Problem, more int) {
+// Rest are the problems that don't concern single backends.
+func Fit(d *spec.Service, build func() (vip.Service, []vip.Problem), leaveOut func(i int, field string, p vip.Problem)) (out vip.Service, rest []vip.Problem, more int) {
 	index := make([]int, len(d.Backends)) // before the call, of each backend that is left
 	for i := range index {
 		index[i] = i
@@ -118,7 +136,6 @@ func Fit(d *spec.Service, build func() (vip.Service, []vip.Problem), leaveOut fu
 			}
 		}
 		if len(bad) == 0 {
-			setReasons(out.Backends, d.Backends, func(i int) vip.Reason { return reason(index[i]) })
 			return out, rest, max(0, leftOut-maxLeftOut)
 		}
 		n := 0
@@ -129,23 +146,6 @@ func Fit(d *spec.Service, build func() (vip.Service, []vip.Problem), leaveOut fu
 			}
 		}
 		d.Backends, index = d.Backends[:n], index[:n]
-	}
-}
-
-// setReasons sets the reasons of the backends that a draft drains. The draft has them in another
-// order.
-func setReasons(backends []vip.Backend, drafts []spec.Backend, reason func(i int) vip.Reason) {
-	drained := map[netip.AddrPort]vip.Reason{}
-	for i := range drafts {
-		if a, err := netip.ParseAddr(drafts[i].Address); err == nil && drafts[i].State == vip.Drain.String() {
-			drained[netip.AddrPortFrom(a.Unmap(), uint16(drafts[i].Port))] = reason(i)
-		}
-	}
-	if len(drained) == 0 {
-		return
-	}
-	for i := range backends {
-		backends[i].Reason = drained[netip.AddrPortFrom(backends[i].Address, backends[i].Port)]
 	}
 }
 

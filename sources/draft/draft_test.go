@@ -23,20 +23,19 @@ func TestFit(t *testing.T) {
 	}{
 		{"none", "", "", "", 0},
 		{"all usable", "10.0.0.2 10.0.0.1", "10.0.0.1 10.0.0.2", "", 0},
-		{"reasons of those that are left", "x 10.0.0.2=drain y 10.0.0.1=drain 10.0.0.3", "10.0.0.1(why 3) 10.0.0.2(why 1) 10.0.0.3", "0:address 2:address", 0},
+		{"reasons of those that are left", "x 10.0.0.2=a y 10.0.0.1=b 10.0.0.3", "10.0.0.1(b) 10.0.0.2(a) 10.0.0.3", "0:address 2:address", 0},
 		{"a duplicate", "10.0.0.1 10.0.0.2 10.0.0.1", "10.0.0.1 10.0.0.2", "2:", 0},
 		{"a duplicate after another problem", "x 10.0.0.1 10.0.0.1", "10.0.0.1", "0:address 2:", 0},
 		{"many", "a b c d e f g 10.0.0.1", "10.0.0.1", "0:address 1:address 2:address 3:address 4:address", 2},
 	} {
 		d := &spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}
 		for _, word := range strings.Fields(test.backends) {
-			address, state, _ := strings.Cut(word, "=")
-			d.Backends = append(d.Backends, spec.Backend{Address: address, State: state})
+			address, why, _ := strings.Cut(word, "=")
+			d.Backends = append(d.Backends, spec.Backend{Address: address, Reason: vip.ReasonText(why)})
 		}
 		var leftOut []string
 		out, rest, more := Fit(d, func() (vip.Service, []vip.Problem) { return d.Build("test", "test") },
-			func(i int, field string, _ vip.Problem) { leftOut = append(leftOut, fmt.Sprintf("%d:%s", i, field)) },
-			func(i int) vip.Reason { return vip.ReasonText(fmt.Sprintf("why %d", i)) })
+			func(i int, field string, _ vip.Problem) { leftOut = append(leftOut, fmt.Sprintf("%d:%s", i, field)) })
 		var got []string
 		for _, b := range out.Backends {
 			word := b.Address.String()
@@ -56,8 +55,7 @@ func TestFit(t *testing.T) {
 func TestFitOfABadService(t *testing.T) {
 	d := &spec.Service{Name: "No Name", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "10.0.0.1"}}}
 	_, rest, _ := Fit(d, func() (vip.Service, []vip.Problem) { return d.Build("test", "test") },
-		func(i int, field string, _ vip.Problem) { t.Errorf("%d:%s is left out", i, field) },
-		func(int) vip.Reason { return vip.Reason{} })
+		func(i int, field string, _ vip.Problem) { t.Errorf("%d:%s is left out", i, field) })
 	if len(rest) != 1 || rest[0].Field != "name" || len(d.Backends) != 1 {
 		t.Errorf("%v %v", rest, d.Backends)
 	}

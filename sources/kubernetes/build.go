@@ -151,7 +151,7 @@ func (b *builder) fit(servers []server) vip.Service {
 		return b.draft.Build(cmp.Or(b.o.Name, Type), b.o.place(keyOf(nameOf(b.s))))
 	}, func(i int, _ string, p vip.Problem) {
 		b.warn(vip.CodeInvalid, servers[i].field(), p.Hint, "is left out: %s", p.Message)
-	}, func(i int) vip.Reason { return vip.ReasonText(servers[i].why) })
+	})
 	if more > 0 {
 		b.warn(vip.CodeInvalid, "endpoints", "", "%d more are left out", more)
 	}

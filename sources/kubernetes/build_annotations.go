@@ -41,6 +41,9 @@ var annotations = map[string]annotation{
 	"max-queue":          {"max_queue", draft.Number(func(s *spec.Service) *int { return &s.MaxQueue }), false},
 	"queue-timeout":      {"queue_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.QueueTimeout }), false},
 	"half-close-timeout": {"half_close_timeout", draft.Time(func(s *spec.Service) **spec.Duration { return &s.HalfCloseTimeout }), false},
+	"health":             {"health", draft.HealthCheck(func(s *spec.Service) **spec.HealthCheck { return &s.Health }), false},
+	"on-unhealthy":       {"on_unhealthy", draft.Text(func(s *spec.Service) *string { return &s.OnUnhealthy }), false},
+	"panic-threshold":    {"panic_threshold", draft.Number(func(s *spec.Service) *int { return &s.PanicThreshold }), false},
 }
 
 // annotationKeys are all annotations with their prefix, sorted.
@@ -62,7 +65,6 @@ var fieldInstead = map[string]string{
 
 // readAnnotations reads the annotations. An empty annotation counts as missing.
 func (b *builder) readAnnotations() {
-	later := b.draft.Later()
 	for _, key := range sorted(b.s.Annotations) {
 		name, ours := strings.CutPrefix(key, annotationPrefix)
 		value := b.s.Annotations[key]
@@ -72,8 +74,6 @@ func (b *builder) readAnnotations() {
 		field := bracket("metadata.annotations", key)
 		known, is := annotations[name]
 		switch {
-		case !is && later[name] != "":
-			b.bad(field, vip.Unsupported("this version", field, later[name]))
 		case !is:
 			b.bad(field, vip.Problem{Code: vip.CodeUnknownKey, Message: "is no annotation of ours", Hint: hintFor(name)})
 		case known.own && b.o.AdoptClusterIPs:

@@ -234,7 +234,10 @@ func (b *builder) finished(servers []server) []server {
 			}
 			names[s.ports] = list
 		}
-		s.Ports, s.State = list, s.rank.state().String()
+		s.Ports, s.State, s.Health = list, s.rank.state().String(), s.rank.health()
+		if s.rank >= rankUnhealthy {
+			s.Reason = vip.ReasonText(s.why)
+		}
 	}
 	return servers
 }
@@ -274,11 +277,20 @@ type rank uint8
 const (
 	rankReady       rank = iota
 	rankTerminating      // terminating, and still serving
-	rankIdle             // receives no new connections
+	rankUnhealthy        // not ready
+	rankLeaving          // terminating, and no longer serving
 )
 
 func (r rank) state() vip.State {
-	return [...]vip.State{rankReady: vip.Ready, rankTerminating: vip.Terminating, rankIdle: vip.Drain}[r]
+	return [...]vip.State{rankReady: vip.Ready, rankTerminating: vip.Terminating, rankUnhealthy: vip.Ready, rankLeaving: vip.Drain}[r]
+}
+
+// health returns what Kubernetes observed: its readiness probes decide whether an endpoint is ready.
+func (r rank) health() vip.Health {
+	if r == rankUnhealthy {
+		return vip.Unhealthy
+	}
+	return vip.Healthy
 }
 
 // rankOf returns the rank of an endpoint by its conditions. Missing conditions have kube-proxy's
@@ -292,10 +304,13 @@ func rankOf(c *discoveryv1.EndpointConditions) rank {
 	case (c.Serving == nil || *c.Serving) && value(c.Terminating):
 		return rankTerminating
 	}
-	return rankIdle
+	if value(c.Terminating) {
+		return rankLeaving
+	}
+	return rankUnhealthy
 }
 
-// whyIdle returns why an endpoint is rankIdle.
+// whyIdle returns why an endpoint receives no new connections, if so.
 func whyIdle(c *discoveryv1.EndpointConditions) string {
 	if value(c.Terminating) {
 		return "Kubernetes endpoint terminating"

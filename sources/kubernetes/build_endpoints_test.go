@@ -56,7 +56,7 @@ func TestEndpoints(t *testing.T) {
 
 		{"conditions", nil, slicesOf(aSlice("a 8080", "10.1.0.1", "10.1.0.2 ready serving !terminating", "10.1.0.3 !ready !serving !terminating", "10.1.0.4 !ready serving terminating",
 			"10.1.0.5 !ready !serving terminating", "10.1.0.6 !ready terminating", "10.1.0.7 !ready serving !terminating", "10.1.0.8 ready serving terminating")),
-			"80/tcp>8080: 10.1.0.1; 10.1.0.2; 10.1.0.3 drain; 10.1.0.4 terminating; 10.1.0.5 drain; 10.1.0.6 terminating; 10.1.0.7 drain; 10.1.0.8", ""},
+			"80/tcp>8080: 10.1.0.1; 10.1.0.2; 10.1.0.3 unhealthy; 10.1.0.4 terminating; 10.1.0.5 drain; 10.1.0.6 terminating; 10.1.0.7 unhealthy; 10.1.0.8", ""},
 		{"where they are", nil, slicesOf(aSlice("a 8080", "10.1.0.1 @n1 zone=a", "10.1.0.2 @n2", "10.1.0.3 zone=b")),
 			"80/tcp>8080: 10.1.0.1 @n1 zone=a; 10.1.0.2 @n2; 10.1.0.3 zone=b", ""},
 		{"whom they are for", nil, slicesOf(aSlice("a 8080", "10.1.0.1 zones=b,a,b", "10.1.0.2 nodes=n2,n1 zones=a")),
@@ -144,9 +144,9 @@ func manySlices(n int, family vip.Family, more string) (out []*discoveryv1.Endpo
 }
 
 func TestFullSlices(t *testing.T) {
-	count := func(s vip.Service, state vip.State, f vip.Family) (n int) {
+	count := func(s vip.Service, health vip.Health, f vip.Family) (n int) {
 		for _, b := range s.Backends {
-			if b.State == state && vip.FamilyOf(b.Address) == f {
+			if b.Health == health && vip.FamilyOf(b.Address) == f {
 				n++
 			}
 		}
@@ -171,7 +171,7 @@ func TestFullSlices(t *testing.T) {
 			in := input{service: aService(dualStack), slices: test.slices}
 			got := (&Options{}).build(in)
 			for i, f := range []vip.Family{vip.IPv4, vip.IPv6} {
-				if n, m := count(got.service, vip.Ready, f), count(got.service, vip.Drain, f); n != test.ready[i] || m != test.rest[i] {
+				if n, m := count(got.service, vip.Healthy, f), count(got.service, vip.Unhealthy, f); n != test.ready[i] || m != test.rest[i] {
 					t.Errorf("%d ready and %d others of %s", n, m, f)
 				}
 			}

@@ -115,14 +115,14 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 			}
 			reached[f] = true
 			if !n.ready && anyReady {
-				made.rank, made.why = rankIdle, fmt.Sprintf("Kubernetes node %s not ready", name)
+				made.rank, made.why = rankUnhealthy, fmt.Sprintf("Kubernetes node %s not ready", name)
 			}
 			if local {
 				l, has := here[nodeFamily{name, f}]
 				if !has {
 					continue
 				}
-				if l.rank == rankIdle && made.why == "" {
+				if l.rank >= rankUnhealthy && made.why == "" {
 					made.why = fmt.Sprintf("no ready endpoint on Kubernetes node %s", name)
 				}
 				made.ports, made.rank = l.ports, max(made.rank, l.rank)

@@ -165,7 +165,7 @@ func backendsOf(s vip.Service) string {
 	for _, b := range s.Backends {
 		word := b.ID()
 		for _, more := range []struct{ before, value, after string }{
-			{" [", string(b.Ports), "]"}, {" ", strings.TrimPrefix(b.State.String(), "ready"), ""}, {" @", b.Node, ""},
+			{" [", string(b.Ports), "]"}, {" ", strings.TrimPrefix(stateOf(b), "ready"), ""}, {" @", b.Node, ""},
 			{" zone=", b.Zone, ""}, {" zones=", string(b.ForZones), ""}, {" nodes=", string(b.ForNodes), ""},
 		} {
 			if more.value != "" {
@@ -205,7 +205,7 @@ func checkBuilt(t *testing.T, o Options, in input, got built) {
 		again, problems := written.Build(got.service.Source, got.service.Origin)
 		again.Assigned = got.service.Assigned
 		for i, b := range got.service.Backends { // no user writes a reason
-			if idle := b.State == vip.Drain; idle == (b.Reason == vip.Reason{}) {
+			if idle := b.State == vip.Drain || b.Health == vip.Unhealthy; idle == (b.Reason == vip.Reason{}) {
 				t.Errorf("%s is %s: %q", b.Address, b.State, b.Reason.Text(time.Time{}))
 			}
 			again.Backends[i].Reason = b.Reason
@@ -434,7 +434,19 @@ func TestFields(t *testing.T) {
 		{"an empty annotation", func(s S) { annotate("pool", "")(s); annotate("shceduler", "")(s) }, Options{Config: Config{Pool: "lan"}}, `{"pool":"lan"}`, ""},
 		{"somebody else's annotation", func(s S) { s.Annotations["example.com/pool"] = "x" }, Options{}, `{}`, ""},
 		{"an unknown annotation", annotate("shceduler", "mh"), Options{}, "", "metadata.annotations[ironvip.io/shceduler]: is no annotation of ours"},
-		{"what is to come", annotate("health", "tcp"), Options{}, "", "metadata.annotations[ironvip.io/health]: this version does not support health probes"},
+		{"a health check by its type", annotate("health", "tcp"), Options{}, `{"health":{"fall":3,"fast_interval":"500ms","interval":"2s","rise":2,"timeout":"1s","type":"tcp"}}`, ""},
+		{"a health check in full", annotate("health", `{"type": "http", "path": "/healthz", "interval": "10s"}`), Options{},
+			`{"health":{"fall":3,"fast_interval":"500ms","interval":"10s","method":"GET","path":"/healthz","rise":2,"status":"200-399","timeout":"1s","type":"http"}}`, ""},
+		{"no health check", annotate("health", "none"), Options{}, `{"health":{"type":"none"}}`, ""},
+		{"a bad type of health check", annotate("health", "htpp"), Options{}, "", `metadata.annotations[ironvip.io/health]: "htpp" is not a known value`},
+		{"a bad field of a health check", annotate("health", `{"type": "http", "path": "x"}`), Options{}, "", `metadata.annotations[ironvip.io/health]: "x" is not a path`},
+		{"an unknown key of a health check", annotate("health", `{"type": "http", "pth": "/"}`), Options{}, "", `metadata.annotations[ironvip.io/health]: pth: unknown key`},
+		{"a health check that is not JSON", annotate("health", `{"type": "http"`), Options{}, "", "metadata.annotations[ironvip.io/health]: not valid JSON near line 1, column 16: ends too early"},
+		{"on unhealthy", annotate("on-unhealthy", "reset"), Options{}, `{"on_unhealthy":"reset"}`, ""},
+		{"a bad reaction", annotate("on-unhealthy", "kill"), Options{}, "", `metadata.annotations[ironvip.io/on-unhealthy]: "kill" is not a known value`},
+		{"panic threshold", annotate("panic-threshold", "50"), Options{}, `{"panic_threshold":50}`, ""},
+		{"a panic threshold in percent", annotate("panic-threshold", "50%"), Options{}, "", `metadata.annotations[ironvip.io/panic-threshold]: "50%" is not a number`},
+		{"a panic threshold above all", annotate("panic-threshold", "101"), Options{}, "", "metadata.annotations[ironvip.io/panic-threshold]: 101 is out of bounds"},
 		{"all that is wrong at once", func(s S) {
 			annotate("scheduler", "fast")(s)
 			annotate("pol", "x")(s)
@@ -517,7 +529,7 @@ func TestHints(t *testing.T) {
 		{"drain_timeout", "5m", `did you mean "ironvip.io/drain-timeout"?`},
 		{"external-traffic", "local", "use spec.externalTrafficPolicy"},
 		{"source_ranges", "10.0.0.0/8", "use spec.loadBalancerSourceRanges"},
-		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/max-connections, ironvip.io/max-queue, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/queue-timeout, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
+		{"colour", "red", "remove it; known: ironvip.io/accept-proxy-from, ironvip.io/connect-timeout, ironvip.io/drain-timeout, ironvip.io/forward, ironvip.io/half-close-timeout, ironvip.io/health, ironvip.io/idle-timeout, ironvip.io/masquerade, ironvip.io/max-connections, ironvip.io/max-queue, ironvip.io/on-unhealthy, ironvip.io/panic-threshold, ironvip.io/pool, ironvip.io/proxy-protocol, ironvip.io/queue-timeout, ironvip.io/scheduler, ironvip.io/scheduler-flags, ironvip.io/share-key, ironvip.io/vips"},
 		{"scheduler", "mg", `did you mean "mh"? use rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh`},
 		{"drain-timeout", "soon", `write seconds, or a unit with them: "90", "5m"`},
 		{"vips", "2001:db8::1", "request an address of the Service's own family, or set spec.ipFamilyPolicy: RequireDualStack"},
@@ -643,4 +655,12 @@ func sayable(text string) string {
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// stateOf returns the state of a backend, or that it is unhealthy.
+func stateOf(b vip.Backend) string {
+	if b.Health == vip.Unhealthy {
+		return b.Health.String()
+	}
+	return b.State.String()
 }

@@ -68,19 +68,19 @@ type putID struct {
 	at   int64 // Unix nanoseconds
 }
 
-// published returns the row with missed backends drained. The caller holds mu.
+// published returns the row with the health of the backends that send heartbeats. The caller holds
+// mu.
 func (e *entry) published() vip.Service {
-	row, cloned := e.row, false
+	row := e.row
+	if len(e.heartbeats) == 0 {
+		return row
+	}
+	row.Backends = slices.Clone(row.Backends)
 	for id, h := range e.heartbeats {
-		if !h.missed {
-			continue
-		}
-		if !cloned {
-			row.Backends, cloned = slices.Clone(row.Backends), true
-		}
-		// A terminating backend would still receive connections if no backend is ready.
-		if b := &row.Backends[indexOf(row.Backends, id)]; b.State == vip.Ready || b.State == vip.Terminating {
-			b.State, b.Reason = vip.Drain, vip.NoHeartbeat(vip.InstantOf(h.due.Add(-h.grace-h.ttl)), h.ttl)
+		b := &row.Backends[indexOf(row.Backends, id)]
+		b.Health = vip.Healthy
+		if h.missed {
+			b.Health, b.Reason = vip.Unhealthy, vip.NoHeartbeat(vip.InstantOf(h.due.Add(-h.grace-h.ttl)), h.ttl)
 		}
 	}
 	return row

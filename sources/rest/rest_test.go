@@ -159,7 +159,7 @@ func (f *fixture) start() {
 		f.t.Fatal(err)
 	}
 	f.src = src
-	f.overrides = overrides.New(overrides.Options{Store: local(f.t, f.stored), Table: f.states, Services: f.services, Fetch: src.Fetch, Events: f.events})
+	f.overrides = overrides.New(overrides.Options{Store: local(f.t, f.stored), Table: f.states, Services: f.services, Health: table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil), Fetch: src.Fetch, Events: f.events})
 	src.Restore()
 	f.overrides.Restore()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -202,11 +202,15 @@ func (f *fixture) register(backend string, ttl time.Duration) {
 	}
 }
 
-// backends returns the backends in effect as "address state".
+// backends returns the backends in effect as "address state", or "address unhealthy".
 func (f *fixture) backends() (out []string) {
 	row, _, _ := f.services.Get(webKey)
 	for _, b := range row.Backends {
-		out = append(out, fmt.Sprintf("%s %s", b.ID(), b.State))
+		state := b.State.String()
+		if b.Health == vip.Unhealthy {
+			state = b.Health.String()
+		}
+		out = append(out, b.ID()+" "+state)
 	}
 	return out
 }
@@ -505,7 +509,7 @@ func TestHeartbeats(t *testing.T) {
 				t.Errorf("%s: %s, want %s", when, got, want)
 			}
 		}
-		const both, drained = "[10.0.0.1 ready 10.0.0.9 ready]", "[10.0.0.1 ready 10.0.0.9 drain]"
+		const both, drained = "[10.0.0.1 ready 10.0.0.9 ready]", "[10.0.0.1 ready 10.0.0.9 unhealthy]"
 		for range 5 {
 			time.Sleep(9 * time.Second)
 			if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
@@ -573,7 +577,7 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 		if _, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"[10.0.0.9 terminating]", "[10.0.0.9 drain]"} {
+		for _, want := range []string{"[10.0.0.9 terminating]", "[10.0.0.9 unhealthy]"} {
 			synctest.Wait()
 			if got := fmt.Sprint(f.backends()); got != want {
 				t.Errorf("%s, want %s", got, want)
@@ -591,7 +595,7 @@ func TestRestartGivesAFullTTL(t *testing.T) {
 		f.register("10.0.0.9", 10*time.Second)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 drain]" {
+		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 unhealthy]" {
 			t.Fatalf("before the restart: %s", got)
 		}
 		f.restart()
@@ -602,7 +606,7 @@ func TestRestartGivesAFullTTL(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 drain]" {
+		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 unhealthy]" {
 			t.Errorf("11 s after the restart: %s", got)
 		}
 	})

@@ -36,7 +36,7 @@ func TestConsulFleetAgrees(t *testing.T) {
 	b.register("10.0.0.9", time.Hour)
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
 	b.register("10.0.0.9", 2*time.Second)
-	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 drain]") })
+	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 unhealthy]") })
 	if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 		t.Fatal(err)
 	}

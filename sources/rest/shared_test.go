@@ -66,7 +66,7 @@ func (h *host) begin(of Fleet, store registry.Store[Record], stored registry.Sto
 		h.t.Fatal(err)
 	}
 	h.src = src
-	h.overrides = overrides.New(overrides.Options{Store: stored, Table: h.states, Services: h.services, Fleet: of, Node: h.name, Fetch: src.Fetch, Events: h.events})
+	h.overrides = overrides.New(overrides.Options{Store: stored, Table: h.states, Services: h.services, Health: table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil), Fleet: of, Node: h.name, Fetch: src.Fetch, Events: h.events})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -466,14 +466,14 @@ func TestOwnerCountsForAll(t *testing.T) {
 
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
 		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
 			t.Fatal(err)
 		}
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 		time.Sleep(11 * time.Second)
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
 		// Registering again through another host is a heartbeat.
 		b.register("10.0.0.9", 10*time.Second)
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
@@ -502,14 +502,14 @@ func TestLapseOutlivesItsOwner(t *testing.T) {
 		a.put(web())
 		a.register("10.0.0.9", 10*time.Second)
 		time.Sleep(11 * time.Second)
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
 		a.end()
 		a.Host.End()
 		back := join(t, m, "a")
 		defer func() { back.end(); back.Host.End() }()
-		back.sees("[10.0.0.9 drain]")
+		back.sees("[10.0.0.9 unhealthy]")
 		time.Sleep(59 * time.Second)
-		everyone(hosts[1:], func(h *host) { h.sees("[10.0.0.9 drain]") })
+		everyone(hosts[1:], func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
 		time.Sleep(5 * time.Second)
 		everyone(hosts[1:], func(h *host) { h.sees("[]") })
 	})
@@ -562,7 +562,7 @@ func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			_ = beat(one, "10.0.0.8") // refused until it has its name again
 		}
-		one.sees("[10.0.0.8 ready 10.0.0.9 drain]")
+		one.sees("[10.0.0.8 ready 10.0.0.9 unhealthy]")
 	})
 }
 
@@ -594,7 +594,7 @@ func TestOwnerDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute + 30*time.Second)
-		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 drain]") })
+		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 unhealthy]") })
 		if life := others[0].src.HeartbeatStatuses(webKey)["10.0.0.9"]; life.Owner == "a" || !life.Missed {
 			t.Errorf("after the lapse: %+v", life)
 		}
@@ -626,7 +626,7 @@ func TestSuspendedOwnerGivesTime(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 		time.Sleep(2 * time.Second)
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 drain]") })
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
 	})
 }
 
@@ -685,7 +685,7 @@ func TestStoreAway(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		a.sees("[10.0.0.1 ready 10.0.0.9 ready]")
 		time.Sleep(30 * time.Second)
-		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 drain]") })
+		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 unhealthy]") })
 		a.put(web("10.0.0.2"))
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.2 ready]") })
 	})
@@ -848,7 +848,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 		var run sync.WaitGroup
 		run.Go(func() { _ = src.Run(ctx, out) })
 		run.Go(func() {
-			_ = overrides.New(overrides.Options{Store: stored, Table: states, Services: late.services, Fleet: late.Tree, Node: "late"}).Run(ctx)
+			_ = overrides.New(overrides.Options{Store: stored, Table: states, Services: late.services, Health: table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil), Fleet: late.Tree, Node: "late"}).Run(ctx)
 		})
 		defer run.Wait()
 		defer cancel()

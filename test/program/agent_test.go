@@ -35,7 +35,7 @@ func bin(t testing.TB) string {
 
 // host is one agent with its directory: configuration, state and socket.
 type host struct {
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	pool string // the first three bytes of the pool's addresses: "127.96.7"
 	// adjust changes the agent's process before its start; nil changes nothing.
@@ -56,7 +56,7 @@ var (
 )
 
 // newHost creates a configuration directory with one pool of 256 addresses.
-func newHost(t *testing.T) *host {
+func newHost(t testing.TB) *host {
 	t.Helper()
 	poolMu.Lock()
 	lastPool++
@@ -379,7 +379,7 @@ func who(addr string) (string, error) {
 }
 
 // answered connects n times and returns how often each name answered.
-func answered(t *testing.T, addr string, n int) map[string]int {
+func answered(t testing.TB, addr string, n int) map[string]int {
 	t.Helper()
 	got := map[string]int{}
 	for range n {

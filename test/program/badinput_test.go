@@ -79,7 +79,7 @@ func TestBadServices(t *testing.T) {
 		{"backend of the wrong family", "[[service]]\nname = \"BAD\"\nports = [ { port = 80 } ]\nbackends = [ { address = \"fd00::1\" } ]\n", 4,
 			[]string{"backends[0].address", "fd00::1"}},
 		{"an unknown scheduler", block("BAD", 80, `scheduler = "see"`, a), 5, []string{"scheduler", `did you mean "sed"`}},
-		{"a feature of later", block("BAD", 80, `health = {}`, a), 5, []string{"health", "does not support"}},
+		{"a health check without a type", block("BAD", 80, `health = {}`, a), 5, []string{"health.type", "needs a type"}},
 		{"a range of ports in reverse", "[[service]]\nname = \"BAD\"\nports = [ { port = \"90-80\" } ]\n", 3, []string{"ports[0].port", "ends before it begins", `write "80-90"`}},
 	} {
 		// The valid service has its own name and file in each round.

@@ -4,6 +4,7 @@ package program
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,12 @@ func TestCommandsRead(t *testing.T) {
 	h.start()
 	h.put("api", a)
 	h.vip("web")
+	h.eventually("the default health checks have passed", func() error {
+		if out := h.ok("service", "list"); strings.Count(out, "healthy") != 2 {
+			return errors.New(out)
+		}
+		return nil
+	})
 	for _, c := range []struct {
 		args string
 		code int
@@ -124,7 +131,7 @@ func (h *host) as(uid uint32, args ...string) result {
 }
 
 // publicDir returns a directory that every user may enter, unlike t.TempDir's.
-func publicDir(t *testing.T) string {
+func publicDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ironvip-test-")
 	if err != nil {
@@ -140,7 +147,7 @@ func publicDir(t *testing.T) string {
 // copyBinary copies the binary to a place where every user may run it. It blocks the start of
 // processes meanwhile: a child would inherit the copy open for writing, and the copy could not be
 // run.
-func copyBinary(t *testing.T, to string) {
+func copyBinary(t testing.TB, to string) {
 	t.Helper()
 	data, err := os.ReadFile(bin(t))
 	if err != nil {

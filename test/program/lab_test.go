@@ -13,7 +13,7 @@ import (
 
 // newLab creates a network of namespaces with an agent on its director. Clients and backends are on
 // other nodes, with addresses of both families.
-func newLab(t *testing.T) (*host, *netlab.Lab) {
+func newLab(t testing.TB) (*host, *netlab.Lab) {
 	t.Helper()
 	l := netlab.New(t)
 	h := newHost(t)

@@ -32,11 +32,12 @@ const maxWait = 60 * time.Second
 
 // hub is what hosts share: the services, the overrides and the store of the leases.
 type hub struct {
-	tables pipeline.Tables // only Services and Overrides
-	pools  []spec.Pool
-	config ipam.Config
-	leases *memstore.Store
-	drains drains // the director's
+	tables   pipeline.Tables // only Services and Overrides
+	pools    []spec.Pool
+	config   ipam.Config
+	leases   *memstore.Store
+	drains   drains    // the director's, as
+	verdicts *verdicts // those of health checks
 }
 
 // stages are goroutines with a common end.
@@ -79,11 +80,12 @@ func (d drains) All() (map[string]vip.Frontend, error) { return maps.Clone(d), n
 
 func newHub(pool, pods []netip.Prefix) *hub {
 	return &hub{
-		tables: pipeline.NewTables(table.NewClock(time.Now())),
-		pools:  []spec.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
-		config: ipam.Config{Pools: []ipam.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}}, PodCIDRs: pods},
-		leases: memstore.New(),
-		drains: drains{},
+		tables:   pipeline.NewTables(table.NewClock(time.Now())),
+		pools:    []spec.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}},
+		config:   ipam.Config{Pools: []ipam.Pool{{Name: "main", CIDRs: pool, AutoAssign: true}}, PodCIDRs: pods},
+		leases:   memstore.New(),
+		drains:   drains{},
+		verdicts: &verdicts{rows: map[string]vip.BackendHealth{}},
 	}
 }
 
@@ -101,6 +103,7 @@ type host struct {
 	*pipeline.Pipeline
 	stages stages
 	plane  plane
+	health table.Reader[vip.BackendKey, vip.BackendHealth]
 }
 
 // plane is a running dataplane.
@@ -125,7 +128,11 @@ func (h *hub) startHost(t testing.TB, plane plane, node compile.Node, addrs *tab
 		o.Drains = h.drains
 	}
 	line := pipeline.New(o)
-	return &host{line, start(line.Run), plane}
+	run := []func(context.Context) error{line.Run}
+	if !node.RealServer {
+		run = append(run, h.newHealth(tables).Run)
+	}
+	return &host{line, start(run...), plane, tables.Health}
 }
 
 func (m *host) stop(t testing.TB) {

@@ -219,6 +219,7 @@ name = "web"
 scheduler = "rr"
 ports = [ { port = 7080, target_port = 7081 } ]
 backends = [ { address = "{backend1}", port = 7099 } ]
+health = { type = "none" }
 `),
 			refused(client, "web"),
 			put(`[[service]]
@@ -226,6 +227,7 @@ name = "web"
 scheduler = "rr"
 ports = [ { port = 7080, target_port = 7081 } ]
 backends = [ { address = "{backend1}", port = 7099 }, { address = "{backend2}" } ]
+health = { type = "none" }
 `),
 			on{
 				kernel:    all(eventually(refused(client, "web")), eventually(ask(client, "web", 1, only(b2)))),

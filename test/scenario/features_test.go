@@ -120,6 +120,11 @@ var (
 	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
 	rangeToOne = &feature{name: "a port range with a `target_port`", sample: "ports = [ { port = \"10000-10099\", target_port = 80 } ]\n" + someBackend}
 
+	healthChecks   = &feature{name: "`health`", sample: someService + "health = { type = \"http\" }\n"}
+	resetUnhealthy = &feature{name: "`on_unhealthy = \"reset\"`", sample: someService + "on_unhealthy = \"reset\"\n"}
+	panicThreshold = &feature{name: "`panic_threshold`", sample: someService + "panic_threshold = 50\n"}
+	backups        = &feature{name: "`backup` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", backup = true } ]\n"}
+
 	halfClose = &feature{name: "half-closed connections", sample: someService}
 
 	nat     = &feature{name: "`forward = \"nat\"`", sample: someService + "forward = \"nat\"\n"}
@@ -146,6 +151,7 @@ var groups = []struct {
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
 	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved}},
+	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }
 
@@ -172,7 +178,7 @@ func (f *feature) frontends() ([]vip.Frontend, error) {
 	for i, p := range s.Ports {
 		granted.NodePorts[p.Key()] = uint16(30000 + i)
 	}
-	frontends, problems := compile.Service(compile.Input{Service: &s, Allocation: &granted, Node: compile.Node{
+	frontends, problems := compile.Service(compile.Input{View: compile.View{Service: &s}, Allocation: &granted, Node: compile.Node{
 		Name: "here", Zone: "za", NodePortAddrs: []netip.Addr{netip.MustParseAddr("198.51.100.1")},
 	}})
 	if len(problems) > 0 {

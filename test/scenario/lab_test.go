@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -205,7 +206,22 @@ func newNamespaces(t *testing.T, d *dataplane) *lab {
 		l.addrs = append(l.addrs, a.Prefix.Addr())
 	}
 	l.serve()
+	l.resolve(t)
 	return l
+}
+
+// resolve waits until the director reaches the backends. The first packet on a new link can be lost,
+// and a lost one takes a second: too long for a health check.
+func (l *lab) resolve(t *testing.T) {
+	for _, p := range []place{b1, b2, b3} {
+		for _, family := range l.families() {
+			at := netip.AddrPortFrom(l.addr(p, family), backendPort)
+			wait.For(t, fmt.Sprintf("the director reaches %s", at), func() error {
+				_, err := l.nodes[director].Ask("tcp", at)
+				return err
+			})
+		}
+	}
 }
 
 // device is the dataplanes' device for virtual addresses.

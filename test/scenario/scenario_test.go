@@ -41,7 +41,7 @@ var both, onlyIPv6 = []vip.Family{vip.IPv4, vip.IPv6}, []vip.Family{vip.IPv6}
 
 // every returns the table.
 func every() []scenario {
-	return slices.Concat(basics, choosing, topology, clients, changes, forwarding, combined)
+	return slices.Concat(basics, choosing, topology, clients, changes, checks, forwarding, combined)
 }
 
 // fits reports whether the lab can run the scenario in that family.
@@ -72,7 +72,7 @@ func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
 		}
 	}
 	l.runs++
-	r := &run{TB: t, lab: l, family: family, held: map[string]*netlab.Conn{}, marks: map[string]place{}, answered: map[string]map[place]place{}}
+	r := &run{TB: t, lab: l, family: family, held: map[string]*netlab.Conn{}, marks: map[string]place{}, answered: map[string]map[place]place{}, probed: map[place]*checkServer{}}
 	for _, f := range s.shows {
 		why, err := l.dataplane.refuses(f)
 		if err != nil {

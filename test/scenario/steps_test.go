@@ -41,6 +41,7 @@ type run struct {
 	held        map[string]*netlab.Conn
 	marks       map[string]place
 	answered    map[string]map[place]place // the server that answered each client
+	probed      map[place]*checkServer     // the servers for health checks
 }
 
 // step is one action or expectation.

@@ -1,17 +1,18 @@
 package spec
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
-var cmpPrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+var cmpPrefixes = gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
 // Each row adds a valid combination to a small service.
 func TestBuildAccepts(t *testing.T) {
@@ -28,6 +29,13 @@ func TestBuildAccepts(t *testing.T) {
 	}
 	backend := func(port uint16, state vip.State) []vip.Backend {
 		return []vip.Backend{{Address: netip.MustParseAddr("10.1.0.11"), Port: port, Weight: 1, State: state}}
+	}
+	check := func(c vip.HealthCheck) func(*vip.Service) {
+		if c.Type != vip.CheckNone {
+			c.Interval, c.FastInterval = cmp.Or(c.Interval, 2*time.Second), cmp.Or(c.FastInterval, 500*time.Millisecond)
+			c.Timeout, c.Rise, c.Fall = cmp.Or(c.Timeout, time.Second), cmp.Or(c.Rise, 2), cmp.Or(c.Fall, 3)
+		}
+		return func(s *vip.Service) { s.Check = &c }
 	}
 	type row struct {
 		what, doc string
@@ -103,6 +111,49 @@ func TestBuildAccepts(t *testing.T) {
 			s.Backends[0].ForZones, s.Backends[0].ForNodes = "za zb", "n1"
 		}},
 		{"empty lists", `"ports": [{"port": 80}], "backends": [{"address": "10.1.0.11", "ports": [], "for_zones": []}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Ready) }},
+		{"a tcp check", `"health": {"type": "tcp"}`, check(vip.HealthCheck{Type: vip.CheckTCP})},
+		{"a tcp check with a talk", `"health": {"type": "tcp", "send": "PING\r\n", "expect": "+PONG"}`, check(vip.HealthCheck{Type: vip.CheckTCP, Send: "PING\r\n", Expect: "+PONG"})},
+		{"no check", `"health": {"type": "none"}`, check(vip.HealthCheck{Type: vip.CheckNone})},
+		{"an http check", `"health": {"type": "http"}`, check(vip.HealthCheck{Type: vip.CheckHTTP, Method: "GET", Path: "/", Status: "200-399"})},
+		{"everything of an https check", `"health": {"type": "https", "port": 8443, "interval": "10s", "fast_interval": "1s", "timeout": "5s", "rise": 1, "fall": 255, "method": "GET",
+			"path": "/healthz?full=1", "host": "a.example:8443", "status": "200, 204-206,404", "body": "ok", "skip_verify": true}`,
+			check(vip.HealthCheck{Type: vip.CheckHTTPS, Port: 8443, Interval: 10 * time.Second, FastInterval: time.Second, Timeout: 5 * time.Second, Rise: 1, Fall: 255,
+				Method: "GET", Path: "/healthz?full=1", Host: "a.example:8443", Status: "200, 204-206,404", Body: "ok", SkipVerify: true})},
+		{"a HEAD check", `"health": {"type": "http", "method": "HEAD"}`, check(vip.HealthCheck{Type: vip.CheckHTTP, Method: "HEAD", Path: "/", Status: "200-399"})},
+		{"a grpc check", `"health": {"type": "grpc", "service": "shop.Cart", "host": "cart", "tls": true, "skip_verify": true}`,
+			check(vip.HealthCheck{Type: vip.CheckGRPC, Service: "shop.Cart", Host: "cart", TLS: true, SkipVerify: true})},
+		{"the limits of times", `"health": {"type": "tcp", "interval": "1h", "fast_interval": "1h", "timeout": "1m"}`,
+			check(vip.HealthCheck{Type: vip.CheckTCP, Interval: time.Hour, FastInterval: time.Hour, Timeout: time.Minute})},
+		{"a short interval is the fast one, too", `"health": {"type": "tcp", "interval": "100ms", "timeout": "100ms"}`,
+			check(vip.HealthCheck{Type: vip.CheckTCP, Interval: 100 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 100 * time.Millisecond})},
+		{"a udp check of a mixed service", `"ports": [{"port": 80}, {"port": 53, "protocol": "udp"}], "health": {"type": "udp", "send": "x"}`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.UDP, 53, 0, 53)}
+			check(vip.HealthCheck{Type: vip.CheckUDP, Send: "x"})(s)
+		}},
+		{"an exec check", `"ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "exec", "command": ["/usr/lib/check", "", "-v"]}`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.UDP, 53, 0, 53)}
+			check(vip.HealthCheck{Type: vip.CheckExec, Command: "/usr/lib/check\x00\x00-v"})(s)
+		}},
+		{"an http check of another port", `"ports": [{"port": "50-53", "protocol": "udp"}], "health": {"type": "http", "port": 8080}`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.UDP, 50, 53, 0)}
+			check(vip.HealthCheck{Type: vip.CheckHTTP, Port: 8080, Method: "GET", Path: "/", Status: "200-399"})(s)
+		}},
+		{"a check of a range to one port", `"ports": [{"port": "50-53", "target_port": 80}], "health": {"type": "tcp"}`, func(s *vip.Service) {
+			s.Ports = []vip.Port{port(vip.TCP, 50, 53, 80)}
+			check(vip.HealthCheck{Type: vip.CheckTCP})(s)
+		}},
+		{"a check of a range with ports of backends", `"ports": [{"port": "50-53"}], "health": {"type": "tcp"}, "backends": [{"address": "10.1.0.11", "port": 81}]`, func(s *vip.Service) {
+			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 50, 53, 0)}, backend(81, vip.Ready)
+			check(vip.HealthCheck{Type: vip.CheckTCP})(s)
+		}},
+		{"drain unhealthy ones", `"on_unhealthy": "drain"`, func(*vip.Service) {}},
+		{"reset unhealthy ones", `"on_unhealthy": "reset"`, func(s *vip.Service) { s.ResetUnhealthy = true }},
+		{"panic", `"panic_threshold": 50`, func(s *vip.Service) { s.PanicThreshold = 50 }},
+		{"no panic", `"panic_threshold": 0`, func(*vip.Service) {}},
+		{"a backup", `"backends": [{"address": "10.1.0.11", "backup": true}]`, func(s *vip.Service) {
+			s.Backends = backend(0, vip.Ready)
+			s.Backends[0].Backup = true
+		}},
 		{"terminating", `"backends": [{"address": "10.1.0.11", "state": "terminating"}]`, func(s *vip.Service) { s.Backends = backend(0, vip.Terminating) }},
 	}
 	for name, want := range map[string]vip.Scheduler{"sed": vip.ShortestExpectedDelay, "nq": vip.NeverQueue, "fo": vip.WeightedFailover, "dh": vip.DestinationHash} {
@@ -123,7 +174,7 @@ func TestBuildAccepts(t *testing.T) {
 			Scheduler: vip.WeightedRoundRobin, Forward: vip.ForwardNAT, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto, DrainTimeout: time.Minute,
 		}
 		test.want(&want)
-		if diff := cmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {
+		if diff := gocmp.Diff(want, got, cmpAddrs, cmpPrefixes); diff != "" {
 			t.Errorf("%s: %s", test.what, diff)
 		}
 	}

@@ -28,7 +28,7 @@ func (b *builder) backends(in []Backend) []vip.Backend {
 // backend builds one backend. An invalid or missing address becomes the zero Addr. A service may
 // have many backends, so field names are built only for problems.
 func (b *builder) backend(w *Backend) vip.Backend {
-	out := vip.Backend{Weight: vip.DefaultWeight, State: vip.Ready, Node: w.Node, Zone: w.Zone}
+	out := vip.Backend{Weight: vip.DefaultWeight, State: vip.Ready, Health: w.Health, Reason: w.Reason, Backup: w.Backup, Node: w.Node, Zone: w.Zone}
 	if a, ok := b.address("address", w.Address); ok {
 		out.Address = a
 	}

@@ -55,6 +55,9 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 		vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever)
 	out.SourceRanges = b.ranges("source_ranges", s.SourceRanges, statedFamilies(out))
 	out.Affinity = b.affinity(s.Affinity)
+	out.Check = b.healthCheck(s.Health)
+	out.ResetUnhealthy = b.onUnhealthy(s.OnUnhealthy)
+	out.PanicThreshold = b.panicThreshold(s.PanicThreshold)
 	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
 	out.Relay = vip.RelayOf(vip.Relay{
 		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
@@ -71,6 +74,7 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	b.twice(s.Backends, out)
 	b.wrongFamily(s.Backends, out.Forward, statedFamilies(out))
 	b.combinations(s, &out)
+	b.unprobed(&out)
 	slices.SortFunc(out.Backends, compareBackends)
 	return out, b.problems
 }

@@ -2,6 +2,8 @@ package spec
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,8 +52,57 @@ func TestBuildRefuses(t *testing.T) {
 	long := strings.Repeat("x", 70)
 	tests := []struct{ what, doc, want string }{
 		{"unknown key", `{"name": "a", "ports": [{"port": 80, "prot": "tcp"}]}`, `ports[0].prot: unknown key | did you mean "protocol"?`},
+		{"check without a type", `{"name": "a", "health": {}, ` + ports + `}`, `health.type: a health check needs a type | use tcp, http, https, grpc, udp, exec or none`},
+		{"check as a word", `{"name": "a", "health": "http", ` + ports + `}`, `health: wants a table, has the string "http"`},
+		{"check type", `{"name": "a", "health": {"type": "htpp"}, ` + ports + `}`, `health.type: "htpp" is not a known value | did you mean "http"? use tcp, http, https, grpc, udp, exec, none`},
+		{"check key", `{"name": "a", "health": {"type": "http", "pth": "/"}, ` + ports + `}`, `health.pth: unknown key | did you mean "path"?`},
+		{"check port", `{"name": "a", "health": {"type": "http", "port": 65536}, ` + ports + `}`, `health.port: invalid port 65536: must be 1 to 65535`},
+		{"check interval below", `{"name": "a", "health": {"type": "tcp", "interval": "99ms"}, ` + ports + `}`, `health.interval: 99ms is out of bounds | use "100ms" to "1h" in whole milliseconds`},
+		{"check interval above", `{"name": "a", "health": {"type": "tcp", "interval": "1h1ms"}, ` + ports + `}`, `health.interval: 1h0m0.001s is out of bounds`},
+		{"check interval fraction", `{"name": "a", "health": {"type": "tcp", "interval": "100500us"}, ` + ports + `}`, `health.interval: 100.5ms is out of bounds`},
+		{"check interval bare", `{"name": "a", "health": {"type": "tcp", "interval": 2}, ` + ports + `}`, `health.interval: wants a duration, has the number 2`},
+		{"check fast interval below", `{"name": "a", "health": {"type": "tcp", "fast_interval": "0s"}, ` + ports + `}`, `health.fast_interval: 0s is out of bounds`},
+		{"check fast interval above the interval", `{"name": "a", "health": {"type": "tcp", "interval": "1s", "fast_interval": "2s"}, ` + ports + `}`, `health.fast_interval: 2s is longer than the interval, 1s | use at most the interval`},
+		{"check fast interval above the default interval", `{"name": "a", "health": {"type": "tcp", "fast_interval": "3s"}, ` + ports + `}`, `health.fast_interval: 3s is longer than the interval, 2s`},
+		{"check timeout below", `{"name": "a", "health": {"type": "tcp", "timeout": "99ms"}, ` + ports + `}`, `health.timeout: 99ms is out of bounds | use "100ms" to "1m"`},
+		{"check timeout above", `{"name": "a", "health": {"type": "tcp", "timeout": "61s"}, ` + ports + `}`, `health.timeout: 1m1s is out of bounds`},
+		{"check rise below", `{"name": "a", "health": {"type": "tcp", "rise": 0}, ` + ports + `}`, `health.rise: 0 is out of bounds | use 1 to 255`},
+		{"check fall above", `{"name": "a", "health": {"type": "tcp", "fall": 256}, ` + ports + `}`, `health.fall: 256 is out of bounds | use 1 to 255`},
+		{"method", `{"name": "a", "health": {"type": "http", "method": "POST"}, ` + ports + `}`, `health.method: "POST" is not a method of a check | use GET, HEAD, OPTIONS`},
+		{"method in small letters", `{"name": "a", "health": {"type": "http", "method": "get"}, ` + ports + `}`, `health.method: "get" is not a method of a check | `},
+		{"path without a slash", `{"name": "a", "health": {"type": "http", "path": "healthz"}, ` + ports + `}`, `health.path: "healthz" is not a path | use a path such as "/healthz?full=1", without spaces`},
+		{"path with a space", `{"name": "a", "health": {"type": "https", "path": "/a b"}, ` + ports + `}`, `health.path: "/a b" is not a path`},
+		{"path with a line break", `{"name": "a", "health": {"type": "http", "path": "/\r\nHost: x"}, ` + ports + `}`, `health.path: "/\r\nHost: x" is not a path`},
+		{"long path", `{"name": "a", "health": {"type": "http", "path": "/` + strings.Repeat("x", maxCheckText) + `"}, ` + ports + `}`, `health.path: 1025 bytes are more than 1024`},
+		{"host with a space", `{"name": "a", "health": {"type": "http", "host": "a b"}, ` + ports + `}`, `health.host: "a b" is not a host | use a name`},
+		{"host as a URL", `{"name": "a", "health": {"type": "grpc", "host": "http://a"}, ` + ports + `}`, `health.host: "http://a" is not a host`},
+		{"status", `{"name": "a", "health": {"type": "http", "status": "ok"}, ` + ports + `}`, `health.status: "ok" is not a status code or a range of them | use codes and ranges, such as "200" or "200-299,404"`},
+		{"status below", `{"name": "a", "health": {"type": "http", "status": "200,99"}, ` + ports + `}`, `health.status: "99" is not a status code`},
+		{"status above", `{"name": "a", "health": {"type": "http", "status": "500-600"}, ` + ports + `}`, `health.status: "500-600" is not a status code`},
+		{"status reversed", `{"name": "a", "health": {"type": "http", "status": "299-200"}, ` + ports + `}`, `health.status: "299-200" is not a status code`},
+		{"status without an end", `{"name": "a", "health": {"type": "http", "status": "200-"}, ` + ports + `}`, `health.status: "200-" is not a status code`},
+		{"status as a number", `{"name": "a", "health": {"type": "http", "status": 200}, ` + ports + `}`, `health.status: wants a string, has the number 200`},
+		{"body of HEAD", `{"name": "a", "health": {"type": "http", "method": "HEAD", "body": "ok"}, ` + ports + `}`, `health.body: an answer to HEAD has no body | remove it, or use method GET`},
+		{"long body", `{"name": "a", "health": {"type": "http", "body": "` + strings.Repeat("x", maxCheckText+1) + `"}, ` + ports + `}`, `health.body: 1025 bytes are more than 1024`},
+		{"udp check without a datagram", `{"name": "a", "health": {"type": "udp"}, "ports": [{"port": 53, "protocol": "udp"}]}`, `health.send: a udp check needs a datagram to send`},
+		{"skip_verify without tls", `{"name": "a", "health": {"type": "grpc", "skip_verify": true}, ` + ports + `}`, `health.skip_verify: without tls there is no certificate to verify | add tls, or remove it`},
+		{"command missing", `{"name": "a", "health": {"type": "exec"}, ` + ports + `}`, `health.command: an exec check needs a command | use a list: `},
+		{"command as a line", `{"name": "a", "health": {"type": "exec", "command": "/bin/true"}, ` + ports + `}`, `health.command: wants a list, has the string "/bin/true"`},
+		{"command without a path", `{"name": "a", "health": {"type": "exec", "command": ["curl", "x"]}, ` + ports + `}`, `health.command[0]: "curl" is not an absolute path | write its whole path`},
+		{"command with NUL", `{"name": "a", "health": {"type": "exec", "command": ["/bin/x", "a\u0000b"]}, ` + ports + `}`, `health.command[1]: is longer than 1024 bytes or contains NUL`},
+		{"long command", `{"name": "a", "health": {"type": "exec", "command": ["/bin/x"` + strings.Repeat(`, "x"`, maxCheckWords) + `]}, ` + ports + `}`, `health.command: 65 words are more than 64`},
+		{"http check of udp", `{"name": "a", "health": {"type": "http"}, "ports": [{"port": 53, "protocol": "udp"}]}`, `health.type: a http check needs a single tcp port and the service has none | state the port to probe in health.port, or use another type`},
+		{"grpc check of sctp", `{"name": "a", "health": {"type": "grpc"}, "ports": [{"port": 53, "protocol": "sctp"}]}`, `health.type: a grpc check needs a single tcp port`},
+		{"udp check of tcp", `{"name": "a", "health": {"type": "udp", "send": "x"}, ` + ports + `}`, `health.type: a udp check needs a single udp port and the service has none`},
+		{"tcp check of a range", `{"name": "a", "health": {"type": "tcp"}, "ports": [{"port": "80-90"}], "backends": [{"address": "10.1.0.1", "port": 80}, {"address": "10.1.0.2"}]}`, `health.type: a tcp check needs a single tcp port`},
+		{"check of a bad port", `{"name": "a", "health": {"type": "udp", "send": "x"}, "ports": [{"port": 80, "protocol": "upd"}]}`, `ports[0].protocol: "upd" is not a protocol`},
+		{"on_unhealthy", `{"name": "a", "on_unhealthy": "rest", ` + ports + `}`, `on_unhealthy: "rest" is not a known value | did you mean "reset"? use drain, reset`},
+		{"panic threshold below", `{"name": "a", "panic_threshold": -1, ` + ports + `}`, `panic_threshold: -1 is out of bounds | use 0 to 100, in percent`},
+		{"panic threshold above", `{"name": "a", "panic_threshold": 101, ` + ports + `}`, `panic_threshold: 101 is out of bounds`},
+		{"panic threshold as text", `{"name": "a", "panic_threshold": "50%", ` + ports + `}`, `panic_threshold: wants a whole number, has the string "50%"`},
+		{"backup as text", `{"name": "a", ` + ports + `, "backends": [{"address": "10.1.0.1", "backup": "yes"}]}`, `backends[0].backup: wants true or false, has the string "yes"`},
+		{"health of a backend", `{"name": "a", ` + ports + `, "backends": [{"address": "10.1.0.1", "health": "healthy"}]}`, `backends[0].health: unknown key`},
 		{"unknown key far from all", `{"name": "a", "zzzzzz": 1, ` + ports + `}`, `zzzzzz: unknown key | remove it; known keys: accept_proxy_from, affinity, `},
-		{"later feature", `{"name": "a", "health": {}, ` + ports + `}`, `health: this version does not support health probes`},
 		{"key twice", `{"name": "a", "pool": "x", "pool": "y", ` + ports + `}`, `pool: comes twice | keep one of them`},
 		{"wrong type", `{"name": 7, ` + ports + `}`, `name: wants a string, has the number 7 | put it in quotes`},
 		{"port in quotes", `{"name": "a", "ports": [{"port": "80"}]}`, `ports[0].port: wants a whole number, has the string "80" | write it without quotes`},
@@ -219,6 +270,47 @@ func TestBuildRefuses(t *testing.T) {
 				t.Error("no code")
 			}
 		})
+	}
+}
+
+// A field that has no effect with the type of the check is refused, so that nobody relies on it.
+func TestCheckRefusesFieldsOfOtherTypes(t *testing.T) {
+	values := map[string]string{
+		"port": `80`, "interval": `"2s"`, "fast_interval": `"1s"`, "timeout": `"1s"`, "rise": `2`, "fall": `2`,
+		"method": `"GET"`, "path": `"/"`, "host": `"a"`, "status": `"200"`, "body": `"x"`, "tls": `true`, "skip_verify": `true`,
+		"service": `"s"`, "send": `"x"`, "expect": `"x"`, "command": `["/bin/x"]`,
+	}
+	if n := reflect.TypeFor[HealthCheck]().NumField() - 1; n != len(values) {
+		t.Errorf("%d fields beside the type, values of %d: add the others", n, len(values))
+	}
+	timing := []string{"port", "interval", "fast_interval", "timeout", "rise", "fall"}
+	http := append([]string{"method", "path", "host", "status", "body"}, timing...)
+	for name, takes := range map[string][]string{
+		"none": nil, "tcp": append([]string{"send", "expect"}, timing...), "udp": append([]string{"send", "expect"}, timing...), "exec": append([]string{"command"}, timing...),
+		"http": http, "https": append([]string{"skip_verify"}, http...), "grpc": append([]string{"host", "service", "tls", "skip_verify"}, timing...),
+	} {
+		required := map[string]string{"udp": `, "send": "x"`, "exec": `, "command": ["/bin/x"]`}[name]
+		for field, value := range values {
+			more := required
+			if strings.Contains(required, `"`+field+`"`) {
+				more = ""
+			}
+			if name == "grpc" && field == "skip_verify" {
+				more = `, "tls": true`
+			}
+			_, problems := build(t, `{"name": "a", "ports": [{"port": 80}, {"port": 80, "protocol": "udp"}], "health": {"type": "`+name+`", "`+field+`": `+value+more+`}}`)
+			want := ""
+			if !slices.Contains(takes, field) {
+				want = "health." + field + ": a check of type " + name + " has no " + field
+			}
+			got := ""
+			for _, p := range problems {
+				got += p.Field + ": " + p.Message
+			}
+			if got != want {
+				t.Errorf("%s with %s: %q, want %q", name, field, got, want)
+			}
+		}
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // FromService returns the spec of a service with every default stated. Build of the result gives s
 // again, except for Assigned, which the spec does not have. Code that stores services must store
-// Assigned beside the spec.
+// Assigned beside the spec, and the Health of backends, which is not part of its text.
 func FromService(s vip.Service) Service {
 	out := Service{
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
@@ -19,6 +19,13 @@ func FromService(s vip.Service) Service {
 		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),
 		Distribution: s.Distribution.String(), HealthPort: writeNodePort(s.HealthPort),
 	}
+	if s.Check != nil {
+		out.Health = fromCheck(s.Check)
+	}
+	if s.ResetUnhealthy {
+		out.OnUnhealthy = resetUnhealthy
+	}
+	out.PanicThreshold = int(s.PanicThreshold)
 	out.DrainTimeout = writeDuration(s.DrainTimeout)
 	relay := s.Relay.Get()
 	out.ConnectTimeout = writeDuration(relay.ConnectTimeout)
@@ -50,7 +57,7 @@ func FromService(s vip.Service) Service {
 // FromBackend is like FromService for a single backend.
 func FromBackend(b vip.Backend) Backend {
 	weight := int(b.Weight)
-	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Node: b.Node, Zone: b.Zone,
+	return Backend{Address: b.Address.String(), Port: PortNumber(b.Port), Weight: &weight, State: b.State.String(), Health: b.Health, Reason: b.Reason, Backup: b.Backup, Node: b.Node, Zone: b.Zone,
 		MaxConnections: int(b.MaxConnections),
 		Ports:          b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 }

@@ -45,10 +45,11 @@ type Service struct {
 	MaxConnections int       `toml:"max_connections,omitempty" json:"max_connections,omitempty"`
 	MaxQueue       int       `toml:"max_queue,omitempty" json:"max_queue,omitempty"`
 	QueueTimeout   *Duration `toml:"queue_timeout,omitempty" json:"queue_timeout,omitempty"`
-}
 
-// Later implements strict.Later.
-func (*Service) Later() map[string]string { return map[string]string{"health": "health probes"} }
+	Health         *HealthCheck `toml:"health,omitempty" json:"health,omitempty"`
+	OnUnhealthy    string       `toml:"on_unhealthy,omitempty" json:"on_unhealthy,omitempty"`
+	PanicThreshold int          `toml:"panic_threshold,omitempty" json:"panic_threshold,omitempty"`
+}
 
 // Port is one port, or a range of ports, of a service.
 type Port struct {
@@ -65,6 +66,7 @@ type Backend struct {
 	Port    PortNumber `toml:"port,omitzero" json:"port,omitempty"`
 	Weight  *int       `toml:"weight,omitempty" json:"weight,omitempty"`
 	State   string     `toml:"state,omitempty" json:"state,omitempty"`
+	Backup  bool       `toml:"backup,omitempty" json:"backup,omitempty"`
 	Node    string     `toml:"node,omitempty" json:"node,omitempty"`
 	Zone    string     `toml:"zone,omitempty" json:"zone,omitempty"`
 
@@ -73,6 +75,10 @@ type Backend struct {
 	Ports    []string `toml:"ports,omitempty" json:"ports,omitempty"`
 	ForZones []string `toml:"for_zones,omitempty" json:"for_zones,omitempty"`
 	ForNodes []string `toml:"for_nodes,omitempty" json:"for_nodes,omitempty"`
+
+	// Health and Reason are what the source observed. No user writes them.
+	Health vip.Health `toml:"-" json:"-"`
+	Reason vip.Reason `toml:"-" json:"-"`
 }
 
 // Affinity keeps a client on its backend. Without a Timeout, it is vip.DefaultAffinity.
@@ -92,6 +98,11 @@ func DecodeJSON(data []byte) (Service, []vip.Problem) {
 
 // DecodeBackendJSON reads a single backend, as DecodeJSON reads a service.
 func DecodeBackendJSON(data []byte) (Backend, []vip.Problem) { return decodeJSON[Backend](data) }
+
+// DecodeHealthCheckJSON reads a health check, as DecodeJSON reads a service.
+func DecodeHealthCheckJSON(data []byte) (HealthCheck, []vip.Problem) {
+	return decodeJSON[HealthCheck](data)
+}
 
 func decodeJSON[T any](data []byte) (out T, problems []vip.Problem) {
 	tree, problems := strict.ParseJSON(data)

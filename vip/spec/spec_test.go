@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,14 +120,56 @@ func services(t *rapid.T) vip.Service {
 		}
 		s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: port,
 			Weight: rapid.Uint32Range(0, vip.MaxWeight).Draw(t, "weight"), State: rapid.SampledFrom([]vip.State{vip.Ready, vip.Drain, vip.Maint, vip.Terminating}).Draw(t, "state"),
-			Node: rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone"),
+			Backup: rapid.Bool().Draw(t, "backup"),
+			Node:   rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node"), Zone: rapid.SampledFrom([]string{"", "z"}).Draw(t, "zone"),
 			MaxConnections: rapid.Uint32Range(0, vip.MaxMaxConnections).Draw(t, "max connections"),
 
 			Ports:    vip.NamesOf(rapid.SliceOfDistinct(rapid.SampledFrom(portNames(s.Ports)), rapid.ID).Draw(t, "served ports")...),
 			ForZones: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"z", "y", "x-é"}), 0, 3, rapid.ID).Draw(t, "for zones")...),
 			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})
 	}
+	s.PanicThreshold, s.ResetUnhealthy = rapid.Uint8Range(0, 100).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
+	if rapid.Bool().Draw(t, "checked") {
+		s.Check = checks(t)
+	}
 	return s
+}
+
+// checks draws health checks with a port of their own, so that they fit every service.
+func checks(t *rapid.T) *vip.HealthCheck {
+	c := &vip.HealthCheck{Type: rapid.SampledFrom(checkTypes).Draw(t, "check type")}
+	if c.Type == vip.CheckNone {
+		return c
+	}
+	millis := func(least, most time.Duration, what string) time.Duration {
+		return time.Duration(rapid.Int64Range(least.Milliseconds(), most.Milliseconds()).Draw(t, what)) * time.Millisecond
+	}
+	text := rapid.StringMatching(`[ -~é\n]{1,9}`)
+	c.Port = rapid.Uint16Range(1, 65535).Draw(t, "check port")
+	c.Interval = millis(vip.MinCheckInterval, vip.MaxCheckInterval, "interval")
+	c.FastInterval = millis(vip.MinCheckInterval, c.Interval, "fast interval")
+	c.Timeout = millis(vip.MinCheckInterval, vip.MaxCheckTimeout, "timeout")
+	c.Rise, c.Fall = rapid.Uint8Range(1, vip.MaxRiseFall).Draw(t, "rise"), rapid.Uint8Range(1, vip.MaxRiseFall).Draw(t, "fall")
+	switch c.Type {
+	case vip.CheckHTTP, vip.CheckHTTPS:
+		c.Method = rapid.SampledFrom([]string{"GET", "HEAD", "OPTIONS"}).Draw(t, "method")
+		c.Path = rapid.StringMatching(`/[!-~]{0,9}`).Draw(t, "path")
+		c.Host = rapid.StringMatching(`[a-z.:0-9]{0,9}`).Draw(t, "host")
+		c.Status = rapid.SampledFrom([]string{"200", "200-299,404", "100-599"}).Draw(t, "status")
+		if c.Method == "GET" {
+			c.Body = text.Draw(t, "body")
+		}
+		c.SkipVerify = c.Type == vip.CheckHTTPS && rapid.Bool().Draw(t, "skip verify")
+	case vip.CheckGRPC:
+		c.Host, c.Service = rapid.StringMatching(`[a-z.:0-9]{0,9}`).Draw(t, "host"), text.Draw(t, "service")
+		c.TLS = rapid.Bool().Draw(t, "tls")
+		c.SkipVerify = c.TLS && rapid.Bool().Draw(t, "skip verify")
+	case vip.CheckTCP, vip.CheckUDP:
+		c.Send, c.Expect = text.Draw(t, "send"), text.Draw(t, "expect")
+	case vip.CheckExec:
+		c.Command = "/" + strings.Join(rapid.SliceOfN(text, 1, 3).Draw(t, "command"), "\x00")
+	}
+	return c
 }
 
 func portNames(ports []vip.Port) (out []string) {
@@ -178,10 +221,11 @@ func TestWrittenServicesReadAlike(t *testing.T) {
 	})
 }
 
-// The random services set every field of a service, a port and a backend, so that the round trip
+// The random services set every field of a service, a port, a backend and a health check, so that the round trip
 // above tests a new field, too.
 func TestRandomServicesSetEveryField(t *testing.T) {
-	set := map[string]bool{"Service.Assigned": true, "Backend.Reason": true} // sources set them; the spec has neither
+	// Sources set these; the spec has none of them.
+	set := map[string]bool{"Service.Assigned": true, "Backend.Health": true, "Backend.Reason": true}
 	note := func(of any) {
 		v := reflect.ValueOf(of)
 		for f, value := range v.Fields() {
@@ -194,6 +238,9 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 	for seed := range 300 {
 		s := random.Example(seed)
 		note(s)
+		if s.Check != nil {
+			note(*s.Check)
+		}
 		for _, p := range s.Ports {
 			note(p)
 		}
@@ -201,7 +248,7 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 			note(b)
 		}
 	}
-	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[vip.Service](), reflect.TypeFor[vip.Port](), reflect.TypeFor[vip.Backend](), reflect.TypeFor[vip.HealthCheck]()} {
 		for f := range typ.Fields() {
 			if name := typ.Name() + "." + f.Name; !set[name] {
 				t.Errorf("no random service sets %s: add it to services, and to FromService and Build", name)

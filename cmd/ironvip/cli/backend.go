@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,9 +16,13 @@ import (
 
 func (a *app) backendListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "list [SERVICE]...",
-		Aliases:           []string{"ls"},
-		Short:             "list the backends of services, or of all services",
+		Use:     "list [SERVICE]...",
+		Aliases: []string{"ls"},
+		Short:   "list the backends of services, or of all services",
+		Long: `Lists backends with their configured state, and with what was observed of them: the health
+check (CHECK) and its result, since when, and the last error. For named services, CONN has
+the open connections.`,
+		Example:           "  ironvip backend list\n  ironvip backend list web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.complete(services),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -26,6 +31,7 @@ func (a *app) backendListCommand() *cobra.Command {
 				return err
 			}
 			list := itemsOf[v1.Backend]{Items: []v1.Backend{}}
+			conns := map[string]map[string]uint64{} // by service and backend
 			add := func(service string, revision uint64, backends []v1.BackendStatus) {
 				for _, b := range backends {
 					list.Items = append(list.Items, v1.Backend{Service: service, Revision: revision, BackendStatus: b})
@@ -45,8 +51,11 @@ func (a *app) backendListCommand() *cobra.Command {
 					return notFound(err, seeServices)
 				}
 				add(key.String(), backends.Revision, backends.Items)
+				if a.printer().People() && len(backends.Items) > 0 {
+					conns[key.String()] = a.backendConnections(ctx, c, key, backends.Items)
+				}
 			}
-			return a.show(a.backendListView(list))
+			return a.show(a.backendListView(list, conns))
 		}),
 	}
 }
@@ -73,39 +82,86 @@ func parseBackend(args []string) (vip.ServiceKey, string, error) {
 	return key, vip.Backend{Address: addr, Port: port}.ID(), nil
 }
 
-func (a *app) backendListView(list itemsOf[v1.Backend]) output.View {
+func (a *app) backendListView(list itemsOf[v1.Backend], conns map[string]map[string]uint64) output.View {
 	grid := output.NewGrid(append([]string{"SERVICE"}, backendHeader...)...)
 	for _, b := range list.Items {
-		grid.Add(append([]any{b.Service}, a.backendRow(b.BackendStatus)...)...)
+		grid.Add(append([]any{b.Service}, a.backendRow(b.BackendStatus, conns[b.Service])...)...)
 	}
 	view := output.List(list, grid, "no backends")
 	view.Names = output.Texts(list.Items, func(b v1.Backend) string { return b.Service + "/" + b.ID })
 	return view
 }
 
-// backendHeader names the cells of backendRow.
-var backendHeader = []string{"BACKEND", "WEIGHT", "STATE", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED", "+OVERRIDE"}
+// backendConnections returns the open connections of a service's backends by their ids. If they are
+// unavailable, it returns none and prints the reason to stderr.
+func (a *app) backendConnections(ctx context.Context, c *client.Client, key vip.ServiceKey, backends []v1.BackendStatus) map[string]uint64 {
+	stats, err := c.ServiceStats(ctx, key.Namespace, key.Name)
+	if err != nil {
+		if !client.IsNotFound(err) {
+			a.printer().Say("connections unknown: %v", err)
+		}
+		return nil
+	}
+	ids := make(map[string]bool, len(backends))
+	for i := range backends {
+		ids[backends[i].ID] = true
+	}
+	out := map[string]uint64{}
+	for _, f := range stats.Frontends {
+		for _, b := range f.Backends {
+			id := b.Address // of a backend with a port of its own
+			if at, err := netip.ParseAddrPort(id); err == nil && !ids[id] {
+				id = at.Addr().String()
+			}
+			out[id] += b.Traffic.Active
+		}
+	}
+	return out
+}
 
-func (a *app) backendRow(b v1.BackendStatus) []any {
+// backendHeader names the cells of backendRow.
+var backendHeader = []string{"BACKEND", "STATE", "WEIGHT", "CHECK", "SINCE", "CONN", "LAST ERROR", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED", "+OVERRIDE"}
+
+// backendRow returns the cells of a backend. The connections are by id; nil if they are unknown.
+func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
 	state := output.Cell{Text: backendState(b), Style: output.Good}
-	if !b.Usable {
+	if b.State != vip.Ready.String() || b.LeavingAt != nil || b.Weight == 0 {
 		state.Style = output.Caution
 	}
 	if b.LeavingAt != nil {
 		state.Text += ", removed " + a.ago(b.LeavingAt) + " at the latest"
 	}
-	return []any{b.ID, b.Weight, state, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
+	conn := ""
+	if n, known := conns[b.ID]; known {
+		conn = count(n)
+	}
+	return []any{b.ID, state, b.Weight, checkCell(b), a.age(b.HealthSince), conn, b.HealthReason, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
 }
 
-// backendState describes the state: "ready", "drain (source says ready)", "ready, not usable".
+// checkCell describes what was observed and by what: "http healthy", "tcp unhealthy (held)",
+// "source healthy", "unchecked".
+func checkCell(b v1.BackendStatus) output.Cell {
+	c := output.Cell{Text: output.Join(" ", b.Check, b.Health)}
+	if b.Held {
+		c.Text, c.Style = b.Check+" failing, held", output.Caution
+		return c
+	}
+	switch b.Health {
+	case vip.Healthy.String():
+		c.Style = output.Good
+	case vip.Unhealthy.String(), vip.Ejected.String():
+		c.Style = output.Bad
+	}
+	return c
+}
+
+// backendState describes the configured state: "ready", "drain (source says ready)".
 func backendState(b v1.BackendStatus) string {
 	switch {
 	case b.LeavingAt != nil:
 		return "leaving"
 	case b.SourceState != "" && b.SourceState != b.State:
 		return b.State + " (source says " + b.SourceState + ")"
-	case b.State == vip.Ready.String() && !b.Usable:
-		return b.State + ", not usable"
 	}
 	return b.State
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
 // completionTimeout bounds the wait of a shell's completion for the agent.
@@ -73,7 +74,7 @@ func serviceThenBackend(ctx context.Context, c *client.Client, args []string) (o
 		}
 		list, err := c.Backends(ctx, key.Namespace, key.Name)
 		for _, b := range list.Items {
-			out = append(out, cobra.CompletionWithDesc(b.ID, b.State))
+			out = append(out, cobra.CompletionWithDesc(b.ID, output.Join(", ", b.State, b.Health)))
 		}
 		return out, err
 	}

@@ -48,7 +48,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: backend", "backend drain web nonsense", "", 0, nil, ExitUsage, []string{"hint: run ironvip backend list web"}},
 		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: run ironvip backend list web"}},
 		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
-		{"usage: state", "service list --state fine", "", 0, nil, ExitUsage, []string{`--state "fine": use healthy, elsewhere`}},
+		{"usage: state", "service list --state fine", "", 0, nil, ExitUsage, []string{`--state "fine": use healthy, unchecked, elsewhere`}},
 		{"usage: kind", "vip list --kind node_port", "", 0, nil, ExitUsage, []string{`--kind "node_port": use address, node-port`}},
 		{"usage: timeout", "status --timeout 0", "", 0, nil, ExitUsage, []string{"--timeout 0s"}},
 		{"not found", "service get gone", "GET /v1/services/default/gone", 404,

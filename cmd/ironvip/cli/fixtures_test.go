@@ -46,9 +46,11 @@ func healthyStatus() v1.NodeStatus {
 func web() v1.Service {
 	timeout := spec.Duration(3 * time.Hour)
 	drain := spec.Duration(time.Minute)
+	interval := spec.Duration(10 * time.Second)
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"}, Scheduler: "wrr",
 			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
+			Health: &spec.HealthCheck{Type: "http", Path: "/healthz", Interval: &interval}, OnUnhealthy: "reset", PanicThreshold: 30,
 			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: spec.PortRange{First: 80}}}},
 		Status: v1.ServiceStatus{
 			State: v1.StateHealthy, Summary: "web is healthy: all of its 3 backends take new connections.", Revision: 214, SpecRev: 210, Applied: true,
@@ -59,9 +61,9 @@ func web() v1.Service {
 				{Name: "quic", Protocol: "udp", Port: 443, TargetPort: 8443},
 			},
 			Backends: []v1.BackendStatus{
-				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", Usable: true, Node: "host-1", Zone: "a"},
-				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true},
-				{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080, Weight: 1, State: "ready", Usable: true, TTL: "10s",
+				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", Usable: true, Health: "healthy", Check: "http", HealthSince: ago(12 * 24 * time.Hour), Node: "host-1", Zone: "a"},
+				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true, Health: "healthy", Held: true, Check: "http", HealthSince: ago(3 * time.Hour), HealthReason: "timeout (3 of 3)"},
+				{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080, Weight: 1, State: "ready", Usable: true, Health: "healthy", Check: "source", TTL: "10s",
 					ExpiresAt: ago(-8 * time.Second), RemovedAt: ago(-5 * time.Minute)},
 				{ID: "10.1.0.14", Address: "10.1.0.14", State: "drain", LeavingAt: ago(-41 * time.Second)},
 			},
@@ -84,8 +86,8 @@ func db() v1.Service {
 			VIPs: addrs("192.0.2.11", "2001:db8::11"), Pool: "public", Since: ago(3*time.Hour + 5*time.Minute), Usable: 1,
 			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
 			Backends: []v1.BackendStatus{
-				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true},
-				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready",
+				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true, Health: "unknown", Check: "tcp", HealthSince: ago(time.Second)},
+				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect refused (3 of 3)",
 					Override: &v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 			},
 			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},
@@ -110,7 +112,7 @@ func media() v1.Service {
 				{Name: "10000-10099/udp", Protocol: "udp", Port: 10000, LastPort: 10099},
 				{Name: "5060/udp", Protocol: "udp", Port: 5060, TargetPort: 5060},
 			},
-			Backends: []v1.BackendStatus{{ID: "10.1.0.31", Address: "10.1.0.31", Weight: 1, State: "ready", Usable: true, Zone: "a"},
+			Backends: []v1.BackendStatus{{ID: "10.1.0.31", Address: "10.1.0.31", Weight: 1, State: "ready", Usable: true, Health: "unchecked", Zone: "a"},
 				{ID: "10.1.0.32", Address: "10.1.0.32", Weight: 1, State: "terminating", Zone: "a"}},
 			Problems: []v1.Problem{},
 		},

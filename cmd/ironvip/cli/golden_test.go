@@ -20,6 +20,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/services/shop/db", 200, db())
 	a.on("GET /v1/services/default/media", 200, media())
 	a.on("GET /v1/services/shop/db/backends", 200, v1.BackendList{Items: db().Status.Backends, Revision: 99})
+	a.on("GET /v1/services/default/web/backends", 200, v1.BackendList{Items: web().Status.Backends, Revision: 214})
 	a.on("GET /v1/services/shop/db/explain", 200, v1.Explanation{Service: "shop/db", State: v1.StateDegraded, Revision: 99,
 		Lines: []string{"shop/db is degraded since 12m: 10.1.0.22:5432 is in maintenance.",
 			"vips[0]: 192.0.2.12 is held by api. Hint: ask for another address.",
@@ -51,7 +52,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

@@ -47,7 +47,9 @@ func TestMutatingCommands(t *testing.T) {
 	drained := v1.Backend{Service: "web", Revision: 221, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
 		Weight: 1, State: "drain", SourceState: "ready"}}
 	back := v1.Backend{Service: "web", Revision: 222, BackendStatus: v1.BackendStatus{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080,
-		Weight: 0, State: "ready"}}
+		Weight: 0, State: "ready", Health: "healthy"}}
+	sick := v1.Backend{Service: "web", Revision: 223, BackendStatus: v1.BackendStatus{ID: "10.1.0.12", Address: "10.1.0.12",
+		Weight: 1, State: "ready", Health: "unhealthy", HealthReason: "timeout (3 of 3)"}}
 	local := drained
 	local.Local = true
 	refused := applied()
@@ -92,6 +94,7 @@ func TestMutatingCommands(t *testing.T) {
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend maint web/10.1.0.13:8080 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend ready web 10.1.0.13:8080 -o name", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, back, ExitOK},
+		{"backend ready web 10.1.0.12 --no-wait", "PUT /v1/services/default/web/backends/10.1.0.12/state", 200, sick, ExitOK},
 		{"backend maint web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, local, ExitOK},
 		{"backend drain web 10.1.0.13:8080 --for 2h", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 200, drained, ExitOK},
 		{"backend drain web 10.1.0.13:8080", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state", 409,

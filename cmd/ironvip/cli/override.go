@@ -99,6 +99,9 @@ func lastOne(state string, b v1.Backend) string {
 	if state != vip.Ready.String() || b.Usable {
 		return ""
 	}
+	if b.Health == vip.Unhealthy.String() {
+		return "; it takes no new connections yet: " + output.Join(": ", b.Health, output.Clean(b.HealthReason))
+	}
 	return "; it takes no new connections yet: " + backendState(b.BackendStatus) + ", weight " + fmt.Sprint(b.Weight)
 }
 

@@ -83,7 +83,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&by.Source, "source", "", "list services of this source")
-	states := []string{v1.StateHealthy, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
+	states := []string{v1.StateHealthy, v1.StateUnchecked, v1.StateElsewhere, v1.StateDegraded, v1.StateDown, v1.StatePending, v1.StateRefused}
 	choiceFlag(cmd, &by.State, "state", "list services in this state: "+strings.Join(states, ", "), states...)
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "list services with this label: KEY or KEY=VALUE (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
@@ -109,7 +109,13 @@ replace them.`,
 			if err != nil {
 				return err
 			}
-			return a.show(a.serviceView(list))
+			conns := map[string]map[string]uint64{}
+			for i, s := range list {
+				if a.printer().People() && len(s.Status.Backends) > 0 {
+					conns[serviceName(s)] = a.backendConnections(ctx, c, vip.ServiceKey{Namespace: s.Spec.Namespace, Name: s.Spec.Name}, list[i].Status.Backends)
+				}
+			}
+			return a.show(a.serviceView(list, conns))
 		}),
 	}
 }

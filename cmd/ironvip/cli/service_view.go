@@ -30,8 +30,9 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 	return output.List(list, grid, empty)
 }
 
-// serviceView shows services in full as text. For programs, it writes what apply accepts.
-func (a *app) serviceView(list []v1.Service) output.View {
+// serviceView shows services in full as text, with the open connections by service and backend. For
+// programs, it writes what apply accepts.
+func (a *app) serviceView(list []v1.Service, conns map[string]map[string]uint64) output.View {
 	specs := make([]v1.ServiceSpec, len(list))
 	for i, s := range list {
 		specs[i] = definition(s)
@@ -41,7 +42,7 @@ func (a *app) serviceView(list []v1.Service) output.View {
 		Names: output.Texts(list, serviceName),
 		TOML:  func() (string, error) { return output.TOMLBlocks("service", specs) },
 		Text: func(p *output.Printer) string {
-			return strings.Join(output.Texts(list, func(s v1.Service) string { return a.serviceText(p, s) }), "\n")
+			return strings.Join(output.Texts(list, func(s v1.Service) string { return a.serviceText(p, s, conns[serviceName(s)]) }), "\n")
 		},
 	}
 	if len(specs) == 1 {
@@ -59,7 +60,7 @@ func definition(s v1.Service) v1.ServiceSpec {
 	return s.Spec
 }
 
-func (a *app) serviceText(p *output.Printer, s v1.Service) string {
+func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint64) string {
 	st := s.Status
 	var b strings.Builder
 	// The summary is a sentence: "web is healthy: ...".
@@ -86,10 +87,11 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 	optional("timeouts", timeouts(s.Spec))
 	optional("limits", limits(s.Spec))
 	optional("traffic", traffic(s.Spec))
+	optional("health", healthText(s.Spec))
 	optional("clients", clients(s.Spec.SourceRanges, p.Format == output.Wide))
 	optional("proxy protocol", proxyProtocol(s.Spec, p.Format == output.Wide))
 	if st.Health != 0 {
-		fact("health check", "port "+number(st.Health))
+		fact("health port", number(st.Health))
 	}
 	optional("labels", labels(s.Spec.Labels))
 	fact("revision", fmt.Sprintf("%d, %s", s.Revision, howApplied(st)))
@@ -103,7 +105,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service) string {
 	if len(st.Backends) > 0 {
 		backends := output.Grid{Indent: "  ", Header: backendHeader}
 		for _, be := range st.Backends {
-			backends.Add(a.backendRow(be)...)
+			backends.Add(a.backendRow(be, conns)...)
 		}
 		b.WriteString(backends.Text(p))
 	}
@@ -177,6 +179,8 @@ func stateStyle(state string) output.Style {
 	switch state {
 	case v1.StateHealthy:
 		return output.Good
+	case v1.StateUnchecked:
+		return output.Faint
 	case v1.StateDegraded, v1.StatePending:
 		return output.Caution
 	case v1.StateDown, v1.StateRefused:
@@ -323,6 +327,29 @@ func traffic(s v1.ServiceSpec) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// healthText returns the health check of a service and its effects: "http /healthz every 2s, reset,
+// panic below 30%".
+func healthText(s v1.ServiceSpec) string {
+	check := ""
+	if h := s.Health; h != nil {
+		check = output.Join(" ", h.Type, h.Path)
+		if h.Port != 0 {
+			check += fmt.Sprintf(" at port %d", h.Port)
+		}
+		if h.Interval != nil {
+			check += " every " + h.Interval.String()
+		}
+	}
+	reaction, panics := "", ""
+	if s.OnUnhealthy == "reset" {
+		reaction = "unhealthy backends reset connections"
+	}
+	if s.PanicThreshold > 0 {
+		panics = fmt.Sprintf("panic below %d%%", s.PanicThreshold)
+	}
+	return output.Join(", ", check, reaction, panics)
 }
 
 // labels returns labels sorted by key: "team=web,tier=1".

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -13,14 +12,15 @@ import (
 //
 // The local policy reaches this node only. The cluster policy reaches all backends. Where backends
 // have topology hints, or the service prefers near backends, it reaches only those, if one of them
-// is ready. Within reach, the ready backends with a weight take new connections. Without any, those
-// that serve while they terminate take them. Without these, nothing takes new connections: a
-// backend out of reach is never a substitute.
+// is ready. Within reach, the ready and healthy backends with a weight take new connections. Without
+// any, those that serve while they terminate take them, and without these, the backups. Otherwise
+// nothing takes new connections: a backend out of reach is never a substitute.
 type choice struct {
 	family vip.Family
 	port   string // the port's name; "" is any port, where all backends serve all ports
 	reach  reach
-	takes  vip.State // the state that takes new connections, with a weight above 0; zero: no backend does
+	panics bool // health has no effect
+	takes  rank // the rank that takes new connections; unusable: no backend does
 }
 
 // reach is how far from this node a backend may be.
@@ -40,25 +40,21 @@ func choose(in *Input, family vip.Family, port string, policy vip.TrafficPolicy)
 	if policy != vip.Local {
 		c.reach = c.preferred(in)
 	}
-	c.takes = c.takers(in)
+	c.takers(in)
 	return c
 }
 
-// takers returns the state of the backends within reach that take new connections.
-func (c *choice) takers(in *Input) (state vip.State) {
+// takers sets which of the backends within reach take new connections.
+func (c *choice) takers(in *Input) {
+	c.panics = in.panics(c.port, func(b *vip.Backend) bool { return c.reaches(in, b) })
+	c.takes = unusable
 	for i := range in.Service.Backends {
-		b := &in.Service.Backends[i]
-		if b.Weight == 0 || !c.reaches(in, b) {
-			continue
-		}
-		switch EffectiveState(in.Service.Key, b, in.State) {
-		case vip.Ready:
-			return vip.Ready
-		case vip.Terminating:
-			state = vip.Terminating
+		if b := &in.Service.Backends[i]; c.reaches(in, b) {
+			if c.takes = max(c.takes, in.rank(b, c.port, c.panics)); c.takes == ready {
+				return
+			}
 		}
 	}
-	return state
 }
 
 // preferred returns the reach of clients under the cluster policy. Hints decide it. If no ready
@@ -73,7 +69,7 @@ func (c *choice) preferred(in *Input) reach {
 	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
-		if b.Weight == 0 || !c.serves(b) || EffectiveState(s.Key, b, in.State) != vip.Ready {
+		if !c.serves(b) || in.rank(b, c.port, false) != ready {
 			continue
 		}
 		hinted.note(n, b)
@@ -146,17 +142,16 @@ func (c *choice) reaches(in *Input, b *vip.Backend) bool {
 }
 
 // weight returns the share of new connections that a backend within reach takes.
-func (c *choice) weight(in *Input, b *vip.Backend) uint32 {
-	if EffectiveState(in.Service.Key, b, in.State) != c.takes {
+func (c *choice) weight(in *Input, b *vip.Backend) uint16 {
+	if c.takes == unusable || in.rank(b, c.port, c.panics) != c.takes {
 		return 0
 	}
-	return b.Weight
+	return uint16(b.Weight) // at most MaxWeight
 }
 
-// byPort reports whether the ports of a service have their own backends, so that each port needs
-// its own choice.
-func byPort(s *vip.Service) bool {
-	return slices.ContainsFunc(s.Backends, func(b vip.Backend) bool { return b.Ports != "" })
+// resets reports whether the open connections of a backend are reset because it is unhealthy.
+func (c *choice) resets(in *Input, b *vip.Backend) bool {
+	return in.Service.ResetUnhealthy && !c.panics && in.Unhealthy(b, c.port)
 }
 
 // choices caches the backends of one service by family and policy. Each is computed at its first
@@ -203,15 +198,15 @@ func (c *choices) endpoints(in *Input, p *vip.Port, a netip.Addr, policy vip.Tra
 	return c.ports[i]
 }
 
-// LocalReady returns how many ready backends of the service are on this node, in the families that
-// the service is served on. Terminating backends don't count, because load balancers over nodes use
-// the number to place new connections. Backends of one address that each serve some of the ports
-// are one server and count once.
+// LocalReady returns how many ready and healthy backends of the service are on this node, in the
+// families that the service is served on. Terminating backends don't count, because load balancers
+// over nodes use the number to place new connections. Backends of one address that each serve some
+// of the ports are one server and count once.
 func LocalReady(in *Input) (n int) {
 	var last netip.Addr // the last address counted that serves some of the ports
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		if b.Weight == 0 || !servesFamily(in, b.Address) || !in.Node.has(b) || EffectiveState(in.Service.Key, b, in.State) != vip.Ready {
+		if !servesFamily(in, b.Address) || !in.Node.has(b) || !in.Usable(b) {
 			continue
 		}
 		if b.Ports != "" {
@@ -228,20 +223,9 @@ func LocalReady(in *Input) (n int) {
 // Hinted reports whether topology hints decide which backends serve the service's clients under the
 // cluster policy, at a port and in a family. This is so if a ready backend has a hint. The
 // service's traffic distribution then has no effect.
-func Hinted(s *vip.Service, family vip.Family, port string, override func(vip.BackendKey) (vip.State, bool)) bool {
+func (v *View) Hinted(family vip.Family, port string) bool {
 	c := choice{family: family, port: port}
-	return slices.ContainsFunc(s.Backends, func(b vip.Backend) bool {
-		return hasHints(b) && b.Weight > 0 && c.serves(&b) && EffectiveState(s.Key, &b, override) == vip.Ready
+	return slices.ContainsFunc(v.Service.Backends, func(b vip.Backend) bool {
+		return hasHints(b) && c.serves(&b) && v.rank(&b, port, false) == ready
 	})
-}
-
-// EffectiveState returns the state in effect for a backend: the override if there is one, else the
-// source's state. A backend without a state is ready. Override may be nil.
-func EffectiveState(service vip.ServiceKey, b *vip.Backend, override func(vip.BackendKey) (vip.State, bool)) vip.State {
-	if override != nil {
-		if state, ok := override(b.Key(service)); ok {
-			return state
-		}
-	}
-	return cmp.Or(b.State, vip.Ready)
 }

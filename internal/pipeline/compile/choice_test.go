@@ -179,7 +179,7 @@ func TestChoice(t *testing.T) {
 				tc.node(&in.Node)
 			}
 			if tc.override != 0 {
-				in.State = func(k vip.BackendKey) (vip.State, bool) { return tc.override, k.Address == addr("10.1.0.1") }
+				in.Override = func(k vip.BackendKey) (vip.State, bool) { return tc.override, k.Address == addr("10.1.0.1") }
 			}
 			got, problems := Service(in)
 			if len(problems) > 0 {
@@ -295,7 +295,8 @@ func TestHinted(t *testing.T) {
 		override func(vip.BackendKey) (vip.State, bool)
 		want     bool
 	}{{vip.IPv4, "http", nil, true}, {vip.IPv4, "admin", nil, false}, {vip.IPv6, "http", nil, false}, {vip.IPv4, "http", drained, false}} {
-		if got := Hinted(&s, tc.family, tc.port, tc.override); got != tc.want {
+		v := View{Service: &s, Override: tc.override}
+		if got := v.Hinted(tc.family, tc.port); got != tc.want {
 			t.Errorf("%s %s: %t", tc.family, tc.port, got)
 		}
 	}

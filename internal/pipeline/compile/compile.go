@@ -1,6 +1,6 @@
 // Package compile computes the frontends of one service for a dataplane.
 //
-// Its input is the service, its allocation, the overrides of its backends, and this node. Its
+// Its input is the service, its allocation, the overrides and the health of its backends, and this node. Its
 // output is the frontends in the order of their keys, or the reasons why the service has no
 // frontends. Only this package decides which backends a frontend has and which of them take new
 // connections.
@@ -21,12 +21,9 @@ import (
 // Input is everything that the frontends of one service depend on. Only Room is changed. The
 // frontends share memory with Input only through SourceRanges and Room.
 type Input struct {
-	Service    *vip.Service
+	View
 	Allocation *vip.Allocation
-	// State returns the override of a backend's state, which has priority over the source's state.
-	// It is nil when no backend has an override.
-	State func(vip.BackendKey) (vip.State, bool)
-	Node  Node
+	Node       Node
 	// Room is memory for the frontends, so that a caller that compiles many services allocates it
 	// once. If it is nil or too small, Service allocates memory.
 	Room []vip.Frontend
@@ -58,7 +55,7 @@ func Service(in Input) ([]vip.Frontend, []vip.Problem) {
 func director(in *Input) []vip.Frontend {
 	s, granted := in.Service, in.Allocation
 	external, internal := Policies(s)
-	chosen := choices{byPort: byPort(s)}
+	chosen := choices{byPort: in.byPort()}
 	out := in.Room[:0]
 	if n := count(in); cap(out) < n {
 		out = make([]vip.Frontend, 0, n)

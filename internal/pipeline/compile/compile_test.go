@@ -39,7 +39,7 @@ func service(change ...func(*vip.Service)) vip.Service {
 }
 
 func input(s vip.Service, vips ...string) Input {
-	in := Input{Service: &s, Allocation: &vip.Allocation{Asked: &s}}
+	in := Input{View: View{Service: &s}, Allocation: &vip.Allocation{Asked: &s}}
 	for _, v := range vips {
 		in.Allocation.VIPs = append(in.Allocation.VIPs, addr(v))
 	}
@@ -171,7 +171,7 @@ func TestService(t *testing.T) {
 			}
 			tc.in.Allocation.NodePorts = tc.np
 			if tc.state != nil {
-				tc.in.State = states(tc.state)
+				tc.in.Override = states(tc.state)
 			}
 			got, problems := Service(tc.in)
 			if len(problems) > 0 {

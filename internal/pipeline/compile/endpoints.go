@@ -17,7 +17,7 @@ func endpoints(in *Input, c *choice, p *vip.Port) []vip.Endpoint {
 	out := make([]vip.Endpoint, 0, len(backends))
 	for i := range backends {
 		if b := &backends[i]; c.reaches(in, b) {
-			out = append(out, vip.Endpoint{Addr: b.Endpoint(p.TargetPort), Weight: c.weight(in, b), MaxConnections: b.MaxConnections})
+			out = append(out, vip.Endpoint{Addr: b.Endpoint(p.TargetPort), Weight: c.weight(in, b), Reset: c.resets(in, b), MaxConnections: b.MaxConnections})
 		}
 	}
 	// Backends are sorted by address and stated port, so a sort is needed only where a stated port

@@ -72,10 +72,22 @@ func SameService(a, b vip.Service) bool {
 		a.HealthPort == b.HealthPort &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
+		a.PanicThreshold == b.PanicThreshold &&
+		a.ResetUnhealthy == b.ResetUnhealthy &&
+		sameCheck(a.Check, b.Check) &&
 		vip.SameRelay(a.Relay, b.Relay) &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) &&
 		slices.Equal(a.Backends, b.Backends)
+}
+
+func sameCheck(a, b *vip.HealthCheck) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// SameHealth reports whether a and b are equal.
+func SameHealth(a, b vip.BackendHealth) bool {
+	return a.Backend == b.Backend && slices.Equal(a.Checks, b.Checks)
 }

@@ -39,11 +39,24 @@ func inputs(t *rapid.T) Input {
 			Ports:    rapid.SampledFrom([]vip.Names{"", "", "a", "a b"}).Draw(t, "ports"),
 			ForZones: rapid.SampledFrom([]vip.Names{"", "za", "za zb", "zb"}).Draw(t, "for zones"),
 			ForNodes: rapid.SampledFrom([]vip.Names{"", "", "n1", "n2 n3"}).Draw(t, "for nodes"),
+			Backup:   rapid.IntRange(0, 3).Draw(t, "backup") == 0,
+			Health:   rapid.SampledFrom([]vip.Health{0, 0, vip.Healthy, vip.Unhealthy}).Draw(t, "health"),
 		})
 	}
+	s.PanicThreshold, s.ResetUnhealthy = rapid.SampledFrom([]uint8{0, 0, 1, 50, 100}).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
 	slices.SortFunc(s.Backends, compareBackends)
 	in := input(s, "192.0.2.10", "2001:db8:f::10")
 	in.Allocation.NodePorts = map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30080}
+	if rapid.Bool().Draw(t, "checked") {
+		rows := map[netip.Addr]*vip.BackendHealth{}
+		for _, b := range s.Backends {
+			if checks := rapid.SampledFrom([]string{"", "healthy", "unknown", "unhealthy", "unhealthy@a", "healthy@a unhealthy@b"}).Draw(t, "checks"); checks != "" {
+				last := b.Address.AsSlice()
+				rows[b.Address] = observed(map[byte]string{last[len(last)-1]: checks})(b.Key(s.Key))
+			}
+		}
+		in.Health = func(k vip.BackendKey) *vip.BackendHealth { return rows[k.Address] }
+	}
 	in.Node = Node{
 		Name: rapid.SampledFrom([]string{"n1", "n3"}).Draw(t, "name"), Zone: rapid.SampledFrom([]string{"", "za", "zb"}).Draw(t, "this zone"),
 		Addrs: sorted("10.9.0.1", "2001:db8::2"), NodePortAddrs: sorted("10.9.0.1", "2001:db8::2"),
@@ -120,32 +133,74 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// A frontend is usable if and only if its policy allows a backend that is ready or, without ready
-// ones, terminating. It then uses only backends of that state.
+// isUnhealthy is a naive definition of an unhealthy backend at a port. An unhealthy check of some
+// ports counts at those only.
+func isUnhealthy(in *Input, b *vip.Backend, port string) bool {
+	if b.Health == vip.Unhealthy || in.Health == nil {
+		return b.Health == vip.Unhealthy
+	}
+	if h := in.Health(b.Key(in.Service.Key)); h != nil {
+		for _, c := range h.Checks {
+			if c.Health == vip.Unhealthy && (c.Ports == "" || slices.Contains(c.Ports.List(), port)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A frontend is usable if and only if its policy allows a usable backend. It then uses only the
+// best: ready ones, else those that terminate, else backups. An unhealthy backend has a weight only
+// in panic, and is reset only without.
 func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolicy) {
-	var ready, terminating int
+	usable, best, unhealthy := 0, 0, 0
+	order := func(b *vip.Backend) int { // 4 is best, 0 serves nobody
+		out := map[vip.State]int{0: 4, vip.Ready: 4, vip.Terminating: 3}[b.State]
+		if out > 0 && b.Backup {
+			out -= 2
+		}
+		return out
+	}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		if b.Weight == 0 || !b.Serves(f.Port) || vip.FamilyOf(b.Address) != vip.FamilyOf(f.Key.Addr) || policy == vip.Local && !isHere(in, b) {
 			continue
 		}
-		switch b.State {
-		case 0, vip.Ready:
-			ready++
-		case vip.Terminating:
-			terminating++
+		if isUnhealthy(in, b, f.Port) {
+			unhealthy++
+		} else if order(b) > 0 {
+			usable, best = usable+1, max(best, order(b))
 		}
 	}
-	if want := ready+terminating > 0; f.Usable() != want {
-		t.Fatalf("%s usable %t: %d ready, %d terminating are allowed", f.Key, f.Usable(), ready, terminating)
+	panics := false
+	for _, e := range f.Backends {
+		b := backendOf(in, e)
+		if e.Weight > 0 && isUnhealthy(in, b, f.Port) {
+			panics = true
+		}
+	}
+	if panics && (in.Service.PanicThreshold == 0 || unhealthy == 0) {
+		t.Fatalf("%s sends clients to an unhealthy backend: %v", f.Key, f.Backends)
+	}
+	if usable > 0 && !f.Usable() {
+		t.Fatalf("%s refuses clients: %d usable backends are allowed", f.Key, usable)
+	}
+	if usable == 0 && f.Usable() && !panics {
+		t.Fatalf("%s is usable without a usable backend", f.Key)
 	}
 	for _, e := range f.Backends {
 		b := backendOf(in, e)
-		if e.Weight != 0 && e.Weight != b.Weight {
+		if e.Weight != 0 && uint32(e.Weight) != b.Weight {
 			t.Fatalf("%s: %s has weight %d of %d", f.Key, e.Addr, e.Weight, b.Weight)
 		}
-		if ready > 0 && e.Weight > 0 && b.State != 0 && b.State != vip.Ready {
-			t.Fatalf("%s: %s is %s and takes new connections beside ready ones", f.Key, e.Addr, b.State)
+		if e.Weight > 0 && order(b) < best {
+			t.Fatalf("%s: %s is %s (backup %t) and takes new connections beside better ones", f.Key, e.Addr, b.State, b.Backup)
+		}
+		if e.Reset && (panics || e.Weight > 0 || !in.Service.ResetUnhealthy || !isUnhealthy(in, b, f.Port)) {
+			t.Fatalf("%s: %s is reset", f.Key, e.Addr)
+		}
+		if in.Service.ResetUnhealthy && in.Service.PanicThreshold == 0 && isUnhealthy(in, b, f.Port) && !e.Reset {
+			t.Fatalf("%s: %s is not reset", f.Key, e.Addr)
 		}
 	}
 }

@@ -19,15 +19,15 @@ func realServer(in *Input) []vip.Frontend {
 		return nil
 	}
 	out := in.Room[:0]
-	perPort := byPort(s)
+	perPort := in.byPort()
 	for _, a := range in.Allocation.VIPs {
 		c := choice{family: vip.FamilyOf(a)}
-		c.takes = c.takers(in)
+		c.takers(in)
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			if perPort {
 				c.port = p.Name
-				c.takes = c.takers(in)
+				c.takers(in)
 			}
 			here := c.here(in, p)
 			if len(here) == 0 {

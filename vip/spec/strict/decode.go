@@ -23,12 +23,6 @@ type Value interface {
 	FromTree(v any) error
 }
 
-// Later is implemented by structs with keys of a later version. These keys are refused as
-// unsupported, not as unknown. Later maps each key to its feature.
-type Later interface {
-	Later() map[string]string
-}
-
 // Defaulter is implemented by list items with defaults that aren't zero.
 type Defaulter interface {
 	Defaults()
@@ -87,7 +81,6 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 			more = fieldsOf(extension.Type())
 		}
 	}
-	later, _ := v.Addr().Interface().(Later)
 	for _, key := range sortedKeys(tree) {
 		if at, known := more[key]; known {
 			d.value(tree[key], extension.FieldByIndex(at), Join(path, key))
@@ -102,12 +95,6 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 				d.bad(Join(path, key), "remove it", "%s", why)
 			}
 			continue
-		}
-		if later != nil {
-			if feature := later.Later()[key]; feature != "" {
-				d.problems = append(d.problems, vip.Unsupported("this version", Join(path, key), feature))
-				continue
-			}
 		}
 		known := slices.Concat(sortedKeys(fields), sortedKeys(more))
 		slices.Sort(known)

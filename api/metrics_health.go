@@ -1,0 +1,81 @@
+package api
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// healthCollector reads the health of the backends and the counters of the probes at each scrape. A
+// scrape costs O(backends), or O(1) without series of single backends.
+type healthCollector struct{ s *Server }
+
+var (
+	descHealth       = desc("backend_health_status", "1: the observed health of the backend: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
+	descTargets      = desc("health_targets", "Distinct probes of this host: an address with a check.")
+	descRunning      = desc("health_checks_running", "Probes that run now.")
+	descWaiting      = desc("health_checks_waiting", "Probes that are due and wait for a file descriptor or a worker.")
+	descProbes       = desc("health_checks_total", "Finished probes by type and outcome; local is a fault of this host and no evidence.", "type", "outcome")
+	descDuration     = desc("health_check_duration_seconds", "Duration of finished probes by type.", "type")
+	descLate         = desc("health_checks_late_total", "Probes that started more than an interval late.")
+	descStalls       = desc("health_check_stalls_total", "Times that the agent did not run for more than half a second.")
+	descTransitions  = desc("health_transitions_total", "Changes of the health of a target, or of the cause.")
+	descHealthWrites = desc("health_batches_total", "Batches of changed targets; many changes at once are one batch.")
+)
+
+// Describe implements prometheus.Collector; see tableCollector.
+func (c *healthCollector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *healthCollector) Collect(ch chan<- prometheus.Metric) {
+	if c.s.BackendMetrics {
+		c.backends(ch)
+	}
+	if c.s.Probes == nil {
+		return
+	}
+	stats := c.s.Probes()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	send(descTargets, prometheus.GaugeValue, float64(stats.Targets))
+	send(descRunning, prometheus.GaugeValue, float64(stats.Running))
+	send(descWaiting, prometheus.GaugeValue, float64(stats.Waiting))
+	send(descLate, prometheus.CounterValue, float64(stats.Late))
+	send(descStalls, prometheus.CounterValue, float64(stats.Stalls))
+	send(descTransitions, prometheus.CounterValue, float64(stats.Changes))
+	send(descHealthWrites, prometheus.CounterValue, float64(stats.Batches))
+	for _, p := range stats.Probes {
+		send(descProbes, prometheus.CounterValue, float64(p.N), p.Type.String(), p.Outcome.String())
+	}
+	for _, h := range stats.Durations {
+		buckets := make(map[float64]uint64, len(h.Bounds))
+		for i, bound := range h.Bounds {
+			buckets[bound.Seconds()] = h.Counts[i]
+		}
+		ch <- prometheus.MustNewConstHistogram(descDuration, h.Count, h.Sum.Seconds(), buckets, h.Type.String())
+	}
+}
+
+// backends sends one series for each backend.
+func (c *healthCollector) backends(ch chan<- prometheus.Metric) {
+	health := func(k vip.BackendKey) *vip.BackendHealth {
+		if row := c.s.Health.Row(k); row != nil {
+			return &row.Value
+		}
+		return nil
+	}
+	for key := range c.s.Services.All() {
+		row := c.s.Services.Row(key)
+		if row == nil {
+			continue
+		}
+		view, name := compile.View{Service: &row.Value, Health: health}, key.String()
+		for i := range row.Value.Backends {
+			b := &row.Value.Backends[i]
+			seen, _ := view.Observed(b)
+			ch <- prometheus.MustNewConstMetric(descHealth, prometheus.GaugeValue, 1, name, b.ID(), seen.String())
+		}
+	}
+}

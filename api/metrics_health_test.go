@@ -1,0 +1,58 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestHealthMetrics(t *testing.T) {
+	w := newWritten()
+	w.healthy(1)
+	w.healthy(2)
+	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
+	d := w.deps()
+	d.Probes = func() probe.Stats {
+		return probe.Stats{Targets: 3, Running: 1, Late: 2, Stalls: 4, Batches: 5, Changes: 6,
+			Probes:    []probe.ProbeCount{{Type: vip.CheckTCP, Outcome: probe.OK, N: 70}, {Type: vip.CheckHTTP, Outcome: probe.TimedOut, N: 8}},
+			Durations: []probe.Histogram{{Type: vip.CheckTCP, Bounds: []time.Duration{time.Millisecond, time.Second}, Counts: []uint64{60, 69}, Count: 70, Sum: 5 * time.Second}}}
+	}
+	for _, single := range []bool{true, false} {
+		d.BackendMetrics = single
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(&healthCollector{New(d)})
+		answer := httptest.NewRecorder()
+		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		text := answer.Body.String()
+		for _, want := range []string{
+			"ironvip_health_targets 3", "ironvip_health_checks_running 1", "ironvip_health_checks_waiting 0", "ironvip_health_checks_late_total 2",
+			"ironvip_health_check_stalls_total 4", "ironvip_health_batches_total 5", "ironvip_health_transitions_total 6",
+			`ironvip_health_checks_total{outcome="` + probe.OK.String() + `",type="tcp"} 70`, `ironvip_health_checks_total{outcome="` + probe.TimedOut.String() + `",type="http"} 8`,
+			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="0.001"} 60`, `ironvip_health_check_duration_seconds_bucket{type="tcp",le="1"} 69`,
+			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="+Inf"} 70`, `ironvip_health_check_duration_seconds_sum{type="tcp"} 5`,
+		} {
+			if !strings.Contains(text, want+"\n") {
+				t.Errorf("no %s in\n%s", want, text)
+			}
+		}
+		for _, series := range []string{`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
+			`ironvip_backend_health_status{backend="10.0.0.1:80",health="unhealthy",service="s2"} 1`} {
+			if strings.Contains(text, series+"\n") != single {
+				t.Errorf("%s, want %t, in\n%s", series, single, text)
+			}
+		}
+		found, err := promlint.New(strings.NewReader(text)).Lint()
+		if err != nil || len(found) > 0 {
+			t.Errorf("%v %v", found, err)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package health
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// check is one check of a backend: what is probed, and the service ports that it decides for.
+type check struct {
+	ports  vip.Names // "": all that the backend serves
+	target probe.Target
+}
+
+// defaultCheck is the check of services without one of their own.
+var defaultCheck = vip.HealthCheck{
+	Type: vip.CheckTCP, Interval: vip.DefaultCheckInterval, FastInterval: vip.DefaultCheckFastInterval,
+	Timeout: vip.DefaultCheckTimeout, Rise: vip.DefaultRise, Fall: vip.DefaultFall,
+}
+
+// checksOf returns the checks of a backend.
+//
+// A tcp check without a port probes each TCP port of the backend and decides for the service ports
+// that it serves there. A tcp check that the service states also decides for the ports of other
+// protocols. Every other check is one probe, of its port or of the backend's first port of the
+// fitting protocol, and decides for all ports.
+//
+// A service without a check has the default check, unless the backend's source checks the backend
+// itself, or its traffic bypasses this host: a backend of direct routing may listen at the VIP only.
+func checksOf(s *vip.Service, b *vip.Backend, byDefault bool) []check {
+	c := s.Check
+	switch {
+	case c == nil && (!byDefault || b.Health != 0 || s.Forward == vip.ForwardDirect || s.Forward == vip.ForwardTunnel):
+		return nil
+	case c == nil:
+		return tcpChecks(s, b, defaultCheck, false)
+	case c.Type == vip.CheckNone:
+		return nil
+	case c.Type == vip.CheckTCP && c.Port == 0:
+		return tcpChecks(s, b, *c, true)
+	}
+	port := c.Port
+	if port == 0 {
+		if port = firstPort(s, b, protocolOf(c.Type)); port == 0 && c.Type != vip.CheckExec {
+			return nil
+		}
+	}
+	return []check{{target: probe.NewTarget(netip.AddrPortFrom(b.Address, port), *c)}}
+}
+
+// protocolOf returns the protocol of the ports that a check can probe; 0: any.
+func protocolOf(t vip.CheckType) vip.Protocol {
+	switch t {
+	case vip.CheckUDP:
+		return vip.UDP
+	case vip.CheckExec:
+		return 0
+	}
+	return vip.TCP
+}
+
+// firstPort returns where the backend serves its first port of the protocol, or 0.
+func firstPort(s *vip.Service, b *vip.Backend, protocol vip.Protocol) uint16 {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if protocol != 0 && p.Protocol != protocol || !b.Serves(p.Name) {
+			continue
+		}
+		if at := b.Endpoint(p.TargetPort).Port(); at != 0 {
+			return at
+		}
+	}
+	return 0
+}
+
+// tcpChecks returns one check for each TCP port of the backend. With all, the first one also
+// decides for the ports that have no check.
+func tcpChecks(s *vip.Service, b *vip.Backend, c vip.HealthCheck, all bool) []check {
+	var at []uint16
+	var names [][]string
+	served := 0
+	var rest []string
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if !b.Serves(p.Name) {
+			continue
+		}
+		served++
+		port := b.Endpoint(p.TargetPort).Port()
+		if p.Protocol != vip.TCP || port == 0 {
+			rest = append(rest, p.Name)
+			continue
+		}
+		j := slices.Index(at, port)
+		if j < 0 {
+			j = len(at)
+			at, names = append(at, port), append(names, nil)
+		}
+		names[j] = append(names[j], p.Name)
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	if all {
+		names[0] = append(names[0], rest...)
+	}
+	out := make([]check, len(at))
+	for j := range at {
+		out[j].target = probe.NewTarget(netip.AddrPortFrom(b.Address, at[j]), c)
+		if len(names[j]) < served {
+			out[j].ports = vip.NamesOf(names[j]...)
+		}
+	}
+	return out
+}
+
+// sameChecks reports whether the backends of two versions of a service have the same checks.
+func sameChecks(a, b *vip.Service) bool {
+	sameCheck := a.Check == b.Check || a.Check != nil && b.Check != nil && *a.Check == *b.Check
+	return sameCheck && a.Forward == b.Forward && slices.Equal(a.Ports, b.Ports) &&
+		slices.EqualFunc(a.Backends, b.Backends, func(a, b vip.Backend) bool {
+			return a.Address == b.Address && a.Port == b.Port && a.Ports == b.Ports && (a.Health == 0) == (b.Health == 0)
+		})
+}

@@ -1,0 +1,100 @@
+package health
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// service builds a service from ports such as "http:tcp:80>8080" and backends such as
+// "10.0.0.1", "10.0.0.1:90", "10.0.0.1/http".
+func service(name, ports string, backends ...string) vip.Service {
+	s := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Forward: vip.ForwardNAT}
+	for word := range strings.FieldsSeq(ports) {
+		var p vip.Port
+		parts := strings.Split(word, ":")
+		p.Name = parts[0]
+		_ = p.Protocol.UnmarshalText([]byte(parts[1]))
+		if _, err := fmt.Sscanf(parts[2], "%d>%d", &p.Port, &p.TargetPort); err != nil {
+			p.TargetPort = p.Port
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	for _, word := range backends {
+		at, names, _ := strings.Cut(word, "/")
+		b := vip.Backend{State: vip.Ready, Weight: 1, Ports: vip.Names(strings.ReplaceAll(names, ",", " "))}
+		if ap, err := netip.ParseAddrPort(at); err == nil {
+			b.Address, b.Port = ap.Addr(), ap.Port()
+		} else {
+			b.Address = netip.MustParseAddr(at)
+		}
+		s.Backends = append(s.Backends, b)
+	}
+	return s
+}
+
+// texts lists checks as "tcp 10.0.0.1:80 for http,https"; without "for", they decide for all ports.
+func texts(checks []check) string {
+	var out []string
+	for _, c := range checks {
+		word := c.target.String()
+		if c.ports != "" {
+			word += " for " + strings.Join(c.ports.List(), ",")
+		}
+		out = append(out, word)
+	}
+	return strings.Join(out, "; ")
+}
+
+func TestChecksOf(t *testing.T) {
+	of := func(typ vip.CheckType, port uint16) func(*vip.Service) {
+		return func(s *vip.Service) { c := defaultCheck; c.Type, c.Port = typ, port; s.Check = &c }
+	}
+	source := func(s *vip.Service) { s.Backends[0].Health = vip.Healthy }
+	forward := func(f vip.Forward) func(*vip.Service) { return func(s *vip.Service) { s.Forward = f } }
+	for _, test := range []struct {
+		name, ports, backend string
+		change               func(*vip.Service)
+		want                 string
+	}{
+		{"default", "http:tcp:80", "10.0.0.1", nil, "tcp 10.0.0.1:80"},
+		{"default, IPv6", "http:tcp:80", "2001:db8::1", nil, "tcp [2001:db8::1]:80"},
+		{"default, target port", "http:tcp:80>8080", "10.0.0.1", nil, "tcp 10.0.0.1:8080"},
+		{"default, port of the backend", "http:tcp:80 https:tcp:443", "10.0.0.1:9000", nil, "tcp 10.0.0.1:9000"},
+		{"default, each port", "http:tcp:80 https:tcp:443", "10.0.0.1", nil, "tcp 10.0.0.1:80 for http; tcp 10.0.0.1:443 for https"},
+		{"default, ports with one target", "a:tcp:80>8080 b:tcp:81>8080 c:tcp:82", "10.0.0.1", nil, "tcp 10.0.0.1:8080 for a,b; tcp 10.0.0.1:82 for c"},
+		{"default, some of the ports", "http:tcp:80 https:tcp:443", "10.0.0.1/https", nil, "tcp 10.0.0.1:443"},
+		{"default, with udp", "dns:tcp:53 dnsu:udp:53", "10.0.0.1", nil, "tcp 10.0.0.1:53 for dns"},
+		{"default, udp only", "dns:udp:53", "10.0.0.1", nil, ""},
+		{"default, direct routing", "http:tcp:80", "10.0.0.1", forward(vip.ForwardDirect), ""},
+		{"default, tunnel", "http:tcp:80", "10.0.0.1", forward(vip.ForwardTunnel), ""},
+		{"default, source that checks", "http:tcp:80", "10.0.0.1", source, ""},
+		{"none", "http:tcp:80", "10.0.0.1", of(vip.CheckNone, 0), ""},
+		{"tcp, source that checks", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { source(s); of(vip.CheckTCP, 0)(s) }, "tcp 10.0.0.1:80"},
+		{"tcp, direct routing", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { s.Forward = vip.ForwardDirect; of(vip.CheckTCP, 0)(s) }, "tcp 10.0.0.1:80"},
+		{"tcp, with udp", "dns:tcp:53 dnsu:udp:53", "10.0.0.1", of(vip.CheckTCP, 0), "tcp 10.0.0.1:53"},
+		{"tcp, two ports and udp", "a:tcp:1 b:tcp:2 c:udp:3", "10.0.0.1", of(vip.CheckTCP, 0), "tcp 10.0.0.1:1 for a,c; tcp 10.0.0.1:2 for b"},
+		{"tcp at a port", "a:tcp:1 b:udp:2", "10.0.0.1", of(vip.CheckTCP, 9), "tcp 10.0.0.1:9"},
+		{"http", "a:udp:1 b:tcp:2 c:tcp:3", "10.0.0.1", of(vip.CheckHTTP, 0), "http 10.0.0.1:2"},
+		{"http, of a port that it serves", "b:tcp:2 c:tcp:3", "10.0.0.1/c", of(vip.CheckHTTP, 0), "http 10.0.0.1:3"},
+		{"https at a port", "b:tcp:2", "10.0.0.1", of(vip.CheckHTTPS, 8443), "https 10.0.0.1:8443"},
+		{"udp", "b:tcp:2 a:udp:1", "10.0.0.1", of(vip.CheckUDP, 0), "udp 10.0.0.1:1"},
+		{"exec", "a:udp:1", "10.0.0.1", of(vip.CheckExec, 0), "exec 10.0.0.1:1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := service("web", test.ports, test.backend)
+			if test.change != nil {
+				test.change(&s)
+			}
+			if got := texts(checksOf(&s, &s.Backends[0], true)); got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+			if got := checksOf(&s, &s.Backends[0], false); s.Check == nil && len(got) > 0 {
+				t.Errorf("without a default: %q", texts(got))
+			}
+		})
+	}
+}

@@ -1,0 +1,381 @@
+// Package health decides which backends are healthy, from probes of this host.
+//
+// Its input is the services table. Its output is the health table, with one row for each backend
+// that has a health check; the compile stage joins it with the services. It decides which checks a
+// backend has, runs each distinct probe once (package probe), and gives the result to every backend
+// that shares it. The health that a source observed itself is in the service's row, not here.
+//
+// Files:
+//
+//	health.go  the stage: follows services and results, writes rows
+//	checks.go  which checks a backend has
+//	hold.go    holds traffic when all checks fail at once
+//	keep.go    keeps the rows across a restart
+//	config.go  the settings in [health]
+package health
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Options are the dependencies of a Stage. Services, Health and Prober are required.
+type Options struct {
+	Services table.Reader[vip.ServiceKey, vip.Service]
+	Health   *table.Table[vip.BackendKey, vip.BackendHealth] // the stage is its only writer
+	// Results are written by the prober that NewProber returns. Restored is where a target starts.
+	Results   *table.Table[probe.Target, probe.Result]
+	NewProber func(restored func(probe.Target) (probe.Result, bool)) Prober
+	Store     Store // nil: the rows don't survive a restart
+	// Default states that services without a check are probed by tcp.
+	Default bool
+	Hold    time.Duration // how long traffic is held when all checks fail at once
+	Events  *event.Log
+	Log     *slog.Logger // nil: discards
+}
+
+// Prober runs the probes of targets. A probe.Engine implements it.
+type Prober interface {
+	Start(probe.Target)
+	Stop(probe.Target)
+	Run(context.Context) error
+}
+
+// Stage is the stage from services to the health of their backends. Its goroutine is Run.
+type Stage struct {
+	Options
+	prober   Prober
+	services map[vip.ServiceKey]*watched
+	targets  map[probe.Target]*target
+	hold     hold
+	restored map[vip.BackendKey]vip.BackendHealth // rows of an earlier run, until their service is known
+	begins   probe.Result                         // where the next started target begins; zero: unknown
+	changed  map[vip.ServiceKey][]transition      // not reported yet
+}
+
+// watched is a service with the checks of its backends.
+type watched struct {
+	service *vip.Service // its row, shared
+	checks  [][]check    // of each of the service's backends
+}
+
+// target is a probe and the backends that share it.
+type target struct {
+	users  []vip.BackendKey
+	health vip.Health // as counted in hold
+}
+
+// transition is a change of the health of one backend, for events.
+type transition struct {
+	backend vip.BackendKey
+	health  vip.Health
+	reason  string
+}
+
+// New returns a stage. The health table is ready with the rows of an earlier run at once, because
+// compile waits for them.
+func New(o Options) *Stage {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	s := &Stage{Options: o, services: map[vip.ServiceKey]*watched{}, targets: map[probe.Target]*target{},
+		hold: newHold(o.Hold), changed: map[vip.ServiceKey][]transition{}}
+	s.prober = o.NewProber(func(probe.Target) (probe.Result, bool) { return s.begins, s.begins.Health != 0 })
+	s.restored = restore(o.Store, o.Log)
+	for _, row := range s.restored {
+		s.Health.Set(row)
+	}
+	return s
+}
+
+// Run probes and writes rows until the context ends, and returns its error.
+func (s *Stage) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.prober.Run(ctx); ctx.Err() == nil {
+			cancel(fmt.Errorf("health probes: %w", err))
+		}
+	}()
+	defer func() { <-ended }()
+	defer cancel(nil)
+	if s.Store != nil {
+		k := newKeeper(s.Store, s.Health, s.Log)
+		kept := make(chan struct{})
+		go func() { defer close(kept); k.run(ctx) }()
+		defer func() { <-kept }()
+		defer cancel(nil)
+	}
+	return s.loop(ctx)
+}
+
+func (s *Stage) loop(ctx context.Context) error {
+	services, results := s.Services.Watch(), s.Results.Watch()
+	defer services.Close()
+	defer results.Close()
+	release := time.NewTimer(time.Hour)
+	defer release.Stop()
+	known := s.Services.Ready()
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		complete := known != nil && table.IsClosed(known) // before the feed: it has all rows then
+		changed, servicesChanged := services.TryNext()
+		for i := range changed {
+			s.follow(&changed[i])
+		}
+		if complete && len(changed) == 0 {
+			known = nil
+			s.dropRestored()
+		}
+		news, resultsChanged := results.TryNext()
+		for i := range news {
+			if !news[i].Deleted {
+				s.result(&news[i].Value)
+			}
+		}
+		s.checkHold()
+		s.report()
+		if len(changed)+len(news) > 0 {
+			continue
+		}
+		if !s.hold.until.IsZero() {
+			release.Reset(time.Until(s.hold.until))
+		}
+		select {
+		case <-ctx.Done():
+		case <-known:
+		case <-servicesChanged:
+		case <-resultsChanged:
+		case <-release.C:
+		}
+	}
+}
+
+// follow updates the targets and rows of a changed service.
+func (s *Stage) follow(c *table.Change[vip.Service]) {
+	key, old := c.Value.Key, s.services[c.Value.Key]
+	if c.Deleted {
+		if old != nil {
+			s.release(old)
+			delete(s.services, key)
+			for i := range old.service.Backends {
+				s.Health.Delete(old.service.Backends[i].Key(key))
+			}
+		}
+		return
+	}
+	service := &c.Value
+	if old != nil && sameChecks(old.service, service) {
+		old.service = service
+		return
+	}
+	now := &watched{service: service, checks: make([][]check, len(service.Backends))}
+	for i := range service.Backends {
+		b := &service.Backends[i]
+		now.checks[i] = checksOf(service, b, s.Default)
+		for _, one := range now.checks[i] {
+			s.use(one, b.Key(key))
+		}
+	}
+	s.services[key] = now
+	if old != nil {
+		s.release(old) // after the new ones, so that no probe restarts
+		for i := range old.service.Backends {
+			if _, stays := now.index(&old.service.Backends[i]); !stays {
+				s.Health.Delete(old.service.Backends[i].Key(key))
+			}
+		}
+	}
+	for i := range service.Backends {
+		s.write(now, i)
+		delete(s.restored, service.Backends[i].Key(key))
+	}
+}
+
+// index returns the position of a backend of another version of the service.
+func (w *watched) index(b *vip.Backend) (int, bool) {
+	return slices.BinarySearchFunc(w.service.Backends, b, func(a vip.Backend, b *vip.Backend) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
+	})
+}
+
+// use adds a user of a check's target, and starts the target for its first.
+func (s *Stage) use(c check, b vip.BackendKey) {
+	t := s.targets[c.target]
+	if t == nil {
+		t = &target{}
+		s.targets[c.target] = t
+		s.begins = restoredResult(s.restored[b], c)
+		if s.begins.Health == vip.Healthy {
+			s.hold.begins(c.target)
+		}
+		t.health = s.begins.Health
+		s.prober.Start(c.target)
+		s.begins = probe.Result{}
+	}
+	t.users = append(t.users, b)
+}
+
+// release removes a service as a user of its targets, and stops those without users.
+func (s *Stage) release(w *watched) {
+	for i := range w.checks {
+		b := w.service.Backends[i].Key(w.service.Key)
+		for _, c := range w.checks[i] {
+			t := s.targets[c.target]
+			if j := slices.Index(t.users, b); j >= 0 {
+				t.users = slices.Delete(t.users, j, j+1)
+			}
+			if len(t.users) > 0 {
+				continue
+			}
+			if t.health == vip.Healthy {
+				s.hold.healthy--
+			}
+			s.hold.forget(c.target)
+			delete(s.targets, c.target)
+			s.prober.Stop(c.target)
+		}
+	}
+}
+
+// result takes in a changed result.
+func (s *Stage) result(r *probe.Result) {
+	t := s.targets[r.Target]
+	if t == nil {
+		return
+	}
+	former := t.health
+	t.health = r.Health
+	switch {
+	case r.Health == vip.Healthy && former != vip.Healthy:
+		s.hold.begins(r.Target)
+	case r.Health != vip.Healthy && former == vip.Healthy:
+		s.hold.fails(r.Target, time.Now())
+	}
+	s.writeUsers(t)
+}
+
+// writeUsers writes the rows of a target's backends.
+func (s *Stage) writeUsers(t *target) {
+	for _, b := range t.users {
+		w := s.services[b.Service]
+		if i, ok := w.index(&vip.Backend{Address: b.Address, Port: b.Port}); ok {
+			s.write(w, i)
+		}
+	}
+}
+
+// write writes the row of one backend, or deletes it if the backend has no check.
+func (s *Stage) write(w *watched, i int) {
+	key := w.service.Backends[i].Key(w.service.Key)
+	if len(w.checks[i]) == 0 {
+		s.Health.Delete(key)
+		return
+	}
+	row := vip.BackendHealth{Backend: key, Checks: make([]vip.CheckResult, len(w.checks[i]))}
+	for j, c := range w.checks[i] {
+		r, _, _ := s.Results.Get(c.target)
+		row.Checks[j] = vip.CheckResult{Ports: c.ports, Type: c.target.Check().Type, Port: c.target.Addr.Port(),
+			Health: cmp.Or(r.Health, vip.Unknown), Since: r.Since, Reason: r.Reason}
+		if r.Health == vip.Unhealthy && s.hold.holds(c.target) {
+			row.Checks[j].Health, row.Checks[j].Held = vip.Healthy, true
+		}
+	}
+	former, _, _ := s.Health.Get(key)
+	s.Health.Set(row)
+	was, is := worst(former.Checks), worst(row.Checks)
+	if is.Health == vip.Unhealthy && was.Health != vip.Unhealthy || is.Health == vip.Healthy && was.Health == vip.Unhealthy {
+		s.changed[key.Service] = append(s.changed[key.Service], transition{key, is.Health, is.Reason})
+	}
+}
+
+// worst returns the check that decides for the whole backend: an unhealthy one, else one without a
+// result.
+func worst(checks []vip.CheckResult) (out vip.CheckResult) {
+	for _, want := range [...]vip.Health{vip.Unhealthy, vip.Unknown, vip.Healthy} {
+		if i := slices.IndexFunc(checks, func(c vip.CheckResult) bool { return c.Health == want }); i >= 0 {
+			return checks[i]
+		}
+	}
+	return out
+}
+
+// checkHold begins and ends the hold of traffic.
+func (s *Stage) checkHold() {
+	now := time.Now()
+	if begun := s.hold.check(now); len(begun) > 0 {
+		s.Log.Error("all health checks failed at the same time, which is rather this host's network; traffic goes on to these backends for a while",
+			"checks", len(begun), "for", s.Hold)
+		s.Events.Add(event.Event{Kind: "health_held", Message: fmt.Sprintf(
+			"all %d healthy targets failed at the same time: traffic goes on to them for %s; check this host's network", len(begun), s.Hold)})
+		s.rewrite(begun)
+	}
+	if ended := s.hold.release(now); len(ended) > 0 {
+		s.Log.Error("health checks still fail; their backends are unhealthy now", "checks", len(ended))
+		s.Events.Add(event.Event{Kind: "health_hold_ended", Message: fmt.Sprintf("%d targets still fail after %s", len(ended), s.Hold)})
+		s.rewrite(ended)
+	}
+}
+
+func (s *Stage) rewrite(targets []probe.Target) {
+	for _, one := range targets {
+		if t := s.targets[one]; t != nil {
+			s.writeUsers(t)
+		}
+	}
+}
+
+// maxListed bounds the backends that one event lists.
+const maxListed = 5
+
+// report adds one event for each service and new health, so that a mass failure doesn't push all
+// other events out of the log.
+func (s *Stage) report() {
+	for key, list := range s.changed {
+		for _, health := range [...]vip.Health{vip.Unhealthy, vip.Healthy} {
+			var texts []string
+			more := 0
+			for _, t := range list {
+				switch {
+				case t.health != health:
+				case len(texts) == maxListed:
+					more++
+				case t.reason != "":
+					texts = append(texts, t.backend.ID()+": "+t.reason)
+				default:
+					texts = append(texts, t.backend.ID())
+				}
+			}
+			if len(texts) == 0 {
+				continue
+			}
+			message := strings.Join(texts, "; ")
+			if more > 0 {
+				message += fmt.Sprintf("; and %d more", more)
+			}
+			s.Events.Add(event.Event{Kind: "backend_" + health.String(), Service: key.String(), Message: "health check: " + message})
+			s.Log.Info("health of backends changed", "service", key, "health", health, "backends", message)
+		}
+	}
+	clear(s.changed)
+}
+
+// dropRestored removes the rows of an earlier run whose backends no service lists any more.
+func (s *Stage) dropRestored() {
+	for key := range s.restored {
+		s.Health.Delete(key)
+	}
+	s.restored = nil
+}

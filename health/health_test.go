@@ -1,0 +1,334 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// world is a stage whose prober is the test.
+type world struct {
+	t        *testing.T
+	services *table.Table[vip.ServiceKey, vip.Service]
+	health   *table.Table[vip.BackendKey, vip.BackendHealth]
+	results  *table.Table[probe.Target, probe.Result]
+	events   *event.Log
+	restored func(probe.Target) (probe.Result, bool)
+	end      func()
+
+	mu      sync.Mutex
+	running map[probe.Target]bool
+	calls   int // of Start and Stop
+}
+
+func (w *world) Start(t probe.Target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	if w.running[t] {
+		w.t.Errorf("%s is started twice", t)
+	}
+	w.running[t] = true
+	r, ok := w.restored(t)
+	if !ok {
+		r = probe.Result{Target: t, Health: vip.Unknown}
+	}
+	w.results.Set(r)
+}
+
+func (w *world) Stop(t probe.Target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	if !w.running[t] {
+		w.t.Errorf("%s is stopped, and does not run", t)
+	}
+	delete(w.running, t)
+	w.results.Delete(t)
+}
+
+func (w *world) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// begin starts a stage in a bubble.
+func begin(t *testing.T, store Store) *world {
+	w := &world{t: t, events: event.NewLog(100, time.Now), running: map[probe.Target]bool{}}
+	clock := &table.Clock{}
+	w.services = table.New(clock, vip.KeyOfService, compile.SameService)
+	w.health = table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth)
+	w.results = probe.NewResults(clock)
+	s := New(Options{Services: w.services, Health: w.health, Results: w.results, Store: store, Default: true, Hold: 30 * time.Second, Events: w.events,
+		NewProber: func(restored func(probe.Target) (probe.Result, bool)) Prober {
+			w.restored = restored
+			return w
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	w.end = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(w.end)
+	return w
+}
+
+// finds sets the health of the targets at an address, as of now.
+func (w *world) finds(address string, health vip.Health, reason string) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := false
+	for t := range w.running {
+		if t.Addr.String() == address || t.Addr.Addr().String() == address {
+			found = true
+			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason})
+		}
+	}
+	if !found {
+		w.t.Errorf("nothing is probed at %s", address)
+	}
+}
+
+// rows lists the health table.
+func (w *world) rows() string {
+	synctest.Wait()
+	var out []string
+	for _, row := range w.health.All() {
+		for _, c := range row.Checks {
+			word := fmt.Sprintf("%s/%s %s", row.Backend.Service.Name, row.Backend.ID(), c.Health)
+			if c.Ports != "" {
+				word += " for " + string(c.Ports)
+			}
+			if c.Held {
+				word += " (held)"
+			}
+			out = append(out, word)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(strings.Fields(a)[0], strings.Fields(b)[0]) })
+	return strings.Join(out, "; ")
+}
+
+func (w *world) expect(when, want string) {
+	w.t.Helper()
+	if got := w.rows(); got != want {
+		w.t.Errorf("%s: %q, want %q", when, got, want)
+	}
+}
+
+// said returns the events of a kind.
+func (w *world) said(kind string) (out []string) {
+	synctest.Wait()
+	all, _ := w.events.Since(0)
+	for _, e := range all {
+		if e.Kind == kind {
+			out = append(out, e.Service+": "+e.Message)
+		}
+	}
+	return out
+}
+
+func TestRowsFollowServicesAndResults(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, nil)
+		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.1"))
+		w.expect("before the first probe", "web/10.0.0.1 unknown for http; web/10.0.0.1 unknown for https")
+		w.finds("10.0.0.1:80", vip.Healthy, "")
+		w.finds("10.0.0.1:443", vip.Unhealthy, "refused")
+		w.expect("after it", "web/10.0.0.1 healthy for http; web/10.0.0.1 unhealthy for https")
+		if got := w.said("backend_unhealthy"); len(got) != 1 || !strings.Contains(got[0], "10.0.0.1: refused") {
+			t.Errorf("said %q", got)
+		}
+		if got := w.said("backend_healthy"); len(got) != 0 {
+			t.Errorf("said %q of a backend that was never unhealthy", got)
+		}
+		w.finds("10.0.0.1:443", vip.Healthy, "")
+		w.expect("recovered", "web/10.0.0.1 healthy for http; web/10.0.0.1 healthy for https")
+		if got := w.said("backend_healthy"); len(got) != 1 {
+			t.Errorf("said %q", got)
+		}
+		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.2/http"))
+		w.expect("another backend", "web/10.0.0.2 unknown")
+		w.services.Delete(service("web", "").Key)
+		w.expect("removed", "")
+		if len(w.running) > 0 {
+			t.Errorf("%v still run", w.running)
+		}
+	})
+}
+
+// Services that share a target share its probe. A change that concerns no check starts and stops
+// nothing, and a target that stays in use is not restarted.
+func TestEqualProbesRunOnce(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, nil)
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
+		w.services.Set(service("api", "http:tcp:81>80", "10.0.0.1"))
+		synctest.Wait()
+		w.finds("10.0.0.1", vip.Unhealthy, "refused")
+		w.expect("shared", "api/10.0.0.1 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unknown")
+		if len(w.running) != 2 || w.calls != 2 {
+			t.Errorf("%d targets after %d calls", len(w.running), w.calls)
+		}
+		heavier := service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2")
+		heavier.Backends[0].Weight = 7
+		w.services.Set(heavier)
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+		w.expect("one more", "api/10.0.0.1 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unknown; web/10.0.0.3 unknown")
+		if w.calls != 3 {
+			t.Errorf("%d calls", w.calls)
+		}
+		w.services.Delete(service("web", "").Key)
+		w.expect("the other service stays", "api/10.0.0.1 unhealthy")
+		w.services.Delete(service("api", "").Key)
+		w.expect("none", "")
+		if len(w.running) != 0 || w.calls != 6 {
+			t.Errorf("%d targets after %d calls", len(w.running), w.calls)
+		}
+	})
+}
+
+// If all healthy targets fail at the same time, their traffic is held; then they are unhealthy. A
+// failure of one backend, or of all one after the other, is not held.
+func TestHold(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, nil)
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
+		w.services.Set(service("api", "http:tcp:80", "10.0.0.3", "10.0.0.4"))
+		synctest.Wait()
+		for _, a := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+			w.finds(a, vip.Healthy, "")
+		}
+		w.finds("10.0.0.4", vip.Unhealthy, "refused") // it never was healthy
+		synctest.Wait()
+		w.finds("10.0.0.1", vip.Unhealthy, "timeout")
+		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		w.expect("a part", "api/10.0.0.3 healthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
+		time.Sleep(2 * time.Second)
+		w.finds("10.0.0.3", vip.Unhealthy, "timeout")
+		w.expect("all within a window", "api/10.0.0.3 healthy (held); api/10.0.0.4 unhealthy; web/10.0.0.1 healthy (held); web/10.0.0.2 healthy (held)")
+		if got := w.said("health_held"); len(got) != 1 || !strings.Contains(got[0], "all 3 healthy targets") {
+			t.Errorf("said %q", got)
+		}
+		time.Sleep(10 * time.Second)
+		w.finds("10.0.0.2", vip.Healthy, "")
+		w.expect("one is back", "api/10.0.0.3 healthy (held); api/10.0.0.4 unhealthy; web/10.0.0.1 healthy (held); web/10.0.0.2 healthy")
+		time.Sleep(21 * time.Second)
+		w.expect("after the hold", "api/10.0.0.3 unhealthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 healthy")
+		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		w.expect("the last one alone", "api/10.0.0.3 unhealthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
+		w.finds("10.0.0.1", vip.Healthy, "")
+		w.finds("10.0.0.2", vip.Healthy, "")
+		synctest.Wait()
+		w.finds("10.0.0.1", vip.Unhealthy, "timeout")
+		time.Sleep(8 * time.Second) // longer than a window of 7 s
+		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		w.expect("one after the other", "api/10.0.0.3 unhealthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
+		if got := w.said("health_held"); len(got) != 1 {
+			t.Errorf("said %q", got)
+		}
+	})
+}
+
+// memory is a Store.
+type memory struct {
+	mu     sync.Mutex
+	rows   map[string]vip.BackendHealth
+	writes int
+	err    error
+}
+
+func (m *memory) Write(put map[string]vip.BackendHealth, remove []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	m.writes++
+	maps.Copy(m.rows, put)
+	for _, name := range remove {
+		delete(m.rows, name)
+	}
+	return nil
+}
+
+func (m *memory) All() (map[string]vip.BackendHealth, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.rows), nil
+}
+
+// What an earlier run knew is in the table before the first probe, so that no traffic goes to an
+// unhealthy backend after a restart. A hold ends with the agent.
+func TestRestart(t *testing.T) {
+	store := &memory{rows: map[string]vip.BackendHealth{}}
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, store)
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
+		w.services.Set(service("dns", "dns:tcp:53", "10.0.0.9"))
+		synctest.Wait()
+		w.finds("10.0.0.1", vip.Healthy, "")
+		w.finds("10.0.0.2", vip.Unhealthy, "refused")
+		w.finds("10.0.0.9", vip.Healthy, "")
+		synctest.Wait()
+		w.end()
+
+		w = begin(t, store)
+		known := w.services.Initializer()
+		w.expect("at once", "dns/10.0.0.9 healthy; web/10.0.0.1 healthy; web/10.0.0.2 unhealthy")
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
+		w.expect("before a probe", "dns/10.0.0.9 healthy; web/10.0.0.1 healthy; web/10.0.0.2 unhealthy")
+		known()
+		w.expect("without the other service", "web/10.0.0.1 healthy; web/10.0.0.2 unhealthy")
+		w.finds("10.0.0.1", vip.Unhealthy, "timeout")
+		w.expect("the last healthy one", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
+		w.end()
+		if len(store.rows) != 2 {
+			t.Errorf("stored %v", store.rows)
+		}
+	})
+}
+
+// A store that fails delays nothing, and gets everything later, with few writes.
+func TestStoreFails(t *testing.T) {
+	store := &memory{rows: map[string]vip.BackendHealth{}, err: fmt.Errorf("disk full")}
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, store)
+		s := service("web", "http:tcp:80")
+		for i := range 1000 {
+			s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Weight: 1})
+		}
+		w.services.Set(s)
+		synctest.Wait()
+		for _, b := range s.Backends {
+			w.finds(b.Address.String(), vip.Unhealthy, "refused")
+		}
+		time.Sleep(time.Minute)
+		if n := w.health.Len(); n != 1000 {
+			t.Errorf("%d rows", n)
+		}
+		store.mu.Lock()
+		store.err = nil
+		store.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(store.rows) != 1000 || store.writes > 2 {
+			t.Errorf("%d rows after %d writes", len(store.rows), store.writes)
+		}
+	})
+}

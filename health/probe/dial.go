@@ -1,0 +1,132 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// connection is the connection of a probe that runs in a goroutine.
+type connection struct {
+	net.Conn                       // with TLS if the probe uses it
+	lost     atomic.Pointer[error] // the first error below TLS
+	close    func()
+}
+
+// socketOf is a connection's socket. It keeps the first error, which net/http replaces by one that
+// does not name the cause.
+type socketOf struct {
+	net.Conn
+	c *connection
+}
+
+func (s socketOf) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.keep(err)
+	return n, err
+}
+
+func (s socketOf) Write(b []byte) (int, error) {
+	n, err := s.Conn.Write(b)
+	s.keep(err)
+	return n, err
+}
+
+func (s socketOf) keep(err error) {
+	if err != nil && !errors.Is(err, net.ErrClosed) { // net/http closed it after an error
+		s.c.lost.CompareAndSwap(nil, &err)
+	}
+}
+
+// cause returns the error of the connection that led to err, or err.
+func (c *connection) cause(err error) error {
+	if lost := c.lost.Load(); lost != nil {
+		return *lost
+	}
+	return err
+}
+
+// dial opens a connection, with TLS and its protocol if secure. Everything on it ends with ctx. The
+// caller calls close. For an outcome other than OK there is no connection.
+func (e *Engine) dial(ctx context.Context, t Target, c *vip.HealthCheck, secure bool, protocol string) (conn *connection, outcome Outcome, reason string) {
+	dialer := net.Dialer{KeepAlive: -1}
+	raw, err := dialer.DialContext(ctx, "tcp", t.Addr.String())
+	if err != nil {
+		outcome, reason = judgeIO("connect", err, c.Timeout)
+		return nil, outcome, reason
+	}
+	// As for TCP probes, a reset leaves no TIME_WAIT. It comes after the answer that the probe needs.
+	raw.(*net.TCPConn).SetLinger(0)
+	if deadline, ok := ctx.Deadline(); ok {
+		raw.SetDeadline(deadline)
+	}
+	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) }) // ctx can end before its deadline
+	conn = &connection{close: func() {
+		stop()
+		raw.Close()
+	}}
+	conn.Conn = socketOf{raw, conn}
+	if !secure {
+		return conn, OK, ""
+	}
+	client := tls.Client(conn.Conn, &tls.Config{
+		RootCAs:            e.o.RootCAs,
+		ServerName:         serverName(t, c),
+		InsecureSkipVerify: c.SkipVerify,
+		NextProtos:         []string{protocol},
+	})
+	conn.Conn = client
+	if err := client.HandshakeContext(ctx); err != nil {
+		conn.close()
+		outcome, reason = judgeIO("TLS handshake", err, c.Timeout)
+		return nil, outcome, reason
+	}
+	return conn, OK, ""
+}
+
+// hostOf returns the name of the target in requests.
+func hostOf(t Target, c *vip.HealthCheck) string {
+	if c.Host != "" {
+		return c.Host
+	}
+	return t.Addr.String()
+}
+
+// serverName returns the name in the certificate: the host without the port, or the address.
+func serverName(t Target, c *vip.HealthCheck) string {
+	if c.Host == "" {
+		return t.Addr.Addr().WithZone("").String()
+	}
+	if host, _, err := net.SplitHostPort(c.Host); err == nil {
+		return host
+	}
+	return strings.Trim(c.Host, "[]")
+}
+
+// judgeIO returns the outcome of an error on a connection with a deadline, and the reason.
+func judgeIO(operation string, err error, timeout time.Duration) (Outcome, string) {
+	var timedOut net.Error
+	var record tls.RecordHeaderError
+	var alert tls.AlertError
+	var certificate *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timedOut) && timedOut.Timeout():
+		return TimedOut, operation + ": not complete within " + timeout.String()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return Reset, operation + ": connection closed before the end of the answer"
+	case errors.As(err, &certificate), errors.As(err, &unknown), errors.As(err, &record), errors.As(err, &alert):
+		return BadTLS, operation + ": " + strings.TrimPrefix(err.Error(), "tls: ")
+	case outcomeOf(err) == BadAnswer && operation == "TLS handshake":
+		return BadTLS, operation + ": " + strings.TrimPrefix(err.Error(), "tls: ")
+	}
+	return judge(operation, err)
+}

@@ -1,0 +1,370 @@
+package probe
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Options are the inputs and limits of an Engine.
+type Options struct {
+	Results  *table.Table[Target, Result] // of NewResults; the engine is its only writer
+	Restored func(Target) (Result, bool)  // optional: the row of an earlier run, where a target starts
+	Log      *slog.Logger                 // optional; faults of this host, at most one record a minute
+	RootCAs  *x509.CertPool               // optional: instead of the host's, for https and grpc
+
+	// The limits bound how many probes run at once. Probes over a limit wait in order. One that
+	// starts more than an interval late is counted as late; its target keeps its health. An engine
+	// needs up to Sockets + Requests + 4 * Commands + 2 descriptors.
+	Sockets  int // tcp and udp; 0 means 4,096
+	Requests int // http, https and grpc, with a goroutine or three each; 0 means 512
+	Commands int // exec; 0 allows none: their targets stay Unknown, with this reason
+}
+
+// Defaults of Options.
+const (
+	defaultSockets  = 4096
+	defaultRequests = 512
+)
+
+const (
+	// pace is the least time between two turns of the engine, which bounds their cost. A probe
+	// starts and a result counts at most this much later.
+	pace = 2 * time.Millisecond
+	// stall is the delay of a turn that shows that this process did not run: it was stopped, or the
+	// host had no processor for it.
+	stall = 500 * time.Millisecond
+	// heartbeat is the longest time between turns while probes run, to notice a stall.
+	heartbeat = 250 * time.Millisecond
+	// idle is the longest time between turns.
+	idle = time.Hour
+)
+
+// Engine runs the probes of all targets. Its methods may be called concurrently.
+type Engine struct {
+	o     Options
+	epoch time.Time // times of the engine are monotonic durations since this
+	wake  chan struct{}
+
+	resultsMu sync.Mutex
+	results   []done // reported, until the next turn
+
+	mu       sync.Mutex
+	targets  map[Target]*target
+	queue    delayqueue.Queue[*target] // targets that are idle, by their next probe
+	spread   spread
+	lanes    [lanes]lane
+	counters counters
+	rows     publisher
+	planned  time.Duration // latest time of the next turn
+	faults   faultLog
+	spare    []done // for results
+}
+
+// target is a target with its state. The engine's lock guards it, except Target.
+type target struct {
+	Target
+	state   state
+	due     time.Duration // of the next probe, or of the one that runs
+	began   time.Duration // of the probe that runs
+	stalls  uint64        // counters.stalls when it began
+	changed bool          // the row has to be written
+	stopped bool
+
+	lastProbe   vip.Instant
+	lastTook    time.Duration
+	lastOutcome Outcome
+	lastError   string
+}
+
+// The lanes.
+const (
+	socketLane = iota
+	requestLane
+	commandLane
+	lanes
+)
+
+// laneOf returns the lane of a type.
+func laneOf(t vip.CheckType) int {
+	switch t {
+	case vip.CheckTCP, vip.CheckUDP:
+		return socketLane
+	case vip.CheckExec:
+		return commandLane
+	}
+	return requestLane
+}
+
+// New returns an engine without targets. It probes while Run runs.
+func New(o Options) *Engine {
+	if o.Sockets == 0 {
+		o.Sockets = defaultSockets
+	}
+	if o.Requests == 0 {
+		o.Requests = defaultRequests
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), rows: publisher{results: o.Results}}
+	e.lanes[socketLane].limit = o.Sockets
+	e.lanes[requestLane].limit = o.Requests
+	e.lanes[commandLane].limit = o.Commands
+	return e
+}
+
+// now returns the time in both clocks.
+func (e *Engine) now() (time.Duration, vip.Instant) {
+	now := time.Now()
+	return now.Sub(e.epoch), vip.InstantOf(now)
+}
+
+// Start adds a target with the row of Options.Restored, or else Unknown. The row is in the table
+// when Start returns. A new target is probed at once; many are spread over 80% of their interval,
+// at most 10 s. Start of a target that is already there, or with a check that sends nothing, does
+// nothing.
+func (e *Engine) Start(t Target) {
+	c := t.Check()
+	if c.Type == 0 || c.Type >= checkTypes {
+		return
+	}
+	var former Result
+	if e.o.Restored != nil {
+		former, _ = e.o.Restored(t)
+	}
+	now, wall := e.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.targets[t] != nil {
+		return
+	}
+	n := &target{Target: t, state: restoreState(former, now, wall)}
+	e.targets[t] = n
+	if e.lanes[laneOf(c.Type)].limit > 0 {
+		e.plan(n, now+e.spread.next(&c, now))
+	} else {
+		n.state = newState(wall)
+		n.state.add(&c, Local, "checks of type "+c.Type.String()+" are not enabled", now, wall)
+	}
+	e.o.Results.Set(n.state.row(t, now, wall))
+}
+
+// Stop removes a target and its row. A probe that runs ends without effect.
+func (e *Engine) Stop(t Target) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.targets[t]; n != nil {
+		n.stopped = true
+		delete(e.targets, t)
+		e.queue.Drop(n)
+		e.o.Results.Delete(t)
+	}
+}
+
+// plan puts a target into the queue. The caller holds mu.
+func (e *Engine) plan(t *target, due time.Duration) {
+	t.due = due
+	e.queue.Set(t, e.epoch.Add(due))
+	if due < e.planned {
+		e.signal()
+	}
+}
+
+// signal ends the wait for the next turn.
+func (e *Engine) signal() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// report receives results of probes, from any goroutine.
+func (e *Engine) report(results []done) {
+	e.resultsMu.Lock()
+	e.results = append(e.results, results...)
+	e.resultsMu.Unlock()
+	e.signal()
+}
+
+// Run probes until ctx ends. It returns when all sockets are closed and all commands have ended.
+// The rows stay. It returns an error only if it can't start. Call it once.
+func (e *Engine) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sockets, err := newPoller(e.report)
+	if err != nil {
+		return err
+	}
+	defer sockets.close()
+	r := &routines{ctx: ctx, run: e.probeFunc, report: e.report}
+	defer r.all.Wait()
+	defer cancel()
+	e.run(ctx, [lanes]prober{sockets, r, r})
+	return nil
+}
+
+// probeFunc returns the function for a type that runs in a goroutine.
+func (e *Engine) probeFunc(t vip.CheckType) probeFunc {
+	switch t {
+	case vip.CheckGRPC:
+		return e.grpc
+	case vip.CheckExec:
+		return runCommand
+	}
+	return e.http
+}
+
+// run is Run with the given probers.
+func (e *Engine) run(ctx context.Context, probers [lanes]prober) {
+	e.mu.Lock()
+	for i := range e.lanes {
+		e.lanes[i].prober = probers[i]
+	}
+	e.planned, _ = e.now()
+	e.respread(e.planned)
+	e.mu.Unlock()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-e.wake:
+		}
+		timer.Reset(e.turn())
+		if !backoff.Sleep(ctx, pace) {
+			return
+		}
+	}
+}
+
+// turn counts results, starts the probes that are due and writes changed rows. It returns the time
+// until the next turn is needed.
+func (e *Engine) turn() time.Duration {
+	e.resultsMu.Lock()
+	results := e.results
+	e.results = e.spare[:0]
+	e.resultsMu.Unlock()
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, wall := e.now()
+	if now-e.planned > stall {
+		e.counters.stalls++
+		e.respread(now)
+	}
+	for i := range results {
+		e.count(&results[i], now, wall)
+	}
+	clear(results)
+	e.spare = results
+	for t := range e.queue.Due(e.epoch.Add(now)) {
+		e.queue.Drop(t)
+		e.lanes[laneOf(t.Check().Type)].wait(t)
+	}
+	running := 0
+	for i := range e.lanes {
+		running += e.startWaiting(&e.lanes[i], now)
+	}
+	next := min(e.rows.write(now, wall, &e.counters), now+idle)
+	if running > 0 {
+		next = min(next, now+heartbeat)
+	}
+	if _, at, ok := e.queue.First(); ok {
+		next = min(next, at.Sub(e.epoch))
+	}
+	e.faults.write(e.o.Log, now)
+	e.planned = max(next, now+pace)
+	return e.planned - now
+}
+
+// count applies the result of a probe. The caller holds mu.
+func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
+	t, c := d.t, d.t.Check()
+	e.lanes[laneOf(c.Type)].running--
+	if t.stopped {
+		return
+	}
+	stalled := t.stalls != e.counters.stalls
+	if stalled && d.outcome == TimedOut {
+		d.outcome, d.reason = Local, "this agent did not run for a while, so a timeout proves nothing"
+	}
+	if d.outcome == Local {
+		e.faults.add(t.Target, d.reason)
+	}
+	e.counters.add(c.Type, d.outcome, d.took)
+	t.lastProbe, t.lastTook, t.lastOutcome, t.lastError = wall.Add(-d.took), d.took, d.outcome, d.reason
+	if t.state.add(&c, d.outcome, d.reason, now, wall) && !t.changed {
+		t.changed = true
+		e.rows.add(t)
+	}
+	if stalled { // else all that ran would be due at once
+		e.plan(t, now+e.spread.next(&c, now))
+	} else {
+		e.plan(t, following(&c, t.state.doubtful(&c), t.began, now))
+	}
+}
+
+// startWaiting starts the waiting probes of a lane that are within its limit, and returns how many
+// run. The caller holds mu.
+func (e *Engine) startWaiting(l *lane, now time.Duration) (running int) {
+	for t := l.next(); t != nil; t = l.next() {
+		c := t.Check()
+		if now-t.due > c.Interval {
+			e.counters.late++
+		}
+		t.began, t.stalls = now, e.counters.stalls
+		l.add(t)
+	}
+	l.flush()
+	return l.running
+}
+
+// respread delays the probes that became due while nothing ran, so that they don't start all at
+// once: they are spread like those of new targets. The caller holds mu.
+func (e *Engine) respread(now time.Duration) {
+	for t := range e.queue.Due(e.epoch.Add(now)) {
+		c := t.Check()
+		t.due = now + 1 + e.spread.next(&c, now) // Due needs a time after now
+		e.queue.Set(t, e.epoch.Add(t.due))
+	}
+}
+
+// Detail returns what is known of a target now; ok is false without Start. It costs O(1).
+func (e *Engine) Detail(t Target) (d Detail, ok bool) {
+	now, wall := e.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := e.targets[t]
+	if n == nil {
+		return d, false
+	}
+	return Detail{
+		Result:  n.state.row(t, now, wall),
+		Passing: int(n.state.passing), Failing: int(n.state.failing),
+		LastProbe: n.lastProbe, LastDuration: n.lastTook, LastOutcome: n.lastOutcome, LastError: n.lastError,
+		NextProbe: wall.Add(n.due - now),
+	}, true
+}
+
+// Stats returns the counters since New.
+func (e *Engine) Stats() Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.counters.stats()
+	s.Targets = len(e.targets)
+	for i := range e.lanes {
+		s.Running += e.lanes[i].running
+		s.Waiting += len(e.lanes[i].waiting) - e.lanes[i].first
+	}
+	return s
+}

@@ -1,0 +1,73 @@
+package probe
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// batchPause is the least time between two writes to the table. The first change is written at
+// once; those that follow are collected, because a rack that fails changes many rows within a
+// second, and each write costs downstream work.
+const batchPause = 200 * time.Millisecond
+
+// publisher writes changed rows to the table in batches. The engine's lock guards it.
+type publisher struct {
+	results *table.Table[Target, Result]
+	changed []*target
+	rows    []Result
+	next    time.Duration // earliest next write
+}
+
+// add collects a target whose row changed.
+func (p *publisher) add(t *target) { p.changed = append(p.changed, t) }
+
+// write writes the collected rows if it is time, and returns when to call it again at the latest.
+func (p *publisher) write(now time.Duration, wall vip.Instant, c *counters) (next time.Duration) {
+	switch {
+	case len(p.changed) == 0:
+		return now + idle
+	case now < p.next:
+		return p.next
+	}
+	for _, t := range p.changed {
+		if t.changed = false; !t.stopped {
+			p.rows = append(p.rows, t.state.row(t.Target, now, wall))
+		}
+	}
+	p.results.SetAll(p.rows)
+	c.batches++
+	c.changes += uint64(len(p.rows))
+	clear(p.changed)
+	clear(p.rows)
+	p.changed, p.rows = p.changed[:0], p.rows[:0]
+	p.next = now + batchPause
+	return now + idle
+}
+
+// faultPause is the least time between two records of faults of this host.
+const faultPause = time.Minute
+
+// faultLog logs faults of this host, which can affect every probe.
+type faultLog struct {
+	n      int
+	target Target
+	reason string
+	next   time.Duration
+}
+
+// add collects a fault.
+func (f *faultLog) add(t Target, reason string) {
+	f.n++
+	f.target, f.reason = t, reason
+}
+
+// write logs the number of faults and the newest one if it is time.
+func (f *faultLog) write(log *slog.Logger, now time.Duration) {
+	if f.n > 0 && now >= f.next {
+		log.Warn("health probes failed: fault of this host", "probes", f.n, "target", f.target.String(), "err", f.reason)
+		f.n, f.next = 0, now+faultPause
+	}
+}

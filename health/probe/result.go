@@ -1,0 +1,95 @@
+package probe
+
+import (
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Outcome is the kind of a probe's result, for metrics and for the cause of a health.
+type Outcome uint8
+
+// OK passed. Refused was refused by the target's host. TimedOut got no complete answer in time.
+// Reset was closed or reset by the target before the answer. Unreachable found no way to the
+// target: this can also be a fault of this host's network, but clients' traffic takes the same way.
+// BadTLS found no valid certificate or another fault of TLS. BadStatus got another HTTP or gRPC
+// status than expected. BadAnswer got an answer that is not the expected one, is too large or can't
+// be read. NotServing is the answer of a gRPC health service. Exited is a command that failed.
+// Flapping is not the outcome of a probe but the cause of an unhealthy state that lasts longer
+// because the target changed often. Local is a fault of this host: no evidence in either direction.
+const (
+	OK Outcome = iota + 1
+	Refused
+	TimedOut
+	Reset
+	Unreachable
+	BadTLS
+	BadStatus
+	BadAnswer
+	NotServing
+	Exited
+	Flapping
+	Local
+
+	outcomes // number of outcomes, with the zero one
+)
+
+var outcomeNames = [outcomes]string{"", "ok", "refused", "timeout", "reset", "unreachable", "tls", "status", "answer", "not_serving", "exit",
+	"flapping", "local"}
+
+// String returns "ok", "refused", "timeout", "reset", "unreachable", "tls", "status", "answer",
+// "not_serving", "exit", "flapping" or "local", or "" for the zero Outcome.
+func (o Outcome) String() string {
+	if o >= outcomes {
+		return ""
+	}
+	return outcomeNames[o]
+}
+
+// Result is a row of the table: the health of a target. It changes when the health changes or when
+// the cause of an unhealthy state becomes another Outcome (seen twice in a row), not at each probe.
+type Result struct {
+	Target  Target
+	Health  vip.Health  // Unknown, Healthy or Unhealthy
+	Since   vip.Instant // when Health became this; also for Unknown
+	Outcome Outcome     // OK if healthy, else the cause; 0 for Unknown without a result
+	Reason  string      // the cause in words, at most 256 bytes; "" if healthy
+	LastOK  vip.Instant // when the last probe before this change passed; zero: none since the start
+	Flaps   uint8       // recent changes to Unhealthy; see flapWindow
+	Held    vip.Instant // if Outcome is Flapping: not healthy before this
+}
+
+// NewResults returns an empty table for Options.Results.
+func NewResults(clock *table.Clock) *table.Table[Target, Result] {
+	return table.New(clock, func(r *Result) Target { return r.Target }, nil)
+}
+
+// Detail is what is known of a target now, for lists and metrics.
+type Detail struct {
+	Result                     // can be newer than the row, which is written in batches
+	Passing      int           // probes that passed in a row
+	Failing      int           // probes that failed in a row
+	LastProbe    vip.Instant   // start of the last finished probe; zero: none
+	LastDuration time.Duration // of the last finished probe
+	LastOutcome  Outcome       // of the last finished probe, also Local
+	LastError    string        // why the last finished probe failed, at most 256 bytes; "" if it passed
+	NextProbe    vip.Instant   // when the next probe is due; in the past: it runs or waits
+}
+
+// maxReason bounds the text of a reason, in bytes: a target can choose a part of it.
+const maxReason = 256
+
+// clip makes one line of at most maxReason bytes of a text, without control characters and invalid
+// UTF-8.
+func clip(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text))
+}

@@ -1,0 +1,45 @@
+package probe
+
+import (
+	"net/netip"
+	"time"
+	"unique"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Target is an address with the check that probes it. It is comparable and takes 40 bytes, because
+// equal checks are stored once. Create it with NewTarget.
+type Target struct {
+	Addr  netip.AddrPort
+	check unique.Handle[vip.HealthCheck]
+}
+
+// NewTarget returns the target that probes addr with a check. It brings both into one form, so that
+// checks that mean the same make equal targets: an IPv4 address in IPv6 form becomes IPv4; the
+// check's Port is cleared, because addr has the port; times and counts that are not set get the
+// defaults, and those outside the limits of package vip get the nearest limit.
+func NewTarget(addr netip.AddrPort, check vip.HealthCheck) Target {
+	check.Port = 0
+	check.Interval = limit(check.Interval, vip.DefaultCheckInterval, vip.MinCheckInterval, vip.MaxCheckInterval)
+	fast := min(vip.DefaultCheckFastInterval, check.Interval)
+	check.FastInterval = limit(check.FastInterval, fast, vip.MinCheckInterval, check.Interval)
+	check.Timeout = limit(check.Timeout, vip.DefaultCheckTimeout, time.Millisecond, vip.MaxCheckTimeout)
+	check.Rise = limit(check.Rise, vip.DefaultRise, 1, vip.MaxRiseFall)
+	check.Fall = limit(check.Fall, vip.DefaultFall, 1, vip.MaxRiseFall)
+	return Target{netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), unique.Make(check)}
+}
+
+// limit returns v within bounds, or the default for 0.
+func limit[T time.Duration | uint8](v, def, lo, hi T) T {
+	if v == 0 {
+		return def
+	}
+	return min(max(v, lo), hi)
+}
+
+// Check returns the check in the form of NewTarget. It panics for the zero Target.
+func (t Target) Check() vip.HealthCheck { return t.check.Value() }
+
+// String returns the type and the address, for example "http 10.0.0.1:80", for logs.
+func (t Target) String() string { return t.Check().Type.String() + " " + t.Addr.String() }

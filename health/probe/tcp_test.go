@@ -1,0 +1,177 @@
+package probe
+
+import (
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestTCP(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			silent := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
+			echo := listen(t, f.host, func(c net.Conn) { io.Copy(c, c) })
+			banner := listen(t, f.host, func(c net.Conn) { io.WriteString(c, "220 mail ready\r\n"); io.Copy(io.Discard, c) })
+			slow := listen(t, f.host, func(c net.Conn) {
+				for {
+					if _, err := io.WriteString(c, "2"); err != nil {
+						return
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+			})
+			flood := listen(t, f.host, func(c net.Conn) {
+				chunk := make([]byte, 1<<20)
+				for {
+					if _, err := c.Write(chunk); err != nil {
+						return
+					}
+				}
+			})
+			closes := listen(t, f.host, func(net.Conn) {})
+			resets := listen(t, f.host, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Read(make([]byte, 1)) })
+			exchange := func(send, expect string) vip.HealthCheck {
+				return vip.HealthCheck{Type: vip.CheckTCP, Send: send, Expect: expect}
+			}
+			run(t, Options{}, []expectation{
+				{"connect", silent, tcp, OK, ""},
+				{"connect to a server that closes", closes, tcp, OK, ""},
+				{"refused", closedPort(t, f.host), tcp, Refused, "connect: connection refused"},
+				{"full backlog", fullBacklog(t, f.host), tcp, TimedOut, "no connection within 500ms"},
+				{"send only", silent, exchange("x", ""), OK, ""},
+				{"echo", echo, exchange("PING\r\n", "PING"), OK, ""},
+				{"other answer", echo, exchange("PING\r\n", "PONG"), BadAnswer, `answer "PING\r\n" does not begin with "PONG"`},
+				{"banner", banner, exchange("", "220 "), OK, ""},
+				{"no answer", silent, exchange("x", "y"), TimedOut, "no answer within 500ms"},
+				{"one byte at a time", slow, exchange("", "2222"), OK, ""},
+				{"too slow", slow, exchange("", "22222222222222222222222222222222222222222222222222"), TimedOut, "answer within 500ms"},
+				{"flood", flood, exchange("", "\x00\x00\x00"), OK, ""},
+				{"wrong flood", flood, exchange("", "\x00\x00\x01"), BadAnswer, "does not begin"},
+				{"closed", closes, exchange("", "x"), Reset, "closed before"},
+				{"reset", resets, exchange("x", "y"), Reset, "connection reset by peer"},
+			})
+		})
+	}
+}
+
+// A probe that only connects is not seen by the program that accepts: its reset comes before the
+// handshake is complete.
+func TestBareConnectIsInvisible(t *testing.T) {
+	var accepted atomic.Int32
+	seen := make(chan struct{})
+	server := listen(t, "127.0.0.1", func(c net.Conn) {
+		accepted.Add(1)
+		if n, _ := c.Read(make([]byte, 1)); n == 1 {
+			close(seen)
+		}
+	})
+	all := make([]Target, 50)
+	for i := range all {
+		all[i] = NewTarget(server, tcp)
+	}
+	for _, d := range probeOnce(t, Options{}, all...) {
+		if d.outcome != OK {
+			t.Errorf("%+v", d)
+		}
+	}
+	if d := probeOnce(t, Options{}, NewTarget(server, vip.HealthCheck{Type: vip.CheckTCP, Send: "x"})); d[0].outcome != OK {
+		t.Errorf("%+v", d)
+	}
+	<-seen // connections are accepted in order
+	if n := accepted.Load(); n > 5 {
+		t.Errorf("the server accepted %d of 51 connections", n)
+	}
+}
+
+// The kernel can connect a socket to itself. That is no listener.
+func TestConnectionToItself(t *testing.T) {
+	for _, f := range families {
+		fd, address := boundSocket(t, f.host)
+		_, sa := sockaddr(address)
+		if err := unix.Connect(fd, sa); err != nil {
+			t.Fatal(err)
+		}
+		if !connectedToItself(fd) {
+			t.Errorf("%s: not recognized", f.name)
+		}
+		server := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
+		fd, _ = boundSocket(t, f.host)
+		_, sa = sockaddr(server)
+		if err := unix.Connect(fd, sa); err != nil {
+			t.Fatal(err)
+		}
+		if connectedToItself(fd) {
+			t.Errorf("%s: a connection to a server counts as one to itself", f.name)
+		}
+	}
+}
+
+// Without descriptors, probes end as faults of this host, and all descriptors come back.
+func TestNoDescriptors(t *testing.T) {
+	server := listen(t, "127.0.0.1", func(net.Conn) {})
+	all := make([]Target, 200)
+	for i := range all {
+		all[i] = NewTarget(server, tcp)
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	limit := old
+	limit.Cur = uint64(descriptors(t) + 40)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+	faults := 0
+	for _, d := range probeOnce(t, Options{}, all...) {
+		switch {
+		case d.outcome == Local && d.reason == "open a socket: too many open files":
+			faults++
+		case d.outcome != OK:
+			t.Errorf("%+v", d)
+		}
+	}
+	if faults == 0 || faults == len(all) {
+		t.Errorf("%d faults of %d probes", faults, len(all))
+	}
+}
+
+func TestOutcomesOfErrors(t *testing.T) {
+	for err, want := range map[error]Outcome{
+		unix.ECONNREFUSED: Refused, unix.ETIMEDOUT: TimedOut, unix.ECONNRESET: Reset, unix.EPIPE: Reset,
+		unix.ENETUNREACH: Unreachable, unix.EHOSTUNREACH: Unreachable, unix.EPERM: Unreachable,
+		unix.EMFILE: Local, unix.ENFILE: Local, unix.ENOBUFS: Local, unix.EADDRNOTAVAIL: Local, unix.EAFNOSUPPORT: Local,
+		io.ErrUnexpectedEOF: BadAnswer,
+	} {
+		if got, _ := judge("x", err); got != want {
+			t.Errorf("%v is %v, want %v", err, got, want)
+		}
+	}
+}
+
+func FuzzMatch(f *testing.F) {
+	f.Add("220 ready", "220 ", 2)
+	f.Add("", "", 0)
+	f.Fuzz(func(t *testing.T, answer, expect string, cut int) {
+		cut = min(max(cut, 0), len(answer))
+		got := match(expect, 0, []byte(answer[:cut]))
+		if got >= 0 {
+			got = match(expect, got, []byte(answer[cut:]))
+		}
+		whole := match(expect, 0, []byte(answer))
+		if got != whole || (whole == len(expect)) != (len(answer) >= len(expect) && answer[:len(expect)] == expect) {
+			t.Errorf("%q in parts: %d, whole: %d", answer, got, whole)
+		}
+		if text := clip(unexpected([]byte(answer), expect)); len(text) > maxReason+maxReason || text != clip(text) {
+			t.Errorf("reason %q", text)
+		}
+	})
+}

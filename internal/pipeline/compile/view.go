@@ -1,0 +1,155 @@
+package compile
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// View is a service with the override and the health of each of its backends.
+type View struct {
+	Service *vip.Service
+	// Override returns the operator's override of a backend's state, which has priority over the
+	// source's state. It is nil when no backend has an override.
+	Override func(vip.BackendKey) (vip.State, bool)
+	// Health returns the results of a backend's health checks, or nil without a check. It is nil
+	// when no backend has a check.
+	Health func(vip.BackendKey) *vip.BackendHealth
+}
+
+// StateOf returns the state in effect for a backend: the override if there is one, else the
+// source's state. A backend without a state is ready.
+func (v *View) StateOf(b *vip.Backend) vip.State {
+	if v.Override != nil {
+		if state, ok := v.Override(b.Key(v.Service.Key)); ok {
+			return state
+		}
+	}
+	return cmp.Or(b.State, vip.Ready)
+}
+
+// Unhealthy reports whether the backend's source, or a health check that decides for the service
+// port, found it unhealthy. An empty port stands for all ports.
+func (v *View) Unhealthy(b *vip.Backend, port string) bool {
+	if b.Health == vip.Unhealthy {
+		return true
+	}
+	if v.Health == nil {
+		return false
+	}
+	h := v.Health(b.Key(v.Service.Key))
+	return h != nil && h.Unhealthy(port)
+}
+
+// Usable reports whether a backend takes new connections at all of its ports if clients may reach
+// it: it has a weight, is ready, and is not unhealthy.
+func (v *View) Usable(b *vip.Backend) bool { return v.UsableAt(b, "") }
+
+// UsableAt is Usable for one service port: checks of other ports have no effect.
+func (v *View) UsableAt(b *vip.Backend, port string) bool {
+	return b.Weight > 0 && v.StateOf(b) == vip.Ready && !v.Unhealthy(b, port)
+}
+
+// Observed returns what is known of the health of a backend at all of its ports: Unhealthy if its
+// source or a check says so, Unknown if a check has no result yet, Healthy with evidence, and
+// Unchecked without. The check is the one that decided, or nil.
+func (v *View) Observed(b *vip.Backend) (vip.Health, *vip.CheckResult) {
+	var checks []vip.CheckResult
+	if v.Health != nil {
+		if h := v.Health(b.Key(v.Service.Key)); h != nil {
+			checks = h.Checks
+		}
+	}
+	for _, worse := range [...]vip.Health{vip.Unhealthy, vip.Unknown} {
+		if b.Health == worse {
+			return worse, nil
+		}
+		if i := slices.IndexFunc(checks, func(c vip.CheckResult) bool { return c.Health == worse }); i >= 0 {
+			return worse, &checks[i]
+		}
+	}
+	switch {
+	case len(checks) > 0:
+		return vip.Healthy, &checks[0]
+	case b.Health != 0:
+		return b.Health, nil
+	}
+	return vip.Unchecked, nil
+}
+
+// byPort reports whether the ports of the service can have different backends, so that each port
+// needs its own choice.
+func (v *View) byPort() bool {
+	return slices.ContainsFunc(v.Service.Backends, func(b vip.Backend) bool {
+		if b.Ports != "" {
+			return true
+		}
+		if v.Health == nil {
+			return false
+		}
+		h := v.Health(b.Key(v.Service.Key))
+		return h != nil && h.ByPort()
+	})
+}
+
+// rank orders backends by their right to new connections. All backends of the best rank within
+// reach take them.
+type rank uint8
+
+const (
+	unusable rank = iota // in another state, without a weight, or unhealthy
+	backupTerminating
+	backupReady
+	terminating // and still serving
+	ready
+)
+
+// rank returns the rank of a backend for a service port. With panic, health has no effect.
+func (v *View) rank(b *vip.Backend, port string, panics bool) rank {
+	if b.Weight == 0 {
+		return unusable
+	}
+	var r rank
+	switch v.StateOf(b) {
+	case vip.Ready:
+		r = ready
+	case vip.Terminating:
+		r = terminating
+	default:
+		return unusable
+	}
+	if !panics && v.Unhealthy(b, port) {
+		return unusable
+	}
+	if b.Backup {
+		r -= terminating - backupTerminating
+	}
+	return r
+}
+
+// panics reports whether so many of the listed backends are unhealthy that health has no effect:
+// fewer than the panic threshold of those that are ready and no backup.
+func (v *View) panics(port string, within func(*vip.Backend) bool) bool {
+	if v.Service.PanicThreshold == 0 {
+		return false
+	}
+	all, healthy := 0, 0
+	for i := range v.Service.Backends {
+		b := &v.Service.Backends[i]
+		if b.Backup || !within(b) || v.rank(b, port, true) != ready {
+			continue
+		}
+		if all++; !v.Unhealthy(b, port) {
+			healthy++
+		}
+	}
+	return healthy*100 < int(v.Service.PanicThreshold)*all
+}
+
+// Panics reports whether new connections to a frontend's port go to all ready backends because too
+// few of them are healthy; see vip.Service.PanicThreshold. It considers the backends on all nodes.
+func (v *View) Panics(family vip.Family, port string) bool {
+	c := choice{family: family, port: port}
+	return v.panics(port, c.serves)
+}

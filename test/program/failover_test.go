@@ -1,0 +1,213 @@
+//go:build system
+
+package program
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const (
+	failoverRate   = 400 // new connections per second
+	failoverBefore = 4 * time.Second
+	failoverAfter  = 26 * time.Second
+)
+
+// BenchmarkFailover fails one of three backends under a constant rate of new connections. It reports
+// how many requests fail, and how long after the fault the last one does, for ironvip and for
+// HAProxy with the same kind of check and default times. A backend refuses connections, is silent
+// (its host answers nothing), or is hung (it accepts and never answers). A client gives up after one
+// second.
+func BenchmarkFailover(b *testing.B) {
+	need.Root(b)
+	for _, fault := range []string{"refusing", "silent", "hung"} {
+		b.Run(fault, func(b *testing.B) {
+			for range b.N {
+				ours := newFailover(b).measure(fault, (*failover).ironvip)
+				theirs := newFailover(b).measure(fault, (*failover).haproxy)
+				b.ReportMetric(float64(ours.failed), "failed")
+				b.ReportMetric(ours.last.Seconds(), "last-s")
+				b.ReportMetric(float64(theirs.failed), "haproxy-failed")
+				b.ReportMetric(theirs.last.Seconds(), "haproxy-last-s")
+				b.ReportMetric(float64(ours.asked), "asked")
+			}
+		})
+	}
+}
+
+// failover is a network with three HTTP backends.
+type failover struct {
+	b    *testing.B
+	host *host
+	lab  *netlab.Lab
+	web  []*webServer
+}
+
+// webServer answers with 200 until it hangs.
+type webServer struct {
+	http.Server
+	hung atomic.Bool
+}
+
+const webPort = 8080
+
+func newFailover(b *testing.B) *failover {
+	h, lab := newLab(b)
+	f := &failover{b: b, host: h, lab: lab}
+	lab.AddBackend()
+	for _, n := range lab.Backends {
+		w := &webServer{}
+		w.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if w.hung.Load() {
+				<-r.Context().Done()
+			}
+		})
+		l := n.Listen(netip.AddrPortFrom(n.Addr4, webPort))
+		done := make(chan struct{})
+		go func() { defer close(done); w.Serve(l) }()
+		b.Cleanup(func() { w.Close(); <-done })
+		f.web = append(f.web, w)
+	}
+	return f
+}
+
+// ironvip starts the agent, and returns the address of the service.
+func (f *failover) ironvip() string {
+	var list []string
+	for _, n := range f.lab.Backends {
+		list = append(list, fmt.Sprintf("{ address = %q }", n.Addr4))
+	}
+	f.host.write("services.d/web.toml", fmt.Sprintf(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 80, target_port = %d } ]
+backends = [ %s ]
+health = { type = "http" }
+`, webPort, strings.Join(list, ", ")))
+	f.lab.Director.Holds(netip.MustParsePrefix(f.host.pool + ".0/24")) // this kernel may have no dummy device
+	f.host.start()
+	return netip.AddrPortFrom(netip.MustParseAddr(f.host.vip("web")), 80).String()
+}
+
+// haproxy starts HAProxy with its default times.
+func (f *failover) haproxy() string {
+	at := netip.AddrPortFrom(f.lab.Director.Addr4, 8000).String()
+	var servers string
+	for _, n := range f.lab.Backends {
+		servers += fmt.Sprintf("  server %s %s:%d check\n", n.Name, n.Addr4, webPort)
+	}
+	file := filepath.Join(f.b.TempDir(), "haproxy.cfg")
+	text := fmt.Sprintf(`defaults
+  mode tcp
+  timeout connect 3s
+  timeout client 1h
+  timeout server 1h
+  option redispatch
+listen web
+  bind %s
+  balance roundrobin
+  option httpchk GET /
+%s`, at, servers)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		f.b.Fatal(err)
+	}
+	cmd := exec.Command("haproxy", "-db", "-q", "-f", file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var err error
+	f.lab.Director.Do(func() { err = cmd.Start() })
+	if err != nil {
+		f.b.Fatal(err)
+	}
+	f.b.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return at
+}
+
+// outcome is what the clients saw.
+type outcome struct {
+	asked, failed int
+	last          time.Duration // from the fault to the end of the last failed request
+}
+
+// measure sends requests at a constant rate, and fails the first backend meanwhile.
+func (f *failover) measure(fault string, start func(*failover) string) outcome {
+	at := start(f)
+	wait.For(f.b, "the service answers", func() error { return f.request(at) })
+	time.Sleep(5 * time.Second) // the balancer knows the health of all backends
+	var mu sync.Mutex
+	var out outcome
+	var done sync.WaitGroup
+	began := time.Now()
+	broken := began.Add(failoverBefore)
+	var broke sync.Once
+	for next := began; next.Sub(began) < failoverBefore+failoverAfter; next = next.Add(time.Second / failoverRate) {
+		time.Sleep(time.Until(next))
+		if next.After(broken) {
+			broke.Do(func() { f.fail(fault) })
+		}
+		done.Go(func() {
+			err := f.request(at)
+			mu.Lock()
+			defer mu.Unlock()
+			out.asked++
+			if err != nil {
+				out.failed++
+				out.last = max(out.last, time.Since(broken))
+			}
+		})
+	}
+	done.Wait()
+	return out
+}
+
+// request is one request with a connection of its own, by a client with a timeout of one second.
+func (f *failover) request(at string) error {
+	ctx, cancel := context.WithTimeout(f.b.Context(), time.Second)
+	defer cancel()
+	c := http.Client{Transport: &http.Transport{DialContext: f.lab.Client.DialContext, DisableKeepAlives: true}}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := c.Do(q)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
+}
+
+// fail breaks the first backend.
+func (f *failover) fail(fault string) {
+	switch n := f.lab.Backends[0]; fault {
+	case "refusing":
+		f.web[0].Close()
+	case "hung":
+		f.web[0].hung.Store(true)
+	case "silent": // it sends nothing to the director any more
+		route := &netlink.Route{Dst: &net.IPNet{IP: n.Addr4.Prev().AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE}
+		if err := n.Netlink.RouteAdd(route); err != nil {
+			f.b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+//go:build linux
+
+package scenario
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// verdicts is a health.Store that outlives the director's agent.
+type verdicts struct {
+	mu   sync.Mutex
+	rows map[string]vip.BackendHealth
+}
+
+// Write implements health.Store.
+func (v *verdicts) Write(put map[string]vip.BackendHealth, remove []string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for name, row := range put {
+		v.rows[name] = row
+	}
+	for _, name := range remove {
+		delete(v.rows, name)
+	}
+	return nil
+}
+
+// All implements health.Store.
+func (v *verdicts) All() (map[string]vip.BackendHealth, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	out := map[string]vip.BackendHealth{}
+	for name, row := range v.rows {
+		out[name] = row
+	}
+	return out, nil
+}
+
+// newHealth returns the health checks of a director, with the agent's default check.
+func (h *hub) newHealth(tables pipeline.Tables) *health.Stage {
+	results := probe.NewResults(tables.Clock)
+	return health.New(health.Options{
+		Services: tables.Services, Health: tables.Health, Results: results, Store: h.verdicts, Default: true,
+		NewProber: func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+			return probe.New(probe.Options{Results: results, Restored: restored})
+		},
+	})
+}
+
+// checkPort is the port of the servers that checked probes.
+const checkPort = 7091
+
+// checked is a service whose backends are probed at a port of their own, so that a scenario decides
+// what a probe finds while the backend goes on serving.
+func checked(fields, backends string) string {
+	return fmt.Sprintf(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
+backends = [ %s ]
+health = { type = "http", port = %d, interval = "200ms", fast_interval = "100ms", timeout = "200ms" }
+%s
+`, backends, checkPort, fields)
+}
+
+const third = `{ address = "{backend3}" }`
+
+// checkServer answers the probes of one place.
+type checkServer struct {
+	server http.Server
+}
+
+// answers starts a server for probes that answers with a status; 0: it accepts and never answers.
+// It replaces the server that the place has.
+func answers(p place, status int) step {
+	return func(r *run) error {
+		if err := refuses(p)(r); err != nil {
+			return err
+		}
+		s := &checkServer{}
+		s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if status == 0 {
+				<-q.Context().Done()
+				return
+			}
+			w.WriteHeader(status)
+		})
+		l := r.nodes[p].For(r).Listen(netip.AddrPortFrom(r.addr(p, r.family), checkPort))
+		served := make(chan struct{})
+		go func() { defer close(served); s.server.Serve(l) }()
+		r.Cleanup(func() { s.server.Close(); <-served })
+		r.probed[p] = s
+		return nil
+	}
+}
+
+// refuses ends the server for probes of a place: its connections are refused.
+func refuses(p place) step {
+	return func(r *run) error {
+		if s := r.probed[p]; s != nil {
+			delete(r.probed, p)
+			return s.server.Close()
+		}
+		return nil
+	}
+}
+
+// observed waits until a check of the backend at a place has a result.
+func observed(p place, want vip.Health) step {
+	return eventually(func(r *run) error {
+		row, _, ok := r.host.health.Get(vip.BackendKey{Service: key("web"), Address: r.addr(p, r.family)})
+		if !ok || !slices.ContainsFunc(row.Checks, func(c vip.CheckResult) bool { return c.Health == want }) {
+			return fmt.Errorf("%s is %v (%v)", p, row.Checks, ok)
+		}
+		return nil
+	})
+}
+
+// The effects of health checks.
+var checks = []scenario{
+	{
+		name: "a backend fails and recovers", shows: []*feature{healthChecks}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 204),
+			put(checked("", first)),
+			hold("x", client, "web", only(b1)),
+			put(checked("", first+","+second)),
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
+			answers(b1, 503),
+			eventually(ask(client, "web", 3, only(b2))),
+			held("x", only(b1)),
+			answers(b1, 200),
+			eventually(ask(client, "web", 4, by(counts{b1: 2, b2: 2}))),
+		},
+	},
+	{
+		name: "a backend refuses, is silent, redirects", shows: []*feature{healthChecks}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200), answers(b3, 302),
+			put(checked("", first+","+second+","+third)),
+			observed(b3, vip.Healthy), // a redirect is an answer
+			refuses(b1),
+			eventually(ask(client, "web", 4, by(counts{b2: 2, b3: 2}))),
+			answers(b2, 0),
+			eventually(ask(client, "web", 3, only(b3))),
+			answers(b1, 200),
+			eventually(ask(client, "web", 4, by(counts{b1: 2, b3: 2}))),
+			answers(b2, 200),
+			eventually(ask(client, "web", 3, by(counts{b1: 1, b2: 1, b3: 1}))),
+		},
+	},
+	{
+		name: "the first result decides", shows: []*feature{healthChecks},
+		steps: []step{
+			answers(b2, 200),
+			put(checked("", first+","+second)),
+			eventually(ask(client, "web", 3, only(b2))),
+		},
+	},
+	{
+		name: "all backends fail", shows: []*feature{healthChecks, refusal}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200),
+			put(checked("", first+","+second)),
+			observed(b1, vip.Healthy), observed(b2, vip.Healthy),
+			hold("x", client, "web"),
+			refuses(b1), refuses(b2),
+			eventually(refused(client, "web")),
+			held("x", marked("x")),
+			answers(b2, 200),
+			eventually(ask(client, "web", 2, only(b2))),
+		},
+	},
+	{
+		name: "connections of a failed backend are reset", shows: []*feature{resetUnhealthy}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200),
+			put(checked(`on_unhealthy = "reset"`, first)),
+			hold("x", client, "web", only(b1)),
+			put(checked(`on_unhealthy = "reset"`, first+","+second)),
+			refuses(b1),
+			ended("x"),
+			ask(client, "web", 2, only(b2)),
+		},
+	},
+	{
+		name: "udp clients of a failed backend move", shows: []*feature{healthChecks, udpMove}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200),
+			put(checked("", first)),
+			hold("x", client, "web:7053/udp", only(b1)),
+			put(checked("", first+","+second)),
+			held("x", only(b1)),
+			refuses(b1),
+			observed(b1, vip.Unhealthy),
+			eventually(held("x", only(b2))),
+		},
+	},
+	{
+		name: "panic threshold", shows: []*feature{panicThreshold},
+		steps: []step{
+			answers(b1, 200), answers(b2, 200), answers(b3, 200),
+			put(checked("panic_threshold = 50", first+","+second+","+third)),
+			refuses(b1),
+			eventually(ask(client, "web", 4, by(counts{b2: 2, b3: 2}))),
+			refuses(b2), // one of three is below half
+			eventually(ask(client, "web", 3, by(counts{b1: 1, b2: 1, b3: 1}))),
+			answers(b1, 200),
+			eventually(ask(client, "web", 4, by(counts{b1: 2, b3: 2}))),
+		},
+	},
+	{
+		name: "backups", shows: []*feature{backups}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200), answers(b3, 200),
+			put(checked("", first+","+second+`, { address = "{backend3}", backup = true }`)),
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
+			refuses(b1),
+			eventually(ask(client, "web", 2, only(b2))),
+			refuses(b2),
+			eventually(ask(client, "web", 2, only(b3))),
+			answers(b1, 200),
+			eventually(ask(client, "web", 2, only(b1))),
+		},
+	},
+	{
+		name: "the default check decides for each port", shows: []*feature{healthChecks},
+		steps: []step{
+			serveAt(b1, "tcp", 7092),
+			put(`[[service]]
+name = "web"
+scheduler = "rr"
+ports = [ { port = 7080, target_port = 7081 }, { port = 7082, target_port = 7092 } ]
+backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
+`),
+			observed(b2, vip.Unhealthy),
+			eventually(ask(client, "web:7082/tcp", 3, only(b1))),
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
+		},
+	},
+	{
+		name: "health survives a restart of the agent", shows: []*feature{healthChecks},
+		steps: []step{
+			answers(b1, 200), answers(b2, 200),
+			put(checked("", first+","+second)),
+			observed(b1, vip.Healthy), observed(b2, vip.Healthy),
+			refuses(b1),
+			observed(b1, vip.Unhealthy),
+			answers(b1, 0), // the first probe of the new run has no result for a while
+			restart(),
+			ask(client, "web", 4, only(b2)),
+		},
+	},
+	{
+		name: "no check, no effect", shows: []*feature{healthChecks},
+		steps: []step{
+			put(checked("", `{ address = "{backend1}" }`) + `
+[[service]]
+name = "other"
+ports = [ { port = 7090, target_port = 7081 } ]
+backends = [ { address = "{backend1}" } ]
+health = { type = "none" }
+`),
+			eventually(refused(client, "web")),
+			ask(client, "other", 2, only(b1)),
+		},
+	},
+}
