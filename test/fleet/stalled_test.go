@@ -6,12 +6,16 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/api/client"
 )
 
 // A writer is stalled while Consul has its transaction: the newest entry of the log is its own, and
@@ -58,8 +62,13 @@ func (l *lab) stalledWriter(a *agent, others int, lost bool) {
 	before := l.newest()
 	rest := l.others(a)
 	for i := range others {
-		if _, err := l.put(context.Background(), rest[i%len(rest)], service(i), Condition{}); err != nil {
-			l.t.Errorf("%s writes while %s is stalled: %v", rest[i%len(rest)].name, a.name, err)
+		b := rest[i%len(rest)]
+		_, err := l.put(context.Background(), b, service(i), Condition{})
+		for tries := 1; tries < 5 && conflicts(err); tries++ { // it has not seen the stalled host's write yet
+			_, err = l.put(context.Background(), b, service(i), Condition{})
+		}
+		if err != nil {
+			l.t.Errorf("%s writes while %s is stalled: %v", b.name, a.name, err)
 		}
 	}
 	if now := l.newest(); now.Seq < before.Seq+uint64(others) {
@@ -69,6 +78,12 @@ func (l *lab) stalledWriter(a *agent, others int, lost bool) {
 	writing.Wait()
 	l.heal(a)
 	l.allWrite(l.agents)
+}
+
+// conflicts reports whether a write met another host's, and was not done.
+func conflicts(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.Status == http.StatusConflict
 }
 
 // newest returns the log's newest entry.
