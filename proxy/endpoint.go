@@ -3,16 +3,8 @@ package proxy
 import (
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/ironvip/ironvip/proxy/pick"
-)
-
-// How long a backend that refused is skipped; doubled for each failure in a row. It is short,
-// because a refusal costs a client only another attempt.
-const (
-	avoidFirst = 500 * time.Millisecond
-	avoidMost  = 5 * time.Second
 )
 
 // link is a connection, a session, or an attempt at one, of an endpoint.
@@ -26,10 +18,14 @@ type endpoint struct {
 	state pick.State
 	tally tally
 
-	mu       sync.Mutex
-	links    map[link]struct{}
-	gone     bool
-	failures int // in a row
+	frontend *frontend
+	outlier  *outlier
+	usable   bool // has a weight; guarded by outliers.mu, as the next field
+	followed bool // usable is known
+
+	mu    sync.Mutex
+	links map[link]struct{}
+	gone  bool
 }
 
 // enter counts a connection that attempt.next has counted for the limit, too. If the backend is
@@ -85,6 +81,7 @@ func (e *endpoint) remove(l link) {
 // close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
 	e.of.forget(e.addr)
+	e.frontend.target.outliers.part(e)
 	e.mu.Lock()
 	e.gone = true
 	links := e.links
@@ -93,26 +90,4 @@ func (e *endpoint) close() {
 	for l := range links {
 		l.abort()
 	}
-}
-
-// failed makes the scheduler skip the endpoint from now (Target.now) on. It returns for how long,
-// and whether the endpoint had worked before.
-func (e *endpoint) failed(now int64) (avoid time.Duration, first bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	avoid = min(avoidFirst<<min(e.failures, 10), avoidMost)
-	e.failures++
-	e.state.Avoid.Store(now + int64(avoid))
-	return avoid, e.failures == 1
-}
-
-// works resets the failures.
-func (e *endpoint) works() {
-	if e.state.Avoid.Load() == 0 {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.failures = 0
-	e.state.Avoid.Store(0)
 }

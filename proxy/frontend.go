@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,7 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
+	ejected  int // usable backends; guarded by outliers.mu
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.
@@ -85,6 +87,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		end := old.all[e.Addr]
 		if end == nil {
 			end = b.service.newEndpoint(e.Addr)
+			f.target.outliers.join(end, f, b.service.key)
 		}
 		end.state.Most.Store(int64(e.MaxConnections))
 		b.all[e.Addr] = end
@@ -114,6 +117,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	}
 	f.spec = spec
 	f.backends.Store(b)
+	f.target.outliers.follow(f, b)
 	b.service.wake() // a limit may be higher
 
 	if old.service != nil && old.service != b.service {
@@ -176,6 +180,9 @@ type attempt struct {
 	entered  bool        // counted in service
 	mayWait  bool        // in the queue of service
 	patience *time.Timer // once it has waited
+
+	refused []*endpoint // by these before the attempt
+	lost    *endpoint   // failed; nil once another one is tried
 }
 
 // attempt returns the attempt of a client that admit has counted in s. The caller ends it after the
@@ -184,18 +191,30 @@ func (f *frontend) attempt(client netip.AddrPort, s *service) *attempt {
 	return &attempt{f: f, client: client, service: s}
 }
 
+// refuse excludes backends that have refused what the client sent, before the first call of next.
+func (a *attempt) refuse(by []*endpoint) {
+	if a.refused = by; len(by) > 0 {
+		a.lost = by[len(by)-1]
+	}
+}
+
 // next returns a backend that was not tried yet and isn't full, or nil. Backends that failed
 // recently are used only if no other is left. The connection counts in State.Open from here on.
 func (a *attempt) next() *endpoint {
 	b := a.f.backends.Load()
 	if b != a.from {
 		a.from, a.tried = b, a.tried[:0]
+		for _, e := range a.refused {
+			if i := slices.Index(b.usable, e); i >= 0 {
+				a.tried = append(a.tried, i)
+			}
+		}
 		a.hash = pick.Hash(a.client, b.withPort)
 	}
 	if len(b.usable) == 0 {
 		return nil
 	}
-	if b.affinity == nil || len(a.tried) > 0 || a.claim != nil {
+	if b.affinity == nil || a.claim != nil {
 		i := a.pick(b)
 		if i < 0 {
 			return nil
@@ -204,7 +223,7 @@ func (a *attempt) next() *endpoint {
 	}
 	claim, addr := b.affinity.claim(a.client.Addr(), func(addr netip.AddrPort) bool {
 		i, ok := b.index[addr]
-		if state := &b.usable[i].state; !ok || state.Avoid.Load() > a.f.target.now() || state.Full() {
+		if !ok || slices.Contains(a.tried, i) || b.usable[i].state.Full() || !b.usable[i].outlier.admits(a.f.target.now(), b.relay.ConnectTimeout) {
 			return false
 		}
 		a.tried = append(a.tried, i)
@@ -245,31 +264,39 @@ func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) 
 
 // pick asks the scheduler, which counts the connection, and marks the result as tried.
 func (a *attempt) pick(b *backends) int {
-	i := b.picker.Pick(a.hash, a.f.target.now(), a.tried)
+	now := a.f.target.now()
+	i := b.picker.Pick(a.hash, now, a.tried)
+	for i >= 0 && !b.usable[i].outlier.admits(now, b.relay.ConnectTimeout) { // another client tries it
+		b.usable[i].state.Open.Add(-1)
+		i = b.picker.Pick(a.hash, now, a.tried)
+	}
 	if i < 0 {
 		i = b.picker.Pick(a.hash, math.MaxInt64, a.tried)
 	}
-	if i >= 0 {
-		a.tried = append(a.tried, i)
+	if i < 0 {
+		return i
+	}
+	a.tried = append(a.tried, i)
+	if a.lost != nil {
+		a.lost.outlier.retries.Add(1)
+		a.lost = nil
 	}
 	return i
 }
 
-// works records that the backend answered. The client's affinity moves to it.
+// works records that the backend accepted the client. The client's affinity moves to it.
 func (a *attempt) works(e *endpoint) {
-	e.works()
+	e.outlier.connected()
 	if a.claim != nil {
 		a.table.move(a.claim, e.addr)
 	}
 }
 
-// failed records that the backend did not answer, and why.
+// failed records that the backend refused the client or did not answer.
 func (a *attempt) failed(e *endpoint, err error) {
-	avoid, first := e.failed(a.f.target.now())
 	a.f.target.stats.failures.Add(1)
-	if first {
-		a.f.log().Warn("backend passed over", "backend", e.addr, "for", avoid, "err", err)
-	}
+	e.outlier.refused(err)
+	a.lost = e
 }
 
 // end releases the client's affinity and its place in the service after its connection.

@@ -14,9 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -53,6 +55,11 @@ type Options struct {
 
 	// Sockets opens the listeners. Nil: a set that has inherited none.
 	Sockets *sockets.Set
+
+	// Passive is the table of what the connections of clients show of their backends; the Target is
+	// its only writer. Events get the ejections. Nil: not reported.
+	Passive *table.Table[vip.PassiveKey, vip.PassiveHealth]
+	Events  *event.Log
 
 	// Log defaults to discarding.
 	Log *slog.Logger
@@ -95,12 +102,15 @@ type Target struct {
 	wheel        wheel
 	capacity     capacity
 	services     services
+	outliers     *outliers
 	refused      refusals
 	stats        counters
 	errorLog     throttle
 	headerLog    throttle
 	acceptPoller acceptPoller
 	background   sync.WaitGroup // tasks that New started
+	reporter     sync.WaitGroup // of the outliers
+	stop         func()         // ends it
 
 	files     sync.Mutex // guards listening
 	listening int        // descriptors of listeners
@@ -115,6 +125,7 @@ var (
 	_ reconcile.Connections = (*Target)(nil)
 	_ reconcile.Statistics  = (*Target)(nil)
 	_ reconcile.Admission   = (*Target)(nil)
+	_ reconcile.Outliers    = (*Target)(nil)
 
 	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
 )
@@ -135,9 +146,13 @@ func New(opts Options) *Target {
 		services:  services{m: make(map[vip.ServiceKey]*service)},
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	t.stop = stop
 	t.wheel.now = t.now
+	t.outliers = newOutliers(t.now)
 	t.capacity.most.Store(int64(opts.Files))
 	t.background.Go(makeRoom)
+	t.reporter.Go(func() { t.reportOutliers(ctx) })
 	return t
 }
 
@@ -354,6 +369,8 @@ func (t *Target) Close() error {
 	t.acceptPoller.close()
 	t.wheel.close()
 	t.pipes.close()
+	t.stop()
+	t.reporter.Wait()
 	t.background.Wait()
 	return nil
 }

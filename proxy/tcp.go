@@ -176,7 +176,7 @@ func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout tim
 		}
 		return false, nil
 	}
-	c.server = conn
+	c.server, c.outlier = conn, e.outlier
 	if !e.swap(d, c) { // removed meanwhile
 		reset(c.server)
 		return false, nil
@@ -216,13 +216,22 @@ type connection struct {
 	f              *frontend
 	client, server *net.TCPConn
 	tallies        tallies
+	outlier        *outlier
+	answered       bool // by the backend, with at least a byte
 	up, down       direction
 	activity
 }
 
 // in and out count bytes passed on to the backend and to the client.
-func (c *connection) in(bytes int)  { c.used(); c.tallies.in(bytes) }
-func (c *connection) out(bytes int) { c.used(); c.tallies.out(bytes) }
+func (c *connection) in(bytes int) { c.used(); c.tallies.in(bytes) }
+func (c *connection) out(bytes int) {
+	if !c.answered {
+		c.answered = true
+		c.outlier.answered()
+	}
+	c.used()
+	c.tallies.out(bytes)
+}
 
 // abort resets both sides immediately.
 func (c *connection) abort() {
@@ -234,7 +243,8 @@ func (c *connection) abort() {
 type direction struct {
 	stream
 	finished atomic.Bool // the end of the stream was passed on to dst
-	writeErr error       // of the copy, after its end
+	readErr  error       // of the copy, after its end
+	writeErr error
 }
 
 // relay copies in both directions until both end. It passes on each end separately (half-close),
@@ -249,6 +259,7 @@ func (c *connection) relay() {
 	both.Go(func() { c.pump(down, up) })
 	c.pump(up, down)
 	both.Wait()
+	c.judge()
 	if up.writeErr != nil {
 		// The backend answered and closed without reading everything, as for a rejected upload.
 		// Closing a socket with unread bytes sends a reset, which can overtake the answer, so flush
@@ -259,10 +270,22 @@ func (c *connection) relay() {
 	c.server.Close()
 }
 
+// judge takes in a connection without an answer as evidence about the backend. A client that ends
+// its direction first may be the cause of a reset.
+func (c *connection) judge() {
+	switch {
+	case c.answered:
+	case (isReset(c.down.readErr) || isReset(c.up.writeErr)) && !c.up.finished.Load():
+		c.outlier.reset()
+	case c.down.finished.Load():
+		c.outlier.closed()
+	}
+}
+
 // pump runs one direction; back is the other.
 func (c *connection) pump(d, back *direction) {
 	readErr, writeErr := d.copy()
-	d.writeErr = writeErr
+	d.readErr, d.writeErr = readErr, writeErr
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
 		d.finished.Store(true)

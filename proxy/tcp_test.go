@@ -195,10 +195,10 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
 		t.Run(s.String(), func(t *testing.T) {
-			good := tcpBackend(t, "127.0.0.1", named("good"))
+			good, better := tcpBackend(t, "127.0.0.1", named("good")), tcpBackend(t, "127.0.0.1", named("good"))
 			p := newTarget(t, Options{})
 			key := freeKey(t, "127.96.0.1", vip.TCP)
-			f := onVIP(key, s, good, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
+			f := onVIP(key, s, good, better, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
 			f.SchedulerPort = true // so that hashes vary
 			p.must(f)
 			start := time.Now()
@@ -207,7 +207,7 @@ func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 					t.Fatal(got)
 				}
 			}
-			if n, most := p.Stats().Failures, 2*(1+uint64(time.Since(start)/avoidFirst)); n == 0 || n > most {
+			if n, most := p.Stats().Failures, 2*(1+uint64(time.Since(start)/ejectFirst)); n == 0 || n > most {
 				t.Errorf("%d attempts at two backends that refuse, want 1 to %d", n, most)
 			}
 		})
@@ -228,7 +228,7 @@ func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	if n, most := p.Stats().Failures, 1+uint64(time.Since(start)/avoidFirst); n == 0 || n > most {
+	if n, most := p.Stats().Failures, 1+uint64(time.Since(start)/ejectFirst); n == 0 || n > most {
 		t.Errorf("%d attempts at the silent backend, want 1 to %d", n, most)
 	}
 }

@@ -165,7 +165,7 @@ func (u *udpListener) readOne(conn *net.UDPConn) error {
 	defer datagrams.Put(buf)
 	n, client, err := conn.ReadFromUDPAddrPort(buf[:])
 	if err == nil {
-		u.forward(client, buf[:n], 0)
+		u.forward(client, buf[:n], nil)
 	}
 	return err
 }
@@ -186,11 +186,10 @@ func (u *udpListener) dropped(conn *net.UDPConn) bool {
 }
 
 // forward sends a client's datagram to its session's backend, and creates the session if needed. If
-// a backend refuses, the session ends and the datagram goes to another; refusals counts earlier
-// ones.
-func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) {
+// a backend refuses, the session ends and the datagram goes to another; refused are earlier ones.
+func (u *udpListener) forward(client netip.AddrPort, data []byte, refused []*endpoint) {
 	for range maxAttempts {
-		s, err := u.session(client, data, refusals)
+		s, err := u.session(client, data, refused)
 		if err != nil {
 			u.refuse(err)
 			return
@@ -206,7 +205,7 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refusals int) 
 			u.forget(s) // ended meanwhile
 		default:
 			s.fail(err)
-			refusals++
+			refused = append(refused, s.endpoint)
 		}
 	}
 	u.f.target.refuse(u.f.backends.Load().service, unreachable)
@@ -231,7 +230,7 @@ func (u *udpListener) refuse(err error) {
 var errRefused = errors.New("the client is not admitted")
 
 // session returns the client's session, or starts one.
-func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) (*session, error) {
+func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*endpoint) (*session, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if s := u.sessions[client]; s != nil {
@@ -241,7 +240,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, net.ErrClosed
 	}
 	usable := len(u.f.backends.Load().usable)
-	if refusals > 0 && refusals >= usable {
+	if len(refused) > 0 && len(refused) >= usable {
 		return nil, unreachable
 	}
 	t := u.f.target
@@ -250,7 +249,8 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refusals int) 
 		return nil, errRefused
 	}
 	t.capacity.sessions.Add(1)
-	s := &session{listener: u, owner: owner, front: u.conn, client: client, refusals: refusals, attempt: u.f.attempt(client, owner)}
+	s := &session{listener: u, owner: owner, front: u.conn, client: client, attempt: u.f.attempt(client, owner)}
+	s.attempt.refuse(refused)
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		s.attempt.end()
 		s.give()
@@ -284,7 +284,6 @@ type session struct {
 	front    *net.UDPConn // the socket that the client sends to
 	client   netip.AddrPort
 	attempt  *attempt
-	refusals int // backends that refused before this one
 
 	endpoint *endpoint
 	tallies  tallies
@@ -377,7 +376,7 @@ func (s *session) run() {
 	s.attempt.end()
 	s.give()
 	if first := s.takeFirst(); err != nil && first != nil {
-		u.forward(s.client, first, s.refusals+1)
+		u.forward(s.client, first, append(s.attempt.refused, s.endpoint))
 	}
 }
 
@@ -411,6 +410,7 @@ func (s *session) answers() error {
 			answered = true
 			s.takeFirst()
 			s.attempt.works(s.endpoint)
+			s.endpoint.outlier.answered()
 		}
 		s.used.Store(s.listener.f.target.now())
 		_, err = s.front.WriteToUDPAddrPort((*buf)[:n], s.client)

@@ -54,7 +54,7 @@ var only = map[string][]string{
 	"ipam/internal/numbers":     {},
 	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},
 	"ipvs":                      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
-	"proxy":                     {"vip", "internal/reconcile", "internal/backoff", "internal/sockets", "internal/openfiles"},
+	"proxy":                     {"vip", "internal/reconcile", "internal/backoff", "internal/sockets", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
 	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},
 }
 

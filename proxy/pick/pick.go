@@ -29,8 +29,10 @@ type Backend struct {
 // State is the part of a backend that changes with each connection. Its owner keeps it across
 // Pickers.
 type State struct {
-	Open  atomic.Int64 // its connections, including those being established
-	Avoid atomic.Int64 // skipped before this time, in nanoseconds of the caller's clock
+	Open atomic.Int64 // its connections, including those being established
+	// Avoid is the time before which it is skipped, in nanoseconds of the caller's clock. States of
+	// the same backend in different Pickers may share it.
+	Avoid *atomic.Int64
 
 	// Most bounds Shared: at this number, the backend is skipped. 0: no limit.
 	Most   atomic.Int64

@@ -19,7 +19,7 @@ func backends(weights ...uint32) []Backend {
 	var out []Backend
 	for i, w := range weights {
 		addr := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
-		out = append(out, Backend{Addr: netip.AddrPortFrom(addr, 80), Weight: w, State: &State{}})
+		out = append(out, Backend{Addr: netip.AddrPortFrom(addr, 80), Weight: w, State: &State{Avoid: &atomic.Int64{}}})
 	}
 	return out
 }

@@ -1,0 +1,367 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// How long an ejected backend is skipped, doubled for each failure in a row. It is short, because a
+// backend that still refuses costs the one client that tries it only another attempt.
+const (
+	ejectFirst = 500 * time.Millisecond
+	ejectMost  = 5 * time.Second
+)
+
+// resetsToEject is how many connections in a row a backend must reset before its first byte. It is
+// more than one, because a client can cause a reset with its own request.
+const resetsToEject = 3
+
+// calmTime is how long a backend must work until the next ejection is short again.
+const calmTime = time.Minute
+
+// unseenTime bounds how long a backend stays ejected after the end of its backoff if no client
+// tries it, for example because the service has no clients.
+const unseenTime = time.Minute
+
+// outlier is what the connections of clients show of one address of a service. The endpoints of all
+// frontends of the service with this address share it.
+//
+// One failed connect ejects a backend, and so do resetsToEject early resets in a row. The scheduler
+// then skips it for a backoff. After that, one client at a time tries it: if the connection works,
+// the ejection ends, otherwise it goes on with a longer backoff. At most half of the usable
+// backends of a frontend are ejected. The connection of a backend that works costs two atomic
+// loads.
+type outlier struct {
+	in  *outliers
+	key vip.PassiveKey
+
+	avoid  atomic.Int64 // by Target.now; 0: not ejected; before it: skipped; after it: to be tried
+	trying atomic.Bool  // a client tries it; avoid is later meanwhile
+	good   atomic.Bool  // the last connection worked, so that another one is no news
+
+	connectFailures, earlyResets, retries, ejections atomic.Uint64
+
+	// guarded by outliers.mu
+	users   []*endpoint // those with this address
+	ejected bool
+	byReset bool // a connect is no evidence that it works
+	resets  int  // in a row
+	backoff int  // how often in a row it was skipped
+	worked  int64
+	since   vip.Instant // of the present health
+	until   vip.Instant
+	reason  string
+	told    bool // ejected, as in the last event
+}
+
+// outliers are the addresses of the backends of all services. Its lock is taken only when what is
+// known of one of them changes.
+type outliers struct {
+	now func() int64
+
+	mu      sync.Mutex
+	m       map[vip.PassiveKey]*outlier
+	ended   delayqueue.Queue[vip.PassiveKey] // ejections, by the time when they end without a client
+	changed map[vip.PassiveKey]struct{}      // rows to write
+	news    map[vip.ServiceKey]map[vip.PassiveKey]struct{}
+	wake    chan struct{}
+}
+
+func newOutliers(now func() int64) *outliers {
+	return &outliers{now: now, m: make(map[vip.PassiveKey]*outlier), changed: make(map[vip.PassiveKey]struct{}),
+		news: make(map[vip.ServiceKey]map[vip.PassiveKey]struct{}), wake: make(chan struct{}, 1)}
+}
+
+// join gives a new endpoint of f the outlier of its address.
+func (o *outliers) join(e *endpoint, f *frontend, service vip.ServiceKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := vip.PassiveKey{Service: service, Protocol: f.key.Protocol, Addr: e.addr}
+	x := o.m[key]
+	if x == nil {
+		x = &outlier{in: o, key: key}
+		o.m[key] = x
+	}
+	x.users = append(x.users, e)
+	e.frontend, e.outlier, e.state.Avoid = f, x, &x.avoid
+}
+
+// part ends the use of an outlier by a closed endpoint.
+func (o *outliers) part(e *endpoint) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x := e.outlier
+	x.users = slices.DeleteFunc(x.users, func(u *endpoint) bool { return u == e })
+	if len(x.users) > 0 || o.m[x.key] != x {
+		return
+	}
+	delete(o.m, x.key)
+	o.ended.Drop(x.key)
+	if x.since != 0 {
+		o.changed[x.key] = struct{}{}
+		o.signal()
+	}
+}
+
+// follow takes in the new set of f's backends. A backend that is usable again is tried at once: its
+// health check passed, or an operator made it ready. If fewer backends are left, ejections end.
+func (o *outliers) follow(f *frontend, b *backends) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	usable := make(map[*endpoint]bool, len(b.usable))
+	for _, e := range b.usable {
+		usable[e] = true
+	}
+	for _, e := range b.all {
+		was := e.usable
+		if e.usable = usable[e]; e.usable && !was && e.followed {
+			e.outlier.readmit()
+		}
+		e.followed = true
+	}
+	f.ejected = 0
+	var ejected []*outlier
+	for _, e := range b.usable {
+		if e.outlier.ejected {
+			f.ejected++
+			ejected = append(ejected, e.outlier)
+		}
+	}
+	for _, x := range ejected {
+		if 2*f.ejected <= len(b.usable) {
+			break
+		}
+		x.readmit()
+	}
+}
+
+// admits reports whether a client may be sent there: it is not ejected, or this client is the one
+// that tries it. Others then skip it until the result is known, at most for as long as a connect
+// may take.
+func (x *outlier) admits(now int64, connectTimeout time.Duration) bool {
+	avoid := x.avoid.Load()
+	if avoid == 0 {
+		return true
+	}
+	if avoid > now || !x.avoid.CompareAndSwap(avoid, now+int64(connectTimeout+ejectFirst)) {
+		return false
+	}
+	x.trying.Store(true)
+	return true
+}
+
+// refused takes in a connect that failed.
+func (x *outlier) refused(err error) {
+	x.connectFailures.Add(1)
+	x.fail(reasonOfConnect(err), false)
+}
+
+// reset takes in a connection that the backend reset before its first byte.
+func (x *outlier) reset() {
+	x.earlyResets.Add(1)
+	x.fail("reset before the first byte", true)
+}
+
+// connected takes in a successful connect. The backend may still reset the connection.
+func (x *outlier) connected() {
+	if x.avoid.Load() == 0 {
+		return
+	}
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	if !x.byReset {
+		x.readmit()
+	}
+}
+
+// closed takes in a connection that the backend ended in order, without a byte.
+func (x *outlier) closed() {
+	if x.avoid.Load() == 0 {
+		return
+	}
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	x.readmit()
+}
+
+// answered takes in the first byte of a connection's backend.
+func (x *outlier) answered() {
+	if x.good.Load() {
+		return
+	}
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	if len(x.users) == 0 {
+		return
+	}
+	x.readmit()
+	x.good.Store(true)
+	x.resets = 0
+	if x.since == 0 {
+		x.since = vip.InstantOf(time.Now())
+		x.note()
+	}
+}
+
+// fail takes in a failed connection, and ejects the backend if it may.
+func (x *outlier) fail(reason string, byReset bool) {
+	o := x.in
+	now := o.now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x.good.Store(false)
+	if byReset {
+		if x.resets++; x.resets < resetsToEject && !x.ejected {
+			return
+		}
+	}
+	switch {
+	case !x.ejected:
+		if !x.mayEject() {
+			if x.since != 0 { // healthy until now
+				x.since = 0
+				x.note()
+			}
+			return
+		}
+		if x.ejections.Add(1) == 1 || now-x.worked > int64(calmTime) {
+			x.backoff = 0
+		}
+		x.eject()
+	case !x.trying.Swap(false) && x.avoid.Load() > now:
+		return // it began before the ejection, or found no other backend
+	}
+	wait := min(ejectFirst<<min(x.backoff, 10), ejectMost)
+	x.backoff++
+	x.byReset = byReset
+	x.avoid.Store(now + int64(wait))
+	x.until = vip.InstantOf(time.Now().Add(wait))
+	x.reason = reason
+	if x.backoff > 1 {
+		x.reason = fmt.Sprintf("%s (%d times)", reason, x.backoff)
+	}
+	o.ended.Set(x.key, time.Now().Add(wait+unseenTime))
+	x.note()
+}
+
+// mayEject reports whether at most half of the usable backends of each frontend remain ejected with
+// this one. The caller holds mu.
+func (x *outlier) mayEject() bool {
+	usable := false
+	for _, e := range x.users {
+		if !e.usable {
+			continue
+		}
+		usable = true
+		if 2*(e.frontend.ejected+1) > len(e.frontend.backends.Load().usable) {
+			return false
+		}
+	}
+	return usable
+}
+
+// eject marks the backend as ejected. The caller holds mu.
+func (x *outlier) eject() {
+	x.ejected, x.since = true, vip.InstantOf(time.Now())
+	x.count(1)
+}
+
+// readmit ends an ejection. The caller holds mu.
+func (x *outlier) readmit() {
+	if !x.ejected {
+		return
+	}
+	x.ejected, x.byReset, x.resets = false, false, 0
+	x.since, x.until, x.reason = 0, 0, ""
+	x.worked = x.in.now()
+	x.avoid.Store(0)
+	x.trying.Store(false)
+	x.in.ended.Drop(x.key)
+	x.count(-1)
+	x.note()
+}
+
+// count adds to the ejected backends of each frontend.
+func (x *outlier) count(by int) {
+	for _, e := range x.users {
+		if e.usable {
+			e.frontend.ejected += by
+		}
+	}
+}
+
+// note marks the row for the next report.
+func (x *outlier) note() {
+	o := x.in
+	o.changed[x.key] = struct{}{}
+	if x.ejected != x.told {
+		list := o.news[x.key.Service]
+		if list == nil {
+			list = make(map[vip.PassiveKey]struct{})
+			o.news[x.key.Service] = list
+		}
+		list[x.key] = struct{}{}
+	}
+	o.signal()
+}
+
+// signal wakes the reporter.
+func (o *outliers) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// row returns the row of an address; false if nothing is known of it. The caller holds mu.
+func (o *outliers) row(key vip.PassiveKey) (vip.PassiveHealth, bool) {
+	x := o.m[key]
+	if x == nil || x.since == 0 {
+		return vip.PassiveHealth{}, false
+	}
+	row := vip.PassiveHealth{PassiveKey: key, Health: vip.Healthy, Since: x.since}
+	if x.ejected {
+		row.Health, row.Until, row.Reason = vip.Ejected, x.until, x.reason
+	}
+	return row, true
+}
+
+// Failures implements reconcile.Outliers.
+func (t *Target) Failures(key vip.PassiveKey) reconcile.Failures {
+	t.outliers.mu.Lock()
+	x := t.outliers.m[key]
+	t.outliers.mu.Unlock()
+	if x == nil {
+		return reconcile.Failures{}
+	}
+	return reconcile.Failures{Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
+}
+
+// reasonOfConnect describes a failed connect: "connect: connection refused".
+func reasonOfConnect(err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	switch {
+	case ok && op.Timeout():
+		return "connect: timeout"
+	case ok:
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// isReset reports whether an error of a socket means that its peer has reset the connection or is
+// gone, and not that this process closed it.
+func isReset(err error) bool {
+	return err != nil && isOneOf(err, unix.ECONNRESET, unix.EPIPE, unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH)
+}

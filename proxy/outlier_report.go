@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// How often ejections are reported. Rows of backends that change together are one batch. A backend
+// that fails and works in turn would push all other events out of the log.
+const (
+	reportPause = 100 * time.Millisecond // before a batch of rows
+	newsPause   = time.Second            // between two batches of events
+	eventPause  = 10 * time.Second       // between two events of a service
+)
+
+// Bounds of one report: the backends that an event lists, and the services that have an event of
+// their own. The others share one.
+const (
+	maxListed    = 5
+	maxOwnEvents = 10
+)
+
+// reportOutliers writes the rows, events and log lines of changed backends until ctx ends. It also
+// ends ejections that no client has tried to end.
+func (t *Target) reportOutliers(ctx context.Context) {
+	o := t.outliers
+	news := agenda{}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		put, remove, ejected, readmitted := o.collect(time.Now(), &news)
+		if t.opts.Passive != nil {
+			t.opts.Passive.SetAll(put)
+			for _, key := range remove {
+				t.opts.Passive.Delete(key)
+			}
+		}
+		t.reportServices("backend_ejected", "connections of clients failed: ", ejected)
+		t.reportServices("backend_readmitted", "clients are sent there again: ", readmitted)
+		timer.Reset(o.nextReport(time.Now(), &news))
+		select {
+		case <-ctx.Done():
+		case <-o.wake:
+			backoff.Sleep(ctx, reportPause) // others fail at the same time
+		case <-timer.C:
+		}
+	}
+}
+
+// agenda states when events may be added.
+type agenda struct {
+	quiet delayqueue.Queue[vip.ServiceKey] // services with a recent event
+	next  time.Time                        // of the next batch
+}
+
+// nextReport returns how long nothing happens without a change.
+func (o *outliers) nextReport(now time.Time, news *agenda) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	next := now.Add(time.Hour)
+	if _, at, ok := o.ended.First(); ok && at.Before(next) {
+		next = at
+	}
+	if _, at, ok := news.quiet.First(); ok && at.Before(next) {
+		next = at
+	}
+	if len(o.news) > 0 && news.next.After(now) && news.next.Before(next) {
+		next = news.next
+	}
+	return max(next.Sub(now), 0)
+}
+
+// collect takes the rows that changed and the ejections that began and ended, by service, except
+// for services with a recent event.
+func (o *outliers) collect(now time.Time, news *agenda) (put []vip.PassiveHealth, remove []vip.PassiveKey,
+	ejected, readmitted map[vip.ServiceKey][]string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.ended.Due(now) {
+		o.m[key].readmit() // drops it
+	}
+	for key := range o.changed {
+		if row, ok := o.row(key); ok {
+			put = append(put, row)
+		} else {
+			remove = append(remove, key)
+		}
+	}
+	clear(o.changed)
+	for service := range news.quiet.Due(now) {
+		news.quiet.Drop(service)
+	}
+	if now.Before(news.next) {
+		return put, remove, nil, nil
+	}
+	ejected, readmitted = make(map[vip.ServiceKey][]string), make(map[vip.ServiceKey][]string)
+	for service, keys := range o.news {
+		if news.quiet.Has(service) {
+			continue
+		}
+		delete(o.news, service)
+		for key := range keys {
+			x := o.m[key]
+			if x == nil || x.ejected == x.told {
+				continue
+			}
+			if x.told = x.ejected; x.ejected {
+				ejected[service] = append(ejected[service], fmt.Sprintf("%s: %s", key.Addr, x.reason))
+			} else {
+				readmitted[service] = append(readmitted[service], key.Addr.String())
+			}
+			news.quiet.Set(service, now.Add(eventPause))
+			news.next = now.Add(newsPause)
+		}
+	}
+	return put, remove, ejected, readmitted
+}
+
+// reportServices adds events of one kind.
+func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]string) {
+	services := slices.SortedFunc(maps.Keys(of), vip.ServiceKey.Compare)
+	shared := 0
+	for i, service := range services {
+		list := of[service]
+		if len(services) > maxOwnEvents && i >= maxOwnEvents-1 {
+			shared += len(list)
+			continue
+		}
+		slices.Sort(list)
+		message := strings.Join(list[:min(len(list), maxListed)], "; ")
+		if more := len(list) - maxListed; more > 0 {
+			message += fmt.Sprintf("; and %d more", more)
+		}
+		t.opts.Events.Add(event.Event{Kind: kind, Service: service.String(), Message: why + message})
+		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "service", service.String(), "backends", message)
+	}
+	if shared > 0 {
+		message := fmt.Sprintf("%s%s of %s", why, text.Plural(shared, "backend"), text.Plural(len(services)-maxOwnEvents+1, "more service"))
+		t.opts.Events.Add(event.Event{Kind: kind, Message: message})
+		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "backends", shared)
+	}
+}

@@ -1,0 +1,533 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// watched is a Target with a passive table and an event log.
+type watched struct {
+	*bench
+	rows   *table.Table[vip.PassiveKey, vip.PassiveHealth]
+	events *event.Log
+}
+
+func newWatched(t testing.TB) *watched {
+	t.Helper()
+	w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
+		events: event.NewLog(100, time.Now)}
+	w.bench = newTarget(t, Options{Passive: w.rows, Events: w.events})
+	return w
+}
+
+func (w *watched) row(key vip.FrontendKey, addr netip.AddrPort) vip.PassiveHealth {
+	row, _, _ := w.rows.Get(passiveKey(key, addr))
+	return row
+}
+
+func passiveKey(key vip.FrontendKey, addr netip.AddrPort) vip.PassiveKey {
+	return vip.PassiveKey{Service: vip.ServiceKey{Namespace: "default", Name: "web"}, Protocol: key.Protocol, Addr: addr}
+}
+
+func (w *watched) waitFor(key vip.FrontendKey, addr netip.AddrPort, health vip.Health) vip.PassiveHealth {
+	w.Helper()
+	wait.Until(w, fmt.Sprintf("%s %s", addr, health), func() bool { return w.row(key, addr).Health == health }, func() any { return w.row(key, addr) })
+	return w.row(key, addr)
+}
+
+// kinds returns the kinds of all events so far, and the messages.
+func (w *watched) kinds() (kinds, messages []string) {
+	list, _ := w.events.Since(0)
+	for _, e := range list {
+		kinds, messages = append(kinds, e.Kind), append(messages, e.Service+" "+e.Message)
+	}
+	return kinds, messages
+}
+
+// One of three backends refuses: it is ejected with its error, and no client notices.
+func TestARefusingBackendIsEjectedAndNoClientFails(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w := newWatched(t)
+			key := freeKey(t, f.vip, vip.TCP)
+			a, b, bad := tcpBackend(t, f.backend, named("a")), tcpBackend(t, f.backend, named("b")), closedPort(t, f.backend)
+			w.must(onVIP(key, vip.RoundRobin, a, b, bad))
+			for range 50 {
+				if got := who(t, key); got != "a" && got != "b" {
+					t.Fatal(got)
+				}
+			}
+			row := w.waitFor(key, bad, vip.Ejected)
+			if !strings.HasPrefix(row.Reason, "connect: connection refused") || row.Since == 0 || !row.Until.After(row.Since) {
+				t.Errorf("%+v", row)
+			}
+			w.waitFor(key, a, vip.Healthy)
+			w.waitFor(key, b, vip.Healthy)
+			n := w.Failures(passiveKey(key, bad))
+			if n.Connects == 0 || n.Retries != n.Connects || n.Ejections != 1 || n.Resets != 0 {
+				t.Errorf("%+v", n)
+			}
+			if n := w.Failures(passiveKey(key, a)); n != (reconcile.Failures{}) {
+				t.Errorf("of a backend that works: %+v", n)
+			}
+			wait.Until(t, "an event", func() bool { k, _ := w.kinds(); return len(k) > 0 })
+			kinds, messages := w.kinds()
+			if !slices.Equal(kinds, []string{"backend_ejected"}) ||
+				!strings.HasPrefix(messages[0], "web connections of clients failed: "+bad.String()+": connect: connection refused") {
+				t.Errorf("%v %q", kinds, messages)
+			}
+			w.remove(key)
+			wait.Until(t, "no rows are left", func() bool { return w.rows.Len() == 0 }, func() any { return w.rows.Len() })
+		})
+	}
+}
+
+// An ejected backend that works again is tried by a client, and readmitted.
+func TestAnEjectedBackendIsTriedAgain(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w := newWatched(t)
+			key := freeKey(t, f.vip, vip.TCP)
+			a, bad := tcpBackend(t, f.backend, named("a")), closedPort(t, f.backend)
+			w.must(onVIP(key, vip.RoundRobin, a, bad))
+			for range 4 {
+				who(t, key)
+			}
+			w.waitFor(key, bad, vip.Ejected)
+			l, err := net.Listen("tcp", bad.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					fmt.Fprintln(c, "b")
+					c.Close()
+				}
+			}()
+			wait.Until(t, "a client reaches it", func() bool { return who(t, key) == "b" })
+			w.waitFor(key, bad, vip.Healthy)
+		})
+	}
+}
+
+// A backend that accepts and resets before its first byte is ejected after three connections in a
+// row, each one of a client that can't be sent elsewhere any more.
+func TestABackendThatResetsIsEjected(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w := newWatched(t)
+			key := freeKey(t, f.vip, vip.TCP)
+			good := tcpBackend(t, f.backend, named("good"))
+			bad := tcpBackend(t, f.backend, func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 1)); c.SetLinger(0) })
+			w.must(onVIP(key, vip.RoundRobin, good, bad))
+			served := 0
+			for failed := 0; w.row(key, bad).Health != vip.Ejected; {
+				c := dial(t, key)
+				fmt.Fprintln(c, "request")
+				switch line, err := c.r.ReadString('\n'); {
+				case err == nil && line == "good\n":
+					served++
+				case errors.Is(err, unix.ECONNRESET):
+					failed++
+				default:
+					t.Fatalf("%q, %v", line, err)
+				}
+				c.Close()
+				if failed > 100 {
+					t.Fatal("not ejected after 100 resets")
+				}
+			}
+			if row := w.row(key, bad); !strings.HasPrefix(row.Reason, "reset before the first byte") {
+				t.Errorf("%+v", row)
+			}
+			if n := w.Failures(passiveKey(key, bad)); n.Resets < resetsToEject || n.Connects != 0 || n.Ejections != 1 {
+				t.Errorf("%+v", n)
+			}
+			if served == 0 {
+				t.Error("nobody was served")
+			}
+		})
+	}
+}
+
+// A client that ends its direction or resets is no evidence against the backend.
+func TestClientsAreNoEvidence(t *testing.T) {
+	w := newWatched(t)
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	reset := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) { io.Copy(io.Discard, c); c.SetLinger(0) })
+	quiet := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) { io.Copy(io.Discard, c) })
+	w.must(onVIP(key, vip.RoundRobin, reset, quiet))
+	for i := range 20 {
+		c := dial(t, key)
+		if i%4 < 2 {
+			_ = c.CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+		} else {
+			_ = c.SetLinger(0)
+		}
+		c.Close()
+	}
+	wait.Until(t, "all connections ended", func() bool { return w.capacity.connections.Load() == 0 })
+	for _, addr := range []netip.AddrPort{reset, quiet} {
+		if n := w.Failures(passiveKey(key, addr)); n != (reconcile.Failures{}) {
+			t.Errorf("%s: %+v", addr, n)
+		}
+	}
+}
+
+// A backend that doesn't answer is ejected after the connect timeout. Then one client at a time tries
+// it.
+func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
+	w := newWatched(t)
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
+	f := onVIP(key, vip.RoundRobin, good, silent)
+	f.Relay = &vip.Relay{ConnectTimeout: 200 * time.Millisecond}
+	w.must(f)
+	for range 2 {
+		who(t, key)
+	}
+	row := w.waitFor(key, silent, vip.Ejected)
+	if row.Reason != "connect: timeout" {
+		t.Errorf("%+v", row)
+	}
+	for n := w.Failures(passiveKey(key, silent)).Connects; n < 3; n = w.Failures(passiveKey(key, silent)).Connects {
+		wait.Until(t, "its backoff ended", func() bool {
+			x := w.outliers.m[passiveKey(key, silent)]
+			return x.avoid.Load() <= w.now()
+		})
+		var clients []*client
+		for range 20 {
+			clients = append(clients, dial(t, key))
+		}
+		for _, c := range clients {
+			if got := c.line(t); got != "good" {
+				t.Fatal(got)
+			}
+			c.Close()
+		}
+		if now := w.Failures(passiveKey(key, silent)).Connects; now > n+1 {
+			t.Errorf("%d of 20 clients tried it at the same time", now-n)
+		}
+	}
+	if n := w.Failures(passiveKey(key, silent)); n.Ejections != 1 || n.Retries != n.Connects {
+		t.Errorf("%+v", n)
+	}
+}
+
+// UDP: a refusal (ICMP) ejects, and the datagram reaches another backend.
+func TestUDPRefusalEjects(t *testing.T) {
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w := newWatched(t)
+			key := freeKey(t, f.vip, vip.UDP)
+			good, bad := udpBackend(t, f.backend, "good"), closedUDP(t, f.backend)
+			w.must(onVIP(key, vip.RoundRobin, good, bad))
+			for range 4 {
+				if got := mustAsk(t, udpClient(t, key), "x"); got != "good" {
+					t.Fatal(got)
+				}
+			}
+			if row := w.waitFor(key, bad, vip.Ejected); !strings.Contains(row.Reason, "refused") {
+				t.Errorf("%+v", row)
+			}
+			w.waitFor(key, good, vip.Healthy)
+		})
+	}
+}
+
+// sketch is outliers with frontends that have no listeners.
+type sketch struct {
+	*Target
+	fronts []*frontend
+}
+
+var refusedErr = &net.OpError{Op: "dial", Err: unix.ECONNREFUSED}
+
+// inSketch runs a test on fake time, with frontends on consecutive ports that have these backends.
+func inSketch(t *testing.T, test func(t *testing.T, s *sketch, w *watched), frontends ...[]string) {
+	bubble.Test(t, func(t *testing.T) {
+		w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }), events: event.NewLog(100, time.Now)}
+		s := &sketch{Target: New(Options{Passive: w.rows, Events: w.events, Files: 100})}
+		defer s.Close()
+		for i, backends := range frontends {
+			f := newFrontend(s.Target, frontendOf(uint16(i), backends...))
+			f.listener = noListener{}
+			defer f.close()
+			s.fronts = append(s.fronts, f)
+		}
+		test(t, s, w)
+	})
+}
+
+type noListener struct{ listener }
+
+func (noListener) close() {}
+
+func frontendOf(port uint16, backends ...string) *vip.Frontend {
+	var addrs []netip.AddrPort
+	for _, b := range backends {
+		addrs = append(addrs, at(b))
+	}
+	return onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80 + port, Protocol: vip.TCP}, vip.RoundRobin, addrs...)
+}
+
+// at returns the address of a backend by its name, one letter.
+func at(name string) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, name[0]}), 80)
+}
+
+func (s *sketch) of(name string) *outlier { return s.fronts[0].backends.Load().all[at(name)].outlier }
+
+// ejected lists the ejected backends of all frontends.
+func (s *sketch) ejected() (out string) {
+	for _, name := range "abcdef" {
+		if x := s.outliers.m[passiveKey(vip.FrontendKey{Protocol: vip.TCP}, at(string(name)))]; x != nil && x.ejected {
+			out += string(name)
+		}
+	}
+	return out
+}
+
+func (s *sketch) expect(t *testing.T, want string) {
+	t.Helper()
+	if got := s.ejected(); got != want {
+		t.Errorf("ejected %q, want %q", got, want)
+	}
+}
+
+func TestAtMostHalfIsEjected(t *testing.T) {
+	for _, tc := range []struct {
+		frontends [][]string
+		fail      string
+		want      string
+	}{
+		{[][]string{{"a"}}, "a", ""},
+		{[][]string{{"a", "b"}}, "ab", "a"},
+		{[][]string{{"a", "b", "c"}}, "abc", "a"},
+		{[][]string{{"a", "b", "c", "d", "e"}}, "edcba", "de"},
+		{[][]string{{"a", "b", "c", "d"}, {"a", "b"}}, "abc", "ac"}, // both frontends keep half
+		{[][]string{{"a", "b"}, {"a"}}, "ab", "b"},
+	} {
+		inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+			for _, name := range tc.fail {
+				s.of(string(name)).refused(refusedErr)
+			}
+			s.expect(t, tc.want)
+		}, tc.frontends...)
+	}
+}
+
+// If other backends become unusable, ejections end rather than that most are ejected.
+func TestFewerBackendsEndEjections(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		s.of("a").refused(refusedErr)
+		s.of("b").refused(refusedErr)
+		s.expect(t, "ab")
+		f := frontendOf(0, "a", "b", "c", "d")
+		f = weigh(weigh(f, at("c"), 0), at("d"), 0)
+		s.fronts[0].choose(f)
+		if n := len(s.ejected()); n != 1 {
+			t.Errorf("%d of 2 usable backends are ejected", n)
+		}
+		s.fronts[0].choose(frontendOf(0, "c"))
+		s.expect(t, "")
+	}, []string{"a", "b", "c", "d"})
+}
+
+// A backend that becomes usable again, because its health check passes, is tried at once.
+func TestAPassingHealthCheckEndsAnEjection(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		s.of("a").refused(refusedErr)
+		s.fronts[0].choose(weigh(frontendOf(0, "a", "b", "c"), at("b"), 0)) // another backend
+		s.expect(t, "a")
+		s.fronts[0].choose(weigh(frontendOf(0, "a", "b", "c"), at("a"), 0))
+		s.fronts[0].choose(frontendOf(0, "a", "b", "c"))
+		s.expect(t, "")
+		if !s.of("a").admits(s.now(), 0) {
+			t.Error("still skipped")
+		}
+	}, []string{"a", "b", "c"})
+}
+
+// The backoff doubles with each failed try up to its bound. One client tries at a time, and failures
+// of connections that began earlier don't count. After a calm time, it begins anew.
+func TestTheBackoffGrows(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		x := s.of("a")
+		x.refused(refusedErr)
+		for _, want := range []time.Duration{500, 1000, 2000, 4000, 5000, 5000} {
+			for range 10 { // late failures
+				x.refused(refusedErr)
+			}
+			if got := time.Duration(x.avoid.Load() - s.now()); got != want*time.Millisecond {
+				t.Errorf("skipped for %s, want %s", got, want*time.Millisecond)
+			}
+			time.Sleep(want*time.Millisecond - 1)
+			if x.admits(s.now(), time.Second) {
+				t.Error("tried too early")
+			}
+			time.Sleep(1)
+			if !x.admits(s.now(), time.Second) || x.admits(s.now(), time.Second) {
+				t.Error("not tried by one client")
+			}
+			x.refused(refusedErr)
+		}
+		x.connected()
+		s.expect(t, "")
+		x.refused(refusedErr)
+		if got := time.Duration(x.avoid.Load() - s.now()); got != ejectMost {
+			t.Errorf("a backend that fails and works in turn is skipped for %s", got)
+		}
+		x.connected()
+		time.Sleep(calmTime + 1)
+		x.refused(refusedErr)
+		if got := time.Duration(x.avoid.Load() - s.now()); got != ejectFirst {
+			t.Errorf("skipped for %s after a calm time", got)
+		}
+	}, []string{"a", "b"})
+}
+
+// A connect is no evidence for a backend that resets its connections; an answer is.
+func TestAConnectDoesNotReadmitABackendThatResets(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		x := s.of("a")
+		for range resetsToEject - 1 {
+			x.reset()
+		}
+		x.answered()
+		for range resetsToEject - 1 {
+			x.reset()
+			x.connected()
+		}
+		s.expect(t, "")
+		x.reset()
+		s.expect(t, "a")
+		x.connected()
+		s.expect(t, "a")
+		x.answered()
+		s.expect(t, "")
+	}, []string{"a", "b"})
+}
+
+// Without clients, an ejection ends by itself.
+func TestAnEjectionWithoutClientsEnds(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, w *watched) {
+		s.of("a").refused(refusedErr)
+		time.Sleep(ejectFirst + unseenTime - time.Second)
+		if w.rows.Len() != 1 {
+			t.Errorf("%d rows", w.rows.Len())
+		}
+		time.Sleep(2 * time.Second)
+		s.expect(t, "")
+		if w.rows.Len() != 0 {
+			t.Errorf("%d rows afterwards", w.rows.Len())
+		}
+		if kinds, _ := w.kinds(); !slices.Equal(kinds, []string{"backend_ejected", "backend_readmitted"}) {
+			t.Errorf("events %v", kinds)
+		}
+	}, []string{"a", "b"})
+}
+
+// A flapping backend causes few events, and a mass failure one for each of few services.
+func TestEventsAreFew(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, w *watched) {
+		x := s.of("a")
+		for range 100 { // 50 s
+			x.refused(refusedErr)
+			time.Sleep(250 * time.Millisecond)
+			x.answered()
+			time.Sleep(250 * time.Millisecond)
+		}
+		if kinds, _ := w.kinds(); len(kinds) == 0 || len(kinds) > 6 {
+			t.Errorf("%d events of a backend that flapped for 50 s: %v", len(kinds), kinds)
+		}
+	}, []string{"a", "b"})
+	inSketch(t, func(t *testing.T, s *sketch, w *watched) {
+		const services = 300
+		feed := w.rows.Watch()
+		defer feed.Close()
+		var all []*outlier
+		for i := range services {
+			spec := frontendOf(uint16(i+10), "a", "b", "c", "d")
+			spec.Service.Name = fmt.Sprintf("web%d", i)
+			f := newFrontend(s.Target, spec)
+			f.listener = noListener{}
+			defer f.close()
+			for _, name := range []string{"a", "b"} {
+				all = append(all, f.backends.Load().all[at(name)].outlier)
+			}
+		}
+		for _, x := range all {
+			x.refused(refusedErr)
+		}
+		time.Sleep(2 * reportPause)
+		if n := w.rows.Len(); n != 2*services {
+			t.Errorf("%d rows, want %d", n, 2*services)
+		}
+		kinds, messages := w.kinds()
+		if len(kinds) != maxOwnEvents {
+			t.Errorf("%d events, want %d: %q", len(kinds), maxOwnEvents, messages)
+		}
+		if last := messages[len(messages)-1]; last != fmt.Sprintf(" connections of clients failed: %d backends of %d more services", 2*(services-maxOwnEvents+1), services-maxOwnEvents+1) {
+			t.Errorf("%q", last)
+		}
+	}, []string{"a", "b"})
+}
+
+// A connection of a backend that works takes no lock and no memory.
+func TestAGoodConnectionIsNoNews(t *testing.T) {
+	p := newTarget(t, Options{})
+	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, at("a"), at("b"))
+	p.must(f)
+	x := p.frontend(f.Key).backends.Load().all[at("a")].outlier
+	x.answered()
+	p.outliers.mu.Lock() // a call that took it would hang
+	defer p.outliers.mu.Unlock()
+	if n := testing.AllocsPerRun(100, func() {
+		if !x.admits(p.now(), time.Second) {
+			t.Error("skipped")
+		}
+		x.connected()
+		x.answered()
+		x.closed()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkGoodConnection measures what the evidence of a backend that works costs a connection.
+func BenchmarkGoodConnection(b *testing.B) {
+	p := newTarget(b, Options{})
+	f := onVIP(freeKey(b, "127.96.0.1", vip.TCP), vip.RoundRobin, at("a"), at("b"))
+	p.must(f)
+	x := p.frontend(f.Key).backends.Load().all[at("a")].outlier
+	x.answered()
+	b.ReportAllocs()
+	for b.Loop() {
+		x.admits(0, time.Second)
+		x.connected()
+		x.answered()
+	}
+}
