@@ -175,29 +175,42 @@ func TestIPv6BackendInAPath(t *testing.T) {
 // A backend shows its configured state and what was observed of it, each with its reason.
 func TestObservedHealth(t *testing.T) {
 	since := time.Date(2026, 11, 8, 12, 0, 0, 0, time.UTC)
+	until := since.Add(time.Second)
 	result := func(ports vip.Names, health vip.Health, reason string) vip.CheckResult {
 		return vip.CheckResult{Ports: ports, Type: vip.CheckHTTP, Port: 80, Health: health, Since: vip.InstantOf(since), Reason: reason}
 	}
 	held := result("", vip.Healthy, "timeout (3 of 3)")
 	held.Held = true
 	for _, tc := range []struct {
-		name   string
-		source vip.Health
-		checks []vip.CheckResult
-		want   v1.BackendStatus
+		name    string
+		source  vip.Health
+		checks  []vip.CheckResult
+		passive vip.Health
+		want    v1.BackendStatus
 	}{
-		{"nothing", 0, nil, v1.BackendStatus{Health: "unchecked", Usable: true}},
-		{"its source", vip.Healthy, nil, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
-		{"its source finds it unhealthy", vip.Unhealthy, nil, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
-		{"its source finds it unhealthy, its check passes", vip.Unhealthy, []vip.CheckResult{result("", vip.Healthy, "")}, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
-		{"pending", 0, []vip.CheckResult{result("", vip.Unknown, "")}, v1.BackendStatus{Health: "unknown", Check: "http", HealthSince: &since, Usable: true}},
-		{"healthy", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, Usable: true}},
-		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)"}},
-		{"unhealthy at one port", 0, []vip.CheckResult{result("a", vip.Healthy, ""), result("b", vip.Unhealthy, "refused")}, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "refused"}},
-		{"held", 0, []vip.CheckResult{held}, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, Usable: true}},
+		{"nothing", 0, nil, 0, v1.BackendStatus{Health: "unchecked", Usable: true}},
+		{"its source", vip.Healthy, nil, 0, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
+		{"its source finds it unhealthy", vip.Unhealthy, nil, 0, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
+		{"its source finds it unhealthy, its check passes", vip.Unhealthy, []vip.CheckResult{result("", vip.Healthy, "")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
+		{"pending", 0, []vip.CheckResult{result("", vip.Unknown, "")}, 0, v1.BackendStatus{Health: "unknown", Check: "http", HealthSince: &since, Usable: true}},
+		{"healthy", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, Usable: true}},
+		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)"}},
+		{"unhealthy at one port", 0, []vip.CheckResult{result("a", vip.Healthy, ""), result("b", vip.Unhealthy, "refused")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "refused"}},
+		{"held", 0, []vip.CheckResult{held}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, Usable: true}},
+		{"answered clients", 0, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "passive", HealthSince: &since, Usable: true}},
+		{"answered clients, its source finds it healthy", vip.Healthy, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
+		{"ejected, its check passes", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, vip.Ejected, v1.BackendStatus{Health: "ejected", Check: "passive", HealthSince: &since, HealthReason: "refused", EjectedUntil: &until}},
+		{"ejected, its check fails", 0, []vip.CheckResult{result("", vip.Unhealthy, "status 500")}, vip.Ejected, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500"}},
 	} {
 		w := newWritten()
 		w.healthy(1)
+		if tc.passive != 0 {
+			p := vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(1)), Health: tc.passive, Since: vip.InstantOf(since)}
+			if tc.passive == vip.Ejected {
+				p.Until, p.Reason = vip.InstantOf(until), "refused"
+			}
+			w.passive.Set(p)
+		}
 		service, _, _ := w.services.Get(serviceNo(1))
 		b := oneBackend
 		b.Health = tc.source

@@ -37,7 +37,7 @@ func notBegun() (s *Server, begin func()) {
 	return New(Deps{Node: "lb1", Services: tables.Services, Sources: statuses,
 		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
 		Leases:    table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Overrides: tables.Overrides, Health: tables.Health, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Begun: begun, Awaits: func() string { return "waiting for consul at 10.0.0.5:8500: connection refused" }, Ready: make(chan struct{}),
 		Log:       slog.New(slog.DiscardHandler),
 		Events:    event.NewLog(10, time.Now),

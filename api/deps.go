@@ -57,6 +57,7 @@ type Deps struct {
 	Conflicts      table.Reader[pipeline.ConflictKey, pipeline.Conflict]
 	Overrides      table.Reader[vip.BackendKey, vip.BackendState]
 	Health         table.Reader[vip.BackendKey, vip.BackendHealth]
+	Passive        table.Reader[vip.PassiveKey, vip.PassiveHealth]
 	Leases         table.Reader[ipam.Resource, *ipam.Lease]
 	Allocations    table.Reader[vip.ServiceKey, vip.Allocation]
 	Compiled       table.Reader[vip.ServiceKey, pipeline.Compiled]
@@ -88,6 +89,8 @@ type Deps struct {
 	Statistics reconcile.Statistics
 	// Admission has the clients that the dataplane refused; nil if it refuses none itself.
 	Admission reconcile.Admission
+	// Outliers has the failed connections of backends; nil if the dataplane doesn't see them.
+	Outliers reconcile.Outliers
 	// Connections counts the connections of backends; nil if the dataplane can't.
 	Connections reconcile.Connections
 	Diff        func(context.Context) ([]Difference, error) // reads the dataplane

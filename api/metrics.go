@@ -223,6 +223,7 @@ func tallyOf(in *status.Input) tally {
 		case vip.Ready:
 			t.ready++
 			switch {
+			case in.Usable(b) && in.Ejected(b):
 			case in.Usable(b):
 				t.usable++
 			case b.Weight > 0:

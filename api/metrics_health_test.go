@@ -12,8 +12,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
+
+// failing counts failures of the backend of service 2.
+type failing struct{}
+
+func (failing) Failures(k vip.PassiveKey) reconcile.Failures {
+	if k != passiveKey(serviceNo(2)) {
+		return reconcile.Failures{}
+	}
+	return reconcile.Failures{Connects: 9, Resets: 8, Retries: 7, Ejections: 6}
+}
 
 func TestHealthMetrics(t *testing.T) {
 	w := newWritten()
@@ -21,6 +32,7 @@ func TestHealthMetrics(t *testing.T) {
 	w.healthy(2)
 	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
 	d := w.deps()
+	d.Outliers = failing{}
 	d.Probes = func() probe.Stats {
 		return probe.Stats{Targets: 3, Running: 1, Late: 2, Stalls: 4, Batches: 5, Changes: 6,
 			Probes:    []probe.ProbeCount{{Type: vip.CheckTCP, Outcome: probe.OK, N: 70}, {Type: vip.CheckHTTP, Outcome: probe.TimedOut, N: 8}},
@@ -44,7 +56,13 @@ func TestHealthMetrics(t *testing.T) {
 				t.Errorf("no %s in\n%s", want, text)
 			}
 		}
-		for _, series := range []string{`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
+		if strings.Contains(text, `failures_total{backend="10.0.0.1:80",service="s1"}`) {
+			t.Error("series of a backend without failures")
+		}
+		for _, series := range []string{
+			`ironvip_backend_connect_failures_total{backend="10.0.0.1:80",service="s2"} 9`, `ironvip_backend_early_resets_total{backend="10.0.0.1:80",service="s2"} 8`,
+			`ironvip_backend_retries_total{backend="10.0.0.1:80",service="s2"} 7`, `ironvip_backend_ejections_total{backend="10.0.0.1:80",service="s2"} 6`,
+			`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="unhealthy",service="s2"} 1`} {
 			if strings.Contains(text, series+"\n") != single {
 				t.Errorf("%s, want %t, in\n%s", series, single, text)

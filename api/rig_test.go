@@ -174,7 +174,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	supervisor.Add(rest.Type, rest.Type, registrar)
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
-		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },

@@ -43,6 +43,7 @@ type unhealthyFeeds struct {
 	compiled    *table.Feed[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Feed[vip.BackendKey, vip.BackendState]
 	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
+	passive     *table.Feed[vip.PassiveKey, vip.PassiveHealth]
 	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
@@ -67,6 +68,7 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 		f.compiled.Close()
 		f.states.Close()
 		f.health.Close()
+		f.passive.Close()
 		f.frontends.Close()
 		f.applied.Close()
 		s.feeds = nil
@@ -145,7 +147,7 @@ func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
 		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
-			states: t.Overrides.Watch(), health: t.Health.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+			states: t.Overrides.Watch(), health: t.Health.Watch(), passive: t.Passive.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {
@@ -159,6 +161,7 @@ func (s *unhealthyIndex) update() {
 	eachChange(s.feeds.compiled, func(c *pipeline.Compiled) { services[c.Service.Key] = struct{}{} })
 	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
 	eachChange(s.feeds.health, func(h *vip.BackendHealth) { services[h.Backend.Service] = struct{}{} })
+	eachChange(s.feeds.passive, func(h *vip.PassiveHealth) { services[h.Service] = struct{}{} })
 	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
 		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
 	})

@@ -27,6 +27,7 @@ type written struct {
 	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
 	states      *table.Table[vip.BackendKey, vip.BackendState]
 	health      *table.Table[vip.BackendKey, vip.BackendHealth]
+	passive     *table.Table[vip.PassiveKey, vip.PassiveHealth]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 }
@@ -39,13 +40,14 @@ func newWritten() *written {
 		compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
 		states:      table.New(clock, vip.KeyOfBackendState, nil),
 		health:      table.New(clock, vip.KeyOfBackendHealth, nil),
+		passive:     table.New(clock, vip.KeyOfPassiveHealth, nil),
 		frontends:   table.New(clock, vip.KeyOfFrontend, nil),
 		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
 	}
 }
 
 func (w *written) deps() Deps {
-	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Frontends: w.frontends, Applied: w.applied,
+	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
 		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
@@ -60,6 +62,11 @@ func serviceNo(i int) vip.ServiceKey {
 
 func frontendNo(i int) vip.FrontendKey {
 	return vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}), Port: 80, Protocol: vip.TCP}
+}
+
+// passiveKey returns the key of oneBackend in a service.
+func passiveKey(k vip.ServiceKey) vip.PassiveKey {
+	return vip.PassiveKey{Service: k, Protocol: vip.TCP, Addr: netip.AddrPortFrom(oneBackend.Address, oneBackend.Port)}
 }
 
 // healthy adds service i in a healthy state.
@@ -195,6 +202,14 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				}
 				w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(k), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: health}}})
 			},
+			"ejected": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				health := vip.Ejected
+				if i%3 == 0 {
+					health = vip.Healthy
+				}
+				w.passive.Set(vip.PassiveHealth{PassiveKey: passiveKey(k), Health: health})
+			},
+			"ejection gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.passive.Delete(passiveKey(k)) },
 			"observed gone": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) { w.health.Delete(oneBackend.Key(k)) },
 			"unchecked": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
 				w.healthy(i)

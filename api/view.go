@@ -19,7 +19,7 @@ import (
 // tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
-		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health}
+		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health, Passive: s.Passive}
 }
 
 // input reads everything that the status of one service depends on. It costs O(one service +
@@ -59,6 +59,11 @@ func (s *Server) statusRev(in *status.Input) uint64 {
 		}
 		if _, r, ok := s.Health.Get(in.Service.Backends[i].Key(in.Key)); ok {
 			rev = max(rev, r)
+		}
+		for _, key := range in.AddressesOf(&in.Service.Backends[i]) {
+			if _, r, ok := s.Passive.Get(key); ok {
+				rev = max(rev, r)
+			}
 		}
 	}
 	return rev
@@ -134,7 +139,7 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 				row.Override = &info
 			}
 		}
-		row.Usable = in.Usable(b)
+		row.Usable = in.Usable(b) && !in.Ejected(b)
 		addHealth(&row, in, b)
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
@@ -159,7 +164,15 @@ func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 		row.Check, row.HealthSince = check.Type.String(), when(check.Since.Time())
 		row.HealthReason = cmp.Or(row.HealthReason, check.Reason)
 		row.Held = check.Held
-	} else if b.Health != 0 {
+		return
+	}
+	passive := in.PassiveOf(b)
+	if passive != nil && (health == vip.Ejected || b.Health == 0) {
+		row.Check, row.HealthSince, row.HealthReason = "passive", when(passive.Since.Time()), passive.Reason
+		row.EjectedUntil = when(passive.Until.Time())
+		return
+	}
+	if b.Health != 0 {
 		row.Check = "source"
 	}
 }

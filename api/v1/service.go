@@ -71,12 +71,13 @@ type BackendStatus struct {
 	// SourceState is the state from the source if an operator overrode it.
 	SourceState string        `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Override    *OverrideInfo `json:"override,omitempty" doc:"the operator's override, if there is one"`
-	Usable      bool          `json:"usable" doc:"is ready, has a weight and is not unhealthy: takes new connections where policies allow it"`
+	Usable      bool          `json:"usable" doc:"is ready, has a weight, and is neither unhealthy nor ejected: takes new connections where policies allow it"`
 	// Health is what was observed, apart from State, which is configured.
 	Health       string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy,unchecked,ejected" doc:"observed: by this host's probes, by its source, or by connections"`
 	HealthSince  *time.Time `json:"health_since,omitempty" doc:"when health became this"`
-	HealthReason string     `json:"health_reason,omitempty" doc:"why it is unhealthy"`
-	Check        string     `json:"check,omitempty" doc:"the type of the check that decided, or source"`
+	HealthReason string     `json:"health_reason,omitempty" doc:"why it is unhealthy or ejected"`
+	Check        string     `json:"check,omitempty" doc:"the type of the check that decided; source; or passive: connections of clients"`
+	EjectedUntil *time.Time `json:"ejected_until,omitempty" doc:"when the proxy sends it a client again"`
 	Held         bool       `json:"held,omitempty" doc:"its check fails, and traffic is held because all checks failed at the same time"`
 	Node         string     `json:"node,omitempty"`
 	Zone         string     `json:"zone,omitempty"`

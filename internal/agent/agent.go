@@ -262,7 +262,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if err := a.newOverrides(cfg); err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, a.sockets, ownAddress(a.tables.Host), a.log); err != nil {
+	if a.plane, err = choosePlane(a.config, a.allocator, a.sockets, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
 		return nil, err
 	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)

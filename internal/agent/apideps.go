@@ -14,6 +14,7 @@ func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	admission, _ := a.plane.Plane.(reconcile.Admission)
 	connections, _ := a.plane.Plane.(reconcile.Connections)
+	outliers, _ := a.plane.Plane.(reconcile.Outliers)
 	var probes func() probe.Stats
 	if a.prober != nil {
 		probes = a.prober.Stats
@@ -21,7 +22,7 @@ func (a *agent) apiDeps() api.Deps {
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
-		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Leases: a.allocator.Leases(),
+		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events:    a.events,
@@ -44,7 +45,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: statistics, Connections: connections, Admission: admission,
+		Statistics: statistics, Connections: connections, Admission: admission, Outliers: outliers,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		Probes:         probes, BackendMetrics: a.config.get().Health.Metrics,
 		Log: a.log,

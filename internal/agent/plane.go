@@ -12,12 +12,21 @@ import (
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip"
 )
+
+// outlierReports is where the userspace proxy reports the backends that it ejects.
+type outlierReports struct {
+	rows   *table.Table[vip.PassiveKey, vip.PassiveHealth]
+	events *event.Log
+}
 
 // plane is the selected dataplane and the reason for its selection.
 type plane struct {
@@ -40,10 +49,10 @@ func (p *plane) now() api.Dataplane {
 
 // choosePlane creates the dataplane that the configuration requests. Own reports whether an address
 // is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, log *slog.Logger) (*plane, error) {
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
-		return newProxy(cfg, allocator, set, own, "the configuration asks for it", log), nil
+		return newProxy(cfg, allocator, set, own, out, "the configuration asks for it", log), nil
 	}
 	findings := ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer)
 	useIPVS, why, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, findings)
@@ -58,7 +67,7 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, 
 			log.Warn("the ipvs dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 		}
 	}
-	return newProxy(cfg, allocator, set, own, why, log), nil
+	return newProxy(cfg, allocator, set, own, out, why, log), nil
 }
 
 // chooseMode selects IPVS or the userspace proxy from the findings of ipvs.Check, and returns the
@@ -93,8 +102,8 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 		metrics: ipvsMetrics(target), drain: func(context.Context) {}, remove: target.Remove}, nil
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, why string, log *slog.Logger) *plane {
-	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: set, Log: log})
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
+	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: set, Passive: out.rows, Events: out.events, Log: log})
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
 		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain}

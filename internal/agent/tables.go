@@ -12,6 +12,7 @@ func (a *agent) debugTables() []status.DebugTable {
 		status.NewDebugTable("services", status.ServiceCells, a.tables.Services),
 		status.NewDebugTable("overrides", status.OverrideCells, a.tables.Overrides),
 		status.NewDebugTable("health", status.HealthCells, a.tables.Health),
+		status.NewDebugTable("passive", status.PassiveCells, a.tables.Passive),
 		status.NewDebugTable("leases", status.LeaseCells, a.allocator.Leases()),
 		status.NewDebugTable("allocations", status.AllocationCells, a.tables.Allocations),
 		status.NewDebugTable("host", status.HostCells, a.tables.Host),

@@ -37,6 +37,7 @@ type Tables struct {
 	Services    *table.Table[vip.ServiceKey, vip.Service]                // by Resolve
 	Overrides   *table.Table[vip.BackendKey, vip.BackendState]           // by internal/overrides
 	Health      *table.Table[vip.BackendKey, vip.BackendHealth]          // by package health
+	Passive     *table.Table[vip.PassiveKey, vip.PassiveHealth]          // by the userspace proxy
 	Host        *table.Table[struct{}, hostnet.Snapshot]                 // by internal/hostnet
 	Allocations *table.Table[vip.ServiceKey, vip.Allocation]             // by Allocate
 	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]              // by Compile
@@ -52,6 +53,7 @@ func NewTables(clock *table.Clock) Tables {
 		Services:    table.New(clock, vip.KeyOfService, nil), // Resolve compares claims, not services
 		Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 		Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),
+		Passive:     table.New(clock, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
 		Host:        table.New(clock, hostnet.KeyOf, hostnet.Same),
 		Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 		Frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),

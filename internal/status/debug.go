@@ -85,6 +85,9 @@ var (
 			row(h.Backend.Service.String(), h.Backend.ID(), string(c.Ports), c.Type.String(), c.Health.String(), c.Since.Time().UTC().Format(time.RFC3339), c.Reason)
 		}
 	}}
+	PassiveCells = Cells[vip.PassiveHealth]{"service address protocol health reason", func(h *vip.PassiveHealth, row func(...string)) {
+		row(h.Service.String(), h.Addr.String(), h.Protocol.String(), h.Health.String(), h.Reason)
+	}}
 	LeaseCells = Cells[*ipam.Lease]{"lease state pool holders", func(l **ipam.Lease, row func(...string)) {
 		holders := text.Join((*l).Holders, " ", func(h ipam.Holder) string { return h.Service.String() })
 		row((*l).Resource.String(), (*l).State.String(), (*l).Pool, holders)

@@ -225,6 +225,8 @@ func observations(in *Input) (lines []string) {
 			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
 		}
 		switch health, check := in.Observed(b); {
+		case health == vip.Ejected:
+			lines = append(lines, ejectedBackend(in, in.PassiveOf(b), b))
 		case health == vip.Unknown && check != nil && check.Reason != "":
 			lines = append(lines, fmt.Sprintf("The health of backend %s is unknown: %s.", b.ID(), check.Reason))
 		case check != nil && check.Held:
@@ -239,6 +241,17 @@ func observations(in *Input) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// ejectedBackend returns why the dataplane skips a backend.
+func ejectedBackend(in *Input, row *vip.PassiveHealth, b *vip.Backend) string {
+	since := max(0, in.Now.Sub(row.Since.Time())).Round(time.Second)
+	next := "the next client"
+	if left := row.Until.Time().Sub(in.Now); left > 0 {
+		next += fmt.Sprintf(" in %s", left.Round(100*time.Millisecond))
+	}
+	return fmt.Sprintf("Backend %s is ejected since %s because connections of clients to %s failed: %s. The proxy sends %s there again.",
+		b.ID(), since, row.Addr, row.Reason, next)
 }
 
 // takesNew reports whether some frontend sends new connections to b.

@@ -141,6 +141,20 @@ func TestStatusOfHealth(t *testing.T) {
 	}, {
 		name: "local to an unhealthy one here", in: seen(service("web", two, local, onNode(0, "n1"), onNode(1, "n2")), only(1, refused)), want: Elsewhere, ready: 1,
 		lines: []string{"192.0.2.1:80/tcp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
+	}, {
+		name: "one ejected by connections", in: seen(service("web", two), allHealthy, func(in *Input) {
+			in.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
+				if k.Addr.Addr().String() != "10.0.0.2" {
+					return nil
+				}
+				return &vip.PassiveHealth{PassiveKey: k, Health: vip.Ejected, Since: vip.InstantOf(in.Now.Add(-12 * time.Second)),
+					Until: vip.InstantOf(in.Now.Add(1500 * time.Millisecond)), Reason: "connect: connection refused (4 times)"}
+			}
+		}), want: Degraded, ready: 1,
+		lines: []string{
+			"web is degraded: 1 of 2 backends take new connections.",
+			"Backend 10.0.0.2 is ejected since 12s because connections of clients to 10.0.0.2:80 failed: connect: connection refused (4 times). The proxy sends the next client in 1.5s there again.",
+		},
 	}} {
 		t.Run(tc.name, tc.check)
 	}

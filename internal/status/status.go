@@ -67,11 +67,12 @@ func (f *Frontend) Leaves() bool {
 // Report is the status of a service.
 type Report struct {
 	State State
-	Ready int // backends that are ready, have a weight and are not unhealthy, on any node
+	Ready int // backends that are ready, have a weight and are neither unhealthy nor ejected, on any node
 	Total int // backends that the service lists
 	// Unhealthy counts the backends that are ready and have a weight, but are unhealthy at some port
 	// at least.
 	Unhealthy int
+	Ejected   int  // usable backends that the dataplane skips for a while at some port at least
 	Leaving   int  // endpoints that drain, over all frontends
 	Applied   bool // the dataplane has tried everything of the newest spec
 	Problems  []vip.Problem
@@ -96,6 +97,8 @@ func compute(in *Input) Report {
 		out.Total = len(in.Service.Backends)
 		for i := range in.Service.Backends {
 			switch b := &in.Service.Backends[i]; {
+			case in.Usable(b) && in.Ejected(b):
+				out.Ejected++
 			case in.Usable(b):
 				out.Ready++
 			case b.Weight > 0 && in.StateOf(b) == vip.Ready:
@@ -224,7 +227,7 @@ func problemsOf(in *Input) []vip.Problem {
 	return problems
 }
 
-// Tables are the tables that a status depends on. Overrides and Health may be nil.
+// Tables are the tables that a status depends on. Overrides, Health and Passive may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
@@ -233,6 +236,7 @@ type Tables struct {
 	Applied     table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
+	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
@@ -263,6 +267,14 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	if t.Health != nil {
 		in.Health = func(k vip.BackendKey) *vip.BackendHealth {
 			if row := t.Health.Row(k); row != nil {
+				return &row.Value
+			}
+			return nil
+		}
+	}
+	if t.Passive != nil {
+		in.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
+			if row := t.Passive.Row(k); row != nil {
 				return &row.Value
 			}
 			return nil

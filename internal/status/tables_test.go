@@ -43,7 +43,7 @@ func TestStatusFromTables(t *testing.T) {
 		defer running.Wait()
 		defer cancel()
 		running.Go(func() { _ = p.Run(ctx) })
-		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health}
+		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health, Passive: all.Passive}
 		at30080 := func(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Number: 30080} }
 		status := func() Report {
 			synctest.Wait()

@@ -281,6 +281,56 @@ func TestObserved(t *testing.T) {
 	}
 }
 
+// Connections of clients are evidence after the checks and the source, and for a backend without
+// them. They never change where the compile stage sends clients.
+func TestObservedByConnections(t *testing.T) {
+	for _, tc := range []struct {
+		source   vip.Health
+		checks   string
+		a, b     vip.Health // of the ports, by connections
+		want     vip.Health
+		byChecks bool
+	}{
+		{0, "", vip.Healthy, 0, vip.Healthy, false},
+		{0, "", 0, vip.Healthy, vip.Healthy, false},
+		{0, "", vip.Healthy, vip.Ejected, vip.Ejected, false},
+		{0, "healthy", vip.Ejected, 0, vip.Ejected, false},
+		{0, "unknown", vip.Ejected, 0, vip.Ejected, false},
+		{0, "unknown", vip.Healthy, 0, vip.Unknown, true},
+		{0, "healthy", vip.Healthy, 0, vip.Healthy, true},
+		{0, "unhealthy", vip.Ejected, 0, vip.Unhealthy, true},
+		{vip.Unhealthy, "", vip.Ejected, 0, vip.Unhealthy, false},
+		{vip.Healthy, "", vip.Ejected, 0, vip.Ejected, false},
+	} {
+		s := service(func(s *vip.Service) {
+			s.Ports = []vip.Port{{Name: "a", Protocol: vip.TCP, Port: 80, TargetPort: 8080}, {Name: "b", Protocol: vip.UDP, Port: 53, TargetPort: 53}}
+			s.Backends = []vip.Backend{be("10.1.0.1")}
+		})
+		s.Backends[0].Health = tc.source
+		v := View{Service: &s, Health: observed(map[byte]string{1: tc.checks})}
+		usable := v.Usable(&s.Backends[0])
+		v.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
+			health := tc.a
+			if k.Protocol == vip.UDP {
+				health = tc.b
+			}
+			if want := (vip.PassiveKey{Service: s.Key, Protocol: k.Protocol, Addr: s.Backends[0].Endpoint(map[vip.Protocol]uint16{vip.TCP: 8080, vip.UDP: 53}[k.Protocol])}); k != want {
+				t.Errorf("asked for %v", k)
+			}
+			if health == 0 {
+				return nil
+			}
+			return &vip.PassiveHealth{PassiveKey: k, Health: health}
+		}
+		if health, check := v.Observed(&s.Backends[0]); health != tc.want || (check != nil) != tc.byChecks {
+			t.Errorf("%+v: %s by %v", tc, health, check)
+		}
+		if v.Usable(&s.Backends[0]) != usable {
+			t.Errorf("%+v: usable depends on connections", tc)
+		}
+	}
+}
+
 // Health that all of a service's backends have costs no memory.
 func TestHealthAllocatesNothing(t *testing.T) {
 	in := big(1000)

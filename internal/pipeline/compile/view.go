@@ -16,6 +16,9 @@ type View struct {
 	// Health returns the results of a backend's health checks, or nil without a check. It is nil
 	// when no backend has a check.
 	Health func(vip.BackendKey) *vip.BackendHealth
+	// Passive returns what connections of clients showed of an address, or nil without evidence. It
+	// is nil in the compile stage: the dataplane that ejects a backend skips it itself.
+	Passive func(vip.PassiveKey) *vip.PassiveHealth
 }
 
 // StateOf returns the state in effect for a backend: the override if there is one, else the
@@ -51,9 +54,43 @@ func (v *View) UsableAt(b *vip.Backend, port string) bool {
 	return b.Weight > 0 && v.StateOf(b) == vip.Ready && !v.Unhealthy(b, port)
 }
 
+// PassiveOf returns what connections of clients showed of a backend: an ejection at one of its
+// ports, else evidence that it works, else nil.
+func (v *View) PassiveOf(b *vip.Backend) (out *vip.PassiveHealth) {
+	for _, key := range v.AddressesOf(b) {
+		if row := v.Passive(key); row != nil && (out == nil || row.Health == vip.Ejected && out.Health != vip.Ejected) {
+			out = row
+		}
+	}
+	return out
+}
+
+// AddressesOf returns the keys of a backend in the passive table: one for each port of the service
+// that it serves. It returns none without the table.
+func (v *View) AddressesOf(b *vip.Backend) (out []vip.PassiveKey) {
+	if v.Passive == nil {
+		return nil
+	}
+	for i := range v.Service.Ports {
+		p := &v.Service.Ports[i]
+		key := vip.PassiveKey{Service: v.Service.Key, Protocol: p.Protocol, Addr: b.Endpoint(p.TargetPort)}
+		if b.Serves(p.Name) && !slices.Contains(out, key) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// Ejected reports whether the dataplane skips a backend at one of its ports at least.
+func (v *View) Ejected(b *vip.Backend) bool {
+	row := v.PassiveOf(b)
+	return row != nil && row.Health == vip.Ejected
+}
+
 // Observed returns what is known of the health of a backend at all of its ports: Unhealthy if its
-// source or a check says so, Unknown if a check has no result yet, Healthy with evidence, and
-// Unchecked without. The check is the one that decided, or nil.
+// source or a check says so, Ejected if connections of clients failed, Unknown if a check has no
+// result yet, Healthy with evidence, and Unchecked without. The check is the one that decided; it
+// is nil if another observer did, such as the connections of clients (PassiveOf).
 func (v *View) Observed(b *vip.Backend) (vip.Health, *vip.CheckResult) {
 	var checks []vip.CheckResult
 	if v.Health != nil {
@@ -61,8 +98,9 @@ func (v *View) Observed(b *vip.Backend) (vip.Health, *vip.CheckResult) {
 			checks = h.Checks
 		}
 	}
-	for _, worse := range [...]vip.Health{vip.Unhealthy, vip.Unknown} {
-		if b.Health == worse {
+	passive := v.PassiveOf(b)
+	for _, worse := range [...]vip.Health{vip.Unhealthy, vip.Ejected, vip.Unknown} {
+		if b.Health == worse || worse == vip.Ejected && passive != nil && passive.Health == worse {
 			return worse, nil
 		}
 		if i := slices.IndexFunc(checks, func(c vip.CheckResult) bool { return c.Health == worse }); i >= 0 {
@@ -74,6 +112,8 @@ func (v *View) Observed(b *vip.Backend) (vip.Health, *vip.CheckResult) {
 		return vip.Healthy, &checks[0]
 	case b.Health != 0:
 		return b.Health, nil
+	case passive != nil:
+		return passive.Health, nil
 	}
 	return vip.Unchecked, nil
 }
