@@ -34,7 +34,7 @@ const (
 // ends ejections that no client has tried to end.
 func (t *Target) reportOutliers(ctx context.Context) {
 	o := t.outliers
-	news := agenda{}
+	news := eventPace{}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -57,14 +57,14 @@ func (t *Target) reportOutliers(ctx context.Context) {
 	}
 }
 
-// agenda states when events may be added.
-type agenda struct {
+// eventPace states when events may be added.
+type eventPace struct {
 	quiet delayqueue.Queue[vip.ServiceKey] // services with a recent event
 	next  time.Time                        // of the next batch
 }
 
 // nextReport returns how long nothing happens without a change.
-func (o *outliers) nextReport(now time.Time, news *agenda) time.Duration {
+func (o *outliers) nextReport(now time.Time, news *eventPace) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	next := now.Add(time.Hour)
@@ -82,7 +82,7 @@ func (o *outliers) nextReport(now time.Time, news *agenda) time.Duration {
 
 // collect takes the rows that changed and the ejections that began and ended, by service, except
 // for services with a recent event.
-func (o *outliers) collect(now time.Time, news *agenda) (put []vip.PassiveHealth, remove []vip.PassiveKey,
+func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHealth, remove []vip.PassiveKey,
 	ejected, readmitted map[vip.ServiceKey][]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -20,6 +20,7 @@ const (
 	outsideRanges reason = iota
 	noBackend
 	unreachable
+	panicked
 	headerAbsent // closed before the first byte, such as a port check of a balancer
 	headerTruncated
 	headerLate
@@ -43,6 +44,7 @@ var reasonTexts = [reasons]struct{ label, meaning string }{
 	outsideRanges:   {"source_ranges", "outside source_ranges"},
 	noBackend:       {"no_backend", "no usable backend"},
 	unreachable:     {"unreachable", "no backend accepted the connection"},
+	panicked:        {"panic", "a fault of this program, which its log has"},
 	headerAbsent:    {"header_absent", "closed by the balancer before the PROXY header"},
 	headerTruncated: {"header_truncated", "closed by the balancer inside the PROXY header"},
 	headerLate:      {"header_late", "no complete PROXY header in time"},

@@ -88,23 +88,31 @@ func (t *tcpListener) accept() {
 		}
 		_ = client.SetKeepAliveConfig(keepAlive) // fails only for a client that is gone
 		target.stats.accepted.Add(1)
-		peer := addrPort(client.RemoteAddr()).Addr()
-		announced := t.f.announced(peer)
-		s := t.f.admit(peer, announced, connectionFiles)
-		if s == nil {
-			reset(client)
-			continue
-		}
-		target.capacity.connections.Add(1)
-		t.f.tasks.Add(1)
-		go t.f.serve(client, announced, s)
+		t.welcome(client)
 	}
+}
+
+// welcome starts to serve a client, or refuses it.
+func (t *tcpListener) welcome(client *net.TCPConn) {
+	defer t.f.contain(t.f.backends.Load().service, func() { reset(client) })
+	peer := addrPort(client.RemoteAddr()).Addr()
+	announced := t.f.announced(peer)
+	s := t.f.admit(peer, announced, connectionFiles)
+	if s == nil {
+		reset(client)
+		return
+	}
+	t.f.target.capacity.connections.Add(1)
+	t.f.tasks.Add(1)
+	go t.f.serve(client, announced, s)
 }
 
 // serve connects one client to a backend and relays until both directions end. An announced client
 // begins with a PROXY header. The connection is counted in s.
 func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 	defer f.tasks.Done()
+	c := &connection{f: f, owner: s, client: client}
+	defer f.contain(s, c.abort)
 	defer func() {
 		f.target.capacity.connections.Add(-1)
 		f.target.capacity.give(s, connectionFiles)
@@ -117,7 +125,6 @@ func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 	a := f.attempt(ends.Source, s)
 	a.to, a.mayWait = ends.Destination, true
 	defer a.end()
-	c := &connection{f: f, client: client}
 	e, err := f.connect(a, c)
 	if e == nil {
 		if why := reasonOf(err); why != admitted {
@@ -214,7 +221,8 @@ func (d *dialing) abort() { d.cancel() }
 // connection is one client's connection to one backend.
 type connection struct {
 	f              *frontend
-	client, server *net.TCPConn
+	owner          *service
+	client, server *net.TCPConn // server is nil until it is connected
 	tallies        tallies
 	outlier        *outlier
 	answered       bool // by the backend, with at least a byte
@@ -236,7 +244,9 @@ func (c *connection) out(bytes int) {
 // abort resets both sides immediately.
 func (c *connection) abort() {
 	reset(c.client)
-	reset(c.server)
+	if c.server != nil {
+		reset(c.server)
+	}
 }
 
 // direction is one of a connection's two streams.
@@ -256,7 +266,10 @@ func (c *connection) relay() {
 	c.watch()
 	defer c.f.target.wheel.remove(&c.timed)
 	var both sync.WaitGroup
-	both.Go(func() { c.pump(down, up) })
+	both.Go(func() {
+		defer c.f.contain(c.owner, c.abort)
+		c.pump(down, up)
+	})
 	c.pump(up, down)
 	both.Wait()
 	c.judge()

@@ -161,6 +161,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 
 // readOne forwards one datagram.
 func (u *udpListener) readOne(conn *net.UDPConn) error {
+	defer u.f.contain(u.f.backends.Load().service, func() {})
 	buf := datagrams.Get().(*[maxDatagram]byte)
 	defer datagrams.Put(buf)
 	n, client, err := conn.ReadFromUDPAddrPort(buf[:])
@@ -250,10 +251,15 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 	}
 	t.capacity.sessions.Add(1)
 	s := &session{listener: u, owner: owner, front: u.conn, client: client, attempt: u.f.attempt(client, owner)}
+	started := false
+	defer func() {
+		if !started {
+			s.attempt.end()
+			s.give()
+		}
+	}()
 	s.attempt.refuse(refused)
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
-		s.attempt.end()
-		s.give()
 		return nil, err
 	}
 	if usable > 1 && len(data) <= maxFirst {
@@ -263,6 +269,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 	u.sessions[client] = s
 	t.stats.sessions.Add(1)
 	s.tallies.connected()
+	started = true
 	u.f.tasks.Add(1)
 	go s.run()
 	return s, nil
@@ -366,18 +373,28 @@ func (s *session) send(data []byte) error {
 func (s *session) run() {
 	u := s.listener
 	defer u.f.tasks.Done()
+	defer u.f.contain(s.owner, func() {})
+	err := s.relay()
+	if first := s.takeFirst(); err != nil && first != nil {
+		u.forward(s.client, first, append(s.attempt.refused, s.endpoint))
+	}
+}
+
+// relay passes on the backend's answers until the session ends, and removes it. The error is the
+// backend's refusal.
+func (s *session) relay() error {
+	defer func() {
+		s.abort()
+		s.endpoint.remove(s)
+		s.endpoint.leave()
+		s.attempt.end()
+		s.give()
+	}()
 	err := s.answers()
 	if err != nil {
 		s.attempt.failed(s.endpoint, err)
 	}
-	s.abort()
-	s.endpoint.remove(s)
-	s.endpoint.leave()
-	s.attempt.end()
-	s.give()
-	if first := s.takeFirst(); err != nil && first != nil {
-		u.forward(s.client, first, append(s.attempt.refused, s.endpoint))
-	}
+	return err
 }
 
 // answers returns nil if the session ended normally, else the refusal.

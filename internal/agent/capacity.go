@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -12,7 +13,17 @@ import (
 
 // proxyChecks returns the lines of the status on clients that the proxy refuses.
 func proxyChecks(t *proxy.Target) []v1.Check {
-	return append(capacityChecks(t.Capacity(), openfiles.Limit()), limitChecks(t.Limited())...)
+	return slices.Concat(capacityChecks(t.Capacity(), openfiles.Limit()), limitChecks(t.Limited()), panicChecks(t.Panicked()))
+}
+
+// panicChecks returns the line of the status on clients that a fault of this program refused.
+func panicChecks(clients uint64, now bool) []v1.Check {
+	if !now {
+		return nil
+	}
+	return []v1.Check{{Name: "panics", Level: v1.LevelWarn,
+		Message: "a fault of ironvip ended connections of clients in the last minute: " + text.Plural(int(clients), "connection") + " since the start",
+		Hint:    "report it with the stack in the log; other clients are not affected"}}
 }
 
 // limitChecks returns the line of the status on services that refuse clients because of their own

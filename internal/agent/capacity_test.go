@@ -34,6 +34,12 @@ func TestCapacityInTheStatus(t *testing.T) {
 }
 
 func TestLimitsInTheStatus(t *testing.T) {
+	if got := panicChecks(3, false); got != nil {
+		t.Errorf("no recent panic: %v", got)
+	}
+	if got := panicChecks(3, true); len(got) != 1 || got[0].Level != v1.LevelWarn || !strings.Contains(got[0].Message, "3 connections since") {
+		t.Errorf("panics: %v", got)
+	}
 	if got := limitChecks(nil); got != nil {
 		t.Errorf("none limited: %+v", got)
 	}

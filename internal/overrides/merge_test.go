@@ -130,7 +130,7 @@ func TestSetWhileAway(t *testing.T) {
 		l.SetDown(false)
 		time.Sleep(2 * time.Minute)
 		l.all("after the merge", "10.0.0.1 drain")
-		a = l.restart("a")
+		l.restart("a")
 		l.all("after another restart", "10.0.0.1 drain")
 		if got := b.messages(); !slices.Contains(got, "set to drain by root through node a") || !slices.Contains(got, "set to ready by root through node a") {
 			t.Errorf("events of b: %q", got)
