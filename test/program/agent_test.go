@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -325,17 +327,41 @@ type backend struct {
 	name string
 	addr string
 	port int
-	l    net.Listener
+	l    net.Listener // nil while it refuses connections
+	held int          // a socket that keeps the port meanwhile
 }
 
 // newBackend starts a backend on the loopback.
-func newBackend(t *testing.T, name string) *backend {
+func newBackend(t testing.TB, name string) *backend {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	b := &backend{name: name, addr: "127.0.0.1:0"}
+	if err := b.listen(); err != nil {
 		t.Fatal(err)
 	}
-	b := &backend{name: name, addr: l.Addr().String(), port: l.Addr().(*net.TCPAddr).Port, l: l}
+	b.addr, b.port = b.l.Addr().String(), b.l.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() {
+		if b.l != nil {
+			b.l.Close()
+		} else {
+			unix.Close(b.held)
+		}
+	})
+	return b
+}
+
+// listen serves at addr. The port can be shared, so that refuse can keep it.
+func (b *backend) listen() error {
+	shared := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }); failed != nil {
+			return failed
+		}
+		return err
+	}}
+	l, err := shared.Listen(context.Background(), "tcp", b.addr)
+	if err != nil {
+		return err
+	}
+	b.l = l
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -344,13 +370,37 @@ func newBackend(t *testing.T, name string) *backend {
 			}
 			go func() {
 				defer c.Close()
-				fmt.Fprintln(c, name)
+				fmt.Fprintln(c, b.name)
 				io.Copy(c, c) // echoes for as long as the client stays
 			}()
 		}
 	}()
-	t.Cleanup(func() { l.Close() })
-	return b
+	return nil
+}
+
+// refuse makes the backend refuse connections until accept. Meanwhile, it keeps its port.
+func (b *backend) refuse() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Port: b.port, Addr: [4]byte{127, 0, 0, 1}}))
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	b.held = fd
+	b.l.Close()
+	b.l = nil
+	return nil
+}
+
+// accept ends refuse.
+func (b *backend) accept() error {
+	err := b.listen()
+	unix.Close(b.held)
+	return err
 }
 
 // toml returns the backend as an element of a backends array.

@@ -39,6 +39,7 @@ import (
 //	config [FILE]               rewrite ironvip.toml, with FILE's text appended
 //	edit NAME FROM TO           replace text in etc/NAME
 //	vip SERVICE [VARIABLE]      wait until a service has a VIP; the variable is its name, or this
+//	backend refuse|accept NAME  make a backend refuse connections, or accept them again
 //	serves ADDR BACKEND...      wait until exactly these backends answer
 //	answers ADDR BACKEND...     the same, but at once
 //	closed ADDR                 wait until nobody answers
@@ -211,6 +212,17 @@ func (s *script) commands() map[string]scriptCommand {
 			raw, err := hex.DecodeString(args[0])
 			ts.Check(err)
 			s.write(args[1], string(raw))
+		}),
+		"backend": takes(2, 2, func(ts *testscript.TestScript, args []string) {
+			b := s.backends[args[1]]
+			switch {
+			case b != nil && args[0] == "refuse":
+				ts.Check(b.refuse())
+			case b != nil && args[0] == "accept":
+				ts.Check(b.accept())
+			default:
+				ts.Fatalf("backend refuse or accept, and a, b or c")
+			}
 		}),
 		"json": takes(0, 0, func(ts *testscript.TestScript, _ []string) {
 			if !json.Valid([]byte(ts.ReadFile("stdout"))) {
