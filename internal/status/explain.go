@@ -246,11 +246,11 @@ func observations(in *Input) (lines []string) {
 // ejectedBackend returns why the dataplane skips a backend.
 func ejectedBackend(in *Input, row *vip.PassiveHealth, b *vip.Backend) string {
 	since := max(0, in.Now.Sub(row.Since.Time())).Round(time.Second)
-	next := "the next client"
+	next := "The next client tests it."
 	if left := row.Until.Time().Sub(in.Now); left > 0 {
-		next += fmt.Sprintf(" in %s", left.Round(100*time.Millisecond))
+		next = fmt.Sprintf("A client tests it in %s.", left.Round(100*time.Millisecond))
 	}
-	return fmt.Sprintf("Backend %s is ejected since %s because connections of clients to %s failed: %s. The proxy sends %s there again.",
+	return fmt.Sprintf("Backend %s has been ejected for %s: connections of clients to %s failed: %s. %s",
 		b.ID(), since, row.Addr, row.Reason, next)
 }
 

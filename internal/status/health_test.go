@@ -153,7 +153,7 @@ func TestStatusOfHealth(t *testing.T) {
 		}), want: Degraded, ready: 1,
 		lines: []string{
 			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.2 is ejected since 12s because connections of clients to 10.0.0.2:80 failed: connect: connection refused (4 times). The proxy sends the next client in 1.5s there again.",
+			"Backend 10.0.0.2 has been ejected for 12s: connections of clients to 10.0.0.2:80 failed: connect: connection refused (4 times). A client tests it in 1.5s.",
 		},
 	}} {
 		t.Run(tc.name, tc.check)
