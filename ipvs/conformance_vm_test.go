@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/ipvs/internal/filter"
@@ -122,7 +124,7 @@ var forwardFlag = map[vip.Forward]string{vip.ForwardNAT: "-m", vip.ForwardDirect
 
 func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
-	lines := map[string]bool{}
+	lines, limits := map[string]bool{}, map[string]string{}
 	var marks map[vip.FrontendKey]uint32
 	for _, f := range want {
 		proto := "-t"
@@ -141,6 +143,7 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 			flags = " -o" + flags
 		}
 		at, family := fmt.Sprintf("%s %s", proto, f.Key.AddrPort()), ""
+		listed := fmt.Sprintf("%s %s", strings.ToUpper(f.Key.Protocol.String()), f.Key.AddrPort())
 		switch {
 		case f.Kind == vip.OnRealServer:
 			continue
@@ -149,17 +152,15 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 				marks = witnessMarks(t, node)
 			}
 			at = fmt.Sprintf("-f %d", marks[f.Key])
+			listed = fmt.Sprintf("FWM %d", marks[f.Key])
 			if f.Key.Addr.Is6() {
 				family = " -6"
 			}
 		}
 		lines[fmt.Sprintf("-A %s%s -s %s%s%s", at, family, f.Scheduler, persistence, flags)] = true
 		for _, b := range f.Backends {
-			limits := ""
-			if b.MaxConnections > 0 {
-				limits = fmt.Sprintf(" -x %d -y 0", b.MaxConnections)
-			}
-			lines[fmt.Sprintf("-a %s%s -r %s %s -w %d", at, family, b.Addr, forwardFlag[f.Forward], b.Weight)+limits] = true
+			lines[fmt.Sprintf("-a %s%s -r %s %s -w %d", at, family, b.Addr, forwardFlag[f.Forward], b.Weight)] = true
+			limits[fmt.Sprintf("%s -> %s", listed, b.Addr)] = fmt.Sprintf("%d 0", b.MaxConnections)
 		}
 	}
 	for line := range strings.Lines(run(t, node, "ipvsadm", "-Sn")) {
@@ -172,4 +173,24 @@ func witnessServices(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	for line := range lines {
 		t.Errorf("ipvsadm doesn't have %q", line)
 	}
+	if diff := cmp.Diff(limits, thresholds(t, node)); diff != "" {
+		t.Errorf("thresholds (-want +got):\n%s", diff)
+	}
+}
+
+// thresholds returns the upper and lower thresholds of destinations, which "ipvsadm -S" doesn't
+// list. A key is "TCP 10.96.0.1:80 -> 10.1.0.1:80" or "FWM 1 -> 10.1.0.1:80".
+func thresholds(t *testing.T, node *netlab.Node) map[string]string {
+	t.Helper()
+	out, service := map[string]string{}, ""
+	for line := range strings.Lines(run(t, node, "ipvsadm", "-Ln", "--thresholds")) {
+		switch field := strings.Fields(line); {
+		case len(field) < 3 || field[1] == "RemoteAddress:Port":
+		case field[0] == "->":
+			out[service+" -> "+field[1]] = field[2] + " " + field[3]
+		default:
+			service = field[0] + " " + field[1]
+		}
+	}
+	return out
 }
