@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,8 +18,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// surviveHangup keeps SIGHUP from ending this process when no agent follows it: while it starts,
+// hands over, or drains connections after a take-over.
+var surviveHangup = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) })
+
 // followSignals reloads at each SIGHUP.
 func (a *agent) followSignals(ctx context.Context) {
+	surviveHangup()
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)

@@ -49,7 +49,7 @@ var (
 )
 
 // identifier recognizes sockets of this process's network namespace.
-type identifier struct{ namespace uint64 } // 0: unknown
+type identifier struct{ namespace uint64 } // 0: unknown, so that no socket is refused for it
 
 func newIdentifier() identifier {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -119,7 +119,7 @@ func (i identifier) identify(fd int) (place, error) {
 	if _, err := unix.Poll(polled, 0); err == nil && polled[0].Revents&unix.POLLHUP != 0 {
 		return p, fmt.Errorf("%s was shut down", p)
 	}
-	if i.namespace != namespaceOf(fd) {
+	if i.namespace != 0 && i.namespace != namespaceOf(fd) {
 		return p, fmt.Errorf("%s is in another network namespace", p)
 	}
 	for _, options := range [][]option{optionsOfAll, optionsOf[p.protocol], optionsOfFamily[get(unix.SO_DOMAIN)]} {

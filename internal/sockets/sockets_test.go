@@ -539,3 +539,18 @@ func runHelper(t *testing.T, files []*os.File, env ...string) string {
 	}
 	return string(out)
 }
+
+// A set that can't find out its own network namespace, for lack of a descriptor, refuses no socket
+// for it: that would end a listener that is in use.
+func TestUnknownNamespace(t *testing.T) {
+	var s Set
+	at := free(t, "tcp", "127.0.0.1")
+	fd, err := duplicate(open(t, &s, "tcp", at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := (identifier{}).identify(fd); err != nil {
+		t.Error(err)
+	}
+}
