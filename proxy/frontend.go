@@ -249,17 +249,24 @@ func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) 
 		if err != nil {
 			return nil, err
 		}
-		connected, err := try(e)
-		if connected {
+		if connected, err := a.attemptAt(e, try); connected {
 			return e, nil
-		}
-		e.leave()
-		a.service.wake()
-		if err != nil {
+		} else if err != nil {
 			return nil, err
 		}
 	}
 	return nil, unreachable
+}
+
+// attemptAt calls try. Without success, also after a panic, it gives e's place to others.
+func (a *attempt) attemptAt(e *endpoint, try func(*endpoint) (bool, error)) (connected bool, err error) {
+	defer func() {
+		if !connected {
+			e.leave()
+			a.service.wake()
+		}
+	}()
+	return try(e)
 }
 
 // pick asks the scheduler, which counts the connection, and marks the result as tried.

@@ -108,6 +108,7 @@ func (o *outliers) part(e *endpoint) {
 	}
 	delete(o.m, x.key)
 	o.ended.Drop(x.key)
+	x.ejected = false // what its last connections do has no effect any more
 	if x.since != 0 {
 		o.changed[x.key] = struct{}{}
 		o.signal()
@@ -220,6 +221,9 @@ func (x *outlier) fail(reason string, byReset bool) {
 	now := o.now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(x.users) == 0 { // the backend was removed meanwhile
+		return
+	}
 	x.good.Store(false)
 	if byReset {
 		if x.resets++; x.resets < resetsToEject && !x.ejected {
@@ -260,7 +264,7 @@ func (x *outlier) fail(reason string, byReset bool) {
 func (x *outlier) mayEject() bool {
 	usable := false
 	for _, e := range x.users {
-		if !e.usable {
+		if !e.counts() {
 			continue
 		}
 		usable = true
@@ -295,11 +299,14 @@ func (x *outlier) readmit() {
 // count adds to the ejected backends of each frontend.
 func (x *outlier) count(by int) {
 	for _, e := range x.users {
-		if e.usable {
+		if e.counts() {
 			e.frontend.ejected += by
 		}
 	}
 }
+
+// counts reports whether e is a usable endpoint of its frontend, which may have dropped it already.
+func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load().all[e.addr] == e }
 
 // note marks the row for the next report.
 func (x *outlier) note() {

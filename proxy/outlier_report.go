@@ -87,7 +87,10 @@ func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHea
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key := range o.ended.Due(now) {
-		o.m[key].readmit() // drops it
+		o.ended.Drop(key)
+		if x := o.m[key]; x != nil {
+			x.readmit()
+		}
 	}
 	for key := range o.changed {
 		if row, ok := o.row(key); ok {

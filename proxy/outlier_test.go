@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -271,6 +272,7 @@ func inSketch(t *testing.T, test func(t *testing.T, s *sketch, w *watched), fron
 		w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }), events: event.NewLog(100, time.Now)}
 		s := &sketch{Target: New(Options{Passive: w.rows, Events: w.events, Files: 100})}
 		defer s.Close()
+		synctest.Wait() // the reporter waits for news
 		for i, backends := range frontends {
 			f := newFrontend(s.Target, frontendOf(uint16(i), backends...))
 			f.listener = noListener{}
@@ -302,6 +304,9 @@ func (s *sketch) of(name string) *outlier { return s.fronts[0].backends.Load().a
 
 // ejected lists the ejected backends of all frontends.
 func (s *sketch) ejected() (out string) {
+	synctest.Wait() // what is due now has happened
+	s.outliers.mu.Lock()
+	defer s.outliers.mu.Unlock()
 	for _, name := range "abcdef" {
 		if x := s.outliers.m[passiveKey(vip.FrontendKey{Protocol: vip.TCP}, at(string(name)))]; x != nil && x.ejected {
 			out += string(name)
@@ -447,6 +452,50 @@ func TestAnEjectionWithoutClientsEnds(t *testing.T) {
 		if kinds, _ := w.kinds(); !slices.Equal(kinds, []string{"backend_ejected", "backend_readmitted"}) {
 			t.Errorf("events %v", kinds)
 		}
+	}, []string{"a", "b"})
+}
+
+// A connection to a backend that was removed can still fail. That has no effect, also if the backend
+// is back.
+func TestALateFailureOfARemovedBackend(t *testing.T) {
+	for _, returns := range []bool{false, true} {
+		inSketch(t, func(t *testing.T, s *sketch, w *watched) {
+			removed := s.of("a")
+			removed.refused(refusedErr)
+			time.Sleep(2 * ejectFirst)
+			if !removed.admits(s.now(), time.Second) {
+				t.Fatal("no client tries it")
+			}
+			s.fronts[0].choose(frontendOf(0, "b", "c"))
+			removed.refused(refusedErr)
+			removed.connected()
+			if returns {
+				s.fronts[0].choose(frontendOf(0, "a", "b", "c"))
+			}
+			time.Sleep(3 * unseenTime)
+			s.expect(t, "")
+			s.of("b").refused(refusedErr)
+			s.expect(t, "b")
+			time.Sleep(3 * unseenTime)
+			s.expect(t, "")
+		}, []string{"a", "b", "c"})
+	}
+}
+
+// A backend that its frontend has just dropped doesn't count among its ejected ones.
+func TestADroppedBackendDoesNotCount(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		f := s.fronts[0]
+		b := *f.backends.Load()
+		dropped := b.all[at("a")]
+		b.all = map[netip.AddrPort]*endpoint{at("b"): b.all[at("b")]}
+		b.usable = []*endpoint{b.all[at("b")]}
+		whole := f.backends.Swap(&b)
+		dropped.outlier.refused(refusedErr)
+		if f.ejected != 0 {
+			t.Errorf("%d ejected", f.ejected)
+		}
+		f.backends.Store(whole)
 	}, []string{"a", "b"})
 }
 

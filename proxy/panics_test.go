@@ -62,6 +62,22 @@ func TestPanicEndsOneClient(t *testing.T) {
 	}
 }
 
+// A client that waits in a queue has its turn, and a panic then. The others go on.
+func TestPanicInAQueue(t *testing.T) {
+	p := newTarget(t, Options{})
+	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), 1, 10, 1)
+	p.must(f)
+	first, _ := served(t, f)
+	second := p.waits(t, f)
+	third := p.waits(t, f)
+	p.breakPicks(f.Key, 1)
+	first.Close()
+	second.wantReset(t)
+	if got := third.line(t); got != "a" {
+		t.Error(got)
+	}
+}
+
 func TestPanicOverUDP(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.UDP)

@@ -106,6 +106,7 @@ func (a *attempt) place() (*endpoint, error) {
 	if w == nil {
 		return nil, queueFull
 	}
+	defer s.pass(w, true)
 	if a.patience == nil {
 		a.patience = time.NewTimer(s.relay.Load().QueueTimeout)
 	}
@@ -114,14 +115,11 @@ func (a *attempt) place() (*endpoint, error) {
 		case <-w.turn:
 			a.tried = a.tried[:0]
 			if e, why := a.take(); !why.waits() {
-				s.pass(w, true)
 				return e, why.err()
 			}
 		case <-a.patience.C:
-			s.pass(w, true)
 			return nil, queueTimeout
 		case <-a.f.ctx.Done():
-			s.pass(w, true)
 			return nil, a.f.ctx.Err()
 		}
 	}

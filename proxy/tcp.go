@@ -143,12 +143,10 @@ func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
 // with the reason.
 func (f *frontend) connect(a *attempt, c *connection) (*endpoint, error) {
 	timeout := f.backends.Load().relay.ConnectTimeout
-	var deadline time.Time // from the first place on
+	left := max(f.target.opts.ConnectBudget, timeout) // without the time in a queue
 	return a.connect(func(e *endpoint) (bool, error) {
-		if deadline.IsZero() {
-			deadline = time.Now().Add(max(f.target.opts.ConnectBudget, timeout))
-		}
-		left := time.Until(deadline)
+		began := time.Now()
+		defer func() { left -= time.Since(began) }()
 		switch {
 		case f.ctx.Err() != nil:
 			return false, f.ctx.Err()
