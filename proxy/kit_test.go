@@ -173,7 +173,12 @@ func without(f *vip.Frontend, backend netip.AddrPort) *vip.Frontend {
 // tcpBackend runs serve on every connection until the end of the test.
 func tcpBackend(t testing.TB, addr string, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	return tcpBackendAt(t, netip.AddrPortFrom(netip.MustParseAddr(addr), 0), serve)
+}
+
+func tcpBackendAt(t testing.TB, at netip.AddrPort, serve func(*net.TCPConn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", at.String())
 	if err != nil {
 		t.Fatal(err)
 	}

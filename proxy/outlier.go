@@ -294,6 +294,9 @@ func (x *outlier) readmit() {
 	x.in.ended.Drop(x.key)
 	x.count(-1)
 	x.note()
+	if len(x.users) > 0 {
+		x.users[0].of.wake()
+	}
 }
 
 // count adds to the ejected backends of each frontend.

@@ -12,38 +12,74 @@ import (
 // backends have as many connections as they may.
 //
 // It is first in, first out: one client at a time has its turn, and passes it on when it has a
-// place. Clients of a frontend that has no place don't hold up those of another one.
+// place. Each frontend has a line of its own, so that its clients don't hold up those of another
+// one. All methods cost O(lines) and, for each line, O(backends), however many clients wait.
 type queue struct {
 	length atomic.Int64
 
-	mu      sync.Mutex
+	mu       sync.Mutex
+	lines    []*line // those with clients
+	arrivals uint64
+	turn     *waiter     // it looks for a place
+	retry    *time.Timer // calls wake when a backend may be tried again
+}
+
+// line is the part of a queue that waits for the backends of one frontend.
+type line struct {
+	f       *frontend
 	waiters list.List // of *waiter, in the order of their arrival
-	turn    *waiter   // it looks for a place
 }
 
 // waiter is one client in a queue.
 type waiter struct {
-	f     *frontend
+	a     *attempt // not changed while the client waits
+	line  *line
 	place *list.Element
 	turn  chan struct{} // receives each time it is the waiter's turn
 }
 
-// push adds a client of f at the end. It returns nil if the queue is as long as it may be.
-func (s *service) push(f *frontend) *waiter {
+// add puts w before those that arrived later. That costs O(1) for a new client and for one that was
+// the first before.
+func (l *line) add(w *waiter) {
+	later := func(e *list.Element) bool { return e != nil && e.Value.(*waiter).a.arrival > w.a.arrival }
+	if !later(l.waiters.Back()) {
+		w.place = l.waiters.PushBack(w)
+		return
+	}
+	e := l.waiters.Front()
+	for !later(e) {
+		e = e.Next()
+	}
+	w.place = l.waiters.InsertBefore(w, e)
+}
+
+// push adds a client at the end, or at its former position if it had a turn that led to nothing. It
+// returns nil if the queue is as long as it may be.
+func (s *service) push(a *attempt) *waiter {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.waiters.Len() >= int(s.relay.Load().MaxQueue) {
-		return nil
+	if a.arrival == 0 {
+		if q.length.Load() >= int64(s.relay.Load().MaxQueue) {
+			return nil
+		}
+		q.arrivals++
+		a.arrival = q.arrivals
 	}
-	w := &waiter{f: f, turn: make(chan struct{}, 1)}
-	w.place = q.waiters.PushBack(w)
-	q.length.Store(int64(q.waiters.Len()))
+	i := slices.IndexFunc(q.lines, func(l *line) bool { return l.f == a.f })
+	if i < 0 {
+		i = len(q.lines)
+		q.lines = append(q.lines, &line{f: a.f})
+	}
+	q.length.Add(1)
+	w := &waiter{a: a, line: q.lines[i], turn: make(chan struct{}, 1)}
+	w.line.add(w)
 	return w
 }
 
-// wake gives the turn to the first client with a place, unless another one has it. Whoever frees a
-// place calls it afterwards. It costs a load if nobody waits.
+// wake gives the turn to the client that came first, of those first in their lines with a place,
+// unless another one has it. Whoever frees a place calls it afterwards. It costs a load if nobody
+// waits.
 func (s *service) wake() {
 	q := &s.queue
 	if q.length.Load() == 0 {
@@ -51,21 +87,28 @@ func (s *service) wake() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.turn != nil {
-		return // it calls wake afterwards
+	if q.turn != nil || len(q.lines) == 0 {
+		return // the one with the turn calls it afterwards
 	}
-	var without []*frontend
-	for e := q.waiters.Front(); e != nil; e = e.Next() {
-		w := e.Value.(*waiter)
-		switch {
-		case slices.Contains(without, w.f):
-		case s.hasPlace(w.f.backends.Load()):
-			q.turn = w
-			w.turn <- struct{}{}
-			return
-		default:
-			without = append(without, w.f)
+	var next *waiter
+	now, retry := q.lines[0].f.target.now(), int64(never)
+	for _, l := range q.lines {
+		w := l.waiters.Front().Value.(*waiter)
+		if at := w.a.opening(now); at > now {
+			retry = min(retry, at)
+		} else if next == nil || w.a.arrival < next.a.arrival {
+			next = w
 		}
+	}
+	switch {
+	case next != nil:
+		q.turn = next
+		next.turn <- struct{}{}
+	case retry == never:
+	case q.retry == nil:
+		q.retry = time.AfterFunc(time.Duration(retry-now), s.wake)
+	default:
+		q.retry.Reset(time.Duration(retry - now))
 	}
 }
 
@@ -77,20 +120,43 @@ func (s *service) pass(w *waiter, done bool) {
 		q.turn = nil
 	}
 	if done {
-		q.waiters.Remove(w.place)
-		q.length.Store(int64(q.waiters.Len()))
+		q.length.Add(-1)
+		w.line.waiters.Remove(w.place)
+		if w.line.waiters.Len() == 0 {
+			q.lines = slices.DeleteFunc(q.lines, func(l *line) bool { return l == w.line })
+		}
 	}
 	q.mu.Unlock()
 	s.wake()
 }
 
-// hasPlace reports whether a waiting client needn't wait longer: there is a place for it, or no
-// backend to wait for.
-func (s *service) hasPlace(b *backends) bool {
-	if len(b.usable) == 0 {
-		return true
+// opening returns from when on a client that waits needn't wait longer, by Target.now: there may be
+// a place for it, or it has no backend to wait for. It is never if only the end of a connection
+// can help.
+func (a *attempt) opening(now int64) int64 {
+	b := a.f.backends.Load()
+	switch {
+	case len(b.usable) == 0:
+		return now
+	case a.service.full():
+		return never
 	}
-	return !s.full() && slices.ContainsFunc(b.usable, func(e *endpoint) bool { return !e.state.Full() })
+	first := int64(never)
+	for _, e := range b.usable {
+		if !e.state.Full() {
+			first = min(first, max(e.outlier.avoid.Load(), a.refusedUntil(e)))
+		}
+	}
+	if first > now && !a.awaits(b, now) {
+		return now
+	}
+	return first
+}
+
+// awaits reports whether the client should rather wait than try an ejected backend: another one,
+// which hasn't refused it, is only full.
+func (a *attempt) awaits(b *backends, now int64) bool {
+	return slices.ContainsFunc(b.usable, func(e *endpoint) bool { return e.state.Full() && a.refusedUntil(e) <= now })
 }
 
 // place returns a backend with a place for the client, and counts the connection there and in the
@@ -102,7 +168,7 @@ func (a *attempt) place() (*endpoint, error) {
 			return e, why.err()
 		}
 	}
-	w := s.push(a.f)
+	w := s.push(a)
 	if w == nil {
 		return nil, queueFull
 	}
@@ -113,7 +179,7 @@ func (a *attempt) place() (*endpoint, error) {
 	for s.wake(); ; s.pass(w, false) {
 		select {
 		case <-w.turn:
-			a.tried = a.tried[:0]
+			a.from, a.failures = nil, 0
 			if e, why := a.take(); !why.waits() {
 				return e, why.err()
 			}
@@ -148,7 +214,7 @@ func (a *attempt) take() (*endpoint, reason) {
 		}
 		full = true // a simultaneous client took the last place
 	}
-	if full || slices.ContainsFunc(a.from.usable, func(e *endpoint) bool { return e.state.Full() }) {
+	if full || a.awaits(a.from, a.f.target.now()) {
 		a.exit() // clients of other frontends may have a place
 		return nil, backendsFull
 	}

@@ -266,6 +266,63 @@ func TestQueueOfTwoPorts(t *testing.T) {
 	}
 }
 
+// Clients wait for a backend that is only full, and not at one that refuses them. They try that one
+// when its backoff ends, one client at a time.
+func TestQueueBesideRefusingBackends(t *testing.T) {
+	p := newTarget(t, Options{})
+	full, dead, dying := tcpBackend(t, "127.0.0.1", named("full")), closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3")
+	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, full, dead, dying), 0, 10, 1)
+	p.must(f)
+	failures := func() (sum uint64) {
+		for _, at := range []netip.AddrPort{dead, dying} {
+			sum += p.Failures(passiveKey(f.Key, at)).Connects
+		}
+		return sum
+	}
+	inside, name := served(t, f)
+	if name != "full" {
+		t.Fatal(name)
+	}
+	var waiting []*client
+	for range 5 {
+		waiting = append(waiting, p.waits(t, f))
+	}
+	before := failures()
+	wait.Until(t, "the ejected one is tried again", func() bool { return failures() > before })
+	if n := failures(); n > 10 {
+		t.Errorf("the clients tried %d times", n)
+	}
+	for _, next := range waiting[:3] {
+		inside.Close()
+		if got := next.line(t); got != "full" {
+			t.Fatal(got)
+		}
+		inside = next
+	}
+
+	// A backend that works again is found without a free place elsewhere.
+	tcpBackendAt(t, dead, named("back"))
+	if got := waiting[3].line(t); got != "back" {
+		t.Error(got)
+	}
+}
+
+// The time in the queue is not part of the time in which a client must be connected.
+func TestQueueCostsNoConnectTime(t *testing.T) {
+	const budget = 50 * time.Millisecond
+	p := newTarget(t, Options{ConnectBudget: budget})
+	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.2")), 0, 10, 1)
+	f.Relay.ConnectTimeout = budget
+	p.must(f)
+	inside, _ := served(t, f)
+	waiting := p.waits(t, f)
+	time.Sleep(2 * budget)
+	inside.Close()
+	if got := waiting.line(t); got != "a" {
+		t.Error(got)
+	}
+}
+
 // counted is a backend that records how many connections it has at most.
 func counted(now, most *atomic.Int64) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
@@ -330,5 +387,37 @@ func TestPlacesCostNothing(t *testing.T) {
 		a.exit()
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// BenchmarkWake measures what a freed place costs that no waiting client can use.
+func BenchmarkWake(b *testing.B) {
+	for _, clients := range []int{1, 10_000} {
+		b.Run(fmt.Sprintf("waiting=%d", clients), func(b *testing.B) {
+			p := newTarget(b, Options{})
+			backends := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")}
+			f := limited(onVIP(freeKey(b, "127.96.0.1", vip.TCP), vip.RoundRobin, backends...), 0, uint32(clients), 1)
+			p.must(f)
+			s := p.service(f.Service)
+			attempt := func() *attempt {
+				return p.frontend(f.Key).attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)
+			}
+			for range backends {
+				if _, err := attempt().place(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var all []*waiter
+			for range clients {
+				all = append(all, s.push(attempt()))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.wake()
+			}
+			for _, w := range all {
+				s.pass(w, true)
+			}
+		})
 	}
 }

@@ -258,7 +258,8 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 			s.give()
 		}
 	}()
-	s.attempt.refuse(refused)
+	s.refused = refused
+	s.attempt.exclude(refused)
 	if _, err := s.attempt.connect(s.connectTo); err != nil {
 		return nil, err
 	}
@@ -291,6 +292,7 @@ type session struct {
 	front    *net.UDPConn // the socket that the client sends to
 	client   netip.AddrPort
 	attempt  *attempt
+	refused  []*endpoint // what the client sent, before this session
 
 	endpoint *endpoint
 	tallies  tallies
@@ -376,7 +378,7 @@ func (s *session) run() {
 	defer u.f.contain(s.owner, func() {})
 	err := s.relay()
 	if first := s.takeFirst(); err != nil && first != nil {
-		u.forward(s.client, first, append(s.attempt.refused, s.endpoint))
+		u.forward(s.client, first, append(s.refused, s.endpoint))
 	}
 }
 
