@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -29,47 +28,6 @@ func newTightHost(t *testing.T) *host {
 		cmd.Args[3], cmd.Path = cmd.Path, "/bin/sh"
 	}
 	return h
-}
-
-// files returns how many descriptors the agent has open.
-func (h *host) files() int {
-	h.t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return len(entries)
-}
-
-// newHungBackend starts a server that accepts connections and never answers or closes.
-func newHungBackend(t *testing.T) *backend {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var open []net.Conn
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open = append(open, c)
-			mu.Unlock()
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		accepting.Wait()
-		for _, c := range open {
-			c.Close()
-		}
-	})
-	return &backend{name: "hung", addr: l.Addr().String(), port: l.Addr().(*net.TCPAddr).Port, l: l}
 }
 
 // send makes clients send a request to addr at a rate until ctx ends. Each waits for an answer for
@@ -97,24 +55,6 @@ func send(ctx context.Context, addr string, every, patience time.Duration) {
 			_ = c.SetDeadline(time.Now().Add(patience))
 			_, _ = c.Read(make([]byte, 1))
 		})
-	}
-}
-
-// steadily asks addr 50 times a second until ctx ends, and returns the number of requests and the
-// errors.
-func steadily(ctx context.Context, addr string) (n int, errs []error) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return n, errs
-		case <-tick.C:
-		}
-		n++
-		if _, err := who(addr); err != nil {
-			errs = append(errs, err)
-		}
 	}
 }
 

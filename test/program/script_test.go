@@ -49,6 +49,7 @@ import (
 //	json                        fail if stdout is not one JSON document
 //	same X Y                    fail if the two differ
 //	until REGEXP ARG...         repeat a client command until its output matches
+//	[mode:proxy] COMMAND        only with this dataplane
 //	log REGEXP                  wait until the agent's log matches; ! fails if it matches now
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
@@ -59,9 +60,18 @@ func TestScripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			parallel(t)
 			s := newScript(t)
-			testscript.RunT(inline{t}, testscript.Params{Files: []string{file}, Setup: s.setup, Cmds: s.commands()})
+			testscript.RunT(inline{t}, testscript.Params{Files: []string{file}, Setup: s.setup, Cmds: s.commands(), Condition: condition})
 		})
 	}
+}
+
+// condition is [mode:proxy] and [mode:ipvs].
+func condition(text string) (bool, error) {
+	name, value, ok := strings.Cut(text, ":")
+	if !ok || name != "mode" {
+		return false, fmt.Errorf("unknown condition %q", text)
+	}
+	return value == mode, nil
 }
 
 // inline runs a script in the test that it was given, not in a subtest.

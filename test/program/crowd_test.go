@@ -1,0 +1,178 @@
+//go:build system && !vm
+
+package program
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Many clients are connected at once and stay silent: 50,000, or as many as the limit of descriptors
+// allows. Clients of another service notice nothing, and all descriptors return.
+func TestManyConnections(t *testing.T) {
+	clients, servers := 50_000, 4
+	clients = min(clients, moreFiles(t, 4*clients)/4) // two each; a service leaves a quarter to others
+	h := newHost(t)
+	var backends []*backend
+	for range servers { // each can have as many connections from one address as there are ports
+		backends = append(backends, newHungBackend(t))
+	}
+	h.write("services.d/a.toml", service("crowded", `half_close_timeout = "1s"`, backends...)+service("well", "", newBackend(t, "w")))
+	h.start()
+	crowded, well := h.vip("crowded")+":8080", h.vip("well")+":8080"
+	h.serves(well, "w")
+	before, idle := h.files(), h.memory()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	var requests int
+	var errs []error
+	others.Go(func() { requests, errs = steadily(ctx, well) })
+	var mu sync.Mutex
+	var open []net.Conn
+	t.Cleanup(func() {
+		for _, c := range open {
+			c.Close()
+		}
+	})
+	var dialing sync.WaitGroup
+	for i := range servers {
+		dialing.Go(func() {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(10+i))}, Timeout: maxWait}
+			for range clients / servers {
+				c, err := d.Dial("tcp", crowded)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				open = append(open, c)
+				mu.Unlock()
+			}
+		})
+	}
+	dialing.Wait()
+	t.Logf("%d clients are connected", len(open))
+	h.eventually("all have a backend", func() error {
+		if n := h.files() - before; n < 2*clients {
+			return fmt.Errorf("%d descriptors", n)
+		}
+		return nil
+	})
+	t.Logf("%d bytes of the agent's memory for each", (h.memory()-idle)/clients)
+	for _, c := range open {
+		c.Close()
+	}
+	h.eventually("the descriptors return", func() error {
+		if n := h.files(); n > before+100 {
+			return fmt.Errorf("%d descriptors, %d before", n, before)
+		}
+		return nil
+	})
+	cancel()
+	others.Wait()
+	if len(errs) > 0 || requests == 0 {
+		t.Errorf("%d of %d requests to the other service fail, such as %v", len(errs), requests, errs)
+	}
+}
+
+// moreFiles raises the limit of descriptors of this process and the agent to n, if it may, until the
+// end of the test. It returns the limit.
+func moreFiles(t *testing.T, n int) int {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: max(uint64(n), was.Max)}); err != nil {
+		t.Logf("a limit of %d descriptors: %v", n, err)
+		return int(was.Cur)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &was) })
+	return n
+}
+
+// files returns how many descriptors the agent has open.
+func (h *host) files() int {
+	h.t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// memory returns how many bytes of memory the agent uses.
+func (h *host) memory() int {
+	h.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.cmd.Process.Pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	_, text, _ = bytes.Cut(text, []byte("VmRSS:"))
+	var kib int
+	if _, err := fmt.Sscan(string(text), &kib); err != nil {
+		h.t.Fatal(err)
+	}
+	return kib << 10
+}
+
+// newHungBackend starts a server that accepts connections and never answers or closes.
+func newHungBackend(t *testing.T) *backend {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		accepting.Wait()
+		for _, c := range open {
+			c.Close()
+		}
+	})
+	return &backend{name: "hung", addr: l.Addr().String(), port: l.Addr().(*net.TCPAddr).Port, l: l}
+}
+
+// steadily asks addr 50 times a second until ctx ends, and returns the number of requests and the
+// errors.
+func steadily(ctx context.Context, addr string) (n int, errs []error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return n, errs
+		case <-tick.C:
+		}
+		n++
+		if _, err := who(addr); err != nil {
+			errs = append(errs, err)
+		}
+	}
+}
