@@ -22,9 +22,13 @@ type Journal[V any] struct {
 	Store[V] // the fleet's
 	bucket   Bucket[V]
 	problems []vip.Problem // with the journal's own values
+	disk     sync.Mutex    // held while the bucket is written, so that no late deletion hits a new value; before mu
 
 	mu       sync.Mutex
 	pending  map[string]Item[V]
+	// outlived are keys of values that are no longer pending and still on the disk, because their
+	// deletion failed. A restart before the next attempt would make them pending again.
+	outlived map[string]struct{}
 	last     uint64
 	restored []Item[V] // for the first Watch
 }
@@ -36,7 +40,7 @@ const journaled = 1 << 63
 // NewJournal reads the pending values of an earlier run from the bucket. Unreadable ones become
 // Problems. An error concerns the whole bucket.
 func NewJournal[V any](fleets Store[V], bucket Bucket[V]) (*Journal[V], error) {
-	j := &Journal[V]{Store: fleets, bucket: bucket, pending: map[string]Item[V]{}}
+	j := &Journal[V]{Store: fleets, bucket: bucket, pending: map[string]Item[V]{}, outlived: map[string]struct{}{}}
 	all, err := bucket.All()
 	if err != nil {
 		if !errors.Is(err, store.ErrDamaged) {
@@ -55,6 +59,7 @@ func (j *Journal[V]) put(key string, value V) Item[V] {
 	j.last++
 	item := Item[V]{Key: key, Value: value, Version: journaled | j.last, Local: true}
 	j.pending[key] = item
+	delete(j.outlived, key)
 	return item
 }
 
@@ -90,6 +95,14 @@ func (j *Journal[V]) Pending() []Item[V] {
 		out = append(out, j.pending[key])
 	}
 	return out
+}
+
+// Outlived reports whether the disk still has values that are no longer pending, because it could
+// not be written. Merge, also of no keys, tries again to delete them.
+func (j *Journal[V]) Outlived() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.outlived) > 0
 }
 
 // Problems implements Store.
@@ -150,7 +163,7 @@ func (j *Journal[V]) Commit(ctx context.Context, batches []*Batch[V]) error {
 			merged = append(merged, b.Edits[k].Key)
 		}
 	}
-	j.drop(merged...)
+	_ = j.drop(merged...) // the write itself is durable; Merge tries again
 	return nil
 }
 
@@ -215,6 +228,8 @@ func (j *Journal[V]) write(batches []*Batch[V]) error {
 			b.Err = &OutdatedError{outdated}
 		}
 	}
+	j.disk.Lock()
+	defer j.disk.Unlock()
 	err := j.bucket.Batch(func(tx *store.Tx[V]) {
 		for _, b := range batches {
 			for _, e := range b.Edits {
@@ -239,29 +254,44 @@ func (j *Journal[V]) write(batches []*Batch[V]) error {
 	return nil
 }
 
-// drop removes values that are no longer pending. A value that remains on the disk because of an
-// error is dropped by a later Merge, because it is not newer than the fleet's.
-func (j *Journal[V]) drop(keys ...string) {
+// drop removes values that are no longer pending. The error is a *StoreError if some remain on the
+// disk; they are then Outlived.
+func (j *Journal[V]) drop(keys ...string) error {
+	j.disk.Lock()
+	defer j.disk.Unlock()
 	j.mu.Lock()
-	keys = slices.DeleteFunc(keys, func(key string) bool {
-		_, is := j.pending[key]
-		delete(j.pending, key)
-		return !is
-	})
-	j.mu.Unlock()
-	if len(keys) > 0 {
-		_ = j.bucket.Batch(func(tx *store.Tx[V]) {
-			for _, key := range keys {
-				tx.Delete(key)
-			}
-		})
+	for _, key := range keys {
+		if _, is := j.pending[key]; is {
+			delete(j.pending, key)
+			j.outlived[key] = struct{}{}
+		}
 	}
+	remove := slices.Sorted(maps.Keys(j.outlived))
+	j.mu.Unlock()
+	if len(remove) == 0 {
+		return nil
+	}
+	err := j.bucket.Batch(func(tx *store.Tx[V]) {
+		for _, key := range remove {
+			tx.Delete(key)
+		}
+	})
+	if err != nil {
+		return &StoreError{Err: err}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, key := range remove {
+		delete(j.outlived, key)
+	}
+	return nil
 }
 
 // Merge ends the pending state of keys, for which the caller holds the locks. Wins decides whether
 // a pending value replaces the fleet's value, which has version 0 if there is none. Merge writes by
 // compare-and-set, and decides again after a conflict. It returns the keys that are no longer
-// pending. The error is a *StoreError, or that of a key that remains pending.
+// pending. The error is a *StoreError, or that of a key that remains pending. Merge also deletes what
+// has Outlived its pending state, and returns an error if it still can't.
 func (j *Journal[V]) Merge(ctx context.Context, keys []string, wins func(pending V, there Item[V]) bool) (done []string, err error) {
 	var ops []*Op[V]
 	for _, key := range keys {
@@ -291,6 +321,5 @@ func (j *Journal[V]) Merge(ctx context.Context, keys []string, wins func(pending
 			done = append(done, op.Key)
 		}
 	}
-	j.drop(done...)
-	return done, err
+	return done, cmp.Or(err, j.drop(done...))
 }

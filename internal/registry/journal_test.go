@@ -112,3 +112,80 @@ func TestJournal(t *testing.T) {
 		t.Errorf("%d pending", n)
 	}
 }
+
+// stuckBucket is a Bucket that can't be written while err is set.
+type stuckBucket struct {
+	Bucket[int]
+	err error
+}
+
+func (b *stuckBucket) Batch(fill func(tx *store.Tx[int])) error {
+	if b.err != nil {
+		return b.err
+	}
+	return b.Bucket.Batch(fill)
+}
+
+// A value that is no longer pending is deleted from the disk as soon as that can be written again,
+// and not only if the first attempt succeeds: after a restart it would be pending again, and could
+// replace a value that was removed meanwhile.
+func TestJournalDeletesWhatItCouldNotDelete(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	there, disk := newMemory(), &stuckBucket{Bucket: store.NewBucket[int](db, "pending")}
+	open := func() *Journal[int] {
+		j, err := NewJournal[int](there, disk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	j := open()
+	put := func(key string, value int) {
+		t.Helper()
+		b := &Batch[int]{Edits: []Edit[int]{{Key: key, Version: j.Version(key), Value: &value}}}
+		if err := j.Commit(t.Context(), []*Batch[int]{b}); err != nil || b.Err != nil {
+			t.Fatal(err, b.Err)
+		}
+	}
+	onDisk := func() int {
+		all, err := disk.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	there.err = fleet.ErrUnavailable
+	put("a", 7)
+	put("b", 8)
+	put("c", 9)
+	there.err = nil
+
+	full := errors.New("no space left on device")
+	disk.err = full
+	if done, err := j.Merge(t.Context(), []string{"a"}, newer); !errors.Is(err, ErrStore) || !errors.Is(err, full) || !slices.Equal(done, []string{"a"}) {
+		t.Errorf("merged on a full disk: %q, %v", done, err)
+	}
+	put("b", 80) // reaches the fleet's store
+	if !j.Outlived() || onDisk() != 3 || len(j.Pending()) != 1 || there.values["a"].Value != 7 || there.values["b"].Value != 80 {
+		t.Errorf("on a full disk: %d values there, %d pending, %v", onDisk(), len(j.Pending()), there.values)
+	}
+	disk.err = nil
+	there.err = fleet.ErrUnavailable
+	put("b", 81) // pending again: it must stay on the disk
+	if done, err := j.Merge(t.Context(), nil, newer); err != nil || len(done) != 0 || j.Outlived() || onDisk() != 2 {
+		t.Errorf("merged nothing: %q, %v; %d on the disk", done, err, onDisk())
+	}
+	there.err = nil
+	delete(there.values, "a")
+	j = open()
+	if _, err := j.Merge(t.Context(), []string{"a", "b", "c"}, newer); err != nil || onDisk() != 0 {
+		t.Errorf("%v; %d on the disk", err, onDisk())
+	}
+	if _, back := there.values["a"]; back || there.values["b"].Value != 81 || there.values["c"].Value != 9 {
+		t.Errorf("after a restart: %v", there.values)
+	}
+}
