@@ -53,6 +53,11 @@ func TestParseServices(t *testing.T) {
 			want: []string{`f.toml:4: service "web": backends[0].address: 2001:db8::1 is ipv6 and the service's VIP is ipv4`}},
 		{what: "bad duration", doc: good + "drain_timeout = \"soon\"",
 			want: []string{`f.toml:4: service "web": drain_timeout: "soon" is not a duration | write it with a unit`}},
+		{what: "several in a health check", doc: good + "[service.health]\ntype = \"http\"\npth = \"/\"\nrise = 0\n\ntimeout = 5\nstatus = \"ok\"\n", want: []string{
+			`f.toml:6: service "web": health.pth: unknown key | did you mean "path"?`,
+			`f.toml:7: service "web": health.rise: 0 is out of bounds | use 1 to 255`,
+			`f.toml:9: service "web": health.timeout: wants a duration, has the number 5`,
+			`f.toml:10: service "web": health.status: "ok" is not a status code`}},
 		{what: "no name", doc: "[[service]]\nports = [{port = 80}]\n" + good, services: "web", incomplete: true,
 			want: []string{`f.toml:1: name: a name is needed`}},
 		{what: "bad name", doc: strings.Replace(good, "web", "Web", 1), incomplete: true, want: []string{`f.toml:2: service "Web": name: "Web" is not a DNS label`}},

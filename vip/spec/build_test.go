@@ -329,6 +329,31 @@ func TestAllProblemsAtOnce(t *testing.T) {
 	}
 }
 
+// All mistakes of a health check are reported, also beside a key or a value that can't be decoded
+// and without a valid type.
+func TestAllProblemsOfAHealthCheck(t *testing.T) {
+	for check, want := range map[string][]string{
+		`{"type": "http", "pth": "/", "rise": "two", "timeout": "0s", "path": "x", "method": "POST"}`: {
+			"health.pth", "health.rise", "health.timeout", "health.method", "health.path"},
+		`{"type": "htp", "interval": "1us", "timeout": "2h", "rise": 0, "fall": 300, "host": "a b", "path": "x", "status": "ok", "command": ["x"], "port": 70000}`: {
+			"health.port", "health.type", "health.interval", "health.timeout", "health.rise", "health.fall", "health.host", "health.path", "health.status", "health.command[0]"},
+		`{"fall": 0, "body": "x", "method": "HEAD", "expect": "` + strings.Repeat("x", maxCheckText+1) + `"}`: {
+			"health.type", "health.fall", "health.body", "health.expect"},
+		`{"type": "tcp", "path": "x", "fall": 0}`: {"health.path", "health.fall"}, // of an unused field, only that
+		`{"type": 1, "fall": 0}`:                  {"health.type", "health.fall"},
+		`{"type": "none", "fall": 0}`:             {"health.fall"},
+	} {
+		_, problems := build(t, `{"name": "a", "ports": [{"port": 80}], "health": `+check+`}`)
+		var fields []string
+		for _, p := range problems {
+			fields = append(fields, p.Field)
+		}
+		if diff := cmp.Diff(want, fields); diff != "" {
+			t.Errorf("%s: %s", check, diff)
+		}
+	}
+}
+
 func TestCheckAgainstPools(t *testing.T) {
 	pools := []Pool{
 		{Name: "v6", CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}},

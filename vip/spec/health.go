@@ -44,20 +44,20 @@ const (
 
 var checkTypes = []vip.CheckType{vip.CheckTCP, vip.CheckHTTP, vip.CheckHTTPS, vip.CheckGRPC, vip.CheckUDP, vip.CheckExec, vip.CheckNone}
 
-// healthCheck returns nil if the service has no health check of its own.
+// healthCheck returns nil if the service has no health check of its own. Without a valid type, it
+// checks each field that some type uses, so that one run reports all mistakes.
 func (b *builder) healthCheck(w *HealthCheck) *vip.HealthCheck {
 	if w == nil {
 		return nil
 	}
+	out := &vip.HealthCheck{Type: choice(b, "health.type", w.Type, 0, checkTypes...), Port: b.port("health.port", int(w.Port))}
 	if w.Type == "" {
 		b.bad("health.type", "use tcp, http, https, grpc, udp, exec or none", "a health check needs a type")
-		return nil
 	}
-	out := &vip.HealthCheck{Type: choice(b, "health.type", w.Type, 0, checkTypes...), Port: b.port("health.port", int(w.Port))}
-	if out.Type == 0 {
-		return nil
+	uses := func(types ...vip.CheckType) bool { return out.Type == 0 || slices.Contains(types, out.Type) }
+	if out.Type != 0 {
+		b.unusedByCheck(w, out.Type)
 	}
-	b.unusedByCheck(w, out.Type)
 	if out.Type == vip.CheckNone {
 		return out
 	}
@@ -71,21 +71,29 @@ func (b *builder) healthCheck(w *HealthCheck) *vip.HealthCheck {
 	}
 	out.Timeout = b.checkTime("timeout", w.Timeout, vip.DefaultCheckTimeout, vip.MaxCheckTimeout)
 	out.Rise, out.Fall = b.checkCount("rise", w.Rise, vip.DefaultRise), b.checkCount("fall", w.Fall, vip.DefaultFall)
-	switch out.Type {
-	case vip.CheckHTTP, vip.CheckHTTPS:
+	if uses(vip.CheckHTTP, vip.CheckHTTPS, vip.CheckGRPC) {
+		out.Host, out.SkipVerify = b.checkHost(w.Host), w.SkipVerify
+	}
+	if uses(vip.CheckHTTP, vip.CheckHTTPS) {
 		b.httpCheck(w, out)
-	case vip.CheckGRPC:
-		out.Host, out.Service, out.TLS, out.SkipVerify = b.checkHost(w.Host), b.checkText("service", w.Service), w.TLS, w.SkipVerify
-		if w.SkipVerify && !w.TLS {
+	}
+	if uses(vip.CheckGRPC) {
+		out.Service, out.TLS = b.checkText("service", w.Service), w.TLS
+		if out.Type != 0 && w.SkipVerify && !w.TLS {
 			b.bad("health.skip_verify", "add tls, or remove it", "without tls there is no certificate to verify")
 		}
-	case vip.CheckTCP, vip.CheckUDP:
+	}
+	if uses(vip.CheckTCP, vip.CheckUDP) {
 		out.Send, out.Expect = b.checkText("send", w.Send), b.checkText("expect", w.Expect)
 		if out.Type == vip.CheckUDP && w.Send == "" {
 			b.bad("health.send", "", "a udp check needs a datagram to send")
 		}
-	case vip.CheckExec:
+	}
+	if out.Type == vip.CheckExec || out.Type == 0 && len(w.Command) > 0 {
 		out.Command = b.command(w.Command)
+	}
+	if out.Type == 0 {
+		return nil
 	}
 	return out
 }
@@ -177,7 +185,6 @@ func (b *builder) httpCheck(w *HealthCheck, out *vip.HealthCheck) {
 			b.bad("health.path", `use a path such as "/healthz?full=1", without spaces`, "%s is not a path", strict.Quote(w.Path))
 		}
 	}
-	out.Host, out.SkipVerify = b.checkHost(w.Host), w.SkipVerify
 	out.Status = vip.DefaultCheckStatus
 	if w.Status != "" {
 		out.Status = w.Status

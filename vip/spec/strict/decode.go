@@ -108,6 +108,18 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 	}
 }
 
+// isTable reports whether a pointer is to a struct that is decoded key by key.
+func isTable(p reflect.Value) bool {
+	if p.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	switch p.Interface().(type) {
+	case Value, encoding.TextUnmarshaler:
+		return false
+	}
+	return true
+}
+
 func (d *decoder) value(raw any, v reflect.Value, path string) {
 	if raw == nil {
 		return
@@ -116,7 +128,8 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		fresh := reflect.New(v.Type().Elem())
 		before := len(d.problems)
 		d.value(raw, fresh.Elem(), path)
-		if len(d.problems) == before {
+		// Of a struct, the rest counts, as without a pointer: its values can have mistakes, too.
+		if len(d.problems) == before || isTable(fresh) {
 			v.Set(fresh)
 		}
 		return
