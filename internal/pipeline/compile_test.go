@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -114,6 +115,41 @@ func TestIgnoredIsReported(t *testing.T) {
 		w.put(service("web", []string{"10.0.0.1"}))
 		if got := w.problems("web"); len(got) > 0 {
 			t.Errorf("problems %v after the request has gone", got)
+		}
+	})
+}
+
+// A queue that no limit fills is reported, and the service is served. Without backends it is not:
+// they may bring limits.
+func TestIneffectiveIsReported(t *testing.T) {
+	queue := func(limit uint32) func(*vip.Service) {
+		return func(s *vip.Service) {
+			s.Relay = vip.RelayOf(vip.Relay{ConnectTimeout: vip.DefaultConnectTimeout, IdleTimeout: vip.DefaultIdleTimeout,
+				HalfCloseTimeout: vip.DefaultHalfCloseTimeout, QueueTimeout: vip.DefaultQueueTimeout, MaxQueue: 5, MaxConnections: limit})
+		}
+	}
+	one := []string{"10.0.0.1"}
+	for name, tc := range map[string]struct {
+		service  vip.Service
+		reported bool
+	}{
+		"no limit":              {service("web", one, queue(0)), true},
+		"a limit":               {service("web", one, queue(10)), false},
+		"no backend yet":        {service("web", nil, queue(0)), false},
+		"a limit of a backend":  {service("web", one, queue(0), func(s *vip.Service) { s.Backends[0].MaxConnections = 3 }), false},
+		"no queue and no limit": {service("web", one), false},
+	} {
+		problems := compile.Ineffective(&tc.service)
+		if (len(problems) == 1) != tc.reported || tc.reported && (problems[0].Field != "max_queue" || problems[0].Hint == "" || problems[0].Place != tc.service.Origin) {
+			t.Errorf("%s: %+v", name, problems)
+		}
+	}
+	inWorld(t, func(t *testing.T, w *world) {
+		w.put(service("web", one, queue(0)))
+		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
+		row, _, _ := w.Compiled.Get(key("web"))
+		if !slices.ContainsFunc(row.Problems, func(p vip.Problem) bool { return p.Field == "max_queue" && p.Code == vip.CodeInvalid }) {
+			t.Errorf("problems %v", row.Problems)
 		}
 	})
 }

@@ -101,6 +101,7 @@ func NewPlan(present, proposed []Planned) Plan {
 		if is != nil {
 			out.Problems = append(out.Problems, vip.OfService(is.Allocation.Problems, k)...)
 			out.Problems = append(out.Problems, compile.Unsupported(&is.Service)...)
+			out.Problems = append(out.Problems, compile.Ineffective(&is.Service)...)
 		}
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -46,6 +47,10 @@ needs no agent and no root. The exit code is 1 if there is a mistake.`,
 				return exit(ExitError)
 			}
 			a.printer().Say("%s is valid: %s", path, v.summary)
+			for _, p := range v.ineffective {
+				a.printer().Say("warning: %s", p.Error())
+				a.printer().Say("hint: %s", p.Hint)
+			}
 			if v.unread != "" {
 				a.printer().Say("warning: %s ignored: no static source configured", v.unread)
 				a.printer().Say("hint: %s", readServices)
@@ -62,6 +67,8 @@ type validated struct {
 	missing  bool   // the path doesn't exist
 	summary  string // "1 pool, 1 source, 4 services"
 	unread   string // the directory of services that no source reads
+	// ineffective are settings of services without effect. They are no mistakes: the services work.
+	ineffective []vip.Problem
 }
 
 // readServices is the hint for services that no source reads.
@@ -95,6 +102,9 @@ func (a *app) validate(path string) validated {
 	}
 	v.problems = append(v.problems, more...)
 	tomlfile.SortProblems(v.problems)
+	for i := range services {
+		v.ineffective = append(v.ineffective, compile.Ineffective(&services[i])...)
+	}
 	if config != nil {
 		v.unread = config.UnreadServices()
 		v.summary = strings.Join([]string{output.Plural(len(config.Pools), "pool"), output.Plural(len(config.Sources), "source"),

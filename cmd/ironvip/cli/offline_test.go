@@ -167,6 +167,21 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// A setting without effect is a warning: the service works, so the configuration is valid.
+func TestValidateWarnsOfSettingsWithoutEffect(t *testing.T) {
+	dir := t.TempDir()
+	for file, text := range map[string]string{"ironvip.toml": "[[source]]\ntype = \"static\"\npath = \"services.d\"\n",
+		"services.d/web.toml": "\n[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nmax_queue = 5\nbackends = [{ address = \"10.1.0.11\" }]\n"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := run(t, Options{}, "config validate "+dir)
+	if r.code != ExitOK || !strings.Contains(r.stderr, `services.d/web.toml:2: service "web": max_queue: has no effect`) || !strings.Contains(r.stderr, "hint: add max_connections") {
+		t.Error(r)
+	}
+}
+
 // Completion without an agent proposes nothing, immediately and without a message.
 func TestCompletionWithoutAgent(t *testing.T) {
 	r := run(t, Options{}, "--addr unix:///nonexistent.sock __complete service get x")

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -19,4 +20,18 @@ func Unsupported(s *vip.Service) []vip.Problem {
 		}
 	}
 	return problems
+}
+
+// Ineffective returns a problem for each setting of s that has no effect on any dataplane because of
+// its other settings. The service is served. Validation can't reject it: backends with a limit of
+// their own may register later, or leave.
+func Ineffective(s *vip.Service) []vip.Problem {
+	relay := s.Relay.Get()
+	limited := func(b vip.Backend) bool { return b.MaxConnections > 0 }
+	if relay.MaxQueue == 0 || relay.MaxConnections > 0 || len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, limited) {
+		return nil
+	}
+	return []vip.Problem{{Code: vip.CodeInvalid, Service: s.Key.String(), Place: s.Origin, Field: "max_queue",
+		Message: "has no effect: clients wait only at a limit, and neither the service nor a backend has max_connections",
+		Hint:    "add max_connections to the service or its backends, or remove max_queue"}}
 }
