@@ -2,7 +2,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -43,6 +46,50 @@ func (p BackendPath) backend() (vip.BackendKey, error) {
 	return vip.BackendKey{Service: p.key(), Address: addr, Port: port}, nil
 }
 
+// existing is backend for a backend that exists: it also accepts the other ids that ironvip prints.
+// These are the address and port of an endpoint, as in events and counters, of a backend on the
+// service's target ports; and the address alone, if no other backend has it. A key of no backend is
+// returned as it is. Registrations don't use it: for them, both ids are different backends.
+func (s *Server) existing(p BackendPath) (vip.BackendKey, error) {
+	key, err := p.backend()
+	if err != nil {
+		return key, err
+	}
+	row := s.Services.Row(key.Service)
+	if row == nil {
+		return key, nil
+	}
+	var found []vip.BackendKey
+	var ids []string
+	for i := range row.Value.Backends {
+		b := &row.Value.Backends[i]
+		own := b.Key(key.Service)
+		if own == key {
+			return key, nil
+		}
+		if b.Address != key.Address || key.Port != 0 && !listens(&row.Value, b, key.Port) {
+			continue
+		}
+		found, ids = append(found, own), append(ids, own.ID())
+	}
+	switch len(found) {
+	case 0:
+		return key, nil
+	case 1:
+		return found[0], nil
+	}
+	return key, server.Refuse(http.StatusConflict, v1.CodeAmbiguousBackend, fmt.Sprintf("%s is not one backend of service %q: it has %s",
+		key.ID(), key.Service, strings.Join(ids, " and ")), "use one of "+strings.Join(ids, ", "))
+}
+
+// listens reports whether a backend without a port of its own serves a port of the service at this
+// number.
+func listens(s *vip.Service, b *vip.Backend, number uint16) bool {
+	return b.Port == 0 && slices.ContainsFunc(s.Ports, func(p vip.Port) bool {
+		return b.Serves(p.Name) && b.Endpoint(p.TargetPort).Port() == number
+	})
+}
+
 type backendsOutput struct{ Body v1.BackendList }
 
 func (s *Server) listBackends(_ context.Context, in *ServicePath) (*backendsOutput, error) {
@@ -70,7 +117,7 @@ func (s *Server) backend(key vip.BackendKey) (*object[v1.Backend], error) {
 }
 
 func (s *Server) getBackend(_ context.Context, in *BackendPath) (*object[v1.Backend], error) {
-	key, err := in.backend()
+	key, err := s.existing(*in)
 	if err != nil {
 		return nil, err
 	}

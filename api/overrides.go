@@ -33,7 +33,7 @@ type setStateInput struct {
 }
 
 func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*object[v1.Backend], error) {
-	key, err := in.backend()
+	key, err := s.existing(in.BackendPath)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,14 @@ func (s *Server) deleteOverride(ctx context.Context, in *deleteOverrideInput) (*
 	if err != nil {
 		return nil, err
 	}
-	if _, _, set := s.Overrides.Get(key); !set {
+	_, _, set := s.Overrides.Get(key)
+	if !set { // of a backend that its service no longer has, only its own id is known
+		if key, err = s.existing(in.BackendPath); err != nil {
+			return nil, err
+		}
+		_, _, set = s.Overrides.Get(key)
+	}
+	if !set {
 		return nil, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "backend "+key.ID()+" of service \""+key.Service.String()+"\" has no override",
 			"list overrides: GET "+v1.PathOverrides)
 	}

@@ -108,3 +108,47 @@ func TestLastUsableBackend(t *testing.T) {
 	must[v1.Backend](r, "PUT", two, `{"state":"drain"}`) // it takes no connections already
 	must[v1.Backend](r, "PUT", one, `{"state":"ready"}`)
 }
+
+// A state can be set by every id that the agent prints: of an event or a counter, too. An id that
+// fits several backends answers with theirs.
+func TestIdsOfBackends(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"name":"http","port":80,"target_port":8080},{"name":"admin","port":81}],"backends":[
+		{"address":"10.0.0.1"},{"address":"10.0.0.2","port":9090},{"address":"10.0.0.3","port":1},{"address":"10.0.0.3","port":2},
+		{"address":"10.0.0.4","ports":["http"]},{"address":"2001:db8::1"}],"families":["ipv4","ipv6"]}`)
+	for id, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "10.0.0.1:8080": "10.0.0.1", "10.0.0.1:81": "10.0.0.1", "10.0.0.1:80": "",
+		"10.0.0.2": "10.0.0.2:9090", "10.0.0.2:9090": "10.0.0.2:9090", "10.0.0.2:8080": "",
+		"10.0.0.3:2": "10.0.0.3:2", "10.0.0.3": "10.0.0.3:1, 10.0.0.3:2", "10.0.0.3:8080": "",
+		"10.0.0.4:8080": "10.0.0.4", "10.0.0.4:81": "", "[2001:db8::1]:8080": "2001:db8::1", "10.0.0.9": "",
+	} {
+		path := webPath + "/backends/" + id
+		got := r.ask("GET", path, "")
+		set := r.ask("PUT", path+"/state?force=true", `{"state":"drain"}`)
+		switch {
+		case want == "":
+			if got.StatusCode != http.StatusNotFound || set.StatusCode != http.StatusNotFound {
+				t.Errorf("%s: %s, %s", id, got.body, set.body)
+			}
+		case strings.Contains(want, ","):
+			for _, a := range []answer{got, set} {
+				if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeAmbiguousBackend || !strings.Contains(doc.Hint, want) {
+					t.Errorf("%s: %s", id, a.body)
+				}
+			}
+		default:
+			for _, a := range []answer{got, set} {
+				if a.StatusCode != http.StatusOK || !strings.Contains(string(a.body), `"id":"`+want+`"`) {
+					t.Errorf("%s: %s", id, a.body)
+				}
+			}
+			if d := must[v1.Deleted](r, "DELETE", v1.OverridePath("default", "web", id), ""); d.Backend != want {
+				t.Errorf("%s: the override of %s ended", id, d.Backend)
+			}
+		}
+	}
+	// A registration is deleted by its exact id only: its server may have registered another one.
+	if a := r.ask("DELETE", webPath+"/backends/10.0.0.1:8080", ""); a.StatusCode != http.StatusNotFound {
+		t.Errorf("%s", a.body)
+	}
+}

@@ -107,7 +107,7 @@ func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceS
 
 // backendConnections costs O(the service's frontends and backends).
 func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v1.BackendConnections, err error) {
-	key, err := in.backend()
+	key, err := s.existing(*in)
 	if err != nil {
 		return out, err
 	}

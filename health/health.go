@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -318,13 +319,13 @@ func (s *Stage) checkHold() {
 	if begun := s.hold.check(now); len(begun) > 0 {
 		s.Log.Error("all health checks failed at the same time, which is rather this host's network; traffic goes on to these backends for a while",
 			"checks", len(begun), "for", s.Hold)
-		s.Events.Add(event.Event{Kind: "health_held", Message: fmt.Sprintf(
+		s.Events.Add(event.Event{Kind: "health_held", Object: text.Plural(len(begun), "target"), Message: fmt.Sprintf(
 			"all %d healthy targets failed at the same time: traffic goes on to them for %s; check this host's network", len(begun), s.Hold)})
 		s.rewrite(begun)
 	}
 	if ended := s.hold.release(now); len(ended) > 0 {
 		s.Log.Error("health checks still fail; their backends are unhealthy now", "checks", len(ended))
-		s.Events.Add(event.Event{Kind: "health_hold_ended", Message: fmt.Sprintf("%d targets still fail after %s", len(ended), s.Hold)})
+		s.Events.Add(event.Event{Kind: "health_hold_ended", Object: text.Plural(len(ended), "target"), Message: fmt.Sprintf("%d targets still fail after %s", len(ended), s.Hold)})
 		s.rewrite(ended)
 	}
 }
@@ -346,8 +347,11 @@ func (s *Stage) report() {
 	for key, list := range s.changed {
 		for _, health := range [...]vip.Health{vip.Unhealthy, vip.Healthy} {
 			var texts []string
-			more := 0
+			more, object := 0, ""
 			for _, t := range list {
+				if t.health == health {
+					object = t.backend.ID()
+				}
 				switch {
 				case t.health != health:
 				case len(texts) == maxListed:
@@ -365,7 +369,10 @@ func (s *Stage) report() {
 			if more > 0 {
 				message += fmt.Sprintf("; and %d more", more)
 			}
-			s.Events.Add(event.Event{Kind: "backend_" + health.String(), Service: key.String(), Message: "health check: " + message})
+			if n := len(texts) + more; n > 1 {
+				object = text.Plural(n, "backend")
+			}
+			s.Events.Add(event.Event{Kind: "backend_" + health.String(), Service: key.String(), Object: object, Message: "health check: " + message})
 			s.Log.Info("health of backends changed", "service", key, "health", health, "backends", message)
 		}
 	}

@@ -137,7 +137,7 @@ func (w *world) said(kind string) (out []string) {
 	all, _ := w.events.Since(0)
 	for _, e := range all {
 		if e.Kind == kind {
-			out = append(out, e.Service+": "+e.Message)
+			out = append(out, e.Service+" "+e.Object+": "+e.Message)
 		}
 	}
 	return out
@@ -151,7 +151,7 @@ func TestRowsFollowServicesAndResults(t *testing.T) {
 		w.finds("10.0.0.1:80", vip.Healthy, "")
 		w.finds("10.0.0.1:443", vip.Unhealthy, "refused")
 		w.expect("after it", "web/10.0.0.1 healthy for http; web/10.0.0.1 unhealthy for https")
-		if got := w.said("backend_unhealthy"); len(got) != 1 || !strings.Contains(got[0], "10.0.0.1: refused") {
+		if got := w.said("backend_unhealthy"); len(got) != 1 || got[0] != "web 10.0.0.1: health check: 10.0.0.1: refused" {
 			t.Errorf("said %q", got)
 		}
 		if got := w.said("backend_healthy"); len(got) != 0 {
@@ -218,11 +218,14 @@ func TestHold(t *testing.T) {
 		synctest.Wait()
 		w.finds("10.0.0.1", vip.Unhealthy, "timeout")
 		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		if got := w.said("backend_unhealthy"); len(got) != 2 || !strings.HasPrefix(got[1], "web 2 backends: ") {
+			t.Errorf("said %q", got)
+		}
 		w.expect("a part", "api/10.0.0.3 healthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
 		time.Sleep(2 * time.Second)
 		w.finds("10.0.0.3", vip.Unhealthy, "timeout")
 		w.expect("all within a window", "api/10.0.0.3 healthy (held); api/10.0.0.4 unhealthy; web/10.0.0.1 healthy (held); web/10.0.0.2 healthy (held)")
-		if got := w.said("health_held"); len(got) != 1 || !strings.Contains(got[0], "all 3 healthy targets") {
+		if got := w.said("health_held"); len(got) != 1 || !strings.HasPrefix(got[0], " 3 targets: all 3 healthy targets") {
 			t.Errorf("said %q", got)
 		}
 		time.Sleep(10 * time.Second)

@@ -83,7 +83,7 @@ func (o *outliers) nextReport(now time.Time, news *eventPace) time.Duration {
 // collect takes the rows that changed and the ejections that began and ended, by service, except
 // for services with a recent event.
 func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHealth, remove []vip.PassiveKey,
-	ejected, readmitted map[vip.ServiceKey][]string) {
+	ejected, readmitted map[vip.ServiceKey][]change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key := range o.ended.Due(now) {
@@ -106,7 +106,7 @@ func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHea
 	if now.Before(news.next) {
 		return put, remove, nil, nil
 	}
-	ejected, readmitted = make(map[vip.ServiceKey][]string), make(map[vip.ServiceKey][]string)
+	ejected, readmitted = make(map[vip.ServiceKey][]change), make(map[vip.ServiceKey][]change)
 	for service, keys := range o.news {
 		if news.quiet.Has(service) {
 			continue
@@ -118,9 +118,9 @@ func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHea
 				continue
 			}
 			if x.told = x.ejected; x.ejected {
-				ejected[service] = append(ejected[service], fmt.Sprintf("%s: %s", key.Addr, x.reason))
+				ejected[service] = append(ejected[service], change{key.Addr.String(), ": " + x.reason})
 			} else {
-				readmitted[service] = append(readmitted[service], key.Addr.String())
+				readmitted[service] = append(readmitted[service], change{key.Addr.String(), ""})
 			}
 			news.quiet.Set(service, now.Add(eventPause))
 			news.next = now.Add(newsPause)
@@ -129,8 +129,13 @@ func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHea
 	return put, remove, ejected, readmitted
 }
 
+// change is the address of an ejected or readmitted backend, and why.
+type change struct{ addr, why string }
+
+func (c change) String() string { return c.addr + c.why }
+
 // reportServices adds events of one kind.
-func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]string) {
+func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]change) {
 	services := slices.SortedFunc(maps.Keys(of), vip.ServiceKey.Compare)
 	shared := 0
 	for i, service := range services {
@@ -139,17 +144,20 @@ func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]string
 			shared += len(list)
 			continue
 		}
-		slices.Sort(list)
-		message := strings.Join(list[:min(len(list), maxListed)], "; ")
+		slices.SortFunc(list, func(a, b change) int { return strings.Compare(a.addr, b.addr) })
+		message, object := text.Join(list[:min(len(list), maxListed)], "; ", change.String), list[0].addr
+		if len(list) > 1 {
+			object = text.Plural(len(list), "backend")
+		}
 		if more := len(list) - maxListed; more > 0 {
 			message += fmt.Sprintf("; and %d more", more)
 		}
-		t.opts.Events.Add(event.Event{Kind: kind, Service: service.String(), Message: why + message})
+		t.opts.Events.Add(event.Event{Kind: kind, Service: service.String(), Object: object, Message: why + message})
 		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "service", service.String(), "backends", message)
 	}
 	if shared > 0 {
 		message := fmt.Sprintf("%s%s of %s", why, text.Plural(shared, "backend"), text.Plural(len(services)-maxOwnEvents+1, "more service"))
-		t.opts.Events.Add(event.Event{Kind: kind, Message: message})
+		t.opts.Events.Add(event.Event{Kind: kind, Object: text.Plural(shared, "backend"), Message: message})
 		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "backends", shared)
 	}
 }

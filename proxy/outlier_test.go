@@ -56,7 +56,7 @@ func (w *watched) waitFor(key vip.FrontendKey, addr netip.AddrPort, health vip.H
 func (w *watched) kinds() (kinds, messages []string) {
 	list, _ := w.events.Since(0)
 	for _, e := range list {
-		kinds, messages = append(kinds, e.Kind), append(messages, e.Service+" "+e.Message)
+		kinds, messages = append(kinds, e.Kind), append(messages, e.Service+" "+e.Object+" "+e.Message)
 	}
 	return kinds, messages
 }
@@ -90,7 +90,7 @@ func TestARefusingBackendIsEjectedAndNoClientFails(t *testing.T) {
 			wait.Until(t, "an event", func() bool { k, _ := w.kinds(); return len(k) > 0 })
 			kinds, messages := w.kinds()
 			if !slices.Equal(kinds, []string{"backend_ejected"}) ||
-				!strings.HasPrefix(messages[0], "web connections of clients failed: "+bad.String()+": connect: connection refused") {
+				!strings.HasPrefix(messages[0], "web "+bad.String()+" connections of clients failed: "+bad.String()+": connect: connection refused") {
 				t.Errorf("%v %q", kinds, messages)
 			}
 			w.remove(key)

@@ -56,6 +56,7 @@ const (
 	CodeReadOnlySource     = "read_only_source"     // 409: another source owns the name
 	CodeConflict           = "conflict"             // 409: another host of the fleet wrote the service first
 	CodeLastBackend        = "last_backend"         // 409: the change would leave a port without a usable backend; force=true permits it
+	CodeAmbiguousBackend   = "ambiguous_backend"    // 409: several backends have the address; the hint lists their ids
 	CodeDeletedMeanwhile   = "deleted_meanwhile"    // 409: another client reverted the write before the response
 	CodePreconditionFailed = "precondition_failed"  // 412: If-Match or If-None-Match is not met
 	CodeBodyTooLarge       = "body_too_large"       // 413

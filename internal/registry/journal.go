@@ -24,8 +24,8 @@ type Journal[V any] struct {
 	problems []vip.Problem // with the journal's own values
 	disk     sync.Mutex    // held while the bucket is written, so that no late deletion hits a new value; before mu
 
-	mu       sync.Mutex
-	pending  map[string]Item[V]
+	mu      sync.Mutex
+	pending map[string]Item[V]
 	// outlived are keys of values that are no longer pending and still on the disk, because their
 	// deletion failed. A restart before the next attempt would make them pending again.
 	outlived map[string]struct{}

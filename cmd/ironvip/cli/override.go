@@ -33,7 +33,8 @@ drain continues: repeat the command to wait longer. Each host of a fleet counts 
 It works for services of every source. ` + effect + `
 
 BACKEND is an id from "backend list": ADDRESS:PORT or ADDRESS. SERVICE/BACKEND, as printed
-by -o name, also works.`,
+by -o name, also works, and so do an address and port from events, and the address alone of
+a backend with a port, if the service has only one there.`,
 		Example:           "  ironvip backend " + state + " web 10.1.0.13:8080\n  ironvip backend " + state + " web/10.1.0.13:8080",
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.complete(serviceThenBackend),
@@ -61,7 +62,7 @@ by -o name, also works.`,
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, spec, force, a.write(*dontWait))
 		if err != nil {
-			return stateRefused(err, key, id)
+			return stateRefused(err, key)
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
@@ -79,15 +80,11 @@ by -o name, also works.`,
 }
 
 // stateRefused adds the command's own hint to the refusal of a state.
-func stateRefused(err error, key vip.ServiceKey, id string) error {
+func stateRefused(err error, key vip.ServiceKey) error {
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == v1.CodeLastBackend {
 		return &failure{code: ExitConflict, err: err, hint: "bring another backend back first, or use --force"}
 	}
-	hint := "run ironvip backend list"
-	if _, port, _ := vip.ParseBackendID(id); port == 0 {
-		hint = "if it has a port, use ADDRESS:PORT; run ironvip backend list " + key.String()
-	}
-	return notFound(err, hint)
+	return notFound(err, "run ironvip backend list "+key.String())
 }
 
 // lastOne returns why a backend is still not usable after it was set to ready, or for any state,
