@@ -218,6 +218,17 @@ func (k *kube) revision(name string) string {
 	return fmt.Sprint(tree["revision"], tree["status"].(map[string]any)["vips"])
 }
 
+// observes waits until the connections of clients have shown the health of n addresses.
+func (k *kube) observes(n int) {
+	k.t.Helper()
+	k.eventually(fmt.Sprintf("the table passive has %d rows", n), func() error {
+		if code, tree := k.rest("GET", "/v1/debug/tables/passive", ""); code != http.StatusOK || len(tree["rows"].([]any)) != n {
+			return fmt.Errorf("%d %v", code, tree)
+		}
+		return nil
+	})
+}
+
 // A Service gets its VIPs in its status, connections to them reach its endpoints, and all changes
 // by a user are followed. The permissions of configs/kubernetes suffice, and all of them are used.
 func TestKubernetes(t *testing.T) {
@@ -455,6 +466,7 @@ func TestKubernetesAway(t *testing.T) {
 	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "")+endpoints("web", four...))
 	vip := k.ingress("web", 1)[0]
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
+	k.observes(2) // their answers are part of the revision
 	before := k.revision("web")
 	written, err := k.object("web")
 	if err != nil {

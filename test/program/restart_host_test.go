@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,8 +191,12 @@ func freeAt(t *testing.T) netip.AddrPort {
 // launchWithStore starts the agent as systemd does, with the stored descriptors and more.
 func (m *manager) launchWithStore(h *host, more ...*os.File) {
 	h.t.Helper()
+	m.received(h)
 	var files []*os.File
-	for _, fd := range m.fds {
+	m.descriptors.mu.Lock()
+	fds := slices.Clone(m.fds)
+	m.descriptors.mu.Unlock()
+	for _, fd := range fds {
 		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			h.t.Fatal(err)
@@ -267,6 +272,7 @@ func TestInheritedJunk(t *testing.T) {
 	h.start()
 	web := h.vip("web")
 	h.stop()
+	m.received(h)
 	m.descriptors.close() // as systemd does when a service has stopped
 
 	file, err := os.Open(filepath.Join(h.dir, "ironvip.toml"))

@@ -26,6 +26,7 @@ type manager struct {
 	conn *net.UnixConn
 	mu   sync.Mutex // guards got
 	got  []string   // every line, in order
+	path string     // of the socket
 	descriptors
 }
 
@@ -36,7 +37,7 @@ func newManager(t *testing.T, h *host, env ...string) *manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &manager{t: t, conn: conn}
+	m := &manager{t: t, conn: conn, path: path}
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		control := make([]byte, unix.CmsgSpace(4*253))
@@ -56,6 +57,22 @@ func newManager(t *testing.T, h *host, env ...string) *manager {
 	t.Cleanup(func() { conn.Close(); reader.Wait(); m.descriptors.close() })
 	h.adjust = func(cmd *exec.Cmd) { cmd.Env = append(os.Environ(), append(env, "NOTIFY_SOCKET="+path)...) }
 	return m
+}
+
+// received waits until everything that was sent before has been read.
+func (m *manager) received(h *host) {
+	m.t.Helper()
+	const barrier = "BARRIER=1" // as systemd-notify sends it
+	n := m.count(barrier)
+	conn, err := net.Dial("unixgram", m.path)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(barrier)); err != nil {
+		m.t.Fatal(err)
+	}
+	m.await(h, barrier, n+1)
 }
 
 // descriptors plays the descriptor store of systemd.
