@@ -140,6 +140,9 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 			}
 		}
 		row.Usable = in.Usable(b) && !in.Ejected(b)
+		if percent, starts := in.Starting(b); starts {
+			row.SlowStart = percent
+		}
 		addHealth(&row, in, b)
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()

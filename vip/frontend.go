@@ -110,6 +110,9 @@ type Endpoint struct {
 	// Reset states that the endpoint is removed now, with its open connections. The owner of the
 	// frontends removes it; dataplanes never see it.
 	Reset bool
+	// Step is that of its slow start: from 1 to SlowStartSteps-1 while Weight grows, 0 with its whole
+	// weight. Dataplanes ignore it: the owner of the frontends changes the weight.
+	Step uint8
 	// MaxConnections bounds its connections over all frontends of the service; see Backend.
 	MaxConnections uint32
 	// Leaving is when this endpoint is deleted even if connections remain; zero if it stays. A

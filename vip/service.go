@@ -18,7 +18,18 @@ const (
 	MaxDrainTimeout     = 24 * time.Hour
 	DefaultAffinity     = 10800 * time.Second // for affinity without a timeout
 	MaxAffinity         = 86400 * time.Second
+	MinSlowStart        = time.Second
+	MaxSlowStart        = time.Hour
+	// SlowStartSteps is how many weights an endpoint has from the begin of its slow start to the
+	// end: one tenth of its weight first, all of it last.
+	SlowStartSteps = 10
 )
+
+// Seconds is a time span in whole seconds, in a quarter of the memory of a time.Duration.
+type Seconds uint16
+
+// Duration returns the time span.
+func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Second }
 
 // ServiceKey identifies a service. It is unique across all sources.
 type ServiceKey struct {
@@ -105,6 +116,9 @@ type Service struct {
 	// PanicThreshold is in percent: if fewer of the ready backends are not unhealthy, health has no
 	// effect and all of them take new connections. 0: off.
 	PanicThreshold uint8
+	// SlowStart is how long the weight of a backend grows after the backend begins to take new
+	// connections. 0: it has its whole weight at once.
+	SlowStart Seconds
 	// HealthPort is a host port on which the agent reports by HTTP whether this node has a ready
 	// backend of the service. It is for upstream balancers, as Kubernetes' healthCheckNodePort is.
 	// It is set only with ExternalTraffic Local.

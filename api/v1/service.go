@@ -71,6 +71,7 @@ type BackendStatus struct {
 	// SourceState is the state from the source if an operator overrode it.
 	SourceState string        `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Override    *OverrideInfo `json:"override,omitempty" doc:"the operator's override, if there is one"`
+	SlowStart   int           `json:"slow_start,omitempty" doc:"how much of its weight it has, in percent, while it begins to take new connections"`
 	Usable      bool          `json:"usable" doc:"is ready, has a weight, and is neither unhealthy nor ejected: takes new connections where policies allow it"`
 	// Health is what was observed, apart from State, which is configured.
 	Health       string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy,unchecked,ejected" doc:"observed: by this host's probes, by its source, or by connections"`

@@ -29,6 +29,7 @@ type Compile struct {
 	blind    bool                        // the host table is no longer waited for
 	owners   portOwnership
 	drains   drains
+	starts   slowStarts
 	override func(vip.BackendKey) (vip.State, bool)
 	health   func(vip.BackendKey) *vip.BackendHealth
 	room     []vip.Frontend // memory for the frontends of one service
@@ -57,6 +58,7 @@ func newCompile(o Options) *Compile {
 			return nil
 		},
 	}
+	c.starts = newSlowStarts()
 	c.drains = newDrains(&c.Options, &c.owners, c.todo.Add)
 	return c
 }
@@ -109,6 +111,7 @@ func (c *Compile) loop(ctx context.Context) error {
 			c.compile(k)
 		}
 		c.drains.advance()
+		c.starts.advance(c.todo.Add)
 		if busy || c.todo.Len() > 0 {
 			continue
 		}
@@ -116,6 +119,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		if inputs == nil && !complete {
 			complete = true
 			c.drains.settle()
+			c.starts.began = !c.Node.RealServer // whose endpoints are for display only
 			for _, done := range c.ready {
 				done()
 			}
@@ -131,6 +135,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		case <-timeout.C:
 			c.giveUpHost()
 		case <-c.drains.timer.C:
+		case <-c.starts.timer.C:
 		case r := <-c.drains.idle:
 			c.drains.left(r)
 		}
@@ -247,16 +252,22 @@ func (c *Compile) compile(k vip.ServiceKey) {
 	undisputed := !clashes && !c.owners.lostPorts(k)
 	c.owners.withdraw(k)
 	now := c.drains.now()
+	slow := c.starts.service(service)
 	for i := range frontends {
 		f := &frontends[i]
-		if _, kept := find(former, f.Key); !kept || !undisputed {
+		at, kept := find(former, f.Key)
+		if !kept || !undisputed {
 			if winner, lost := c.contest(f.Key, k, clashes); lost {
 				row.Problems = append(row.Problems, taken(f.Key, k, winner))
 				continue
 			}
 		}
+		if kept && !in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) {
+			f.Backends = slow.weigh(f.Backends, former[at].Value.Backends)
+		}
 		row.Frontends = append(row.Frontends, c.drains.publish(*f, now))
 	}
+	c.starts.compiled(service, &slow)
 	c.servesAll(row.Frontends)
 	row.NotHere = c.Node.RealServer && len(frontends)+len(refused) == 0 && len(granted.VIPs) > 0
 	if row.HealthPort = c.healthPort(&in); row.HealthPort != 0 && len(row.Frontends) > 0 {
@@ -299,6 +310,7 @@ func (c *Compile) servesAll(live []*FrontendRow) {
 // remove removes everything of a deleted service.
 func (c *Compile) remove(k vip.ServiceKey) {
 	delete(c.hosted, k)
+	c.starts.remove(k)
 	c.owners.withdraw(k)
 	former := c.Compiled.Row(k)
 	if former == nil {

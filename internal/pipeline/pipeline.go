@@ -2,8 +2,8 @@
 //
 // Resolve selects one source's claim for each service name. Allocate requests addresses and node
 // ports from the allocator for each service and writes what was granted. Compile joins services,
-// grants, overrides, health and this host's addresses into the frontends that a dataplane programs, and
-// drains the frontends and backends that are removed.
+// grants, overrides, health and this host's addresses into the frontends that a dataplane programs. It
+// drains the frontends and backends that are removed, and starts backends slowly.
 //
 // Each stage is the only writer of its output tables. Allocate and Compile each run in one
 // goroutine. Resolve runs in the goroutine that writes a claim and, for changed leases, in one of

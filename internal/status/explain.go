@@ -224,6 +224,9 @@ func observations(in *Input) (lines []string) {
 		if b.Backup && takesNew(in, b) {
 			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
 		}
+		if percent, starts := in.Starting(b); starts {
+			lines = append(lines, fmt.Sprintf("Backend %s has %d%% of its weight: it has begun to take new connections (slow_start %s).", b.ID(), percent, slowText(in.Service)))
+		}
 		switch health, check := in.Observed(b); {
 		case health == vip.Ejected:
 			lines = append(lines, ejectedBackend(in, in.PassiveOf(b), b))
@@ -261,6 +264,20 @@ func takesNew(in *Input, b *vip.Backend) bool {
 			return e.Weight > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port)
 		})
 	})
+}
+
+// Starting returns how much of its weight a backend has during its slow start, in percent: the least
+// of all frontends.
+func (in *Input) Starting(b *vip.Backend) (percent int, starts bool) {
+	step := uint8(vip.SlowStartSteps)
+	for i := range in.Frontends {
+		for _, e := range in.Frontends[i].Frontend.Backends {
+			if e.Step > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) {
+				step = min(step, e.Step)
+			}
+		}
+	}
+	return int(step) * 100 / vip.SlowStartSteps, step < vip.SlowStartSteps
 }
 
 // emptyFrontends returns the frontends that reject clients for their own reason, other than that no

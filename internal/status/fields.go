@@ -58,6 +58,7 @@ func changedFields(was, is *Planned) []FieldChange {
 	f.compare("health", checkText(a.Check), checkText(b.Check))
 	f.compare("on_unhealthy", unhealthyText(a), unhealthyText(b))
 	f.compare("panic_threshold", percentText(a.PanicThreshold), percentText(b.PanicThreshold))
+	f.compare("slow_start", slowText(a), slowText(b))
 	f.relay(a.Relay.Get(), b.Relay.Get())
 	return f
 }
@@ -264,6 +265,8 @@ func percentText(n uint8) string {
 	}
 	return strconv.Itoa(int(n)) + "%"
 }
+
+func slowText(s *vip.Service) string { return cmp.Or(durationText(s.SlowStart.Duration()), "off") }
 
 func yesNo(b bool) string {
 	if b {

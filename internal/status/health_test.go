@@ -36,6 +36,7 @@ func TestStatusOfHealth(t *testing.T) {
 	}
 	backup := func(i int) func(*vip.Service) { return func(s *vip.Service) { s.Backends[i].Backup = true } }
 	panics := func(s *vip.Service) { s.PanicThreshold = 60 }
+	slow := func(s *vip.Service) { s.SlowStart = 45 }
 	udp := protocol(vip.UDP)
 	for _, tc := range []statusCase{{
 		name: "no check", in: seen(service("web", two), none), want: Unchecked, ready: 2,
@@ -141,6 +142,14 @@ func TestStatusOfHealth(t *testing.T) {
 	}, {
 		name: "local to an unhealthy one here", in: seen(service("web", two, local, onNode(0, "n1"), onNode(1, "n2")), only(1, refused)), want: Elsewhere, ready: 1,
 		lines: []string{"192.0.2.1:80/tcp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
+	}, {
+		name: "one starts slowly", in: seen(service("web", three, slow), allHealthy, func(in *Input) {
+			for i := range in.Frontends {
+				in.Frontends[i].Frontend.Backends[1].Step = 3
+			}
+		}), want: Healthy, ready: 3,
+		lines:  []string{"Backend 10.0.0.2 has 30% of its weight: it has begun to take new connections (slow_start 45s)."},
+		silent: []string{"Backend 10.0.0.1", "Backend 10.0.0.3"},
 	}, {
 		name: "one ejected by connections", in: seen(service("web", two), allHealthy, func(in *Input) {
 			in.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {

@@ -229,6 +229,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"drain_timeout 60s -> 1h30m":      func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 		"health default -> http /healthz": func(s *vip.Service) { s.Check = httpCheck() },
 		"on_unhealthy drain -> reset":     func(s *vip.Service) { s.ResetUnhealthy = true },
+		"slow_start off -> 30s":           func(s *vip.Service) { s.SlowStart = 30 },
 		"panic_threshold off -> 50%":      func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)

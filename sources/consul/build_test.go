@@ -171,6 +171,8 @@ func TestBuild(t *testing.T) {
 			`ironvip-affinity: "long" is not a time span; ironvip-vips: "10.0.0.300" is not an address; ironvip-drain-timeout: 48h is out of bounds; ironvip-health-check-node-port: with external_traffic cluster every node takes traffic, and there is nothing to check`},
 		{"a bad health check", instances("n1 10.0.0.1:80 health=htpp"), "", `ironvip-health: "htpp" is not a known value`},
 		{"a bad field of a health check", instances(`n1 10.0.0.1:80 health={"type":"http","rise":0}`), "", "ironvip-health: 0 is out of bounds"},
+		{"slow start of a hash", instances("n1 10.0.0.1:80 scheduler=mh slow-start=30"), "", `ironvip-slow-start: scheduler mh would move clients with each step`},
+		{"a bad slow start", instances("n1 10.0.0.1:80 slow-start=2h"), "", `ironvip-slow-start: 2h is out of bounds`},
 		{"a bad panic threshold", instances("n1 10.0.0.1:80 panic-threshold=half"), "", `ironvip-panic-threshold: "half" is not a number`},
 		{"an address that is a name", instances("n1 10.0.0.1:80", "n2 db.example:80"), "web 80/tcp: 10.0.0.1:80", `ironvip-port: instances disagree: "80" on n1/web, nothing on n2/web; "80" is used; address: instance n2/web is left out: "db.example:80" is not an address`},
 		{"in a pool", instances("n1 10.0.0.1:80", "n2 192.0.2.7:80"), "web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 192.0.2.7 is in VIP pool "public"`},

@@ -57,6 +57,7 @@ var metaKeys = map[string]metaKey{
 	"health":                 {"health", draft.HealthCheck(func(d *definition) **spec.HealthCheck { return &d.Health })},
 	"on-unhealthy":           {"on_unhealthy", draft.Text(func(d *definition) *string { return &d.OnUnhealthy })},
 	"panic-threshold":        {"panic_threshold", draft.Number(func(d *definition) *int { return &d.PanicThreshold })},
+	"slow-start":             {"slow_start", draft.Time(func(d *definition) **spec.Duration { return &d.SlowStart })},
 	"connect-timeout":        {"connect_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.ConnectTimeout })},
 	"idle-timeout":           {"idle_timeout", draft.Time(func(d *definition) **spec.Duration { return &d.IdleTimeout })},
 	"max-connections":        {"max_connections", draft.Number(func(d *definition) *int { return &d.MaxConnections })},

@@ -44,6 +44,7 @@ var annotations = map[string]annotation{
 	"health":             {"health", draft.HealthCheck(func(s *spec.Service) **spec.HealthCheck { return &s.Health }), false},
 	"on-unhealthy":       {"on_unhealthy", draft.Text(func(s *spec.Service) *string { return &s.OnUnhealthy }), false},
 	"panic-threshold":    {"panic_threshold", draft.Number(func(s *spec.Service) *int { return &s.PanicThreshold }), false},
+	"slow-start":         {"slow_start", draft.Time(func(s *spec.Service) **spec.Duration { return &s.SlowStart }), false},
 }
 
 // annotationKeys are all annotations with their prefix, sorted.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/ironvip/ironvip/health"
@@ -70,6 +71,11 @@ backends = [ %s ]
 health = { type = "http", port = %d, interval = "200ms", fast_interval = "100ms", timeout = "200ms" }
 %s
 `, backends, checkPort, fields)
+}
+
+// weighted is checked with a scheduler with weights.
+func weighted(fields, backends string) string {
+	return strings.Replace(checked(fields, backends), `"rr"`, `"wrr"`, 1)
 }
 
 const third = `{ address = "{backend3}" }`
@@ -159,7 +165,7 @@ var checks = []scenario{
 		},
 	},
 	{
-		name: "the first result decides", shows: []*feature{healthChecks},
+		name: "the first result decides", shows: []*feature{healthChecks}, families: both,
 		steps: []step{
 			answers(b2, 200),
 			put(checked("", first+","+second)),
@@ -206,7 +212,7 @@ var checks = []scenario{
 		},
 	},
 	{
-		name: "panic threshold", shows: []*feature{panicThreshold},
+		name: "panic threshold", shows: []*feature{panicThreshold}, families: both,
 		steps: []step{
 			answers(b1, 200), answers(b2, 200), answers(b3, 200),
 			put(checked("panic_threshold = 50", first+","+second+","+third)),
@@ -233,7 +239,36 @@ var checks = []scenario{
 		},
 	},
 	{
-		name: "the default check decides for each port", shows: []*feature{healthChecks},
+		name: "a backend that recovers starts slowly", shows: []*feature{slowStart}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200), answers(b3, 200),
+			put(weighted(`slow_start = "1h"`, first+","+second)),
+			observed(b1, vip.Healthy), observed(b2, vip.Healthy),
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})), // not at the start
+			refuses(b2),
+			eventually(ask(client, "web", 3, only(b1))),
+			answers(b2, 200),
+			eventually(ask(client, "web", 11, by(counts{b1: 10, b2: 1}))),
+			put(weighted(`slow_start = "1h"`, first+","+second+","+third)), // b3 is new
+			eventually(ask(client, "web", 12, by(counts{b1: 10, b2: 1, b3: 1}))),
+			restart(),
+			ask(client, "web", 6, by(counts{b1: 2, b2: 2, b3: 2})),
+		},
+	},
+	{
+		name: "a slow start ends", shows: []*feature{slowStart}, families: both,
+		steps: []step{
+			answers(b1, 200), answers(b2, 200),
+			put(weighted(`slow_start = "1s"`, first+","+second)),
+			observed(b1, vip.Healthy),
+			refuses(b2),
+			eventually(ask(client, "web", 3, only(b1))),
+			answers(b2, 200),
+			eventually(ask(client, "web", 4, by(counts{b1: 2, b2: 2}))),
+		},
+	},
+	{
+		name: "the default check decides for each port", shows: []*feature{healthChecks}, families: both,
 		steps: []step{
 			serveAt(b1, "tcp", 7092),
 			put(`[[service]]
@@ -248,7 +283,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 		},
 	},
 	{
-		name: "health survives a restart of the agent", shows: []*feature{healthChecks},
+		name: "health survives a restart of the agent", shows: []*feature{healthChecks}, families: both,
 		steps: []step{
 			answers(b1, 200), answers(b2, 200),
 			put(checked("", first+","+second)),
@@ -261,7 +296,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 		},
 	},
 	{
-		name: "no check, no effect", shows: []*feature{healthChecks},
+		name: "no check, no effect", shows: []*feature{healthChecks}, families: both,
 		steps: []step{
 			put(checked("", `{ address = "{backend1}" }`) + `
 [[service]]

@@ -123,6 +123,7 @@ var (
 	healthChecks   = &feature{name: "`health`", sample: someService + "health = { type = \"http\" }\n"}
 	resetUnhealthy = &feature{name: "`on_unhealthy = \"reset\"`", sample: someService + "on_unhealthy = \"reset\"\n"}
 	panicThreshold = &feature{name: "`panic_threshold`", sample: someService + "panic_threshold = 50\n"}
+	slowStart      = &feature{name: "`slow_start`", sample: someService + "slow_start = \"30s\"\n"}
 	backups        = &feature{name: "`backup` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", backup = true } ]\n"}
 
 	halfClose = &feature{name: "half-closed connections", sample: someService}
@@ -151,7 +152,7 @@ var groups = []struct {
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
 	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved}},
-	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups}},
+	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups, slowStart}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }
 

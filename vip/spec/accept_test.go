@@ -150,6 +150,9 @@ func TestBuildAccepts(t *testing.T) {
 		{"reset unhealthy ones", `"on_unhealthy": "reset"`, func(s *vip.Service) { s.ResetUnhealthy = true }},
 		{"panic", `"panic_threshold": 50`, func(s *vip.Service) { s.PanicThreshold = 50 }},
 		{"no panic", `"panic_threshold": 0`, func(*vip.Service) {}},
+		{"slow start", `"slow_start": "30s"`, func(s *vip.Service) { s.SlowStart = 30 }},
+		{"slow start of wlc", `"slow_start": "1h", "scheduler": "wlc"`, func(s *vip.Service) { s.SlowStart, s.Scheduler = 3600, vip.WeightedLeastConnection }},
+		{"no slow start", `"slow_start": "0s", "scheduler": "mh"`, func(s *vip.Service) { s.Scheduler = vip.MaglevHash }},
 		{"a backup", `"backends": [{"address": "10.1.0.11", "backup": true}]`, func(s *vip.Service) {
 			s.Backends = backend(0, vip.Ready)
 			s.Backends[0].Backup = true

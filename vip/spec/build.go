@@ -58,6 +58,7 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.Check = b.healthCheck(s.Health)
 	out.ResetUnhealthy = b.onUnhealthy(s.OnUnhealthy)
 	out.PanicThreshold = b.panicThreshold(s.PanicThreshold)
+	out.SlowStart = b.slowStart(s.SlowStart)
 	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
 	out.Relay = vip.RelayOf(vip.Relay{
 		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),

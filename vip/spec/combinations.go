@@ -16,6 +16,9 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 	if out.Forward == vip.ForwardDirect || out.Forward == vip.ForwardTunnel {
 		b.untranslated(out)
 	}
+	if out.SlowStart > 0 {
+		b.weightless(out)
+	}
 	relay := out.Relay.Get()
 	if relay.ProxyProtocol != 0 {
 		b.unproxied("proxy_protocol", out)
@@ -37,6 +40,24 @@ func (b *builder) combinations(s *Service, out *vip.Service) {
 			break
 		}
 	}
+}
+
+// weightless reports schedulers with which a slow start has no effect, or a bad one. rr and lc have
+// no weights. fo sends all clients to the greatest weight. The hashes would move clients to another
+// backend with each step, and directors with different steps would choose different backends.
+func (b *builder) weightless(out *vip.Service) {
+	var why string
+	switch out.Scheduler {
+	case vip.RoundRobin, vip.LeastConnection:
+		why = "has no weights"
+	case vip.WeightedFailover:
+		why = "uses only the backend with the greatest weight"
+	case vip.SourceHash, vip.MaglevHash, vip.DestinationHash:
+		why = "would move clients with each step"
+	default:
+		return
+	}
+	b.bad("slow_start", "use scheduler wrr, wlc, sed or nq, or remove it", "scheduler %s %s", out.Scheduler, why)
 }
 
 // unproxied reports where the PROXY protocol does not work. Its header begins a connection that

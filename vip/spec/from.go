@@ -26,6 +26,9 @@ func FromService(s vip.Service) Service {
 		out.OnUnhealthy = resetUnhealthy
 	}
 	out.PanicThreshold = int(s.PanicThreshold)
+	if s.SlowStart > 0 {
+		out.SlowStart = writeDuration(s.SlowStart.Duration())
+	}
 	out.DrainTimeout = writeDuration(s.DrainTimeout)
 	relay := s.Relay.Get()
 	out.ConnectTimeout = writeDuration(relay.ConnectTimeout)

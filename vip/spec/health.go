@@ -257,6 +257,19 @@ func (b *builder) panicThreshold(percent int) uint8 {
 	return uint8(percent)
 }
 
+// slowStart reads a time span in whole seconds; "0s" turns slow start off.
+func (b *builder) slowStart(in *Duration) vip.Seconds {
+	if in == nil || *in == 0 {
+		return 0
+	}
+	d := time.Duration(*in)
+	if d < vip.MinSlowStart || d > vip.MaxSlowStart || d%time.Second != 0 {
+		b.bad("slow_start", `use "1s" to "1h" in whole seconds`, "%s is out of bounds", *in)
+		return 0
+	}
+	return vip.Seconds(d / time.Second)
+}
+
 // unprobed reports a check without a port that finds none to probe: the service has no port of the
 // check's protocol with one number at the backends. Ports with problems count, so that one mistake
 // is one problem.

@@ -49,6 +49,7 @@ type Service struct {
 	Health         *HealthCheck `toml:"health,omitempty" json:"health,omitempty"`
 	OnUnhealthy    string       `toml:"on_unhealthy,omitempty" json:"on_unhealthy,omitempty"`
 	PanicThreshold int          `toml:"panic_threshold,omitempty" json:"panic_threshold,omitempty"`
+	SlowStart      *Duration    `toml:"slow_start,omitempty" json:"slow_start,omitempty"`
 }
 
 // Port is one port, or a range of ports, of a service.

@@ -129,6 +129,9 @@ func services(t *rapid.T) vip.Service {
 			ForNodes: vip.NamesOf(rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"n1", "n2"}), 0, 2, rapid.ID).Draw(t, "for nodes")...)})
 	}
 	s.PanicThreshold, s.ResetUnhealthy = rapid.Uint8Range(0, 100).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
+	if weighted := []vip.Scheduler{vip.WeightedRoundRobin, vip.WeightedLeastConnection, vip.ShortestExpectedDelay, vip.NeverQueue}; slices.Contains(weighted, s.Scheduler) {
+		s.SlowStart = rapid.SampledFrom([]vip.Seconds{0, 1, 90, 3600}).Draw(t, "slow start")
+	}
 	if rapid.Bool().Draw(t, "checked") {
 		s.Check = checks(t)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -135,7 +136,15 @@ func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
 	if n, known := conns[b.ID]; known {
 		conn = count(n)
 	}
-	return []any{b.ID, state, b.Weight, checkCell(b), a.age(b.HealthSince), conn, b.HealthReason, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
+	return []any{b.ID, state, weightCell(b), checkCell(b), a.age(b.HealthSince), conn, b.HealthReason, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
+}
+
+// weightCell returns the configured weight: "1", and "1 (30%)" during a slow start.
+func weightCell(b v1.BackendStatus) any {
+	if b.SlowStart > 0 {
+		return output.Cell{Text: fmt.Sprintf("%d (%d%%)", b.Weight, b.SlowStart), Style: output.Caution}
+	}
+	return b.Weight
 }
 
 // checkCell describes what was observed and by what: "http healthy", "tcp unhealthy (held)",

@@ -46,11 +46,11 @@ func healthyStatus() v1.NodeStatus {
 func web() v1.Service {
 	timeout := spec.Duration(3 * time.Hour)
 	drain := spec.Duration(time.Minute)
-	interval := spec.Duration(10 * time.Second)
+	interval, slow := spec.Duration(10*time.Second), spec.Duration(30*time.Second)
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"}, Scheduler: "wrr",
 			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
-			Health: &spec.HealthCheck{Type: "http", Path: "/healthz", Interval: &interval}, OnUnhealthy: "reset", PanicThreshold: 30,
+			Health: &spec.HealthCheck{Type: "http", Path: "/healthz", Interval: &interval}, OnUnhealthy: "reset", PanicThreshold: 30, SlowStart: &slow,
 			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: spec.PortRange{First: 80}}}},
 		Status: v1.ServiceStatus{
 			State: v1.StateHealthy, Summary: "web is healthy: all of its 3 backends take new connections.", Revision: 214, SpecRev: 210, Applied: true,
@@ -61,7 +61,7 @@ func web() v1.Service {
 				{Name: "quic", Protocol: "udp", Port: 443, TargetPort: 8443},
 			},
 			Backends: []v1.BackendStatus{
-				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", Usable: true, Health: "healthy", Check: "http", HealthSince: ago(12 * 24 * time.Hour), Node: "host-1", Zone: "a"},
+				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", SlowStart: 30, Usable: true, Health: "healthy", Check: "http", HealthSince: ago(12 * 24 * time.Hour), Node: "host-1", Zone: "a"},
 				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true, Health: "healthy", Held: true, Check: "http", HealthSince: ago(3 * time.Hour), HealthReason: "timeout (3 of 3)"},
 				{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080, Weight: 1, State: "ready", Usable: true, Health: "healthy", Check: "source", TTL: "10s",
 					ExpiresAt: ago(-8 * time.Second), RemovedAt: ago(-5 * time.Minute)},

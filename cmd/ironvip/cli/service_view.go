@@ -330,7 +330,7 @@ func traffic(s v1.ServiceSpec) string {
 }
 
 // healthText returns the health check of a service and its effects: "http /healthz every 2s, reset,
-// panic below 30%".
+// panic below 30%, slow start 30s".
 func healthText(s v1.ServiceSpec) string {
 	check := ""
 	if h := s.Health; h != nil {
@@ -349,7 +349,11 @@ func healthText(s v1.ServiceSpec) string {
 	if s.PanicThreshold > 0 {
 		panics = fmt.Sprintf("panic below %d%%", s.PanicThreshold)
 	}
-	return output.Join(", ", check, reaction, panics)
+	slow := ""
+	if s.SlowStart != nil {
+		slow = "slow start " + s.SlowStart.String()
+	}
+	return output.Join(", ", check, reaction, panics, slow)
 }
 
 // labels returns labels sorted by key: "team=web,tier=1".

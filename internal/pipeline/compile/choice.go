@@ -19,8 +19,9 @@ type choice struct {
 	family vip.Family
 	port   string // the port's name; "" is any port, where all backends serve all ports
 	reach  reach
-	panics bool // health has no effect
-	takes  rank // the rank that takes new connections; unusable: no backend does
+	panics bool   // health has no effect
+	scale  uint32 // of the weights, see weightScale
+	takes  rank   // the rank that takes new connections; unusable: no backend does
 }
 
 // reach is how far from this node a backend may be.
@@ -46,6 +47,7 @@ func choose(in *Input, family vip.Family, port string, policy vip.TrafficPolicy)
 
 // takers sets which of the backends within reach take new connections.
 func (c *choice) takers(in *Input) {
+	c.scale = in.weightScale()
 	c.panics = in.panics(c.port, func(b *vip.Backend) bool { return c.reaches(in, b) })
 	c.takes = unusable
 	for i := range in.Service.Backends {
@@ -146,7 +148,7 @@ func (c *choice) weight(in *Input, b *vip.Backend) uint16 {
 	if c.takes == unusable || in.rank(b, c.port, c.panics) != c.takes {
 		return 0
 	}
-	return uint16(b.Weight) // at most MaxWeight
+	return uint16(b.Weight * c.scale) // at most MaxWeight
 }
 
 // resets reports whether the open connections of a backend are reset because it is unhealthy.

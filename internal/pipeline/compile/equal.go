@@ -73,6 +73,7 @@ func SameService(a, b vip.Service) bool {
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
 		a.PanicThreshold == b.PanicThreshold &&
+		a.SlowStart == b.SlowStart &&
 		a.ResetUnhealthy == b.ResetUnhealthy &&
 		sameCheck(a.Check, b.Check) &&
 		vip.SameRelay(a.Relay, b.Relay) &&

@@ -39,7 +39,7 @@ func exampleService() vip.Service {
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
-		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true,
+		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true, SlowStart: 1,
 	}
 }
 
@@ -82,7 +82,7 @@ func TestSameSeesEveryField(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
 		everyField(t, func() vip.Endpoint {
 			e := exampleFrontend().Backends[0]
-			e.Reset = true // only until drains; rows of the frontends table never have it
+			e.Reset, e.Step = true, 1 // Reset only until drains; rows of the frontends table never have it
 			return e
 		}, func(a, b vip.Endpoint) bool {
 			return SameEndpoints([]vip.Endpoint{a}, []vip.Endpoint{b})

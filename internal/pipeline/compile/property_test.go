@@ -44,6 +44,7 @@ func inputs(t *rapid.T) Input {
 		})
 	}
 	s.PanicThreshold, s.ResetUnhealthy = rapid.SampledFrom([]uint8{0, 0, 1, 50, 100}).Draw(t, "panic threshold"), rapid.Bool().Draw(t, "reset")
+	s.SlowStart = rapid.SampledFrom([]vip.Seconds{0, 0, 60}).Draw(t, "slow start")
 	slices.SortFunc(s.Backends, compareBackends)
 	in := input(s, "192.0.2.10", "2001:db8:f::10")
 	in.Allocation.NodePorts = map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30080}
@@ -190,7 +191,11 @@ func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolic
 	}
 	for _, e := range f.Backends {
 		b := backendOf(in, e)
-		if e.Weight != 0 && uint32(e.Weight) != b.Weight {
+		scale := uint32(1)
+		if in.Service.SlowStart > 0 {
+			scale = vip.SlowStartSteps
+		}
+		if e.Weight != 0 && uint32(e.Weight) != scale*b.Weight {
 			t.Fatalf("%s: %s has weight %d of %d", f.Key, e.Addr, e.Weight, b.Weight)
 		}
 		if e.Weight > 0 && order(b) < best {

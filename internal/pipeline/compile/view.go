@@ -187,6 +187,21 @@ func (v *View) panics(port string, within func(*vip.Backend) bool) bool {
 	return healthy*100 < int(v.Service.PanicThreshold)*all
 }
 
+// weightScale returns the factor of all weights of the service. With slow start, a tenth of each
+// weight must be a weight, too. The factor is constant during a slow start, so that each step
+// changes the starting backend only. Weights that leave no room for the factor need none.
+func (v *View) weightScale() uint32 {
+	if v.Service.SlowStart == 0 {
+		return 1
+	}
+	for i := range v.Service.Backends {
+		if v.Service.Backends[i].Weight > vip.MaxWeight/vip.SlowStartSteps {
+			return 1
+		}
+	}
+	return vip.SlowStartSteps
+}
+
 // Panics reports whether new connections to a frontend's port go to all ready backends because too
 // few of them are healthy; see vip.Service.PanicThreshold. It considers the backends on all nodes.
 func (v *View) Panics(family vip.Family, port string) bool {
