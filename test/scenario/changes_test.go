@@ -37,7 +37,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "a backend leaves for good", shows: []*feature{drain},
+		name: "a backend leaves for good", shows: []*feature{drain}, families: both,
 		steps: []step{
 			put(leaving("1s", first)),
 			hold("x", client, "web", only(b1)),
@@ -48,7 +48,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "a backend that is idle leaves", shows: []*feature{drain},
+		name: "a backend that is idle leaves", shows: []*feature{drain}, families: both,
 		steps: []step{
 			put(leaving("1h", first+","+second)),
 			hold("x", client, "web"), hold("y", client, "web"),
@@ -58,7 +58,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "the last backend leaves", shows: []*feature{drain, refusal},
+		name: "the last backend leaves", shows: []*feature{drain, refusal}, families: both,
 		steps: []step{
 			put(leaving("1h", first)),
 			hold("x", client, "web", only(b1)),
@@ -68,7 +68,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "a service leaves", shows: []*feature{drain},
+		name: "a service leaves", shows: []*feature{drain}, families: both,
 		steps: []step{
 			put(leaving("1h", first)),
 			hold("x", client, "web", only(b1)),
@@ -112,7 +112,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "the agent restarts", shows: []*feature{outlive},
+		name: "the agent restarts", shows: []*feature{outlive}, families: both,
 		steps: []step{
 			put(leaving("1h", first+","+second)),
 			hold("x", client, "web"), hold("u", client, "web:7053/udp"),
@@ -124,7 +124,7 @@ var changes = []scenario{
 		},
 	},
 	{
-		name: "the agent restarts in a drain", shows: []*feature{drain, outlive},
+		name: "the agent restarts in a drain", shows: []*feature{drain, outlive}, families: both,
 		steps: []step{
 			put(leaving("1h", first)),
 			hold("x", client, "web", only(b1)),

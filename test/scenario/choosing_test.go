@@ -191,7 +191,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 		},
 	},
 	{
-		name: "terminating backends stand in", shows: []*feature{states},
+		name: "terminating backends stand in", shows: []*feature{states}, families: both,
 		steps: []step{
 			put(`[[service]]
 name = "web"
@@ -212,7 +212,7 @@ backends = [ { address = "{backend1}", state = "terminating" }, { address = "{ba
 		},
 	},
 	{
-		name: "a backend refuses", shows: []*feature{replacement},
+		name: "a backend refuses", shows: []*feature{replacement}, families: both,
 		steps: []step{
 			put(`[[service]]
 name = "web"
