@@ -22,7 +22,7 @@ var layers = [][]string{
 	{"api"},
 	{"internal/store/snapshot", "internal/status"},
 	{"configs"},
-	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "health", "internal/healthport"},
+	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "health", "announce", "internal/healthport"},
 	{"sources/publish", "sources/draft"},
 	{"sources"},
 	{"internal/pipeline"},
@@ -48,6 +48,7 @@ var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event"
 var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
+	"announce/heartbeat":        {"announce"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/tomlfile"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},

@@ -1,0 +1,494 @@
+package announcer
+
+import (
+	"container/heap"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/heartbeat"
+)
+
+// The simulation runs the cores of several hosts on a simulated clock and network: a queue of
+// events in the order of their times. It checks after each event which hosts answer for each VIP,
+// with the dead-man switch of the kernel gate.
+
+const (
+	beat    = 100 * time.Millisecond
+	missed  = 3
+	timeout = beat * missed
+	// twoOwners bounds how long two hosts may answer for a VIP while they can reach each other.
+	twoOwners = timeout + 100*time.Millisecond
+	settle    = 2 * time.Second
+)
+
+type simulation struct {
+	t     *testing.T
+	r     *rand.Rand
+	now   time.Time
+	queue events
+	order int
+	hosts []*simHost
+	vips  []netip.Addr
+
+	loss float64
+	cut  map[[2]int]bool // from, to: nothing arrives
+
+	double  map[netip.Addr]time.Time // since when a VIP has had two owners
+	vacant  map[netip.Addr]time.Time // since when it has had none, with a host that could
+	longest struct{ double, vacant time.Duration }
+	trace   []string
+}
+
+type simEvent struct {
+	at    time.Time
+	order int
+	do    func()
+}
+
+type events []simEvent
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	if !e[i].at.Equal(e[j].at) {
+		return e[i].at.Before(e[j].at)
+	}
+	return e[i].order < e[j].order
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(simEvent)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+type simHost struct {
+	*core
+	sim      *simulation
+	index    int
+	addr     netip.AddrPort
+	running  bool // not killed
+	paused   bool
+	frozen   bool // paused with its kernel: packets are lost
+	draining bool
+	life     int // counts restarts
+	plan     int // counts planned steps; older ones are void
+	packets  []heartbeat.Packet
+	mine     map[netip.Addr]bool // in the kernel gate
+	refresh  time.Time           // of the gate
+	eligible map[netip.Addr]int
+}
+
+func newSimulation(t *testing.T, seed uint64, hosts, vips int) *simulation {
+	s := &simulation{t: t, r: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1000, 0), cut: map[[2]int]bool{}, double: map[netip.Addr]time.Time{}, vacant: map[netip.Addr]time.Time{}}
+	for i := range vips {
+		s.vips = append(s.vips, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+	}
+	for i := range hosts {
+		h := &simHost{sim: s, index: i, addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 7481), mine: map[netip.Addr]bool{}, eligible: map[netip.Addr]int{}}
+		for _, v := range s.vips {
+			h.eligible[v] = 1
+		}
+		s.hosts = append(s.hosts, h)
+	}
+	for _, h := range s.hosts {
+		h.start()
+	}
+	return s
+}
+
+func (s *simulation) after(d time.Duration, do func()) {
+	s.order++
+	heap.Push(&s.queue, simEvent{s.now.Add(d), s.order, do})
+}
+
+func (s *simulation) logf(format string, args ...any) {
+	s.trace = append(s.trace, fmt.Sprintf("%8.3f ", s.now.Sub(time.Unix(1000, 0)).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (h *simHost) name() string { return fmt.Sprint("lb", h.index+1) }
+
+func (h *simHost) start() {
+	h.life++
+	h.running, h.paused, h.packets = true, false, nil
+	d := announce.NewDecider(h.name(), 1, announce.Timing{Settle: settle, Handover: timeout})
+	var peers []netip.AddrPort
+	for _, o := range h.sim.hosts {
+		if o != h {
+			peers = append(peers, o.addr)
+		}
+	}
+	x := heartbeat.New(heartbeat.Options{Name: h.name(), Keys: [][]byte{[]byte("key")}, Peers: peers, Interval: beat, Missed: missed, Weight: 1}, h.sim.r.Uint64()|1, d, h.sim.now)
+	h.core = &core{decider: d, exchange: x,
+		acted:  func(now time.Time) { h.refresh = now },
+		emit:   h.emit,
+		paused: func(late time.Duration) { h.sim.logf("%s noticed a pause of %s", h.name(), late) },
+		changed: func(a announce.Announcement, gone bool) {
+			if h.mine[a.Addr] != (a.Here && !gone) {
+				h.sim.logf("%s: %s here=%v %s", h.name(), a.Addr, a.Here, a.Why)
+			}
+			h.mine[a.Addr] = a.Here && !gone
+		},
+	}
+	clear(h.mine) // a new process closes the gate
+	h.draining = false
+	for v, n := range h.eligible {
+		d.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: n})
+	}
+	h.run()
+}
+
+// run runs a step now, and plans the next one.
+func (h *simHost) run() {
+	if !h.running || h.paused {
+		return
+	}
+	packets := h.packets
+	h.packets = nil
+	next := h.step(h.sim.now, packets)
+	h.plan++
+	plan, life := h.plan, h.life
+	h.sim.after(max(next.Sub(h.sim.now), 0)+time.Duration(h.sim.r.IntN(3))*time.Millisecond, func() {
+		if h.plan == plan && h.life == life {
+			h.run()
+		}
+	})
+}
+
+func (h *simHost) emit(to netip.AddrPort, packet []byte) {
+	s := h.sim
+	for _, o := range s.hosts {
+		if o.addr != to || s.cut[[2]int{h.index, o.index}] || s.r.Float64() < s.loss {
+			continue
+		}
+		packet := slices.Clone(packet)
+		s.after(time.Duration(100+s.r.IntN(3000))*time.Microsecond, func() {
+			if s.cut[[2]int{h.index, o.index}] || !o.running || o.frozen || len(o.packets) >= 500 {
+				return // a full socket buffer drops
+			}
+			o.packets = append(o.packets, heartbeat.Packet{From: h.addr, Data: packet})
+			o.run()
+		})
+	}
+}
+
+// answers reports whether the host answers ARP for a VIP.
+func (h *simHost) answers(v netip.Addr) bool {
+	return h.mine[v] && h.sim.now.Sub(h.refresh) < timeout
+}
+
+// pass runs events for a time and checks the rules after each.
+func (s *simulation) pass(d time.Duration) {
+	for end := s.now.Add(d); ; {
+		if len(s.queue) == 0 || s.queue[0].at.After(end) {
+			s.now = end
+			s.check()
+			return
+		}
+		e := heap.Pop(&s.queue).(simEvent)
+		s.now = e.at
+		e.do()
+		s.check()
+	}
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf(format+"\n%s", append(args, strings.Join(s.trace[max(0, len(s.trace)-60):], "\n"))...)
+}
+
+func (s *simulation) check() {
+	for _, v := range s.vips {
+		var owners []int
+		could := false
+		for _, h := range s.hosts {
+			if h.answers(v) {
+				owners = append(owners, h.index)
+			}
+			could = could || h.running && !h.paused && h.eligible[v] > 0 && !h.draining
+		}
+		parted := false
+		for _, a := range owners {
+			for _, b := range owners {
+				parted = parted || s.cut[[2]int{a, b}]
+			}
+		}
+		s.since(s.double, &s.longest.double, v, len(owners) > 1 && !parted)
+		s.since(s.vacant, &s.longest.vacant, v, len(owners) == 0 && could)
+	}
+}
+
+func (s *simulation) since(of map[netip.Addr]time.Time, longest *time.Duration, v netip.Addr, is bool) {
+	if !is {
+		delete(of, v)
+		return
+	}
+	if of[v].IsZero() {
+		of[v] = s.now
+	}
+	*longest = max(*longest, s.now.Sub(of[v]))
+	if &s.longest.double == longest && s.now.Sub(of[v]) > twoOwners {
+		s.fail("%s has two owners for %s", v, s.now.Sub(of[v]))
+	}
+	if &s.longest.vacant == longest && s.now.Sub(of[v]) > vacancy {
+		s.fail("%s has no owner for %s", v, s.now.Sub(of[v]))
+	}
+}
+
+// vacancy bounds how long a VIP may have no owner although a host could own it: the death of the
+// owner is noticed, and its successor is just starting and waits for others.
+const vacancy = 3*timeout + 100*time.Millisecond
+
+// owners returns the owner of each VIP; two for a VIP fail the test.
+func (s *simulation) owners() map[netip.Addr]int {
+	out := map[netip.Addr]int{}
+	for _, v := range s.vips {
+		for _, h := range s.hosts {
+			if h.answers(v) {
+				if _, two := out[v]; two {
+					s.fail("%s has two owners", v)
+				}
+				out[v] = h.index
+			}
+		}
+	}
+	return out
+}
+
+func (h *simHost) kill() {
+	h.sim.logf("kill %s", h.name())
+	h.running = false
+}
+
+func (h *simHost) drain(on bool) {
+	h.sim.logf("drain %s: %v", h.name(), on)
+	h.draining = on
+	h.decider.SetDraining(on, h.sim.now)
+	h.exchange.SetDraining(on, h.sim.now)
+	h.run()
+}
+
+func (h *simHost) stop() {
+	h.sim.logf("stop %s", h.name())
+	h.paused = true
+}
+
+func (h *simHost) resume() {
+	h.sim.logf("continue %s", h.name())
+	h.paused, h.frozen = false, false
+	h.run()
+}
+
+func (h *simHost) setEligible(v netip.Addr, services int) {
+	h.sim.logf("%s: %s has %d services", h.name(), v, services)
+	h.eligible[v] = services
+	if h.running && !h.paused {
+		h.decider.SetEligible(announce.Eligible{Addr: v, Mode: announce.L2, Services: services})
+		h.run()
+	}
+}
+
+// Random faults of every kind at every time. No VIP has two owners for longer than the bound
+// while these can reach each other, or none while a host could own it. Once all is quiet, each VIP
+// has one owner.
+func TestOwnersUnderRandomFaults(t *testing.T) {
+	var longest struct{ double, vacant time.Duration }
+	for seed := range uint64(60) {
+		s := newSimulation(t, seed, 2+int(seed%4), 12)
+		s.loss = []float64{0, 0.01, 0.05}[seed%3]
+		s.pass(3 * time.Second)
+		for range 60 {
+			h := s.hosts[s.r.IntN(len(s.hosts))]
+			switch s.r.IntN(8) {
+			case 0:
+				h.kill()
+			case 1, 2:
+				if !h.running {
+					s.logf("start %s", h.name())
+					h.start()
+				}
+			case 3:
+				if h.running && !h.paused {
+					h.stop()
+				} else if h.paused && h.running {
+					h.resume()
+				}
+			case 4:
+				if h.running && !h.paused {
+					h.drain(!h.draining)
+				}
+			case 5:
+				h.setEligible(s.vips[s.r.IntN(len(s.vips))], s.r.IntN(3))
+			case 6:
+				if o := s.hosts[s.r.IntN(len(s.hosts))]; o != h {
+					s.logf("cut %s from %s", h.name(), o.name())
+					s.cut[[2]int{h.index, o.index}], s.cut[[2]int{o.index, h.index}] = true, true
+				}
+			case 7:
+				s.logf("all links work")
+				clear(s.cut)
+			}
+			s.pass(time.Duration(s.r.IntN(1500)) * time.Millisecond)
+		}
+		clear(s.cut)
+		s.loss = 0
+		s.logf("quiet")
+		for _, h := range s.hosts {
+			switch {
+			case !h.running:
+				h.start()
+			case h.paused:
+				h.resume()
+			case h.draining:
+				h.drain(false)
+			}
+			for _, v := range s.vips {
+				h.setEligible(v, 1)
+			}
+		}
+		s.pass(settle + 2*time.Second)
+		if n := len(s.owners()); n != len(s.vips) {
+			s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+		}
+		longest.double = max(longest.double, s.longest.double)
+		longest.vacant = max(longest.vacant, s.longest.vacant)
+	}
+	t.Logf("longest time with two owners %s, with none %s", longest.double, longest.vacant)
+}
+
+// Planned moves have no time without an owner.
+func TestDrainLeavesNoGap(t *testing.T) {
+	s := newSimulation(t, 1, 3, 50)
+	s.pass(3 * time.Second)
+	s.longest.vacant = 0
+	for _, h := range s.hosts {
+		h.drain(true)
+		s.pass(time.Second)
+		for v, owner := range s.owners() {
+			if owner == h.index {
+				t.Errorf("%s still has %s", h.name(), v)
+			}
+		}
+		h.drain(false)
+		s.pass(settle + time.Second)
+	}
+	if s.longest.vacant > 0 {
+		t.Errorf("%s without an owner", s.longest.vacant)
+	}
+}
+
+// The owner of a VIP is cut off from clients and hosts: the next one owns it within 310 ms of its
+// last heartbeat.
+func TestTakeoverTime(t *testing.T) {
+	for seed := range uint64(20) {
+		s := newSimulation(t, seed, 3, 12)
+		s.pass(3*time.Second + time.Duration(seed)*7*time.Millisecond)
+		before := s.owners()
+		s.hosts[0].kill()
+		s.pass(timeout + 15*time.Millisecond)
+		for v, owner := range s.owners() {
+			if owner == 0 || before[v] != 0 && before[v] != owner {
+				t.Errorf("%s moved from %d to %d", v, before[v], owner)
+			}
+		}
+		if n := len(s.owners()); n != len(s.vips) {
+			s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+		}
+	}
+}
+
+// A host that comes back takes nothing until it has settled, and then its share without a gap.
+func TestReturningHostSettles(t *testing.T) {
+	s := newSimulation(t, 3, 2, 40)
+	s.pass(3 * time.Second)
+	home := s.owners()
+	s.hosts[0].kill()
+	s.pass(time.Second)
+	s.hosts[0].start()
+	s.longest.vacant = 0
+	s.pass(settle - 100*time.Millisecond)
+	for v, owner := range s.owners() {
+		if owner == 0 {
+			t.Errorf("%s was taken before settle", v)
+		}
+	}
+	s.pass(time.Second)
+	for v, owner := range s.owners() {
+		if owner != home[v] {
+			t.Errorf("%s is on %d, want %d", v, owner, home[v])
+		}
+	}
+	if s.longest.vacant > 0 {
+		t.Errorf("%s without an owner", s.longest.vacant)
+	}
+}
+
+// After a partition, the ranking decides within two heartbeats.
+func TestHealedPartition(t *testing.T) {
+	s := newSimulation(t, 4, 4, 40)
+	s.pass(3 * time.Second)
+	for a := range 4 {
+		for b := range 4 {
+			s.cut[[2]int{a, b}] = a%2 != b%2
+		}
+	}
+	s.pass(2 * time.Second)
+	clear(s.cut)
+	s.pass(2 * beat)
+	if n := len(s.owners()); n != len(s.vips) {
+		s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+	}
+}
+
+// A host that sends and does not receive gets the VIPs that it takes, so that each has one owner.
+func TestOneWayLink(t *testing.T) {
+	s := newSimulation(t, 5, 2, 20)
+	s.pass(3 * time.Second)
+	s.cut[[2]int{0, 1}] = true
+	s.pass(twoOwners + beat)
+	// check does not count owners that are cut off from each other, so count here.
+	for range 100 {
+		s.owners()
+		s.pass(50 * time.Millisecond)
+	}
+	clear(s.cut)
+	s.pass(settle + time.Second)
+	if n := len(s.owners()); n != len(s.vips) {
+		s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+	}
+}
+
+// A stopped owner answers for at most 300 ms, takes nothing back when it continues, and does not
+// consider the others dead.
+func TestPausedOwner(t *testing.T) {
+	for _, pause := range []time.Duration{150 * time.Millisecond, 350 * time.Millisecond, time.Second, time.Minute} {
+		for _, frozen := range []bool{false, true} {
+			s := newSimulation(t, 6, 2, 20)
+			s.pass(3 * time.Second)
+			before := maps.Clone(s.hosts[0].mine)
+			s.hosts[0].stop()
+			s.hosts[0].frozen = frozen
+			s.pass(pause)
+			s.hosts[0].resume()
+			for v, mine := range s.hosts[0].mine {
+				if mine != (before[v] && pause < timeout) {
+					s.fail("a pause of %s (frozen %v): announcing %s is %v at its end, %v before", pause, frozen, v, mine, before[v])
+				}
+			}
+			s.pass(settle + time.Second)
+			if n := len(s.owners()); n != len(s.vips) {
+				s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+			}
+			if s.longest.double > 10*time.Millisecond {
+				s.fail("a pause of %s (frozen %v): two owners for %s", pause, frozen, s.longest.double)
+			}
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package announce
+
+import (
+	"net/netip"
+	"time"
+)
+
+// decide computes the announcement of one VIP from everything known of it. It costs O(hosts that
+// have the VIP).
+func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
+	v := d.view(addr, e)
+	here := false
+	if e.here != nil && e.here.Mode == L2 {
+		d.own(addr, e, v, now)
+		here = e.owned
+	} else {
+		e.owned, e.best = false, time.Time{}
+		here = e.here != nil && e.here.Mode != Off && d.routes(addr, v.services, now)
+	}
+	a := Announcement{Addr: addr, Here: here, Services: v.services}
+	if e.here != nil {
+		a.Mode = e.here.Mode
+	}
+	if a.Mode == L2 {
+		if a.Owner = v.owner(); here {
+			a.Owner = d.self.Name
+		}
+	}
+	a.New = here && !e.known
+	if a.New && e.last.Here {
+		a.New = e.last.New
+	}
+	e.known = e.known || here || v.owner() != ""
+	a.Why = d.why(addr, e, v)
+	if a.Here != e.last.Here || a.Owner != e.last.Owner || a.Mode != e.last.Mode || e.since.IsZero() {
+		e.since = now
+	}
+	a.Since = e.since
+	e.last = a
+}
+
+// routes decides for BGP and routes: every eligible host announces, and a draining host a little
+// longer, so that routers can move traffic first.
+func (d *Decider) routes(addr netip.Addr, services int, now time.Time) bool {
+	if services == 0 || !d.self.Draining {
+		return services > 0
+	}
+	end := d.drained.Add(d.timing.Leave)
+	if !now.Before(end) {
+		return false
+	}
+	d.timers.Set(addr, end)
+	return true
+}
+
+// view is the state of one VIP, from this host.
+type view struct {
+	services int        // of this host
+	self     candidate  // valid if services > 0
+	best     *candidate // the first of all hosts that could own it, this one included; nil: none
+	rival    *candidate // the first of the others that own it and could; nil: none
+	deaf     bool       // one of the owners that could own it does not receive this host
+	leaver   string     // another owner that can't own it any more: a draining one
+	count    int        // of hosts that could own it
+}
+
+// owner returns the other host that owns the VIP.
+func (v *view) owner() string {
+	if v.rival != nil {
+		return v.rival.host.Name
+	}
+	return v.leaver
+}
+
+func (d *Decider) view(addr netip.Addr, e *entry) *view {
+	v := &view{services: d.serves(addr, e)}
+	if v.services > 0 && !d.self.Draining {
+		v.self = candidate{&d.self, v.services, e.score}
+		v.best = &v.self
+		v.count++
+	}
+	for i := range e.claims {
+		c := &e.claims[i]
+		if !c.peer.Alive {
+			continue
+		}
+		if c.services == 0 || c.peer.Draining {
+			if c.owned && (v.leaver == "" || c.peer.Name < v.leaver) {
+				v.leaver = c.peer.Name
+			}
+			continue
+		}
+		v.count++
+		other := &candidate{&c.peer.Host, c.services, c.score}
+		if v.best == nil || other.compare(v.best) > 0 {
+			v.best = other
+		}
+		if c.owned {
+			v.deaf = v.deaf || c.peer.Deaf
+			if v.rival == nil || other.compare(v.rival) > 0 {
+				v.rival = other
+			}
+		}
+	}
+	return v
+}
+
+// serves returns how many services this host could announce the VIP for.
+func (d *Decider) serves(addr netip.Addr, e *entry) int {
+	if e.here == nil || d.blocks[addr] != "" {
+		return 0
+	}
+	return e.here.Services
+}
+
+// own decides whether this host owns a VIP at layer 2.
+//
+// No host asks another one. Each host takes a VIP only if it is the best one that it knows of, and
+// gives it up only for a better one that already announces it. So a planned move has two owners for
+// as long as a heartbeat travels, and none has no owner. After a healed partition, all owners but
+// the best give up.
+func (d *Decider) own(addr netip.Addr, e *entry, v *view, now time.Time) {
+	if e.owned {
+		e.owned = d.keeps(addr, v, now)
+		return
+	}
+	if d.listening || v.self.host == nil || v.best != &v.self || v.deaf {
+		e.best = time.Time{}
+		return
+	}
+	if v.rival == nil {
+		e.owned, e.best = true, time.Time{}
+		return
+	}
+	if e.best.IsZero() {
+		e.best = now
+	}
+	settled := e.best.Add(d.timing.Settle)
+	if now.Before(settled) {
+		d.timers.Set(addr, settled)
+		return
+	}
+	e.owned, e.best = true, time.Time{}
+}
+
+// keeps decides whether an owner remains one.
+func (d *Decider) keeps(addr netip.Addr, v *view, now time.Time) bool {
+	switch {
+	case v.services == 0:
+		return false
+	case d.self.Draining:
+		end := d.drained.Add(d.timing.Handover)
+		if v.best == nil || v.rival != nil || !now.Before(end) {
+			return false
+		}
+		d.timers.Set(addr, end)
+		return true
+	case v.rival == nil:
+		return true
+	case v.deaf:
+		// The other owner believes that this host is dead, and would never give up.
+		return false
+	}
+	return v.self.compare(v.rival) > 0
+}

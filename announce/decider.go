@@ -1,0 +1,287 @@
+package announce
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/workqueue"
+)
+
+// Timing has the times of the decision.
+type Timing struct {
+	// Settle is how long this host must have been the best one for a VIP before it takes the VIP
+	// from a host that can still serve it.
+	Settle time.Duration
+	// Handover is how long a draining host keeps a VIP, at most, until its successor has announced it.
+	Handover time.Duration
+	// Leave is how long a draining host keeps its routes, which routers avoid meanwhile.
+	Leave time.Duration
+}
+
+// Decider decides which VIPs this host announces. It is not safe for concurrent use.
+//
+// Decide must be called after each change of the inputs, and at the time that Next returns.
+type Decider struct {
+	self   Host
+	timing Timing
+	// listening is set while the host does not know the state of the others yet. It takes nothing.
+	listening bool
+	drained   time.Time // when Draining of self was set
+
+	hosts  map[string]*peer
+	vips   map[netip.Addr]*entry
+	todo   workqueue.Queue[netip.Addr]
+	timers delayqueue.Queue[netip.Addr]
+	blocks map[netip.Addr]string // why this host can't announce a VIP although it is eligible
+
+	// Evaluated counts decisions of single VIPs, for tests and metrics.
+	Evaluated uint64
+}
+
+// peer is another host and the VIPs that it has claims for.
+type peer struct {
+	Host
+	vips map[netip.Addr]struct{}
+}
+
+// entry is what is known of one VIP.
+type entry struct {
+	here   *Eligible // nil: not a VIP of this host
+	score  float64   // of this host
+	claims []claim   // of others, in no order; as many as hosts have the VIP
+	known  bool      // some host has announced it
+
+	owned bool      // L2: this host owns it
+	best  time.Time // since when this host would be the owner; zero: it isn't the best
+	since time.Time // of the announcement
+
+	last Announcement // as decided last; its zero value before
+}
+
+type claim struct {
+	peer     *peer
+	services int
+	owned    bool
+	score    float64
+}
+
+// NewDecider returns the decider of the host with the given name and weight. It is listening.
+func NewDecider(name string, weight int, timing Timing) *Decider {
+	return &Decider{
+		self: Host{Name: name, Alive: true, Weight: weight}, timing: timing, listening: true,
+		hosts: map[string]*peer{}, vips: map[netip.Addr]*entry{}, blocks: map[netip.Addr]string{},
+	}
+}
+
+// Listen makes the host give up every VIP at layer 2 and take none until Ready. It is for a host
+// that was not running for so long that the others consider it dead.
+func (d *Decider) Listen() {
+	if d.listening {
+		return
+	}
+	d.listening = true
+	for addr, e := range d.vips {
+		e.owned, e.best = false, time.Time{}
+		d.todo.Add(addr)
+	}
+}
+
+// Ready ends the listening.
+func (d *Decider) Ready() {
+	if d.listening {
+		d.listening = false
+		d.again(maps.Keys(d.vips))
+	}
+}
+
+// Listening reports whether the host takes no VIPs yet.
+func (d *Decider) Listening() bool { return d.listening }
+
+// SetTiming changes the times. It costs O(VIPs) if they differ.
+func (d *Decider) SetTiming(t Timing) {
+	if d.timing != t {
+		d.timing = t
+		d.again(maps.Keys(d.vips))
+	}
+}
+
+// SetWeight changes the weight of this host. It costs O(VIPs) if it differs.
+func (d *Decider) SetWeight(weight int) {
+	if d.self.Weight == weight {
+		return
+	}
+	d.self.Weight = weight
+	for addr, e := range d.vips {
+		e.score = score(d.self.Name, addr, weight)
+		d.todo.Add(addr)
+	}
+}
+
+// SetDraining starts or ends the drain of this host.
+func (d *Decider) SetDraining(draining bool, now time.Time) {
+	if d.self.Draining == draining {
+		return
+	}
+	d.self.Draining, d.drained = draining, now
+	d.again(maps.Keys(d.vips))
+}
+
+// SetEligible adds or changes a VIP of this host.
+func (d *Decider) SetEligible(v Eligible) {
+	e := d.entry(v.Addr)
+	if e.here != nil && *e.here == v {
+		return
+	}
+	e.here = &v
+	d.todo.Add(v.Addr)
+}
+
+// DropEligible removes a VIP of this host.
+func (d *Decider) DropEligible(addr netip.Addr) {
+	if e := d.vips[addr]; e != nil && e.here != nil {
+		e.here = nil
+		d.todo.Add(addr)
+	}
+}
+
+// Block says why this host can't announce a VIP, such as a link that is down; "" ends that.
+func (d *Decider) Block(addr netip.Addr, why string) {
+	if d.blocks[addr] == why {
+		return
+	}
+	if d.blocks[addr] = why; why == "" {
+		delete(d.blocks, addr)
+	}
+	if d.vips[addr] != nil {
+		d.todo.Add(addr)
+	}
+}
+
+// SetHost adds another host or changes its state. It costs O(VIPs of the host) if it differs.
+func (d *Decider) SetHost(h Host) {
+	p := d.hosts[h.Name]
+	if p == nil {
+		d.hosts[h.Name] = &peer{Host: h, vips: map[netip.Addr]struct{}{}}
+		return
+	}
+	if p.Host == h {
+		return
+	}
+	reweighed := p.Weight != h.Weight
+	p.Host = h
+	for addr := range p.vips {
+		if reweighed {
+			for i := range d.vips[addr].claims {
+				if c := &d.vips[addr].claims[i]; c.peer == p {
+					c.score = score(h.Name, addr, h.Weight)
+				}
+			}
+		}
+		d.todo.Add(addr)
+	}
+}
+
+// RemoveHost removes a host and its claims.
+func (d *Decider) RemoveHost(name string) {
+	p := d.hosts[name]
+	if p == nil {
+		return
+	}
+	for addr := range p.vips {
+		d.SetClaim(name, Claim{Addr: addr})
+	}
+	delete(d.hosts, name)
+}
+
+// SetClaim changes what a known host says of a VIP. A claim without services that is not owned
+// removes it.
+func (d *Decider) SetClaim(host string, c Claim) {
+	p := d.hosts[host]
+	if p == nil {
+		return
+	}
+	e := d.vips[c.Addr]
+	at := -1
+	if e != nil {
+		at = slices.IndexFunc(e.claims, func(o claim) bool { return o.peer == p })
+	}
+	switch {
+	case c.Services == 0 && !c.Owned:
+		if at < 0 {
+			return
+		}
+		e.claims = slices.Delete(e.claims, at, at+1)
+		delete(p.vips, c.Addr)
+	case at >= 0:
+		if o := &e.claims[at]; o.services != c.Services || o.owned != c.Owned {
+			o.services, o.owned = c.Services, c.Owned
+		} else {
+			return
+		}
+	default:
+		e = d.entry(c.Addr)
+		e.claims = append(e.claims, claim{p, c.Services, c.Owned, score(host, c.Addr, p.Weight)})
+		p.vips[c.Addr] = struct{}{}
+	}
+	d.todo.Add(c.Addr)
+}
+
+func (d *Decider) entry(addr netip.Addr) *entry {
+	e := d.vips[addr]
+	if e == nil {
+		e = &entry{score: score(d.self.Name, addr, d.self.Weight)}
+		d.vips[addr] = e
+	}
+	return e
+}
+
+func (d *Decider) again(addrs func(func(netip.Addr) bool)) {
+	for addr := range addrs {
+		d.todo.Add(addr)
+	}
+}
+
+// Next returns when Decide has something to do even without a change.
+func (d *Decider) Next() (at time.Time, ok bool) {
+	_, at, ok = d.timers.First()
+	return at, ok
+}
+
+// Decide decides again what has changed or is due, and passes the announcements that differ from
+// before to changed. Gone says that the VIP is no longer one of this host.
+func (d *Decider) Decide(now time.Time, changed func(a Announcement, gone bool)) {
+	for addr := range d.timers.Due(now) {
+		d.timers.Drop(addr)
+		d.todo.Add(addr)
+	}
+	for addr, ok := d.todo.Take(); ok; addr, ok = d.todo.Take() {
+		e := d.vips[addr]
+		if e == nil {
+			continue
+		}
+		d.Evaluated++
+		d.timers.Drop(addr)
+		former := e.last
+		d.decide(addr, e, now)
+		switch {
+		case e.here == nil:
+			if e.last = (Announcement{}); former.Addr.IsValid() {
+				changed(former, true)
+			}
+			if len(e.claims) == 0 {
+				delete(d.vips, addr)
+			}
+		case e.last != former:
+			changed(e.last, false)
+		}
+	}
+}
+
+// Owned returns whether this host owns the VIP at layer 2.
+func (d *Decider) Owned(addr netip.Addr) bool {
+	e := d.vips[addr]
+	return e != nil && e.owned
+}

@@ -1,0 +1,323 @@
+package announce
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var timing = Timing{Settle: 10 * time.Second, Handover: 300 * time.Millisecond, Leave: 2 * time.Second}
+
+func vipAt(i int) netip.Addr {
+	if i%2 == 1 {
+		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 8), 15: byte(i)})
+	}
+	return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})
+}
+
+// oracle decides as the documentation says, from everything, each time.
+type oracle struct {
+	draining, listening bool
+	drained             time.Time
+	weight              int
+	here                map[netip.Addr]Eligible
+	blocks              map[netip.Addr]string
+	hosts               map[string]Host
+	claims              map[string]map[netip.Addr]Claim
+
+	owned map[netip.Addr]bool
+	best  map[netip.Addr]time.Time
+}
+
+func (o *oracle) serves(addr netip.Addr) int {
+	if o.blocks[addr] != "" {
+		return 0
+	}
+	return o.here[addr].Services
+}
+
+// first returns the best of some hosts for a VIP: "" without any.
+func (o *oracle) first(addr netip.Addr, who func(host string, c Claim) bool, self bool) (name string) {
+	var services int
+	var highest float64
+	consider := func(host string, n int, weight int) {
+		s := score(host, addr, weight)
+		if name == "" || n > services || n == services && s > highest {
+			name, services, highest = host, n, s
+		}
+	}
+	if self && !o.draining && o.serves(addr) > 0 {
+		consider("self", o.serves(addr), o.weight)
+	}
+	for host, claims := range o.claims {
+		c, h := claims[addr], o.hosts[host]
+		if h.Alive && !h.Draining && c.Services > 0 && who(host, c) {
+			consider(host, c.Services, h.Weight)
+		}
+	}
+	return name
+}
+
+// here reports whether this host announces the VIP from now on.
+func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
+	v := o.here[addr]
+	if v.Mode == BGP {
+		o.owned[addr] = false
+		return o.serves(addr) > 0 && (!o.draining || now.Before(o.drained.Add(timing.Leave)))
+	}
+	any := func(string, Claim) bool { return true }
+	owner := func(_ string, c Claim) bool { return c.Owned }
+	best := o.first(addr, any, true)
+	rival := o.first(addr, owner, false)
+	deaf := o.first(addr, func(h string, c Claim) bool { return c.Owned && o.hosts[h].Deaf }, false) != ""
+	ahead := o.first(addr, func(h string, c Claim) bool { return h == rival }, true)
+	switch {
+	case v.Mode != L2 || o.serves(addr) == 0:
+		o.owned[addr] = false
+	case o.owned[addr] && o.draining:
+		o.owned[addr] = best != "" && rival == "" && now.Before(o.drained.Add(timing.Handover))
+	case o.owned[addr]:
+		o.owned[addr] = rival == "" || !deaf && ahead == "self"
+	case o.listening || best != "self" || deaf:
+	case rival == "":
+		o.owned[addr] = true
+	default:
+		since, ok := o.best[addr]
+		if !ok {
+			o.best[addr], since = now, now
+		}
+		o.owned[addr] = !now.Before(since.Add(timing.Settle))
+	}
+	if o.owned[addr] || o.listening || best != "self" || deaf || rival == "" || v.Mode != L2 {
+		delete(o.best, addr)
+	}
+	return o.owned[addr]
+}
+
+// Whatever happens in whatever order, the incremental decisions are those of a complete one.
+func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1000, 0)
+		d := NewDecider("self", 1, timing)
+		o := &oracle{listening: true, weight: 1, here: map[netip.Addr]Eligible{}, blocks: map[netip.Addr]string{}, hosts: map[string]Host{},
+			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{}}
+		got := map[netip.Addr]bool{}
+		flag := rapid.Bool()
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			addr := vipAt(rapid.IntRange(0, 5).Draw(t, "vip"))
+			host := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "host")
+			switch rapid.IntRange(0, 11).Draw(t, "op") {
+			case 0, 1:
+				v := Eligible{Addr: addr, Mode: rapid.SampledFrom([]Mode{L2, L2, L2, BGP, Off}).Draw(t, "mode"), Services: rapid.IntRange(0, 2).Draw(t, "services")}
+				d.SetEligible(v)
+				o.here[addr] = v
+			case 2:
+				d.DropEligible(addr)
+				delete(o.here, addr)
+			case 3, 4:
+				h := Host{Name: host, Alive: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "alive"), Draining: flag.Draw(t, "draining"), Weight: rapid.IntRange(1, 3).Draw(t, "weight"), Deaf: rapid.SampledFrom([]bool{true, false, false}).Draw(t, "deaf")}
+				d.SetHost(h)
+				o.hosts[host] = h
+				if o.claims[host] == nil {
+					o.claims[host] = map[netip.Addr]Claim{}
+				}
+			case 5, 6, 7:
+				c := Claim{Addr: addr, Services: rapid.IntRange(0, 2).Draw(t, "services"), Owned: flag.Draw(t, "owned")}
+				d.SetClaim(host, c)
+				if o.claims[host] != nil {
+					o.claims[host][addr] = c
+				}
+			case 8:
+				on := flag.Draw(t, "drain")
+				if d.SetDraining(on, now); on != o.draining {
+					o.draining, o.drained = on, now
+				}
+			case 9:
+				if flag.Draw(t, "listen") {
+					d.Listen()
+					o.listening = true
+					clear(o.owned)
+					clear(o.best)
+				} else {
+					d.Ready()
+					o.listening = false
+				}
+			case 10:
+				why := rapid.SampledFrom([]string{"", "no carrier"}).Draw(t, "block")
+				d.Block(addr, why)
+				o.blocks[addr] = why
+				o.weight = rapid.IntRange(1, 3).Draw(t, "own weight")
+				d.SetWeight(o.weight)
+			case 11:
+				d.RemoveHost(host)
+				delete(o.hosts, host)
+				delete(o.claims, host)
+			}
+			passed := time.Duration(rapid.SampledFrom([]int{0, 50, 400, 3000, 11000}).Draw(t, "ms")) * time.Millisecond
+			for end := now.Add(passed); ; {
+				d.Decide(now, func(a Announcement, gone bool) { got[a.Addr] = a.Here && !gone })
+				for i := range 6 {
+					addr := vipAt(i)
+					if want := o.decide(addr, now); got[addr] != want || d.Owned(addr) != o.owned[addr] {
+						t.Fatalf("%s announced %v, owned %v; want %v, %v", addr, got[addr], d.Owned(addr), want, o.owned[addr])
+					}
+				}
+				if !now.Before(end) {
+					break
+				}
+				if now = end; true {
+					if at, ok := d.Next(); ok && at.Before(end) {
+						now = at
+					}
+				}
+			}
+		}
+	})
+}
+
+// two returns a decider and a VIP for which it ranks before or after host "b".
+func two(t *testing.T, before bool) (*Decider, netip.Addr) {
+	t.Helper()
+	d := NewDecider("a", 1, timing)
+	d.SetHost(Host{Name: "b", Alive: true, Weight: 1})
+	for i := range 100 {
+		if addr := vipAt(2 * i); (score("a", addr, 1) > score("b", addr, 1)) == before {
+			return d, addr
+		}
+	}
+	t.Fatal("no such VIP")
+	return nil, netip.Addr{}
+}
+
+// TestReasons has the reasons as `announce explain` prints them.
+func TestReasons(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for name, test := range map[string]struct {
+		before bool
+		do     func(*Decider, netip.Addr)
+		want   string
+		owner  string
+	}{
+		"alone": {true, func(d *Decider, v netip.Addr) { d.Ready() }, "a: the only eligible host", "a"},
+		"best":  {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{v, 1, false}) }, "a: highest of 2 eligible", "a"},
+		"other": {false, func(d *Decider, v netip.Addr) { d.Ready(); d.SetClaim("b", Claim{v, 1, true}) }, "b: highest of 2 eligible", "b"},
+		"draining": {false, func(d *Decider, v netip.Addr) {
+			d.Ready()
+			d.SetClaim("b", Claim{v, 1, false})
+			d.SetHost(Host{Name: "b", Alive: true, Draining: true, Weight: 1})
+		}, "a: the only eligible host; b is draining", "a"},
+		"settling": {true, func(d *Decider, v netip.Addr) { d.SetClaim("b", Claim{v, 1, true}); d.Ready() }, "b: keeps it until a has settled", "b"},
+		"dead": {false, func(d *Decider, v netip.Addr) {
+			d.Ready()
+			d.SetClaim("b", Claim{v, 1, true})
+			d.SetHost(Host{Name: "b", Weight: 1})
+		}, "a: the only eligible host; b is dead", "a"},
+		"blocked":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.Block(v, "no carrier on eth0") }, "no eligible host; a can't announce it: no carrier on eth0", ""},
+		"listening": {true, func(*Decider, netip.Addr) {}, "a is finding out what other hosts announce", ""},
+		"deaf": {true, func(d *Decider, v netip.Addr) {
+			d.Ready()
+			d.SetClaim("b", Claim{v, 1, true})
+			d.SetHost(Host{Name: "b", Alive: true, Deaf: true, Weight: 1})
+		}, "b: does not receive heartbeats of a", "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, addr := two(t, test.before)
+			d.SetEligible(Eligible{Addr: addr, Mode: L2, Services: 1})
+			test.do(d, addr)
+			var last Announcement
+			d.Decide(now, func(a Announcement, _ bool) { last = a })
+			if last.Why != test.want || last.Owner != test.owner {
+				t.Errorf("%q, owner %q; want %q, %q", last.Why, last.Owner, test.want, test.owner)
+			}
+		})
+	}
+}
+
+// A change of one VIP decides that VIP, a change of one host its VIPs, and a repeated input nothing.
+func TestChangeCostsWhatChanges(t *testing.T) {
+	const vips = 10_000
+	now := time.Unix(1000, 0)
+	d := NewDecider("self", 1, timing)
+	d.Ready()
+	for i := range 8 {
+		d.SetHost(Host{Name: fmt.Sprint("h", i), Alive: true, Weight: 1})
+	}
+	for i := range vips {
+		d.SetEligible(Eligible{Addr: vipAt(i), Mode: L2, Services: 1})
+		d.SetClaim(fmt.Sprint("h", i%8), Claim{vipAt(i), 1, false})
+	}
+	decide := func() (evaluated uint64) {
+		before := d.Evaluated
+		d.Decide(now, func(Announcement, bool) {})
+		return d.Evaluated - before
+	}
+	if n := decide(); n != vips {
+		t.Errorf("%d decisions at the start, want %d", n, vips)
+	}
+	for what, test := range map[string]struct {
+		do   func()
+		want uint64
+	}{
+		"a VIP":            {func() { d.SetEligible(Eligible{Addr: vipAt(7), Mode: L2}) }, 1},
+		"the same VIP":     {func() { d.SetEligible(Eligible{Addr: vipAt(9), Mode: L2, Services: 1}) }, 0},
+		"a claim":          {func() { d.SetClaim("h3", Claim{vipAt(3), 1, true}) }, 1},
+		"the same claim":   {func() { d.SetClaim("h4", Claim{vipAt(4), 1, false}) }, 0},
+		"a host dies":      {func() { d.SetHost(Host{Name: "h5", Weight: 1}) }, vips / 8},
+		"a host unchanged": {func() { d.SetHost(Host{Name: "h6", Alive: true, Weight: 1}) }, 0},
+	} {
+		if test.do(); decide() != test.want {
+			t.Errorf("%s: not %d decisions", what, test.want)
+		}
+	}
+}
+
+// The VIPs of a host are in proportion to its weight, and a host that goes moves only its own.
+func TestRendezvousShares(t *testing.T) {
+	weights := map[string]int{"lb1": 1, "lb2": 1, "lb3": 2, "lb4": 1, "lb5": 1, "lb6": 1, "lb7": 1, "lb8": 1}
+	const vips = 10_000
+	owner := func(addr netip.Addr, without string) (best string) {
+		high := math.Inf(-1)
+		for name, w := range weights {
+			if s := score(name, addr, w); name != without && s > high {
+				best, high = name, s
+			}
+		}
+		return best
+	}
+	count := map[string]int{}
+	for i := range vips {
+		addr := vipAt(i)
+		o := owner(addr, "")
+		count[o]++
+		if after := owner(addr, "lb4"); o != "lb4" && after != o {
+			t.Fatalf("%s moves from %s to %s when lb4 goes", addr, o, after)
+		}
+	}
+	for name, w := range weights {
+		if share := float64(count[name]) / (vips * float64(w) / 9); share < 0.85 || share > 1.15 {
+			t.Errorf("%s with weight %d has %.2f of its share", name, w, share)
+		}
+	}
+}
+
+func TestModeText(t *testing.T) {
+	for i, name := range Modes() {
+		var m Mode
+		if err := m.UnmarshalText([]byte(name)); err != nil || m != Mode(i) || m.String() != name {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
+	}
+	var m Mode
+	if err := m.UnmarshalText([]byte("vrrp")); err == nil || !strings.Contains(err.Error(), "vrrp") {
+		t.Errorf("vrrp: %v", err)
+	}
+	if slices.Contains(Modes(), "") {
+		t.Error("a mode has no name")
+	}
+}

@@ -1,0 +1,50 @@
+package announce
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+)
+
+// score returns a host's rank for a VIP by weighted rendezvous hashing. The highest score wins. Each
+// host computes the same scores, and a host that comes or goes moves only its own share of the VIPs.
+// The share of a host is in proportion to its weight.
+func score(host string, addr netip.Addr, weight int) float64 {
+	h := hash(host, addr)
+	unit := (float64(h>>11) + 0.5) / (1 << 53) // in (0, 1)
+	return -float64(weight) / math.Log(unit)
+}
+
+// hash is FNV-1a with the finalizer of MurmurHash3. FNV alone barely changes the high bits when
+// the last byte changes, and most VIPs of a pool differ only there.
+func hash(host string, addr netip.Addr) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for i := range len(host) {
+		h = (h ^ uint64(host[i])) * prime
+	}
+	h = (h ^ 0xff) * prime // not part of any name in UTF-8
+	for _, b := range addr.As16() {
+		h = (h ^ uint64(b)) * prime
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+// candidate is a host that could own a VIP.
+type candidate struct {
+	host     *Host
+	services int
+	score    float64
+}
+
+// compare orders candidates: positive if c comes before o. Hosts with most services of the VIP come
+// first, so that a VIP that services share moves to where most of them work.
+func (c *candidate) compare(o *candidate) int {
+	return cmp.Or(
+		cmp.Compare(c.services, o.services),
+		cmp.Compare(c.score, o.score),
+		-cmp.Compare(c.host.Name, o.host.Name), // never in practice
+	)
+}

@@ -1,0 +1,147 @@
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Mode is how a VIP is announced.
+type Mode uint8
+
+// The modes. L2 has one owner, which answers ARP and neighbor solicitations. With BGP, every eligible
+// host announces a route. With Routes, every eligible host sets a route for a router on the host.
+const (
+	Off Mode = iota
+	L2
+	BGP
+	Routes
+)
+
+var modes = [...]string{Off: "off", L2: "l2", BGP: "bgp", Routes: "routes"}
+
+// Modes returns the names of all modes.
+func Modes() []string { return modes[:] }
+
+func (m Mode) String() string {
+	if int(m) < len(modes) {
+		return modes[m]
+	}
+	return fmt.Sprintf("mode(%d)", uint8(m))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *Mode) UnmarshalText(text []byte) error {
+	for i, name := range modes {
+		if name == string(text) {
+			*m = Mode(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a mode", text)
+}
+
+// Eligible is a VIP of this host, and whether the host may announce it.
+type Eligible struct {
+	Addr netip.Addr `json:"addr"`
+	Mode Mode       `json:"mode"`
+	// Services is how many services of the VIP this host serves: each has a frontend on the VIP
+	// that is usable and applied. With 0, the host must not announce the VIP.
+	Services int `json:"services"`
+	// Reason is why Services is 0, or less than the VIP has; else "".
+	Reason string `json:"reason,omitempty"`
+}
+
+// KeyOfEligible returns the key of a row.
+func KeyOfEligible(e *Eligible) netip.Addr { return e.Addr }
+
+// Host is another host that exchanges heartbeats with this one.
+type Host struct {
+	Name     string
+	Alive    bool
+	Draining bool
+	Weight   int // its share of VIPs relative to other hosts
+	// Deaf says that the host is alive and does not receive this host's heartbeats. It acts as if
+	// this host were dead.
+	Deaf bool
+}
+
+// Claim is what another host says of a VIP.
+type Claim struct {
+	Addr     netip.Addr
+	Services int  // as in Eligible
+	Owned    bool // it announces the VIP at layer 2
+}
+
+// Announcement is the decision for one VIP.
+type Announcement struct {
+	Addr  netip.Addr `json:"addr"`
+	Mode  Mode       `json:"mode"`
+	Here  bool       `json:"here"`            // this host announces it
+	Owner string     `json:"owner,omitempty"` // L2: the host that announces it; "": none is known
+	// Services is how many services of the VIP this host offers to announce it for.
+	Services int       `json:"services"`
+	Why      string    `json:"why"`
+	Since    time.Time `json:"since"` // of Here and Owner
+	// New says that no host has announced the VIP before, as far as this host knows.
+	New bool `json:"new,omitempty"`
+}
+
+// KeyOfAnnouncement returns the key of a row.
+func KeyOfAnnouncement(a *Announcement) netip.Addr { return a.Addr }
+
+// Place is where a VIP is announced: an interface at layer 2, and a session or routing table otherwise.
+type Place struct {
+	Addr netip.Addr `json:"addr"`
+	At   string     `json:"at"`
+}
+
+// Announced is the result of an Announcement at one place.
+type Announced struct {
+	Place
+	State  string    `json:"state"` // "announced", "waiting", "conflict", ...
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// KeyOfAnnounced returns the key of a row.
+func KeyOfAnnounced(a *Announced) Place { return a.Place }
+
+// PeerKey identifies a Peer.
+type PeerKey struct {
+	Kind PeerKind `json:"kind"`
+	Name string   `json:"name"`
+}
+
+// PeerKind is what a peer is.
+type PeerKind string
+
+// A Neighbor is another host of ironvip, the other kinds are sessions with routers.
+const (
+	Neighbor   PeerKind = "host"
+	BGPSession PeerKind = "bgp"
+	BFDSession PeerKind = "bfd"
+)
+
+// Peer is the state of a host or a router that the announcer is in touch with, in words.
+type Peer struct {
+	PeerKey
+	Address string    `json:"address,omitempty"`
+	State   string    `json:"state"` // "alive", "dead", "one-way", "unheard"; of BGP and BFD their own
+	Up      bool      `json:"up"`
+	Since   time.Time `json:"since"`
+	Reason  string    `json:"reason,omitempty"`
+	// Problems are what an operator should change.
+	Problems []string `json:"problems,omitempty"`
+	Draining bool     `json:"draining,omitempty"`
+	Weight   int      `json:"weight,omitempty"`
+	Eligible int      `json:"eligible,omitempty"` // VIPs that it could announce
+	Owned    int      `json:"owned,omitempty"`    // VIPs that it announces
+	Lost     uint64   `json:"lost,omitempty"`     // heartbeats that did not arrive
+}
+
+// KeyOfPeer returns the key of a row.
+func KeyOfPeer(p *Peer) PeerKey { return p.PeerKey }

@@ -1,0 +1,106 @@
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
+// draining".
+func (d *Decider) why(addr netip.Addr, e *entry, v *view) string {
+	if e.here == nil {
+		return ""
+	}
+	if e.here.Mode != L2 {
+		return d.whyRoute(addr, e, v)
+	}
+	var parts []string
+	switch owner := v.owner(); {
+	case e.owned && d.self.Draining:
+		parts = append(parts, fmt.Sprintf("%s: keeps it until %s announces it", d.self.Name, v.best.host.Name))
+	case e.owned && v.best != &v.self:
+		parts = append(parts, fmt.Sprintf("%s: keeps it until %s has settled", d.self.Name, v.best.host.Name))
+	case e.owned:
+		parts = append(parts, d.self.Name+": "+highest(v.count))
+	case owner != "" && v.best != nil && v.best.host.Name == owner:
+		parts = append(parts, owner+": "+highest(v.count))
+	case owner != "" && v.deaf:
+		parts = append(parts, fmt.Sprintf("%s: does not receive heartbeats of %s", owner, d.self.Name))
+	case owner != "" && v.best == nil:
+		parts = append(parts, owner+": no other host is eligible")
+	case owner != "":
+		parts = append(parts, fmt.Sprintf("%s: keeps it until %s has settled", owner, v.best.host.Name))
+	case v.best == nil:
+		parts = append(parts, "no eligible host")
+	case d.listening:
+		parts = append(parts, d.self.Name+" is finding out what other hosts announce")
+	default:
+		parts = append(parts, v.best.host.Name+" is taking it over")
+	}
+	return strings.Join(append(parts, d.obstacles(addr, e)...), "; ")
+}
+
+func highest(hosts int) string {
+	if hosts == 1 {
+		return "the only eligible host"
+	}
+	return fmt.Sprintf("highest of %d eligible", hosts)
+}
+
+// obstacles returns what keeps hosts from owning a VIP, this host first and the others by name.
+func (d *Decider) obstacles(addr netip.Addr, e *entry) []string {
+	var out []string
+	if reason := d.obstacle(addr, e); reason != "" {
+		out = append(out, d.self.Name+" "+reason)
+	}
+	var others []string
+	for i := range e.claims {
+		switch c := &e.claims[i]; {
+		case !c.peer.Alive:
+			others = append(others, c.peer.Name+" is dead")
+		case c.peer.Draining:
+			others = append(others, c.peer.Name+" is draining")
+		case c.services == 0:
+			others = append(others, c.peer.Name+" is not eligible any more")
+		}
+	}
+	slices.Sort(others)
+	return append(out, others...)
+}
+
+// obstacle returns what keeps this host from announcing a VIP, as a predicate, or "".
+func (d *Decider) obstacle(addr netip.Addr, e *entry) string {
+	switch blocked := d.blocks[addr]; {
+	case d.self.Draining:
+		return "is draining"
+	case blocked != "":
+		return "can't announce it: " + blocked
+	case e.here.Services == 0 && e.here.Reason != "":
+		return "is not eligible: " + e.here.Reason
+	case e.here.Services == 0:
+		return "is not eligible"
+	}
+	return ""
+}
+
+func (d *Decider) whyRoute(addr netip.Addr, e *entry, v *view) string {
+	if reason := d.obstacle(addr, e); reason != "" {
+		return d.self.Name + " " + reason
+	}
+	if e.here.Mode == Off {
+		return "announcing is off for its pool"
+	}
+	return fmt.Sprintf("%s: eligible, like %s", d.self.Name, others(v.count-1))
+}
+
+func others(n int) string {
+	switch n {
+	case 0:
+		return "no other known host"
+	case 1:
+		return "1 other host"
+	}
+	return fmt.Sprintf("%d other hosts", n)
+}
