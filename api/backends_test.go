@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -180,7 +181,7 @@ func TestObservedHealth(t *testing.T) {
 		return vip.CheckResult{Ports: ports, Type: vip.CheckHTTP, Port: 80, Health: health, Since: vip.InstantOf(since), Reason: reason}
 	}
 	held := result("", vip.Healthy, "timeout (3 of 3)")
-	held.Held = true
+	held.HeldUntil = vip.InstantOf(until)
 	for _, tc := range []struct {
 		name    string
 		source  vip.Health
@@ -196,7 +197,7 @@ func TestObservedHealth(t *testing.T) {
 		{"healthy", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, Usable: true}},
 		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)"}},
 		{"unhealthy at one port", 0, []vip.CheckResult{result("a", vip.Healthy, ""), result("b", vip.Unhealthy, "refused")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "refused"}},
-		{"held", 0, []vip.CheckResult{held}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, Usable: true}},
+		{"held", 0, []vip.CheckResult{held}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, HeldUntil: &until, Usable: true}},
 		{"answered clients", 0, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "passive", HealthSince: &since, Usable: true}},
 		{"answered clients, its source finds it healthy", vip.Healthy, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
 		{"ejected, its check passes", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, vip.Ejected, v1.BackendStatus{Health: "ejected", Check: "passive", HealthSince: &since, HealthReason: "refused", EjectedUntil: &until}},
@@ -227,6 +228,8 @@ func TestObservedHealth(t *testing.T) {
 			t.Fatalf("%s: %+v", tc.name, row)
 		}
 		want := tc.want
+		want.LastError = want.HealthReason
+		want.Serving = tc.passive != vip.Ejected // the frontend of the test gives it a weight
 		want.ID, want.Address, want.Port, want.Weight, want.State = "10.0.0.1:80", "10.0.0.1", 80, 1, "ready"
 		if diff := cmp.Diff(want, row.Status.Backends[0]); diff != "" {
 			t.Errorf("%s: %s", tc.name, diff)
@@ -245,6 +248,60 @@ func TestLimitOfARegisteredBackend(t *testing.T) {
 	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 		if len(f.Backends) != 1 || f.Backends[0].MaxConnections != 7 {
 			t.Errorf("%s has %+v", f.Address, f.Backends)
+		}
+	}
+}
+
+// connectionFailures has the same failures for every backend.
+type connectionFailures reconcile.Failures
+
+func (f connectionFailures) Failures(vip.PassiveKey) reconcile.Failures { return reconcile.Failures(f) }
+
+// The last error is the reason while a backend is unhealthy, else the newest failure of a probe or a
+// connection while it is recent. An error of a source has no time.
+func TestLastError(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) vip.Instant { return vip.InstantOf(now.Add(-d)) }
+	unhealthy := []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy, Since: ago(time.Hour), Reason: "timeout"}}
+	for _, tc := range []struct {
+		name       string
+		source     vip.Health
+		checks     []vip.CheckResult
+		probe      string
+		probed     vip.Instant
+		connection reconcile.Failures
+		want       string
+		at         vip.Instant
+	}{
+		{name: "never"},
+		{name: "a probe", probe: "refused", probed: ago(9 * time.Minute), want: "refused", at: ago(9 * time.Minute)},
+		{name: "a probe, long ago", probe: "refused", probed: ago(11 * time.Minute)},
+		{name: "a connection", connection: reconcile.Failures{Last: ago(time.Second), Reason: "reset"}, want: "reset", at: ago(time.Second)},
+		{name: "a probe, a connection later", probe: "refused", probed: ago(2 * time.Second), connection: reconcile.Failures{Last: ago(time.Second), Reason: "reset"}, want: "reset", at: ago(time.Second)},
+		{name: "a connection, a probe later", probe: "refused", probed: ago(time.Second), connection: reconcile.Failures{Last: ago(2 * time.Second), Reason: "reset"}, want: "refused", at: ago(time.Second)},
+		{name: "unhealthy", checks: unhealthy, probe: "refused once", probed: ago(time.Second), want: "timeout", at: ago(time.Second)},
+		{name: "unhealthy, by other hosts", checks: unhealthy, want: "timeout"},
+		{name: "unhealthy by its source", source: vip.Unhealthy, probe: "refused", probed: ago(time.Second), want: "critical"},
+	} {
+		w := newWritten()
+		w.healthy(1)
+		service, _, _ := w.services.Get(serviceNo(1))
+		b := oneBackend
+		if b.Health = tc.source; b.Health == vip.Unhealthy {
+			b.Reason = vip.ReasonText("critical")
+		}
+		service.Backends = []vip.Backend{b}
+		w.services.Set(service)
+		if len(tc.checks) > 0 {
+			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
+		}
+		d := w.deps()
+		d.Outliers = connectionFailures(tc.connection)
+		d.LastFailure = func(*vip.Service, *vip.Backend) (vip.Instant, string) { return tc.probed, tc.probe }
+		row, _ := New(d).service(serviceNo(1))
+		got := row.Status.Backends[0]
+		if got.LastError != tc.want || (got.LastErrorAt == nil) != (tc.at == 0) || got.LastErrorAt != nil && !got.LastErrorAt.Equal(tc.at.Time()) {
+			t.Errorf("%s: %q at %v, want %q at %v", tc.name, got.LastError, got.LastErrorAt, tc.want, tc.at.Time())
 		}
 	}
 }

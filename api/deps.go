@@ -83,6 +83,8 @@ type Deps struct {
 	Dataplane func() Dataplane
 	// Probes returns the counters of the health probes; nil: this host runs none.
 	Probes func() probe.Stats
+	// LastFailure returns when a probe of a backend last failed, and why; nil: this host runs none.
+	LastFailure func(*vip.Service, *vip.Backend) (at vip.Instant, why string)
 	// BackendMetrics adds time series of single backends to the metrics.
 	BackendMetrics bool
 	// Statistics reads the dataplane's counters; nil if it has none.

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func (s *Server) nodeRoutes() {
@@ -64,7 +65,8 @@ func (s *Server) status() v1.NodeStatus {
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
-		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list"}
+		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",
+		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {
@@ -79,7 +81,11 @@ func (s *Server) status() v1.NodeStatus {
 		if s.Pools != nil {
 			add(s.poolsCheck())
 		}
-		add(s.servicesCheck())
+		now := s.unhealthy.standing()
+		add(s.servicesCheck(now))
+		for _, c := range healthChecks(now, time.Now()) {
+			add(c)
+		}
 	}
 	if s.Stats != nil && s.Deps.Dataplane != nil {
 		d := s.dataplane()
@@ -157,9 +163,8 @@ func (s *Server) poolsCheck() v1.Check {
 }
 
 // servicesCheck counts services by state, from the unhealthy index.
-func (s *Server) servicesCheck() v1.Check {
+func (s *Server) servicesCheck(now standing) v1.Check {
 	c := v1.Check{Name: "services", Level: v1.LevelOK}
-	now := s.unhealthy.standing()
 	healthy := now.services
 	for _, n := range now.states {
 		healthy -= n
@@ -173,6 +178,10 @@ func (s *Server) servicesCheck() v1.Check {
 			}
 		}
 	}
+	if now.ejected > 0 {
+		c.Message += fmt.Sprintf("; %d of %s ejected", now.ejected, text.Plural(now.backends, "backend"))
+		c.Hint = "ironvip backend list shows the reasons"
+	}
 	if now.down > 0 {
 		c.Message += fmt.Sprintf("; %d of %s unhealthy", now.down, text.Plural(now.backends, "backend"))
 		c.Hint = "ironvip backend list shows the reasons"
@@ -182,6 +191,26 @@ func (s *Server) servicesCheck() v1.Check {
 		}
 	}
 	return c
+}
+
+// healthChecks returns the lines about clients that are sent to unhealthy backends on purpose: by a
+// hold of this host, and by the panic mode of services.
+func healthChecks(now standing, at time.Time) (checks []v1.Check) {
+	if now.held > 0 {
+		since, left := max(0, at.Sub(now.since.Time())), max(0, now.until.Time().Sub(at))
+		checks = append(checks, v1.Check{Name: "health hold", Level: v1.LevelWarn,
+			Message: fmt.Sprintf("all health checks of this host failed at once %s ago; %s that fail keep getting clients for %s more, until %s",
+				since.Round(time.Second), text.Plural(now.held, "backend"), left.Round(time.Second), now.until.Time().UTC().Format(time.RFC3339)),
+			Hint: "check this host's network and firewall: backends that still fail then get no new connections; ironvip backend list shows the errors"})
+	}
+	if n := len(now.panics); n > 0 {
+		names := convert(now.panics, vip.ServiceKey.String)
+		checks = append(checks, v1.Check{Name: "panic mode", Level: v1.LevelWarn,
+			Message: fmt.Sprintf("%s sent to unhealthy backends, too, because fewer than panic_threshold are healthy: %s",
+				"clients of "+text.Plural(n, "service")+" are", text.First(3, names, ", ")),
+			Hint: "see ironvip service explain " + names[0]})
+	}
+	return checks
 }
 
 func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error) {

@@ -347,6 +347,68 @@ func TestStatusOfUnhealthyBackends(t *testing.T) {
 	}
 }
 
+// A hold and the panic mode of services have a line each, which says since when, until when, and
+// what to do.
+func TestStatusOfHoldAndPanic(t *testing.T) {
+	w := newWritten()
+	for i := range 3 {
+		w.healthy(i)
+	}
+	s := New(w.deps())
+	line := func(name string) *v1.Check {
+		checks := s.status().Checks
+		if i := slices.IndexFunc(checks, func(c v1.Check) bool { return c.Name == name }); i >= 0 {
+			return &checks[i]
+		}
+		return nil
+	}
+	now := time.Now()
+	check := vip.CheckResult{Type: vip.CheckTCP, Port: 80, Health: vip.Healthy, Since: vip.InstantOf(now.Add(-time.Hour))}
+	observe := func(i int, c vip.CheckResult) {
+		w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(i)), Checks: []vip.CheckResult{c}})
+	}
+	if line("health hold") != nil || line("panic mode") != nil || s.status().Level != v1.LevelOK {
+		t.Errorf("%+v", s.status())
+	}
+	held := check
+	held.Since, held.HeldUntil, held.Reason = vip.InstantOf(now.Add(-12*time.Minute)), vip.InstantOf(now.Add(time.Hour)), "timeout"
+	observe(0, held)
+	held.Since = vip.InstantOf(now.Add(-time.Minute))
+	observe(1, held)
+	c := line("health hold")
+	if c == nil || c.Level != v1.LevelWarn || !strings.HasPrefix(c.Message, "all health checks of this host failed at once 12m0s ago; 2 backends that fail keep getting clients for ") ||
+		!strings.HasSuffix(c.Message, "until "+now.Add(time.Hour).UTC().Format(time.RFC3339)) || !strings.Contains(c.Hint, "check this host's network") {
+		t.Errorf("%+v", c)
+	}
+	if got := s.status(); got.Level != v1.LevelWarn {
+		t.Errorf("%+v", got)
+	}
+	if row, _ := s.service(serviceNo(0)); row.Status.Held != 1 || row.Status.State != v1.StateDegraded || !row.Status.Backends[0].Held {
+		t.Errorf("%+v", row.Status)
+	}
+	observe(0, check)
+	observe(1, check)
+	if c := line("health hold"); c != nil {
+		t.Errorf("after the hold: %+v", c)
+	}
+
+	service, _, _ := w.services.Get(serviceNo(2))
+	service.PanicThreshold = 50
+	wanted := w.services.Put(service)
+	row, _, _ := w.compiled.Get(serviceNo(2))
+	row.Service, row.ServiceRev = &wanted.Value, wanted.Rev
+	w.compiled.Set(row)
+	check.Health = vip.Unhealthy
+	observe(2, check)
+	if c := line("panic mode"); c == nil || c.Level != v1.LevelWarn || !strings.Contains(c.Message, "clients of 1 service are sent to unhealthy backends") || !strings.HasSuffix(c.Message, ": s2") ||
+		c.Hint != "see ironvip service explain s2" {
+		t.Errorf("%+v", c)
+	}
+	if row, _ := s.service(serviceNo(2)); !row.Status.Panic || !row.Status.Backends[0].Serving || row.Status.Backends[0].Usable {
+		t.Errorf("%+v", row.Status)
+	}
+}
+
 // In a fleet, most nodes have no backend of a service with the local policy. This is as requested
 // and no reason for a warning.
 func TestStatusOfServicesElsewhere(t *testing.T) {

@@ -33,8 +33,13 @@ type unhealthyIndex struct {
 
 // unhealthyService is what the index knows of a service that isn't healthy.
 type unhealthyService struct {
-	state status.State
-	down  int // backends that are ready and unhealthy
+	state   status.State
+	down    int // backends that are ready and unhealthy
+	ejected int
+	panics  bool
+	held    int // backends with held traffic, since and until when
+	since   vip.Instant
+	until   vip.Instant
 }
 
 type unhealthyFeeds struct {
@@ -79,7 +84,10 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 type standing struct {
 	services, backends int
 	states             map[status.State]int // services in each state except Healthy
-	down               int                  // backends that are ready and unhealthy
+	down, ejected      int                  // backends that are ready and unhealthy, and ejected ones
+	panics             []vip.ServiceKey     // services in panic mode, sorted
+	held               int                  // backends with held traffic, since and until when
+	since, until       vip.Instant
 }
 
 // standing costs O(services that aren't healthy).
@@ -88,10 +96,21 @@ func (s *unhealthyIndex) standing() (out standing) {
 	defer s.mu.Unlock()
 	s.update()
 	out.services, out.backends, out.states = s.tables.Services.Len(), s.backends(), make(map[status.State]int)
-	for _, service := range s.services {
+	for key, service := range s.services {
 		out.states[service.state]++
 		out.down += service.down
+		out.ejected += service.ejected
+		if service.panics {
+			out.panics = append(out.panics, key)
+		}
+		if service.held > 0 && (out.held == 0 || out.since.After(service.since)) {
+			out.since = service.since
+		}
+		if out.held += service.held; service.until.After(out.until) {
+			out.until = service.until
+		}
 	}
+	slices.SortFunc(out.panics, compareKeys)
 	return out
 }
 
@@ -178,7 +197,8 @@ func (s *unhealthyIndex) update() {
 		} else if r := status.Brief(in); r.State == status.Healthy {
 			delete(s.services, k)
 		} else {
-			s.services[k] = unhealthyService{r.State, r.Unhealthy}
+			s.services[k] = unhealthyService{state: r.State, down: r.Unhealthy, ejected: r.Ejected, panics: r.Panics,
+				held: r.Held, since: r.HeldSince, until: r.HeldUntil}
 		}
 	}
 	for k := range frontends {

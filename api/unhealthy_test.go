@@ -202,6 +202,16 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				}
 				w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(k), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: health}}})
 			},
+			"held": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
+				w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(k), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Healthy,
+					Since: vip.InstantOf(time.Unix(int64(100+i), 0)), HeldUntil: vip.InstantOf(time.Unix(int64(200+i), 0))}}})
+			},
+			"panic": func(_ int, k vip.ServiceKey, _ vip.FrontendKey, odd bool) {
+				if service, _, ok := w.services.Get(k); ok {
+					service.PanicThreshold = uint8(50 * count(odd))
+					w.services.Set(service)
+				}
+			},
 			"ejected": func(i int, k vip.ServiceKey, _ vip.FrontendKey, _ bool) {
 				health := vip.Ejected
 				if i%3 == 0 {
@@ -248,9 +258,23 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 				}
 				for _, b := range service.Backends {
 					observed, _ := in.Observed(&b)
-					want.down += count(observed == vip.Unhealthy && in.StateOf(&b) == vip.Ready)
+					ready := in.StateOf(&b) == vip.Ready
+					want.down += count(observed == vip.Unhealthy && ready)
+					want.ejected += count(observed == vip.Ejected && ready)
+					if row, _, _ := w.health.Get(b.Key(k)); ready && b.Health != vip.Unhealthy && observed != vip.Ejected && len(row.Checks) > 0 && row.Checks[0].Held() {
+						c := row.Checks[0]
+						if want.held++; want.held == 1 || want.since.After(c.Since) {
+							want.since = c.Since
+						}
+						want.until = max(want.until, c.HeldUntil)
+					}
+				}
+				if row, _, _ := w.compiled.Get(k); len(service.Backends) == 1 && service.PanicThreshold > 0 && in.StateOf(&service.Backends[0]) == vip.Ready && in.Unhealthy(&service.Backends[0], "") &&
+					slices.ContainsFunc(row.Frontends, func(f *pipeline.FrontendRow) bool { return w.frontends.Row(f.Value.Key) != nil }) {
+					want.panics = append(want.panics, k)
 				}
 			}
+			slices.SortFunc(want.panics, compareKeys)
 			if got := s.standing(); !reflect.DeepEqual(got, want) {
 				t.Fatalf("%+v, want %+v", got, want)
 			}

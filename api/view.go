@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -92,6 +93,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
+			Panic: report.Panics, Held: report.Held,
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}
@@ -130,7 +132,7 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
-			State: b.State.String(), Node: b.Node, Zone: b.Zone, MaxConnections: b.MaxConnections,
+			State: b.State.String(), Backup: b.Backup, Node: b.Node, Zone: b.Zone, MaxConnections: b.MaxConnections,
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
 		if o, overridden := in.Override(b.Key(in.Key)); overridden {
 			row.State = o.String()
@@ -143,7 +145,9 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 		if percent, starts := in.Starting(b); starts {
 			row.SlowStart = percent
 		}
+		row.Serving = status.TakesNew(in, b) && !in.Ejected(b)
 		addHealth(&row, in, b)
+		s.addLastError(&row, in, b)
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
 		}
@@ -159,6 +163,9 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 // addHealth adds what was observed of a backend, apart from its configured state.
 func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 	health, check := in.Observed(b)
+	if held := in.HeldCheck(b); held != nil && health == vip.Healthy {
+		check, row.Held, row.HeldUntil = held, true, when(held.HeldUntil.Time())
+	}
 	row.Health = health.String()
 	if b.Health == vip.Unhealthy {
 		row.HealthReason = b.Reason.Text(in.Now)
@@ -166,7 +173,6 @@ func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 	if check != nil {
 		row.Check, row.HealthSince = check.Type.String(), when(check.Since.Time())
 		row.HealthReason = cmp.Or(row.HealthReason, check.Reason)
-		row.Held = check.Held
 		return
 	}
 	passive := in.PassiveOf(b)
@@ -177,6 +183,37 @@ func addHealth(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
 	}
 	if b.Health != 0 {
 		row.Check = "source"
+	}
+}
+
+// recentError is how long after its last failure a backend that works shows it.
+const recentError = 10 * time.Minute
+
+// addLastError adds why a probe or a connection of a client last failed. While the backend is
+// unhealthy, ejected or held, that is the reason of its health, which ignores a single other failure.
+func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Backend) {
+	var at vip.Instant
+	var why string
+	if s.LastFailure != nil {
+		at, why = s.LastFailure(in.Service, b)
+	}
+	if s.Outliers != nil {
+		var n reconcile.Failures
+		for _, key := range in.AddressesOf(b) {
+			n.Add(s.Outliers.Failures(key))
+		}
+		if n.Last.After(at) {
+			at, why = n.Last, n.Reason
+		}
+	}
+	switch {
+	case row.HealthReason != "":
+		row.LastError = row.HealthReason
+		if row.Check != "source" && b.Health != vip.Unhealthy { // when a source saw its last failure is not known
+			row.LastErrorAt = when(at.Time())
+		}
+	case why != "" && in.Now.Sub(at.Time()) < recentError:
+		row.LastError, row.LastErrorAt = why, when(at.Time())
 	}
 }
 

@@ -116,6 +116,17 @@ func tcpChecks(s *vip.Service, b *vip.Backend, c vip.HealthCheck, all bool) []ch
 	return out
 }
 
+// LastFailure returns when a probe of a backend last failed, and why; zero and "" if none did since
+// the start. Detail is that of the probe.Engine. It may be called concurrently.
+func LastFailure(s *vip.Service, b *vip.Backend, byDefault bool, detail func(probe.Target) (probe.Detail, bool)) (at vip.Instant, why string) {
+	for _, c := range checksOf(s, b, byDefault) {
+		if d, ok := detail(c.target); ok && d.LastFailed.After(at) {
+			at, why = d.LastFailed, d.LastFailure
+		}
+	}
+	return at, why
+}
+
 // sameChecks reports whether the backends of two versions of a service have the same checks.
 func sameChecks(a, b *vip.Service) bool {
 	sameCheck := a.Check == b.Check || a.Check != nil && b.Check != nil && *a.Check == *b.Check

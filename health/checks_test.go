@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -96,5 +97,25 @@ func TestChecksOf(t *testing.T) {
 				t.Errorf("without a default: %q", texts(got))
 			}
 		})
+	}
+}
+
+// The last failure of a backend is the newest of its checks, which the engine has.
+func TestLastFailure(t *testing.T) {
+	s := service("web", "http:tcp:80 https:tcp:443 admin:tcp:81", "10.0.0.1")
+	detail := func(t probe.Target) (d probe.Detail, ok bool) {
+		switch t.Addr.Port() {
+		case 80:
+			d.LastFailed, d.LastFailure = 5, "refused"
+		case 443:
+			d.LastFailed, d.LastFailure = 7, "timeout"
+		}
+		return d, t.Addr.Port() != 81
+	}
+	if at, why := LastFailure(&s, &s.Backends[0], true, detail); at != 7 || why != "timeout" {
+		t.Errorf("%q at %d", why, at)
+	}
+	if at, why := LastFailure(&s, &s.Backends[0], false, detail); at != 0 || why != "" {
+		t.Errorf("without a check: %q at %d", why, at)
 	}
 }

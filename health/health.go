@@ -291,7 +291,7 @@ func (s *Stage) write(w *watched, i int) {
 		row.Checks[j] = vip.CheckResult{Ports: c.ports, Type: c.target.Check().Type, Port: c.target.Addr.Port(),
 			Health: cmp.Or(r.Health, vip.Unknown), Since: r.Since, Reason: r.Reason}
 		if r.Health == vip.Unhealthy && s.hold.holds(c.target) {
-			row.Checks[j].Health, row.Checks[j].Held = vip.Healthy, true
+			row.Checks[j].Health, row.Checks[j].HeldUntil = vip.Healthy, vip.InstantOf(s.hold.until)
 		}
 	}
 	former, _, _ := s.Health.Get(key)

@@ -114,7 +114,7 @@ func (w *world) rows() string {
 			if c.Ports != "" {
 				word += " for " + string(c.Ports)
 			}
-			if c.Held {
+			if c.Held() {
 				word += " (held)"
 			}
 			out = append(out, word)

@@ -49,7 +49,7 @@ func restoredResult(row vip.BackendHealth, c check) (r probe.Result) {
 			continue
 		}
 		r = probe.Result{Target: c.target, Health: was.Health, Since: was.Since, Reason: was.Reason, Outcome: probe.OK}
-		if was.Held { // the hold ended with the process
+		if was.Held() { // the hold ended with the process
 			r.Health = vip.Unhealthy
 		}
 		if r.Health == vip.Unhealthy {

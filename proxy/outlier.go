@@ -62,7 +62,9 @@ type outlier struct {
 	since   vip.Instant // of the present health
 	until   vip.Instant
 	reason  string
-	told    bool // ejected, as in the last event
+	told    bool        // ejected, as in the last event
+	failed  vip.Instant // when a connection last failed
+	failure string
 }
 
 // outliers are the addresses of the backends of all services. Its lock is taken only when what is
@@ -225,6 +227,7 @@ func (x *outlier) fail(reason string, byReset bool) {
 		return
 	}
 	x.good.Store(false)
+	x.failed, x.failure = vip.InstantOf(time.Now()), reason
 	if byReset {
 		if x.resets++; x.resets < resetsToEject && !x.ejected {
 			return
@@ -350,12 +353,12 @@ func (o *outliers) row(key vip.PassiveKey) (vip.PassiveHealth, bool) {
 // Failures implements reconcile.Outliers.
 func (t *Target) Failures(key vip.PassiveKey) reconcile.Failures {
 	t.outliers.mu.Lock()
+	defer t.outliers.mu.Unlock()
 	x := t.outliers.m[key]
-	t.outliers.mu.Unlock()
 	if x == nil {
 		return reconcile.Failures{}
 	}
-	return reconcile.Failures{Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
+	return reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 }
 
 // reasonOfConnect describes a failed connect: "connect: connection refused".

@@ -81,6 +81,9 @@ func TestARefusingBackendIsEjectedAndNoClientFails(t *testing.T) {
 			w.waitFor(key, a, vip.Healthy)
 			w.waitFor(key, b, vip.Healthy)
 			n := w.Failures(passiveKey(key, bad))
+			if n.Last == 0 || n.Reason != "connect: connection refused" {
+				t.Errorf("the last failure is %q at %v", n.Reason, n.Last)
+			}
 			if n.Connects == 0 || n.Retries != n.Connects || n.Ejections != 1 || n.Resets != 0 {
 				t.Errorf("%+v", n)
 			}

@@ -67,11 +67,14 @@ type CheckResult struct {
 	Port   uint16 // the probed port
 	Health Health // Unknown, Healthy or Unhealthy
 	Since  Instant
-	Reason string // why it is Unhealthy: "connect refused (3 of 3)"
-	// Held states that the check fails, and that Health stays Healthy for a while because all
-	// checks of this host failed at the same time.
-	Held bool
+	Reason string // why it is Unhealthy, or Held: "connect: connection refused"
+	// HeldUntil is not zero if the check fails, and Health stays Healthy until then because all
+	// checks of this host failed at the same time, at Since.
+	HeldUntil Instant
 }
+
+// Held reports whether the check fails and its traffic is held.
+func (c *CheckResult) Held() bool { return !c.HeldUntil.IsZero() }
 
 // Unhealthy reports whether a check of the backend that decides for the service port has failed. An
 // empty port stands for all ports: a check of any port counts.

@@ -45,7 +45,9 @@ type ServiceStatus struct {
 	Ports    []PortStatus    `json:"ports"`
 	Health   uint16          `json:"health_check_node_port,omitempty" doc:"granted port on which this host answers health checks"`
 	Backends []BackendStatus `json:"backends"`
-	Usable   int             `json:"usable_backends" doc:"backends that take new connections"`
+	Usable   int             `json:"usable_backends" doc:"backends that are usable, with those that serve only as backup"`
+	Panic    bool            `json:"panic,omitempty" doc:"unhealthy backends take new connections, too, because too few are healthy (panic_threshold)"`
+	Held     int             `json:"held_backends,omitempty" doc:"backends that fail their checks and keep their traffic, because all checks of the host failed at the same time"`
 
 	Conditions []Condition `json:"conditions"`
 	Problems   []Problem   `json:"problems"`
@@ -72,6 +74,8 @@ type BackendStatus struct {
 	SourceState string        `json:"source_state,omitempty" enum:"ready,drain,maint,terminating" doc:"the source's state, if an operator overrode it"`
 	Override    *OverrideInfo `json:"override,omitempty" doc:"the operator's override, if there is one"`
 	SlowStart   int           `json:"slow_start,omitempty" doc:"how much of its weight it has, in percent, while it begins to take new connections"`
+	Backup      bool          `json:"backup,omitempty" doc:"serves only while no other backend can"`
+	Serving     bool          `json:"serving" doc:"new connections through this host go to it now: also to an unhealthy one in panic mode, and not to a backup that waits"`
 	Usable      bool          `json:"usable" doc:"is ready, has a weight, and is neither unhealthy nor ejected: takes new connections where policies allow it"`
 	// Health is what was observed, apart from State, which is configured.
 	Health       string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy,unchecked,ejected" doc:"observed: by this host's probes, by its source, or by connections"`
@@ -80,8 +84,13 @@ type BackendStatus struct {
 	Check        string     `json:"check,omitempty" doc:"the type of the check that decided; source; or passive: connections of clients"`
 	EjectedUntil *time.Time `json:"ejected_until,omitempty" doc:"when the proxy sends it a client again"`
 	Held         bool       `json:"held,omitempty" doc:"its check fails, and traffic is held because all checks failed at the same time"`
-	Node         string     `json:"node,omitempty"`
-	Zone         string     `json:"zone,omitempty"`
+	HeldUntil    *time.Time `json:"held_until,omitempty" doc:"when that ends, if it still fails"`
+	// LastError is apart from HealthReason: a healthy backend has one for a while.
+	LastError   string     `json:"last_error,omitempty" doc:"why a probe or a connection of a client last failed: while it is unhealthy, ejected or held, and for ten minutes after the last failure"`
+	LastErrorAt *time.Time `json:"last_error_at,omitempty" doc:"when that was; absent if it is not known"`
+
+	Node string `json:"node,omitempty"`
+	Zone string `json:"zone,omitempty"`
 
 	MaxConnections uint32 `json:"max_connections,omitempty" doc:"open connections per port; absent: no limit"`
 

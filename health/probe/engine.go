@@ -352,6 +352,7 @@ func (e *Engine) Detail(t Target) (d Detail, ok bool) {
 		Result:  n.state.row(t, now, wall),
 		Passing: int(n.state.passing), Failing: int(n.state.failing),
 		LastProbe: n.lastProbe, LastDuration: n.lastTook, LastOutcome: n.lastOutcome, LastError: n.lastError,
+		LastFailed: n.state.failed, LastFailure: n.state.failure,
 		NextProbe: wall.Add(n.due - now),
 	}, true
 }

@@ -76,6 +76,8 @@ type Detail struct {
 	LastDuration time.Duration // of the last finished probe
 	LastOutcome  Outcome       // of the last finished probe, also Local
 	LastError    string        // why the last finished probe failed, at most 256 bytes; "" if it passed
+	LastFailed   vip.Instant   // when a probe last failed, also if others passed since; zero: none did
+	LastFailure  string        // why it failed, at most 256 bytes
 	NextProbe    vip.Instant   // when the next probe is due; in the past: it runs or waits
 }
 

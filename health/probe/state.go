@@ -31,7 +31,9 @@ type state struct {
 	failing uint32 // in a row
 	since   vip.Instant
 	lastOK  vip.Instant
+	failed  vip.Instant // when a probe last failed; zero: none did
 	reason  string
+	failure string        // of the probe that failed last
 	fell    time.Duration // when flaps was updated
 	held    time.Duration // not healthy before this
 }
@@ -50,6 +52,9 @@ func restoreState(r Result, now time.Duration, wall vip.Instant) state {
 	s.health, s.since, s.outcome, s.reason, s.lastOK = r.Health, r.Since, r.Outcome, clip(r.Reason), r.LastOK
 	if s.since.IsZero() || s.since.After(wall) {
 		s.since = wall
+	}
+	if s.health == vip.Unhealthy { // at the latest then; later failures were not kept
+		s.failed, s.failure = s.since, s.reason
 	}
 	s.flaps = min(r.Flaps, maxFlaps)
 	s.fell = now - min(wall.Sub(s.since), maxFlaps*flapWindow)
@@ -94,6 +99,7 @@ func (s *state) pass(c *vip.HealthCheck, now time.Duration, wall vip.Instant) bo
 
 func (s *state) fail(c *vip.HealthCheck, o Outcome, reason string, now time.Duration, wall vip.Instant) bool {
 	again := s.seen == o
+	s.failed, s.failure = wall, reason
 	s.passing, s.seen = 0, o
 	s.failing = min(s.failing, math.MaxUint32-1) + 1
 	switch s.health {

@@ -55,6 +55,8 @@ func TestRiseAndFall(t *testing.T) {
 			c := NewTarget(addr("127.0.0.1:1"), vip.HealthCheck{Type: vip.CheckTCP, Rise: test.rise, Fall: test.fall}).Check()
 			s := newState(1)
 			states, changes := "", 0
+			var failed vip.Instant // the last failure is known, also when others passed since
+			var failure string
 			for i, o := range outcomesOf(test.results) {
 				reason := o.String()
 				if o == OK {
@@ -68,6 +70,12 @@ func TestRiseAndFall(t *testing.T) {
 					t.Errorf("result %d changed the state, since is %d, want %d", i, s.since, now)
 				}
 				states += letter(&s, &c)
+				if o != OK && o != Local {
+					failed, failure = now, reason
+				}
+				if s.failed != failed || s.failure != failure {
+					t.Errorf("after result %d, the last failure is %q at %d, want %q at %d", i, s.failure, s.failed, failure, failed)
+				}
 			}
 			if states != test.states || changes != test.changes {
 				t.Errorf("states are %s with %d changes, want %s with %d", states, changes, test.states, test.changes)
@@ -159,6 +167,9 @@ func TestRestoredState(t *testing.T) {
 	s := restoreState(row, now, wall)
 	if s.doubtful(&c) || s.row(Target{}, now, wall) != (Result{Health: vip.Unhealthy, Since: wall - 100, Outcome: Refused, Reason: "connect: refused", LastOK: wall - 200, Flaps: 1}) {
 		t.Errorf("restored %+v", s.row(Target{}, now, wall))
+	}
+	if s.failed != wall-100 || s.failure != "connect: refused" {
+		t.Errorf("restored the last failure %q at %v", s.failure, s.failed)
 	}
 	if s.add(&c, OK, "", now, wall); s.health != vip.Unhealthy {
 		t.Error("one pass of 2 decided about a restored state")

@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // apiDeps is what the API reads and calls.
@@ -16,8 +18,13 @@ func (a *agent) apiDeps() api.Deps {
 	connections, _ := a.plane.Plane.(reconcile.Connections)
 	outliers, _ := a.plane.Plane.(reconcile.Outliers)
 	var probes func() probe.Stats
+	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
 	if a.prober != nil {
 		probes = a.prober.Stats
+		byDefault := a.config.get().Health.Default == health.DefaultTCP
+		lastFailure = func(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
+			return health.LastFailure(s, b, byDefault, a.prober.Detail)
+		}
 	}
 	return api.Deps{
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
@@ -47,7 +54,7 @@ func (a *agent) apiDeps() api.Deps {
 		Metrics:    a.plane.metrics,
 		Statistics: statistics, Connections: connections, Admission: admission, Outliers: outliers,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
-		Probes:         probes, BackendMetrics: a.config.get().Health.Metrics,
+		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,
 		Log: a.log,
 	}
 }

@@ -15,6 +15,8 @@ type Failures struct {
 	Resets    uint64 // connections that the backend reset before its first byte
 	Retries   uint64 // clients that were sent to another backend then
 	Ejections uint64
+	Last      vip.Instant // when a connection last failed; zero: none did
+	Reason    string      // why it failed: "connect: connection refused"
 }
 
 // Add adds o.
@@ -23,4 +25,7 @@ func (f *Failures) Add(o Failures) {
 	f.Resets += o.Resets
 	f.Retries += o.Retries
 	f.Ejections += o.Ejections
+	if o.Last.After(f.Last) {
+		f.Last, f.Reason = o.Last, o.Reason
+	}
 }

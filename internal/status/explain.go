@@ -20,7 +20,7 @@ func explain(in *Input, s *Report) []string {
 	}
 	if in.Service != nil {
 		lines = append(lines, idleBackends(in)...)
-		lines = append(lines, observations(in)...)
+		lines = append(lines, observations(in, s)...)
 		lines = append(lines, emptyFrontends(in)...)
 		lines = append(lines, narrowedFrontends(in)...)
 	}
@@ -77,37 +77,90 @@ func reason(in *Input, s *Report) string {
 		field, _ := policyOf(in.Service, &in.Frontends[0].Frontend)
 		return fmt.Sprintf("%s is local and its ready backends are on other nodes, so clients that come to this one are refused", field)
 	case Degraded:
-		if s.Ready == 0 {
+		switch {
+		case s.Panics:
+			return fmt.Sprintf("fewer than %d%% of its backends are healthy, so unhealthy ones take new connections, too (panic mode)", in.Service.PanicThreshold)
+		case s.Held > 0:
+			return fmt.Sprintf("%s unhealthy, with new connections for %s more, because all health checks of this host failed at once %s ago",
+				areOf(s.Held, s.Total), remaining(in, s.HeldUntil), elapsed(in, s.HeldSince))
+		case s.Ready == 0:
 			if slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }) {
 				return "no backend is healthy at all of its ports"
 			}
 			return "no backend is ready and healthy; others take new connections in their place"
+		case s.Ready == s.Total:
+			return "a part of it is not served as requested"
 		}
-		if s.Ready < s.Total {
-			return fmt.Sprintf("%d of %s take new connections", s.Ready, text.Plural(s.Total, "backend"))
-		}
-		return "a part of it is not served as requested"
+		return takers(in, s)
 	}
 	return takers(in, s) + unseen(in, s)
 }
 
-// takers describes backends that all take new connections, or are backups of those that do.
-func takers(in *Input, s *Report) string {
-	backups := 0
-	for i := range in.Service.Backends {
-		if b := &in.Service.Backends[i]; b.Backup && !takesNew(in, b) {
-			backups++
-		}
+// areOf returns "2 of 3 backends are", or "its one backend is".
+func areOf(n, all int) string {
+	switch {
+	case all == 1:
+		return "its one backend is"
+	case n == all:
+		return fmt.Sprintf("all of its %d backends are", all)
+	case n == 1:
+		return fmt.Sprintf("1 of its %d backends is", all)
+	}
+	return fmt.Sprintf("%d of its %d backends are", n, all)
+}
+
+// elapsed returns how long ago an instant was, and remaining how long it is until one. Clocks may
+// differ, so neither is negative.
+func elapsed(in *Input, since vip.Instant) time.Duration {
+	return max(0, in.Now.Sub(since.Time())).Round(time.Second)
+}
+
+func remaining(in *Input, until vip.Instant) time.Duration {
+	return max(0, until.Time().Sub(in.Now)).Round(time.Second)
+}
+
+// takers says how many backends take new connections, and what the backups do.
+func takers(in *Input, s *Report) (out string) {
+	all, ready := s.Total-s.Backups, s.Ready-s.ReadyBackups
+	backups := "its backup"
+	if s.Backups > 1 {
+		backups = fmt.Sprintf("its %d backups", s.Backups)
 	}
 	switch {
-	case backups == s.Total: // and a policy excludes them here
-		return fmt.Sprintf("all of its %s are ready", text.Plural(s.Total, "backend"))
-	case backups > 0:
-		return fmt.Sprintf("all of its %s are ready, %d of them as backup", text.Plural(s.Total, "backend"), backups)
-	case s.Total == 1:
-		return "its one backend takes new connections"
+	case ready == 0 && all == 1:
+		out = "its one backend is not usable"
+	case ready == 0:
+		out = fmt.Sprintf("none of its %d backends is usable", all)
+	case ready < all:
+		out = fmt.Sprintf("%d of %s %s new connections", ready, text.Plural(all, "backend"), verb(ready, "takes", "take"))
+	case all == 1:
+		out = "its one backend takes new connections"
+	default:
+		out = fmt.Sprintf("all of its %d backends take new connections", all)
 	}
-	return fmt.Sprintf("all of its %s take new connections", text.Plural(s.Total, "backend"))
+	serve := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return b.Backup && TakesNew(in, &b) })
+	switch n := s.ReadyBackups; {
+	case s.Backups == 0:
+	case n == 0:
+		out += "; " + backups + verb(s.Backups, " is", " are") + " not usable"
+	case serve && n == s.Backups:
+		out += "; " + backups + verb(n, " takes", " take") + " new connections"
+	case serve:
+		out += fmt.Sprintf("; %d of %s %s new connections", n, backups, verb(n, "takes", "take"))
+	case n == s.Backups:
+		out += "; " + backups + verb(n, " waits", " wait")
+	default:
+		out += fmt.Sprintf("; %d of %s %s", n, backups, verb(n, "waits", "wait"))
+	}
+	return out
+}
+
+// verb returns the form for a number of things.
+func verb(n int, one, more string) string {
+	if n == 1 {
+		return one
+	}
+	return more
 }
 
 // unseen says how many backends have no evidence of their health.
@@ -178,7 +231,7 @@ func idleBackends(in *Input) (lines []string) {
 		}
 		why := "its weight is 0"
 		state := in.StateOf(b)
-		if state == vip.Terminating && takesNew(in, b) {
+		if state == vip.Terminating && TakesNew(in, b) {
 			lines = append(lines, fmt.Sprintf("Backend %s is terminating and takes new connections because no other does.", b.ID()))
 			continue
 		}
@@ -213,15 +266,14 @@ func unhealthyBackend(in *Input, b *vip.Backend) string {
 	if check.Ports != "" {
 		at = " at " + strings.Join(check.Ports.List(), ", ")
 	}
-	since := max(0, in.Now.Sub(check.Since.Time())).Round(time.Second)
-	return fmt.Sprintf("Backend %s is unhealthy%s since %s: %s check: %s.", b.ID(), at, since, check.Type, check.Reason)
+	return fmt.Sprintf("Backend %s has been unhealthy%s for %s: %s check: %s.", b.ID(), at, elapsed(in, check.Since), check.Type, check.Reason)
 }
 
 // observations returns what else is notable about the health of the backends.
-func observations(in *Input) (lines []string) {
+func observations(in *Input, s *Report) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		if b.Backup && takesNew(in, b) {
+		if b.Backup && TakesNew(in, b) && s.Backups > 0 {
 			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
 		}
 		if percent, starts := in.Starting(b); starts {
@@ -232,14 +284,19 @@ func observations(in *Input) (lines []string) {
 			lines = append(lines, ejectedBackend(in, in.PassiveOf(b), b))
 		case health == vip.Unknown && check != nil && check.Reason != "":
 			lines = append(lines, fmt.Sprintf("The health of backend %s is unknown: %s.", b.ID(), check.Reason))
-		case check != nil && check.Held:
-			lines = append(lines, fmt.Sprintf("Backend %s fails its %s check (%s) and still takes new connections for a while, because all checks of this host failed at the same time.",
-				b.ID(), check.Type, check.Reason))
+		}
+		if check := in.HeldCheck(b); check != nil {
+			effect := "takes new connections"
+			if !TakesNew(in, b) { // a backup that waits
+				effect = "counts as healthy"
+			}
+			lines = append(lines, fmt.Sprintf("Backend %s has failed its %s check for %s (%s) and still %s for %s. Check this host's network.",
+				b.ID(), check.Type, elapsed(in, check.Since), check.Reason, effect, remaining(in, check.HeldUntil)))
 		}
 	}
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
-		if in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) {
+		if panics(in, f) {
 			lines = append(lines, fmt.Sprintf("%s sends clients to unhealthy backends, too: fewer than %d%% are healthy (panic_threshold).", f.Key, in.Service.PanicThreshold))
 		}
 	}
@@ -248,17 +305,16 @@ func observations(in *Input) (lines []string) {
 
 // ejectedBackend returns why the dataplane skips a backend.
 func ejectedBackend(in *Input, row *vip.PassiveHealth, b *vip.Backend) string {
-	since := max(0, in.Now.Sub(row.Since.Time())).Round(time.Second)
 	next := "The next client tests it."
 	if left := row.Until.Time().Sub(in.Now); left > 0 {
 		next = fmt.Sprintf("A client tests it in %s.", left.Round(100*time.Millisecond))
 	}
 	return fmt.Sprintf("Backend %s has been ejected for %s: connections of clients to %s failed: %s. %s",
-		b.ID(), since, row.Addr, row.Reason, next)
+		b.ID(), elapsed(in, row.Since), row.Addr, row.Reason, next)
 }
 
-// takesNew reports whether some frontend sends new connections to b.
-func takesNew(in *Input, b *vip.Backend) bool {
+// TakesNew reports whether some frontend sends new connections to b. It ignores ejections.
+func TakesNew(in *Input, b *vip.Backend) bool {
 	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
 		return slices.ContainsFunc(f.Frontend.Backends, func(e vip.Endpoint) bool {
 			return e.Weight > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port)

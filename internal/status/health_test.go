@@ -19,7 +19,7 @@ func TestStatusOfHealth(t *testing.T) {
 	none := all()
 	pending, refused := result(vip.Unknown, ""), result(vip.Unhealthy, "connect refused (3 of 3)")
 	held := result(vip.Healthy, "timeout (3 of 3)")
-	held.Held = true
+	held.HeldUntil = vip.InstantOf(noon.Add(18 * time.Second))
 	atAdmin, atHTTP := refused, result(vip.Healthy, "")
 	atAdmin.Ports, atHTTP.Ports = "admin", "http"
 	ports := func(s *vip.Service) {
@@ -72,8 +72,8 @@ func TestStatusOfHealth(t *testing.T) {
 	}, {
 		name: "one unhealthy", in: seen(service("web", two), only(2, refused)), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.2 is unhealthy since 12s: tcp check: connect refused (3 of 3).",
+			"web is degraded: 1 of 2 backends takes new connections.",
+			"Backend 10.0.0.2 has been unhealthy for 12s: tcp check: connect refused (3 of 3).",
 		},
 	}, {
 		name: "unhealthy by the source", in: seen(service("web", two, observed(1, vip.Unhealthy, "Consul check critical: web: HTTP 500")), allHealthy), want: Degraded, ready: 1,
@@ -90,14 +90,14 @@ func TestStatusOfHealth(t *testing.T) {
 		name: "all unhealthy", in: seen(service("web", two), all(refused)), want: Down,
 		lines: []string{
 			"web is down: none of its 2 backends takes new connections, so clients are refused.",
-			"Backend 10.0.0.1 is unhealthy since 12s: tcp check: connect refused (3 of 3).",
-			"Backend 10.0.0.2 is unhealthy since 12s: tcp check: connect refused (3 of 3).",
+			"Backend 10.0.0.1 has been unhealthy for 12s: tcp check: connect refused (3 of 3).",
+			"Backend 10.0.0.2 has been unhealthy for 12s: tcp check: connect refused (3 of 3).",
 		},
 	}, {
 		name: "one unhealthy at one port", in: seen(service("web", two, ports), only(2, atAdmin, atHTTP)), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.2 is unhealthy at admin since 12s: tcp check: connect refused (3 of 3).",
+			"web is degraded: 1 of 2 backends takes new connections.",
+			"Backend 10.0.0.2 has been unhealthy at admin for 12s: tcp check: connect refused (3 of 3).",
 		},
 		silent: []string{"refuses clients", "sends clients"},
 	}, {
@@ -109,8 +109,8 @@ func TestStatusOfHealth(t *testing.T) {
 	}, {
 		name: "all unhealthy, panic", in: seen(service("web", two, panics), all(refused)), want: Degraded,
 		lines: []string{
-			"web is degraded: no backend is ready and healthy; others take new connections in their place.",
-			"Backend 10.0.0.1 is unhealthy since 12s: tcp check: connect refused (3 of 3).",
+			"web is degraded: fewer than 60% of its backends are healthy, so unhealthy ones take new connections, too (panic mode).",
+			"Backend 10.0.0.1 has been unhealthy for 12s: tcp check: connect refused (3 of 3).",
 			"192.0.2.1:80/tcp sends clients to unhealthy backends, too: fewer than 60% are healthy (panic_threshold).",
 		},
 	}, {
@@ -120,25 +120,43 @@ func TestStatusOfHealth(t *testing.T) {
 		name: "above the panic threshold", in: seen(service("web", three, panics), only(2, refused)), want: Degraded, ready: 2,
 		silent: []string{"panic_threshold"},
 	}, {
-		name: "held", in: seen(service("web", two), all(held)), want: Healthy, ready: 2,
+		name: "held", in: seen(service("web", two), all(held)), want: Degraded, ready: 2,
 		lines: []string{
-			"Backend 10.0.0.1 fails its tcp check (timeout (3 of 3)) and still takes new connections for a while, because all checks of this host failed at the same time.",
+			"web is degraded: all of its 2 backends are unhealthy, with new connections for 18s more, because all health checks of this host failed at once 12s ago.",
+			"Backend 10.0.0.1 has failed its tcp check for 12s (timeout (3 of 3)) and still takes new connections for 18s. Check this host's network.",
 		},
 	}, {
+		name: "one held", in: seen(service("web", two), only(2, held)), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: 1 of its 2 backends is unhealthy, with new connections for 18s more, because all health checks of this host failed at once 12s ago."},
+	}, {
 		name: "a backup waits", in: seen(service("web", two, backup(1)), allHealthy), want: Healthy, ready: 2,
-		lines:  []string{"web is healthy: all of its 2 backends are ready, 1 of them as backup."},
+		lines:  []string{"web is healthy: its one backend takes new connections; its backup waits."},
 		silent: []string{"sends clients", "no other does"},
 	}, {
 		name: "a backup of udp waits", in: seen(service("web", two, udp, backup(1)), allHealthy), want: Healthy, ready: 2,
-		lines:  []string{"web is healthy: all of its 2 backends are ready, 1 of them as backup."},
+		lines:  []string{"web is healthy: its one backend takes new connections; its backup waits."},
 		silent: []string{"sends clients", "no other does"},
 	}, {
 		name: "a backup serves", in: seen(service("web", two, backup(1)), only(1, refused)), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
-			"Backend 10.0.0.1 is unhealthy since 12s: tcp check: connect refused (3 of 3).",
+			"web is degraded: its one backend is not usable; its backup takes new connections.",
+			"Backend 10.0.0.1 has been unhealthy for 12s: tcp check: connect refused (3 of 3).",
 			"Backend 10.0.0.2 is a backup and takes new connections because no other does.",
 		},
+	}, {
+		name: "a backup waits, another one and a backend fail", in: seen(service("web", []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"}, backup(2), backup(3)), func(b byte) []vip.CheckResult {
+			return map[byte][]vip.CheckResult{1: {refused}, 2: allHealthy(2), 3: allHealthy(3), 4: {refused}}[b]
+		}), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: 1 of 2 backends takes new connections; 1 of its 2 backups waits."},
+	}, {
+		name: "only a backup fails", in: seen(service("web", three, backup(2)), only(3, refused)), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: all of its 2 backends take new connections; its backup is not usable."},
+	}, {
+		name: "all but the backups fail", in: seen(service("web", three, backup(1), backup(2)), only(1, refused)), want: Degraded, ready: 2,
+		lines: []string{"web is degraded: its one backend is not usable; its 2 backups take new connections."},
+	}, {
+		name: "all are backups", in: seen(service("web", two, backup(0), backup(1)), only(1, refused)), want: Degraded, ready: 1,
+		lines: []string{"web is degraded: 1 of 2 backends takes new connections."}, silent: []string{"is a backup"},
 	}, {
 		name: "local to an unhealthy one here", in: seen(service("web", two, local, onNode(0, "n1"), onNode(1, "n2")), only(1, refused)), want: Elsewhere, ready: 1,
 		lines: []string{"192.0.2.1:80/tcp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
@@ -161,7 +179,7 @@ func TestStatusOfHealth(t *testing.T) {
 			}
 		}), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
+			"web is degraded: 1 of 2 backends takes new connections.",
 			"Backend 10.0.0.2 has been ejected for 12s: connections of clients to 10.0.0.2:80 failed: connect: connection refused (4 times). A client tests it in 1.5s.",
 		},
 	}} {
@@ -174,6 +192,6 @@ func TestSinceOfTheFuture(t *testing.T) {
 	late := result(vip.Unhealthy, "timeout (3 of 3)")
 	late.Since = vip.InstantOf(noon.Add(time.Hour))
 	in := statusSeen(compile.Node{}, service("web", []string{"10.0.0.1"}), "192.0.2.1", func(byte) []vip.CheckResult { return []vip.CheckResult{late} })
-	tc := statusCase{in: in, want: Down, lines: []string{"Backend 10.0.0.1 is unhealthy since 0s: tcp check: timeout (3 of 3)."}}
+	tc := statusCase{in: in, want: Down, lines: []string{"Backend 10.0.0.1 has been unhealthy for 0s: tcp check: timeout (3 of 3)."}}
 	tc.check(t)
 }

@@ -69,14 +69,24 @@ type Report struct {
 	State State
 	Ready int // backends that are ready, have a weight and are neither unhealthy nor ejected, on any node
 	Total int // backends that the service lists
+	// Backups counts the backends of Total that serve only while no other can, and ReadyBackups
+	// those of Ready. Both are 0 if all are backups: then each of them serves.
+	Backups, ReadyBackups int
 	// Unhealthy counts the backends that are ready and have a weight, but are unhealthy at some port
 	// at least.
 	Unhealthy int
-	Ejected   int  // usable backends that the dataplane skips for a while at some port at least
-	Leaving   int  // endpoints that drain, over all frontends
-	Applied   bool // the dataplane has tried everything of the newest spec
-	Problems  []vip.Problem
-	Lines     []string // sentences that explain the state, the most important first
+	// Held counts the usable backends that fail their checks and keep their traffic because all checks
+	// of this host failed at the same time, at HeldSince. It ends at HeldUntil.
+	Held                 int
+	HeldSince, HeldUntil vip.Instant
+	// Panics states that new connections at some port go to unhealthy backends, too, because too few
+	// are healthy; see vip.Service.PanicThreshold.
+	Panics   bool
+	Ejected  int  // usable backends that the dataplane skips for a while at some port at least
+	Leaving  int  // endpoints that drain, over all frontends
+	Applied  bool // the dataplane has tried everything of the newest spec
+	Problems []vip.Problem
+	Lines    []string // sentences that explain the state, the most important first
 }
 
 // Of returns the status of one service. It is pure and costs O(one service).
@@ -96,15 +106,27 @@ func compute(in *Input) Report {
 	if in.Service != nil {
 		out.Total = len(in.Service.Backends)
 		for i := range in.Service.Backends {
-			switch b := &in.Service.Backends[i]; {
+			b := &in.Service.Backends[i]
+			if b.Backup {
+				out.Backups++
+			}
+			switch {
 			case in.Usable(b) && in.Ejected(b):
 				out.Ejected++
 			case in.Usable(b):
 				out.Ready++
+				if b.Backup {
+					out.ReadyBackups++
+				}
+				out.hold(in.HeldCheck(b))
 			case b.Weight > 0 && in.StateOf(b) == vip.Ready:
 				out.Unhealthy++
 			}
 		}
+		if out.Backups == out.Total {
+			out.Backups, out.ReadyBackups = 0, 0
+		}
+		out.Panics = slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return panics(in, &f.Frontend) })
 	}
 	for i := range in.Frontends {
 		for _, e := range in.Frontends[i].Frontend.Backends {
@@ -117,6 +139,22 @@ func compute(in *Input) Report {
 	out.State = stateOf(in, &out)
 	return out
 }
+
+// hold counts a held check of a backend, if there is one.
+func (s *Report) hold(c *vip.CheckResult) {
+	if c == nil {
+		return
+	}
+	if s.Held++; s.Held == 1 || s.HeldSince.After(c.Since) {
+		s.HeldSince = c.Since
+	}
+	if c.HeldUntil.After(s.HeldUntil) {
+		s.HeldUntil = c.HeldUntil
+	}
+}
+
+// panics reports whether a frontend sends clients to unhealthy backends because too few are healthy.
+func panics(in *Input, f *vip.Frontend) bool { return in.Panics(vip.FamilyOf(f.Key.Addr), f.Port) }
 
 // isFor reports whether a listed backend, on any node, serves the frontend's family and
 // port.
@@ -163,7 +201,7 @@ func stateOf(in *Input, s *Report) State {
 		return Degraded
 	case elsewhere:
 		return Elsewhere
-	case s.Ready < s.Total:
+	case s.Ready < s.Total, s.Held > 0:
 		return Degraded
 	case slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { seen, _ := in.Observed(&b); return seen != vip.Healthy }):
 		return Unchecked

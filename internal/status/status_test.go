@@ -130,7 +130,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "operator's maintenance", in: statusOf(service("web", two), "192.0.2.1", maint), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
+			"web is degraded: 1 of 2 backends takes new connections.",
 			"Backend 10.0.0.2 takes no new connections: set to maint by an operator.",
 		},
 	}, {
@@ -234,7 +234,7 @@ func TestStatus(t *testing.T) {
 		},
 	}, {
 		name: "idle ones of udp", in: statusOf(service("web", two, udp, drained), "192.0.2.1"), want: Degraded, ready: 1,
-		lines: []string{"web is degraded: 1 of 2 backends take new connections."}, silent: []string{"sends clients", "refuses clients"},
+		lines: []string{"web is degraded: 1 of 2 backends takes new connections."}, silent: []string{"sends clients", "refuses clients"},
 	}, {
 		name: "idle ones of udp, local", in: statusOf(service("web", two, udp, local, onNode(1, "n1"), drained), "192.0.2.1"), want: Elsewhere, ready: 1,
 		lines: []string{"192.0.2.1:80/udp refuses clients: no backend on this node takes new connections, and external_traffic is local."},
@@ -262,7 +262,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "a port whose backend is drained", in: statusOf(service("web", two, ofPorts("http", "admin"), drained), "192.0.2.1"), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
+			"web is degraded: 1 of 2 backends takes new connections.",
 			"192.0.2.1:81/tcp refuses clients: no ipv4 backend for port admin takes new connections.",
 		},
 	}, {
@@ -280,7 +280,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "terminating beside ready", in: statusOf(service("web", two, func(s *vip.Service) { s.Backends[1].State = vip.Terminating }), "192.0.2.1"), want: Degraded, ready: 1,
 		lines: []string{
-			"web is degraded: 1 of 2 backends take new connections.",
+			"web is degraded: 1 of 2 backends takes new connections.",
 			"Backend 10.0.0.2 takes no new connections: set to terminating by its source.",
 		},
 	}, {
@@ -289,7 +289,7 @@ func TestStatus(t *testing.T) {
 	}, {
 		name: "a real server takes whom a director sends", in: statusOn(compile.Node{RealServer: true, Addrs: addrs("10.0.0.2")}, service("web", two, direct, drained), "192.0.2.1"),
 		want: Degraded, ready: 1,
-		lines: []string{"web is degraded: 1 of 2 backends take new connections."},
+		lines: []string{"web is degraded: 1 of 2 backends takes new connections."},
 	}, {
 		name: "not answered yet", in: statusOf(service("web", two), "", func(in *Input) { in.Allocation, in.Compiled = nil, nil }), want: Pending, ready: 2,
 		lines: []string{"web is pending: it waits for an address."},

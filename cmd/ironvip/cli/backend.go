@@ -21,8 +21,9 @@ func (a *app) backendListCommand() *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "list the backends of services, or of all services",
 		Long: `Lists backends with their configured state, and with what was observed of them: the health
-check (CHECK) and its result, since when, and the last error. For named services, CONN has
-the open connections.`,
+check (CHECK) and its result, since when, and the last error with its age. A backend that
+works shows the last failure of a probe or a client's connection for ten minutes. For named
+services, CONN has the open connections.`,
 		Example:           "  ironvip backend list\n  ironvip backend list web -o wide",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.complete(services),
@@ -136,7 +137,7 @@ func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
 	if n, known := conns[b.ID]; known {
 		conn = count(n)
 	}
-	return []any{b.ID, state, weightCell(b), checkCell(b), a.age(b.HealthSince), conn, b.HealthReason, b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
+	return []any{b.ID, state, weightCell(b), a.checkCell(b), a.age(b.HealthSince), conn, a.lastError(b), b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
 }
 
 // weightCell returns the configured weight: "1", and "1 (30%)" during a slow start.
@@ -147,13 +148,27 @@ func weightCell(b v1.BackendStatus) any {
 	return b.Weight
 }
 
-// checkCell describes what was observed and by what: "http healthy", "tcp unhealthy (held)",
-// "source healthy", "unchecked".
-func checkCell(b v1.BackendStatus) output.Cell {
+// lastError describes the last failure of a backend: "connect: connection refused, 3s ago".
+func (a *app) lastError(b v1.BackendStatus) string {
+	if b.LastError == "" || b.LastErrorAt == nil {
+		return b.LastError
+	}
+	return b.LastError + ", " + a.ago(b.LastErrorAt)
+}
+
+// checkCell describes what was observed and by what: "http healthy", "tcp failing, held for 18s",
+// "tcp unhealthy, in use", "source healthy", "unchecked".
+func (a *app) checkCell(b v1.BackendStatus) output.Cell {
 	c := output.Cell{Text: output.Join(" ", b.Check, b.Health)}
 	if b.Held {
 		c.Text, c.Style = b.Check+" failing, held", output.Caution
+		if b.HeldUntil != nil {
+			c.Text += " for " + output.Age(b.HeldUntil.Sub(a.Now()))
+		}
 		return c
+	}
+	if b.Health == vip.Unhealthy.String() && b.Serving { // at one of its ports, or in panic mode
+		c.Text += ", in use"
 	}
 	switch b.Health {
 	case vip.Healthy.String():
@@ -164,13 +179,18 @@ func checkCell(b v1.BackendStatus) output.Cell {
 	return c
 }
 
-// backendState describes the configured state: "ready", "drain (source says ready)".
+// backendState describes the configured state: "ready", "ready, backup", "ready, backup in use",
+// "drain (source says ready)".
 func backendState(b v1.BackendStatus) string {
 	switch {
 	case b.LeavingAt != nil:
 		return "leaving"
 	case b.SourceState != "" && b.SourceState != b.State:
 		return b.State + " (source says " + b.SourceState + ")"
+	case b.Backup && b.Serving:
+		return b.State + ", backup in use"
+	case b.Backup:
+		return b.State + ", backup"
 	}
 	return b.State
 }

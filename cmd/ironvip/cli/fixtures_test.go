@@ -62,7 +62,8 @@ func web() v1.Service {
 			},
 			Backends: []v1.BackendStatus{
 				{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", SlowStart: 30, Usable: true, Health: "healthy", Check: "http", HealthSince: ago(12 * 24 * time.Hour), Node: "host-1", Zone: "a"},
-				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true, Health: "healthy", Held: true, Check: "http", HealthSince: ago(3 * time.Hour), HealthReason: "timeout (3 of 3)"},
+				{ID: "10.1.0.12", Address: "10.1.0.12", Weight: 50, State: "ready", Usable: true, Health: "healthy", Held: true, HeldUntil: ago(-18 * time.Second), Serving: true, Check: "http", HealthSince: ago(12 * time.Second),
+					HealthReason: "no answer within 1s", LastError: "no answer within 1s", LastErrorAt: ago(2 * time.Second)},
 				{ID: "10.1.0.13:8080", Address: "10.1.0.13", Port: 8080, Weight: 1, State: "ready", Usable: true, Health: "healthy", Check: "source", TTL: "10s",
 					ExpiresAt: ago(-8 * time.Second), RemovedAt: ago(-5 * time.Minute)},
 				{ID: "10.1.0.14", Address: "10.1.0.14", State: "drain", LeavingAt: ago(-41 * time.Second)},
@@ -87,7 +88,7 @@ func db() v1.Service {
 			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
 			Backends: []v1.BackendStatus{
 				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true, Health: "unknown", Check: "tcp", HealthSince: ago(time.Second)},
-				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect refused (3 of 3)",
+				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect: connection refused", LastError: "connect: connection refused", LastErrorAt: ago(time.Second),
 					Override: &v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 			},
 			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},

@@ -24,7 +24,7 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 		if n, known := connections[name]; known {
 			conn = count(n)
 		}
-		grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(st), output.Cell{Text: st.State, Style: stateStyle(st.State)}, s.Source,
+		grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(st), serviceState(st), s.Source,
 			conn, a.age(st.Since), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
 	}
 	return output.List(list, grid, empty)
@@ -226,15 +226,44 @@ func byProtocol(in []v1.PortStatus, text func(v1.PortStatus) string) string {
 	return strings.Join(protocols, " ")
 }
 
-// backendCount returns how many of the backends that are not leaving accept new connections: "2/3".
+// backendCount returns how many of the backends that are not leaving are usable: "2/3", and after a
+// plus those that serve only while no other can: "2/3 +1 backup", "0/3 +1/2 backup".
 func backendCount(s v1.ServiceStatus) string {
-	staying := 0
+	var all, usable [2]int // without and with backup
 	for _, b := range s.Backends {
-		if b.LeavingAt == nil {
-			staying++
+		if b.LeavingAt != nil {
+			continue
+		}
+		kind := 0
+		if b.Backup {
+			kind = 1
+		}
+		all[kind]++
+		if b.Usable {
+			usable[kind]++
 		}
 	}
-	return fmt.Sprintf("%d/%d", s.Usable, staying)
+	switch {
+	case all[1] == 0:
+		return fmt.Sprintf("%d/%d", s.Usable, all[0])
+	case all[0] == 0: // each of them serves
+		return fmt.Sprintf("%d/%d", usable[1], all[1])
+	case all[1] == usable[1]:
+		return fmt.Sprintf("%d/%d +%d backup", usable[0], all[0], all[1])
+	}
+	return fmt.Sprintf("%d/%d +%d/%d backup", usable[0], all[0], usable[1], all[1])
+}
+
+// serviceState returns the state with what is special about it: "degraded, panic".
+func serviceState(s v1.ServiceStatus) output.Cell {
+	c := output.Cell{Text: s.State, Style: stateStyle(s.State)}
+	if s.Panic {
+		c.Text += ", panic"
+	}
+	if s.Held > 0 {
+		c.Text += ", held"
+	}
+	return c
 }
 
 // balance returns how a service chooses backends: "wrr, nat, affinity 3h".

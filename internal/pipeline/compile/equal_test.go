@@ -47,7 +47,7 @@ func exampleHealth() vip.BackendHealth {
 	return vip.BackendHealth{
 		Backend: vip.BackendKey{Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Address: addr("10.0.0.1")},
 		Checks: []vip.CheckResult{{Ports: "http", Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy, Since: vip.InstantOf(time.Unix(5, 0)),
-			Reason: "connect refused (3 of 3)", Held: true}},
+			Reason: "connect refused (3 of 3)", HeldUntil: 1}},
 	}
 }
 

@@ -118,6 +118,19 @@ func (v *View) Observed(b *vip.Backend) (vip.Health, *vip.CheckResult) {
 	return vip.Unchecked, nil
 }
 
+// HeldCheck returns a check that the backend fails while its traffic is held, or nil.
+func (v *View) HeldCheck(b *vip.Backend) *vip.CheckResult {
+	if v.Health == nil {
+		return nil
+	}
+	if h := v.Health(b.Key(v.Service.Key)); h != nil {
+		if i := slices.IndexFunc(h.Checks, func(c vip.CheckResult) bool { return c.Held() }); i >= 0 {
+			return &h.Checks[i]
+		}
+	}
+	return nil
+}
+
 // byPort reports whether the ports of the service can have different backends, so that each port
 // needs its own choice.
 func (v *View) byPort() bool {
