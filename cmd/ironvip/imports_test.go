@@ -49,7 +49,7 @@ var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
 	"announce/heartbeat":        {"announce"},
-	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/tomlfile"},
+	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},
 	"ipam/internal/numbers":     {},
