@@ -71,6 +71,9 @@ func writeFailed(key vip.BackendKey, err error) error {
 		return storeAway(err.Error(), "traffic is not affected; "+what+". GET "+v1.PathStatus+" shows the cause and the fix")
 	case errors.Is(err, registry.ErrStore):
 		status, code, hint := http.StatusServiceUnavailable, v1.CodeStoreUnavailable, "check the agent's log and try again"
+		if p, ok := errors.AsType[vip.Problem](err); ok && p.Hint != "" {
+			hint = p.Hint
+		}
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			status, code, hint = http.StatusInsufficientStorage, v1.CodeStoreFull, "free disk space in state_dir and try again"
 		}

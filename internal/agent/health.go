@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -92,32 +91,6 @@ func firstOf(problems []vip.Problem) string {
 		return fmt.Sprintf("%s, and %d more", problems[0].Error(), more)
 	}
 	return problems[0].Error()
-}
-
-// stateChecks returns the lines about problems of the state file.
-func (a *agent) stateChecks() []v1.Check {
-	if err := a.db.Failing(); err != nil {
-		c := v1.Check{Name: "state", Level: v1.LevelFail, Message: err.Error(), Hint: "traffic goes on; new addresses and registrations are refused until the file can be written"}
-		if p, ok := errors.AsType[vip.Problem](err); ok && p.Hint != "" {
-			c.Hint = p.Hint
-		}
-		return []v1.Check{c}
-	}
-	if a.stateLost {
-		p := a.stateLostProblem()
-		return []v1.Check{{Name: "state", Level: v1.LevelWarn, Message: p.Error(), Hint: p.Hint}}
-	}
-	return nil
-}
-
-// stateLostProblem describes a state file that is new although an agent ran here before.
-func (a *agent) stateLostProblem() vip.Problem {
-	p := vip.Problem{Place: a.db.Path(), Message: "missing at the start, although an agent ran here before: created a new one",
-		Hint: "leases and registrations are in Consul; connections that were draining are not finished"}
-	if a.stores == nil || a.stores.tree == nil {
-		p.Hint = "services may have got other addresses; to return to the earlier ones, stop the agent, put a backup in its place, start it"
-	}
-	return p
 }
 
 // ownAddress returns a function that reports whether an address is the host's own. It costs

@@ -71,6 +71,7 @@ func (a *agent) parts() []part {
 	parts := append([]part{
 		{"watching the host's addresses", a.watcher.Run},
 		{"the sources", a.supervisor.Run},
+		{"watching the state file", a.watchState},
 		{"the overrides", a.overrides.Run},
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},

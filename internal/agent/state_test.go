@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // A state file that is missing at a later start is noticed, and at the first start it isn't.
@@ -70,4 +75,35 @@ func TestFailingWritesAreAFailure(t *testing.T) {
 	if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
 		t.Errorf("%+v", c)
 	}
+}
+
+// A state file that is deleted and put back is reported once each, without any write.
+func TestDeletedStateFileIsReported(t *testing.T) {
+	path := filepath.Join(t.TempDir(), store.FileName)
+	db, err := store.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := os.Rename(path, path+".away"); err != nil {
+		t.Fatal(err)
+	}
+	bubble.Test(t, func(t *testing.T) {
+		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go a.watchState(ctx)
+		time.Sleep(3 * stateWatchEvery)
+		if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "deleted") || !strings.Contains(c[0].Hint, "move the file back") {
+			t.Errorf("%+v", c)
+		}
+		if err := os.Rename(path+".away", path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * stateWatchEvery)
+		events, _ := a.events.Since(0)
+		if len(events) != 2 || events[0].Kind != "state_failed" || events[1].Kind != "state_recovered" {
+			t.Errorf("%+v", events)
+		}
+	})
 }

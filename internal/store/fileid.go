@@ -1,10 +1,14 @@
 package store
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"syscall"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // FileID identifies the open file on the running kernel, by boot, device and inode. It returns ""
@@ -25,4 +29,23 @@ func (d *DB) FileID() string {
 		return ""
 	}
 	return fmt.Sprintf("%s:%d:%d", strings.TrimSpace(string(boot)), stat.Dev, stat.Ino)
+}
+
+// displaced returns an error if the path no longer names the open file, because somebody has deleted
+// or replaced the file or its directory. What is written to the open file then ends with this
+// process. It costs one stat. A path that can't be looked up for another reason says nothing about
+// the file.
+func (d *DB) displaced() error {
+	now, err := os.Stat(d.path)
+	what := "replaced by another file"
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		what = "deleted"
+	case err != nil || os.SameFile(d.opened, now):
+		return nil
+	}
+	return &Error{Err: fmt.Errorf("%w: %w", ErrUnavailable, ErrDisplaced), Problem: vip.Problem{
+		Code: vip.CodeStore, Place: d.path, Message: "write state: the file was " + what + " while in use",
+		Hint: "move the file back; or keep what this agent knows: ironvip snapshot save vips.json, stop the agent, ironvip snapshot restore vips.json, start it",
+	}}
 }

@@ -60,7 +60,12 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &DB{path: path, bolt: bolt, file: file, tallies: c.tallies}, nil
+	info, err := file.Stat()
+	if err != nil {
+		_ = bolt.Close()
+		return nil, openError(path, err)
+	}
+	return &DB{path: path, bolt: bolt, file: file, opened: info, tallies: c.tallies}, nil
 }
 
 // create makes a new file under a temporary name and gives it its name when it is complete. A

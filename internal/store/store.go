@@ -7,7 +7,8 @@
 // second one gets ErrLocked. A failed write changes nothing and leaves the file usable.
 //
 // Source code organization: store.go (DB and its writes), bucket.go (typed buckets), open.go,
-// index.go (counts and checksums), verify.go (references between pages), check.go.
+// fileid.go (whether the path still names the open file), index.go (counts and checksums), verify.go
+// (references between pages), check.go.
 package store
 
 import (
@@ -39,6 +40,8 @@ var (
 	ErrDamaged = errors.New("damaged")
 	// ErrUnavailable means that a write did not happen. A retry may help.
 	ErrUnavailable = errors.New("state not writable now")
+	// ErrDisplaced means that another file, or none, has the path of the open file.
+	ErrDisplaced = errors.New("deleted or replaced while in use")
 )
 
 // Error is the error type of this package. errors.As finds it as an *Error and as the vip.Problem
@@ -64,6 +67,7 @@ type DB struct {
 	writer  sync.Mutex       // held by the goroutine that commits
 	tallies map[string]tally // the index; written with writer held
 	file    *os.File         // the file that bbolt uses
+	opened  os.FileInfo      // identifies it
 	broken  atomic.Pointer[Error]
 	failing atomic.Pointer[error] // the error of a failed write; see Failing
 }
@@ -130,6 +134,9 @@ func (d *DB) commit(writes []write) error {
 func (d *DB) transact(group ...*batch) error {
 	tallies := map[string]tally{} // of the buckets that are written
 	err := d.guard(func() error {
+		if err := d.displaced(); err != nil {
+			return err
+		}
 		return d.bolt.Update(func(tx *bbolt.Tx) error {
 			for _, b := range group {
 				for _, w := range b.writes {
@@ -165,8 +172,12 @@ func (d *DB) transact(group ...*batch) error {
 // on a full disk, where small writes succeed and larger ones fail.
 const probeSize = 64 << 10
 
-// Failing returns the error of an earlier write if a test write still fails.
+// Failing returns why writes fail: another file has the path now, or an earlier write has failed and
+// a test write still fails.
 func (d *DB) Failing() error {
+	if err := d.displaced(); err != nil {
+		return err
+	}
 	if d.failing.Load() == nil {
 		return nil
 	}

@@ -260,3 +260,66 @@ func writeFile(t *testing.T, content []byte) string {
 	}
 	return path
 }
+
+// When the file or its directory was deleted or replaced, writes would be lost with the process.
+// They are refused, also without an earlier write, until the file is back.
+func TestDisplacedFile(t *testing.T) {
+	for name, displace := range map[string]func(dir string) error{
+		"deleted":                   func(dir string) error { return os.Remove(filepath.Join(dir, "ironvip.db")) },
+		"its directory deleted":     os.RemoveAll,
+		"replaced by a copy":        func(dir string) error { return replaceByCopy(filepath.Join(dir, "ironvip.db")) },
+		"its directory is replaced": func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
+		"a file at its directory":   func(dir string) error { return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "state")
+			path := filepath.Join(dir, "ironvip.db")
+			db := mustOpen(t, path)
+			b := NewBucket[thing](db, "things")
+			if err := b.Put("a", thing{Name: "before"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Failing(); err != nil {
+				t.Fatal(err)
+			}
+			if err := displace(dir); err != nil {
+				t.Fatal(err)
+			}
+			wantProblem(t, db.Failing(), ErrDisplaced, path)
+			err := b.Put("a", thing{Name: "after"})
+			wantProblem(t, err, ErrDisplaced, path)
+			if !errors.Is(err, ErrUnavailable) {
+				t.Errorf("%v, want ErrUnavailable", err)
+			}
+			if v, ok, err := b.Get("a"); err != nil || !ok || v.Name != "before" {
+				t.Errorf("a refused write: %v, %v, %v", v, ok, err)
+			}
+		})
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	db := mustOpen(t, filepath.Join(dir, "ironvip.db"))
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	b := NewBucket[thing](db, "things")
+	if err := b.Put("a", thing{}); !errors.Is(err, ErrDisplaced) {
+		t.Error(err)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Failing(), b.Put("a", thing{})); err != nil {
+		t.Errorf("when the directory is back: %v", err)
+	}
+}
+
+func replaceByCopy(path string) error {
+	content, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path+".copy", content, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".copy", path)
+	}
+	return err
+}

@@ -148,3 +148,51 @@ func fill(t *testing.T, path string) {
 		}
 	}
 }
+
+// A state directory that is deleted under a running agent: no write is acknowledged that would be
+// lost, the status fails and says what to do, and this keeps every address and registration.
+func TestDeletedStateDirectory(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a := newBackend(t, "a")
+	h.write("services.d/web.toml", service("web", "", a))
+	h.start()
+	web := h.vip("web")
+	early := h.put("early", a)
+	state := filepath.Join(h.dir, "state")
+	if err := os.RemoveAll(state); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(state, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	body := fmt.Sprintf(`{"ports": [{"port": 8080}], "backends": [%s]}`, a.json())
+	code, tree := h.rest("PUT", "/v1/services/default/late", body)
+	if code != 503 {
+		t.Errorf("a registration that would be lost is answered by %d", code)
+	}
+	mentions(t, "the refusal", compact(tree), "was deleted while in use", "ironvip snapshot save")
+	h.status("FAIL", "state", "was deleted while in use")
+	h.eventually("an event", func() error {
+		if out := h.ok("events"); !strings.Contains(out, "state_failed") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	h.serves(web+":8080", "a")
+
+	saved := filepath.Join(h.dir, "vips.json")
+	h.ok("snapshot", "save", saved)
+	h.stop()
+	if r := command(t, "snapshot", "restore", saved, "--config", h.dir); r.code != 0 {
+		t.Fatalf("restore: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	h.start()
+	if now := h.vip("web"); now != web {
+		t.Errorf("the service had %s, and now has %s", web, now)
+	}
+	h.serves(early+":8080", "a")
+	if code, _ := h.rest("PUT", "/v1/services/default/late", body); code != 201 {
+		t.Errorf("a registration after the restore is answered by %d", code)
+	}
+}
