@@ -17,6 +17,7 @@ func (t *Target) Drain(ctx context.Context) {
 	for _, f := range frontends {
 		f.listener.stop()
 	}
+	t.drains.Store(true)
 	drained := make(chan struct{})
 	t.background.Go(func() { // until Close at the latest
 		defer close(drained)

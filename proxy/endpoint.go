@@ -1,7 +1,9 @@
 package proxy
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/ironvip/ironvip/proxy/pick"
@@ -80,6 +82,7 @@ func (e *endpoint) remove(l link) {
 
 // close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
+	e.frontend.target.relayed.part(e)
 	e.of.forget(e.addr)
 	e.frontend.target.outliers.part(e)
 	e.mu.Lock()
@@ -88,6 +91,16 @@ func (e *endpoint) close() {
 	e.links = nil
 	e.mu.Unlock()
 	for l := range links {
+		l.abort()
+	}
+}
+
+// abort ends all links immediately.
+func (e *endpoint) abort() {
+	e.mu.Lock()
+	links := slices.Collect(maps.Keys(e.links))
+	e.mu.Unlock()
+	for _, l := range links {
 		l.abort()
 	}
 }

@@ -86,6 +86,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		if end == nil {
 			end = b.service.newEndpoint(e.Addr)
 			f.target.outliers.join(end, f, b.service.key)
+			f.target.relayed.join(end)
 		}
 		end.state.Most.Store(int64(e.MaxConnections))
 		b.all[e.Addr] = end
@@ -124,6 +125,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	for addr, end := range old.all {
 		if b.all[addr] == nil {
 			end.close()
+			f.target.relayed.drop(end)
 		}
 	}
 	if old.affinity != nil && b.affinity == nil {

@@ -56,6 +56,10 @@ type Options struct {
 	// Sockets opens the listeners. Nil: a set that has inherited none.
 	Sockets *sockets.Set
 
+	// EndRelayed ends the connections that an earlier dataplane still relays for a backend, which was
+	// removed; see Relayed. It must not block. Nil: there is no earlier dataplane.
+	EndRelayed func(frontend vip.FrontendKey, backend netip.AddrPort)
+
 	// Passive is the table of what the connections of clients show of their backends; the Target is
 	// its only writer. Events get the ejections. Nil: not reported.
 	Passive *table.Table[vip.PassiveKey, vip.PassiveHealth]
@@ -102,6 +106,7 @@ type Target struct {
 	wheel        wheel
 	capacity     capacity
 	services     services
+	relayed      *relayed
 	outliers     *outliers
 	refused      refusals
 	stats        counters
@@ -112,8 +117,9 @@ type Target struct {
 	reporter     sync.WaitGroup // of the outliers
 	stop         func()         // ends it
 
-	files     sync.Mutex // guards listening
-	listening int        // descriptors of listeners
+	drains    atomic.Bool // Drain has ended the listeners
+	files     sync.Mutex  // guards listening
+	listening int         // descriptors of listeners
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -150,6 +156,7 @@ func New(opts Options) *Target {
 	t.stop = stop
 	t.wheel.now = t.now
 	t.outliers = newOutliers(t.now)
+	t.relayed = newRelayed(opts.EndRelayed)
 	t.capacity.most.Store(int64(opts.Files))
 	t.background.Go(makeRoom)
 	t.reporter.Go(func() { t.reportOutliers(ctx) })
@@ -291,6 +298,9 @@ func (t *Target) drop(f *frontend) {
 	delete(t.frontends, f.key)
 	t.mu.Unlock()
 	f.close()
+	for _, e := range f.backends.Load().all {
+		t.relayed.drop(e)
+	}
 	t.addresses.unuse(f.spec)
 }
 
