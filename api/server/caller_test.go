@@ -19,7 +19,7 @@ func TestCaller(t *testing.T) {
 	s := New(Options{Log: slog.New(slog.DiscardHandler)})
 	s.Engine.GET("/caller", func(c *gin.Context) { c.String(http.StatusOK, Caller(c.Request.Context())) })
 	socket := filepath.Join(t.TempDir(), "sock")
-	unixSocket, err := ListenUnix(socket, 0o600)
+	unixSocket, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}

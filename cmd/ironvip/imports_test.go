@@ -34,7 +34,7 @@ var layers = [][]string{
 	{"internal/fleet/treekv", "internal/fleet/treestatus"},
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover"},
 	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/httpstop"},
 	{"vip"},
 }

@@ -5,7 +5,7 @@
 // Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// takeover.go and successor.go replace a running agent by another process. apideps.go, plan.go,
+// takeover.go, predecessor.go and successor.go replace a running agent by another process. apideps.go, plan.go,
 // nodes.go and health.go answer the API. clean.go and snapshot.go work without a running agent.
 package agent
 
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"runtime/debug"
@@ -74,7 +75,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	o.Config, o.StateDir = d.dir, ""
-	_, err = runAgent(ctx, o, inheritance{sockets: &sockets.Set{}}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
+	_, err = runAgent(ctx, o, inheritance{sockets: &sockets.Set{}, signals: catchSignals()}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
 	return err
 }
 
@@ -82,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 // process to take over.
 func runAgents(ctx context.Context, o Options) error {
 	set, problems := sockets.FromEnvironment()
-	begin := inheritance{sockets: set, problems: problems}
+	begin := inheritance{sockets: set, problems: problems, signals: catchSignals()}
 	for {
 		next, err := runAgent(ctx, o, begin, nil)
 		if next == nil {
@@ -103,7 +104,10 @@ type agent struct {
 	systemd systemd
 	events  *event.Log
 	inheritance
-	settled chan struct{} // closed when this agent serves all clients, and nothing else does
+	settled  chan struct{}     // closed when this agent serves all clients, and nothing else does
+	resumed  chan error        // the predecessor goes on; has room for one
+	followed chan struct{}     // closed when the predecessor has no connections; nil: none
+	requests *net.UnixListener // of processes that want to take over; nil: not possible
 
 	config    *liveConfig
 	reloading sync.Mutex
@@ -159,10 +163,15 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 	if err != nil {
 		return nil, err
 	}
+	if greet == nil {
+		a.listenForTakeover(ctx)
+	}
+	defer a.startFollowing(ctx)()
 	err = a.run(ctx, greet)
 	if r, ok := errors.AsType[*request](err); ok {
 		return a.handOver(ctx, r)
 	}
+	defer a.releaseRequests()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 		a.drain(context.WithoutCancel(ctx), stopGrace)
@@ -220,6 +229,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	a.troubled = a.tables.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Problems), 1) })
 	a.log = newLogger(cfg, a.level)
 	a.systemd = systemd{log: a.log}
+	if a.failure != nil {
+		a.events.Add(a.failure.event())
+	}
 	a.config = newLiveConfig(cfg, problems)
 	for _, p := range problems {
 		a.logProblem("configuration", p)
@@ -262,7 +274,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if err := a.newOverrides(cfg); err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, a.sockets, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
+	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
 		return nil, err
 	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/text"
@@ -103,31 +102,48 @@ func setLevel(level *slog.LevelVar, cfg *configs.Config) {
 	}
 }
 
+// listener is an open socket that accepts clients.
+type listener interface {
+	net.Listener
+	sockets.Socket
+}
+
 // listen opens the API's listeners: two, one, or none.
-func listen(ctx context.Context, cfg *configs.Config, set *sockets.Set) ([]net.Listener, error) {
-	var all []net.Listener
+func listen(ctx context.Context, cfg *configs.Config, set *sockets.Set) ([]listener, error) {
+	var all []listener
 	if cfg.API.Socket != "" {
-		l, err := server.ListenUnix(cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
+		l, err := set.ListenUnix(ctx, cfg.API.Socket, os.FileMode(cfg.API.SocketMode))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w\nhint: %s", err, socketHint(err))
 		}
 		all = append(all, l)
 	}
 	if cfg.API.Listen != "" {
-		var l net.Listener
+		var l *net.TCPListener
 		at, err := net.ResolveTCPAddr("tcp", cfg.API.Listen)
 		if err == nil {
 			l, err = set.ListenTCP(ctx, netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), uint16(at.Port)))
 		}
 		if err != nil {
 			for _, l := range all {
-				l.Close()
+				set.Release(l)
 			}
 			return nil, fmt.Errorf("listen on api.listen: %w\nhint: is another agent running? set api.listen to a free address, or to \"\"", err)
 		}
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// socketHint returns what to do if the API's unix socket can't be opened.
+func socketHint(err error) string {
+	switch {
+	case errors.Is(err, sockets.ErrInUse):
+		return "stop that agent, or set api.socket to another path"
+	case errors.Is(err, sockets.ErrNotSocket):
+		return "remove it, or set api.socket to another path"
+	}
+	return "set api.socket to a path in a directory that this process can write or create"
 }
 
 // problemsError returns one error that lists problems, one per line with its hint.

@@ -52,7 +52,7 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := a.stateChecks()
+	checks := append(a.stateChecks(), a.takeoverChecks()...)
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}

@@ -28,7 +28,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 	})
 	a.health = healthport.New(healthport.Options{
 		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePortAddresses(cfg),
-		Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Events: a.events, Log: a.log,
+		Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Synced: a.pipeline.Reconciler.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/proxy"
@@ -32,12 +33,17 @@ type outlierReports struct {
 type plane struct {
 	reconcile.Plane
 	io.Closer
-	about    api.Dataplane       // without Findings, see now
-	findings func() []v1.Finding // those that are not OK
-	metrics  *prometheus.Registry
-	checks   func() []v1.Check           // additional lines of the status; nil: none
-	drain    func(context.Context)       // accepts no more clients, and waits for the end of the open connections
-	remove   func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
+	about      api.Dataplane       // without Findings, see now
+	findings   func() []v1.Finding // those that are not OK
+	metrics    *prometheus.Registry
+	checks     func() []v1.Check              // additional lines of the status; nil: none
+	open       func() func() []takeover.Count // counts connections that end with the process
+	end        func(takeover.Backend)         // ends connections
+	relay      func(takeover.Count)           // counts connections of a predecessor
+	relayEnded func()                         // ends those counts
+
+	drain  func(context.Context)       // accepts no more clients, and waits for the end of the open connections
+	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
 
 // now returns the present description of the plane, because findings appear and disappear.
@@ -49,10 +55,10 @@ func (p *plane) now() api.Dataplane {
 
 // choosePlane creates the dataplane that the configuration requests. Own reports whether an address
 // is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	if cfg.Dataplane.Mode == configs.ModeProxy {
-		return newProxy(cfg, allocator, set, own, out, "the configuration asks for it", log), nil
+		return newProxy(cfg, allocator, begin, own, out, "the configuration asks for it", log), nil
 	}
 	findings := ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer)
 	useIPVS, why, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, findings)
@@ -67,7 +73,7 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, set *sockets.Set, 
 			log.Warn("the ipvs dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 		}
 	}
-	return newProxy(cfg, allocator, set, own, out, why, log), nil
+	return newProxy(cfg, allocator, begin, own, out, why, log), nil
 }
 
 // chooseMode selects IPVS or the userspace proxy from the findings of ipvs.Check, and returns the
@@ -99,14 +105,46 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 	}
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
-		metrics: ipvsMetrics(target), drain: func(context.Context) {}, remove: target.Remove}, nil
+		metrics: ipvsMetrics(target), drain: func(context.Context) {}, remove: target.Remove,
+		open: func() func() []takeover.Count { return func() []takeover.Count { return nil } }, end: func(takeover.Backend) {}, // the kernel has all connections
+		relay: func(takeover.Count) {}, relayEnded: func() {}}, nil
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, set *sockets.Set, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
-	target := proxy.New(proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: set, Passive: out.rows, Events: out.events, Log: log})
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
+	o := proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: begin.sockets, Passive: out.rows, Events: out.events, Log: log}
+	if p := begin.predecessor; p != nil {
+		o.EndRelayed = func(frontend vip.FrontendKey, addr netip.AddrPort) {
+			p.end(takeover.Backend{Frontend: frontend, Addr: addr})
+		}
+	}
+	target := proxy.New(o)
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain}
+		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain,
+		open:       func() func() []takeover.Count { return openConnections(target) },
+		end:        func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
+		relay:      func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
+		relayEnded: target.RelayedEnded}
+}
+
+// openConnections returns a function that counts the connections of the proxy. A call costs
+// O(frontends), and after the drain has begun, O(frontends that still have connections).
+func openConnections(target *proxy.Target) func() []takeover.Count {
+	var busy []vip.FrontendKey
+	final := false
+	return func() (out []takeover.Count) {
+		if !final {
+			busy, final = target.Busy()
+		}
+		busy = slices.DeleteFunc(busy, func(key vip.FrontendKey) bool {
+			all, _ := target.Connections(context.Background(), key) // never fails
+			for addr, n := range all {
+				out = append(out, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: addr}, N: int64(n)})
+			}
+			return len(all) == 0
+		})
+		return out
+	}
 }
 
 // notOK returns the findings that an operator should see.

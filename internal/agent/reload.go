@@ -4,12 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -18,21 +14,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// surviveHangup keeps SIGHUP from ending this process when no agent follows it: while it starts,
-// hands over, or drains connections after a take-over.
-var surviveHangup = sync.OnceFunc(func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) })
-
 // followSignals reloads at each SIGHUP.
 func (a *agent) followSignals(ctx context.Context) {
-	surviveHangup()
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hangup:
+		case <-a.signals.hangup:
 			a.reload(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/takeover"
 )
 
 // part runs for as long as the agent. Its name appears in the error of its end.
@@ -25,6 +26,11 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		for _, l := range listeners {
+			a.sockets.Release(l)
+		}
+	}()
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(p part) {
 		group.Go(func() error {
@@ -36,6 +42,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 				return err
 			}
 			if _, asked := errors.AsType[*request](err); asked {
+				return err
+			}
+			if _, resumed := errors.AsType[*takeover.ResumedError](err); resumed {
 				return err
 			}
 			return fmt.Errorf("%s ended: %w", p.name, err)
@@ -65,18 +74,21 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		run(part{"the take-over socket", a.awaitTakeover})
 		group.Go(func() error { a.followUpgrades(ctx); return nil })
 	}
+	if a.predecessor != nil {
+		run(part{"the take-over", a.awaitResumed})
+	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error {
 		a.systemd.watch(ctx, func() time.Time { return a.pipeline.Reconciler.Stats().LastRound })
 		return nil
 	})
-	group.Go(func() error { a.reportToSystemd(ctx, greet); return nil })
+	group.Go(func() error { return a.reportToSystemd(ctx, greet) })
 	return group.Wait()
 }
 
 // reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
-func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
+func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	defer func() {
 		if _, asked := errors.AsType[*request](context.Cause(ctx)); !asked {
 			a.systemd.stopping()
@@ -84,11 +96,13 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 	}()
 	select {
 	case <-ctx.Done():
-		return
+		return nil
 	case <-a.pipeline.Reconciler.Synced():
 	}
 	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
-	a.settle()
+	if err := a.settle(ctx); err != nil {
+		return err
+	}
 	a.systemd.ready(a.summary())
 	if greet != nil {
 		greet(a)
@@ -98,7 +112,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 	for last := ""; ; {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
 		if s := a.summary(); s != last {
@@ -108,16 +122,52 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) {
 	}
 }
 
-// settle ends what served clients before this agent, and removes the inherited listeners that no
-// service needs.
-func (a *agent) settle() {
+// settle makes the predecessor accept no more clients, and then removes the inherited listeners that
+// no service needs.
+func (a *agent) settle(ctx context.Context) error {
+	if a.predecessor != nil {
+		reload, err := a.predecessor.retire(ctx)
+		if err != nil {
+			return err
+		}
+		if reload {
+			a.signals.reload()
+		}
+	}
 	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
 		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
 	}
-	if a.predecessor != nil {
-		a.predecessor.retire()
-	}
 	close(a.settled)
+	return nil
+}
+
+// startFollowing starts to follow the connections of the predecessor. The returned function ends
+// that.
+func (a *agent) startFollowing(ctx context.Context) (stop func()) {
+	if a.predecessor == nil {
+		return func() {}
+	}
+	a.followed, a.resumed = make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		if err := a.follow(ctx); err != nil {
+			a.resumed <- err
+		}
+	}()
+	return func() {
+		cancel()
+		<-a.followed
+	}
+}
+
+// awaitResumed returns an error if the predecessor goes on, so that this agent must end.
+func (a *agent) awaitResumed(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-a.resumed:
+		return err
+	}
 }
 
 // keepSockets keeps the listening sockets in the service manager's store. It waits for the end of
@@ -126,12 +176,10 @@ func (a *agent) keepSockets(ctx context.Context) {
 	if !a.systemd.present() {
 		return
 	}
-	if a.predecessor != nil {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.settled:
-		}
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.replaces():
 	}
 	a.sockets.Keep(ctx, maxStored, a.systemd.keep, func(err error) {
 		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)

@@ -5,26 +5,27 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // takeOverFlag is the flag of Options.TakeOver.
 const takeOverFlag = "--take-over"
 
 // followUpgrades starts a successor at each SIGUSR2, like nginx. It uses this process's arguments
-// and the program that has its name now, which may be a newer release.
+// and the program that has its name now, which may be a newer release. A signal that arrives while
+// this agent takes over itself waits until it has.
 func (a *agent) followUpgrades(ctx context.Context) {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR2)
-	defer signal.Stop(asked)
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.replaces():
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-asked:
+		case <-a.signals.upgrade:
 		}
 		a.log.Info("starting a process that takes over")
 		if err := startSuccessor(ctx); err != nil {

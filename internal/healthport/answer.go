@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // weightHeader is the header with the number of backends on this node.
@@ -19,9 +22,25 @@ type body struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
+// awaitStart waits until the dataplane has been programmed for the first time, for up to startTime
+// and the life of the server.
+func (s *Server) awaitStart() {
+	if s.Synced == nil || table.IsClosed(s.Synced) {
+		return
+	}
+	timeout := time.NewTimer(startTime)
+	defer timeout.Stop()
+	select {
+	case <-s.Synced:
+	case <-timeout.C:
+	case <-s.ctx.Done():
+	}
+}
+
 // ServeHTTP answers for one service, for every path and method.
 func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	ready, healthy := int(p.ready.Load()), p.healthy()
+	p.server.awaitStart()
+	ready, healthy := int(p.ready.Load()), p.server.Healthy()
 	var b body
 	b.Service.Namespace, b.Service.Name = p.service.Namespace, p.service.Name
 	b.LocalEndpoints, b.ServiceProxyHealthy = ready, healthy

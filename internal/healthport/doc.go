@@ -9,7 +9,7 @@
 // are ready and local.
 //
 // The answers are compatible with Kubernetes' healthCheckNodePort: status 200 with at least one
-// ready backend, else 503. They are also 503 until the dataplane has been programmed once, and
-// while it can't be. The listeners face the network, so every connection has a time limit, and
+// ready backend, else 503. They are also 503 until the dataplane has been programmed once, after a
+// wait of up to 1 s for that, and while it can't be. The listeners face the network, so every connection has a time limit, and
 // their number is limited.
 package healthport

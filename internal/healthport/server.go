@@ -24,6 +24,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/httpstop"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,6 +32,7 @@ import (
 // Bounds of what clients may use.
 const (
 	requestTime    = 2 * time.Second // from the connection to the end of the answer, in each direction
+	startTime      = time.Second     // for answers before the dataplane has been programmed
 	shutdownTime   = time.Second     // for answers under way when a port closes
 	maxHeader      = 4 << 10         // bytes
 	maxConnections = 64              // open at once on one address and port
@@ -50,6 +52,10 @@ type Options struct {
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
 	// Healthy reports whether the dataplane matches the tables. It is called for each answer.
 	Healthy func() bool
+	// Synced is closed when Healthy can be true for the first time. Clients wait for it for up to
+	// startTime: those that connect while a process replaces another one. Nil: they don't wait.
+	Synced  <-chan struct{}
+	Sockets *sockets.Set // opens the listeners; nil: a set that has inherited none
 	Events  *event.Log
 	Log     *slog.Logger
 }
@@ -83,10 +89,10 @@ type port struct {
 	service   vip.ServiceKey
 	number    uint16
 	ready     atomic.Int64
-	healthy   func() bool
+	server    *Server
 	http      *http.Server
 	silent    httpstop.Silent // of http
-	listeners map[netip.Addr]net.Listener
+	listeners map[netip.Addr]*net.TCPListener
 }
 
 // failure is a place at which listening failed.
@@ -98,7 +104,7 @@ type failure struct {
 // ending is a listener that ended by itself.
 type ending struct {
 	place
-	listener net.Listener
+	listener *net.TCPListener
 	err      error
 }
 
@@ -106,6 +112,9 @@ type ending struct {
 func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Sockets == nil {
+		o.Sockets = &sockets.Set{}
 	}
 	s := &Server{
 		Options: o, all: limit{most: maxAll},
@@ -130,14 +139,15 @@ func (s *Server) Problems() []vip.Problem {
 	return out
 }
 
-// Run answers until the context ends and returns its error. When it returns,
-// every listener is closed and every connection has ended.
+// Run answers until the context ends and returns its error. When it returns, every listener is closed
+// in this process, and every connection has ended. Clients wait for another process that has the
+// listeners.
 func (s *Server) Run(ctx context.Context) error {
 	s.ctx = ctx
 	defer s.tasks.Wait()
 	defer func() {
 		for k := range s.ports {
-			s.close(k)
+			s.close(k, s.Sockets.Release)
 		}
 		s.retry.Stop()
 	}()
@@ -159,7 +169,7 @@ func (s *Server) Run(ctx context.Context) error {
 		for i := range batch {
 			c := &batch[i]
 			if k := c.Value.Service.Key; c.Deleted || s.moves(k, c.Value.HealthPort) {
-				s.close(k)
+				s.close(k, s.Sockets.Remove)
 			}
 		}
 		for i := range batch {
@@ -208,7 +218,7 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 		p.ready.Store(int64(row.LocalReady))
 		return
 	}
-	p = &port{service: k, number: row.HealthPort, healthy: s.Healthy, listeners: make(map[netip.Addr]net.Listener)}
+	p = &port{service: k, number: row.HealthPort, server: s, listeners: make(map[netip.Addr]*net.TCPListener)}
 	p.ready.Store(int64(row.LocalReady))
 	p.http = &http.Server{
 		Handler:           p,
@@ -221,8 +231,9 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 	s.listen(p)
 }
 
-// close closes a service's port, if it has one. Requests in progress are answered.
-func (s *Server) close(k vip.ServiceKey) {
+// close closes a service's port, if it has one, and its listeners with end. Requests in progress are
+// answered.
+func (s *Server) close(k vip.ServiceKey, end func(sockets.Socket)) {
 	p := s.ports[k]
 	if p == nil {
 		return
@@ -230,7 +241,7 @@ func (s *Server) close(k vip.ServiceKey) {
 	delete(s.ports, k)
 	for addr, l := range p.listeners {
 		delete(p.listeners, addr)
-		l.Close()
+		end(l)
 	}
 	s.forget(func(at place) bool { return at.service == k })
 	s.tasks.Go(func() {
@@ -248,7 +259,7 @@ func (s *Server) listen(p *port) {
 	for addr, l := range p.listeners {
 		if !slices.Contains(s.addrs, addr) {
 			delete(p.listeners, addr)
-			l.Close()
+			s.Sockets.Remove(l)
 		}
 	}
 	s.forget(func(at place) bool { return at.service == p.service && !slices.Contains(s.addrs, at.at.Addr()) })
@@ -266,11 +277,7 @@ func (p *port) place(addr netip.Addr) place {
 // open listens on one address, or records the failure and schedules a retry.
 func (s *Server) open(p *port, addr netip.Addr) {
 	at := p.place(addr)
-	network := "tcp4"
-	if addr.Is6() {
-		network = "tcp6"
-	}
-	l, err := new(net.ListenConfig).Listen(s.ctx, network, at.at.String())
+	l, err := s.Sockets.ListenTCP(s.ctx, at.at)
 	if err != nil {
 		s.fail(at, err)
 		return
@@ -296,7 +303,7 @@ func (s *Server) lost(d ending) {
 	if p == nil || p.listeners[d.at.Addr()] != d.listener {
 		return
 	}
-	d.listener.Close()
+	s.Sockets.Remove(d.listener)
 	delete(p.listeners, d.at.Addr())
 	s.fail(d.place, d.err)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
@@ -40,7 +41,9 @@ type world struct {
 	end      func() error
 }
 
-func newWorld(t *testing.T, addrs ...string) *world {
+func newWorld(t *testing.T, addrs ...string) *world { return newWorldWith(t, Options{}, addrs...) }
+
+func newWorldWith(t *testing.T, o Options, addrs ...string) *world {
 	clock := table.NewClock(time.Now())
 	w := &world{
 		T:        t,
@@ -48,10 +51,9 @@ func newWorld(t *testing.T, addrs ...string) *world {
 		host:     table.New(clock, hostnet.KeyOf, hostnet.Same),
 	}
 	w.healthy.Store(true)
-	w.Server = New(Options{
-		Compiled: w.compiled, Host: w.host, NodePorts: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-		Healthy: w.healthy.Load, Events: event.NewLog(100, time.Now),
-	})
+	o.Compiled, o.Host, o.NodePorts = w.compiled, w.host, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	o.Healthy, o.Events = w.healthy.Load, event.NewLog(100, time.Now)
+	w.Server = New(o)
 	w.addresses(addrs...)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -285,6 +287,54 @@ func TestProblemEndsWithItsCause(t *testing.T) {
 	}
 }
 
+// A client between two servers waits for the next one, and for its dataplane. A port that the next
+// one doesn't have is closed.
+func TestNextServerAdopts(t *testing.T) {
+	var first sockets.Set
+	old := newWorldWith(t, Options{Sockets: &first}, here)
+	number, other := freePort(t, here), freePort(t, here)
+	old.row("web", number, 1)
+	old.row("db", other, 1)
+	old.expect(here, number, "web", http.StatusOK, 1)
+	old.expect(here, other, "db", http.StatusOK, 1)
+	second, err := first.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.end()
+	type result struct {
+		status int
+		err    error
+	}
+	answered := make(chan result, 1)
+	ask := func() {
+		status, _, _, err := get(here, number)
+		answered <- result{status, err}
+	}
+	go ask()
+	synced := make(chan struct{})
+	now := newWorldWith(t, Options{Sockets: second, Synced: synced}, here)
+	now.healthy.Store(false)
+	now.row("web", number, 1)
+	wait.Until(t, "the next server has the port", func() bool { return second.Unclaimed() == 1 }, func() any { return second.Unclaimed() })
+	now.healthy.Store(true)
+	close(synced)
+	if r := <-answered; r.err != nil || r.status != http.StatusOK {
+		t.Errorf("a client in between: %d, %v", r.status, r.err)
+	}
+	second.RemoveUnclaimed()
+	now.expectClosed(here, other)
+}
+
+// A dataplane that isn't programmed in time is answered as not healthy.
+func TestWaitForTheDataplaneIsBounded(t *testing.T) {
+	w := newWorldWith(t, Options{Synced: make(chan struct{})}, here)
+	w.healthy.Store(false)
+	number := freePort(t, here)
+	w.row("web", number, 1)
+	w.expect(here, number, "web", http.StatusServiceUnavailable, 1)
+}
+
 // A listener that breaks is a problem, and is opened again. A listener that was closed is no
 // problem.
 func TestBrokenListener(t *testing.T) {
@@ -297,7 +347,7 @@ func TestBrokenListener(t *testing.T) {
 	s.ctx, s.addrs = ctx, []netip.Addr{netip.MustParseAddr(here)}
 	number := freePort(t, here)
 	s.set(key("web"), &pipeline.Compiled{HealthPort: number, LocalReady: 1})
-	defer s.close(key("web"))
+	defer s.close(key("web"), s.Sockets.Remove)
 	l := s.ports[key("web")].listeners[s.addrs[0]]
 	at := s.ports[key("web")].place(s.addrs[0])
 

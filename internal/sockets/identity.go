@@ -95,12 +95,21 @@ func (i identifier) identify(fd int) (place, error) {
 		if a.ZoneId != 0 {
 			return p, fmt.Errorf("%s has a zone", p.at)
 		}
+	case *unix.SockaddrUnix:
+		if p.path = a.Name; p.path == "" || p.path[0] == '@' {
+			return p, errors.New("a unix socket without a file")
+		}
 	default:
-		return p, errors.New("not a socket of IPv4 or IPv6")
+		return p, errors.New("not a socket of IPv4, IPv6 or a file")
 	}
 	switch kind, protocol := get(unix.SO_TYPE), get(unix.SO_PROTOCOL); {
 	case kind == unix.SOCK_STREAM && protocol == unix.IPPROTO_TCP:
 		p.protocol = "tcp"
+		if get(unix.SO_ACCEPTCONN) != 1 {
+			return p, fmt.Errorf("%s doesn't listen", p)
+		}
+	case kind == unix.SOCK_STREAM && p.path != "":
+		p.protocol = "unix"
 		if get(unix.SO_ACCEPTCONN) != 1 {
 			return p, fmt.Errorf("%s doesn't listen", p)
 		}
@@ -109,10 +118,12 @@ func (i identifier) identify(fd int) (place, error) {
 		if _, err := unix.Getpeername(fd); err == nil {
 			return p, fmt.Errorf("%s is connected", p)
 		}
+	case p.path != "":
+		return p, fmt.Errorf("%s has type %d", p.path, kind)
 	default:
 		return p, fmt.Errorf("%s has type %d and protocol %d, neither TCP nor UDP", p.at, kind, protocol)
 	}
-	if p.at.Port() == 0 {
+	if p.path == "" && p.at.Port() == 0 {
 		return p, fmt.Errorf("%s is not bound", p)
 	}
 	polled := []unix.PollFd{{Fd: int32(fd)}}
@@ -135,8 +146,14 @@ func (i identifier) identify(fd int) (place, error) {
 // prepare sets what can't be read from an inherited socket. Listening again sets the length of the
 // accept queue, which the kernel bounds to net.core.somaxconn, as for a new listener.
 func prepare(fd int, p place) error {
-	if p.protocol != "tcp" {
+	if p.protocol == "udp" {
 		return nil
 	}
-	return unix.Listen(fd, 1<<16-1)
+	if err := unix.Listen(fd, 1<<16-1); err != nil {
+		return err
+	}
+	if p.protocol == "unix" && !leads(p.path) {
+		return fmt.Errorf("%s leads elsewhere", p)
+	}
+	return nil
 }

@@ -2,10 +2,10 @@
 //
 // A Set begins with the sockets that the process has inherited: from systemd (environ.go), from the
 // process that it replaces, or from an earlier run in the same process (Next). Its input is the
-// address at which someone wants to listen. It returns the inherited socket of that address, or
-// opens one. Its outputs are messages with open descriptors, for the service manager or for the
-// next process (transfer.go). It recognizes a socket by what the kernel says of it, never by its
-// name (identity.go). It doesn't read from sockets, and decides nothing about services.
+// address or the path (unix.go) at which someone wants to listen. It returns the inherited socket of
+// that place, or opens one. Its outputs are messages with open descriptors, for the service manager
+// or for the next process (transfer.go). It recognizes a socket by what the kernel says of it
+// (identity.go). It doesn't read from sockets, and decides nothing about services.
 package sockets
 
 import (
@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -24,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is an open socket of a Set: a *net.TCPListener or a *net.UDPConn.
+// Socket is an open socket of a Set: a *net.TCPListener, a *net.UnixListener or a *net.UDPConn.
 type Socket interface {
 	syscall.Conn
 	io.Closer
@@ -34,17 +33,25 @@ type Socket interface {
 // called concurrently.
 type Set struct {
 	mu        sync.Mutex
-	inherited map[place]int   // descriptors of sockets that nobody has claimed
-	open      map[Socket]bool // whether the keeper has it, as far as it exists
-	kept      int             // number of those
-	fresh     []Socket        // to be kept; only during Keep
-	opened    chan struct{}   // has room for one; nil before Keep
+	inherited map[place]handed // sockets that nobody has claimed
+	open      map[Socket]bool  // whether the keeper has it, as far as it exists
+	kept      int              // number of those
+	fresh     []Socket         // to be kept; only during Keep
+	opened    chan struct{}    // has room for one; nil before Keep
+	copied    bool             // another set has copies of all
 }
 
 // place is where a socket listens.
 type place struct {
-	protocol string // "tcp" or "udp"
-	at       netip.AddrPort
+	protocol string         // "tcp", "udp" or "unix"
+	at       netip.AddrPort // of the first two
+	path     string         // of unix
+}
+
+// handed is an inherited socket.
+type handed struct {
+	fd   int
+	kept bool // the keeper has it, too
 }
 
 // network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
@@ -55,7 +62,12 @@ func (p place) network() string {
 	return p.protocol + "6"
 }
 
-func (p place) String() string { return p.at.String() + "/" + p.protocol }
+func (p place) String() string {
+	if p.protocol == "unix" {
+		return p.path
+	}
+	return p.at.String() + "/" + p.protocol
+}
 
 // config disables multipath TCP, because some kernels can't splice its sockets. The one who accepts
 // sets keep-alives, because an inherited listener doesn't have those of its ListenConfig.
@@ -67,14 +79,14 @@ func config() *net.ListenConfig {
 
 // ListenTCP returns the inherited listener of an address, or opens one.
 func (s *Set) ListenTCP(ctx context.Context, at netip.AddrPort) (*net.TCPListener, error) {
-	return listen[*net.TCPListener](s, place{"tcp", at},
+	return listen[*net.TCPListener](s, place{protocol: "tcp", at: at},
 		func(f *os.File) (any, error) { return net.FileListener(f) },
 		func(p place) (any, error) { return config().Listen(ctx, p.network(), at.String()) })
 }
 
 // ListenUDP returns the inherited unconnected socket of an address, or opens one.
 func (s *Set) ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
-	return listen[*net.UDPConn](s, place{"udp", at},
+	return listen[*net.UDPConn](s, place{protocol: "udp", at: at},
 		func(f *os.File) (any, error) { return net.FilePacketConn(f) },
 		func(p place) (any, error) { return config().ListenPacket(ctx, p.network(), at.String()) })
 }
@@ -83,43 +95,54 @@ func (s *Set) ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, e
 // removed first, because it holds the port.
 func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open func(place) (any, error)) (S, error) {
 	var none S
-	if fd, ok := s.claim(p); ok {
-		f := os.NewFile(uintptr(fd), p.String())
+	if s.isCopied() {
+		return none, errCopied
+	}
+	if h, ok := s.claim(p); ok {
+		f := os.NewFile(uintptr(h.fd), p.String())
 		defer f.Close() // adopt makes a copy
-		if err := prepare(fd, p); err == nil {
+		if err := prepare(h.fd, p); err == nil {
 			if l, err := adopt(f); err == nil {
-				s.add(l.(S), false)
+				s.add(l.(S), h.kept)
 				return l.(S), nil
 			}
 		}
-		shutdown(fd)
+		shutdown(h.fd)
 	}
 	l, err := open(p)
 	if err != nil {
 		return none, err
 	}
-	s.add(l.(S), true)
+	s.add(l.(S), false)
 	return l.(S), nil
 }
 
-// claim takes the inherited socket of a place out of the set.
-func (s *Set) claim(p place) (fd int, ok bool) {
+var errCopied = errors.New("another process is taking over the listening sockets")
+
+func (s *Set) isCopied() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fd, ok = s.inherited[p]
-	delete(s.inherited, p)
-	return fd, ok
+	return s.copied
 }
 
-// add records an open socket. The keeper has inherited ones already.
-func (s *Set) add(l Socket, fresh bool) {
+// claim takes the inherited socket of a place out of the set.
+func (s *Set) claim(p place) (h handed, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, ok = s.inherited[p]
+	delete(s.inherited, p)
+	return h, ok
+}
+
+// add records an open socket.
+func (s *Set) add(l Socket, kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
 		s.open = make(map[Socket]bool)
 	}
-	s.mark(l, !fresh)
-	if fresh && s.opened != nil {
+	s.mark(l, kept)
+	if !kept && s.opened != nil {
 		s.fresh = append(s.fresh, l)
 		s.wake()
 	}
@@ -136,9 +159,11 @@ func (s *Set) mark(l Socket, kept bool) {
 }
 
 // Remove closes a socket for good: it also ends the copies of other processes, so that its port
-// becomes free. systemd drops a socket from its store when it was shut down.
+// becomes free. systemd drops a socket from its store when it was shut down. The file of a unix
+// socket is deleted.
 func (s *Set) Remove(l Socket) {
 	s.forget(l)
+	unlink(l)
 	fd, err := duplicate(l)
 	l.Close() // first, so that no reader sees the shutdown
 	if err == nil {
@@ -148,27 +173,39 @@ func (s *Set) Remove(l Socket) {
 }
 
 // Release closes this process's copy of a socket. Clients of the address wait for a process that
-// has another copy.
+// has another copy. If there is none, the file of a unix socket is deleted.
 func (s *Set) Release(l Socket) {
-	s.forget(l)
+	if shared := s.forget(l); !shared {
+		unlink(l)
+	}
 	l.Close()
 }
 
-func (s *Set) forget(l Socket) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mark(l, false)
-	delete(s.open, l)
+// unlink deletes the file of a unix socket.
+func unlink(l Socket) {
+	if u, ok := l.(*net.UnixListener); ok {
+		_ = os.Remove(u.Addr().String())
+	}
 }
 
-// Inherit adds the sockets with these descriptors, which then belong to the set. The problems name
-// those that nobody can claim. Sockets among them are shut down, because they hold ports; other
-// descriptors stay as they are.
-func (s *Set) Inherit(fds []int) (problems []error) {
+// forget removes a socket from the set. It returns whether the keeper or another set has a copy.
+func (s *Set) forget(l Socket) (shared bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shared = s.copied || s.open[l]
+	s.mark(l, false)
+	delete(s.open, l)
+	return shared
+}
+
+// Inherit adds the sockets with these descriptors, which then belong to the set. Kept says that the
+// keeper has them, too. The problems name those that nobody can claim. Sockets among them are shut
+// down, because they hold ports; other descriptors stay as they are.
+func (s *Set) Inherit(fds []int, kept bool) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inherited == nil {
-		s.inherited = make(map[place]int, len(fds))
+		s.inherited = make(map[place]handed, len(fds))
 	}
 	here := newIdentifier()
 	for _, fd := range fds {
@@ -181,7 +218,7 @@ func (s *Set) Inherit(fds []int) (problems []error) {
 			unix.Close(fd)
 		default:
 			if _, twice := s.inherited[p]; !twice {
-				s.inherited[p] = fd
+				s.inherited[p] = handed{fd, kept}
 				continue
 			}
 			err = fmt.Errorf("a second socket of %s", p)
@@ -203,10 +240,13 @@ func (s *Set) Unclaimed() int {
 func (s *Set) RemoveUnclaimed() (places []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for p, fd := range s.inherited {
+	for p, h := range s.inherited {
 		places = append(places, p.String())
-		shutdown(fd)
-		unix.Close(fd)
+		if p.protocol == "unix" && prepare(h.fd, p) == nil {
+			_ = os.Remove(p.path)
+		}
+		shutdown(h.fd)
+		unix.Close(h.fd)
 	}
 	clear(s.inherited)
 	slices.Sort(places)
@@ -214,31 +254,36 @@ func (s *Set) RemoveUnclaimed() (places []string) {
 }
 
 // Next returns a set that has inherited a copy of each socket of this one, for another process or
-// for another run of the agent in this process.
+// for another run of the agent in this process. From then on, s opens and keeps nothing more.
 func (s *Set) Next() (*Set, error) {
 	s.mu.Lock()
-	var fds []int
+	defer s.mu.Unlock()
+	fds := make(map[bool][]int) // by whether they are kept
 	var err error
-	take := func(copied int, failed error) {
+	take := func(copied int, failed error, kept bool) {
 		if failed == nil {
-			fds = append(fds, copied)
+			fds[kept] = append(fds[kept], copied)
 		} else if !errors.Is(failed, net.ErrClosed) {
 			err = failed
 		}
 	}
-	for l := range s.open {
-		take(duplicate(l))
+	for l, kept := range s.open {
+		fd, failed := duplicate(l)
+		take(fd, failed, kept)
 	}
-	for _, fd := range s.inherited {
-		take(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))
+	for _, h := range s.inherited {
+		fd, failed := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
+		take(fd, failed, h.kept)
 	}
-	s.mu.Unlock()
-	next := &Set{}
 	if err != nil {
-		closeAll(fds)
+		closeAll(fds[true])
+		closeAll(fds[false])
 		return nil, fmt.Errorf("copy the listening sockets: %w", os.NewSyscallError("fcntl", err))
 	}
-	next.Inherit(fds)
+	s.copied = true
+	next := &Set{}
+	next.Inherit(fds[true], true)
+	next.Inherit(fds[false], false)
 	return next, nil
 }
 
@@ -247,7 +292,9 @@ func (s *Set) Next() (*Set, error) {
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closeAll(slices.Collect(maps.Values(s.inherited)))
+	for _, h := range s.inherited {
+		unix.Close(h.fd)
+	}
 	clear(s.inherited)
 }
 

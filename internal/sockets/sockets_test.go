@@ -153,7 +153,7 @@ func TestRemoveEndsCopies(t *testing.T) {
 				t.Error("clients can still connect")
 			}
 			var third Set
-			if problems := third.Inherit([]int{dup(t, copied)}); len(problems) != 1 {
+			if problems := third.Inherit([]int{dup(t, copied)}, true); len(problems) != 1 {
 				t.Errorf("the removed socket can be inherited: %v", problems)
 			}
 		})
@@ -238,11 +238,21 @@ func TestJunkIsNotInherited(t *testing.T) {
 			return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0),
 				unix.Bind(fd, &unix.SockaddrInet6{}), unix.Listen(fd, 10))
 		}, "IPV6_V6ONLY 0 instead of 1"},
-		{unix.AF_UNIX, unix.SOCK_STREAM, func(int) error { return nil }, "not a socket of IPv4 or IPv6"},
+		{unix.AF_UNIX, unix.SOCK_STREAM, func(int) error { return nil }, "a unix socket without a file"},
+		{unix.AF_UNIX, unix.SOCK_STREAM, func(fd int) error {
+			return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: "@ironvip-test-" + t.Name()}), unix.Listen(fd, 1))
+		}, "a unix socket without a file"},
+		{unix.AF_UNIX, unix.SOCK_STREAM, func(fd int) error {
+			return unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(t.TempDir(), "s")})
+		}, "doesn't listen"},
+		{unix.AF_UNIX, unix.SOCK_DGRAM, func(fd int) error {
+			return unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(t.TempDir(), "s")})
+		}, "has type 2"},
+		{unix.AF_NETLINK, unix.SOCK_RAW, func(int) error { return nil }, "not a socket of IPv4, IPv6 or a file"},
 	} {
 		fd := raw(t, c.family, c.kind, c.prepare)
 		var s Set
-		problems := s.Inherit([]int{fd})
+		problems := s.Inherit([]int{fd}, true)
 		if len(problems) != 1 || !strings.Contains(problems[0].Error(), c.says) || s.Unclaimed() != 0 {
 			t.Errorf("want a problem with %q: %v, %d unclaimed", c.says, problems, s.Unclaimed())
 		}
@@ -254,7 +264,7 @@ func TestJunkIsNotInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	problems := s.Inherit([]int{int(file.Fd()), 1 << 20})
+	problems := s.Inherit([]int{int(file.Fd()), 1 << 20}, true)
 	for _, err := range problems {
 		if !errors.Is(err, errNoSocket) {
 			t.Error(err)
@@ -272,7 +282,7 @@ func TestJunkIsNotInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	var twice Set
-	if problems := twice.Inherit([]int{one, dup(t, one)}); len(problems) != 1 || !strings.Contains(problems[0].Error(), "a second socket of "+at.String()) {
+	if problems := twice.Inherit([]int{one, dup(t, one)}, true); len(problems) != 1 || !strings.Contains(problems[0].Error(), "a second socket of "+at.String()) {
 		t.Errorf("the same socket twice: %v", problems)
 	}
 	if after := open(t, &twice, "tcp", at); cookie(t, after) != cookie(t, l) || reach("tcp", at) != nil {
@@ -291,7 +301,7 @@ func TestAdoptionSetsTheQueueLength(t *testing.T) {
 	}
 	at := netip.AddrPortFrom(netip.AddrFrom4(loopback.Addr), uint16(name.(*unix.SockaddrInet4).Port))
 	var s Set
-	if problems := s.Inherit([]int{fd}); len(problems) > 0 {
+	if problems := s.Inherit([]int{fd}, true); len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	open(t, &s, "tcp", at)
@@ -366,7 +376,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	second = Set{}
-	if problems := second.Inherit([]int{fd}); len(problems) > 0 {
+	if problems := second.Inherit([]int{fd}, true); len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	for p := range second.inherited {
@@ -447,6 +457,59 @@ func TestKeepIsBounded(t *testing.T) {
 	s.Remove(first)
 	if keep(); sent != 4 || reports != 2 {
 		t.Errorf("%d sockets sent after a removal, %d reports", sent, reports)
+	}
+}
+
+// A process that takes over knows which sockets the keeper has: it passes on the others, and counts
+// those for the limit. A message that failed has not reached the keeper.
+func TestKeptIsHandedOver(t *testing.T) {
+	var first Set
+	for range 3 {
+		open(t, &first, "tcp", free(t, "tcp", "127.0.0.1"))
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	first.Keep(ended, 2, func([]int) error { return nil }, func(error) {})
+	at := free(t, "tcp", "127.0.0.1")
+	open(t, &first, "tcp", at)
+	first.Keep(ended, 4, func(fds []int) error { return unix.ECONNREFUSED }, func(error) {}) // systemd doesn't read
+
+	a, b := pair(t)
+	sent := make(chan error, 1)
+	go func() { sent <- next(t, &first).Send(a) }()
+	var second Set
+	if problems, err := second.Receive(b); err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	for p := range second.inherited {
+		open(t, &second, p.protocol, p.at)
+	}
+	passed := 0
+	keep := func(most int) (full bool) {
+		second.Keep(ended, most, func(fds []int) error { passed += len(fds); return nil }, func(error) { full = true })
+		return full
+	}
+	if full := keep(3); passed != 1 || !full {
+		t.Errorf("%d passed on, full: %v; want one of the two that the keeper lacks", passed, full)
+	}
+	if keep(10); passed != 2 {
+		t.Errorf("%d passed on, want both that the keeper lacks", passed)
+	}
+}
+
+// A set whose sockets were handed over opens and keeps nothing more: the next one does.
+func TestHandedOverSetIsFrozen(t *testing.T) {
+	var s Set
+	open(t, &s, "tcp", free(t, "tcp", "127.0.0.1"))
+	next(t, &s)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.Keep(ended, 10, func([]int) error { t.Error("a socket is kept"); return nil }, func(err error) { t.Error(err) })
+	if _, err := s.ListenTCP(t.Context(), free(t, "tcp", "127.0.0.1")); !errors.Is(err, errCopied) {
+		t.Error(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,8 +50,20 @@ func (s *Set) Keep(ctx context.Context, most int, send func(fds []int) error, re
 				break
 			}
 			if err := sendCopies(batch, send); err != nil {
+				s.unmark(batch)
 				report(err)
 			}
+		}
+	}
+}
+
+// unmark records that the keeper doesn't have these sockets.
+func (s *Set) unmark(batch []Socket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range batch {
+		if _, open := s.open[l]; open {
+			s.mark(l, false)
 		}
 	}
 }
@@ -68,6 +81,9 @@ func (s *Set) wake() {
 func (s *Set) takeFresh(most int) (batch []Socket, full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.copied {
+		return nil, false // the next set passes them on
+	}
 	for i, l := range s.fresh {
 		if _, open := s.open[l]; !open {
 			continue
@@ -100,23 +116,34 @@ func sendCopies(batch []Socket, send func([]int) error) error {
 	return send(fds)
 }
 
-// Send writes the inherited sockets of s to another process, each message with a byte '+', and at
-// the end a byte '.'. They stay in s.
+// The first bytes of the messages of Send.
+const (
+	keptSockets  = '+' // the keeper has them, too
+	otherSockets = '-'
+	endOfSockets = '.'
+)
+
+// Send writes the inherited sockets of s to another process, in messages of one byte. They stay in
+// s.
 func (s *Set) Send(to *net.UnixConn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var fds []int
-	for _, fd := range s.inherited {
-		fds = append(fds, fd)
-	}
-	for len(fds) > 0 {
-		n := min(len(fds), perMessage)
-		if _, _, err := to.WriteMsgUnix([]byte{'+'}, unix.UnixRights(fds[:n]...), nil); err != nil {
-			return fmt.Errorf("send listening sockets: %w", err)
+	fds := make(map[byte][]int)
+	for _, h := range s.inherited {
+		kind := byte(otherSockets)
+		if h.kept {
+			kind = keptSockets
 		}
-		fds = fds[n:]
+		fds[kind] = append(fds[kind], h.fd)
 	}
-	_, err := to.Write([]byte{'.'})
+	for kind, all := range fds {
+		for part := range slices.Chunk(all, perMessage) {
+			if _, _, err := to.WriteMsgUnix([]byte{kind}, unix.UnixRights(part...), nil); err != nil {
+				return fmt.Errorf("send listening sockets: %w", err)
+			}
+		}
+	}
+	_, err := to.Write([]byte{endOfSockets})
 	return err
 }
 
@@ -134,13 +161,13 @@ func (s *Set) Receive(from *net.UnixConn) (problems []error, err error) {
 			return problems, fmt.Errorf("receive listening sockets: the other process has ended")
 		}
 		fds, err := rights(space[:room])
-		problems = append(problems, s.Inherit(fds)...)
+		problems = append(problems, s.Inherit(fds, b[0] == keptSockets)...)
 		switch {
 		case err != nil:
 			return problems, fmt.Errorf("receive listening sockets: %w", err)
 		case flags&unix.MSG_CTRUNC != 0:
 			return problems, fmt.Errorf("receive listening sockets: no file descriptor left")
-		case b[0] == '.':
+		case b[0] == endOfSockets:
 			return problems, nil
 		}
 	}

@@ -536,3 +536,18 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// status waits for a line of `ironvip status` with this level, name and text.
+func (h *host) status(level, name, says string) {
+	h.t.Helper()
+	h.eventually(fmt.Sprintf("status has %s %s %q", level, name, says), func() error {
+		r := h.cli("status")
+		for line := range strings.Lines(r.stdout) {
+			words := strings.Fields(line)
+			if len(words) > 2 && words[0] == level && words[1] == name && strings.Contains(line, says) {
+				return nil
+			}
+		}
+		return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	})
+}

@@ -16,12 +16,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/test/consultest"
 )
 
@@ -188,6 +190,62 @@ func freeAt(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
+// ownSockets are those of the agent itself: of the API and of take-overs.
+const ownSockets = 2
+
+// callers ask the API over and over, each time with a new connection.
+type callers struct {
+	t      *testing.T
+	failed atomic.Pointer[error]
+	calls  atomic.Int64
+	stop   chan struct{}
+	done   chan struct{}
+}
+
+func newCallers(t *testing.T, h *host) *callers {
+	c := &callers{t: t, stop: make(chan struct{}), done: make(chan struct{})}
+	client := h.http()
+	go func() {
+		defer close(c.done)
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(pace):
+			}
+			resp, err := client.Get("http://ironvip/healthz")
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			if c.calls.Add(1); err != nil {
+				c.failed.CompareAndSwap(nil, &err)
+			}
+		}
+	}()
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *callers) end() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	<-c.done
+}
+
+// check ends the callers, all of which must have been answered.
+func (c *callers) check(what string) {
+	c.t.Helper()
+	c.end()
+	if err := c.failed.Load(); err != nil {
+		c.t.Errorf("%s: a caller of the API got no answer: %v", what, *err)
+	}
+	c.t.Logf("%s: %d calls of the API", what, c.calls.Load())
+}
+
 // launchWithStore starts the agent as systemd does, with the stored descriptors and more.
 func (m *manager) launchWithStore(h *host, more ...*os.File) {
 	h.t.Helper()
@@ -236,15 +294,17 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 			return nil
 		})
 	}
-	stored(4)
+	stored(4 + ownSockets)
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
 	c := newClients(t, web, dns)
+	api := newCallers(t, h)
 	c.more(h, 100)
 	h.stop()
 	m.launchWithStore(h)
 	c.more(h, 100)
 	c.check("restart", false)
-	stored(4)
+	api.check("restart")
+	stored(4 + ownSockets)
 
 	c = newClients(t, web, dns)
 	c.more(h, 100)
@@ -255,7 +315,7 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 
 	h.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
 	h.remove("services.d/dns.toml")
-	stored(1)
+	stored(1 + ownSockets)
 	h.serves(web, "b")
 	if strings.Contains(h.log.String(), "inherited socket not used") {
 		t.Errorf("the agent doesn't use what it has stored:\n%s", h.log)
@@ -369,12 +429,14 @@ func TestTakeOver(t *testing.T) {
 	open := dial(t, web, "a")
 	c := newClients(t, web, dns)
 	c.more(h, 100)
+	api := newCallers(t, h)
 	next := h.takeOver()
 	c.more(next, 100)
 	open.lives("in the replaced agent")
 	third := next.takeOver()
 	c.more(third, 100)
 	c.check("take-over", false)
+	api.check("take-over")
 	open.lives("after a second take-over")
 	open.conn.Close()
 	h.ended()
@@ -422,21 +484,14 @@ func TestFailedTakeOver(t *testing.T) {
 	c := newClients(t, web, dns)
 	c.more(h, 50)
 
-	conn, err := net.Dial("unix", filepath.Join(h.dir, "state", "takeover.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "takeover 1\n"); err != nil {
-		t.Fatal(err)
-	}
-	var set sockets.Set
-	if problems, err := set.Receive(conn.(*net.UnixConn)); err != nil || len(problems) > 0 || set.Unclaimed() != 4 {
-		t.Fatalf("%v, %v, %d sockets, want 4", err, problems, set.Unclaimed())
+	fake, set := h.fakeTakeOver()
+	if set.Unclaimed() != 4+ownSockets {
+		t.Errorf("%d sockets, want %d", set.Unclaimed(), 4+ownSockets)
 	}
 	c.more(h, 50) // the old dataplane accepts clients until the new process is ready
 	m.await(h, "WATCHDOG=1", m.count("WATCHDOG=1")+2)
 	set.Close()
-	conn.Close()
+	fake.Close()
 	h.eventually("the agent goes on", func() error {
 		if log := h.log.String(); strings.Count(log, "msg=ready") != 2 {
 			return errors.New("not ready for a second time")
@@ -445,6 +500,8 @@ func TestFailedTakeOver(t *testing.T) {
 	})
 	h.ready()
 	mentions(t, "the log", h.log.String(), "the other agent did not take over; this one goes on")
+	h.status("WARN", "take-over", "it ended before it was ready")
+	mentions(t, "the events", h.ok("events"), "takeover_failed", "it ended before it was ready")
 	c.more(h, 50)
 	open.lives("after a failed take-over")
 	h.write("services.d/more.toml", service("more", "", newBackend(t, "b")))
@@ -463,7 +520,8 @@ func TestFailedTakeOver(t *testing.T) {
 	open.conn.Close()
 	h.ended()
 
-	if conn, err = net.Dial("unix", filepath.Join(h.dir, "state", "takeover.sock")); err != nil {
+	conn, err := net.Dial("unix", h.takeOverSocket())
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
@@ -474,6 +532,196 @@ func TestFailedTakeOver(t *testing.T) {
 		t.Errorf("an unknown request is answered by %d bytes, %v", n, err)
 	}
 	next.serves(web, "a")
+}
+
+func (h *host) takeOverSocket() string { return filepath.Join(h.dir, "state", "takeover.sock") }
+
+// fakeTakeOver begins to take over from h in this process, which gives signs of life until Close.
+func (h *host) fakeTakeOver() (*takeover.Predecessor, *sockets.Set) {
+	h.t.Helper()
+	set := &sockets.Set{}
+	p, problems, err := takeover.RequestFrom(h.t.Context(), h.takeOverSocket(), set)
+	if err != nil || len(problems) > 0 {
+		h.t.Fatal(err, problems)
+	}
+	h.t.Cleanup(func() { p.Close(); set.Close() })
+	return p, set
+}
+
+// resumed waits until the agent has become ready once more after a failed take-over.
+func (h *host) resumed(times int) {
+	h.t.Helper()
+	h.eventually("the agent goes on", func() error {
+		if n := strings.Count(h.log.String(), "msg=ready"); n != times+1 {
+			return fmt.Errorf("ready %d times", n)
+		}
+		return nil
+	})
+	h.ready()
+}
+
+// While a process takes over, another one is refused with a reason and a hint, and so is a signal to
+// start one. Neither this nor SIGHUP harms the take-over.
+func TestSecondTakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	c := newClients(t, web, dns)
+	c.more(h, 50)
+	fake, set := h.fakeTakeOver()
+	for _, s := range []syscall.Signal{syscall.SIGUSR2, syscall.SIGHUP, syscall.SIGUSR2} {
+		h.signalOnly(s)
+	}
+	other := &host{t: t, dir: h.dir, adjust: func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--take-over") }}
+	mentions(t, "the second process", other.fails(), fmt.Sprintf("take over refused: process %d takes over", os.Getpid()), "hint: wait until that agent is ready")
+	h.eventually("the signals are answered", func() error {
+		if log := h.log.String(); !strings.Contains(log, "SIGUSR2 ignored") || !strings.Contains(log, "request to take over refused") {
+			return errors.New(log)
+		}
+		return nil
+	})
+	c.more(h, 50)
+	set.Close()
+	fake.Close()
+	h.resumed(1)
+	c.more(h, 50)
+	next := h.takeOver()
+	c.more(next, 50)
+	c.check("two requests at once", false)
+	h.ended()
+}
+
+// SIGHUP during a take-over reaches the new agent. SIGTERM ends the old one, and the new one has
+// all listeners.
+func TestSignalsDuringATakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	fake, _ := h.fakeTakeOver()
+	go fake.Run(t.Context(), func(takeover.Count) {})
+	h.signalOnly(syscall.SIGHUP)
+	time.Sleep(100 * time.Millisecond) // a late signal would weaken the test
+	if reload, err := fake.Ready(t.Context()); err != nil || !reload {
+		t.Errorf("reload: %v, %v", reload, err)
+	}
+	h.ended()
+
+	h = newHost(t)
+	newServices(t, h)
+	h.start()
+	web := netip.MustParseAddrPort(h.vip("web") + ":8080")
+	fake, set := h.fakeTakeOver()
+	over := make(chan error, 1)
+	go func() { over <- fake.Run(t.Context(), func(takeover.Count) {}) }()
+	h.stop()
+	if err := <-over; err != nil {
+		t.Errorf("the new agent must end: %v", err)
+	}
+	waiting, err := net.Dial("tcp", web.String())
+	if err != nil {
+		t.Fatalf("a client after the end of the old agent: %v", err)
+	}
+	defer waiting.Close()
+	l, err := set.ListenTCP(t.Context(), web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Remove(l)
+	if got, err := l.Accept(); err != nil || got.RemoteAddr().String() != waiting.LocalAddr().String() {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// hungSource is a source that delays the start of an agent: its server accepts and never answers.
+func hungSource(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return fmt.Sprintf("\n[[source]]\ntype = \"consul\"\naddress = %q\n", l.Addr())
+}
+
+// A successor that hangs is noticed and killed, and the old agent goes on with all of its listeners.
+// The log, the events and the status name the cause.
+func TestHungSuccessor(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	open := dial(t, web, "a")
+	h.config(hungSource(t)) // only for the successor, which isn't ready for 30 s
+	next := &host{t: t, dir: h.dir, log: &lockedBuffer{}, adjust: func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--take-over") }}
+	t.Cleanup(next.kill)
+	next.launch()
+	next.eventually("the successor has the listeners", func() error {
+		if log := next.log.String(); !strings.Contains(log, "taking over") {
+			return errors.New(log)
+		}
+		return nil
+	})
+	next.signalOnly(syscall.SIGSTOP)
+	start := time.Now()
+	h.config("")
+	select {
+	case <-next.done:
+		next.done <- nil
+	case <-time.After(maxWait):
+		t.Fatal("the hung process is not killed")
+	}
+	t.Logf("killed after %s", time.Since(start))
+	h.resumed(1)
+	h.status("WARN", "take-over", "no sign of life for 10s")
+	mentions(t, "the events", h.ok("events"), "takeover_failed", "no sign of life for 10s")
+	c := newClients(t, web, dns)
+	c.more(h, 50)
+	c.check("after a hung successor", false)
+	open.lives("after a hung successor")
+	open.conn.Close()
+	third := h.takeOver()
+	third.serves(web, "a")
+	h.ended()
+}
+
+// After a take-over, the connections that the old process relays count for the limits and the
+// drains, and they end at the deadline of a drain.
+func TestLimitsAndDrainsAfterATakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", "max_connections = 1", a))
+	h.write("services.d/two.toml", service("two", `drain_timeout = "2s"`, a, b))
+	h.start()
+	web, two := h.vip("web")+":8080", h.vip("two")+":8080"
+	open := dial(t, web, "a")
+	draining := map[string]*call{"a": dial(t, two, "a"), "b": dial(t, two, "b")}
+	next := h.takeOver()
+	if _, err := who(web); err == nil {
+		t.Error("a client beyond max_connections is served after a take-over")
+	}
+	next.eventually("the connections are counted", func() error {
+		code, tree := next.rest("GET", fmt.Sprintf("/v1/services/default/two/backends/127.0.0.1:%d/connections", a.port), "")
+		if n, _ := tree["connections"].(float64); code != 200 || n != 1 {
+			return fmt.Errorf("%d %s", code, compact(tree))
+		}
+		return nil
+	})
+	open.conn.Close()
+	next.serves(web, "a")
+
+	next.write("services.d/two.toml", service("two", `drain_timeout = "2s"`, b))
+	draining["a"].conn.SetDeadline(time.Now().Add(maxWait))
+	if _, err := draining["a"].r.ReadString('\n'); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+		t.Errorf("at the drain's deadline: %v, want its end", err)
+	}
+	draining["b"].lives("beside a drained backend")
+	draining["b"].conn.Close()
+	h.ended()
 }
 
 // In a fleet, the old process leaves before the new one joins: the new one has the host's name and

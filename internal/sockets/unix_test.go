@@ -1,0 +1,165 @@
+package sockets
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func listenUnix(t *testing.T, s *Set, path string) *net.UnixListener {
+	t.Helper()
+	l, err := s.ListenUnix(t.Context(), path, 0o660)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// A socket in use and another file are never replaced, and a socket without a listener is.
+func TestSocketsInTheWay(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	used := filepath.Join(dir, "used")
+	listenUnix(t, &Set{}, used)
+	for path, want := range map[string]error{file: ErrNotSocket, filepath.Join(file, "sock"): syscall.ENOTDIR, used: ErrInUse} {
+		if _, err := new(Set).ListenUnix(t.Context(), path, 0o660); !errors.Is(err, want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	stale := filepath.Join(dir, "stale")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	listenUnix(t, &Set{}, stale)
+}
+
+// The file has its permissions whatever the umask is, and never more.
+func TestPermissionsOfASocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	defer syscall.Umask(syscall.Umask(0o027))
+	l := listenUnix(t, &Set{}, path)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	l.Close()
+	syscall.Umask(0)
+	if _, err := openUnix(t.Context(), path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("before any chmod: %v, %v", info.Mode(), err)
+	}
+}
+
+// A path may be as long as a socket path can be: 107 bytes.
+func TestLongestSocketPath(t *testing.T) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, strings.Repeat("d", 107-len(dir)-len("//s")), "s")
+	l := listenUnix(t, &Set{}, path)
+	if l.Addr().String() != path {
+		t.Errorf("listens on %s", l.Addr())
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+// A unix socket is adopted with the clients in its accept queue, also by another name of its path.
+// Its file stays for as long as another process can have the socket.
+func TestNextSetAdoptsUnixSockets(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "d", "sock")
+	var first Set
+	l := listenUnix(t, &first, path)
+	waiting, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	set := next(t, &first)
+	was := cookie(t, l)
+	first.Release(l)
+	if err := os.Symlink(filepath.Join(dir, "d"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	adopted := listenUnix(t, set, filepath.Join(dir, "link", "sock"))
+	if now := cookie(t, adopted); now != was {
+		t.Errorf("socket %d instead of %d", now, was)
+	}
+	if c, err := adopted.Accept(); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+	set.Release(adopted)
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("nobody has the socket, and its file is there: %v", err)
+	}
+}
+
+// A socket with a file that was deleted or replaced is not adopted: no client would reach it.
+func TestUnixSocketWithoutItsFile(t *testing.T) {
+	for name, displace := range map[string]func(path string) error{
+		"deleted": os.Remove,
+		"replaced": func(path string) error {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			return errors.Join(err, os.Remove(path), unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Close(fd))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "sock")
+			var first Set
+			l := listenUnix(t, &first, path)
+			set := next(t, &first)
+			if err := displace(path); err != nil {
+				t.Fatal(err)
+			}
+			now := listenUnix(t, set, path)
+			if cookie(t, now) == cookie(t, l) {
+				t.Error("the old socket was adopted")
+			}
+			go func() {
+				if c, err := now.Accept(); err == nil {
+					c.Close()
+				}
+			}()
+			c, err := net.Dial("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+		})
+	}
+}
+
+// An inherited unix socket that nobody claims is removed with its file.
+func TestRemoveUnclaimedUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	var first Set
+	listenUnix(t, &first, path)
+	if got := next(t, &first).RemoveUnclaimed(); len(got) != 1 || got[0] != path {
+		t.Errorf("%v", got)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its file: %v", err)
+	}
+}

@@ -1,0 +1,219 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// ErrNoAgent means that there is no running agent, or that it ended at this moment.
+var ErrNoAgent = errors.New("no agent to take over from")
+
+// RefusedError means that the running agent refuses the request.
+type RefusedError struct{ Why string }
+
+func (e *RefusedError) Error() string { return "take over refused: " + e.Why }
+
+// ResumedError means that the other agent has waited long enough and goes on. This process must end.
+type ResumedError struct{ Why string }
+
+func (e *ResumedError) Error() string { return "the running agent goes on: " + e.Why }
+
+// Predecessor is the running agent, as the process that takes over sees it. The caller closes it.
+type Predecessor struct {
+	Open []Count // its connections at the start
+	*conversation
+	unix *net.UnixConn
+
+	beating context.CancelFunc
+	beats   sync.WaitGroup
+	bye     chan bye      // has room for one
+	over    chan struct{} // closed at the end of Run
+	resumed string        // the result of Run: why the other one goes on; "": it doesn't
+
+	ends struct {
+		sync.Mutex
+		waiting []message
+		more    chan struct{} // has room for one
+	}
+}
+
+// RequestFrom asks the agent that listens at path for its listening sockets, and adds them to set. The
+// agent has then released the state directory, and accepts clients until Ready. The problems are
+// those of set.Receive. Errors: ErrNoAgent, *RefusedError and others.
+func RequestFrom(ctx context.Context, path string, set *sockets.Set) (p *Predecessor, problems []error, err error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	switch {
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, nil, ErrNoAgent
+	case err != nil:
+		return nil, nil, err
+	}
+	p = &Predecessor{conversation: converse(conn), unix: conn.(*net.UnixConn), bye: make(chan bye, 1), over: make(chan struct{})}
+	p.ends.more = make(chan struct{}, 1)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if problems, err = p.request(set); err != nil {
+		p.Close()
+		return nil, problems, err
+	}
+	beat, cancel := context.WithCancel(context.Background())
+	p.beating = cancel
+	p.beats.Go(func() { p.beat(beat) })
+	return p, problems, nil
+}
+
+func (p *Predecessor) request(set *sockets.Set) (problems []error, err error) {
+	_ = p.conn.SetDeadline(time.Now().Add(stopTime))
+	if _, err := p.conn.Write([]byte(hello)); err != nil {
+		return nil, ErrNoAgent
+	}
+	line, err := receiveLine(p.conn)
+	if len(line) == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
+		return nil, ErrNoAgent
+	}
+	if err != nil {
+		return nil, err
+	}
+	first, err := parse(line)
+	switch {
+	case err != nil:
+		return nil, err
+	case first.Refused != "":
+		return nil, &RefusedError{first.Refused}
+	case !first.Sockets:
+		return nil, fmt.Errorf("unknown answer %q", line)
+	}
+	if problems, err = set.Receive(p.unix); err != nil {
+		return problems, err
+	}
+	for {
+		m, err := p.receive(time.Now().Add(stopTime))
+		switch {
+		case err != nil:
+			return problems, err
+		case m.Start:
+			return problems, nil
+		case m.Open != nil:
+			p.Open = append(p.Open, *m.Open)
+		}
+	}
+}
+
+// beat gives signs of life.
+func (p *Predecessor) beat(ctx context.Context) {
+	tick := time.NewTicker(aliveTime)
+	defer tick.Stop()
+	for p.send(message{Alive: true}) == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Run reads what the other agent sends, until it has ended or ctx ends, and passes on its open
+// connections. It returns nil, or a *ResumedError. Call it once.
+func (p *Predecessor) Run(ctx context.Context, open func(Count)) error {
+	defer close(p.over)
+	defer context.AfterFunc(ctx, func() { p.conn.Close() })()
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	writing.Go(func() { p.writeEnds(ctx) })
+	for {
+		m, err := p.receive(time.Time{})
+		switch {
+		case err != nil:
+			return nil
+		case m.Resumed != "":
+			p.resumed = m.Resumed
+			return &ResumedError{m.Resumed}
+		case m.Bye != nil:
+			select {
+			case p.bye <- *m.Bye:
+			default:
+			}
+		case m.Open != nil:
+			open(*m.Open)
+		}
+	}
+}
+
+// Ready reports that this process serves everything, and returns when the other one accepts no more
+// clients. Run must be active. It returns whether the configuration must be reloaded. An error that
+// is a *ResumedError means that this process must end; after any other, it is the agent.
+func (p *Predecessor) Ready(ctx context.Context) (reload bool, err error) {
+	p.stopBeats()
+	_ = p.send(message{Ready: true}) // with an error, Run ends, too
+	timeout := time.NewTimer(byeTime)
+	defer timeout.Stop()
+	select {
+	case b := <-p.bye:
+		return b.Reload, nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-timeout.C:
+		return false, errors.New("the replaced agent does not answer")
+	case <-p.over:
+	}
+	select {
+	case b := <-p.bye:
+		return b.Reload, nil
+	default:
+	}
+	if p.resumed != "" {
+		return false, &ResumedError{p.resumed}
+	}
+	return false, errors.New("the replaced agent has ended before")
+}
+
+// End makes the other agent end its connections to a backend. It doesn't wait.
+func (p *Predecessor) End(b Backend) {
+	p.ends.Lock()
+	defer p.ends.Unlock()
+	p.ends.waiting = append(p.ends.waiting, message{End: &b})
+	select {
+	case p.ends.more <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Predecessor) writeEnds(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.ends.more:
+		}
+		p.ends.Lock()
+		ends := p.ends.waiting
+		p.ends.waiting = nil
+		p.ends.Unlock()
+		if p.send(ends...) != nil {
+			return
+		}
+	}
+}
+
+func (p *Predecessor) stopBeats() {
+	if p.beating != nil {
+		p.beating()
+		p.beats.Wait()
+	}
+}
+
+// Close ends the conversation. The other agent goes on if it has not answered to Ready.
+func (p *Predecessor) Close() {
+	p.conn.Close()
+	p.stopBeats()
+}

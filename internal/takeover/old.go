@@ -1,0 +1,182 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// ErrSilent means that a client of the socket sent no request. Something only tried whether anyone
+// listens.
+var ErrSilent = errors.New("no request")
+
+// Request is another process that asks to take over, as the running agent sees it. The caller closes
+// it.
+type Request struct {
+	PID int // of the other process
+	*conversation
+	unix    *net.UnixConn
+	process process
+	given   []Count
+}
+
+// ReadRequest reads the request of a client of the socket. With an error, the connection is closed.
+func ReadRequest(conn *net.UnixConn) (*Request, error) {
+	_ = conn.SetReadDeadline(time.Now().Add(helloTime))
+	line, err := receiveLine(conn)
+	switch {
+	case len(line) == 0 && errors.Is(err, io.EOF):
+		err = ErrSilent
+	case err == nil && string(line) != hello:
+		err = fmt.Errorf("unknown request %q", line)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	r := &Request{conversation: converse(conn), unix: conn}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	err = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			r.PID = int(cred.Pid)
+		}
+	})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	r.process = openProcess(r.PID)
+	return r, nil
+}
+
+// Refuse answers a request and ends the conversation.
+func (r *Request) Refuse(why string) {
+	_ = r.send(message{Refused: why})
+	r.Close()
+}
+
+// Close ends the conversation.
+func (r *Request) Close() {
+	r.conn.Close()
+	r.process.close()
+}
+
+// Give sends the listening sockets and the open connections. They stay in set.
+func (r *Request) Give(set *sockets.Set, open []Count) error {
+	if err := r.send(message{Sockets: true}); err != nil {
+		return err
+	}
+	r.given = open
+	_ = r.conn.SetWriteDeadline(time.Now().Add(writeTime))
+	if err := set.Send(r.unix); err != nil {
+		return err
+	}
+	return r.send(append(opens(open), message{Start: true})...)
+}
+
+// NotReadyError means that the new process did not become ready. If it hangs, it may still hold
+// listening sockets and the state file.
+type NotReadyError struct {
+	Why   string
+	Hangs bool
+}
+
+func (e *NotReadyError) Error() string { return e.Why }
+
+// AwaitReady returns when the new process serves everything. It calls end for each backend of which
+// the connections must end. The error is a *NotReadyError, or that of ctx.
+func (r *Request) AwaitReady(ctx context.Context, end func(Backend)) error {
+	// The loop looks at ctx at each sign of life, so the end of ctx needn't interrupt it.
+	limit := time.Now().Add(readyTime)
+	var last time.Time // set: a last look, because this process may have been suspended meanwhile
+	for ctx.Err() == nil {
+		deadline := last
+		if last.IsZero() {
+			deadline = earlier(limit, time.Now().Add(silence))
+		}
+		m, err := r.receive(deadline)
+		switch {
+		case ctx.Err() != nil:
+		case errors.Is(err, os.ErrDeadlineExceeded) && last.IsZero():
+			last = time.Now().Add(silence / 10)
+			continue
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(limit):
+			return &NotReadyError{fmt.Sprintf("it hangs: no sign of life for %s", silence), true}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return &NotReadyError{fmt.Sprintf("it was not ready within %s", readyTime), true}
+		case errors.Is(err, io.EOF):
+			return &NotReadyError{"it ended before it was ready", false}
+		case err != nil:
+			return &NotReadyError{err.Error(), false}
+		case m.Ready:
+			return nil
+		case m.End != nil:
+			end(*m.End)
+		}
+		if time.Now().Before(limit) {
+			last = time.Time{}
+		}
+	}
+	return ctx.Err()
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Resume reports that this process goes on, and returns when the other one can't do harm any more:
+// it serves no clients, and has released the state directory. One that hangs is killed.
+func (r *Request) Resume(ctx context.Context, why *NotReadyError) error {
+	_ = r.send(message{Resumed: why.Why})
+	r.conn.Close()
+	if !why.Hangs {
+		return nil
+	}
+	return r.process.end(ctx)
+}
+
+// Bye reports that this process accepts no more clients. Reload says that it was asked to reload
+// its configuration since the request.
+func (r *Request) Bye(reload bool) error {
+	return r.send(message{Bye: &bye{Reload: reload}})
+}
+
+// Follow reports the changes of the open connections and calls end, until ctx ends. If the other
+// process ends before, the connections continue without it.
+func (r *Request) Follow(ctx context.Context, open func() []Count, end func(Backend)) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { r.conn.Close() })()
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		for {
+			m, err := r.receive(time.Time{})
+			if err != nil {
+				return
+			}
+			if m.End != nil {
+				end(*m.End)
+			}
+		}
+	}()
+	Changes(ctx, r.given, open, func(changed []Count) error { return r.send(opens(changed)...) })
+	r.conn.Close()
+	<-ended
+}

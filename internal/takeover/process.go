@@ -1,0 +1,72 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	endTime  = 5 * time.Second // for a process that was told to end
+	killTime = 5 * time.Second // for the kernel to end one
+)
+
+// process is another process. Its descriptor names no other process, also when the number is used
+// again.
+type process struct {
+	pid int
+	fd  int // -1: not known
+}
+
+func openProcess(pid int) process {
+	if pid <= 0 || pid == os.Getpid() {
+		return process{pid, -1}
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		fd = -1
+	}
+	return process{pid, fd}
+}
+
+func (p process) close() {
+	if p.fd >= 0 {
+		unix.Close(p.fd)
+	}
+}
+
+// end returns when the process has ended. After endTime it kills the process.
+func (p process) end(ctx context.Context) error {
+	if p.fd < 0 {
+		return fmt.Errorf("process %d can't be ended: it isn't known", p.pid)
+	}
+	if p.awaitEnd(ctx, endTime) {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d can't be ended: %w", p.pid, os.NewSyscallError("pidfd_send_signal", err))
+	}
+	if p.awaitEnd(ctx, killTime) {
+		return nil
+	}
+	return fmt.Errorf("process %d does not end after SIGKILL", p.pid)
+}
+
+// awaitEnd reports whether the process ends within a time and before the end of ctx.
+func (p process) awaitEnd(ctx context.Context, most time.Duration) bool {
+	for deadline := time.Now().Add(most); ctx.Err() == nil; {
+		left := time.Until(deadline)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}, int(min(max(left, 0), 100*time.Millisecond).Milliseconds()))
+		if err == nil && n > 0 {
+			return true
+		}
+		if left <= 0 {
+			return false
+		}
+	}
+	return false
+}
