@@ -1,0 +1,179 @@
+package bfd
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The UDP ports of RFC 5881, section 4, and RFC 5883, section 5.
+const (
+	portSingleHop = 3784
+	portMultihop  = 4784
+	firstSource   = 49152
+	lastSource    = 65535
+)
+
+// classSelector6 is the traffic class of routing protocols (RFC 4594, 3.2: DSCP CS6).
+const classSelector6 = 0xc0
+
+// socketKind identifies a receiving socket.
+type socketKind struct{ v6, multihop bool }
+
+func kindOf(c Settings) socketKind { return socketKind{c.Peer.Is6(), c.Multihop} }
+
+func (k socketKind) port() uint16 {
+	if k.multihop {
+		return portMultihop
+	}
+	return portSingleHop
+}
+
+// origin is where a packet came from.
+type origin struct {
+	addr netip.Addr // with a zone if it is link-local
+	ttl  int        // 0 if unknown
+}
+
+// network opens sockets. Tests replace the kernel's.
+type network interface {
+	listen(socketKind) (receiver, error)
+	dial(Settings) (sender, error)
+}
+
+type receiver interface {
+	// receive blocks until there is a packet. It returns an error only if the socket is of no use
+	// any more.
+	receive(b []byte) (n int, from origin, err error)
+	Close() error
+}
+
+type sender interface {
+	send(b []byte) error
+	Close() error
+}
+
+type kernel struct{}
+
+func (kernel) listen(k socketKind) (receiver, error) {
+	network, addr := "udp4", "0.0.0.0"
+	if k.v6 {
+		network, addr = "udp6", "::"
+	}
+	c, err := listenUDP(network, netip.AddrPortFrom(netip.MustParseAddr(addr), k.port()), func(fd int) error {
+		if k.v6 {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1)
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTTL, 1)
+	})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on UDP port %d: in use: another BFD daemon runs on this host", k.port())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on UDP port %d: %w", k.port(), err)
+	}
+	return &udpReceiver{UDPConn: c, oob: make([]byte, 64)}, nil
+}
+
+func (kernel) dial(c Settings) (sender, error) {
+	network, any4or6 := "udp4", netip.IPv4Unspecified()
+	if c.Peer.Is6() {
+		network, any4or6 = "udp6", netip.IPv6Unspecified()
+	}
+	local := c.Local
+	if !local.IsValid() {
+		local = any4or6
+	}
+	options := func(fd int) error {
+		if c.Peer.Is6() {
+			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255),
+				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6))
+		}
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 255),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, classSelector6))
+	}
+	var err error
+	for range 8 { // until a free port is found
+		var u *net.UDPConn
+		port := uint16(firstSource + rand.IntN(lastSource-firstSource+1))
+		if u, err = listenUDP(network, netip.AddrPortFrom(local, port), options); err == nil {
+			return &udpSender{u, netip.AddrPortFrom(c.Peer, kindOf(c).port())}, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, err
+}
+
+func listenUDP(network string, at netip.AddrPort, options func(fd int) error) (*net.UDPConn, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		return cmp.Or(raw.Control(func(fd uintptr) { failed = options(int(fd)) }), failed)
+	}}
+	c, err := lc.ListenPacket(context.Background(), network, at.String())
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UDPConn), nil
+}
+
+type udpSender struct {
+	*net.UDPConn
+	to netip.AddrPort
+}
+
+func (u *udpSender) send(b []byte) error {
+	_, err := u.WriteToUDPAddrPort(b, u.to)
+	// The socket reports an ICMP error of an earlier packet: the peer's daemon doesn't run.
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return nil
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err // the addresses are in the caller's text
+	}
+	return err
+}
+
+type udpReceiver struct {
+	*net.UDPConn
+	oob []byte
+}
+
+func (u *udpReceiver) receive(b []byte) (int, origin, error) {
+	for {
+		n, oobn, _, from, err := u.ReadMsgUDPAddrPort(b, u.oob)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return 0, origin{}, err
+			}
+			continue // of one packet: an ICMP error, no memory
+		}
+		return n, origin{from.Addr().Unmap(), hops(u.oob[:oobn])}, nil
+	}
+}
+
+// hops returns the TTL or hop limit in the control messages of a packet, 0 without one.
+func hops(oob []byte) int {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return 0
+	}
+	for _, m := range messages {
+		ttl := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_TTL
+		limit := m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT
+		if (ttl || limit) && len(m.Data) >= 4 {
+			return int(binary.NativeEndian.Uint32(m.Data))
+		}
+	}
+	return 0
+}
