@@ -1,0 +1,204 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+)
+
+// The pauses between attempts to connect. RFC 4271 suggests 120 s, which would be an outage of its
+// own after a router's restart.
+const (
+	minRetry = 250 * time.Millisecond
+	maxRetry = 5 * time.Second
+	// stable is how long a session must last until the next failure is retried quickly. A router
+	// that ends each session at once (maximum prefixes) must not be flooded.
+	stable = 10 * time.Second
+)
+
+// dialer opens connections. Tests replace TCP.
+type dialer interface {
+	// dial connects to the router, and returns an error in an operator's words.
+	dial(ctx context.Context, p *Peer, router netip.Addr) (net.Conn, error)
+	// nextHops returns the next hops to announce on the connection. peer6 means that the router
+	// accepts IPv6 next hops of IPv4 prefixes.
+	nextHops(c net.Conn, p *Peer, peer6 bool) [families]netip.Addr
+}
+
+// options are what can change during a session.
+type options struct {
+	Attributes
+	draining bool
+}
+
+// peer is one router: it connects, runs the session, and tries again.
+type peer struct {
+	speaker  *Speaker
+	config   Peer
+	routerID netip.Addr
+	restart  time.Duration // graceful restart: how long the router keeps the routes; negative: none
+	previous *peer         // whose end to await, with the same name
+	cancel   context.CancelCauseFunc
+	done     chan struct{} // closed at the end of run
+	wake     chan struct{} // options have changed
+	reported string        // the last reason in the log
+	verdict  string        // the reason in the last NOTIFICATION, until something else happens
+
+	mu      sync.Mutex
+	now     options
+	session Session
+	abort   context.CancelCauseFunc // ends the current connection
+}
+
+func newPeer(s *Speaker, c Peer, o options, previous *peer) *peer {
+	return &peer{speaker: s, config: c, routerID: s.config.RouterID, restart: s.config.RestartTime, previous: previous,
+		done: make(chan struct{}), wake: make(chan struct{}, 1), now: o,
+		session: Session{Peer: c.Name(), Address: c.Address, ASN: c.ASN, Since: time.Now()}}
+}
+
+func (p *peer) options() options {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func (p *peer) setOptions(o options) {
+	p.mu.Lock()
+	p.now = o
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *peer) status() Session {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.session
+	s.Draining = p.now.draining
+	return s
+}
+
+// end ends the peer for good. Before Run, nothing is to be ended.
+func (p *peer) end(reason error) {
+	if p.cancel == nil {
+		close(p.done)
+		return
+	}
+	p.cancel(reason)
+}
+
+// endSession ends the current connection, if any.
+func (p *peer) endSession(reason error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.abort != nil {
+		p.abort(reason)
+	}
+}
+
+// set changes the state and reports it.
+func (p *peer) set(change func(*Session)) {
+	p.mu.Lock()
+	before := p.session.State
+	change(&p.session)
+	// Attempts that fail don't hide since when there is no session.
+	if p.session.State == Established || before == Established {
+		p.session.Since = time.Now()
+	}
+	s := p.session
+	s.Draining = p.now.draining
+	p.mu.Unlock()
+	if s.State != before {
+		p.speaker.report(p, s)
+	}
+}
+
+func (p *peer) run(ctx context.Context) {
+	var found *discovery
+	if p.config.Interface != "" {
+		found = newDiscovery(p.config.Interface)
+		inner, cancel := context.WithCancel(ctx)
+		defer cancel()
+		p.speaker.running.Go(func() { found.run(inner) })
+	}
+	retry := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
+	// restarted is the time until which the router may keep routes of an earlier run. It is zero
+	// without an earlier run, and after the first session of this one.
+	var restarted time.Time
+	if p.restart > 0 && p.speaker.record.has(p.config.Name()) {
+		restarted = time.Now().Add(p.restart)
+	}
+	for ctx.Err() == nil {
+		router, err := p.config.Address, error(nil)
+		if found != nil {
+			router, err = found.router(ctx)
+		}
+		var up time.Duration
+		if err == nil {
+			up, err = p.connection(ctx, router, restarted)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		// A router without a listener has restarted itself, and waits for this host's routes as if
+		// they were new. The R bit would tell it not to wait (RFC 4724, 4.1).
+		if up > 0 || errors.Is(err, errRefused) {
+			restarted = time.Time{}
+		}
+		p.set(func(s *Session) { s.State, s.Reason = Idle, p.explain(err) })
+		if up >= stable {
+			retry.Reset()
+		}
+		if !backoff.Sleep(ctx, retry.Next()) {
+			return
+		}
+	}
+}
+
+// explain returns the reason to show. A router that has ended a session refuses connections for a
+// while, which must not hide the reason for which it ended the session.
+func (p *peer) explain(err error) string {
+	var n *notification
+	var closed *closedByPeer
+	switch {
+	case errors.As(err, &n), errors.As(err, &closed):
+		p.verdict = err.Error()
+	case p.verdict != "" && (errors.Is(err, errRefused) || errors.Is(err, errNoOpen)):
+		return fmt.Sprintf("%s (since then: %v)", p.verdict, err)
+	default:
+		p.verdict = ""
+	}
+	return err.Error()
+}
+
+// connection opens a connection and runs its session. Until the time restarted, the session is that
+// of a restarted process. connection returns how long the session was
+// established, and why it ended.
+func (p *peer) connection(ctx context.Context, router netip.Addr, restarted time.Time) (up time.Duration, err error) {
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	p.mu.Lock()
+	p.abort = abort
+	p.mu.Unlock()
+	p.set(func(s *Session) { s.State, s.Address = Connect, router })
+	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
+	conn, err := p.speaker.dial.dial(dialing, &p.config, router)
+	cancel()
+	if err != nil {
+		return 0, err
+	}
+	s := newSession(p, conn, time.Now().Before(restarted))
+	err = s.run(ctx)
+	if !s.upSince.IsZero() {
+		up = max(time.Since(s.upSince), 1)
+	}
+	return up, err
+}

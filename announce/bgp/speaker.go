@@ -1,0 +1,261 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Speaker announces prefixes to peers. Create one with New and start its goroutines with Run. Its
+// methods may be called concurrently, also before Run.
+type Speaker struct {
+	routes *table.Table[netip.Prefix, netip.Prefix]
+	ready  func()
+	count  [families]func() int
+	record *record
+	dial   dialer
+	log    *slog.Logger
+	notify func(Session) // may be nil
+
+	mu       sync.Mutex
+	config   Config
+	draining bool
+	peers    map[string]*peer
+	ctx      context.Context // of Run; nil before
+	stop     context.CancelCauseFunc
+	running  sync.WaitGroup // peers
+}
+
+// New returns a Speaker. The error joins all errors of the settings.
+func New(c Config) (*Speaker, error) { return newSpeaker(c, &tcp{}) }
+
+func newSpeaker(c Config, d dialer) (*Speaker, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Speaker{dial: d, peers: map[string]*peer{}}
+	s.routes = table.New(new(table.Clock), func(p *netip.Prefix) netip.Prefix { return *p }, func(a, b netip.Prefix) bool { return a == b })
+	s.ready = s.routes.Initializer()
+	for f := range families {
+		s.count[f] = s.routes.Sum(func(p *netip.Prefix) int {
+			if familyOfPrefix(*p) == f {
+				return 1
+			}
+			return 0
+		})
+	}
+	s.config = c.withDefaults()
+	s.log, s.notify = s.config.Log, s.config.Report
+	s.record = openRecord(s.config.Record, s.log)
+	s.apply()
+	return s, nil
+}
+
+func (c Config) withDefaults() Config {
+	c.RestartTime = cmp.Or(c.RestartTime, DefaultRestartTime)
+	c.Peers = slices.Clone(c.Peers)
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		p.Port, p.HoldTime = cmp.Or(p.Port, DefaultPort), cmp.Or(p.HoldTime, DefaultHoldTime)
+		p.Communities = slices.Clone(p.Communities)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func familyOfPrefix(p netip.Prefix) family {
+	if p.Addr().Is4() {
+		return ip4
+	}
+	return ip6
+}
+
+// Announce announces prefixes to every peer. Those of one call share UPDATE messages. Announcing a
+// prefix again does nothing. Host bits are cleared.
+func (s *Speaker) Announce(prefixes ...netip.Prefix) {
+	s.routes.SetAll(masked(prefixes))
+}
+
+// Withdraw withdraws prefixes from every peer.
+func (s *Speaker) Withdraw(prefixes ...netip.Prefix) {
+	for _, p := range masked(prefixes) {
+		s.routes.Delete(p)
+	}
+}
+
+func masked(prefixes []netip.Prefix) []netip.Prefix {
+	all := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.IsValid() {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
+
+// Ready means that every prefix that this host announces now has been passed to Announce. A peer
+// that kept routes of an earlier run removes those that were not announced again.
+func (s *Speaker) Ready() { s.ready() }
+
+// Drain adds the community GRACEFUL_SHUTDOWN to all routes, or removes it (RFC 8326). Routers then
+// prefer other hosts, and still forward what arrives meanwhile.
+func (s *Speaker) Drain(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = on
+	for _, p := range s.peers {
+		p.setOptions(options{p.options().Attributes, on})
+	}
+}
+
+// PathDown ends the session with a peer at once, because BFD reports that the path has failed. The
+// reason is shown to operators. The speaker tries to connect again, with its usual pauses: BFD may
+// have ended for good on the router.
+func (s *Speaker) PathDown(peer, reason string) {
+	s.mu.Lock()
+	p := s.peers[peer]
+	s.mu.Unlock()
+	if p != nil {
+		p.endSession(&notification{code: codeCease, subcode: ceaseBFD, text: reason})
+	}
+}
+
+// Sessions returns the state of every peer, by name.
+func (s *Speaker) Sessions() []Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Session, 0, len(s.peers))
+	for _, name := range slices.Sorted(maps.Keys(s.peers)) {
+		all = append(all, s.peers[name].status())
+	}
+	return all
+}
+
+// Reconfigure replaces the settings. Sessions of peers with the same settings go on, also if only
+// their Attributes differ. Log, Report and Record are those of New.
+func (s *Speaker) Reconfigure(c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := c.withDefaults()
+	if next.RouterID != s.config.RouterID || next.RestartTime != s.config.RestartTime { // both are in the OPEN
+		for name, p := range s.peers {
+			p.end(&notification{code: codeCease, subcode: ceaseConfigChange, text: "configuration changed"})
+			delete(s.peers, name)
+		}
+	}
+	s.config = next
+	s.apply()
+	return nil
+}
+
+// apply starts, changes and ends peers according to the settings. The caller holds s.mu, or is the
+// only one to know s.
+func (s *Speaker) apply() {
+	wanted := map[string]bool{}
+	for i := range s.config.Peers {
+		c := &s.config.Peers[i]
+		name := c.Name()
+		wanted[name] = true
+		p := s.peers[name]
+		if p != nil && p.config.sameSession(c) {
+			p.setOptions(options{c.Attributes, s.draining})
+			continue
+		}
+		var previous *peer
+		if p != nil {
+			previous = p
+			p.end(&notification{code: codeCease, subcode: ceaseConfigChange, text: "configuration changed"})
+		}
+		p = newPeer(s, *c, options{c.Attributes, s.draining}, previous)
+		s.peers[name] = p
+		if s.ctx != nil {
+			s.start(p)
+		}
+	}
+	for name, p := range s.peers {
+		if !wanted[name] {
+			p.end(&notification{code: codeCease, subcode: ceaseDeconfigured, text: "the peer was removed from the configuration"})
+			delete(s.peers, name)
+		}
+	}
+}
+
+func (s *Speaker) start(p *peer) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	p.cancel = cancel
+	s.running.Go(func() {
+		defer cancel(nil)
+		defer close(p.done)
+		if p.previous != nil { // one connection for each peer
+			<-p.previous.done
+			p.previous = nil
+		}
+		p.run(ctx)
+	})
+}
+
+// errRestart ends sessions so that peers with graceful restart keep the routes: a NOTIFICATION
+// would make them remove the routes.
+var errRestart = context.Canceled
+
+// Run runs the sessions until the context ends. It then closes them as for a restart of this
+// process: peers with graceful restart keep the routes for the restart time. To end for good, call
+// Shutdown first.
+func (s *Speaker) Run(ctx context.Context) error {
+	s.mu.Lock()
+	s.ctx, s.stop = context.WithCancelCause(ctx)
+	stop := s.stop
+	for _, p := range s.peers {
+		s.start(p)
+	}
+	s.mu.Unlock()
+	defer stop(nil)
+	<-s.ctx.Done()
+	s.running.Wait()
+	return context.Cause(s.ctx)
+}
+
+// Shutdown ends every session for good: peers remove the routes at once. Run returns when that is
+// done. Before it, Drain and a pause let traffic move without loss.
+func (s *Speaker) Shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		s.stop(&notification{code: codeCease, subcode: ceaseShutdown, text: "this host has shut the session down"})
+	}
+}
+
+// report passes a state on.
+func (s *Speaker) report(p *peer, session Session) {
+	level := slog.LevelDebug
+	switch {
+	case session.State == Established:
+		level = slog.LevelInfo
+	case session.State == Idle && session.Reason != p.reported:
+		level = slog.LevelWarn
+		p.reported = session.Reason
+	}
+	s.log.Log(context.Background(), level, "BGP session "+session.State.String(), "peer", session.Peer, "reason", session.Reason)
+	if session.State == Established {
+		p.reported = ""
+	}
+	if s.notify != nil {
+		s.notify(session)
+	}
+}
+
+// connectTimeout bounds one attempt to connect. Neighbor resolution fails within about 3 s, so a
+// longer silence of a router on the link isn't a missing host.
+const connectTimeout = 5 * time.Second
