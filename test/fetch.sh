@@ -30,20 +30,45 @@ apt_install() {
 	as_root apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >&2
 }
 
-# packages NAME... installs the Debian packages that are missing. dpkg-query prints a line per known package and fails
-# for an unknown one; only those with status "ii" are installed.
+# packages NAME... installs the Debian packages that are missing.
 packages() {
-	installed=" $({ dpkg-query -W -f '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null || :; } | tr -s ' ' '\n' | paste -sd ' ' -) "
-	missing=
-	for p in "$@"; do
-		case "$installed" in
-		*" ii $p "*) ;;
-		*) missing="$missing $p" ;;
-		esac
-	done
+	missing=$(missing_packages "$@")
 	[ -n "$missing" ] || return 0
 	command -v apt-get >/dev/null || die "apt-get not found. Use Debian 12, or install manually:$missing."
 	say "installing$missing"
 	again apt_install $missing ||
 		die "apt-get install$missing failed: see above. Check the network and /etc/apt/sources.list, or install the packages manually."
+}
+
+# missing_packages NAME... prints the packages that are missing, each after a space. dpkg-query prints a line per known
+# package and fails for an unknown one; only those with status "ii" are installed.
+missing_packages() {
+	installed=" $({ dpkg-query -W -f '${db:Status-Abbrev}${Package} ' "$@" 2>/dev/null || :; } | tr -s ' ' '\n' | paste -sd ' ' -) "
+	for p in "$@"; do
+		case "$installed" in
+		*" ii $p "*) ;;
+		*) printf ' %s' "$p" ;;
+		esac
+	done
+}
+
+# idle_packages NAME... is packages for daemons that only tests start. The services of the packages that it installs
+# don't run, now or after a boot.
+idle_packages() {
+	fresh=$(missing_packages "$@")
+	[ -n "$fresh" ] || return 0
+	policy=/usr/sbin/policy-rc.d made=
+	if [ ! -e "$policy" ]; then
+		made=$policy
+		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+		as_root chmod 755 "$policy"
+	fi
+	status=0
+	(packages $fresh) || status=$?
+	[ -z "$made" ] || as_root rm "$made"
+	[ "$status" = 0 ] || exit "$status"
+	units=$(dpkg -L $fresh | sed -n 's|^.*/lib/systemd/system/||p' | grep '\.service$' || :)
+	if command -v systemctl >/dev/null && [ -n "$units" ]; then
+		as_root systemctl -q disable $units || say "some services were not disabled: see above"
+	fi
 }

@@ -48,6 +48,8 @@ var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event"
 var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
+	"announce/bfd":              {"internal/backoff", "internal/delayqueue"},
+	"announce/bgp":              {"internal/backoff", "internal/table"},
 	"announce/heartbeat":        {"announce"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},

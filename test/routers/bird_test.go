@@ -1,0 +1,99 @@
+//go:build system
+
+package routers_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// birdPeer is a BIRD configuration for a peer, with lines for the protocol.
+func birdPeer(us netip.Addr, lines string) string {
+	return fmt.Sprintf(`router id 10.0.0.1;
+protocol kernel k4 { graceful restart; ipv4 { export all; }; }
+protocol kernel k6 { graceful restart; ipv6 { export all; }; }
+protocol bfd { }
+protocol bgp vips {
+  local as 65000;
+  neighbor %s as 4200065010;
+  ipv4 { import all; export none; extended next hop; };
+  ipv6 { import all; export none; };
+  graceful restart on;
+  error wait time 1, 2;
+  %s
+}
+`, us, lines)
+}
+
+func TestBird(t *testing.T) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), `password "secret"; ttl security on;`))
+		c := l.settings(v6)
+		p := &c.Peers[0]
+		p.Password, p.TTLSecurity = "secret", true
+		p.MED, p.Communities = 77, []bgp.Community{65010<<16 | 100}
+		s := routers.StartSpeaker(t, l.Director, c)
+		x := s.AwaitUp()
+		l.awaitKernelRoute(t, vip4, true)
+		l.awaitKernelRoute(t, vip6, true)
+		if !x.GracefulRestart || x.RouterID.String() != "10.0.0.1" || x.Warning != "" {
+			t.Errorf("%+v", x)
+		}
+		for _, vip := range []netip.Prefix{vip4, vip6} {
+			all := bird.Ask("show", "route", vip.String(), "all")
+			for _, want := range []string{"BGP.as_path: 4200065010", "BGP.med: 77", "BGP.community: (65010,100)", "BGP.origin: IGP"} {
+				if !strings.Contains(all, want) {
+					t.Errorf("%s is not in the route:\n%s", want, all)
+				}
+			}
+		}
+
+		s.Do("drain")
+		wait.Until(t, "the community GRACEFUL_SHUTDOWN on both routes", func() bool {
+			return bird.Count("where (65535, 0) ~ bgp_community") == 2
+		}, func() any { return bird.Ask("show", "route", "all") })
+
+		s.Do("withdraw", vip4)
+		l.awaitKernelRoute(t, vip4, false)
+		if l.kernelRoute(vip6) == "" {
+			t.Error("the other route was withdrawn, too")
+		}
+		s.Do("shutdown")
+		l.awaitKernelRoute(t, vip6, false)
+		if log := bird.LogEnd(1 << 20); !strings.Contains(log, "Administrative shutdown") {
+			t.Errorf("the router saw another end of the session:\n%s", log)
+		}
+	})
+}
+
+// Attributes of iBGP, over two hops.
+func TestBirdInternalMultihop(t *testing.T) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		us := l.Client.Addr4
+		if v6 {
+			us = l.Client.Addr6
+		}
+		bird := routers.StartBird(t, l.router, strings.Replace(birdPeer(us, "multihop 2; ttl security on;"), "4200065010", "65000", 1))
+		c := l.settings(v6)
+		p := &c.Peers[0]
+		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, 300
+		s := routers.StartSpeaker(t, l.Client, c)
+		s.AwaitUp()
+		wait.Until(t, "both routes", func() bool { return bird.Count() == 2 }, func() any { return bird.Ask("show", "route", "all") })
+		if all := bird.Ask("show", "route", "all"); strings.Count(all, "BGP.local_pref: 300") != 2 {
+			t.Error(all)
+		}
+	})
+}

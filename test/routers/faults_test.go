@@ -1,0 +1,165 @@
+//go:build system
+
+package routers_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// Mistakes in the settings of either side, and the reason that the operator of this host gets.
+func TestReasonsWithBird(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		router func(config string) string
+		change func(c *routers.Settings)
+		reason string
+	}{
+		{"wrong ASN of the router", nil, func(c *routers.Settings) { c.Peers[0].ASN = 65001 }, "ASN wrong: the router has ASN 65000, the configuration has 65001"},
+		{"wrong ASN of this host", nil, func(c *routers.Settings) { c.Peers[0].LocalASN = 65011 }, "ASN wrong: the router expects another ASN than 65011"},
+		{"router ID of the router", func(s string) string { return strings.Replace(s, "4200065010", "65000", 1) }, func(c *routers.Settings) {
+			c.RouterID, c.Peers[0].LocalASN = netip.MustParseAddr("10.0.0.1"), 65000
+		}, "router ID wrong"},
+		{"wrong password", func(s string) string {
+			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
+		},
+			func(c *routers.Settings) { c.Peers[0].Password = "secret" }, "the password is wrong, or a filter drops TCP port 179"},
+		{"no password", func(s string) string {
+			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
+		},
+			nil, "the router requires a password"},
+		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = netip.MustParseAddr("10.77.1.77") }, "unreachable: no answer from 10.77.1.77 at the link layer"},
+		{"no route", nil, func(c *routers.Settings) {
+			c.Peers[0].Address, c.Peers[0].Multihop = netip.MustParseAddr("172.31.9.9"), 3
+		}, "unreachable: this host has no route to 172.31.9.9"},
+		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on 10.77.1.2:1790"},
+		{"no neighbor", func(s string) string { return strings.Replace(s, "10.77.1.1", "10.77.1.9", 1) }, nil, "connection"},
+		{"maximum prefixes", func(s string) string {
+			return strings.Replace(s, "ipv4 { import all;", "ipv4 { import all; import limit 1 action disable;", 1)
+		},
+			func(c *routers.Settings) { c.Prefixes = vips(3) }, "maximum prefixes exceeded"},
+		{"disabled", nil, nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			config := birdPeer(l.us4, "")
+			if c.router != nil {
+				config = c.router(config)
+			}
+			bird := routers.StartBird(t, l.router, config)
+			settings := l.settings(false)
+			if c.change != nil {
+				c.change(&settings)
+			}
+			s := routers.StartSpeaker(t, l.Director, settings)
+			if c.name == "disabled" {
+				s.AwaitUp()
+				bird.Ask("disable", "vips", `"maintenance of rack 7"`)
+				c.reason = `the router has shut the session down: "maintenance of rack 7"`
+			}
+			s.AwaitReason(c.reason)
+		})
+	}
+}
+
+// The time from a silent failure of this host until the router's kernel has no route to it.
+func TestDetectionByBird(t *testing.T) {
+	for _, c := range []struct {
+		interval time.Duration
+		most     time.Duration // the goal for the clients of a VIP
+	}{{50 * ms, 250 * ms}, {100 * ms, 400 * ms}} {
+		t.Run(fmt.Sprintf("3x%s", c.interval), func(t *testing.T) {
+			families(t, func(t *testing.T, v6 bool) {
+				l := newLab(t)
+				routers.StartBird(t, l.router, birdPeer(l.us(v6), fmt.Sprintf("bfd { interval %d ms; multiplier 3; };", c.interval/ms)))
+				settings := l.settings(v6)
+				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: c.interval, Multiplier: 3}}
+				s := routers.StartSpeaker(t, l.Director, settings)
+				s.AwaitUp()
+				if st := s.AwaitBFD(bfd.Up); st.Reason != "" {
+					t.Errorf("%+v", st)
+				}
+				wait.Until(t, "the agreed detection time", func() bool { return s.BFD()[0].Detect == 3*c.interval }, func() any { return s.BFD() })
+				events := l.watchRoutes(t)
+				l.awaitKernelRoute(t, vip4, true)
+				l.awaitKernelRoute(t, vip6, true)
+				took := silence(t, s, events)
+				t.Logf("withdrawn after %v", took.Round(ms))
+				if took < c.interval || took > c.most {
+					t.Errorf("withdrawn after %v, want at most %v", took, c.most)
+				}
+			})
+		})
+	}
+}
+
+// silence stalls the speaker, and returns the time until the router's kernel has deleted the routes
+// to both VIPs.
+func silence(t *testing.T, s *routers.Speaker, events *routeEvents) time.Duration {
+	t.Helper()
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	wait.Until(t, "both routes are deleted", func() bool { return events.deleted.Load() == 2 })
+	return time.Unix(0, events.lastDeleted.Load()).Sub(began)
+}
+
+// This host ends a session when the router fails silently, and names BFD as the reason.
+func TestDetectionOfBird(t *testing.T) {
+	families(t, func(t *testing.T, v6 bool) {
+		l := newLab(t)
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd { interval 50 ms; multiplier 3; };"))
+		settings := l.settings(v6)
+		settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: 50 * ms, Multiplier: 3}}
+		s := routers.StartSpeaker(t, l.Director, settings)
+		s.AwaitUp()
+		s.AwaitBFD(bfd.Up)
+		if err := bird.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		s.AwaitReason("BFD: no packet from " + settings.Peers[0].Address.String() + " for ")
+		if st := s.AwaitBFD(bfd.Down); !st.Failed || st.Downs != 1 {
+			t.Errorf("%+v", st)
+		}
+		bird.Resume() // and restarts its BFD session with its BGP session
+		s.AwaitUp()
+		wait.Until(t, "the agreed detection time", func() bool { return s.BFD()[0].Detect == 150*ms }, func() any { return s.BFD() })
+		before := s.BFD()[0].Downs
+
+		// A new interval keeps the session.
+		s.ChangeBFD(bfd.Settings{Peer: settings.Peers[0].Address, Interval: 200 * ms, Multiplier: 3})
+		wait.Until(t, "the new detection time", func() bool {
+			return strings.Contains(bird.Ask("show", "bfd", "sessions"), "0.200")
+		}, func() any { return bird.Ask("show", "bfd", "sessions") })
+		if st := s.BFD()[0]; st.State != bfd.Up || st.Downs != before {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// A BFD session that never comes up does not disturb BGP, and names its reason.
+func TestBFDThatNeverComesUp(t *testing.T) {
+	l := newLab(t)
+	routers.StartBird(t, l.router, birdPeer(l.us4, ""))
+	settings := l.settings(false)
+	settings.BFD = []bfd.Settings{{Peer: l.router.Addr4, Interval: 50 * ms, Multiplier: 3}}
+	s := routers.StartSpeaker(t, l.Director, settings)
+	s.AwaitUp()
+	wait.Until(t, "several packets went out", func() bool { return time.Since(s.Sessions()[0].Since) > 2*time.Second })
+	if st := s.BFD()[0]; st.State != bfd.Down || st.Failed || st.Reason != "no packet from 10.77.1.2 yet" {
+		t.Errorf("%+v", st)
+	}
+	if x := s.Sessions()[0]; x.State != bgp.Established {
+		t.Errorf("%+v", x)
+	}
+}

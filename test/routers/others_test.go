@@ -1,0 +1,116 @@
+//go:build system
+
+package routers_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+func TestGoBGP(t *testing.T) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		gobgp := routers.StartGoBGP(t, l.router, fmt.Sprintf(`
+[global.config]
+  as = 65000
+  router-id = "10.0.0.1"
+[[neighbors]]
+  [neighbors.config]
+    neighbor-address = "%s"
+    peer-as = 4200065010
+    auth-password = "secret"
+  [neighbors.transport.config]
+    passive-mode = true
+  [neighbors.graceful-restart.config]
+    enabled = true
+    restart-time = 60
+  [[neighbors.afi-safis]]
+    [neighbors.afi-safis.config]
+      afi-safi-name = "ipv4-unicast"
+    [neighbors.afi-safis.mp-graceful-restart.config]
+      enabled = true
+  [[neighbors.afi-safis]]
+    [neighbors.afi-safis.config]
+      afi-safi-name = "ipv6-unicast"
+    [neighbors.afi-safis.mp-graceful-restart.config]
+      enabled = true
+`, l.us(v6)))
+		c := l.settings(v6)
+		p := &c.Peers[0]
+		p.Password, p.MED, p.Communities = "secret", 77, []bgp.Community{65010<<16 | 100}
+		s := routers.StartSpeaker(t, l.Director, c)
+		if x := s.AwaitUp(); !x.GracefulRestart {
+			t.Errorf("%+v", x)
+		}
+		rib := func() string {
+			return gobgp.Ask("global", "rib", "-a", "ipv4") + gobgp.Ask("global", "rib", "-a", "ipv6")
+		}
+		has := func(texts ...string) func() bool {
+			return func() bool {
+				for _, x := range texts {
+					if !strings.Contains(rib(), x) {
+						return false
+					}
+				}
+				return true
+			}
+		}
+		wait.Until(t, "both routes", has(vip4.String(), vip6.String(), "4200065010", "{Med: 77}", "65010:100"), func() any { return rib() })
+		s.Do("drain")
+		wait.Until(t, "the community", has("planned-shut"), func() any { return rib() })
+		s.Do("withdraw", vip4)
+		wait.Until(t, "one route fewer", func() bool { return !strings.Contains(rib(), vip4.String()) }, func() any { return rib() })
+		s.Kill()
+		wait.Until(t, "the route is stale", func() bool { return strings.Contains(rib(), "S*") }, func() any { return rib() })
+		s.StartAgain()
+		s.AwaitUp()
+		wait.Until(t, "the route is not stale", func() bool { return !strings.Contains(rib(), "S*") && strings.Contains(rib(), vip6.String()) }, func() any { return rib() })
+		s.Do("shutdown")
+		wait.Until(t, "no route", func() bool { return !strings.Contains(rib(), vip6.String()) }, func() any { return rib() })
+	})
+}
+
+func TestExaBGP(t *testing.T) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		router := l.router.Addr4
+		if v6 {
+			router = l.router.Addr6
+		}
+		exabgp := routers.StartExaBGP(t, l.router, fmt.Sprintf(`%s {
+  router-id 10.0.0.1;
+  local-address %s;
+  local-as 65000;
+  peer-as 4200065010;
+  passive;
+  family { ipv4 unicast; ipv6 unicast; }
+  api { processes [ log ]; receive { parsed; update; } }
+}
+`, l.us(v6), router))
+		c := l.settings(v6)
+		p := &c.Peers[0]
+		p.MED, p.Communities = 77, []bgp.Community{65010<<16 | 100}
+		s := routers.StartSpeaker(t, l.Director, c)
+		s.AwaitUp()
+		saw := func(text string) {
+			t.Helper()
+			wait.Until(t, "ExaBGP reports "+text, func() bool { return strings.Contains(exabgp.Messages(), text) }, func() any { return exabgp.Messages() })
+		}
+		for _, text := range []string{vip4.String(), vip6.String(), `"med": 77`, `"as-path": [ 4200065010 ]`, "[ 65010, 100 ]"} {
+			saw(text)
+		}
+		s.Do("drain")
+		saw("[ 65535, 0 ]")
+		s.Do("withdraw", vip4)
+		saw("withdraw")
+	})
+}

@@ -1,0 +1,123 @@
+//go:build system
+
+package routers_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// restartable is a speaker of 1,000 prefixes whose restarts are graceful.
+func restartable(t *testing.T, l lab, c routers.Settings) (*routers.Speaker, *routeEvents) {
+	t.Helper()
+	c.Prefixes = append(c.Prefixes, vips(1000)...)
+	c.NotReady = true
+	events := l.watchRoutes(t)
+	s := routers.StartSpeaker(t, l.Director, c)
+	s.AwaitUp()
+	s.Do("ready")
+	wait.Until(t, "1,002 routes in the router's kernel", func() bool { return events.added.Load() >= 1002 }, func() any { return events.added.Load() })
+	return s, events
+}
+
+// A restart of the announcing process, by kill -9 or by a stop, deletes no route in the router. The
+// prefixes that are not announced again go with the end of the new initial routes.
+func TestRestartWithBird(t *testing.T) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""))
+		s, events := restartable(t, l, l.settings(v6))
+		for _, end := range []func(){s.Kill, func() { s.Stop() }} {
+			end()
+			wait.Until(t, "BIRD waits for the restart", func() bool {
+				return strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "Neighbor graceful restart active")
+			}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
+			s.StartAgain()
+			s.AwaitUp()
+			s.Do("ready")
+			wait.Until(t, "the end of the restart", func() bool {
+				return !strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "graceful restart active")
+			})
+			if n := events.deleted.Load(); n > 0 {
+				t.Errorf("%d routes were deleted", n)
+			}
+		}
+		if n := bird.Count(); n != 1002 {
+			t.Errorf("%d routes after the restarts", n)
+		}
+		s.Kill()
+		s.StartAgain()
+		s.AwaitUp()
+		s.Do("withdraw", vip4) // before it is ready
+		s.Do("ready")
+		l.awaitKernelRoute(t, vip4, false)
+		wait.Until(t, "one route fewer", func() bool { return bird.Count() == 1001 })
+		if n := events.deleted.Load(); n != 1 {
+			t.Errorf("%d routes were deleted, want 1", n)
+		}
+	})
+}
+
+// A router that restarts waits for this host's routes: the R bit is not set, although this process
+// has been restarted before.
+func TestRestartOfBird(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	bird := routers.StartBird(t, l.router, birdPeer(l.us4, ""), "-R")
+	s, events := restartable(t, l, l.settings(false))
+	s.Kill()
+	bird.Kill() // both are away
+	s.StartAgain()
+	s.AwaitReason("connection refused")
+	bird.StartAgain()
+	s.AwaitUp()
+	// With the R bit, BIRD would end its recovery now, before it has the routes.
+	wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+	if n := events.deleted.Load(); n > 0 {
+		t.Errorf("%d routes were deleted", n)
+	}
+	s.Do("ready")
+	wait.Until(t, "the end of the recovery", func() bool {
+		return strings.Contains(bird.LogEnd(1<<20), "Graceful restart done")
+	}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
+	wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+	if n := events.deleted.Load(); n > 0 {
+		t.Errorf("%d routes were deleted", n)
+	}
+}
+
+// With "bfd graceful", BIRD takes a failed BFD session as a restart, too. With "bfd on", a kill
+// deletes the routes.
+func TestRestartWithBirdAndBFD(t *testing.T) {
+	for _, c := range []struct {
+		mode    string
+		deleted bool
+	}{{"graceful", false}, {"on", true}} {
+		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t)
+			bird := routers.StartBird(t, l.router, birdPeer(l.us4, "bfd "+c.mode+";"))
+			settings := l.settings(false)
+			settings.BFD = []bfd.Settings{{Peer: l.router.Addr4, Interval: 50 * ms, Multiplier: 3}}
+			s, events := restartable(t, l, settings)
+			s.AwaitBFD(bfd.Up)
+			s.Kill()
+			wait.Until(t, "BIRD's BFD session is down", func() bool {
+				return !strings.Contains(bird.Ask("show", "bfd", "sessions"), "Up ")
+			}, func() any { return bird.Ask("show", "bfd", "sessions") })
+			s.StartAgain()
+			s.AwaitUp()
+			s.Do("ready")
+			wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+			if n := events.deleted.Load(); (n > 0) != c.deleted {
+				t.Errorf("%d routes were deleted", n)
+			}
+		})
+	}
+}

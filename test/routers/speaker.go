@@ -1,0 +1,246 @@
+//go:build linux
+
+package routers
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// Settings are the settings of a speaker's process.
+type Settings struct {
+	RouterID    netip.Addr    `json:"router_id"`
+	Peers       []bgp.Peer    `json:"peers"`
+	RestartTime time.Duration `json:"restart_time"`
+	Record      string        `json:"record"` // "": a file in the folder of the speaker
+	// BFD are sessions that end the BGP session of the same peer when they fail.
+	BFD []bfd.Settings `json:"bfd"`
+
+	Socket   string         `json:"socket"` // where the process takes commands
+	Prefixes []netip.Prefix `json:"prefixes"`
+	NotReady bool           `json:"not_ready"` // more prefixes follow
+}
+
+const speakerVariable = "IRONVIP_TEST_SPEAKER" // a file with Settings in JSON
+
+// Main runs a speaker if this process is the child of StartSpeaker, and else the tests. TestMain
+// calls it.
+func Main(m *testing.M) {
+	if path := os.Getenv(speakerVariable); path != "" {
+		if err := runSpeaker(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func runSpeaker(path string) error {
+	var c Settings
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, RestartTime: c.RestartTime, Record: c.Record, Log: log})
+	if err != nil {
+		return err
+	}
+	s.Announce(c.Prefixes...)
+	if !c.NotReady {
+		s.Ready()
+	}
+	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
+		if st.State == bfd.Down && st.Failed {
+			s.PathDown(st.Peer.String(), "BFD: "+st.Reason)
+		}
+	}})
+	for _, x := range c.BFD {
+		if err := f.Set(x); err != nil {
+			return err
+		}
+	}
+	l, err := net.Listen("unix", c.Socket)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	prefixes := func(r *http.Request) (all []netip.Prefix) {
+		b, _ := io.ReadAll(r.Body)
+		json.Unmarshal(b, &all)
+		return all
+	}
+	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { s.Announce(prefixes(r)...) })
+	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) { s.Withdraw(prefixes(r)...) })
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { s.Ready() })
+	mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) { s.Drain(true) })
+	mux.HandleFunc("/shutdown", func(http.ResponseWriter, *http.Request) { s.Shutdown() })
+	mux.HandleFunc("/sessions", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(s.Sessions()) })
+	mux.HandleFunc("/bfd", func(w http.ResponseWriter, r *http.Request) {
+		var x bfd.Settings
+		if b, _ := io.ReadAll(r.Body); json.Unmarshal(b, &x) == nil && x.Peer.IsValid() {
+			f.Set(x)
+		}
+		json.NewEncoder(w).Encode(f.Sessions())
+	})
+	go http.Serve(l, mux)
+	done := make(chan struct{})
+	go func() { defer close(done); f.Run(ctx) }()
+	s.Run(ctx)
+	stop()
+	<-done
+	return nil
+}
+
+// Speaker is a process with announce/bgp and announce/bfd in a namespace.
+type Speaker struct {
+	*process.Process
+	t      testing.TB
+	socket string
+	client http.Client
+}
+
+// StartSpeaker starts a speaker, which begins at once. It keeps its record in its own folder, over
+// restarts.
+func StartSpeaker(t testing.TB, n *netlab.Node, c Settings) *Speaker {
+	t.Helper()
+	dir := folder(t, "")
+	c.Socket = filepath.Join(dir, "socket")
+	if c.Record == "" {
+		c.Record = filepath.Join(dir, "record")
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, dir, "settings.json", string(b))
+	s := &Speaker{t: t, socket: c.Socket}
+	s.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", c.Socket)
+	}}
+	s.Process = process.New("/usr/bin/env", filepath.Join(dir, "speaker.log"), n, speakerVariable+"="+path, os.Args[0])
+	t.Cleanup(func() {
+		s.Kill()
+		s.client.CloseIdleConnections()
+		if t.Failed() {
+			t.Logf("the end of the log of the speaker:\n%s", s.LogEnd(4000))
+		}
+	})
+	s.StartAgain()
+	return s
+}
+
+// StartAgain starts the process after its end.
+func (s *Speaker) StartAgain() {
+	s.t.Helper()
+	os.Remove(s.socket)
+	s.client.CloseIdleConnections()
+	if err := s.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	wait.For(s.t, "the speaker answers", func() error {
+		if s.Pid() == 0 {
+			s.t.Fatalf("the speaker ended: %s", s.LogEnd(2000))
+		}
+		_, err := s.client.Get("http://speaker/sessions")
+		return err
+	})
+}
+
+// Do runs a command: announce or withdraw with prefixes, ready, drain, shutdown.
+func (s *Speaker) Do(command string, prefixes ...netip.Prefix) {
+	s.t.Helper()
+	s.post(command, prefixes, nil)
+}
+
+func (s *Speaker) post(command string, in, out any) {
+	s.t.Helper()
+	b, err := json.Marshal(in)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, err := s.client.Post("http://speaker/"+command, "application/json", bytes.NewReader(b))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if out != nil {
+		if err := json.NewDecoder(r.Body).Decode(out); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// Sessions returns the BGP sessions.
+func (s *Speaker) Sessions() (all []bgp.Session) {
+	s.t.Helper()
+	s.post("sessions", nil, &all)
+	return all
+}
+
+// BFD returns the BFD sessions.
+func (s *Speaker) BFD() (all []bfd.Status) {
+	s.t.Helper()
+	s.post("bfd", nil, &all)
+	return all
+}
+
+// ChangeBFD sets a BFD session.
+func (s *Speaker) ChangeBFD(c bfd.Settings) {
+	s.t.Helper()
+	s.post("bfd", c, nil)
+}
+
+// AwaitUp waits until the first peer's session is established.
+func (s *Speaker) AwaitUp() bgp.Session {
+	s.t.Helper()
+	wait.Until(s.t, "the BGP session is established", func() bool { return s.Sessions()[0].State == bgp.Established },
+		func() any { return fmt.Sprintf("%+v", s.Sessions()[0]) })
+	return s.Sessions()[0]
+}
+
+// AwaitReason waits until the first peer's session is down for a reason that contains text.
+func (s *Speaker) AwaitReason(text string) bgp.Session {
+	s.t.Helper()
+	var last bgp.Session
+	wait.Until(s.t, "the reason "+text, func() bool {
+		last = s.Sessions()[0]
+		return last.State != bgp.Established && strings.Contains(last.Reason, text)
+	}, func() any { return fmt.Sprintf("%+v", last) })
+	return last
+}
+
+// AwaitBFD waits until the first BFD session has a state.
+func (s *Speaker) AwaitBFD(state bfd.State) bfd.Status {
+	s.t.Helper()
+	wait.Until(s.t, "the BFD session is "+state.String(), func() bool { return s.BFD()[0].State == state },
+		func() any { return fmt.Sprintf("%+v", s.BFD()[0]) })
+	return s.BFD()[0]
+}
