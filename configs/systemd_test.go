@@ -68,7 +68,7 @@ func TestUnitFitsTheAgent(t *testing.T) {
 	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
-		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "2000",
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "512",
 	} {
 		if got := unit[key]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %q", key, got, want)

@@ -173,15 +173,20 @@ func (a *agent) awaitResumed(ctx context.Context) error {
 // keepSockets keeps the listening sockets in the service manager's store. It waits for the end of
 // the predecessor, because the manager listens to one process only.
 func (a *agent) keepSockets(ctx context.Context) {
+	until := a.replaces()
 	if !a.systemd.present() {
-		return
+		until = a.settled
 	}
 	select {
 	case <-ctx.Done():
 		return
-	case <-a.replaces():
+	case <-until:
 	}
-	a.sockets.Keep(ctx, maxStored, a.systemd.keep, func(err error) {
+	if !a.systemd.present() {
+		a.sockets.DropFormer()
+		return
+	}
+	a.sockets.Keep(ctx, a.systemd.keep, func(err error) {
 		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
 	})
 }

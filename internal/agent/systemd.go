@@ -36,13 +36,8 @@ func (s systemd) present() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 // mainPID reports that another process is the service from now on.
 func (s systemd) mainPID(pid int) { s.send(fmt.Sprintf("MAINPID=%d", pid)) }
 
-// storedName is the name of every stored descriptor. A socket's own address identifies it.
+// storedName is the name of every stored descriptor. What it contains identifies it.
 const storedName = "vip"
-
-// maxStored bounds the stored sockets. systemd compares each new one with all others, which took 57
-// s of its CPU time for 10,000 and takes about 2 s for 2,000 (systemd 252). FileDescriptorStoreMax=
-// of the unit isn't below.
-const maxStored = 2000
 
 // keep adds descriptors to the service manager's store (FileDescriptorStoreMax=), up to 253 at
 // once. It passes them to the next process of the service. It polls them, and drops a socket that

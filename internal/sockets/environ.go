@@ -37,5 +37,5 @@ func FromEnvironment() (*Set, []error) {
 	for i := range fds {
 		fds[i] = firstPassed + i
 	}
-	return s, s.Inherit(fds, true)
+	return s, s.Inherit(fds)
 }

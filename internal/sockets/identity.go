@@ -11,6 +11,12 @@ import (
 // errNoSocket means that a descriptor is not a socket.
 var errNoSocket = errors.New("not an open socket")
 
+// A process has ended a socket for good, or never listened on it.
+var (
+	errShutDown = errors.New("was shut down")
+	errIdle     = errors.New("doesn't listen")
+)
+
 // option is a socket option with the value that a socket of this package has. An inherited socket
 // with another value comes from another version of the agent, or from another program.
 type option struct {
@@ -106,12 +112,12 @@ func (i identifier) identify(fd int) (place, error) {
 	case kind == unix.SOCK_STREAM && protocol == unix.IPPROTO_TCP:
 		p.protocol = "tcp"
 		if get(unix.SO_ACCEPTCONN) != 1 {
-			return p, fmt.Errorf("%s doesn't listen", p)
+			return p, fmt.Errorf("%s %w", p, errIdle)
 		}
 	case kind == unix.SOCK_STREAM && p.path != "":
 		p.protocol = "unix"
 		if get(unix.SO_ACCEPTCONN) != 1 {
-			return p, fmt.Errorf("%s doesn't listen", p)
+			return p, fmt.Errorf("%s %w", p, errIdle)
 		}
 	case kind == unix.SOCK_DGRAM && protocol == unix.IPPROTO_UDP:
 		p.protocol = "udp"
@@ -128,7 +134,7 @@ func (i identifier) identify(fd int) (place, error) {
 	}
 	polled := []unix.PollFd{{Fd: int32(fd)}}
 	if _, err := unix.Poll(polled, 0); err == nil && polled[0].Revents&unix.POLLHUP != 0 {
-		return p, fmt.Errorf("%s was shut down", p)
+		return p, fmt.Errorf("%s %w", p, errShutDown)
 	}
 	if i.namespace != 0 && i.namespace != namespaceOf(fd) {
 		return p, fmt.Errorf("%s is in another network namespace", p)

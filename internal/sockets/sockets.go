@@ -4,7 +4,7 @@
 // process that it replaces, or from an earlier run in the same process (Next). Its input is the
 // address or the path (unix.go) at which someone wants to listen. It returns the inherited socket of
 // that place, or opens one. Its outputs are messages with open descriptors, for the service manager
-// or for the next process (transfer.go). It recognizes a socket by what the kernel says of it
+// (shelf.go) or for the next process (transfer.go). It recognizes a socket by what the kernel says of it
 // (identity.go). It doesn't read from sockets, and decides nothing about services.
 package sockets
 
@@ -33,12 +33,17 @@ type Socket interface {
 // called concurrently.
 type Set struct {
 	mu        sync.Mutex
-	inherited map[place]handed // sockets that nobody has claimed
-	open      map[Socket]bool  // whether the keeper has it, as far as it exists
-	kept      int              // number of those
-	fresh     []Socket         // to be kept; only during Keep
-	opened    chan struct{}    // has room for one; nil before Keep
-	copied    bool             // another set has copies of all
+	inherited map[place]int     // descriptors of sockets that nobody has claimed
+	open      map[Socket]*shelf // the shelf that has a copy; nil: none
+	copied    bool              // another set has copies of all
+
+	// Of the keeper.
+	changed chan struct{} // has room for one; nil before Keep
+	fresh   []Socket      // to be put on shelves
+	shelves []*shelf      // those of this set; only the last one gets more sockets
+	stale   []*shelf      // those to empty
+	former  []int         // ends of inherited shelves, to empty when this set has its own
+	settled bool          // nothing is unclaimed any more
 }
 
 // place is where a socket listens.
@@ -46,12 +51,6 @@ type place struct {
 	protocol string         // "tcp", "udp" or "unix"
 	at       netip.AddrPort // of the first two
 	path     string         // of unix
-}
-
-// handed is an inherited socket.
-type handed struct {
-	fd   int
-	kept bool // the keeper has it, too
 }
 
 // network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
@@ -98,22 +97,22 @@ func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open f
 	if s.isCopied() {
 		return none, errCopied
 	}
-	if h, ok := s.claim(p); ok {
-		f := os.NewFile(uintptr(h.fd), p.String())
+	if fd, ok := s.claim(p); ok {
+		f := os.NewFile(uintptr(fd), p.String())
 		defer f.Close() // adopt makes a copy
-		if err := prepare(h.fd, p); err == nil {
+		if err := prepare(fd, p); err == nil {
 			if l, err := adopt(f); err == nil {
-				s.add(l.(S), h.kept)
+				s.add(l.(S))
 				return l.(S), nil
 			}
 		}
-		shutdown(h.fd)
+		shutdown(fd)
 	}
 	l, err := open(p)
 	if err != nil {
 		return none, err
 	}
-	s.add(l.(S), false)
+	s.add(l.(S))
 	return l.(S), nil
 }
 
@@ -126,43 +125,32 @@ func (s *Set) isCopied() bool {
 }
 
 // claim takes the inherited socket of a place out of the set.
-func (s *Set) claim(p place) (h handed, ok bool) {
+func (s *Set) claim(p place) (fd int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok = s.inherited[p]
+	fd, ok = s.inherited[p]
 	delete(s.inherited, p)
-	return h, ok
+	return fd, ok
 }
 
 // add records an open socket.
-func (s *Set) add(l Socket, kept bool) {
+func (s *Set) add(l Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open = make(map[Socket]bool)
+		s.open = make(map[Socket]*shelf)
 	}
-	s.mark(l, kept)
-	if !kept && s.opened != nil {
+	s.open[l] = nil
+	if s.changed != nil {
 		s.fresh = append(s.fresh, l)
 		s.wake()
 	}
 }
 
-// mark records whether the keeper has an open socket. The caller holds mu.
-func (s *Set) mark(l Socket, kept bool) {
-	if s.open[l] {
-		s.kept--
-	}
-	if s.open[l] = kept; kept {
-		s.kept++
-	}
-}
-
 // Remove closes a socket for good: it also ends the copies of other processes, so that its port
-// becomes free. systemd drops a socket from its store when it was shut down. The file of a unix
-// socket is deleted.
+// becomes free. Keep removes it from the keeper. The file of a unix socket is deleted.
 func (s *Set) Remove(l Socket) {
-	s.forget(l)
+	s.forget(l, true)
 	unlink(l)
 	fd, err := duplicate(l)
 	l.Close() // first, so that no reader sees the shutdown
@@ -175,7 +163,7 @@ func (s *Set) Remove(l Socket) {
 // Release closes this process's copy of a socket. Clients of the address wait for a process that
 // has another copy. If there is none, the file of a unix socket is deleted.
 func (s *Set) Release(l Socket) {
-	if shared := s.forget(l); !shared {
+	if shared := s.forget(l, false); !shared {
 		unlink(l)
 	}
 	l.Close()
@@ -188,45 +176,81 @@ func unlink(l Socket) {
 	}
 }
 
-// forget removes a socket from the set. It returns whether the keeper or another set has a copy.
-func (s *Set) forget(l Socket) (shared bool) {
+// forget removes a socket from the set, and returns whether the keeper or another set has a copy. A
+// socket that ends for good also leaves the keeper.
+func (s *Set) forget(l Socket, ends bool) (shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shared = s.copied || s.open[l]
-	s.mark(l, false)
+	h := s.open[l]
 	delete(s.open, l)
-	return shared
+	if h != nil && ends {
+		delete(h.members, l)
+		s.vacate(h)
+	}
+	return s.copied || h != nil
 }
 
-// Inherit adds the sockets with these descriptors, which then belong to the set. Kept says that the
-// keeper has them, too. The problems name those that nobody can claim. Sockets among them are shut
-// down, because they hold ports; other descriptors stay as they are.
-func (s *Set) Inherit(fds []int, kept bool) (problems []error) {
+// Inherit adds the sockets with these descriptors, which then belong to the set, and those on shelves
+// among them. The problems name those that nobody can claim. Sockets among them are shut down,
+// because they hold ports; other descriptors stay as they are.
+func (s *Set) Inherit(fds []int) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inherited == nil {
-		s.inherited = make(map[place]handed, len(fds))
-	}
 	here := newIdentifier()
 	for _, fd := range fds {
 		unix.CloseOnExec(fd)
-		p, err := here.identify(fd)
-		switch {
-		case errors.Is(err, errNoSocket):
-		case err != nil:
-			shutdown(fd)
-			unix.Close(fd)
-		default:
-			if _, twice := s.inherited[p]; !twice {
-				s.inherited[p] = handed{fd, kept}
-				continue
+		if !isShelf(fd) {
+			if err := s.inherit(here, fd); err != nil {
+				problems = append(problems, fmt.Errorf("inherited descriptor %d: %w", fd, err))
 			}
-			err = fmt.Errorf("a second socket of %s", p)
-			unix.Close(fd) // maybe a copy of the first one: a shutdown would end both
+			continue
 		}
-		problems = append(problems, fmt.Errorf("inherited descriptor %d: %w", fd, err))
+		s.former = append(s.former, fd)
+		all, err := contents(fd)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("inherited descriptor %d: %w", fd, err))
+		}
+		for _, inner := range all {
+			err := s.inherit(here, inner)
+			if removed := errors.Is(err, errShutDown) || errors.Is(err, errIdle); err != nil && !removed { // just before the end of the process
+				problems = append(problems, fmt.Errorf("inherited with descriptor %d: %w", fd, err))
+			}
+		}
 	}
 	return problems
+}
+
+// inherit adds one socket. The caller holds mu.
+func (s *Set) inherit(here identifier, fd int) error {
+	if s.inherited == nil {
+		s.inherited = make(map[place]int)
+	}
+	p, err := here.identify(fd)
+	switch {
+	case errors.Is(err, errNoSocket):
+		return err
+	case err != nil:
+		shutdown(fd)
+		unix.Close(fd)
+		return err
+	}
+	other, twice := s.inherited[p]
+	if !twice {
+		s.inherited[p] = fd
+		return nil
+	}
+	same := cookieOf(fd) == cookieOf(other)
+	unix.Close(fd) // without a shutdown, which would end copies, too
+	if same {
+		return nil // the process ended while it moved a socket to another shelf
+	}
+	return fmt.Errorf("a second socket of %s", p)
+}
+
+// cookieOf returns the kernel's number of a socket, which its copies have, too.
+func cookieOf(fd int) uint64 {
+	n, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	return n
 }
 
 // Unclaimed returns the number of inherited sockets that nobody has claimed.
@@ -240,62 +264,78 @@ func (s *Set) Unclaimed() int {
 func (s *Set) RemoveUnclaimed() (places []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for p, h := range s.inherited {
+	for p, fd := range s.inherited {
 		places = append(places, p.String())
-		if p.protocol == "unix" && prepare(h.fd, p) == nil {
+		if p.protocol == "unix" && prepare(fd, p) == nil {
 			_ = os.Remove(p.path)
 		}
-		shutdown(h.fd)
-		unix.Close(h.fd)
+		shutdown(fd)
+		unix.Close(fd)
 	}
 	clear(s.inherited)
+	s.settled = true
+	s.wake()
 	slices.Sort(places)
 	return places
 }
 
-// Next returns a set that has inherited a copy of each socket of this one, for another process or
-// for another run of the agent in this process. From then on, s opens and keeps nothing more.
+// Next returns a set that has inherited a copy of each socket and each shelf of this one, for another
+// process or for another run of the agent in this process. From then on, s opens and keeps nothing
+// more.
 func (s *Set) Next() (*Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fds := make(map[bool][]int) // by whether they are kept
+	var listening, shelves []int
 	var err error
-	take := func(copied int, failed error, kept bool) {
+	take := func(into *[]int, copied int, failed error) {
 		if failed == nil {
-			fds[kept] = append(fds[kept], copied)
+			*into = append(*into, copied)
 		} else if !errors.Is(failed, net.ErrClosed) {
 			err = failed
 		}
 	}
-	for l, kept := range s.open {
-		fd, failed := duplicate(l)
-		take(fd, failed, kept)
+	again := func(into *[]int, fds ...int) {
+		for _, fd := range fds {
+			copied, failed := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+			take(into, copied, failed)
+		}
 	}
-	for _, h := range s.inherited {
-		fd, failed := unix.FcntlInt(uintptr(h.fd), unix.F_DUPFD_CLOEXEC, 0)
-		take(fd, failed, h.kept)
+	for l := range s.open {
+		copied, failed := duplicate(l)
+		take(&listening, copied, failed)
 	}
+	for _, fd := range s.inherited {
+		again(&listening, fd)
+	}
+	for _, h := range s.shelves {
+		again(&shelves, h.ends[:]...)
+	}
+	again(&shelves, s.former...)
 	if err != nil {
-		closeAll(fds[true])
-		closeAll(fds[false])
+		closeAll(listening)
+		closeAll(shelves)
 		return nil, fmt.Errorf("copy the listening sockets: %w", os.NewSyscallError("fcntl", err))
 	}
 	s.copied = true
-	next := &Set{}
-	next.Inherit(fds[true], true)
-	next.Inherit(fds[false], false)
+	next := &Set{former: shelves}
+	next.Inherit(listening)
 	return next, nil
 }
 
-// Close closes the copies of inherited sockets that nobody has claimed. It ends none of them for
-// other processes.
+// Close closes this process's copies of inherited sockets that nobody has claimed, and of shelves. It
+// ends none of them for other processes.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.inherited {
-		unix.Close(h.fd)
+	for _, fd := range s.inherited {
+		unix.Close(fd)
 	}
 	clear(s.inherited)
+	for _, h := range s.shelves {
+		closeAll(h.ends[:])
+	}
+	closeAll(s.former)
+	s.shelves, s.former = nil, nil
 }
 
 // duplicate returns a new descriptor of a socket.

@@ -322,6 +322,47 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 	}
 }
 
+// Thousands of listeners survive a restart in a few stored descriptors.
+func TestRestartWithManyListeners(t *testing.T) {
+	parallel(t)
+	const services, portsOfEach = 60, 50
+	h := newHost(t)
+	newServices(t, h)
+	a := newBackend(t, "a")
+	var ports []string
+	for i := range portsOfEach {
+		ports = append(ports, fmt.Sprintf("{ name = \"p%d\", port = %d, target_port = %d }", i, 9000+i, a.port))
+	}
+	var all strings.Builder
+	for i := range services {
+		fmt.Fprintf(&all, "[[service]]\nname = \"m%d\"\nports = [ %s ]\nbackends = [ { address = \"127.0.0.1\" } ]\nhealth = { type = \"none\" }\n", i, strings.Join(ports, ", "))
+	}
+	h.write("services.d/many.toml", all.String())
+	m := newManager(t, h)
+	h.start()
+	const listeners = services*portsOfEach + 4 + ownSockets
+	stored := func() {
+		t.Helper()
+		h.eventually(fmt.Sprintf("%d sockets are stored", listeners), func() error {
+			if n := m.len(); n != listeners {
+				return fmt.Errorf("%d", n)
+			}
+			return nil
+		})
+		if most := 2 * (listeners/253 + 1); len(m.fds) > most {
+			t.Errorf("%d descriptors, want up to %d", len(m.fds), most)
+		}
+	}
+	stored()
+	c := newClients(t, h.vip("m7")+":9007", h.vip("dns")+":53")
+	c.more(h, 50)
+	h.stop()
+	m.launchWithStore(h)
+	c.more(h, 50)
+	c.check("restart", false)
+	stored()
+}
+
 // Whatever the descriptors are that the agent inherits, it starts and serves. It reports those that
 // it can't use.
 func TestInheritedJunk(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -158,14 +159,14 @@ func TestRestartWithSystemd(t *testing.T) {
 	newServices(t, h)
 	s := newRealSystemd(t, h)
 	s.do("start", "ironvip") // returns when the agent is ready
-	s.property("NFileDescriptorStore", "6")
+	s.property("NFileDescriptorStore", "2")
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
 	c := newClients(t, web, dns)
 	c.more(h, 100)
 	s.do("restart", "ironvip")
 	c.more(h, 100)
 	c.check("systemctl restart", false)
-	s.property("NFileDescriptorStore", "6")
+	s.property("NFileDescriptorStore", "2")
 
 	// SIGUSR2 starts a process that takes over and becomes the service.
 	old := s.do("show", "ironvip", "--value", "--property=MainPID")
@@ -182,12 +183,21 @@ func TestRestartWithSystemd(t *testing.T) {
 	c.more(h, 100)
 	c.check("SIGUSR2", false)
 	open.lives("in the replaced process")
-	s.property("NFileDescriptorStore", "6")
+	s.property("NFileDescriptorStore", "2")
 	s.property("SubState", "running")
 	h.write("services.d/new.toml", service("new", "", newBackend(t, "new")))
-	s.property("NFileDescriptorStore", "7") // from the new process
+	newVIP := h.vip("new") + ":8080"
+	h.serves(newVIP, "new")
+	s.property("NFileDescriptorStore", "2") // one shelf, of the new process
 	h.remove("services.d/new.toml")
-	s.property("NFileDescriptorStore", "6")
+	h.eventually("the port of a removed service is free", func() error {
+		l, err := net.Listen("tcp", newVIP)
+		if err == nil {
+			l.Close()
+		}
+		return err
+	})
+	s.property("NFileDescriptorStore", "2")
 
 	c = newClients(t, web, dns)
 	c.more(h, 100)
@@ -196,11 +206,11 @@ func TestRestartWithSystemd(t *testing.T) {
 	s.property("SubState", "running")
 	c.more(h, 100)
 	c.check("kill -9", true)
-	s.property("NFileDescriptorStore", "6")
+	s.property("NFileDescriptorStore", "2")
 
 	h.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
 	h.remove("services.d/dns.toml")
-	s.property("NFileDescriptorStore", "3")
+	s.property("NFileDescriptorStore", "2")
 	h.serves(web, "b")
 	s.do("stop", "ironvip")
 	if _, err := who(web); !errors.Is(err, syscall.ECONNREFUSED) {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -97,21 +98,27 @@ func (s *descriptors) add(control []byte) error {
 	return nil
 }
 
-// len drops what was shut down, and returns how many descriptors are left.
+// len drops what was shut down, and returns how many listening sockets are stored.
 func (s *descriptors) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var left []int
+	var left, copies []int
 	for _, fd := range s.fds {
 		polled := []unix.PollFd{{Fd: int32(fd)}}
 		if _, err := unix.Poll(polled, 0); err == nil && polled[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0 {
 			unix.Close(fd)
-		} else {
-			left = append(left, fd)
+			continue
+		}
+		left = append(left, fd)
+		if copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			copies = append(copies, copied)
 		}
 	}
 	s.fds = left
-	return len(left)
+	var set sockets.Set
+	defer set.Close()
+	set.Inherit(copies)
+	return set.Unclaimed()
 }
 
 func (s *descriptors) close() {
