@@ -297,7 +297,8 @@ func TestNotReady(t *testing.T) {
 				defer here.Close()
 				defer there.Close()
 				ctx, cancel := context.WithCancel(t.Context())
-				go c.play(converse(there), ctx)
+				var playing sync.WaitGroup
+				playing.Go(func() { c.play(converse(there), ctx) })
 				start := time.Now()
 				err := (&Request{conversation: converse(here)}).AwaitReady(ctx, func(Backend) {})
 				took := time.Since(start)
@@ -307,6 +308,7 @@ func TestNotReady(t *testing.T) {
 				}
 				cancel()
 				here.Close()
+				playing.Wait()
 			})
 		})
 	}
