@@ -70,7 +70,8 @@ func TestSnapshotBeforeDigests(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		kv.Put(treePrefix+"a/edited", "by hand")
-		commit(t, three, set("a", "edited", "refused", 0))
+		known, _, _ := three.Folder("a").Get("edited")
+		commit(t, three, set("a", "edited", "refused", known.Index)) // Consul refuses it, and the host reads the value
 		one.End()
 		time.Sleep(5 * time.Second)
 		if !three.Mine() || get(three, "a", "edited") != "by hand" {

@@ -64,7 +64,32 @@ func (w *writer) take(waiting []*job) []*job {
 	waiting = append(waiting, w.added...)
 	w.added = nil
 	w.mu.Unlock()
-	return slices.DeleteFunc(waiting, func(j *job) bool { return j.request.ctx.Err() != nil })
+	waiting = slices.DeleteFunc(waiting, func(j *job) bool { return j.request.ctx.Err() != nil })
+	return w.refuseOutdated(waiting)
+}
+
+// refuseOutdated completes the jobs that expect an older version than the tables have, and returns
+// the others. Consul would refuse them, and each refused key would be read. Hosts that write the same
+// keys after the same event often collide.
+func (w *writer) refuseOutdated(waiting []*job) []*job {
+	t := w.tree
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.DeleteFunc(waiting, func(j *job) bool {
+		conflict := &ConflictError{}
+		for _, write := range j.writes {
+			e, _, exists := t.folders[write.Folder].rows.Get(write.Key)
+			removed := !exists && write.Index > 0 && t.known.index[write.path()] > write.Index
+			if exists && e.Index > write.Index || removed {
+				conflict.Writes = append(conflict.Writes, write)
+			}
+		}
+		if len(conflict.Writes) == 0 {
+			return false
+		}
+		j.finish(nil, conflict)
+		return true
+	})
 }
 
 func (w *writer) run(ctx context.Context) {
