@@ -30,6 +30,7 @@ var layers = [][]string{
 	{"internal/reconcile"},
 	{"internal/overrides"},
 	{"internal/registry"},
+	{"internal/fleet/roster"},
 	{"internal/fleet"},
 	{"internal/fleet/treekv", "internal/fleet/treestatus"},
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},

@@ -26,6 +26,41 @@ type presence struct {
 	now   time.Duration
 	there int // at the last list; 0 before the second one
 	seen  map[string]time.Duration
+
+	lists  [2][]string   // the newest lists, the newest one first; nil before the first one
+	listed chan struct{} // closed when there is another list
+}
+
+// Present returns the names of the nodes that were present at one of the two newest lists, in no
+// order, and whether nodes that are left out are surely absent. It returns nil on every host but the
+// leader. Listed is closed when there is another list. The costs are O(nodes).
+//
+// A node that is missing once counts as present: the agent may just be starting again.
+func (m *Member) Present() (names map[string]bool, sure bool, listed <-chan struct{}) {
+	p := &m.presence
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, list := range p.lists {
+		for _, name := range list {
+			if names == nil {
+				names = make(map[string]bool, len(list))
+			}
+			names[name] = true
+		}
+	}
+	return names, p.lists[1] != nil, p.listed
+}
+
+// vanished reports whether a node of the list before the newest one is missing.
+func (p *presence) vanished() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range p.lists[1] {
+		if p.seen[name] != p.now {
+			return true
+		}
+	}
+	return false
 }
 
 // AwayFor returns for how long the node has been absent while this host was the leader and could
@@ -60,12 +95,24 @@ func (p *presence) add(passed time.Duration, there []string) {
 	if passed > 0 { // at the first list, others may just be starting
 		p.there = len(there)
 	}
+	p.lists = [2][]string{there, p.lists[0]}
+	p.wake()
+}
+
+// wake tells those that wait for a list. The caller holds mu.
+func (p *presence) wake() {
+	if p.listed != nil {
+		close(p.listed)
+	}
+	p.listed = make(chan struct{})
 }
 
 func (p *presence) reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now, p.there, p.seen = 0, 0, map[string]time.Duration{}
+	p.lists = [2][]string{}
+	p.wake()
 }
 
 // watchPresence lists the keys of the nodes while this host is the leader. A node's key exists
@@ -95,6 +142,9 @@ func (m *Member) watchPresence(ctx context.Context) {
 		}
 		m.presence.add(began.Sub(last), names)
 		last = began
+		if m.presence.vanished() { // look again soon whether it is gone
+			next = presenceEvery / 3
+		}
 		backoff.Nap(ctx, next*9/10+rand.N(next/5), changed)
 	}
 }

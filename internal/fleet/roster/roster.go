@@ -1,0 +1,183 @@
+// Package roster has the hosts of a fleet that are present, as a folder of the fleet's tree. Each
+// host therefore knows them all, and a host that joins or leaves costs each of the others one entry
+// of the log.
+//
+// Its input are the leader's lists of the nodes that have a session in Consul, which the leader makes
+// anyway. The leader adds and removes the rows. A host that runs no probes says so in its own row.
+// The package doesn't know what the rows are used for.
+package roster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Folder is the folder of the tree with a row for each host.
+const Folder = "members"
+
+const version = 1
+
+// Member is one host that is present.
+type Member struct {
+	// NoProbes states that the host runs no health checks.
+	NoProbes bool `json:"no_probes,omitempty"`
+}
+
+// Row is a Member with its key.
+type Row = fleet.Item[Member]
+
+// KeyOf returns the key of the row of a node.
+func KeyOf(node string) string { return url.PathEscape(node) }
+
+// NodeOf returns the node of a row, or "" if its key is invalid.
+func NodeOf(key string) string {
+	node, err := url.PathUnescape(key)
+	if err != nil || KeyOf(node) != key {
+		return ""
+	}
+	return node
+}
+
+// Tree is the part of a *fleet.Tree that a Roster uses, beside the rows.
+type Tree interface {
+	fleet.Committer
+	fleet.Leadership
+	Present() (names map[string]bool, sure bool, listed <-chan struct{})
+	Hosts() int
+}
+
+// Roster keeps the rows. It is safe for concurrent use.
+type Roster struct {
+	tree Tree
+	own  string // the key of this host's row
+	want Member
+	rows *fleet.Collection[Member]
+	log  *slog.Logger
+}
+
+// New returns the roster of a tree that has the Folder. Node is this host and self its row. It
+// changes nothing until Run.
+func New(tree *fleet.Tree, node string, self Member, log *slog.Logger) *Roster {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Roster{tree: tree, own: KeyOf(node), want: self, log: log, rows: fleet.NewCollection(tree, Folder, version, check)}
+}
+
+func check(key string, _ Member) error {
+	if NodeOf(key) == "" {
+		return fmt.Errorf("key %q is not a node's name", key)
+	}
+	return nil
+}
+
+// Rows returns the hosts that are present. On a host that is cut off from Consul, they are the last
+// known ones.
+func (r *Roster) Rows() table.Reader[string, Row] { return r.rows.Rows() }
+
+// rowPause is how much later this host corrects its row on average, for each host of the fleet:
+// after a start of many hosts that run no probes, they would all write at the same time.
+const rowPause = 10 * time.Millisecond
+
+// Run keeps the rows current while this host is the leader, and this host's row always, until the
+// context ends. It returns the context's error.
+func (r *Roster) Run(ctx context.Context) error {
+	feed := r.rows.Rows().Watch()
+	defer feed.Close()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	wait := backoff.Backoff{Lo: time.Second, Hi: 30 * time.Second}
+	own := false // this host's row has to be corrected
+	for ctx.Err() == nil {
+		_, _, listed := r.tree.Present()
+		batch, changed := feed.TryNext()
+		for i := range batch {
+			if batch[i].Value.Key == r.own {
+				own = !batch[i].Deleted && batch[i].Value.Value != r.want
+				if own {
+					retry.Reset(rand.N(time.Second + 2*time.Duration(r.tree.Hosts())*rowPause))
+				}
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			continue
+		case <-changed:
+			continue
+		case <-listed:
+		case <-retry.C:
+		}
+		writes := r.due()
+		if own {
+			writes = append(writes, r.put(r.own, r.want)...)
+		}
+		if err := r.write(ctx, writes); err != nil {
+			r.log.Debug("hosts that are present not written; trying again", "err", err)
+			retry.Reset(wait.Next())
+			continue
+		}
+		wait.Reset()
+	}
+	return ctx.Err()
+}
+
+// due returns the rows that the leader adds and removes now.
+func (r *Roster) due() (writes []fleet.Write) {
+	names, sure, _ := r.tree.Present()
+	if names == nil || !r.tree.Mine() {
+		return nil
+	}
+	present := make(map[string]bool, len(names))
+	for name := range names {
+		key := KeyOf(name)
+		present[key] = true
+		if _, bad := r.rows.Unreadable(key); bad {
+			continue // it is among the tree's problems
+		}
+		if _, known := r.rows.Get(key); !known {
+			writes = append(writes, r.put(key, Member{})...)
+		}
+	}
+	if !sure {
+		return writes
+	}
+	for key, row := range r.rows.Rows().All() {
+		if !present[key] {
+			writes = append(writes, r.rows.Remove(key, row.Index))
+		}
+	}
+	return writes
+}
+
+// put returns the write of a row.
+func (r *Roster) put(key string, m Member) []fleet.Write {
+	row, _ := r.rows.Get(key)
+	w, err := r.rows.Put(key, row.Index, m)
+	if err != nil {
+		return nil // a name that is no key can't be in the roster
+	}
+	return []fleet.Write{w}
+}
+
+// write commits the writes, each on its own. A conflict is no error: the next round sees the row.
+func (r *Roster) write(ctx context.Context, writes []fleet.Write) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	batches := make([]*fleet.Batch, len(writes))
+	for i := range writes {
+		batches[i] = &fleet.Batch{Writes: writes[i : i+1]}
+	}
+	return r.tree.Commit(ctx, batches)
+}
