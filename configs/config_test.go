@@ -84,6 +84,7 @@ prefix = "edge/lbs"
 default = "none"
 exec = true
 backend_metrics = false
+probers = 5
 [log]
 level = "debug"
 format = "json"
@@ -107,7 +108,7 @@ format = "json"
 			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
-		Health: Health{Default: "none", Exec: true},
+		Health: Health{Default: "none", Exec: true, Probers: "5"},
 		Consul: Consul{server, "edge/lbs"},
 		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
 			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
@@ -202,6 +203,9 @@ func TestParseRefuses(t *testing.T) {
 		{"pod ranges", "[ipam]\npod_cidrs = ['0.0.0.0/0', 'ff00::/8']", []string{`c.toml:2: ipam.pod_cidrs[0]: 0.0.0.0/0 has addresses that no pod`, `c.toml:2: ipam.pod_cidrs[1]: ff00::/8 has`}},
 		{"health", "[health]\ndefault = 'http'\nexec = 1\nmetrics = false", []string{`c.toml:2: health.default: "http" is not a known value | use tcp, none`,
 			`c.toml:3: health.exec: wants true or false, has the number 1`, `c.toml:4: health.metrics: unknown key | `}},
+		{"probers", "[health]\nprobers = 0", []string{`c.toml:2: health.probers: "0" is not a number of probers | use "auto", "all", or a number from 1 to 100`}},
+		{"probers, a word", "[health]\nprobers = 'some'", []string{`c.toml:2: health.probers: "some" is not a number of probers | use "auto"`}},
+		{"probers, a list", "[health]\nprobers = [3]", []string{`c.toml:2: health.probers: must be a text or a number | use "auto"`}},
 		{"log", "[log]\nlevel = 'warning'\nformat = 'xml'", []string{`c.toml:2: log.level: "warning" is not a known value | did you mean "warn"?`, `c.toml:3: log.format: "xml" is not a known value | use text, json`}},
 		{"cut off", "[node]\nname = \"l", []string{`c.toml:2: not valid TOML: unexpected EOF`}},
 	}

@@ -50,6 +50,14 @@ func checksOf(s *vip.Service, b *vip.Backend, byDefault bool) []check {
 	return []check{{target: probe.NewTarget(netip.AddrPortFrom(b.Address, port), *c)}}
 }
 
+// Targets returns what the checks of a backend probe. ByDefault is Options.Default.
+func Targets(s *vip.Service, b *vip.Backend, byDefault bool) (out []probe.Target) {
+	for _, c := range checksOf(s, b, byDefault) {
+		out = append(out, c.target)
+	}
+	return out
+}
+
 // protocolOf returns the protocol of the ports that a check can probe; 0: any.
 func protocolOf(t vip.CheckType) vip.Protocol {
 	switch t {
@@ -132,6 +140,6 @@ func sameChecks(a, b *vip.Service) bool {
 	sameCheck := a.Check == b.Check || a.Check != nil && b.Check != nil && *a.Check == *b.Check
 	return sameCheck && a.Forward == b.Forward && slices.Equal(a.Ports, b.Ports) &&
 		slices.EqualFunc(a.Backends, b.Backends, func(a, b vip.Backend) bool {
-			return a.Address == b.Address && a.Port == b.Port && a.Ports == b.Ports && (a.Health == 0) == (b.Health == 0)
+			return a.Address == b.Address && a.Port == b.Port && a.Ports == b.Ports && a.Node == b.Node && (a.Health == 0) == (b.Health == 0)
 		})
 }

@@ -1,4 +1,5 @@
-// Package health decides which backends are healthy, from probes of this host.
+// Package health decides which backends are healthy, from probes of this host and, in a large fleet,
+// of other hosts.
 //
 // Its input is the services table. Its output is the health table, with one row for each backend
 // that has a health check; the compile stage joins it with the services. It decides which checks a
@@ -37,7 +38,8 @@ type Options struct {
 	// Results are written by the prober that NewProber returns. Restored is where a target starts.
 	Results   *table.Table[probe.Target, probe.Result]
 	NewProber func(restored func(probe.Target) (probe.Result, bool)) Prober
-	Store     Store // nil: the rows don't survive a restart
+	Store     Store  // nil: the rows don't survive a restart
+	Node      string // this host's name: backends with this node are local
 	// Default states that services without a check are probed by tcp.
 	Default bool
 	Hold    time.Duration // how long traffic is held when all checks fail at once
@@ -45,12 +47,23 @@ type Options struct {
 	Log     *slog.Logger // nil: discards
 }
 
-// Prober runs the probes of targets. A probe.Engine implements it.
+// Prober has the results of targets. A share.Share divides their probes among the hosts of a fleet.
+// NewProber makes one that runs them all on this host.
 type Prober interface {
-	Start(probe.Target)
+	// Start adds a target, with its row when it returns. Local says that one of its backends runs on
+	// this host. For a target that is already there, Start changes that.
+	Start(t probe.Target, local bool)
+	// Stop removes a target and its row.
 	Stop(probe.Target)
 	Run(context.Context) error
 }
+
+// NewProber returns a Prober that runs all probes with an engine.
+func NewProber(e *probe.Engine) Prober { return engine{e} }
+
+type engine struct{ *probe.Engine }
+
+func (e engine) Start(t probe.Target, _ bool) { e.Engine.Start(t) }
 
 // Stage is the stage from services to the health of their backends. Its goroutine is Run.
 type Stage struct {
@@ -73,6 +86,7 @@ type watched struct {
 // target is a probe and the backends that share it.
 type target struct {
 	users  []vip.BackendKey
+	local  int        // of them, those on this host
 	health vip.Health // as counted in hold
 }
 
@@ -187,7 +201,7 @@ func (s *Stage) follow(c *table.Change[vip.Service]) {
 		b := &service.Backends[i]
 		now.checks[i] = checksOf(service, b, s.Default)
 		for _, one := range now.checks[i] {
-			s.use(one, b.Key(key))
+			s.use(one, b.Key(key), s.isLocal(b))
 		}
 	}
 	s.services[key] = now
@@ -212,21 +226,27 @@ func (w *watched) index(b *vip.Backend) (int, bool) {
 	})
 }
 
+// isLocal reports whether a backend runs on this host.
+func (s *Stage) isLocal(b *vip.Backend) bool { return b.Node != "" && b.Node == s.Node }
+
 // use adds a user of a check's target, and starts the target for its first.
-func (s *Stage) use(c check, b vip.BackendKey) {
+func (s *Stage) use(c check, b vip.BackendKey, local bool) {
 	t := s.targets[c.target]
 	if t == nil {
 		t = &target{}
 		s.targets[c.target] = t
 		s.begins = restoredResult(s.restored[b], c)
-		if s.begins.Health == vip.Healthy {
-			s.hold.begins(c.target)
-		}
-		t.health = s.begins.Health
-		s.prober.Start(c.target)
+		s.prober.Start(c.target, local)
 		s.begins = probe.Result{}
+		first, _, _ := s.Results.Get(c.target)
+		s.count(t, &first)
+	} else if local && t.local == 0 {
+		s.prober.Start(c.target, true)
 	}
 	t.users = append(t.users, b)
+	if local {
+		t.local++
+	}
 }
 
 // release removes a service as a user of its targets, and stops those without users.
@@ -237,6 +257,11 @@ func (s *Stage) release(w *watched) {
 			t := s.targets[c.target]
 			if j := slices.Index(t.users, b); j >= 0 {
 				t.users = slices.Delete(t.users, j, j+1)
+			}
+			if s.isLocal(&w.service.Backends[i]) {
+				if t.local--; t.local == 0 && len(t.users) > 0 {
+					s.prober.Start(c.target, false)
+				}
 			}
 			if len(t.users) > 0 {
 				continue
@@ -257,15 +282,29 @@ func (s *Stage) result(r *probe.Result) {
 	if t == nil {
 		return
 	}
+	s.count(t, r)
+	s.writeUsers(t)
+}
+
+// count counts a result for the hold. Only what this host finds itself says something about its
+// network, and not what the fleet finds, too.
+func (s *Stage) count(t *target, r *probe.Result) {
 	former := t.health
 	t.health = r.Health
-	switch {
-	case r.Health == vip.Healthy && former != vip.Healthy:
-		s.hold.begins(r.Target)
-	case r.Health != vip.Healthy && former == vip.Healthy:
-		s.hold.fails(r.Target, time.Now())
+	if r.Origin == probe.Fleet || r.Origin == probe.Agreed && r.Health != vip.Healthy {
+		t.health = 0
 	}
-	s.writeUsers(t)
+	switch {
+	case t.health == vip.Healthy && former != vip.Healthy:
+		s.hold.begins(r.Target)
+	case t.health == vip.Unhealthy && former == vip.Healthy:
+		s.hold.fails(r.Target, time.Now())
+	case t.health != vip.Healthy && former == vip.Healthy:
+		s.hold.leave()
+	}
+	if t.health == 0 {
+		s.hold.forget(r.Target)
+	}
 }
 
 // writeUsers writes the rows of a target's backends.

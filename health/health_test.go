@@ -36,7 +36,7 @@ type world struct {
 	calls   int // of Start and Stop
 }
 
-func (w *world) Start(t probe.Target) {
+func (w *world) Start(t probe.Target, local bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++

@@ -21,13 +21,6 @@ func newHold(lasts time.Duration) hold {
 	return hold{lasts: lasts, failed: map[probe.Target]time.Time{}}
 }
 
-// window is how far apart the failures of targets that fail at once are: what a check needs to see
-// a failure.
-func window(t probe.Target) time.Duration {
-	c := t.Check()
-	return time.Duration(c.Fall)*c.Interval + c.Timeout
-}
-
 // begins records that a target is healthy now.
 func (h *hold) begins(t probe.Target) {
 	h.healthy++
@@ -46,8 +39,11 @@ func (h *hold) forget(t probe.Target) {
 	delete(h.held, t)
 }
 
+// leave records that a healthy target no longer counts.
+func (h *hold) leave() { h.healthy-- }
+
 // check begins a hold if no target is healthy any more, and the targets that failed within their
-// window are at two addresses or more: a single backend that fails is no sign of this host's
+// Window are at two addresses or more: a single backend that fails is no sign of this host's
 // network. It returns the targets that are held from now on. It costs O(1) while a target is
 // healthy.
 func (h *hold) check(now time.Time) (begun []probe.Target) {
@@ -56,7 +52,7 @@ func (h *hold) check(now time.Time) (begun []probe.Target) {
 	}
 	several := false
 	for t, at := range h.failed {
-		if now.Sub(at) > window(t) {
+		if now.Sub(at) > t.Window() {
 			delete(h.failed, t)
 			continue
 		}

@@ -52,6 +52,7 @@ var only = map[string][]string{
 	"announce/bfd":              {"internal/backoff", "internal/delayqueue"},
 	"announce/bgp":              {"internal/backoff", "internal/table"},
 	"announce/heartbeat":        {"announce"},
+	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},

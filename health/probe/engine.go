@@ -72,6 +72,7 @@ type Engine struct {
 type target struct {
 	Target
 	state   state
+	slow    int           // how many times longer the interval is
 	due     time.Duration // of the next probe, or of the one that runs
 	began   time.Duration // of the probe that runs
 	stalls  uint64        // counters.stalls when it began
@@ -130,8 +131,19 @@ func (e *Engine) now() (time.Duration, vip.Instant) {
 // Start adds a target with the row of Options.Restored, or else Unknown. The row is in the table
 // when Start returns. A new target is probed at once; many are spread over 80% of their interval,
 // at most 10 s. Start of a target that is already there, or with a check that sends nothing, does
-// nothing.
-func (e *Engine) Start(t Target) {
+// nothing, except that the target gets its full rate back after StartSlow.
+func (e *Engine) Start(t Target) { e.start(t, 1) }
+
+// StartSlow is Start with an interval that is that many times longer, up to maxSlow. The interval
+// while the health is in doubt stays. The first probe comes at a random time within that interval,
+// so that many hosts that start slowly at the same time make no burst. For a target that is already
+// there, it changes the interval.
+func (e *Engine) StartSlow(t Target, times int) { e.start(t, min(max(times, 1), maxSlow)) }
+
+// maxSlow bounds how many times longer an interval gets.
+const maxSlow = 1000
+
+func (e *Engine) start(t Target, slow int) {
 	c := t.Check()
 	if c.Type == 0 || c.Type >= checkTypes {
 		return
@@ -143,18 +155,35 @@ func (e *Engine) Start(t Target) {
 	now, wall := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.targets[t] != nil {
+	if n := e.targets[t]; n != nil {
+		e.setSlow(n, slow, now)
 		return
 	}
-	n := &target{Target: t, state: restoreState(former, now, wall)}
+	n := &target{Target: t, slow: slow, state: restoreState(former, now, wall)}
 	e.targets[t] = n
-	if e.lanes[laneOf(c.Type)].limit > 0 {
+	switch {
+	case e.lanes[laneOf(c.Type)].limit > 0 && slow > 1:
+		e.plan(n, now+random(interval(&c, slow)))
+	case e.lanes[laneOf(c.Type)].limit > 0:
 		e.plan(n, now+e.spread.next(&c, now))
-	} else {
+	default:
 		n.state = newState(wall)
 		n.state.add(&c, Local, "checks of type "+c.Type.String()+" are not enabled", now, wall)
 	}
 	e.o.Results.Set(n.state.row(t, now, wall))
+}
+
+// setSlow changes how many times longer the interval of a target is. A probe that waits for its time
+// comes at a random time within the new interval, but not later than planned. The caller holds mu.
+func (e *Engine) setSlow(t *target, slow int, now time.Duration) {
+	if t.slow == slow {
+		return
+	}
+	t.slow = slow
+	c := t.Check()
+	if at := now + random(interval(&c, slow)); e.queue.Has(t) && at < t.due {
+		e.plan(t, at)
+	}
 }
 
 // Stop removes a target and its row. A probe that runs ends without effect.
@@ -310,7 +339,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	if stalled { // else all that ran would be due at once
 		e.plan(t, now+e.spread.next(&c, now))
 	} else {
-		e.plan(t, following(&c, t.state.doubtful(&c), t.began, now))
+		e.plan(t, following(&c, t.slow, t.state.doubtful(&c), t.began, now))
 	}
 }
 
@@ -319,7 +348,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 func (e *Engine) startWaiting(l *lane, now time.Duration) (running int) {
 	for t := l.next(); t != nil; t = l.next() {
 		c := t.Check()
-		if now-t.due > c.Interval {
+		if now-t.due > interval(&c, t.slow) {
 			e.counters.late++
 		}
 		t.began, t.stalls = now, e.counters.stalls

@@ -60,7 +60,19 @@ type Result struct {
 	LastOK  vip.Instant // when the last probe before this change passed; zero: none since the start
 	Flaps   uint8       // recent changes to Unhealthy; see flapWindow
 	Held    vip.Instant // if Outcome is Flapping: not healthy before this
+	Origin  Origin      // Own from an Engine
 }
+
+// Origin is who has found a health.
+type Origin uint8
+
+// Own is this host alone. Fleet are other hosts of the fleet, and this host does not probe the
+// target. Agreed are both.
+const (
+	Own Origin = iota
+	Fleet
+	Agreed
+)
 
 // NewResults returns an empty table for Options.Results.
 func NewResults(clock *table.Clock) *table.Table[Target, Result] {

@@ -40,13 +40,19 @@ func (s *spread) next(c *vip.HealthCheck, now time.Duration) time.Duration {
 	return time.Duration(phase * float64(within))
 }
 
+// interval returns the time between two probes of a target whose health is not in doubt.
+func interval(c *vip.HealthCheck, slow int) time.Duration { return c.Interval * time.Duration(slow) }
+
+// random returns a random duration below d.
+func random(d time.Duration) time.Duration { return rand.N(max(d, 1)) }
+
 // following returns when the probe after one that began at start is due: an interval later, but not
 // before now, because a probe can take longer than its interval.
-func following(c *vip.HealthCheck, doubtful bool, start, now time.Duration) time.Duration {
-	interval := c.Interval
+func following(c *vip.HealthCheck, slow int, doubtful bool, start, now time.Duration) time.Duration {
+	wait := interval(c, slow)
 	if doubtful {
-		interval = c.FastInterval
+		wait = c.FastInterval
 	}
-	interval -= time.Duration(rand.Float64() * jitter * float64(interval))
-	return max(start+interval, now)
+	wait -= time.Duration(rand.Float64() * jitter * float64(wait))
+	return max(start+wait, now)
 }

@@ -43,3 +43,9 @@ func (t Target) Check() vip.HealthCheck { return t.check.Value() }
 
 // String returns the type and the address, for example "http 10.0.0.1:80", for logs.
 func (t Target) String() string { return t.Check().Type.String() + " " + t.Addr.String() }
+
+// Window returns the time that the target's check needs to notice a failure.
+func (t Target) Window() time.Duration {
+	c := t.Check()
+	return time.Duration(c.Fall)*c.Interval + c.Timeout
+}

@@ -25,6 +25,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -130,6 +131,7 @@ type agent struct {
 	pipeline   *pipeline.Pipeline
 	probes     *health.Stage // nil on a real server
 	prober     *probe.Engine
+	share      *share.Share // nil without a fleet
 	health     *healthport.Server
 	troubled   func() int // the number of services with problems
 	lag        lag

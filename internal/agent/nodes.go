@@ -27,6 +27,9 @@ func (a *agent) node() membership.Node {
 		_, all := a.stores.tree.FirstProblems(0)
 		out.Problems += all
 	}
+	if a.share != nil {
+		out.Checks = a.share.View()
+	}
 	out.Problems += a.pipeline.Resolve.Conflicts().Len() + len(a.overrides.Problems())
 	for _, s := range a.statuses.All() {
 		out.Problems += len(s.Problems)

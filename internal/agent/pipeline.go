@@ -6,6 +6,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -46,16 +47,32 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	}
 	o.Requests = min(maxRequests, max(free/4, 1))
 	o.Sockets = max(free-o.Requests, 1)
-	return health.New(health.Options{
-		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results,
-		NewProber: func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
-			o.Restored = restored
-			a.prober = probe.New(o)
-			return a.prober
-		},
+	stage := health.Options{
+		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results, Node: cfg.Node.Name,
 		Store: store.NewBucket[vip.BackendHealth](a.db, "health"), Default: cfg.Health.Default == health.DefaultTCP,
 		Hold: sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
-	})
+	}
+	newEngine := func(restored func(probe.Target) (probe.Result, bool)) *probe.Engine {
+		o.Restored = restored
+		a.prober = probe.New(o)
+		return a.prober
+	}
+	if a.stores.tree == nil {
+		stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+			return health.NewProber(newEngine(restored))
+		}
+		return health.New(stage)
+	}
+	stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
+	stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+		a.share = share.New(share.Options{
+			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Hold: stage.Hold, Own: o.Results, Results: stage.Results, Restored: restored,
+			NewEngine: func(restored func(probe.Target) (probe.Result, bool)) share.Engine { return newEngine(restored) },
+			Members:   a.stores.roster.Rows(), Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
+		})
+		return a.share
+	}
+	return health.New(stage)
 }
 
 // Bounds of the probes that run at once, with enough descriptors.
@@ -76,6 +93,9 @@ func (a *agent) parts() []part {
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
 	}, a.background...)
+	if a.stores.tree != nil {
+		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})
+	}
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})
 	}

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
@@ -154,7 +156,9 @@ type stores struct {
 	snapshot.Stores
 	// contents reads all contents, at any time.
 	contents func(context.Context) (snapshot.Contents, error)
-	tree     *fleet.Tree // nil: a host without a fleet
+	tree     *fleet.Tree // nil: a host without a fleet; then the next two are nil, too
+	roster   *roster.Roster
+	verdicts *fleet.Collection[share.Verdict]
 
 	stop  context.CancelFunc
 	ended chan struct{} // closed at the end of the tree's Run
@@ -192,8 +196,9 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
-		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder)})
-	s := &stores{tree: tree, ended: make(chan struct{})}
+		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder, roster.Folder, share.Folder)})
+	s := &stores{tree: tree, verdicts: share.Verdicts(tree), ended: make(chan struct{})}
+	s.roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()

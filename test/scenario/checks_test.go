@@ -52,7 +52,7 @@ func (h *hub) newHealth(tables pipeline.Tables) *health.Stage {
 	return health.New(health.Options{
 		Services: tables.Services, Health: tables.Health, Results: results, Store: h.verdicts, Default: true,
 		NewProber: func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
-			return probe.New(probe.Options{Results: results, Restored: restored})
+			return health.NewProber(probe.New(probe.Options{Results: results, Restored: restored}))
 		},
 	})
 }

@@ -1,0 +1,62 @@
+package probe
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A slow target is probed at a random time within its longer interval, also for the first time. While
+// its health is in doubt, it has the same interval as others. Back at the full rate, its next
+// probe comes within the normal interval.
+func TestSlowTargets(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const times = 10
+		down := map[Target]bool{}
+		l := newLab(t, Options{Restored: func(t Target) (Result, bool) { return Result{Target: t, Health: vip.Healthy}, true }}, func(t Target) (Outcome, time.Duration) {
+			if down[t] {
+				return Refused, time.Millisecond
+			}
+			return OK, time.Millisecond
+		})
+		all := targets(200, vip.HealthCheck{Type: vip.CheckTCP})
+		for _, one := range all {
+			l.StartSlow(one, times)
+		}
+		interval := all[0].Check().Interval
+		time.Sleep(times * interval * 9 / 10)
+		first, early := 0, 0
+		for _, one := range all {
+			if starts := l.startsOf(one); len(starts) > 0 {
+				if first++; starts[0] < times*interval/2 {
+					early++
+				}
+			}
+		}
+		if first < 150 || first > 199 || early < 60 || early > 140 {
+			t.Errorf("after 0.9 of an interval, %d of 200 targets were probed, %d of them in its first half", first, early)
+		}
+		time.Sleep(5 * times * interval)
+		for _, one := range all {
+			starts := l.startsOf(one)
+			for i := 1; i < len(starts); i++ {
+				if d := starts[i] - starts[i-1]; d < times*interval*8/10-10*time.Millisecond || d > times*interval+10*time.Millisecond {
+					t.Fatalf("%v between two probes", d)
+				}
+			}
+		}
+		down[all[0]] = true
+		time.Sleep(times*interval + 2*all[0].Check().FastInterval + time.Second)
+		if n := l.health()[vip.Unhealthy]; n != 1 {
+			t.Errorf("%d targets are unhealthy, want 1", n)
+		}
+		before := len(l.startsOf(all[1]))
+		l.Start(all[1])
+		time.Sleep(10*interval + interval/2)
+		if n := len(l.startsOf(all[1])) - before; n < 10 || n > 14 {
+			t.Errorf("%d probes in 10 intervals at the full rate", n)
+		}
+	})
+}

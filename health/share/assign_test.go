@@ -1,0 +1,110 @@
+package share
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// After any joins and leaves, the probers of each group are the hosts with the highest weights, and
+// only the groups with other probers are reported.
+func TestAssignmentIsARendezvous(t *testing.T) {
+	for _, count := range []int{1, 3, 5} {
+		r := rand.New(rand.NewPCG(uint64(count), 0))
+		a, present := newAssignment(count), map[string]bool{}
+		for range 500 {
+			name := fmt.Sprint("host", r.IntN(40))
+			var before [groups][]string
+			for g := range groups {
+				before[g] = a.probers(g)
+			}
+			var changed []int
+			if present[name] && r.IntN(2) == 0 {
+				changed = a.remove(name)
+				delete(present, name)
+			} else {
+				changed = a.add(name)
+				present[name] = true
+			}
+			for g := range groups {
+				want := slices.SortedFunc(maps.Keys(present), func(a, b string) int { return compareSeats(seat{a, weight(g, a)}, seat{b, weight(g, b)}) })
+				want = want[:min(len(want), count)]
+				if got := a.probers(g); !slices.Equal(got, want) {
+					t.Fatalf("group %d: %v, want %v", g, got, want)
+				}
+				if differs := !slices.Equal(before[g], want); differs != slices.Contains(changed, g) {
+					t.Fatalf("group %d has changed: %v, reported: %v", g, differs, !differs)
+				}
+				for i, name := range want {
+					if a.rank(g, name) != i {
+						t.Fatalf("group %d: rank of %s is %d, want %d", g, name, a.rank(g, name), i)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A host that leaves moves only the groups that it has probed. The groups are divided evenly.
+func TestAssignmentMovesLittle(t *testing.T) {
+	const hosts = 100
+	a := newAssignment(3)
+	for i := range hosts {
+		a.add(fmt.Sprint("host", i))
+	}
+	seats := map[string]int{}
+	for g := range groups {
+		for _, node := range a.probers(g) {
+			seats[node]++
+		}
+	}
+	most := slices.Max(slices.Collect(maps.Values(seats)))
+	if len(seats) < hosts/2 || most > 6 {
+		t.Errorf("%d hosts probe, one of them %d groups", len(seats), most)
+	}
+	moved := 0
+	for i := range hosts {
+		name := fmt.Sprint("host", i)
+		lost := a.remove(name)
+		if len(lost) != seats[name] {
+			t.Errorf("%s leaves and changes %d groups; it has probed %d", name, len(lost), seats[name])
+		}
+		moved += len(lost)
+		if back := a.add(name); !slices.Equal(back, lost) {
+			t.Errorf("%s comes back to other groups", name)
+		}
+	}
+	if moved != 3*groups {
+		t.Errorf("%d seats moved, want each once: %d", moved, 3*groups)
+	}
+}
+
+// Targets are divided evenly among the groups, also those of neighboring addresses.
+func TestGroupsAreEven(t *testing.T) {
+	var n [groups]int
+	const targets = 32 * groups
+	for i := range targets {
+		n[groupOf(fmt.Sprintf("10.0.%d.%d:80/tcp-0123456789abcdef", i/250, i%250))]++
+	}
+	for g, n := range n {
+		if n < 10 || n > 64 {
+			t.Errorf("group %d has %d of %d targets", g, n, targets)
+		}
+	}
+}
+
+// The assignment is part of what hosts of a fleet share: another release must not compute another
+// one.
+func TestAssignmentIsStable(t *testing.T) {
+	a := newAssignment(3)
+	for i := range 20 {
+		a.add(fmt.Sprint("host", i))
+	}
+	const key = "10.0.0.1:80/tcp-e9cbf5f8b9e7c4a1"
+	got := fmt.Sprint(groupOf(key), a.probers(groupOf(key)))
+	if want := "24 [host1 host8 host3]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

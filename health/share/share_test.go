@@ -1,0 +1,389 @@
+package share
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func targetsOf(n int) (out []probe.Target) {
+	for i := range n {
+		out = append(out, target(i+1))
+	}
+	return out
+}
+
+func TestSmallFleetSharesNothing(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(10)
+		w.fleet(SmallFleet, ProbersAuto, targets...)
+		w.expect("at first", "healthy", targets...)
+		for _, one := range targets {
+			if n := len(w.probers(one)); n != SmallFleet {
+				t.Errorf("%s is probed by %d hosts", one, n)
+			}
+		}
+		w.setDown(true, targets[0])
+		w.setCut(w.hosts["host3"], true, targets[1])
+		w.sleep(5 * time.Second)
+		w.expect("after a failure", "unhealthy", targets[0])
+		w.expect("on a broken path", "healthy: 15; unhealthy: host3", targets[1])
+		if n := w.rows(); n != 0 {
+			t.Errorf("%d verdicts are in the store", n)
+		}
+	})
+}
+
+// In a large fleet, three hosts probe a target, and a change costs two entries of the log and
+// reaches all. Nothing is written at rest.
+func TestLargeFleetShares(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(50)
+		w.fleet(20, ProbersAuto, targets...)
+		w.expect("at first", "healthy", targets...)
+		for _, one := range targets {
+			if probers := w.probers(one); len(probers) != 3 {
+				t.Errorf("%s is probed by %v", one, probers)
+			}
+		}
+		before := w.entries()
+		w.sleep(30 * time.Minute)
+		if n := w.entries() - before; n != 0 {
+			t.Errorf("%d entries at rest", n)
+		}
+		for _, step := range []struct {
+			down bool
+			want string
+		}{{true, "unhealthy"}, {false, "healthy"}, {true, "unhealthy"}} {
+			before = w.entries()
+			w.setDown(step.down, targets[7])
+			w.sleep(5 * time.Second)
+			w.expect("after a change", step.want, targets[7])
+			w.sleep(time.Minute)
+			if n := w.entries() - before; n != 2 {
+				t.Errorf("a change to %s takes %d entries, want 2", step.want, n)
+			}
+		}
+		w.expect("the others", "healthy", targets[8:]...)
+	})
+}
+
+// A backend's own host probes it, too, uses its own result, and has no vote.
+func TestLocalHostProbes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(40)
+		w.fleet(20, ProbersAuto, targets...)
+		i := slices.IndexFunc(targets, func(one probe.Target) bool { return !slices.Contains(w.probers(one), "host5") })
+		local, h := targets[i], w.hosts["host5"]
+		h.Start(local, true)
+		w.sleep(10 * time.Second)
+		if probers := w.probers(local); len(probers) != 4 || !slices.Contains(probers, "host5") {
+			t.Errorf("probed by %v", probers)
+		}
+		before := w.entries()
+		w.setCut(h, true, local)
+		w.sleep(time.Minute)
+		w.expect("its own host finds it unhealthy", "healthy: 19; unhealthy: host5", local)
+		if n := w.entries() - before; n != 0 {
+			t.Errorf("its host has written %d entries", n)
+		}
+		h.Start(local, false)
+		w.sleep(time.Second)
+		w.expect("no longer local", "healthy", local)
+		if probers := w.probers(local); len(probers) != 3 {
+			t.Errorf("probed by %v", probers)
+		}
+	})
+}
+
+// A prober with a broken path to a target changes its own result only, with one entry of the log.
+func TestBrokenPathOfOneProber(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(30)
+		w.fleet(20, ProbersAuto, targets...)
+		for _, name := range w.probers(targets[0]) {
+			h, before := w.hosts[name], w.entries()
+			w.setCut(h, true, targets[0])
+			w.sleep(5 * time.Minute)
+			w.expect("with a broken path", "healthy: 19; unhealthy: "+name, targets[0])
+			if n := w.entries() - before; n != 1 {
+				t.Errorf("%s has written %d entries, want 1", name, n)
+			}
+			w.setCut(h, false, targets[0])
+			w.sleep(time.Minute)
+			w.expect("with the path repaired", "healthy", targets[0])
+		}
+		// Its vote doesn't decide together with another one that is not there any more.
+		names := w.probers(targets[0])
+		w.setCut(w.hosts[names[0]], true, targets[0])
+		w.sleep(time.Minute)
+		w.kill(w.hosts[names[0]])
+		w.sleep(2 * time.Minute)
+		w.setCut(w.hosts[names[1]], true, targets[0])
+		w.sleep(2 * time.Minute)
+		w.expect("two paths, one after the other", "healthy: 18; unhealthy: "+names[1], targets[0])
+	})
+}
+
+// Hosts that are lost are replaced. What they found last doesn't stay.
+func TestLostProbersAreReplaced(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(40)
+		w.fleet(25, ProbersAuto, targets...)
+		lost := w.probers(targets[0])
+		before := map[probe.Target][]string{}
+		for _, one := range targets {
+			before[one] = w.probers(one)
+		}
+		for _, name := range lost {
+			w.kill(w.hosts[name])
+		}
+		w.setDown(true, targets[0]) // before anybody else probes it
+		w.sleep(90 * time.Second)
+		w.expect("after its probers were lost", "unhealthy", targets[0])
+		w.expect("the others", "healthy", targets[1:]...)
+		for _, one := range targets {
+			now := w.probers(one)
+			if len(now) != 3 {
+				t.Errorf("%s is probed by %v", one, now)
+			}
+			for _, name := range before[one] {
+				if !slices.Contains(lost, name) && !slices.Contains(now, name) {
+					t.Errorf("%s has lost the prober %s, which is there", one, name)
+				}
+			}
+		}
+	})
+}
+
+// A host that is cut off from Consul probes everything slowly, beginning with what it knows. When it
+// is back, it follows the verdicts again.
+func TestHostThatIsCutOff(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(100)
+		w.fleet(40, ProbersAuto, targets...)
+		w.setDown(true, targets[0])
+		w.sleep(10 * time.Second)
+		h := w.hosts["host7"]
+		own, _ := h.engine.probes()
+		seen := h.results.Watch()
+		defer seen.Close()
+		changes := func() (n int) {
+			for batch, _ := seen.TryNext(); len(batch) > 0; batch, _ = seen.TryNext() {
+				for _, c := range batch {
+					if c.Value.Target != targets[0] && c.Value.Target != targets[1] && c.Value.Health != vip.Healthy {
+						t.Errorf("%s becomes %s", c.Value.Target, c.Value.Health)
+					}
+					n++
+				}
+			}
+			return n
+		}
+		changes()
+		h.tree.SetDown(true)
+		w.sleep(alonePatience - time.Second)
+		if n, _ := h.engine.probes(); n != own {
+			t.Errorf("probes %d targets while an outage is short, not %d", n, own)
+		}
+		w.sleep(5 * time.Second)
+		if n, slow := h.engine.probes(); n != len(targets) || slow != n-own {
+			t.Errorf("probes %d of %d targets, %d of them slowly; %d before", n, len(targets), slow, own)
+		}
+		w.setDown(true, targets[1])
+		w.setDown(false, targets[0])
+		w.sleep(20 * time.Second)
+		w.expect("after a failure meanwhile", "unhealthy", targets[1])
+		w.expect("after a recovery meanwhile", "healthy", targets[0])
+		h.tree.SetDown(false)
+		w.sleep(5 * time.Second)
+		if n, _ := h.engine.probes(); n != len(targets) {
+			t.Errorf("probes %d targets just after it is back", n)
+		}
+		w.sleep(3 * time.Minute)
+		if n, _ := h.engine.probes(); n != own {
+			t.Errorf("probes %d targets when it is back, %d before", n, own)
+		}
+		w.expect("when it is back", "unhealthy", targets[1])
+		changes()
+	})
+}
+
+// Without Consul, the whole fleet goes on by itself, and agrees again afterwards.
+func TestFleetWithoutConsul(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(40)
+		w.fleet(20, ProbersAuto, targets...)
+		w.kv.SetDown(true)
+		w.sleep(20 * time.Second)
+		w.setDown(true, targets[:5]...)
+		w.sleep(20 * time.Second)
+		w.expect("without Consul", "unhealthy", targets[:5]...)
+		w.expect("without Consul", "healthy", targets[5:]...)
+		w.kv.SetDown(false)
+		for range 60 {
+			w.sleep(time.Second)
+			w.expect("while Consul is back", "unhealthy", targets[:5]...)
+			w.expect("while Consul is back", "healthy", targets[5:]...)
+		}
+		w.sleep(2 * time.Minute)
+		for _, one := range targets {
+			if n := len(w.probers(one)); n != 3 {
+				t.Errorf("%s is probed by %d hosts", one, n)
+			}
+		}
+	})
+}
+
+// A rack of backends that fails is written with few transactions.
+func TestMassFailureIsFewTransactions(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const down = 1000
+		targets := targetsOf(down + 100)
+		w.fleet(20, ProbersAuto, targets...)
+		w.expect("at first", "healthy", targets...)
+		before := w.entries()
+		w.setDown(true, targets[:down]...)
+		w.sleep(6 * time.Second)
+		w.expect("after the failure", "unhealthy", targets[:down]...)
+		w.expect("the others", "healthy", targets[down:]...)
+		w.sleep(time.Minute)
+		n := w.entries() - before
+		t.Logf("%d transactions", n)
+		if n > down/10 {
+			t.Errorf("%d transactions for %d targets", n, down)
+		}
+	})
+}
+
+// The rows of targets that no host has any more are removed.
+func TestRowsAreRemoved(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(50)
+		w.fleet(20, ProbersAuto, targets...)
+		if n := w.rows(); n != len(targets) {
+			t.Fatalf("%d rows of %d targets", n, len(targets))
+		}
+		for _, h := range w.hosts {
+			for _, one := range targets[:20] {
+				h.Stop(one)
+			}
+		}
+		w.sleep(4 * time.Minute)
+		if n := w.rows(); n != len(targets)-20 {
+			t.Errorf("%d rows of %d targets", n, len(targets)-20)
+		}
+		before := w.entries()
+		w.sleep(time.Hour)
+		if n := w.entries() - before; n != 0 {
+			t.Errorf("%d entries at rest", n)
+		}
+		for _, h := range w.hosts {
+			h.mu.Lock()
+			if len(h.items) != len(targets)-20 {
+				t.Errorf("%s has %d items", h.name, len(h.items))
+			}
+			h.mu.Unlock()
+		}
+	})
+}
+
+// A target that its probers don't have is probed by the hosts that have it. No verdict is left of
+// probers that had it before.
+func TestTargetOfFewHosts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(20)
+		w.fleet(20, ProbersAuto, targets...)
+		one := targets[0]
+		for _, name := range w.probers(one) {
+			w.hosts[name].Stop(one)
+		}
+		w.sleep(5 * time.Minute)
+		if n := len(w.probers(one)); n != 17 {
+			t.Errorf("probed by %d hosts of 17 that have it", n)
+		}
+		w.setDown(true, one)
+		w.sleep(30 * time.Second)
+		for name, h := range w.hosts {
+			if r, _, ok := h.results.Get(one); ok && r.Health != vip.Unhealthy {
+				t.Errorf("%s: %s", name, r.Health)
+			}
+		}
+		before := w.entries()
+		w.sleep(time.Hour)
+		if n := w.entries() - before; n != 0 {
+			t.Errorf("%d entries at rest", n)
+		}
+	})
+}
+
+// A fleet that grows beyond SmallFleet shares from then on. One that shrinks waits for a minute.
+func TestFleetGrowsAndShrinks(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(20)
+		w.fleet(SmallFleet, ProbersAuto, targets...)
+		w.setDown(true, targets[0])
+		w.sleep(10 * time.Second)
+		h := w.join("another", ProbersAuto, targets...)
+		for range 120 {
+			w.sleep(time.Second)
+			delete(w.hosts, "another") // it has no result at first
+			w.expect("while the fleet grows", "unhealthy", targets[0])
+			w.expect("while the fleet grows", "healthy", targets[1:]...)
+			w.hosts["another"] = h
+		}
+		for _, one := range targets {
+			if n := len(w.probers(one)); n != 3 {
+				t.Errorf("%s is probed by %d hosts", one, n)
+			}
+		}
+		h.end()
+		delete(w.hosts, "another")
+		for range 120 {
+			w.sleep(time.Second)
+			w.expect("while the fleet shrinks", "unhealthy", targets[0])
+			w.expect("while the fleet shrinks", "healthy", targets[1:]...)
+		}
+		if n := len(w.probers(targets[0])); n != SmallFleet {
+			t.Errorf("probed by %d hosts", n)
+		}
+	})
+}
+
+// A prober that finds nothing healthy any more has lost its network, and writes nothing for a while.
+func TestProberWithoutNetwork(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(300)
+		w.fleet(20, ProbersAuto, targets...)
+		h := w.hosts[w.probers(targets[0])[0]]
+		before := w.entries()
+		w.setCut(h, true, targets...)
+		w.sleep(25 * time.Second)
+		if n := w.entries() - before; n > 4 { // those that it found first
+			t.Errorf("%d entries of a host without network", n)
+		}
+		w.sleep(time.Minute)
+		for name, other := range w.hosts {
+			for _, one := range targets {
+				if r, _, _ := other.results.Get(one); other != h && r.Health != vip.Healthy {
+					t.Fatalf("%s: %s is %s", name, one, r.Health)
+				}
+			}
+		}
+	})
+}
