@@ -102,6 +102,9 @@ type Deps struct {
 	Config  Config
 	// Nodes lists the fleet. With an error that is fleet.ErrUnavailable, the caller may retry.
 	Nodes func(context.Context) (v1.NodeList, error)
+	// CompareChecks returns what the nodes of the fleet find of the backends of services. Its errors
+	// are those of Nodes.
+	CompareChecks func(context.Context, []*vip.Service) (v1.CheckComparisonList, error)
 	// Snapshot returns the whole store as one document.
 	Snapshot func(context.Context) (snapshot.Document, error)
 	// Tables are the tables that the debug endpoints show.

@@ -30,6 +30,9 @@ func TestExamplesOfTheManual(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Statistics, d.Connections = &reconciletest.Statistics{}, idle{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
+		d.CompareChecks = func(context.Context, []*vip.Service) (v1.CheckComparisonList, error) {
+			return v1.CheckComparisonList{Items: []v1.CheckComparison{}}, nil
+		}
 		d.Snapshot = func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
 		}

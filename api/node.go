@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ func (s *Server) nodeRoutes() {
 		Content: server.Text("application/openapi+json", "")}, s.openAPI)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
 		Description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Lacks: server.Needs(s.CompareChecks != nil, "fleet"), ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
+		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
 	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
 		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
 		Content:     server.Text("application/json", "")}, s.export)
@@ -215,10 +218,45 @@ func healthChecks(now standing, at time.Time) (checks []v1.Check) {
 
 func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error) {
 	list, err := s.Nodes(ctx)
+	return list, nodesAway(err, v1.PathStatus)
+}
+
+// nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the request
+// that shows this node alone.
+func nodesAway(err error, instead string) error {
 	if errors.Is(err, fleet.ErrUnavailable) {
-		err = storeAway(err.Error(), "traffic is not affected; for this node alone: GET "+v1.PathStatus)
+		return storeAway(err.Error(), "traffic is not affected; for this node alone: GET "+instead)
 	}
-	return list, err
+	return err
+}
+
+type compareChecksInput struct {
+	Service []string `query:"service,explode" maxItems:"100" doc:"of these services only: \"name\" or \"namespace/name\""`
+}
+
+// compareChecks reads the rows of all nodes from the store, and costs O(backends) of the services.
+func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (v1.CheckComparisonList, error) {
+	var list []*vip.Service
+	for _, name := range in.Service {
+		key, err := vip.ParseServiceKey(name)
+		if err != nil {
+			return v1.CheckComparisonList{}, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME",
+				vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+		}
+		row := s.Services.Row(key)
+		if row == nil {
+			return v1.CheckComparisonList{}, noService(key)
+		}
+		list = append(list, &row.Value)
+	}
+	if len(in.Service) == 0 {
+		for _, service := range s.Services.All() {
+			list = append(list, &service)
+		}
+	}
+	slices.SortFunc(list, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
+	out, err := s.CompareChecks(ctx, list)
+	return out, nodesAway(err, v1.PathServices)
 }
 
 // export returns the store as a document. It costs O(leases and registrations).

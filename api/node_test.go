@@ -87,6 +87,36 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+func TestCompareChecks(t *testing.T) {
+	var asked []string
+	var away error
+	r := newRig(t, func(d *Deps) {
+		d.CompareChecks = func(_ context.Context, services []*vip.Service) (v1.CheckComparisonList, error) {
+			asked = nil
+			for _, s := range services {
+				asked = append(asked, s.Key.String())
+			}
+			return v1.CheckComparisonList{Items: []v1.CheckComparison{{Service: "web", Nodes: []v1.CheckFinding{}}}}, away
+		}
+	})
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	must[v1.Service](r, "PUT", v1.ServicePath("shop", "api"), webBody("10.0.0.1"))
+	for query, want := range map[string]string{"": "[from-file web shop/api]", "?service=web": "[web]", "?service=web&service=shop/api": "[web shop/api]"} {
+		if list := must[v1.CheckComparisonList](r, "GET", v1.PathNodeChecks+query, ""); len(list.Items) != 1 || fmt.Sprint(asked) != want {
+			t.Errorf("%q: %+v, asked for %v, want %s", query, list, asked, want)
+		}
+	}
+	for query, want := range map[string]int{"?service=none": 404, "?service=a/b/c": 400} {
+		if a := r.ask("GET", v1.PathNodeChecks+query, ""); a.StatusCode != want {
+			t.Errorf("%q: %s %s", query, a.Status, a.body)
+		}
+	}
+	away = fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
+	if a := r.ask("GET", v1.PathNodeChecks, ""); a.StatusCode != 503 || a.problem(t).Code != v1.CodeStoreUnavailable {
+		t.Errorf("with consul away: %s %s", a.Status, a.body)
+	}
+}
+
 func TestDataplane(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1", "10.0.0.2")[1:], "Prefer: wait=60")

@@ -49,6 +49,12 @@ func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
 	return fetch[v1.NodeList](ctx, c, call{path: v1.PathNodes})
 }
 
+// CompareChecks returns what the nodes of the fleet find of the backends of services; of all services
+// if there are none.
+func (c *Client) CompareChecks(ctx context.Context, services ...string) (v1.CheckComparisonList, error) {
+	return fetch[v1.CheckComparisonList](ctx, c, call{path: v1.PathNodeChecks, query: url.Values{"service": services}})
+}
+
 // Resync makes a source read everything again.
 func (c *Client) Resync(ctx context.Context, source string) (v1.Source, error) {
 	return fetch[v1.Source](ctx, c, call{method: http.MethodPost, path: v1.ResyncPath(source)})

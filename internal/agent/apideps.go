@@ -47,7 +47,7 @@ func (a *agent) apiDeps() api.Deps {
 				return len(problems) == 0 && !lastGood, at
 			},
 		},
-		Nodes:      a.nodes,
+		Nodes: a.nodes, CompareChecks: a.compareChecks,
 		Snapshot:   a.snapshot,
 		Tables:     a.debugTables(),
 		Checks:     a.checks,

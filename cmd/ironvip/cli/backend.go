@@ -16,21 +16,33 @@ import (
 )
 
 func (a *app) backendListCommand() *cobra.Command {
-	return &cobra.Command{
+	compare := false
+	cmd := &cobra.Command{
 		Use:     "list [SERVICE]...",
 		Aliases: []string{"ls"},
 		Short:   "list the backends of services, or of all services",
 		Long: `Lists backends with their configured state, and with what was observed of them: the health
 check (CHECK) and its result, since when, and the last error with its age. A backend that
 works shows the last failure of a probe or a client's connection for ten minutes. For named
-services, CONN has the open connections.`,
-		Example:           "  ironvip backend list\n  ironvip backend list web -o wide",
+services, CONN has the open connections.
+
+With --nodes, it compares the hosts of a fleet: which of them probe a backend, and what each
+finds. In a large fleet, three hosts probe a backend, and its own. The other hosts use what
+most of the three agree on, the line "fleet". SEEN is the age of a host's last report.`,
+		Example:           "  ironvip backend list\n  ironvip backend list web -o wide\n  ironvip backend list web --nodes",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.complete(services),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			keys, err := parseKeys(args)
 			if err != nil {
 				return err
+			}
+			if compare {
+				list, err := c.CompareChecks(ctx, args...)
+				if err != nil {
+					return notFound(err, seeServices)
+				}
+				return a.show(a.checkComparisonView(list))
 			}
 			list := itemsOf[v1.Backend]{Items: []v1.Backend{}}
 			conns := map[string]map[string]uint64{} // by service and backend
@@ -60,6 +72,48 @@ services, CONN has the open connections.`,
 			return a.show(a.backendListView(list, conns))
 		}),
 	}
+	cmd.Flags().BoolVar(&compare, "nodes", false, "compare what the hosts of the fleet find")
+	return cmd
+}
+
+// checkComparisonView has a line for each host that probes a backend, after that of the fleet.
+func (a *app) checkComparisonView(list v1.CheckComparisonList) output.View {
+	grid := output.NewGrid("SERVICE", "BACKEND", "CHECK", "NODE", "HEALTH", "SINCE", "SEEN", "LAST ERROR")
+	for _, c := range list.Items {
+		check := c.Check
+		if c.Port > 0 {
+			check = fmt.Sprintf("%s %d", c.Check, c.Port)
+		}
+		add := func(node string, f v1.CheckFinding) {
+			health := output.Cell{Text: f.Health}
+			switch f.Health {
+			case vip.Healthy.String():
+				health.Style = output.Good
+			case vip.Unhealthy.String():
+				health.Style = output.Bad
+			}
+			grid.Add(c.Service, c.Backend, check, node, health, a.age(f.Since), a.age(f.Reported), f.Reason)
+		}
+		if c.Verdict != nil {
+			add("fleet", *c.Verdict)
+		}
+		for _, f := range c.Nodes {
+			node := f.Node
+			if f.Local {
+				node += " (local)"
+			}
+			add(node, f)
+		}
+		if c.Verdict == nil && len(c.Nodes) == 0 {
+			grid.Add(c.Service, c.Backend, check, "none", "", "", "", "")
+		}
+	}
+	if list.More > 0 {
+		a.printer().Say("%d more checks: name services", list.More)
+	}
+	view := output.List(list, grid, "no checks")
+	view.Names = output.Texts(list.Items, func(c v1.CheckComparison) string { return c.Service + "/" + c.Backend })
+	return view
 }
 
 // parseBackend reads "SERVICE BACKEND" or "SERVICE/BACKEND".

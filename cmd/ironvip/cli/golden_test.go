@@ -35,6 +35,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())
 	a.on("GET /v1/nodes", 200, nodes())
+	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
 	a.on("GET /v1/dataplane", 200, plane())
 	a.on("GET /v1/dataplane/frontends", 200, frontends())
 	a.on("GET /v1/dataplane/frontends?service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
@@ -52,7 +53,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {
