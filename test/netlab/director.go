@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // SecondDirector is a director in addition to the first one.
@@ -71,4 +72,15 @@ func (n *Node) Via(dst netip.Prefix, gateway netip.Addr) {
 	n.t.Helper()
 	to := &net.IPNet{IP: dst.Masked().Addr().AsSlice(), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())}
 	must(n.t, n.Name+": route to "+dst.String(), n.Netlink.RouteReplace(&netlink.Route{Dst: to, Gw: gateway.AsSlice()}))
+}
+
+// Lose drops the node's packets for dst, until the returned function is called.
+func (n *Node) Lose(dst netip.Addr) (find func()) {
+	n.t.Helper()
+	route := &netlink.Route{Dst: &net.IPNet{IP: dst.AsSlice(), Mask: net.CIDRMask(dst.BitLen(), dst.BitLen())}, Type: unix.RTN_BLACKHOLE}
+	must(n.t, n.Name+": lose "+dst.String(), n.Netlink.RouteReplace(route))
+	return func() {
+		n.t.Helper()
+		must(n.t, n.Name+": find "+dst.String(), n.Netlink.RouteDel(route))
+	}
 }

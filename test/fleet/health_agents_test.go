@@ -1,0 +1,165 @@
+//go:build system
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// checkedBackend is a backend on a host of its own, which can be down.
+type checkedBackend struct {
+	l    *lab
+	node *netlab.Node
+	at   netip.AddrPort
+	up   net.Listener
+}
+
+func (l *lab) addCheckedBackend(name string) *checkedBackend {
+	b := &checkedBackend{l: l, node: l.net.AddClient(name)}
+	b.at = netip.AddrPortFrom(b.node.Addr4, 9100)
+	b.start()
+	return b
+}
+
+// start accepts connections: the kernel completes them.
+func (b *checkedBackend) start() { b.up = b.node.Listen(b.at) }
+
+func (b *checkedBackend) stop() { b.l.must("stop "+b.node.Name, b.up.Close()) }
+
+const checkedService = "checked"
+
+// healthOn returns the health of a backend as an agent shows it.
+func healthOn(ctx context.Context, a *agent, b *checkedBackend) (string, error) {
+	list, err := a.api.Backends(ctx, "default", checkedService)
+	for _, one := range list.Items {
+		if one.ID == b.at.String() {
+			return one.Health, err
+		}
+	}
+	return "", fmt.Errorf("no backend %s on %s: %w", b.at, a.name, err)
+}
+
+// awaitHealth waits until agents show a backend as healthy or unhealthy.
+func (l *lab) awaitHealth(b *checkedBackend, health string, agents ...*agent) {
+	l.t.Helper()
+	for _, a := range agents {
+		l.eventually(fmt.Sprintf("%s is %s on %s", b.node.Name, health, a.name), func(ctx context.Context) error {
+			got, err := healthOn(ctx, a, b)
+			if err == nil && got != health {
+				err = fmt.Errorf("it is %s", got)
+			}
+			return err
+		})
+	}
+}
+
+// compared waits until the comparison of hosts on an agent has a line, "fleet healthy" or "lb1
+// unhealthy", for a backend. It returns the nodes that probe the backend.
+func (l *lab) compared(a *agent, b *checkedBackend, want string, probers int) (nodes []string) {
+	l.t.Helper()
+	l.eventually(fmt.Sprintf("%s shows %q for %s", a.name, want, b.node.Name), func(ctx context.Context) error {
+		list, err := a.api.CompareChecks(ctx, checkedService)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list.Items, func(c v1.CheckComparison) bool { return c.Backend == b.at.String() })
+		if i < 0 {
+			return fmt.Errorf("not in %+v", list)
+		}
+		var lines []string
+		if v := list.Items[i].Verdict; v != nil {
+			lines = append(lines, "fleet "+v.Health)
+		}
+		nodes = nil
+		for _, f := range list.Items[i].Nodes {
+			nodes = append(nodes, f.Node)
+			lines = append(lines, f.Node+" "+f.Health)
+		}
+		if !slices.Contains(lines, want) || len(nodes) != probers {
+			return fmt.Errorf("%s", strings.Join(lines, "; "))
+		}
+		return nil
+	})
+	return nodes
+}
+
+// Three of four hosts probe the backends for all. One with a broken path, one that is killed and one
+// that is cut off from Consul have their effects on themselves only.
+func TestHealthOfAgents(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, shape{servers: 1, agents: 4, reuse: time.Hour, sources: func(*lab) string { return "[health]\nprobers = 3\n" }})
+	one, two := l.addCheckedBackend("checked1"), l.addCheckedBackend("checked2")
+	_, err := l.agents[0].api.PutService(t.Context(), "default", checkedService, v1.ServiceSpec{Name: checkedService, Ports: []spec.Port{{Port: spec.PortRange{First: 80}}},
+		Backends: []spec.Backend{{Address: one.at.Addr().String(), Port: spec.PortNumber(one.at.Port())}, {Address: two.at.Addr().String(), Port: spec.PortNumber(two.at.Port())}}}, client.Write{})
+	l.must("register", err)
+	for _, b := range []*checkedBackend{one, two} {
+		l.awaitHealth(b, "healthy", l.agents...)
+	}
+	named := func(name string) *agent {
+		return l.agents[slices.IndexFunc(l.agents, func(a *agent) bool { return a.name == name })]
+	}
+	probers := l.compared(l.agents[0], one, "fleet healthy", 3)
+	follower := l.agents[slices.IndexFunc(l.agents, func(a *agent) bool { return !slices.Contains(probers, a.name) })]
+
+	// A broken path.
+	broken := named(probers[0])
+	find := broken.node.Lose(one.at.Addr())
+	l.awaitHealth(one, "unhealthy", broken)
+	l.compared(follower, one, broken.name+" unhealthy", 3)
+	l.compared(follower, one, "fleet healthy", 3)
+	for _, a := range l.others(broken) {
+		if got, err := healthOn(t.Context(), a, one); got != "healthy" || err != nil {
+			t.Errorf("%s is %s on %s, %v", one.node.Name, got, a.name, err)
+		}
+	}
+	find()
+	l.awaitHealth(one, "healthy", broken)
+
+	// A failure, which the fourth host learns from the others.
+	one.stop()
+	l.awaitHealth(one, "unhealthy", l.agents...)
+	l.compared(follower, one, "fleet unhealthy", 3)
+	one.start()
+	l.awaitHealth(one, "healthy", l.agents...)
+
+	// A killed prober: the others go on.
+	killed := named(probers[1])
+	killed.proc.Kill()
+	one.stop()
+	l.awaitHealth(one, "unhealthy", l.others(killed)...)
+	one.start()
+	l.awaitHealth(one, "healthy", l.others(killed)...)
+	l.start(killed)
+
+	// A host without Consul probes for itself, and follows the others again afterwards.
+	l.compared(follower, one, "fleet healthy", 3)
+	find = follower.node.Lose(l.servers[0].Addr.Addr())
+	l.eventually(follower.name+" notices that Consul is away", func(ctx context.Context) error {
+		s, err := follower.api.Status(ctx)
+		i := slices.IndexFunc(s.Checks, func(c v1.Check) bool { return c.Name == "store" })
+		if err == nil && (i < 0 || !strings.Contains(s.Checks[i].Message, "away")) {
+			err = fmt.Errorf("%+v", s.Checks)
+		}
+		return err
+	})
+	two.stop()
+	l.awaitHealth(two, "unhealthy", l.agents...)
+	two.start()
+	l.awaitHealth(two, "healthy", l.agents...)
+	find()
+	one.stop()
+	l.awaitHealth(one, "unhealthy", l.agents...)
+	l.compared(follower, one, "fleet unhealthy", 3)
+}
