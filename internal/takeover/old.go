@@ -73,8 +73,16 @@ func (r *Request) Close() {
 	r.process.close()
 }
 
-// Give sends the listening sockets and the open connections. They stay in set.
+// Give sends the listening sockets and the open connections. They stay in set. The error is a
+// *NotReadyError.
 func (r *Request) Give(set *sockets.Set, open []Count) error {
+	if err := r.give(set, open); err != nil {
+		return &NotReadyError{fmt.Sprintf("it does not take the listening sockets: %v", err), errors.Is(err, os.ErrDeadlineExceeded)}
+	}
+	return nil
+}
+
+func (r *Request) give(set *sockets.Set, open []Count) error {
 	if err := r.send(message{Sockets: true}); err != nil {
 		return err
 	}

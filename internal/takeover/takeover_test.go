@@ -314,6 +314,28 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
+// A process that stops to read before it has the sockets hangs, too.
+func TestNotReading(t *testing.T) {
+	for name, hangs := range map[string]bool{"hangs": true, "ends": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				here, there := net.Pipe()
+				defer here.Close()
+				defer there.Close()
+				if !hangs {
+					there.Close()
+				}
+				start := time.Now()
+				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, nil)
+				why, ok := errors.AsType[*NotReadyError](err)
+				if took := time.Since(start); !ok || why.Hangs != hangs || took > writeTime {
+					t.Errorf("%v after %s", err, took)
+				}
+			})
+		})
+	}
+}
+
 // suspended is a connection of a process that was itself suspended: its deadline is over although
 // messages have arrived.
 type suspended struct {
