@@ -7,7 +7,7 @@
 // how many services need a target.
 //
 // It owns the sockets and the child processes of its probes, within the bounds of Options. A fault
-// of this host (no descriptors, no ephemeral ports, an agent that was stopped) is counted and is
+// of this host (no descriptors, no ephemeral ports, no time of a processor) is counted and is
 // never evidence against a target.
 //
 // Source code organization:
@@ -17,6 +17,8 @@
 //   - schedule.go: when each target is probed
 //   - lanes.go: how many probes run at once
 //   - engine.go: the loop that connects them; publish.go writes the table in batches
+//   - delays.go: whether this host gave the agent enough time of its processors for a timeout to count
+//   - faults.go: recent faults of this host
 //   - stats.go: counters and the histogram of durations
 //   - socket.go: the poller for tcp.go and udp.go, which need no goroutine for each probe
 //   - http.go, grpc.go, exec.go: probes in goroutines; dial.go opens connections for the first two

@@ -41,8 +41,9 @@ const (
 	// stall is the delay of a turn that shows that this process did not run: it was stopped, or the
 	// host had no processor for it.
 	stall = 500 * time.Millisecond
-	// heartbeat is the longest time between turns while probes run, to notice a stall.
-	heartbeat = 250 * time.Millisecond
+	// heartbeat is the longest time between turns while probes run, to notice that this process does
+	// not run when it should: often enough for a timeout of half a second; see delays.
+	heartbeat = 25 * time.Millisecond
 	// idle is the longest time between turns.
 	idle = time.Hour
 )
@@ -64,7 +65,8 @@ type Engine struct {
 	counters counters
 	rows     publisher
 	planned  time.Duration // latest time of the next turn
-	faults   faultLog
+	faults   faults
+	delays   delays
 	spare    []done // for results
 }
 
@@ -92,6 +94,9 @@ const (
 	commandLane
 	lanes
 )
+
+// laneTypes are the types of each lane.
+var laneTypes = [lanes]string{socketLane: "tcp, udp", requestLane: "http, https, grpc", commandLane: "exec"}
 
 // laneOf returns the lane of a type.
 func laneOf(t vip.CheckType) int {
@@ -287,6 +292,7 @@ func (e *Engine) turn() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now, wall := e.now()
+	e.delays.add(now, now-e.planned)
 	if now-e.planned > stall {
 		e.counters.stalls++
 		e.respread(now)
@@ -302,7 +308,7 @@ func (e *Engine) turn() time.Duration {
 	}
 	running := 0
 	for i := range e.lanes {
-		running += e.startWaiting(&e.lanes[i], now)
+		running += e.startWaiting(i, now, wall)
 	}
 	next := min(e.rows.write(now, wall, &e.counters), now+idle)
 	if running > 0 {
@@ -323,12 +329,13 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	if t.stopped {
 		return
 	}
-	stalled := t.stalls != e.counters.stalls
-	if stalled && d.outcome == TimedOut {
-		d.outcome, d.reason = Local, "this agent did not run for a while, so a timeout proves nothing"
+	if d.outcome == TimedOut {
+		if why := e.delays.starved(t.began, now, c.Timeout, d.took); why != "" {
+			d.outcome, d.reason = Starved, why
+		}
 	}
-	if d.outcome == Local {
-		e.faults.add(t.Target, d.reason)
+	if d.outcome.IsLocal() {
+		e.faults.add(t.Target, d.outcome, d.reason, now, wall)
 	}
 	e.counters.add(c.Type, d.outcome, d.took)
 	t.lastProbe, t.lastTook, t.lastOutcome, t.lastError = wall.Add(-d.took), d.took, d.outcome, d.reason
@@ -336,7 +343,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 		t.changed = true
 		e.rows.add(t)
 	}
-	if stalled { // else all that ran would be due at once
+	if t.stalls != e.counters.stalls { // else all that ran would be due at once
 		e.plan(t, now+e.spread.next(&c, now))
 	} else {
 		e.plan(t, following(&c, t.slow, t.state.doubtful(&c), t.began, now))
@@ -345,11 +352,13 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 
 // startWaiting starts the waiting probes of a lane that are within its limit, and returns how many
 // run. The caller holds mu.
-func (e *Engine) startWaiting(l *lane, now time.Duration) (running int) {
+func (e *Engine) startWaiting(of int, now time.Duration, wall vip.Instant) (running int) {
+	l := &e.lanes[of]
 	for t := l.next(); t != nil; t = l.next() {
 		c := t.Check()
 		if now-t.due > interval(&c, t.slow) {
 			e.counters.late++
+			e.faults.late[of].add("", now, wall)
 		}
 		t.began, t.stalls = now, e.counters.stalls
 		l.add(t)
@@ -390,11 +399,24 @@ func (e *Engine) Detail(t Target) (d Detail, ok bool) {
 func (e *Engine) Stats() Stats {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	now, _ := e.now()
 	s := e.counters.stats()
 	s.Targets = len(e.targets)
 	for i := range e.lanes {
-		s.Running += e.lanes[i].running
-		s.Waiting += len(e.lanes[i].waiting) - e.lanes[i].first
+		l := &e.lanes[i]
+		s.Running += l.running
+		s.Waiting += l.queued()
+		if f := e.faults.late[i].current(now); f.Probes > 0 {
+			s.Delayed = append(s.Delayed, Delayed{Fault: f, Types: laneTypes[i], Limit: l.limit, Running: l.running, Queue: l.queued()})
+		}
+	}
+	for o := range e.faults.of {
+		if f := e.faults.of[o].current(now); f.Probes > 0 {
+			if s.Faults == nil {
+				s.Faults = map[Outcome]Fault{}
+			}
+			s.Faults[Outcome(o)] = f
+		}
 	}
 	return s
 }

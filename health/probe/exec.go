@@ -39,14 +39,14 @@ func runCommand(ctx context.Context, t Target, c *vip.HealthCheck) (Outcome, str
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	read, write, err := os.Pipe()
 	if err != nil {
-		return Local, "run command: " + err.Error()
+		return judgeOwn("run command", err)
 	}
 	defer read.Close()
 	cmd.Stdout, cmd.Stderr = write, write
 	err = cmd.Start()
 	write.Close()
 	if err != nil {
-		return Local, "run command: " + err.Error()
+		return judgeOwn("run command", err)
 	}
 
 	var output bytes.Buffer

@@ -28,11 +28,21 @@ func outcomeOf(err error) Outcome {
 		return TimedOut
 	case syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE:
 		return Reset
-	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN,
+	case syscall.EMFILE, syscall.ENFILE:
+		return NoDescriptors
+	case syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN,
 		syscall.EADDRNOTAVAIL, syscall.EADDRINUSE, syscall.EAFNOSUPPORT:
 		return Local
 	}
 	return Unreachable
+}
+
+// judgeOwn returns the outcome of an error that can only be a fault of this host, and the reason.
+func judgeOwn(operation string, err error) (Outcome, string) {
+	if o := outcomeOf(err); o.IsLocal() {
+		return o, operation + ": " + err.Error()
+	}
+	return Local, operation + ": " + err.Error()
 }
 
 // errorText returns the text of a system call's error without the wrapping, which repeats addresses

@@ -45,6 +45,9 @@ type lane struct {
 // wait adds a target at the end.
 func (l *lane) wait(t *target) { l.waiting = append(l.waiting, t) }
 
+// queued returns how many targets wait.
+func (l *lane) queued() int { return len(l.waiting) - l.first }
+
 // next removes the first waiting target, or returns nil if none waits or the lane is full.
 func (l *lane) next() *target {
 	for l.running < l.limit && l.first < len(l.waiting) {

@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
@@ -45,29 +44,4 @@ func (p *publisher) write(now time.Duration, wall vip.Instant, c *counters) (nex
 	p.changed, p.rows = p.changed[:0], p.rows[:0]
 	p.next = now + batchPause
 	return now + idle
-}
-
-// faultPause is the least time between two records of faults of this host.
-const faultPause = time.Minute
-
-// faultLog logs faults of this host, which can affect every probe.
-type faultLog struct {
-	n      int
-	target Target
-	reason string
-	next   time.Duration
-}
-
-// add collects a fault.
-func (f *faultLog) add(t Target, reason string) {
-	f.n++
-	f.target, f.reason = t, reason
-}
-
-// write logs the number of faults and the newest one if it is time.
-func (f *faultLog) write(log *slog.Logger, now time.Duration) {
-	if f.n > 0 && now >= f.next {
-		log.Warn("health probes failed: fault of this host", "probes", f.n, "target", f.target.String(), "err", f.reason)
-		f.n, f.next = 0, now+faultPause
-	}
 }

@@ -325,7 +325,7 @@ func TestStall(t *testing.T) {
 		}
 		locals := uint64(0)
 		for _, c := range s.Probes {
-			if c.Outcome == Local {
+			if c.Outcome == Starved {
 				locals = c.N
 			} else if c.Outcome != OK {
 				t.Errorf("%d probes with outcome %v", c.N, c.Outcome)

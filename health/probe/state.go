@@ -67,17 +67,17 @@ func restoreState(r Result, now time.Duration, wall vip.Instant) state {
 	return s
 }
 
-// add counts the result of a probe and reports whether the row changes. A Local outcome is no
+// add counts the result of a probe and reports whether the row changes. A local outcome is no
 // evidence: it changes nothing except the cause of an unknown state.
 func (s *state) add(c *vip.HealthCheck, o Outcome, reason string, now time.Duration, wall vip.Instant) (changed bool) {
-	switch o {
-	case OK:
+	switch {
+	case o == OK:
 		return s.pass(c, now, wall)
-	case Local:
-		if s.health != vip.Unknown || s.outcome == Local {
+	case o.IsLocal():
+		if s.health != vip.Unknown || s.outcome.IsLocal() {
 			return false
 		}
-		s.outcome, s.reason = Local, reason
+		s.outcome, s.reason = o, reason
 		return true
 	}
 	return s.fail(c, o, reason, now, wall)

@@ -12,12 +12,23 @@ type Stats struct {
 	Running int // probes now
 	Waiting int // probes now that wait because too many run
 
-	Probes    []ProbeCount // finished probes, for each type and outcome that occurred
-	Durations []Histogram  // of the finished probes, for each type that occurred; without Local
-	Late      uint64       // probes that started more than an interval late
-	Stalls    uint64       // times that the agent did not run for a while, and probes were spread again
-	Batches   uint64       // writes of changed rows to the table
-	Changes   uint64       // changed rows
+	Probes    []ProbeCount      // finished probes, for each type and outcome that occurred
+	Durations []Histogram       // of the finished probes, for each type that occurred; without local faults
+	Late      uint64            // probes that started more than an interval late
+	Stalls    uint64            // times that the agent did not run for a while, and probes were spread again
+	Faults    map[Outcome]Fault // current series of probes that proved nothing, by their local outcome
+	Delayed   []Delayed         // current series of probes that started more than an interval late
+	Batches   uint64            // writes of changed rows to the table
+	Changes   uint64            // changed rows
+}
+
+// Delayed is a series of probes that started more than an interval late, because too many of their
+// types ran.
+type Delayed struct {
+	Fault
+	Types          string // "tcp, udp"
+	Limit          int    // probes of these types that may run at once
+	Running, Queue int    // that run, and that wait, now
 }
 
 // ProbeCount counts the finished probes of one type and outcome.
@@ -56,7 +67,7 @@ type counters struct {
 
 func (c *counters) add(t vip.CheckType, o Outcome, took time.Duration) {
 	c.probes[t][o]++
-	if o == Local {
+	if o.IsLocal() {
 		return
 	}
 	d := &c.durations[t]
@@ -78,7 +89,7 @@ func (c *counters) stats() Stats {
 				continue
 			}
 			s.Probes = append(s.Probes, ProbeCount{t, Outcome(o), n})
-			if Outcome(o) != Local {
+			if !Outcome(o).IsLocal() {
 				h.Count += n
 			}
 		}

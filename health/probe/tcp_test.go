@@ -133,7 +133,7 @@ func TestNoDescriptors(t *testing.T) {
 	faults := 0
 	for _, d := range probeOnce(t, Options{}, all...) {
 		switch {
-		case d.outcome == Local && d.reason == "open a socket: too many open files":
+		case d.outcome == NoDescriptors && d.reason == "open a socket: too many open files":
 			faults++
 		case d.outcome != OK:
 			t.Errorf("%+v", d)
@@ -148,7 +148,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 	for err, want := range map[error]Outcome{
 		unix.ECONNREFUSED: Refused, unix.ETIMEDOUT: TimedOut, unix.ECONNRESET: Reset, unix.EPIPE: Reset,
 		unix.ENETUNREACH: Unreachable, unix.EHOSTUNREACH: Unreachable, unix.EPERM: Unreachable,
-		unix.EMFILE: Local, unix.ENFILE: Local, unix.ENOBUFS: Local, unix.EADDRNOTAVAIL: Local, unix.EAFNOSUPPORT: Local,
+		unix.EMFILE: NoDescriptors, unix.ENFILE: NoDescriptors, unix.ENOBUFS: Local, unix.EADDRNOTAVAIL: Local, unix.EAFNOSUPPORT: Local,
 		io.ErrUnexpectedEOF: BadAnswer,
 	} {
 		if got, _ := judge("x", err); got != want {

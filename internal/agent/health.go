@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -58,6 +59,9 @@ func (a *agent) checks() []v1.Check {
 	}
 	if a.plane.checks != nil {
 		checks = append(checks, a.plane.checks()...)
+	}
+	if a.prober != nil {
+		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
