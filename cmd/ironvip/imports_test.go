@@ -51,6 +51,7 @@ var only = map[string][]string{
 	"api/client":                {"api/v1"},
 	"announce/bfd":              {"internal/backoff", "internal/delayqueue"},
 	"announce/bgp":              {"internal/backoff", "internal/table"},
+	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":        {"announce"},
 	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},

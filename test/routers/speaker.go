@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -35,6 +36,9 @@ type Settings struct {
 	Record      string        `json:"record"` // "": a file in the folder of the speaker
 	// BFD are sessions that end the BGP session of the same peer when they fail.
 	BFD []bfd.Settings `json:"bfd"`
+
+	// Routes announces the prefixes by routes in the kernel instead of BGP (announce/routes).
+	Routes bool `json:"routes"`
 
 	Socket   string         `json:"socket"` // where the process takes commands
 	Prefixes []netip.Prefix `json:"prefixes"`
@@ -56,6 +60,13 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// announcer is what bgp.Speaker and routes.Speaker have in common.
+type announcer interface {
+	Announce(...netip.Prefix)
+	Withdraw(...netip.Prefix)
+	Ready()
+}
+
 func runSpeaker(path string) error {
 	var c Settings
 	b, err := os.ReadFile(path)
@@ -72,9 +83,18 @@ func runSpeaker(path string) error {
 	if err != nil {
 		return err
 	}
-	s.Announce(c.Prefixes...)
+	var out announcer = s
+	if c.Routes {
+		r, err := routes.New(routes.Config{Log: log})
+		if err != nil {
+			return err
+		}
+		out = r
+		go r.Run(ctx)
+	}
+	out.Announce(c.Prefixes...)
 	if !c.NotReady {
-		s.Ready()
+		out.Ready()
 	}
 	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
@@ -96,9 +116,9 @@ func runSpeaker(path string) error {
 		json.Unmarshal(b, &all)
 		return all
 	}
-	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { s.Announce(prefixes(r)...) })
-	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) { s.Withdraw(prefixes(r)...) })
-	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { s.Ready() })
+	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { out.Announce(prefixes(r)...) })
+	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) { out.Withdraw(prefixes(r)...) })
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { out.Ready() })
 	mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) { s.Drain(true) })
 	mux.HandleFunc("/shutdown", func(http.ResponseWriter, *http.Request) { s.Shutdown() })
 	mux.HandleFunc("/sessions", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(s.Sessions()) })

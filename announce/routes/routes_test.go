@@ -1,0 +1,198 @@
+package routes
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	rtnl "github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+var vip4, vip6 = netip.MustParsePrefix("10.96.0.1/32"), netip.MustParsePrefix("fd96::1/128")
+
+// start runs a Speaker in the node. The returned function ends it and waits.
+func start(t *testing.T, n *netlab.Node) (*Speaker, func()) {
+	t.Helper()
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Do(func() { err = s.kernel.conn.Open() }) // the socket stays in the namespace
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Run(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	stop := func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// routesOf lists the routes of a table with another library, as "prefix protocol".
+func routesOf(t *testing.T, n *netlab.Node, tableID int) (all []string) {
+	t.Helper()
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := n.Netlink.RouteListFiltered(family, &rtnl.Route{Table: tableID}, rtnl.RT_FILTER_TABLE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list {
+			if r.Dst.IP.IsLinkLocalUnicast() {
+				continue // the kernel adds it when a device is up
+			}
+			all = append(all, r.Dst.String()+" "+r.Protocol.String())
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func awaitRoutes(t *testing.T, n *netlab.Node, want ...string) {
+	t.Helper()
+	wait.Until(t, "routes "+strings.Join(want, ", "), func() bool { return slices.Equal(routesOf(t, n, DefaultTable), want) },
+		func() any { return routesOf(t, n, DefaultTable) })
+}
+
+// Routes are added, adopted after a restart, repaired and removed. Routes of others stay.
+func TestRoutes(t *testing.T) {
+	n := netlab.New(t).Director
+	foreign := []string{"10.96.0.9/32 static", "fd96::9/128 static"}
+	for _, dst := range []string{"10.96.0.9/32", "fd96::9/128"} {
+		_, to, _ := net.ParseCIDR(dst)
+		if err := n.Netlink.RouteAdd(&rtnl.Route{Dst: to, Table: DefaultTable, LinkIndex: loopback, Protocol: unix.RTPROT_STATIC}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	main := routesOf(t, n, unix.RT_TABLE_MAIN)
+
+	s, stop := start(t, n)
+	s.Announce(vip4, vip6)
+	s.Ready()
+	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
+	writes := s.kernel.stats.Writes.Load()
+	s.Announce(netip.MustParsePrefix("10.96.0.2/32"))
+	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], "fd96::1/128 179", foreign[1])
+	if n := s.kernel.stats.Writes.Load() - writes; n != 1 {
+		t.Errorf("%d messages for one route", n)
+	}
+	s.Withdraw(vip6)
+	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
+	stop()
+	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
+
+	s, _ = start(t, n)
+	s.Announce(vip4)
+	wait.Until(t, "the route is adopted", func() bool { return s.Stats().Adopted == 1 }, func() any { return s.Stats() })
+	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1]) // not ready
+	s.Ready()
+	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1])
+	if n := s.kernel.stats.Writes.Load(); n != 1 {
+		t.Errorf("%d messages, want only the removal", n)
+	}
+
+	// Others' routes to a prefix are a problem of that prefix, and stay.
+	_, to, _ := net.ParseCIDR(vip4.String())
+	ours := &rtnl.Route{Dst: to, Table: DefaultTable, LinkIndex: loopback, Scope: rtnl.SCOPE_LINK, Protocol: DefaultProtocol}
+	if err := n.Netlink.RouteDel(ours); err != nil {
+		t.Fatal(err)
+	}
+	ours.Protocol = unix.RTPROT_STATIC
+	if err := n.Netlink.RouteAdd(ours); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.loop.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the problem", func() bool {
+		a, _, ok := s.Applied().Get(vip4)
+		return ok && a.Problem != nil && strings.Contains(a.Problem.Message, "another program has a route")
+	}, func() any { a, _, _ := s.Applied().Get(vip4); return a.Problem })
+	awaitRoutes(t, n, "10.96.0.1/32 static", foreign[0], foreign[1])
+	if err := n.Netlink.RouteDel(ours); err != nil {
+		t.Fatal(err)
+	}
+	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1]) // by a retry
+
+	if err := s.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitRoutes(t, n, foreign...)
+	if after := routesOf(t, n, unix.RT_TABLE_MAIN); !slices.Equal(main, after) {
+		t.Errorf("the main table was changed from\n%v to\n%v", main, after)
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	k := newKernel(DefaultTable, DefaultProtocol)
+	for _, c := range []struct {
+		u    reconcile.Update[netip.Prefix, netip.Prefix]
+		err  error
+		want error
+	}{
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, nil, nil},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, unix.EEXIST, nil},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4, Repair: true}, unix.EEXIST, errForeign},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, unix.ESRCH, unix.ESRCH},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{Old: &vip4}, unix.ESRCH, nil},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{Old: &vip4}, unix.EPERM, unix.EPERM},
+		{reconcile.Update[netip.Prefix, netip.Prefix]{New: &vip4}, netlink.ErrUnknown, netlink.ErrUnknown},
+	} {
+		if got := k.outcome(&c.u, c.err); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
+			t.Errorf("%+v, %v: %v, want %v", c.u, c.err, got, c.want)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		c  Config
+		ok bool
+	}{{Config{}, true}, {Config{Table: 100, Protocol: 5}, true}, {Config{Table: 1000}, true}, {Config{Table: 254}, false}, {Config{Table: 255}, false},
+		{Config{Protocol: unix.RTPROT_KERNEL}, false}, {Config{Protocol: unix.RTPROT_STATIC}, false}} {
+		if err := c.c.Validate(); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.c, err)
+		}
+	}
+}
+
+func TestMessages(t *testing.T) {
+	k := newKernel(1000, 200)
+	for _, p := range []netip.Prefix{vip4, vip6, netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::/0")} {
+		m := k.appendRoute(nil, unix.RTM_NEWROUTE, 0, p)
+		if got, ok := k.decode(m[16:]); !ok || got != p {
+			t.Errorf("%s becomes %s, %t", p, got, ok)
+		}
+		for _, other := range []*kernel{newKernel(1001, 200), newKernel(1000, 201)} {
+			if _, ok := other.decode(m[16:]); ok {
+				t.Errorf("table %d, protocol %d accepts a route of another one", other.table, other.protocol)
+			}
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	k := newKernel(1000, 200)
+	f.Add(k.appendRoute(nil, unix.RTM_NEWROUTE, 0, vip4)[16:])
+	f.Add(k.appendRoute(nil, unix.RTM_NEWROUTE, 0, vip6)[16:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, ok := k.decode(b); ok && !p.IsValid() {
+			t.Errorf("invalid prefix %v", p)
+		}
+	})
+}
