@@ -23,7 +23,11 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
 	}
 	if waiting, most := s.Admission.Queue(key); most > 0 {
-		lines = append(lines, fmt.Sprintf("%d of at most %s wait in its queue.", waiting, text.Plural(most, "client")))
+		line := fmt.Sprintf("%d of at most %s wait in its queue", waiting, text.Plural(most, "client"))
+		if waiting > 0 {
+			line += ", because the service or its backends have reached max_connections"
+		}
+		lines = append(lines, line+".")
 	}
 	return lines
 }

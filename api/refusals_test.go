@@ -44,7 +44,7 @@ func TestRefusedClients(t *testing.T) {
 	for _, want := range []string{
 		"The dataplane has refused 3 clients since the agent's start, last at 2026-11-08T12:01:07Z: the rest is reserved (reserve).",
 		"The dataplane has refused 1 client since the agent's start, last at 2026-11-08T12:01:07Z: no backend answered (unreachable).",
-		"2 of at most 50 clients wait in its queue.",
+		"2 of at most 50 clients wait in its queue, because the service or its backends have reached max_connections.",
 	} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("explain without %q:\n%s", want, lines)
