@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 func TestSlowTargets(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const times = 10
-		down := map[Target]bool{}
+		var down sync.Map // of Target: the engine's goroutine reads it
 		l := newLab(t, Options{Restored: func(t Target) (Result, bool) { return Result{Target: t, Health: vip.Healthy}, true }}, func(t Target) (Outcome, time.Duration) {
-			if down[t] {
+			if _, is := down.Load(t); is {
 				return Refused, time.Millisecond
 			}
 			return OK, time.Millisecond
@@ -47,7 +48,7 @@ func TestSlowTargets(t *testing.T) {
 				}
 			}
 		}
-		down[all[0]] = true
+		down.Store(all[0], true)
 		time.Sleep(times*interval + 2*all[0].Check().FastInterval + time.Second)
 		if n := l.health()[vip.Unhealthy]; n != 1 {
 			t.Errorf("%d targets are unhealthy, want 1", n)
