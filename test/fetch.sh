@@ -57,7 +57,7 @@ missing_packages() {
 idle_packages() {
 	fresh=$(missing_packages "$@")
 	[ -n "$fresh" ] || return 0
-	policy=/usr/sbin/policy-rc.d made=
+	policy=${IRONVIP_POLICY_RC_D:-/usr/sbin/policy-rc.d} made= # apt asks it before it starts a service; 101: no
 	if [ ! -e "$policy" ]; then
 		made=$policy
 		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null

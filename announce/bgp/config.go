@@ -41,8 +41,8 @@ type Config struct {
 	Record string
 
 	Log *slog.Logger
-	// Report is called when the state of a session changes, in the order of the changes of a peer.
-	// It must not block. May be nil.
+	// Report is called when the state of a session or its reason changes, in the order of the
+	// changes of a peer. It must not block. May be nil.
 	Report func(Session)
 }
 

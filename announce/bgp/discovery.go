@@ -40,8 +40,9 @@ const (
 	// firstAdvertisements are sent in short order, advertiseFirst apart.
 	firstAdvertisements = 3
 	advertiseFirst      = 500 * time.Millisecond
-	// findTimeout is how long an attempt to connect waits for the router.
-	findTimeout = 5 * time.Second
+	// findTimeout is how long an attempt to connect waits for the router. Routers answer a
+	// solicitation within 0.5 s (RFC 4861, 10).
+	findTimeout = 2 * time.Second
 )
 
 var allNodes, allRouters = netip.MustParseAddr("ff02::1"), netip.MustParseAddr("ff02::2")

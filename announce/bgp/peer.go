@@ -104,19 +104,19 @@ func (p *peer) endSession(reason error) {
 	}
 }
 
-// set changes the state and reports it.
+// set changes the session, and reports a change of the state or of the reason.
 func (p *peer) set(change func(*Session)) {
 	p.mu.Lock()
-	before := p.session.State
+	before := p.session
 	change(&p.session)
 	// Attempts that fail don't hide since when there is no session.
-	if p.session.State == Established || before == Established {
+	if (p.session.State == Established) != (before.State == Established) {
 		p.session.Since = time.Now()
 	}
 	s := p.session
 	s.Draining = p.now.draining
 	p.mu.Unlock()
-	if s.State != before {
+	if s.State != before.State || s.Reason != before.Reason {
 		p.speaker.report(p, s)
 	}
 }
@@ -137,14 +137,17 @@ func (p *peer) run(ctx context.Context) {
 		restarted = time.Now().Add(p.restart)
 	}
 	for ctx.Err() == nil {
-		router, err := p.config.Address, error(nil)
+		router := p.config.Address
 		if found != nil {
-			router, err = found.router(ctx)
+			var err error
+			if router, err = found.router(ctx); err != nil { // which has taken its time
+				if ctx.Err() == nil {
+					p.set(func(s *Session) { s.State, s.Reason = Idle, p.explain(err) })
+				}
+				continue
+			}
 		}
-		var up time.Duration
-		if err == nil {
-			up, err = p.connection(ctx, router, restarted)
-		}
+		up, err := p.connection(ctx, router, restarted)
 		if ctx.Err() != nil {
 			return
 		}

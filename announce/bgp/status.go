@@ -28,7 +28,7 @@ type Session struct {
 	Address netip.Addr // of the router; invalid while an unnumbered one is unknown
 	ASN     uint32     // of the router, as configured
 	State   State
-	Since   time.Time // of the state; while no session comes up: of the last end of one
+	Since   time.Time // since when it is established, or since when it is not
 	// Reason is why the session is not established: the error of the last attempt. "" if it is, or
 	// if the first attempt is under way.
 	Reason string

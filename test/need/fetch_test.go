@@ -53,3 +53,45 @@ echo done`
 		}
 	}
 }
+
+// Daemons are installed without their services: apt may not start them, and they are disabled for
+// the next boot. What asks apt to start nothing is removed again, also after a failure.
+func TestIdlePackages(t *testing.T) {
+	const script = `
+say() { :; }
+die() { echo "gave up"; exit 1; }
+. ../fetch.sh
+sleep() { :; }
+as_root() { "$@"; }
+apt_install() { sh "$IRONVIP_POLICY_RC_D"; echo "policy $?"; [ "%s" = works ]; }
+idle_packages here new && echo done`
+	bin := t.TempDir()
+	for name, does := range map[string]string{
+		"dpkg-query": "printf 'ii here '; exit 1",
+		"dpkg":       `[ "$*" = "-L new" ] && printf '/usr/bin/new\n/lib/systemd/system/new.service\n/lib/systemd/system/new.socket\n'`,
+		"systemctl":  `echo "systemctl $*"`,
+		"apt-get":    "exit 1",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+does+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	policy := filepath.Join(bin, "policy-rc.d")
+	t.Setenv("IRONVIP_POLICY_RC_D", policy)
+	for _, shell := range []string{"bash -euo pipefail", "sh -eu"} {
+		for _, test := range []struct{ outcome, want string }{
+			{"works", "policy 101, systemctl -q disable new.service, done"},
+			{"fails", "policy 101, policy 101, policy 101, policy 101, gave up"},
+		} {
+			command := append(strings.Fields(shell), "-c", fmt.Sprintf(script, test.outcome))
+			out, _ := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
+			if got := strings.Join(strings.Split(strings.TrimSpace(string(out)), "\n"), ", "); got != test.want {
+				t.Errorf("%s: an installation that %s: %q, want %q", shell, test.outcome, got, test.want)
+			}
+			if _, err := os.Stat(policy); err == nil {
+				t.Errorf("%s: an installation that %s leaves its policy", shell, test.outcome)
+			}
+		}
+	}
+}

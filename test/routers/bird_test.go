@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
@@ -75,25 +76,81 @@ func TestBird(t *testing.T) {
 	})
 }
 
-// Attributes of iBGP, over two hops.
+// Attributes of iBGP, and BFD, over two hops.
 func TestBirdInternalMultihop(t *testing.T) {
 	t.Parallel()
 	families(t, func(t *testing.T, v6 bool) {
 		t.Parallel()
 		l := newLab(t)
-		us := l.Client.Addr4
+		us, router := l.Client.Addr4, l.router.Addr4
 		if v6 {
-			us = l.Client.Addr6
+			us, router = l.Client.Addr6, l.router.Addr6
 		}
-		bird := routers.StartBird(t, l.router, strings.Replace(birdPeer(us, "multihop 2; ttl security on;"), "4200065010", "65000", 1))
+		bird := routers.StartBird(t, l.router, strings.Replace(birdPeer(us,
+			fmt.Sprintf("source address %s; multihop 2; ttl security on; bfd { interval 100 ms; multiplier 3; };", router)), "4200065010", "65000", 1))
 		c := l.settings(v6)
 		p := &c.Peers[0]
 		p.LocalASN, p.Multihop, p.TTLSecurity, p.LocalPref = 65000, 2, true, 300
+		c.BFD = []bfd.Settings{{Peer: p.Address, Interval: 100 * ms, Multiplier: 3, Multihop: true}}
 		s := routers.StartSpeaker(t, l.Client, c)
 		s.AwaitUp()
+		s.AwaitBFD(bfd.Up)
 		wait.Until(t, "both routes", func() bool { return bird.Count() == 2 }, func() any { return bird.Ask("show", "route", "all") })
 		if all := bird.Ask("show", "route", "all"); strings.Count(all, "BGP.local_pref: 300") != 2 {
 			t.Error(all)
 		}
 	})
+}
+
+// Unnumbered: BIRD sends router advertisements by its protocol radv, and accepts any link-local
+// neighbor of the interface.
+func TestBirdUnnumbered(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	routers.StartBird(t, l.router, `router id 10.0.0.1;
+protocol kernel k4 { ipv4 { export all; }; }
+protocol kernel k6 { ipv6 { export all; }; }
+protocol radv { interface "eth0" { default lifetime 0; }; }
+protocol bgp vips {
+  local as 65000;
+  neighbor range fe80::/10 as 4200065010;
+  interface "eth0";
+  ipv4 { import all; export none; extended next hop; };
+  ipv6 { import all; export none; };
+}
+`)
+	c := l.settings(false)
+	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "backend1"
+	s := routers.StartSpeaker(t, l.Director, c)
+	s.AwaitUp()
+	l.awaitKernelRoute(t, vip4, true)
+	l.awaitKernelRoute(t, vip6, true)
+	if route := l.kernelRoute(vip4); !strings.Contains(route, "fe80::") {
+		t.Errorf("the next hop is not link-local: %s", route)
+	}
+}
+
+// An unnumbered peer follows its interface: it reports that the interface is missing or silent, and
+// connects when the interface is there again.
+func TestUnnumberedInterface(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	c := l.settings(false)
+	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "eth9"
+	s := routers.StartSpeaker(t, l.Director, c)
+	s.AwaitReason("interface eth9 does not exist")
+	link, err := l.Director.Netlink.LinkByName("backend1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rename := func(name string) {
+		t.Helper()
+		for _, err := range []error{l.Director.Netlink.LinkSetDown(link), l.Director.Netlink.LinkSetName(link, name), l.Director.Netlink.LinkSetUp(link)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rename("eth9")
+	s.AwaitReason("no router advertisement on eth9: enable router advertisements")
 }
