@@ -45,9 +45,10 @@ bench: ## the benchmarks of BENCHMARKS.md (about half an hour)
 	@test/run bench
 
 .PHONY: install
-install: build ## install the binary, the systemd unit and the samples (as root; DESTDIR is honored)
+install: build ## install the binary, the systemd units and the samples (as root; DESTDIR is honored)
 	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
 	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
+	install -Dm644 configs/systemd/ironvip-announcer.service $(DESTDIR)/etc/systemd/system/ironvip-announcer.service
 	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf
 	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/etc/sysctl.d/60-ironvip.conf
 	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/etc/modules-load.d/ironvip.conf

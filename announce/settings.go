@@ -14,7 +14,8 @@ type Settings struct {
 	Weight   int    `json:"weight"`
 	Draining bool   `json:"draining,omitempty"`
 
-	Interfaces []string `json:"interfaces,omitempty"` // L2; empty: those with an address in a pool's range
+	Device     string   `json:"device"`               // the interface with the VIPs
+	Interfaces []string `json:"interfaces,omitempty"` // L2
 	Pools      []Pool   `json:"pools"`
 
 	Listen    string           `json:"listen"` // UDP address of the heartbeats
@@ -26,7 +27,8 @@ type Settings struct {
 	// Hold is how long announcements stay when the agent is gone.
 	Hold time.Duration `json:"hold"`
 
-	BGP []BGPPeer `json:"bgp,omitempty"`
+	RouterID netip.Addr `json:"router_id,omitzero"` // of BGP: an IPv4 address
+	BGP      []BGPPeer  `json:"bgp,omitempty"`
 }
 
 // Pool is a range of VIPs with its mode.
@@ -45,11 +47,16 @@ type BGPPeer struct {
 	Password    string     `json:"password,omitempty"`
 	Communities []string   `json:"communities,omitempty"`
 	MED         uint32     `json:"med,omitempty"`
-	Multihop    int        `json:"multihop,omitempty"` // the TTL; 0: the router is on the same link
+	LocalPref   uint32     `json:"local_pref,omitempty"` // iBGP only; 0: the usual 100
+	Multihop    int        `json:"multihop,omitempty"`   // the largest number of hops to it; 0: on the same link
+	TTLSecurity bool       `json:"ttl_security,omitempty"`
 
 	BFDInterval   time.Duration `json:"bfd_interval,omitempty"` // 0: no BFD
 	BFDMultiplier int           `json:"bfd_multiplier,omitempty"`
 }
+
+// Announces reports whether any pool is announced.
+func (s *Settings) Announces() bool { return s.Uses(L2) || s.Uses(BGP) || s.Uses(Routes) }
 
 // Uses reports whether any pool uses the mode.
 func (s *Settings) Uses(m Mode) bool {

@@ -3,6 +3,8 @@ package announce
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
+	"slices"
 	"time"
 )
 
@@ -145,3 +147,10 @@ type Peer struct {
 
 // KeyOfPeer returns the key of a row.
 func KeyOfPeer(p *Peer) PeerKey { return p.PeerKey }
+
+// SamePeer reports whether two rows are equal.
+func SamePeer(a, b Peer) bool {
+	same := slices.Equal(a.Problems, b.Problems)
+	a.Problems, b.Problems = nil, nil
+	return same && reflect.DeepEqual(a, b)
+}

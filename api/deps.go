@@ -105,6 +105,8 @@ type Deps struct {
 	// CompareChecks returns what the nodes of the fleet find of the backends of services. Its errors
 	// are those of Nodes.
 	CompareChecks func(context.Context, []*vip.Service) (v1.CheckComparisonList, error)
+	// Announcing has the announcements of VIPs. Nil: this agent has no announcer.
+	Announcing *Announcing
 	// Snapshot returns the whole store as one document.
 	Snapshot func(context.Context) (snapshot.Document, error)
 	// Tables are the tables that the debug endpoints show.

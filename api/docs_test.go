@@ -28,6 +28,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, func(d *Deps) {
+		d.Announcing = newAnnounceRig().api()
 		d.Statistics, d.Connections = &reconciletest.Statistics{}, idle{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
 		d.CompareChecks = func(context.Context, []*vip.Service) (v1.CheckComparisonList, error) {

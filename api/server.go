@@ -70,6 +70,7 @@ func New(d Deps) *Server {
 	s.configRoutes()
 	s.eventRoutes()
 	s.nodeRoutes()
+	s.announceRoutes()
 	return s
 }
 

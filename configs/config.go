@@ -17,6 +17,7 @@ type Config struct {
 	Dataplane Dataplane `toml:"dataplane"`
 	IPAM      IPAM      `toml:"ipam"`
 	Health    Health    `toml:"health"`
+	Announce  Announce  `toml:"announce"`
 	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
 	Sources   []Source  `toml:"source"`
@@ -93,6 +94,7 @@ type Pool struct {
 	CIDRs      []netip.Prefix `toml:"cidrs"`
 	Exclude    []netip.Prefix `toml:"exclude"`
 	AutoAssign bool           `toml:"auto_assign"` // for services that name no pool; default true
+	Announce   string         `toml:"announce"`    // the mode of announcing; "": as [announce]
 }
 
 // Defaults implements strict.Defaulter.
@@ -129,7 +131,7 @@ func Default() *Config {
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
 			Device: DefaultDevice, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
-		Health: health.NewConfig(),
+		Health: health.NewConfig(), Announce: newAnnounce(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},
 		Log:    Log{Level: "info", Format: "text"},
 	}
@@ -139,7 +141,7 @@ func Default() *Config {
 func (c *Config) SpecPools() []spec.Pool {
 	out := make([]spec.Pool, 0, len(c.Pools))
 	for _, p := range c.Pools {
-		out = append(out, spec.Pool(p))
+		out = append(out, spec.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
 	}
 	return out
 }
@@ -149,7 +151,7 @@ func (c *Config) IPAMConfig() ipam.Config {
 	out := ipam.Config{PodCIDRs: c.IPAM.PodCIDRs, ReuseDelay: time.Duration(c.IPAM.ReuseDelay),
 		OrphanGrace: time.Duration(c.IPAM.OrphanGrace), NodePorts: ipam.PortRange(c.IPAM.NodePorts)}
 	for _, p := range c.Pools {
-		out.Pools = append(out.Pools, ipam.Pool(p))
+		out.Pools = append(out.Pools, ipam.Pool{Name: p.Name, CIDRs: p.CIDRs, Exclude: p.Exclude, AutoAssign: p.AutoAssign})
 	}
 	return out
 }

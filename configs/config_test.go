@@ -108,7 +108,7 @@ format = "json"
 			{Name: "public", CIDRs: []netip.Prefix{prefix("203.0.113.0/24"), prefix("2001:db8::/64")}, Exclude: []netip.Prefix{prefix("203.0.113.0/28")}, AutoAssign: true},
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
-		Health: Health{Default: "none", Exec: true, Probers: "5"},
+		Health: Health{Default: "none", Exec: true, Probers: "5"}, Announce: newAnnounce(),
 		Consul: Consul{server, "edge/lbs"},
 		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
 			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
@@ -159,6 +159,19 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:5: source[1].name: "consul" is the name of the source at c.toml:1, too`,
 			`c.toml:7: source[1].tag: services are listed at c.toml:8: those are used whatever their tags | keep one of the two`,
 			`c.toml:8: source[1].services[1]: is empty`, `c.toml:8: source[1].services[2]: "web" is defined twice`}},
+		{"announcing", "[announce]\nmode = 'vrrp'\ninterfaces = ['eth0', 'eth0', 'ironvip0']\npeers = ['10.0.0', '0.0.0.0']\nlisten = '7481'\nweight = 0\nheartbeat = '1ms'\nmissed = 1\nsettle = '2h'\nhold = '-1s'", []string{
+			`c.toml:2: announce.mode: "vrrp" is not a known value | use off`, `c.toml:3: announce.interfaces[1]: "eth0" is defined twice`,
+			`c.toml:3: announce.interfaces[2]: "ironvip0" has the VIPs, and no network`, `c.toml:4: announce.peers[0]: "10.0.0" is not the address of a host | write "10.0.0.2"`,
+			`c.toml:4: announce.peers[1]: "0.0.0.0" is not the address of a host`, `c.toml:5: announce.listen: "7481" is not an address with a port | write ":7481"`,
+			`c.toml:6: announce.weight: 0 is out of bounds | use 1 to 1000`, `c.toml:7: announce.heartbeat: 1ms is out of bounds | use "10ms" to "10s"`,
+			`c.toml:8: announce.missed: 1 is out of bounds`, `c.toml:9: announce.settle: 2h is out of bounds`, `c.toml:10: announce.hold: -1s is out of bounds`}},
+		{"a pair without a secret", "[announce]\nmode = 'l2'\npeers = ['10.0.0.2']\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:1: announce.key_file: is required with peers | write a secret to a file`}},
+		{"a pool that is announced by no router", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\nannounce = 'bgp'\n[[pool]]\nname = 'b'\ncidrs = ['198.51.100.0/24']\nannounce = 'l3'", []string{
+			`c.toml:1: announce.bgp: mode bgp needs a router | add [[announce.bgp]]`, `c.toml:8: pool[1].announce: "l3" is not a known value`}},
+		{"routers", "[announce]\n[[announce.bgp]]\nasn = 0\nlocal_asn = 65010\nbfd = '100ms'\ncommunities = ['65010']\n[[announce.bgp]]\npeer = '10.0.0.1'\ninterface = 'eth1'\nasn = 65000\nlocal_asn = 65010\nmultihop = 300", []string{
+			`c.toml:2: announce.bgp[0]: names no router | add peer`, `c.toml:3: announce.bgp[0].asn: 0 is out of bounds`, `c.toml:5: announce.bgp[0].bfd: "100ms" is not the detection of a session | write "3x100ms"`,
+			`c.toml:6: announce.bgp[0].communities[0]: "65010" is not a community`, `c.toml:9: announce.bgp[1].interface: peer and interface exclude each other`, `c.toml:12: announce.bgp[1].multihop: 300 is out of bounds`}},
+		{"a real server that announces", "[dataplane]\nrole = 'real-server'\n[announce]\nmode = 'l2'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:4: announce.mode: a real server announces no VIPs`}},
 		{"source type", "[[source]]\ntype = 'statc'", []string{`c.toml:2: source[0].type: "statc" is not a known value | did you mean "static"?`}},
 		{"source without type", "[[source]]\npath = '/x'", []string{`c.toml:1: source[0].type: a source needs a type`}},
 		{"source without path", "[[source]]\ntype = 'static'", []string{`c.toml:1: source[0].path: a static source needs the directory`}},
@@ -263,7 +276,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	if live, restart := Diff(empty, sample); len(live)+len(restart) > 0 {
 		t.Errorf("the sample differs from the defaults in %v %v", live, restart)
 	}
-	for _, block := range []string{"pool", "source"} {
+	for _, block := range []string{"pool", "source", "announce.bgp"} {
 		text = []byte(strings.ReplaceAll(string(text), "# [["+block+"]]", "[["+block+"]]"))
 	}
 	lines := strings.Split(string(text), "\n")

@@ -13,10 +13,13 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// installedUnit writes a copy of the unit with the path of an existing program.
-func installedUnit(t *testing.T) string {
+// units are the files of both processes.
+var units = []string{"ironvip.service", "ironvip-announcer.service"}
+
+// installedUnit writes a copy of a unit with the path of an existing program.
+func installedUnit(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("systemd/ironvip.service")
+	text, err := os.ReadFile("systemd/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,31 +28,35 @@ func installedUnit(t *testing.T) string {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unit := filepath.Join(dir, "ironvip.service")
+	unit := filepath.Join(dir, name)
 	write(t, unit, strings.ReplaceAll(string(text), "/usr/local/bin/ironvip", program))
 	return unit
 }
 
 func TestUnitIsValid(t *testing.T) {
 	analyze := need.Program(t, "systemd-analyze")
-	out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", installedUnit(t)).CombinedOutput()
-	if err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	for _, unit := range units {
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", installedUnit(t, unit)).CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("systemd-analyze verify %s: %v\n%s", unit, err, out)
+		}
 	}
 }
 
 func TestUnitIsHardened(t *testing.T) {
 	analyze := need.Program(t, "systemd-analyze")
-	out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=22", installedUnit(t)).CombinedOutput()
-	if err != nil {
-		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	for _, unit := range units {
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=22", installedUnit(t, unit)).CombinedOutput()
+		if err != nil {
+			t.Errorf("systemd-analyze security %s: %v\n%s", unit, err, out)
+		}
 	}
 }
 
-// settings reads the unit's lines. A key may occur more than once.
-func settings(t *testing.T) map[string][]string {
+// settings reads a unit's lines. A key may occur more than once.
+func settings(t *testing.T, unit string) map[string][]string {
 	t.Helper()
-	f, err := os.Open("systemd/ironvip.service")
+	f, err := os.Open("systemd/" + unit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +71,7 @@ func settings(t *testing.T) map[string][]string {
 }
 
 func TestUnitFitsTheAgent(t *testing.T) {
-	unit := settings(t)
+	unit := settings(t, "ironvip.service")
 	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
@@ -89,6 +96,28 @@ func TestUnitFitsTheAgent(t *testing.T) {
 	}
 	if !regexp.MustCompile(`(?m)^u ` + unit["User"][0] + ` `).Match(sysusers) {
 		t.Errorf("no user %s in\n%s", unit["User"][0], sysusers)
+	}
+}
+
+func TestUnitFitsTheAnnouncer(t *testing.T) {
+	unit, agent := settings(t, "ironvip-announcer.service"), settings(t, "ironvip.service")
+	capabilities := "CAP_NET_ADMIN CAP_NET_RAW"
+	for key, want := range map[string]string{
+		"Type": "notify", "Restart": "on-failure", "User": agent["User"][0], "RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "restart",
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "yes",
+	} {
+		if got := unit[key]; len(got) != 1 || got[0] != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	// A restart or upgrade of the agent must not restart the announcer.
+	for _, key := range []string{"PartOf", "BindsTo", "Requires", "Requisite"} {
+		if got := unit[key]; got != nil {
+			t.Errorf("%s is %q", key, got)
+		}
+	}
+	if dir := "/run/" + unit["RuntimeDirectory"][0]; filepath.Dir(newAnnounce().Socket) != dir {
+		t.Errorf("the socket is at %s, not in %s", newAnnounce().Socket, dir)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
@@ -34,6 +33,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.Health.Check(doc.In("health"))
 	c.checkConsul(doc)
 	c.checkPools(doc)
+	c.checkAnnounce(doc)
 	c.checkSources(doc)
 	doc.Choice("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	doc.Choice("log.format", c.Log.Format, "text", "json")
@@ -95,8 +95,7 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	}
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
-	if d.Device == "" || len(d.Device) > maxDevice || d.Device == "." || d.Device == ".." ||
-		strings.ContainsFunc(d.Device, func(r rune) bool { return r == '/' || r == ':' || r == '%' || r <= ' ' || r > '~' }) {
+	if !isInterface(d.Device) {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), "%s is not a name for an interface: 1 to %d characters without / : %% and spaces", strict.Quote(d.Device), maxDevice)
 	} else if d.Device == "lo" {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), `"lo" is the host's own; ironvip wants a device to itself`)

@@ -14,9 +14,12 @@ type core struct {
 	decider  *announce.Decider
 	exchange *heartbeat.Exchange // nil without peers
 
-	due time.Time // when step was to be called at the latest
-	// acted is called after the decisions of a step and before their results are sent.
-	acted func(now time.Time)
+	due   time.Time     // when step was to be called at the latest
+	every time.Duration // between two heartbeats, also without peers
+	pulse time.Time     // of the next one
+	// acted is called after the decisions of a step and before others learn them. Beat is set if a
+	// heartbeat is due, with which the kernel gate stays open.
+	acted func(beat bool)
 	emit  func(to netip.AddrPort, packet []byte)
 	// changed receives the announcements that differ.
 	changed func(a announce.Announcement, gone bool)
@@ -56,9 +59,17 @@ func (c *core) step(now time.Time, packets []heartbeat.Packet) time.Time {
 		}
 		c.changed(a, gone)
 	})
-	c.acted(now)
+	// The gate must not stay open for longer than others wait for the heartbeat of this host, so it
+	// is refreshed with the heartbeat, and before it.
+	beat := !now.Before(c.pulse)
+	if c.exchange != nil {
+		beat = !now.Before(c.exchange.Beat())
+	}
+	c.acted(beat)
 	if c.exchange != nil {
 		c.exchange.Send(now, c.emit)
+	} else if beat {
+		c.pulse = now.Add(c.every)
 	}
 	c.due = c.next(now)
 	return c.due
@@ -105,6 +116,8 @@ func (c *core) next(now time.Time) time.Time {
 		if c.decider.Listening() {
 			earlier(c.exchange.InformedBy(now))
 		}
+	} else {
+		earlier(c.pulse)
 	}
 	return next
 }

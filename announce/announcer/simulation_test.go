@@ -127,7 +127,11 @@ func (h *simHost) start() {
 	}
 	x := heartbeat.New(heartbeat.Options{Name: h.name(), Keys: [][]byte{[]byte("key")}, Peers: peers, Interval: beat, Missed: missed, Weight: 1}, h.sim.r.Uint64()|1, d, h.sim.now)
 	h.core = &core{decider: d, exchange: x,
-		acted:  func(now time.Time) { h.refresh = now },
+		acted: func(beat bool) {
+			if beat {
+				h.refresh = h.sim.now
+			}
+		},
 		emit:   h.emit,
 		paused: func(late time.Duration) { h.sim.logf("%s noticed a pause of %s", h.name(), late) },
 		changed: func(a announce.Announcement, gone bool) {

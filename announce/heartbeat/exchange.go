@@ -132,6 +132,13 @@ func (e *Exchange) SetDraining(draining bool, now time.Time) {
 	}
 }
 
+// Close removes all hosts from the sink.
+func (e *Exchange) Close() {
+	for name := range e.peers {
+		e.sink.RemoveHost(name)
+	}
+}
+
 // timeout is how long a host may be silent.
 func (e *Exchange) timeout() time.Duration { return e.o.Interval * time.Duration(e.o.Missed) }
 

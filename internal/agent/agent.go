@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/internal/agent/announcing"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -133,6 +134,7 @@ type agent struct {
 	prober     *probe.Engine
 	share      *share.Share // nil without a fleet
 	health     *healthport.Server
+	announcing *announcing.Announcing
 	troubled   func() int // the number of services with problems
 	lag        lag
 }
@@ -281,6 +283,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)
+	a.newAnnouncing()
 	if err := a.newSources(cfg); err != nil {
 		return nil, err
 	}

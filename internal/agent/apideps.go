@@ -11,6 +11,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// apiAnnouncing is what the API shows of announcements.
+func (a *agent) apiAnnouncing() *api.Announcing {
+	link := a.announcing.Link
+	return &api.Announcing{Announcements: link.Announcements, Announced: link.Announced, Peers: link.Peers, Stale: a.announcing.Stale,
+		Drains: a.announcing.Nodes.Drains, SetDrain: a.announcing.Nodes.SetDrain}
+}
+
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
@@ -48,6 +55,7 @@ func (a *agent) apiDeps() api.Deps {
 			},
 		},
 		Nodes: a.nodes, CompareChecks: a.compareChecks,
+		Announcing: a.apiAnnouncing(),
 		Snapshot:   a.snapshot,
 		Tables:     a.debugTables(),
 		Checks:     a.checks,

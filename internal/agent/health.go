@@ -63,6 +63,7 @@ func (a *agent) checks() []v1.Check {
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
+	checks = append(checks, a.announcing.Checks()...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/internal/agent/announcing"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -30,6 +31,15 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 	a.health = healthport.New(healthport.Options{
 		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePortAddresses(cfg),
 		Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Synced: a.pipeline.Reconciler.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
+	})
+}
+
+// newAnnouncing creates the part that tells the announcer what to do.
+func (a *agent) newAnnouncing() {
+	a.announcing = announcing.New(announcing.Options{
+		Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
+		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy,
+		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 }
 
@@ -92,6 +102,7 @@ func (a *agent) parts() []part {
 		{"the overrides", a.overrides.Run},
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
+		{"announcing", a.announcing.Run},
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})

@@ -59,6 +59,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		setLevel(a.level, cfg)
 	}
 	a.config.set(cfg, restart, nil)
+	a.announcing.Reload()
 	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
 		problems = append(problems, a.reloaders[name].Reload(ctx)...)
 	}

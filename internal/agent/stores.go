@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ironvip/ironvip/announce/nodes"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/event"
@@ -156,6 +157,7 @@ type stores struct {
 	snapshot.Stores
 	// contents reads all contents, at any time.
 	contents func(context.Context) (snapshot.Contents, error)
+	announce registry.Store[nodes.Record]
 	tree     *fleet.Tree // nil: a host without a fleet; then the next two are nil, too
 	roster   *roster.Roster
 	verdicts *fleet.Collection[share.Verdict]
@@ -181,7 +183,11 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		if err != nil {
 			return nil, err
 		}
-		return &stores{Stores: local, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
+		announcing, err := registry.NewLocal(store.NewBucket[nodes.Record](db, nodes.Folder))
+		if err != nil {
+			return nil, fmt.Errorf("restore the drains of nodes: %w", err)
+		}
+		return &stores{Stores: local, announce: announcing, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
 	}
 	server, err := cfg.Consul.Resolved()
 	if err != nil {
@@ -196,8 +202,8 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
-		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder, roster.Folder, share.Folder)})
-	s := &stores{tree: tree, verdicts: share.Verdicts(tree), ended: make(chan struct{})}
+		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder, roster.Folder, share.Folder, nodes.Folder)})
+	s := &stores{tree: tree, announce: nodes.Shared(tree), verdicts: share.Verdicts(tree), ended: make(chan struct{})}
 	s.roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }

@@ -19,5 +19,9 @@ func (a *agent) debugTables() []status.DebugTable {
 		status.NewDebugTable("compiled", status.CompiledCells, a.tables.Compiled),
 		status.NewDebugTable("frontends", status.FrontendCells, a.tables.Frontends),
 		status.NewDebugTable("applied", status.AppliedCells, a.tables.Applied),
+		status.NewDebugTable("eligible", status.EligibleCells, a.announcing.Eligible),
+		status.NewDebugTable("announcements", status.AnnouncementCells, a.announcing.Link.Announcements),
+		status.NewDebugTable("announced", status.AnnouncedCells, a.announcing.Link.Announced),
+		status.NewDebugTable("peers", status.PeerCells, a.announcing.Link.Peers),
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -111,6 +112,18 @@ var (
 			result = p.Code
 		}
 		row(f.Key.String(), f.Service.String(), result, endpoints(f))
+	}}
+	EligibleCells = Cells[announce.Eligible]{"vip mode services reason", func(e *announce.Eligible, row func(...string)) {
+		row(e.Addr.String(), e.Mode.String(), strconv.Itoa(e.Services), e.Reason)
+	}}
+	AnnouncementCells = Cells[announce.Announcement]{"vip mode here owner why", func(a *announce.Announcement, row func(...string)) {
+		row(a.Addr.String(), a.Mode.String(), strconv.FormatBool(a.Here), a.Owner, a.Why)
+	}}
+	AnnouncedCells = Cells[announce.Announced]{"vip at state reason", func(a *announce.Announced, row func(...string)) {
+		row(a.Addr.String(), a.At, a.State, a.Reason)
+	}}
+	PeerCells = Cells[announce.Peer]{"kind name address state reason", func(p *announce.Peer, row func(...string)) {
+		row(string(p.Kind), p.Name, p.Address, p.State, p.Reason)
 	}}
 	SourceCells = Cells[sources.Status]{"source type synced services problems stale", func(s *sources.Status, row func(...string)) {
 		row(s.Name, s.Type, strconv.FormatBool(s.Synced), strconv.Itoa(s.Services), codes(s.Problems), s.Stale)

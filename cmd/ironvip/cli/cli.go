@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -48,10 +49,11 @@ type Options struct {
 
 	// The functions of internal/agent: the daemon itself, and the work of commands that need no
 	// running agent. Tests replace these functions.
-	RunAgent func(context.Context, agent.Options) error
-	Clean    func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
-	Save     func(context.Context, agent.StoreRequest, io.Writer) error
-	Restore  func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
+	RunAgent     func(context.Context, agent.Options) error
+	RunAnnouncer func(context.Context, announcer.Options) error
+	Clean        func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
+	Save         func(context.Context, agent.StoreRequest, io.Writer) error
+	Restore      func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
 
 	NewIdentity func(agent.StoreRequest) (agent.IdentityChange, error)
 }
@@ -64,6 +66,7 @@ func (o Options) withDefaults() Options {
 	o.Getenv = or(o.Getenv, os.Getenv)
 	o.Now = or(o.Now, time.Now)
 	o.RunAgent = or(o.RunAgent, agent.Run)
+	o.RunAnnouncer = or(o.RunAnnouncer, runAnnouncer)
 	o.Clean = or(o.Clean, agent.Clean)
 	o.Save = or(o.Save, agent.Save)
 	o.Restore = or(o.Restore, agent.Restore)
@@ -140,6 +143,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 
 	root.AddCommand(
 		a.agentCommand(),
+		a.announcerCommand(),
 		a.statusCommand(),
 		group("service", "manage services",
 			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),
@@ -154,7 +158,8 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 			renamed("export", "ironvip snapshot save"), renamed("import", "ironvip snapshot restore")),
 		group("pool", "show address pools", a.poolListCommand()),
 		group("source", "manage sources of services", a.sourceListCommand(), a.sourceResyncCommand()),
-		group("node", "manage the hosts of the fleet", a.nodeListCommand(), a.nodeNewIDCommand()),
+		group("node", "manage the hosts of the fleet", a.nodeListCommand(), a.nodeDrainCommand(), a.nodeUndrainCommand(), a.nodeNewIDCommand()),
+		group("announce", "show how VIPs are announced to the network", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand()),
 		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		group("snapshot", "save and restore all leases, registrations and overrides",

@@ -1,0 +1,205 @@
+package announcer
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/announce/heartbeat"
+)
+
+// request is a request of the agent; nil: the agent has disconnected.
+type request struct {
+	*control.Request
+	first bool // of a connection
+}
+
+// receive applies a request.
+func (a *Announcer) receive(r request, now time.Time) {
+	if r.Request == nil {
+		a.named = nil
+		a.until = now.Add(a.settings.Hold)
+		a.log.Warn("the agent is gone", "announcements_stay_for", a.settings.Hold)
+		return
+	}
+	if r.first {
+		a.named = map[netip.Addr]struct{}{}
+	}
+	if r.Settings != nil {
+		a.configure(r.Settings, now)
+	}
+	for _, v := range r.Eligible {
+		if a.named != nil {
+			a.named[v.Addr] = struct{}{}
+		}
+		if _, known := a.eligible[v.Addr]; !known && a.complete {
+			a.born[v.Addr] = true
+		}
+		a.eligible[v.Addr] = v
+		if !a.withdrawn {
+			a.offer(v)
+		}
+	}
+	for _, addr := range r.Removed {
+		a.remove(addr)
+	}
+	if r.Synced {
+		a.synced()
+	}
+}
+
+// synced is called when the agent has sent everything. Until then, what it has sent on an earlier
+// connection stays in effect.
+func (a *Announcer) synced() {
+	for addr := range a.eligible {
+		if _, named := a.named[addr]; !named {
+			a.remove(addr)
+		}
+	}
+	a.named = nil
+	a.until = time.Time{}
+	if a.withdrawn {
+		a.withdrawn = false
+		for _, v := range a.eligible {
+			a.offer(v)
+		}
+		a.log.Info("the agent is back")
+	}
+	a.complete = true
+}
+
+func (a *Announcer) remove(addr netip.Addr) {
+	delete(a.eligible, addr)
+	delete(a.born, addr)
+	if a.core != nil {
+		a.core.decider.DropEligible(addr)
+	}
+}
+
+// offer passes an eligible VIP to the decision.
+func (a *Announcer) offer(v announce.Eligible) {
+	if a.core != nil {
+		a.core.decider.SetEligible(v)
+	}
+}
+
+// expire withdraws everything when the agent has been gone for too long.
+func (a *Announcer) expire(now time.Time) {
+	if a.until.IsZero() || now.Before(a.until) {
+		return
+	}
+	a.until, a.withdrawn = time.Time{}, true
+	a.log.Error("withdrawing all VIPs: the agent has not come back", "after", a.settings.Hold)
+	for _, v := range a.eligible {
+		v.Services, v.Reason = 0, "the agent has been gone for more than "+a.settings.Hold.String()
+		a.offer(v)
+	}
+}
+
+// configure applies new settings. What does not work is reported, and tried again with the next ones.
+func (a *Announcer) configure(s *announce.Settings, now time.Time) {
+	former := a.settings
+	a.settings = *s
+	if a.core == nil || former.Node != s.Node {
+		a.begin(now)
+	}
+	d := a.core.decider
+	d.SetWeight(s.Weight)
+	d.SetTiming(s.Timing())
+	a.core.every = s.Heartbeat
+	a.problems.set("heartbeats", a.configureHeartbeats(former.Listen, now))
+	for _, mode := range []announce.Mode{announce.L2, announce.BGP, announce.Routes} {
+		if o := a.outputs[mode]; o != nil {
+			a.problems.set(mode.String(), o.configure(s))
+		}
+	}
+	a.drain(s.Draining || !a.leaving.IsZero(), now)
+}
+
+// drain starts or ends the drain of this host.
+func (a *Announcer) drain(on bool, now time.Time) {
+	if a.core == nil {
+		return
+	}
+	a.core.decider.SetDraining(on, now)
+	if x := a.core.exchange; x != nil {
+		x.SetDraining(on, now)
+	}
+	for _, o := range a.outputs {
+		o.drain(on)
+	}
+}
+
+// begin creates the state that depends on the host's name.
+func (a *Announcer) begin(now time.Time) {
+	a.closeHeartbeats()
+	for addr := range a.carried {
+		a.carry(announce.Announcement{Addr: addr}, true)
+		a.tables.Announcements.Delete(addr)
+	}
+	a.core = newCore(a, announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing()))
+	for _, v := range a.eligible {
+		a.offer(v)
+	}
+}
+
+// configureHeartbeats starts, changes or stops the heartbeats.
+func (a *Announcer) configureHeartbeats(formerListen string, now time.Time) error {
+	s := &a.settings
+	if len(s.Keys) == 0 || !s.Uses(announce.L2) {
+		a.closeHeartbeats()
+		return nil
+	}
+	if len(s.Peers) > heartbeat.ManyPeers {
+		a.log.Warn("many peers: each host sends heartbeats to each other one", "peers", len(s.Peers), "recommended", heartbeat.ManyPeers)
+	}
+	o := heartbeat.Options{Name: s.Node, Keys: s.Keys, Peers: s.Peers, Interval: s.Heartbeat, Missed: s.Missed, Weight: s.Weight, Config: s.Digest()}
+	if a.core.exchange != nil && formerListen == s.Listen {
+		a.core.exchange.Configure(o)
+		return nil
+	}
+	a.closeHeartbeats()
+	conn, err := heartbeat.Listen(s.Listen)
+	if err != nil {
+		return err
+	}
+	a.conn = conn
+	a.work.Go(func() { a.read(conn) })
+	a.core.exchange = heartbeat.New(o, newEpoch(), &watched{a.core.decider, map[string]announce.Host{}, func() { a.published = time.Time{} }}, now)
+	a.core.listen(now)
+	return nil
+}
+
+// closeHeartbeats ends the heartbeats. This host is alone then.
+func (a *Announcer) closeHeartbeats() {
+	if a.core == nil || a.core.exchange == nil {
+		return
+	}
+	a.conn.Close()
+	a.conn = nil
+	for name := range a.problems {
+		if strings.HasPrefix(name, heartbeatTo) {
+			delete(a.problems, name)
+		}
+	}
+	a.core.exchange.Close()
+	a.core.exchange = nil
+}
+
+// watched is the decider as the sink of heartbeats. It calls changed when the state of a host does.
+type watched struct {
+	*announce.Decider
+	hosts   map[string]announce.Host
+	changed func()
+}
+
+// SetHost implements heartbeat.Sink.
+func (w *watched) SetHost(h announce.Host) {
+	if w.hosts[h.Name] != h {
+		w.hosts[h.Name] = h
+		w.changed()
+	}
+	w.Decider.SetHost(h)
+}

@@ -1,0 +1,274 @@
+package announcer
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/announce/heartbeat"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Options specify an announcer.
+type Options struct {
+	Socket  string // of the agent's connection
+	Version string
+	Log     *slog.Logger
+	// ShuttingDown reports whether the host goes down, when the announcer is stopped. Then it does
+	// not leave routes for a next process. nil: never.
+	ShuttingDown func() bool
+}
+
+// Announcer is the state of the process. Only Run's goroutine uses it.
+type Announcer struct {
+	o       Options
+	log     *slog.Logger
+	tables  control.Tables
+	mail    *mailbox
+	outputs map[announce.Mode]output
+
+	requests chan request
+	packets  chan heartbeat.Packet
+	done     chan struct{}  // closed when Run ends
+	work     sync.WaitGroup // goroutines that read sockets
+	conn     *heartbeat.Conn
+
+	core     *core // nil until the agent has sent settings
+	settings announce.Settings
+	eligible map[netip.Addr]announce.Eligible
+	named    map[netip.Addr]struct{} // VIPs that this connection has sent, until it is synced
+	complete bool                    // an agent has sent everything once
+	ready    bool                    // the outputs know that
+	born     map[netip.Addr]bool     // VIPs that came later and that this host has not announced
+	carried  map[netip.Addr]carried
+
+	until     time.Time // when announcements end without an agent; zero: the agent is there
+	withdrawn bool      // they have ended
+	leaving   time.Time // when the process ends at the latest; zero: it goes on
+	down      bool      // the host goes down, too
+
+	sessions  map[announce.PeerKey]announce.Peer // with routers
+	stats     control.Stats
+	problems  problems
+	published time.Time
+	changes   int    // of announcements in a step
+	change    string // one of them in words
+}
+
+// New returns an announcer.
+func New(o Options) *Announcer {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	a := &Announcer{
+		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
+		requests: make(chan request), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
+		eligible: map[netip.Addr]announce.Eligible{}, born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
+		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
+	}
+	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
+	return a
+}
+
+// Run announces until ctx ends. Then it hands its VIPs over to other hosts and returns nil.
+func (a *Announcer) Run(ctx context.Context) error {
+	listener, err := control.Listen(a.o.Socket)
+	if err != nil {
+		return err
+	}
+	return a.run(ctx, listener)
+}
+
+func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer a.work.Wait()
+	defer close(a.done)
+	defer func() {
+		if a.conn != nil {
+			a.conn.Close()
+		}
+	}()
+	defer stop()
+	failed := make(chan error, 1)
+	server := &control.Server{Tables: a.tables, Version: a.o.Version, Log: a.log, Receive: func(r *control.Request, first bool) {
+		select {
+		case a.requests <- request{r, first}:
+		case <-serving.Done():
+		}
+	}}
+	a.work.Go(func() { failed <- server.Serve(serving, listener) })
+	notify(daemon.SdNotifyReady)
+	a.log.Info("announcer ready", "socket", a.o.Socket)
+
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	ended := ctx.Done()
+	for {
+		var packets []heartbeat.Packet
+		select {
+		case err := <-failed:
+			a.closeOutputs(false)
+			return err
+		case <-ended:
+			ended = nil
+			a.leave(time.Now())
+		case r := <-a.requests:
+			a.receive(r, time.Now())
+		case p := <-a.packets:
+			packets = append(packets, p)
+		case <-a.mail.some:
+			a.mail.run()
+		case <-timer.C:
+		}
+		for more := true; more && len(packets) < cap(a.packets); {
+			select {
+			case p := <-a.packets:
+				packets = append(packets, p)
+			default:
+				more = false
+			}
+		}
+		next := a.step(time.Now(), packets)
+		if !a.leaving.IsZero() && a.hasLeft(time.Now()) {
+			a.closeOutputs(a.down)
+			a.log.Info("announcer stopped")
+			return nil
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// step processes what has arrived, and returns when the next step is due.
+func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
+	a.expire(now)
+	next := now.Add(publishEvery)
+	if a.core != nil {
+		a.changes = 0
+		if at := a.core.step(now, packets); at.Before(next) {
+			next = at
+		}
+		if a.changes > 0 {
+			a.log.Info("announcements changed", "vips", a.changes, "one_of_them", a.change)
+		}
+		if a.complete && !a.ready && !a.core.decider.Listening() {
+			a.ready = true
+			for _, o := range a.outputs {
+				o.complete()
+			}
+		}
+	}
+	if now.Sub(a.published) >= publishEvery {
+		a.publish(now)
+		notify(daemon.SdNotifyWatchdog)
+	}
+	for _, at := range []time.Time{a.until, a.leaving} {
+		if !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// newCore returns the core whose results are those of the announcer.
+func newCore(a *Announcer, d *announce.Decider) *core {
+	return &core{
+		decider: d,
+		acted: func(beat bool) {
+			for _, o := range a.outputs {
+				o.act(beat)
+			}
+		},
+		emit: func(to netip.AddrPort, packet []byte) {
+			err := a.conn.Write(to, packet)
+			a.problems.set(heartbeatTo+to.String(), err)
+		},
+		changed: func(n announce.Announcement, gone bool) {
+			former, _, _ := a.tables.Announcements.Get(n.Addr)
+			if former.Here != (n.Here && !gone) {
+				a.changes++
+				a.change = n.Addr.String() + ": " + n.Why
+			}
+			if gone {
+				a.tables.Announcements.Delete(n.Addr)
+			} else {
+				a.tables.Announcements.Set(n)
+			}
+			a.carry(n, gone)
+		},
+		paused: func(late time.Duration) {
+			a.stats.Pauses++
+			a.log.Error("this process has not run; other hosts have taken over", "for", late)
+		},
+	}
+}
+
+// heartbeatTo begins the names of problems with one peer.
+const heartbeatTo = "heartbeat to "
+
+// leave starts the end of the process: other hosts take over first.
+func (a *Announcer) leave(now time.Time) {
+	notify(daemon.SdNotifyStopping)
+	a.down = a.o.ShuttingDown != nil && a.o.ShuttingDown()
+	a.leaving = now.Add(2 * a.settings.Timing().Handover)
+	if a.down {
+		a.leaving = a.leaving.Add(a.settings.Timing().Leave)
+	}
+	if a.down || a.owned(announce.L2) > 0 {
+		a.drain(true, now)
+	}
+}
+
+// hasLeft reports whether the process may end.
+func (a *Announcer) hasLeft(now time.Time) bool {
+	if !now.Before(a.leaving) {
+		return true
+	}
+	if a.owned(announce.L2) > 0 {
+		return false
+	}
+	return !a.down || len(a.carried) == 0
+}
+
+func (a *Announcer) closeOutputs(leave bool) {
+	for _, o := range a.outputs {
+		o.close(leave)
+	}
+}
+
+// read passes packets of a socket on until it is closed.
+func (a *Announcer) read(conn *heartbeat.Conn) {
+	for {
+		p, err := conn.Read()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			continue // an ICMP error concerns one peer
+		}
+		select {
+		case a.packets <- p:
+		case <-a.done:
+			return
+		}
+	}
+}
+
+// newEpoch returns a random number other than 0.
+func newEpoch() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return max(binary.BigEndian.Uint64(b[:]), 1)
+}
+
+// notify reports to the service manager, if there is one.
+func notify(state string) { _, _ = daemon.SdNotify(false, state) }

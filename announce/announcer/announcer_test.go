@@ -1,0 +1,295 @@
+package announcer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// fakeOutput is an output that remembers what it was told.
+type fakeOutput struct {
+	mu     sync.Mutex
+	has    map[netip.Addr]bool // with whether it was to be probed
+	beats  int
+	whole  bool
+	closed bool
+}
+
+func (f *fakeOutput) lock() func() { f.mu.Lock(); return f.mu.Unlock }
+
+func (f *fakeOutput) configure(*announce.Settings) error { return nil }
+
+func (f *fakeOutput) set(addr netip.Addr, here, probe bool) {
+	defer f.lock()()
+	if delete(f.has, addr); here {
+		f.has[addr] = probe
+	}
+}
+
+func (f *fakeOutput) act(beat bool) {
+	defer f.lock()()
+	if beat {
+		f.beats++
+	}
+}
+
+func (f *fakeOutput) complete() { defer f.lock()(); f.whole = true }
+
+func (f *fakeOutput) drain(bool) {}
+
+func (f *fakeOutput) close(bool) { defer f.lock()(); f.closed = true }
+
+func (f *fakeOutput) vips() int { defer f.lock()(); return len(f.has) }
+
+// host is an announcer with an agent's side.
+type host struct {
+	t        *testing.T
+	out      *fakeOutput
+	socket   string
+	stop     func() // SIGTERM, and wait
+	link     *control.Link
+	eligible *table.Table[netip.Addr, announce.Eligible]
+	ready    func() // the agent knows all VIPs
+	unlink   func()
+
+	mu       sync.Mutex
+	settings announce.Settings
+	changed  chan struct{}
+}
+
+func loopback(i int, port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i)}), uint16(port))
+}
+
+func newHost(t *testing.T, name string, listen netip.AddrPort, peers ...netip.AddrPort) *host {
+	t.Helper()
+	h := &host{t: t, out: &fakeOutput{has: map[netip.Addr]bool{}}, socket: filepath.Join(t.TempDir(), "control.sock"), changed: make(chan struct{}),
+		settings: announce.Settings{Node: name, Weight: 1, Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+			Listen: listen.String(), Peers: peers, Keys: [][]byte{[]byte("key")}, Heartbeat: 20 * time.Millisecond, Missed: 20, Settle: 50 * time.Millisecond, Hold: time.Minute}}
+	a := New(Options{Socket: h.socket, Version: "test", Log: slog.New(slog.DiscardHandler)})
+	a.outputs[announce.L2] = h.out
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		if !h.out.closed {
+			t.Error("the output is not closed")
+		}
+	})
+	t.Cleanup(h.stop)
+	h.connect()
+	return h
+}
+
+// connect starts an agent without VIPs.
+func (h *host) connect() {
+	clock := table.NewClock(time.Now())
+	h.eligible = table.New(clock, announce.KeyOfEligible, nil)
+	h.ready = h.eligible.Initializer()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	h.link = &control.Link{Path: h.socket, Eligible: h.eligible, Tables: control.NewTables(clock), Log: slog.New(slog.DiscardHandler), Settings: func() (announce.Settings, <-chan struct{}) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.settings, h.changed
+	}}
+	go func() { _ = h.link.Run(ctx); close(done) }()
+	h.unlink = sync.OnceFunc(func() { cancel(); <-done })
+	h.t.Cleanup(h.unlink)
+}
+
+func (h *host) set(change func(*announce.Settings)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.settings)
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+func (h *host) offer(n int) {
+	for i := range n {
+		h.eligible.Set(announce.Eligible{Addr: simVIP(i), Mode: announce.L2, Services: 1})
+	}
+}
+
+func simVIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
+
+func (h *host) awaitVIPs(n int) {
+	h.t.Helper()
+	wait.Until(h.t, fmt.Sprintf("%d VIPs", n), func() bool { return h.out.vips() == n }, func() any { return h.out.vips() })
+}
+
+func port(t *testing.T) int {
+	t.Helper()
+	c, err := net.ListenPacket("udp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+// What the agent offers is announced, and the agent's mirror shows it. Without the agent it stays
+// for hold, and is withdrawn then. An agent that comes back changes nothing until it has sent all.
+func TestAgentComesAndGoes(t *testing.T) {
+	h := newHost(t, "lb1", loopback(1, port(t)))
+	h.set(func(s *announce.Settings) { s.Hold = 300 * time.Millisecond })
+	h.offer(3)
+	h.ready()
+	h.awaitVIPs(3)
+	wait.Until(t, "the mirror", func() bool { return h.link.State().Synced && h.link.Announcements.Len() == 3 })
+	if a, _, _ := h.link.Announcements.Get(simVIP(1)); !a.Here || a.Owner != "lb1" || a.Why != "lb1: the only eligible host" {
+		t.Errorf("%+v", a)
+	}
+	if h.out.has[simVIP(1)] {
+		t.Error("a VIP of the start is probed")
+	}
+	h.eligible.Set(announce.Eligible{Addr: simVIP(9), Mode: announce.L2, Services: 1})
+	h.awaitVIPs(4)
+	if !h.out.has[simVIP(9)] {
+		t.Error("a new VIP is not probed")
+	}
+
+	h.unlink()
+	h.awaitVIPs(0)
+	h.connect()
+	h.offer(2)
+	h.ready()
+	h.awaitVIPs(2)
+	wait.Until(t, "the mirror", func() bool { return h.link.Announcements.Len() == 2 })
+
+	h.unlink()
+	h.connect() // within hold, and not synced
+	wait.Until(t, "a connection", func() bool { return h.link.State().Synced })
+	if h.out.vips() != 2 {
+		t.Error("an agent that has just started changes announcements")
+	}
+	h.eligible.Set(announce.Eligible{Addr: simVIP(1), Mode: announce.L2, Services: 1})
+	h.ready()
+	h.awaitVIPs(1)
+}
+
+// Two hosts share the VIPs. A drain, a stop and an end move them.
+func TestPairOfProcesses(t *testing.T) {
+	p := port(t)
+	a, b := newHost(t, "lb1", loopback(1, p), loopback(2, p)), newHost(t, "lb2", loopback(2, p), loopback(1, p))
+	const vips = 40
+	for _, h := range []*host{a, b} {
+		h.offer(vips)
+		h.ready()
+	}
+	share := func() {
+		t.Helper()
+		wait.Until(t, "a share for each", func() bool { return a.out.vips() > 5 && b.out.vips() > 5 && a.out.vips()+b.out.vips() == vips }, func() any { return fmt.Sprint(a.out.vips(), " ", b.out.vips()) })
+	}
+	share()
+	a.set(func(s *announce.Settings) { s.Draining = true })
+	a.awaitVIPs(0)
+	b.awaitVIPs(vips)
+	wait.Until(t, "the reason", func() bool {
+		n, _, _ := a.link.Announcements.Get(simVIP(1))
+		return n.Why == "lb2: the only eligible host; lb1 is draining"
+	})
+	wait.Until(t, "the peer", func() bool {
+		p, _, _ := b.link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb1"})
+		return p.Up && p.Draining && p.Eligible == vips
+	})
+	a.set(func(s *announce.Settings) { s.Draining = false })
+	share()
+	b.set(func(s *announce.Settings) { s.Settle = time.Second })
+	wait.Until(t, "the difference", func() bool {
+		p, _, _ := a.link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
+		return strings.Contains(p.Reason, "settings or pools differ")
+	})
+	began := time.Now()
+	b.stop()
+	a.awaitVIPs(vips)
+	if took := time.Since(began); took > 300*time.Millisecond {
+		t.Errorf("a planned end took %s: no hand-over", took)
+	}
+	if !a.out.whole {
+		t.Error("the output does not know that all was set")
+	}
+}
+
+func TestSecondAnnouncerIsRefused(t *testing.T) {
+	h := newHost(t, "lb1", loopback(1, port(t)))
+	wait.Until(t, "a connection", func() bool { return h.link.State().Connected })
+	err := New(Options{Socket: h.socket}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "another announcer runs") {
+		t.Errorf("%v", err)
+	}
+}
+
+const dialEnv = "IRONVIP_TEST_DIAL"
+
+// TestOtherUsersAreRefused connects as another user, even where the socket's permissions allow it.
+func TestOtherUsersAreRefused(t *testing.T) {
+	if path := os.Getenv(dialEnv); path != "" { // in the child
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			_ = json.NewEncoder(c).Encode(control.Request{Protocol: control.Protocol})
+			_, err = c.Read(make([]byte, 1))
+		}
+		fmt.Println("child:", err)
+		return
+	}
+	need.Root(t)
+	dir, err := os.MkdirTemp("/tmp", "announcer") // t.TempDir is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "control.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(Options{Socket: path}).Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	wait.Until(t, "the socket", func() bool { _, err := os.Stat(path); return err == nil })
+	program := filepath.Join(dir, "child")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(program, self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		mode os.FileMode
+		want string
+	}{{0o600, "permission denied"}, {0o666, "EOF"}} {
+		if err := os.Chmod(path, step.mode); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Chmod(dir, 0o755)
+		cmd := exec.CommandContext(t.Context(), program, "-test.run=TestOtherUsersAreRefused")
+		cmd.Dir = "/"
+		cmd.Env = []string{dialEnv + "=" + path}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), step.want) && !strings.Contains(string(out), "reset") {
+			t.Errorf("mode %o: %v, %s", step.mode, err, out)
+		}
+	}
+}

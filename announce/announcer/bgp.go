@@ -1,0 +1,227 @@
+package announcer
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/announce/bgp"
+)
+
+// bgpOutput announces VIPs to routers, one host route for each, and ends sessions when BFD reports
+// a failed path.
+type bgpOutput struct {
+	a      *Announcer
+	record string // the file of graceful restart
+
+	speaker *bgp.Speaker // nil: off
+	bfd     *bfd.Speaker
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	peers    map[string]announce.BGPPeer // by name
+	paths    map[netip.Addr]string       // the peers of BFD sessions
+	vips     map[netip.Addr]struct{}
+	add      []netip.Prefix
+	remove   []netip.Prefix
+	whole    bool
+	draining bool
+}
+
+func newBGP(a *Announcer, record string) *bgpOutput {
+	return &bgpOutput{a: a, record: record, vips: map[netip.Addr]struct{}{}, paths: map[netip.Addr]string{}}
+}
+
+func (o *bgpOutput) configure(s *announce.Settings) error {
+	if !s.Uses(announce.BGP) || len(s.BGP) == 0 {
+		o.end(true)
+		return nil
+	}
+	c := bgp.Config{RouterID: s.RouterID, Record: o.record, Log: o.a.log, Report: func(s bgp.Session) { o.a.mail.post(func() { o.session(s) }) }}
+	peers := map[string]announce.BGPPeer{}
+	for _, p := range s.BGP {
+		q := bgp.Peer{Address: p.Peer, Interface: p.Interface, ASN: p.ASN, LocalASN: p.LocalASN, Password: p.Password, Multihop: uint8(p.Multihop), TTLSecurity: p.TTLSecurity,
+			Attributes: bgp.Attributes{MED: p.MED, LocalPref: p.LocalPref}}
+		for _, text := range p.Communities {
+			community, err := bgp.ParseCommunity(text)
+			if err != nil {
+				return err
+			}
+			q.Communities = append(q.Communities, community)
+		}
+		c.Peers = append(c.Peers, q)
+		peers[q.Name()] = p
+	}
+	if o.speaker != nil {
+		if err := o.speaker.Reconfigure(c); err != nil {
+			return err
+		}
+	} else if err := o.begin(c); err != nil {
+		return err
+	}
+	o.peers = peers
+	o.forgetPeers()
+	for _, s := range o.speaker.Sessions() {
+		o.session(s)
+	}
+	return nil
+}
+
+// begin starts the speakers with the routes that are announced now.
+func (o *bgpOutput) begin(c bgp.Config) error {
+	speaker, err := bgp.New(c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	o.speaker, o.stop = speaker, stop
+	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.path(s) }) }})
+	o.running.Go(func() { _ = o.speaker.Run(ctx) }) // ends with the context, or by Shutdown
+	o.running.Go(func() {
+		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
+			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
+		}
+	})
+	o.add = o.add[:0]
+	for addr := range o.vips {
+		o.add = append(o.add, hostRoute(addr))
+	}
+	o.flush()
+	o.speaker.Drain(o.draining)
+	if o.whole {
+		o.speaker.Ready()
+	}
+	return nil
+}
+
+// end ends the speakers. Leave makes routers remove the routes at once.
+func (o *bgpOutput) end(leave bool) {
+	if o.speaker == nil {
+		return
+	}
+	if leave {
+		o.speaker.Shutdown()
+	}
+	o.stop()
+	o.running.Wait()
+	o.speaker, o.bfd, o.peers = nil, nil, nil
+	clear(o.paths)
+	o.forgetPeers()
+}
+
+// forgetPeers removes the sessions of routers that are no longer configured.
+func (o *bgpOutput) forgetPeers() {
+	for key := range o.a.sessions {
+		switch key.Kind {
+		case announce.BGPSession:
+			if _, is := o.peers[key.Name]; !is {
+				delete(o.a.sessions, key)
+			}
+		case announce.BFDSession:
+			addr, _ := netip.ParseAddr(key.Name)
+			if p, is := o.peers[o.paths[addr]]; !is || p.BFDInterval == 0 {
+				delete(o.a.sessions, key)
+				delete(o.paths, addr)
+				if o.bfd != nil {
+					o.bfd.Remove(addr)
+				}
+			}
+		}
+	}
+	o.a.published = time.Time{}
+}
+
+// session shows the state of a session, and watches the path of a new router.
+func (o *bgpOutput) session(s bgp.Session) {
+	p, is := o.peers[s.Peer]
+	if !is {
+		return
+	}
+	key := announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}
+	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bgp.Established, Since: s.Since, Reason: s.Reason, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
+	if s.Address.IsValid() {
+		row.Address = s.Address.String()
+	}
+	if s.Warning != "" {
+		row.Problems = []string{s.Warning}
+		if row.Reason == "" {
+			row.Reason = s.Warning
+		}
+	}
+	o.a.sessions[key] = row
+	o.a.published = time.Time{}
+	if s.Address.IsValid() && p.BFDInterval > 0 {
+		o.paths[s.Address] = s.Peer
+		o.a.problems.set("bfd "+s.Peer, o.bfd.Set(bfd.Settings{Peer: s.Address, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}))
+	}
+}
+
+// path shows the state of a BFD session. A failed path ends the BGP session.
+func (o *bgpOutput) path(s bfd.Status) {
+	peer, is := o.paths[s.Peer]
+	if !is {
+		return
+	}
+	key := announce.PeerKey{Kind: announce.BFDSession, Name: s.Peer.String()}
+	o.a.sessions[key] = announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bfd.Up, Since: s.Since, Reason: s.Reason, Lost: s.Downs}
+	o.a.published = time.Time{}
+	if s.Failed {
+		o.speaker.PathDown(peer, strings.TrimSpace("BFD: "+s.Reason))
+	}
+}
+
+func hostRoute(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+
+func (o *bgpOutput) set(addr netip.Addr, here, _ bool) {
+	if here {
+		o.vips[addr] = struct{}{}
+		o.add = append(o.add, hostRoute(addr))
+	} else {
+		delete(o.vips, addr)
+		o.remove = append(o.remove, hostRoute(addr))
+	}
+}
+
+func (o *bgpOutput) act(bool) { o.flush() }
+
+// flush passes the changes of a step to the speaker, withdrawals first: a VIP that was withdrawn
+// and announced again in one step stays announced.
+func (o *bgpOutput) flush() {
+	if o.speaker != nil && len(o.remove) > 0 {
+		o.speaker.Withdraw(o.remove...)
+	}
+	if o.speaker != nil && len(o.add) > 0 {
+		kept := o.add[:0]
+		for _, p := range o.add {
+			if _, is := o.vips[p.Addr()]; is {
+				kept = append(kept, p)
+			}
+		}
+		o.speaker.Announce(kept...)
+	}
+	o.add, o.remove = o.add[:0], o.remove[:0]
+}
+
+func (o *bgpOutput) complete() {
+	o.whole = true
+	o.flush()
+	if o.speaker != nil {
+		o.speaker.Ready()
+	}
+}
+
+func (o *bgpOutput) drain(on bool) {
+	if o.draining == on {
+		return
+	}
+	o.draining = on
+	if o.speaker != nil {
+		o.speaker.Drain(on)
+	}
+}
+
+func (o *bgpOutput) close(leave bool) { o.end(leave) }

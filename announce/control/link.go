@@ -1,0 +1,212 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Link connects the agent with the announcer. Create it with its exported fields, and start Run.
+type Link struct {
+	Path string // of the socket
+	// Settings returns the current settings, and a channel that is closed when they change.
+	Settings func() (announce.Settings, <-chan struct{})
+	// Wanted reports whether anything is to be announced. Without that, the link does not connect. It
+	// changes only with Settings. Nil: always.
+	Wanted   func() bool
+	Eligible table.Reader[netip.Addr, announce.Eligible]
+	Tables   // mirrors, which the link alone writes
+	Log      *slog.Logger
+
+	mu    sync.Mutex
+	state LinkState
+}
+
+// LinkState is the state of the connection.
+type LinkState struct {
+	Connected bool
+	Synced    bool   // the mirrors are complete
+	Version   string // of the announcer
+	Since     time.Time
+	Reason    string // why it is not connected
+}
+
+// State returns the state of the connection.
+func (l *Link) State() LinkState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+func (l *Link) set(change func(*LinkState)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.state)
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 2 * time.Second
+)
+
+// Run keeps the connection until the context ends, and returns its error. The mirrors keep their
+// rows while there is no connection: the announcer keeps announcing for a while, too.
+func (l *Link) Run(ctx context.Context) error {
+	l.set(func(s *LinkState) { s.Since, s.Reason = time.Now(), "not connected yet" })
+	wait := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
+	for {
+		if err := l.await(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		err := l.connect(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		l.set(func(s *LinkState) {
+			if s.Connected || s.Reason != err.Error() {
+				l.Log.Warn("no connection to the announcer", "socket", l.Path, "err", err)
+			}
+			if s.Connected {
+				s.Since = time.Now()
+			}
+			s.Connected, s.Synced, s.Reason = false, false, err.Error()
+		})
+		if time.Since(began) > maxRetry {
+			wait.Reset()
+		}
+		backoff.Nap(ctx, wait.Next(), nil)
+	}
+}
+
+// await returns when a connection is wanted.
+func (l *Link) await(ctx context.Context) error {
+	for {
+		_, changed := l.Settings()
+		if l.Wanted == nil || l.Wanted() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// connect runs one connection to its end.
+func (l *Link) connect(ctx context.Context) error {
+	raw, err := new(net.Dialer).DialContext(ctx, "unix", l.Path)
+	if err != nil {
+		return err
+	}
+	c := newConn(raw)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	received := make(chan error, 1)
+	go func() {
+		received <- l.follow(c)
+		cancel()
+	}()
+	err = l.send(ctx, c)
+	cancel()
+	if got := <-received; got != nil {
+		err = got
+	}
+	return fmt.Errorf("connection ended: %w", err)
+}
+
+// follow mirrors the announcer's tables until the connection ends.
+func (l *Link) follow(c *conn) error {
+	announcements, announced := mirror[netip.Addr, announce.Announcement]{table: l.Announcements}, mirror[announce.Place, announce.Announced]{table: l.Announced}
+	peers := mirror[announce.PeerKey, announce.Peer]{table: l.Peers}
+	for first := true; ; first = false {
+		var r Report
+		if err := c.receive(&r); err != nil {
+			return err
+		}
+		if first {
+			if err := checkProtocol(r.Protocol); err != nil {
+				return err
+			}
+			l.set(func(s *LinkState) { *s = LinkState{Connected: true, Version: r.Version, Since: time.Now()} })
+			l.Log.Info("connected to the announcer", "version", r.Version)
+			announcements.begin()
+			announced.begin()
+			peers.begin()
+		}
+		announcements.receive(r.Announcements)
+		announced.receive(r.Announced)
+		peers.receive(r.Peers)
+		if r.Stats != nil {
+			l.Stats.Set(*r.Stats)
+		}
+		if r.Synced {
+			announcements.synced()
+			announced.synced()
+			peers.synced()
+			l.set(func(s *LinkState) { s.Synced = true })
+		}
+	}
+}
+
+// send sends the settings and all eligible VIPs, then changes, until the context or the connection
+// ends. The announcer keeps what it has until everything was sent, which waits until the pipeline
+// has decided about every VIP.
+func (l *Link) send(ctx context.Context, c *conn) error {
+	settings, changed := l.Settings()
+	if err := c.send(Request{Protocol: Protocol, Settings: &settings}); err != nil {
+		return err
+	}
+	feed := l.Eligible.Watch()
+	defer feed.Close()
+	synced := false
+	for {
+		var r Request
+		complete := table.IsClosed(l.Eligible.Ready())
+		batch, more := feed.TryNext()
+		for i := range batch {
+			if b := &batch[i]; b.Deleted {
+				r.Removed = append(r.Removed, b.Value.Addr)
+			} else {
+				r.Eligible = append(r.Eligible, b.Value)
+			}
+		}
+		busy := len(batch) > 0
+		if table.IsClosed(changed) {
+			settings, changed = l.Settings()
+			r.Settings = &settings
+			busy = true
+		}
+		if !busy && complete && !synced {
+			r.Synced, synced = true, true
+			busy = true
+		}
+		if busy {
+			if err := c.send(r); err != nil {
+				return err
+			}
+			continue
+		}
+		var ready <-chan struct{}
+		if !complete {
+			ready = l.Eligible.Ready()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		case <-changed:
+		case <-ready:
+		}
+	}
+}

@@ -1,0 +1,223 @@
+// Package eligible is the stage that decides which VIPs this host may announce.
+//
+// Its inputs are the applied frontends, whether the dataplane works, and the pools with their modes.
+// Its output is the eligible table, of which it is the only writer: one row for each VIP of a pool
+// that is announced. A service counts if one of its frontends on the VIP, for clients outside the
+// cluster, has a usable backend and was applied. A change costs O(frontends of its VIP).
+//
+// The stage does not know nodes that drain: the announcer decides for the whole host.
+package eligible
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// healthEvery is the time between two looks at the dataplane's health.
+const healthEvery = time.Second
+
+// Options are what the stage needs. All are required.
+type Options struct {
+	Applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	// Synced is closed when every frontend of the start has been tried once.
+	Synced <-chan struct{}
+	// Pools returns the pools with their modes, and a channel that is closed when they change.
+	Pools func() ([]announce.Pool, <-chan struct{})
+	// Healthy reports whether the dataplane works. Without it, no VIP is eligible.
+	Healthy  func() bool
+	Eligible *table.Table[netip.Addr, announce.Eligible]
+}
+
+// Stage is the stage.
+type Stage struct {
+	Options
+	ready   func() // the table's initializer
+	vips    map[netip.Addr]map[vip.FrontendKey]frontend
+	modes   []ranges
+	sick    bool // the dataplane does not work
+	changed map[netip.Addr]struct{}
+}
+
+// ranges is the addresses with one mode.
+type ranges struct {
+	mode announce.Mode
+	in   *netipx.IPSet
+}
+
+// frontend is what counts of an applied frontend.
+type frontend struct {
+	service vip.ServiceKey
+	problem string // why it does not count; "": it does
+}
+
+// New returns a stage that does nothing until Run. The table is not ready before the first decision
+// about every VIP.
+func New(o Options) *Stage {
+	return &Stage{Options: o, ready: o.Eligible.Initializer(), vips: map[netip.Addr]map[vip.FrontendKey]frontend{}, changed: map[netip.Addr]struct{}{}}
+}
+
+// Run runs the stage until the context ends, and returns its error.
+func (s *Stage) Run(ctx context.Context) error {
+	feed := s.Applied.Watch()
+	defer feed.Close()
+	tick := time.NewTicker(healthEvery)
+	defer tick.Stop()
+	s.sick = !s.Healthy()
+	pools, repooled := s.Pools()
+	s.setPools(pools)
+	synced := s.Synced
+	for {
+		all := table.IsClosed(s.Synced)
+		batch, more := feed.TryNext()
+		for i := range batch {
+			s.receive(&batch[i])
+		}
+		s.publish()
+		if len(batch) > 0 {
+			continue
+		}
+		if all && synced != nil {
+			synced = nil
+			s.sick = !s.Healthy() // it is never well before
+			s.again()
+			s.publish()
+			s.ready()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+		case <-synced:
+		case <-repooled:
+			pools, repooled = s.Pools()
+			s.setPools(pools)
+		case <-tick.C:
+			if sick := !s.Healthy(); sick != s.sick && synced == nil {
+				s.sick = sick
+				s.again()
+			}
+		}
+	}
+}
+
+// receive notes a changed frontend.
+func (s *Stage) receive(c *table.Change[reconcile.AppliedFrontend]) {
+	tried := &c.Value.Tried.Value
+	key := tried.Key
+	if tried.Kind != vip.OnVIP || key.Audience != vip.Everyone {
+		return
+	}
+	of := s.vips[key.Addr]
+	if c.Deleted {
+		if delete(of, key); len(of) == 0 {
+			delete(s.vips, key.Addr)
+		}
+	} else {
+		if of == nil {
+			of = map[vip.FrontendKey]frontend{}
+			s.vips[key.Addr] = of
+		}
+		of[key] = frontend{tried.Service, problemOf(&c.Value)}
+	}
+	s.changed[key.Addr] = struct{}{}
+}
+
+// problemOf returns why an applied frontend does not count.
+func problemOf(a *reconcile.AppliedFrontend) string {
+	switch {
+	case a.Problem != nil:
+		return "not applied: " + a.Problem.Message
+	case !a.Tried.Value.Usable():
+		return "no usable backend"
+	}
+	return ""
+}
+
+// setPools applies changed pools. It costs O(VIPs).
+func (s *Stage) setPools(pools []announce.Pool) {
+	builders := map[announce.Mode]*netipx.IPSetBuilder{}
+	for _, p := range pools {
+		if p.Mode == announce.Off {
+			continue
+		}
+		if builders[p.Mode] == nil {
+			builders[p.Mode] = &netipx.IPSetBuilder{}
+		}
+		for _, c := range p.CIDRs {
+			builders[p.Mode].AddPrefix(c)
+		}
+	}
+	s.modes = nil
+	for mode, b := range builders {
+		set, _ := b.IPSet() // it fails for invalid prefixes only
+		s.modes = append(s.modes, ranges{mode, set})
+	}
+	s.again()
+}
+
+func (s *Stage) modeOf(addr netip.Addr) announce.Mode {
+	for _, r := range s.modes {
+		if r.in.Contains(addr) {
+			return r.mode
+		}
+	}
+	return announce.Off
+}
+
+func (s *Stage) again() {
+	for addr := range s.vips {
+		s.changed[addr] = struct{}{}
+	}
+}
+
+// publish writes the rows of the changed VIPs.
+func (s *Stage) publish() {
+	var rows []announce.Eligible
+	for addr := range s.changed {
+		mode := s.modeOf(addr)
+		if of := s.vips[addr]; of == nil || mode == announce.Off {
+			s.Eligible.Delete(addr)
+		} else {
+			rows = append(rows, s.decide(addr, mode, of))
+		}
+	}
+	clear(s.changed)
+	if len(rows) > 0 {
+		s.Eligible.SetAll(rows)
+	}
+}
+
+// decide returns the row of a VIP.
+func (s *Stage) decide(addr netip.Addr, mode announce.Mode, of map[vip.FrontendKey]frontend) announce.Eligible {
+	serves := map[vip.ServiceKey]bool{}
+	var failing []vip.FrontendKey
+	for key, f := range of {
+		if f.problem == "" {
+			serves[f.service] = true
+		} else {
+			failing = append(failing, key)
+		}
+	}
+	out := announce.Eligible{Addr: addr, Mode: mode, Services: len(serves)}
+	if s.sick {
+		out.Services, out.Reason = 0, "the dataplane does not work"
+		return out
+	}
+	slices.SortFunc(failing, vip.CompareFrontendKeys)
+	for _, key := range failing {
+		if f := of[key]; !serves[f.service] {
+			out.Reason = f.service.String() + ": " + f.problem + " (" + key.String() + ")"
+			break
+		}
+	}
+	return out
+}

@@ -1,0 +1,144 @@
+package eligible
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+type bench struct {
+	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
+	out     *table.Table[netip.Addr, announce.Eligible]
+	synced  chan struct{}
+	healthy bool
+	pools   []announce.Pool
+	changed chan struct{}
+}
+
+var lan = []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}}}
+
+func start(t *testing.T) *bench {
+	clock := &table.Clock{}
+	b := &bench{applied: table.New(clock, reconcile.KeyOfApplied, nil), out: table.New(clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
+		synced: make(chan struct{}), healthy: true, pools: lan, changed: make(chan struct{})}
+	s := New(Options{Applied: b.applied, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return b.healthy },
+		Pools: func() ([]announce.Pool, <-chan struct{}) { return b.pools, b.changed }})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+func key(addr string, port uint16) vip.FrontendKey {
+	return vip.FrontendKey{Addr: netip.MustParseAddr(addr), Port: port, Protocol: vip.TCP}
+}
+
+func (b *bench) apply(k vip.FrontendKey, service string, weight uint16, problem string) {
+	f := vip.Frontend{Key: k, Service: vip.ServiceKey{Namespace: "default", Name: service}, Kind: vip.OnVIP,
+		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: weight}}}
+	a := reconcile.AppliedFrontend{Tried: &table.Row[vip.Frontend]{Value: f}}
+	if problem != "" {
+		a.Problem = &vip.Problem{Message: problem}
+	}
+	b.applied.Set(a)
+}
+
+func (b *bench) want(t *testing.T, addr string, services int, reason string) {
+	t.Helper()
+	synctest.Wait()
+	got, _, ok := b.out.Get(netip.MustParseAddr(addr))
+	if !ok || got.Services != services || got.Reason != reason {
+		t.Errorf("%s: %+v, %v; want %d services, %q", addr, got, ok, services, reason)
+	}
+}
+
+func TestEligibility(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.apply(key("192.0.2.1", 80), "web", 1, "")
+		b.apply(key("192.0.2.1", 443), "web", 0, "")
+		b.apply(key("192.0.2.1", 53), "dns", 1, "")
+		b.apply(key("192.0.2.2", 80), "api", 0, "")
+		b.apply(key("192.0.2.3", 80), "bad", 1, "no such device")
+		b.apply(key("198.51.100.1", 80), "other", 1, "")
+		b.apply(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.4"), Port: 80, Protocol: vip.TCP, Audience: vip.InternalClients}, "internal", 1, "")
+		synctest.Wait()
+		if table.IsClosed(b.out.Ready()) {
+			t.Error("ready before the dataplane is in sync")
+		}
+		close(b.synced)
+		synctest.Wait()
+		if !table.IsClosed(b.out.Ready()) || b.out.Len() != 3 {
+			t.Errorf("ready %v, %d rows", table.IsClosed(b.out.Ready()), b.out.Len())
+		}
+		b.want(t, "192.0.2.1", 2, "")
+		b.want(t, "192.0.2.2", 0, "api: no usable backend (192.0.2.2:80/tcp)")
+		b.want(t, "192.0.2.3", 0, "bad: not applied: no such device (192.0.2.3:80/tcp)")
+
+		b.apply(key("192.0.2.1", 53), "dns", 0, "")
+		b.want(t, "192.0.2.1", 1, "dns: no usable backend (192.0.2.1:53/tcp)")
+		b.healthy = false
+		time.Sleep(healthEvery)
+		b.want(t, "192.0.2.1", 0, "the dataplane does not work")
+		b.healthy = true
+		time.Sleep(healthEvery)
+		b.want(t, "192.0.2.1", 1, "dns: no usable backend (192.0.2.1:53/tcp)")
+		b.applied.Delete(key("192.0.2.1", 53))
+		b.want(t, "192.0.2.1", 1, "")
+		b.applied.Delete(key("192.0.2.1", 80))
+		b.want(t, "192.0.2.1", 0, "web: no usable backend (192.0.2.1:443/tcp)")
+		b.applied.Delete(key("192.0.2.1", 443))
+		if synctest.Wait(); b.out.Row(netip.MustParseAddr("192.0.2.1")) != nil {
+			t.Error("a removed VIP stays")
+		}
+
+		b.pools = []announce.Pool{{Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
+		close(b.changed)
+		b.changed = nil
+		b.want(t, "198.51.100.1", 1, "")
+		if b.out.Len() != 1 {
+			t.Errorf("%d rows", b.out.Len())
+		}
+	})
+}
+
+// One change among 10,000 VIPs writes one row.
+func TestChangeIsOneRow(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		addr := func(i int) string {
+			return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 14: byte(i >> 8), 15: byte(i)}).String()
+		}
+		for i := range 10_000 {
+			b.apply(key(addr(i), 80), "web", 1, "")
+		}
+		close(b.synced)
+		synctest.Wait()
+		before := b.out.Revision()
+		b.apply(key(addr(rand.IntN(10_000)), 80), "web", 0, "")
+		synctest.Wait()
+		feed := b.out.Watch()
+		defer feed.Close()
+		changed := 0
+		for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
+			for _, c := range batch {
+				if c.Rev > before {
+					changed++
+				}
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%d rows changed", changed)
+		}
+	})
+}

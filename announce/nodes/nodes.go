@@ -1,0 +1,360 @@
+// Package nodes keeps what hosts must know of each other before they can exchange heartbeats, and
+// which hosts an operator drains.
+//
+// Its store is the fleet's tree, or the state file of a host without a fleet. Its inputs are Drain,
+// what this host publishes of itself, and what other hosts write. Its outputs are the peers, the
+// shared secret and the drains. A host's row stays when the host dies: heartbeats decide who lives.
+package nodes
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/registry"
+)
+
+// Folder is the folder in the fleet's tree, and the bucket in the state file.
+const Folder = "announce"
+
+// Record is a stored value: a host at "hosts/NAME", a drain at "drains/NAME", or the secret at
+// "secret".
+type Record struct {
+	Address netip.AddrPort `json:"address,omitzero"` // of the host's heartbeats
+	Pools   []netip.Prefix `json:"pools,omitempty"`  // that the host announces at layer 2
+	Since   time.Time      `json:"since,omitzero"`   // of the drain
+	Author  string         `json:"author,omitempty"` // of the drain
+	Secret  string         `json:"secret,omitempty"`
+}
+
+const (
+	hostPrefix  = "hosts/"
+	drainPrefix = "drains/"
+	secretKey   = "secret"
+)
+
+// Shared returns the records of a fleet. Call it before the tree runs.
+func Shared(tree *fleet.Tree) *registry.Shared[Record] {
+	return registry.NewShared(tree, Folder, check)
+}
+
+func check(key string, r Record) error {
+	switch {
+	case key == secretKey && r.Secret == "":
+		return fmt.Errorf("the secret is empty")
+	case strings.HasPrefix(key, hostPrefix) && !r.Address.IsValid():
+		return fmt.Errorf("no address")
+	}
+	return nil
+}
+
+// Drain is the drain of a host.
+type Drain struct {
+	Node   string
+	Since  time.Time
+	Author string
+}
+
+// Own is what this host publishes. Its zero value publishes nothing, and removes what was published.
+type Own struct {
+	Address netip.AddrPort
+	Pools   []netip.Prefix
+}
+
+func (o Own) same(p Own) bool { return o.Address == p.Address && slices.Equal(o.Pools, p.Pools) }
+
+// Options are what Nodes needs. All but Events are required.
+type Options struct {
+	Store  registry.Store[Record]
+	Node   string // this host
+	Fleet  bool   // other hosts share the store
+	Events *event.Log
+	Log    *slog.Logger
+}
+
+// Nodes follows the records. Its methods are safe for concurrent use.
+type Nodes struct {
+	Options
+	feed  registry.Feed[Record]
+	locks registry.Locks
+	wake  chan struct{} // this host's record may differ from own
+
+	mu      sync.Mutex
+	own     Own
+	hosts   map[string]Record
+	drains  map[string]Drain
+	secret  string
+	changed chan struct{}
+	failed  string // why this host's record was not written
+}
+
+// New returns nodes of a store that may not have been read yet.
+func New(o Options) *Nodes {
+	return &Nodes{Options: o, feed: o.Store.Watch(), wake: make(chan struct{}, 1), hosts: map[string]Record{}, drains: map[string]Drain{}, changed: make(chan struct{})}
+}
+
+// Publish sets what this host publishes. It returns at once.
+func (n *Nodes) Publish(own Own) {
+	n.mu.Lock()
+	n.own = own
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Changed returns a channel that is closed when a result of the other methods changes.
+func (n *Nodes) Changed() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changed
+}
+
+// Peers returns the addresses of other hosts that announce one of the pools, sorted.
+func (n *Nodes) Peers(pools []netip.Prefix) []netip.AddrPort {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []netip.AddrPort
+	for name, r := range n.hosts {
+		if name != n.Node && slices.ContainsFunc(r.Pools, func(a netip.Prefix) bool { return slices.ContainsFunc(pools, a.Overlaps) }) {
+			out = append(out, r.Address)
+		}
+	}
+	slices.SortFunc(out, netip.AddrPort.Compare)
+	return out
+}
+
+// Secret returns the fleet's shared secret; nil while there is none.
+func (n *Nodes) Secret() []byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.secret == "" {
+		return nil
+	}
+	return []byte(n.secret)
+}
+
+// Drains returns the hosts that drain, by name.
+func (n *Nodes) Drains() map[string]Drain {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.drains)
+}
+
+// Draining reports whether a host drains.
+func (n *Nodes) Draining(node string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, is := n.drains[node]
+	return is
+}
+
+// Problem returns why this host's record could not be written; "" if it is.
+func (n *Nodes) Problem() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.failed
+}
+
+// SetDrain starts or ends the drain of a host. It is durable and in effect on this host when
+// SetDrain returns, and stays over restarts. Starting it again changes nothing.
+func (n *Nodes) SetDrain(ctx context.Context, node string, drain bool, author string) error {
+	return n.write(ctx, drainPrefix+node, func(now *Record) *Record {
+		switch {
+		case !drain:
+			return nil
+		case now != nil:
+			return now
+		}
+		return &Record{Since: time.Now(), Author: author}
+	})
+}
+
+// write replaces a record by what apply returns; nil removes it.
+func (n *Nodes) write(ctx context.Context, key string, apply func(now *Record) *Record) error {
+	unlock, err := n.locks.Lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	op := registry.Op[Record]{Key: key, Apply: func(confirmed bool) (*registry.Edit[Record], error) {
+		item := n.Store.Get(key)
+		var now *Record
+		if item.Version != 0 {
+			now = &item.Value
+		}
+		next := apply(now)
+		if next == now || next != nil && now != nil && same(*next, *now) {
+			if !confirmed {
+				return nil, registry.ErrConfirm // another host may have changed it
+			}
+			return nil, nil
+		}
+		return &registry.Edit[Record]{Key: key, Version: item.Version, Value: next}, nil
+	}}
+	if err := registry.Transact(ctx, n.Store, []*registry.Op[Record]{&op}, false, func([]int) {}); err != nil {
+		return err
+	}
+	if op.Err == nil { // the feed of a host without a fleet doesn't return its own writes
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.receive(n.Store.Get(key))
+		n.wakeReaders()
+	}
+	return op.Err
+}
+
+func same(a, b Record) bool {
+	return a.Address == b.Address && slices.Equal(a.Pools, b.Pools) && a.Since.Equal(b.Since) && a.Author == b.Author && a.Secret == b.Secret
+}
+
+// Run follows the store and publishes this host, until the context ends. It returns its error.
+func (n *Nodes) Run(ctx context.Context) error {
+	retry := backoff.Backoff{Lo: time.Second, Hi: time.Minute}
+	var again <-chan time.Time
+	for {
+		more := n.read()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-more:
+			continue
+		case <-n.wake:
+		case <-again:
+		}
+		if !n.isReady() {
+			again = time.After(time.Second)
+			continue
+		}
+		err := n.publish(ctx)
+		n.note(err)
+		if again = nil; err != nil && ctx.Err() == nil {
+			again = time.After(retry.Next())
+		} else {
+			retry.Reset()
+		}
+	}
+}
+
+func (n *Nodes) isReady() bool {
+	select {
+	case <-n.Store.Ready():
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *Nodes) note(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	former := n.failed
+	if n.failed = ""; err != nil {
+		n.failed = err.Error()
+	}
+	if n.failed != "" && n.failed != former {
+		n.Log.Warn("publish this host to the fleet", "err", err)
+	}
+}
+
+// publish writes this host's record, and the secret if there is none.
+func (n *Nodes) publish(ctx context.Context) error {
+	if !n.Fleet {
+		return nil
+	}
+	n.mu.Lock()
+	own := n.own
+	published, is := n.hosts[n.Node]
+	n.mu.Unlock()
+	if own.Address.IsValid() {
+		if n.Secret() == nil {
+			err := n.write(ctx, secretKey, func(now *Record) *Record {
+				if now != nil {
+					return now
+				}
+				return &Record{Secret: newSecret()}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if is && own.same(Own{published.Address, published.Pools}) {
+			return nil
+		}
+		return n.write(ctx, hostPrefix+n.Node, func(*Record) *Record { return &Record{Address: own.Address, Pools: own.Pools} })
+	}
+	if !is {
+		return nil
+	}
+	return n.write(ctx, hostPrefix+n.Node, func(*Record) *Record { return nil })
+}
+
+func newSecret() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return base64.StdEncoding.EncodeToString(b[:])
+}
+
+// read receives changes of the store. It returns the channel of the next one.
+func (n *Nodes) read() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	any := false
+	more := registry.Drain(n.feed, func(items []registry.Item[Record]) {
+		any = true
+		for _, i := range items {
+			n.receive(i)
+		}
+	})
+	if any {
+		n.wakeReaders()
+	}
+	return more
+}
+
+// wakeReaders wakes those that wait for Changed. The caller holds mu.
+func (n *Nodes) wakeReaders() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+func (n *Nodes) receive(i registry.Item[Record]) {
+	gone := i.Version == 0
+	switch name := i.Key; {
+	case i.Key == secretKey:
+		if n.secret = i.Value.Secret; gone {
+			n.secret = ""
+		}
+	case strings.HasPrefix(i.Key, hostPrefix):
+		name = strings.TrimPrefix(name, hostPrefix)
+		if n.hosts[name] = i.Value; gone {
+			delete(n.hosts, name)
+		}
+	case strings.HasPrefix(i.Key, drainPrefix):
+		name = strings.TrimPrefix(name, drainPrefix)
+		_, was := n.drains[name]
+		if n.drains[name] = (Drain{name, i.Value.Since, i.Value.Author}); gone {
+			delete(n.drains, name)
+		}
+		switch {
+		case !gone && !was:
+			by := cmp.Or(i.Value.Author, "an operator")
+			n.Events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
+		case gone && was:
+			n.Events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package nodes
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+var lan = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+
+func run(t *testing.T, name string, fleet bool, records registry.Store[Record], events *event.Log) *Nodes {
+	t.Helper()
+	n := New(Options{Store: records, Node: name, Fleet: fleet, Events: events, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { _ = n.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return n
+}
+
+func kinds(events *event.Log) (out []string) {
+	all, _ := events.Since(0)
+	for _, e := range all {
+		out = append(out, e.Kind+" "+e.Object)
+	}
+	return out
+}
+
+// A drain of a host without a fleet survives a restart.
+func TestDrainSurvivesRestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for round := range 3 {
+		db, err := store.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, err := registry.NewLocal(store.NewBucket[Record](db, Folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := event.NewLog(10, time.Now)
+		n := New(Options{Store: records, Node: "lb1", Events: events, Log: slog.New(slog.DiscardHandler)})
+		n.read()
+		changed := n.Changed()
+		if n.Draining("lb1") != (round == 1) {
+			t.Errorf("round %d: draining %v", round, n.Draining("lb1"))
+		}
+		if round < 2 {
+			if err := n.SetDrain(t.Context(), "lb1", round == 0, "root"); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-changed:
+			default:
+				t.Error("readers do not wake")
+			}
+			if n.Draining("lb1") != (round == 0) {
+				t.Error("not in effect at once")
+			}
+			if round == 0 {
+				since := n.Drains()["lb1"].Since
+				if err := n.SetDrain(t.Context(), "lb1", true, "another"); err != nil || n.Drains()["lb1"].Author != "root" || !n.Drains()["lb1"].Since.Equal(since) {
+					t.Errorf("a second start changes it: %+v, %v", n.Drains()["lb1"], err)
+				}
+				if got := kinds(events); !slices.Equal(got, []string{"node_drained lb1"}) {
+					t.Errorf("events %v", got)
+				}
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Hosts of a fleet find each other and one secret, and any of them can drain any other.
+func TestFleet(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		events := event.NewLog(10, time.Now)
+		join := func(name string) *Nodes {
+			var records *registry.Shared[Record]
+			m.Start(t, name, []string{Folder}, func(tree *fleet.Tree) { records = Shared(tree) })
+			return run(t, name, true, records, events)
+		}
+		a, b, c := join("lb1"), join("lb2"), join("lb3")
+		at := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+		a.Publish(Own{Address: at("10.0.0.1:7481"), Pools: lan})
+		b.Publish(Own{Address: at("10.0.0.2:7481"), Pools: lan})
+		c.Publish(Own{Address: at("10.0.0.3:7481"), Pools: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}})
+		settle := func() { time.Sleep(5 * time.Second); synctest.Wait() }
+		settle()
+		if got := a.Peers(lan); !slices.Equal(got, []netip.AddrPort{at("10.0.0.2:7481")}) {
+			t.Errorf("peers of lb1: %v", got)
+		}
+		if s := string(a.Secret()); len(s) < 32 || s != string(b.Secret()) || s != string(c.Secret()) {
+			t.Errorf("secrets %q, %q, %q", s, b.Secret(), c.Secret())
+		}
+		if err := c.SetDrain(t.Context(), "lb1", true, "root"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if !a.Draining("lb1") || !b.Draining("lb1") || a.Draining("lb2") {
+			t.Error("the drain is not known")
+		}
+		if err := a.SetDrain(t.Context(), "lb1", false, "root"); err != nil {
+			t.Fatal(err)
+		}
+		b.Publish(Own{})
+		settle()
+		if a.Draining("lb1") || c.Draining("lb1") || len(a.Peers(lan)) != 0 {
+			t.Errorf("draining %v, peers %v", a.Drains(), a.Peers(lan))
+		}
+		if problem := a.Problem() + b.Problem() + c.Problem(); problem != "" {
+			t.Error(problem)
+		}
+		if n := strings.Count(strings.Join(kinds(events), " "), "node_drained lb1"); n != 3 {
+			t.Errorf("%d events of the drain: %v", n, kinds(events))
+		}
+	})
+}

@@ -1,0 +1,222 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/nodes"
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Announcing is what the API shows of announcements, and the drains of nodes.
+type Announcing struct {
+	Announcements table.Reader[netip.Addr, announce.Announcement]
+	Announced     table.Reader[announce.Place, announce.Announced]
+	Peers         table.Reader[announce.PeerKey, announce.Peer]
+	Stale         func() string // why these tables may be outdated; "" if they are not
+	Drains        func() map[string]nodes.Drain
+	SetDrain      func(ctx context.Context, node string, drain bool, author string) error
+}
+
+func (s *Server) announceRoutes() {
+	lacks := server.Needs(s.Announcing != nil, "announcer")
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements, Lacks: lacks, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
+		Description: "The VIPs of pools that are announced (announce.mode), with the host that announces each and why."}, s.listAnnouncements)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements + "/{ip}", Lacks: lacks, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, s.getAnnouncement)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncePeers, Lacks: lacks, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, s.listAnnouncePeers)
+	const drain = v1.PathNodes + "/{name}/drain"
+	server.HandleJSON(s.http, server.Route{Path: drain, Lacks: lacks, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, s.getNodeDrain)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: drain, Lacks: lacks, ID: "drain-node", Tag: "node", Summary: "Drain a node",
+		Description: "Other hosts announce its VIPs. It survives restarts. Answers when the drain is stored; vips of a GET shows what is left."}, s.drainNode)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
+}
+
+var addrOrder = order[netip.Addr]{netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
+
+type listAnnouncementsInput struct{ Paging }
+
+func (s *Server) listAnnouncements(_ context.Context, in *listAnnouncementsInput) (v1.AnnouncementList, error) {
+	last, err := addrOrder.after(in.Paging)
+	if err != nil {
+		return v1.AnnouncementList{}, err
+	}
+	a := s.Announcing
+	out := v1.AnnouncementList{Revision: a.Announcements.Revision(), Stale: a.Stale()}
+	var keys []netip.Addr
+	for addr := range a.Announcements.All() {
+		keys = append(keys, addr)
+	}
+	places := s.places()
+	out.Items, out.Next = page(in.Paging, addrOrder, last, keys, func(addr netip.Addr) (v1.Announcement, bool) { return s.announcement(addr, places) })
+	return out, nil
+}
+
+// places returns the results of all announcements by VIP.
+func (s *Server) places() map[netip.Addr][]announce.Announced {
+	out := map[netip.Addr][]announce.Announced{}
+	for _, r := range s.Announcing.Announced.All() {
+		out[r.Addr] = append(out[r.Addr], r)
+	}
+	return out
+}
+
+func (s *Server) announcement(addr netip.Addr, places map[netip.Addr][]announce.Announced) (v1.Announcement, bool) {
+	n, rev, ok := s.Announcing.Announcements.Get(addr)
+	if !ok {
+		return v1.Announcement{}, false
+	}
+	out := v1.Announcement{VIP: addr, Mode: n.Mode.String(), Here: n.Here, Owner: n.Owner, Why: n.Why, Services: n.Services, Since: n.Since.UTC(), Places: []v1.AnnouncementPlace{}, Revision: rev}
+	for _, p := range places[addr] {
+		out.Places = append(out.Places, v1.AnnouncementPlace{At: p.At, State: p.State, Reason: p.Reason, Since: p.Since.UTC()})
+	}
+	if n.Mode == announce.BGP && n.Here {
+		out.Places = s.sessionPlaces()
+	}
+	slices.SortFunc(out.Places, func(a, b v1.AnnouncementPlace) int { return cmp.Compare(a.At, b.At) })
+	switch {
+	case n.Here:
+		out.State = stateOf(out.Places)
+	case n.Mode != announce.L2:
+		out.State = v1.NotAnnounced
+	case n.Owner != "":
+		out.State = v1.AnnouncedElsewhere
+	default:
+		out.State = v1.AnnouncedNowhere
+	}
+	return out, true
+}
+
+// stateOf returns the state of a VIP that this host announces: of its places, one at which it is
+// announced is enough, except that a conflict at one is a conflict.
+func stateOf(places []v1.AnnouncementPlace) string {
+	state := v1.AnnouncedHere
+	for i, p := range places {
+		switch {
+		case p.State == v1.AnnouncementConflict:
+			return p.State
+		case i == 0 || p.State == v1.AnnouncedHere:
+			state = p.State
+		}
+	}
+	return state
+}
+
+// sessionPlaces returns the sessions with routers as places: each has all routes of this host.
+func (s *Server) sessionPlaces() []v1.AnnouncementPlace {
+	out := []v1.AnnouncementPlace{}
+	for key, p := range s.Announcing.Peers.All() {
+		if key.Kind != announce.BGPSession {
+			continue
+		}
+		place := v1.AnnouncementPlace{At: p.Name, State: v1.AnnouncedHere, Since: p.Since.UTC()}
+		if !p.Up {
+			place.State, place.Reason = v1.AnnouncementWaiting, p.Reason
+		}
+		out = append(out, place)
+	}
+	return out
+}
+
+func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announcement, error) {
+	addr, err := netip.ParseAddr(in.IP)
+	if err != nil {
+		return v1.Announcement{}, server.BadRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
+			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
+	}
+	out, ok := s.announcement(addr.Unmap(), s.places())
+	if !ok {
+		return v1.Announcement{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not announced: it is not a VIP of a service in a pool with announce",
+			"list announcements: GET "+v1.PathAnnouncements)
+	}
+	return out, nil
+}
+
+func (s *Server) listAnnouncePeers(context.Context, *struct{}) (v1.AnnouncePeerList, error) {
+	rows := map[announce.PeerKey]announce.Peer{} // All may yield a changing row twice
+	for key, p := range s.Announcing.Peers.All() {
+		rows[key] = p
+	}
+	out := v1.AnnouncePeerList{Items: make([]v1.AnnouncePeer, 0, len(rows)), Stale: s.Announcing.Stale()}
+	for _, p := range rows {
+		out.Items = append(out.Items, v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason,
+			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost})
+	}
+	slices.SortFunc(out.Items, func(a, b v1.AnnouncePeer) int {
+		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	return out, nil
+}
+
+type nodeInput struct {
+	Name string `path:"name"`
+}
+
+func (s *Server) nodeDrain(node string) v1.NodeDrain {
+	d, draining := s.Announcing.Drains()[node]
+	out := v1.NodeDrain{Node: node, Draining: draining, Author: d.Author}
+	if draining {
+		out.Since = when(d.Since)
+	}
+	vips := 0
+	if node == s.Node {
+		for _, n := range s.Announcing.Announcements.All() {
+			if n.Here {
+				vips++
+			}
+		}
+	} else if p, _, ok := s.Announcing.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: node}); ok && p.Up {
+		vips = p.Owned
+	} else {
+		return out
+	}
+	out.VIPs = &vips
+	return out
+}
+
+func (s *Server) getNodeDrain(_ context.Context, in *nodeInput) (v1.NodeDrain, error) {
+	return s.nodeDrain(in.Name), nil
+}
+
+func (s *Server) drainNode(ctx context.Context, in *nodeInput) (v1.NodeDrain, error) {
+	return s.setNodeDrain(ctx, in.Name, true)
+}
+
+func (s *Server) undrainNode(ctx context.Context, in *nodeInput) (v1.NodeDrain, error) {
+	return s.setNodeDrain(ctx, in.Name, false)
+}
+
+func (s *Server) setNodeDrain(ctx context.Context, node string, drain bool) (v1.NodeDrain, error) {
+	if drain {
+		if err := s.checkNode(ctx, node); err != nil {
+			return v1.NodeDrain{}, err
+		}
+	}
+	if err := s.Announcing.SetDrain(ctx, node, drain, server.Caller(ctx)); err != nil {
+		return v1.NodeDrain{}, writeFailed(vip.BackendKey{}, err)
+	}
+	return s.nodeDrain(node), nil
+}
+
+// checkNode refuses to drain a node that does not exist: the name is mistyped.
+func (s *Server) checkNode(ctx context.Context, node string) error {
+	if node == s.Node {
+		return nil
+	}
+	if s.Nodes != nil {
+		list, err := s.Nodes(ctx)
+		if err != nil {
+			return writeFailed(vip.BackendKey{}, err)
+		}
+		if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return n.Name == node }) {
+			return nil
+		}
+	}
+	return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+node+"\"", "list nodes: GET "+v1.PathNodes+"; without a fleet, drain a host through its own agent")
+}

@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/announce/nodes"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// announceRig is the announcer's tables as an agent mirrors them, and drains in memory.
+type announceRig struct {
+	control.Tables
+	drains map[string]nodes.Drain
+	stale  string
+}
+
+// newAnnounceRig returns tables with a VIP here, one elsewhere, one in conflict, and a route.
+func newAnnounceRig() *announceRig {
+	r := &announceRig{Tables: control.NewTables(&table.Clock{}), drains: map[string]nodes.Drain{}}
+	since := time.Unix(1000, 0)
+	for _, n := range []announce.Announcement{
+		{Addr: netip.MustParseAddr("192.0.2.10"), Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "lb1: highest of 2 eligible", Since: since},
+		{Addr: netip.MustParseAddr("192.0.2.11"), Mode: announce.L2, Owner: "lb2", Services: 1, Why: "lb2: highest of 2 eligible", Since: since},
+		{Addr: netip.MustParseAddr("192.0.2.12"), Mode: announce.L2, Here: true, Owner: "lb1", Services: 1, Since: since},
+		{Addr: netip.MustParseAddr("192.0.2.13"), Mode: announce.L2, Since: since},
+		{Addr: netip.MustParseAddr("2001:db8::1"), Mode: announce.BGP, Since: since},
+	} {
+		r.Announcements.Set(n)
+	}
+	for _, p := range []announce.Announced{
+		{Place: announce.Place{Addr: netip.MustParseAddr("192.0.2.10"), At: "eth0"}, State: "announced", Since: since},
+		{Place: announce.Place{Addr: netip.MustParseAddr("192.0.2.12"), At: "eth0"}, State: "conflict", Reason: "02:00:00:00:00:01 has it", Since: since},
+	} {
+		r.Announced.Set(p)
+	}
+	r.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, Address: "10.0.0.2:7481", State: "alive", Up: true, Since: since, Owned: 7})
+	r.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.254"}, State: "idle", Reason: "connection refused", Since: since})
+	return r
+}
+
+func (r *announceRig) api() *Announcing {
+	return &Announcing{Announcements: r.Announcements, Announced: r.Announced, Peers: r.Peers, Stale: func() string { return r.stale },
+		Drains: func() map[string]nodes.Drain { return r.drains },
+		SetDrain: func(_ context.Context, node string, drain bool, author string) error {
+			if delete(r.drains, node); drain {
+				r.drains[node] = nodes.Drain{Node: node, Since: time.Unix(2000, 0), Author: author}
+			}
+			return nil
+		}}
+}
+
+func TestAnnouncements(t *testing.T) {
+	rig := newAnnounceRig()
+	rig.stale = "no such file"
+	r := newRig(t, func(d *Deps) {
+		d.Node, d.Announcing = "lb1", rig.api()
+		d.Nodes = func(context.Context) (v1.NodeList, error) {
+			return v1.NodeList{Items: []v1.Node{{Name: "lb1"}, {Name: "lb2"}, {Name: "lb3"}}}, nil
+		}
+	})
+	var list v1.AnnouncementList
+	decode := func(a answer, into any) {
+		t.Helper()
+		if err := json.Unmarshal(a.body, into); err != nil || a.StatusCode != 200 {
+			t.Fatalf("%s: %v\n%s", a.Status, err, a.body)
+		}
+	}
+	decode(r.ask("GET", v1.PathAnnouncements+"?limit=3", ""), &list)
+	var states []string
+	for _, n := range list.Items {
+		states = append(states, n.State)
+	}
+	var rest v1.AnnouncementList
+	decode(r.ask("GET", v1.PathAnnouncements+"?cursor="+list.Next, ""), &rest)
+	for _, n := range rest.Items {
+		states = append(states, n.State)
+	}
+	want := []string{"announced", "elsewhere", "conflict", "no owner", "withdrawn"}
+	if len(states) != len(want) || list.Stale != "no such file" {
+		t.Fatalf("%v, %+v", states, list)
+	}
+	for i := range want {
+		if states[i] != want[i] {
+			t.Errorf("states %v, want %v", states, want)
+		}
+	}
+	var one v1.Announcement
+	decode(r.ask("GET", v1.AnnouncementPath("192.0.2.12"), ""), &one)
+	if len(one.Places) != 1 || one.Places[0].Reason != "02:00:00:00:00:01 has it" {
+		t.Errorf("%+v", one)
+	}
+	if a := r.ask("GET", v1.AnnouncementPath("192.0.2.99"), ""); a.StatusCode != 404 {
+		t.Errorf("%s", a.Status)
+	}
+	if a := r.ask("GET", v1.AnnouncementPath("x"), ""); a.StatusCode != 400 {
+		t.Errorf("%s", a.Status)
+	}
+	var peers v1.AnnouncePeerList
+	decode(r.ask("GET", v1.PathAnnouncePeers, ""), &peers)
+	if len(peers.Items) != 2 || peers.Items[0].Name != "lb2" || peers.Items[1].Reason != "connection refused" {
+		t.Errorf("%+v", peers)
+	}
+
+	var drain v1.NodeDrain
+	for node, vips := range map[string]int{"lb1": 2, "lb2": 7, "lb3": -1} {
+		drain = v1.NodeDrain{}
+		decode(r.ask("PUT", v1.NodeDrainPath(node), ""), &drain)
+		if !drain.Draining || drain.Since == nil || vips >= 0 && (drain.VIPs == nil || *drain.VIPs != vips) || vips < 0 && drain.VIPs != nil {
+			t.Errorf("%s: %+v", node, drain)
+		}
+		drain = v1.NodeDrain{}
+		decode(r.ask("GET", v1.NodeDrainPath(node), ""), &drain)
+		if !drain.Draining {
+			t.Errorf("%s: %+v", node, drain)
+		}
+		drain = v1.NodeDrain{}
+		decode(r.ask("DELETE", v1.NodeDrainPath(node), ""), &drain)
+		if drain.Draining {
+			t.Errorf("%s: %+v", node, drain)
+		}
+	}
+	if a := r.ask("PUT", v1.NodeDrainPath("lb9"), ""); a.StatusCode != 404 {
+		t.Errorf("%s", a.Status)
+	}
+}

@@ -1,0 +1,37 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+)
+
+// Announcements returns a page of the announcements of VIPs.
+func (c *Client) Announcements(ctx context.Context, cursor string, limit int) (v1.AnnouncementList, error) {
+	return fetch[v1.AnnouncementList](ctx, c, call{path: v1.PathAnnouncements, query: page(cursor, limit)})
+}
+
+// Announcement returns the announcement of one VIP.
+func (c *Client) Announcement(ctx context.Context, address string) (v1.Announcement, error) {
+	return fetch[v1.Announcement](ctx, c, call{path: v1.AnnouncementPath(address)})
+}
+
+// AnnouncePeers lists the hosts and routers that the announcer is in touch with.
+func (c *Client) AnnouncePeers(ctx context.Context) (v1.AnnouncePeerList, error) {
+	return fetch[v1.AnnouncePeerList](ctx, c, call{path: v1.PathAnnouncePeers})
+}
+
+// NodeDrain returns whether a node drains.
+func (c *Client) NodeDrain(ctx context.Context, node string) (v1.NodeDrain, error) {
+	return fetch[v1.NodeDrain](ctx, c, call{path: v1.NodeDrainPath(node)})
+}
+
+// SetNodeDrain starts or ends the drain of a node.
+func (c *Client) SetNodeDrain(ctx context.Context, node string, drain bool) (v1.NodeDrain, error) {
+	method := http.MethodDelete
+	if drain {
+		method = http.MethodPut
+	}
+	return fetch[v1.NodeDrain](ctx, c, call{method: method, path: v1.NodeDrainPath(node)})
+}

@@ -1,0 +1,94 @@
+package v1
+
+import (
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// The states of an announcement. Other states at layer 2 are those of its places.
+const (
+	AnnouncedHere      = "announced" // by this host
+	AnnouncedElsewhere = "elsewhere" // layer 2: by another host
+	AnnouncedNowhere   = "no owner"  // layer 2
+	NotAnnounced       = "withdrawn" // BGP and routes: not by this host
+
+	AnnouncementWaiting  = "waiting"  // a session with a router is not up, or no interface is usable
+	AnnouncementConflict = "conflict" // layer 2: another station has the VIP
+)
+
+// Announcement is a VIP that this host may announce to the network, and what becomes of it.
+type Announcement struct {
+	VIP      netip.Addr          `json:"vip"`
+	Mode     string              `json:"mode" enum:"l2,bgp,routes,off"`
+	Here     bool                `json:"here" doc:"this host announces it"`
+	Owner    string              `json:"owner,omitempty" doc:"of mode l2: the host that announces it"`
+	State    string              `json:"state" doc:"\"announced\", \"elsewhere\", \"no owner\", \"withdrawn\"; at layer 2 also \"probing\", \"waiting\", \"conflict\""`
+	Why      string              `json:"why" doc:"the reason of the decision"`
+	Services int                 `json:"services" doc:"services of the VIP that this host serves; 0: it must not announce the VIP"`
+	Since    time.Time           `json:"since" doc:"of owner and here"`
+	Places   []AnnouncementPlace `json:"places" doc:"where this host announces it"`
+	Revision uint64              `json:"revision"`
+}
+
+// AnnouncementPlace is the result at one interface or router.
+type AnnouncementPlace struct {
+	At     string    `json:"at"`
+	State  string    `json:"state"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// AnnouncementList is a page of announcements, ordered by VIP.
+type AnnouncementList struct {
+	Items    []Announcement `json:"items"`
+	Next     string         `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
+	Stale    string         `json:"stale,omitempty" doc:"why the list may be outdated: the announcer is not reachable"`
+	Revision uint64         `json:"revision"`
+}
+
+// AnnouncePeer is another host or a router that the announcer is in touch with.
+type AnnouncePeer struct {
+	Kind     string    `json:"kind" enum:"host,bgp,bfd"`
+	Name     string    `json:"name"`
+	Address  string    `json:"address,omitempty"`
+	State    string    `json:"state" doc:"of hosts: alive, dead, one-way, unheard; of BGP and BFD the states of the protocol"`
+	Up       bool      `json:"up"`
+	Since    time.Time `json:"since"`
+	Reason   string    `json:"reason,omitempty" doc:"why it is not up, or what should be changed"`
+	Draining bool      `json:"draining,omitempty"`
+	Weight   int       `json:"weight,omitempty"`
+	Eligible int       `json:"eligible,omitempty" doc:"VIPs that it could announce"`
+	Owned    int       `json:"owned,omitempty" doc:"VIPs that it announces"`
+	Lost     uint64    `json:"lost,omitempty" doc:"heartbeats that did not arrive"`
+}
+
+// AnnouncePeerList is every peer, ordered by kind and name.
+type AnnouncePeerList struct {
+	Items []AnnouncePeer `json:"items"`
+	Stale string         `json:"stale,omitempty" doc:"why the list may be outdated: the announcer is not reachable"`
+}
+
+// NodeDrain is whether a node drains.
+type NodeDrain struct {
+	Node     string     `json:"node"`
+	Draining bool       `json:"draining"`
+	Since    *time.Time `json:"since,omitempty"`
+	Author   string     `json:"author,omitempty" doc:"who has started the drain"`
+	// VIPs is nil if the node is not known to this host's announcer.
+	VIPs *int `json:"vips,omitempty" doc:"that the node still announces; absent if this host does not know"`
+}
+
+// The paths of announcements.
+const (
+	PathAnnouncements = "/v1/announcements"
+	PathAnnouncePeers = "/v1/announce/peers"
+)
+
+// AnnouncementPath is the path of one VIP's announcement: GET.
+func AnnouncementPath(address string) string {
+	return PathAnnouncements + "/" + url.PathEscape(address)
+}
+
+// NodeDrainPath is the path of a node's drain: GET, PUT, DELETE.
+func NodeDrainPath(node string) string { return PathNodes + "/" + url.PathEscape(node) + "/drain" }

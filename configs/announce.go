@@ -1,0 +1,295 @@
+package configs
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Announce is [announce]: whether and how this host announces VIPs to the network.
+type Announce struct {
+	Mode       string        `toml:"mode"`       // the name of an announce.Mode; a pool may differ
+	Interfaces []string      `toml:"interfaces"` // L2; empty: those with an address in the range of a pool
+	Peers      []PeerAddress `toml:"peers"`      // of other hosts; this host's own addresses are ignored
+	Listen     string        `toml:"listen"`     // UDP address of the heartbeats
+	KeyFile    string        `toml:"key_file"`   // the shared secrets, one a line; the first one signs
+	Weight     int           `toml:"weight"`     // this host's share of the VIPs
+	Heartbeat  spec.Duration `toml:"heartbeat"`
+	Missed     int           `toml:"missed"` // heartbeats in a row without which a host is dead
+	Settle     spec.Duration `toml:"settle"`
+	Hold       spec.Duration `toml:"hold"`
+	Socket     string        `toml:"socket"` // of the announcer
+	BGP        []BGPPeer     `toml:"bgp"`
+}
+
+// BGPPeer is [[announce.bgp]]: a router.
+type BGPPeer struct {
+	Peer         *netip.Addr `toml:"peer"`
+	Interface    string      `toml:"interface"` // unnumbered: instead of peer
+	ASN          int         `toml:"asn"`
+	LocalASN     int         `toml:"local_asn"`
+	PasswordFile string      `toml:"password_file"`
+	BFD          string      `toml:"bfd"` // "3x100ms"; "": off
+	Communities  []string    `toml:"communities"`
+	MED          int         `toml:"med"`
+	LocalPref    int         `toml:"local_pref"`
+	Multihop     int         `toml:"multihop"`
+	TTLSecurity  bool        `toml:"ttl_security"`
+
+	bfdInterval   time.Duration
+	bfdMultiplier int
+}
+
+// DefaultAnnouncePort is the UDP port of the heartbeats.
+const DefaultAnnouncePort = 7481
+
+// PeerAddress is an address with an optional port, "10.0.0.2" or "[2001:db8::2]:7481".
+type PeerAddress struct{ netip.AddrPort }
+
+// FromTree implements strict.Value.
+func (p *PeerAddress) FromTree(raw any) error {
+	const hint = `write "10.0.0.2", or "10.0.0.2:7481" for another port`
+	s, ok := raw.(string)
+	if !ok {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
+	}
+	a, err := netip.ParseAddr(s)
+	if err == nil {
+		p.AddrPort = netip.AddrPortFrom(a.Unmap(), DefaultAnnouncePort)
+	} else if p.AddrPort, err = netip.ParseAddrPort(s); err == nil {
+		p.AddrPort = netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+	}
+	if err != nil || p.Port() == 0 || p.Addr().IsUnspecified() || p.Addr().IsMulticast() {
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not the address of a host", Hint: hint}
+	}
+	return nil
+}
+
+// Bounds of [announce].
+const (
+	MinHeartbeat = 10 * time.Millisecond
+	MaxHeartbeat = 10 * time.Second
+	MaxMissed    = 100
+	MaxSettle    = time.Hour
+	MaxHold      = 24 * time.Hour
+	MaxWeight    = 1000
+	minSecret    = 16 // bytes
+	maxASN       = 1<<32 - 1
+)
+
+func newAnnounce() Announce {
+	return Announce{Mode: announce.Off.String(), Listen: ":" + strconv.Itoa(DefaultAnnouncePort), Weight: 1, Heartbeat: spec.Duration(100 * time.Millisecond), Missed: 3,
+		Settle: spec.Duration(10 * time.Second), Hold: spec.Duration(5 * time.Minute), Socket: control.DefaultSocket}
+}
+
+// AnnounceMode returns how a pool's VIPs are announced.
+func (c *Config) AnnounceMode(p *Pool) announce.Mode {
+	name := c.Announce.Mode
+	if p.Announce != "" {
+		name = p.Announce
+	}
+	var m announce.Mode
+	_ = m.UnmarshalText([]byte(name)) // check has refused others
+	return m
+}
+
+// Announces reports whether any pool is announced by one of the modes; without modes, by any.
+func (c *Config) Announces(modes ...announce.Mode) bool {
+	return slices.ContainsFunc(c.Pools, func(p Pool) bool {
+		m := c.AnnounceMode(&p)
+		return m != announce.Off && (len(modes) == 0 || slices.Contains(modes, m))
+	})
+}
+
+func (c *Config) checkAnnounce(doc *tomlfile.Checker) {
+	a, t := &c.Announce, doc.In("announce")
+	t.Choice("mode", a.Mode, announce.Modes()...)
+	for i := range c.Pools {
+		if mode := c.Pools[i].Announce; mode != "" {
+			doc.In(strict.Index("pool", i)).Choice("announce", mode, announce.Modes()...)
+		}
+	}
+	t.List("interfaces", a.Interfaces, func(key, name string) {
+		if !isInterface(name) {
+			t.Bad(key, `write a name such as "eth0"`, "%s is not a name for an interface", strict.Quote(name))
+		} else if name == c.Dataplane.Device {
+			t.Bad(key, "write the interface of the network where the clients are", "%s has the VIPs, and no network", strict.Quote(name))
+		}
+	})
+	checkUDP(t, a.Listen)
+	t.File("key_file", &a.KeyFile)
+	t.Socket("socket", a.Socket)
+	t.Between("heartbeat", a.Heartbeat, MinHeartbeat, MaxHeartbeat, `use "10ms" to "10s"`)
+	t.Between("settle", a.Settle, 0, MaxSettle, `use "0s" to "1h"`)
+	t.Between("hold", a.Hold, 0, MaxHold, `use "0s" to "24h"`)
+	between(t, "missed", a.Missed, 2, MaxMissed)
+	between(t, "weight", a.Weight, 1, MaxWeight)
+	for i := range a.BGP {
+		a.BGP[i].check(t.In(strict.Index("bgp", i)))
+	}
+	if !c.Announces() {
+		return
+	}
+	if c.Dataplane.Role == RoleRealServer {
+		t.Bad("mode", `set announce.mode to "off"`, "a real server announces no VIPs: its directors do")
+	}
+	if len(a.Peers) > 0 && a.KeyFile == "" && c.IPAM.Store != StoreConsul {
+		t.Bad("key_file", "write a secret to a file that only ironvip can read, the same on all hosts: head -c 32 /dev/urandom | base64", "is required with peers")
+	}
+	if c.Announces(announce.BGP) && len(a.BGP) == 0 {
+		t.Bad("bgp", "add [[announce.bgp]] with peer, asn and local_asn", "mode bgp needs a router")
+	}
+}
+
+func between(t *tomlfile.Checker, key string, n, low, high int) {
+	if n < low || n > high {
+		t.Bad(key, fmt.Sprintf("use %d to %d", low, high), "%d is out of bounds", n)
+	}
+}
+
+// checkUDP requires a local address and a port.
+func checkUDP(t *tomlfile.Checker, text string) {
+	host, port, err := net.SplitHostPort(text)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	_, addrErr := netip.ParseAddr(host)
+	if err != nil || portErr != nil || n == 0 || host != "" && addrErr != nil {
+		t.Bad("listen", `write ":7481", or "10.0.0.1:7481" for one address`, "%s is not an address with a port", strict.Quote(text))
+	}
+}
+
+func (b *BGPPeer) check(t *tomlfile.Checker) {
+	switch {
+	case b.Peer == nil && b.Interface == "":
+		t.Bad("", "add peer, the router's address, or interface for an unnumbered session", "names no router")
+	case b.Peer != nil && b.Interface != "":
+		t.Bad("interface", "keep one of them", "peer and interface exclude each other")
+	case b.Peer != nil && (b.Peer.IsUnspecified() || b.Peer.IsMulticast() || b.Peer.Is4In6()):
+		t.Bad("peer", "write the router's address", "%s is not the address of a router", b.Peer)
+	case b.Interface != "" && !isInterface(b.Interface):
+		t.Bad("interface", `write a name such as "eth1"`, "%s is not a name for an interface", strict.Quote(b.Interface))
+	}
+	between(t, "asn", b.ASN, 1, maxASN)
+	between(t, "local_asn", b.LocalASN, 1, maxASN)
+	between(t, "med", b.MED, 0, maxASN)
+	between(t, "local_pref", b.LocalPref, 0, maxASN)
+	between(t, "multihop", b.Multihop, 0, 255)
+	t.File("password_file", &b.PasswordFile)
+	if b.BFD != "" {
+		n, interval, ok := strings.Cut(b.BFD, "x")
+		var err error
+		if b.bfdMultiplier, err = strconv.Atoi(strings.TrimSpace(n)); err == nil {
+			b.bfdInterval, err = time.ParseDuration(strings.TrimSpace(interval))
+		}
+		if !ok || err != nil || b.bfdMultiplier < 1 || b.bfdMultiplier > 255 || b.bfdInterval < MinHeartbeat || b.bfdInterval > MaxHeartbeat {
+			t.Bad("bfd", `write "3x100ms": a multiplier of 1 to 255 and an interval of 10ms to 10s`, "%s is not the detection of a session", strict.Quote(b.BFD))
+		}
+	}
+	for i, community := range b.Communities {
+		if !isCommunity(community) {
+			t.Bad(strict.Index("communities", i), `write "65010:100", or a name such as "no-export"`, "%s is not a community", strict.Quote(community))
+		}
+	}
+}
+
+// isCommunity reports whether a text is a community of RFC 1997: two numbers or a well-known name.
+func isCommunity(s string) bool {
+	if slices.Contains([]string{"graceful-shutdown", "no-export", "no-advertise", "no-export-subconfed", "no-peer", "blackhole"}, s) {
+		return true
+	}
+	high, low, ok := strings.Cut(s, ":")
+	_, err1 := strconv.ParseUint(high, 10, 16)
+	_, err2 := strconv.ParseUint(low, 10, 16)
+	return ok && err1 == nil && err2 == nil
+}
+
+func isInterface(name string) bool {
+	return name != "" && len(name) <= maxDevice && name != "." && name != ".." &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || r == '%' || r <= ' ' || r > '~' })
+}
+
+// Files returns the files that the keys name.
+func (a *Announce) Files() []tomlfile.NamedFile {
+	files := []tomlfile.NamedFile{{Key: "key_file", Path: a.KeyFile, Check: func(path string) *vip.Problem {
+		if _, err := readKeys(path); err != nil {
+			return &vip.Problem{Code: vip.CodeInvalid, Message: err.Error(), Hint: "write a secret: head -c 32 /dev/urandom | base64"}
+		}
+		return nil
+	}}}
+	for i, b := range a.BGP {
+		files = append(files, tomlfile.NamedFile{Key: strict.Join(strict.Index("bgp", i), "password_file"), Path: b.PasswordFile})
+	}
+	return files
+}
+
+// Keys reads the secrets of the key file; none without a key file.
+func (a *Announce) Keys() ([][]byte, error) {
+	if a.KeyFile == "" {
+		return nil, nil
+	}
+	path, err := tomlfile.ResolvePath(a.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return readKeys(path)
+}
+
+func readKeys(path string) ([][]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		switch {
+		case len(line) == 0 || line[0] == '#':
+		case len(line) < minSecret:
+			return nil, fmt.Errorf("%s: a secret has %d bytes, fewer than %d", path, len(line), minSecret)
+		default:
+			out = append(out, line)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: no secret", path)
+	}
+	return out, nil
+}
+
+// Routers returns the settings of the routers. It reads their passwords.
+func (a *Announce) Routers() ([]announce.BGPPeer, error) {
+	var out []announce.BGPPeer
+	for i := range a.BGP {
+		b := &a.BGP[i]
+		r := announce.BGPPeer{Interface: b.Interface, ASN: uint32(b.ASN), LocalASN: uint32(b.LocalASN), Communities: b.Communities, MED: uint32(b.MED), LocalPref: uint32(b.LocalPref),
+			Multihop: b.Multihop, TTLSecurity: b.TTLSecurity, BFDInterval: b.bfdInterval, BFDMultiplier: b.bfdMultiplier}
+		if b.Peer != nil {
+			r.Peer = *b.Peer
+		}
+		if b.PasswordFile != "" {
+			path, err := tomlfile.ResolvePath(b.PasswordFile)
+			if err != nil {
+				return nil, err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			r.Password = strings.TrimRight(string(text), "\r\n")
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

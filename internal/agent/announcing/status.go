@@ -1,0 +1,152 @@
+package announcing
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/announce"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
+)
+
+// checkName is the name of the line in `ironvip status`.
+const checkName = "announce"
+
+// Checks returns the lines of `ironvip status`: none while nothing is or should be announced.
+func (a *Announcing) Checks() []v1.Check {
+	if !table.IsClosed(a.known) {
+		return nil
+	}
+	settings, _ := a.Settings()
+	if a.Nodes.Draining(settings.Node) && !settings.Announces() {
+		return []v1.Check{{Name: checkName, Level: v1.LevelWarn, Message: "this node drains", Hint: "end the drain: ironvip node undrain " + settings.Node}}
+	}
+	if !settings.Announces() && a.Problem() == "" {
+		return a.unannounced()
+	}
+	c := v1.Check{Name: checkName, Level: v1.LevelOK, Message: a.summary()}
+	warn := func(level, message, hint string) {
+		if c.Problems = append(c.Problems, v1.Problem{Message: message, Hint: hint}); c.Level != v1.LevelFail {
+			c.Level = level
+		}
+	}
+	state := a.Link.State()
+	if !state.Connected {
+		c.Message = "the announcer is not reachable: " + state.Reason
+		c.Level, c.Hint = v1.LevelFail, "systemctl status ironvip-announcer"
+	}
+	if problem := a.Problem(); problem != "" {
+		warn(v1.LevelFail, problem, "correct it, then: ironvip reload")
+	}
+	if state.Connected {
+		if stats, _, _ := a.Link.Stats.Get(struct{}{}); stats.Problem != "" {
+			warn(v1.LevelFail, stats.Problem, "see the log: journalctl -u ironvip-announcer")
+		}
+		for _, p := range a.peers() {
+			if !p.Up || len(p.Problems) > 0 || p.Reason != "" {
+				warn(v1.LevelWarn, fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, cmp.Or(p.Reason, strings.Join(p.Problems, "; "))), "ironvip announce peers")
+			}
+		}
+		for _, r := range a.results() {
+			if r.State == stateConflict {
+				warn(v1.LevelFail, fmt.Sprintf("%s at %s: %s: %s", r.Addr, r.At, r.State, r.Reason), "ironvip announce explain "+r.Addr.String())
+			}
+		}
+	}
+	if a.Nodes.Draining(settings.Node) {
+		warn(v1.LevelWarn, "this node drains", "end the drain: ironvip node undrain "+settings.Node)
+	}
+	if problem := a.Nodes.Problem(); problem != "" {
+		warn(v1.LevelWarn, "this host is not published to the fleet: "+problem, "see the store's line")
+	}
+	if len(c.Problems) > 0 && c.Hint == "" {
+		c.Hint = c.Problems[0].Hint
+		if c.Message += "; " + c.Problems[0].Message; len(c.Problems) > 1 {
+			c.Message += fmt.Sprintf(", and %d more", len(c.Problems)-1)
+		}
+	}
+	return []v1.Check{c}
+}
+
+const stateConflict = v1.AnnouncementConflict
+
+func kindWord(k announce.PeerKind) string {
+	switch k {
+	case announce.BGPSession:
+		return "router"
+	case announce.BFDSession:
+		return "BFD session"
+	}
+	return "host"
+}
+
+func (a *Announcing) peers() []announce.Peer {
+	var out []announce.Peer
+	for _, p := range a.Link.Peers.All() {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b announce.Peer) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	return slices.CompactFunc(out, func(a, b announce.Peer) bool { return a.PeerKey == b.PeerKey })
+}
+
+// results returns the results that are not as intended.
+func (a *Announcing) results() []announce.Announced {
+	var out []announce.Announced
+	for _, r := range a.Link.Announced.All() {
+		if r.State == stateConflict {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// summary counts the VIPs.
+func (a *Announcing) summary() string {
+	here, elsewhere, none := 0, 0, 0
+	for _, n := range a.Link.Announcements.All() {
+		switch {
+		case n.Here:
+			here++
+		case n.Owner != "":
+			elsewhere++
+		case n.Mode == announce.L2:
+			none++
+		}
+	}
+	out := text.Plural(here, "VIP") + " announced here"
+	if elsewhere > 0 {
+		out += fmt.Sprintf(", %d by other hosts", elsewhere)
+	}
+	if none > 0 {
+		out += fmt.Sprintf(", %d without an owner", none)
+	}
+	return out
+}
+
+// unannounced warns of a pool in a subnet of hosts of a fleet: each host answers for each VIP then,
+// and clients use whichever answered last.
+func (a *Announcing) unannounced() []v1.Check {
+	cfg := a.Config()
+	if !a.Fleet || cfg.Dataplane.Role != "director" {
+		return nil
+	}
+	host, _, _ := a.Host.Get(struct{}{})
+	for _, p := range cfg.Pools {
+		for _, h := range host.Addrs {
+			if h.Link == cfg.Dataplane.Device || h.Link == "lo" || h.Prefix.IsSingleIP() || !slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return sameLAN(h, c) }) {
+				continue
+			}
+			return []v1.Check{{Name: checkName, Level: v1.LevelWarn,
+				Message: fmt.Sprintf("off, and pool %s is in the subnet of %s: every host of the fleet answers ARP for every VIP, and a client loses its VIPs for some 20 s when the host that answered last fails", p.Name, h.Link),
+				Hint:    `set announce.mode to "l2" and start ironvip-announcer`}}
+		}
+	}
+	return nil
+}
+
+func sameLAN(h hostnet.Addr, pool netip.Prefix) bool { return h.Prefix.Masked().Overlaps(pool) }
