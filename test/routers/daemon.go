@@ -55,6 +55,24 @@ func (d *Daemon) StartAgain() {
 	}
 }
 
+// guard ends the daemon if this process ends without its cleanup. The kernel does that for other
+// daemons, but not for one that changes its user.
+func (d *Daemon) guard() {
+	d.t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read x; kill -9 %d", d.Pid()))
+	_, err := cmd.StdinPipe() // closed at the end of this process
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { // before the daemon's end, whose id may then be used again
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+}
+
 // folder returns a new folder that a daemon with its own user can use.
 func folder(t testing.TB, owner string) string {
 	t.Helper()
@@ -177,6 +195,7 @@ func StartFRR(t testing.TB, n *netlab.Node, config string, daemons ...string) *F
 			args = append(args, "--bfdctl", filepath.Join(f.dir, "bfdd.sock"))
 		}
 		f.Daemons[name] = start(t, n, f.dir, name, need.Daemon(t, name), args...)
+		f.Daemons[name].guard()
 		f.await(name)
 	}
 	f.Configure(config)
