@@ -36,8 +36,10 @@ const (
 
 const (
 	// pace is the least time between two turns of the engine, which bounds their cost. A probe
-	// starts and a result counts at most this much later.
-	pace = 2 * time.Millisecond
+	// starts and a result counts at most this much later. All probes that are due start in one turn
+	// and keep a processor busy meanwhile, which delays clients of the userspace proxy: at 5,500
+	// probes a second, this pace makes it three probes at a time, or about 0.1 ms.
+	pace = 500 * time.Microsecond
 	// stall is the delay of a turn that shows that this process did not run: it was stopped, or the
 	// host had no processor for it.
 	stall = 500 * time.Millisecond

@@ -167,7 +167,7 @@ func TestJitter(t *testing.T) {
 			d := starts[i+1] - starts[i]
 			lo, hi = min(lo, d), max(hi, d)
 		}
-		if starts[0] > 2*pace || lo < 1600*time.Millisecond || lo > 1650*time.Millisecond || hi < 1950*time.Millisecond || hi > 2*time.Second+pace {
+		if starts[0] > spreadStep+pace || lo < 1600*time.Millisecond || lo > 1650*time.Millisecond || hi < 1950*time.Millisecond || hi > 2*time.Second+pace {
 			t.Errorf("first after %v, then every %v to %v", starts[0], lo, hi)
 		}
 	})

@@ -161,7 +161,7 @@ func (p *poller) poll() int {
 	for i := range max(n, 0) {
 		// Each descriptor occurs once, and none is opened meanwhile: the event is of this socket.
 		if s := p.sockets[p.events[i].Fd]; s != nil {
-			p.ready(s)
+			p.ready(s, p.events[i].Events)
 		}
 	}
 	return n
@@ -193,18 +193,21 @@ func (p *poller) open(j job) {
 	}
 }
 
-// ready continues a probe with a socket that can connect, send or receive, or that has an error.
-func (p *poller) ready(s *socket) {
+// ready continues a probe with a socket that can connect, send or receive, or that has an error. The
+// events are those of epoll, which reports an error with EPOLLERR or EPOLLHUP.
+func (p *poller) ready(s *socket, events uint32) {
 	switch s.phase {
 	case connecting:
-		if errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
-			if err == nil {
-				err = syscall.Errno(errno)
+		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+			if errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || errno != 0 {
+				if err == nil {
+					err = syscall.Errno(errno)
+				}
+				p.fail(s, "connect", err)
+				return
 			}
-			p.fail(s, "connect", err)
-			return
 		}
-		if s.check.Type == vip.CheckTCP && connectedToItself(s.fd) {
+		if s.check.Type == vip.CheckTCP && connectedToItself(s.fd, s.t.Addr) {
 			p.fail(s, "connect", unix.ECONNREFUSED)
 			return
 		}

@@ -34,19 +34,16 @@ func openTCP(addr netip.AddrPort, bare bool) (fd int, err error) {
 // connectedToItself reports whether the kernel connected a socket to itself. This happens if the
 // target is an address of this host with no listener, and the kernel selects the target's port as
 // the local port.
-func connectedToItself(fd int) bool {
-	local, err1 := unix.Getsockname(fd)
-	peer, err2 := unix.Getpeername(fd)
-	if err1 != nil || err2 != nil {
+func connectedToItself(fd int, target netip.AddrPort) bool {
+	local, err := unix.Getsockname(fd)
+	if err != nil {
 		return false
 	}
 	switch l := local.(type) {
 	case *unix.SockaddrInet4:
-		p, ok := peer.(*unix.SockaddrInet4)
-		return ok && p.Port == l.Port && p.Addr == l.Addr
+		return l.Port == int(target.Port()) && l.Addr == target.Addr().As4()
 	case *unix.SockaddrInet6:
-		p, ok := peer.(*unix.SockaddrInet6)
-		return ok && p.Port == l.Port && p.Addr == l.Addr
+		return l.Port == int(target.Port()) && l.Addr == target.Addr().As16()
 	}
 	return false
 }

@@ -98,7 +98,7 @@ func TestConnectionToItself(t *testing.T) {
 		if err := unix.Connect(fd, sa); err != nil {
 			t.Fatal(err)
 		}
-		if !connectedToItself(fd) {
+		if !connectedToItself(fd, address) {
 			t.Errorf("%s: not recognized", f.name)
 		}
 		server := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
@@ -107,7 +107,7 @@ func TestConnectionToItself(t *testing.T) {
 		if err := unix.Connect(fd, sa); err != nil {
 			t.Fatal(err)
 		}
-		if connectedToItself(fd) {
+		if connectedToItself(fd, server) {
 			t.Errorf("%s: a connection to a server counts as one to itself", f.name)
 		}
 	}
