@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -284,40 +283,27 @@ func TestQueueBesideRefusingBackends(t *testing.T) {
 	if name != "full" {
 		t.Fatal(name)
 	}
-	type answer struct {
-		c    *client
-		name string
-		err  error
-	}
-	answers := make(chan answer, 5)
-	for i := range cap(answers) {
-		c := dial(t, f.Key)
-		// The one that tries the ejected backend is not in the queue meanwhile.
-		wait.Until(t, "the client waits", func() bool { n, _ := p.Queue(f.Service); return n == i+1 })
-		go func() {
-			s, err := c.r.ReadString('\n')
-			answers <- answer{c, strings.TrimSpace(s), err}
-		}()
+	var waiting []*client
+	for range 5 {
+		waiting = append(waiting, p.waits(t, f))
 	}
 	before := failures()
 	wait.Until(t, "the ejected one is tried again", func() bool { return failures() > before })
 	if n := failures(); n > 10 {
 		t.Errorf("the clients tried %d times", n)
 	}
-	// While the first in the queue tries the ejected backend, the place goes to the second.
-	for range 3 {
+	for _, next := range waiting[:3] {
 		inside.Close()
-		next := <-answers
-		if next.err != nil || next.name != "full" {
-			t.Fatal(next.name, next.err)
+		if got := next.line(t); got != "full" {
+			t.Fatal(got)
 		}
-		inside = next.c
+		inside = next
 	}
 
 	// A backend that works again is found without a free place elsewhere.
 	tcpBackendAt(t, dead, named("back"))
-	if next := <-answers; next.err != nil || next.name != "back" {
-		t.Error(next.name, next.err)
+	if got := waiting[3].line(t); got != "back" {
+		t.Error(got)
 	}
 }
 

@@ -1,4 +1,4 @@
-//go:build system
+//go:build system || vm
 
 package program
 
@@ -28,28 +28,30 @@ import (
 )
 
 const (
-	failoverRate   = 400 // new connections per second
 	failoverBefore = 4 * time.Second
 	failoverAfter  = 26 * time.Second
 )
 
 // BenchmarkFailover fails one of three backends under a constant rate of new connections. It reports
-// how many requests fail, and how long after the fault the last one does, for ironvip and for
-// HAProxy with the same kind of check and default times. A backend refuses connections, is silent
-// (its host answers nothing), or is hung (it accepts and never answers). A client gives up after one
-// second.
+// how many requests fail, and how long after the fault the last one does, for ironvip and for others
+// with the same kind of check: HAProxy and a proxy with a short connect_timeout on the host,
+// keepalived with IPVS in the VM.
+// A backend refuses connections, is silent (its host answers nothing), is hung (it accepts and never
+// answers), or is slow (it answers after slowAnswer). A client gives up after one second.
 func BenchmarkFailover(b *testing.B) {
 	need.Root(b)
-	for _, fault := range []string{"refusing", "silent", "hung"} {
+	for _, fault := range []string{"refusing", "silent", "hung", "slow"} {
 		b.Run(fault, func(b *testing.B) {
 			for range b.N {
 				ours := newFailover(b).measure(fault, (*failover).ironvip)
-				theirs := newFailover(b).measure(fault, (*failover).haproxy)
+				b.ReportMetric(float64(ours.asked), "asked")
 				b.ReportMetric(float64(ours.failed), "failed")
 				b.ReportMetric(ours.last.Seconds(), "last-s")
-				b.ReportMetric(float64(theirs.failed), "haproxy-failed")
-				b.ReportMetric(theirs.last.Seconds(), "haproxy-last-s")
-				b.ReportMetric(float64(ours.asked), "asked")
+				for name, start := range others {
+					theirs := newFailover(b).measure(fault, start)
+					b.ReportMetric(float64(theirs.failed), name+"-failed")
+					b.ReportMetric(theirs.last.Seconds(), name+"-last-s")
+				}
 			}
 		})
 	}
@@ -63,13 +65,16 @@ type failover struct {
 	web  []*webServer
 }
 
-// webServer answers with 200 until it hangs.
+// webServer answers with 200, after a delay if there is one.
 type webServer struct {
 	http.Server
-	hung atomic.Bool
+	delay atomic.Int64 // in nanoseconds
 }
 
 const webPort = 8080
+
+// slowAnswer is the delay of a slow backend: longer than clients and the checks of ironvip wait.
+const slowAnswer = 1500 * time.Millisecond
 
 func newFailover(b *testing.B) *failover {
 	h, lab := newLab(b)
@@ -78,8 +83,11 @@ func newFailover(b *testing.B) *failover {
 	for _, n := range lab.Backends {
 		w := &webServer{}
 		w.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			if w.hung.Load() {
-				<-r.Context().Done()
+			if d := w.delay.Load(); d > 0 {
+				select {
+				case <-r.Context().Done():
+				case <-time.After(time.Duration(d)):
+				}
 			}
 		})
 		l := n.Listen(netip.AddrPortFrom(n.Addr4, webPort))
@@ -91,8 +99,11 @@ func newFailover(b *testing.B) *failover {
 	return f
 }
 
-// ironvip starts the agent, and returns the address of the service.
-func (f *failover) ironvip() string {
+// ironvip starts the agent with its default times, and returns the address of the service.
+func (f *failover) ironvip() string { return f.agent("") }
+
+// agent starts the agent with more fields of the service.
+func (f *failover) agent(more string) string {
 	var list []string
 	for _, n := range f.lab.Backends {
 		list = append(list, fmt.Sprintf("{ address = %q }", n.Addr4))
@@ -103,35 +114,18 @@ scheduler = "rr"
 ports = [ { port = 80, target_port = %d } ]
 backends = [ %s ]
 health = { type = "http" }
-`, webPort, strings.Join(list, ", ")))
-	f.lab.Director.Holds(netip.MustParsePrefix(f.host.pool + ".0/24")) // this kernel may have no dummy device
+%s
+`, webPort, strings.Join(list, ", "), more))
+	if mode == "proxy" {
+		f.lab.Director.Holds(netip.MustParsePrefix(f.host.pool + ".0/24")) // this kernel may have no dummy device
+	}
 	f.host.start()
 	return netip.AddrPortFrom(netip.MustParseAddr(f.host.vip("web")), 80).String()
 }
 
-// haproxy starts HAProxy with its default times.
-func (f *failover) haproxy() string {
-	at := netip.AddrPortFrom(f.lab.Director.Addr4, 8000).String()
-	var servers string
-	for _, n := range f.lab.Backends {
-		servers += fmt.Sprintf("  server %s %s:%d check\n", n.Name, n.Addr4, webPort)
-	}
-	file := filepath.Join(f.b.TempDir(), "haproxy.cfg")
-	text := fmt.Sprintf(`defaults
-  mode tcp
-  timeout connect 3s
-  timeout client 1h
-  timeout server 1h
-  option redispatch
-listen web
-  bind %s
-  balance roundrobin
-  option httpchk GET /
-%s`, at, servers)
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		f.b.Fatal(err)
-	}
-	cmd := exec.Command("haproxy", "-db", "-q", "-f", file)
+// run starts a program in the director's namespace. It ends with the benchmark.
+func (f *failover) run(name string, args ...string) {
+	cmd := exec.Command(need.Program(f.b, name), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	f.lab.Director.Do(func() { err = cmd.Start() })
@@ -139,7 +133,15 @@ listen web
 		f.b.Fatal(err)
 	}
 	f.b.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return at
+}
+
+// file writes a file that ends with the benchmark, and returns its path.
+func (f *failover) file(name, text string) string {
+	path := filepath.Join(f.b.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		f.b.Fatal(err)
+	}
+	return path
 }
 
 // outcome is what the clients saw.
@@ -203,11 +205,15 @@ func (f *failover) fail(fault string) {
 	case "refusing":
 		f.web[0].Close()
 	case "hung":
-		f.web[0].hung.Store(true)
-	case "silent": // it sends nothing to the director any more
-		route := &netlink.Route{Dst: &net.IPNet{IP: n.Addr4.Prev().AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE}
-		if err := n.Netlink.RouteAdd(route); err != nil {
-			f.b.Fatal(err)
+		f.web[0].delay.Store(int64(time.Hour))
+	case "slow":
+		f.web[0].delay.Store(int64(slowAnswer))
+	case "silent": // it sends nothing to the director and the client any more
+		for _, to := range []netip.Addr{n.Addr4.Prev(), f.lab.Client.Addr4} {
+			route := &netlink.Route{Dst: &net.IPNet{IP: to.AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE}
+			if err := n.Netlink.RouteAdd(route); err != nil {
+				f.b.Fatal(err)
+			}
 		}
 	}
 }
