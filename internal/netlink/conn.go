@@ -127,6 +127,9 @@ func (c *Conn) SetSendBuffer(n int) {
 // is closed.
 func (c *Conn) FD() int { return c.fd }
 
+// Port returns the port of the open socket, or of the last one. Events carry it (Event.Port).
+func (c *Conn) Port() uint32 { return c.port }
+
 // Close closes the socket. A later call opens it again.
 func (c *Conn) Close() {
 	if c.fd >= 0 {

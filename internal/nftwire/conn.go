@@ -49,12 +49,27 @@ func (c *Conn) Commit(ctx context.Context, x *Transaction) error {
 	return c.nl.Transact(x)
 }
 
+// Send sends a transaction on the open socket, and opens it if it is closed. It is Commit for owners
+// of a table that recognize their own events by the socket's port.
+func (c *Conn) Send(ctx context.Context, x *Transaction) error {
+	if c.nl.FD() < 0 {
+		if err := c.Open(ctx); err != nil {
+			return err
+		}
+		c.nl.SetSendBuffer(sendBuffer)
+	}
+	return c.nl.Transact(x)
+}
+
+// Port returns the port of the open socket, see netlink.Event.
+func (c *Conn) Port() uint32 { return c.nl.Port() }
+
 // query sends a request about inet tables. It ignores that a change interrupted a
 // dump: the owner of a table is its only writer, and the next resync finds what a
 // dump missed.
 func (c *Conn) query(ctx context.Context, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
 	err := c.nl.Query(ctx, func(b []byte) []byte {
-		return put(appendTableMessage(b, typ, flags))
+		return put(appendTableMessage(b, unix.NFPROTO_INET, typ, flags))
 	}, func(got uint16, data []byte) error {
 		if got>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
 			return netlink.ErrMalformed

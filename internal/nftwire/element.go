@@ -3,6 +3,7 @@ package nftwire
 import (
 	"cmp"
 	"encoding/binary"
+	"time"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -14,10 +15,11 @@ import (
 // without concatenation have two elements for each interval, and edge marks the
 // one that is the first value after the interval.
 type Element struct {
-	Key   []byte
-	End   []byte // last key of an interval in a concatenation
-	Value []byte // of a map
-	edge  bool
+	Key     []byte
+	End     []byte        // last key of an interval in a concatenation
+	Value   []byte        // of a map
+	Timeout time.Duration // of sets with a timeout, in whole milliseconds; 0: the set's. It is not read back
+	edge    bool
 }
 
 // next reads the next element of a list.

@@ -21,12 +21,14 @@ const nftNested = unix.NLA_F_NESTED
 type Transaction struct {
 	b, expr  []byte // expr is room for one expression
 	last     int    // position of the last message, 0 if there is none
+	family   byte   // of the following messages
 	Messages int    // number of messages, without the batch's begin and end
 }
 
-// Begin starts an empty transaction. It reuses the memory of the last one.
+// Begin starts an empty transaction of the inet family. It reuses the memory of the last one.
 func (x *Transaction) Begin() {
 	x.b, x.last, x.Messages = appendBatch(x.b[:0], unix.NFNL_MSG_BATCH_BEGIN), 0, 0
+	x.family = unix.NFPROTO_INET
 	binary.NativeEndian.PutUint32(x.b, uint32(len(x.b)))
 }
 
@@ -55,20 +57,23 @@ func (x *Transaction) End(first, last, port uint32) []byte {
 	return x.b
 }
 
-// message begins a message of the inet family. done ends it.
+// SetFamily sets the family of the messages that follow, for tables that are not inet tables.
+func (x *Transaction) SetFamily(f nftables.TableFamily) { x.family = byte(f) }
+
+// message begins a message of the current family. done ends it.
 func (x *Transaction) message(typ, flags uint16) {
 	x.last = len(x.b)
 	x.Messages++
-	x.b = appendTableMessage(x.b, typ, flags)
+	x.b = appendTableMessage(x.b, x.family, typ, flags)
 }
 
 func (x *Transaction) done() {
 	binary.NativeEndian.PutUint32(x.b[x.last:], uint32(len(x.b)-x.last))
 }
 
-func appendTableMessage(b []byte, typ, flags uint16) []byte {
+func appendTableMessage(b []byte, family byte, typ, flags uint16) []byte {
 	b = netlink.BeginMessage(b, unix.NFNL_SUBSYS_NFTABLES<<8|typ, flags)
-	return append(b, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+	return append(b, family, unix.NFNETLINK_V0, 0, 0)
 }
 
 // appendData appends a value in a nested attribute.
@@ -157,7 +162,11 @@ func (x *Transaction) AddChain(c *nftables.Chain) {
 		var hook int
 		b, hook = netlink.BeginNest(b, unix.NFTA_CHAIN_HOOK|nftNested)
 		b = netlink.AppendAttr32BE(b, unix.NFTA_HOOK_HOOKNUM, uint32(*c.Hooknum))
-		b = netlink.EndNest(netlink.AppendAttr32BE(b, unix.NFTA_HOOK_PRIORITY, uint32(*c.Priority)), hook)
+		b = netlink.AppendAttr32BE(b, unix.NFTA_HOOK_PRIORITY, uint32(*c.Priority))
+		if c.Device != "" {
+			b = netlink.AppendAttrString(b, unix.NFTA_HOOK_DEV, c.Device)
+		}
+		b = netlink.EndNest(b, hook)
 		b = netlink.AppendAttr32BE(b, unix.NFTA_CHAIN_POLICY, uint32(*c.Policy))
 		b = netlink.AppendAttrString(b, unix.NFTA_CHAIN_TYPE, string(c.Type))
 	}
@@ -185,6 +194,9 @@ func (x *Transaction) AddElement(e *Element) {
 	}
 	if len(e.Value) > 0 {
 		b = appendData(b, unix.NFTA_SET_ELEM_DATA, e.Value)
+	}
+	if e.Timeout > 0 {
+		b = netlink.AppendAttr64BE(b, unix.NFTA_SET_ELEM_TIMEOUT, uint64(max(1, e.Timeout.Milliseconds())))
 	}
 	x.b = netlink.EndNest(b, start)
 }
