@@ -54,6 +54,7 @@ var only = map[string][]string{
 	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":        {"announce"},
 	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
+	"announce/l2":               {"vip", "internal/backoff", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},

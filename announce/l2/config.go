@@ -1,0 +1,110 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+
+	"github.com/ironvip/ironvip/announce/l2/frame"
+	"github.com/ironvip/ironvip/announce/l2/link"
+)
+
+// Config is the input of a Speaker.
+type Config struct {
+	// Interfaces are names of Ethernet interfaces. They may be missing, appear and vanish.
+	Interfaces []string
+	// Pools are the ranges of virtual addresses, which the gate guards.
+	Pools []netip.Prefix
+	// Device is the interface that has the virtual addresses, usually "ironvip0". Addresses in the
+	// pools that are on any other interface are the host's own, and the gate doesn't affect them.
+	Device string
+	// DeadMan is how long the gate stays open after the last Refresh: heartbeat x missed. At least
+	// 10 ms.
+	DeadMan time.Duration
+	Log     *slog.Logger
+	// Report is called at each change of the state of an address, an interface or the gate. The calls
+	// are in order. It must not block and must not call the Speaker.
+	Report func(Report)
+}
+
+const leastDeadMan = 10 * time.Millisecond
+
+func (c *Config) validate() error {
+	switch {
+	case c.DeadMan < leastDeadMan:
+		return fmt.Errorf("invalid dead-man time %v: must be at least %v", c.DeadMan, leastDeadMan)
+	case len(c.Interfaces) == 0:
+		return errors.New("no interfaces to announce on")
+	case slices.Contains(c.Interfaces, c.Device):
+		return fmt.Errorf("interface %s has the virtual addresses: announce on another one", c.Device)
+	case c.Log == nil || c.Report == nil:
+		return errors.New("the speaker needs a log and a receiver of reports")
+	}
+	for _, p := range c.Pools {
+		if !p.IsValid() {
+			return fmt.Errorf("invalid pool %v", p)
+		}
+	}
+	return nil
+}
+
+func (c *Config) filter() link.Filter {
+	return link.Filter{Interfaces: slices.Clone(c.Interfaces), Pools: slices.Clone(c.Pools), Device: c.Device}
+}
+
+// guarded returns the pools without the host's own addresses.
+func (c *Config) guarded(own []netip.Addr) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	for _, p := range c.Pools {
+		b.AddPrefix(p)
+	}
+	for _, a := range own {
+		b.Remove(a)
+	}
+	set, _ := b.IPSet() // it fails for invalid prefixes only, which validate excludes
+	return set
+}
+
+// Report is the state of an address (Addr is valid), of an interface (only Interface is set) or of
+// the gate (neither is set).
+type Report struct {
+	Addr      netip.Addr
+	Interface string
+	State     State
+	MAC       frame.MAC // of the other station in a conflict
+	Reason    string
+	Since     time.Time
+}
+
+// State is a state in words.
+type State string
+
+// States of an address.
+const (
+	Waiting   State = "waiting"   // no usable interface, or no Refresh yet
+	Probing   State = "probing"   // another station may have the address; takes 4 to 7 s, in IPv6 1 to 2 s
+	Announced State = "announced" // this host answers for the address
+	Conflict  State = "conflict"  // another station has the address; it is claimed again after that has gone
+	Released  State = "released"  // this host no longer answers
+)
+
+// States of an interface.
+const (
+	LinkUp      State = "link up"
+	LinkDown    State = "link down"    // no carrier, or set down
+	LinkMissing State = "link missing" // no interface of that name
+	LinkInvalid State = "link invalid" // not an Ethernet interface
+)
+
+// States of the gate.
+const (
+	GateOpen     State = "gate open"     // since the first Refresh after the start or after a lapse
+	GateClosed   State = "gate closed"   // no Refresh in time: all addresses are released
+	GateRestored State = "gate restored" // another program had changed or deleted the tables
+	GateFailed   State = "gate failed"   // the tables can't be written; it is tried again
+)

@@ -1,0 +1,316 @@
+package l2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/l2/claim"
+	"github.com/ironvip/ironvip/announce/l2/frame"
+	"github.com/ironvip/ironvip/announce/l2/gate"
+	"github.com/ironvip/ironvip/announce/l2/link"
+	"github.com/ironvip/ironvip/announce/l2/wire"
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/netlink"
+)
+
+// ErrLapsed means that the dead-man switch had closed the gate before a Refresh: other hosts may own
+// the addresses now. All addresses are released. The caller decides again from the present state of
+// its peers, calls Own for what it owns, and calls Refresh again, which opens the gate.
+var ErrLapsed = errors.New("the dead-man switch closed the gate: all addresses were released")
+
+// errEnded is the result of calls after the end of Run.
+var errEnded = errors.New("the speaker has ended")
+
+// Speaker announces addresses. Use New, then Run. All methods but Run may be called concurrently, and
+// also before Run.
+type Speaker struct {
+	log     *slog.Logger
+	receive func(Report)
+	links   *link.Follower
+	events  *netlink.Events // of nftables
+	arp, nd *wire.Socket
+	wake    chan struct{}
+
+	mu     sync.Mutex // guards the following fields
+	config Config
+	gate   *gate.Gate
+	wanted map[netip.Addr]struct{} // what the caller owns
+	orders []order                 // of the caller, not seen by the loop yet
+	heard  map[netip.Addr]hearing  // of wanted addresses, not seen by the loop yet
+	state  link.State              // the newest
+	alive  time.Time               // end of the time of the last Refresh; zero: never, or lapsed
+	lapsed bool                    // the next Refresh returns ErrLapsed
+	ended  bool                    // Run has ended
+	dirty  damage                  // the kernel's tables may differ from the gate's state
+
+	// The following fields belong to the loop.
+	machine  *claim.Machine
+	open     []netip.Addr // not in the gate yet
+	shut     []netip.Addr
+	buffer   []byte
+	reports  []Report // not delivered yet
+	seen     link.State
+	reported map[string]State // of interfaces
+	groups   wire.Groups
+	joins    []netip.Addr // addresses to join groups for
+	joined   map[joinedOn]struct{}
+	warned   map[int]bool // interfaces on which groups can't be joined
+	opened   bool         // reported as open
+	repairs  repairs
+}
+
+type joinedOn struct {
+	index int
+	addr  netip.Addr
+}
+
+// order is one call of the owner.
+type order struct {
+	kind  orderKind
+	addr  netip.Addr
+	probe bool
+}
+
+type orderKind uint8
+
+const (
+	orderOwn orderKind = iota
+	orderRelease
+	orderReannounce
+	orderClear // all addresses are released; later orders are new ones
+)
+
+// hearing is the last thing that another station said about an address.
+type hearing struct {
+	kind frame.Kind
+	from claim.Rival
+}
+
+// damage is why the tables may differ from the gate's state.
+type damage uint8
+
+const (
+	intact  damage = iota
+	unsure         // a write failed, or events were lost
+	foreign        // another program changed them
+)
+
+// New opens all sockets in the network namespace of the calling thread and replaces what an earlier
+// process left in the kernel by a closed gate: until Own and Refresh, this host is silent about the
+// pools. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+func New(ctx context.Context, c Config) (*Speaker, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	s := &Speaker{
+		log: c.Log, receive: c.Report, config: c, wake: make(chan struct{}, 1),
+		wanted: map[netip.Addr]struct{}{}, heard: map[netip.Addr]hearing{}, joined: map[joinedOn]struct{}{}, warned: map[int]bool{}, reported: map[string]State{},
+		repairs: repairs{pause: backoff.Backoff{Lo: 50 * time.Millisecond, Hi: 10 * time.Second}},
+	}
+	s.machine = claim.New(output{s})
+	if err := s.openAll(ctx); err != nil {
+		s.close()
+		return nil, fmt.Errorf("announce on layer 2: %w", err)
+	}
+	if !s.gate.Egress {
+		c.Log.Warn("this kernel has no nftables egress hook (Linux 5.16): only this process itself ends its announcements in time")
+	}
+	return s, nil
+}
+
+func (s *Speaker) openAll(ctx context.Context) (err error) {
+	if s.events, err = gate.Watch(); err != nil {
+		return err
+	}
+	if s.links, err = link.Follow(ctx, s.config.filter(), s.setLinks); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate, err = gate.New(ctx, s.config.guarded(s.state.Own), interfaces(s.state)); err != nil {
+		return err
+	}
+	if s.arp, err = wire.Open(frame.TypeARP); err != nil {
+		return err
+	}
+	s.nd, err = wire.Open(frame.TypeIPv6)
+	return err
+}
+
+// close closes all sockets, as far as they are open.
+func (s *Speaker) close() {
+	if s.events != nil {
+		s.events.Close()
+	}
+	if s.links != nil {
+		s.links.Close()
+	}
+	for _, w := range []*wire.Socket{s.arp, s.nd} {
+		if w != nil {
+			w.Close()
+		}
+	}
+	s.groups.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate != nil {
+		s.gate.Close()
+	}
+}
+
+// Remove deletes the gate of a Speaker that no longer runs, in the network namespace of the calling
+// thread. From then on, the kernel answers ARP for virtual addresses, as on a host that doesn't
+// announce.
+func Remove(ctx context.Context) error { return gate.Remove(ctx) }
+
+// Own makes this host answer for an address and announces it. With probe, it first asks for 4 to 7 s
+// (IPv6: 1 to 2 s) whether another station has it, which is for an address that is new to the fleet.
+// Own returns at once. It does nothing for an address that is owned.
+func (s *Speaker) Own(addr netip.Addr, probe bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
+	if !slices.ContainsFunc(s.config.Pools, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		return fmt.Errorf("own %v: the address is in no pool", addr)
+	}
+	if _, ok := s.wanted[addr]; !ok {
+		s.wanted[addr] = struct{}{}
+		s.order(order{kind: orderOwn, addr: addr, probe: probe})
+	}
+	return nil
+}
+
+// Release makes this host silent about addresses. When it returns, the host no longer answers. It
+// sends one batch to the kernel for all of them. An error means that this is not certain before the
+// dead-man time has passed.
+func (s *Speaker) Release(addrs ...netip.Addr) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
+	for _, a := range addrs {
+		if _, ok := s.wanted[a]; ok {
+			delete(s.wanted, a)
+			s.order(order{kind: orderRelease, addr: a})
+		}
+	}
+	err := s.gate.Change(context.Background(), nil, addrs)
+	s.doubt(err)
+	return err
+}
+
+// Refresh keeps the gate open for another Config.DeadMan. It sends one batch of three messages to the
+// kernel, whatever the number of addresses. If the error is ErrLapsed, the caller must decide anew;
+// after any other error, the next Refresh may work.
+func (s *Speaker) Refresh() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return errEnded
+	}
+	now := time.Now()
+	s.checkAlive(now)
+	if s.lapsed {
+		s.lapsed = false
+		s.forget()
+		return ErrLapsed
+	}
+	if s.alive.IsZero() {
+		s.notify()
+	}
+	s.alive = now.Add(s.config.DeadMan)
+	return s.refreshGate()
+}
+
+// Reannounce announces all addresses again, for stations that may have missed it or that another
+// host has told otherwise: a peer returned, a partition healed.
+func (s *Speaker) Reannounce() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order(order{kind: orderReannounce})
+}
+
+// Reconfigure changes the configuration. Log and Report can't be changed. Addresses that are no
+// longer in a pool are released.
+func (s *Speaker) Reconfigure(c Config) error {
+	s.mu.Lock()
+	c.Log, c.Report = s.log, s.receive
+	if err := c.validate(); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.config = c
+	var gone []netip.Addr
+	for a := range s.wanted {
+		if !slices.ContainsFunc(c.Pools, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			gone = append(gone, a)
+		}
+	}
+	s.dirty = max(s.dirty, unsure) // other pools
+	s.notify()
+	s.mu.Unlock()
+	s.links.SetFilter(c.filter())
+	return s.Release(gone...)
+}
+
+// order passes a call to the loop. The caller holds mu.
+func (s *Speaker) order(o order) {
+	s.orders = append(s.orders, o)
+	s.notify()
+}
+
+// notify wakes the loop.
+func (s *Speaker) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// checkAlive notices that the time of the last Refresh is over. The caller holds mu.
+func (s *Speaker) checkAlive(now time.Time) {
+	if s.alive.IsZero() || now.Before(s.alive) {
+		return
+	}
+	s.alive, s.lapsed = time.Time{}, true
+	s.forget()
+	s.doubt(s.gate.Shut(context.Background()))
+}
+
+// forget releases everything. The caller holds mu.
+func (s *Speaker) forget() {
+	clear(s.wanted)
+	clear(s.heard)
+	s.orders = s.orders[:0]
+	s.order(order{kind: orderClear})
+}
+
+// refreshGate tells the kernel which interfaces are open until when. The caller holds mu.
+func (s *Speaker) refreshGate() error {
+	var usable []int
+	for _, l := range s.state.Links {
+		if l.Usable() {
+			usable = append(usable, l.Index)
+		}
+	}
+	err := s.gate.Refresh(context.Background(), s.alive, usable...)
+	s.doubt(err)
+	return err
+}
+
+// doubt makes the loop write the tables again if a write failed. The caller holds mu.
+func (s *Speaker) doubt(err error) {
+	if err != nil {
+		s.dirty = max(s.dirty, unsure)
+		s.notify()
+	}
+}
