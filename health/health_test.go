@@ -32,6 +32,7 @@ type world struct {
 	end      func()
 
 	mu      sync.Mutex
+	origin  probe.Origin // of what is found
 	running map[probe.Target]bool
 	calls   int // of Start and Stop
 }
@@ -96,7 +97,7 @@ func (w *world) finds(address string, health vip.Health, reason string) {
 	for t := range w.running {
 		if t.Addr.String() == address || t.Addr.Addr().String() == address {
 			found = true
-			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason})
+			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason, Origin: w.origin})
 		}
 	}
 	if !found {
@@ -205,6 +206,36 @@ func TestEqualProbesRunOnce(t *testing.T) {
 
 // If all healthy targets fail at the same time, their traffic is held; then they are unhealthy. A
 // failure of one backend, or of all one after the other, is not held.
+// What other hosts of the fleet find says nothing about this host's network, and neither does what
+// they find, too. It ends the hold of a target.
+func TestHoldIsAboutThisHost(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := begin(t, nil)
+		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))
+		synctest.Wait()
+		found := func(origin probe.Origin, health vip.Health, addresses ...string) {
+			w.origin = origin
+			for _, a := range addresses {
+				w.finds(a, health, "")
+			}
+			synctest.Wait()
+		}
+		found(probe.Fleet, vip.Healthy, "10.0.0.1", "10.0.0.2")
+		found(probe.Agreed, vip.Healthy, "10.0.0.3", "10.0.0.4")
+		found(probe.Fleet, vip.Unhealthy, "10.0.0.1", "10.0.0.2")
+		w.expect("the fleet finds failures", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy; web/10.0.0.3 healthy; web/10.0.0.4 healthy")
+		found(probe.Own, vip.Unhealthy, "10.0.0.3", "10.0.0.4")
+		w.expect("this host finds the rest", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy; web/10.0.0.3 healthy (held); web/10.0.0.4 healthy (held)")
+		found(probe.Agreed, vip.Unhealthy, "10.0.0.3")
+		w.expect("the fleet finds one, too", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy; web/10.0.0.3 unhealthy; web/10.0.0.4 healthy (held)")
+		time.Sleep(31 * time.Second)
+		w.expect("after the hold", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy; web/10.0.0.3 unhealthy; web/10.0.0.4 unhealthy")
+		found(probe.Fleet, vip.Healthy, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		found(probe.Agreed, vip.Unhealthy, "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		w.expect("all find failures", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy; web/10.0.0.3 unhealthy; web/10.0.0.4 unhealthy")
+	})
+}
+
 func TestHold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := begin(t, nil)

@@ -8,8 +8,8 @@ import (
 
 // groups is the number of groups that targets are divided into. The targets of a group have the same
 // probers, so that what a mass failure writes depends on the number of groups and not on that of
-// hosts. More groups divide the probes among more hosts: with three probers, up to 96.
-const groups = 32
+// hosts. More groups divide the probes among more hosts: with three probers, up to 48.
+const groups = 16
 
 // groupOf returns the group of a target's key, the same on every host.
 func groupOf(key string) int { return int(mix(hash(key)) % groups) }

@@ -61,7 +61,7 @@ func TestAssignmentMovesLittle(t *testing.T) {
 		}
 	}
 	most := slices.Max(slices.Collect(maps.Values(seats)))
-	if len(seats) < hosts/2 || most > 6 {
+	if len(seats) < 2*groups || most > 5 {
 		t.Errorf("%d hosts probe, one of them %d groups", len(seats), most)
 	}
 	moved := 0
@@ -84,12 +84,12 @@ func TestAssignmentMovesLittle(t *testing.T) {
 // Targets are divided evenly among the groups, also those of neighboring addresses.
 func TestGroupsAreEven(t *testing.T) {
 	var n [groups]int
-	const targets = 32 * groups
+	const targets = 64 * groups
 	for i := range targets {
 		n[groupOf(fmt.Sprintf("10.0.%d.%d:80/tcp-0123456789abcdef", i/250, i%250))]++
 	}
 	for g, n := range n {
-		if n < 10 || n > 64 {
+		if n < 32 || n > 128 {
 			t.Errorf("group %d has %d of %d targets", g, n, targets)
 		}
 	}
@@ -104,7 +104,7 @@ func TestAssignmentIsStable(t *testing.T) {
 	}
 	const key = "10.0.0.1:80/tcp-e9cbf5f8b9e7c4a1"
 	got := fmt.Sprint(groupOf(key), a.probers(groupOf(key)))
-	if want := "24 [host1 host8 host3]"; got != want {
+	if want := "8 [host1 host17 host15]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

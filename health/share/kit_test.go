@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -37,6 +38,8 @@ type world struct {
 	hosts map[string]*host
 	sent  atomic.Int64 // transactions with verdicts
 
+	restored vip.Health // what hosts know from an earlier run; 0: nothing
+
 	mu   sync.Mutex
 	down map[probe.Target]bool
 	cut  map[string]map[probe.Target]bool // paths that are broken, by host
@@ -65,6 +68,7 @@ type engine struct {
 
 	mu      sync.Mutex
 	running map[probe.Target]int // how many times longer the interval is
+	most    int                  // targets at the same time
 	dead    bool
 }
 
@@ -75,6 +79,7 @@ func (e *engine) StartSlow(t probe.Target, times int) {
 	defer e.mu.Unlock()
 	_, was := e.running[t]
 	e.running[t] = times
+	e.most = max(e.most, len(e.running))
 	if was {
 		return
 	}
@@ -191,8 +196,8 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 	})
 	<-h.tree.Folder(Folder).Ready()
 	h.engine = &engine{w: w, name: name, own: probe.NewResults(clock), running: map[probe.Target]int{}}
-	h.Share = New(Options{Node: name, Probers: probers, Hold: 30 * time.Second, Own: h.engine.own, Results: h.results, Members: hosts.Rows(), Verdicts: verdicts,
-		Tree: h.tree, NewEngine: func(restored func(probe.Target) (probe.Result, bool)) Engine {
+	h.Share = New(Options{Node: name, Probers: probers, Own: h.engine.own, Results: h.results, Members: hosts.Rows(), WasThere: hosts.WasThere, Verdicts: verdicts,
+		Tree: h.tree, Restored: func(probe.Target) (probe.Result, bool) { return probe.Result{Health: w.restored}, w.restored != 0 }, NewEngine: func(restored func(probe.Target) (probe.Result, bool)) Engine {
 			h.engine.restored = restored
 			return h.engine
 		}})
@@ -288,6 +293,18 @@ func (w *world) expect(when string, want string, targets ...probe.Target) {
 
 // entries returns how many transactions with verdicts hosts have sent, also refused ones.
 func (w *world) entries() int64 { return w.sent.Load() }
+
+// votesAgainst returns how many votes against verdicts there are.
+func (w *world) votesAgainst() (n int) {
+	for _, p := range w.kv.Pairs(verdictKeys) {
+		var row struct{ Value Verdict }
+		if err := json.Unmarshal(p.Value, &row); err != nil {
+			w.t.Error(err)
+		}
+		n += len(row.Value.Against)
+	}
+	return n
+}
 
 // rows returns how many verdicts there are.
 func (w *world) rows() int { return len(w.kv.Pairs(verdictKeys)) }

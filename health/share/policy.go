@@ -79,8 +79,9 @@ func (p Probers) all(hosts int) bool {
 }
 
 const (
-	// firstHosts is how long a host that knows no hosts of its fleet waits for them before it
-	// probes: the first hosts of a large fleet must not take it for a small one.
+	// firstHosts is how long a host that is new to a small fleet waits for others before it probes: the
+	// first hosts of a large fleet must not take it for a small one. A host that knows no hosts then
+	// goes on to wait, and probes at the lowest rate.
 	firstHosts = 10 * time.Second
 	// shrinkPatience is how long a fleet must be small before each host probes for itself. After a
 	// fault of Consul, hosts are absent for a while.
@@ -105,8 +106,10 @@ const (
 type mode struct {
 	hosts   map[string]struct{} // the present ones
 	began   time.Time
+	fresh   bool // this host was not among them before this run
 	decided bool
 	waiting bool      // for the fleet's hosts
+	lost    bool      // it has waited for firstHosts
 	all     bool      // each host probes for itself
 	alone   bool      // this host is cut off from Consul
 	stale   bool      // the rows can't be written now
@@ -139,7 +142,12 @@ func (s *Share) setMode(now time.Time) {
 		}
 		return true
 	}
-	m.waiting = len(m.hosts) == 0 && s.Probers != ProbersAll && !after(m.began, firstHosts)
+	m.waiting, m.lost = false, false
+	if small := s.Probers.all(s.size()); small && s.Probers != ProbersAll && (m.fresh || len(m.hosts) == 0) {
+		late := after(m.began, firstHosts)
+		m.waiting = len(m.hosts) == 0 || !late
+		m.lost = m.waiting && late
+	}
 	switch small := s.Probers.all(s.size()); {
 	case m.waiting:
 	case !small:
@@ -162,7 +170,7 @@ func (s *Share) setMode(now time.Time) {
 	if settled {
 		m.settles = time.Time{}
 	}
-	if m.all != before.all || m.alone != before.alone || m.waiting != before.waiting || m.stale != before.stale || settled {
+	if m.all != before.all || m.alone != before.alone || m.waiting != before.waiting || m.lost != before.lost || m.stale != before.stale || settled {
 		for _, it := range s.items {
 			s.look(it)
 		}
@@ -179,8 +187,10 @@ func (s *Share) pace(it *item, now time.Time) int {
 	switch {
 	case !it.wanted:
 		return 0
-	case it.local, m.decided && m.all, m.shares() && s.members.rank(it.group, s.Node) >= 0:
+	case it.local, !m.waiting && m.decided && m.all, m.shares() && s.members.rank(it.group, s.Node) >= 0:
 		return 1
+	case m.lost:
+		return maxSlow
 	case m.shares() && (m.alone || s.isOrphan(it, now)):
 		return s.slow()
 	case now.Before(m.settles):
@@ -258,50 +268,4 @@ func (s *Share) resultOf(it *item) probe.Result {
 		return it.row.result(it.target)
 	}
 	return it.result
-}
-
-// suspect finds out that this host finds no healthy target any more, although it probes several. Its
-// own network is rather the cause then, so it doesn't vote for a while.
-type suspect struct {
-	healthy int
-	failing map[probe.Target]struct{}
-	until   time.Time // zero: it isn't
-}
-
-// suspectHosts is at how many addresses all targets must fail. With fewer, they can have failed at
-// the same time.
-const suspectHosts = 8
-
-// change counts another health of a target that this host probes. Until is the end of a suspicion
-// that begins now.
-func (u *suspect) change(t probe.Target, before, now vip.Health, until time.Time) {
-	if before == now {
-		return
-	}
-	if before == vip.Healthy {
-		u.healthy--
-	}
-	delete(u.failing, t)
-	switch now {
-	case vip.Healthy:
-		u.healthy++
-		u.until = time.Time{}
-	case vip.Unhealthy:
-		u.failing[t] = struct{}{}
-		if before == vip.Healthy && u.healthy == 0 && u.addresses() {
-			u.until = until
-		}
-	}
-}
-
-// addresses reports whether the failing targets are at suspectHosts addresses.
-func (u *suspect) addresses() bool {
-	seen := map[string]struct{}{}
-	for t := range u.failing {
-		seen[t.Addr.Addr().String()] = struct{}{}
-		if len(seen) == suspectHosts {
-			return true
-		}
-	}
-	return false
 }

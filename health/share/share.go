@@ -54,9 +54,6 @@ type Tree interface {
 type Options struct {
 	Node    string
 	Probers Probers
-	// Hold is for how long a prober that finds no healthy target at all doesn't vote: the cause is
-	// rather its own network.
-	Hold time.Duration
 
 	NewEngine func(restored func(probe.Target) (probe.Result, bool)) Engine
 	Own       table.Reader[probe.Target, probe.Result] // what the engine writes
@@ -64,6 +61,7 @@ type Options struct {
 	Restored  func(probe.Target) (probe.Result, bool)  // the result of an earlier run
 
 	Members  table.Reader[string, roster.Row]
+	WasThere func() bool // whether this host was among them before this run; called by Run
 	Verdicts *fleet.Collection[Verdict]
 	Tree     Tree
 	Log      *slog.Logger
@@ -86,7 +84,6 @@ type Share struct {
 	next    time.Time          // the earliest next publication
 	begins  probe.Result       // where the target that the engine starts now begins
 	votes   votes
-	suspect suspect
 	view    view
 }
 
@@ -138,7 +135,6 @@ func New(o Options) *Share {
 	}
 	s.mode.hosts = map[string]struct{}{}
 	s.votes = newVotes()
-	s.suspect.failing = map[probe.Target]struct{}{}
 	s.view.bad = map[*item]struct{}{}
 	s.engine = o.NewEngine(func(t probe.Target) (probe.Result, bool) {
 		return s.begins, s.begins.Health != 0
@@ -243,7 +239,7 @@ func (s *Share) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	s.mu.Lock()
-	s.mode.began = time.Now()
+	s.mode.began, s.mode.fresh = time.Now(), !s.WasThere()
 	s.mu.Unlock()
 	for ctx.Err() == nil {
 		touch := s.Tree.StatusChanged() // before the status is read
@@ -366,9 +362,7 @@ func (s *Share) setOwn(it *item, r probe.Result, inferred bool) {
 	if it.own.Health != r.Health {
 		it.ownAt = time.Now()
 	}
-	former := it.own
 	it.own, it.inferred = r, inferred
-	s.suspect.change(it.target, former.Health, r.Health, time.Now().Add(s.Hold))
 	s.view.change(it)
 }
 

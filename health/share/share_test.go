@@ -1,6 +1,7 @@
 package share
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -353,10 +354,13 @@ func TestFleetGrowsAndShrinks(t *testing.T) {
 		}
 		h.end()
 		delete(w.hosts, "another")
-		for range 120 {
+		for second := range 120 {
 			w.sleep(time.Second)
 			w.expect("while the fleet shrinks", "unhealthy", targets[0])
 			w.expect("while the fleet shrinks", "healthy", targets[1:]...)
+			if n := len(w.probers(targets[0])); second == 55 && n != 3 {
+				t.Errorf("probed by %d hosts within a minute", n)
+			}
 		}
 		if n := len(w.probers(targets[0])); n != SmallFleet {
 			t.Errorf("probed by %d hosts", n)
@@ -364,7 +368,8 @@ func TestFleetGrowsAndShrinks(t *testing.T) {
 	})
 }
 
-// A prober that finds nothing healthy any more has lost its network, and writes nothing for a while.
+// A prober that loses its network is against the verdicts of all of its targets, in few transactions,
+// and changes none.
 func TestProberWithoutNetwork(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -373,17 +378,73 @@ func TestProberWithoutNetwork(t *testing.T) {
 		h := w.hosts[w.probers(targets[0])[0]]
 		before := w.entries()
 		w.setCut(h, true, targets...)
-		w.sleep(25 * time.Second)
-		if n := w.entries() - before; n > 4 { // those that it found first
-			t.Errorf("%d entries of a host without network", n)
-		}
 		w.sleep(time.Minute)
+		own, _ := h.engine.probes()
+		if n := w.votesAgainst(); n != own || w.entries()-before > 6 {
+			t.Errorf("%d votes of a host without network that probes %d targets, in %d entries", n, own, w.entries()-before)
+		}
 		for name, other := range w.hosts {
 			for _, one := range targets {
 				if r, _, _ := other.results.Get(one); other != h && r.Health != vip.Healthy {
 					t.Fatalf("%s: %s is %s", name, one, r.Health)
 				}
 			}
+		}
+	})
+}
+
+// After a restart, a host begins with what it knew before: in a small fleet, and in a large one with
+// the verdict instead.
+func TestHostBeginsWithWhatItKnew(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		for _, hosts := range []int{2, 20} {
+			w := newWorld(t)
+			targets := targetsOf(3)
+			w.restored = vip.Unhealthy
+			w.fleet(hosts, ProbersAuto, targets[0])
+			h := w.join("again", ProbersAuto, targets[:2]...)
+			r0, _, _ := h.results.Get(targets[0])
+			r1, _, _ := h.results.Get(targets[1])
+			want := vip.Unhealthy
+			if hosts > SmallFleet {
+				want = vip.Healthy
+			}
+			if r0.Health != want || r1.Health != vip.Unhealthy {
+				t.Errorf("of %d hosts, one begins with %s and %s", hosts, r0.Health, r1.Health)
+			}
+			w.sleep(firstHosts + 500*time.Millisecond) // no probe has ended yet
+			if r, _, _ := h.engine.own.Get(targets[1]); hosts <= SmallFleet && r.Health != vip.Unhealthy {
+				t.Errorf("its probes begin with %s", r.Health)
+			}
+			w.sleep(2 * time.Minute)
+			if r, _, _ := h.results.Get(targets[1]); r.Health != vip.Healthy {
+				t.Errorf("of %d hosts, one finds %s", hosts, r.Health)
+			}
+			for _, h := range w.hosts {
+				h.end()
+			}
+		}
+	})
+}
+
+// The hosts of a new, large fleet don't take it for a small one while they start: no host ever probes
+// everything.
+func TestNewFleetMakesNoBurst(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(100)
+		for i := range 60 {
+			w.join(fmt.Sprint("host", i), ProbersAuto, targets...)
+			w.sleep(50 * time.Millisecond)
+		}
+		w.sleep(2 * time.Minute)
+		w.expect("at the end", "healthy", targets...)
+		for name, h := range w.hosts {
+			h.engine.mu.Lock()
+			if h.engine.most > len(targets)/2 {
+				t.Errorf("%s has probed %d targets at a time", name, h.engine.most)
+			}
+			h.engine.mu.Unlock()
 		}
 	})
 }

@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	// writePause is the least time between two writes of a host. The first vote is written at once.
-	// Those that follow are collected: a rack that fails changes many targets within seconds.
+	// firstDelay is up to how long the first vote after a quiet time waits, and writePause the mean
+	// time between two writes of a host. Meanwhile, votes are collected: a rack that fails changes many
+	// targets within seconds. Both are random, because hosts that write at the same time collide in the
+	// log. After a write that took long for that reason, the pause is twice as long as the write.
+	firstDelay = 500 * time.Millisecond
 	writePause = 2 * time.Second
 	// rankDelay is how much longer a prober waits than the one before it where one write is enough.
 	rankDelay = time.Second
@@ -47,6 +50,7 @@ type vote struct {
 // report is the end of a write.
 type report struct {
 	votes []vote
+	took  time.Duration
 	err   error
 }
 
@@ -92,19 +96,13 @@ func (s *Share) voteAt(it *item, do action) time.Time {
 	case abstain, conclude:
 		return s.sweepAt(it.since.Add(sweepAfter))
 	}
-	var at time.Time
 	switch needed := majority(len(s.members.seats[it.group])); {
 	case it.ownAt.Before(it.judgedAt): // the others were quicker, or this host finds something else
-		at = it.judgedAt.Add(it.target.Window() + after(rank, rankDelay))
+		return it.judgedAt.Add(it.target.Window() + after(rank, rankDelay))
 	case rank >= needed: // the others probably see the same
-		at = evidence.Add(rankDelay)
-	default:
-		at = evidence
+		return evidence.Add(rankDelay)
 	}
-	if it.own.Health == vip.Unhealthy {
-		at = later(at, s.suspect.until)
-	}
-	return at
+	return evidence
 }
 
 // sweepAt returns the next time at or after t at which this host writes what it is without.
@@ -126,6 +124,7 @@ func later(a, b time.Time) time.Time {
 // plan sets when an item is looked at again, and whether it is to be written now.
 func (s *Share) plan(it *item, now time.Time) {
 	s.due.Drop(it)
+	idle := len(s.votes.ready) == 0 && !s.votes.sending
 	delete(s.votes.ready, it)
 	if it.wanted && it.probing == 0 && !it.row.known() {
 		if at := it.orphanAt(); at.After(now) {
@@ -142,6 +141,9 @@ func (s *Share) plan(it *item, now time.Time) {
 	if at := s.voteAt(it, do); at.After(now) {
 		s.due.Hasten(it, at)
 	} else {
+		if idle && s.votes.next.Before(now) {
+			s.votes.next = now.Add(rand.N(firstDelay))
+		}
 		s.votes.ready[it] = struct{}{}
 	}
 }
@@ -189,7 +191,9 @@ func (s *Share) commit(ctx context.Context, list []vote) {
 	for i := range list {
 		batches[i] = &fleet.Batch{Writes: []fleet.Write{list[i].write}}
 	}
-	s.votes.done <- report{list, s.Tree.Commit(ctx, batches)}
+	began := time.Now()
+	err := s.Tree.Commit(ctx, batches)
+	s.votes.done <- report{list, time.Since(began), err}
 }
 
 // sent takes in the end of a write.
@@ -197,7 +201,7 @@ func (s *Share) sent(r report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.votes.sending, s.votes.next = false, now.Add(writePause)
+	s.votes.sending, s.votes.next = false, now.Add(max(writePause/2+rand.N(writePause), 2*r.took))
 	if r.err == nil {
 		s.votes.retry.Reset()
 	} else {

@@ -76,9 +76,9 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
 	stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
 		a.share = share.New(share.Options{
-			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Hold: stage.Hold, Own: o.Results, Results: stage.Results, Restored: restored,
+			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Own: o.Results, Results: stage.Results, Restored: restored,
 			NewEngine: func(restored func(probe.Target) (probe.Result, bool)) share.Engine { return newEngine(restored) },
-			Members:   a.stores.roster.Rows(), Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
+			Members:   a.stores.roster.Rows(), WasThere: a.stores.roster.WasThere, Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
 		})
 		return a.share
 	}

@@ -52,6 +52,8 @@ type Tree interface {
 	fleet.Leadership
 	Present() (names map[string]bool, sure bool, listed <-chan struct{})
 	Hosts() int
+	Joined() <-chan struct{}
+	JoinedAt() uint64
 }
 
 // Roster keeps the rows. It is safe for concurrent use.
@@ -82,6 +84,18 @@ func check(key string, _ Member) error {
 // Rows returns the hosts that are present. On a host that is cut off from Consul, they are the last
 // known ones.
 func (r *Roster) Rows() table.Reader[string, Row] { return r.rows.Rows() }
+
+// WasThere reports whether this host was present before this run. Until it has joined the fleet, that
+// is by the last known rows.
+func (r *Roster) WasThere() bool {
+	row, ok := r.rows.Get(r.own)
+	select {
+	case <-r.tree.Joined():
+		return ok && row.Index < r.tree.JoinedAt()
+	default:
+		return ok
+	}
+}
 
 // rowPause is how much later this host corrects its row on average, for each host of the fleet:
 // after a start of many hosts that run no probes, they would all write at the same time.

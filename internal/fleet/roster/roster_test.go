@@ -65,6 +65,9 @@ func TestRosterHasThePresentHosts(t *testing.T) {
 		two, real := join(t, kv, "two/2", Member{}), join(t, kv, "real", Member{NoProbes: true})
 		time.Sleep(30 * time.Second)
 		expect(t, "after two joined", "(real) one two/2", one, two, real)
+		if one.WasThere() || two.WasThere() {
+			t.Error("hosts that have just joined were there before")
+		}
 
 		// A restart is not noticed.
 		before := one.Rows().Revision()
@@ -73,6 +76,9 @@ func TestRosterHasThePresentHosts(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			two = join(t, kv, "two/2", Member{})
 			time.Sleep(17 * time.Second)
+			if !two.WasThere() {
+				t.Error("a host was not there before its restart")
+			}
 		}
 		expect(t, "after restarts", "(real) one two/2", one, two, real)
 		if one.Rows().Revision() != before {
