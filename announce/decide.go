@@ -8,7 +8,7 @@ import (
 // decide computes the announcement of one VIP from everything known of it. It costs O(hosts that
 // have the VIP).
 func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
-	v := d.view(addr, e)
+	v := d.view(e)
 	here := false
 	if e.here != nil && e.here.Mode == L2 {
 		d.own(addr, e, v, now)
@@ -31,7 +31,7 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		a.New = e.last.New
 	}
 	e.known = e.known || here || v.owner() != ""
-	a.Why = d.why(addr, e, v)
+	a.Why = d.why(e, v)
 	if a.Here != e.last.Here || a.Owner != e.last.Owner || a.Mode != e.last.Mode || e.since.IsZero() {
 		e.since = now
 	}
@@ -72,8 +72,8 @@ func (v *view) owner() string {
 	return v.leaver
 }
 
-func (d *Decider) view(addr netip.Addr, e *entry) *view {
-	v := &view{services: d.serves(addr, e)}
+func (d *Decider) view(e *entry) *view {
+	v := &view{services: d.serves(e)}
 	if v.services > 0 && !d.self.Draining {
 		v.self = candidate{&d.self, v.services, e.score}
 		v.best = &v.self
@@ -106,8 +106,8 @@ func (d *Decider) view(addr netip.Addr, e *entry) *view {
 }
 
 // serves returns how many services this host could announce the VIP for.
-func (d *Decider) serves(addr netip.Addr, e *entry) int {
-	if e.here == nil || d.blocks[addr] != "" {
+func (d *Decider) serves(e *entry) int {
+	if e.here == nil || e.here.Mode == L2 && d.offline != "" {
 		return 0
 	}
 	return e.here.Services

@@ -35,7 +35,8 @@ type Decider struct {
 	vips   map[netip.Addr]*entry
 	todo   workqueue.Queue[netip.Addr]
 	timers delayqueue.Queue[netip.Addr]
-	blocks map[netip.Addr]string // why this host can't announce a VIP although it is eligible
+	// offline is why this host can't announce at layer 2 although it is eligible; "": it can.
+	offline string
 
 	// Evaluated counts decisions of single VIPs, for tests and metrics.
 	Evaluated uint64
@@ -72,7 +73,7 @@ type claim struct {
 func NewDecider(name string, weight int, timing Timing) *Decider {
 	return &Decider{
 		self: Host{Name: name, Alive: true, Weight: weight}, timing: timing, listening: true,
-		hosts: map[string]*peer{}, vips: map[netip.Addr]*entry{}, blocks: map[netip.Addr]string{},
+		hosts: map[string]*peer{}, vips: map[netip.Addr]*entry{},
 	}
 }
 
@@ -147,16 +148,11 @@ func (d *Decider) DropEligible(addr netip.Addr) {
 	}
 }
 
-// Block says why this host can't announce a VIP, such as a link that is down; "" ends that.
-func (d *Decider) Block(addr netip.Addr, why string) {
-	if d.blocks[addr] == why {
-		return
-	}
-	if d.blocks[addr] = why; why == "" {
-		delete(d.blocks, addr)
-	}
-	if d.vips[addr] != nil {
-		d.todo.Add(addr)
+// SetOffline says why this host can't announce at layer 2, such as links that are down; "" ends that.
+func (d *Decider) SetOffline(why string) {
+	if d.offline != why {
+		d.offline = why
+		d.again(maps.Keys(d.vips))
 	}
 }
 

@@ -27,7 +27,7 @@ type oracle struct {
 	drained             time.Time
 	weight              int
 	here                map[netip.Addr]Eligible
-	blocks              map[netip.Addr]string
+	offline             string
 	hosts               map[string]Host
 	claims              map[string]map[netip.Addr]Claim
 
@@ -36,7 +36,7 @@ type oracle struct {
 }
 
 func (o *oracle) serves(addr netip.Addr) int {
-	if o.blocks[addr] != "" {
+	if o.offline != "" && o.here[addr].Mode == L2 {
 		return 0
 	}
 	return o.here[addr].Services
@@ -105,7 +105,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1000, 0)
 		d := NewDecider("self", 1, timing)
-		o := &oracle{listening: true, weight: 1, here: map[netip.Addr]Eligible{}, blocks: map[netip.Addr]string{}, hosts: map[string]Host{},
+		o := &oracle{listening: true, weight: 1, here: map[netip.Addr]Eligible{}, hosts: map[string]Host{},
 			claims: map[string]map[netip.Addr]Claim{}, owned: map[netip.Addr]bool{}, best: map[netip.Addr]time.Time{}}
 		got := map[netip.Addr]bool{}
 		flag := rapid.Bool()
@@ -150,8 +150,8 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 				}
 			case 10:
 				why := rapid.SampledFrom([]string{"", "no carrier"}).Draw(t, "block")
-				d.Block(addr, why)
-				o.blocks[addr] = why
+				d.SetOffline(why)
+				o.offline = why
 				o.weight = rapid.IntRange(1, 3).Draw(t, "own weight")
 				d.SetWeight(o.weight)
 			case 11:
@@ -218,7 +218,7 @@ func TestReasons(t *testing.T) {
 			d.SetClaim("b", Claim{v, 1, true})
 			d.SetHost(Host{Name: "b", Weight: 1})
 		}, "a: the only eligible host; b is dead", "a"},
-		"blocked":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.Block(v, "no carrier on eth0") }, "no eligible host; a can't announce it: no carrier on eth0", ""},
+		"offline":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetOffline("eth0: no carrier") }, "no eligible host; a can't announce it: eth0: no carrier", ""},
 		"listening": {true, func(*Decider, netip.Addr) {}, "a is finding out what other hosts announce", ""},
 		"deaf": {true, func(d *Decider, v netip.Addr) {
 			d.Ready()

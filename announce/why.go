@@ -2,19 +2,18 @@ package announce
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 )
 
 // why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
 // draining".
-func (d *Decider) why(addr netip.Addr, e *entry, v *view) string {
+func (d *Decider) why(e *entry, v *view) string {
 	if e.here == nil {
 		return ""
 	}
 	if e.here.Mode != L2 {
-		return d.whyRoute(addr, e, v)
+		return d.whyRoute(e, v)
 	}
 	var parts []string
 	switch owner := v.owner(); {
@@ -39,7 +38,7 @@ func (d *Decider) why(addr netip.Addr, e *entry, v *view) string {
 	default:
 		parts = append(parts, v.best.host.Name+" is taking it over")
 	}
-	return strings.Join(append(parts, d.obstacles(addr, e)...), "; ")
+	return strings.Join(append(parts, d.obstacles(e)...), "; ")
 }
 
 func highest(hosts int) string {
@@ -50,9 +49,9 @@ func highest(hosts int) string {
 }
 
 // obstacles returns what keeps hosts from owning a VIP, this host first and the others by name.
-func (d *Decider) obstacles(addr netip.Addr, e *entry) []string {
+func (d *Decider) obstacles(e *entry) []string {
 	var out []string
-	if reason := d.obstacle(addr, e); reason != "" {
+	if reason := d.obstacle(e); reason != "" {
 		out = append(out, d.self.Name+" "+reason)
 	}
 	var others []string
@@ -71,12 +70,12 @@ func (d *Decider) obstacles(addr netip.Addr, e *entry) []string {
 }
 
 // obstacle returns what keeps this host from announcing a VIP, as a predicate, or "".
-func (d *Decider) obstacle(addr netip.Addr, e *entry) string {
-	switch blocked := d.blocks[addr]; {
+func (d *Decider) obstacle(e *entry) string {
+	switch {
 	case d.self.Draining:
 		return "is draining"
-	case blocked != "":
-		return "can't announce it: " + blocked
+	case e.here.Mode == L2 && d.offline != "":
+		return "can't announce it: " + d.offline
 	case e.here.Services == 0 && e.here.Reason != "":
 		return "is not eligible: " + e.here.Reason
 	case e.here.Services == 0:
@@ -85,8 +84,8 @@ func (d *Decider) obstacle(addr netip.Addr, e *entry) string {
 	return ""
 }
 
-func (d *Decider) whyRoute(addr netip.Addr, e *entry, v *view) string {
-	if reason := d.obstacle(addr, e); reason != "" {
+func (d *Decider) whyRoute(e *entry, v *view) string {
+	if reason := d.obstacle(e); reason != "" {
 		return d.self.Name + " " + reason
 	}
 	if e.here.Mode == Off {

@@ -167,7 +167,7 @@ func (a *Announcer) configureHeartbeats(formerListen string, now time.Time) erro
 	}
 	a.conn = conn
 	a.work.Go(func() { a.read(conn) })
-	a.core.exchange = heartbeat.New(o, newEpoch(), &watched{a.core.decider, map[string]announce.Host{}, func() { a.published = time.Time{} }}, now)
+	a.core.exchange = heartbeat.New(o, newEpoch(), &watched{a.core.decider, map[string]announce.Host{}, a.hostChanged}, now)
 	a.core.listen(now)
 	return nil
 }
@@ -188,18 +188,27 @@ func (a *Announcer) closeHeartbeats() {
 	a.core.exchange = nil
 }
 
+// hostChanged publishes a changed host at once. Stations that could not be reached while a host was
+// gone may have missed announcements, so they are repeated when it returns.
+func (a *Announcer) hostChanged(now, former announce.Host) {
+	a.published = time.Time{}
+	if o, ok := a.outputs[announce.L2].(*l2Output); ok && now.Alive && !former.Alive {
+		o.reannounce()
+	}
+}
+
 // watched is the decider as the sink of heartbeats. It calls changed when the state of a host does.
 type watched struct {
 	*announce.Decider
 	hosts   map[string]announce.Host
-	changed func()
+	changed func(now, former announce.Host)
 }
 
 // SetHost implements heartbeat.Sink.
 func (w *watched) SetHost(h announce.Host) {
-	if w.hosts[h.Name] != h {
+	if former := w.hosts[h.Name]; former != h {
 		w.hosts[h.Name] = h
-		w.changed()
+		w.changed(h, former)
 	}
 	w.Decider.SetHost(h)
 }

@@ -14,6 +14,8 @@
 //	core.go       the heartbeats and the decision, as a state machine
 //	agent.go      requests of the agent, and its absence
 //	output.go     the contract of outputs, and the calls of them
+//	l2.go         the output for the hosts' own subnet
 //	bgp.go        the output for routers
+//	routes.go     the output for a router on this host
 //	publish.go    the tables
 package announcer

@@ -60,6 +60,7 @@ type Changes[V, K any] struct {
 type Stats struct {
 	Transitions uint64 `json:"transitions"` // VIPs that this host began or ceased to announce
 	Conflicts   uint64 `json:"conflicts"`   // addresses found on another station
+	Restored    uint64 `json:"restored"`    // times that another program had changed the kernel gate
 	Pauses      uint64 `json:"pauses"`      // times without a processor for longer than a dead host's silence
 
 	Sent       uint64 `json:"sent"` // heartbeats, as are the following

@@ -41,6 +41,7 @@ func (a *agent) newAnnouncing() {
 		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
+	a.plane.metrics.MustRegister(a.announcing.Collector())
 }
 
 // newHealth creates the health checks. A real server has none: the directors decide which backends

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
@@ -68,6 +70,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode = configs.ModeIPVS // the agent has nothing to fall back to
 		}
+		want.Announce = announceWant(c)
 		for _, p := range c.Pools {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}
@@ -91,6 +94,19 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
+}
+
+// announceWant returns what the configuration needs for announcing VIPs.
+func announceWant(c *configs.Config) (out doctor.Announce) {
+	for i := range c.Pools {
+		if m := c.AnnounceMode(&c.Pools[i]); m != announce.Off && !slices.Contains(out.Modes, m.String()) {
+			out.Modes = append(out.Modes, m.String())
+		}
+	}
+	if c.Announces(announce.L2) {
+		out.Interfaces = c.Announce.Interfaces
+	}
+	return out
 }
 
 // fromConfig returns the findings about the configuration.

@@ -73,6 +73,7 @@ type Want struct {
 	Device   string         // that carries the VIPs
 	Pools    []netip.Prefix // the ranges VIPs are drawn from
 	Excluded []netip.Prefix // excluded from the pools
+	Announce Announce
 }
 
 // Examine runs every check.
@@ -88,6 +89,7 @@ func Examine(h Host, w Want) []Finding {
 	}
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
+	out = append(out, announcer(h, w, procs)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)

@@ -39,6 +39,13 @@ var want = Want{Mode: configs.ModeAuto, StateDir: "/var/lib/ironvip", Pools: []n
 // args returns a command line as in /proc.
 func args(words ...string) string { return strings.Join(words, "\x00") + "\x00" }
 
+// announcing is a configuration that announces VIPs.
+var announcing = func() Want {
+	w := want
+	w.Announce = Announce{Modes: []string{"l2"}, Interfaces: []string{"eth0"}}
+	return w
+}()
+
 func TestHealthyHost(t *testing.T) {
 	findings := Examine(host(nil), want)
 	if Worst(findings) != OK {
@@ -73,6 +80,11 @@ func TestFindings(t *testing.T) {
 		check string
 		says  string // in the text or the fix; "": the check finds nothing
 	}{
+		{"no announcer", map[string]string{"sys/class/net/eth0/mtu": "1500"}, announcing, Fail, "announcer", "no announcer runs: nothing is announced, and announce.mode is l2"},
+		{"announcer", map[string]string{"proc/9/comm": "ironvip", "proc/9/cmdline": args("/usr/bin/ironvip", "announcer"), "proc/9/status": agentStatus, "sys/class/net/eth0/mtu": "1500"}, announcing, OK, "announcer", "announcer (pid 9) runs"},
+		{"announcer without rights", map[string]string{"proc/9/comm": "ironvip", "proc/9/cmdline": args("/usr/bin/ironvip", "announcer"), "proc/9/status": "CapEff:\t0000000000001000\n", "sys/class/net/eth0/mtu": "1500"}, announcing, Fail, "announcer", "announcer (pid 9) has no CAP_NET_RAW"},
+		{"announcing on a missing interface", map[string]string{"proc/9/comm": "ironvip", "proc/9/cmdline": args("/usr/bin/ironvip", "announcer"), "proc/9/status": agentStatus}, announcing, Fail, "announce_interface", "interface eth0 of announce.interfaces does not exist"},
+		{"no announcer needed", nil, want, OK, "announcer", ""},
 		{"old kernel", map[string]string{"proc/sys/kernel/osrelease": "4.19.0-26-amd64"}, want, Warn, "kernel", "kernel 4.19 is older than 5.10"},
 		{"new kernel", map[string]string{"proc/sys/kernel/osrelease": "7.0-rc1"}, want, OK, "kernel", "kernel 7.0-rc1"},
 		{"odd kernel", map[string]string{"proc/sys/kernel/osrelease": "custom"}, want, Warn, "kernel", "unknown version format"},

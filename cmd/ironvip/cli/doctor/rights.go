@@ -27,12 +27,7 @@ func rights(h Host, w Want, agent *process) []Finding {
 	if err != nil {
 		return []Finding{{Warn, "capabilities", fmt.Sprintf("can't read the rights of the agent (pid %d): %v", agent.pid, err), ""}}
 	}
-	var effective uint64
-	for l := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(l, "CapEff:"); ok {
-			effective, _ = strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-		}
-	}
+	effective := effectiveCapabilities(string(status))
 	var missing, all []string
 	for _, c := range needed {
 		all = append(all, c.name)

@@ -1,0 +1,216 @@
+package announcer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/l2"
+)
+
+// l2Output answers ARP and neighbor discovery for the VIPs that this host owns.
+type l2Output struct {
+	a *Announcer
+
+	speaker *l2.Speaker // nil: off
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	wanted  []string            // the interfaces
+	links   map[string]l2.State // by name
+	vips    map[netip.Addr]struct{}
+	release []netip.Addr // since the last act
+}
+
+func newL2(a *Announcer) *l2Output {
+	return &l2Output{a: a, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
+}
+
+func (o *l2Output) configure(s *announce.Settings) error {
+	if !s.Uses(announce.L2) || len(s.Interfaces) == 0 {
+		o.end(true)
+		if s.Uses(announce.L2) {
+			return errors.New("no interface to announce VIPs on")
+		}
+		return nil
+	}
+	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Log: o.a.log,
+		Report: func(r l2.Report) { o.a.mail.post(func() { o.report(r) }) }}
+	if !slices.Equal(o.wanted, s.Interfaces) {
+		o.wanted = slices.Clone(s.Interfaces)
+		for name := range o.links {
+			if !slices.Contains(o.wanted, name) {
+				delete(o.links, name)
+			}
+		}
+		o.checkLinks()
+	}
+	if o.speaker != nil {
+		return o.speaker.Reconfigure(c)
+	}
+	speaker, err := l2.New(context.Background(), c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	o.speaker, o.stop = speaker, stop
+	o.running.Go(func() {
+		if err := speaker.Run(ctx); ctx.Err() == nil {
+			o.a.mail.post(func() { o.failed(speaker, err) })
+		}
+	})
+	for addr := range o.vips {
+		o.a.problems.set(ownProblem, speaker.Own(addr, false))
+	}
+	return nil
+}
+
+const ownProblem = "l2 address"
+
+// failed starts again after the speaker has ended by itself.
+func (o *l2Output) failed(speaker *l2.Speaker, err error) {
+	if o.speaker != speaker {
+		return
+	}
+	o.a.log.Error("layer 2 ended; starting it again", "err", err)
+	o.end(false)
+	o.a.problems.set(announce.L2.String(), o.configure(&o.a.settings))
+}
+
+// end ends the speaker. Remove also removes its gate: this host no longer announces at layer 2.
+func (o *l2Output) end(remove bool) {
+	if o.speaker == nil {
+		return
+	}
+	o.stop()
+	o.running.Wait()
+	o.speaker = nil
+	clear(o.links)
+	o.wanted = nil
+	for place := range o.a.tables.Announced.All() {
+		o.a.tables.Announced.Delete(place)
+	}
+	if remove {
+		o.a.problems.set("l2 gate", l2.Remove(context.Background()))
+	}
+}
+
+func (o *l2Output) set(addr netip.Addr, here, probe bool) {
+	if !here {
+		delete(o.vips, addr)
+		o.release = append(o.release, addr)
+		return
+	}
+	o.vips[addr] = struct{}{}
+	if o.speaker != nil {
+		o.a.problems.set(ownProblem, o.speaker.Own(addr, probe))
+	}
+}
+
+// act releases the VIPs that were given up, before other hosts learn it, and keeps the gate open.
+func (o *l2Output) act(beat bool) {
+	if o.speaker == nil {
+		return
+	}
+	if len(o.release) > 0 {
+		release := slices.DeleteFunc(o.release, func(a netip.Addr) bool { _, again := o.vips[a]; return again })
+		o.a.problems.set("l2 release", o.speaker.Release(release...))
+		o.release = o.release[:0]
+	}
+	if !beat {
+		return
+	}
+	err := o.speaker.Refresh()
+	if errors.Is(err, l2.ErrLapsed) {
+		// This process did not run, and others may have taken over. The next step decides anew.
+		o.a.log.Error("the kernel gate had closed: this process has not refreshed it in time")
+		o.a.stats.Pauses++
+		o.a.core.listen(time.Now())
+		o.a.mail.post(func() {})
+		err = nil
+	}
+	o.a.problems.set("l2 refresh", err)
+}
+
+func (o *l2Output) complete() {}
+
+func (o *l2Output) drain(bool) {}
+
+// reannounce repeats announcements for hosts that may have missed them.
+func (o *l2Output) reannounce() {
+	if o.speaker != nil && len(o.vips) > 0 {
+		o.speaker.Reannounce()
+	}
+}
+
+// close ends the speaker with a closed gate, which remains: this host stays silent.
+func (o *l2Output) close(bool) { o.end(false) }
+
+// report shows a state of the speaker.
+func (o *l2Output) report(r l2.Report) {
+	switch {
+	case o.speaker == nil:
+	case r.Addr.IsValid():
+		place := announce.Place{Addr: r.Addr, At: placeOf(o.wanted)}
+		if r.State == l2.Released {
+			o.a.tables.Announced.Delete(place)
+			return
+		}
+		if r.State == l2.Conflict {
+			o.a.stats.Conflicts++
+			o.a.log.Error("address conflict", "vip", r.Addr, "interface", r.Interface, "reason", r.Reason)
+		}
+		reason := r.Reason
+		if r.Interface != "" {
+			reason = strings.TrimSpace("at " + r.Interface + ": " + reason)
+		}
+		o.a.tables.Announced.Set(announce.Announced{Place: place, State: string(r.State), Reason: reason, Since: r.Since})
+	case r.Interface != "":
+		o.links[r.Interface] = r.State
+		o.checkLinks()
+	default:
+		var problem error
+		if r.State == l2.GateFailed {
+			problem = errors.New(r.Reason)
+		}
+		o.a.problems.set("l2 gate", problem)
+		if r.State == l2.GateRestored {
+			o.a.stats.Restored++
+			o.a.log.Warn("the gate was changed by another program, and is restored", "reason", r.Reason)
+		}
+	}
+}
+
+// placeOf names the interfaces as one place: each VIP is announced on all of them.
+func placeOf(interfaces []string) string { return strings.Join(interfaces, ",") }
+
+// checkLinks gives all VIPs up while none of the interfaces works.
+func (o *l2Output) checkLinks() {
+	var down []string
+	for _, name := range o.wanted {
+		state, known := o.links[name]
+		if !known || state == l2.LinkUp {
+			o.setOffline("")
+			return
+		}
+		down = append(down, fmt.Sprintf("%s: %s", name, state))
+	}
+	o.setOffline(strings.Join(down, ", "))
+}
+
+func (o *l2Output) setOffline(why string) {
+	if o.a.core != nil {
+		o.a.core.decider.SetOffline(why)
+	}
+	var problem error
+	if why != "" {
+		problem = errors.New(why)
+	}
+	o.a.problems.set("l2 interfaces", problem)
+}
