@@ -1,0 +1,81 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// Two hosts announce every VIP to a router. A drain takes the routes of one away, after its routes
+// were marked. A restart and a crash of an announcer delete no route.
+func TestRouter(t *testing.T) {
+	const router = `
+[[announce.bgp]]
+peer = "10.78.0.4"
+asn = 65000
+local_asn = 65010
+communities = ["65010:100"]
+`
+	l := newLabOf(t, "bgp", 2, router)
+	a := l.hosts[0]
+	node := l.Join("router")
+	if node.Addr4.String() != "10.78.0.4" {
+		t.Fatal(node.Addr4)
+	}
+	config := "router id 10.78.0.4;\nprotocol kernel k4 { merge paths on; ipv4 { export all; }; }\nprotocol kernel k6 { merge paths on; ipv6 { export all; }; }\n"
+	for _, h := range l.hosts {
+		config += fmt.Sprintf("protocol bgp %s { local as 65000; neighbor %s as 65010; graceful restart on; error wait time 1, 2; connect retry time 1;\nipv4 { import all; export none; add paths off; };\nipv6 { import all; export none; extended next hop; };\n}\n", h.Name, h.Addr4)
+	}
+	bird := routers.StartBird(t, node, config)
+	routes := func(want int) {
+		t.Helper()
+		wait.Until(t, fmt.Sprintf("%d routes", want), func() bool { return bird.Count() == want }, func() any { return bird.Ask("show", "route") + a.must("announce", "peers") })
+	}
+	all := len(l.hosts) * len(vips())
+	routes(all)
+	if out := a.must("announce", "list"); strings.Count(out, "announced") != len(vips()) || !strings.Contains(out, "lb1: eligible") {
+		t.Error(out)
+	}
+	if out := a.must("announce", "peers"); !strings.Contains(out, "established") {
+		t.Error(out)
+	}
+
+	a.must("node", "drain")
+	wait.Until(t, "the community GRACEFUL_SHUTDOWN", func() bool { return bird.Count("where (65535, 0) ~ bgp_community") == len(vips()) })
+	a.must("node", "drain", "--wait")
+	routes(len(vips()))
+	a.must("node", "undrain")
+	routes(all)
+
+	fewest := all
+	watch := func(until time.Duration) {
+		for end := time.Now().Add(until); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			fewest = min(fewest, bird.Count())
+		}
+	}
+	for _, end := range []func(){func() {
+		if err := a.announcer.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}, a.announcer.Kill} {
+		end()
+		watch(300 * time.Millisecond)
+		a.startAnnouncer()
+		wait.Until(t, "a session after a restart", func() bool { out, _ := a.run("announce", "peers"); return strings.Contains(out, "established") })
+		watch(500 * time.Millisecond)
+	}
+	if fewest != all {
+		t.Errorf("a restart of an announcer leaves %d of %d routes", fewest, all)
+	}
+	routes(all)
+	if err := a.agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	routes(len(vips())) // the userspace proxy forwards nothing without its agent
+}

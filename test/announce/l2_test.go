@@ -1,0 +1,175 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+func families(t *testing.T, f func(t *testing.T, v6 bool)) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(map[bool]string{false: "ipv4", true: "ipv6"}[v6], func(t *testing.T) { f(t, v6) })
+	}
+}
+
+// Two hosts with one list of peers in TOML and without a fleet share the VIPs. A drain moves them
+// without a loss and survives a restart of both processes; its end moves them back.
+func TestPairDrains(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.awaitOwners("a share for each host", l.shared)
+	families(t, func(t *testing.T, v6 bool) {
+		load := startLoad(t, l.client, ownedBy(t, owners, a.Name, v6), 2*time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
+		out := a.must("node", "drain", "--wait")
+		if !strings.Contains(out, "announces nothing") {
+			t.Error(out)
+		}
+		l.awaitOwners("all on lb2", func(o map[netip.Addr]string) bool { return !slices.Contains(mapValues(o), a.Name) })
+		a.must("node", "undrain")
+		l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+		got := load.end()
+		t.Log(got)
+		if got.requests < 300 || got.gap > 100*time.Millisecond || got.lost > 2*inFlight || got.lost > got.reset {
+			t.Errorf("two planned moves: %s", got)
+		}
+	})
+	a.must("node", "drain", "--wait")
+	for _, p := range []interface {
+		Stop() error
+		Start() error
+	}{a.announcer, a.agent} {
+		if err := p.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait.For(t, "the drain after a restart", func() error {
+		all, err := a.announcements()
+		if err == nil && (len(all) != 2*serviceCount || !strings.Contains(all[vip4(0)].Why, "lb1 is draining")) {
+			err = fmt.Errorf("%s", text(all[vip4(0)]))
+		}
+		return err
+	})
+	if out := b.must("announce", "peers"); !strings.Contains(out, "alive, draining") {
+		t.Error(out)
+	}
+	a.must("node", "undrain")
+	l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+}
+
+// inFlight bounds the connections that are open at the moment of a move. The new owner does not know
+// them, so it resets them.
+const inFlight = 5
+
+// failover bounds how long a client is without an answer when the owner fails: three heartbeats, and
+// 50 ms for the takeover.
+const failover = 350 * time.Millisecond
+
+// The owner fails in different ways. The other host takes over within 350 ms, in both families, and
+// gives back when the owner has returned.
+func TestOwnerFails(t *testing.T) {
+	for name, fault := range map[string]struct {
+		fail, repair func(*lab, *host)
+	}{
+		"cut off":           {func(l *lab, h *host) { l.cutOff(h, true) }, func(l *lab, h *host) { l.cutOff(h, false) }},
+		"no carrier":        {func(l *lab, h *host) { l.setPort(h, false) }, func(l *lab, h *host) { l.setPort(h, true) }},
+		"killed":            {func(l *lab, h *host) { h.announcer.Kill(); h.agent.Kill() }, func(l *lab, h *host) { h.start() }},
+		"stopped":           {func(l *lab, h *host) { h.pause(h.announcer, h.agent) }, func(l *lab, h *host) { h.resume(h.announcer, h.agent) }},
+		"announcer stopped": {func(l *lab, h *host) { h.pause(h.announcer) }, func(l *lab, h *host) { h.resume(h.announcer) }},
+		"announcer killed":  {func(l *lab, h *host) { h.announcer.Kill() }, func(l *lab, h *host) { h.startAnnouncer() }},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			l := newLab(t, 2, "")
+			a := l.hosts[0]
+			owners := l.awaitOwners("a share for each host", l.shared)
+			loads := []*load{startLoad(t, l.client, ownedBy(t, owners, a.Name, false), 2*time.Millisecond), startLoad(t, l.client, ownedBy(t, owners, a.Name, true), 2*time.Millisecond)}
+			time.Sleep(300 * time.Millisecond)
+			fault.fail(l, a)
+			wait.For(t, "all on lb2", func() error {
+				all, err := l.hosts[1].announcements()
+				for _, vip := range vips() {
+					if err == nil && !all[vip].Here {
+						err = fmt.Errorf("%s: %s", vip, all[vip].Why)
+					}
+				}
+				return err
+			})
+			time.Sleep(500 * time.Millisecond)
+			for _, load := range loads {
+				got := load.end()
+				t.Logf("%s: %s", load.to, got)
+				if got.requests < 300 || got.gap > failover {
+					t.Errorf("%s: %s", load.to, got)
+				}
+			}
+			fault.repair(l, a)
+			l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+		})
+	}
+}
+
+// Without the agent, announcements stay for 2 s with the userspace proxy, which is the time of a
+// restart, and are withdrawn then: nothing forwards without the agent.
+func TestAgentIsGone(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.awaitOwners("a share for each host", l.shared)
+	if err := a.agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+	if events := b.must("events"); strings.Count(events, "vip_announced") != len(vips())/2 && strings.Contains(events, "lb1 is not eligible") {
+		t.Errorf("a restart of an agent moves VIPs:\n%s", events)
+	}
+	a.agent.Kill()
+	began := time.Now()
+	l.awaitOwners("all on lb2", func(o map[netip.Addr]string) bool { return !slices.Contains(mapValues(o), a.Name) })
+	if took := time.Since(began); took < 1500*time.Millisecond {
+		t.Errorf("VIPs move after %s without an agent", took)
+	}
+}
+
+// A VIP without a usable backend on its owner moves at once, and is withdrawn without any host.
+func TestIneligibleVIP(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.awaitOwners("a share for each host", l.shared)
+	vip := ownedBy(t, owners, a.Name, false)
+	service := serviceOf(vip)
+	drain := func(h *host, on bool) {
+		state := map[bool]string{true: "maint", false: "ready"}[on]
+		for _, id := range []string{"127.0.0.1:9000", "[::1]:9000"} {
+			args := []string{"backend", state, service, id}
+			if on {
+				args = append(args, "--force")
+			}
+			h.must(args...)
+		}
+	}
+	drain(a, true)
+	wait.Until(t, "the VIP on lb2", func() bool { all, _ := b.announcements(); return all[vip].Here })
+	drain(b, true)
+	wait.Until(t, "the VIP nowhere", func() bool {
+		all, _ := b.announcements()
+		return !all[vip].Here && all[vip].Owner == "" && strings.Contains(all[vip].Why, "no usable backend")
+	})
+	if out := b.must("announce", "explain", vip.String()); !strings.Contains(out, "is not announced (l2)") || !strings.Contains(out, "no usable backend") {
+		t.Error(out)
+	}
+	drain(a, false)
+	drain(b, false)
+	l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+}

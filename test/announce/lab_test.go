@@ -1,0 +1,386 @@
+//go:build system || vm
+
+package announce
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// binary returns the path of the built program.
+func binary(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("IRONVIP_BIN")
+	if path == "" {
+		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
+	}
+	return path
+}
+
+const servicePort = 80
+
+// lab is a segment with hosts that share VIPs, and a client.
+type lab struct {
+	*netlab.LAN
+	t      testing.TB
+	client *netlab.Node
+	hosts  []*host
+}
+
+// host is one host with its two processes.
+type host struct {
+	*netlab.Node
+	t         testing.TB
+	dir       string
+	port      string // of the switch
+	agent     *process.Process
+	announcer *process.Process
+	api       *client.Client
+}
+
+// newLab starts hosts with the services of one pool, in which the first VIP of each family is
+// web's. Extra is added to [announce] of each host.
+func newLab(t testing.TB, hosts int, extra string) *lab {
+	t.Helper()
+	return newLabOf(t, "l2", hosts, extra)
+}
+
+// newLabOf is newLab with a mode.
+func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
+	t.Helper()
+	bin := binary(t)
+	l := &lab{LAN: netlab.NewLAN(t), t: t}
+	for i := range hosts {
+		l.Join(fmt.Sprintf("lb%d", i+1))
+	}
+	l.client = l.Join("client")
+	backends := []string{"127.0.0.1", "::1"}
+	if dataplane == "ipvs" { // the kernel does not forward to loopback addresses
+		n := l.Join("backend")
+		backends = []string{n.Addr4.String(), n.Addr6.String()}
+		serve(n, backends)
+	}
+	for i := range hosts {
+		n := l.Nodes[i]
+		h := &host{Node: n, t: t, dir: t.TempDir(), port: n.Name + ".eth0"}
+		l.hosts = append(l.hosts, h)
+		if dataplane == "proxy" {
+			l.device(h)
+			serve(n, backends)
+		}
+		h.configure(services(serviceCount, backends), strings.Replace(l.config(h, extra), `mode = "l2"`, fmt.Sprintf("mode = %q", mode), 1))
+		socket := filepath.Join(h.dir, "control.sock")
+		h.agent = process.New(bin, filepath.Join(h.dir, "agent.log"), n, "agent", "--config", h.dir)
+		h.announcer = process.New(bin, filepath.Join(h.dir, "announcer.log"), n, "announcer", "--socket", socket)
+		t.Cleanup(h.kill)
+		api, err := client.New("unix://"+filepath.Join(h.dir, "api.sock"), client.Options{Timeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(api.Close)
+		h.api = api
+	}
+	for _, h := range l.hosts {
+		h.start()
+	}
+	return l
+}
+
+func serve(n *netlab.Node, addrs []string) {
+	for _, a := range addrs {
+		n.Serve("tcp", netip.AddrPortFrom(netip.MustParseAddr(a), 9000))
+	}
+}
+
+// device creates the device of the VIPs. This kernel may lack dummy devices; a bridge without ports
+// does the same for a host's own addresses.
+func (l *lab) device(h *host) {
+	l.t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "ironvip0"
+	for _, err := range []error{h.Netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})} {
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	link, err := h.Netlink.LinkByName("ironvip0")
+	if err == nil {
+		err = errors.Join(h.Netlink.LinkSetARPOff(link), h.Netlink.LinkSetUp(link))
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// config returns ironvip.toml of a host. All hosts list all of them as peers.
+func (l *lab) config(h *host, extra string) string {
+	var peers []string
+	for _, n := range l.Nodes {
+		if strings.HasPrefix(n.Name, "lb") {
+			peers = append(peers, fmt.Sprintf("%q", n.Addr4))
+		}
+	}
+	return fmt.Sprintf(`
+[node]
+name = %q
+state_dir = %q
+[api]
+socket = %q
+[dataplane]
+mode = %q
+[announce]
+mode = "l2"
+peers = [%s]
+key_file = "key"
+socket = %q
+settle = "1s"
+%s
+[[pool]]
+name = "lan"
+cidrs = ["10.78.0.128/25", "fd78::1:0/112"]
+`, h.Name, filepath.Join(h.dir, "state"), filepath.Join(h.dir, "api.sock"), dataplane, strings.Join(peers, ", "), filepath.Join(h.dir, "control.sock"), extra)
+}
+
+// services returns the services: each has a VIP of each family, so that all hosts own some.
+func services(n int, backends []string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "[[service]]\nname = \"s%d\"\nvips = [%q, %q]\nports = [{ port = %d }]\nbackends = [{ address = %q, port = 9000 }, { address = %q, port = 9000 }]\nhealth = { type = \"none\" }\n",
+			i, vip4(i), vip6(i), servicePort, backends[0], backends[1])
+	}
+	return b.String()
+}
+
+const serviceCount = 6
+
+func vip4(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 78, 0, byte(130 + i)}) }
+
+func vip6(i int) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x78, 13: 1, 15: byte(1 + i)})
+}
+
+// vips returns all VIPs of the lab.
+func vips() (out []netip.Addr) {
+	for i := range serviceCount {
+		out = append(out, vip4(i), vip6(i))
+	}
+	return out
+}
+
+func (h *host) configure(services, text string) {
+	h.t.Helper()
+	for name, content := range map[string]string{"ironvip.toml": text, "key": "a secret of the test\n", "services.d/s.toml": services} {
+		path := filepath.Join(h.dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) start() {
+	h.t.Helper()
+	if err := errors.Join(h.agent.Start(), h.announcer.Start()); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) kill() {
+	h.announcer.Kill()
+	h.agent.Kill()
+	if h.t.Failed() {
+		if t, ok := h.t.(*testing.T); ok {
+			t.Logf("%s: agent\n%s\nannouncer\n%s", h.Name, h.agent.LogEnd(3000), h.announcer.LogEnd(6000))
+		}
+	}
+}
+
+// announcements returns what the host's agent reports, by VIP.
+func (h *host) announcements() (map[netip.Addr]v1.Announcement, error) {
+	out := map[netip.Addr]v1.Announcement{}
+	list, err := h.api.Announcements(context.Background(), "", 0)
+	for _, a := range list.Items {
+		out[a.VIP] = a
+	}
+	return out, err
+}
+
+// owners returns the owner of each VIP as all running hosts report it, or an error if they differ
+// or a VIP has none.
+func (l *lab) owners() (map[netip.Addr]string, error) {
+	out := map[netip.Addr]string{}
+	for _, h := range l.hosts {
+		if !h.agent.Running() || !h.announcer.Running() {
+			continue
+		}
+		all, err := h.announcements()
+		if err != nil {
+			return nil, err
+		}
+		for _, vip := range vips() {
+			a, ok := all[vip]
+			switch {
+			case !ok || a.Owner == "":
+				return nil, fmt.Errorf("%s: %s has no owner: %s", h.Name, vip, a.Why)
+			case out[vip] != "" && out[vip] != a.Owner:
+				return nil, fmt.Errorf("%s is announced by %s, and by %s according to %s", vip, out[vip], a.Owner, h.Name)
+			case a.Here && a.State != v1.AnnouncedHere:
+				return nil, fmt.Errorf("%s: %s is %s", h.Name, vip, a.State)
+			}
+			out[vip] = a.Owner
+		}
+	}
+	return out, nil
+}
+
+// awaitOwners waits until all hosts agree about the owners, and a condition holds.
+func (l *lab) awaitOwners(what string, ok func(map[netip.Addr]string) bool) map[netip.Addr]string {
+	l.t.Helper()
+	var owners map[netip.Addr]string
+	wait.For(l.t, what, func() (err error) {
+		if owners, err = l.owners(); err == nil && !ok(owners) {
+			err = fmt.Errorf("owners %v", owners)
+		}
+		return err
+	})
+	return owners
+}
+
+// shared reports whether each host owns a VIP.
+func (l *lab) shared(owners map[netip.Addr]string) bool {
+	for _, h := range l.hosts {
+		if !slices.Contains(mapValues(owners), h.Name) {
+			return false
+		}
+	}
+	return true
+}
+
+func mapValues(m map[netip.Addr]string) (out []string) {
+	for _, v := range m {
+		out = append(out, v)
+	}
+	return out
+}
+
+// ownedBy returns the first VIP of a family that a host owns.
+func ownedBy(t testing.TB, owners map[netip.Addr]string, name string, v6 bool) netip.Addr {
+	t.Helper()
+	var own []netip.Addr
+	for vip, owner := range owners {
+		if owner == name && vip.Is6() == v6 {
+			own = append(own, vip)
+		}
+	}
+	if len(own) == 0 {
+		t.Fatalf("%s owns no such VIP: %v", name, owners)
+	}
+	return slices.MinFunc(own, netip.Addr.Compare)
+}
+
+// run runs a command of the program against the host's agent.
+func (h *host) run(args ...string) (string, error) {
+	cmd := exec.Command(binary(h.t), args...)
+	cmd.Env = append(os.Environ(), "IRONVIP_ADDR=unix://"+filepath.Join(h.dir, "api.sock"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (h *host) must(args ...string) string {
+	h.t.Helper()
+	out, err := h.run(args...)
+	if err != nil {
+		h.t.Fatalf("%s: ironvip %s: %v\n%s", h.Name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// cutOff separates a host from the segment without a change of its carrier, or joins it again.
+func (l *lab) cutOff(h *host, off bool) {
+	l.t.Helper()
+	port, err := l.Switch.Netlink.LinkByName(h.port)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if off {
+		err = l.Switch.Netlink.LinkSetNoMaster(port)
+	} else {
+		bridge, e := l.Switch.Netlink.LinkByName("br0")
+		err = cmp.Or(e, l.Switch.Netlink.LinkSetMaster(port, bridge))
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// setPort sets the carrier of a host.
+func (l *lab) setPort(h *host, up bool) {
+	l.t.Helper()
+	port, err := l.Switch.Netlink.LinkByName(h.port)
+	if err == nil && up {
+		err = l.Switch.Netlink.LinkSetUp(port)
+	} else if err == nil {
+		err = l.Switch.Netlink.LinkSetDown(port)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (h *host) pause(all ...*process.Process) {
+	h.t.Helper()
+	for _, p := range all {
+		if err := p.Pause(); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) resume(all ...*process.Process) {
+	h.t.Helper()
+	for _, p := range all {
+		if err := p.Resume(); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) startAnnouncer() {
+	h.t.Helper()
+	if err := h.announcer.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// serviceOf returns the name of a VIP's service.
+func serviceOf(vip netip.Addr) string {
+	for i := range serviceCount {
+		if vip == vip4(i) || vip == vip6(i) {
+			return fmt.Sprint("s", i)
+		}
+	}
+	return ""
+}
+
+func text(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}

@@ -1,0 +1,6 @@
+//go:build system
+
+package announce
+
+// dataplane is the mode of the hosts: this kernel may have no IPVS.
+const dataplane = "proxy"

@@ -1,0 +1,237 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/l2/frame"
+	"github.com/ironvip/ironvip/announce/l2/wire"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+const (
+	sample = 10 * time.Millisecond
+	// answerTime is how long after a question an answer counts.
+	answerTime = 3 * sample
+	// twoOwners bounds how long two hosts may answer for one VIP: heartbeat x missed and 100 ms.
+	twoOwners = 400 * time.Millisecond
+)
+
+// watcher asks every 10 ms who has each VIP, as a client does, and notes who answers.
+type watcher struct {
+	t        testing.TB
+	mac      frame.MAC
+	node     *netlab.Node
+	index    int
+	arp, nd  *wire.Socket
+	stop     chan struct{}
+	done     sync.WaitGroup
+	mu       sync.Mutex
+	heard    map[netip.Addr]map[frame.MAC]time.Time
+	double   map[netip.Addr]time.Time // since when two answer
+	vacant   map[netip.Addr]time.Time // since when nobody answers
+	longest  struct{ double, vacant time.Duration }
+	worst    string
+	answered int
+}
+
+func watch(t testing.TB, from *netlab.Node) *watcher {
+	w := &watcher{t: t, node: from, stop: make(chan struct{}), heard: map[netip.Addr]map[frame.MAC]time.Time{}, double: map[netip.Addr]time.Time{}, vacant: map[netip.Addr]time.Time{}}
+	link, err := from.Netlink.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.index, w.mac = link.Attrs().Index, frame.MAC(link.Attrs().HardwareAddr)
+	from.Do(func() {
+		if w.arp, err = wire.Open(frame.TypeARP); err == nil {
+			w.nd, err = wire.Open(frame.TypeIPv6)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.done.Go(func() {
+		_ = w.arp.Receive(func(_ int, b []byte) {
+			for _, c := range frame.ARPClaims(b) {
+				w.note(c)
+			}
+		})
+	})
+	w.done.Go(func() { _ = w.nd.Receive(func(_ int, b []byte) { w.note(frame.NDPClaim(b)) }) })
+	w.done.Go(w.ask)
+	t.Cleanup(w.close)
+	return w
+}
+
+func (w *watcher) close() {
+	select {
+	case <-w.stop:
+		return
+	default:
+	}
+	close(w.stop)
+	w.arp.Close()
+	w.nd.Close()
+	w.done.Wait()
+}
+
+func (w *watcher) note(c frame.Claim) {
+	if c.Kind != frame.Holds || c.From == w.mac {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.heard[c.Addr] == nil {
+		w.heard[c.Addr] = map[frame.MAC]time.Time{}
+	}
+	w.heard[c.Addr][c.From] = time.Now()
+	w.answered++
+}
+
+// ask sends questions and evaluates the answers to earlier ones.
+func (w *watcher) ask() {
+	tick := time.NewTicker(sample)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-w.stop:
+			return
+		case <-tick.C:
+		}
+		for _, vip := range vips() {
+			if vip.Is4() {
+				_ = w.arp.Send(w.index, arpRequest(w.mac, w.node.Addr4, vip))
+			} else {
+				_ = w.nd.Send(w.index, frame.AppendVerify(nil, w.mac, w.node.Addr6, vip))
+			}
+		}
+		if now := time.Now(); now.Sub(began) > answerTime {
+			w.evaluate(now)
+		}
+	}
+}
+
+func (w *watcher) evaluate(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, vip := range vips() {
+		var who []string
+		for mac, at := range w.heard[vip] {
+			if now.Sub(at) <= answerTime {
+				who = append(who, mac.String())
+			}
+		}
+		for _, rule := range []struct {
+			is      bool
+			since   map[netip.Addr]time.Time
+			longest *time.Duration
+		}{{len(who) > 1, w.double, &w.longest.double}, {len(who) == 0, w.vacant, &w.longest.vacant}} {
+			switch {
+			case !rule.is:
+				delete(rule.since, vip)
+			case rule.since[vip].IsZero():
+				rule.since[vip] = now
+			default:
+				if d := now.Sub(rule.since[vip]); d > *rule.longest {
+					*rule.longest = d
+					if len(who) > 1 {
+						w.worst = fmt.Sprintf("%s answered by %s", vip, strings.Join(who, " and "))
+					}
+				}
+			}
+		}
+	}
+}
+
+// arpRequest returns a request as a client sends it.
+func arpRequest(from frame.MAC, sender, target netip.Addr) []byte {
+	b := append([]byte(nil), frame.Broadcast[:]...)
+	b = append(b, from[:]...)
+	b = append(b, byte(frame.TypeARP>>8), byte(frame.TypeARP&0xff))
+	b = append(b, 0, 1, 8, 0, 6, 4, 0, 1)
+	b = append(b, from[:]...)
+	b = append(b, sender.AsSlice()...)
+	b = append(b, make([]byte, 6)...)
+	return append(b, target.AsSlice()...)
+}
+
+// Random faults of three hosts. No VIP is answered by two hosts for longer than heartbeat x missed
+// and 100 ms, and each has one owner when all is quiet.
+func TestNeverTwoOwners(t *testing.T) {
+	l := newLab(t, 3, "")
+	owners := l.awaitOwners("a share for each host", l.shared)
+	w := watch(t, l.client)
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	type state struct{ cut, paused, dead, drained bool }
+	states := make([]state, len(l.hosts))
+	var history []string
+	for range 40 {
+		i := r.IntN(len(l.hosts))
+		h, s := l.hosts[i], &states[i]
+		what := ""
+		switch r.IntN(5) {
+		case 0, 1:
+			s.cut = !s.cut
+			l.cutOff(h, s.cut)
+			what = fmt.Sprint("cut off ", s.cut)
+		case 2:
+			if s.dead {
+				continue
+			}
+			if s.paused = !s.paused; s.paused {
+				h.pause(h.announcer)
+			} else {
+				h.resume(h.announcer)
+			}
+			what = fmt.Sprint("paused ", s.paused)
+		case 3:
+			if s.paused {
+				continue
+			}
+			if s.dead = !s.dead; s.dead {
+				h.announcer.Kill()
+			} else {
+				h.startAnnouncer()
+			}
+			what = fmt.Sprint("dead ", s.dead)
+		case 4:
+			s.drained = !s.drained
+			if s.drained {
+				h.must("node", "drain")
+			} else {
+				h.must("node", "undrain")
+			}
+			what = fmt.Sprint("drained ", s.drained)
+		}
+		history = append(history, h.Name+" "+what)
+		time.Sleep(time.Duration(100+r.IntN(700)) * time.Millisecond)
+	}
+	for i, h := range l.hosts {
+		if states[i].cut {
+			l.cutOff(h, false)
+		}
+		if states[i].paused {
+			h.resume(h.announcer)
+		}
+		if states[i].dead {
+			h.startAnnouncer()
+		}
+		if states[i].drained {
+			h.must("node", "undrain")
+		}
+	}
+	l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+	w.close()
+	t.Logf("seed %d: two owners for at most %s (%s), nobody for at most %s, %d answers", seed, w.longest.double, w.worst, w.longest.vacant, w.answered)
+	if w.longest.double > twoOwners || w.answered < 1000 {
+		t.Errorf("two owners for %s: %s; %d answers\n%s", w.longest.double, w.worst, w.answered, strings.Join(history, "\n"))
+	}
+}
