@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -63,6 +64,7 @@ type Engine struct {
 	targets  map[Target]*target
 	queue    delayqueue.Queue[*target] // targets that are idle, by their next probe
 	spread   spread
+	chance   *rand.Rand // tests replace it
 	lanes    [lanes]lane
 	counters counters
 	rows     publisher
@@ -122,7 +124,8 @@ func New(o Options) *Engine {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), rows: publisher{results: o.Results}}
+	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), rows: publisher{results: o.Results},
+		chance: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	e.lanes[socketLane].limit = o.Sockets
 	e.lanes[requestLane].limit = o.Requests
 	e.lanes[commandLane].limit = o.Commands
@@ -170,7 +173,7 @@ func (e *Engine) start(t Target, slow int) {
 	e.targets[t] = n
 	switch {
 	case e.lanes[laneOf(c.Type)].limit > 0 && slow > 1:
-		e.plan(n, now+random(interval(&c, slow)))
+		e.plan(n, now+random(e.chance, interval(&c, slow)))
 	case e.lanes[laneOf(c.Type)].limit > 0:
 		e.plan(n, now+e.spread.next(&c, now))
 	default:
@@ -188,7 +191,7 @@ func (e *Engine) setSlow(t *target, slow int, now time.Duration) {
 	}
 	t.slow = slow
 	c := t.Check()
-	if at := now + random(interval(&c, slow)); e.queue.Has(t) && at < t.due {
+	if at := now + random(e.chance, interval(&c, slow)); e.queue.Has(t) && at < t.due {
 		e.plan(t, at)
 	}
 }
@@ -348,7 +351,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	if t.stalls != e.counters.stalls { // else all that ran would be due at once
 		e.plan(t, now+e.spread.next(&c, now))
 	} else {
-		e.plan(t, following(&c, t.slow, t.state.doubtful(&c), t.began, now))
+		e.plan(t, following(e.chance, &c, t.slow, t.state.doubtful(&c), t.began, now))
 	}
 }
 

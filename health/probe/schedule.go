@@ -44,15 +44,17 @@ func (s *spread) next(c *vip.HealthCheck, now time.Duration) time.Duration {
 func interval(c *vip.HealthCheck, slow int) time.Duration { return c.Interval * time.Duration(slow) }
 
 // random returns a random duration below d.
-func random(d time.Duration) time.Duration { return rand.N(max(d, 1)) }
+func random(chance *rand.Rand, d time.Duration) time.Duration {
+	return time.Duration(chance.Int64N(int64(max(d, 1))))
+}
 
 // following returns when the probe after one that began at start is due: an interval later, but not
 // before now, because a probe can take longer than its interval.
-func following(c *vip.HealthCheck, slow int, doubtful bool, start, now time.Duration) time.Duration {
+func following(chance *rand.Rand, c *vip.HealthCheck, slow int, doubtful bool, start, now time.Duration) time.Duration {
 	wait := interval(c, slow)
 	if doubtful {
 		wait = c.FastInterval
 	}
-	wait -= time.Duration(rand.Float64() * jitter * float64(wait))
+	wait -= time.Duration(chance.Float64() * jitter * float64(wait))
 	return max(start+wait, now)
 }

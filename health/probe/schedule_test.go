@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -43,7 +44,8 @@ func (f *fake) start(jobs []job) {
 	}
 }
 
-// lab is an engine with fake probers in fake time, for use in a bubble.
+// lab is an engine with fake probers in fake time and the same chance in each run, for use in a
+// bubble.
 type lab struct {
 	*Engine
 	*fake
@@ -57,6 +59,7 @@ func newLab(t *testing.T, o Options, answer func(Target) (Outcome, time.Duration
 	t.Helper()
 	o.Results = NewResults(&table.Clock{})
 	e := New(o)
+	e.chance = rand.New(rand.NewPCG(2, 2)) // another seed can give a window a rate far from the mean, by chance
 	f := &fake{e: e, answer: answer, starts: map[Target][]time.Duration{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
