@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,8 +20,13 @@ type bench struct {
 	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	out     *table.Table[netip.Addr, announce.Eligible]
 	synced  chan struct{}
-	healthy bool
-	pools   []announce.Pool
+	sick    atomic.Bool
+	pools   atomic.Pointer[pools]
+}
+
+// pools is what Options.Pools returns.
+type pools struct {
+	all     []announce.Pool
 	changed chan struct{}
 }
 
@@ -29,9 +35,10 @@ var lan = []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix
 func start(t *testing.T) *bench {
 	clock := &table.Clock{}
 	b := &bench{applied: table.New(clock, reconcile.KeyOfApplied, nil), out: table.New(clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
-		synced: make(chan struct{}), healthy: true, pools: lan, changed: make(chan struct{})}
-	s := New(Options{Applied: b.applied, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return b.healthy },
-		Pools: func() ([]announce.Pool, <-chan struct{}) { return b.pools, b.changed }})
+		synced: make(chan struct{})}
+	b.pools.Store(&pools{lan, make(chan struct{})})
+	s := New(Options{Applied: b.applied, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
+		Pools: func() ([]announce.Pool, <-chan struct{}) { p := b.pools.Load(); return p.all, p.changed }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
@@ -87,10 +94,10 @@ func TestEligibility(t *testing.T) {
 
 		b.apply(key("192.0.2.1", 53), "dns", 0, "")
 		b.want(t, "192.0.2.1", 1, "dns: no usable backend (192.0.2.1:53/tcp)")
-		b.healthy = false
+		b.sick.Store(true)
 		time.Sleep(healthEvery)
 		b.want(t, "192.0.2.1", 0, "the dataplane does not work")
-		b.healthy = true
+		b.sick.Store(false)
 		time.Sleep(healthEvery)
 		b.want(t, "192.0.2.1", 1, "dns: no usable backend (192.0.2.1:53/tcp)")
 		b.applied.Delete(key("192.0.2.1", 53))
@@ -102,9 +109,8 @@ func TestEligibility(t *testing.T) {
 			t.Error("a removed VIP stays")
 		}
 
-		b.pools = []announce.Pool{{Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
-		close(b.changed)
-		b.changed = nil
+		routed := []announce.Pool{{Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
+		close(b.pools.Swap(&pools{all: routed}).changed)
 		b.want(t, "198.51.100.1", 1, "")
 		if b.out.Len() != 1 {
 			t.Errorf("%d rows", b.out.Len())
