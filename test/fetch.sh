@@ -57,16 +57,16 @@ missing_packages() {
 idle_packages() {
 	fresh=$(missing_packages "$@")
 	[ -n "$fresh" ] || return 0
-	policy=${IRONVIP_POLICY_RC_D:-/usr/sbin/policy-rc.d} made= # apt asks it before it starts a service; 101: no
-	if [ ! -e "$policy" ]; then
-		made=$policy
-		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
-		as_root chmod 755 "$policy"
-	fi
-	status=0
-	(packages $fresh) || status=$?
-	[ -z "$made" ] || as_root rm "$made"
-	[ "$status" = 0 ] || exit "$status"
+	policy=${IRONVIP_POLICY_RC_D:-/usr/sbin/policy-rc.d} # apt asks it before it starts a service; 101: no
+	(
+		if [ ! -e "$policy" ]; then
+			trap 'as_root rm -f "$policy"' EXIT # also of the signals below
+			trap 'exit 130' HUP INT TERM
+			printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+			as_root chmod 755 "$policy"
+		fi
+		packages $fresh
+	) || exit
 	units=$(dpkg -L $fresh | sed -n 's|^.*/lib/systemd/system/||p' | grep '\.service$' || :)
 	if command -v systemctl >/dev/null && [ -n "$units" ]; then
 		as_root systemctl -q disable $units || say "some services were not disabled: see above"

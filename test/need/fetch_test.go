@@ -55,7 +55,7 @@ echo done`
 }
 
 // Daemons are installed without their services: apt may not start them, and they are disabled for
-// the next boot. What asks apt to start nothing is removed again, also after a failure.
+// the next boot. What asks apt to start nothing is removed again, also after a failure or a signal.
 func TestIdlePackages(t *testing.T) {
 	const script = `
 say() { :; }
@@ -63,7 +63,11 @@ die() { echo "gave up"; exit 1; }
 . ../fetch.sh
 sleep() { :; }
 as_root() { "$@"; }
-apt_install() { sh "$IRONVIP_POLICY_RC_D"; echo "policy $?"; [ "%s" = works ]; }
+apt_install() {
+	sh "$IRONVIP_POLICY_RC_D"; echo "policy $?"
+	[ %[1]s = works ] || [ %[1]s = fails ] || sh -c 'kill $PPID'
+	[ %[1]s = works ]
+}
 idle_packages here new && echo done`
 	bin := t.TempDir()
 	for name, does := range map[string]string{
@@ -83,6 +87,7 @@ idle_packages here new && echo done`
 		for _, test := range []struct{ outcome, want string }{
 			{"works", "policy 101, systemctl -q disable new.service, done"},
 			{"fails", "policy 101, policy 101, policy 101, policy 101, gave up"},
+			{"ends", "policy 101"},
 		} {
 			command := append(strings.Fields(shell), "-c", fmt.Sprintf(script, test.outcome))
 			out, _ := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput()
