@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -16,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -144,30 +146,34 @@ func TestConflictNamesWritesAndShowsWhatIsThere(t *testing.T) {
 
 // A write that expects an older version than this host knows is refused without asking Consul.
 func TestOutdatedWritesCostNothing(t *testing.T) {
-	kv := fleettest.NewMemory()
-	one := kv.Start(t, "one", folders, nil)
-	old := mustCommit(t, one, set("a", "k", "1", 0)).Indexes[0]
-	now := mustCommit(t, one, set("a", "k", "2", old)).Indexes[0]
-	before := one.Counts()
-	for what, w := range map[string]fleet.Write{
-		"a set": set("a", "k", "3", old), "a creation": set("a", "k", "3", 0), "a removal": {Folder: "a", Key: "k", Index: old}, "a condition": {Folder: "a", Key: "k", Index: old, Check: true},
-	} {
-		var conflict *fleet.ConflictError
-		if b := commit(t, one, w); !errors.As(b.Err, &conflict) || len(conflict.Writes) != 1 {
-			t.Errorf("%s with an old version: %v", what, b.Err)
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := kv.Start(t, "one", folders, nil)
+		old := mustCommit(t, one, set("a", "k", "1", 0)).Indexes[0]
+		now := mustCommit(t, one, set("a", "k", "2", old)).Indexes[0]
+		time.Sleep(time.Second) // fake time: the host reads its own writes
+		synctest.Wait()
+		before := one.Counts()
+		for what, w := range map[string]fleet.Write{
+			"a set": set("a", "k", "3", old), "a creation": set("a", "k", "3", 0), "a removal": {Folder: "a", Key: "k", Index: old}, "a condition": {Folder: "a", Key: "k", Index: old, Check: true},
+		} {
+			var conflict *fleet.ConflictError
+			if b := commit(t, one, w); !errors.As(b.Err, &conflict) || len(conflict.Writes) != 1 {
+				t.Errorf("%s with an old version: %v", what, b.Err)
+			}
 		}
-	}
-	if after := one.Counts(); after.Txns != before.Txns || after.Reads != before.Reads {
-		t.Errorf("refusals have cost %+v, before %+v", after, before)
-	}
-	mustCommit(t, one, fleet.Write{Folder: "a", Key: "k", Index: now})
-	if b := commit(t, one, set("a", "k", "3", now)); b.Err == nil {
-		t.Error("a set with the version of a removed value is accepted")
-	}
-	mustCommit(t, one, set("a", "k", "4", 0))
-	if got := get(one, "a", "k"); got != "4" {
-		t.Errorf("the value is %q", got)
-	}
+		if after := one.Counts(); after.Txns != before.Txns || after.Reads != before.Reads {
+			t.Errorf("refusals have cost %+v, before %+v", after, before)
+		}
+		mustCommit(t, one, fleet.Write{Folder: "a", Key: "k", Index: now})
+		if b := commit(t, one, set("a", "k", "3", now)); b.Err == nil {
+			t.Error("a set with the version of a removed value is accepted")
+		}
+		mustCommit(t, one, set("a", "k", "4", 0))
+		if got := get(one, "a", "k"); got != "4" {
+			t.Errorf("the value is %q", got)
+		}
+	})
 }
 
 func TestUnavailable(t *testing.T) {
