@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -43,8 +44,15 @@ func shuttingDown() bool {
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
+// announcerGC is Go's GOGC for the announcer: it allocates little once it has its VIPs, and runs on
+// each host beside the agent.
+const announcerGC = 25
+
 // runAnnouncer runs an announcer that logs to stderr.
 func runAnnouncer(ctx context.Context, o announcer.Options) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(announcerGC)
+	}
 	options := &slog.HandlerOptions{}
 	if os.Getenv("JOURNAL_STREAM") != "" { // systemd adds the time
 		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
