@@ -542,7 +542,7 @@ func TestEventsAreFew(t *testing.T) {
 		if len(kinds) != maxOwnEvents {
 			t.Errorf("%d events, want %d: %q", len(kinds), maxOwnEvents, messages)
 		}
-		if last := messages[len(messages)-1]; last != fmt.Sprintf(" connections of clients failed: %d backends of %d more services", 2*(services-maxOwnEvents+1), services-maxOwnEvents+1) {
+		if last := messages[len(messages)-1]; last != fmt.Sprintf(" %d backends connections of clients failed: %[1]d backends of %d more services", 2*(services-maxOwnEvents+1), services-maxOwnEvents+1) {
 			t.Errorf("%q", last)
 		}
 	}, []string{"a", "b"})

@@ -275,41 +275,64 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 }
 
 // A conflicting value that is gone before the writer can read it does not refuse the write. In
-// particular it does not count as unreadable.
+// particular it does not count as unreadable. The value is written and deleted without the log, so
+// that the writer must read it.
 func TestConflictThatIsGoneIsRetried(t *testing.T) {
-	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
+	m := fleettest.NewMemory()
+	hosts := fleetOf(t, m, "a", "b")
 	a, b := hosts[0], hosts[1]
 	// passing runs a write that conflicts with a value at key. The value is gone when it is read.
-	passing := func(write func() error, key string, come, goAway func()) {
+	passing := func(write func() error, key, value string) {
 		t.Helper()
 		var came, went sync.Once
-		var met atomic.Bool
+		var met, left atomic.Bool
 		b.Client.Before(func(c fleettest.Call) error {
-			switch {
-			case slices.ContainsFunc(c.Ops, func(op consulkv.Op) bool { return strings.HasSuffix(op.Key, key) }):
-				came.Do(func() { come(); met.Store(true) })
-			case met.Load() && c.Method == "Get" && strings.HasSuffix(c.Key, key):
-				went.Do(goAway)
+			for _, op := range c.Ops {
+				if strings.HasSuffix(op.Key, key) {
+					came.Do(func() { m.Put(op.Key, value); met.Store(true) })
+				}
+			}
+			if met.Load() && c.Method == "Get" && strings.HasSuffix(c.Key, key) {
+				went.Do(func() { m.Delete(c.Key); left.Store(true) })
 			}
 			return nil
 		})
 		defer b.Client.Before(nil)
-		if err := write(); err != nil || !met.Load() {
-			t.Errorf("%s: %v; was in the way: %v", key, err, met.Load())
+		if err := write(); err != nil || !met.Load() || !left.Load() {
+			t.Errorf("%s: %v; was in the way: %v; was read: %v", key, err, met.Load(), left.Load())
 		}
 	}
-	must := func(_ uint64, err error) {
-		if err != nil {
+	// stored returns what the store has at key, which then is deleted.
+	stored := func(key string, remove func()) (value string) {
+		t.Helper()
+		for _, p := range m.Pairs("") {
+			if strings.HasSuffix(p.Key, key) {
+				value = string(p.Value)
+			}
+		}
+		remove()
+		if value == "" {
+			t.Fatalf("nothing is stored at %s", key)
+		}
+		return value
+	}
+
+	const service, state = "/services/default/web", "/states/default/web/10.0.0.1"
+	a.put(web("10.0.0.2"))
+	other := stored(service, func() {
+		if _, err := a.src.DeleteService(t.Context(), webKey, nil); err != nil {
 			t.Error(err)
 		}
-	}
-	passing(func() error { _, err := b.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")}); return err }, "/services/default/web",
-		func() { a.put(web("10.0.0.2")) }, func() { must(a.src.DeleteService(t.Context(), webKey, nil)) })
+	})
+	b.until("the service is gone", func() bool { _, _, there := b.services.Get(webKey); return !there })
+	passing(func() error { _, err := b.src.PutService(t.Context(), Put{Spec: web("10.0.0.1")}); return err }, service, other)
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
 
 	drained := bkey("10.0.0.1")
-	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, "/states/default/web/10.0.0.1",
-		func() { a.override(drained, vip.Maint) }, func() { a.override(drained, vip.Ready) })
+	a.override(drained, vip.Maint)
+	other = stored(state, func() { a.override(drained, vip.Ready) })
+	b.until("the override is gone", func() bool { _, _, there := b.states.Get(drained); return !there })
+	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, state, other)
 	everyone(hosts, func(h *host) {
 		h.until("it drains", func() bool { s, _, _ := h.states.Get(drained); return s.State == vip.Drain })
 	})
