@@ -64,7 +64,7 @@ func hold(n *netlab.Node) {
 
 // sample is one claim that the client received.
 type sample struct {
-	at   time.Time
+	at   time.Time // when it arrived
 	addr netip.Addr
 	mac  string
 }
@@ -101,18 +101,14 @@ func observeOn(t *testing.T, n *netlab.Node, dev string, addrs ...netip.Addr) *o
 	}
 	link := device(t, n, dev)
 	mac := frame.MAC(link.Attrs().HardwareAddr)
+	n.Frames(t, dev, frame.TypeARP, func(at time.Time, b []byte) {
+		for _, c := range frame.ARPClaims(b) {
+			o.note(at, c)
+		}
+	})
+	n.Frames(t, dev, frame.TypeIPv6, func(at time.Time, b []byte) { o.note(at, frame.NDPClaim(b)) })
 	stop := make(chan struct{})
 	var running sync.WaitGroup
-	running.Go(func() {
-		_ = arp.Receive(func(index int, b []byte) {
-			for _, c := range frame.ARPClaims(b) {
-				o.note(index == link.Attrs().Index, c)
-			}
-		})
-	})
-	running.Go(func() {
-		_ = nd.Receive(func(index int, b []byte) { o.note(index == link.Attrs().Index, frame.NDPClaim(b)) })
-	})
 	running.Go(func() {
 		for tick := time.NewTicker(askEvery); ; {
 			for _, a := range addrs {
@@ -141,13 +137,13 @@ func observeOn(t *testing.T, n *netlab.Node, dev string, addrs ...netip.Addr) *o
 	return o
 }
 
-func (o *observer) note(here bool, c frame.Claim) {
-	if !here || c.Kind != frame.Holds || !slices.Contains(o.addrs, c.Addr) {
+func (o *observer) note(at time.Time, c frame.Claim) {
+	if c.Kind != frame.Holds || !slices.Contains(o.addrs, c.Addr) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.samples = append(o.samples, sample{time.Now(), c.Addr, c.From.String()})
+	o.samples = append(o.samples, sample{at, c.Addr, c.From.String()})
 }
 
 // after returns the claims of an address since a time.

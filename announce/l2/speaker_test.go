@@ -73,8 +73,8 @@ func TestStoppedAnnouncer(t *testing.T) {
 	a, b := start(t, l.a, c), start(t, l.b, defaults())
 	a.own(vips...)
 	l.watch.answered("a owns the addresses", vips, a.mac)
-	stopped := time.Now()
 	a.signal(syscall.SIGSTOP)
+	stopped := time.Now()
 	time.Sleep(shortDeadMan) // as other hosts wait before they take over
 	b.own(vips...)
 	l.watch.answered("b took over", vips, b.mac)
@@ -182,7 +182,7 @@ func TestGroups(t *testing.T) {
 	a := start(t, l.a, defaults())
 	group := frame.SolicitedNode(vip6).As16()
 	member := func() bool {
-		for _, line := range strings.Split(read(t, l.a, "/proc/net/igmp6"), "\n") {
+		for _, line := range strings.Split(read(t, l.a, "/proc/thread-self/net/igmp6"), "\n") {
 			if f := strings.Fields(line); len(f) > 2 && f[1] == "eth0" && f[2] == hex(group[:]) {
 				return true
 			}

@@ -52,6 +52,8 @@ func (l *Lab) connect(d, n *Node, name string) (own4, own6 netip.Addr) {
 	d.Sysctl("ipv4/conf/"+n.Name+"/rp_filter", "0")
 	d.up(n.Name)
 	n.up(name)
+	d.carries(n.Name)
+	n.carries(name)
 	d.AddAddr(n.Name, netip.PrefixFrom(own4, 24))
 	d.AddAddr(n.Name, netip.PrefixFrom(own6, 64))
 	n.AddAddr(name, netip.PrefixFrom(own4.Next(), 24))

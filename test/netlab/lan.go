@@ -67,6 +67,8 @@ func (l *LAN) Connect(n *Node, dev string) (port string) {
 	must(l.t, "connect "+port, l.Switch.Netlink.LinkSetMaster(link, bridge))
 	l.Switch.up(port)
 	n.up(dev)
+	l.Switch.carries(port) // before that, the bridge forwards nothing
+	n.carries(dev)
 	return port
 }
 

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Lab is one network. New and AddBackend set up its nodes, which don't change later. Nodes may be
@@ -143,6 +144,8 @@ func (l *Lab) join(name string) *Node {
 		end.node.AddAddr(end.dev, netip.PrefixFrom(end.a, 24))
 		end.node.AddAddr(end.dev, netip.PrefixFrom(end.b, 64))
 	}
+	l.Director.carries(name)
+	n.carries("eth0")
 	for _, gw := range []netip.Addr{gw4, gw6} {
 		must(l.t, name+": default route", n.Netlink.RouteAdd(&netlink.Route{Gw: gw.AsSlice()}))
 	}
@@ -273,6 +276,17 @@ func (n *Node) up(dev string) {
 	link, err := n.Netlink.LinkByName(dev)
 	must(n.t, n.Name+": device "+dev, err)
 	must(n.t, n.Name+": "+dev+" up", n.Netlink.LinkSetUp(link))
+}
+
+// carries waits until a device that is up carries frames. The kernel gets there soon after both ends of
+// the link are up, by work in the background, and drops frames until then.
+func (n *Node) carries(dev string) {
+	n.t.Helper()
+	wait.Until(n.t, n.Name+": "+dev+" carries frames", func() bool {
+		link, err := n.Netlink.LinkByName(dev)
+		must(n.t, n.Name+": device "+dev, err)
+		return link.Attrs().OperState == netlink.OperUp
+	})
 }
 
 func must(t testing.TB, what string, err error) {
