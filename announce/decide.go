@@ -59,7 +59,7 @@ type view struct {
 	self     candidate  // valid if services > 0
 	best     *candidate // the first of all hosts that could own it, this one included; nil: none
 	rival    *candidate // the first of the others that own it and could; nil: none
-	deaf     bool       // one of the owners that could own it does not receive this host
+	oneWay   bool       // one of the owners that could own it does not receive this host
 	leaver   string     // another owner that can't own it any more: a draining one
 	count    int        // of hosts that could own it
 }
@@ -96,7 +96,7 @@ func (d *Decider) view(e *entry) *view {
 			v.best = other
 		}
 		if c.owned {
-			v.deaf = v.deaf || c.peer.Deaf
+			v.oneWay = v.oneWay || c.peer.OneWay
 			if v.rival == nil || other.compare(v.rival) > 0 {
 				v.rival = other
 			}
@@ -124,7 +124,7 @@ func (d *Decider) own(addr netip.Addr, e *entry, v *view, now time.Time) {
 		e.owned = d.keeps(addr, v, now)
 		return
 	}
-	if d.listening || v.self.host == nil || v.best != &v.self || v.deaf {
+	if d.listening || v.self.host == nil || v.best != &v.self || v.oneWay {
 		e.best = time.Time{}
 		return
 	}
@@ -157,7 +157,7 @@ func (d *Decider) keeps(addr netip.Addr, v *view, now time.Time) bool {
 		return true
 	case v.rival == nil:
 		return true
-	case v.deaf:
+	case v.oneWay:
 		// The other owner believes that this host is dead, and would never give up.
 		return false
 	}

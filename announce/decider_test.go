@@ -75,7 +75,7 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	owner := func(_ string, c Claim) bool { return c.Owned }
 	best := o.first(addr, any, true)
 	rival := o.first(addr, owner, false)
-	deaf := o.first(addr, func(h string, c Claim) bool { return c.Owned && o.hosts[h].Deaf }, false) != ""
+	oneWay := o.first(addr, func(h string, c Claim) bool { return c.Owned && o.hosts[h].OneWay }, false) != ""
 	ahead := o.first(addr, func(h string, c Claim) bool { return h == rival }, true)
 	switch {
 	case v.Mode != L2 || o.serves(addr) == 0:
@@ -83,8 +83,8 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 	case o.owned[addr] && o.draining:
 		o.owned[addr] = best != "" && rival == "" && now.Before(o.drained.Add(timing.Handover))
 	case o.owned[addr]:
-		o.owned[addr] = rival == "" || !deaf && ahead == "self"
-	case o.listening || best != "self" || deaf:
+		o.owned[addr] = rival == "" || !oneWay && ahead == "self"
+	case o.listening || best != "self" || oneWay:
 	case rival == "":
 		o.owned[addr] = true
 	default:
@@ -94,7 +94,7 @@ func (o *oracle) decide(addr netip.Addr, now time.Time) bool {
 		}
 		o.owned[addr] = !now.Before(since.Add(timing.Settle))
 	}
-	if o.owned[addr] || o.listening || best != "self" || deaf || rival == "" || v.Mode != L2 {
+	if o.owned[addr] || o.listening || best != "self" || oneWay || rival == "" || v.Mode != L2 {
 		delete(o.best, addr)
 	}
 	return o.owned[addr]
@@ -121,7 +121,7 @@ func TestDecisionsEqualThoseOfTheOracle(t *testing.T) {
 				d.DropEligible(addr)
 				delete(o.here, addr)
 			case 3, 4:
-				h := Host{Name: host, Alive: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "alive"), Draining: flag.Draw(t, "draining"), Weight: rapid.IntRange(1, 3).Draw(t, "weight"), Deaf: rapid.SampledFrom([]bool{true, false, false}).Draw(t, "deaf")}
+				h := Host{Name: host, Alive: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "alive"), Draining: flag.Draw(t, "draining"), Weight: rapid.IntRange(1, 3).Draw(t, "weight"), OneWay: rapid.SampledFrom([]bool{true, false, false}).Draw(t, "one-way")}
 				d.SetHost(h)
 				o.hosts[host] = h
 				if o.claims[host] == nil {
@@ -220,10 +220,10 @@ func TestReasons(t *testing.T) {
 		}, "a: the only eligible host; b is dead", "a"},
 		"offline":   {true, func(d *Decider, v netip.Addr) { d.Ready(); d.SetOffline("eth0: no carrier") }, "no eligible host; a can't announce it: eth0: no carrier", ""},
 		"listening": {true, func(*Decider, netip.Addr) {}, "a is finding out what other hosts announce", ""},
-		"deaf": {true, func(d *Decider, v netip.Addr) {
+		"one-way": {true, func(d *Decider, v netip.Addr) {
 			d.Ready()
 			d.SetClaim("b", Claim{v, 1, true})
-			d.SetHost(Host{Name: "b", Alive: true, Deaf: true, Weight: 1})
+			d.SetHost(Host{Name: "b", Alive: true, OneWay: true, Weight: 1})
 		}, "b: does not receive heartbeats of a", "b"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,9 +66,9 @@ type Host struct {
 	Alive    bool
 	Draining bool
 	Weight   int // its share of VIPs relative to other hosts
-	// Deaf says that the host is alive and does not receive this host's heartbeats. It acts as if
+	// OneWay says that the host is alive and does not receive this host's heartbeats. It acts as if
 	// this host were dead.
-	Deaf bool
+	OneWay bool
 }
 
 // Claim is what another host says of a VIP.
@@ -132,7 +132,7 @@ const (
 type Peer struct {
 	PeerKey
 	Address string    `json:"address,omitempty"`
-	State   string    `json:"state"` // "alive", "dead", "one-way", "unheard"; of BGP and BFD their own
+	State   string    `json:"state"` // "alive", "dead", "one-way", "unknown"; of BGP and BFD their own
 	Up      bool      `json:"up"`
 	Since   time.Time `json:"since"`
 	Reason  string    `json:"reason,omitempty"`

@@ -25,7 +25,7 @@ func (d *Decider) why(e *entry, v *view) string {
 		parts = append(parts, d.self.Name+": "+highest(v.count))
 	case owner != "" && v.best != nil && v.best.host.Name == owner:
 		parts = append(parts, owner+": "+highest(v.count))
-	case owner != "" && v.deaf:
+	case owner != "" && v.oneWay:
 		parts = append(parts, fmt.Sprintf("%s: does not receive heartbeats of %s", owner, d.self.Name))
 	case owner != "" && v.best == nil:
 		parts = append(parts, owner+": no other host is eligible")

@@ -174,7 +174,7 @@ func (e *Exchange) bind(from netip.AddrPort, p *peer) {
 // silence.
 func (e *Exchange) Excuse(paused time.Duration) {
 	for _, p := range e.peers {
-		p.heard = p.heard.Add(paused)
+		p.received = p.received.Add(paused)
 	}
 }
 
@@ -200,7 +200,7 @@ func (e *Exchange) Advance(now time.Time) {
 func (e *Exchange) Next() time.Time {
 	next := e.beat
 	for _, p := range e.peers {
-		if end := p.heard.Add(p.timeout); p.alive && end.Before(next) {
+		if end := p.received.Add(p.timeout); p.alive && end.Before(next) {
 			next = end
 		}
 	}
@@ -354,7 +354,7 @@ func (e *Exchange) Duplicate(now time.Time) (at netip.AddrPort, yield, ok bool) 
 	if p == nil || !p.alive {
 		return at, false, false
 	}
-	mine := now.Sub(e.started) - now.Sub(p.heard)
+	mine := now.Sub(e.started) - now.Sub(p.received)
 	difference := p.last.uptime - mine
 	yield = difference > 0
 	if difference.Abs() < 2*time.Millisecond { // started together

@@ -170,10 +170,10 @@ func TestPairMeets(t *testing.T) {
 	b := w.start(2, options("lb2", 1))
 	b.Set(announce.Claim{Addr: vipAt(2), Services: 1})
 	w.settle()
-	if h := b.hosts["lb1"]; !h.Alive || h.Deaf || h.Weight != 1 {
+	if h := b.hosts["lb1"]; !h.Alive || h.OneWay || h.Weight != 1 {
 		t.Errorf("lb1 is %+v", h)
 	}
-	if h := a.hosts["lb2"]; !h.Alive || h.Deaf {
+	if h := a.hosts["lb2"]; !h.Alive || h.OneWay {
 		t.Errorf("lb2 is %+v", h)
 	}
 	if !b.known["lb1"][vipAt(1)].Owned || a.known["lb2"][vipAt(2)].Services != 1 {
@@ -189,7 +189,7 @@ func TestDeath(t *testing.T) {
 	w, a, b := pair(t)
 	w.pass(time.Second)
 	delete(w.nodes, b.addr)
-	died, last := time.Duration(0), a.peers["lb2"].heard
+	died, last := time.Duration(0), a.peers["lb2"].received
 	for died == 0 && w.now.Sub(last) < time.Second {
 		if a.Advance(w.now); !a.hosts["lb2"].Alive {
 			died = w.now.Sub(last)
@@ -219,12 +219,12 @@ func TestExcuse(t *testing.T) {
 	}
 }
 
-// A host that sends and does not receive is shown as one-way by both, and as deaf to the decision.
+// A host that sends and does not receive is shown as one-way by both, and counts as such in the decision.
 func TestOneWay(t *testing.T) {
 	w, a, b := pair(t)
 	w.drop = func(_, to netip.AddrPort) bool { return to == b.addr }
 	w.pass(time.Second)
-	if h := a.hosts["lb2"]; !h.Alive || !h.Deaf {
+	if h := a.hosts["lb2"]; !h.Alive || !h.OneWay {
 		t.Errorf("lb2 is %+v", h)
 	}
 	if h := b.hosts["lb1"]; h.Alive {
@@ -235,7 +235,7 @@ func TestOneWay(t *testing.T) {
 	}
 	w.drop = func(_, _ netip.AddrPort) bool { return false }
 	w.pass(time.Second)
-	if a.hosts["lb2"].Deaf || !b.hosts["lb1"].Alive {
+	if a.hosts["lb2"].OneWay || !b.hosts["lb1"].Alive {
 		t.Error("not repaired")
 	}
 }

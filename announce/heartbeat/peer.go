@@ -13,7 +13,7 @@ type peer struct {
 	addr netip.AddrPort // where its newest message came from
 
 	epoch, seq uint64 // 0: none accepted yet
-	heard      time.Time
+	received   time.Time
 	alive      bool
 	since      time.Time // of alive
 	timeout    time.Duration
@@ -44,7 +44,7 @@ type greeting struct {
 // host returns the peer for the decision.
 func (p *peer) host() announce.Host {
 	return announce.Host{Name: p.name, Alive: p.alive, Draining: p.last.flags&flagDraining != 0, Weight: max(int(p.last.weight), 1),
-		Deaf: p.alive && p.last.flags&flagReceives == 0}
+		OneWay: p.alive && p.last.flags&flagReceives == 0}
 }
 
 // synced reports whether both hosts know all claims of each other.
@@ -81,7 +81,7 @@ func (e *Exchange) Receive(from netip.AddrPort, packet []byte, now time.Time) {
 	}
 	e.count.Received++
 	e.bind(from, p)
-	e.hear(p, m, now)
+	e.update(p, m, now)
 }
 
 // accept decides whether a message is genuine now, and not an old one.
@@ -108,7 +108,7 @@ func (e *Exchange) accept(p *peer, m *message, from netip.AddrPort, now time.Tim
 	}
 	e.forget(p)
 	p.epoch, p.seq, p.addr, p.waiting = m.epoch, m.seq, from, greeting{}
-	p.acked, p.sent, p.joined, p.heard = 0, 0, false, now
+	p.acked, p.sent, p.joined, p.received = 0, 0, false, now
 	return true
 }
 
@@ -139,12 +139,12 @@ func (e *Exchange) tellHost(p *peer) {
 	}
 }
 
-// hear updates a peer from an accepted message.
-func (e *Exchange) hear(p *peer, m *message, now time.Time) {
+// update takes what a peer says from an accepted message.
+func (e *Exchange) update(p *peer, m *message, now time.Time) {
 	if p.alive && m.interval > 0 {
-		p.lost += uint64(max(now.Sub(p.heard)-m.interval/2, 0) / m.interval)
+		p.lost += uint64(max(now.Sub(p.received)-m.interval/2, 0) / m.interval)
 	}
-	p.heard = now
+	p.received = now
 	p.timeout = max(e.timeout(), m.interval*time.Duration(m.missed))
 	if !p.alive {
 		p.alive, p.since = true, now
@@ -179,7 +179,7 @@ func (e *Exchange) hear(p *peer, m *message, now time.Time) {
 // expire marks peers dead that have been silent for too long.
 func (e *Exchange) expire(now time.Time) {
 	for _, p := range e.peers {
-		if !p.alive || now.Before(p.heard.Add(p.timeout)) {
+		if !p.alive || now.Before(p.received.Add(p.timeout)) {
 			continue
 		}
 		p.alive, p.since = false, now

@@ -16,7 +16,7 @@ const (
 	Alive   = "alive"
 	Dead    = "dead"
 	OneWay  = "one-way" // one of the hosts does not receive the other one
-	Unheard = "unheard" // never heard from, or not with a key of this host
+	Unknown = "unknown" // no heartbeat received with a key of this host
 )
 
 // Counters returns the counters.
@@ -31,7 +31,7 @@ func (e *Exchange) Peers(now time.Time) []announce.Peer {
 			if slices.ContainsFunc(slices.Collect(maps.Values(e.peers)), func(p *peer) bool { return p.waiting.from == d.addr }) {
 				continue // listed by its name below
 			}
-			out = append(out, announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: d.addr.String()}, Address: d.addr.String(), State: Unheard, Since: e.started,
+			out = append(out, announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: d.addr.String()}, Address: d.addr.String(), State: Unknown, Since: e.started,
 				Reason: "no authenticated heartbeat has arrived"})
 			continue
 		}
@@ -62,7 +62,7 @@ func (e *Exchange) peer(d *dest, now time.Time) announce.Peer {
 		out.State, out.Reason = OneWay, fmt.Sprintf("heartbeats from %s arrive, and its answers to ours do not: check the firewalls on UDP", p.waiting.from)
 	case !p.alive:
 		out.State, out.Reason = Dead, fmt.Sprintf("no heartbeat within %s", p.timeout)
-	case h.Deaf:
+	case h.OneWay:
 		out.State, out.Reason = OneWay, "it does not receive heartbeats of this host: check the firewalls on UDP"
 	}
 	if p.alive && p.last.config != e.o.Config {

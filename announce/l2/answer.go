@@ -31,7 +31,7 @@ func (s *Speaker) take(index int, c frame.Claim) {
 	if c.Kind == frame.None {
 		return
 	}
-	l, answer := s.hear(index, c)
+	l, answer := s.observe(index, c)
 	if !answer {
 		return
 	}
@@ -43,8 +43,8 @@ func (s *Speaker) take(index int, c frame.Claim) {
 	}
 }
 
-// hear returns the interface and true if the host is to answer.
-func (s *Speaker) hear(index int, c frame.Claim) (on link.Link, answer bool) {
+// observe returns the interface and true if the host is to answer.
+func (s *Speaker) observe(index int, c frame.Claim) (on link.Link, answer bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ours := s.wanted[c.Addr]; !ours {
@@ -62,8 +62,8 @@ func (s *Speaker) hear(index int, c frame.Claim) (on link.Link, answer bool) {
 		return on, false
 	}
 	if c.Kind != frame.Question {
-		if old := s.heard[c.Addr]; old.kind != frame.Holds || c.Kind == frame.Holds {
-			s.heard[c.Addr] = hearing{kind: c.Kind, from: claim.Rival{MAC: c.From, Link: index}}
+		if old := s.observed[c.Addr]; old.kind != frame.Holds || c.Kind == frame.Holds {
+			s.observed[c.Addr] = observation{kind: c.Kind, from: claim.Rival{MAC: c.From, Link: index}}
 			s.notify()
 		}
 	}

@@ -99,9 +99,9 @@ func (s *Speaker) step(ctx context.Context, now time.Time) {
 	s.checkAlive(now)
 	orders, state, alive, dirty := s.orders, s.state, !s.alive.IsZero(), s.dirty
 	s.orders, s.dirty = nil, intact
-	var heard map[netip.Addr]hearing
-	if len(s.heard) > 0 {
-		heard, s.heard = s.heard, map[netip.Addr]hearing{}
+	var observed map[netip.Addr]observation
+	if len(s.observed) > 0 {
+		observed, s.observed = s.observed, map[netip.Addr]observation{}
 	}
 	s.mu.Unlock()
 
@@ -127,8 +127,8 @@ func (s *Speaker) step(ctx context.Context, now time.Time) {
 			s.machine.Reannounce(now)
 		}
 	}
-	for a, h := range heard {
-		s.machine.Heard(now, a, h.kind, h.from)
+	for a, h := range observed {
+		s.machine.Observe(now, a, h.kind, h.from)
 	}
 	s.restore(ctx, now, dirty)
 }

@@ -37,17 +37,17 @@ type Speaker struct {
 	arp, nd *wire.Socket
 	wake    chan struct{}
 
-	mu     sync.Mutex // guards the following fields
-	config Config
-	gate   *gate.Gate
-	wanted map[netip.Addr]struct{} // what the caller owns
-	orders []order                 // of the caller, not seen by the loop yet
-	heard  map[netip.Addr]hearing  // of wanted addresses, not seen by the loop yet
-	state  link.State              // the newest
-	alive  time.Time               // end of the time of the last Refresh; zero: never, or lapsed
-	lapsed bool                    // the next Refresh returns ErrLapsed
-	ended  bool                    // Run has ended
-	dirty  damage                  // the kernel's tables may differ from the gate's state
+	mu       sync.Mutex // guards the following fields
+	config   Config
+	gate     *gate.Gate
+	wanted   map[netip.Addr]struct{}    // what the caller owns
+	orders   []order                    // of the caller, not seen by the loop yet
+	observed map[netip.Addr]observation // of wanted addresses, not seen by the loop yet
+	state    link.State                 // the newest
+	alive    time.Time                  // end of the time of the last Refresh; zero: never, or lapsed
+	lapsed   bool                       // the next Refresh returns ErrLapsed
+	ended    bool                       // Run has ended
+	dirty    damage                     // the kernel's tables may differ from the gate's state
 
 	// The following fields belong to the loop.
 	machine  *claim.Machine
@@ -86,8 +86,8 @@ const (
 	orderClear // all addresses are released; later orders are new ones
 )
 
-// hearing is the last thing that another station said about an address.
-type hearing struct {
+// observation is the last thing that another station said about an address.
+type observation struct {
 	kind frame.Kind
 	from claim.Rival
 }
@@ -110,7 +110,7 @@ func New(ctx context.Context, c Config) (*Speaker, error) {
 	}
 	s := &Speaker{
 		log: c.Log, receive: c.Report, config: c, wake: make(chan struct{}, 1),
-		wanted: map[netip.Addr]struct{}{}, heard: map[netip.Addr]hearing{}, joined: map[joinedOn]struct{}{}, warned: map[int]bool{}, reported: map[string]State{},
+		wanted: map[netip.Addr]struct{}{}, observed: map[netip.Addr]observation{}, joined: map[joinedOn]struct{}{}, warned: map[int]bool{}, reported: map[string]State{},
 		repairs: repairs{pause: backoff.Backoff{Lo: 50 * time.Millisecond, Hi: 10 * time.Second}},
 	}
 	s.machine = claim.New(output{s})
@@ -289,7 +289,7 @@ func (s *Speaker) checkAlive(now time.Time) {
 // forget releases everything. The caller holds mu.
 func (s *Speaker) forget() {
 	clear(s.wanted)
-	clear(s.heard)
+	clear(s.observed)
 	s.orders = s.orders[:0]
 	s.order(order{kind: orderClear})
 }

@@ -52,7 +52,7 @@ type AnnouncePeer struct {
 	Kind     string    `json:"kind" enum:"host,bgp,bfd"`
 	Name     string    `json:"name"`
 	Address  string    `json:"address,omitempty"`
-	State    string    `json:"state" doc:"of hosts: alive, dead, one-way, unheard; of BGP and BFD the states of the protocol"`
+	State    string    `json:"state" doc:"of hosts: alive, dead, one-way, unknown; of BGP and BFD the states of the protocol"`
 	Up       bool      `json:"up"`
 	Since    time.Time `json:"since"`
 	Reason   string    `json:"reason,omitempty" doc:"why it is not up, or what should be changed"`

@@ -179,8 +179,8 @@ func (m *Machine) Reannounce(now time.Time) {
 	}
 }
 
-// Heard takes in that another station says something about an address.
-func (m *Machine) Heard(now time.Time, a netip.Addr, kind frame.Kind, from Rival) {
+// Observe takes in that another station says something about an address.
+func (m *Machine) Observe(now time.Time, a netip.Addr, kind frame.Kind, from Rival) {
 	x := m.addrs[a]
 	if x == nil {
 		return

@@ -162,9 +162,9 @@ func TestProbeFindsAnotherStation(t *testing.T) {
 		w := newWorld(t)
 		w.m.Own(w.now, vip4, true)
 		w.until(time.Second)
-		w.m.Heard(w.now, vip4, frame.Question, rival) // says nothing
+		w.m.Observe(w.now, vip4, frame.Question, rival) // says nothing
 		w.is(vip4, Probing, false)
-		w.m.Heard(w.now, vip4, kind, rival)
+		w.m.Observe(w.now, vip4, kind, rival)
 		w.is(vip4, Conflict, false)
 		if w.rival[vip4] != rival {
 			t.Errorf("reported %v", w.rival[vip4])
@@ -181,13 +181,13 @@ func TestDefendOnce(t *testing.T) {
 	w.m.Own(w.now, vip4, false)
 	w.until(20 * time.Second)
 	w.sent = nil
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Announced, true)
 	if got := w.times(vip4, Announce); len(got) != 1 {
 		t.Fatalf("announced at %v, want once", got)
 	}
 	w.until(20*time.Second + Grace)
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Announced, true)
 	if got := w.times(vip4, Announce); len(got) != 1 {
 		t.Errorf("announced at %v, want once", got)
@@ -196,12 +196,12 @@ func TestDefendOnce(t *testing.T) {
 	if got := w.times(vip4, Verify); len(got) != 1 {
 		t.Errorf("verified at %v, want once", got)
 	}
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Conflict, false)
 	if w.rival[vip4] != rival {
 		t.Errorf("reported %v, want %v", w.rival[vip4], rival)
 	}
-	w.m.Heard(w.now, vip4, frame.Holds, other)
+	w.m.Observe(w.now, vip4, frame.Holds, other)
 	if w.rival[vip4] != other {
 		t.Errorf("reported %v, want the newest, %v", w.rival[vip4], other)
 	}
@@ -212,7 +212,7 @@ func TestSingleClaimsAreDefended(t *testing.T) {
 	w.m.Own(w.now, vip4, false)
 	for i := range 5 {
 		w.until(time.Duration(i+1) * (DefendInterval + time.Second))
-		w.m.Heard(w.now, vip4, frame.Holds, rival)
+		w.m.Observe(w.now, vip4, frame.Holds, rival)
 		w.is(vip4, Announced, true)
 	}
 }
@@ -223,7 +223,7 @@ func TestConflictEnds(t *testing.T) {
 	w := newWorld(t)
 	w.m.Own(w.now, vip4, true)
 	w.until(time.Second)
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Conflict, false)
 	questions := 0
 	var rounds []time.Duration
@@ -232,7 +232,7 @@ func TestConflictEnds(t *testing.T) {
 		if n := len(w.times(vip4, Verify)); n > questions {
 			questions = n
 			rounds = append(rounds, d)
-			w.m.Heard(w.now, vip4, frame.Holds, rival) // it answers
+			w.m.Observe(w.now, vip4, frame.Holds, rival) // it answers
 		}
 	}
 	w.is(vip4, Conflict, false)
@@ -286,13 +286,13 @@ func TestNoUsableInterface(t *testing.T) {
 func TestConflictWithoutInterface(t *testing.T) {
 	w := newWorld(t)
 	w.m.Own(w.now, vip4, true)
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.m.SetUsable(w.now, false)
 	w.until(time.Hour)
 	w.is(vip4, Conflict, false)
 	w.m.SetUsable(w.now, true)
 	w.until(time.Hour + time.Millisecond)
-	w.m.Heard(w.now, vip4, frame.Holds, rival) // the answer to the check
+	w.m.Observe(w.now, vip4, frame.Holds, rival) // the answer to the check
 	w.until(time.Hour + time.Second)
 	w.is(vip4, Conflict, false)
 	w.until(2 * time.Hour)
@@ -356,7 +356,7 @@ func TestManyAddresses(t *testing.T) {
 
 func TestUnknownAddresses(t *testing.T) {
 	w := newWorld(t)
-	w.m.Heard(w.now, vip4, frame.Holds, rival)
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.m.Release(vip4)
 	w.m.Own(w.now, vip4, false)
 	w.m.Own(w.now, vip4, true) // it is there

@@ -148,7 +148,7 @@ func (b *bench) expect(a netip.Addr) {
 	}
 }
 
-// nothing checks that the client heard nothing before an announcement of an address outside the
+// nothing checks that the client received nothing before an announcement of an address outside the
 // pools.
 func (b *bench) nothing() {
 	b.Helper()
