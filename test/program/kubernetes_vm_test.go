@@ -330,10 +330,14 @@ func (k *kube) local(vips []string) {
 	k.both(vips, "backend1")
 	client := k.lab.Client
 	for _, vip := range vips {
-		a, err := client.Ask("tcp", netip.AddrPortFrom(netip.MustParseAddr(vip), 80))
-		if seen := a.Client.Addr(); err != nil || !slices.Contains([]netip.Addr{client.Addr4, client.Addr6}, seen) {
-			k.t.Errorf("the endpoint sees the client as %v: %v", seen, err)
-		}
+		// The masquerade ends after the other endpoints have left.
+		k.eventually("the endpoint sees the client's address", func() error {
+			a, err := client.Ask("tcp", netip.AddrPortFrom(netip.MustParseAddr(vip), 80))
+			if seen := a.Client.Addr(); err != nil || !slices.Contains([]netip.Addr{client.Addr4, client.Addr6}, seen) {
+				return fmt.Errorf("it sees %v: %v", seen, err)
+			}
+			return nil
+		})
 	}
 	k.cluster.Delete(k.t, node)
 	k.both(vips, "backend1", "backend2", "backend3")
