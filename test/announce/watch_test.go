@@ -18,32 +18,33 @@ import (
 
 const (
 	sample = 10 * time.Millisecond
-	// answerTime is how long after a question an answer counts.
+	// answerTime is how long after an answer a host still counts as one that answers.
 	answerTime = 3 * sample
 	// twoOwners bounds how long two hosts may answer for one VIP: heartbeat x missed and 100 ms.
 	twoOwners = 400 * time.Millisecond
 )
 
-// watcher asks every 10 ms who has each VIP, as a client does, and notes who answers.
+// watcher asks every 10 ms who has each VIP, as a client does, and notes who answers, by the time when
+// the kernel received the answer.
 type watcher struct {
 	t        testing.TB
 	mac      frame.MAC
 	node     *netlab.Node
 	index    int
-	arp, nd  *wire.Socket
+	arp, nd  *wire.Socket // for questions
 	stop     chan struct{}
-	done     sync.WaitGroup
+	asking   sync.WaitGroup
+	stops    []func() // of what receives answers
 	mu       sync.Mutex
 	heard    map[netip.Addr]map[frame.MAC]time.Time
 	double   map[netip.Addr]time.Time // since when two answer
-	vacant   map[netip.Addr]time.Time // since when nobody answers
 	longest  struct{ double, vacant time.Duration }
 	worst    string
 	answered int
 }
 
 func watch(t testing.TB, from *netlab.Node) *watcher {
-	w := &watcher{t: t, node: from, stop: make(chan struct{}), heard: map[netip.Addr]map[frame.MAC]time.Time{}, double: map[netip.Addr]time.Time{}, vacant: map[netip.Addr]time.Time{}}
+	w := &watcher{t: t, node: from, stop: make(chan struct{}), heard: map[netip.Addr]map[frame.MAC]time.Time{}, double: map[netip.Addr]time.Time{}}
 	link, err := from.Netlink.LinkByName("eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -57,15 +58,15 @@ func watch(t testing.TB, from *netlab.Node) *watcher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.done.Go(func() {
-		_ = w.arp.Receive(func(_ int, b []byte) {
+	w.stops = []func(){
+		from.Frames(t, "eth0", frame.TypeARP, func(at time.Time, b []byte) {
 			for _, c := range frame.ARPClaims(b) {
-				w.note(c)
+				w.note(at, c)
 			}
-		})
-	})
-	w.done.Go(func() { _ = w.nd.Receive(func(_ int, b []byte) { w.note(frame.NDPClaim(b)) }) })
-	w.done.Go(w.ask)
+		}),
+		from.Frames(t, "eth0", frame.TypeIPv6, func(at time.Time, b []byte) { w.note(at, frame.NDPClaim(b)) }),
+	}
+	w.asking.Go(w.ask)
 	t.Cleanup(w.close)
 	return w
 }
@@ -77,29 +78,58 @@ func (w *watcher) close() {
 	default:
 	}
 	close(w.stop)
+	w.asking.Wait()
 	w.arp.Close()
 	w.nd.Close()
-	w.done.Wait()
+	for _, stop := range w.stops {
+		stop()
+	}
 }
 
-func (w *watcher) note(c frame.Claim) {
+// note evaluates an answer. Those for one VIP come in the order of their times.
+func (w *watcher) note(at time.Time, c frame.Claim) {
 	if c.Kind != frame.Holds || c.From == w.mac {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.heard[c.Addr] == nil {
-		w.heard[c.Addr] = map[frame.MAC]time.Time{}
-	}
-	w.heard[c.Addr][c.From] = time.Now()
 	w.answered++
+	heard := w.heard[c.Addr]
+	if heard == nil {
+		heard = map[frame.MAC]time.Time{}
+		w.heard[c.Addr] = heard
+	}
+	var last time.Time
+	who := []string{c.From.String()}
+	for mac, before := range heard {
+		if before.After(last) {
+			last = before
+		}
+		if mac != c.From && at.Sub(before) <= answerTime {
+			who = append(who, mac.String())
+		}
+	}
+	if !last.IsZero() {
+		w.longest.vacant = max(w.longest.vacant, at.Sub(last))
+	}
+	heard[c.From] = at
+	since, known := w.double[c.Addr]
+	switch {
+	case len(who) == 1:
+		delete(w.double, c.Addr)
+	case !known:
+		w.double[c.Addr] = at
+	case at.Sub(since) > w.longest.double:
+		w.longest.double = at.Sub(since)
+		w.worst = fmt.Sprintf("%s answered by %s", c.Addr, strings.Join(who, " and "))
+	}
 }
 
-// ask sends questions and evaluates the answers to earlier ones.
+// ask sends questions.
 func (w *watcher) ask() {
 	tick := time.NewTicker(sample)
 	defer tick.Stop()
-	for began := time.Now(); ; {
+	for {
 		select {
 		case <-w.stop:
 			return
@@ -110,41 +140,6 @@ func (w *watcher) ask() {
 				_ = w.arp.Send(w.index, arpRequest(w.mac, w.node.Addr4, vip))
 			} else {
 				_ = w.nd.Send(w.index, frame.AppendVerify(nil, w.mac, w.node.Addr6, vip))
-			}
-		}
-		if now := time.Now(); now.Sub(began) > answerTime {
-			w.evaluate(now)
-		}
-	}
-}
-
-func (w *watcher) evaluate(now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, vip := range vips() {
-		var who []string
-		for mac, at := range w.heard[vip] {
-			if now.Sub(at) <= answerTime {
-				who = append(who, mac.String())
-			}
-		}
-		for _, rule := range []struct {
-			is      bool
-			since   map[netip.Addr]time.Time
-			longest *time.Duration
-		}{{len(who) > 1, w.double, &w.longest.double}, {len(who) == 0, w.vacant, &w.longest.vacant}} {
-			switch {
-			case !rule.is:
-				delete(rule.since, vip)
-			case rule.since[vip].IsZero():
-				rule.since[vip] = now
-			default:
-				if d := now.Sub(rule.since[vip]); d > *rule.longest {
-					*rule.longest = d
-					if len(who) > 1 {
-						w.worst = fmt.Sprintf("%s answered by %s", vip, strings.Join(who, " and "))
-					}
-				}
 			}
 		}
 	}
@@ -233,5 +228,30 @@ func TestNeverTwoOwners(t *testing.T) {
 	t.Logf("seed %d: two owners for at most %s (%s), nobody for at most %s, %d answers", seed, w.longest.double, w.worst, w.longest.vacant, w.answered)
 	if w.longest.double > twoOwners || w.answered < 1000 {
 		t.Errorf("two owners for %s: %s; %d answers\n%s", w.longest.double, w.worst, w.answered, strings.Join(history, "\n"))
+	}
+}
+
+// The watcher measures how long two hosts answer for a VIP, by the times of their answers alone. A
+// host that takes over at once, and one that answers again after a while, are no second owner.
+func TestWatcherMeasuresTwoOwners(t *testing.T) {
+	w := &watcher{heard: map[netip.Addr]map[frame.MAC]time.Time{}, double: map[netip.Addr]time.Time{}}
+	start := time.Unix(1_000, 0)
+	answers := func(host byte, from, to time.Duration) {
+		for at := from; at <= to; at += sample {
+			w.note(start.Add(at), frame.Claim{Kind: frame.Holds, Addr: vip4(0), From: frame.MAC{host}})
+		}
+	}
+	answers(1, 0, time.Second)
+	answers(2, 1010*time.Millisecond, 3*time.Second)
+	answers(1, 4*time.Second, 5*time.Second)
+	if w.longest.double > answerTime || w.longest.vacant != time.Second {
+		t.Errorf("one owner after the other: two for %s, nobody for %s", w.longest.double, w.longest.vacant)
+	}
+	for at := 5 * time.Second; at <= 5500*time.Millisecond; at += sample {
+		answers(2, at, at)
+		answers(1, at, at)
+	}
+	if w.longest.double != 500*time.Millisecond {
+		t.Errorf("two owners for %s, want 500ms", w.longest.double)
 	}
 }

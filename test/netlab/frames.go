@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frames calls each for every frame of a protocol that arrives on a device of the node, until stop is
-// called or the test ends. The time is that of the kernel when the frame arrived: it doesn't depend on
-// when this process runs. Each is called by one goroutine, and its frame is valid during the call only.
+// Frames calls each for every frame of a protocol that arrives for the node or a group on a device,
+// until stop is called or the test ends. The time is the kernel's when the frame arrived: it doesn't
+// depend on when this process runs. One goroutine calls each, and a frame is valid during the call only.
 func (n *Node) Frames(t testing.TB, dev string, protocol uint16, each func(at time.Time, b []byte)) (stop func()) {
 	t.Helper()
 	link, err := n.Netlink.LinkByName(dev)
@@ -45,7 +45,7 @@ func (n *Node) Frames(t testing.TB, dev string, protocol uint16, each func(at ti
 			if failed != nil { // such as ENETDOWN
 				continue
 			}
-			if from, ok := from.(*unix.SockaddrLinklayer); ok && from.Pkttype != unix.PACKET_OUTGOING {
+			if from, ok := from.(*unix.SockaddrLinklayer); ok && from.Pkttype <= unix.PACKET_MULTICAST { // not for other nodes, not outgoing
 				each(arrival(control[:controls]), b[:size])
 			}
 		}
