@@ -13,7 +13,8 @@ import (
 // stateWatchEvery is the interval of the checks of the state file, for an agent that writes nothing.
 const stateWatchEvery = 10 * time.Second
 
-// watchState reports once when the state file can't be written any more, and once when it can.
+// watchState reports once when the state file can't be written any more, and once when it can. A
+// failed write is reported at once, because its cause may be gone at the next check.
 func (a *agent) watchState(ctx context.Context) error {
 	tick := time.NewTicker(stateWatchEvery)
 	defer tick.Stop()
@@ -32,6 +33,7 @@ func (a *agent) watchState(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
+		case <-a.db.Failed():
 		}
 	}
 }

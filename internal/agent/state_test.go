@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -72,23 +73,58 @@ func TestFailingWritesAreAFailure(t *testing.T) {
 	if err := noteStore(db, lastStore{}); err == nil {
 		t.Fatal("a write to a closed file succeeds")
 	}
+	<-db.Failed()
 	if c := a.stateChecks(); len(c) != 1 || c[0].Level != v1.LevelFail || !strings.Contains(c[0].Message, "write state") {
 		t.Errorf("%+v", c)
 	}
+	select {
+	case <-db.Failed():
+		t.Error("the write of a check counts as another failure: watchState would never wait")
+	default:
+	}
+}
+
+// A failed write is reported at once: its cause may be gone before the next check.
+func TestFailedWriteIsReportedAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), store.FileName)
+	bubble.Test(t, func(t *testing.T) {
+		db, err := store.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go a.watchState(ctx)
+		time.Sleep(stateWatchEvery / 10) // the first check finds nothing
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := noteStore(db, lastStore{}); err == nil {
+				t.Fatal("a write to a deleted file succeeds")
+			}
+			synctest.Wait()
+		}
+		if events, _ := a.events.Since(0); len(events) != 1 || events[0].Kind != "state_failed" {
+			t.Errorf("%+v", events)
+		}
+	})
 }
 
 // A state file that is deleted and put back is reported once each, without any write.
 func TestDeletedStateFileIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), store.FileName)
-	db, err := store.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := os.Rename(path, path+".away"); err != nil {
-		t.Fatal(err)
-	}
 	bubble.Test(t, func(t *testing.T) {
+		db, err := store.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
 		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -65,7 +65,7 @@ func open(path string, wait time.Duration) (db *DB, err error) {
 		_ = bolt.Close()
 		return nil, openError(path, err)
 	}
-	return &DB{path: path, bolt: bolt, file: file, opened: info, tallies: c.tallies}, nil
+	return &DB{path: path, bolt: bolt, file: file, opened: info, tallies: c.tallies, failed: make(chan struct{}, 1)}, nil
 }
 
 // create makes a new file under a temporary name and gives it its name when it is complete. A

@@ -70,6 +70,7 @@ type DB struct {
 	opened  os.FileInfo      // identifies it
 	broken  atomic.Pointer[Error]
 	failing atomic.Pointer[error] // the error of a failed write; see Failing
+	failed  chan struct{}         // see Failed
 }
 
 // batch is the writes of one caller, which are applied all or none.
@@ -161,12 +162,21 @@ func (d *DB) transact(group ...*batch) error {
 	})
 	if err != nil {
 		err = d.writeError(err)
-		d.failing.Store(&err)
+		if d.failing.Swap(&err) == nil {
+			select {
+			case d.failed <- struct{}{}:
+			default: // Failed has a value already
+			}
+		}
 		return err
 	}
 	maps.Copy(d.tallies, tallies)
 	return nil
 }
+
+// Failed receives a value after the first failed write, and again after the first one since Failing
+// returned nil. It is for one receiver, which then calls Failing.
+func (d *DB) Failed() <-chan struct{} { return d.failed }
 
 // probeSize is the size of Failing's test write. It exceeds the free pages that the file may have
 // on a full disk, where small writes succeed and larger ones fail.
