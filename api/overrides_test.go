@@ -63,7 +63,7 @@ func TestExpiryOfAnOverride(t *testing.T) {
 	for body, message := range map[string]string{
 		`{"state":"drain","expires":"2020-01-01T00:00:00Z"}`: "has passed",
 		`{"state":"ready","expires":"2099-01-01T00:00:00Z"}`: "does not expire",
-		`{"state":"drain","expires":"soon"}`:                 "soon",
+		`{"state":"drain","expires":"soon"}`:                 `"soon" is not a time`,
 		`{"state":"drain","expires":3}`:                      "wants",
 	} {
 		a := r.ask("PUT", path, body)

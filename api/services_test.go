@@ -236,6 +236,9 @@ func TestRefusals(t *testing.T) {
 	if doc := r.ask("PUT", webPath, `{"ports":`).problem(t); !strings.HasPrefix(doc.Detail, "the body is not valid JSON near line 1") {
 		t.Errorf("detail %q", doc.Detail)
 	}
+	if doc := r.ask("GET", v1.PathServices+"?limit=0", "").problem(t); !strings.HasPrefix(doc.Detail, "query.limit: ") {
+		t.Errorf("detail %q", doc.Detail)
+	}
 	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
 		t.Errorf("%d services after nothing but refusals", n)
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -56,11 +57,16 @@ func (f *frontend) readHeader(client *net.TCPConn) (proxyproto.Header, error) {
 	stop := context.AfterFunc(f.ctx, func() { reset(client) })
 	defer stop()
 	h, err := proxyproto.Read(client)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = client.SetReadDeadline(time.Time{})
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = fmt.Errorf("%w within %s", errHeaderLate, f.target.opts.HeaderTimeout)
 	}
 	return h, err
 }
+
+var errHeaderLate = errors.New("the header is not complete")
 
 // headerReasons are the errors of readHeader and their reasons. An error that is not in the list
 // has none: this side has closed the connection.
@@ -70,7 +76,7 @@ var headerReasons = []struct {
 }{
 	{io.EOF, headerAbsent},
 	{proxyproto.ErrTruncated, headerTruncated},
-	{os.ErrDeadlineExceeded, headerLate},
+	{errHeaderLate, headerLate},
 	{proxyproto.ErrTooLong, headerTooLong},
 	{proxyproto.ErrMalformed, headerMalformed},
 	{proxyproto.ErrChecksum, headerChecksum},

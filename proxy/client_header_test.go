@@ -266,6 +266,9 @@ func TestBadHeaders(t *testing.T) {
 	if got := badHeaders(p); !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
+	if strings.Contains(log.String(), "i/o timeout") {
+		t.Errorf("the log names the read:\n%s", log.String())
+	}
 	if n := strings.Count(log.String(), "msg="); n == 0 || n > 1+int(time.Since(start)/time.Second) {
 		t.Errorf("%d lines in the log:\n%s", n, log.String())
 	}

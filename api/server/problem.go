@@ -85,6 +85,12 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 			p.Errors = append(p.Errors, v1.Problem{Code: vip.CodeInvalid, Field: d.Location, Message: d.Message})
 		}
 	}
+	if n := len(p.Errors); n > 0 {
+		p.Detail = vip.Problem(p.Errors[0]).Error()
+		if n > 1 {
+			p.Detail += fmt.Sprintf(", and %d more", n-1)
+		}
+	}
 	return p
 }
 

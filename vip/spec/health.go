@@ -164,7 +164,7 @@ func (b *builder) checkText(name, text string) string {
 
 func (b *builder) checkHost(host string) string {
 	if strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
-		b.bad("health.host", "use a name", "%s is not a host", strict.Quote(host))
+		b.bad("health.host", `use a name or an address, such as "web.example", without spaces`, "%s is not a host", strict.Quote(host))
 		return ""
 	}
 	return b.checkText("host", host)
@@ -193,7 +193,7 @@ func (b *builder) httpCheck(w *HealthCheck, out *vip.HealthCheck) {
 		}
 	}
 	out.Body = b.checkText("body", w.Body)
-	if w.Body != "" && out.Method != http.MethodGet {
+	if w.Body != "" && (out.Method == http.MethodHead || out.Method == http.MethodOptions) {
 		b.bad("health.body", "remove it, or use method GET", "an answer to %s has no body", out.Method)
 	}
 }
@@ -294,7 +294,7 @@ func (b *builder) unprobed(out *vip.Service) {
 	}
 	if len(out.Ports) > 0 {
 		b.bad("health.type", "state the port to probe in health.port, or use another type",
-			"a %s check needs a single %s port and the service has none", c.Type, want)
+			"a check of type %s needs a single %s port and the service has none", c.Type, want)
 	}
 }
 

@@ -62,7 +62,7 @@ a backend with a port, if the service has only one there.`,
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, spec, force, a.write(*dontWait))
 		if err != nil {
-			return stateRefused(err, key)
+			return stateRefused(err)
 		}
 		applied := appliedWord(!*dontWait)
 		a.printer().Say("backend %s/%s set to %s (revision %d)%s%s", key, b.ID, b.State, b.Revision, applied, lastOne(state, b))
@@ -80,11 +80,11 @@ a backend with a port, if the service has only one there.`,
 }
 
 // stateRefused adds the command's own hint to the refusal of a state.
-func stateRefused(err error, key vip.ServiceKey) error {
+func stateRefused(err error) error {
 	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == v1.CodeLastBackend {
 		return &failure{code: ExitConflict, err: err, hint: "bring another backend back first, or use --force"}
 	}
-	return notFound(err, "run ironvip backend list "+key.String())
+	return notFound(err, "run ironvip backend list") // the service may be the one that does not exist
 }
 
 // lastOne returns why a backend is still not usable after it was set to ready, or for any state,

@@ -216,6 +216,10 @@ func (d *decoder) text(raw any, into encoding.TextUnmarshaler, path string) {
 		*prefix, err = ParsePrefix(s)
 		d.add(path, err)
 	} else if err := into.UnmarshalText([]byte(s)); err != nil {
+		if _, ok := into.(*time.Time); ok {
+			d.bad(path, `write it as "2099-12-31T18:00:00Z"`, "%s is not a time", Quote(s))
+			return
+		}
 		d.bad(path, "", "%s: %s", Quote(s), err)
 	}
 }
