@@ -53,18 +53,18 @@ type outlier struct {
 	connectFailures, earlyResets, retries, ejections atomic.Uint64
 
 	// guarded by outliers.mu
-	users   []*endpoint // those with this address
-	ejected bool
-	byReset bool // a connect is no evidence that it works
-	resets  int  // in a row
-	backoff int  // how often in a row it was skipped
-	worked  int64
-	since   vip.Instant // of the present health
-	until   vip.Instant
-	reason  string
-	told    bool        // ejected, as in the last event
-	failed  vip.Instant // when a connection last failed
-	failure string
+	users    []*endpoint // those with this address
+	ejected  bool
+	byReset  bool // a connect is no evidence that it works
+	resets   int  // in a row
+	backoff  int  // how often in a row it was skipped
+	worked   int64
+	since    vip.Instant // of the present health
+	until    vip.Instant
+	reason   string
+	reported bool        // ejected, as in the last event
+	failed   vip.Instant // when a connection last failed
+	failure  string
 }
 
 // outliers are the addresses of the backends of all services. Its lock is taken only when what is
@@ -318,7 +318,7 @@ func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load()
 func (x *outlier) note() {
 	o := x.in
 	o.changed[x.key] = struct{}{}
-	if x.ejected != x.told {
+	if x.ejected != x.reported {
 		list := o.news[x.key.Service]
 		if list == nil {
 			list = make(map[vip.PassiveKey]struct{})

@@ -114,10 +114,10 @@ func (o *outliers) collect(now time.Time, news *eventPace) (put []vip.PassiveHea
 		delete(o.news, service)
 		for key := range keys {
 			x := o.m[key]
-			if x == nil || x.ejected == x.told {
+			if x == nil || x.ejected == x.reported {
 				continue
 			}
-			if x.told = x.ejected; x.ejected {
+			if x.reported = x.ejected; x.ejected {
 				ejected[service] = append(ejected[service], change{key.Addr.String(), ": " + x.reason})
 			} else {
 				readmitted[service] = append(readmitted[service], change{key.Addr.String(), ""})
