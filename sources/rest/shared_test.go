@@ -319,6 +319,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 
 	const service, state = "/services/default/web", "/states/default/web/10.0.0.1"
 	a.put(web("10.0.0.2"))
+	b.sees("[10.0.0.2 ready]") // otherwise b could take the service as gone before it has come
 	other := stored(service, func() {
 		if _, err := a.src.DeleteService(t.Context(), webKey, nil); err != nil {
 			t.Error(err)
@@ -330,6 +331,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 
 	drained := bkey("10.0.0.1")
 	a.override(drained, vip.Maint)
+	b.until("the override is there", func() bool { _, _, there := b.states.Get(drained); return there })
 	other = stored(state, func() { a.override(drained, vip.Ready) })
 	b.until("the override is gone", func() bool { _, _, there := b.states.Get(drained); return !there })
 	passing(func() error { _, err := b.overrides.Set(t.Context(), operator(drained, vip.Drain)); return err }, state, other)
