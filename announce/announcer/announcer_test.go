@@ -222,12 +222,12 @@ func TestPairOfProcesses(t *testing.T) {
 		p, _, _ := a.link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
 		return strings.Contains(p.Reason, "settings or pools differ")
 	})
-	began := time.Now()
+	for _, h := range []*host{a, b} {
+		h.set(func(s *announce.Settings) { s.Missed = 1e6 }) // only a planned end gives the VIPs to the other host
+	}
+	share()
 	b.stop()
 	a.awaitVIPs(vips)
-	if took := time.Since(began); took > 300*time.Millisecond {
-		t.Errorf("a planned end took %s: no hand-over", took)
-	}
 	if !a.out.whole {
 		t.Error("the output does not know that all was set")
 	}
