@@ -72,7 +72,8 @@ func TestPairDrains(t *testing.T) {
 const inFlight = 5
 
 // failover bounds how long a client is without an answer when the owner fails: three heartbeats, and
-// 50 ms for the takeover.
+// 50 ms for the takeover. A busy machine delays all of this. How much is measured at the same time,
+// by clients of a VIP that does not move.
 const failover = 350 * time.Millisecond
 
 // The owner fails in different ways. The other host takes over within 350 ms, in both families, and
@@ -93,6 +94,7 @@ func TestOwnerFails(t *testing.T) {
 			a := l.hosts[0]
 			owners := l.awaitOwners("a share for each host", l.shared)
 			loads := []*load{startLoad(t, l.client, ownedBy(t, owners, a.Name, false), 2*time.Millisecond), startLoad(t, l.client, ownedBy(t, owners, a.Name, true), 2*time.Millisecond)}
+			still := startLoad(t, l.client, ownedBy(t, owners, l.hosts[1].Name, false), 2*time.Millisecond)
 			time.Sleep(300 * time.Millisecond)
 			fault.fail(l, a)
 			wait.For(t, "all on lb2", func() error {
@@ -105,11 +107,12 @@ func TestOwnerFails(t *testing.T) {
 				return err
 			})
 			time.Sleep(500 * time.Millisecond)
+			unmoved := still.end()
 			for _, load := range loads {
 				got := load.end()
-				t.Logf("%s: %s", load.to, got)
-				if got.requests < 300 || got.gap > failover {
-					t.Errorf("%s: %s", load.to, got)
+				t.Logf("%s: %s; a VIP that does not move: %s", load.to, got, unmoved)
+				if got.requests < 300 || got.gap > failover+unmoved.gap {
+					t.Errorf("%s: %s; a VIP that does not move: %s", load.to, got, unmoved)
 				}
 			}
 			fault.repair(l, a)
