@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // load sends requests to a VIP at a steady rate, one connection each, and records their results.
@@ -26,8 +27,9 @@ type load struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu      sync.Mutex
-	results []result
+	mu         sync.Mutex
+	results    []result
+	open, most int // requests, now and at most
 }
 
 type result struct {
@@ -62,6 +64,10 @@ func startLoad(t testing.TB, from *netlab.Node, to netip.Addr, every time.Durati
 
 func (l *load) request() {
 	r := result{began: time.Now()}
+	l.mu.Lock()
+	l.open++
+	l.most = max(l.most, l.open)
+	l.mu.Unlock()
 	r.err = func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 		defer cancel()
@@ -83,13 +89,32 @@ func (l *load) request() {
 	r.took = time.Since(r.began)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.open--
 	l.results = append(l.results, r)
+}
+
+// awaitAnswers waits until n requests that begin from now on are answered.
+func (l *load) awaitAnswers(n int) {
+	l.t.Helper()
+	began := time.Now()
+	wait.Until(l.t, fmt.Sprintf("answers of %s", l.to), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		answered := 0
+		for _, r := range l.results {
+			if r.err == nil && r.began.After(began) {
+				answered++
+			}
+		}
+		return answered >= n
+	})
 }
 
 // outcome is what a load has measured.
 type outcome struct {
 	requests, lost int
 	reset          int           // of the lost ones: reset, and not without an answer
+	open           int           // the most at one time
 	gap            time.Duration // the longest time between the starts of two answered requests
 	first          error
 }
@@ -104,7 +129,7 @@ func (l *load) end() outcome {
 	l.done.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var o outcome
+	o := outcome{open: l.most}
 	var last time.Time
 	for _, r := range sorted(l.results) {
 		o.requests++
