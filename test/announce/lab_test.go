@@ -91,6 +91,7 @@ func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
 		socket := filepath.Join(h.dir, "control.sock")
 		h.agent = process.New(bin, filepath.Join(h.dir, "agent.log"), n, "agent", "--config", h.dir)
 		h.announcer = process.New(bin, filepath.Join(h.dir, "announcer.log"), n, "announcer", "--socket", socket)
+		h.announcer.Nice = -10 // as in its unit
 		t.Cleanup(h.kill)
 		api, err := client.New("unix://"+filepath.Join(h.dir, "api.sock"), client.Options{Timeout: 10 * time.Second})
 		if err != nil {

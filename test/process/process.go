@@ -40,6 +40,9 @@ type Process struct {
 	args []string
 	in   Place
 	log  string
+	// Nice is the scheduling priority, as in a systemd unit. A value below 0 needs root. It applies
+	// from the next start on.
+	Nice int
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd     // nil: never started
@@ -75,7 +78,7 @@ func (p *Process) Start() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var err error
-		inside(p.in, func() { err = cmd.Start() })
+		inside(p.in, func() { err = p.start(cmd) })
 		started <- err
 		if err == nil {
 			cmd.Wait()
@@ -87,6 +90,18 @@ func (p *Process) Start() error {
 	}
 	p.cmd, p.done, p.paused = cmd, done, false
 	return nil
+}
+
+// start starts cmd with the process's priority, which a child inherits from the thread that starts it.
+func (p *Process) start(cmd *exec.Cmd) error {
+	if p.Nice == 0 {
+		return cmd.Start()
+	}
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, p.Nice); err != nil {
+		return err
+	}
+	err := cmd.Start()
+	return errors.Join(err, syscall.Setpriority(syscall.PRIO_PROCESS, 0, 0))
 }
 
 // alive reports whether the process exists. The caller holds p.mu.
