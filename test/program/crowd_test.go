@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
 // Many clients are connected at once and stay silent: 50,000, or as many as the limit of descriptors
@@ -84,6 +87,55 @@ func TestManyConnections(t *testing.T) {
 	others.Wait()
 	if len(errs) > 0 || requests == 0 {
 		t.Errorf("%d of %d requests to the other service fail, such as %v", len(errs), requests, errs)
+	}
+}
+
+// One service can have as many connections as the budget of descriptors allows: 9,500 with 20,000. The
+// backends' kernels accept them, so that they cost this process one descriptor each.
+func TestConnectionsOfAllDescriptors(t *testing.T) {
+	files := moreFiles(t, 20_000)
+	connections := openfiles.Divide(uint64(files)).Traffic/2 - 32 // the rest are the API's clients and listeners
+	if files == 20_000 && connections < 9500 {
+		t.Errorf("20,000 descriptors are for %d connections", connections)
+	}
+	h := newHost(t)
+	h.limitFiles(files)
+	var backends []*backend
+	for range 3 { // each has a queue of net.core.somaxconn, 4,096
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		backends = append(backends, &backend{name: "silent", addr: l.Addr().String(), port: l.Addr().(*net.TCPAddr).Port, l: l})
+	}
+	h.write("services.d/a.toml", service("crowded", `health = { type = "none" }`, backends...))
+	h.start()
+	before := h.files()
+	crowded := h.vip("crowded") + ":8080"
+	open := make([]net.Conn, 0, connections)
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for range connections {
+		c, err := net.DialTimeout("tcp", crowded, maxWait)
+		if err != nil {
+			t.Fatalf("connection %d: %v", len(open)+1, err)
+		}
+		open = append(open, c)
+	}
+	h.eventually("all have a backend", func() error {
+		if n := h.files() - before; n < 2*connections {
+			return fmt.Errorf("%d descriptors, want %d", n, 2*connections)
+		}
+		return nil
+	})
+	for _, l := range strings.Split(h.scrape(), "\n") {
+		if strings.Contains(l, "refused_total{") && !strings.HasSuffix(l, " 0") {
+			t.Errorf("clients are refused: %s", l)
+		}
 	}
 }
 

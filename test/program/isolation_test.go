@@ -23,11 +23,16 @@ const fewFiles = 2048
 // newTightHost creates a host with an agent that has few descriptors.
 func newTightHost(t *testing.T) *host {
 	h := newHost(t)
+	h.limitFiles(fewFiles)
+	return h
+}
+
+// limitFiles sets the agent's limit of descriptors, from its next start on.
+func (h *host) limitFiles(n int) {
 	h.adjust = func(cmd *exec.Cmd) {
-		cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, fewFiles)}, cmd.Args...)
+		cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, n)}, cmd.Args...)
 		cmd.Args[3], cmd.Path = cmd.Path, "/bin/sh"
 	}
-	return h
 }
 
 // send makes clients send a request to addr at a rate until ctx ends. Each waits for an answer for
