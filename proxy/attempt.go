@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"errors"
 	"math"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/pick"
@@ -12,8 +14,14 @@ import (
 // maxAttempts bounds the number of backends that one client tries without a wait in the queue.
 const maxAttempts = 8
 
-// attempt connects one client: each call of next returns another backend.
+// attempt connects one client: each call of next returns another backend. Several goroutines may try
+// backends for a TCP client at the same time; see dialing.
 type attempt struct {
+	mu      sync.Mutex // guards the fields, except those that don't change
+	running int        // backends that are tried at present
+	over    bool       // the client is connected, or refused
+	slow    []*dialing // those after which another backend was tried
+
 	f      *frontend
 	client netip.AddrPort
 	to     netip.AddrPort // the address that the client connected to; only with TCP
@@ -30,8 +38,9 @@ type attempt struct {
 	arrival  uint64      // its number in the queue; 0: it never waited
 
 	refusals []refusal
-	lost     *endpoint // failed; nil once another one is tried
-	failures int       // since it last waited
+	lost     *endpoint // failed or slow; nil once another one is tried
+	tries    int       // since it last waited
+	deadline int64     // by Target.now, without the time in the queue; 0: nothing was tried
 }
 
 // refusal is a backend to which the client could not be connected. Until that time, by Target.now,
@@ -115,30 +124,77 @@ func (a *attempt) next() *endpoint {
 	return b.all[addr]
 }
 
+// errElsewhere means that another goroutine connects the client, or has done so.
+var errElsewhere = errors.New("the client is connected elsewhere")
+
 // connect calls try for backends with a place until try succeeds. It returns the endpoint, or an
 // error if none is left, which may be a reason. An error of try ends the search: other backends
-// would fail, too.
+// would fail, too. Of simultaneous calls, one returns the outcome; the others return errElsewhere.
 func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) {
-	for a.failures < maxAttempts {
-		e, err := a.place()
+	for {
+		e, err := a.start()
 		if err != nil {
 			return nil, err
 		}
 		if connected, err := a.attemptAt(e, try); connected {
 			return e, nil
 		} else if err != nil {
-			return nil, err
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return nil, a.conclude(err)
 		}
 	}
-	return nil, unreachable
+}
+
+// start returns the next backend to try. The client doesn't wait in the queue while another backend
+// may still answer.
+func (a *attempt) start() (*endpoint, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	began := a.f.target.now()
+	if a.over || a.tries >= maxAttempts || a.deadline != 0 && began >= a.deadline {
+		return nil, a.conclude(unreachable)
+	}
+	var e *endpoint
+	var err error
+	if a.running > 0 {
+		var why reason
+		e, why = a.take()
+		err = why.err()
+	} else {
+		e, err = a.place()
+		if a.deadline == 0 {
+			a.deadline = a.f.target.now() + int64(max(a.f.target.opts.ConnectBudget, a.f.backends.Load().relay.ConnectTimeout))
+		} else {
+			a.deadline += a.f.target.now() - began
+		}
+	}
+	if err != nil {
+		return nil, a.conclude(err)
+	}
+	a.tries++
+	a.running++
+	return e, nil
+}
+
+// conclude returns the error with which the search ends, or errElsewhere if it goes on without the
+// caller. The caller holds mu.
+func (a *attempt) conclude(err error) error {
+	if a.over || a.running > 0 {
+		return errElsewhere
+	}
+	a.over = true
+	return err
 }
 
 // attemptAt calls try. Without success, also after a panic, it gives e's place to others.
 func (a *attempt) attemptAt(e *endpoint, try func(*endpoint) (bool, error)) (connected bool, err error) {
 	defer func() {
 		if !connected {
-			a.failures++
+			a.mu.Lock()
+			a.running--
 			a.remember(e)
+			a.mu.Unlock()
 			e.leave()
 			a.service.wake()
 		}
@@ -147,7 +203,7 @@ func (a *attempt) attemptAt(e *endpoint, try func(*endpoint) (bool, error)) (con
 }
 
 // remember excludes a backend to which the client could not be connected: if it is ejected, for its
-// backoff.
+// backoff. The caller holds mu.
 func (a *attempt) remember(e *endpoint) {
 	until := e.outlier.avoid.Load()
 	if until == 0 {
@@ -178,7 +234,7 @@ func (a *attempt) pick(b *backends) int {
 	return i
 }
 
-// works records that the backend accepted the client. The client's affinity moves to it.
+// works records that the backend serves the client. The client's affinity moves to it.
 func (a *attempt) works(e *endpoint) {
 	e.outlier.connected()
 	if a.claim != nil {
@@ -190,11 +246,16 @@ func (a *attempt) works(e *endpoint) {
 func (a *attempt) failed(e *endpoint, err error) {
 	a.f.target.stats.failures.Add(1)
 	e.outlier.refused(err)
+	a.mu.Lock()
 	a.lost = e
+	a.mu.Unlock()
 }
 
 // end releases the client's affinity and its place in the service after its connection.
 func (a *attempt) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
 	a.exit()
 	if a.patience != nil {
 		a.patience.Stop()

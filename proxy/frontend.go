@@ -41,7 +41,7 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
-	ejected  int // usable backends; guarded by outliers.mu
+	skipped  int // usable backends that are ejected or doubted; guarded by outliers.mu
 }
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.

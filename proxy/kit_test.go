@@ -182,6 +182,12 @@ func tcpBackendAt(t testing.TB, at netip.AddrPort, serve func(*net.TCPConn)) net
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveOn(t, l, serve)
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// serveOn runs serve on every connection of l until the end of the test.
+func serveOn(t testing.TB, l net.Listener, serve func(*net.TCPConn)) {
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
 	var tasks sync.WaitGroup
@@ -212,7 +218,6 @@ func tcpBackendAt(t testing.TB, at netip.AddrPort, serve func(*net.TCPConn)) net
 		mu.Unlock()
 		tasks.Wait()
 	})
-	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 // named answers with its name, then echoes, without pipes of its own.
@@ -331,14 +336,44 @@ func backlog(t testing.TB, n int) netip.AddrPort {
 }
 
 // fullBacklog returns an address with a full backlog: connects are neither answered nor refused.
-func fullBacklog(t testing.TB) netip.AddrPort {
+func fullBacklog(t testing.TB) netip.AddrPort { return newSilent(t, "127.0.0.1").addr }
+
+// silent is a backend that doesn't answer connects until it is woken.
+type silent struct {
+	addr netip.AddrPort
+	l    *net.TCPListener
+	t    testing.TB
+}
+
+func newSilent(t testing.TB, addr string) *silent {
 	t.Helper()
-	addr := backlog(t, 0)
+	l, err := net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr(addr), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	s := &silent{l.Addr().(*net.TCPAddr).AddrPort(), l.(*net.TCPListener), t}
+	control(s.l, func(fd int) { err = unix.Listen(fd, 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
 	for wait := testTimeout; ; wait = 50 * time.Millisecond { // it has room for one, however long that takes
-		c, err := net.DialTimeout("tcp", addr.String(), wait)
+		c, err := net.DialTimeout("tcp", s.addr.String(), wait)
 		if err != nil {
-			return addr
+			return s
 		}
 		t.Cleanup(func() { c.Close() })
 	}
+}
+
+// wake runs serve on every connection from now on. The kernel of a client repeats its SYN a second
+// after the first one.
+func (s *silent) wake(serve func(*net.TCPConn)) {
+	s.t.Helper()
+	var err error
+	control(s.l, func(fd int) { err = unix.Listen(fd, 100) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	serveOn(s.t, s.l, serve)
 }

@@ -12,8 +12,10 @@ import (
 // The descriptors of a client: its socket and the one to its backend; a session has only the
 // second.
 const (
-	connectionFiles = 2
-	sessionFiles    = 1
+	clientFiles     = 1
+	backendFiles    = 1
+	connectionFiles = clientFiles + backendFiles
+	sessionFiles    = backendFiles
 )
 
 // capacity counts the descriptors of this host's connections and sessions against a bound. Taking

@@ -42,6 +42,10 @@ const unseenTime = time.Minute
 // the ejection ends, otherwise it goes on with a longer backoff. At most half of the usable
 // backends of a frontend are ejected. The connection of a backend that works costs two atomic
 // loads.
+//
+// A backend that leaves a connect without an answer for some time is skipped at once, but not yet
+// ejected: it is doubted until this connect has an outcome. If it is answered after all, the backend
+// was only slow, and nothing is reported.
 type outlier struct {
 	in  *outliers
 	key vip.PassiveKey
@@ -50,11 +54,16 @@ type outlier struct {
 	trying atomic.Bool  // a client tries it; avoid is later meanwhile
 	good   atomic.Bool  // the last connection worked, so that another one is no news
 
+	connectTime atomic.Int64 // mean of the last few connects; 0: none was answered yet
+	lastConnect atomic.Int64 // when a connect was last answered, by Target.now
+
 	connectFailures, earlyResets, retries, ejections atomic.Uint64
 
 	// guarded by outliers.mu
 	users    []*endpoint // those with this address
 	ejected  bool
+	doubted  bool
+	witness  bool // a connect without an answer will show more
 	byReset  bool // a connect is no evidence that it works
 	resets   int  // in a row
 	backoff  int  // how often in a row it was skipped
@@ -110,7 +119,7 @@ func (o *outliers) part(e *endpoint) {
 	}
 	delete(o.m, x.key)
 	o.ended.Drop(x.key)
-	x.ejected = false // what its last connections do has no effect any more
+	x.ejected, x.doubted = false, false // what its last connections do has no effect any more
 	if x.since != 0 {
 		o.changed[x.key] = struct{}{}
 		o.signal()
@@ -133,16 +142,16 @@ func (o *outliers) follow(f *frontend, b *backends) {
 		}
 		e.followed = true
 	}
-	f.ejected = 0
-	var ejected []*outlier
+	f.skipped = 0
+	var skipped []*outlier
 	for _, e := range b.usable {
-		if e.outlier.ejected {
-			f.ejected++
-			ejected = append(ejected, e.outlier)
+		if e.outlier.ejected || e.outlier.doubted {
+			f.skipped++
+			skipped = append(skipped, e.outlier)
 		}
 	}
-	for _, x := range ejected {
-		if 2*f.ejected <= len(b.usable) {
+	for _, x := range skipped {
+		if 2*f.skipped <= len(b.usable) {
 			break
 		}
 		x.readmit()
@@ -174,6 +183,59 @@ func (x *outlier) refused(err error) {
 func (x *outlier) reset() {
 	x.earlyResets.Add(1)
 	x.fail("reset before the first byte", true)
+}
+
+// accepted takes in that the backend has accepted a connect that began then.
+func (x *outlier) accepted(began int64) {
+	now := x.in.now()
+	took, mean := now-began, x.connectTime.Load()
+	if mean != 0 {
+		took = mean + (took-mean)/8
+	}
+	x.connectTime.Store(took) // a simultaneous one may be lost
+	x.lastConnect.Store(now)
+	x.connected()
+}
+
+// doubt takes in that a connect which began then has no answer yet. It reports whether the caller is
+// to await its outcome, at most for as long as rest, and to call settle after it. Nothing is doubted
+// if the backend has answered another connect meanwhile: packets get lost.
+func (x *outlier) doubt(began int64, rest time.Duration) (witness bool) {
+	if x.lastConnect.Load() > began {
+		return false
+	}
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	if x.witness || len(x.users) == 0 {
+		return false
+	}
+	x.witness = true
+	if !x.ejected && x.mayEject() {
+		x.doubted = true
+		x.avoid.Store(x.in.now() + int64(rest+ejectFirst))
+		x.count(1)
+	}
+	return true
+}
+
+// settle takes in that the connect has its outcome, or was given up.
+func (x *outlier) settle() {
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	x.witness = false
+	x.trust()
+}
+
+// trust ends a doubt. The caller holds mu.
+func (x *outlier) trust() {
+	if !x.doubted {
+		return
+	}
+	x.doubted = false
+	x.avoid.Store(0)
+	x.trying.Store(false)
+	x.count(-1)
+	x.wake()
 }
 
 // connected takes in a successful connect. The backend may still reset the connection.
@@ -235,7 +297,7 @@ func (x *outlier) fail(reason string, byReset bool) {
 	}
 	switch {
 	case !x.ejected:
-		if !x.mayEject() {
+		if x.trust(); !x.mayEject() {
 			if x.since != 0 { // healthy until now
 				x.since = 0
 				x.note()
@@ -262,8 +324,8 @@ func (x *outlier) fail(reason string, byReset bool) {
 	x.note()
 }
 
-// mayEject reports whether at most half of the usable backends of each frontend remain ejected with
-// this one. The caller holds mu.
+// mayEject reports whether at most half of the usable backends of each frontend are skipped if this
+// one is, too. The caller holds mu.
 func (x *outlier) mayEject() bool {
 	usable := false
 	for _, e := range x.users {
@@ -271,7 +333,7 @@ func (x *outlier) mayEject() bool {
 			continue
 		}
 		usable = true
-		if 2*(e.frontend.ejected+1) > len(e.frontend.backends.Load().usable) {
+		if 2*(e.frontend.skipped+1) > len(e.frontend.backends.Load().usable) {
 			return false
 		}
 	}
@@ -284,9 +346,9 @@ func (x *outlier) eject() {
 	x.count(1)
 }
 
-// readmit ends an ejection. The caller holds mu.
+// readmit ends an ejection or a doubt. The caller holds mu.
 func (x *outlier) readmit() {
-	if !x.ejected {
+	if x.trust(); !x.ejected {
 		return
 	}
 	x.ejected, x.byReset, x.resets = false, false, 0
@@ -297,16 +359,21 @@ func (x *outlier) readmit() {
 	x.in.ended.Drop(x.key)
 	x.count(-1)
 	x.note()
+	x.wake()
+}
+
+// wake makes clients in the queue look at the backend again. The caller holds mu.
+func (x *outlier) wake() {
 	if len(x.users) > 0 {
 		x.users[0].of.wake()
 	}
 }
 
-// count adds to the ejected backends of each frontend.
+// count adds to the skipped backends of each frontend.
 func (x *outlier) count(by int) {
 	for _, e := range x.users {
 		if e.counts() {
-			e.frontend.ejected += by
+			e.frontend.skipped += by
 		}
 	}
 }

@@ -495,8 +495,8 @@ func TestADroppedBackendDoesNotCount(t *testing.T) {
 		b.usable = []*endpoint{b.all[at("b")]}
 		whole := f.backends.Swap(&b)
 		dropped.outlier.refused(refusedErr)
-		if f.ejected != 0 {
-			t.Errorf("%d ejected", f.ejected)
+		if f.skipped != 0 {
+			t.Errorf("%d ejected", f.skipped)
 		}
 		f.backends.Store(whole)
 	}, []string{"a", "b"})

@@ -32,7 +32,7 @@ type line struct {
 
 // waiter is one client in a queue.
 type waiter struct {
-	a     *attempt // not changed while the client waits
+	a     *attempt // not changed while the client waits, which holds its mu
 	line  *line
 	place *list.Element
 	turn  chan struct{} // receives each time it is the waiter's turn
@@ -160,7 +160,8 @@ func (a *attempt) awaits(b *backends, now int64) bool {
 }
 
 // place returns a backend with a place for the client, and counts the connection there and in the
-// service, until leave. If there is none, the client waits in the queue, if it may.
+// service, until leave. If there is none, the client waits in the queue, if it may. The caller holds
+// mu, and no backend is tried meanwhile.
 func (a *attempt) place() (*endpoint, error) {
 	s := a.service
 	if a.entered || s.queue.length.Load() == 0 || !a.waits() {
@@ -179,7 +180,7 @@ func (a *attempt) place() (*endpoint, error) {
 	for s.wake(); ; s.pass(w, false) {
 		select {
 		case <-w.turn:
-			a.from, a.failures = nil, 0
+			a.from, a.tries = nil, 0
 			if e, why := a.take(); !why.waits() {
 				return e, why.err()
 			}
@@ -194,7 +195,7 @@ func (a *attempt) place() (*endpoint, error) {
 // waits reports whether the client may wait in the queue.
 func (a *attempt) waits() bool { return a.mayWait && a.service.relay.Load().MaxQueue > 0 }
 
-// take is place without a queue.
+// take is place without a queue. The caller holds mu.
 func (a *attempt) take() (*endpoint, reason) {
 	if len(a.f.backends.Load().usable) == 0 {
 		return nil, noBackend
@@ -215,7 +216,9 @@ func (a *attempt) take() (*endpoint, reason) {
 		full = true // a simultaneous client took the last place
 	}
 	if full || a.awaits(a.from, a.f.target.now()) {
-		a.exit() // clients of other frontends may have a place
+		if a.running == 0 {
+			a.exit() // clients of other frontends may have a place
+		}
 		return nil, backendsFull
 	}
 	return nil, unreachable

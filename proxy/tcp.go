@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/sockets"
-	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
 
 // tcpListener accepts a frontend's TCP clients. It stays open without a usable backend and resets
@@ -110,117 +108,70 @@ func (t *tcpListener) welcome(client *net.TCPConn) {
 // serve connects one client to a backend and relays until both directions end. An announced client
 // begins with a PROXY header. The connection is counted in s.
 func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
-	defer f.tasks.Done()
-	c := &connection{f: f, owner: s, client: client}
-	defer f.contain(s, c.abort)
-	defer func() {
-		f.target.capacity.connections.Add(-1)
-		f.target.capacity.give(s, connectionFiles)
-	}()
-	ends, ok := f.ends(client, announced, s)
-	if !ok {
-		reset(client)
-		return
-	}
-	a := f.attempt(ends.Source, s)
-	a.to, a.mayWait = ends.Destination, true
-	defer a.end()
-	e, err := f.connect(a, c)
-	if e == nil {
-		if why := reasonOf(err); why != admitted {
-			f.target.refuse(s, why)
+	c := &connection{f: f, owner: s, client: client, attempt: f.attempt(netip.AddrPort{}, s)}
+	c.task(func() bool {
+		ends, ok := f.ends(client, announced, s)
+		if !ok {
+			reset(client)
+			return true
 		}
-		reset(client)
-		return
-	}
-	defer e.leave()
-	defer e.remove(c)
-	c.relay()
-}
-
-// connect connects c to the first backend that answers. Nothing has been read from the client yet,
-// so any backend is possible. It returns the endpoint, which has c as a link and counts it, or nil
-// with the reason.
-func (f *frontend) connect(a *attempt, c *connection) (*endpoint, error) {
-	timeout := f.backends.Load().relay.ConnectTimeout
-	left := max(f.target.opts.ConnectBudget, timeout) // without the time in a queue
-	return a.connect(func(e *endpoint) (bool, error) {
-		began := time.Now()
-		defer func() { left -= time.Since(began) }()
-		switch {
-		case f.ctx.Err() != nil:
-			return false, f.ctx.Err()
-		case left <= 0:
-			return false, unreachable
-		}
-		return f.connectTo(e, a, c, min(timeout, left))
+		a := c.attempt
+		a.client, a.to, a.mayWait = ends.Source, ends.Destination, true
+		return c.connect()
 	})
 }
 
-// connectTo connects c to e, or handles the error. Meanwhile and afterwards, e has it as a link. It
-// returns an error if other backends would fail, too.
-func (f *frontend) connectTo(e *endpoint, a *attempt, c *connection, timeout time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(f.ctx, timeout)
-	defer cancel()
-	d := &dialing{cancel}
-	if !e.add(d) { // removed meanwhile
-		return false, nil
-	}
-	conn, err := f.dial(ctx, e.addr, a)
-	if err != nil {
-		e.remove(d)
-		switch {
-		case f.ctx.Err() != nil, errors.Is(err, context.Canceled): // removed meanwhile: try another
-		case isLocalFault(err):
-			f.complain("connect to a backend", err)
-			if lacksDescriptor(err) {
-				return false, err
-			}
-		default:
-			a.failed(e, err)
+// task runs what a goroutine does for the client. It gives back the descriptor of one connect; and,
+// if do reports that the client needs nothing more, or panics, what else the client has.
+func (c *connection) task(do func() (done bool)) {
+	defer c.f.tasks.Done()
+	done := true
+	defer func() {
+		c.f.target.capacity.give(c.owner, backendFiles)
+		if done {
+			c.release()
 		}
-		return false, nil
-	}
-	c.server, c.outlier = conn, e.outlier
-	if !e.swap(d, c) { // removed meanwhile
-		reset(c.server)
-		return false, nil
-	}
-	c.tallies = f.tallies(e)
-	c.tallies.connected()
-	a.works(e)
-	return true, nil
+	}()
+	defer c.f.contain(c.owner, c.abort)
+	done = do()
 }
 
-// dial connects to a backend and sends it the PROXY header, if the service has one. A write to a new
-// connection doesn't block.
-func (f *frontend) dial(ctx context.Context, to netip.AddrPort, a *attempt) (*net.TCPConn, error) {
-	dialer := net.Dialer{KeepAliveConfig: keepAlive}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", to.String())
-	if err != nil {
-		return nil, err
+// release gives back what the client has. Further calls do nothing.
+func (c *connection) release() {
+	if !c.released.Swap(true) {
+		c.attempt.end()
+		c.f.target.capacity.connections.Add(-1)
+		c.f.target.capacity.give(c.owner, clientFiles)
 	}
-	if v := f.backends.Load().relay.ProxyProtocol; v != 0 {
-		h := proxyproto.Header{Source: a.client, Destination: a.to}
-		if _, err := conn.Write(h.Append(nil, proxyproto.Version(v))); err != nil {
-			conn.Close()
-			return nil, err
-		}
-	}
-	return conn.(*net.TCPConn), nil
 }
 
-// dialing is an attempt to connect, as a link of its endpoint.
-type dialing struct{ cancel context.CancelFunc }
-
-func (d *dialing) abort() { d.cancel() }
+// connect connects the client to a backend and relays. Nothing has been read from the client yet, so
+// any backend is possible. It reports whether the client needs nothing more: another goroutine may
+// serve it.
+func (c *connection) connect() (done bool) {
+	switch e, err := c.attempt.connect(c.dial); {
+	case e != nil:
+		defer e.leave()
+		defer e.remove(c)
+		c.relay()
+	case errors.Is(err, errElsewhere):
+		return false
+	default:
+		if why := reasonOf(err); why != admitted {
+			c.f.target.refuse(c.owner, why)
+		}
+		reset(c.client)
+	}
+	return true
+}
 
 // connection is one client's connection to one backend.
 type connection struct {
 	f              *frontend
 	owner          *service
+	attempt        *attempt
 	client, server *net.TCPConn // server is nil until it is connected
+	released       atomic.Bool
 	tallies        tallies
 	outlier        *outlier
 	answered       bool // by the backend, with at least a byte

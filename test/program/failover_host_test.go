@@ -10,10 +10,7 @@ import (
 const failoverRate = 400 // new connections per second
 
 // others are the balancers that BenchmarkFailover compares with.
-var others = map[string]func(*failover) string{"haproxy": (*failover).haproxy, "quick": (*failover).quick}
-
-// quick starts the agent with a connect_timeout that is shorter than clients wait.
-func (f *failover) quick() string { return f.agent(`connect_timeout = "300ms"`) }
+var others = map[string]func(*failover) string{"haproxy": (*failover).haproxy}
 
 // haproxy starts HAProxy with its default times, and returns the address of the service.
 func (f *failover) haproxy() string {

@@ -34,8 +34,7 @@ const (
 
 // BenchmarkFailover fails one of three backends under a constant rate of new connections. It reports
 // how many requests fail, and how long after the fault the last one does, for ironvip and for others
-// with the same kind of check: HAProxy and a proxy with a short connect_timeout on the host,
-// keepalived with IPVS in the VM.
+// with the same kind of check: HAProxy on the host, keepalived with IPVS in the VM.
 // A backend refuses connections, is silent (its host answers nothing), is hung (it accepts and never
 // answers), or is slow (it answers after slowAnswer). A client gives up after one second.
 func BenchmarkFailover(b *testing.B) {
