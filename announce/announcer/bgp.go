@@ -10,6 +10,8 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
 // bgpOutput announces VIPs to routers, one host route for each, and ends sessions when BFD reports
@@ -47,7 +49,7 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 		q := bgp.Peer{Address: p.Peer, Interface: p.Interface, ASN: p.ASN, LocalASN: p.LocalASN, Password: p.Password, Multihop: uint8(p.Multihop), TTLSecurity: p.TTLSecurity,
 			Attributes: bgp.Attributes{MED: p.MED, LocalPref: p.LocalPref}}
 		for _, text := range p.Communities {
-			community, err := bgp.ParseCommunity(text)
+			community, err := message.ParseCommunity(text)
 			if err != nil {
 				return err
 			}
@@ -142,7 +144,7 @@ func (o *bgpOutput) session(s bgp.Session) {
 		return
 	}
 	key := announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}
-	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bgp.Established, Since: s.Since, Reason: s.Reason, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
+	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == session.Established, Since: s.Since, Reason: s.Reason, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
 	if s.Address.IsValid() {
 		row.Address = s.Address.String()
 	}

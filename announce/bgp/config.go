@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/session"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
 )
 
 // Defaults of the settings.
@@ -22,10 +24,8 @@ const (
 
 // Limits of the settings.
 const (
-	MinHoldTime    = 3 * time.Second // RFC 4271, section 4.2
 	MaxHoldTime    = (1<<16 - 1) * time.Second
-	MaxRestartTime = (1<<12 - 1) * time.Second // RFC 4724, section 3
-	MaxPassword    = 80                        // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
+	MaxPassword    = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
 	maxCommunities = 64
 )
 
@@ -72,35 +72,10 @@ type Peer struct {
 // Attributes are the attributes of the routes announced to a peer. A change of them alone keeps the
 // session.
 type Attributes struct {
-	Communities []Community
+	Communities []message.Community
 	MED         uint32 // 0: not sent, which means the same
 	LocalPref   uint32 // iBGP only; 0: DefaultLocalPref
 }
-
-// Community is a community of RFC 1997.
-type Community uint32
-
-// GracefulShutdown asks routers to prefer other paths (RFC 8326).
-const GracefulShutdown Community = 0xffff0000
-
-var wellKnown = map[string]Community{"graceful-shutdown": GracefulShutdown, "no-export": 0xffffff01, "no-advertise": 0xffffff02,
-	"no-export-subconfed": 0xffffff03, "no-peer": 0xffffff04, "blackhole": 0xffff029a}
-
-// ParseCommunity reads "65010:100", or a name of the registry such as "no-export".
-func ParseCommunity(s string) (Community, error) {
-	if c, ok := wellKnown[s]; ok {
-		return c, nil
-	}
-	high, low, ok := strings.Cut(s, ":")
-	h, err1 := strconv.ParseUint(high, 10, 16)
-	l, err2 := strconv.ParseUint(low, 10, 16)
-	if !ok || err1 != nil || err2 != nil {
-		return 0, fmt.Errorf("invalid community %q: must be two numbers of at most 65535, such as 65010:100", s)
-	}
-	return Community(h<<16 | l), nil
-}
-
-func (c Community) String() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
 
 // Name identifies the peer: its address, or its interface if it is unnumbered.
 func (p *Peer) Name() string {
@@ -110,18 +85,34 @@ func (p *Peer) Name() string {
 	return p.Address.String()
 }
 
-// internal reports whether the session is iBGP.
-func (p *Peer) internal() bool { return p.ASN == p.LocalASN }
+// ibgp reports whether the router is in the same AS.
+func (p *Peer) ibgp() bool { return p.ASN == p.LocalASN }
+
+// transport returns how to connect to the router.
+func (p *Peer) transport() transport.Settings {
+	return transport.Settings{Port: p.Port, Source: p.Source, Password: p.Password, IBGP: p.ibgp(), Multihop: p.Multihop, TTLSecurity: p.TTLSecurity}
+}
+
+// session returns the settings of a session with the router.
+func (p *Peer) session(c *Config) session.Settings {
+	return session.Settings{ASN: p.ASN, LocalASN: p.LocalASN, RouterID: c.RouterID, HoldTime: p.HoldTime, RestartTime: c.RestartTime,
+		NextHop: [message.Families]netip.Addr{p.NextHop4, p.NextHop6}}
+}
+
+// path returns the attributes of the routes that the router receives.
+func (p *Peer) path(a *Attributes, draining bool) message.PathAttributes {
+	path := message.PathAttributes{ASN: p.LocalASN, IBGP: p.ibgp(), MED: a.MED, LocalPref: cmp.Or(a.LocalPref, DefaultLocalPref), Communities: a.Communities}
+	if draining { // RFC 8326, 4.2: the lowest preference, inside the AS
+		path.LocalPref = 0
+		path.Communities = append(slices.Clip(path.Communities), message.GracefulShutdown)
+	}
+	return path
+}
 
 // sameSession reports whether q differs from p in its Attributes at most.
 func (p *Peer) sameSession(q *Peer) bool {
-	return p.Address == q.Address && p.Interface == q.Interface && p.Port == q.Port && p.ASN == q.ASN && p.LocalASN == q.LocalASN &&
-		p.Password == q.Password && p.Source == q.Source && p.HoldTime == q.HoldTime && p.Multihop == q.Multihop &&
-		p.TTLSecurity == q.TTLSecurity && p.NextHop4 == q.NextHop4 && p.NextHop6 == q.NextHop6
-}
-
-func (a *Attributes) same(b *Attributes) bool {
-	return slices.Equal(a.Communities, b.Communities) && a.MED == b.MED && a.LocalPref == b.LocalPref
+	var same Config // what else a session depends on
+	return p.Address == q.Address && p.Interface == q.Interface && p.transport() == q.transport() && p.session(&same) == q.session(&same)
 }
 
 // Validate returns every error of the settings, joined.
@@ -130,8 +121,8 @@ func (c *Config) Validate() error {
 	if !c.RouterID.Is4() || c.RouterID.IsUnspecified() {
 		errs = append(errs, fmt.Errorf("router ID %s invalid: must be an IPv4 address other than 0.0.0.0", c.RouterID))
 	}
-	if c.RestartTime > MaxRestartTime || c.RestartTime%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("restart time %s invalid: must be whole seconds up to %s", c.RestartTime, MaxRestartTime))
+	if c.RestartTime > message.MaxRestartTime || c.RestartTime%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("restart time %s invalid: must be whole seconds up to %s", c.RestartTime, message.MaxRestartTime))
 	}
 	seen := map[string]bool{}
 	for i := range c.Peers {
@@ -158,14 +149,14 @@ func (p *Peer) validate() error {
 		{p.Address.IsValid() && (p.Address.IsUnspecified() || p.Address.IsMulticast() || p.Address.Is4In6()), "address must be a unicast address"},
 		{link && p.Address.Zone() == "", "a link-local address needs a zone, such as fe80::1%eth0"},
 		{p.ASN == 0 || p.LocalASN == 0, "asn and local_asn must be 1 to 4294967295"},
-		{p.ASN == asTrans || p.LocalASN == asTrans, "asn 23456 is reserved (RFC 6793)"},
+		{p.ASN == message.ASTrans || p.LocalASN == message.ASTrans, "asn 23456 is reserved (RFC 6793)"},
 		{len(p.Password) > MaxPassword, fmt.Sprintf("password must be at most %d bytes", MaxPassword)},
 		{p.Source.IsValid() && p.Interface == "" && p.Source.Is4() != p.Address.Is4(), "the source address has the other address family"},
-		{hold < MinHoldTime || hold > MaxHoldTime || hold%time.Second != 0, fmt.Sprintf("hold time must be whole seconds from %s to %s", MinHoldTime, MaxHoldTime)},
+		{hold < session.MinHoldTime || hold > MaxHoldTime || hold%time.Second != 0, fmt.Sprintf("hold time must be whole seconds from %s to %s", session.MinHoldTime, MaxHoldTime)},
 		{p.Multihop > 1 && (link || p.Interface != ""), "multihop needs an address that is not link-local"},
 		{p.NextHop4.IsValid() && !p.NextHop4.Is4(), "the IPv4 next hop must be an IPv4 address"},
 		{p.NextHop6.IsValid() && !p.NextHop6.Is6(), "the IPv6 next hop must be an IPv6 address"},
-		{p.LocalPref != 0 && !p.internal(), "local preference is for iBGP only: asn and local_asn differ"},
+		{p.LocalPref != 0 && !p.ibgp(), "local preference is for iBGP only: asn and local_asn differ"},
 		{len(p.Communities) > maxCommunities, fmt.Sprintf("at most %d communities", maxCommunities)},
 	} {
 		if c.bad {

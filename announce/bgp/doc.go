@@ -6,19 +6,20 @@
 // and never listens, so there is one connection for each peer. It owns its goroutines and, for
 // graceful restart, one small file. It never changes routes or addresses of this host.
 //
-// A change of one prefix costs one UPDATE for each peer, whatever the number of prefixes: each
-// session follows a table's change feed. A peer that reads slowly delays nobody else.
+// This package joins its parts, which know nothing of peers that come and go:
 //
-//	config.go        settings and their validation
-//	message.go       framing of messages
-//	open.go          OPEN and capabilities
-//	update.go        UPDATE messages, with as many prefixes as fit into one
-//	notification.go  NOTIFICATION and its reasons in words
-//	status.go        the state of a session for operators
-//	speaker.go       the prefixes, the peers and what changes them
-//	peer.go          one peer: connecting, retrying, reporting
-//	session.go       one connection: handshake, keepalives, updates
-//	dial.go          TCP connections: MD5, TTL, source address; reasons of failures
-//	discovery.go     unnumbered peers: router advertisements
-//	record.go        the record of graceful restart
+//	message     the wire format
+//	rib         the prefixes, and their UPDATE messages for one peer
+//	session     one connection: handshake, keepalives, updates
+//	transport   TCP connections: MD5, TTL, source address; reasons of failures
+//	unnumbered  router advertisements, to find peers without an address
+//	bgptest     a router in memory, for tests
+//
+// Files:
+//
+//	config.go   settings and their validation
+//	status.go   the state of a session for operators
+//	speaker.go  the peers and what changes them
+//	peer.go     one peer: connecting, retrying, reporting
+//	record.go   the record of graceful restart
 package bgp

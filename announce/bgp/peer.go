@@ -9,6 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/session"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
+	"github.com/ironvip/ironvip/announce/bgp/unnumbered"
 	"github.com/ironvip/ironvip/internal/backoff"
 )
 
@@ -23,13 +27,7 @@ const (
 )
 
 // dialer opens connections. Tests replace TCP.
-type dialer interface {
-	// dial connects to the router, and returns an error in an operator's words.
-	dial(ctx context.Context, p *Peer, router netip.Addr) (net.Conn, error)
-	// nextHops returns the next hops to announce on the connection. peer6 means that the router
-	// accepts IPv6 next hops of IPv4 prefixes.
-	nextHops(c net.Conn, p *Peer, peer6 bool) [families]netip.Addr
-}
+type dialer func(ctx context.Context, s transport.Settings, router netip.Addr) (net.Conn, error)
 
 // options are what can change during a session.
 type options struct {
@@ -41,9 +39,8 @@ type options struct {
 type peer struct {
 	speaker  *Speaker
 	config   Peer
-	routerID netip.Addr
-	restart  time.Duration // graceful restart: how long the router keeps the routes; negative: none
-	previous *peer         // whose end to await, with the same name
+	settings session.Settings
+	previous *peer // whose end to await, with the same name
 	cancel   context.CancelCauseFunc
 	done     chan struct{} // closed at the end of run
 	wake     chan struct{} // options have changed
@@ -57,7 +54,7 @@ type peer struct {
 }
 
 func newPeer(s *Speaker, c Peer, o options, previous *peer) *peer {
-	return &peer{speaker: s, config: c, routerID: s.config.RouterID, restart: s.config.RestartTime, previous: previous,
+	return &peer{speaker: s, config: c, settings: c.session(&s.config), previous: previous,
 		done: make(chan struct{}), wake: make(chan struct{}, 1), now: o,
 		session: Session{Peer: c.Name(), Address: c.Address, ASN: c.ASN, Since: time.Now()}}
 }
@@ -110,8 +107,12 @@ func (p *peer) set(change func(*Session)) {
 	before := p.session
 	change(&p.session)
 	// Attempts that fail don't hide since when there is no session.
-	if (p.session.State == Established) != (before.State == Established) {
+	if up := p.session.State == session.Established; up != (before.State == session.Established) {
 		p.session.Since = time.Now()
+		if up {
+			p.session.Reason = ""
+			p.session.Established++
+		}
 	}
 	s := p.session
 	s.Draining = p.now.draining
@@ -121,28 +122,45 @@ func (p *peer) set(change func(*Session)) {
 	}
 }
 
+// Update implements session.Owner.
+func (p *peer) Update(change func(*session.Status)) {
+	p.set(func(s *Session) { change(&s.Status) })
+}
+
+// Attributes implements session.Owner.
+func (p *peer) Attributes() message.PathAttributes {
+	o := p.options()
+	return p.config.path(&o.Attributes, o.draining)
+}
+
+// AttributesChanged implements session.Owner.
+func (p *peer) AttributesChanged() <-chan struct{} { return p.wake }
+
+// KeepsRoutes implements session.Owner.
+func (p *peer) KeepsRoutes(keeps bool) { p.speaker.record.set(p.config.Name(), keeps) }
+
 func (p *peer) run(ctx context.Context) {
-	var found *discovery
+	var found *unnumbered.Discovery
 	if p.config.Interface != "" {
-		found = newDiscovery(p.config.Interface)
+		found = unnumbered.New(p.config.Interface)
 		inner, cancel := context.WithCancel(ctx)
 		defer cancel()
-		p.speaker.running.Go(func() { found.run(inner) })
+		p.speaker.running.Go(func() { found.Run(inner) })
 	}
 	retry := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
 	// restarted is the time until which the router may keep routes of an earlier run. It is zero
 	// without an earlier run, and after the first session of this one.
 	var restarted time.Time
-	if p.restart > 0 && p.speaker.record.has(p.config.Name()) {
-		restarted = time.Now().Add(p.restart)
+	if p.settings.RestartTime > 0 && p.speaker.record.has(p.config.Name()) {
+		restarted = time.Now().Add(p.settings.RestartTime)
 	}
 	for ctx.Err() == nil {
 		router := p.config.Address
 		if found != nil {
 			var err error
-			if router, err = found.router(ctx); err != nil { // which has taken its time
+			if router, err = found.Router(ctx); err != nil { // which has taken its time
 				if ctx.Err() == nil {
-					p.set(func(s *Session) { s.State, s.Reason = Idle, p.explain(err) })
+					p.set(func(s *Session) { s.State, s.Reason = session.Idle, p.explain(err) })
 				}
 				continue
 			}
@@ -153,10 +171,10 @@ func (p *peer) run(ctx context.Context) {
 		}
 		// A router without a listener has restarted itself, and waits for this host's routes as if
 		// they were new. The R bit would tell it not to wait (RFC 4724, 4.1).
-		if up > 0 || errors.Is(err, errRefused) {
+		if up > 0 || errors.Is(err, transport.ErrRefused) {
 			restarted = time.Time{}
 		}
-		p.set(func(s *Session) { s.State, s.Reason = Idle, p.explain(err) })
+		p.set(func(s *Session) { s.State, s.Reason = session.Idle, p.explain(err) })
 		if up >= stable {
 			retry.Reset()
 		}
@@ -169,12 +187,12 @@ func (p *peer) run(ctx context.Context) {
 // explain returns the reason to show. A router that has ended a session refuses connections for a
 // while, which must not hide the reason for which it ended the session.
 func (p *peer) explain(err error) string {
-	var n *notification
-	var closed *closedByPeer
+	var sent *message.Notification
+	var received *session.NotificationReceived
 	switch {
-	case errors.As(err, &n), errors.As(err, &closed):
+	case errors.As(err, &sent), errors.As(err, &received):
 		p.verdict = err.Error()
-	case p.verdict != "" && (errors.Is(err, errRefused) || errors.Is(err, errNoOpen)):
+	case p.verdict != "" && (errors.Is(err, transport.ErrRefused) || errors.Is(err, session.ErrNoOpen)):
 		return fmt.Sprintf("%s (since then: %v)", p.verdict, err)
 	default:
 		p.verdict = ""
@@ -183,25 +201,19 @@ func (p *peer) explain(err error) string {
 }
 
 // connection opens a connection and runs its session. Until the time restarted, the session is that
-// of a restarted process. connection returns how long the session was
-// established, and why it ended.
+// of a restarted process. connection returns how long the session was established, and why it ended.
 func (p *peer) connection(ctx context.Context, router netip.Addr, restarted time.Time) (up time.Duration, err error) {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
 	p.mu.Lock()
 	p.abort = abort
 	p.mu.Unlock()
-	p.set(func(s *Session) { s.State, s.Address = Connect, router })
+	p.set(func(s *Session) { s.State, s.Address = session.Connect, router })
 	dialing, cancel := context.WithTimeout(ctx, connectTimeout)
-	conn, err := p.speaker.dial.dial(dialing, &p.config, router)
+	conn, err := p.speaker.dial(dialing, p.config.transport(), router)
 	cancel()
 	if err != nil {
 		return 0, err
 	}
-	s := newSession(p, conn, time.Now().Before(restarted))
-	err = s.run(ctx)
-	if !s.upSince.IsZero() {
-		up = max(time.Since(s.upSince), 1)
-	}
-	return up, err
+	return session.New(p.settings, conn, time.Now().Before(restarted), p.speaker.routes, p).Run(ctx)
 }

@@ -59,12 +59,7 @@ func (r *record) has(name string) bool {
 	return r.before[name]
 }
 
-// add records that the peer keeps the routes when this process ends.
-func (r *record) add(name string) { r.set(name, true) }
-
-// remove records that the peer removes the routes.
-func (r *record) remove(name string) { r.set(name, false) }
-
+// set records whether the peer keeps the routes when this process ends.
 func (r *record) set(name string, keeps bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

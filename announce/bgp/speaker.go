@@ -10,15 +10,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/rib"
+	"github.com/ironvip/ironvip/announce/bgp/session"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
 )
 
 // Speaker announces prefixes to peers. Create one with New and start its goroutines with Run. Its
 // methods may be called concurrently, also before Run.
 type Speaker struct {
-	routes *table.Table[netip.Prefix, netip.Prefix]
-	ready  func()
-	count  [families]func() int
+	routes *rib.LocRIB
 	record *record
 	dial   dialer
 	log    *slog.Logger
@@ -34,23 +35,13 @@ type Speaker struct {
 }
 
 // New returns a Speaker. The error joins all errors of the settings.
-func New(c Config) (*Speaker, error) { return newSpeaker(c, &tcp{}) }
+func New(c Config) (*Speaker, error) { return newSpeaker(c, transport.Dial) }
 
 func newSpeaker(c Config, d dialer) (*Speaker, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Speaker{dial: d, peers: map[string]*peer{}}
-	s.routes = table.New(new(table.Clock), func(p *netip.Prefix) netip.Prefix { return *p }, func(a, b netip.Prefix) bool { return a == b })
-	s.ready = s.routes.Initializer()
-	for f := range families {
-		s.count[f] = s.routes.Sum(func(p *netip.Prefix) int {
-			if familyOfPrefix(*p) == f {
-				return 1
-			}
-			return 0
-		})
-	}
+	s := &Speaker{routes: rib.New(), dial: d, peers: map[string]*peer{}}
 	s.config = c.withDefaults()
 	s.log, s.notify = s.config.Log, s.config.Report
 	s.record = openRecord(s.config.Record, s.log)
@@ -72,39 +63,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func familyOfPrefix(p netip.Prefix) family {
-	if p.Addr().Is4() {
-		return ip4
-	}
-	return ip6
-}
-
 // Announce announces prefixes to every peer. Those of one call share UPDATE messages. Announcing a
 // prefix again does nothing. Host bits are cleared.
 func (s *Speaker) Announce(prefixes ...netip.Prefix) {
-	s.routes.SetAll(masked(prefixes))
+	s.routes.Announce(prefixes...)
 }
 
 // Withdraw withdraws prefixes from every peer.
 func (s *Speaker) Withdraw(prefixes ...netip.Prefix) {
-	for _, p := range masked(prefixes) {
-		s.routes.Delete(p)
-	}
-}
-
-func masked(prefixes []netip.Prefix) []netip.Prefix {
-	all := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		if p.IsValid() {
-			all = append(all, p.Masked())
-		}
-	}
-	return all
+	s.routes.Withdraw(prefixes...)
 }
 
 // Ready means that every prefix that this host announces now has been passed to Announce. A peer
 // that kept routes of an earlier run removes those that were not announced again.
-func (s *Speaker) Ready() { s.ready() }
+func (s *Speaker) Ready() { s.routes.Ready() }
 
 // Drain adds the community GRACEFUL_SHUTDOWN to all routes, or removes it (RFC 8326). Routers then
 // prefer other hosts, and still forward what arrives meanwhile.
@@ -125,7 +97,7 @@ func (s *Speaker) PathDown(peer, reason string) {
 	p := s.peers[peer]
 	s.mu.Unlock()
 	if p != nil {
-		p.endSession(&notification{code: codeCease, subcode: ceaseBFD, text: reason})
+		p.endSession(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseBFD, Text: reason})
 	}
 }
 
@@ -151,7 +123,7 @@ func (s *Speaker) Reconfigure(c Config) error {
 	next := c.withDefaults()
 	if next.RouterID != s.config.RouterID || next.RestartTime != s.config.RestartTime { // both are in the OPEN
 		for name, p := range s.peers {
-			p.end(&notification{code: codeCease, subcode: ceaseConfigChange, text: "configuration changed"})
+			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 			delete(s.peers, name)
 		}
 	}
@@ -176,7 +148,7 @@ func (s *Speaker) apply() {
 		var previous *peer
 		if p != nil {
 			previous = p
-			p.end(&notification{code: codeCease, subcode: ceaseConfigChange, text: "configuration changed"})
+			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 		}
 		p = newPeer(s, *c, options{c.Attributes, s.draining}, previous)
 		s.peers[name] = p
@@ -186,7 +158,7 @@ func (s *Speaker) apply() {
 	}
 	for name, p := range s.peers {
 		if !wanted[name] {
-			p.end(&notification{code: codeCease, subcode: ceaseDeconfigured, text: "the peer was removed from the configuration"})
+			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseDeconfigured, Text: "the peer was removed from the configuration"})
 			delete(s.peers, name)
 		}
 	}
@@ -205,10 +177,6 @@ func (s *Speaker) start(p *peer) {
 		p.run(ctx)
 	})
 }
-
-// errRestart ends sessions so that peers with graceful restart keep the routes: a NOTIFICATION
-// would make them remove the routes.
-var errRestart = context.Canceled
 
 // Run runs the sessions until the context ends. It then closes them as for a restart of this
 // process: peers with graceful restart keep the routes for the restart time. To end for good, call
@@ -233,26 +201,26 @@ func (s *Speaker) Shutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stop != nil {
-		s.stop(&notification{code: codeCease, subcode: ceaseShutdown, text: "this host has shut the session down"})
+		s.stop(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseShutdown, Text: "this host has shut the session down"})
 	}
 }
 
 // report passes a state on.
-func (s *Speaker) report(p *peer, session Session) {
+func (s *Speaker) report(p *peer, now Session) {
 	level := slog.LevelDebug
 	switch {
-	case session.State == Established:
+	case now.State == session.Established:
 		level = slog.LevelInfo
-	case session.State == Idle && session.Reason != p.reported:
+	case now.State == session.Idle && now.Reason != p.reported:
 		level = slog.LevelWarn
-		p.reported = session.Reason
+		p.reported = now.Reason
 	}
-	s.log.Log(context.Background(), level, "BGP session "+session.State.String(), "peer", session.Peer, "reason", session.Reason)
-	if session.State == Established {
+	s.log.Log(context.Background(), level, "BGP session "+now.State.String(), "peer", now.Peer, "reason", now.Reason)
+	if now.State == session.Established {
 		p.reported = ""
 	}
 	if s.notify != nil {
-		s.notify(session)
+		s.notify(now)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bfd"
-	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -161,7 +161,7 @@ func TestBFDThatNeverComesUp(t *testing.T) {
 	if st := s.BFD()[0]; st.State != bfd.Down || st.Failed || st.Reason != "no packet from 10.77.1.2 yet" {
 		t.Errorf("%+v", st)
 	}
-	if x := s.Sessions()[0]; x.State != bgp.Established {
+	if x := s.Sessions()[0]; x.State != session.Established {
 		t.Errorf("%+v", x)
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
@@ -241,7 +242,7 @@ func (s *Speaker) ChangeBFD(c bfd.Settings) {
 // AwaitUp waits until the first peer's session is established.
 func (s *Speaker) AwaitUp() bgp.Session {
 	s.t.Helper()
-	wait.Until(s.t, "the BGP session is established", func() bool { return s.Sessions()[0].State == bgp.Established },
+	wait.Until(s.t, "the BGP session is established", func() bool { return s.Sessions()[0].State == session.Established },
 		func() any { return fmt.Sprintf("%+v", s.Sessions()[0]) })
 	return s.Sessions()[0]
 }
@@ -252,7 +253,7 @@ func (s *Speaker) AwaitReason(text string) bgp.Session {
 	var last bgp.Session
 	wait.Until(s.t, "the reason "+text, func() bool {
 		last = s.Sessions()[0]
-		return last.State != bgp.Established && strings.Contains(last.Reason, text)
+		return last.State != session.Established && strings.Contains(last.Reason, text)
 	}, func() any { return fmt.Sprintf("%+v", last) })
 	return last
 }

@@ -1,0 +1,43 @@
+package message_test
+
+import (
+	"bufio"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+)
+
+func TestReadMessage(t *testing.T) {
+	ff := strings.Repeat("\xff", 16)
+	for _, c := range []struct {
+		name, in     string
+		typ          message.Type
+		code, sub    uint8
+		data, failed string
+	}{
+		{"keepalive", ff + "\x00\x13\x04", message.TypeKeepalive, 0, 0, "", ""},
+		{"skipped update", ff + "\x00\x17\x02\x00\x00\x00\x00", message.TypeUpdate, 0, 0, "", ""},
+		{"marker", "\xfe" + ff[1:] + "\x00\x13\x04", 0, message.CodeHeader, message.HeaderNotSynchronized, "", ""},
+		{"long keepalive", ff + "\x00\x14\x04\x00", 0, message.CodeHeader, message.HeaderBadLength, "\x00\x14", ""},
+		{"short", ff + "\x00\x12\x04", 0, message.CodeHeader, message.HeaderBadLength, "\x00\x12", ""},
+		{"short open", ff + "\x00\x1c\x01", 0, message.CodeHeader, message.HeaderBadLength, "\x00\x1c", ""},
+		{"oversized", ff + "\x10\x01\x02", 0, message.CodeHeader, message.HeaderBadLength, "\x10\x01", ""},
+		{"type 0", ff + "\x00\x13\x00", 0, message.CodeHeader, message.HeaderBadType, "\x00", ""},
+		{"type 6", ff + "\x00\x13\x06", 0, message.CodeHeader, message.HeaderBadType, "\x06", ""},
+		{"end", "", 0, 0, 0, "", "EOF"},
+		{"reset in the middle", ff + "\x00\x30\x02\x00", 0, 0, 0, "", "in the middle of an UPDATE"},
+	} {
+		typ, _, err := message.Read(bufio.NewReader(strings.NewReader(c.in)), make([]byte, message.MaxSize))
+		var n *message.Notification
+		switch {
+		case c.code != 0 && (!errors.As(err, &n) || n.Code != c.code || n.Subcode != c.sub || string(n.Data) != c.data):
+			t.Errorf("%s: %#v, want notification %d/%d %x", c.name, err, c.code, c.sub, c.data)
+		case c.code == 0 && (err == nil) != (c.failed == "") || c.failed != "" && !strings.Contains(err.Error(), c.failed):
+			t.Errorf("%s: error %v, want %q", c.name, err, c.failed)
+		case typ != c.typ:
+			t.Errorf("%s: %v", c.name, typ)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package rib
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bgp/bgptest"
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// updates returns the messages of AppendUpdates until there are no more.
+func updates(t *testing.T, o *AdjRIBOut) string {
+	t.Helper()
+	var b []byte
+	for more := true; more; {
+		b, more = o.AppendUpdates(b)
+	}
+	return words(t, b)
+}
+
+func words(t *testing.T, b []byte) string {
+	t.Helper()
+	var all []string
+	for _, u := range bgptest.Decode(t, b) {
+		all = append(all, u.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestUpdates(t *testing.T) {
+	loc := New()
+	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.77/30"), netip.Prefix{}, prefix("fd96::1/128"))
+	both := [message.Families]bool{true, true}
+	hops := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
+	all, only4, noHop := loc.Out(both, hops), loc.Out([message.Families]bool{true, false}, hops), loc.Out(both, [message.Families]netip.Addr{hops[0], {}})
+	outs := []*AdjRIBOut{all, only4, noHop}
+	attributes := (&message.PathAttributes{ASN: 65010}).Append(nil, true)
+	for _, o := range outs {
+		defer o.Close()
+		if !o.SetAttributes(attributes) || o.SetAttributes(attributes) {
+			t.Error("SetAttributes must report a change, and only that")
+		}
+	}
+	for _, step := range []struct {
+		name             string
+		change           func()
+		all, only4, noV6 string
+	}{
+		{"at the start", func() {}, "+10.96.0.1/32 +10.96.0.76/30, +fd96::1/128", "+10.96.0.1/32 +10.96.0.76/30", "+10.96.0.1/32 +10.96.0.76/30"},
+		{"ready", loc.Ready, "EOR 4, EOR 6", "EOR 4", "EOR 4, EOR 6"},
+		{"no change", func() { loc.Announce(prefix("10.96.0.1/32")); loc.Withdraw(prefix("10.96.0.9/32")) }, "", "", ""},
+		{"a new prefix", func() { loc.Announce(prefix("10.96.0.2/32")) }, "+10.96.0.2/32", "+10.96.0.2/32", "+10.96.0.2/32"},
+		{"withdrawn ones", func() { loc.Withdraw(prefix("10.96.0.78/30"), prefix("fd96::1/128")) }, "-10.96.0.76/30, -fd96::1/128", "-10.96.0.76/30", "-10.96.0.76/30"},
+	} {
+		step.change()
+		for i, want := range []string{step.all, step.only4, step.noV6} {
+			if got := updates(t, outs[i]); got != want {
+				t.Errorf("%s, peer %d: %q, want %q", step.name, i, got, want)
+			}
+		}
+	}
+	if n := noHop.Prefixes(); n != [message.Families]int{2, 0} {
+		t.Errorf("%d prefixes", n)
+	}
+	if got := words(t, all.AppendAll(nil, message.IPv4)); got != "+10.96.0.1/32 +10.96.0.2/32" {
+		t.Errorf("all: %q", got)
+	}
+	if got := words(t, noHop.AppendAll(nil, message.IPv6)); got != "" {
+		t.Errorf("all without a next hop: %q", got)
+	}
+}
+
+// Changed and Ready say when there are more messages.
+func TestWaiting(t *testing.T) {
+	loc := New()
+	o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	defer o.Close()
+	check := func(step string, changed, ready bool) {
+		t.Helper()
+		if table.IsClosed(o.Changed()) != changed || table.IsClosed(o.Ready()) != ready {
+			t.Errorf("%s: changed %t, want %t; ready %t, want %t", step, table.IsClosed(o.Changed()), changed, table.IsClosed(o.Ready()), ready)
+		}
+	}
+	updates(t, o)
+	check("empty", false, false)
+	loc.Announce(prefix("10.96.0.1/32"))
+	check("announced", true, false)
+	loc.Ready()
+	check("ready", true, true)
+	if _, more := o.AppendUpdates(nil); !more {
+		t.Error("no more messages after the first batch, but End-of-RIB follows")
+	}
+	check("in the middle", true, false)
+	updates(t, o)
+	check("at the end", false, false)
+}
+
+// A peer that comes later gets what there is, without former prefixes, and End-of-RIB.
+func TestLaterPeer(t *testing.T) {
+	loc := New()
+	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"))
+	loc.Withdraw(prefix("10.96.0.1/32"))
+	loc.Ready()
+	o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	defer o.Close()
+	if got := updates(t, o); got != "+10.96.0.2/32, EOR 4, EOR 6" {
+		t.Error(got)
+	}
+	if o.Ready() != nil {
+		t.Error("Ready must be nil once it is known")
+	}
+}

@@ -1,0 +1,90 @@
+package session
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+)
+
+const (
+	// openTimeout bounds the wait for the router's OPEN. RFC 4271 suggests 4 minutes; routers
+	// answer at once, or not at all.
+	openTimeout = 30 * time.Second
+	// MinHoldTime is the shortest hold time (RFC 4271, section 4.2).
+	MinHoldTime = 3 * time.Second
+)
+
+// handshake exchanges OPEN and KEEPALIVE messages.
+func (s *Session) handshake() error {
+	ours := message.Open{ASN: s.LocalASN, HoldTime: s.HoldTime, RouterID: s.RouterID, Capabilities: message.Capabilities{
+		Families: [message.Families]bool{true, true}, RouteRefresh: true, ExtendedNextHop: true,
+		GracefulRestart: s.RestartTime > 0, RestartTime: s.RestartTime, Restarted: s.restarted}}
+	s.conn.SetDeadline(time.Now().Add(openTimeout))
+	if _, err := s.conn.Write(ours.Append(nil)); err != nil {
+		return s.broken(err)
+	}
+	s.enter(OpenSent, nil)
+	typ, body, err := s.read()
+	if err != nil {
+		return s.broken(err)
+	}
+	if typ != message.TypeOpen {
+		return &message.Notification{Code: message.CodeFSM, Subcode: message.FSMOpenSent, Text: fmt.Sprintf("the router sent %s instead of OPEN", typ)}
+	}
+	if s.remote, err = message.ParseOpen(body); err != nil {
+		return err
+	}
+	if err := s.check(&s.remote); err != nil {
+		return err
+	}
+	s.hold = min(s.HoldTime, s.remote.HoldTime)
+	if _, err := s.conn.Write(message.AppendKeepalive(nil)); err != nil {
+		return s.broken(err)
+	}
+	s.enter(OpenConfirm, nil)
+	if typ, _, err = s.read(); err != nil {
+		return s.broken(err)
+	}
+	if typ != message.TypeKeepalive {
+		return &message.Notification{Code: message.CodeFSM, Subcode: message.FSMOpenConfirm, Text: fmt.Sprintf("the router sent %s instead of KEEPALIVE", typ)}
+	}
+	s.conn.SetDeadline(time.Time{})
+	return nil
+}
+
+// check compares the router's OPEN with the settings (RFC 4271, 6.2).
+func (s *Settings) check(o *message.Open) error {
+	switch {
+	case o.ASN != s.ASN:
+		return &message.Notification{Code: message.CodeOpen, Subcode: message.OpenBadPeerAS,
+			Text: fmt.Sprintf("ASN wrong: the router has ASN %d, the configuration has %d", o.ASN, s.ASN)}
+	case o.RouterID.IsUnspecified() || s.IBGP() && o.RouterID == s.RouterID: // RFC 6286, 2.2
+		return &message.Notification{Code: message.CodeOpen, Subcode: message.OpenBadIdentifier,
+			Text: "router ID wrong: the router has this host's router ID, or 0.0.0.0"}
+	case o.HoldTime != 0 && o.HoldTime < MinHoldTime:
+		return &message.Notification{Code: message.CodeOpen, Subcode: message.OpenHoldTime}
+	}
+	return nil
+}
+
+// warning names what the router or this host lacks for a family.
+func (s *Session) warning(hasNextHop [message.Families]bool) string {
+	var text string
+	for f := range message.Families {
+		switch {
+		case !s.remote.Families[f]:
+			text = join(text, fmt.Sprintf("%s prefixes are not announced: the router has not enabled %s unicast for this session", f, f))
+		case !hasNextHop[f]:
+			text = join(text, fmt.Sprintf("%s prefixes are not announced: the interface of the session has no %s address for the next hop", f, f))
+		}
+	}
+	return text
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}

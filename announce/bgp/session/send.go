@@ -1,0 +1,124 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
+)
+
+// sendTimeout bounds a write without a hold timer (RFC 9687, section 4).
+const sendTimeout = 8 * time.Minute
+
+// established runs the session after the handshake.
+func (s *Session) established(ctx context.Context) error {
+	s.upSince = time.Now()
+	nextHop := transport.NextHops(s.conn, s.NextHop, s.remote.ExtendedNextHop)
+	var hasNextHop [message.Families]bool
+	for f := range message.Families {
+		hasNextHop[f] = nextHop[f].IsValid()
+	}
+	s.out = s.routes.Out(s.remote.Families, nextHop)
+	defer s.out.Close()
+	s.owner.KeepsRoutes(s.restarts())
+	s.enter(Established, func(st *Status) {
+		st.Warning, st.RouterID, st.HoldTime, st.GracefulRestart = s.warning(hasNextHop), s.remote.RouterID, s.hold, s.restarts()
+	})
+	failed := make(chan error, 1)
+	s.reading = make(chan struct{})
+	go func() {
+		defer close(s.reading)
+		failed <- s.readAll()
+	}()
+	err := s.sendAll(ctx, failed)
+	s.owner.Update(func(st *Status) { st.Prefixes, st.Warning = [message.Families]int{}, "" })
+	return err
+}
+
+// sendAll sends the prefixes, their changes and keepalives until the session ends.
+func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
+	s.setAttributes()
+	keepalive := time.NewTimer(s.untilKeepalive())
+	defer keepalive.Stop()
+	for {
+		var more bool
+		if s.unsent, more = s.out.AppendUpdates(s.unsent); !more {
+			s.owner.Update(func(st *Status) { st.Prefixes = s.out.Prefixes() })
+		}
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-failed:
+			return err
+		case <-keepalive.C:
+			s.unsent = message.AppendKeepalive(s.unsent)
+			keepalive.Reset(s.untilKeepalive())
+		case <-s.out.Changed():
+		case <-s.out.Ready():
+		case <-s.owner.AttributesChanged():
+			if s.setAttributes() {
+				for f := range message.Families {
+					s.unsent = s.out.AppendAll(s.unsent, f)
+				}
+			}
+		case <-s.refresh:
+			for f := range message.Families {
+				if s.refreshed[f].Swap(false) {
+					s.unsent = s.out.AppendAll(s.unsent, f)
+				}
+			}
+		}
+	}
+}
+
+// setAttributes reads the attributes of the routes, and reports whether they differ from before.
+func (s *Session) setAttributes() bool {
+	a := s.owner.Attributes()
+	return s.out.SetAttributes(a.Append(nil, s.remote.AS4))
+}
+
+// untilKeepalive returns the time to the next KEEPALIVE: a third of the hold time, with jitter (RFC
+// 4271, 4.4 and 10).
+func (s *Session) untilKeepalive() time.Duration {
+	if s.hold == 0 {
+		return time.Hour // anything: no KEEPALIVE is needed
+	}
+	d := s.hold / 3
+	return d*3/4 + rand.N(d/4)
+}
+
+// flush sends the appended messages.
+func (s *Session) flush(ctx context.Context) error {
+	if len(s.unsent) == 0 {
+		return nil
+	}
+	limit := s.hold
+	if limit == 0 {
+		limit = sendTimeout
+	}
+	s.conn.SetWriteDeadline(time.Now().Add(limit))
+	if ctx.Err() != nil { // otherwise its end sets another deadline
+		return context.Cause(ctx)
+	}
+	_, err := s.conn.Write(s.unsent)
+	s.unsent = s.unsent[:0]
+	if cap(s.unsent) > 1<<16 { // of an announcement of everything
+		s.unsent = nil
+	}
+	if err == nil {
+		return nil
+	}
+	s.torn = true
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("send hold timer expired: the router has read nothing for %s", limit)
+	}
+	return s.broken(err)
+}

@@ -1,0 +1,181 @@
+package session
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/rib"
+)
+
+// goodbye bounds the delivery of a NOTIFICATION.
+const goodbye = time.Second
+
+// Settings are the settings of a session.
+type Settings struct {
+	ASN      uint32 // of the router
+	LocalASN uint32 // of this host
+	RouterID netip.Addr
+	HoldTime time.Duration // to propose
+	// RestartTime is how long the router keeps the routes after the end of this process (graceful
+	// restart, RFC 4724); 0 or negative: not at all.
+	RestartTime time.Duration
+	NextHop     [message.Families]netip.Addr // invalid: that of the connection
+}
+
+// IBGP reports whether the router is in the same AS.
+func (s *Settings) IBGP() bool { return s.ASN == s.LocalASN }
+
+// Owner is the peer that a session belongs to.
+type Owner interface {
+	// Update changes the status.
+	Update(change func(*Status))
+	// Attributes returns the attributes of the routes.
+	Attributes() message.PathAttributes
+	// AttributesChanged returns a channel that receives a value after a change of the attributes.
+	AttributesChanged() <-chan struct{}
+	// KeepsRoutes is called with whether the router keeps the routes if this process ends now.
+	KeepsRoutes(keeps bool)
+}
+
+// Session is one session. Create it with New and use it for one Run.
+type Session struct {
+	Settings
+	owner     Owner
+	routes    *rib.LocRIB
+	conn      net.Conn
+	reader    *bufio.Reader
+	buf       [message.MaxSize]byte // of the reader
+	restarted bool                  // for the OPEN
+
+	state   State
+	remote  message.Open
+	hold    time.Duration // negotiated; 0: none
+	upSince time.Time     // zero: was not established
+
+	out       *rib.AdjRIBOut // nil before it is established
+	unsent    []byte         // messages
+	torn      bool           // a write ended in the middle of a message
+	refreshed [message.Families]atomic.Bool
+	refresh   chan struct{} // a family is to be sent again
+	reading   chan struct{} // closed at the end of the reading goroutine; nil before its start
+}
+
+// New returns a session on a connection, which it owns. restarted says that the router may have
+// kept the routes of an earlier process.
+func New(s Settings, c net.Conn, restarted bool, routes *rib.LocRIB, owner Owner) *Session {
+	return &Session{Settings: s, owner: owner, routes: routes, conn: c, reader: bufio.NewReaderSize(c, message.MaxSize), restarted: restarted,
+		refresh: make(chan struct{}, 1)}
+}
+
+// NotificationReceived is the end of a session by the router's NOTIFICATION, in words.
+type NotificationReceived struct{ text string }
+
+func (e *NotificationReceived) Error() string { return e.text }
+
+// errRestart ends sessions so that peers with graceful restart keep the routes: a NOTIFICATION
+// would make them remove the routes.
+var errRestart = context.Canceled
+
+// Run runs the session until it fails or the context ends, and closes the connection. The router is
+// notified of a cause of the context that is a *message.Notification. Otherwise this process
+// restarts: a router with graceful restart keeps the routes. Run returns how long the session was
+// established, 0 if it never was, and why it ended.
+func (s *Session) Run(ctx context.Context) (up time.Duration, err error) {
+	release := interrupt(ctx, s.conn.SetDeadline)
+	err = s.handshake()
+	release()
+	if err == nil && ctx.Err() == nil {
+		release = interrupt(ctx, s.conn.SetWriteDeadline)
+		err = s.established(ctx)
+		release()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	s.close(err)
+	if !s.upSince.IsZero() {
+		up = max(time.Since(s.upSince), 1)
+	}
+	return up, err
+}
+
+// interrupt ends blocked calls at the end of the context. The returned function waits until no more
+// deadline is set.
+func interrupt(ctx context.Context, setDeadline func(time.Time) error) (release func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		setDeadline(time.Unix(1, 0))
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
+}
+
+// enter changes the state, and with it the status.
+func (s *Session) enter(state State, change func(*Status)) {
+	s.state = state
+	s.owner.Update(func(st *Status) {
+		st.State = state
+		if change != nil {
+			change(st)
+		}
+	})
+}
+
+// restarts reports whether the router keeps the routes when this process restarts.
+func (s *Session) restarts() bool { return s.RestartTime > 0 && s.remote.GracefulRestart }
+
+// close ends the connection, with a NOTIFICATION if err is one.
+func (s *Session) close(err error) {
+	var n *message.Notification
+	var received *NotificationReceived
+	switch {
+	case errors.As(err, &n):
+	case errors.Is(err, errRestart) && !s.restarts():
+		n = &message.Notification{Code: message.CodeCease, Subcode: message.CeaseShutdown, Text: "this host restarts"}
+	}
+	if n != nil || errors.As(err, &received) { // a NOTIFICATION ends graceful restart
+		s.owner.KeepsRoutes(false)
+	}
+	if n != nil && !s.torn {
+		s.notify(n)
+	}
+	s.conn.Close()
+	if s.reading != nil {
+		<-s.reading
+	}
+}
+
+// notify sends a NOTIFICATION and waits for the router's end of the connection: Close would reset a
+// connection with unread bytes, and the NOTIFICATION could be lost.
+func (s *Session) notify(n *message.Notification) {
+	s.conn.SetWriteDeadline(time.Now().Add(goodbye))
+	if _, err := s.conn.Write(n.Append(nil)); err != nil {
+		return
+	}
+	half, ok := s.conn.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	if s.reading == nil {
+		s.conn.SetReadDeadline(time.Now().Add(goodbye))
+		io.Copy(io.Discard, s.conn)
+		return
+	}
+	timer := time.NewTimer(goodbye)
+	defer timer.Stop()
+	select {
+	case <-s.reading:
+	case <-timer.C:
+	}
+}

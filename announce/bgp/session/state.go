@@ -1,0 +1,37 @@
+package session
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+)
+
+// State is the state of a session (RFC 4271, 8.2.2). Active doesn't occur: this speaker doesn't
+// listen.
+type State uint8
+
+// The states of a session.
+const (
+	Idle        State = iota // waits for the next attempt
+	Connect                  // opens the connection
+	OpenSent                 // waits for the router's OPEN
+	OpenConfirm              // waits for the router's confirmation
+	Established
+)
+
+func (s State) String() string {
+	return [...]string{"idle", "connect", "open sent", "open confirm", "established"}[s]
+}
+
+// Status is the state of a session, and what it has negotiated.
+type Status struct {
+	State State
+	// Warning is what the established session can't do, such as a family that the router lacks.
+	Warning string
+
+	RouterID        netip.Addr            // of the router
+	HoldTime        time.Duration         // 0: no hold timer
+	GracefulRestart bool                  // both sides have it
+	Prefixes        [message.Families]int // announced IPv4 and IPv6 prefixes
+}

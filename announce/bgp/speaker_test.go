@@ -1,0 +1,450 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/bgp/bgptest"
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/session"
+	"github.com/ironvip/ironvip/announce/bgp/transport"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func samplePeer() Peer {
+	return Peer{Address: bgptest.Addr, ASN: 65000, LocalASN: 65010, NextHop4: netip.MustParseAddr("10.0.0.2"), NextHop6: netip.MustParseAddr("fd00::2")}
+}
+
+// dial returns a dialer that connects to a router in memory.
+func dial(r *bgptest.Router) dialer {
+	return func(ctx context.Context, _ transport.Settings, _ netip.Addr) (net.Conn, error) { return r.Dial(ctx) }
+}
+
+// start runs a Speaker with one peer. The returned function ends it and waits.
+func start(t *testing.T, change ...func(*Config)) (*Speaker, *bgptest.Router, context.CancelFunc) {
+	t.Helper()
+	c := Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}}
+	for _, f := range change {
+		f(&c)
+	}
+	r := bgptest.NewRouter(t)
+	s, err := newSpeaker(c, dial(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx)
+	}()
+	stop := func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return s, r, stop
+}
+
+func awaitReason(t *testing.T, s *Speaker, reason string) {
+	t.Helper()
+	wait.Until(t, "the reason "+reason, func() bool {
+		x := s.Sessions()[0]
+		return strings.Contains(x.Reason, reason) && x.State != session.Established
+	}, func() any { return fmt.Sprintf("%+v", s.Sessions()[0]) })
+}
+
+func awaitUp(t *testing.T, s *Speaker) {
+	t.Helper()
+	wait.Until(t, "established", func() bool { return s.Sessions()[0].State == session.Established }, func() any { return s.Sessions()[0] })
+}
+
+// A session announces what there is, then each change in one message.
+func TestUpdates(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		s.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"))
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32", "+fd96::1/128")
+		s.Announce(prefix("10.96.0.3/32"))
+		l.Expect("+10.96.0.3/32")
+		s.Ready()
+		l.Expect("EOR 4", "EOR 6")
+		s.Announce(prefix("10.96.0.3/32")) // nothing new
+		s.Withdraw(prefix("10.96.0.9/32"))
+		s.Withdraw(prefix("10.96.0.3/32"))
+		l.Expect("-10.96.0.3/32")
+		s.Withdraw(prefix("fd96::1/128"))
+		l.Expect("-fd96::1/128")
+		s.Drain(true)
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32 d0 ffff0000")
+		s.Drain(true)
+		s.Drain(false)
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
+		x := s.Sessions()[0]
+		if x.Prefixes != [2]int{2, 0} || !x.GracefulRestart || x.HoldTime != 30*time.Second || x.Warning != "" || x.RouterID != bgptest.Addr || x.Established != 1 {
+			t.Errorf("%+v", x)
+		}
+		l.Send([]byte(strings.Repeat("\xff", 16) + "\x00\x17\x05\x00\x01\x00\x01")) // ROUTE-REFRESH
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
+		l.Close()
+		awaitReason(t, s, "closed the connection without a NOTIFICATION")
+		l = r.Accept()
+		l.Establish(bgptest.Open())
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32", "EOR 4", "EOR 6") // no withdrawn ones
+	})
+}
+
+// A change costs one message for each peer, however many prefixes there are.
+func TestCostOfOneChange(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		var ps []netip.Prefix
+		for i := range 10000 {
+			ps = append(ps, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 32))
+		}
+		s.Announce(ps...)
+		s.Ready()
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		messages := 0
+		for l.Update() != "EOR 4" {
+			messages++
+		}
+		l.Expect("EOR 6")
+		if messages > 20 {
+			t.Errorf("%d messages for 10,000 prefixes", messages)
+		}
+		for i := range 5 {
+			p := prefix(fmt.Sprintf("10.97.0.%d/32", i))
+			s.Announce(p)
+			l.Expect("+" + p.String())
+		}
+	})
+}
+
+func TestReconfigure(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		s.Announce(prefix("10.96.0.1/32"))
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		l.Expect("+10.96.0.1/32")
+		c := Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}}
+		if err := s.Reconfigure(c); err != nil { // nothing new
+			t.Fatal(err)
+		}
+		c.Peers[0].Communities = []message.Community{1}
+		if err := s.Reconfigure(c); err != nil {
+			t.Fatal(err)
+		}
+		l.Expect("+10.96.0.1/32 d0 00000001")
+		c.Peers[0].HoldTime = 9 * time.Second
+		if err := s.Reconfigure(c); err != nil {
+			t.Fatal(err)
+		}
+		l.Ends(message.CodeCease, message.CeaseConfigChange)
+		l = r.Accept()
+		if o := l.Establish(bgptest.Open()); o.HoldTime != 9*time.Second {
+			t.Errorf("hold time %v", o.HoldTime)
+		}
+		l.Expect("+10.96.0.1/32 d0 00000001")
+		c.RouterID = netip.MustParseAddr("10.0.0.3")
+		if err := s.Reconfigure(c); err != nil {
+			t.Fatal(err)
+		}
+		l.Ends(message.CodeCease, message.CeaseConfigChange)
+		l = r.Accept()
+		if o := l.Establish(bgptest.Open()); o.RouterID != c.RouterID {
+			t.Errorf("router ID %v", o.RouterID)
+		}
+		c.Peers = nil
+		if err := s.Reconfigure(c); err != nil {
+			t.Fatal(err)
+		}
+		l.Ends(message.CodeCease, message.CeaseDeconfigured)
+		if all := s.Sessions(); len(all) != 0 {
+			t.Errorf("%+v", all)
+		}
+		if err := s.Reconfigure(Config{}); err == nil {
+			t.Error("settings without a router ID were accepted")
+		}
+	})
+}
+
+// The pauses between attempts grow, also for a router that accepts each session and ends it.
+func TestRetries(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, r, _ := start(t)
+		began := time.Now()
+		for range 10 {
+			l := r.Accept()
+			l.Establish(bgptest.Open())
+			l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
+			l.Close()
+		}
+		if took := time.Since(began); took < 15*time.Second || took > 50*time.Second {
+			t.Errorf("10 attempts took %v", took)
+		}
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		time.Sleep(stable)
+		began = time.Now()
+		l.Close()
+		r.Accept()
+		if took := time.Since(began); took > minRetry {
+			t.Errorf("a stable session is retried after %v", took)
+		}
+	})
+}
+
+// A connection that is reset in the middle of an UPDATE of this host loses nothing: everything is
+// announced again.
+func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		awaitUp(t, s)
+		l.Mute()
+		s.Announce(prefix("10.96.0.1/32"))
+		l.Expect("+10.96.0.1/32")
+		s.Announce(prefix("10.96.0.2/32"), prefix("10.96.0.3/32"))
+		b := make([]byte, message.HeaderSize+4)
+		if _, err := io.ReadFull(l.Conn, b); err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		awaitReason(t, s, "closed the connection without a NOTIFICATION")
+		s.Withdraw(prefix("10.96.0.3/32"))
+		l = r.Accept()
+		l.Establish(bgptest.Open())
+		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
+	})
+}
+
+// A router that ends a session refuses connections for a while. The reason is still shown.
+func TestReasonRemains(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
+		l.Close()
+		r.Accept().Close()
+		awaitReason(t, s, "accepts (since then: the router closed the connection before its OPEN")
+		l = r.Accept()
+		l.Establish(bgptest.Open())
+		awaitUp(t, s)
+		l.Close()
+		awaitReason(t, s, "closed the connection without a NOTIFICATION")
+		r.Accept().Close()
+		awaitReason(t, s, "before its OPEN")
+		if x := s.Sessions()[0]; strings.Contains(x.Reason, "prefixes") {
+			t.Errorf("old reason %q", x.Reason)
+		}
+	})
+}
+
+func TestPathDown(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		s.PathDown("10.0.0.1", "too early")
+		s.PathDown("10.0.0.9", "unknown")
+		l := r.Accept()
+		l.Establish(bgptest.Open())
+		awaitUp(t, s)
+		began := time.Now()
+		go s.PathDown("10.0.0.1", "BFD: no packet from 10.0.0.1 for 150ms")
+		l.Ends(message.CodeCease, message.CeaseBFD)
+		if time.Since(began) > 0 {
+			t.Errorf("ended after %v", time.Since(began))
+		}
+		l.Close()
+		awaitReason(t, s, "BFD: no packet from 10.0.0.1 for 150ms")
+		r.Accept().Establish(bgptest.Open())
+		awaitUp(t, s)
+	})
+}
+
+// The R bit is set in the first session after a restart only, and only if the router keeps routes
+// of the earlier run.
+func TestRestartBit(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		record string // before
+		before func(r *bgptest.Router)
+		after  time.Duration
+		want   bool
+	}{
+		{"first run", "", nil, 0, false},
+		{"restart", `{"peers":["10.0.0.1"]}`, nil, 0, true},
+		{"other peer", `{"peers":["10.0.0.7"]}`, nil, 0, false},
+		{"broken record", `{"peers":`, nil, 0, false},
+		{"too late", `{"peers":["10.0.0.1"]}`, nil, 121 * time.Second, false},
+		{"the router restarts, too", `{"peers":["10.0.0.1"]}`, func(r *bgptest.Router) { r.Refuse(transport.ErrRefused) }, 2 * time.Second, false},
+		{"unreachable for a while", `{"peers":["10.0.0.1"]}`, func(r *bgptest.Router) { r.Refuse(errors.New("unreachable")) }, 2 * time.Second, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "record")
+				if c.record != "" {
+					if err := os.WriteFile(path, []byte(c.record), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s, err := newSpeaker(Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}, Record: path}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := bgptest.NewRouter(t)
+				if c.before != nil {
+					c.before(r)
+				}
+				s.dial = dial(r)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); s.Run(ctx) }()
+				defer func() { cancel(); <-done }()
+				time.Sleep(c.after)
+				r.Refuse(nil)
+				l := r.Accept()
+				if o := l.Establish(bgptest.Open()); o.Restarted != c.want || !o.GracefulRestart {
+					t.Errorf("restarted %t, want %t", o.Restarted, c.want)
+				}
+				awaitUp(t, s)
+				l.Close()
+				l = r.Accept()
+				if o := l.Establish(bgptest.Open()); o.Restarted {
+					t.Error("restarted in the second session")
+				}
+				awaitUp(t, s)
+				l.Close()
+			})
+		})
+	}
+}
+
+// The ends of a run, and what they leave for the next one.
+func TestEnds(t *testing.T) {
+	without := bgptest.Open()
+	without.GracefulRestart = false
+	for _, c := range []struct {
+		name      string
+		theirs    message.Open
+		end       func(s *Speaker, stop func())
+		code, sub uint8
+		record    bool
+	}{
+		{"restart", bgptest.Open(), func(_ *Speaker, stop func()) { stop() }, 0, 0, true},
+		{"restart without graceful restart", without, func(_ *Speaker, stop func()) { stop() }, message.CodeCease, message.CeaseShutdown, false},
+		{"shutdown", bgptest.Open(), func(s *Speaker, stop func()) { s.Shutdown(); stop() }, message.CodeCease, message.CeaseShutdown, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "record")
+				s, r, stop := start(t, func(x *Config) { x.Record = path })
+				l := r.Accept()
+				l.Establish(c.theirs)
+				awaitUp(t, s)
+				go c.end(s, stop)
+				l.Ends(c.code, c.sub)
+				l.Close()
+				stop()
+				b, _ := os.ReadFile(path)
+				if has := strings.Contains(string(b), "10.0.0.1"); has != c.record {
+					t.Errorf("record %q", b)
+				}
+			})
+		})
+	}
+}
+
+func TestFamiliesThatTheRouterLacks(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		s.Announce(prefix("10.96.0.1/32"), prefix("fd96::1/128"))
+		s.Ready()
+		l := r.Accept()
+		only4 := bgptest.Open()
+		only4.Families[message.IPv6] = false
+		l.Establish(only4)
+		l.Expect("+10.96.0.1/32", "EOR 4")
+		x := s.Sessions()[0]
+		if !strings.Contains(x.Warning, "IPv6 prefixes are not announced") || x.Prefixes != [2]int{1, 0} {
+			t.Errorf("%+v", x)
+		}
+		s.Announce(prefix("fd96::2/128"))
+		s.Announce(prefix("10.96.0.2/32"))
+		l.Expect("+10.96.0.2/32")
+		l.Close()
+	})
+}
+
+// The attributes of the routes of a peer: with defaults, and those of a drain.
+func TestPathAttributes(t *testing.T) {
+	some := Attributes{Communities: []message.Community{1}, MED: 7, LocalPref: 300}
+	for _, c := range []struct {
+		name     string
+		localASN uint32
+		a        Attributes
+		draining bool
+		want     message.PathAttributes
+	}{
+		{"eBGP", 65010, Attributes{}, false, message.PathAttributes{ASN: 65010, LocalPref: 100}},
+		{"iBGP", 65000, Attributes{}, false, message.PathAttributes{ASN: 65000, IBGP: true, LocalPref: 100}},
+		{"everything", 65000, some, false, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, LocalPref: 300, Communities: some.Communities}},
+		{"draining", 65000, some, true, message.PathAttributes{ASN: 65000, IBGP: true, MED: 7, Communities: []message.Community{1, message.GracefulShutdown}}},
+	} {
+		p := Peer{ASN: 65000, LocalASN: c.localASN}
+		if got := p.path(&c.a, c.draining); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if len(some.Communities) != 1 || some.Communities[:1][0] != 1 {
+		t.Errorf("the settings were changed to %+v", some)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, c := range []struct {
+		set  func(*Config)
+		want string
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { c.RouterID = netip.Addr{} }, "router ID"},
+		{func(c *Config) { c.RouterID = netip.MustParseAddr("fd00::1") }, "router ID"},
+		{func(c *Config) { c.RestartTime = 5000 * time.Second }, "restart time"},
+		{func(c *Config) { c.Peers = append(c.Peers, c.Peers[0]) }, "10.0.0.1 is defined more than once"},
+		{func(c *Config) { c.Peers[0].Address = netip.Addr{} }, "either an address or an interface"},
+		{func(c *Config) { c.Peers[0].Interface = "eth1" }, "either an address or an interface"},
+		{func(c *Config) { c.Peers[0].Address = netip.MustParseAddr("fe80::1") }, "needs a zone"},
+		{func(c *Config) { c.Peers[0].ASN = 0 }, "asn"},
+		{func(c *Config) { c.Peers[0].LocalASN = message.ASTrans }, "23456"},
+		{func(c *Config) { c.Peers[0].Password = strings.Repeat("x", 81) }, "password"},
+		{func(c *Config) { c.Peers[0].HoldTime = time.Second }, "hold time"},
+		{func(c *Config) { c.Peers[0].HoldTime = 3500 * time.Millisecond }, "hold time"},
+		{func(c *Config) { c.Peers[0].LocalPref = 1 }, "local preference"},
+		{func(c *Config) { c.Peers[0].Source = netip.MustParseAddr("fd00::1") }, "source address"},
+		{func(c *Config) { c.Peers[0] = Peer{Interface: "eth1", ASN: 1, LocalASN: 2, Multihop: 2} }, "multihop"},
+		{func(c *Config) { c.Peers[0].NextHop6 = bgptest.Addr }, "next hop"},
+	} {
+		x := Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}}
+		c.set(&x)
+		err := x.Validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}

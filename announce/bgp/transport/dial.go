@@ -1,0 +1,133 @@
+package transport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// classSelector6 is the traffic class of routing protocols (RFC 4594, 3.2: DSCP CS6).
+const classSelector6 = 0xc0
+
+// Settings are how to connect to a router.
+type Settings struct {
+	Port     uint16
+	Source   netip.Addr // the zero value: the kernel's choice
+	Password string     // of TCP MD5 signatures (RFC 2385); "": none
+	IBGP     bool       // the router is in the same AS, and may be several hops away
+	// Multihop is the largest number of hops to the router. 0: a router of another AS must be
+	// directly connected.
+	Multihop uint8
+	// TTLSecurity accepts only packets that have passed at most Multihop routers (RFC 5082).
+	TTLSecurity bool
+}
+
+// Dial connects to a router. Its errors are in an operator's terms.
+func Dial(ctx context.Context, s Settings, router netip.Addr) (net.Conn, error) {
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		return cmp.Or(raw.Control(func(fd uintptr) { failed = setOptions(int(fd), &s, router) }), failed)
+	}}
+	if s.Source.IsValid() && s.Source.Is4() == router.Is4() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.Source, 0))
+	}
+	to := netip.AddrPortFrom(router, s.Port)
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, explain(ctx, &s, to, err)
+	}
+	return c, nil
+}
+
+// setOptions sets TTL, traffic class and password of a connection.
+func setOptions(fd int, s *Settings, router netip.Addr) error {
+	level, ttlOption, minOption, classOption := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL, unix.IP_TOS
+	if router.Is6() {
+		level, ttlOption, minOption, classOption = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT, unix.IPV6_TCLASS
+	}
+	ttl, least := s.ttl()
+	for _, o := range []struct{ name, value int }{{classOption, classSelector6}, {ttlOption, ttl}, {minOption, least}} {
+		if o.value == 0 {
+			continue
+		}
+		if err := unix.SetsockoptInt(fd, level, o.name, o.value); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	if s.Password == "" {
+		return nil
+	}
+	sig := unix.TCPMD5Sig{Keylen: uint16(len(s.Password))}
+	copy(sig.Key[:], s.Password)
+	if router.Is4() {
+		sig.Addr.Family = unix.AF_INET
+		a := router.As4()
+		putBytes(&sig.Addr, 2, a[:]) // struct sockaddr_in: port, address
+	} else {
+		sig.Addr.Family = unix.AF_INET6
+		a := router.As16()
+		putBytes(&sig.Addr, 6, a[:]) // struct sockaddr_in6: port, flow, address
+	}
+	if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig); err != nil {
+		return os.NewSyscallError("setsockopt TCP_MD5SIG", err)
+	}
+	return nil
+}
+
+// putBytes writes b into the address, at an offset after the family.
+func putBytes(a *unix.SockaddrStorage, at int, b []byte) {
+	for i, x := range b {
+		a.Data[at+i] = x
+	}
+}
+
+// ttl returns the TTL of our packets and the least TTL of the router's; 0: the kernel's default.
+func (s *Settings) ttl() (ttl, least int) {
+	switch {
+	case s.TTLSecurity: // RFC 5082, section 3
+		return 255, 256 - int(max(s.Multihop, 1))
+	case s.Multihop > 0:
+		return int(s.Multihop), 0
+	case s.IBGP:
+		return 0, 0
+	}
+	return 1, 0
+}
+
+// ErrRefused means that nothing listens on the router's port.
+var ErrRefused = errors.New("connection refused")
+
+// explain explains why no connection was opened.
+func explain(ctx context.Context, s *Settings, to netip.AddrPort, err error) error {
+	direct := s.Multihop <= 1 && !s.IBGP
+	switch {
+	case ctx.Err() == context.Canceled:
+		return context.Cause(ctx)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("%w: no BGP daemon listens on %s, or it rejects this host", ErrRefused, to)
+	case errors.Is(err, unix.EHOSTUNREACH) && direct:
+		return fmt.Errorf("unreachable: no answer from %s at the link layer, or the router is not directly connected (multihop is not set)", to.Addr())
+	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
+		return fmt.Errorf("unreachable: this host has no route to %s", to.Addr())
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("source address %s is not an address of this host", s.Source)
+	case errors.Is(err, unix.ENOPROTOOPT) && s.Password != "":
+		return errors.New("password not supported: this kernel has no TCP MD5 signatures")
+	case !isTimeout(err):
+		return fmt.Errorf("connect to %s: %w", to, err)
+	case s.Password != "":
+		return fmt.Errorf("no answer from %s: the password is wrong, or a filter drops TCP port %d", to.Addr(), to.Port())
+	}
+	return fmt.Errorf("no answer from %s: the router requires a password, or a filter drops TCP port %d", to.Addr(), to.Port())
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, unix.ETIMEDOUT)
+}

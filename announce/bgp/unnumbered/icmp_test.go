@@ -1,0 +1,37 @@
+package unnumbered
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func FuzzDiscovery(f *testing.F) {
+	f.Add(advertisement(), []byte{})
+	f.Fuzz(func(t *testing.T, b, oob []byte) {
+		accept(b, netip.MustParseAddr("fe80::1"), 255)
+		hopLimit(oob)
+	})
+}
+
+func TestAcceptsAdvertisements(t *testing.T) {
+	link, global := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fd00::1")
+	for _, c := range []struct {
+		name  string
+		b     []byte
+		from  netip.Addr
+		limit int
+		want  int
+	}{
+		{"advertisement", advertisement(), link, 255, icmpAdvertisement},
+		{"solicitation", solicitation(), link, 255, icmpSolicitation},
+		{"forwarded", advertisement(), link, 254, 0},
+		{"not link-local", advertisement(), global, 255, 0},
+		{"short", advertisement()[:15], link, 255, 0},
+		{"code 1", append([]byte{icmpAdvertisement, 1}, make([]byte, 14)...), link, 255, 0},
+		{"empty", nil, link, 255, 0},
+	} {
+		if got := accept(c.b, c.from, c.limit); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
