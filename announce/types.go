@@ -136,6 +136,7 @@ type Peer struct {
 	Up      bool      `json:"up"`
 	Since   time.Time `json:"since"`
 	Reason  string    `json:"reason,omitempty"`
+	Hint    string    `json:"hint,omitempty"` // what to do about Reason
 	// Problems are what an operator should change.
 	Problems []string `json:"problems,omitempty"`
 	Draining bool     `json:"draining,omitempty"`

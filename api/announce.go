@@ -145,7 +145,7 @@ func (s *Server) listAnnouncePeers(context.Context, *struct{}) (v1.AnnouncePeerL
 	}
 	out := v1.AnnouncePeerList{Items: make([]v1.AnnouncePeer, 0, len(rows)), Stale: s.Announcing.Stale()}
 	for _, p := range rows {
-		out.Items = append(out.Items, v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason,
+		out.Items = append(out.Items, v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
 			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost})
 	}
 	slices.SortFunc(out.Items, func(a, b v1.AnnouncePeer) int {

@@ -144,7 +144,7 @@ func (o *bgpOutput) session(s bgp.Session) {
 		return
 	}
 	key := announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}
-	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == session.Established, Since: s.Since, Reason: s.Reason, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
+	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == session.Established, Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
 	if s.Address.IsValid() {
 		row.Address = s.Address.String()
 	}

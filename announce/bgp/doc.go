@@ -19,6 +19,7 @@
 //
 //	config.go   settings and their validation
 //	status.go   the state of a session for operators
+//	hint.go     what an operator can do about the end of a session
 //	speaker.go  the peers and what changes them
 //	peer.go     one peer: connecting, retrying, reporting
 //	record.go   the record of graceful restart

@@ -45,7 +45,7 @@ type peer struct {
 	done     chan struct{} // closed at the end of run
 	wake     chan struct{} // options have changed
 	reported string        // the last reason in the log
-	verdict  string        // the reason in the last NOTIFICATION, until something else happens
+	verdict  error         // the last NOTIFICATION of either side, until something else happens
 
 	mu      sync.Mutex
 	now     options
@@ -110,7 +110,7 @@ func (p *peer) set(change func(*Session)) {
 	if up := p.session.State == session.Established; up != (before.State == session.Established) {
 		p.session.Since = time.Now()
 		if up {
-			p.session.Reason = ""
+			p.session.Reason, p.session.Hint = "", ""
 			p.session.Established++
 		}
 	}
@@ -160,7 +160,7 @@ func (p *peer) run(ctx context.Context) {
 			var err error
 			if router, err = found.Router(ctx); err != nil { // which has taken its time
 				if ctx.Err() == nil {
-					p.set(func(s *Session) { s.State, s.Reason = session.Idle, p.explain(err) })
+					p.failed(err)
 				}
 				continue
 			}
@@ -174,7 +174,7 @@ func (p *peer) run(ctx context.Context) {
 		if up > 0 || errors.Is(err, transport.ErrRefused) {
 			restarted = time.Time{}
 		}
-		p.set(func(s *Session) { s.State, s.Reason = session.Idle, p.explain(err) })
+		p.failed(err)
 		if up >= stable {
 			retry.Reset()
 		}
@@ -184,20 +184,21 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// explain returns the reason to show. A router that has ended a session refuses connections for a
+// failed shows why there is no session. A router that has ended a session refuses connections for a
 // while, which must not hide the reason for which it ended the session.
-func (p *peer) explain(err error) string {
+func (p *peer) failed(err error) {
+	reason, cause := err.Error(), err
 	var sent *message.Notification
 	var received *session.NotificationReceived
 	switch {
 	case errors.As(err, &sent), errors.As(err, &received):
-		p.verdict = err.Error()
-	case p.verdict != "" && (errors.Is(err, transport.ErrRefused) || errors.Is(err, session.ErrNoOpen)):
-		return fmt.Sprintf("%s (since then: %v)", p.verdict, err)
+		p.verdict = err
+	case p.verdict != nil && (errors.Is(err, transport.ErrRefused) || errors.Is(err, session.ErrNoOpen)):
+		reason, cause = fmt.Sprintf("%v (since then: %v)", p.verdict, err), p.verdict
 	default:
-		p.verdict = ""
+		p.verdict = nil
 	}
-	return err.Error()
+	p.set(func(s *Session) { s.State, s.Reason, s.Hint = session.Idle, reason, hint(cause) })
 }
 
 // connection opens a connection and runs its session. Until the time restarted, the session is that

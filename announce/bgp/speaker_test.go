@@ -244,6 +244,9 @@ func TestReasonRemains(t *testing.T) {
 		l.Close()
 		r.Accept().Close()
 		awaitReason(t, s, "accepts (since then: the router closed the connection before its OPEN")
+		if x := s.Sessions()[0]; !strings.Contains(x.Hint, "maximum-prefix") {
+			t.Errorf("hint %q", x.Hint)
+		}
 		l = r.Accept()
 		l.Establish(bgptest.Open())
 		awaitUp(t, s)
@@ -251,8 +254,8 @@ func TestReasonRemains(t *testing.T) {
 		awaitReason(t, s, "closed the connection without a NOTIFICATION")
 		r.Accept().Close()
 		awaitReason(t, s, "before its OPEN")
-		if x := s.Sessions()[0]; strings.Contains(x.Reason, "prefixes") {
-			t.Errorf("old reason %q", x.Reason)
+		if x := s.Sessions()[0]; strings.Contains(x.Reason, "prefixes") || x.Hint != neighborHint {
+			t.Errorf("old reason %q, hint %q", x.Reason, x.Hint)
 		}
 	})
 }

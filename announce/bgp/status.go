@@ -17,6 +17,7 @@ type Session struct {
 	// Reason is why the session is not established: the error of the last attempt. "" if it is, or
 	// if the first attempt is under way.
 	Reason      string
+	Hint        string // what an operator can do about it, "" if that is not known
 	Draining    bool
 	Established uint64 // how often the session came up
 }

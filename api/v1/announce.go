@@ -56,6 +56,7 @@ type AnnouncePeer struct {
 	Up       bool      `json:"up"`
 	Since    time.Time `json:"since"`
 	Reason   string    `json:"reason,omitempty" doc:"why it is not up, or what should be changed"`
+	Hint     string    `json:"hint,omitempty" doc:"what to do about the reason"`
 	Draining bool      `json:"draining,omitempty"`
 	Weight   int       `json:"weight,omitempty"`
 	Eligible int       `json:"eligible,omitempty" doc:"VIPs that it could announce"`

@@ -22,31 +22,32 @@ func TestReasonsWithBird(t *testing.T) {
 		router func(config string) string
 		change func(c *routers.Settings)
 		reason string
+		hint   string
 	}{
-		{"wrong ASN of the router", nil, func(c *routers.Settings) { c.Peers[0].ASN = 65001 }, "ASN wrong: the router has ASN 65000, the configuration has 65001"},
-		{"wrong ASN of this host", nil, func(c *routers.Settings) { c.Peers[0].LocalASN = 65011 }, "ASN wrong: the router expects another ASN than 65011"},
+		{"wrong ASN of the router", nil, func(c *routers.Settings) { c.Peers[0].ASN = 65001 }, "ASN wrong: the router has ASN 65000, the configuration has 65001", "set asn"},
+		{"wrong ASN of this host", nil, func(c *routers.Settings) { c.Peers[0].LocalASN = 65011 }, "ASN wrong: the router expects another ASN than 65011", "set local_asn"},
 		{"router ID of the router", func(s string) string { return strings.Replace(s, "4200065010", "65000", 1) }, func(c *routers.Settings) {
 			c.RouterID, c.Peers[0].LocalASN = netip.MustParseAddr("10.0.0.1"), 65000
-		}, "router ID wrong"},
+		}, "router ID wrong", "give the router a router ID"},
 		{"wrong password", func(s string) string {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
-			func(c *routers.Settings) { c.Peers[0].Password = "secret" }, "the password is wrong, or a filter drops TCP port 179"},
+			func(c *routers.Settings) { c.Peers[0].Password = "secret" }, "the password is wrong, or a filter drops TCP port 179", ""},
 		{"no password", func(s string) string {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
-			nil, "the router requires a password"},
-		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = netip.MustParseAddr("10.77.1.77") }, "unreachable: no answer from 10.77.1.77 at the link layer"},
+			nil, "the router requires a password", ""},
+		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = netip.MustParseAddr("10.77.1.77") }, "unreachable: no answer from 10.77.1.77 at the link layer", ""},
 		{"no route", nil, func(c *routers.Settings) {
 			c.Peers[0].Address, c.Peers[0].Multihop = netip.MustParseAddr("172.31.9.9"), 3
-		}, "unreachable: this host has no route to 172.31.9.9"},
-		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on 10.77.1.2:1790"},
-		{"no neighbor", func(s string) string { return strings.Replace(s, "10.77.1.1", "10.77.1.9", 1) }, nil, "connection"},
+		}, "unreachable: this host has no route to 172.31.9.9", ""},
+		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on 10.77.1.2:1790", "as a neighbor"},
+		{"no neighbor", func(s string) string { return strings.Replace(s, "10.77.1.1", "10.77.1.9", 1) }, nil, "connection", "as a neighbor"},
 		{"maximum prefixes", func(s string) string {
 			return strings.Replace(s, "ipv4 { import all;", "ipv4 { import all; import limit 1 action disable;", 1)
 		},
-			func(c *routers.Settings) { c.Prefixes = vips(3) }, "maximum prefixes exceeded"},
-		{"disabled", nil, nil, ""},
+			func(c *routers.Settings) { c.Prefixes = vips(3) }, "maximum prefixes exceeded", "import limit"},
+		{"disabled", nil, nil, "", "enable the session"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -67,6 +68,9 @@ func TestReasonsWithBird(t *testing.T) {
 				c.reason = `the router has shut the session down: "maintenance of rack 7"`
 			}
 			s.AwaitReason(c.reason)
+			if x := s.Sessions()[0]; c.hint != "" && !strings.Contains(x.Hint, c.hint) {
+				t.Errorf("hint %q, want %q", x.Hint, c.hint)
+			}
 		})
 	}
 }

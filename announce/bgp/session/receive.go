@@ -15,7 +15,8 @@ import (
 func (s *Session) read() (message.Type, []byte, error) {
 	typ, body, err := message.Read(s.reader, s.buf[:])
 	if err == nil && typ == message.TypeNotification {
-		return 0, nil, &NotificationReceived{message.ParseNotification(body).Explain(s.LocalASN, s.RouterID)}
+		n := message.ParseNotification(body)
+		return 0, nil, &NotificationReceived{n.Code, n.Subcode, n.Explain(s.LocalASN, s.RouterID)}
 	}
 	return typ, body, err
 }

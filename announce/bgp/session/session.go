@@ -74,8 +74,11 @@ func New(s Settings, c net.Conn, restarted bool, routes *rib.LocRIB, owner Owner
 		refresh: make(chan struct{}, 1)}
 }
 
-// NotificationReceived is the end of a session by the router's NOTIFICATION, in words.
-type NotificationReceived struct{ text string }
+// NotificationReceived is the end of a session by the router's NOTIFICATION.
+type NotificationReceived struct {
+	Code, Subcode uint8
+	text          string // what it means for this host
+}
 
 func (e *NotificationReceived) Error() string { return e.text }
 

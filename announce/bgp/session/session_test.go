@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -232,4 +234,42 @@ func TestEndOfTheContext(t *testing.T) {
 			})
 		})
 	}
+}
+
+// FuzzRouter sends arbitrary bytes instead of an OPEN, and in an established session. Each session
+// ends with an error, and a NOTIFICATION answers a malformed message.
+func FuzzRouter(f *testing.F) {
+	update := append(message.AppendKeepalive(nil)[:16], 0, 23, byte(message.TypeUpdate), 0, 0, 0, 0)
+	for _, b := range [][]byte{nil, []byte("HTTP/1.1 400 Bad Request\r\n"), new(bgptest.Open()).Append(nil), update, update[:20],
+		append(update[:16:16], 0xff, 0xff, byte(message.TypeUpdate)), bytes.Repeat(update, 50), message.AppendKeepalive(update[:len(update):len(update)]),
+		bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes, 0, 1, 1, 0, 0, 0, 100),
+		message.AppendKeepalive((&message.Open{ASN: 65000, RouterID: bgptest.Addr}).Append(nil))} { // without a hold timer
+		f.Add(b, false)
+		f.Add(b, true)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, established bool) {
+		bubble.Test(t, func(t *testing.T) {
+			l, r := start(t)
+			if established {
+				l.Establish(bgptest.Open())
+				r.awaitUp()
+			} else {
+				l.Next()
+			}
+			l.Send(b)
+			// Bytes may be a handshake without a hold timer, or with a long one. Half a second keeps the
+			// end by the router apart from that of a timer.
+			defer time.AfterFunc(45*time.Second+time.Second/2, func() { l.Close() }).Stop()
+			answered := false
+			for m := l.Read(); m.Err == nil; m = l.Read() {
+				answered = answered || m.Type == message.TypeNotification
+			}
+			l.Close()
+			err := r.await()
+			var sent *message.Notification
+			if errors.As(err, &sent) != answered {
+				t.Errorf("answered with a NOTIFICATION: %t; the session ended by %v", answered, err)
+			}
+		})
+	})
 }

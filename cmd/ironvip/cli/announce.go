@@ -69,12 +69,14 @@ func (a *app) announcePeersCommand() *cobra.Command {
 	cmd := listCommand(a, "list the hosts and routers that VIPs are announced with", (*client.Client).AnnouncePeers, a.announcePeersView)
 	cmd.Use, cmd.Aliases = "peers", nil
 	cmd.Long = `Lists the other hosts that exchange heartbeats with this one, and the BGP and BFD sessions
-with routers. WHY says why one is not up, or what should be changed.`
+with routers. WHY says why one is not up, or what should be changed. A hint below the
+table says what to do about it.`
 	return cmd
 }
 
 func (a *app) announcePeersView(list v1.AnnouncePeerList) output.View {
 	grid := output.NewGrid("KIND", "NAME", "ADDRESS", "STATE", "SINCE", "VIPS", "WHY", "+ELIGIBLE", "+WEIGHT", "+LOST")
+	var hints string
 	for _, p := range list.Items {
 		state := output.Cell{Text: p.State, Style: output.Caution}
 		if p.Up && p.Reason == "" {
@@ -84,8 +86,11 @@ func (a *app) announcePeersView(list v1.AnnouncePeerList) output.View {
 			state.Text += ", draining"
 		}
 		grid.Add(p.Kind, p.Name, p.Address, state, output.Since(p.Since, a.Now()), p.Owned, p.Reason, p.Eligible, p.Weight, p.Lost)
+		if p.Hint != "" {
+			hints += a.printer().Paint("hint", output.Faint) + "  " + output.Clean(p.Name+": "+p.Hint) + "\n"
+		}
 	}
-	grid.Footer = a.staleFooter(list.Stale)
+	grid.Footer = a.staleFooter(list.Stale) + hints
 	view := output.List(list, grid, "no peers")
 	view.Names = output.Texts(list.Items, func(p v1.AnnouncePeer) string { return p.Name })
 	return view

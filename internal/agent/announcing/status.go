@@ -49,7 +49,7 @@ func (a *Announcing) Checks() []v1.Check {
 		}
 		for _, p := range a.peers() {
 			if !p.Up || len(p.Problems) > 0 || p.Reason != "" {
-				warn(v1.LevelWarn, fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, cmp.Or(p.Reason, strings.Join(p.Problems, "; "))), "ironvip announce peers")
+				warn(v1.LevelWarn, fmt.Sprintf("%s %s is %s: %s", kindWord(p.Kind), p.Name, p.State, cmp.Or(p.Reason, strings.Join(p.Problems, "; "))), cmp.Or(p.Hint, "ironvip announce peers"))
 			}
 		}
 		for _, r := range a.results() {
