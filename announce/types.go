@@ -128,6 +128,9 @@ const (
 	BFDSession PeerKind = "bfd"
 )
 
+// MaxVIPs bounds the VIPs that a Peer names.
+const MaxVIPs = 20
+
 // Peer is the state of a host or a router that the announcer is in touch with, in words.
 type Peer struct {
 	PeerKey
@@ -142,8 +145,10 @@ type Peer struct {
 	Draining bool     `json:"draining,omitempty"`
 	Weight   int      `json:"weight,omitempty"`
 	Eligible int      `json:"eligible,omitempty"` // VIPs that it could announce
-	Owned    int      `json:"owned,omitempty"`    // VIPs that it announces
-	Lost     uint64   `json:"lost,omitempty"`     // heartbeats that did not arrive
+	Owned    int      `json:"owned,omitempty"`    // VIPs that it announces; of a dead host, that it announced
+	// VIPs are those of Owned of a dead host, in order, up to MaxVIPs.
+	VIPs []netip.Addr `json:"vips,omitempty"`
+	Lost uint64       `json:"lost,omitempty"` // heartbeats that did not arrive
 }
 
 // KeyOfPeer returns the key of a row.

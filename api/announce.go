@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"github.com/ironvip/ironvip/announce/nodes"
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -154,6 +157,20 @@ func (s *Server) listAnnouncePeers(context.Context, *struct{}) (v1.AnnouncePeerL
 	return out, nil
 }
 
+// forgetNode removes a lost node.
+func (s *Server) forgetNode(ctx context.Context, in *nodeInput) (v1.NodeForgotten, error) {
+	err := s.ForgetNode(ctx, in.Name)
+	switch {
+	case errors.Is(err, roster.ErrUnknown):
+		return v1.NodeForgotten{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no node \""+in.Name+"\"", "list nodes: GET "+v1.PathNodes)
+	case errors.Is(err, roster.ErrPresent):
+		return v1.NodeForgotten{}, server.Refuse(http.StatusConflict, v1.CodeConflict, err.Error(), "only a lost node can be forgotten: stop its agent, and wait until it is lost")
+	case err != nil:
+		return v1.NodeForgotten{}, writeFailed(vip.BackendKey{}, err)
+	}
+	return v1.NodeForgotten{Node: in.Name}, nil
+}
+
 type nodeInput struct {
 	Name string `path:"name"`
 }
@@ -214,7 +231,8 @@ func (s *Server) checkNode(ctx context.Context, node string) error {
 		if err != nil {
 			return writeFailed(vip.BackendKey{}, err)
 		}
-		if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return n.Name == node }) {
+		fleet := list.Store != configs.StoreBolt // else the drain of another host would have no effect there
+		if slices.ContainsFunc(list.Items, func(n v1.Node) bool { return fleet && n.Name == node }) {
 			return nil
 		}
 	}

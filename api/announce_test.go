@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/nodes"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -128,5 +131,30 @@ func TestAnnouncements(t *testing.T) {
 	}
 	if a := r.ask("PUT", v1.NodeDrainPath("lb9"), ""); a.StatusCode != 404 {
 		t.Errorf("%s", a.Status)
+	}
+}
+
+// Only a lost node can be forgotten. Without a fleet, other hosts can't be drained from here.
+func TestForgetNode(t *testing.T) {
+	store := ""
+	r := newRig(t, func(d *Deps) {
+		d.Node, d.Announcing = "lb1", newAnnounceRig().api()
+		d.Nodes = func(context.Context) (v1.NodeList, error) {
+			return v1.NodeList{Store: store, Items: []v1.Node{{Name: "lb1"}, {Name: "lb2", State: v1.NodeLost}}}, nil
+		}
+		d.ForgetNode = func(_ context.Context, node string) error {
+			return map[string]error{"lb2": nil, "lb1": fmt.Errorf("node lb1 is %w", roster.ErrPresent), "lb3": roster.ErrUnknown, "lb4": fleet.ErrUnavailable}[node]
+		}
+	})
+	for node, want := range map[string]int{"lb2": 200, "lb1": 409, "lb3": 404, "lb4": 503} {
+		if a := r.ask("DELETE", v1.NodePath(node), ""); a.StatusCode != want {
+			t.Errorf("%s: %s %s, want %d", node, a.Status, a.body, want)
+		}
+	}
+	for at, want := range map[string]int{"consul": 200, "bolt": 404} {
+		store = at
+		if a := r.ask("PUT", v1.NodeDrainPath("lb2"), ""); a.StatusCode != want {
+			t.Errorf("drain of another host with store %s: %s %s, want %d", at, a.Status, a.body, want)
+		}
 	}
 }

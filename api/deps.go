@@ -102,6 +102,8 @@ type Deps struct {
 	Config  Config
 	// Nodes lists the fleet. With an error that is fleet.ErrUnavailable, the caller may retry.
 	Nodes func(context.Context) (v1.NodeList, error)
+	// ForgetNode removes a lost node from the list. Its errors are those of roster.Forget.
+	ForgetNode func(ctx context.Context, node string) error
 	// CompareChecks returns what the nodes of the fleet find of the backends of services. Its errors
 	// are those of Nodes.
 	CompareChecks func(context.Context, []*vip.Service) (v1.CheckComparisonList, error)

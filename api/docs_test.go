@@ -31,6 +31,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 		d.Announcing = newAnnounceRig().api()
 		d.Statistics, d.Connections = &reconciletest.Statistics{}, idle{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
+		d.ForgetNode = func(context.Context, string) error { return nil }
 		d.CompareChecks = func(context.Context, []*vip.Service) (v1.CheckComparisonList, error) {
 			return v1.CheckComparisonList{Items: []v1.CheckComparison{}}, nil
 		}

@@ -31,7 +31,9 @@ func (s *Server) nodeRoutes() {
 	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, ID: "openapi", Tag: "node", Summary: "This document",
 		Content: server.Text("application/openapi+json", "")}, s.openAPI)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
-		Description: "Without a shared store, only the node that answers. 503 while the shared store is unavailable."}, s.listNodes)
+		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, s.listNodes)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Lacks: server.Needs(s.ForgetNode != nil, "fleet"), ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
+		Description: "Removes a node that will not return from the list, and its drain. 409 if the node is present."}, s.forgetNode)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Lacks: server.Needs(s.CompareChecks != nil, "fleet"), ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
 		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
 	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
@@ -69,7 +71,7 @@ func (s *Server) status() v1.NodeStatus {
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
 		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",
-		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events", "announce": "ironvip announce peers"}
+		"health hold": "ironvip backend list", "panic mode": "ironvip service list", "probes": "ironvip events", "announce": "ironvip announce peers", "nodes": "ironvip node list"}
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {

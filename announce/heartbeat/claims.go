@@ -3,6 +3,7 @@ package heartbeat
 import (
 	"hash/fnv"
 	"net/netip"
+	"slices"
 
 	"github.com/ironvip/ironvip/announce"
 )
@@ -132,6 +133,17 @@ func (m *mirror) set(c announce.Claim) bool {
 	m.digest ^= digestOf(c)
 	m.owned += count(c)
 	return true
+}
+
+// firstOwned returns the VIPs that the host announces, in order, up to a number. It costs O(claims).
+func (m *mirror) firstOwned(limit int) (out []netip.Addr) {
+	for addr, c := range m.claims {
+		if c.Owned {
+			out = append(out, addr)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Clone(out[:min(len(out), limit)])
 }
 
 func count(c announce.Claim) int {

@@ -187,7 +187,13 @@ func TestPairMeets(t *testing.T) {
 // A silent host is dead after missed x heartbeat, counted from its last heartbeat, and not before.
 func TestDeath(t *testing.T) {
 	w, a, b := pair(t)
+	for i := range 30 {
+		b.Set(announce.Claim{Addr: netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}), Services: 1, Owned: i > 0})
+	}
 	w.pass(time.Second)
+	if p := state(a, "lb2"); len(p.VIPs) != 0 || p.Owned != 29 {
+		t.Errorf("%+v", p)
+	}
 	delete(w.nodes, b.addr)
 	died, last := time.Duration(0), a.peers["lb2"].received
 	for died == 0 && w.now.Sub(last) < time.Second {
@@ -199,7 +205,8 @@ func TestDeath(t *testing.T) {
 	if died != 300*time.Millisecond {
 		t.Errorf("dead after %s", died)
 	}
-	if p := state(a, "lb2"); p.State != Dead || p.Lost != 3 {
+	// What it announced is remembered.
+	if p := state(a, "lb2"); p.State != Dead || p.Lost != 3 || p.Owned != 29 || len(p.VIPs) != announce.MaxVIPs || p.VIPs[0] != netip.MustParseAddr("10.0.1.1") {
 		t.Errorf("%+v", p)
 	}
 }

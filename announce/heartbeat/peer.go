@@ -29,7 +29,8 @@ type peer struct {
 	rival   netip.AddrPort
 	rivalAt time.Time // when another host used its name
 
-	lost uint64 // heartbeats
+	lost uint64       // heartbeats
+	left []netip.Addr // the first VIPs that it announced when it died
 }
 
 // greeting is a message that is answered, so that its sender can prove that it isn't a replay.
@@ -184,6 +185,7 @@ func (e *Exchange) expire(now time.Time) {
 		}
 		p.alive, p.since = false, now
 		p.lost += uint64(p.last.missed)
+		p.left = p.copy.firstOwned(announce.MaxVIPs)
 		e.tellHost(p)
 	}
 }

@@ -57,6 +57,9 @@ func (e *Exchange) peer(d *dest, now time.Time) announce.Peer {
 		PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: p.name}, Address: p.addr.String(), State: Alive, Up: p.alive, Since: p.since,
 		Draining: h.Draining, Weight: h.Weight, Eligible: len(p.copy.claims), Owned: p.copy.owned, Lost: p.lost,
 	}
+	if !p.alive {
+		out.VIPs = p.left
+	}
 	switch {
 	case !p.alive && p.waiting.epoch != 0 && now.Sub(p.waiting.at) < p.timeout:
 		out.State, out.Reason = OneWay, fmt.Sprintf("heartbeats from %s arrive, and its answers to ours do not: check the firewalls on UDP", p.waiting.from)

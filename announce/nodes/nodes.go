@@ -4,6 +4,7 @@
 // Its store is the fleet's tree, or the state file of a host without a fleet. Its inputs are Drain,
 // what this host publishes of itself, and what other hosts write. Its outputs are the peers, the
 // shared secret and the drains. A host's row stays when the host dies: heartbeats decide who lives.
+// It ends with Forget.
 package nodes
 
 import (
@@ -181,6 +182,26 @@ func (n *Nodes) SetDrain(ctx context.Context, node string, drain bool, author st
 		}
 		return &Record{Since: time.Now(), Author: author}
 	})
+}
+
+// Recorded returns the hosts that have published themselves.
+func (n *Nodes) Recorded() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Collect(maps.Keys(n.hosts))
+}
+
+// Forget removes what is stored of a host that is gone for good, its drain included.
+func (n *Nodes) Forget(ctx context.Context, node string) error {
+	for _, prefix := range []string{hostPrefix, drainPrefix} {
+		if n.Store.Get(prefix+node).Version == 0 {
+			continue
+		}
+		if err := n.write(ctx, prefix+node, func(*Record) *Record { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write replaces a record by what apply returns; nil removes it.

@@ -90,7 +90,7 @@ func TestDrainSurvivesRestart(t *testing.T) {
 func TestFleet(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
-		events := event.NewLog(10, time.Now)
+		events := event.NewLog(100, time.Now)
 		join := func(name string) *Nodes {
 			var records *registry.Shared[Record]
 			m.Start(t, name, []string{Folder}, func(tree *fleet.Tree) { records = Shared(tree) })
@@ -123,6 +123,24 @@ func TestFleet(t *testing.T) {
 		settle()
 		if a.Draining("lb1") || c.Draining("lb1") || len(a.Peers(lan)) != 0 {
 			t.Errorf("draining %v, peers %v", a.Drains(), a.Peers(lan))
+		}
+		// What is stored of a host that does not return is removed, and so is its drain.
+		c.Publish(Own{Address: at("10.0.0.3:7481"), Pools: lan})
+		if err := b.SetDrain(t.Context(), "lb3", true, "root"); err != nil {
+			t.Fatal(err)
+		}
+		settle()
+		if got := a.Recorded(); len(got) != 2 || !a.Draining("lb3") {
+			t.Errorf("records of %v", got)
+		}
+		for range 2 { // a second time changes nothing
+			if err := b.Forget(t.Context(), "lb3"); err != nil {
+				t.Fatal(err)
+			}
+			settle()
+			if got := a.Recorded(); !slices.Equal(got, []string{"lb1"}) || a.Draining("lb3") || len(a.Peers(lan)) != 0 {
+				t.Errorf("records of %v, drains %v", got, a.Drains())
+			}
 		}
 		if problem := a.Problem() + b.Problem() + c.Problem(); problem != "" {
 			t.Error(problem)

@@ -22,6 +22,11 @@ func (c *Client) AnnouncePeers(ctx context.Context) (v1.AnnouncePeerList, error)
 	return fetch[v1.AnnouncePeerList](ctx, c, call{path: v1.PathAnnouncePeers})
 }
 
+// ForgetNode removes a lost node from the list of nodes.
+func (c *Client) ForgetNode(ctx context.Context, node string) (v1.NodeForgotten, error) {
+	return fetch[v1.NodeForgotten](ctx, c, call{method: http.MethodDelete, path: v1.NodePath(node)})
+}
+
 // NodeDrain returns whether a node drains.
 func (c *Client) NodeDrain(ctx context.Context, node string) (v1.NodeDrain, error) {
 	return fetch[v1.NodeDrain](ctx, c, call{path: v1.NodeDrainPath(node)})

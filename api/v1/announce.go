@@ -70,6 +70,11 @@ type AnnouncePeerList struct {
 	Stale string         `json:"stale,omitempty" doc:"why the list may be outdated: the announcer is not reachable"`
 }
 
+// NodeForgotten is a node that has left the list of nodes.
+type NodeForgotten struct {
+	Node string `json:"node"`
+}
+
 // NodeDrain is whether a node drains.
 type NodeDrain struct {
 	Node     string     `json:"node"`
@@ -91,5 +96,8 @@ func AnnouncementPath(address string) string {
 	return PathAnnouncements + "/" + url.PathEscape(address)
 }
 
+// NodePath is the path of a node: DELETE forgets a lost one.
+func NodePath(node string) string { return PathNodes + "/" + url.PathEscape(node) }
+
 // NodeDrainPath is the path of a node's drain: GET, PUT, DELETE.
-func NodeDrainPath(node string) string { return PathNodes + "/" + url.PathEscape(node) + "/drain" }
+func NodeDrainPath(node string) string { return NodePath(node) + "/drain" }

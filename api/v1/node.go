@@ -42,10 +42,19 @@ type Health struct {
 	Status string `json:"status" enum:"ok"`
 }
 
-// Node is the status of one host of the fleet. Without a shared store, the list contains only the
-// host that answers.
+// The states of a node.
+const (
+	NodePresent = "present"
+	NodeLost    = "lost" // it was present and is silent
+)
+
+// Node is the status of one host of the fleet. Without a shared store, the list contains the host
+// that answers and the peers of its announcer. Of these and of lost nodes, little is known.
 type Node struct {
 	Name      string     `json:"name"`
+	State     string     `json:"state" enum:"present,lost" doc:"lost: it was present and is silent"`
+	Since     *time.Time `json:"since,omitempty" doc:"of a lost node: when it was present last"`
+	Draining  bool       `json:"draining,omitempty" doc:"an operator drains it"`
 	Self      bool       `json:"self" doc:"the node that answers"`
 	Elected   bool       `json:"elected" doc:"the leader: allocates addresses for new services; another node takes over if it fails"`
 	Version   string     `json:"version" doc:"of the agent"`
@@ -58,6 +67,9 @@ type Node struct {
 	Index     uint64     `json:"index,omitempty" doc:"the last write of the shared store that it has read; nodes with the same index have the same state"`
 	Started   *time.Time `json:"started,omitempty"`
 	Seen      *time.Time `json:"seen,omitempty" doc:"time of its last report, by its own clock"`
+	// VIPCount is nil if this host does not know.
+	VIPCount *int         `json:"vip_count,omitempty" doc:"VIPs that it announces, or announced before it was lost; absent if the node that answers does not know"`
+	VIPs     []netip.Addr `json:"vips,omitempty" doc:"of a lost node: the first of these VIPs, at most 20"`
 }
 
 // NodeList is every node of the fleet, ordered by name.

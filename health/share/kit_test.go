@@ -185,7 +185,7 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 	h := &host{name: name, results: probe.NewResults(clock)}
 	var hosts *roster.Roster
 	var verdicts *fleet.Collection[Verdict]
-	h.tree = w.kv.Run(w.t, fleet.Options{Node: name, Clock: clock, Folders: []string{roster.Folder, Folder}}, func(tree *fleet.Tree) {
+	h.tree = w.kv.Run(w.t, fleet.Options{Node: name, Clock: clock, Folders: append(roster.Folders(), Folder)}, func(tree *fleet.Tree) {
 		hosts, verdicts = roster.New(tree, name, roster.Member{}, nil), Verdicts(tree)
 	})
 	h.tree.Before(func(c fleettest.Call) error {

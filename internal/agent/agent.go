@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/agent/announcing"
+	"github.com/ironvip/ironvip/internal/agent/lostnodes"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -135,6 +136,7 @@ type agent struct {
 	share      *share.Share // nil without a fleet
 	health     *healthport.Server
 	announcing *announcing.Announcing
+	lost       *lostnodes.Follower
 	troubled   func() int // the number of services with problems
 	lag        lag
 }

@@ -54,7 +54,7 @@ func (a *agent) apiDeps() api.Deps {
 				return len(problems) == 0 && !lastGood, at
 			},
 		},
-		Nodes: a.nodes, CompareChecks: a.compareChecks,
+		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.compareChecks,
 		Announcing: a.apiAnnouncing(),
 		Snapshot:   a.snapshot,
 		Tables:     a.debugTables(),

@@ -64,6 +64,7 @@ func (a *agent) checks() []v1.Check {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
 	checks = append(checks, a.announcing.Checks()...)
+	checks = append(checks, a.lost.Checks(time.Now())...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
 }

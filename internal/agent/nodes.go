@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -40,28 +44,64 @@ func (a *agent) node() membership.Node {
 	return out
 }
 
-// nodes lists the nodes of the fleet or, without a fleet, this host.
+// nodes lists the nodes of the fleet or, without a fleet, this host and the peers of its announcer,
+// by name. Those that are lost are among them.
 func (a *agent) nodes(ctx context.Context) (v1.NodeList, error) {
 	out := v1.NodeList{Store: a.config.get().IPAM.Store, Items: []v1.Node{}}
+	present, err := a.presentNodes(ctx)
+	if err != nil {
+		return out, err
+	}
+	for i := range present {
+		n := &present[i]
+		n.State, n.Draining, n.VIPCount = v1.NodePresent, a.announcing.Nodes.Draining(n.Name), a.announcing.Count(n.Name)
+	}
+	for _, n := range a.lost.Nodes() {
+		if !slices.ContainsFunc(present, func(p v1.Node) bool { return p.Name == n.Name }) { // it may just be back
+			since, owned := n.Since.UTC(), n.Owned
+			present = append(present, v1.Node{Name: n.Name, State: v1.NodeLost, Since: &since, Draining: a.announcing.Nodes.Draining(n.Name), VIPs: n.VIPs, VIPCount: &owned})
+		}
+	}
+	out.Items = append(out.Items, present...)
+	slices.SortFunc(out.Items, func(a, b v1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// presentNodes lists the nodes that are not lost.
+func (a *agent) presentNodes(ctx context.Context) (out []v1.Node, err error) {
 	if a.stores.tree == nil {
 		own := nodeView(a.node())
 		own.Self, own.Elected = true, true
-		out.Items = append(out.Items, own)
+		out = append(out, own)
+		for _, p := range a.announcing.Present() {
+			out = append(out, v1.Node{Name: p})
+		}
 		return out, nil
 	}
 	nodes, err := a.stores.tree.Nodes(ctx)
 	for _, n := range nodes {
 		if n.Name != a.config.get().Node.Name {
-			out.Items = append(out.Items, nodeView(n))
+			out = append(out, nodeView(n))
 			continue
 		}
 		own := a.node() // the published one may be some seconds old
 		own.Index, own.Updated, own.Elected = n.Index, n.Updated, n.Elected
 		view := nodeView(own)
 		view.Self = true
-		out.Items = append(out.Items, view)
+		out = append(out, view)
 	}
 	return out, err
+}
+
+// forgetNode removes a lost node of a fleet. Without a fleet, the configuration lists the nodes.
+func (a *agent) forgetNode(ctx context.Context, node string) error {
+	if a.stores.roster != nil {
+		return a.stores.roster.Forget(ctx, node)
+	}
+	if list, _ := a.nodes(ctx); slices.ContainsFunc(list.Items, func(n v1.Node) bool { return n.Name == node }) {
+		return server.Refuse(http.StatusConflict, v1.CodeConflict, "node "+node+" is in the configuration: this host has no fleet", "remove it from announce.peers, then: ironvip reload")
+	}
+	return fmt.Errorf("node %s is %w", node, roster.ErrUnknown)
 }
 
 // maxStoreProblems bounds the number of store problems in `ironvip status`.

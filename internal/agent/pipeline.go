@@ -3,11 +3,13 @@ package agent
 import (
 	"time"
 
+	"github.com/ironvip/ironvip/announce/nodes"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/agent/announcing"
+	"github.com/ironvip/ironvip/internal/agent/lostnodes"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -41,7 +43,21 @@ func (a *agent) newAnnouncing() {
 		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
-	a.plane.metrics.MustRegister(a.announcing.Collector())
+	o := lostnodes.Options{Peers: a.announcing.Link.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
+	if a.stores.roster != nil {
+		o.Roster = a.stores.roster
+	}
+	a.lost = lostnodes.New(o)
+	if a.stores.roster != nil {
+		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
+	}
+	a.plane.metrics.MustRegister(a.announcing.Collector(), a.lost.Collector())
+}
+
+// nodeRecords are what the roster's leader ends when it forgets a node.
+type nodeRecords struct {
+	*nodes.Nodes
+	*lostnodes.Follower
 }
 
 // newHealth creates the health checks. A real server has none: the directors decide which backends
@@ -104,6 +120,7 @@ func (a *agent) parts() []part {
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
 		{"announcing", a.announcing.Run},
+		{"the lost nodes", a.lost.Run},
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})

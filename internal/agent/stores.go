@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -202,7 +203,7 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
-		Folders: append(consulstore.Folders(), rest.Folder, overrides.Folder, roster.Folder, share.Folder, nodes.Folder)})
+		Folders: slices.Concat(consulstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder})})
 	s := &stores{tree: tree, announce: nodes.Shared(tree), verdicts: share.Verdicts(tree), ended: make(chan struct{})}
 	s.roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}

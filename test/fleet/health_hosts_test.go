@@ -199,7 +199,7 @@ func startCheckHost(t testing.TB, config consulkv.Config, number int, targets []
 	}
 	clock := &table.Clock{}
 	h := &checkHost{name: fmt.Sprintf("host%d", number), kv: &checkKV{Store: kv}, results: probe.NewResults(clock)}
-	tree := fleet.New(fleet.Options{KV: h.kv, Clock: clock, Node: h.name, Folders: []string{roster.Folder, share.Folder}})
+	tree := fleet.New(fleet.Options{KV: h.kv, Clock: clock, Node: h.name, Folders: append(roster.Folders(), share.Folder)})
 	hosts, verdicts, own := roster.New(tree, h.name, roster.Member{}, nil), share.Verdicts(tree), probe.NewResults(clock)
 	h.share = share.New(share.Options{Node: h.name, Probers: share.ProbersAuto, Own: own, Results: h.results,
 		Members: hosts.Rows(), WasThere: hosts.WasThere, Verdicts: verdicts, Tree: tree,

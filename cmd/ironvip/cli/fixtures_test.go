@@ -174,11 +174,14 @@ func sourceList() v1.SourceList {
 
 func nodes() v1.NodeList {
 	return v1.NodeList{Store: "consul", Items: []v1.Node{
-		{Name: "lb1", Self: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Revision: 214, Index: 90412,
+		{Name: "lb0", State: v1.NodeLost, Since: ago(2 * 24 * time.Hour), Draining: true},
+		{Name: "lb1", State: v1.NodePresent, VIPCount: new(4), Self: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Revision: 214, Index: 90412,
 			Started: ago(4*24*time.Hour + 3*time.Hour), Seen: ago(2 * time.Second)},
-		{Name: "lb2", Elected: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Problems: 1, Revision: 8811, Lag: 1250, Index: 90412,
+		{Name: "lb2", State: v1.NodePresent, VIPCount: new(0), Draining: true, Elected: true, Version: "0.1.0", Dataplane: "ipvs", Services: 1204, Frontends: 1511, Problems: 1, Revision: 8811, Lag: 1250, Index: 90412,
 			Started: ago(2 * time.Hour), Seen: ago(4 * time.Second)},
-		{Name: "lb3", Version: "0.1.0", Dataplane: "proxy", Services: 1200, Frontends: 1507, Revision: 97, Index: 90380, Seen: ago(3 * time.Minute)},
+		{Name: "lb3", State: v1.NodePresent, Version: "0.1.0", Dataplane: "proxy", Services: 1200, Frontends: 1507, Revision: 97, Index: 90380, Seen: ago(3 * time.Minute)},
+		{Name: "lb4", State: v1.NodeLost, Since: ago(12 * time.Minute), VIPCount: new(4), VIPs: []netip.Addr{
+			netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8::1")}},
 	}}
 }
 

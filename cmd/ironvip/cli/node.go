@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +20,11 @@ const nodeIsSilent = 3 * time.Minute
 func (a *app) nodeListCommand() *cobra.Command {
 	cmd := listCommand(a, "list the nodes of the fleet with dataplane and lag", (*client.Client).Nodes, a.nodeListView)
 	cmd.Long = `Lists the nodes that share a store (ipam.store = "consul"). Without a shared store it lists
-only the node that answers.
+the node that answers and the peers of its announcer.
+
+STATE is present, draining or lost: a lost node was present and is silent. It stays in the
+list until it returns, for 72 h, or until "node forget". VIPS counts the VIPs that a node
+announces, or names those that it announced before it was lost.
 
 ELECTED is the leader, which allocates addresses for new services; another node takes over
 if it fails. REVISION is the newest revision of the node's own tables that its dataplane has
@@ -28,8 +34,12 @@ of the shared store that the node has read: nodes with the same index have the s
 }
 
 func (a *app) nodeListView(list v1.NodeList) output.View {
-	grid := output.NewGrid("NAME", "ELECTED", "VERSION", "DATAPLANE", "REVISION", "LAG", "SERVICES", "PROBLEMS", "SEEN", "+FRONTENDS", "+INDEX", "+UP")
+	grid := output.NewGrid("NAME", "STATE", "ELECTED", "VERSION", "DATAPLANE", "REVISION", "LAG", "SERVICES", "PROBLEMS", "VIPS", "SEEN", "+FRONTENDS", "+INDEX", "+UP")
 	for _, n := range list.Items {
+		if n.Version == "" { // lost, or a peer without a shared store
+			grid.Add(n.Name, stateOfNode(n), "", "", "", "", "", "", "", vipsOfNode(n), a.seen(n), "", "", "")
+			continue
+		}
 		elected, index := "", ""
 		if n.Elected {
 			elected = "yes"
@@ -45,10 +55,44 @@ func (a *app) nodeListView(list v1.NodeList) output.View {
 		if n.Problems > 0 {
 			problems.Style = output.Caution
 		}
-		grid.Add(n.Name, elected, n.Version, n.Dataplane, n.Revision, lag, output.Count(int64(n.Services)), problems, a.seen(n),
+		grid.Add(n.Name, stateOfNode(n), elected, n.Version, n.Dataplane, n.Revision, lag, output.Count(int64(n.Services)), problems, vipsOfNode(n), a.seen(n),
 			output.Count(int64(n.Frontends)), index, a.age(n.Started))
 	}
 	return output.List(list, grid, "")
+}
+
+func stateOfNode(n v1.Node) output.Cell {
+	switch {
+	case n.State == v1.NodeLost && n.Draining:
+		return output.Cell{Text: "lost, draining", Style: output.Caution}
+	case n.State == v1.NodeLost:
+		return output.Cell{Text: n.State, Style: output.Bad}
+	case n.Draining:
+		return output.Cell{Text: "draining", Style: output.Caution}
+	}
+	return output.Cell{Text: n.State, Style: output.Good}
+}
+
+// shownVIPs bounds the VIPs of a lost node in the table.
+const shownVIPs = 2
+
+// vipsOfNode counts the VIPs that a node announces, and names those that a lost one announced.
+func vipsOfNode(n v1.Node) string {
+	switch {
+	case n.VIPCount == nil:
+		return ""
+	case len(n.VIPs) == 0:
+		return strconv.Itoa(*n.VIPCount)
+	}
+	var out []string
+	for _, v := range n.VIPs[:min(len(n.VIPs), shownVIPs)] {
+		out = append(out, v.String())
+	}
+	text := strings.Join(out, ", ")
+	if more := *n.VIPCount - len(out); more > 0 {
+		text += " and " + strconv.Itoa(more) + " more"
+	}
+	return text
 }
 
 // seen returns when a node last reported.
@@ -56,12 +100,45 @@ func (a *app) seen(n v1.Node) output.Cell {
 	switch {
 	case n.Self:
 		return output.Cell{Text: "this node"}
+	case n.State == v1.NodeLost:
+		return output.Cell{Text: a.ago(n.Since), Style: output.Caution}
 	case n.Seen == nil:
 		return output.Cell{}
 	case a.Now().Sub(*n.Seen) > nodeIsSilent:
 		return output.Cell{Text: a.ago(n.Seen), Style: output.Caution}
 	}
 	return output.Cell{Text: a.ago(n.Seen)}
+}
+
+func (a *app) nodeForgetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "forget NODE",
+		Short: "remove a lost node from the list",
+		Long: `Removes a node that will not return: from "node list", with its drain and its address for
+heartbeats. A lost node is also forgotten after 72 h. A node that is present can't be
+forgotten (exit code 5). One that returns is listed again.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(onlyFirst(lostNodeNames)),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			gone, err := c.ForgetNode(ctx, args[0])
+			if err != nil {
+				return notFound(err, "run ironvip node list")
+			}
+			a.printer().Say("node %s is forgotten", gone.Node)
+			return showChange(a, []v1.NodeForgotten{gone}, []string{gone.Node})
+		}),
+	}
+}
+
+// lostNodeNames proposes the nodes that are lost.
+func lostNodeNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+	list, err := c.Nodes(ctx)
+	for _, n := range list.Items {
+		if n.State == v1.NodeLost {
+			out = append(out, n.Name)
+		}
+	}
+	return out, err
 }
 
 func (a *app) nodeNewIDCommand() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/heartbeat"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
@@ -92,6 +93,43 @@ func (a *Announcing) peers() []announce.Peer {
 	}
 	slices.SortFunc(out, func(a, b announce.Peer) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return slices.CompactFunc(out, func(a, b announce.Peer) bool { return a.PeerKey == b.PeerKey })
+}
+
+// Present returns the names of the hosts whose heartbeats arrive, in order.
+func (a *Announcing) Present() (names []string) {
+	for _, p := range a.peers() {
+		if p.Kind == announce.Neighbor && (p.Up || p.State == heartbeat.OneWay) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// IsPeer reports whether heartbeats are sent to an address.
+func (a *Announcing) IsPeer(address string) bool {
+	settings, _ := a.Settings()
+	return slices.ContainsFunc(settings.Peers, func(p netip.AddrPort) bool { return p.String() == address })
+}
+
+// Count returns how many VIPs a host announces that is present; nil: this host doesn't know. For
+// this host it costs O(VIPs).
+func (a *Announcing) Count(node string) *int {
+	settings, _ := a.Settings()
+	n := 0
+	if node == settings.Node && settings.Announces() {
+		for _, v := range a.Link.Announcements.All() {
+			if v.Here {
+				n++
+			}
+		}
+		return &n
+	}
+	p, _, ok := a.Link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: node})
+	if !ok || !p.Up {
+		return nil
+	}
+	n = p.Owned
+	return &n
 }
 
 // results returns the results that are not as intended.

@@ -1,13 +1,15 @@
-// Package roster has the hosts of a fleet that are present, as a folder of the fleet's tree. Each
-// host therefore knows them all, and a host that joins or leaves costs each of the others one entry
-// of the log.
+// Package roster has the hosts of a fleet that are present, and those that are lost, as two folders of
+// the fleet's tree. Each host therefore knows them all, and a host that joins or leaves costs each of
+// the others one entry of the log.
 //
 // Its input are the leader's lists of the nodes that have a session in Consul, which the leader makes
-// anyway. The leader adds and removes the rows. A host that runs no probes says so in its own row.
-// The package doesn't know what the rows are used for.
+// anyway. The leader adds and removes the rows. A host that runs no probes says so in its own row. A
+// lost host stays until an operator or the leader forgets it, with everything that is kept of it
+// (Records). The package doesn't know what the rows are used for.
 package roster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,6 +26,9 @@ import (
 const Folder = "members"
 
 const version = 1
+
+// Folders returns the folders of the tree that a Roster needs.
+func Folders() []string { return []string{Folder, LostFolder} }
 
 // Member is one host that is present.
 type Member struct {
@@ -51,6 +56,7 @@ type Tree interface {
 	fleet.Committer
 	fleet.Leadership
 	Present() (names map[string]bool, sure bool, listed <-chan struct{})
+	AwayFor(node string) time.Duration
 	Hosts() int
 	Joined() <-chan struct{}
 	JoinedAt() uint64
@@ -58,23 +64,32 @@ type Tree interface {
 
 // Roster keeps the rows. It is safe for concurrent use.
 type Roster struct {
-	tree Tree
-	own  string // the key of this host's row
-	want Member
-	rows *fleet.Collection[Member]
-	log  *slog.Logger
+	tree    Tree
+	own     string // the key of this host's row
+	want    Member
+	rows    *fleet.Collection[Member]
+	lost    *fleet.Collection[Lost]
+	records Records // nil: none
+	log     *slog.Logger
+
+	forgetAfter time.Duration // ForgetAfter, or less in tests
+
+	// The following fields belong to Run.
+	listed  <-chan struct{} // of the newest list with missing
+	missing map[string]bool // keys of hosts with records that were neither present nor lost
 }
 
-// New returns the roster of a tree that has the Folder. Node is this host and self its row. It
+// New returns the roster of a tree that has the Folders. Node is this host and self its row. It
 // changes nothing until Run.
 func New(tree *fleet.Tree, node string, self Member, log *slog.Logger) *Roster {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Roster{tree: tree, own: KeyOf(node), want: self, log: log, rows: fleet.NewCollection(tree, Folder, version, check)}
+	return &Roster{tree: tree, own: KeyOf(node), want: self, log: log, forgetAfter: ForgetAfter, rows: fleet.NewCollection(tree, Folder, version, check[Member]),
+		lost: fleet.NewCollection(tree, LostFolder, version, check[Lost])}
 }
 
-func check(key string, _ Member) error {
+func check[V any](key string, _ V) error {
 	if NodeOf(key) == "" {
 		return fmt.Errorf("key %q is not a node's name", key)
 	}
@@ -132,11 +147,15 @@ func (r *Roster) Run(ctx context.Context) error {
 		case <-listed:
 		case <-retry.C:
 		}
-		writes := r.due()
+		batches, forget := r.due(time.Now())
 		if own {
-			writes = append(writes, r.put(r.own, r.want)...)
+			batches = append(batches, r.put(r.own, r.want))
 		}
-		if err := r.write(ctx, writes); err != nil {
+		err := r.write(ctx, batches)
+		for _, row := range forget {
+			err = cmp.Or(err, r.forget(ctx, row))
+		}
+		if err != nil {
 			r.log.Debug("hosts that are present not written; trying again", "err", err)
 			retry.Reset(wait.Next())
 			continue
@@ -146,11 +165,11 @@ func (r *Roster) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// due returns the rows that the leader adds and removes now.
-func (r *Roster) due() (writes []fleet.Write) {
-	names, sure, _ := r.tree.Present()
+// due returns what the leader changes now, each batch on its own, and the lost hosts that it forgets.
+func (r *Roster) due(now time.Time) (batches [][]fleet.Write, forget []LostRow) {
+	names, sure, listed := r.tree.Present()
 	if names == nil || !r.tree.Mine() {
-		return nil
+		return nil, nil
 	}
 	present := make(map[string]bool, len(names))
 	for name := range names {
@@ -159,19 +178,24 @@ func (r *Roster) due() (writes []fleet.Write) {
 		if _, bad := r.rows.Unreadable(key); bad {
 			continue // it is among the tree's problems
 		}
+		var writes []fleet.Write
 		if _, known := r.rows.Get(key); !known {
-			writes = append(writes, r.put(key, Member{})...)
+			writes = r.put(key, Member{})
 		}
+		batches = append(batches, append(writes, r.found(key)...))
 	}
 	if !sure {
-		return writes
+		return batches, nil
 	}
 	for key, row := range r.rows.Rows().All() {
 		if !present[key] {
-			writes = append(writes, r.rows.Remove(key, row.Index))
+			batches = append(batches, append(r.lose(key, now), r.rows.Remove(key, row.Index)))
 		}
 	}
-	return writes
+	for _, key := range r.strays(present, listed) {
+		batches = append(batches, r.lose(key, now))
+	}
+	return batches, r.overdue(now)
 }
 
 // put returns the write of a row.
@@ -184,14 +208,16 @@ func (r *Roster) put(key string, m Member) []fleet.Write {
 	return []fleet.Write{w}
 }
 
-// write commits the writes, each on its own. A conflict is no error: the next round sees the row.
-func (r *Roster) write(ctx context.Context, writes []fleet.Write) error {
-	if len(writes) == 0 {
+// write commits the batches, each on its own. A conflict is no error: the next round sees the row.
+func (r *Roster) write(ctx context.Context, batches [][]fleet.Write) error {
+	var out []*fleet.Batch
+	for _, writes := range batches {
+		if len(writes) > 0 {
+			out = append(out, &fleet.Batch{Writes: writes})
+		}
+	}
+	if len(out) == 0 {
 		return nil
 	}
-	batches := make([]*fleet.Batch, len(writes))
-	for i := range writes {
-		batches[i] = &fleet.Batch{Writes: writes[i : i+1]}
-	}
-	return r.tree.Commit(ctx, batches)
+	return r.tree.Commit(ctx, out)
 }

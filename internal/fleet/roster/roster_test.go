@@ -22,8 +22,14 @@ type host struct {
 }
 
 func join(t *testing.T, kv *fleettest.Memory, name string, self Member) *host {
+	return joinWith(t, kv, name, self, nil)
+}
+
+func joinWith(t *testing.T, kv *fleettest.Memory, name string, self Member, kept Records) *host {
 	h := &host{}
-	h.tree = kv.Run(t, fleet.Options{Node: name, Folders: []string{Folder}}, func(tree *fleet.Tree) { h.Roster = New(tree, name, self, nil) })
+	h.tree = kv.Run(t, fleet.Options{Node: name, Folders: Folders()}, func(tree *fleet.Tree) { h.Roster = New(tree, name, self, nil) })
+	h.Keep(kept)
+	h.forgetAfter = time.Hour
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = h.Run(ctx) })
