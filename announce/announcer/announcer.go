@@ -76,8 +76,9 @@ func New(o Options) *Announcer {
 		eligible: map[netip.Addr]announce.Eligible{}, born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
 		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
 	}
-	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a), newRoutes(a)
-	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
+	runtime := filepath.Dir(o.Socket)
+	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, filepath.Join(runtime, "arp-announce")), newRoutes(a)
+	a.outputs[announce.BGP] = newBGP(a, filepath.Join(runtime, "bgp-restart"))
 	return a
 }
 

@@ -16,7 +16,10 @@ import (
 
 // l2Output answers ARP and neighbor discovery for the VIPs that this host owns.
 type l2Output struct {
-	a *Announcer
+	a      *Announcer
+	record string // file of l2.Config.Record
+	ran    bool   // this process has announced at layer 2
+	clean  bool   // nothing is left in the kernel
 
 	speaker *l2.Speaker // nil: off
 	stop    context.CancelFunc
@@ -28,19 +31,20 @@ type l2Output struct {
 	release []netip.Addr // since the last act
 }
 
-func newL2(a *Announcer) *l2Output {
-	return &l2Output{a: a, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
+func newL2(a *Announcer, record string) *l2Output {
+	return &l2Output{a: a, record: record, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
 }
 
 func (o *l2Output) configure(s *announce.Settings) error {
 	if !s.Uses(announce.L2) || len(s.Interfaces) == 0 {
-		o.end(true)
+		o.end()
+		o.remove()
 		if s.Uses(announce.L2) {
 			return errors.New("no interface to announce VIPs on")
 		}
 		return nil
 	}
-	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Log: o.a.log,
+	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Record: o.record, Log: o.a.log,
 		Report: func(r l2.Report) { o.a.mail.post(func() { o.report(r) }) }}
 	if !slices.Equal(o.wanted, s.Interfaces) {
 		o.wanted = slices.Clone(s.Interfaces)
@@ -59,7 +63,7 @@ func (o *l2Output) configure(s *announce.Settings) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	o.speaker, o.stop = speaker, stop
+	o.speaker, o.stop, o.ran, o.clean = speaker, stop, true, false
 	o.running.Go(func() {
 		if err := speaker.Run(ctx); ctx.Err() == nil {
 			o.a.mail.post(func() { o.failed(speaker, err) })
@@ -79,12 +83,12 @@ func (o *l2Output) failed(speaker *l2.Speaker, err error) {
 		return
 	}
 	o.a.log.Error("layer 2 ended; starting it again", "err", err)
-	o.end(false)
+	o.end()
 	o.a.problems.set(announce.L2.String(), o.configure(&o.a.settings))
 }
 
-// end ends the speaker. Remove also removes its gate: this host no longer announces at layer 2.
-func (o *l2Output) end(remove bool) {
+// end ends the speaker with a closed gate.
+func (o *l2Output) end() {
 	if o.speaker == nil {
 		return
 	}
@@ -96,9 +100,20 @@ func (o *l2Output) end(remove bool) {
 	for place := range o.a.tables.Announced.All() {
 		o.a.tables.Announced.Delete(place)
 	}
-	if remove {
-		o.a.problems.set("l2 gate", l2.Remove(context.Background()))
+}
+
+// remove removes the gate, also that of an earlier run: this host no longer announces at layer 2.
+func (o *l2Output) remove() {
+	if o.clean {
+		return
 	}
+	err := l2.Remove(context.Background(), o.record)
+	if err != nil && !o.ran { // there may be no nftables, and nothing to remove
+		o.a.log.Warn("remove the gate of an earlier run", "err", err)
+		err = nil
+	}
+	o.clean = err == nil
+	o.a.problems.set("l2 gate", err)
 }
 
 func (o *l2Output) set(addr netip.Addr, here, probe bool) {
@@ -150,7 +165,7 @@ func (o *l2Output) reannounce() {
 }
 
 // close ends the speaker with a closed gate, which remains: this host stays silent.
-func (o *l2Output) close(bool) { o.end(false) }
+func (o *l2Output) close(bool) { o.end() }
 
 // report shows a state of the speaker.
 func (o *l2Output) report(r l2.Report) {

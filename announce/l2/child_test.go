@@ -49,6 +49,7 @@ type settings struct {
 	Pools      []netip.Prefix
 	Device     string
 	DeadMan    time.Duration
+	Record     string
 }
 
 // line is what a child prints: a report, or the result of a command.
@@ -72,7 +73,7 @@ func child(text string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	config := func(c settings) l2.Config {
-		return l2.Config{Interfaces: c.Interfaces, Pools: c.Pools, Device: c.Device, DeadMan: c.DeadMan,
+		return l2.Config{Interfaces: c.Interfaces, Pools: c.Pools, Device: c.Device, DeadMan: c.DeadMan, Record: c.Record,
 			Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Report: func(r l2.Report) { say(line{Report: &r}) }}
 	}
 	s, err := l2.New(ctx, config(c))

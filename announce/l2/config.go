@@ -26,7 +26,10 @@ type Config struct {
 	// DeadMan is how long the gate stays open after the last Refresh: heartbeat x missed. At least
 	// 10 ms.
 	DeadMan time.Duration
-	Log     *slog.Logger
+	// Record is a file that remembers former settings of interfaces until Remove, in a folder that
+	// ends with the host's run. It can't be changed. "": they are not restored after the Speaker's end.
+	Record string
+	Log    *slog.Logger
 	// Report is called at each change of the state of an address, an interface or the gate. The calls
 	// are in order. It must not block and must not call the Speaker.
 	Report func(Report)

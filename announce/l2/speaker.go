@@ -128,7 +128,7 @@ func (s *Speaker) openAll(ctx context.Context) (err error) {
 	if s.events, err = gate.Watch(); err != nil {
 		return err
 	}
-	if s.links, err = link.Follow(ctx, s.config.filter(), s.setLinks); err != nil {
+	if s.links, err = link.Follow(ctx, s.config.filter(), s.config.Record, s.setLinks); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -165,9 +165,11 @@ func (s *Speaker) close() {
 }
 
 // Remove deletes the gate of a Speaker that no longer runs, in the network namespace of the calling
-// thread. From then on, the kernel answers ARP for virtual addresses, as on a host that doesn't
-// announce.
-func Remove(ctx context.Context) error { return gate.Remove(ctx) }
+// thread, and restores what is recorded in its Config.Record. From then on, the kernel answers ARP for
+// virtual addresses, as on a host that doesn't announce.
+func Remove(ctx context.Context, record string) error {
+	return errors.Join(gate.Remove(ctx), link.Restore(ctx, record))
+}
 
 // Own makes this host answer for an address and announces it. With probe, it first asks for 4 to 7 s
 // (IPv6: 1 to 2 s) whether another station has it, which is for an address that is new to the fleet.
@@ -239,7 +241,7 @@ func (s *Speaker) Reannounce() {
 	s.order(order{kind: orderReannounce})
 }
 
-// Reconfigure changes the configuration. Log and Report can't be changed. Addresses that are no
+// Reconfigure changes the configuration. Log, Report and Record can't be changed. Addresses that are no
 // longer in a pool are released.
 func (s *Speaker) Reconfigure(c Config) error {
 	s.mu.Lock()

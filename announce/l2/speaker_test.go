@@ -3,7 +3,9 @@
 package l2_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,6 +176,59 @@ func TestRequestsOfTheKernel(t *testing.T) {
 	l.a.Do(func() { sendFrom(t, vip4, l.client.Addr4) })
 	points(t, l.a, l.client.MAC("eth0"), l.client.Addr4) // resolved, with another sender
 	l.watch.silentSince(start, a.mac, vip4)
+}
+
+// The former arp_announce of an interface is restored when nothing is announced on it any more, also
+// after a crash, but not if somebody has changed it since.
+func TestFormerSettingsAreRestored(t *testing.T) {
+	l := newLab(t)
+	const dev = "/proc/sys/net/ipv4/conf/eth0/arp_announce"
+	set := func(value string) { l.a.Do(func() { must(t, os.WriteFile(dev, []byte(value), 0)) }) }
+	is := func(when, want string) {
+		t.Helper()
+		wait.Until(t, when+": arp_announce is "+want, func() bool { return strings.TrimSpace(read(t, l.a, dev)) == want })
+	}
+	remove := func(record string) {
+		t.Helper()
+		l.a.Do(func() { must(t, l2.Remove(t.Context(), record)) })
+	}
+	c := defaults()
+	c.Record = filepath.Join(t.TempDir(), "arp-announce")
+	remove(c.Record) // nothing was recorded
+
+	set("1")
+	a := start(t, l.a, c)
+	is("announcing", "2")
+	a.kill()
+	a = start(t, l.a, c)
+	a.quit()
+	is("it has ended, and its gate remains", "2")
+	remove(c.Record)
+	is("the gate is removed", "1")
+
+	a = start(t, l.a, c)
+	is("announcing", "2")
+	a.do("interfaces", "other")
+	is("no longer announced on", "1")
+	a.do("interfaces", "eth0")
+	is("again", "2")
+	must(t, l.a.Netlink.LinkSetDown(device(t, l.a, "eth0")))
+	must(t, l.a.Netlink.LinkSetName(device(t, l.a, "eth0"), "lan0"))
+	wait.Until(t, "renamed: arp_announce is 1", func() bool { return strings.TrimSpace(read(t, l.a, strings.ReplaceAll(dev, "eth0", "lan0"))) == "1" })
+	must(t, l.a.Netlink.LinkSetName(device(t, l.a, "lan0"), "eth0"))
+	must(t, l.a.Netlink.LinkSetUp(device(t, l.a, "eth0")))
+	is("renamed back", "2")
+	a.quit()
+	set("0")
+	remove(c.Record)
+	is("somebody else has changed it", "0")
+
+	// What was 2 before stays.
+	set("2")
+	a = start(t, l.a, c)
+	a.quit()
+	remove(c.Record)
+	is("it was 2 before", "2")
 }
 
 // The host is a member of the groups in which it is asked for its IPv6 addresses.

@@ -19,19 +19,21 @@ type Follower struct {
 	mu     sync.Mutex // guards all below; publish is called with it
 	conn   *netlink.Conn
 	filter Filter
+	record *record
 	host   *host
 	last   State
 }
 
 // Follow opens sockets in the network namespace of the calling thread, reads the present state and
 // publishes it. Publish is called in order for each state that differs from the one before, and must
-// not block or call methods of the Follower.
-func Follow(ctx context.Context, filter Filter, publish func(State)) (*Follower, error) {
+// not block or call methods of the Follower. Record is the file that remembers former settings of
+// interfaces; "": only this Follower does.
+func Follow(ctx context.Context, filter Filter, record string, publish func(State)) (*Follower, error) {
 	events, err := netlink.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return nil, fmt.Errorf("follow interfaces: %w", err)
 	}
-	f := &Follower{publish: publish, events: events, filter: filter}
+	f := &Follower{publish: publish, events: events, filter: filter, record: openRecord(record)}
 	if f.conn, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}); err == nil {
 		err = f.read(ctx)
 	}
@@ -39,6 +41,7 @@ func Follow(ctx context.Context, filter Filter, publish func(State)) (*Follower,
 		f.Close()
 		return nil, fmt.Errorf("read interfaces: %w", err)
 	}
+	f.restoreOthers()
 	f.last = f.host.state(filter)
 	publish(f.last)
 	return f, nil
@@ -89,6 +92,7 @@ func (f *Follower) SetFilter(filter Filter) {
 
 // update publishes the state if it changed. The caller holds mu.
 func (f *Follower) update() {
+	f.restoreOthers()
 	if s := f.host.state(f.filter); !s.equal(f.last) {
 		f.last = s
 		f.publish(s)
@@ -120,25 +124,4 @@ func (f *Follower) dump(ctx context.Context, h *host, typ uint16, header int) er
 		h.apply(f.filter.Device, typ, data)
 		return nil
 	})
-}
-
-// MakePolite sets arp_announce of an interface to 2, if it is less: the kernel's ARP requests on it
-// then have an address of that interface as their sender. It sends at most one message.
-func (f *Follower) MakePolite(ctx context.Context, l Link) error {
-	if l.polite {
-		return nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var failed error
-	err := f.conn.Write(ctx, 1, func(b []byte, _ int) []byte { return appendPolite(b, l.Index) }, func(_ int, err error) { failed = err })
-	if err = errors.Join(err, failed); err != nil {
-		return fmt.Errorf("set arp_announce of %s: %w", l.Name, err)
-	}
-	if known, ok := f.host.links[l.Index]; ok { // the kernel sends no event
-		known.polite = true
-		f.host.links[l.Index] = known
-		f.update()
-	}
-	return nil
 }

@@ -24,9 +24,9 @@ type Link struct {
 	Carrier bool
 	// Source is a link-local IPv6 address of the interface, or invalid.
 	Source netip.Addr
-	// polite reports that the kernel's own ARP requests don't have other interfaces' addresses as
-	// senders, even if the connection uses one (arp_announce of 2).
-	polite bool
+	// With arp_announce of 2, the kernel's own ARP requests don't have other interfaces' addresses as
+	// senders, even if the connection uses one.
+	arpAnnounce uint32
 }
 
 // Usable reports whether frames can be sent.
@@ -159,7 +159,7 @@ func decodeLink(data []byte) (l Link, ok bool) {
 			inet, _ := netlink.Find(v, unix.AF_INET)
 			conf, _ := netlink.Find(inet, inetConf)
 			if at := (arpAnnounce - 1) * 4; len(conf) >= at+4 {
-				l.polite = binary.NativeEndian.Uint32(conf[at:]) >= bestAddress
+				l.arpAnnounce = binary.NativeEndian.Uint32(conf[at:])
 			}
 		}
 	}

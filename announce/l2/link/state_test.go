@@ -83,7 +83,7 @@ func TestState(t *testing.T) {
 func FuzzApply(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWLINK), linkMessage(0, 2, "eth0", up))
 	f.Add(uint16(unix.RTM_NEWADDR), addrMessage(2, "fe80::1", 0))
-	f.Add(uint16(unix.RTM_DELLINK), appendPolite(nil, 2)[unix.SizeofNlMsghdr:])
+	f.Add(uint16(unix.RTM_DELLINK), appendArpAnnounce(nil, 2, 2)[unix.SizeofNlMsghdr:])
 	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {
 		h := newHost()
 		h.apply(filter.Device, unix.RTM_NEWLINK, linkMessage(0, 2, "eth0", up))
