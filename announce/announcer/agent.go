@@ -165,7 +165,7 @@ func (a *Announcer) configureHeartbeats(formerListen string, now time.Time) erro
 	if err != nil {
 		return err
 	}
-	a.conn = conn
+	a.conn, a.outbox = conn, outbox{write: conn.Write, busy: a.outbox.busy}
 	a.work.Go(func() { a.read(conn) })
 	a.core.exchange = heartbeat.New(o, newEpoch(), &watched{a.core.decider, map[string]announce.Host{}, a.hostChanged}, now)
 	a.core.listen(now)
@@ -179,6 +179,7 @@ func (a *Announcer) closeHeartbeats() {
 	}
 	a.conn.Close()
 	a.conn = nil
+	a.outbox.unsent = nil
 	for name := range a.problems {
 		if strings.HasPrefix(name, heartbeatTo) {
 			delete(a.problems, name)

@@ -44,6 +44,8 @@ type Announcer struct {
 	done     chan struct{}  // closed when Run ends
 	work     sync.WaitGroup // goroutines that read sockets
 	conn     *heartbeat.Conn
+	outbox   outbox // of conn
+	full     fullQueue
 
 	core     *core // nil until the agent has sent settings
 	settings announce.Settings
@@ -153,6 +155,7 @@ func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
 // step processes what has arrived, and returns when the next step is due.
 func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 	a.expire(now)
+	a.outbox.resend(now)
 	next := now.Add(publishEvery)
 	if a.core != nil {
 		a.changes = 0
@@ -173,6 +176,9 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 		a.publish(now)
 		notify(daemon.SdNotifyWatchdog)
 	}
+	if at, ok := a.outbox.next(); ok && at.Before(next) {
+		next = at
+	}
 	for _, at := range []time.Time{a.until, a.leaving} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
@@ -191,8 +197,7 @@ func newCore(a *Announcer, d *announce.Decider) *core {
 			}
 		},
 		emit: func(to netip.AddrPort, packet []byte) {
-			err := a.conn.Write(to, packet)
-			a.problems.set(heartbeatTo+to.String(), err)
+			a.problems.set(heartbeatTo+to.String(), a.outbox.send(to, packet, time.Now()))
 		},
 		changed: func(n announce.Announcement, gone bool) {
 			former, _, _ := a.tables.Announcements.Get(n.Addr)

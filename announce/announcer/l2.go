@@ -25,6 +25,7 @@ type l2Output struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
+	unsent  uint64              // frames of earlier speakers that the kernel had no room for
 	wanted  []string            // the interfaces
 	links   map[string]l2.State // by name
 	vips    map[netip.Addr]struct{}
@@ -94,6 +95,7 @@ func (o *l2Output) end() {
 	}
 	o.stop()
 	o.running.Wait()
+	o.unsent += o.speaker.Busy()
 	o.speaker = nil
 	clear(o.links)
 	o.wanted = nil
@@ -162,6 +164,14 @@ func (o *l2Output) reannounce() {
 	if o.speaker != nil && len(o.vips) > 0 {
 		o.speaker.Reannounce()
 	}
+}
+
+// busy returns how many frames the kernel had no room for.
+func (o *l2Output) busy() uint64 {
+	if o.speaker == nil {
+		return o.unsent
+	}
+	return o.unsent + o.speaker.Busy()
 }
 
 // close ends the speaker with a closed gate, which remains: this host stays silent.

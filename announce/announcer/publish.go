@@ -33,6 +33,11 @@ func (p problems) String() string {
 // publish writes the counters and the peers to their tables.
 func (a *Announcer) publish(now time.Time) {
 	a.published = now
+	a.stats.Unsent = a.outbox.busy
+	if o, ok := a.outputs[announce.L2].(*l2Output); ok {
+		a.stats.Unsent += o.busy()
+	}
+	a.problems.set("send", a.full.look(a.stats.Unsent, now))
 	a.stats.Problem = a.problems.String()
 	named := map[announce.PeerKey]bool{}
 	for _, p := range a.sessions {

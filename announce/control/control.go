@@ -62,6 +62,7 @@ type Stats struct {
 	Conflicts   uint64 `json:"conflicts"`   // addresses found on another station
 	Restored    uint64 `json:"restored"`    // times that another program had changed the kernel gate
 	Pauses      uint64 `json:"pauses"`      // times without a processor for longer than a dead host's silence
+	Unsent      uint64 `json:"unsent"`      // packets that the kernel had no room for (ENOBUFS); the important ones are repeated
 
 	Sent       uint64 `json:"sent"` // heartbeats, as are the following
 	Received   uint64 `json:"received"`

@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,8 +15,15 @@ type Packet struct {
 	Data []byte
 }
 
+// ErrBusy means that the kernel has no room for a packet now.
+var ErrBusy = errors.New("the send queue is full")
+
 // Conn is the socket of the heartbeats.
-type Conn struct{ udp *net.UDPConn }
+type Conn struct {
+	udp *net.UDPConn
+	// sendto is the system call. Tests replace it.
+	sendto func(packet []byte, to netip.AddrPort) (int, error)
+}
 
 // Listen opens the socket at an address such as ":7481".
 func Listen(address string) (*Conn, error) {
@@ -35,7 +43,7 @@ func Listen(address string) (*Conn, error) {
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0xc0)
 		})
 	}
-	return &Conn{udp}, nil
+	return &Conn{udp, udp.WriteToUDPAddrPort}, nil
 }
 
 // Read waits for the next packet. It returns an error once the socket is closed. Longer packets
@@ -46,9 +54,12 @@ func (c *Conn) Read() (Packet, error) {
 	return Packet{from, b[:n]}, err
 }
 
-// Write sends a packet. An error concerns this packet only.
+// Write sends a packet. An error concerns this packet only. It is ErrBusy, or that of the system.
 func (c *Conn) Write(to netip.AddrPort, packet []byte) error {
-	_, err := c.udp.WriteToUDPAddrPort(packet, to)
+	_, err := c.sendto(packet, to)
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
+		return ErrBusy
+	}
 	return err
 }
 

@@ -171,6 +171,9 @@ func Remove(ctx context.Context, record string) error {
 	return errors.Join(gate.Remove(ctx), link.Restore(ctx, record))
 }
 
+// Busy returns how many frames the kernel had no room for.
+func (s *Speaker) Busy() uint64 { return s.arp.Busy() + s.nd.Busy() }
+
 // Own makes this host answer for an address and announces it. With probe, it first asks for 4 to 7 s
 // (IPv6: 1 to 2 s) whether another station has it, which is for an address that is new to the fleet.
 // Own returns at once. It does nothing for an address that is owned.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,13 @@ const (
 type Socket struct {
 	file *os.File
 	raw  syscall.RawConn
+	// sendto is the system call. Tests replace it.
+	sendto func(fd int, b []byte, flags int, to unix.Sockaddr) error
+	busy   atomic.Uint64
 }
+
+// Busy returns how often Send has returned ErrBusy.
+func (s *Socket) Busy() uint64 { return s.busy.Load() }
 
 // Open opens a socket in the network namespace of the calling thread. Protocol is frame.TypeARP or
 // frame.TypeIPv6. For the latter, the socket receives neighbor solicitations and advertisements only.
@@ -43,7 +50,7 @@ func Open(protocol uint16) (*Socket, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("prepare a packet socket: %w", err)
 	}
-	s := &Socket{file: os.NewFile(uintptr(fd), "packet socket")}
+	s := &Socket{file: os.NewFile(uintptr(fd), "packet socket"), sendto: unix.Sendto}
 	if s.raw, err = s.file.SyscallConn(); err != nil {
 		s.file.Close()
 		return nil, err
@@ -119,7 +126,7 @@ func (s *Socket) Send(index int, b []byte) error {
 	var failed error
 	err := s.raw.Write(func(fd uintptr) bool {
 		for {
-			failed = unix.Sendto(int(fd), b, 0, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(b[12:]), Ifindex: index})
+			failed = s.sendto(int(fd), b, 0, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(b[12:]), Ifindex: index})
 			if failed != unix.EINTR {
 				return true
 			}
@@ -129,6 +136,7 @@ func (s *Socket) Send(index int, b []byte) error {
 	case err != nil:
 		return err
 	case failed == unix.ENOBUFS || failed == unix.EAGAIN:
+		s.busy.Add(1)
 		return ErrBusy
 	}
 	return os.NewSyscallError("sendto", failed)

@@ -38,6 +38,7 @@ var (
 	descConflicts   = desc("announce_conflicts_total", "VIPs found on another station.")
 	descRestored    = desc("announce_gate_restores_total", "Times that another program had changed the kernel gate of layer 2.")
 	descPauses      = desc("announcer_pauses_total", "Times that the announcer did not run for so long that other hosts took over.")
+	descUnsent      = desc("announce_unsent_total", "ARP, neighbor discovery and heartbeat packets that the kernel had no room for.")
 	descHeartbeats  = desc("announce_heartbeats_total", "Heartbeats by outcome: sent, received, forged, replayed, malformed, duplicate.", "outcome")
 	descLost        = desc("announce_heartbeats_lost_total", "Heartbeats of a host that did not arrive.", "host")
 	descPeer        = desc("announce_peer_up", "1: the host is alive, or the session is up.", "kind", "name")
@@ -59,7 +60,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(descVIPs, prometheus.GaugeValue, float64(c.here()))
 	send(descUnowned, prometheus.GaugeValue, float64(c.alone()))
 	s, _, _ := c.a.Link.Stats.Get(struct{}{})
-	for d, n := range map[*prometheus.Desc]uint64{descTransitions: s.Transitions, descConflicts: s.Conflicts, descRestored: s.Restored, descPauses: s.Pauses} {
+	for d, n := range map[*prometheus.Desc]uint64{descTransitions: s.Transitions, descConflicts: s.Conflicts, descRestored: s.Restored, descPauses: s.Pauses, descUnsent: s.Unsent} {
 		send(d, prometheus.CounterValue, float64(n))
 	}
 	for outcome, n := range map[string]uint64{"sent": s.Sent, "received": s.Received, "forged": s.Forged, "replayed": s.Replayed, "malformed": s.Malformed, "duplicate": s.Duplicates} {
