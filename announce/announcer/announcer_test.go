@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -290,6 +291,52 @@ func TestOtherUsersAreRefused(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), step.want) && !strings.Contains(string(out), "reset") {
 			t.Errorf("mode %o: %v, %s", step.mode, err, out)
+		}
+	}
+}
+
+// ordered is an output that remembers the order of the calls in a step.
+type ordered struct {
+	fakeOutput
+	calls []string
+}
+
+func (o *ordered) set(addr netip.Addr, here, probe bool) {
+	o.calls = append(o.calls, fmt.Sprintf("set %s %v", addr, here))
+}
+
+func (o *ordered) act(bool) { o.calls = append(o.calls, "act") }
+
+// A VIP that is no longer eligible is withdrawn in the step that takes the agent's message, at the
+// same time, before other hosts learn it, and without a heartbeat that is due.
+func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
+	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
+	out := &ordered{}
+	a.outputs[announce.L2], a.outputs[announce.BGP] = out, out
+	now := time.Now()
+	settings := announce.Settings{Node: "lb1", Weight: 1, Heartbeat: 100 * time.Millisecond, Missed: 3, Settle: 10 * time.Second, Hold: time.Minute,
+		Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
+	eligible := func(mode announce.Mode, services int) request {
+		return request{&control.Request{Eligible: []announce.Eligible{{Addr: simVIP(int(mode)), Mode: mode, Services: services}}}, false}
+	}
+	a.receive(request{&control.Request{Settings: &settings}, true}, now)
+	for _, mode := range []announce.Mode{announce.L2, announce.BGP} {
+		a.receive(eligible(mode, 1), now)
+	}
+	a.receive(request{&control.Request{Synced: true}, false}, now)
+	a.step(now, nil)
+	if len(a.carried) != 2 {
+		t.Fatalf("announced: %v", a.carried)
+	}
+	for _, mode := range []announce.Mode{announce.L2, announce.BGP} {
+		now = now.Add(time.Millisecond)
+		out.calls = nil
+		a.receive(eligible(mode, 0), now)
+		a.step(now, nil)
+		// Both modes have this output, so it acts twice.
+		want := []string{"set " + simVIP(int(mode)).String() + " false", "act", "act"}
+		if !slices.Equal(out.calls, want) {
+			t.Errorf("%v: calls %q, want %q", mode, out.calls, want)
 		}
 	}
 }

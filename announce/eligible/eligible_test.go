@@ -148,3 +148,23 @@ func TestChangeIsOneRow(t *testing.T) {
 		}
 	})
 }
+
+// A VIP that loses its last usable backend is not eligible at once: no time passes in the stage.
+func TestDecidesAtOnce(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.apply(key("192.0.2.1", 80), "web", 1, "")
+		close(b.synced)
+		b.want(t, "192.0.2.1", 1, "")
+		began := time.Now()
+		for range 5 {
+			b.apply(key("192.0.2.1", 80), "web", 0, "")
+			b.want(t, "192.0.2.1", 0, "web: no usable backend (192.0.2.1:80/tcp)")
+			b.apply(key("192.0.2.1", 80), "web", 1, "")
+			b.want(t, "192.0.2.1", 1, "")
+		}
+		if passed := time.Since(began); passed != 0 {
+			t.Errorf("%s have passed", passed)
+		}
+	})
+}
