@@ -38,8 +38,12 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 
 // newAnnouncing creates the part that tells the announcer what to do.
 func (a *agent) newAnnouncing() {
+	balancers := func() int { return 1 }
+	if a.stores.roster != nil {
+		balancers = a.stores.roster.Probing
+	}
 	a.announcing = announcing.New(announcing.Options{
-		Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
+		Balancers: balancers, Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
 		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})

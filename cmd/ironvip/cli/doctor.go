@@ -99,7 +99,10 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 // announceWant returns what the configuration needs for announcing VIPs.
 func announceWant(c *configs.Config) (out doctor.Announce) {
 	for i := range c.Pools {
-		if m := c.AnnounceMode(&c.Pools[i]); m != announce.Off && !slices.Contains(out.Modes, m.String()) {
+		switch m := c.AnnounceMode(&c.Pools[i]); {
+		case m == announce.Off && c.Dataplane.Role != configs.RoleRealServer:
+			out.Off = append(out.Off, c.Pools[i].CIDRs...)
+		case m != announce.Off && !slices.Contains(out.Modes, m.String()):
 			out.Modes = append(out.Modes, m.String())
 		}
 	}

@@ -36,15 +36,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are what the package needs. All are required.
+// Options are what the package needs. All are required, Balancers only in a fleet.
 type Options struct {
-	Config  func() *configs.Config // in effect; see Reload
-	Store   registry.Store[nodes.Record]
-	Fleet   bool // other hosts share the store
-	Host    table.Reader[struct{}, hostnet.Snapshot]
-	Applied table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	Synced  <-chan struct{} // of the reconciler
-	Healthy func() bool     // the dataplane works
+	Config func() *configs.Config // in effect; see Reload
+	Store  registry.Store[nodes.Record]
+	Fleet  bool // other hosts share the store
+	// Balancers returns how many hosts of the fleet balance traffic. It is called in a fleet only.
+	Balancers func() int
+	Host      table.Reader[struct{}, hostnet.Snapshot]
+	Applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	Synced    <-chan struct{} // of the reconciler
+	Healthy   func() bool     // the dataplane works
 	// Forwards says that the dataplane forwards without the agent.
 	Forwards bool
 	Clock    *table.Clock

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,8 +28,9 @@ import (
 
 type bench struct {
 	*Announcing
-	dir string
-	cfg *configs.Config
+	dir   string
+	cfg   *configs.Config
+	hosts int // of the fleet
 }
 
 var host = hostnet.Snapshot{Addrs: []hostnet.Addr{
@@ -43,7 +45,7 @@ var host = hostnet.Snapshot{Addrs: []hostnet.Addr{
 
 func newBench(t *testing.T, fleet bool, text string) *bench {
 	t.Helper()
-	b := &bench{dir: t.TempDir()}
+	b := &bench{dir: t.TempDir(), hosts: 2}
 	b.configure(t, text)
 	db, err := store.Open(filepath.Join(b.dir, "state"))
 	if err != nil {
@@ -57,7 +59,7 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	clock := &table.Clock{}
 	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
 	hosts.Set(host)
-	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Host: hosts,
+	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
 		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: true,
 		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	close(b.known)
@@ -190,7 +192,16 @@ func TestChecks(t *testing.T) {
 	}
 	fleet := newBench(t, true, "[ipam]\nstore = \"consul\"\n[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")
 	fleet.update()
-	if c := fleet.Checks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, "every host of the fleet answers ARP") {
+	if c := fleet.Checks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, "2 hosts of the fleet answer ARP") {
+		t.Errorf("%+v", c)
+	}
+	if fleet.hosts = 1; len(fleet.Checks()) != 0 {
+		t.Errorf("one host alone: %+v", fleet.Checks())
+	}
+	some := newBench(t, true, strings.ReplaceAll(pair, `peers = ["10.0.0.1", "10.0.0.2", "[2001:db8::2]:7000"]`, "")+"[[pool]]\nname = \"plain\"\ncidrs = [\"10.0.0.192/28\"]\nannounce = \"off\"\n[ipam]\nstore = \"consul\"\n")
+	some.write(t, "key", "0123456789abcdef")
+	some.update()
+	if c := some.Checks(); len(c) != 1 || !slices.ContainsFunc(c[0].Problems, func(p v1.Problem) bool { return strings.Contains(p.Message, "off, and pool plain is in the subnet") }) {
 		t.Errorf("%+v", c)
 	}
 	off := newBench(t, false, "[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")

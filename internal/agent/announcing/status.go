@@ -10,6 +10,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
@@ -28,7 +29,10 @@ func (a *Announcing) Checks() []v1.Check {
 		return []v1.Check{{Name: checkName, Level: v1.LevelWarn, Message: "this node drains", Hint: "end the drain: ironvip node undrain " + settings.Node}}
 	}
 	if !settings.Announces() && a.Problem() == "" {
-		return a.unannounced()
+		if message := a.unannounced(); message != "" {
+			return []v1.Check{{Name: checkName, Level: v1.LevelWarn, Message: message, Hint: announceIt}}
+		}
+		return nil
 	}
 	c := v1.Check{Name: checkName, Level: v1.LevelOK, Message: a.summary()}
 	warn := func(level, message, hint string) {
@@ -58,6 +62,9 @@ func (a *Announcing) Checks() []v1.Check {
 				warn(v1.LevelFail, fmt.Sprintf("%s at %s: %s: %s", r.Addr, r.At, r.State, r.Reason), "ironvip announce explain "+r.Addr.String())
 			}
 		}
+	}
+	if message := a.unannounced(); message != "" {
+		warn(v1.LevelWarn, message, "remove announce of the pool, or set it to \"l2\"")
 	}
 	if a.Nodes.Draining(settings.Node) {
 		warn(v1.LevelWarn, "this node drains", "end the drain: ironvip node undrain "+settings.Node)
@@ -166,25 +173,35 @@ func (a *Announcing) summary() string {
 	return out
 }
 
-// unannounced warns of a pool in a subnet of hosts of a fleet: each host answers for each VIP then,
-// and clients use whichever answered last.
-func (a *Announcing) unannounced() []v1.Check {
+// unannounced returns a warning of a pool that is not announced, in a subnet of several hosts of a
+// fleet: each host answers for each VIP then, and clients use whichever answered last. "": none.
+// Without a fleet, `ironvip doctor` asks for other hosts.
+func (a *Announcing) unannounced() string {
 	cfg := a.Config()
-	if !a.Fleet || cfg.Dataplane.Role != "director" {
-		return nil
+	if !a.Fleet || cfg.Dataplane.Role != configs.RoleDirector {
+		return ""
+	}
+	hosts := a.Balancers()
+	if hosts < 2 {
+		return ""
 	}
 	host, _, _ := a.Host.Get(struct{}{})
-	for _, p := range cfg.Pools {
+	for i := range cfg.Pools {
+		p := &cfg.Pools[i]
+		if cfg.AnnounceMode(p) != announce.Off {
+			continue
+		}
 		for _, h := range host.Addrs {
 			if h.Link == cfg.Dataplane.Device || h.Link == "lo" || h.Prefix.IsSingleIP() || !slices.ContainsFunc(p.CIDRs, func(c netip.Prefix) bool { return sameLAN(h, c) }) {
 				continue
 			}
-			return []v1.Check{{Name: checkName, Level: v1.LevelWarn,
-				Message: fmt.Sprintf("off, and pool %s is in the subnet of %s: every host of the fleet answers ARP for every VIP, and a client loses its VIPs for some 20 s when the host that answered last fails", p.Name, h.Link),
-				Hint:    `set announce.mode to "l2" and start ironvip-announcer`}}
+			return fmt.Sprintf("off, and pool %s is in the subnet of %s: %d hosts of the fleet answer ARP for every VIP, and a client loses its VIPs for some 20 s when the host that answered last fails", p.Name, h.Link, hosts)
 		}
 	}
-	return nil
+	return ""
 }
+
+// announceIt is the hint for a pool that should be announced.
+const announceIt = `set announce.mode to "l2" and start ironvip-announcer`
 
 func sameLAN(h hostnet.Addr, pool netip.Prefix) bool { return h.Prefix.Masked().Overlaps(pool) }

@@ -100,6 +100,17 @@ func check[V any](key string, _ V) error {
 // known ones.
 func (r *Roster) Rows() table.Reader[string, Row] { return r.rows.Rows() }
 
+// Probing returns how many hosts are present and run health checks: those that balance traffic. It
+// costs O(hosts).
+func (r *Roster) Probing() (n int) {
+	for _, row := range r.rows.Rows().All() {
+		if !row.Value.NoProbes {
+			n++
+		}
+	}
+	return n
+}
+
 // WasThere reports whether this host was present before this run. Until it has joined the fleet, that
 // is by the last known rows.
 func (r *Roster) WasThere() bool {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -47,6 +48,8 @@ type Host struct {
 	Services func(device string) (Services, error)
 	// Addrs lists the addresses of a device. It may be nil.
 	Addrs func(device string) ([]netip.Addr, error)
+	// Holders asks which other stations answer ARP for addresses. It may be nil.
+	Holders func(addrs []netip.Addr) ([]l2.Holder, error)
 }
 
 // Services are the IPVS services in the kernel that have an address.
@@ -90,6 +93,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, announcer(h, w, procs)...)
+	out = append(out, unannounced(h, w)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)

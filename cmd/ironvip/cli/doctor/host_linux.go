@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 )
@@ -23,7 +24,10 @@ func ThisHost(realServer bool) Host {
 		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
 		Services: services,
 		Addrs:    addrs,
-		State:    store.Check,
+		Holders: func(addrs []netip.Addr) ([]l2.Holder, error) {
+			return l2.Ask(context.Background(), addrs, time.Second)
+		},
+		State: store.Check,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {
