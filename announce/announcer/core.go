@@ -114,7 +114,10 @@ func (c *core) next(now time.Time) time.Time {
 	if c.exchange != nil {
 		earlier(c.exchange.Next())
 		if c.decider.Listening() {
-			earlier(c.exchange.InformedBy(now))
+			// It is over if the host yields to another one of its name, which the heartbeats tell.
+			if at := c.exchange.InformedBy(now); at.After(now) {
+				earlier(at)
+			}
 		}
 	} else {
 		earlier(c.pulse)

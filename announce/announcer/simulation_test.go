@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"maps"
@@ -78,7 +79,9 @@ type simHost struct {
 	paused   bool
 	frozen   bool // paused with its kernel: packets are lost
 	draining bool
-	life     int // counts restarts
+	alias    string // its name, if it isn't that of its index
+	life     int    // counts restarts
+	steps    int
 	plan     int // counts planned steps; older ones are void
 	packets  []heartbeat.Packet
 	mine     map[netip.Addr]bool // in the kernel gate
@@ -113,7 +116,7 @@ func (s *simulation) logf(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf("%8.3f ", s.now.Sub(time.Unix(1000, 0)).Seconds())+fmt.Sprintf(format, args...))
 }
 
-func (h *simHost) name() string { return fmt.Sprint("lb", h.index+1) }
+func (h *simHost) name() string { return cmp.Or(h.alias, fmt.Sprint("lb", h.index+1)) }
 
 func (h *simHost) start() {
 	h.life++
@@ -156,6 +159,7 @@ func (h *simHost) run() {
 	}
 	packets := h.packets
 	h.packets = nil
+	h.steps++
 	next := h.step(h.sim.now, packets)
 	h.plan++
 	plan, life := h.plan, h.life
@@ -494,5 +498,92 @@ func TestPausedOwner(t *testing.T) {
 				s.fail("a pause of %s (frozen %v): two owners for %s", pause, frozen, s.longest.double)
 			}
 		}
+	}
+}
+
+// Two hosts have one name. The one that has run longer has its share of the VIPs, the other one has
+// none, whichever of them others receive first. When the older one has gone, the other one takes over.
+func TestTwoHostsWithOneName(t *testing.T) {
+	for seed := range uint64(10) {
+		s := newSimulation(t, seed, 3, 30)
+		s.pass(3 * time.Second)
+		s.hosts[2].kill()
+		s.pass(time.Second)
+		s.hosts[2].alias = "lb1"
+		s.hosts[2].start()
+		// The copy finds out, takes nothing, and is at rest meanwhile.
+		s.pass(time.Second)
+		s.hosts[2].steps = 0
+		for range 100 {
+			s.pass(100 * time.Millisecond)
+			for _, v := range s.vips {
+				if s.hosts[2].answers(v) {
+					s.fail("the copy owns %s", v)
+				}
+			}
+		}
+		if n := s.hosts[2].steps; n > 1000 { // 10 heartbeats a second of three hosts, some of which are answered
+			s.fail("%d steps in 10 s", n)
+		}
+		if shares := s.shares(); shares[0] == 0 || shares[1] == 0 || shares[0]+shares[1] != len(s.vips) {
+			s.fail("shares %v", shares)
+		}
+		s.hosts[0].kill()
+		s.pass(settle + 3*time.Second)
+		if shares := s.shares(); shares[2] == 0 || shares[1]+shares[2] != len(s.vips) {
+			s.fail("shares without the older host: %v", shares)
+		}
+		if _, yield, ok := s.hosts[2].exchange.Duplicate(s.now); ok || yield {
+			s.fail("the other host is still reported")
+		}
+	}
+}
+
+// shares returns how many VIPs each host owns.
+func (s *simulation) shares() (out [4]int) {
+	for _, owner := range s.owners() {
+		out[owner]++
+	}
+	return out
+}
+
+// The health of a VIP's backends flaps on its best host. The VIP leaves the host at once each time, but
+// comes back only after settle: it moves once, and other VIPs don't.
+func TestFlappingHealthIsDamped(t *testing.T) {
+	s := newSimulation(t, 8, 2, 20)
+	s.pass(3 * time.Second)
+	home := s.owners()
+	flaps := s.vips[slices.IndexFunc(s.vips, func(v netip.Addr) bool { return home[v] == 0 })]
+	moves, last := 0, home
+	note := func(d time.Duration) {
+		s.pass(d)
+		now := s.owners()
+		for v, owner := range now {
+			if v != flaps && owner != home[v] {
+				s.fail("%s moved", v)
+			}
+		}
+		if owner, has := now[flaps]; has && owner != last[flaps] {
+			moves++
+			last = now
+		}
+	}
+	for range 20 {
+		s.hosts[0].setEligible(flaps, 0)
+		note(settle / 4)
+		if last[flaps] != 1 {
+			s.fail("it stays on a host without a usable backend")
+		}
+		s.hosts[0].setEligible(flaps, 1)
+		note(settle / 2)
+	}
+	if moves != 1 {
+		t.Errorf("20 flaps move the VIP %d times", moves)
+	}
+	for range 10 {
+		note(settle / 5)
+	}
+	if moves != 2 || last[flaps] != 0 {
+		t.Errorf("after it is steady, the VIP is on host %d, with %d moves", last[flaps], moves)
 	}
 }

@@ -258,13 +258,15 @@ func (e *Exchange) sendTo(d *dest, due bool, now time.Time, emit func(netip.Addr
 	if d.addr != p.addr && !due {
 		return // another address of the peer
 	}
-	for n := 0; n < burst && (due || p.reply || p.alive && p.sent < e.claims.number); n++ {
+	// Another address of a peer, and another host with the name of this one, get no claims.
+	informs := d.addr == p.addr && p.name != e.o.Name
+	for n := 0; n < burst && (due || p.reply || informs && p.alive && p.sent < e.claims.number); n++ {
 		m := e.message(now)
 		m.to, m.echoEpoch, m.echoSeq, m.acked = nameID(p.name), p.epoch, p.seq, p.copy.number
 		if p.alive {
 			m.flags |= flagReceives
 		}
-		if d.addr == p.addr && p.name != e.o.Name {
+		if informs {
 			e.fill(m, p)
 			if m.upto > m.base && (p.sent == e.claims.number || n == burst-1) {
 				m.flags |= flagReply

@@ -350,6 +350,17 @@ func TestDuplicateName(t *testing.T) {
 	if len(a.hosts)+len(b.hosts) != 0 {
 		t.Error("they take each other for another host")
 	}
+	// It gets no claims, so it can't acknowledge them.
+	for i := range 3 {
+		a.Set(announce.Claim{Addr: vipAt(i), Services: 1, Owned: true})
+	}
+	sent := 0
+	for _, at := range []time.Time{w.now, w.now, a.Beat(), a.Beat()} {
+		a.Send(at, func(netip.AddrPort, []byte) { sent++ })
+	}
+	if sent > 2 {
+		t.Errorf("%d messages with one heartbeat", sent)
+	}
 	delete(w.nodes, a.addr)
 	w.pass(time.Second)
 	if _, _, ok := b.Duplicate(w.now); ok {
