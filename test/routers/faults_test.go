@@ -21,7 +21,7 @@ func TestReasonsWithBird(t *testing.T) {
 		name   string
 		router func(config string) string
 		change func(c *routers.Settings)
-		reason string
+		reason string // PEER stands for the peer's address, AT for its address and port
 		hint   string
 	}{
 		{"wrong ASN of the router", nil, func(c *routers.Settings) { c.Peers[0].ASN = 65001 }, "ASN wrong: the router has ASN 65000, the configuration has 65001", "set asn"},
@@ -37,12 +37,14 @@ func TestReasonsWithBird(t *testing.T) {
 			return strings.Replace(s, "graceful restart on;", `graceful restart on; password "other";`, 1)
 		},
 			nil, "the router requires a password", ""},
-		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = netip.MustParseAddr("10.77.1.77") }, "unreachable: no answer from 10.77.1.77 at the link layer", ""},
+		{"unreachable", nil, func(c *routers.Settings) { c.Peers[0].Address = silent[c.Peers[0].Address.Is6()] }, "unreachable: no answer from PEER at the link layer", ""},
 		{"no route", nil, func(c *routers.Settings) {
-			c.Peers[0].Address, c.Peers[0].Multihop = netip.MustParseAddr("172.31.9.9"), 3
-		}, "unreachable: this host has no route to 172.31.9.9", ""},
-		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on 10.77.1.2:1790", "as a neighbor"},
-		{"no neighbor", func(s string) string { return strings.Replace(s, "10.77.1.1", "10.77.1.9", 1) }, nil, "connection", "as a neighbor"},
+			c.Peers[0].Address, c.Peers[0].Multihop = nowhere[c.Peers[0].Address.Is6()], 3
+		}, "unreachable: this host has no route to PEER", ""},
+		{"nothing listens", nil, func(c *routers.Settings) { c.Peers[0].Port = 1790 }, "connection refused: no BGP daemon listens on AT", "as a neighbor"},
+		{"no neighbor", func(s string) string {
+			return strings.NewReplacer("10.77.1.1", "10.77.1.9", "fd77:1::1", "fd77:1::9").Replace(s)
+		}, nil, "connection", "as a neighbor"},
 		{"maximum prefixes", func(s string) string {
 			return strings.Replace(s, "ipv4 { import all;", "ipv4 { import all; import limit 1 action disable;", 1)
 		},
@@ -51,29 +53,41 @@ func TestReasonsWithBird(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t)
-			config := birdPeer(l.us4, "")
-			if c.router != nil {
-				config = c.router(config)
-			}
-			bird := routers.StartBird(t, l.router, config)
-			settings := l.settings(false)
-			if c.change != nil {
-				c.change(&settings)
-			}
-			s := routers.StartSpeaker(t, l.Director, settings)
-			if c.name == "disabled" {
-				s.AwaitUp()
-				bird.Ask("disable", "vips", `"maintenance of rack 7"`)
-				c.reason = `the router has shut the session down: "maintenance of rack 7"`
-			}
-			s.AwaitReason(c.reason)
-			if x := s.Sessions()[0]; c.hint != "" && !strings.Contains(x.Hint, c.hint) {
-				t.Errorf("hint %q, want %q", x.Hint, c.hint)
-			}
+			families(t, func(t *testing.T, v6 bool) {
+				t.Parallel()
+				l := newLab(t)
+				config := birdPeer(l.us(v6), "")
+				if c.router != nil {
+					config = c.router(config)
+				}
+				bird := routers.StartBird(t, l.router, config)
+				settings := l.settings(v6)
+				if c.change != nil {
+					c.change(&settings)
+				}
+				p := settings.Peers[0]
+				reason := strings.NewReplacer("PEER", p.Address.String(), "AT", netip.AddrPortFrom(p.Address, p.Port).String()).Replace(c.reason)
+				s := routers.StartSpeaker(t, l.Director, settings)
+				if c.name == "disabled" {
+					s.AwaitUp()
+					bird.Ask("disable", "vips", `"maintenance of rack 7"`)
+					reason = `the router has shut the session down: "maintenance of rack 7"`
+				}
+				s.AwaitReason(reason)
+				if x := s.Sessions()[0]; c.hint != "" && !strings.Contains(x.Hint, c.hint) {
+					t.Errorf("hint %q, want %q", x.Hint, c.hint)
+				}
+			})
 		})
 	}
 }
+
+// Addresses without a station, by whether they are of IPv6: on the link to the router, and without a
+// route.
+var (
+	silent  = map[bool]netip.Addr{false: netip.MustParseAddr("10.77.1.77"), true: netip.MustParseAddr("fd77:1::77")}
+	nowhere = map[bool]netip.Addr{false: netip.MustParseAddr("172.31.9.9"), true: netip.MustParseAddr("2001:db8::9")}
+)
 
 // The shortest hold timer of BGP is 3 s (RFC 4271). A router that removes routes earlier used BFD.
 const shortestHold = 3 * time.Second
@@ -95,7 +109,7 @@ func TestDetectionByBird(t *testing.T) {
 					t.Errorf("%+v", st)
 				}
 				wait.Until(t, "the agreed detection time", func() bool { return s.BFD()[0].Detect == 3*interval }, func() any { return s.BFD() })
-				events := l.watchRoutes(t)
+				events := routers.WatchRoutes(t, l.router)
 				l.awaitKernelRoute(t, vip4, true)
 				l.awaitKernelRoute(t, vip6, true)
 				took := silence(t, s, events)
@@ -110,14 +124,14 @@ func TestDetectionByBird(t *testing.T) {
 
 // silence stalls the speaker, and returns the time until the router's kernel has deleted the routes
 // to both VIPs.
-func silence(t *testing.T, s *routers.Speaker, events *routeEvents) time.Duration {
+func silence(t *testing.T, s *routers.Speaker, events *routers.RouteEvents) time.Duration {
 	t.Helper()
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	wait.Until(t, "both routes are deleted", func() bool { return events.deleted.Load() == 2 })
-	return time.Unix(0, events.lastDeleted.Load()).Sub(began)
+	wait.Until(t, "both routes are deleted", func() bool { return events.Deleted.Load() == 2 })
+	return time.Unix(0, events.LastDeleted.Load()).Sub(began)
 }
 
 // This host ends a session when the router fails silently, and names BFD as the reason.
@@ -155,17 +169,21 @@ func TestDetectionOfBird(t *testing.T) {
 
 // A BFD session that never comes up does not disturb BGP, and names its reason.
 func TestBFDThatNeverComesUp(t *testing.T) {
-	l := newLab(t)
-	routers.StartBird(t, l.router, birdPeer(l.us4, ""))
-	settings := l.settings(false)
-	settings.BFD = []bfd.Settings{{Peer: l.router.Addr4, Interval: 50 * ms, Multiplier: 3}}
-	s := routers.StartSpeaker(t, l.Director, settings)
-	s.AwaitUp()
-	wait.Until(t, "several packets went out", func() bool { return time.Since(s.Sessions()[0].Since) > 2*time.Second })
-	if st := s.BFD()[0]; st.State != bfd.Down || st.Failed || st.Reason != "no packet from 10.77.1.2 yet" {
-		t.Errorf("%+v", st)
-	}
-	if x := s.Sessions()[0]; x.State != session.Established {
-		t.Errorf("%+v", x)
-	}
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		routers.StartBird(t, l.router, birdPeer(l.us(v6), ""))
+		settings := l.settings(v6)
+		peer := settings.Peers[0].Address
+		settings.BFD = []bfd.Settings{{Peer: peer, Interval: 50 * ms, Multiplier: 3}}
+		s := routers.StartSpeaker(t, l.Director, settings)
+		s.AwaitUp()
+		wait.Until(t, "several packets went out", func() bool { return time.Since(s.Sessions()[0].Since) > 2*time.Second })
+		if st := s.BFD()[0]; st.State != bfd.Down || st.Failed || st.Reason != "no packet from "+peer.String()+" yet" {
+			t.Errorf("%+v", st)
+		}
+		if x := s.Sessions()[0]; x.State != session.Established {
+			t.Errorf("%+v", x)
+		}
+	})
 }

@@ -113,52 +113,55 @@ func TestRestartWithFRR(t *testing.T) {
 	for _, withBFD := range []bool{false, true} {
 		t.Run(fmt.Sprintf("bfd=%t", withBFD), func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t)
-			lines := []string{"timers connect 1"}
-			if withBFD {
-				lines = append(lines, "bfd", "bfd check-control-plane-failure")
-			}
-			config := frrPeer(l.us4.String(), "remote-as 4200065010", lines...)
-			if withBFD {
-				config += fmt.Sprintf("bfd\n peer %s\n  detect-multiplier 3\n  receive-interval 50\n  transmit-interval 50\n", l.us4)
-			}
-			frr := routers.StartFRR(t, l.router, config, "bfdd", "bgpd")
-			settings := l.settings(false)
-			if withBFD {
-				settings.BFD = []bfd.Settings{{Peer: l.router.Addr4, Interval: 50 * ms, Multiplier: 3}}
-			}
-			s, events := restartable(t, l, settings)
-			for _, end := range []func(){s.Kill, func() { s.Stop() }} {
+			families(t, func(t *testing.T, v6 bool) {
+				t.Parallel()
+				l := newLab(t)
+				us, settings := l.us(v6), l.settings(v6)
+				lines := []string{"timers connect 1"}
 				if withBFD {
-					s.AwaitBFD(bfd.Up)
-					wait.Until(t, "FRR's BFD session is up", func() bool { return strings.Contains(frr.Ask("show bfd peers brief"), "up") })
+					lines = append(lines, "bfd", "bfd check-control-plane-failure")
 				}
-				end()
-				wait.Until(t, "FRR waits for the restart", func() bool {
-					return strings.Contains(frr.Ask("show bgp ipv4 unicast "+vip4.String()), "stale")
-				}, func() any { return frr.Ask("show bgp ipv4 unicast " + vip4.String()) })
+				config := frrPeer(us.String(), "remote-as 4200065010", lines...)
 				if withBFD {
-					wait.Until(t, "FRR's BFD session is down", func() bool { return !strings.Contains(frr.Ask("show bfd peers brief"), " up") })
+					config += fmt.Sprintf("bfd\n peer %s\n  detect-multiplier %d\n  receive-interval %[3]d\n  transmit-interval %[3]d\n", us, patient.Multiplier, patient.Interval/ms)
 				}
+				frr := routers.StartFRR(t, l.router, config, "bfdd", "bgpd")
+				if withBFD {
+					settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+				}
+				s, events := restartable(t, l, settings)
+				for _, end := range []func(){s.Kill, func() { s.Stop() }} {
+					if withBFD {
+						s.AwaitBFD(bfd.Up)
+						wait.Until(t, "FRR's BFD session is up", func() bool { return strings.Contains(frr.Ask("show bfd peers brief"), "up") })
+					}
+					end()
+					wait.Until(t, "FRR waits for the restart", func() bool {
+						return strings.Contains(frr.Ask("show bgp ipv4 unicast "+vip4.String()), "stale")
+					}, func() any { return frr.Ask("show bgp ipv4 unicast " + vip4.String()) })
+					if withBFD {
+						wait.Until(t, "FRR's BFD session is down", func() bool { return !strings.Contains(frr.Ask("show bfd peers brief"), " up") })
+					}
+					s.StartAgain()
+					s.AwaitUp()
+					s.Do("ready")
+					wait.Until(t, "the end of the restart", func() bool {
+						return !strings.Contains(frr.Ask("show bgp ipv4 unicast "+vip4.String()), "stale")
+					})
+					if n := events.Deleted.Load(); n > 0 {
+						t.Fatalf("%d routes were deleted", n)
+					}
+				}
+				s.Kill()
 				s.StartAgain()
 				s.AwaitUp()
+				s.Do("withdraw", vip4)
 				s.Do("ready")
-				wait.Until(t, "the end of the restart", func() bool {
-					return !strings.Contains(frr.Ask("show bgp ipv4 unicast "+vip4.String()), "stale")
-				})
-				if n := events.deleted.Load(); n > 0 {
-					t.Fatalf("%d routes were deleted", n)
+				l.awaitKernelRoute(t, vip4, false)
+				if n := events.Deleted.Load(); n != 1 {
+					t.Errorf("%d routes were deleted, want 1", n)
 				}
-			}
-			s.Kill()
-			s.StartAgain()
-			s.AwaitUp()
-			s.Do("withdraw", vip4)
-			s.Do("ready")
-			l.awaitKernelRoute(t, vip4, false)
-			if n := events.deleted.Load(); n != 1 {
-				t.Errorf("%d routes were deleted, want 1", n)
-			}
+			})
 		})
 	}
 }
@@ -177,7 +180,7 @@ func TestDetectionByFRR(t *testing.T) {
 		l.awaitKernelRoute(t, vip4, true)
 		l.awaitKernelRoute(t, vip6, true)
 		wait.Until(t, "the agreed detection time", func() bool { return s.BFD()[0].Detect == 150*ms }, func() any { return s.BFD() })
-		events := l.watchRoutes(t)
+		events := routers.WatchRoutes(t, l.router)
 		took := silence(t, s, events)
 		t.Logf("withdrawn after %v", took.Round(ms))
 		if took < 50*ms || took > shortestHold {
@@ -203,17 +206,20 @@ func TestReasonsWithFRR(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t)
-			config := frrPeer(l.us4.String(), c.remote, c.lines...)
-			if c.name == "maximum prefixes" {
-				config = strings.Replace(config, "activate", fmt.Sprintf("activate\n  neighbor %s maximum-prefix 2", l.us4), 1)
-			}
-			routers.StartFRR(t, l.router, config, "bgpd")
-			settings := l.settings(false)
-			if c.change != nil {
-				c.change(&settings)
-			}
-			routers.StartSpeaker(t, l.Director, settings).AwaitReason(c.reason)
+			families(t, func(t *testing.T, v6 bool) {
+				t.Parallel()
+				l := newLab(t)
+				config := frrPeer(l.us(v6).String(), c.remote, c.lines...)
+				if c.name == "maximum prefixes" {
+					config = strings.Replace(config, "activate", fmt.Sprintf("activate\n  neighbor %s maximum-prefix 2", l.us(v6)), 1)
+				}
+				routers.StartFRR(t, l.router, config, "bgpd")
+				settings := l.settings(v6)
+				if c.change != nil {
+					c.change(&settings)
+				}
+				routers.StartSpeaker(t, l.Director, settings).AwaitReason(c.reason)
+			})
 		})
 	}
 }

@@ -5,13 +5,12 @@ package routers_test
 import (
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/routers"
@@ -21,6 +20,9 @@ import (
 func TestMain(m *testing.M) { routers.Main(m) }
 
 const ms = time.Millisecond
+
+// patient are the times of BFD sessions that must not fail on a busy machine.
+var patient = bfd.Settings{Interval: 300 * ms, Multiplier: 5}
 
 // lab is a network in which the director announces and backend1 is the router.
 type lab struct {
@@ -84,42 +86,4 @@ func vips(n int) (all []netip.Prefix) {
 		all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 97, byte(i >> 8), byte(i)}), 32))
 	}
 	return all
-}
-
-// routeEvents counts what the router's kernel reports about routes to VIPs.
-type routeEvents struct {
-	added, deleted atomic.Int64
-	lastDeleted    atomic.Int64 // Unix nanoseconds
-}
-
-// watchRoutes counts the changes of routes in the router's kernel until the end of the test.
-func (l lab) watchRoutes(t testing.TB) *routeEvents {
-	t.Helper()
-	ch, done := make(chan netlink.RouteUpdate, 1024), make(chan struct{})
-	t.Cleanup(func() { close(done) })
-	var err error
-	l.router.Do(func() {
-		err = netlink.RouteSubscribeWithOptions(ch, done, netlink.RouteSubscribeOptions{ReceiveBufferSize: 8 << 20, ReceiveBufferForceSize: true})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &routeEvents{}
-	go func() {
-		for u := range ch {
-			if u.Dst == nil || u.Dst.IP[0] != 10 && u.Dst.IP[0] != 0xfd {
-				continue
-			}
-			if ones, bits := u.Dst.Mask.Size(); ones != bits {
-				continue
-			}
-			if u.Type == unix.RTM_DELROUTE {
-				e.deleted.Add(1)
-				e.lastDeleted.Store(time.Now().UnixNano())
-			} else {
-				e.added.Add(1)
-			}
-		}
-	}()
-	return e
 }

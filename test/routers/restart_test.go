@@ -12,15 +12,15 @@ import (
 )
 
 // restartable is a speaker of 1,000 prefixes whose restarts are graceful.
-func restartable(t *testing.T, l lab, c routers.Settings) (*routers.Speaker, *routeEvents) {
+func restartable(t *testing.T, l lab, c routers.Settings) (*routers.Speaker, *routers.RouteEvents) {
 	t.Helper()
 	c.Prefixes = append(c.Prefixes, vips(1000)...)
 	c.NotReady = true
-	events := l.watchRoutes(t)
+	events := routers.WatchRoutes(t, l.router)
 	s := routers.StartSpeaker(t, l.Director, c)
 	s.AwaitUp()
 	s.Do("ready")
-	wait.Until(t, "1,002 routes in the router's kernel", func() bool { return events.added.Load() >= 1002 }, func() any { return events.added.Load() })
+	wait.Until(t, "1,002 routes in the router's kernel", func() bool { return events.Added.Load() >= 1002 }, func() any { return events.Added.Load() })
 	return s, events
 }
 
@@ -44,7 +44,7 @@ func TestRestartWithBird(t *testing.T) {
 			wait.Until(t, "the end of the restart", func() bool {
 				return !strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "graceful restart active")
 			})
-			if n := events.deleted.Load(); n > 0 {
+			if n := events.Deleted.Load(); n > 0 {
 				t.Errorf("%d routes were deleted", n)
 			}
 		}
@@ -58,7 +58,7 @@ func TestRestartWithBird(t *testing.T) {
 		s.Do("ready")
 		l.awaitKernelRoute(t, vip4, false)
 		wait.Until(t, "one route fewer", func() bool { return bird.Count() == 1001 })
-		if n := events.deleted.Load(); n != 1 {
+		if n := events.Deleted.Load(); n != 1 {
 			t.Errorf("%d routes were deleted, want 1", n)
 		}
 	})
@@ -68,28 +68,31 @@ func TestRestartWithBird(t *testing.T) {
 // has been restarted before.
 func TestRestartOfBird(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	bird := routers.StartBird(t, l.router, birdPeer(l.us4, ""), "-R")
-	s, events := restartable(t, l, l.settings(false))
-	s.Kill()
-	bird.Kill() // both are away
-	s.StartAgain()
-	s.AwaitReason("connection refused")
-	bird.StartAgain()
-	s.AwaitUp()
-	// With the R bit, BIRD would end its recovery now, before it has the routes.
-	wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-	if n := events.deleted.Load(); n > 0 {
-		t.Errorf("%d routes were deleted", n)
-	}
-	s.Do("ready")
-	wait.Until(t, "the end of the recovery", func() bool {
-		return strings.Contains(bird.LogEnd(1<<20), "Graceful restart done")
-	}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
-	wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-	if n := events.deleted.Load(); n > 0 {
-		t.Errorf("%d routes were deleted", n)
-	}
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		l := newLab(t)
+		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""), "-R")
+		s, events := restartable(t, l, l.settings(v6))
+		s.Kill()
+		bird.Kill() // both are away
+		s.StartAgain()
+		s.AwaitReason("connection refused")
+		bird.StartAgain()
+		s.AwaitUp()
+		// With the R bit, BIRD would end its recovery now, before it has the routes.
+		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+		if n := events.Deleted.Load(); n > 0 {
+			t.Errorf("%d routes were deleted", n)
+		}
+		s.Do("ready")
+		wait.Until(t, "the end of the recovery", func() bool {
+			return strings.Contains(bird.LogEnd(1<<20), "Graceful restart done")
+		}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
+		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+		if n := events.Deleted.Load(); n > 0 {
+			t.Errorf("%d routes were deleted", n)
+		}
+	})
 }
 
 // With "bfd graceful", BIRD takes a failed BFD session as a restart, too. With "bfd on", a kill
@@ -101,23 +104,26 @@ func TestRestartWithBirdAndBFD(t *testing.T) {
 	}{{"graceful", false}, {"on", true}} {
 		t.Run(c.mode, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t)
-			bird := routers.StartBird(t, l.router, birdPeer(l.us4, "bfd "+c.mode+";"))
-			settings := l.settings(false)
-			settings.BFD = []bfd.Settings{{Peer: l.router.Addr4, Interval: 50 * ms, Multiplier: 3}}
-			s, events := restartable(t, l, settings)
-			s.AwaitBFD(bfd.Up)
-			s.Kill()
-			wait.Until(t, "BIRD's BFD session is down", func() bool {
-				return !strings.Contains(bird.Ask("show", "bfd", "sessions"), "Up ")
-			}, func() any { return bird.Ask("show", "bfd", "sessions") })
-			s.StartAgain()
-			s.AwaitUp()
-			s.Do("ready")
-			wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-			if n := events.deleted.Load(); (n > 0) != c.deleted {
-				t.Errorf("%d routes were deleted", n)
-			}
+			families(t, func(t *testing.T, v6 bool) {
+				t.Parallel()
+				l := newLab(t)
+				bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd "+c.mode+";"))
+				settings := l.settings(v6)
+				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: patient.Interval, Multiplier: patient.Multiplier}}
+				s, events := restartable(t, l, settings)
+				s.AwaitBFD(bfd.Up)
+				s.Kill()
+				wait.Until(t, "BIRD's BFD session is down", func() bool {
+					return !strings.Contains(bird.Ask("show", "bfd", "sessions"), "Up ")
+				}, func() any { return bird.Ask("show", "bfd", "sessions") })
+				s.StartAgain()
+				s.AwaitUp()
+				s.Do("ready")
+				wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
+				if n := events.Deleted.Load(); (n > 0) != c.deleted {
+					t.Errorf("%d routes were deleted", n)
+				}
+			})
 		})
 	}
 }
