@@ -50,6 +50,19 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// A peer that signals Down has a failed path only if it says so. One that begins its session anew decides
+// by itself about its other protocols.
+func TestPeerSignalsDown(t *testing.T) {
+	for diag, failed := range map[Diag]bool{DiagNone: false, DiagNeighbor: false, DiagExpired: true, 4: true, 5: true} {
+		s := newSession(sample, 7, time.Time{})
+		s.state = Up
+		s.receive(time.Time{}, packet{state: Down, diag: diag, multiplier: 3, mine: 9, minTX: 100 * ms, minRX: 50 * ms})
+		if s.state != Down || s.failed != failed || (s.downs > 0) != failed {
+			t.Errorf("%v: %v, failed %t, want %t", diag, s.state, s.failed, failed)
+		}
+	}
+}
+
 // Intervals follow the slower side, with jitter (RFC 5880, 6.8.2, 6.8.4 and 6.8.7).
 func TestIntervals(t *testing.T) {
 	for _, c := range []struct {

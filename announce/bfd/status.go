@@ -49,7 +49,8 @@ type Status struct {
 	Since time.Time // of the state
 	// Failed means that the session was up and went down because of the path or the peer: what the
 	// peer announced or receives through this path should no longer be used. A session that was
-	// never up, or that the peer has shut down, has not failed (RFC 5882, 3.2 and 4.2).
+	// never up, or that the peer has shut down (RFC 5882, 3.2 and 4.2) or has begun anew, has not
+	// failed.
 	Failed bool
 	Reason string        // why it is not up; "" if it is
 	Detect time.Duration // the negotiated detection time; 0 if it is not up
