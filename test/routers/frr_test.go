@@ -133,7 +133,11 @@ func TestRestartWithFRR(t *testing.T) {
 				for _, end := range []func(){s.Kill, func() { s.Stop() }} {
 					if withBFD {
 						s.AwaitBFD(bfd.Up)
-						wait.Until(t, "FRR's BFD session is up", func() bool { return strings.Contains(frr.Ask("show bfd peers brief"), "up") })
+						wait.Until(t, "FRR's BFD session is up", func() bool { return strings.Contains(frr.Ask("show bfd peers brief"), " up") })
+						// FRR begins its BFD session anew when the BGP session is established.
+						if n := s.Sessions()[0].Established; n != 1 {
+							t.Errorf("the BGP session was established %d times", n)
+						}
 					}
 					end()
 					wait.Until(t, "FRR waits for the restart", func() bool {
