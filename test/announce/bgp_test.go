@@ -4,6 +4,7 @@ package announce
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -12,27 +13,29 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
+// bgpPeer returns the table of a router in ironvip.toml, with more lines.
+func bgpPeer(at netip.Addr, asn int, lines string) string {
+	return fmt.Sprintf("[[announce.bgp]]\npeer = %q\nasn = %d\nlocal_asn = 65010\n%s\n", at, asn, lines)
+}
+
+// birdConfig returns the configuration of a router of BIRD with all hosts as neighbors, which have more
+// lines.
+func birdConfig(l *lab, lines string) string {
+	config := "router id 10.78.0.250;\nprotocol bfd { }\nprotocol kernel k4 { merge paths on; ipv4 { export all; }; }\nprotocol kernel k6 { merge paths on; ipv6 { export all; }; }\n"
+	for _, h := range l.hosts {
+		config += fmt.Sprintf("protocol bgp %s { local as 65000; neighbor %s as 65010; graceful restart on; error wait time 1, 2; connect retry time 1;\nipv4 { import all; export none; add paths off; };\nipv6 { import all; export none; extended next hop; };\n%s\n}\n", h.Name, h.Addr4, lines)
+	}
+	return config
+}
+
 // Two hosts announce every VIP to a router. A drain takes the routes of one away, after its routes
 // were marked. A restart and a crash of an announcer delete no route.
 func TestRouter(t *testing.T) {
-	const router = `
-[[announce.bgp]]
-peer = "10.78.0.4"
-asn = 65000
-local_asn = 65010
-communities = ["65010:100"]
-`
-	l := newLabOf(t, "bgp", 2, router)
+	l := prepareLab(t, 2)
 	a := l.hosts[0]
 	node := l.Join("router")
-	if node.Addr4.String() != "10.78.0.4" {
-		t.Fatal(node.Addr4)
-	}
-	config := "router id 10.78.0.4;\nprotocol kernel k4 { merge paths on; ipv4 { export all; }; }\nprotocol kernel k6 { merge paths on; ipv6 { export all; }; }\n"
-	for _, h := range l.hosts {
-		config += fmt.Sprintf("protocol bgp %s { local as 65000; neighbor %s as 65010; graceful restart on; error wait time 1, 2; connect retry time 1;\nipv4 { import all; export none; add paths off; };\nipv6 { import all; export none; extended next hop; };\n}\n", h.Name, h.Addr4)
-	}
-	bird := routers.StartBird(t, node, config)
+	l.start("bgp", bgpPeer(node.Addr4, 65000, `communities = ["65010:100"]`))
+	bird := routers.StartBird(t, node, birdConfig(l, ""))
 	routes := func(want int) {
 		t.Helper()
 		wait.Until(t, fmt.Sprintf("%d routes", want), func() bool { return bird.Count() == want }, func() any { return bird.Ask("show", "route") + a.must("announce", "peers") })

@@ -4,16 +4,19 @@ package announce
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -21,11 +24,12 @@ import (
 
 // load sends requests to a VIP at a steady rate, one connection each, and records their results.
 type load struct {
-	t    testing.TB
-	from *netlab.Node
-	to   netip.AddrPort
-	stop context.CancelFunc
-	done sync.WaitGroup
+	t        testing.TB
+	from     *netlab.Node
+	to       netip.AddrPort
+	patience time.Duration // how long a request waits for its answer
+	stop     context.CancelFunc
+	done     sync.WaitGroup
 
 	mu         sync.Mutex
 	results    []result
@@ -43,7 +47,12 @@ type result struct {
 const requestTime = 900 * time.Millisecond
 
 func startLoad(t testing.TB, from *netlab.Node, to netip.Addr, every time.Duration) *load {
-	l := &load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort)}
+	return startPatientLoad(t, from, to, every, requestTime)
+}
+
+// startPatientLoad is startLoad with another time that a request waits for its answer.
+func startPatientLoad(t testing.TB, from *netlab.Node, to netip.Addr, every, patience time.Duration) *load {
+	l := &load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort), patience: patience}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	tick := time.NewTicker(every)
@@ -68,29 +77,68 @@ func (l *load) request() {
 	l.open++
 	l.most = max(l.most, l.open)
 	l.mu.Unlock()
-	r.err = func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), requestTime)
-		defer cancel()
-		c, err := l.from.DialContext(ctx, "tcp", l.to.String())
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		_ = c.SetDeadline(r.began.Add(requestTime))
-		if _, err := fmt.Fprintln(c, "x"); err != nil {
-			return err
-		}
-		_, err = bufio.NewReader(c).ReadString('\n')
-		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // leaves no TIME_WAIT
-		}
-		return err
-	}()
+	r.err = l.ask(r.began.Add(l.patience))
 	r.took = time.Since(r.began)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
 	l.results = append(l.results, r)
+}
+
+// ask sends a line and waits for one. Only the system calls that begin the connection are made in the
+// namespace: a goroutine that waits there would keep a thread.
+func (l *load) ask(deadline time.Time) error {
+	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(l.to.Port()), Addr: l.to.Addr().As16()}
+	family := unix.AF_INET6
+	if l.to.Addr().Is4() {
+		to, family = &unix.SockaddrInet4{Port: int(l.to.Port()), Addr: l.to.Addr().As4()}, unix.AF_INET
+	}
+	var fd int
+	var err error
+	l.from.Do(func() {
+		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err == nil {
+			err = errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), // leaves no TIME_WAIT
+				ignore(unix.Connect(fd, to), unix.EINPROGRESS))
+		}
+	})
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	f := os.NewFile(uintptr(fd), "request")
+	defer f.Close()
+	if err := f.SetDeadline(deadline); err != nil {
+		return err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		if code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
+			failed = cmp.Or(err, error(syscall.Errno(code)))
+			return true
+		}
+		_, err := unix.Getpeername(int(fd))
+		return err == nil // connected
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return err
+	}
+	if _, err := f.WriteString("x\n"); err != nil {
+		return err
+	}
+	_, err = bufio.NewReader(f).ReadString('\n')
+	return err
+}
+
+// ignore returns an error, or nil if it is the expected one.
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
 }
 
 // awaitAnswers waits until n requests that begin from now on are answered.
@@ -116,7 +164,10 @@ type outcome struct {
 	reset          int           // of the lost ones: reset, and not without an answer
 	open           int           // the most at one time
 	gap            time.Duration // the longest time between the starts of two answered requests
-	first          error
+	// outage is the time from the start of the first lost request to that of the first one from which
+	// on all were answered.
+	outage time.Duration
+	first  error
 }
 
 func (o outcome) String() string {
@@ -130,22 +181,31 @@ func (l *load) end() outcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := outcome{open: l.most}
-	var last time.Time
-	for _, r := range sorted(l.results) {
+	var last, lost time.Time
+	ended := true
+	results := sorted(l.results)
+	for _, r := range results {
 		o.requests++
 		if r.err != nil {
 			if errors.Is(r.err, syscall.ECONNRESET) {
 				o.reset++
 			}
 			if o.lost++; o.first == nil {
-				o.first = r.err
+				o.first, lost = r.err, r.began
 			}
+			ended = false
 			continue
+		}
+		if !ended {
+			o.outage, ended = r.began.Sub(lost), true
 		}
 		if !last.IsZero() {
 			o.gap = max(o.gap, r.began.Sub(last))
 		}
 		last = r.began
+	}
+	if !ended {
+		o.outage = results[len(results)-1].began.Sub(lost)
 	}
 	return o
 }

@@ -16,7 +16,7 @@ import (
 func TestAnotherStationHasAVIP(t *testing.T) {
 	l := newLab(t, 2, "")
 	a := l.hosts[0]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	for _, v6 := range []bool{false, true} {
 		vip := ownedBy(t, owners, a.Name, v6)
 		other := l.Join(fmt.Sprint("other", vip.BitLen()))

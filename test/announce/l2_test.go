@@ -24,7 +24,7 @@ func families(t *testing.T, f func(t *testing.T, v6 bool)) {
 func TestPairDrains(t *testing.T) {
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	families(t, func(t *testing.T, v6 bool) {
 		load := startLoad(t, l.client, ownedBy(t, owners, a.Name, v6), 2*time.Millisecond)
 		load.awaitAnswers(50)
@@ -86,21 +86,13 @@ func TestOwnerFails(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			l := newLab(t, 2, "")
 			a := l.hosts[0]
-			owners := l.awaitOwners("a share for each host", l.shared)
+			owners := l.settled()
 			loads := []*load{startLoad(t, l.client, ownedBy(t, owners, a.Name, false), 2*time.Millisecond), startLoad(t, l.client, ownedBy(t, owners, a.Name, true), 2*time.Millisecond)}
 			for _, load := range loads {
 				load.awaitAnswers(50)
 			}
 			fault.fail(l, a)
-			wait.For(t, "all on lb2", func() error {
-				all, err := l.hosts[1].announcements()
-				for _, vip := range vips() {
-					if err == nil && !all[vip].Here {
-						err = fmt.Errorf("%s: %s", vip, all[vip].Why)
-					}
-				}
-				return err
-			})
+			l.hosts[1].awaitAll()
 			for _, load := range loads {
 				load.awaitAnswers(50)
 				t.Logf("%s: %s", load.to, load.end())
@@ -116,7 +108,7 @@ func TestOwnerFails(t *testing.T) {
 func TestAgentIsGone(t *testing.T) {
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	if err := a.agent.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +131,7 @@ func TestAgentIsGone(t *testing.T) {
 func TestIneligibleVIP(t *testing.T) {
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	vip := ownedBy(t, owners, a.Name, false)
 	service := serviceOf(vip)
 	drain := func(h *host, on bool) {

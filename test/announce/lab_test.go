@@ -44,6 +44,8 @@ type lab struct {
 	t      testing.TB
 	client *netlab.Node
 	hosts  []*host
+	// backends are the addresses of the services' backends, one of each family.
+	backends []string
 }
 
 // host is one host with its two processes.
@@ -61,11 +63,13 @@ type host struct {
 // web's. Extra is added to [announce] of each host.
 func newLab(t testing.TB, hosts int, extra string) *lab {
 	t.Helper()
-	return newLabOf(t, "l2", hosts, extra)
+	l := prepareLab(t, hosts)
+	l.start("l2", extra)
+	return l
 }
 
-// newLabOf is newLab with a mode.
-func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
+// prepareLab is newLab without a configuration and running processes.
+func prepareLab(t testing.TB, hosts int) *lab {
 	t.Helper()
 	bin := binary(t)
 	l := &lab{LAN: netlab.NewLAN(t), t: t}
@@ -73,11 +77,11 @@ func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
 		l.Join(fmt.Sprintf("lb%d", i+1))
 	}
 	l.client = l.Join("client")
-	backends := []string{"127.0.0.1", "::1"}
+	l.backends = []string{"127.0.0.1", "::1"}
 	if dataplane == "ipvs" { // the kernel does not forward to loopback addresses
 		n := l.Join("backend")
-		backends = []string{n.Addr4.String(), n.Addr6.String()}
-		serve(n, backends)
+		l.backends = []string{n.Addr4.String(), n.Addr6.String()}
+		serve(n, l.backends)
 	}
 	for i := range hosts {
 		n := l.Nodes[i]
@@ -85,12 +89,10 @@ func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
 		l.hosts = append(l.hosts, h)
 		if dataplane == "proxy" {
 			l.device(h)
-			serve(n, backends)
+			serve(n, l.backends)
 		}
-		h.configure(services(serviceCount, backends), strings.Replace(l.config(h, extra), `mode = "l2"`, fmt.Sprintf("mode = %q", mode), 1))
-		socket := filepath.Join(h.dir, "control.sock")
-		h.agent = process.New(bin, filepath.Join(h.dir, "agent.log"), n, "agent", "--config", h.dir)
-		h.announcer = process.New(bin, filepath.Join(h.dir, "announcer.log"), n, "announcer", "--socket", socket)
+		h.agent = h.newAgent()
+		h.announcer = process.New(bin, filepath.Join(h.dir, "announcer.log"), n, "announcer", "--socket", filepath.Join(h.dir, "control.sock"))
 		h.announcer.Nice = -10 // as in its unit
 		t.Cleanup(h.kill)
 		api, err := client.New("unix://"+filepath.Join(h.dir, "api.sock"), client.Options{Timeout: 10 * time.Second})
@@ -100,10 +102,21 @@ func newLabOf(t testing.TB, mode string, hosts int, extra string) *lab {
 		t.Cleanup(api.Close)
 		h.api = api
 	}
+	return l
+}
+
+// start configures and starts the hosts.
+func (l *lab) start(mode, extra string) {
+	l.t.Helper()
 	for _, h := range l.hosts {
+		h.configure(services(serviceCount, l.backends), l.config(h, mode, l.peers()+extra))
 		h.start()
 	}
-	return l
+}
+
+// newAgent returns an agent that is not running yet.
+func (h *host) newAgent(args ...string) *process.Process {
+	return process.New(binary(h.t), filepath.Join(h.dir, "agent.log"), h.Node, append([]string{"agent", "--config", h.dir}, args...)...)
 }
 
 func serve(n *netlab.Node, addrs []string) {
@@ -132,14 +145,17 @@ func (l *lab) device(h *host) {
 	}
 }
 
-// config returns ironvip.toml of a host. All hosts list all of them as peers.
-func (l *lab) config(h *host, extra string) string {
+// peers returns the keys of [announce] for hosts without a fleet: all of them list all of them.
+func (l *lab) peers() string {
 	var peers []string
-	for _, n := range l.Nodes {
-		if strings.HasPrefix(n.Name, "lb") {
-			peers = append(peers, fmt.Sprintf("%q", n.Addr4))
-		}
+	for _, h := range l.hosts {
+		peers = append(peers, fmt.Sprintf("%q", h.Addr4))
 	}
+	return fmt.Sprintf("peers = [%s]\nkey_file = \"key\"\n", strings.Join(peers, ", "))
+}
+
+// config returns ironvip.toml of a host, with more keys of [announce] and tables.
+func (l *lab) config(h *host, mode, extra string) string {
 	return fmt.Sprintf(`
 [node]
 name = %q
@@ -148,17 +164,15 @@ state_dir = %q
 socket = %q
 [dataplane]
 mode = %q
-[announce]
-mode = "l2"
-peers = [%s]
-key_file = "key"
-socket = %q
-settle = "1s"
-%s
 [[pool]]
 name = "lan"
 cidrs = ["10.78.0.128/25", "fd78::1:0/112"]
-`, h.Name, filepath.Join(h.dir, "state"), filepath.Join(h.dir, "api.sock"), dataplane, strings.Join(peers, ", "), filepath.Join(h.dir, "control.sock"), extra)
+[announce]
+mode = %q
+socket = %q
+settle = "1s"
+%s
+`, h.Name, filepath.Join(h.dir, "state"), filepath.Join(h.dir, "api.sock"), dataplane, mode, filepath.Join(h.dir, "control.sock"), extra)
 }
 
 // services returns the services: each has a VIP of each family, so that all hosts own some.
@@ -265,14 +279,88 @@ func (l *lab) awaitOwners(what string, ok func(map[netip.Addr]string) bool) map[
 	return owners
 }
 
-// shared reports whether each host owns a VIP.
-func (l *lab) shared(owners map[netip.Addr]string) bool {
+// awaitAll waits until a host announces all VIPs, as it reports itself.
+func (h *host) awaitAll() {
+	h.t.Helper()
+	wait.For(h.t, "all on "+h.Name, func() error {
+		all, err := h.announcements()
+		for _, vip := range vips() {
+			if err == nil && !all[vip].Here {
+				err = fmt.Errorf("%s: %s", vip, all[vip].Why)
+			}
+		}
+		return err
+	})
+}
+
+// awaitPeers waits until the host reports a number of peers, which all have a property.
+func (h *host) awaitPeers(number int, what string, ok func(v1.AnnouncePeer) bool) {
+	h.t.Helper()
+	wait.For(h.t, h.Name+": "+what, func() error {
+		list, err := h.api.AnnouncePeers(context.Background())
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != number || slices.ContainsFunc(list.Items, func(p v1.AnnouncePeer) bool { return !ok(p) }) {
+			return fmt.Errorf("%+v", list.Items)
+		}
+		return nil
+	})
+}
+
+// settled waits until all hosts take part: the best one of all owns each VIP, and each host owns some. It
+// returns the owners. As long as nothing happens, they stay.
+func (l *lab) settled() map[netip.Addr]string {
+	l.t.Helper()
+	var owners map[netip.Addr]string
+	best := fmt.Sprintf(": highest of %d eligible", len(l.hosts))
+	wait.For(l.t, "the final owners", func() (err error) {
+		if owners, err = l.owners(); err != nil {
+			return err
+		}
+		for _, h := range l.hosts {
+			all, err := h.announcements()
+			if err != nil {
+				return err
+			}
+			for vip, a := range all {
+				if a.Why != a.Owner+best {
+					return fmt.Errorf("%s: %s: %s", h.Name, vip, a.Why)
+				}
+			}
+			if !slices.Contains(mapValues(owners), h.Name) {
+				return fmt.Errorf("%s owns no VIP: %v", h.Name, owners)
+			}
+		}
+		return nil
+	})
+	return owners
+}
+
+// decision is who a host considers the owner of a VIP, and since when.
+type decision struct {
+	owner, since, why string
+}
+
+type decisionAt struct {
+	host string
+	vip  netip.Addr
+}
+
+// decisions returns the decisions of all hosts.
+func (l *lab) decisions() map[decisionAt]decision {
+	l.t.Helper()
+	out := map[decisionAt]decision{}
 	for _, h := range l.hosts {
-		if !slices.Contains(mapValues(owners), h.Name) {
-			return false
+		all, err := h.announcements()
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		for vip, a := range all {
+			out[decisionAt{h.Name, vip}] = decision{a.Owner, a.Since.Format(time.RFC3339Nano), a.Why}
 		}
 	}
-	return true
+	return out
 }
 
 func mapValues(m map[netip.Addr]string) (out []string) {

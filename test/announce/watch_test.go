@@ -161,7 +161,7 @@ func arpRequest(from frame.MAC, sender, target netip.Addr) []byte {
 // and 100 ms, and each has one owner when all is quiet.
 func TestNeverTwoOwners(t *testing.T) {
 	l := newLab(t, 3, "")
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	w := watch(t, l.client)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))

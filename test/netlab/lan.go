@@ -19,6 +19,7 @@ import (
 type LAN struct {
 	Switch *Node
 	Nodes  []*Node
+	behind byte // nodes behind routers, for the subnet numbers
 	t      testing.TB
 }
 
@@ -70,6 +71,39 @@ func (l *LAN) Connect(n *Node, dev string) (port string) {
 	l.Switch.carries(port) // before that, the bridge forwards nothing
 	n.carries(dev)
 	return port
+}
+
+// Behind adds a node that reaches the segment through a router, one of its nodes. The router's device on
+// the link has the name of the new node, and every other node of the segment gets a route to it. The
+// first node is 10.79.1.2 and fd79:1::2, and the router .1 and ::1 there.
+func (l *LAN) Behind(router *Node, name string) *Node {
+	l.t.Helper()
+	l.behind++
+	gw4, gw6 := netip.AddrFrom4([4]byte{10, 79, l.behind, 1}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x79, 3: l.behind, 15: 1})
+	n := newNode(l.t, name)
+	n.Addr4, n.Addr6 = gw4.Next(), gw6.Next()
+	for _, key := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		router.Sysctl(key, "1")
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.NewLinkAttrs(), PeerName: "eth0", PeerNamespace: netlink.NsFd(int(n.ns))}
+	veth.Name = name
+	must(l.t, "veth to "+name, router.Netlink.LinkAdd(veth))
+	router.up(name)
+	n.up("eth0")
+	router.carries(name)
+	n.carries("eth0")
+	for _, a := range []struct{ gw, node, router netip.Addr }{{gw4, n.Addr4, router.Addr4}, {gw6, n.Addr6, router.Addr6}} {
+		bits := map[bool]int{true: 24, false: 64}[a.gw.Is4()]
+		router.AddAddr(name, netip.PrefixFrom(a.gw, bits))
+		n.AddAddr("eth0", netip.PrefixFrom(a.node, bits))
+		must(l.t, name+": default route", n.Netlink.RouteAdd(&netlink.Route{Gw: a.gw.AsSlice()}))
+		for _, other := range l.Nodes {
+			if other != router {
+				other.Via(netip.PrefixFrom(a.gw, bits), a.router)
+			}
+		}
+	}
+	return n
 }
 
 // MAC returns the address of a node's device, as in 52:54:00:12:34:56.

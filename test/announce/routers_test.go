@@ -1,0 +1,215 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// routeTo returns a node's route to a VIP, or nil.
+func routeTo(t testing.TB, n *netlab.Node, vip netip.Addr) *netlink.Route {
+	t.Helper()
+	list, err := n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[vip.Is4()])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range list {
+		if r.Dst != nil && r.Dst.String() == netip.PrefixFrom(vip, vip.BitLen()).String() {
+			return &r
+		}
+	}
+	return nil
+}
+
+// awaitRoutes waits until a node has a route to each VIP, or to none.
+func awaitRoutes(t *testing.T, n *netlab.Node, want bool, state func() any) {
+	t.Helper()
+	wait.Until(t, fmt.Sprintf("routes to all VIPs in %s: %t", n.Name, want), func() bool {
+		for _, vip := range vips() {
+			if (routeTo(t, n, vip) != nil) != want {
+				return false
+			}
+		}
+		return true
+	}, state)
+}
+
+// asks sends a request to the first VIP of each family.
+func asks(t *testing.T, client *netlab.Node, server string) {
+	t.Helper()
+	for _, vip := range []netip.Addr{vip4(0), vip6(0)} {
+		if a, err := client.Ask("tcp", netip.AddrPortFrom(vip, servicePort)); err != nil || a.Name != server {
+			t.Errorf("%s: %+v, %v", vip, a, err)
+		}
+	}
+}
+
+// FRR without a configured address: both find each other by router advertisements, IPv4 VIPs have a
+// link-local next hop, and BFD finds that the path has failed, on both sides.
+func TestUnnumberedFRR(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 1)
+	a := l.hosts[0]
+	node := l.Join("router")
+	far := l.Behind(node, "far")
+	l.start("bgp", "[[announce.bgp]]\ninterface = \"eth0\"\nasn = 65000\nlocal_asn = 65010\nbfd = \"5x300ms\"\n")
+	frr := routers.StartFRR(t, node, `frr version 8.4
+log stdout
+bfd
+ profile patient
+  detect-multiplier 5
+  receive-interval 300
+  transmit-interval 300
+router bgp 65000
+ bgp router-id 10.78.0.250
+ no bgp ebgp-requires-policy
+ neighbor eth0 interface remote-as external
+ neighbor eth0 timers connect 1
+ neighbor eth0 bfd profile patient
+ address-family ipv6 unicast
+  neighbor eth0 activate
+`, "bfdd", "bgpd")
+	state := func() any { return a.must("announce", "peers") + frr.Ask("show bgp summary") }
+	up := func(p v1.AnnouncePeer) bool { return p.Up }
+	awaitRoutes(t, node, true, state)
+	a.awaitPeers(2, "an established session and path", up)
+	if r := routeTo(t, node, vip4(0)); r == nil || r.Via == nil || !strings.Contains(r.Via.String(), "fe80::") {
+		t.Errorf("the next hop of an IPv4 VIP is not link-local: %v", r)
+	}
+	asks(t, far, a.Name)
+
+	l.cutOff(a, true)
+	awaitRoutes(t, node, false, state)
+	a.awaitPeers(2, "the failed path", func(p v1.AnnouncePeer) bool { return !p.Up && (p.Kind == "bfd" || strings.Contains(p.Reason, "BFD: ")) })
+	if out, _ := a.run("status"); !strings.Contains(out, "router eth0 is ") || !strings.Contains(out, "BFD: no packet from ") { // it warns
+		t.Error(out)
+	}
+	if out := a.must("events"); !strings.Contains(out, "announce_peer_down") {
+		t.Error(out)
+	}
+	l.cutOff(a, false)
+	awaitRoutes(t, node, true, state)
+	a.awaitPeers(2, "an established session and path", up)
+	asks(t, far, a.Name)
+}
+
+// Mistakes in the settings of a session are named in every view, in both families, and end with a
+// correction.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 1)
+	a := l.hosts[0]
+	open, secret := l.Join("open"), l.Join("secret")
+	for _, r := range []struct {
+		node *netlab.Node
+		line string
+	}{{open, ""}, {secret, `password "of the router";`}} {
+		config := "router id " + r.node.Addr4.String() + ";\n"
+		for i, at := range []netip.Addr{a.Addr4, a.Addr6} {
+			config += fmt.Sprintf("protocol bgp p%d { local as 65000; neighbor %s as 65010; error wait time 1, 2;\nipv4 { import all; export none; extended next hop; };\nipv6 { import all; export none; };\n%s\n}\n", i, at, r.line)
+		}
+		routers.StartBird(t, r.node, config)
+	}
+	password := filepath.Join(a.dir, "password")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(password, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("of the host\n")
+	wrong, right := "", ""
+	reasons := map[string]string{} // by router
+	for i, at := range []netip.Addr{open.Addr4, open.Addr6, secret.Addr4, secret.Addr6, netip.MustParseAddr("10.78.0.99"), netip.MustParseAddr("fd78::99")} {
+		switch i / 2 {
+		case 0:
+			wrong += bgpPeer(at, 65001, "")
+			right += bgpPeer(at, 65000, "")
+			reasons[at.String()] = "ASN wrong: the router has ASN 65000, the configuration has 65001"
+		case 1:
+			wrong += bgpPeer(at, 65000, `password_file = "password"`)
+			right += bgpPeer(at, 65000, `password_file = "password"`)
+			reasons[at.String()] = "the password is wrong"
+		default:
+			wrong += bgpPeer(at, 65000, "")
+			reasons[at.String()] = "unreachable: no answer from " + at.String()
+		}
+	}
+	l.start("bgp", wrong)
+	a.awaitPeers(len(reasons), "the reason", func(p v1.AnnouncePeer) bool { return !p.Up && strings.Contains(p.Reason, reasons[p.Name]) })
+	status, _ := a.run("status") // it warns
+	for command, out := range map[string]string{"announce peers": a.must("announce", "peers"), "status": status} {
+		for at, reason := range reasons {
+			if !strings.Contains(out, at) || !strings.Contains(out, reason) {
+				t.Errorf("%s does not name %q of %s:\n%s", command, reason, at, out)
+			}
+		}
+	}
+
+	write("of the router\n")
+	a.configure(services(serviceCount, l.backends), l.config(a, "bgp", right))
+	a.must("reload")
+	a.awaitPeers(4, "an established session", func(p v1.AnnouncePeer) bool { return p.Up && p.Reason == "" })
+	if out, _ := a.run("status"); strings.Contains(out, "wrong") || strings.Contains(out, "unreachable") {
+		t.Error(out)
+	}
+}
+
+// BIRD on the host exports the routes of table 179 to a router. They follow the drain of the host, and
+// stay when the announcer restarts or is killed.
+func TestRoutesThroughOwnRouter(t *testing.T) {
+	t.Parallel()
+	l := prepareLab(t, 1)
+	a := l.hosts[0]
+	node := l.Join("router")
+	far := l.Behind(node, "far")
+	own := routers.StartBird(t, a.Node, fmt.Sprintf(`router id %s;
+protocol kernel vips4 { kernel table 179; learn; scan time 60; ipv4 { import all; export none; }; }
+protocol kernel vips6 { kernel table 179; learn; scan time 60; ipv6 { import all; export none; }; }
+protocol bgp up { local as 65010; neighbor %s as 65000; error wait time 1, 2; connect retry time 1;
+ipv4 { import none; export all; next hop self; };
+ipv6 { import none; export all; next hop self; };
+}
+`, a.Addr4, node.Addr4))
+	router := routers.StartBird(t, node, birdConfig(l, ""))
+	state := func() any { return own.Ask("show", "route") + router.Ask("show", "route") + a.must("announce", "list") }
+	events := routers.WatchRoutes(t, node)
+	l.start("routes", "")
+	awaitRoutes(t, node, true, state)
+	asks(t, far, a.Name)
+	if out := a.must("announce", "list"); strings.Count(out, "announced") != len(vips()) {
+		t.Error(out)
+	}
+	for _, end := range []func(){func() {
+		if err := a.announcer.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}, a.announcer.Kill} {
+		end()
+		a.startAnnouncer()
+		a.awaitAll()
+		asks(t, far, a.Name)
+	}
+	if n := events.Deleted.Load(); n > 0 {
+		t.Errorf("restarts of the announcer deleted %d routes", n)
+	}
+	a.must("node", "drain", "--wait")
+	awaitRoutes(t, node, false, state)
+	a.must("node", "undrain")
+	awaitRoutes(t, node, true, state)
+	a.agent.Kill()
+	awaitRoutes(t, node, false, state) // the userspace proxy forwards nothing without its agent
+}
