@@ -36,7 +36,26 @@ func (s *Session) established(ctx context.Context) error {
 		failed <- s.readAll()
 	}()
 	err := s.sendAll(ctx, failed)
+	if s.torn && ctx.Err() == nil {
+		err = lastWord(err, failed)
+	}
 	s.owner.Update(func(st *Status) { st.Prefixes, st.Warning = [message.Families]int{}, "" })
+	return err
+}
+
+// lastWord returns the router's NOTIFICATION if it comes, and else err, with which a write has failed. A
+// router sends its reason and closes the connection, also in the middle of a write of this host.
+func lastWord(err error, failed <-chan error) error {
+	timer := time.NewTimer(goodbye)
+	defer timer.Stop()
+	var received *NotificationReceived
+	select {
+	case read := <-failed:
+		if errors.As(read, &received) {
+			return read
+		}
+	case <-timer.C:
+	}
 	return err
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 type running struct {
 	t      *testing.T
 	routes *rib.LocRIB
+	conn   *breakable
 	cancel context.CancelCauseFunc
 	ended  chan error
 
@@ -28,6 +31,19 @@ type running struct {
 	status Status
 	kept   bool
 	up     chan struct{} // closed when it is established
+}
+
+// breakable is a connection on which writes fail from a moment on.
+type breakable struct {
+	net.Conn
+	broken atomic.Bool
+}
+
+func (c *breakable) Write(b []byte) (int, error) {
+	if c.broken.Load() {
+		return 0, syscall.EPIPE
+	}
+	return c.Conn.Write(b)
 }
 
 func (r *running) Update(change func(*Status)) {
@@ -82,10 +98,10 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	r := &running{t: t, routes: rib.New(), cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
+	r := &running{t: t, routes: rib.New(), conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
 	settings := Settings{ASN: 65000, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2"), HoldTime: 90 * time.Second, RestartTime: 120 * time.Second,
 		NextHop: [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}}
-	s := New(settings, ours, false, r.routes, r)
+	s := New(settings, r.conn, false, r.routes, r)
 	go func() {
 		_, err := s.Run(ctx)
 		r.ended <- err
@@ -196,6 +212,27 @@ func TestRouterThatReadsNothing(t *testing.T) {
 		}
 		l.Close()
 	})
+}
+
+// A router may end the session while this host writes. Its reason is read nevertheless.
+func TestReasonBehindAFailedWrite(t *testing.T) {
+	for _, reason := range []string{"maximum prefixes exceeded", "closed the connection without a NOTIFICATION"} {
+		bubble.Test(t, func(t *testing.T) {
+			l, r := start(t)
+			l.Establish(bgptest.Open())
+			r.awaitUp()
+			r.conn.broken.Store(true)
+			r.routes.Announce(netip.MustParsePrefix("10.96.0.1/32"))
+			time.Sleep(100 * time.Millisecond)
+			if strings.HasPrefix(reason, "maximum") {
+				l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
+			}
+			l.Close()
+			if err := r.await(); !strings.Contains(err.Error(), reason) {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // The end of the context ends a session at any point, with a NOTIFICATION if its cause is one, or if
