@@ -162,6 +162,7 @@ func TestRestartWithFRR(t *testing.T) {
 				s.Do("withdraw", vip4)
 				s.Do("ready")
 				l.awaitKernelRoute(t, vip4, false)
+				wait.Until(t, "the report of the deletion", func() bool { return events.Deleted.Load() > 0 })
 				if n := events.Deleted.Load(); n != 1 {
 					t.Errorf("%d routes were deleted, want 1", n)
 				}

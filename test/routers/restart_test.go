@@ -58,6 +58,7 @@ func TestRestartWithBird(t *testing.T) {
 		s.Do("ready")
 		l.awaitKernelRoute(t, vip4, false)
 		wait.Until(t, "one route fewer", func() bool { return bird.Count() == 1001 })
+		wait.Until(t, "the report of the deletion", func() bool { return events.Deleted.Load() > 0 })
 		if n := events.Deleted.Load(); n != 1 {
 			t.Errorf("%d routes were deleted, want 1", n)
 		}
