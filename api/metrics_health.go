@@ -16,7 +16,8 @@ var (
 	descHealth          = desc("backend_health_status", "1: the observed health of the backend: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
 	descConnectFailures = desc("backend_connect_failures_total", "Connects to the backend that were refused or timed out, and UDP refusals.", "service", "backend")
 	descEarlyResets     = desc("backend_early_resets_total", "Connections that the backend reset before its first byte.", "service", "backend")
-	descRetries         = desc("backend_retries_total", "Clients that were sent to another backend after this one failed.", "service", "backend")
+	descUnanswered      = desc("backend_unanswered_total", "Connections that ended without a byte of the backend, while other backends answered their clients.", "service", "backend")
+	descRetries         = desc("backend_retries_total", "Clients that were sent to another backend after a connect to this one failed or was slow.", "service", "backend")
 	descEjections       = desc("backend_ejections_total", "Times that the proxy ejected the backend because connections of clients failed.", "service", "backend")
 	descTargets         = desc("health_targets", "Distinct probes of this host: an address with a check.")
 	descRunning         = desc("health_checks_running", "Probes that run now.")
@@ -104,7 +105,7 @@ func (c *healthCollector) failures(ch chan<- prometheus.Metric, view *compile.Vi
 	if n == (reconcile.Failures{}) {
 		return
 	}
-	for d, v := range map[*prometheus.Desc]uint64{descConnectFailures: n.Connects, descEarlyResets: n.Resets, descRetries: n.Retries, descEjections: n.Ejections} {
+	for d, v := range map[*prometheus.Desc]uint64{descConnectFailures: n.Connects, descEarlyResets: n.Resets, descUnanswered: n.Unanswered, descRetries: n.Retries, descEjections: n.Ejections} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), service, b.ID())
 	}
 }

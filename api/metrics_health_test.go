@@ -23,7 +23,7 @@ func (failing) Failures(k vip.PassiveKey) reconcile.Failures {
 	if k != passiveKey(serviceNo(2)) {
 		return reconcile.Failures{}
 	}
-	return reconcile.Failures{Connects: 9, Resets: 8, Retries: 7, Ejections: 6}
+	return reconcile.Failures{Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}
 }
 
 func TestHealthMetrics(t *testing.T) {
@@ -61,6 +61,7 @@ func TestHealthMetrics(t *testing.T) {
 		}
 		for _, series := range []string{
 			`ironvip_backend_connect_failures_total{backend="10.0.0.1:80",service="s2"} 9`, `ironvip_backend_early_resets_total{backend="10.0.0.1:80",service="s2"} 8`,
+			`ironvip_backend_unanswered_total{backend="10.0.0.1:80",service="s2"} 5`,
 			`ironvip_backend_retries_total{backend="10.0.0.1:80",service="s2"} 7`, `ironvip_backend_ejections_total{backend="10.0.0.1:80",service="s2"} 6`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="healthy",service="s1"} 1`,
 			`ironvip_backend_health_status{backend="10.0.0.1:80",health="unhealthy",service="s2"} 1`} {

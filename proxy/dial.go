@@ -172,7 +172,7 @@ func (d *dialing) win(conn *net.TCPConn) (bool, error) {
 			return false, err
 		}
 	}
-	c.server, c.outlier = conn, d.e.outlier
+	c.server, c.endpoint = conn, d.e
 	if !d.e.swap(d, c) {
 		c.server = nil
 		reset(conn)
@@ -186,6 +186,7 @@ func (d *dialing) win(conn *net.TCPConn) (bool, error) {
 	}
 	c.tallies = c.f.tallies(d.e)
 	c.tallies.connected()
+	c.before = d.e.compare()
 	a.works(d.e)
 	return true, nil
 }

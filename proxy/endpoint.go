@@ -20,6 +20,9 @@ type endpoint struct {
 	state pick.State
 	tally tally
 
+	answers answers
+	streak  streak // guarded by outliers.mu
+
 	frontend *frontend
 	outlier  *outlier
 	usable   bool // has a weight; guarded by outliers.mu, as the next field

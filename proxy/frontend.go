@@ -41,6 +41,7 @@ type frontend struct {
 	turn     atomic.Uint64
 	backends atomic.Pointer[backends]
 	tally    tally
+	answers  answers
 	skipped  int // usable backends that are ejected or doubted; guarded by outliers.mu
 }
 

@@ -34,14 +34,23 @@ const calmTime = time.Minute
 // tries it, for example because the service has no clients.
 const unseenTime = time.Minute
 
+// stage is how far a connection to a backend gets.
+type stage uint8
+
+const (
+	accepted stage = iota
+	closed         // by the backend, in order
+	answered       // with a byte
+)
+
 // outlier is what the connections of clients show of one address of a service. The endpoints of all
 // frontends of the service with this address share it.
 //
-// One failed connect ejects a backend, and so do resetsToEject early resets in a row. The scheduler
-// then skips it for a backoff. After that, one client at a time tries it: if the connection works,
-// the ejection ends, otherwise it goes on with a longer backoff. At most half of the usable
-// backends of a frontend are ejected. The connection of a backend that works costs two atomic
-// loads.
+// One failed connect ejects a backend, and so do resetsToEject early resets in a row, or a streak of
+// clients that got no answer (see streak). The scheduler then skips it for a backoff. After that, one
+// client at a time tries it: if the connection works, the ejection ends, otherwise it goes on with a
+// longer backoff. At most half of the usable backends of a frontend are skipped. The connection of a
+// backend that works costs a few atomic operations.
 //
 // A backend that leaves a connect without an answer for some time is skipped at once, but not yet
 // ejected: it is doubted until this connect has an outcome. If it is answered after all, the backend
@@ -57,16 +66,16 @@ type outlier struct {
 	connectTime atomic.Int64 // mean of the last few connects; 0: none was answered yet
 	lastConnect atomic.Int64 // when a connect was last answered, by Target.now
 
-	connectFailures, earlyResets, retries, ejections atomic.Uint64
+	connectFailures, earlyResets, unanswered, retries, ejections atomic.Uint64
 
 	// guarded by outliers.mu
 	users    []*endpoint // those with this address
 	ejected  bool
 	doubted  bool
-	witness  bool // a connect without an answer will show more
-	byReset  bool // a connect is no evidence that it works
-	resets   int  // in a row
-	backoff  int  // how often in a row it was skipped
+	witness  bool  // a connect without an answer will show more
+	proof    stage // what a connection must reach to end the ejection
+	resets   int   // in a row
+	backoff  int   // how often in a row it was skipped
 	worked   int64
 	since    vip.Instant // of the present health
 	until    vip.Instant
@@ -176,13 +185,22 @@ func (x *outlier) admits(now int64, connectTimeout time.Duration) bool {
 // refused takes in a connect that failed.
 func (x *outlier) refused(err error) {
 	x.connectFailures.Add(1)
-	x.fail(reasonOfConnect(err), false)
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	x.fail(reasonOfConnect(err), accepted)
 }
 
 // reset takes in a connection that the backend reset before its first byte.
 func (x *outlier) reset() {
 	x.earlyResets.Add(1)
-	x.fail("reset before the first byte", true)
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	const reason = "reset before the first byte"
+	if x.resets++; x.resets >= resetsToEject || x.ejected {
+		x.fail(reason, closed)
+	} else {
+		x.fails(reason)
+	}
 }
 
 // accepted takes in that the backend has accepted a connect that began then.
@@ -245,7 +263,7 @@ func (x *outlier) connected() {
 	}
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	if !x.byReset {
+	if x.proof == accepted {
 		x.readmit()
 	}
 }
@@ -257,7 +275,9 @@ func (x *outlier) closed() {
 	}
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	x.readmit()
+	if x.proof <= closed {
+		x.readmit()
+	}
 }
 
 // answered takes in the first byte of a connection's backend.
@@ -273,28 +293,33 @@ func (x *outlier) answered() {
 	x.readmit()
 	x.good.Store(true)
 	x.resets = 0
+	for _, e := range x.users {
+		e.streak = streak{}
+	}
 	if x.since == 0 {
 		x.since = vip.InstantOf(time.Now())
 		x.note()
 	}
 }
 
-// fail takes in a failed connection, and ejects the backend if it may.
-func (x *outlier) fail(reason string, byReset bool) {
-	o := x.in
-	now := o.now()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(x.users) == 0 { // the backend was removed meanwhile
-		return
+// fails takes in a failed connection that ejects nothing yet. It returns false if the backend was
+// removed meanwhile. The caller holds mu.
+func (x *outlier) fails(reason string) bool {
+	if len(x.users) == 0 {
+		return false
 	}
 	x.good.Store(false)
 	x.failed, x.failure = vip.InstantOf(time.Now()), reason
-	if byReset {
-		if x.resets++; x.resets < resetsToEject && !x.ejected {
-			return
-		}
+	return true
+}
+
+// fail takes in a failed connection, and ejects the backend if it may, until a connection reaches the
+// stage. The caller holds mu.
+func (x *outlier) fail(reason string, proof stage) {
+	if !x.fails(reason) {
+		return
 	}
+	now := x.in.now()
 	switch {
 	case !x.ejected:
 		if x.trust(); !x.mayEject() {
@@ -313,14 +338,14 @@ func (x *outlier) fail(reason string, byReset bool) {
 	}
 	wait := min(ejectFirst<<min(x.backoff, 10), ejectMost)
 	x.backoff++
-	x.byReset = byReset
+	x.proof = proof
 	x.avoid.Store(now + int64(wait))
 	x.until = vip.InstantOf(time.Now().Add(wait))
 	x.reason = reason
 	if x.backoff > 1 {
 		x.reason = fmt.Sprintf("%s (%d times)", reason, x.backoff)
 	}
-	o.ended.Set(x.key, time.Now().Add(wait+unseenTime))
+	x.in.ended.Set(x.key, time.Now().Add(wait+unseenTime))
 	x.note()
 }
 
@@ -351,7 +376,7 @@ func (x *outlier) readmit() {
 	if x.trust(); !x.ejected {
 		return
 	}
-	x.ejected, x.byReset, x.resets = false, false, 0
+	x.ejected, x.proof, x.resets = false, accepted, 0
 	x.since, x.until, x.reason = 0, 0, ""
 	x.worked = x.in.now()
 	x.avoid.Store(0)
@@ -425,7 +450,7 @@ func (t *Target) Failures(key vip.PassiveKey) reconcile.Failures {
 	if x == nil {
 		return reconcile.Failures{}
 	}
-	return reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
+	return reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 }
 
 // reasonOfConnect describes a failed connect: "connect: connection refused".

@@ -172,21 +172,21 @@ type connection struct {
 	attempt        *attempt
 	client, server *net.TCPConn // server is nil until it is connected
 	released       atomic.Bool
+	endpoint       *endpoint
 	tallies        tallies
-	outlier        *outlier
-	answered       bool // by the backend, with at least a byte
 	up, down       direction
 	activity
+	request
 }
 
 // in and out count bytes passed on to the backend and to the client.
-func (c *connection) in(bytes int) { c.used(); c.tallies.in(bytes) }
+func (c *connection) in(bytes int) {
+	c.asked.Store(c.used())
+	c.tallies.in(bytes)
+}
+
 func (c *connection) out(bytes int) {
-	if !c.answered {
-		c.answered = true
-		c.outlier.answered()
-	}
-	c.used()
+	c.getsAnswer(c.used())
 	c.tallies.out(bytes)
 }
 
@@ -236,11 +236,13 @@ func (c *connection) relay() {
 // its direction first may be the cause of a reset.
 func (c *connection) judge() {
 	switch {
-	case c.answered:
+	case c.answered.Load():
 	case (isReset(c.down.readErr) || isReset(c.up.writeErr)) && !c.up.finished.Load():
-		c.outlier.reset()
+		c.endpoint.outlier.reset()
 	case c.down.finished.Load():
-		c.outlier.closed()
+		c.endpoint.outlier.closed()
+	case c.up.finished.Load():
+		c.givesUp()
 	}
 }
 
@@ -248,6 +250,9 @@ func (c *connection) judge() {
 func (c *connection) pump(d, back *direction) {
 	readErr, writeErr := d.copy()
 	d.readErr, d.writeErr = readErr, writeErr
+	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
+		c.givesUp()
+	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
 		d.finished.Store(true)

@@ -19,7 +19,11 @@ func (f *failover) haproxy() string {
 	for _, n := range f.lab.Backends {
 		servers += fmt.Sprintf("  server %s %s:%d check\n", n.Name, n.Addr4, webPort)
 	}
-	f.run("haproxy", "-db", "-q", "-f", f.file("haproxy.cfg", fmt.Sprintf(`defaults
+	check := ""
+	if f.check == "http" {
+		check = "option httpchk GET /"
+	}
+	f.run(f.lab.Director, "haproxy", "-db", "-q", "-f", f.file("haproxy.cfg", fmt.Sprintf(`defaults
   mode tcp
   timeout connect 3s
   timeout client 1h
@@ -28,7 +32,7 @@ func (f *failover) haproxy() string {
 listen web
   bind %s
   balance roundrobin
-  option httpchk GET /
-%s`, at, servers)))
+  %s
+%s`, at, check, servers)))
 	return at
 }

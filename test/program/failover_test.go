@@ -36,18 +36,19 @@ const (
 // how many requests fail, and how long after the fault the last one does, for ironvip and for others
 // with the same kind of check: HAProxy on the host, keepalived with IPVS in the VM.
 // A backend refuses connections, is silent (its host answers nothing), is hung (it accepts and never
-// answers), or is slow (it answers after slowAnswer). A client gives up after one second.
+// answers), is slow (it answers after slowAnswer), or its process is stopped (its kernel accepts) and
+// the check only connects. A client gives up after one second.
 func BenchmarkFailover(b *testing.B) {
 	need.Root(b)
-	for _, fault := range []string{"refusing", "silent", "hung", "slow"} {
+	for _, fault := range []string{"refusing", "silent", "hung", "slow", "stopped"} {
 		b.Run(fault, func(b *testing.B) {
 			for range b.N {
-				ours := newFailover(b).measure(fault, (*failover).ironvip)
+				ours := newFailover(b, fault).measure(fault, (*failover).ironvip)
 				b.ReportMetric(float64(ours.asked), "asked")
 				b.ReportMetric(float64(ours.failed), "failed")
 				b.ReportMetric(ours.last.Seconds(), "last-s")
 				for name, start := range others {
-					theirs := newFailover(b).measure(fault, start)
+					theirs := newFailover(b, fault).measure(fault, start)
 					b.ReportMetric(float64(theirs.failed), name+"-failed")
 					b.ReportMetric(theirs.last.Seconds(), name+"-last-s")
 				}
@@ -58,10 +59,12 @@ func BenchmarkFailover(b *testing.B) {
 
 // failover is a network with three HTTP backends.
 type failover struct {
-	b    *testing.B
-	host *host
-	lab  *netlab.Lab
-	web  []*webServer
+	b     *testing.B
+	host  *host
+	lab   *netlab.Lab
+	web   []*webServer
+	check string    // the type of the health check
+	first *exec.Cmd // the first backend, if it is a process
 }
 
 // webServer answers with 200, after a delay if there is one.
@@ -75,11 +78,15 @@ const webPort = 8080
 // slowAnswer is the delay of a slow backend: longer than clients and the checks of ironvip wait.
 const slowAnswer = 1500 * time.Millisecond
 
-func newFailover(b *testing.B) *failover {
+func newFailover(b *testing.B, fault string) *failover {
 	h, lab := newLab(b)
-	f := &failover{b: b, host: h, lab: lab}
+	f := &failover{b: b, host: h, lab: lab, check: "http"}
 	lab.AddBackend()
-	for _, n := range lab.Backends {
+	for i, n := range lab.Backends {
+		if i == 0 && fault == "stopped" {
+			f.check, f.first = "tcp", f.process(n)
+			continue
+		}
 		w := &webServer{}
 		w.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if d := w.delay.Load(); d > 0 {
@@ -98,11 +105,19 @@ func newFailover(b *testing.B) *failover {
 	return f
 }
 
-// ironvip starts the agent with its default times, and returns the address of the service.
-func (f *failover) ironvip() string { return f.agent("") }
+// process starts an HTTP server as a process of its own.
+func (f *failover) process(n *netlab.Node) *exec.Cmd {
+	return f.run(n, "haproxy", "-db", "-q", "-f", f.file("backend.cfg", fmt.Sprintf(`defaults
+  mode http
+  timeout client 1h
+listen web
+  bind %s
+  http-request return status 200
+`, netip.AddrPortFrom(n.Addr4, webPort))))
+}
 
-// agent starts the agent with more fields of the service.
-func (f *failover) agent(more string) string {
+// ironvip starts the agent with its default times, and returns the address of the service.
+func (f *failover) ironvip() string {
 	var list []string
 	for _, n := range f.lab.Backends {
 		list = append(list, fmt.Sprintf("{ address = %q }", n.Addr4))
@@ -112,9 +127,8 @@ name = "web"
 scheduler = "rr"
 ports = [ { port = 80, target_port = %d } ]
 backends = [ %s ]
-health = { type = "http" }
-%s
-`, webPort, strings.Join(list, ", "), more))
+health = { type = %q }
+`, webPort, strings.Join(list, ", "), f.check))
 	if mode == "proxy" {
 		f.lab.Director.Holds(netip.MustParsePrefix(f.host.pool + ".0/24")) // this kernel may have no dummy device
 	}
@@ -122,16 +136,17 @@ health = { type = "http" }
 	return netip.AddrPortFrom(netip.MustParseAddr(f.host.vip("web")), 80).String()
 }
 
-// run starts a program in the director's namespace. It ends with the benchmark.
-func (f *failover) run(name string, args ...string) {
+// run starts a program in a namespace. It ends with the benchmark.
+func (f *failover) run(n *netlab.Node, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(need.Program(f.b, name), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
-	f.lab.Director.Do(func() { err = cmd.Start() })
+	n.Do(func() { err = cmd.Start() })
 	if err != nil {
 		f.b.Fatal(err)
 	}
 	f.b.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd
 }
 
 // file writes a file that ends with the benchmark, and returns its path.
@@ -205,6 +220,10 @@ func (f *failover) fail(fault string) {
 		f.web[0].Close()
 	case "hung":
 		f.web[0].delay.Store(int64(time.Hour))
+	case "stopped":
+		if err := f.first.Process.Signal(syscall.SIGSTOP); err != nil {
+			f.b.Fatal(err)
+		}
 	case "slow":
 		f.web[0].delay.Store(int64(slowAnswer))
 	case "silent": // it sends nothing to the director and the client any more

@@ -41,7 +41,7 @@ func (f *failover) keepalived() string {
 `, n.Addr4, webPort)
 	}
 	dir := f.b.TempDir()
-	f.run("keepalived", "--dont-fork", "--check", "--log-console", "--use-file", f.file("keepalived.conf", text+"}\n"),
+	f.run(f.lab.Director, "keepalived", "--dont-fork", "--check", "--log-console", "--use-file", f.file("keepalived.conf", text+"}\n"),
 		"--pid", filepath.Join(dir, "main.pid"), "--checkers_pid", filepath.Join(dir, "checkers.pid"))
 	return netip.AddrPortFrom(at, 80).String()
 }

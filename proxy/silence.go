@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// A backend that accepts connections and never answers, such as a stopped program, is found by its
+// clients: they have sent something, got no byte, and give up. In many protocols, this is normal: a
+// long poll ends in this way, and a server of logs never answers. Therefore, a backend is compared
+// with the others of its frontend: it is ejected only if they answer, if it answers nobody, and if
+// this is no chance. The price of a connection that is answered is a few atomic operations.
+
+// leastWait and waitFactor bound how long a client must have waited: that many times as long as the
+// answers of the frontend usually take. A client that ends its direction with its request, and still
+// waits for the answer, has not given up.
+const (
+	leastWait  = 100 * time.Millisecond
+	waitFactor = 4
+)
+
+// Bounds of unlikely.
+const (
+	leastStreak = 3
+	chance      = 1e-8 // of a backend like the others to be taken for a silent one, by one client
+)
+
+// answers counts the connections of a frontend, or of one of its endpoints, in which the client has
+// sent something.
+type answers struct {
+	given   atomic.Uint64 // those with a byte of the backend
+	missing atomic.Uint64 // those that the client gave up before
+
+	// Only of frontends:
+	last atomic.Int64 // when a first byte came, by Target.now
+	mean atomic.Int64 // how long the last few first bytes took
+}
+
+// compared is what was counted of an endpoint and of the others of its frontend.
+type compared struct {
+	own            uint64 // answers
+	given, missing int64  // of the others
+}
+
+// compare returns the counts of now. What is counted meanwhile may be missing: each is added to the
+// frontend first.
+func (e *endpoint) compare() compared {
+	own, all := &e.answers, &e.frontend.answers
+	given, missing := own.given.Load(), own.missing.Load()
+	return compared{given, int64(all.given.Load() - given), int64(all.missing.Load() - missing)}
+}
+
+// streak is the connections of an endpoint in a row that were given up without an answer.
+type streak struct {
+	n     int
+	began compared // at the begin of the first one
+}
+
+// unlikely reports whether n connections in a row without an answer can't be chance, if during this
+// time that many clients of the other backends got an answer, and that many gave up. It is Fisher's
+// exact test: of all ways to distribute the connections without an answer, how many give the backend
+// only such connections? It costs O(1).
+func unlikely(n int, given, missing int64) bool {
+	if n < leastStreak || given <= 0 {
+		return false
+	}
+	silent := float64(n) + float64(max(missing, 0)) // two counts aren't read at the same instant
+	return logChoose(silent, float64(n))-logChoose(silent+float64(given), float64(n)) <= math.Log(chance)
+}
+
+// logChoose returns the logarithm of the number of ways to choose k of n.
+func logChoose(n, k float64) float64 {
+	a, _ := math.Lgamma(n + 1)
+	b, _ := math.Lgamma(k + 1)
+	c, _ := math.Lgamma(n - k + 1)
+	return a - b - c
+}
+
+// request is what a connection knows about its first bytes.
+type request struct {
+	asked    atomic.Int64 // when the client's bytes were last passed on, by Target.now; 0: none were
+	answered atomic.Bool  // by the backend, with at least a byte
+	late     atomic.Bool  // the client had given up before
+	before   compared     // when the connection began
+	missing  bool         // counted as such
+	evidence bool         // taken as evidence; at most once
+}
+
+// getsAnswer takes in that bytes of the backend were passed on. An answer to the end of the client,
+// such as an error because the client is gone, is none.
+func (c *connection) getsAnswer(now int64) {
+	if c.answered.Load() {
+		return
+	}
+	c.answered.Store(true)
+	if c.late.Load() {
+		return
+	}
+	c.endpoint.outlier.answered()
+	if asked := c.asked.Load(); asked != 0 {
+		all := &c.f.answers
+		all.given.Add(1)
+		c.endpoint.answers.given.Add(1)
+		all.last.Store(now)
+		took, mean := now-asked, all.mean.Load()
+		if mean != 0 {
+			took = mean + (took-mean)/8
+		}
+		all.mean.Store(took) // a simultaneous one may be lost
+	}
+}
+
+// givesUp takes in that the client has ended its direction, or the connection, without an answer. The
+// backend is suspect if it has answered nobody since the connection began, and others have answered
+// in the second half of the time for which the client has waited. Otherwise all of them may be slow,
+// for example because of a database that they share.
+func (c *connection) givesUp() {
+	asked := c.asked.Load()
+	if asked == 0 || c.answered.Load() || c.evidence {
+		return
+	}
+	e, all := c.endpoint, &c.f.answers
+	if !c.missing {
+		c.missing = true
+		all.missing.Add(1)
+		e.answers.missing.Add(1)
+	}
+	now := c.f.target.now()
+	waited := now - asked
+	if waited < max(int64(leastWait), waitFactor*all.mean.Load()) {
+		return
+	}
+	c.late.Store(true)
+	if e.answers.given.Load() == c.before.own && all.last.Load() >= now-waited/2 {
+		c.evidence = true
+		e.unanswered(c.before)
+	}
+}
+
+// unanswered takes in a connection that was given up, and ejects the backend if that is no chance.
+// Before is what was counted when the connection began.
+func (e *endpoint) unanswered(before compared) {
+	x, now := e.outlier, e.compare()
+	x.unanswered.Add(1)
+	x.in.mu.Lock()
+	defer x.in.mu.Unlock()
+	if e.streak.n++; e.streak.n == 1 {
+		e.streak.began = before
+	}
+	x.good.Store(false) // an answer ends the streak
+	began := e.streak.began
+	if x.ejected && x.proof > accepted || unlikely(e.streak.n, now.given-began.given, now.missing-began.missing) {
+		x.fail("no answer before the client gave up", answered)
+	}
+}
