@@ -472,8 +472,25 @@ func TestSecondHostIsRefused(t *testing.T) {
 	if out := one.ok("node", "list"); !strings.Contains(out, "lb1") || !strings.Contains(out, "lb2") {
 		t.Errorf("node list:\n%s", out)
 	}
-	// The name is free again.
+	// The name is free again. Its node is lost, until it is forgotten or back.
 	one.stop()
+	clone.eventually("lb1 is lost", func() error {
+		if out := clone.ok("node", "list"); !strings.Contains(out, "lost") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	clone.status("WARN", "nodes", "lb1 is lost: silent for")
+	if out := clone.ok("events"); !strings.Contains(out, "node_lost") {
+		t.Errorf("events:\n%s", out)
+	}
+	clone.ok("node", "forget", "lb1")
+	if out := clone.ok("node", "list"); strings.Contains(out, "lb1") {
+		t.Errorf("node list after node forget:\n%s", out)
+	}
+	if r := clone.cli("node", "forget", "lb2"); r.code != 5 || !strings.Contains(r.stderr, "present") {
+		t.Errorf("forget a node that is present: exit %d\n%s", r.code, r.stderr)
+	}
 	namesake.log = nil
 	namesake.start()
 	namesake.serves(namesake.vip("second")+":8080", "a")

@@ -1,0 +1,101 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// node waits until a host's list of nodes has another one in a state.
+func (h *host) node(name, state string) v1.Node {
+	h.t.Helper()
+	var found v1.Node
+	wait.For(h.t, h.Name+": "+name+" is "+state, func() error {
+		list, err := h.api.Nodes(h.t.Context())
+		for _, n := range list.Items {
+			if n.Name == name && n.State == state {
+				found = n
+				return nil
+			}
+		}
+		return fmt.Errorf("%v: %s", err, text(list))
+	})
+	return found
+}
+
+// A host of a pair that fails is lost on the other one, with the VIPs that it announced, until it
+// returns.
+func TestLostPeer(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.awaitOwners("a share for each host", l.shared)
+	owned := 0
+	for _, owner := range owners {
+		if owner == b.Name {
+			owned++
+		}
+	}
+	wait.For(t, "the number of its VIPs", func() error {
+		if n := a.node(b.Name, v1.NodePresent); n.VIPCount == nil || *n.VIPCount != owned {
+			return fmt.Errorf("%s", text(n))
+		}
+		return nil
+	})
+	began := time.Now()
+	b.announcer.Kill()
+	b.agent.Kill()
+	n := a.node(b.Name, v1.NodeLost)
+	if n.VIPCount == nil || *n.VIPCount != owned || len(n.VIPs) != owned || n.Since == nil || n.Since.Before(began.Add(-time.Second)) {
+		t.Errorf("%s", text(n))
+	}
+	for _, vip := range n.VIPs {
+		if owners[vip] != b.Name {
+			t.Errorf("%s was announced by %s", vip, owners[vip])
+		}
+	}
+	if out, err := a.run("status"); err == nil || !strings.Contains(out, "lb2 is lost: silent for") {
+		t.Error(out)
+	}
+	if out, err := a.run("node", "forget", b.Name); err == nil || !strings.Contains(out, "announce.peers") {
+		t.Error(out)
+	}
+	b.start()
+	a.node(b.Name, v1.NodePresent)
+	wait.For(t, "its events", func() error {
+		if out := a.must("events"); !strings.Contains(out, "node_lost") || !strings.Contains(out, "node_returned") || strings.Contains(out, "node_forgotten") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+}
+
+// An agent that is stopped, and so keeps its connection, changes no announcement, and neither does its
+// continuation. The service manager's watchdog ends one that hangs.
+func TestAgentIsStopped(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.awaitOwners("a share for each host", l.shared)
+	moves := func() int {
+		t.Helper()
+		out := b.must("events")
+		return strings.Count(out, "vip_announced") + strings.Count(out, "vip_withdrawn")
+	}
+	before := moves()
+	a.pause(a.agent)
+	time.Sleep(3 * time.Second) // longer than VIPs of the proxy stay without an agent
+	if now := moves(); now != before {
+		t.Errorf("%d moves while the agent is stopped", now-before)
+	}
+	a.resume(a.agent)
+	l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+	if now := moves(); now != before {
+		t.Errorf("%d moves after the agent was stopped", now-before)
+	}
+}
