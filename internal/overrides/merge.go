@@ -45,7 +45,7 @@ func (o *Overrides) merge(ctx context.Context) error {
 		keys = append(keys, item.Key)
 		services[registry.Key(registry.ServiceOf(item.Key))] = struct{}{}
 	}
-	if len(keys) == 0 && !o.journal.Outlived() {
+	if len(keys) == 0 && !o.journal.HasGarbage() {
 		return nil
 	}
 	unlock, err := o.locks.Lock(ctx, slices.Collect(maps.Keys(services))...)

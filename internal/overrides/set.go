@@ -82,7 +82,7 @@ func (o *Overrides) Set(ctx context.Context, r Request) (Result, error) {
 	if op.Err != nil {
 		return Result{}, op.Err
 	}
-	if o.journal != nil && o.journal.Outlived() {
+	if o.journal != nil && o.journal.HasGarbage() {
 		signal(o.wake) // to merge, which deletes it
 	}
 	_, rev, set := o.Table.Get(r.Backend)

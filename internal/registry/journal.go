@@ -26,9 +26,9 @@ type Journal[V any] struct {
 
 	mu      sync.Mutex
 	pending map[string]Item[V]
-	// outlived are keys of values that are no longer pending and still on the disk, because their
+	// garbage are keys of values that are no longer pending and still on the disk, because their
 	// deletion failed. A restart before the next attempt would make them pending again.
-	outlived map[string]struct{}
+	garbage  map[string]struct{}
 	last     uint64
 	restored []Item[V] // for the first Watch
 }
@@ -40,7 +40,7 @@ const journaled = 1 << 63
 // NewJournal reads the pending values of an earlier run from the bucket. Unreadable ones become
 // Problems. An error concerns the whole bucket.
 func NewJournal[V any](fleets Store[V], bucket Bucket[V]) (*Journal[V], error) {
-	j := &Journal[V]{Store: fleets, bucket: bucket, pending: map[string]Item[V]{}, outlived: map[string]struct{}{}}
+	j := &Journal[V]{Store: fleets, bucket: bucket, pending: map[string]Item[V]{}, garbage: map[string]struct{}{}}
 	all, err := bucket.All()
 	if err != nil {
 		if !errors.Is(err, store.ErrDamaged) {
@@ -59,7 +59,7 @@ func (j *Journal[V]) put(key string, value V) Item[V] {
 	j.last++
 	item := Item[V]{Key: key, Value: value, Version: journaled | j.last, Local: true}
 	j.pending[key] = item
-	delete(j.outlived, key)
+	delete(j.garbage, key)
 	return item
 }
 
@@ -97,12 +97,12 @@ func (j *Journal[V]) Pending() []Item[V] {
 	return out
 }
 
-// Outlived reports whether the disk still has values that are no longer pending, because it could
+// HasGarbage reports whether the disk still has values that are no longer pending, because it could
 // not be written. Merge, also of no keys, tries again to delete them.
-func (j *Journal[V]) Outlived() bool {
+func (j *Journal[V]) HasGarbage() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.outlived) > 0
+	return len(j.garbage) > 0
 }
 
 // Problems implements Store.
@@ -255,7 +255,7 @@ func (j *Journal[V]) write(batches []*Batch[V]) error {
 }
 
 // drop removes values that are no longer pending. The error is a *StoreError if some remain on the
-// disk; they are then Outlived.
+// disk; see HasGarbage.
 func (j *Journal[V]) drop(keys ...string) error {
 	j.disk.Lock()
 	defer j.disk.Unlock()
@@ -263,10 +263,10 @@ func (j *Journal[V]) drop(keys ...string) error {
 	for _, key := range keys {
 		if _, is := j.pending[key]; is {
 			delete(j.pending, key)
-			j.outlived[key] = struct{}{}
+			j.garbage[key] = struct{}{}
 		}
 	}
-	remove := slices.Sorted(maps.Keys(j.outlived))
+	remove := slices.Sorted(maps.Keys(j.garbage))
 	j.mu.Unlock()
 	if len(remove) == 0 {
 		return nil
@@ -282,7 +282,7 @@ func (j *Journal[V]) drop(keys ...string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, key := range remove {
-		delete(j.outlived, key)
+		delete(j.garbage, key)
 	}
 	return nil
 }
@@ -290,8 +290,8 @@ func (j *Journal[V]) drop(keys ...string) error {
 // Merge ends the pending state of keys, for which the caller holds the locks. Wins decides whether
 // a pending value replaces the fleet's value, which has version 0 if there is none. Merge writes by
 // compare-and-set, and decides again after a conflict. It returns the keys that are no longer
-// pending. The error is a *StoreError, or that of a key that remains pending. Merge also deletes what
-// has Outlived its pending state, and returns an error if it still can't.
+// pending. The error is a *StoreError, or that of a key that remains pending. Merge also deletes the
+// garbage on the disk, and returns an error if it still can't.
 func (j *Journal[V]) Merge(ctx context.Context, keys []string, wins func(pending V, there Item[V]) bool) (done []string, err error) {
 	var ops []*Op[V]
 	for _, key := range keys {

@@ -170,13 +170,13 @@ func TestJournalDeletesWhatItCouldNotDelete(t *testing.T) {
 		t.Errorf("merged on a full disk: %q, %v", done, err)
 	}
 	put("b", 80) // reaches the fleet's store
-	if !j.Outlived() || onDisk() != 3 || len(j.Pending()) != 1 || there.values["a"].Value != 7 || there.values["b"].Value != 80 {
+	if !j.HasGarbage() || onDisk() != 3 || len(j.Pending()) != 1 || there.values["a"].Value != 7 || there.values["b"].Value != 80 {
 		t.Errorf("on a full disk: %d values there, %d pending, %v", onDisk(), len(j.Pending()), there.values)
 	}
 	disk.err = nil
 	there.err = fleet.ErrUnavailable
 	put("b", 81) // pending again: it must stay on the disk
-	if done, err := j.Merge(t.Context(), nil, newer); err != nil || len(done) != 0 || j.Outlived() || onDisk() != 2 {
+	if done, err := j.Merge(t.Context(), nil, newer); err != nil || len(done) != 0 || j.HasGarbage() || onDisk() != 2 {
 		t.Errorf("merged nothing: %q, %v; %d on the disk", done, err, onDisk())
 	}
 	there.err = nil
