@@ -74,6 +74,7 @@ var (
 	descRefused         = desc("dataplane_refused_total", "Clients that the dataplane refused, by reason; userspace proxy only.", "reason")
 	descServiceRefused  = desc("service_refused_total", "Clients of the service that the dataplane refused, by reason; only reasons that occurred.", "service", "reason")
 	descQueue           = desc("service_queued_clients", "Clients that wait for a place, only of services with max_queue.", "service")
+	descFull            = desc("service_full", "1: new clients of the service find no place (max_connections); only of services with max_connections or max_queue, userspace proxy only.", "service")
 	descAPIRefused      = desc("api_refused_total", "Callers of the API that were refused because of a limit: connections, streams.", "kind")
 	descReady           = desc("ready", "1: the first full reconcile is done.")
 	descReloadOK        = desc("config_last_reload_successful", "1: the last load of the configuration succeeded.")

@@ -22,6 +22,9 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
 	}
+	if s.Admission.Full(key) {
+		lines = append(lines, "It is full: new clients find no place, and wait in its queue or are refused (max_connections).")
+	}
 	if waiting, most := s.Admission.Queue(key); most > 0 {
 		line := fmt.Sprintf("%d of at most %s wait in its queue", waiting, text.Plural(most, "client"))
 		if waiting > 0 {
@@ -42,7 +45,14 @@ func (c *tableCollector) refusals(gauge, counter func(*prometheus.Desc, float64,
 	for _, r := range c.s.Admission.Refusals() {
 		counter(descRefused, float64(r.Count), r.Reason)
 	}
-	for key := range c.s.Services.All() {
+	for key, service := range c.s.Services.All() {
+		if relay := service.Relay.Get(); relay.MaxConnections > 0 || relay.MaxQueue > 0 {
+			full := 0.0
+			if c.s.Admission.Full(key) {
+				full = 1
+			}
+			gauge(descFull, full, key.String())
+		}
 		if waiting, most := c.s.Admission.Queue(key); most > 0 {
 			gauge(descQueue, float64(waiting), key.String())
 		}

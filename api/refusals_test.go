@@ -27,6 +27,8 @@ func (a admission) Queue(key vip.ServiceKey) (waiting, most int) {
 	return 0, 0
 }
 
+func (a admission) Full(key vip.ServiceKey) bool { return len(a.services[key.String()]) > 0 }
+
 func (a admission) Refusals() []reconcile.Refusal { return a.host }
 func (a admission) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
 	return a.services[key.String()]
@@ -38,12 +40,22 @@ func TestRefusedClients(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Admission = admission{host: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...), services: map[string][]reconcile.Refusal{"web": refused}}
 	})
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
+	must[v1.Service](r, "PUT", v1.ServicePath("default", "db"), `{"ports":[{"port":81}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
+	must[v1.Service](r, "PUT", v1.ServicePath("default", "api"), `{"ports":[{"port":82}],"backends":[{"address":"10.0.0.1"}]}`, "Prefer: wait=60")
+	full := map[string]bool{}
+	for _, s := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
+		full[s.Spec.Name] = s.Status.Full
+	}
+	if !full["web"] || full["db"] || full["api"] || len(full) != 4 {
+		t.Errorf("full: %v", full)
+	}
 
 	lines := strings.Join(must[v1.Explanation](r, "GET", webPath+"/explain", "").Lines, "\n")
 	for _, want := range []string{
 		"The dataplane has refused 3 clients since the agent's start, last at 2026-11-08T12:01:07Z: the rest is reserved (reserve).",
 		"The dataplane has refused 1 client since the agent's start, last at 2026-11-08T12:01:07Z: no backend answered (unreachable).",
+		"It is full: new clients find no place, and wait in its queue or are refused (max_connections).",
 		"2 of at most 50 clients wait in its queue, because the service or its backends have reached max_connections.",
 	} {
 		if !strings.Contains(lines, want) {
@@ -58,6 +70,8 @@ func TestRefusedClients(t *testing.T) {
 		`ironvip_service_refused_total{reason="reserve",service="web"} 3`,
 		`ironvip_service_refused_total{reason="unreachable",service="web"} 1`,
 		`ironvip_service_queued_clients{service="web"} 2`,
+		`ironvip_service_full{service="db"} 0`,
+		`ironvip_service_full{service="web"} 1`,
 		`ironvip_api_refused_total{kind="connections"} 0`,
 		`ironvip_api_refused_total{kind="streams"} 0`,
 	} {
@@ -67,6 +81,9 @@ func TestRefusedClients(t *testing.T) {
 	}
 	if n := bytes.Count(metrics, []byte("ironvip_service_refused_total{")); n != 2 {
 		t.Errorf("%d series of services, want 2", n)
+	}
+	if n := bytes.Count(metrics, []byte("ironvip_service_full{")); n != 2 {
+		t.Errorf("%d series of services with limits, want 2", n)
 	}
 	found, err := promlint.New(bytes.NewReader(metrics)).Lint()
 	if err != nil {

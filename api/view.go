@@ -93,7 +93,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
-			Panic: report.Panics, Held: report.Held,
+			Panic: report.Panics, Held: report.Held, Full: s.Admission != nil && s.Admission.Full(key),
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}

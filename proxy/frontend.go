@@ -78,9 +78,9 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		relay:    spec.Relay.Get(),
 	}
 	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
-		b.service = f.target.join(spec.Service)
+		b.service = f.target.join(spec.Service, &b.relay)
 	}
-	b.service.relay.Store(&b.relay)
+	f.target.setRelay(b.service, &b.relay)
 	var candidates []pick.Backend
 	for _, e := range spec.Backends {
 		end := old.all[e.Addr]

@@ -79,11 +79,15 @@ func TestServiceLimit(t *testing.T) {
 	if got := p.ServiceRefusals(v4.Service); len(got) != 1 || got[0].Reason != "max_connections" || got[0].Count != 3 {
 		t.Errorf("refusals of the service: %+v", got)
 	}
-	if got := p.Limited(); len(got) != 1 || got[0].Service != v4.Service || got[0].Refused != 3 || len(got[0].Reasons) != 1 {
+	if got := p.Limited(); len(got) != 1 || got[0].Service != v4.Service || got[0].Refused != 3 || len(got[0].Reasons) != 1 || !got[0].Full {
 		t.Errorf("limited: %+v", got)
+	}
+	if !p.Full(v4.Service) {
+		t.Error("not full")
 	}
 	first.Close()
 	wait.Until(t, "a place", func() bool { return p.Stats().Connections == 2 })
+	wait.Until(t, "the service is not full", func() bool { return !p.Full(v4.Service) })
 	served(t, v6)
 	if p.Capacity().Short() {
 		t.Error("counted as a lack of capacity")
@@ -142,6 +146,9 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 			if n := p.refusedFor(queueFull); n != 1 {
 				t.Errorf("%d refused for the full queue", n)
 			}
+			if got := p.Limited(); !p.Full(v4.Service) || len(got) != 1 || !got[0].Full {
+				t.Errorf("with clients in the queue: full %v, %+v", p.Full(v4.Service), got)
+			}
 			for i, next := range waiting {
 				inside.Close()
 				if got := next.line(t); got != "a" {
@@ -153,6 +160,35 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 				inside = next
 			}
 		})
+	}
+}
+
+// The number of services with limits of their own follows their settings, over all frontends.
+func TestServicesWithLimits(t *testing.T) {
+	p := newTarget(t, Options{})
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	v4 := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, a)
+	v6 := onVIP(freeKey(t, "::1", vip.TCP), vip.RoundRobin, a)
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int
+	}{
+		{"no limits", func() { p.must(v4); p.must(v6) }, 0},
+		{"a limit", func() { p.must(limited(v4, 1, 0, 0)); p.must(limited(v6, 1, 0, 0)) }, 1},
+		{"a queue", func() { p.must(limited(v4, 0, 1, 0)); p.must(limited(v6, 0, 1, 0)) }, 1},
+		{"no limits again", func() { p.must(v4); p.must(v6) }, 0},
+		{"a limit again", func() { p.must(limited(v4, 1, 0, 0)); p.must(limited(v6, 1, 0, 0)) }, 1},
+		{"one frontend", func() { p.remove(v4.Key) }, 1},
+		{"none", func() { p.remove(v6.Key) }, 0},
+	} {
+		step.do()
+		if p.services.limited != step.want {
+			t.Errorf("%s: %d services with limits, want %d", step.what, p.services.limited, step.want)
+		}
+	}
+	if p.Full(v4.Service) {
+		t.Error("a service without frontends is full")
 	}
 }
 

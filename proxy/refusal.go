@@ -154,24 +154,30 @@ func (t *Target) Queue(key vip.ServiceKey) (waiting, most int) {
 	return waiting, most
 }
 
-// Limited returns the services that have refused clients in the last minute because of their own
-// limits, by name. It costs O(1) if there is none, else O(services).
+// Full implements reconcile.Admission.
+func (t *Target) Full(key vip.ServiceKey) bool {
+	s := t.service(key)
+	return s != nil && s.isFull()
+}
+
+// Limited returns the services that are full, or have refused clients in the last minute because of
+// their own limits, by name. It costs O(1) if no service has limits, else O(services).
 func (t *Target) Limited() (out []Limited) {
 	limits := []reason{serviceFull, backendsFull, queueFull, queueTimeout}
 	start := t.now() - int64(recent)
-	if !t.refused.since(start, limits...) {
-		return nil
-	}
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
+	if t.services.limited == 0 && !t.refused.since(start, limits...) {
+		return nil
+	}
 	for key, s := range t.services.m {
-		l := Limited{Service: key, Refused: s.refused.count(limits...)}
+		l := Limited{Service: key, Refused: s.refused.count(limits...), Full: s.isFull()}
 		for _, why := range limits {
 			if s.refused.since(start, why) {
 				l.Reasons = append(l.Reasons, why.String())
 			}
 		}
-		if len(l.Reasons) > 0 {
+		if l.Full || len(l.Reasons) > 0 {
 			out = append(out, l)
 		}
 	}
@@ -179,11 +185,12 @@ func (t *Target) Limited() (out []Limited) {
 	return out
 }
 
-// Limited is a service that refuses clients because of its own limits.
+// Limited is a service that has reached its own limits.
 type Limited struct {
 	Service vip.ServiceKey
-	Reasons []string // in the last minute
-	Refused uint64   // since the start
+	Reasons []string // of refusals in the last minute
+	Refused uint64   // clients since the start
+	Full    bool     // the next client has no place; see reconcile.Admission
 }
 
 // recent is how long a refusal is shown in the status.

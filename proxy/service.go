@@ -33,17 +33,20 @@ type load struct {
 
 // services are the services that have frontends.
 type services struct {
-	mu sync.Mutex
-	m  map[vip.ServiceKey]*service
+	mu      sync.Mutex
+	m       map[vip.ServiceKey]*service
+	limited int // those with a limit of their own or a queue
 }
 
-// join returns the service of a new frontend.
-func (t *Target) join(key vip.ServiceKey) *service {
+// join returns the service of a new frontend, which has these settings if it is new.
+func (t *Target) join(key vip.ServiceKey, r *vip.Relay) *service {
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	s := t.services.m[key]
 	if s == nil {
 		s = &service{key: key, loads: make(map[netip.AddrPort]*load)}
+		s.relay.Store(r)
+		t.services.limits(nil, r)
 		t.services.m[key] = s
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}
@@ -56,8 +59,26 @@ func (t *Target) part(s *service) {
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	if s.users--; s.users == 0 {
+		t.services.limits(s.relay.Load(), nil)
 		delete(t.services.m, s.key)
 		t.capacity.tenants.Store(int64(len(t.services.m)))
+	}
+}
+
+// setRelay sets the settings of s. A frontend of s has changed.
+func (t *Target) setRelay(s *service, r *vip.Relay) {
+	t.services.mu.Lock()
+	defer t.services.mu.Unlock()
+	t.services.limits(s.relay.Swap(r), r)
+}
+
+// limits counts a change of a service's settings; nil: none. The caller holds mu.
+func (s *services) limits(was, is *vip.Relay) {
+	if was != nil && was.MaxConnections+was.MaxQueue > 0 {
+		s.limited--
+	}
+	if is != nil && is.MaxConnections+is.MaxQueue > 0 {
+		s.limited++
 	}
 }
 
@@ -131,6 +152,9 @@ func (s *service) full() bool {
 	most := int64(s.relay.Load().MaxConnections)
 	return most > 0 && s.open.Load() >= most
 }
+
+// isFull reports whether the next client of s has no place, or has to let others go first.
+func (s *service) isFull() bool { return s.full() || s.queue.length.Load() > 0 }
 
 // refuse counts a client of s that is refused, and logs it at most once a minute.
 func (t *Target) refuse(s *service, why reason) {

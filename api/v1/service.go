@@ -47,6 +47,7 @@ type ServiceStatus struct {
 	Backends []BackendStatus `json:"backends"`
 	Usable   int             `json:"usable_backends" doc:"backends that are usable, with those that serve only as backup"`
 	Panic    bool            `json:"panic,omitempty" doc:"unhealthy backends take new connections, too, because too few are healthy (panic_threshold)"`
+	Full     bool            `json:"full,omitempty" doc:"new clients find no place, and wait in the queue or are refused: the service has max_connections open, or others wait (userspace proxy)"`
 	Held     int             `json:"held_backends,omitempty" doc:"backends that fail their checks and keep their traffic, because all checks of the host failed at the same time"`
 
 	Conditions []Condition `json:"conditions"`

@@ -26,20 +26,37 @@ func panicChecks(clients uint64, now bool) []v1.Check {
 		Hint:    "report it with the stack in the log; other clients are not affected"}}
 }
 
-// limitChecks returns the line of the status on services that refuse clients because of their own
-// limits.
+// limitChecks returns the line of the status on services that have reached their own limits. It
+// warns if they refuse clients.
 func limitChecks(limited []proxy.Limited) []v1.Check {
 	if len(limited) == 0 {
 		return nil
 	}
-	var words []string
-	for _, l := range limited {
-		words = append(words, fmt.Sprintf("%s for %s (%d since the start)", l.Service, strings.Join(l.Reasons, " and "), l.Refused))
-	}
+	var full, refused []string
 	first := limited[0].Service
-	return []v1.Check{{Name: "limits", Level: v1.LevelWarn,
-		Message: text.Plural(len(limited), "service") + " refused clients in the last minute: " + text.First(3, words, ", "),
-		Hint:    fmt.Sprintf("see ironvip service explain %s; add backends, or raise max_connections or max_queue", first)}}
+	for _, l := range limited {
+		if l.Full {
+			full = append(full, l.Service.String())
+		}
+		if len(l.Reasons) > 0 {
+			if refused == nil {
+				first = l.Service
+			}
+			refused = append(refused, fmt.Sprintf("%s for %s (%d since the start)", l.Service, strings.Join(l.Reasons, " and "), l.Refused))
+		}
+	}
+	check := v1.Check{Name: "limits", Level: v1.LevelOK,
+		Hint: fmt.Sprintf("see ironvip service explain %s; add backends, or raise max_connections or max_queue", first)}
+	var parts []string
+	if len(refused) > 0 {
+		check.Level = v1.LevelWarn
+		parts = append(parts, text.Plural(len(refused), "service")+" refused clients in the last minute: "+text.First(3, refused, ", "))
+	}
+	if len(full) > 0 {
+		parts = append(parts, text.Plural(len(full), "service")+" full: "+text.First(3, full, ", "))
+	}
+	check.Message = strings.Join(parts, "; ")
+	return []v1.Check{check}
 }
 
 // capacityChecks returns the line of the status on the proxy's capacity, if it is short. Files is

@@ -51,4 +51,13 @@ func TestLimitsInTheStatus(t *testing.T) {
 	if len(got) != 1 || got[0].Name != "limits" || got[0].Level != v1.LevelWarn || got[0].Message != want || !strings.Contains(got[0].Hint, "explain shop/db") {
 		t.Errorf("%+v", got)
 	}
+	got = limitChecks([]proxy.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}})
+	if len(got) != 1 || got[0].Level != v1.LevelOK || got[0].Message != "1 service full: api" || !strings.Contains(got[0].Hint, "explain api") {
+		t.Errorf("full: %+v", got)
+	}
+	got = limitChecks([]proxy.Limited{{Service: vip.ServiceKey{Name: "api"}, Full: true}, {Service: vip.ServiceKey{Name: "web"}, Full: true, Reasons: []string{"max_queue"}, Refused: 9}})
+	if len(got) != 1 || got[0].Level != v1.LevelWarn || !strings.Contains(got[0].Hint, "explain web") ||
+		got[0].Message != "1 service refused clients in the last minute: web for max_queue (9 since the start); 2 services full: api, web" {
+		t.Errorf("full and refusing: %+v", got)
+	}
 }

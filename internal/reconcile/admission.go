@@ -15,6 +15,9 @@ type Admission interface {
 	ServiceRefusals(vip.ServiceKey) []Refusal
 	// Queue returns how many clients of a service wait for a place, and how many may; 0: no queue.
 	Queue(vip.ServiceKey) (waiting, most int)
+	// Full reports whether the next client of a service has no place: its max_connections are open,
+	// or clients wait in its queue.
+	Full(vip.ServiceKey) bool
 }
 
 // Refusal counts the clients that were refused for one reason.

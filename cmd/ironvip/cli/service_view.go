@@ -263,6 +263,9 @@ func serviceState(s v1.ServiceStatus) output.Cell {
 	if s.Held > 0 {
 		c.Text += ", held"
 	}
+	if s.Full {
+		c.Text += ", full"
+	}
 	return c
 }
 

@@ -38,6 +38,7 @@ func TestCountsAndStates(t *testing.T) {
 		{v1.ServiceStatus{State: v1.StateDegraded, Usable: 1, Backends: []v1.BackendStatus{be(false, false), be(true, true), be(false, true)}}, "0/1 +1/2 backup", "degraded"},
 		{v1.ServiceStatus{State: v1.StateDegraded, Usable: 1, Backends: []v1.BackendStatus{be(true, true), be(false, true)}}, "1/2", "degraded"},
 		{v1.ServiceStatus{State: v1.StateDegraded, Panic: true}, "0/0", "degraded, panic"},
+		{v1.ServiceStatus{State: v1.StateHealthy, Full: true}, "0/0", "healthy, full"},
 		{v1.ServiceStatus{State: v1.StateDegraded, Held: 2}, "0/0", "degraded, held"},
 	} {
 		if count, state := backendCount(tc.status), serviceState(tc.status).Text; count != tc.count || state != tc.state {
