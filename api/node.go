@@ -227,7 +227,7 @@ func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error
 // that shows this node alone.
 func nodesAway(err error, instead string) error {
 	if errors.Is(err, fleet.ErrUnavailable) {
-		return storeAway(err.Error(), "traffic is not affected; for this node alone: GET "+instead)
+		return storeAway(err.Error(), "see GET "+instead+" for this node alone; traffic is not affected")
 	}
 	return err
 }
@@ -258,7 +258,11 @@ func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (v1.
 	}
 	slices.SortFunc(list, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
 	out, err := s.CompareChecks(ctx, list)
-	return out, nodesAway(err, v1.PathServices)
+	here := v1.PathServices + "/NAMESPACE/NAME"
+	if len(list) == 1 {
+		here = v1.ServicePath(list[0].Key.Namespace, list[0].Key.Name)
+	}
+	return out, nodesAway(err, here+"/backends")
 }
 
 // export returns the store as a document. It costs O(leases and registrations).

@@ -112,8 +112,11 @@ func TestCompareChecks(t *testing.T) {
 		}
 	}
 	away = fmt.Errorf("%w: connection refused", fleet.ErrUnavailable)
-	if a := r.ask("GET", v1.PathNodeChecks, ""); a.StatusCode != 503 || a.problem(t).Code != v1.CodeStoreUnavailable {
-		t.Errorf("with consul away: %s %s", a.Status, a.body)
+	for query, want := range map[string]string{"": "GET /v1/services/NAMESPACE/NAME/backends", "?service=shop/api": "GET /v1/services/shop/api/backends"} {
+		a := r.ask("GET", v1.PathNodeChecks+query, "")
+		if doc := a.problem(t); a.StatusCode != 503 || doc.Code != v1.CodeStoreUnavailable || !strings.HasPrefix(doc.Hint, "see "+want+" for this node alone") {
+			t.Errorf("%q with consul away: %s %s", query, a.Status, a.body)
+		}
 	}
 }
 

@@ -244,6 +244,7 @@ func TestHintsSpeakOfCommands(t *testing.T) {
 		"create it first: PUT /v1/services/default/nope; list services: GET /v1/services": "create it first: ironvip service apply; list services: ironvip service list",
 		"the agent keeps trying; GET /v1/dataplane shows the state of the dataplane":      "the agent keeps trying; ironvip dataplane show shows the state of the dataplane",
 		"GET /v1/services/default/web/backends":                                           "ironvip backend list",
+		"see GET /v1/services/NAMESPACE/NAME/backends for this node alone":                "see ironvip backend list for this node alone",
 		"GET /v1/services/default/web":                                                    "GET /v1/services/default/web",
 		"GET /v1/dataplane/diff, GET /v1/status":                                          "ironvip dataplane diff, ironvip status",
 		"GET /v1/sources lists them":                                                      "ironvip source list lists them",
