@@ -27,21 +27,41 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 
 // request is what the context of a request contains.
 type request struct {
-	id   string
-	conn *http.ResponseController // of its connection
+	id      string
+	conn    *http.ResponseController // of its connection
+	problem *v1.ProblemDocument      // that it was answered with; nil: none
 }
 
 type contextKey struct{}
 
+// requestOf returns the request of a context, or nil in a test that calls a handler.
+func requestOf(ctx context.Context) *request {
+	r, _ := ctx.Value(contextKey{}).(*request)
+	return r
+}
+
 func requestID(ctx context.Context) string {
-	r, _ := ctx.Value(contextKey{}).(request)
-	return r.id
+	if r := requestOf(ctx); r != nil {
+		return r.id
+	}
+	return ""
+}
+
+// complete returns a copy of a problem's document with what concerns the request, and records it for
+// the log. The problem itself may be shared.
+func complete(ctx context.Context, p *Problem, path string) v1.ProblemDocument {
+	doc := p.ProblemDocument
+	doc.RequestID, doc.Instance = requestID(ctx), path
+	if r := requestOf(ctx); r != nil {
+		r.problem = &doc
+	}
+	return doc
 }
 
 // Allow gives the response to the request d more time. It also removes the read deadline, because
 // its expiration would end the request's context.
 func Allow(ctx context.Context, d time.Duration) {
-	if r, ok := ctx.Value(contextKey{}).(request); ok { // not so in a test that calls a handler
+	if r := requestOf(ctx); r != nil {
 		_ = r.conn.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
 		_ = r.conn.SetWriteDeadline(time.Now().Add(d))
 	}
@@ -63,15 +83,14 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		rec := &recorder{ResponseWriter: w}
 		conn := http.NewResponseController(rec)
-		ctx := context.WithValue(r.Context(), contextKey{}, request{id, conn})
+		of := &request{id: id, conn: conn}
+		ctx := context.WithValue(r.Context(), contextKey{}, of)
 		r = r.WithContext(ctx)
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(rec, r, p)
 			}
-			level := s.levelOf(r, rec.status)
-			s.Log.Log(ctx, level, "request", "method", r.Method, "path", r.URL.Path, "status", rec.status,
-				"duration", time.Since(start).Round(time.Microsecond), "request_id", id, "remote", r.RemoteAddr, "agent", r.UserAgent())
+			s.record(r, of, rec.status, time.Since(start))
 		}()
 		if p := excess(w, r); p != nil {
 			write(rec, r, p)
@@ -175,11 +194,33 @@ func (s *Server) knownHost(host string) bool {
 	return host == "localhost" || host == strings.ToLower(s.Node) || slices.Contains(s.Hosts, host)
 }
 
-// levelOf returns the level for logging a request: info for changes, debug for reads and
-// heartbeats, and warn for errors of the agent.
-func (s *Server) levelOf(r *http.Request, status int) slog.Level {
+// record logs a request. One that the agent failed to serve is logged with the reason, and at most
+// once a minute if it is repeated.
+func (s *Server) record(r *http.Request, of *request, status int, took time.Duration) {
+	level := levelOf(r, status)
+	attrs := []any{"method", r.Method, "path", r.URL.Path, "status", status,
+		"duration", took.Round(time.Microsecond), "request_id", of.id, "remote", r.RemoteAddr, "agent", r.UserAgent()}
+	if level >= slog.LevelWarn {
+		if of.problem != nil {
+			attrs = append(attrs, "code", of.problem.Code, "err", of.problem.Detail)
+		}
+		if unlogged, ok := s.repeats.pass(failure{status, r.Method, r.URL.Path}, time.Now()); !ok {
+			level = slog.LevelDebug
+		} else if unlogged > 0 {
+			attrs = append(attrs, "unlogged", unlogged)
+		}
+	}
+	s.Log.Log(r.Context(), level, "request", attrs...)
+}
+
+// levelOf returns the level for logging a request: info for changes, debug for reads and heartbeats,
+// warn if the agent could not serve it, and error if it can't store anything because the disk is
+// full. The question whether the agent is ready has an answer in any case.
+func levelOf(r *http.Request, status int) slog.Level {
 	switch {
-	case status >= 500 && status != http.StatusServiceUnavailable:
+	case status == http.StatusInsufficientStorage:
+		return slog.LevelError
+	case status >= 500 && r.URL.Path != v1.PathReadyz:
 		return slog.LevelWarn
 	case r.Method == http.MethodGet || strings.HasSuffix(r.URL.Path, "/heartbeat"):
 		return slog.LevelDebug

@@ -60,9 +60,7 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 		return v, nil
 	}
 	u := ctx.URL()
-	doc := p.ProblemDocument // a copy: the problem may be shared
-	doc.RequestID, doc.Instance = requestID(ctx.Context()), u.Path
-	return doc, nil
+	return complete(ctx.Context(), p, u.Path), nil
 }
 
 func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
@@ -101,8 +99,7 @@ func internalError(hint string) *Problem {
 
 // write writes a problem without huma.
 func write(w http.ResponseWriter, r *http.Request, p *Problem) {
-	doc := p.ProblemDocument
-	doc.RequestID, doc.Instance = requestID(r.Context()), r.URL.Path
+	doc := complete(r.Context(), p, r.URL.Path)
 	w.Header().Set("Content-Type", v1.ProblemType)
 	for k, v := range p.header {
 		w.Header()[k] = v

@@ -13,6 +13,7 @@
 //	limit.go       limits of connections and streams
 //	caller.go      who sent a request
 //	middleware.go  what every request needs: id, log, check of the caller, panics
+//	repeat.go      limits the log lines of requests that clients repeat
 //	route.go       adding routes
 //	openapi.go     the OpenAPI document and its schemas
 //	problem.go     problem documents
@@ -68,6 +69,7 @@ type Server struct {
 	Document func() []byte // the OpenAPI document, rendered at the first call, after all routes were added
 	api      huma.API
 
+	repeats            repeats
 	streams            atomic.Int64 // open, see OpenStream
 	RefusedConnections Refusals     // of all listeners
 	RefusedStreams     Refusals
