@@ -18,11 +18,16 @@ import (
 type connection struct {
 	net.Conn                       // with TLS if the probe uses it
 	lost     atomic.Pointer[error] // the first error below TLS
+	// received is the beginning of what the target sent below TLS, up to maxReceived bytes.
+	received atomic.Pointer[string]
 	close    func()
 }
 
+// maxReceived is enough to recognize a protocol, in bytes.
+const maxReceived = 24
+
 // socketOf is a connection's socket. It keeps the first error, which net/http replaces by one that
-// does not name the cause.
+// does not name the cause, and the beginning of the answer. It has one reader at a time.
 type socketOf struct {
 	net.Conn
 	c *connection
@@ -30,6 +35,10 @@ type socketOf struct {
 
 func (s socketOf) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
+	if got := s.c.answer(); n > 0 && len(got) < maxReceived {
+		got += string(b[:min(n, maxReceived-len(got))])
+		s.c.received.Store(&got)
+	}
 	s.keep(err)
 	return n, err
 }
@@ -44,6 +53,14 @@ func (s socketOf) keep(err error) {
 	if err != nil && !errors.Is(err, net.ErrClosed) { // net/http closed it after an error
 		s.c.lost.CompareAndSwap(nil, &err)
 	}
+}
+
+// answer returns the beginning of what the target sent below TLS.
+func (c *connection) answer() string {
+	if got := c.received.Load(); got != nil {
+		return *got
+	}
+	return ""
 }
 
 // cause returns the error of the connection that led to err, or err.
@@ -87,10 +104,20 @@ func (e *Engine) dial(ctx context.Context, t Target, c *vip.HealthCheck, secure 
 	if err := client.HandshakeContext(ctx); err != nil {
 		conn.close()
 		outcome, reason = judgeIO("TLS handshake", err, c.Timeout)
+		if strings.HasSuffix(err.Error(), noProtocol.Error()) {
+			reason = "TLS handshake: the server does not speak " + protocolNames[protocol]
+		}
 		return nil, outcome, reason
 	}
 	return conn, OK, ""
 }
+
+// noProtocol is the alert no_application_protocol (RFC 7301). The type of the alerts of a server is
+// not exported.
+const noProtocol = tls.AlertError(120)
+
+// protocolNames are the protocols that probes ask for by ALPN.
+var protocolNames = map[string]string{"h2": "HTTP/2", "http/1.1": "HTTP/1"}
 
 // hostOf returns the name of the target in requests.
 func hostOf(t Target, c *vip.HealthCheck) string {
@@ -123,7 +150,9 @@ func judgeIO(operation string, err error, timeout time.Duration) (Outcome, strin
 		return TimedOut, operation + ": not complete within " + timeout.String()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return Reset, operation + ": connection closed before the end of the answer"
-	case errors.As(err, &certificate), errors.As(err, &unknown), errors.As(err, &record), errors.As(err, &alert):
+	case errors.As(err, &record):
+		return BadTLS, operation + ": the server does not speak TLS"
+	case errors.As(err, &certificate), errors.As(err, &unknown), errors.As(err, &alert):
 		return BadTLS, operation + ": " + strings.TrimPrefix(err.Error(), "tls: ")
 	case outcomeOf(err) == BadAnswer && operation == "TLS handshake":
 		return BadTLS, operation + ": " + strings.TrimPrefix(err.Error(), "tls: ")

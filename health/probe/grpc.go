@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ func (e *Engine) grpc(ctx context.Context, t Target, c *vip.HealthCheck) (Outcom
 		return outcome, reason
 	}
 	defer conn.close()
+	if secured, is := conn.Conn.(*tls.Conn); is && secured.ConnectionState().NegotiatedProtocol != "h2" {
+		return BadAnswer, "the server does not offer HTTP/2, which gRPC needs"
+	}
 	client, scheme, err := http2Client(ctx, conn.Conn, c.TLS)
 	if err != nil {
 		return judgeIO("HTTP/2", conn.cause(err), c.Timeout)
@@ -55,6 +59,9 @@ func (e *Engine) grpc(ctx context.Context, t Target, c *vip.HealthCheck) (Outcom
 	}).WithContext(ctx)
 	answer, err := client.RoundTrip(request)
 	if err != nil {
+		if other := otherProtocol(conn.answer()); !c.TLS && other != "" {
+			return BadAnswer, other
+		}
 		return judgeIO("answer", conn.cause(err), c.Timeout)
 	}
 	defer answer.Body.Close()
@@ -74,6 +81,21 @@ func (e *Engine) grpc(ctx context.Context, t Target, c *vip.HealthCheck) (Outcom
 		header = answer.Header // an error without a message has no trailer
 	}
 	return judgeHealth(header.Get("Grpc-Status"), header.Get("Grpc-Message"), body)
+}
+
+// otherProtocol returns what a server speaks that did not begin its answer as in HTTP/2, or "" if it
+// did or sent too little. The first frame of an HTTP/2 server has the type SETTINGS in its fourth byte.
+func otherProtocol(answer string) string {
+	const settings = 4
+	switch {
+	case strings.HasPrefix(answer, "HTTP/"):
+		return "the server speaks HTTP/1, and gRPC needs HTTP/2"
+	case strings.HasPrefix(answer, "\x15\x03"): // an alert
+		return "the server speaks TLS: the check needs tls = true"
+	case len(answer) < 4 || answer[3] == settings:
+		return ""
+	}
+	return fmt.Sprintf("the server does not speak HTTP/2: its answer begins with %q", answer)
 }
 
 // http2Client makes an HTTP/2 client of a connection.

@@ -89,6 +89,22 @@ func TestGRPC(t *testing.T) {
 				p := a.Server(t, []netip.Addr{netip.MustParseAddr(f.host)}, "web.example")
 				return serve(t, f.host, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}, health)
 			}
+			// speaks serves TLS with some protocols, and answers nothing.
+			speaks := func(protocols ...string) netip.AddrPort {
+				p := ca.Server(t, []netip.Addr{netip.MustParseAddr(f.host)})
+				return listen(t, f.host, func(c net.Conn) {
+					io.Copy(io.Discard, tls.Server(c, &tls.Config{NextProtos: protocols, Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}))
+				})
+			}
+			// closes answers the first bytes with a text, and ends its side.
+			closes := func(text string) netip.AddrPort {
+				return listen(t, f.host, func(c net.Conn) {
+					c.Read(make([]byte, 1))
+					io.WriteString(c, text)
+					c.(*net.TCPConn).CloseWrite()
+					io.Copy(io.Discard, c)
+				})
+			}
 			plain, good, bad := serve(t, f.host, nil, health), secure(ca), secure(other)
 			check := func(service string) vip.HealthCheck {
 				return vip.HealthCheck{Type: vip.CheckGRPC, Service: service}
@@ -116,10 +132,16 @@ func TestGRPC(t *testing.T) {
 				{"other authority", bad, with(check(""), "", false), BadTLS, "unknown authority"},
 				{"other authority, not verified", bad, with(check(""), "", true), OK, ""},
 				{"plain to TLS", good, check(""), Reset, ""},
-				{"TLS to plain", plain, with(check(""), "", false), BadTLS, "TLS handshake"},
+				{"TLS to plain", plain, with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak TLS"},
 				{"refused", closedPort(t, f.host), check(""), Refused, "connection refused"},
 				{"silent", listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) }), check(""), TimedOut, "not complete within"},
-				{"HTTP/1 only", raw(t, f.host, "HTTP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, ""},
+				{"HTTP/1 only", raw(t, f.host, "HTTP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+				{"HTTP/1 that closes", closes("HTTP/1.1 400 Bad Request\r\n\r\n"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+				{"HTTP/1 in parts", raw(t, f.host, "HT", "TP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+				{"another protocol", raw(t, f.host, "220 mail ready\r\n", "%hang"), check(""), BadAnswer, `the server does not speak HTTP/2: its answer begins with "220 mail ready\r\n"`},
+				{"a TLS alert", closes("\x15\x03\x01\x00\x02\x02\x46"), check(""), BadAnswer, "the server speaks TLS: the check needs tls = true"},
+				{"TLS with HTTP/1 only", speaks("http/1.1"), with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak HTTP/2"},
+				{"TLS without ALPN", speaks(), with(check(""), "", false), BadAnswer, "the server does not offer HTTP/2, which gRPC needs"},
 				{"closes", listen(t, f.host, func(net.Conn) {}), check(""), Reset, ""},
 			})
 		})
