@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A probe that timed out proves something only if this process could have seen the answer in time. On
+// A probe that timed out, or a command that failed, proves something only if this process could have seen the answer in time. On
 // a saturated host, or with a limited or stopped process, it may not have run when the answer came.
 // The engine can't observe that of each probe, so it measures itself: how much later than due its
 // turns begin. A probe in progress waits as long for the processor each time that it has to continue.
@@ -61,11 +61,11 @@ func (d *delays) since(began, now time.Duration) (lost time.Duration) {
 	return min(lost, now-began)
 }
 
-// starved returns why the timeout of a probe proves nothing, or "" if it does. A probe that could
-// have lost half of its time does not. Took is how long the probe took: its timeout, and how much
-// later this process noticed that.
+// starved returns why the failure of a probe proves nothing, or "" if it does. A probe that could
+// have lost half of its timeout does not. Took is how long the probe took: its timeout, and how much
+// later this process noticed that. A command that failed earlier has lost at most the time that it ran.
 func (d *delays) starved(began, now, timeout, took time.Duration) string {
-	lost := max(d.since(began, now), took-timeout)
+	lost := min(max(d.since(began, now), took-timeout), took)
 	if 2*lost < timeout {
 		return ""
 	}

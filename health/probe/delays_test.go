@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
 )
 
 const ms = time.Millisecond
@@ -43,8 +45,10 @@ func TestStarved(t *testing.T) {
 		{name: "it was stopped mostly before", delays: one(9100*ms, 5*time.Second), began: 9 * time.Second, timeout: time.Second},
 		{name: "the timeout was noticed late", began: 8 * time.Second, timeout: time.Second, took: 1600 * ms, want: true},
 		{name: "the timeout was noticed a little late", began: 8 * time.Second, timeout: time.Second, took: 1100 * ms},
+		{name: "a command that failed after most of its time", delays: every(100*ms, 95*ms), began: 9 * time.Second, timeout: time.Second, took: 900 * ms, want: true},
+		{name: "a command that failed early", delays: every(100*ms, 95*ms), began: 9 * time.Second, timeout: time.Second, took: 400 * ms},
 	} {
-		took := max(tc.took, tc.timeout)
+		took := cmp.Or(tc.took, tc.timeout)
 		if got := tc.delays.starved(tc.began, 10*time.Second, tc.timeout, took); (got != "") != tc.want {
 			t.Errorf("%s: %q", tc.name, got)
 		}
@@ -86,6 +90,21 @@ func TestLongestDelays(t *testing.T) {
 // While the host gives the agent too little time of its processors, timeouts are counted and shown,
 // and no backend becomes unhealthy. With enough time, the same timeouts count.
 func TestTimeoutsOfASaturatedHost(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		check   vip.HealthCheck
+		outcome Outcome
+		took    time.Duration
+	}{
+		{"tcp", tcp, TimedOut, time.Second},
+		{"a command without an end", vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/check"}, TimedOut, time.Second},
+		{"a command with a timeout of its own", vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/check"}, Exited, 900 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) { timeoutsOfASaturatedHost(t, c.check, c.outcome, c.took) })
+	}
+}
+
+func timeoutsOfASaturatedHost(t *testing.T, check vip.HealthCheck, failure Outcome, took time.Duration) {
 	for _, saturated := range []bool{true, false} {
 		t.Run(fmt.Sprint(saturated), func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -95,14 +114,14 @@ func TestTimeoutsOfASaturatedHost(t *testing.T) {
 				if saturated {
 					work = 25 * ms // for each of about 100 probes in a second
 				}
-				l := newLab(t, Options{}, func(t Target) (Outcome, time.Duration) {
+				l := newLab(t, Options{Commands: n}, func(Target) (Outcome, time.Duration) {
 					if at := time.Since(begin); at < 10*time.Second || at > 50*time.Second {
 						return OK, ms
 					}
 					time.Sleep(work) // in the engine's goroutine, which holds its lock
-					return silent(t)
+					return failure, took
 				})
-				for _, target := range targets(n, tcp) {
+				for _, target := range targets(n, check) {
 					l.Start(target)
 				}
 				time.Sleep(65 * time.Second)
@@ -112,7 +131,7 @@ func TestTimeoutsOfASaturatedHost(t *testing.T) {
 					counted[c.Outcome] = c.N
 				}
 				fault, is := s.Faults[Starved]
-				if saturated && (s.Changes != n || counted[TimedOut] > n/4 || counted[Starved] < 5*n || !is || fault.Probes != counted[Starved] || fault.Reason == "") {
+				if saturated && (s.Changes != n || counted[failure] > n/4 || counted[Starved] < 5*n || !is || fault.Probes != counted[Starved] || fault.Reason == "") {
 					t.Errorf("saturated: %d changes, %v, %+v", s.Changes, counted, fault)
 				}
 				if !saturated && (s.Changes != 3*n || counted[Starved] != 0 || is) {

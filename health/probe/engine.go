@@ -334,7 +334,7 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	if t.stopped {
 		return
 	}
-	if d.outcome == TimedOut {
+	if d.outcome == TimedOut || d.outcome == Exited { // a command can have timeouts of its own
 		if why := e.delays.starved(t.began, now, c.Timeout, d.took); why != "" {
 			d.outcome, d.reason = Starved, why
 		}
