@@ -95,6 +95,26 @@ type transition struct {
 	backend vip.BackendKey
 	health  vip.Health
 	reason  string
+	inARow  uint32 // probes in a row that led to health; 0: not known
+}
+
+// text returns the backend, the reason and the probes: "10.0.0.1: connect: connection refused (3
+// failures)", or "10.0.0.1 (2 passes)".
+func (t *transition) text() string {
+	out := t.backend.ID()
+	if t.reason != "" {
+		out += ": " + t.reason
+	}
+	switch {
+	case t.inARow == 0:
+	case t.health == vip.Healthy && t.inARow == 1:
+		out += " (1 pass)"
+	case t.health == vip.Healthy:
+		out += fmt.Sprintf(" (%d passes)", t.inARow)
+	default:
+		out += " (" + text.Plural(int(t.inARow), "failure") + ")"
+	}
+	return out
 }
 
 // New returns a stage. The health table is ready with the rows of an earlier run at once, because
@@ -325,8 +345,10 @@ func (s *Stage) write(w *watched, i int) {
 		return
 	}
 	row := vip.BackendHealth{Backend: key, Checks: make([]vip.CheckResult, len(w.checks[i]))}
+	inARow := make([]uint32, len(row.Checks))
 	for j, c := range w.checks[i] {
 		r, _, _ := s.Results.Get(c.target)
+		inARow[j] = r.InARow
 		row.Checks[j] = vip.CheckResult{Ports: c.ports, Type: c.target.Check().Type, Port: c.target.Addr.Port(),
 			Health: cmp.Or(r.Health, vip.Unknown), Since: r.Since, Reason: r.Reason}
 		if r.Health == vip.Unhealthy && s.hold.holds(c.target) {
@@ -335,21 +357,30 @@ func (s *Stage) write(w *watched, i int) {
 	}
 	former, _, _ := s.Health.Get(key)
 	s.Health.Set(row)
-	was, is := worst(former.Checks), worst(row.Checks)
-	if is.Health == vip.Unhealthy && was.Health != vip.Unhealthy || is.Health == vip.Healthy && was.Health == vip.Unhealthy {
-		s.changed[key.Service] = append(s.changed[key.Service], transition{key, is.Health, is.Reason})
+	was, is := vip.Health(0), worst(row.Checks)
+	if at := worst(former.Checks); at >= 0 {
+		was = former.Checks[at].Health
+	}
+	if c := &row.Checks[is]; c.Health == vip.Unhealthy && was != vip.Unhealthy || c.Health == vip.Healthy && was == vip.Unhealthy {
+		s.changed[key.Service] = append(s.changed[key.Service], transition{key, c.Health, c.Reason, inARow[is]})
 	}
 }
 
-// worst returns the check that decides for the whole backend: an unhealthy one, else one without a
-// result.
-func worst(checks []vip.CheckResult) (out vip.CheckResult) {
-	for _, want := range [...]vip.Health{vip.Unhealthy, vip.Unknown, vip.Healthy} {
+// worst returns the index of the check that decides for the whole backend: an unhealthy one, else one
+// without a result, else the one that became healthy last; -1 if there is none.
+func worst(checks []vip.CheckResult) int {
+	for _, want := range [...]vip.Health{vip.Unhealthy, vip.Unknown} {
 		if i := slices.IndexFunc(checks, func(c vip.CheckResult) bool { return c.Health == want }); i >= 0 {
-			return checks[i]
+			return i
 		}
 	}
-	return out
+	last := -1
+	for i := range checks {
+		if last < 0 || checks[i].Since.After(checks[last].Since) {
+			last = i
+		}
+	}
+	return last
 }
 
 // checkHold begins and ends the hold of traffic.
@@ -395,10 +426,8 @@ func (s *Stage) report() {
 				case t.health != health:
 				case len(texts) == maxListed:
 					more++
-				case t.reason != "":
-					texts = append(texts, t.backend.ID()+": "+t.reason)
 				default:
-					texts = append(texts, t.backend.ID())
+					texts = append(texts, t.text())
 				}
 			}
 			if len(texts) == 0 {

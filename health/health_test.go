@@ -33,6 +33,7 @@ type world struct {
 
 	mu      sync.Mutex
 	origin  probe.Origin // of what is found
+	inARow  uint32       // of the results that a test sets
 	running map[probe.Target]bool
 	calls   int // of Start and Stop
 }
@@ -97,7 +98,7 @@ func (w *world) finds(address string, health vip.Health, reason string) {
 	for t := range w.running {
 		if t.Addr.String() == address || t.Addr.Addr().String() == address {
 			found = true
-			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason, Origin: w.origin})
+			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason, InARow: w.inARow, Origin: w.origin})
 		}
 	}
 	if !found {
@@ -160,8 +161,22 @@ func TestRowsFollowServicesAndResults(t *testing.T) {
 		}
 		w.finds("10.0.0.1:443", vip.Healthy, "")
 		w.expect("recovered", "web/10.0.0.1 healthy for http; web/10.0.0.1 healthy for https")
-		if got := w.said("backend_healthy"); len(got) != 1 {
+		if got := w.said("backend_healthy"); len(got) != 1 || got[0] != "web 10.0.0.1: health check: 10.0.0.1" {
 			t.Errorf("said %q", got)
+		}
+		for _, x := range []struct {
+			inARow             uint32
+			unhealthy, healthy string
+		}{{1, "refused (1 failure)", "10.0.0.1 (1 pass)"}, {3, "refused (3 failures)", "10.0.0.1 (3 passes)"}} {
+			time.Sleep(time.Second)
+			w.inARow = x.inARow
+			w.finds("10.0.0.1:443", vip.Unhealthy, "refused")
+			synctest.Wait()
+			w.finds("10.0.0.1:443", vip.Healthy, "")
+			down, up := w.said("backend_unhealthy"), w.said("backend_healthy")
+			if down[len(down)-1] != "web 10.0.0.1: health check: 10.0.0.1: "+x.unhealthy || up[len(up)-1] != "web 10.0.0.1: health check: "+x.healthy {
+				t.Errorf("after %d in a row: %q, %q", x.inARow, down, up)
+			}
 		}
 		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.2/http"))
 		w.expect("another backend", "web/10.0.0.2 unknown")

@@ -29,6 +29,7 @@ type state struct {
 	flaps   uint8
 	passing uint32 // in a row
 	failing uint32 // in a row
+	inARow  uint32 // of those that led to health
 	since   vip.Instant
 	lastOK  vip.Instant
 	failed  vip.Instant // when a probe last failed; zero: none did
@@ -93,7 +94,7 @@ func (s *state) pass(c *vip.HealthCheck, now time.Duration, wall vip.Instant) bo
 	case s.health == vip.Unhealthy && (s.passing < uint32(c.Rise) || now < s.held):
 		return false
 	}
-	s.become(vip.Healthy, OK, "", wall)
+	s.become(vip.Healthy, OK, "", s.passing, wall)
 	return true
 }
 
@@ -111,7 +112,7 @@ func (s *state) fail(c *vip.HealthCheck, o Outcome, reason string, now time.Dura
 			reason = clip(fmt.Sprintf("flapping: unhealthy %d times recently, stays unhealthy for at least %s: %s", s.flaps, hold, reason))
 			o = Flapping
 		}
-		s.become(vip.Unhealthy, o, reason, wall)
+		s.become(vip.Unhealthy, o, reason, s.failing, wall)
 		return true
 	case vip.Unhealthy:
 		if s.outcome == o || !again || now < s.held {
@@ -120,7 +121,7 @@ func (s *state) fail(c *vip.HealthCheck, o Outcome, reason string, now time.Dura
 		s.outcome, s.reason = o, reason
 		return true
 	default:
-		s.become(vip.Unhealthy, o, reason, wall)
+		s.become(vip.Unhealthy, o, reason, s.failing, wall)
 		return true
 	}
 }
@@ -138,8 +139,9 @@ func (s *state) flap(now time.Duration) (hold time.Duration) {
 	return hold
 }
 
-func (s *state) become(h vip.Health, o Outcome, reason string, wall vip.Instant) {
-	s.health, s.outcome, s.reason, s.since = h, o, reason, wall
+// become changes the health, after some results in a row.
+func (s *state) become(h vip.Health, o Outcome, reason string, inARow uint32, wall vip.Instant) {
+	s.health, s.outcome, s.reason, s.inARow, s.since = h, o, reason, inARow, wall
 }
 
 // doubtful reports whether the next probe should come early: the state is unknown, or the last
@@ -157,7 +159,7 @@ func (s *state) doubtful(c *vip.HealthCheck) bool {
 
 // row returns the row of the table.
 func (s *state) row(t Target, now time.Duration, wall vip.Instant) Result {
-	r := Result{Target: t, Health: s.health, Since: s.since, Outcome: s.outcome, Reason: s.reason, LastOK: s.lastOK, Flaps: s.flaps}
+	r := Result{Target: t, Health: s.health, Since: s.since, Outcome: s.outcome, Reason: s.reason, InARow: s.inARow, LastOK: s.lastOK, Flaps: s.flaps}
 	if s.outcome == Flapping {
 		r.Held = wall.Add(s.held - now)
 	}

@@ -217,6 +217,9 @@ func TestStateFollowsFromTheLastResults(t *testing.T) {
 			if s.health == vip.Unhealthy && before.health != vip.Unhealthy {
 				fell = now
 			}
+			if s.health != before.health && int(row.InARow) != max(streak, -streak) {
+				t.Fatalf("%s after %d in a row, reported as %d", s.health, streak, row.InARow)
+			}
 			var want vip.Health
 			switch {
 			case o == Local:
