@@ -22,12 +22,13 @@ type lab struct {
 	*fleettest.Memory
 	t     *testing.T
 	dbs   map[string]*store.DB
+	disks map[string]*writes // of the journals, since the last start of their host
 	hosts map[string]*host
 }
 
 func inLab(t *testing.T, f func(t *testing.T, l *lab)) {
 	bubble.Test(t, func(t *testing.T) {
-		l := &lab{Memory: fleettest.NewMemory(), t: t, dbs: map[string]*store.DB{}, hosts: map[string]*host{}}
+		l := &lab{Memory: fleettest.NewMemory(), t: t, dbs: map[string]*store.DB{}, disks: map[string]*writes{}, hosts: map[string]*host{}}
 		defer func() {
 			for name, h := range l.hosts {
 				h.stop()
@@ -49,10 +50,11 @@ func (l *lab) start(name string) *host {
 		}
 		l.dbs[name] = db
 	}
+	l.disks[name] = &writes{Bucket: store.NewBucket[Override](l.dbs[name], "pending states")}
 	var journal *registry.Journal[Override]
 	tree := l.Run(l.t, fleet.Options{Node: name, Folders: []string{Folder}, Cache: l.dbs[name]}, func(tree *fleet.Tree) {
 		var err error
-		if journal, err = registry.NewJournal(Shared(tree), store.NewBucket[Override](l.dbs[name], "pending states")); err != nil {
+		if journal, err = registry.NewJournal(Shared(tree), l.disks[name]); err != nil {
 			l.t.Fatal(err)
 		}
 	})
@@ -233,5 +235,54 @@ func TestMergeIsRepeatable(t *testing.T) {
 		}
 		l.restart("a")
 		l.all("merged again", "10.0.0.1 maint")
+	})
+}
+
+// A value that was merged while the disk could not be written stays there. It is deleted when the
+// disk works again, after a pause or with the next change, and is not merged again by a restart.
+func TestMergeRetriesTheDisk(t *testing.T) {
+	inLab(t, func(t *testing.T, l *lab) {
+		a, b := l.start("a"), l.start("b")
+		onDisk := func() int {
+			t.Helper()
+			synctest.Wait()
+			all, err := l.disks["a"].All()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.journal.HasGarbage() != (len(all) > 0) {
+				t.Errorf("%d values on the disk, garbage: %t", len(all), a.journal.HasGarbage())
+			}
+			return len(all)
+		}
+		for _, retry := range []struct {
+			what string
+			do   func()
+		}{
+			{"after the pause", func() { time.Sleep(sweepRetry) }},
+			{"with the next change", func() { a.set("10.0.0.1", vip.Maint) }},
+		} {
+			a.away(true)
+			a.set("10.0.0.1", vip.Drain)
+			l.disks["a"].fail(true)
+			a.away(false)
+			a.expect("merged", "10.0.0.1 drain")
+			b.expect("merged", "10.0.0.1 drain")
+			if n := onDisk(); n != 1 || len(a.local()) != 0 {
+				t.Fatalf("%s: %d values on a full disk, %q are local", retry.what, n, a.local())
+			}
+			l.disks["a"].fail(false)
+			if n := onDisk(); n != 1 {
+				t.Errorf("%s: %d values on the disk before", retry.what, n)
+			}
+			retry.do()
+			if n := onDisk(); n != 0 {
+				t.Errorf("%s: %d values on the disk", retry.what, n)
+			}
+			b.set("10.0.0.1", vip.Ready)
+			l.restart("a")
+			a = l.hosts["a"]
+			l.all(retry.what+" and after a restart", "")
+		}
 	})
 }
