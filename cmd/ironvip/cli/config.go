@@ -26,8 +26,9 @@ func (a *app) configValidateCommand() *cobra.Command {
 		Use:   "validate [PATH]",
 		Short: "validate a configuration and its services; needs no agent",
 		Long: `Reads a configuration (a file, or a directory with ironvip.toml; default ` + DefaultConfig + `)
-and the services of its static sources, and prints every mistake with file and line. It
-needs no agent and no root. The exit code is 1 if there is a mistake.`,
+and the services of its static sources, and prints every mistake with file and line, and
+warnings of settings without effect. It needs no agent and no root. The exit code is 1 if
+there is a mistake.`,
 		Example:           "  ironvip config validate\n  ironvip config validate ./etc -o json",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeFiles("toml"),
@@ -44,19 +45,27 @@ needs no agent and no root. The exit code is 1 if there is a mistake.`,
 				if a.printer().People() {
 					a.printer().Say("%s", output.Plural(len(v.problems), "mistake"))
 				}
+			} else {
+				a.printer().Say("%s is valid: %s", path, v.summary)
+			}
+			a.warn(v)
+			if len(v.problems) > 0 {
 				return exit(ExitError)
-			}
-			a.printer().Say("%s is valid: %s", path, v.summary)
-			for _, p := range v.ineffective {
-				a.printer().Say("warning: %s", p.Error())
-				a.printer().Say("hint: %s", p.Hint)
-			}
-			if v.unread != "" {
-				a.printer().Say("warning: %s ignored: no static source configured", v.unread)
-				a.printer().Say("hint: %s", readServices)
 			}
 			return nil
 		},
+	}
+}
+
+// warn prints what works and is probably not what was meant.
+func (a *app) warn(v validated) {
+	for _, p := range v.ineffective {
+		a.printer().Say("warning: %s", p.Error())
+		a.printer().Say("hint: %s", p.Hint)
+	}
+	if v.unread != "" {
+		a.printer().Say("warning: %s ignored: no static source configured", v.unread)
+		a.printer().Say("hint: %s", readServices)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -176,9 +177,37 @@ func TestValidateWarnsOfSettingsWithoutEffect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := run(t, Options{}, "config validate "+dir)
-	if r.code != ExitOK || !strings.Contains(r.stderr, `services.d/web.toml:2: service "web": max_queue: has no effect`) || !strings.Contains(r.stderr, "hint: add max_connections") {
+	warned := func(r result) bool {
+		return strings.Contains(r.stderr, `services.d/web.toml:2: service "web": max_queue: has no effect`) && strings.Contains(r.stderr, "hint: add max_connections")
+	}
+	if r := run(t, Options{}, "config validate "+dir); r.code != ExitOK || !warned(r) {
 		t.Error(r)
+	}
+	// A mistake elsewhere hides no warning.
+	for file, mistake := range map[string]string{
+		"services.d/db.toml":  "[[service]]\nname = \"db\"\nprots = 1\n",
+		"services.d/web.toml": "\n[[service]]\nname = \"api\"\nprots = 1\n",
+		"ironvip.toml":        "[health]\nprobers = \"none\"\n",
+	} {
+		path := filepath.Join(dir, file)
+		before, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(slices.Clip(before), mistake...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := run(t, Options{}, "config validate "+dir); r.code != ExitError || !warned(r) || !strings.Contains(r.stderr, "mistake") || !strings.Contains(r.stdout, file) {
+			t.Errorf("with a mistake in %s: %s", file, r)
+		}
+		if before == nil {
+			err = os.Remove(path)
+		} else {
+			err = os.WriteFile(path, before, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
