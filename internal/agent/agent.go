@@ -277,9 +277,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 		return nil, err
 	}
-	if err := a.newOverrides(cfg); err != nil {
-		return nil, err
-	}
+	a.newOverrides(cfg)
 	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
@@ -71,9 +72,10 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if a.rest, err = rest.New(a.restOptions(cfg)); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.newOverrides(cfg); err != nil {
+		if a.stores.Pending, err = registry.NewJournal(a.stores.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
 			t.Fatal(err)
 		}
+		a.newOverrides(cfg)
 		if c := a.storeCheck(); c.Level != v1.LevelWarn || !strings.Contains(c.Message, "waiting for consul at 10.0.0.5:8500") {
 			t.Errorf("at first: %+v", c)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/overrides"
-	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources"
@@ -49,17 +48,12 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 
 // newOverrides creates the overrides. In a fleet, operators can set them while Consul is away: they
 // wait in the state file.
-func (a *agent) newOverrides(cfg *configs.Config) error {
+func (a *agent) newOverrides(cfg *configs.Config) {
 	o := overrides.Options{Store: a.stores.States, Table: a.tables.Overrides, Services: a.tables.Services, Health: a.tables.Health, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
 	if tree := a.stores.tree; tree != nil {
-		journal, err := registry.NewJournal(a.stores.States, store.NewBucket[overrides.Override](a.db, "pending states"))
-		if err != nil {
-			return fmt.Errorf("restore backend states that wait for Consul: %w", err)
-		}
-		o.Store, o.Fleet, o.Node = journal, tree, cfg.Node.Name
+		o.Store, o.Fleet, o.Node = a.stores.Pending, tree, cfg.Node.Name
 	}
 	a.overrides = overrides.New(o)
-	return nil
 }
 
 func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }

@@ -207,6 +207,10 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 	s := &stores{tree: tree, announce: nodes.Shared(tree), verdicts: share.Verdicts(tree), ended: make(chan struct{})}
 	s.roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
+	if s.Pending, err = registry.NewJournal(s.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {
+		kv.Close()
+		return nil, fmt.Errorf("restore backend states that wait for Consul: %w", err)
+	}
 	s.contents = func(ctx context.Context) (snapshot.Contents, error) { return snapshot.ContentsOf(ctx, s.Stores) }
 	started := time.Now().UnixMilli()
 	tree.SetNode(func() membership.Node { return membership.Node{Version: o.version, Since: started} }) // until the agent sets the full one

@@ -32,9 +32,17 @@ func (o *Overrides) isAway() bool {
 	return o.journal != nil && why != ""
 }
 
+// Replaces reports whether an override that was set while the fleet's store was unavailable replaces
+// the one there, if there is one. Of two decisions about one backend, the later one wins, by the clocks
+// of the hosts that received them. A removed value has no time and loses.
+func (o Override) Replaces(there Override, stored bool) bool {
+	if !stored {
+		return !o.Ended()
+	}
+	return o.Since.After(there.Since)
+}
+
 // merge writes the overrides that were set while the fleet's store was unavailable to that store.
-// Of two decisions about one backend, the later one wins, by the clocks of the hosts that received
-// them. A removed value has no time and loses.
 func (o *Overrides) merge(ctx context.Context) error {
 	if o.journal == nil {
 		return nil
@@ -54,10 +62,7 @@ func (o *Overrides) merge(ctx context.Context) error {
 	}
 	defer unlock()
 	done, err := o.journal.Merge(ctx, keys, func(pending Override, there registry.Item[Override]) bool {
-		if there.Version == 0 {
-			return !pending.Ended()
-		}
-		return pending.Since.After(there.Value.Since)
+		return pending.Replaces(there.Value, there.Version != 0)
 	})
 	for _, at := range done {
 		item := o.refresh(at)

@@ -51,13 +51,17 @@ type Stores struct {
 	Leases   ipam.Store
 	Services registry.Store[rest.Record]
 	States   registry.Store[overrides.Override]
+	// Pending has the overrides that are stored on this host only, until they are merged with States;
+	// nil for a store of one host. A restore doesn't write to it.
+	Pending *registry.Journal[overrides.Override]
 	// Node is written as the node of holders and registrations; "" for a store of one
 	// host.
 	Node string
 }
 
-// ContentsOf reads everything in stores. It uses the first feeds of the registries,
-// so the caller must not have watched them.
+// ContentsOf reads everything in stores, as it is in effect on this host: an override that waits for
+// its merge replaces an earlier one. It uses the first feeds of the registries, so the caller must not
+// have watched them.
 func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	out := Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}
 	changes, _, err := s.Leases.Changes(ctx, 0)
@@ -71,8 +75,18 @@ func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	}
 	readAll(s.Services, out.Services)
 	readAll(s.States, out.States)
+	states := s.States
+	if s.Pending != nil {
+		states = s.Pending // for its problems
+		for _, item := range s.Pending.Pending() {
+			there, stored := out.States[item.Key]
+			if item.Value.Replaces(there, stored) {
+				out.States[item.Key] = item.Value
+			}
+		}
+	}
 	maps.DeleteFunc(out.States, func(_ string, o overrides.Override) bool { return o.Ended() })
-	out.Unreadable = append(problemsOf("registration", s.Services), problemsOf("state", s.States)...)
+	out.Unreadable = append(problemsOf("registration", s.Services), problemsOf("state", states)...)
 	return out, nil
 }
 
