@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/overrides"
@@ -89,6 +91,17 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if a.hasBegun() || a.allocator.Leases().Len() != 0 {
 			t.Errorf("begun %t, %d leases", a.hasBegun(), a.allocator.Leases().Len())
 		}
+		m.Client("late").Before(func(fleettest.Call) error {
+			return fmt.Errorf("consul: %w", consulclient.Plain(context.DeadlineExceeded))
+		})
+		m.Client("late").SetDown(false)
+		time.Sleep(time.Minute)
+		if c := a.storeCheck(); c.Level != v1.LevelFail || !strings.HasPrefix(c.Message, "waiting for consul at 10.0.0.5:8500 for 2m0s: consul: no answer in time: ") ||
+			!strings.Contains(c.Hint, "check that Consul runs and has a leader") {
+			t.Errorf("while Consul starts: %+v", c)
+		}
+		m.Client("late").SetDown(true)
+		m.Client("late").Before(nil)
 		cancel()
 		if err := <-stopped; err == nil || a.hasBegun() {
 			t.Errorf("stopped while it waits: %v, begun %t", err, a.hasBegun())

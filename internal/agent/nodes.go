@@ -124,7 +124,7 @@ func (a *agent) storeCheck() v1.Check {
 		c.Message += " not writable: another host has this host's id or name"
 		c.Hint = "traffic goes on; new addresses and registrations wait"
 	case !a.hasBegun() && time.Since(since) < waitingEvery: // as at any start
-		c.Level, c.Message = v1.LevelWarn, a.awaits()
+		c.Level, c.Message, c.Hint = v1.LevelWarn, a.awaits(), advice
 	case !a.hasBegun():
 		c.Level = v1.LevelFail
 		c.Message = fmt.Sprintf("waiting for %s for %s: %s", at, time.Since(since).Round(time.Second), why)

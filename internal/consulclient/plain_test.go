@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 )
@@ -30,14 +32,29 @@ func TestPlainErrorsNameNoURL(t *testing.T) {
 		}
 	}()
 	defer listener.Close()
+	// While its servers have no leader, Consul delays an answer, and then refuses it.
+	released := make(chan struct{})
+	starting := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-released }))
+	defer starting.Close()
+	defer close(released)
+	leaderless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "rpc error making call: No cluster leader", http.StatusInternalServerError)
+	}))
+	defer leaderless.Close()
+	silent, refuses := starting.Listener.Addr().String(), leaderless.Listener.Addr().String()
 	for _, test := range []struct {
 		what, address string
+		timeout       time.Duration // 0: none
 		cancelled     bool
-		is            error
+		is            error // nil: any
 		want          string
+		hint          bool
 	}{
 		{what: "nobody listens", address: "127.0.0.1:1", is: syscall.ECONNREFUSED, want: "dial tcp 127.0.0.1:1: connect: connection refused"},
 		{what: "no answer", address: closes, is: io.EOF, want: "the connection ended without an answer: EOF"},
+		{what: "too late", address: silent, timeout: 50 * time.Millisecond, is: context.DeadlineExceeded, hint: true,
+			want: "no answer in time: it is starting, has no leader, or is not reachable"},
+		{what: "no leader", address: refuses, hint: true, want: "answers 500: its servers have no leader yet"},
 		{what: "nobody waits", address: closes, cancelled: true, is: context.Canceled, want: "context canceled"},
 	} {
 		t.Run(test.what, func(t *testing.T) {
@@ -51,12 +68,19 @@ func TestPlainErrorsNameNoURL(t *testing.T) {
 			if test.cancelled {
 				cancel()
 			}
+			if test.timeout > 0 {
+				ctx, cancel = context.WithTimeout(t.Context(), test.timeout)
+				defer cancel()
+			}
 			_, _, theirs := c.KV().List("app/", (&api.QueryOptions{}).WithContext(ctx))
 			_, _, ours := c.Open(ctx, "/v1/kv/app/", nil)
 			for _, err := range []error{theirs, ours} {
 				got := Plain(err)
-				if !errors.Is(got, test.is) || got.Error() != test.want {
+				if test.is != nil && !errors.Is(got, test.is) || got.Error() != test.want {
 					t.Errorf("of %v: %v, want %s", err, got, test.want)
+				}
+				if unready := (&NotReadyError{}); errors.As(got, &unready) != test.hint || test.hint && unready.Hint() == "" {
+					t.Errorf("of %v: hint %q", err, unready.Hint())
 				}
 			}
 		})

@@ -34,7 +34,7 @@ func (t *Tree) Commit(ctx context.Context, batches []*Batch) error {
 	}
 	gone := func() error {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("%w: %w; %w", ErrUnavailable, ErrNoAnswer, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrUnavailable, ErrNoAnswer)
 		}
 		return ctx.Err()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -63,11 +64,16 @@ func check(meta *api.QueryMeta, err error) (index uint64, _ error) {
 var errFiltered = errors.New("consul: answer incomplete: the token may not read all of it; it needs key_prefix read and write, and session write")
 
 func explain(err error) error {
+	plain := consulclient.Plain(err)
+	var notReady *consulclient.NotReadyError
 	var status api.StatusError
-	if errors.As(err, &status) && status.Code == 403 {
+	switch {
+	case errors.As(plain, &notReady) || !errors.As(plain, &status):
+		return fmt.Errorf("consul: %w", plain)
+	case status.Code == http.StatusForbidden:
 		return fmt.Errorf("consul: the token is not accepted: %s", strings.TrimSpace(status.Body))
 	}
-	return fmt.Errorf("consul: %w", consulclient.Plain(err))
+	return fmt.Errorf("consul: answers %d: %s", status.Code, strings.TrimSpace(status.Body))
 }
 
 // Get implements Store.
@@ -95,7 +101,7 @@ func (c *Client) getRaw(ctx context.Context, key string, q Query) (*Pair, uint64
 	}
 	value, err := io.ReadAll(body)
 	if err != nil {
-		return nil, 0, fmt.Errorf("consul: %w", err)
+		return nil, 0, explain(err)
 	}
 	return &Pair{Key: key, Value: value, Index: index}, index, nil
 }
@@ -118,7 +124,7 @@ func (c *Client) List(ctx context.Context, prefix string, q Query, part func([]P
 		return index, err
 	}
 	if err := decodePairs(body, prefix, part); err != nil {
-		return 0, fmt.Errorf("consul: %w", err)
+		return 0, explain(err)
 	}
 	return index, nil
 }
