@@ -43,15 +43,17 @@ name = "demo"
 cidrs = ["127.96.0.0/24"]
 `
 
-const demoServices = `# Change this file and save it: the agent follows.
+const demoServices = `# Change this file and save it: the agent follows. Without vips, the pool assigns an address.
 [[service]]
 name = "web"
+vips = ["127.96.0.17"] # as in the README
 scheduler = "rr"
 ports = [ { name = "http", port = {{.Port}}, target_port = {{index .Ports 0}} } ]
 backends = [ {{range .Addrs}}{ address = "{{host .}}", port = {{port .}} }, {{end}}]
 
 [[service]]
 name = "canary"
+vips = ["127.96.0.18"]
 scheduler = "wrr"
 ports = [ { name = "http", port = {{.Port}}, target_port = {{index .Ports 0}} } ]
 backends = [

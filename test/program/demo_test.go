@@ -84,6 +84,18 @@ func TestDemo(t *testing.T) {
 			if r := command(t, "--addr", api[1], "status"); r.code != 0 {
 				t.Errorf("status of the demo: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 			}
+			readme, err := os.ReadFile("../../README.md")
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := command(t, "--addr", api[1], "service", "list").stdout
+			promised := regexp.MustCompile(`(?m)^    (\w+ +127\.96\.0\.\d+)  `).FindAllStringSubmatch(string(readme), -1)
+			if len(promised) != 2 || !strings.Contains(url[1], strings.Fields(promised[1][1])[1]) {
+				t.Errorf("the README shows %q, the demo uses %s", promised, url[1])
+			}
+			for _, row := range promised {
+				mentions(t, "the demo's services", list, row[1])
+			}
 			if r := command(t, "--addr", api[1], "service", "list", "-o", "name"); r.stdout != "canary\nweb\n" {
 				t.Errorf("the demo's services: %q", r.stdout)
 			}
