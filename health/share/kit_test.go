@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -290,6 +291,9 @@ func (w *world) expect(when string, want string, targets ...probe.Target) {
 		w.t.Errorf("%s: %d targets in all", when, bad)
 	}
 }
+
+// names returns the names of the hosts, sorted.
+func (w *world) names() []string { return slices.Sorted(maps.Keys(w.hosts)) }
 
 // entries returns how many transactions with verdicts hosts have sent, also refused ones.
 func (w *world) entries() int64 { return w.sent.Load() }

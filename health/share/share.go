@@ -19,6 +19,7 @@
 //   - policy.go: which targets this host probes, and which result counts
 //   - write.go: when votes are due, and writing them
 //   - view.go: what this host finds, for comparisons of hosts
+//   - dispute.go: where it finds something else than the fleet
 package share
 
 import (
@@ -85,6 +86,8 @@ type Share struct {
 	begins  probe.Result       // where the target that the engine starts now begins
 	votes   votes
 	view    view
+	// disputed are the items of which this host's own probes find the opposite of the verdict.
+	disputed map[*item]struct{}
 }
 
 // item is a target, or a row of a target that this host doesn't have.
@@ -129,7 +132,7 @@ func New(o Options) *Share {
 		o.Restored = func(probe.Target) (probe.Result, bool) { return probe.Result{}, false }
 	}
 	s := &Share{Options: o, wake: make(chan struct{}, 1), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
-		items: map[string]*item{}, changed: map[*item]struct{}{}}
+		items: map[string]*item{}, changed: map[*item]struct{}{}, disputed: map[*item]struct{}{}}
 	for g := range s.grouped {
 		s.grouped[g] = map[*item]struct{}{}
 	}
@@ -388,6 +391,7 @@ func (s *Share) publish(now time.Time) (next time.Time) {
 func (s *Share) look(it *item) {
 	now := time.Now()
 	s.setProbing(it, now)
+	s.compare(it)
 	if it.wanted {
 		if r := s.resultOf(it); r != it.result {
 			it.result = r

@@ -84,10 +84,7 @@ func (s *Share) vote(it *item) (Verdict, action) {
 func (s *Share) voteAt(it *item, do action) time.Time {
 	rank := s.members.rank(it.group, s.Node)
 	after := func(n int, d time.Duration) time.Duration { return time.Duration(max(n, 0)) * d }
-	evidence := it.ownAt
-	if it.inferred {
-		evidence = evidence.Add(it.target.Window())
-	}
+	evidence := it.evidenceAt()
 	switch do {
 	case begin:
 		return evidence.Add(after(rank, rankDelay))
@@ -103,6 +100,14 @@ func (s *Share) voteAt(it *item, do action) time.Time {
 		return evidence.Add(rankDelay)
 	}
 	return evidence
+}
+
+// evidenceAt returns when this host's own result was or will be one of its probes.
+func (it *item) evidenceAt() time.Time {
+	if it.inferred {
+		return it.ownAt.Add(it.target.Window())
+	}
+	return it.ownAt
 }
 
 // sweepAt returns the next time at or after t at which this host writes what it is without.

@@ -63,6 +63,9 @@ func (a *agent) checks() []v1.Check {
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
+	if a.share != nil {
+		checks = append(checks, disputeChecks(a.share.Disputes())...)
+	}
 	checks = append(checks, a.announcing.Checks()...)
 	checks = append(checks, a.lost.Checks(time.Now())...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())

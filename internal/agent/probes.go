@@ -7,6 +7,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/text"
 )
 
@@ -42,4 +43,34 @@ func probeChecks(s probe.Stats, files uint64, now time.Time) []v1.Check {
 	return []v1.Check{{Name: "probes", Level: v1.LevelWarn,
 		Message: strings.Join(words, ", and ") + "; backends keep their health meanwhile, and clients their backends",
 		Hint:    strings.Join(hints, "; ")}}
+}
+
+// disputeChecks returns the line of the status on paths to backends: this host finds something else
+// than the other probers of the fleet. A single backend that fails here is a matter of its own path.
+func disputeChecks(d share.Disputes) []v1.Check {
+	check := v1.Check{Name: "probe paths", Level: v1.LevelWarn}
+	var parts, hints []string
+	if d.Failing > 1 && 2*d.Failing > d.Probes {
+		parts = append(parts, fmt.Sprintf("health checks of this host fail for %d of %s, which other hosts find healthy",
+			d.Failing, text.Plural(d.Probes, "target")))
+		hints = append(hints, "check this host's network, routes and firewall")
+	}
+	if n := len(d.Passing); n > 0 {
+		names := make([]string, n)
+		for i, addr := range d.Passing {
+			names[i] = addr.String()
+		}
+		what, by := "targets that pass the health checks of this host are", strings.Join(d.By, " and ")
+		if n == 1 {
+			what = "target that passes the health checks of this host is"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s unhealthy for the fleet, found by %s: %s", n, what, by, text.First(3, names, ", ")))
+		hints = append(hints, "check the way to the backends from "+by)
+	}
+	if parts == nil {
+		return nil
+	}
+	check.Message = strings.Join(parts, "; ")
+	check.Hint = strings.Join(append(hints, "compare the hosts: ironvip backend list --nodes"), "; ")
+	return []v1.Check{check}
 }
