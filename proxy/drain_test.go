@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -130,5 +131,22 @@ func BenchmarkStop(b *testing.B) {
 				p.Close()
 			}
 		})
+	}
+}
+
+func TestOnEach(t *testing.T) {
+	for _, n := range []int{0, 1, closedAtOnce, closedAtOnce + 1, 1000} {
+		frontends, calls := make([]*frontend, n), make([]atomic.Int32, n)
+		place := make(map[*frontend]int, n)
+		for i := range frontends {
+			frontends[i] = &frontend{}
+			place[frontends[i]] = i
+		}
+		onEach(frontends, func(f *frontend) { calls[place[f]].Add(1) })
+		for i := range calls {
+			if got := calls[i].Load(); got != 1 {
+				t.Errorf("frontend %d of %d was called %d times", i, n, got)
+			}
+		}
 	}
 }

@@ -25,7 +25,8 @@ type endpoint struct {
 
 	frontend *frontend
 	outlier  *outlier
-	usable   bool // has a weight; guarded by outliers.mu, as the next field
+	user     int  // the index in outlier.users; guarded by outliers.mu, as the next fields
+	usable   bool // has a weight
 	followed bool // usable is known
 
 	mu    sync.Mutex

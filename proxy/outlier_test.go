@@ -583,3 +583,33 @@ func BenchmarkGoodConnection(b *testing.B) {
 		x.answered()
 	}
 }
+
+// The endpoints of an address leave it in any order, each once.
+func TestEndpointsLeaveTheirOutlier(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
+		inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+			x := s.of("a")
+			left := map[*endpoint]struct{}{}
+			for _, f := range s.fronts {
+				left[f.backends.Load().all[at("a")]] = struct{}{}
+			}
+			for _, i := range order {
+				e := s.fronts[i].backends.Load().all[at("a")]
+				s.outliers.part(e)
+				s.outliers.part(e)
+				delete(left, e)
+				if len(x.users) != len(left) {
+					t.Fatalf("%v: %d endpoints after %d, want %d", order, len(x.users), i, len(left))
+				}
+				for at, u := range x.users {
+					if _, is := left[u]; !is || u.user != at {
+						t.Errorf("%v: a wrong endpoint at %d after %d", order, at, i)
+					}
+				}
+			}
+			if s.outliers.m[x.key] != nil {
+				t.Error("the outlier stays without endpoints")
+			}
+		}, []string{"a"}, []string{"a"}, []string{"a"}, []string{"a"})
+	}
+}

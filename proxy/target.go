@@ -367,15 +367,11 @@ func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed = true
-	frontends := t.frontends
+	frontends := slices.Collect(maps.Values(t.frontends))
 	t.frontends = nil
 	t.mu.Unlock()
-	for _, f := range frontends {
-		f.listener.stop()
-	}
-	for _, f := range frontends {
-		f.close()
-	}
+	onEach(frontends, func(f *frontend) { f.listener.stop() })
+	onEach(frontends, (*frontend).close)
 	t.acceptPoller.close()
 	t.wheel.close()
 	t.pipes.close()
