@@ -22,7 +22,7 @@ func TestOneWayFromTheStart(t *testing.T) {
 	need.Program(t, "nft")
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	for _, h := range l.hosts {
 		if err := h.announcer.Stop(); err != nil {
 			t.Fatal(err)
