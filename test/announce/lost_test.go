@@ -35,7 +35,7 @@ func (h *host) node(name, state string) v1.Node {
 func TestLostPeer(t *testing.T) {
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	owned := 0
 	for _, owner := range owners {
 		if owner == b.Name {
@@ -81,7 +81,7 @@ func TestLostPeer(t *testing.T) {
 func TestAgentIsStopped(t *testing.T) {
 	l := newLab(t, 2, "")
 	a, b := l.hosts[0], l.hosts[1]
-	owners := l.awaitOwners("a share for each host", l.shared)
+	owners := l.settled()
 	moves := func() int {
 		t.Helper()
 		out := b.must("events")
