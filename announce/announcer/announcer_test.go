@@ -3,6 +3,7 @@ package announcer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -338,5 +339,36 @@ func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
 		if !slices.Equal(out.calls, want) {
 			t.Errorf("%v: calls %q, want %q", mode, out.calls, want)
 		}
+	}
+}
+
+// The gate of an earlier run is removed once when nothing is to be announced at layer 2. Without an
+// interface, it stays: other hosts announce the VIPs.
+func TestGateOfAnEarlierRun(t *testing.T) {
+	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
+	o := newL2(a, "record")
+	removed := 0
+	var fails error
+	o.removeGate = func(_ context.Context, record string) error {
+		if removed++; record != "record" {
+			t.Errorf("record %q", record)
+		}
+		return fails
+	}
+	on := &announce.Settings{Pools: []announce.Pool{{Name: "lan", Mode: announce.L2}}}
+	if err := o.configure(on); err == nil || removed != 0 {
+		t.Errorf("without an interface: %v, removed %d times", err, removed)
+	}
+	o.ran, fails = true, errors.New("no answer")
+	for range 3 {
+		if err := o.configure(&announce.Settings{}); err != nil {
+			t.Error(err)
+		}
+		if fails = nil; removed == 1 && a.problems["l2 gate"] == "" {
+			t.Error("a failure is not reported")
+		}
+	}
+	if removed != 2 || len(a.problems) != 0 {
+		t.Errorf("removed %d times, problems %v", removed, a.problems)
 	}
 }

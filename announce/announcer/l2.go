@@ -18,8 +18,10 @@ import (
 type l2Output struct {
 	a      *Announcer
 	record string // file of l2.Config.Record
-	ran    bool   // this process has announced at layer 2
-	clean  bool   // nothing is left in the kernel
+	// removeGate is l2.Remove. Tests replace it.
+	removeGate func(ctx context.Context, record string) error
+	ran        bool // this process has announced at layer 2
+	clean      bool // nothing is left in the kernel
 
 	speaker *l2.Speaker // nil: off
 	stop    context.CancelFunc
@@ -33,17 +35,18 @@ type l2Output struct {
 }
 
 func newL2(a *Announcer, record string) *l2Output {
-	return &l2Output{a: a, record: record, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
+	return &l2Output{a: a, record: record, removeGate: l2.Remove, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
 }
 
 func (o *l2Output) configure(s *announce.Settings) error {
-	if !s.Uses(announce.L2) || len(s.Interfaces) == 0 {
+	switch {
+	case !s.Uses(announce.L2):
 		o.end()
 		o.remove()
-		if s.Uses(announce.L2) {
-			return errors.New("no interface to announce VIPs on")
-		}
 		return nil
+	case len(s.Interfaces) == 0: // the gate stays: other hosts announce the VIPs
+		o.end()
+		return errors.New("no interface to announce VIPs on")
 	}
 	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Record: o.record, Log: o.a.log,
 		Report: func(r l2.Report) { o.a.mail.post(func() { o.report(r) }) }}
@@ -109,7 +112,7 @@ func (o *l2Output) remove() {
 	if o.clean {
 		return
 	}
-	err := l2.Remove(context.Background(), o.record)
+	err := o.removeGate(context.Background(), o.record)
 	if err != nil && !o.ran { // there may be no nftables, and nothing to remove
 		o.a.log.Warn("remove the gate of an earlier run", "err", err)
 		err = nil
