@@ -10,16 +10,16 @@ import (
 func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 	v := d.view(e)
 	here := false
-	if e.here != nil && e.here.Mode == L2 {
+	if e.here && e.mode == L2 {
 		d.own(addr, e, v, now)
 		here = e.owned
 	} else {
 		e.owned, e.best = false, time.Time{}
-		here = e.here != nil && e.here.Mode != Off && d.routes(addr, v.services, now)
+		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
 	a := Announcement{Addr: addr, Here: here, Services: v.services}
-	if e.here != nil {
-		a.Mode = e.here.Mode
+	if e.here {
+		a.Mode = e.mode
 	}
 	if a.Mode == L2 {
 		if a.Owner = v.owner(); here {
@@ -31,11 +31,15 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		a.New = e.last.New
 	}
 	e.known = e.known || here || v.owner() != ""
-	a.Why = d.why(e, v)
-	if a.Here != e.last.Here || a.Owner != e.last.Owner || a.Mode != e.last.Mode || e.since.IsZero() {
-		e.since = now
+	if a.Why = d.why(e, v); a.Why != e.last.Why {
+		a.Why = intern(a.Why)
+	} else {
+		a.Why = e.last.Why
 	}
-	a.Since = e.since
+	a.Since = e.last.Since
+	if a.Here != e.last.Here || a.Owner != e.last.Owner || a.Mode != e.last.Mode || a.Since.IsZero() {
+		a.Since = now
+	}
 	e.last = a
 }
 
@@ -107,10 +111,10 @@ func (d *Decider) view(e *entry) *view {
 
 // serves returns how many services this host could announce the VIP for.
 func (d *Decider) serves(e *entry) int {
-	if e.here == nil || e.here.Mode == L2 && d.offline != "" {
+	if !e.here || d.withdrawn != "" || e.mode == L2 && d.offline != "" {
 		return 0
 	}
-	return e.here.Services
+	return e.services
 }
 
 // own decides whether this host owns a VIP at layer 2.

@@ -1,10 +1,12 @@
 package announce
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/workqueue"
@@ -37,6 +39,8 @@ type Decider struct {
 	timers delayqueue.Queue[netip.Addr]
 	// offline is why this host can't announce at layer 2 although it is eligible; "": it can.
 	offline string
+	// withdrawn is why this host announces nothing at all; "": it does.
+	withdrawn string
 
 	// Evaluated counts decisions of single VIPs, for tests and metrics.
 	Evaluated uint64
@@ -48,25 +52,31 @@ type peer struct {
 	vips map[netip.Addr]struct{}
 }
 
-// entry is what is known of one VIP.
+// entry is what is known of one VIP. There is one for each VIP, so nothing is in it twice.
 type entry struct {
-	here   *Eligible // nil: not a VIP of this host
-	score  float64   // of this host
-	claims []claim   // of others, in no order; as many as hosts have the VIP
-	known  bool      // some host has announced it
+	score    float64 // of this host
+	claims   []claim // of others, in no order; as many as hosts have the VIP
+	reason   string  // of Eligible, as are services and mode
+	services int
+	mode     Mode
+	here     bool // a VIP of this host
+	known    bool // some host has announced it
 
 	owned bool      // L2: this host owns it
 	best  time.Time // since when this host would be the owner; zero: it isn't the best
-	since time.Time // of the announcement
 
 	last Announcement // as decided last; its zero value before
 }
 
+func (e *entry) eligible(addr netip.Addr) Eligible {
+	return Eligible{Addr: addr, Mode: e.mode, Services: e.services, Reason: e.reason}
+}
+
 type claim struct {
 	peer     *peer
+	score    float64
 	services int
 	owned    bool
-	score    float64
 }
 
 // NewDecider returns the decider of the host with the given name and weight. It is listening.
@@ -133,18 +143,44 @@ func (d *Decider) SetDraining(draining bool, now time.Time) {
 // SetEligible adds or changes a VIP of this host.
 func (d *Decider) SetEligible(v Eligible) {
 	e := d.entry(v.Addr)
-	if e.here != nil && *e.here == v {
+	if e.here && e.eligible(v.Addr) == v {
 		return
 	}
-	e.here = &v
+	e.here, e.mode, e.services, e.reason = true, v.Mode, v.Services, intern(v.Reason)
 	d.todo.Add(v.Addr)
+}
+
+// HasEligible reports whether a VIP is one of this host.
+func (d *Decider) HasEligible(addr netip.Addr) bool {
+	e := d.vips[addr]
+	return e != nil && e.here
+}
+
+// Eligible yields the VIPs of this host. They must not be added or removed meanwhile.
+func (d *Decider) Eligible() iter.Seq[Eligible] {
+	return func(yield func(Eligible) bool) {
+		for addr, e := range d.vips {
+			if e.here && !yield(e.eligible(addr)) {
+				return
+			}
+		}
+	}
 }
 
 // DropEligible removes a VIP of this host.
 func (d *Decider) DropEligible(addr netip.Addr) {
-	if e := d.vips[addr]; e != nil && e.here != nil {
-		e.here = nil
+	if e := d.vips[addr]; e != nil && e.here {
+		e.here, e.services, e.reason = false, 0, ""
 		d.todo.Add(addr)
+	}
+}
+
+// Withdraw makes this host announce nothing, as if it served no service of its VIPs. Why says the
+// reason, such as an agent that is gone; "" ends that. It costs O(VIPs) if it differs.
+func (d *Decider) Withdraw(why string) {
+	if d.withdrawn != why {
+		d.withdrawn = why
+		d.again(maps.Keys(d.vips))
 	}
 }
 
@@ -219,7 +255,7 @@ func (d *Decider) SetClaim(host string, c Claim) {
 		}
 	default:
 		e = d.entry(c.Addr)
-		e.claims = append(e.claims, claim{p, c.Services, c.Owned, score(host, c.Addr, p.Weight)})
+		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Services, c.Owned})
 		p.vips[c.Addr] = struct{}{}
 	}
 	d.todo.Add(c.Addr)
@@ -233,6 +269,9 @@ func (d *Decider) entry(addr netip.Addr) *entry {
 	}
 	return e
 }
+
+// intern returns an equal string that is in memory once: most VIPs have the same reasons.
+func intern(s string) string { return unique.Make(s).Value() }
 
 func (d *Decider) again(addrs func(func(netip.Addr) bool)) {
 	for addr := range addrs {
@@ -263,7 +302,7 @@ func (d *Decider) Decide(now time.Time, changed func(a Announcement, gone bool))
 		former := e.last
 		d.decide(addr, e, now)
 		switch {
-		case e.here == nil:
+		case !e.here:
 			if e.last = (Announcement{}); former.Addr.IsValid() {
 				changed(former, true)
 			}

@@ -9,10 +9,10 @@ import (
 // why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
 // draining".
 func (d *Decider) why(e *entry, v *view) string {
-	if e.here == nil {
+	if !e.here {
 		return ""
 	}
-	if e.here.Mode != L2 {
+	if e.mode != L2 {
 		return d.whyRoute(e, v)
 	}
 	var parts []string
@@ -74,11 +74,13 @@ func (d *Decider) obstacle(e *entry) string {
 	switch {
 	case d.self.Draining:
 		return "is draining"
-	case e.here.Mode == L2 && d.offline != "":
+	case e.mode == L2 && d.offline != "":
 		return "can't announce it: " + d.offline
-	case e.here.Services == 0 && e.here.Reason != "":
-		return "is not eligible: " + e.here.Reason
-	case e.here.Services == 0:
+	case d.withdrawn != "":
+		return "is not eligible: " + d.withdrawn
+	case e.services == 0 && e.reason != "":
+		return "is not eligible: " + e.reason
+	case e.services == 0:
 		return "is not eligible"
 	}
 	return ""
@@ -88,7 +90,7 @@ func (d *Decider) whyRoute(e *entry, v *view) string {
 	if reason := d.obstacle(e); reason != "" {
 		return d.self.Name + " " + reason
 	}
-	if e.here.Mode == Off {
+	if e.mode == Off {
 		return "announcing is off for its pool"
 	}
 	return fmt.Sprintf("%s: eligible, like %s", d.self.Name, others(v.count-1))

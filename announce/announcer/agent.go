@@ -30,17 +30,18 @@ func (a *Announcer) receive(r request, now time.Time) {
 	if r.Settings != nil {
 		a.configure(r.Settings, now)
 	}
+	if a.core == nil {
+		a.log.Warn("request of the agent ignored: it came before all settings")
+		return
+	}
 	for _, v := range r.Eligible {
 		if a.named != nil {
 			a.named[v.Addr] = struct{}{}
 		}
-		if _, known := a.eligible[v.Addr]; !known && a.complete {
+		if a.complete && !a.core.decider.HasEligible(v.Addr) {
 			a.born[v.Addr] = true
 		}
-		a.eligible[v.Addr] = v
-		if !a.withdrawn {
-			a.offer(v)
-		}
+		a.core.decider.SetEligible(v)
 	}
 	for _, addr := range r.Removed {
 		a.remove(addr)
@@ -53,36 +54,28 @@ func (a *Announcer) receive(r request, now time.Time) {
 // synced is called when the agent has sent everything. Until then, what it has sent on an earlier
 // connection stays in effect.
 func (a *Announcer) synced() {
-	for addr := range a.eligible {
-		if _, named := a.named[addr]; !named {
-			a.remove(addr)
+	var gone []netip.Addr
+	for v := range a.core.decider.Eligible() {
+		if _, named := a.named[v.Addr]; !named {
+			gone = append(gone, v.Addr)
 		}
+	}
+	for _, addr := range gone {
+		a.remove(addr)
 	}
 	a.named = nil
 	a.until = time.Time{}
-	if a.withdrawn {
-		a.withdrawn = false
-		for _, v := range a.eligible {
-			a.offer(v)
-		}
+	if a.withdrawn != "" {
+		a.withdrawn = ""
+		a.core.decider.Withdraw("")
 		a.log.Info("the agent is back")
 	}
 	a.complete = true
 }
 
 func (a *Announcer) remove(addr netip.Addr) {
-	delete(a.eligible, addr)
 	delete(a.born, addr)
-	if a.core != nil {
-		a.core.decider.DropEligible(addr)
-	}
-}
-
-// offer passes an eligible VIP to the decision.
-func (a *Announcer) offer(v announce.Eligible) {
-	if a.core != nil {
-		a.core.decider.SetEligible(v)
-	}
+	a.core.decider.DropEligible(addr)
 }
 
 // expire withdraws everything when the agent has been gone for too long.
@@ -90,11 +83,10 @@ func (a *Announcer) expire(now time.Time) {
 	if a.until.IsZero() || now.Before(a.until) {
 		return
 	}
-	a.until, a.withdrawn = time.Time{}, true
+	a.until, a.withdrawn = time.Time{}, "the agent has been gone for more than "+a.settings.Hold.String()
 	a.log.Error("withdrawing all VIPs: the agent has not come back", "after", a.settings.Hold)
-	for _, v := range a.eligible {
-		v.Services, v.Reason = 0, "the agent has been gone for more than "+a.settings.Hold.String()
-		a.offer(v)
+	if a.core != nil {
+		a.core.decider.Withdraw(a.withdrawn)
 	}
 }
 
@@ -139,10 +131,14 @@ func (a *Announcer) begin(now time.Time) {
 		a.carry(announce.Announcement{Addr: addr}, true)
 		a.tables.Announcements.Delete(addr)
 	}
-	a.core = newCore(a, announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing()))
-	for _, v := range a.eligible {
-		a.offer(v)
+	d := announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing())
+	if a.core != nil {
+		for v := range a.core.decider.Eligible() {
+			d.SetEligible(v)
+		}
+		d.Withdraw(a.withdrawn)
 	}
+	a.core = newCore(a, d)
 }
 
 // configureHeartbeats starts, changes or stops the heartbeats.

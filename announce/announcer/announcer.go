@@ -29,6 +29,9 @@ type Options struct {
 	// ShuttingDown reports whether the host goes down, when the announcer is stopped. Then it does
 	// not leave routes for a next process. nil: never.
 	ShuttingDown func() bool
+	// Started is called once, in its own goroutine, when all VIPs that the agent had at the start are
+	// announced. nil: not called.
+	Started func()
 }
 
 // Announcer is the state of the process. Only Run's goroutine uses it.
@@ -49,7 +52,6 @@ type Announcer struct {
 
 	core     *core // nil until the agent has sent settings
 	settings announce.Settings
-	eligible map[netip.Addr]announce.Eligible
 	named    map[netip.Addr]struct{} // VIPs that this connection has sent, until it is synced
 	complete bool                    // an agent has sent everything once
 	ready    bool                    // the outputs know that
@@ -57,7 +59,7 @@ type Announcer struct {
 	carried  map[netip.Addr]carried
 
 	until     time.Time // when announcements end without an agent; zero: the agent is there
-	withdrawn bool      // they have ended
+	withdrawn string    // why they have ended; "": they have not
 	leaving   time.Time // when the process ends at the latest; zero: it goes on
 	down      bool      // the host goes down, too
 
@@ -75,7 +77,7 @@ func New(o Options) *Announcer {
 	a := &Announcer{
 		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
 		requests: make(chan request), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
-		eligible: map[netip.Addr]announce.Eligible{}, born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
+		born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
 		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
 	}
 	runtime := filepath.Dir(o.Socket)
@@ -170,6 +172,9 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 			for _, o := range a.outputs {
 				o.complete()
 			}
+			if a.o.Started != nil {
+				a.work.Go(a.o.Started)
+			}
 		}
 	}
 	if now.Sub(a.published) >= publishEvery {
@@ -230,7 +235,7 @@ func (a *Announcer) leave(now time.Time) {
 	if a.down {
 		a.leaving = a.leaving.Add(a.settings.Timing().Leave)
 	}
-	if a.down || a.owned(announce.L2) > 0 {
+	if a.down || a.announces(announce.L2) {
 		a.drain(true, now)
 	}
 }
@@ -240,7 +245,7 @@ func (a *Announcer) hasLeft(now time.Time) bool {
 	if !now.Before(a.leaving) {
 		return true
 	}
-	if a.owned(announce.L2) > 0 {
+	if a.announces(announce.L2) {
 		return false
 	}
 	return !a.down || len(a.carried) == 0

@@ -27,15 +27,13 @@ type bgpOutput struct {
 
 	peers    map[string]announce.BGPPeer // by name
 	paths    map[netip.Addr]string       // the peers of BFD sessions
-	vips     map[netip.Addr]struct{}
-	add      []netip.Prefix
-	remove   []netip.Prefix
+	changes  routeChanges
 	whole    bool
 	draining bool
 }
 
 func newBGP(a *Announcer, record string) *bgpOutput {
-	return &bgpOutput{a: a, record: record, vips: map[netip.Addr]struct{}{}, paths: map[netip.Addr]string{}}
+	return &bgpOutput{a: a, record: record, paths: map[netip.Addr]string{}}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
@@ -88,11 +86,11 @@ func (o *bgpOutput) begin(c bgp.Config) error {
 			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
 		}
 	})
-	o.add = o.add[:0]
-	for addr := range o.vips {
-		o.add = append(o.add, hostRoute(addr))
+	o.changes.drop()
+	for addr := range o.a.vips(announce.BGP) {
+		o.changes.set(addr, true)
 	}
-	o.flush()
+	o.act(false)
 	o.speaker.Drain(o.draining)
 	if o.whole {
 		o.speaker.Ready()
@@ -176,41 +174,19 @@ func (o *bgpOutput) path(s bfd.Status) {
 	}
 }
 
-func hostRoute(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+func (o *bgpOutput) set(addr netip.Addr, here, _ bool) { o.changes.set(addr, here) }
 
-func (o *bgpOutput) set(addr netip.Addr, here, _ bool) {
-	if here {
-		o.vips[addr] = struct{}{}
-		o.add = append(o.add, hostRoute(addr))
-	} else {
-		delete(o.vips, addr)
-		o.remove = append(o.remove, hostRoute(addr))
+func (o *bgpOutput) act(bool) {
+	if o.speaker == nil {
+		o.changes.drop()
+		return
 	}
-}
-
-func (o *bgpOutput) act(bool) { o.flush() }
-
-// flush passes the changes of a step to the speaker, withdrawals first: a VIP that was withdrawn
-// and announced again in one step stays announced.
-func (o *bgpOutput) flush() {
-	if o.speaker != nil && len(o.remove) > 0 {
-		o.speaker.Withdraw(o.remove...)
-	}
-	if o.speaker != nil && len(o.add) > 0 {
-		kept := o.add[:0]
-		for _, p := range o.add {
-			if _, is := o.vips[p.Addr()]; is {
-				kept = append(kept, p)
-			}
-		}
-		o.speaker.Announce(kept...)
-	}
-	o.add, o.remove = o.add[:0], o.remove[:0]
+	o.changes.flush(o.speaker, func(addr netip.Addr) bool { return o.a.carries(addr, announce.BGP) })
 }
 
 func (o *bgpOutput) complete() {
 	o.whole = true
-	o.flush()
+	o.act(false)
 	if o.speaker != nil {
 		o.speaker.Ready()
 	}

@@ -30,12 +30,11 @@ type l2Output struct {
 	unsent  uint64              // frames of earlier speakers that the kernel had no room for
 	wanted  []string            // the interfaces
 	links   map[string]l2.State // by name
-	vips    map[netip.Addr]struct{}
-	release []netip.Addr // since the last act
+	release []netip.Addr        // since the last act
 }
 
 func newL2(a *Announcer, record string) *l2Output {
-	return &l2Output{a: a, record: record, removeGate: l2.Remove, links: map[string]l2.State{}, vips: map[netip.Addr]struct{}{}}
+	return &l2Output{a: a, record: record, removeGate: l2.Remove, links: map[string]l2.State{}}
 }
 
 func (o *l2Output) configure(s *announce.Settings) error {
@@ -73,7 +72,7 @@ func (o *l2Output) configure(s *announce.Settings) error {
 			o.a.mail.post(func() { o.failed(speaker, err) })
 		}
 	})
-	for addr := range o.vips {
+	for addr := range o.a.vips(announce.L2) {
 		o.a.problems.set(ownProblem, speaker.Own(addr, false))
 	}
 	return nil
@@ -123,11 +122,9 @@ func (o *l2Output) remove() {
 
 func (o *l2Output) set(addr netip.Addr, here, probe bool) {
 	if !here {
-		delete(o.vips, addr)
 		o.release = append(o.release, addr)
 		return
 	}
-	o.vips[addr] = struct{}{}
 	if o.speaker != nil {
 		o.a.problems.set(ownProblem, o.speaker.Own(addr, probe))
 	}
@@ -139,9 +136,9 @@ func (o *l2Output) act(beat bool) {
 		return
 	}
 	if len(o.release) > 0 {
-		release := slices.DeleteFunc(o.release, func(a netip.Addr) bool { _, again := o.vips[a]; return again })
+		release := slices.DeleteFunc(o.release, func(addr netip.Addr) bool { return o.a.carries(addr, announce.L2) })
 		o.a.problems.set("l2 release", o.speaker.Release(release...))
-		o.release = o.release[:0]
+		o.release = reuse(o.release)
 	}
 	if !beat {
 		return
@@ -164,7 +161,7 @@ func (o *l2Output) drain(bool) {}
 
 // reannounce repeats announcements for hosts that may have missed them.
 func (o *l2Output) reannounce() {
-	if o.speaker != nil && len(o.vips) > 0 {
+	if o.speaker != nil {
 		o.speaker.Reannounce()
 	}
 }

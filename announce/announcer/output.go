@@ -1,7 +1,9 @@
 package announcer
 
 import (
+	"iter"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/ironvip/ironvip/announce"
@@ -56,13 +58,13 @@ func (m *mailbox) run() {
 	}
 }
 
-// carried is a VIP that an output was told to announce.
+// carried is a VIP that an output announces. Outputs have no copy of this set.
 type carried struct {
 	mode  announce.Mode
 	probe bool
 }
 
-// carry tells the outputs about a changed announcement.
+// carry passes a changed announcement to the outputs.
 func (a *Announcer) carry(n announce.Announcement, gone bool) {
 	here := n.Here && !gone
 	former, was := a.carried[n.Addr]
@@ -85,12 +87,73 @@ func (a *Announcer) carry(n announce.Announcement, gone bool) {
 	}
 }
 
-// owned returns how many VIPs of a mode this host announces.
-func (a *Announcer) owned(mode announce.Mode) (n int) {
-	for _, c := range a.carried {
-		if c.mode == mode {
-			n++
+// carries reports whether the output of a mode is to announce a VIP.
+func (a *Announcer) carries(addr netip.Addr, mode announce.Mode) bool {
+	c, ok := a.carried[addr]
+	return ok && c.mode == mode
+}
+
+// vips yields the VIPs that the output of a mode is to announce, also for one that starts again.
+func (a *Announcer) vips(mode announce.Mode) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for addr, c := range a.carried {
+			if c.mode == mode && !yield(addr) {
+				return
+			}
 		}
 	}
-	return n
+}
+
+// announces reports whether the output of a mode is to announce any VIP.
+func (a *Announcer) announces(mode announce.Mode) bool {
+	for range a.vips(mode) {
+		return true
+	}
+	return false
+}
+
+// routeChanges collects the host routes to announce and to withdraw until the end of a step.
+type routeChanges struct {
+	add, remove []netip.Prefix
+}
+
+func (r *routeChanges) set(addr netip.Addr, here bool) {
+	route := netip.PrefixFrom(addr, addr.BitLen())
+	if here {
+		r.add = append(r.add, route)
+	} else {
+		r.remove = append(r.remove, route)
+	}
+}
+
+// flush passes the changes on, withdrawals first: a VIP that was withdrawn and announced again in
+// one step stays announced. carried reports whether a VIP is to be announced now.
+func (r *routeChanges) flush(s routeSpeaker, carried func(netip.Addr) bool) {
+	if len(r.remove) > 0 {
+		s.Withdraw(r.remove...)
+	}
+	add := slices.DeleteFunc(r.add, func(p netip.Prefix) bool { return !carried(p.Addr()) })
+	if len(add) > 0 {
+		s.Announce(add...)
+	}
+	r.drop()
+}
+
+// drop forgets the changes.
+func (r *routeChanges) drop() {
+	r.add, r.remove = reuse(r.add), reuse(r.remove)
+}
+
+// reuse returns an empty list with the memory of a short one.
+func reuse[T any](list []T) []T {
+	if cap(list) > 256 {
+		return nil
+	}
+	return list[:0]
+}
+
+// routeSpeaker announces prefixes: bgp.Speaker and routes.Speaker.
+type routeSpeaker interface {
+	Announce(...netip.Prefix)
+	Withdraw(...netip.Prefix)
 }

@@ -18,14 +18,12 @@ type routesOutput struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	vips   map[netip.Addr]struct{}
-	add    []netip.Prefix
-	remove []netip.Prefix
-	whole  bool
+	changes routeChanges
+	whole   bool
 }
 
 func newRoutes(a *Announcer) *routesOutput {
-	return &routesOutput{a: a, vips: map[netip.Addr]struct{}{}}
+	return &routesOutput{a: a}
 }
 
 // clearTime bounds the removal of all routes.
@@ -46,8 +44,9 @@ func (o *routesOutput) configure(s *announce.Settings) error {
 	ctx, stop := context.WithCancel(context.Background())
 	o.speaker, o.stop = speaker, stop
 	o.running.Go(func() { _ = speaker.Run(ctx) }) // it ends with the context only
-	for addr := range o.vips {
-		o.add = append(o.add, hostRoute(addr))
+	o.changes.drop()
+	for addr := range o.a.vips(announce.Routes) {
+		o.changes.set(addr, true)
 	}
 	o.act(false)
 	if o.whole {
@@ -72,30 +71,14 @@ func (o *routesOutput) end(clearAll bool) {
 	o.speaker = nil
 }
 
-func (o *routesOutput) set(addr netip.Addr, here, _ bool) {
-	if here {
-		o.vips[addr] = struct{}{}
-		o.add = append(o.add, hostRoute(addr))
-	} else {
-		delete(o.vips, addr)
-		o.remove = append(o.remove, hostRoute(addr))
-	}
-}
+func (o *routesOutput) set(addr netip.Addr, here, _ bool) { o.changes.set(addr, here) }
 
 func (o *routesOutput) act(bool) {
 	if o.speaker == nil {
-		o.add, o.remove = o.add[:0], o.remove[:0]
+		o.changes.drop()
 		return
 	}
-	if len(o.remove) > 0 {
-		o.speaker.Withdraw(o.remove...)
-	}
-	for _, p := range o.add {
-		if _, is := o.vips[p.Addr()]; is {
-			o.speaker.Announce(p)
-		}
-	}
-	o.add, o.remove = o.add[:0], o.remove[:0]
+	o.changes.flush(o.speaker, func(addr netip.Addr) bool { return o.a.carries(addr, announce.Routes) })
 	var problem error
 	if why := o.speaker.Stats().TargetError; why != "" {
 		problem = errors.New(why)

@@ -6,12 +6,13 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
 // claims is this host's log: each VIP once, in the order of the newest change. A removed VIP stays
 // as an empty claim, until all peers have it or there are too many.
 type claims struct {
-	at     map[netip.Addr]*change
+	at     *keyed.Set[netip.Addr, change]
 	newest *change // the list runs back in time
 	oldest *change
 	number uint64 // of the newest change
@@ -30,16 +31,16 @@ func isEmpty(c announce.Claim) bool { return c.Services == 0 && !c.Owned }
 // set changes a claim, and reports whether it differs. It costs O(1).
 func (l *claims) set(c announce.Claim) bool {
 	c.Services = min(c.Services, maxServices)
-	n := l.at[c.Addr]
+	if l.at == nil {
+		l.at = keyed.New(func(n *change) netip.Addr { return n.Addr })
+	}
+	n := l.at.Get(c.Addr)
 	switch {
 	case n == nil && isEmpty(c), n != nil && n.Claim == c:
 		return false
 	case n == nil:
-		n = &change{}
-		if l.at == nil {
-			l.at = map[netip.Addr]*change{}
-		}
-		l.at[c.Addr] = n
+		n = &change{Claim: c}
+		l.at.Put(n)
 	default:
 		l.unlink(n)
 		l.digest ^= digestOf(n.Claim)
@@ -90,14 +91,14 @@ func (l *claims) after(number uint64) *change {
 
 // tidy removes empty claims up to a number that all peers have, when they are more than the others.
 func (l *claims) tidy(acked uint64) {
-	if l.empty < 1024 || l.empty < len(l.at)/2 {
+	if l.empty < 1024 || l.empty < l.at.Len()/2 {
 		return
 	}
 	for n := l.oldest; n != nil && n.number <= acked; {
 		next := n.newer
 		if isEmpty(n.Claim) {
 			l.unlink(n)
-			delete(l.at, n.Addr)
+			l.at.Delete(n.Addr)
 			l.empty--
 		}
 		n = next
@@ -106,20 +107,34 @@ func (l *claims) tidy(acked uint64) {
 
 // mirror is the copy of another host's claims.
 type mirror struct {
-	claims map[netip.Addr]announce.Claim // none is empty
-	number uint64                        // the newest change that it has
+	claims map[netip.Addr]content // none is empty
+	number uint64                 // the newest change that it has
 	digest uint64
 	owned  int
 }
 
+// content is a claim without its VIP, and in little memory: a fleet has many claims.
+type content struct {
+	Services uint8 // at most maxServices
+	Owned    bool
+}
+
+func contentOf(c announce.Claim) content { return content{uint8(c.Services), c.Owned} }
+
+func (c content) of(addr netip.Addr) announce.Claim {
+	return announce.Claim{Addr: addr, Services: int(c.Services), Owned: c.Owned}
+}
+
 // set applies one claim, and reports whether it differs.
 func (m *mirror) set(c announce.Claim) bool {
+	c.Services = min(c.Services, maxServices)
+	now := contentOf(c)
 	former, had := m.claims[c.Addr]
-	if had == !isEmpty(c) && former == c || !had && isEmpty(c) {
+	if had == !isEmpty(c) && former == now || !had && isEmpty(c) {
 		return false
 	}
 	if had {
-		m.digest ^= digestOf(former)
+		m.digest ^= digestOf(former.of(c.Addr))
 		m.owned -= count(former)
 	}
 	if isEmpty(c) {
@@ -127,11 +142,11 @@ func (m *mirror) set(c announce.Claim) bool {
 		return true
 	}
 	if m.claims == nil {
-		m.claims = map[netip.Addr]announce.Claim{}
+		m.claims = map[netip.Addr]content{}
 	}
-	m.claims[c.Addr] = c
+	m.claims[c.Addr] = now
 	m.digest ^= digestOf(c)
-	m.owned += count(c)
+	m.owned += count(now)
 	return true
 }
 
@@ -146,7 +161,7 @@ func (m *mirror) firstOwned(limit int) (out []netip.Addr) {
 	return slices.Clone(out[:min(len(out), limit)])
 }
 
-func count(c announce.Claim) int {
+func count(c content) int {
 	if c.Owned {
 		return 1
 	}

@@ -57,7 +57,7 @@ var only = map[string][]string{
 	"announce/bgp/transport":    {"announce/bgp/message"},
 	"announce/bgp/unnumbered":   {"internal/backoff"},
 	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
-	"announce/heartbeat":        {"announce"},
+	"announce/heartbeat":        {"announce", "internal/table/keyed"},
 	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
 	"announce/l2":               {"vip", "internal/backoff", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},

@@ -19,6 +19,10 @@ type Queue[K comparable] struct {
 	heap    deadlines[K]
 }
 
+// keep bounds the keys for which an empty queue keeps room. A map never shrinks, so the keys of a
+// start would stay allocated for ever.
+const keep = 1024
+
 type entry[K comparable] struct {
 	key   K
 	at    time.Time
@@ -49,9 +53,14 @@ func (q *Queue[K]) Hasten(k K, at time.Time) {
 
 // Drop removes k. It does nothing if k is not in the queue.
 func (q *Queue[K]) Drop(k K) {
-	if e := q.entries[k]; e != nil {
-		delete(q.entries, k)
-		heap.Remove(&q.heap, e.place)
+	e := q.entries[k]
+	if e == nil {
+		return
+	}
+	delete(q.entries, k)
+	heap.Remove(&q.heap, e.place)
+	if len(q.heap) == 0 && cap(q.heap) > keep {
+		q.entries, q.heap = nil, nil
 	}
 }
 

@@ -75,3 +75,22 @@ func TestDueIsWhatHasCome(t *testing.T) {
 		t.Errorf("left are %d, first %q, want soon and one more", a.Len(), k)
 	}
 }
+
+// An empty queue keeps no memory of many former keys.
+func TestEmptyQueueIsSmall(t *testing.T) {
+	var q Queue[int]
+	now := time.Unix(0, 0)
+	for range 3 {
+		for k := range 10_000 {
+			q.Set(k, now)
+		}
+		n := 0
+		for k := range q.Due(now) {
+			q.Drop(k)
+			n++
+		}
+		if n != 10_000 || q.entries != nil || q.heap != nil {
+			t.Errorf("%d keys were due; room for %d is kept", n, cap(q.heap))
+		}
+	}
+}

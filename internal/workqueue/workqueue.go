@@ -7,7 +7,8 @@ package workqueue
 import "iter"
 
 // Queue holds each key once. Every method costs O(1), amortized. The zero Queue is empty and ready
-// to use. It is not safe for concurrent use.
+// to use. An empty Queue keeps no memory of a large number of former keys. It is not safe for
+// concurrent use.
 type Queue[K comparable] struct {
 	live  map[K]uint64 // the number of each key's item
 	items []item[K]    // in order; one with another number than live was taken or removed
@@ -15,6 +16,10 @@ type Queue[K comparable] struct {
 	next  uint64
 	some  chan struct{} // see Some; nil until it is called
 }
+
+// keep bounds the items for which an empty queue keeps room. A map never shrinks, so the keys of a
+// start would stay allocated for ever.
+const keep = 1024
 
 type item[K comparable] struct {
 	key    K
@@ -61,7 +66,13 @@ func (q *Queue[K]) Remove(k K) {
 		return
 	}
 	delete(q.live, k)
-	if len(q.live) == 0 && q.some != nil {
+	if len(q.live) > 0 {
+		return
+	}
+	if cap(q.items) > keep {
+		q.live, q.items, q.first = nil, nil, 0
+	}
+	if q.some != nil {
 		q.some = make(chan struct{})
 	}
 }

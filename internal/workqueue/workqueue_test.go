@@ -87,3 +87,21 @@ func TestQueueReusesItsMemory(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// An empty queue keeps no memory of many former keys.
+func TestEmptyQueueIsSmall(t *testing.T) {
+	var q Queue[int]
+	for range 3 {
+		for k := range 10_000 {
+			q.Add(k)
+		}
+		for k := range 10_000 {
+			if got, ok := q.Take(); got != k || !ok {
+				t.Fatalf("took %d, %v, want %d", got, ok, k)
+			}
+		}
+		if q.live != nil || q.items != nil {
+			t.Errorf("room for %d items is kept", cap(q.items))
+		}
+	}
+}

@@ -66,14 +66,16 @@ func TestTenThousandVIPs(t *testing.T) {
 	before, began := processorTime(t, announcers[1].Pid()), time.Now()
 	time.Sleep(5 * time.Second)
 	share := float64(processorTime(t, announcers[1].Pid())-before) / float64(time.Since(began))
-	rss := residentMemory(t, announcers[1].Pid())
+	resident := residentMemory(t, announcers[1].Pid())
 	announcers[0].Kill()
 	began = time.Now()
 	wait.Until(t, "all on lb2", func() bool { return here[1]() == vips })
 	took := time.Since(began)
-	t.Logf("%d MiB, %.1f %% of a core, takeover of %d VIPs after %s", rss>>20, 100*share, vips/2, took)
-	if rss > 64<<20 {
-		t.Errorf("%d MiB resident", rss>>20)
+	all := residentMemory(t, announcers[1].Pid())
+	t.Logf("%s with half of the VIPs, %s with all; %.1f %% of a core, takeover of %d VIPs after %s", resident, all, 100*share, vips/2, took)
+	// The goal is 40,000 kB, see BENCHMARKS.md. On a busy machine, all VIPs are decided again and again.
+	if most := 48_000; resident.anonymous+resident.file > most || all.anonymous+all.file > most {
+		t.Errorf("%s with half of the VIPs, %s with all, want at most %d kB", resident, all, most)
 	}
 }
 
@@ -91,12 +93,28 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
-func residentMemory(t *testing.T, pid int) int {
+// resident is the resident memory of a process, in kB: its own, and the mapped pages of the program.
+type resident struct{ anonymous, file int }
+
+func (r resident) String() string {
+	return fmt.Sprintf("%d kB (%d anonymous, %d of files)", r.anonymous+r.file, r.anonymous, r.file)
+}
+
+func residentMemory(t *testing.T, pid int) (r resident) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, _ := strconv.Atoi(strings.Fields(string(text))[1])
-	return pages * os.Getpagesize()
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		switch f[0] { // the kernel's kB has 1024 bytes
+		case "RssAnon:":
+			r.anonymous, _ = strconv.Atoi(f[1])
+		case "RssFile:":
+			r.file, _ = strconv.Atoi(f[1])
+		}
+	}
+	r.anonymous, r.file = r.anonymous*1024/1000, r.file*1024/1000
+	return r
 }

@@ -101,14 +101,35 @@ type Machine struct {
 
 // address is the state of one address.
 type address struct {
-	state    State
-	probe    bool  // it is new: probe before the first announcement
-	step     uint8 // next step in this state
-	retries  uint8
+	state   State
+	probe   bool  // it is new: probe before the first announcement
+	step    uint8 // next step in this state
+	retries uint8
+	since   time.Time // of the state
+	dispute *dispute  // nil: no other station has claimed it
+}
+
+// dispute is what is known of other stations that claim an address. Few addresses have one.
+type dispute struct {
 	defended time.Time // last defense
-	since    time.Time // of the state
 	rival    Rival
 	pause    backoff.Backoff
+}
+
+// disputed returns the dispute of an address, a new one if there is none.
+func (x *address) disputed() *dispute {
+	if x.dispute == nil {
+		x.dispute = &dispute{pause: backoff.Backoff{Lo: RetryLo, Hi: RetryHi}}
+	}
+	return x.dispute
+}
+
+// rival returns the other station of a conflict.
+func (x *address) rival() Rival {
+	if x.dispute == nil {
+		return Rival{}
+	}
+	return x.dispute.rival
 }
 
 // New returns a Machine without addresses that can't send yet.
@@ -125,7 +146,7 @@ func (m *Machine) Own(now time.Time, a netip.Addr, probe bool) {
 	if m.addrs[a] != nil {
 		return
 	}
-	x := &address{probe: probe, pause: backoff.Backoff{Lo: RetryLo, Hi: RetryHi}}
+	x := &address{probe: probe}
 	m.addrs[a] = x
 	m.start(now, a, x)
 }
@@ -229,7 +250,10 @@ func (m *Machine) Run(now time.Time, limit int) {
 
 // start begins with an address that isn't sent yet.
 func (m *Machine) start(now time.Time, a netip.Addr, x *address) {
-	x.step, x.retries, x.defended = 0, 0, time.Time{}
+	x.step, x.retries = 0, 0
+	if x.dispute != nil {
+		x.dispute.defended = time.Time{}
+	}
 	switch {
 	case !m.usable:
 		m.enter(now, a, x, Waiting)
@@ -253,10 +277,10 @@ func (m *Machine) enter(now time.Time, a netip.Addr, x *address, s State) {
 		return
 	}
 	x.state, x.since = s, now
-	if s != Conflict {
-		x.rival = Rival{}
+	if s != Conflict && x.dispute != nil {
+		x.dispute.rival = Rival{}
 	}
-	m.out.Report(a, s, x.rival)
+	m.out.Report(a, s, x.rival())
 }
 
 func (m *Machine) stepProbe(now time.Time, a netip.Addr, x *address) {
@@ -314,15 +338,16 @@ func (m *Machine) send(now time.Time, a netip.Addr, x *address, f Frame) bool {
 // defend answers the first claim of another station with an announcement, and gives up if the claims
 // continue.
 func (m *Machine) defend(now time.Time, a netip.Addr, x *address, from Rival) {
-	switch since := now.Sub(x.defended); {
-	case x.defended.IsZero() || since > DefendInterval:
-		x.defended, x.step, x.retries = now, firstVerified, 0
+	d := x.disputed()
+	switch since := now.Sub(d.defended); {
+	case d.defended.IsZero() || since > DefendInterval:
+		d.defended, x.step, x.retries = now, firstVerified, 0
 		m.out.Send(a, Announce)
 		m.queue.Set(a, now.Add(Grace+Retry)) // the question whose answer counts
 	case since > Grace:
 		m.out.Shut(a)
 		if now.Sub(x.since) > RetryHi {
-			x.pause.Reset()
+			d.pause.Reset()
 		}
 		m.contest(now, a, x, from)
 	}
@@ -330,15 +355,16 @@ func (m *Machine) defend(now time.Time, a netip.Addr, x *address, from Rival) {
 
 // contest enters or prolongs a conflict.
 func (m *Machine) contest(now time.Time, a netip.Addr, x *address, from Rival) {
-	first, changed := x.state != Conflict, x.rival != from
-	x.rival, x.probe = from, false // the checks take the place of probing
+	d := x.disputed()
+	first, changed := x.state != Conflict, d.rival != from
+	d.rival, x.probe = from, false // the checks take the place of probing
 	if !first && changed {
 		m.out.Report(a, Conflict, from)
 	}
 	m.enter(now, a, x, Conflict)
 	if first || x.step > 0 { // otherwise the next check is still to come
 		x.step, x.retries = 0, 0
-		m.queue.Set(a, now.Add(x.pause.Next()))
+		m.queue.Set(a, now.Add(d.pause.Next()))
 	}
 	if !m.usable {
 		m.queue.Drop(a)

@@ -1,0 +1,59 @@
+package announcer
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/test/heapsize"
+)
+
+// The memory of one VIP in the decision and in the tables, with another host at layer 2. The sets of
+// heartbeats, l2 and bgp have tests of their own.
+func TestMemoryPerVIP(t *testing.T) {
+	const vips = 10_000
+	for _, c := range []struct {
+		mode announce.Mode
+		most int // bytes
+	}{{announce.L2, 610}, {announce.BGP, 540}, {announce.Routes, 540}} {
+		now := time.Now()
+		settings := announce.Settings{Node: "lb1", Weight: 1, Pools: []announce.Pool{{Name: "lan", Mode: c.mode, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+			Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}
+		a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
+		clear(a.outputs)
+		a.receive(request{&control.Request{Settings: &settings}, true}, now)
+		a.core.decider.SetHost(announce.Host{Name: "lb2", Alive: true, Weight: 1})
+		size := heapsize.Of(func() any {
+			r := &control.Request{}
+			for i := range vips {
+				addr := netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)})
+				r.Eligible = append(r.Eligible, announce.Eligible{Addr: addr, Mode: c.mode, Services: 1})
+				if c.mode == announce.L2 {
+					a.core.decider.SetClaim("lb2", announce.Claim{Addr: addr, Services: 1})
+				}
+			}
+			b, err := json.Marshal(r)
+			if err == nil {
+				err = json.Unmarshal(b, r) // strings are not shared
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.receive(request{r, false}, now)
+			a.receive(request{&control.Request{Synced: true}, false}, now)
+			a.step(now, nil)
+			return a
+		})
+		if n := a.tables.Announcements.Len(); n != vips {
+			t.Fatalf("%d announcements", n)
+		}
+		if size /= vips; size > c.most || size < c.most/2 {
+			t.Errorf("%s: %d bytes for each VIP, want at most %d", c.mode, size, c.most)
+		}
+	}
+}

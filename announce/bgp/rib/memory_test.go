@@ -1,0 +1,32 @@
+package rib
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/heapsize"
+)
+
+// The memory of one prefix, and of nothing more for each of ten peers that have received all of them.
+func TestMemoryPerPrefix(t *testing.T) {
+	const prefixes, peers, most = 10_000, 10, 110
+	size := heapsize.Of(func() any {
+		loc := New()
+		for i := range prefixes {
+			loc.Announce(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
+		}
+		var outs []*AdjRIBOut
+		for range peers {
+			o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+			for b, more := []byte(nil), true; more; {
+				_, more = o.AppendUpdates(b[:0])
+			}
+			outs = append(outs, o)
+		}
+		return outs
+	}) / prefixes
+	if size > most || size < most/2 {
+		t.Errorf("%d bytes for each prefix, want at most %d", size, most)
+	}
+}
