@@ -110,6 +110,7 @@ type agent struct {
 	settled  chan struct{}     // closed when this agent serves all clients, and nothing else does
 	resumed  chan error        // the predecessor goes on; has room for one
 	followed chan struct{}     // closed when the predecessor has no connections; nil: none
+	leave    func()            // ends the predecessor
 	requests *net.UnixListener // of processes that want to take over; nil: not possible
 
 	config    *liveConfig
@@ -146,8 +147,10 @@ type agent struct {
 // called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
 func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*agent)) (next *inheritance, err error) {
 	defer begin.sockets.Close()
+	leave := func() {} // ends what the predecessor is needed for
+	defer func() { leave() }()
 	if begin.predecessor != nil {
-		defer begin.predecessor.close()
+		leave = begin.predecessor.close
 	}
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
@@ -161,8 +164,7 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 			return nil, err
 		}
 		if e != nil {
-			begin.predecessor = e
-			defer e.close()
+			begin.predecessor, leave = e, e.close
 		}
 	}
 	a, err := newAgent(o, cfg, problems, begin)
@@ -172,7 +174,9 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 	if greet == nil {
 		a.listenForTakeover(ctx)
 	}
-	defer a.startFollowing(ctx)()
+	stop, release := a.startFollowing(ctx), leave
+	a.leave = func() { stop(); release() }
+	leave = func() { a.leave() }
 	err = a.run(ctx, greet)
 	if r, ok := errors.AsType[*request](err); ok {
 		return a.handOver(ctx, r)

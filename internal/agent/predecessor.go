@@ -84,9 +84,11 @@ func withResumeHint(err error) error {
 	return fmt.Errorf("take over: %w\nhint: this process ends; see its log for what it waited for, then try again", err)
 }
 
-// formerPlane is the dataplane of an agent of this process that could not hand over.
+// formerPlane is the dataplane of an agent of this process that could not hand over. It keeps that
+// agent's predecessor, which may still relay connections.
 type formerPlane struct {
 	*agent
+	former  func() // ends the predecessor of the agent
 	ctx     context.Context
 	cancel  context.CancelFunc
 	opened  []takeover.Count // as returned by open
@@ -96,8 +98,9 @@ type formerPlane struct {
 }
 
 func newFormerPlane(ctx context.Context, a *agent) *formerPlane {
-	f := &formerPlane{agent: a, retired: make(chan struct{}), drained: make(chan struct{})}
+	f := &formerPlane{agent: a, former: a.leave, retired: make(chan struct{}), drained: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancel(ctx)
+	a.leave = func() {}
 	return f
 }
 
@@ -136,6 +139,7 @@ func (f *formerPlane) retire(context.Context) (reload bool, err error) {
 			defer close(f.drained)
 			f.drain(f.ctx, f.hardStopAfter())
 			_ = f.plane.Close()
+			f.former()
 		}()
 	})
 	return false, nil

@@ -765,6 +765,45 @@ func TestLimitsAndDrainsAfterATakeOver(t *testing.T) {
 	h.ended()
 }
 
+// Connections of a process that was replaced still count after a later take-over that fails, and end
+// with their backend.
+func TestConnectionsAfterAFailedSecondTakeOver(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", `drain_timeout = "2s"`, a))
+	h.start()
+	web := h.vip("web") + ":8080"
+	open, drained := dial(t, web, "a"), dial(t, web, "a")
+	next := h.takeOver()
+	counted := func(want float64) {
+		t.Helper()
+		next.eventually("the connections are counted", func() error {
+			code, tree := next.rest("GET", fmt.Sprintf("/v1/services/default/web/backends/127.0.0.1:%d/connections", a.port), "")
+			if n, _ := tree["connections"].(float64); code != 200 || n != want {
+				return fmt.Errorf("%d %s", code, compact(tree))
+			}
+			return nil
+		})
+	}
+	counted(2)
+	fake, set := next.fakeTakeOver()
+	set.Close()
+	fake.Close()
+	next.resumed(1)
+	open.lives("after a failed take-over")
+	counted(2)
+	open.conn.Close()
+	counted(1)
+	next.write("services.d/web.toml", service("web", `drain_timeout = "2s"`, b))
+	drained.conn.SetDeadline(time.Now().Add(maxWait))
+	if _, err := drained.r.ReadString('\n'); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+		t.Errorf("at the drain's deadline: %v, want its end", err)
+	}
+	h.ended()
+	next.serves(web, "b")
+}
+
 // In a fleet, the old process leaves before the new one joins: the new one has the host's name and
 // identity, and the services keep their addresses.
 func TestTakeOverInAFleet(t *testing.T) {
