@@ -41,7 +41,7 @@ unit vm program servers: ## one lane of `make test`
 	@test/run $@
 
 .PHONY: bench
-bench: ## the benchmarks of BENCHMARKS.md (about 40 minutes)
+bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
 	@test/run bench
 
 .PHONY: install

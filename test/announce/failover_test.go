@@ -1,0 +1,256 @@
+//go:build system
+
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/routers"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// scene is a network in which hosts serve a VIP of each family, until something happens to one of them.
+type scene struct {
+	client *netlab.Node
+	vips   []netip.Addr // one of each family
+	happen func()       // returns when the network has another way to the VIPs, or none is needed
+	undo   func()       // returns when everything is as before
+	// count has more results, by their name. They are sums over all rounds.
+	count map[string]func() int
+}
+
+// BenchmarkFailover measures what a client loses: it sends 1,000 requests per second, each with a
+// connection of its own, to two VIPs of one host, while something happens to this host. The values are
+// the median and the worst round, for each family: lost requests, and the time in ms from the start of
+// the first lost request until all are answered again. keepalived has the same lab and addresses. The
+// dataplane of ironvip is the userspace proxy, so a host without an agent refuses connections, and
+// connections that are open when a VIP moves are reset.
+func BenchmarkFailover(b *testing.B) {
+	stop := func(h *host) {
+		if err := h.announcer.Stop(); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	type event struct {
+		name  string
+		start func(b *testing.B) *scene
+	}
+	events := []event{
+		{"l2/drain", atLayer2(func(_ *lab, a *host) { a.must("node", "drain", "--wait") }, func(_ *lab, a *host) { a.must("node", "undrain") })},
+		{"l2/agent-upgrade", atLayer2(func(_ *lab, a *host) { a.upgrade() }, nil)},
+		{"l2/announcer-restart", atLayer2(func(l *lab, a *host) { stop(a); l.hosts[1].awaitAll(); a.startAnnouncer() }, nil)},
+		{"l2/cut-off", atLayer2(func(l *lab, a *host) { l.cutOff(a, true); l.hosts[1].awaitAll() }, func(l *lab, a *host) { l.cutOff(a, false) })},
+		{"l2/killed", atLayer2(func(l *lab, a *host) { a.announcer.Kill(); a.agent.Kill(); l.hosts[1].awaitAll() }, func(_ *lab, a *host) { a.start() })},
+	}
+	for _, advert := range []string{"1", "0.1"} {
+		events = append(events,
+			event{"keepalived-" + advert + "s/stop", withKeepalived(advert, func(k *pair) { k.stop() }, func(k *pair) { k.begin(0) })},
+			event{"keepalived-" + advert + "s/cut-off", withKeepalived(advert, func(k *pair) { k.cutOff(k.hosts[0], true) }, func(k *pair) { k.cutOff(k.hosts[0], false) })},
+			event{"keepalived-" + advert + "s/killed", withKeepalived(advert, func(k *pair) { k.kill() }, func(k *pair) { k.begin(0) })})
+	}
+	for _, r := range []router{bird, frr} {
+		cut := func(l *lab, a *host) { l.cutOff(a, true) }
+		join := func(l *lab, a *host) { l.cutOff(a, false) }
+		drain, undrain := func(_ *lab, a *host) { a.must("node", "drain", "--wait") }, func(_ *lab, a *host) { a.must("node", "undrain") }
+		events = append(events,
+			event{"bgp-" + r.name + "/drain", throughRouter(r, 2, 0, 1, drain, undrain)},
+			event{"bgp-" + r.name + "/cut-off-bfd-3x50ms", throughRouter(r, 2, 50*time.Millisecond, 1, cut, join)},
+			event{"bgp-" + r.name + "/cut-off-bfd-3x100ms", throughRouter(r, 2, 100*time.Millisecond, 1, cut, join)},
+			// The router has no other way, so it must keep its routes.
+			event{"bgp-" + r.name + "/announcer-restart", throughRouter(r, 1, 0, 1, func(_ *lab, a *host) {
+				stop(a)
+				a.startAnnouncer()
+				a.awaitPeers(1, "an established session", func(p v1.AnnouncePeer) bool { return p.Up })
+			}, nil)})
+	}
+	for _, e := range events {
+		b.Run(e.name, func(b *testing.B) { e.start(b).measure(b) })
+	}
+}
+
+const (
+	perSecond = 1000                   // requests, of both families together
+	lead      = 300 * time.Millisecond // of undisturbed requests before the event
+	trail     = 500 * time.Millisecond // and after it
+)
+
+func (s *scene) measure(b *testing.B) {
+	lost, outage := make([][]float64, len(s.vips)), make([][]float64, len(s.vips))
+	for b.Loop() {
+		var loads []*load
+		for _, vip := range s.vips {
+			loads = append(loads, startLoad(b, s.client, vip, time.Second*time.Duration(len(s.vips))/perSecond))
+		}
+		time.Sleep(lead)
+		s.happen()
+		time.Sleep(trail)
+		for _, load := range loads {
+			load.stop()
+		}
+		for i, load := range loads {
+			got := load.end()
+			b.Logf("%s: %s, outage %s", load.to, got, got.outage)
+			lost[i] = append(lost[i], float64(got.lost))
+			outage[i] = append(outage[i], float64(got.outage.Microseconds())/1000)
+		}
+		if s.undo != nil {
+			s.undo()
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	for i, vip := range s.vips {
+		family := map[bool]string{true: "ipv4", false: "ipv6"}[vip.Is4()]
+		for name, values := range map[string][]float64{"lost": lost[i], "ms": outage[i]} {
+			slices.Sort(values)
+			b.ReportMetric(values[len(values)/2], family+"-"+name)
+			b.ReportMetric(values[len(values)-1], family+"-"+name+"-worst")
+		}
+	}
+	for name, count := range s.count {
+		b.ReportMetric(float64(count()), name)
+	}
+}
+
+// atLayer2 is a pair of hosts on one segment.
+func atLayer2(happen, undo func(*lab, *host)) func(b *testing.B) *scene {
+	return func(b *testing.B) *scene {
+		l := newLab(b, 2, "")
+		a := l.hosts[0]
+		owners := l.settled()
+		return &scene{client: l.client, vips: []netip.Addr{ownedBy(b, owners, a.Name, false), ownedBy(b, owners, a.Name, true)},
+			happen: func() { happen(l, a) },
+			undo: func() {
+				if undo != nil {
+					undo(l, a)
+				}
+				l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+			}}
+	}
+}
+
+// upgrade lets a new process take over from the agent, and waits until the old one has ended.
+func (h *host) upgrade() {
+	h.t.Helper()
+	old := h.agent
+	h.agent = h.newAgent("--take-over")
+	if err := h.agent.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	wait.Until(h.t, "the end of the replaced agent", func() bool { return !old.Running() }, func() any { return h.agent.LogEnd(2000) })
+}
+
+// bfdAgrees is time for a BFD session that is up to agree about its interval.
+const bfdAgrees = 2 * time.Second
+
+// router is a routing daemon for a router of all hosts.
+type router struct {
+	name  string
+	start func(b *testing.B, l *lab, n *netlab.Node, bfd time.Duration)
+}
+
+var (
+	bird = router{"bird", func(b *testing.B, l *lab, n *netlab.Node, bfd time.Duration) {
+		lines := ""
+		if bfd > 0 {
+			lines = fmt.Sprintf("bfd { interval %d ms; multiplier 3; };", bfd.Milliseconds())
+		}
+		routers.StartBird(b, n, birdConfig(l, lines))
+	}}
+	frr = router{"frr", func(b *testing.B, l *lab, n *netlab.Node, bfd time.Duration) {
+		routers.StartFRR(b, n, frrConfig(l, bfd), "bfdd", "bgpd")
+	}}
+)
+
+// frrConfig returns the configuration of a router of FRR with all hosts as neighbors.
+func frrConfig(l *lab, bfd time.Duration) string {
+	config := "frr version 8.4\nlog stdout\nrouter bgp 65000\n bgp router-id 10.78.0.250\n no bgp ebgp-requires-policy\n bgp graceful-restart\n"
+	activate, peers := "", ""
+	for _, h := range l.hosts {
+		config += fmt.Sprintf(" neighbor %[1]s remote-as 65010\n neighbor %[1]s timers connect 1\n", h.Addr4)
+		activate += fmt.Sprintf("  neighbor %s activate\n", h.Addr4)
+		if bfd > 0 {
+			config += fmt.Sprintf(" neighbor %s bfd\n", h.Addr4)
+			peers += fmt.Sprintf(" peer %s\n  detect-multiplier 3\n  receive-interval %[2]d\n  transmit-interval %[2]d\n", h.Addr4, bfd.Milliseconds())
+		}
+	}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		config += fmt.Sprintf(" address-family %s unicast\n%s exit-address-family\n", family, activate)
+	}
+	if peers != "" {
+		config += "bfd\n" + peers
+	}
+	return config
+}
+
+// throughRouter is a client behind a router, to which hosts announce every VIP. Left is how many of them
+// remain in the router's routes when the first one is gone.
+func throughRouter(r router, hosts int, bfd time.Duration, left int, happen, undo func(*lab, *host)) func(b *testing.B) *scene {
+	return func(b *testing.B) *scene {
+		l := prepareLab(b, hosts)
+		node := l.Join("router")
+		client := l.Behind(node, "far")
+		for _, key := range []string{"ipv4/fib_multipath_hash_policy", "ipv6/fib_multipath_hash_policy"} {
+			node.Sysctl(key, "1") // by the ports, too
+		}
+		lines := ""
+		if bfd > 0 {
+			lines = fmt.Sprintf("bfd = \"3x%s\"", bfd)
+		}
+		r.start(b, l, node, bfd)
+		l.start("bgp", bgpPeer(node.Addr4, 65000, lines))
+		events := routers.WatchRoutes(b, node)
+		await := func(want int) {
+			wait.For(b, fmt.Sprintf("%d ways to each VIP", want), func() error {
+				for _, vip := range vips() {
+					if got := waysTo(b, node, vip); got != want {
+						return fmt.Errorf("%d to %s", got, vip)
+					}
+				}
+				return nil
+			})
+		}
+		ready := func() {
+			await(hosts)
+			if bfd > 0 {
+				for _, h := range l.hosts {
+					h.awaitPeers(2, "an established session and path", func(p v1.AnnouncePeer) bool { return p.Up })
+				}
+				time.Sleep(bfdAgrees)
+			}
+		}
+		ready()
+		return &scene{client: client, vips: []netip.Addr{vip4(0), vip6(0)}, count: map[string]func() int{"deleted-routes": func() int { return int(events.Deleted.Load()) }},
+			happen: func() { await(hosts); happen(l, l.hosts[0]); await(left) },
+			undo: func() {
+				if undo == nil {
+					return
+				}
+				undo(l, l.hosts[0])
+				ready()
+			}}
+	}
+}
+
+// waysTo returns how many next hops a node's route to an address has.
+func waysTo(b testing.TB, n *netlab.Node, to netip.Addr) int {
+	b.Helper()
+	list, err := n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[to.Is4()])
+	if err != nil {
+		b.Fatal(err)
+	}
+	ways := 0
+	for _, r := range list {
+		if r.Dst != nil && r.Dst.String() == netip.PrefixFrom(to, to.BitLen()).String() {
+			ways += max(1, len(r.MultiPath))
+		}
+	}
+	return ways
+}
