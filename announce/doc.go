@@ -12,7 +12,7 @@
 // Files:
 //
 //	types.go    the vocabulary
-//	settings.go what the agent tells the announcer
+//	settings.go the settings that the agent sends
 //	rank.go     the order of the hosts for a VIP
 //	decider.go  the inputs of the decision, and what is to be decided again
 //	decide.go   the decision for one VIP

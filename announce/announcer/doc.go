@@ -17,5 +17,6 @@
 //	l2.go         the output for the hosts' own subnet
 //	bgp.go        the output for routers
 //	routes.go     the output for a router on this host
+//	outbox.go     heartbeats that the kernel had no room for
 //	publish.go    the tables
 package announcer

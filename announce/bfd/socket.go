@@ -1,17 +1,16 @@
 package bfd
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // The UDP ports of RFC 5881, section 4, and RFC 5883, section 5.
@@ -21,9 +20,6 @@ const (
 	firstSource   = 49152
 	lastSource    = 65535
 )
-
-// classSelector6 is the traffic class of routing protocols (RFC 4594, 3.2: DSCP CS6).
-const classSelector6 = 0xc0
 
 // socketKind identifies a receiving socket.
 type socketKind struct{ v6, multihop bool }
@@ -95,10 +91,10 @@ func (kernel) dial(c Settings) (sender, error) {
 	options := func(fd int) error {
 		if c.Peer.Is6() {
 			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255),
-				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, classSelector6))
+				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, sockopt.ClassSelector6))
 		}
 		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 255),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, classSelector6))
+			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, sockopt.ClassSelector6))
 	}
 	var err error
 	for range 8 { // until a free port is found
@@ -115,10 +111,7 @@ func (kernel) dial(c Settings) (sender, error) {
 }
 
 func listenUDP(network string, at netip.AddrPort, options func(fd int) error) (*net.UDPConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		return cmp.Or(raw.Control(func(fd uintptr) { failed = options(int(fd)) }), failed)
-	}}
+	lc := net.ListenConfig{Control: sockopt.Control(options)}
 	c, err := lc.ListenPacket(context.Background(), network, at.String())
 	if err != nil {
 		return nil, err
@@ -158,22 +151,6 @@ func (u *udpReceiver) receive(b []byte) (int, origin, error) {
 			}
 			continue // of one packet: an ICMP error, no memory
 		}
-		return n, origin{from.Addr().Unmap(), hops(u.oob[:oobn])}, nil
+		return n, origin{from.Addr().Unmap(), sockopt.HopLimit(u.oob[:oobn])}, nil
 	}
-}
-
-// hops returns the TTL or hop limit in the control messages of a packet, 0 without one.
-func hops(oob []byte) int {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return 0
-	}
-	for _, m := range messages {
-		ttl := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_TTL
-		limit := m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT
-		if (ttl || limit) && len(m.Data) >= 4 {
-			return int(binary.NativeEndian.Uint32(m.Data))
-		}
-	}
-	return 0
 }

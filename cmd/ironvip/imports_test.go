@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/httpstop"},
+	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
 	{"vip"},
 }
 
@@ -49,13 +49,13 @@ var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event"
 var only = map[string][]string{
 	"api/v1":                    {"vip"},
 	"api/client":                {"api/v1"},
-	"announce/bfd":              {"internal/backoff", "internal/delayqueue"},
-	"announce/bgp":              {"internal/backoff", "internal/table"},
+	"announce/bfd":              {"internal/backoff", "internal/delayqueue", "internal/sockopt"},
+	"announce/bgp":              {"internal/backoff", "internal/table", "internal/sockopt"},
 	"announce/bgp/message":      {},
 	"announce/bgp/rib":          {"announce/bgp/message", "internal/table"},
 	"announce/bgp/session":      {"announce/bgp/message", "announce/bgp/rib", "announce/bgp/transport"},
-	"announce/bgp/transport":    {"announce/bgp/message"},
-	"announce/bgp/unnumbered":   {"internal/backoff"},
+	"announce/bgp/transport":    {"announce/bgp/message", "internal/sockopt"},
+	"announce/bgp/unnumbered":   {"internal/backoff", "internal/sockopt"},
 	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":        {"announce", "internal/table/keyed"},
 	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},

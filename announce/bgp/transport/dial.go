@@ -1,20 +1,17 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
-)
 
-// classSelector6 is the traffic class of routing protocols (RFC 4594, 3.2: DSCP CS6).
-const classSelector6 = 0xc0
+	"github.com/ironvip/ironvip/internal/sockopt"
+)
 
 // Settings are how to connect to a router.
 type Settings struct {
@@ -31,10 +28,7 @@ type Settings struct {
 
 // Dial connects to a router. Its errors are in an operator's terms.
 func Dial(ctx context.Context, s Settings, router netip.Addr) (net.Conn, error) {
-	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		return cmp.Or(raw.Control(func(fd uintptr) { failed = setOptions(int(fd), &s, router) }), failed)
-	}}
+	d := net.Dialer{Control: sockopt.Control(func(fd int) error { return setOptions(fd, &s, router) })}
 	if s.Source.IsValid() && s.Source.Is4() == router.Is4() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.Source, 0))
 	}
@@ -53,7 +47,7 @@ func setOptions(fd int, s *Settings, router netip.Addr) error {
 		level, ttlOption, minOption, classOption = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT, unix.IPV6_TCLASS
 	}
 	ttl, least := s.ttl()
-	for _, o := range []struct{ name, value int }{{classOption, classSelector6}, {ttlOption, ttl}, {minOption, least}} {
+	for _, o := range []struct{ name, value int }{{classOption, sockopt.ClassSelector6}, {ttlOption, ttl}, {minOption, least}} {
 		if o.value == 0 {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // Discovery finds the router at the other end of an interface. Create one with New and start Run.
@@ -155,7 +156,7 @@ func (d *Discovery) receive(c *net.IPConn) error {
 		}
 		addr, _ := netip.AddrFromSlice(from.IP)
 		addr = addr.WithZone(d.name)
-		switch typ := accept(b[:n], addr, hopLimit(oob[:oobn])); typ {
+		switch typ := accept(b[:n], addr, sockopt.HopLimit(oob[:oobn])); typ {
 		case icmpAdvertisement:
 			d.set(addr, nil)
 		case icmpSolicitation:

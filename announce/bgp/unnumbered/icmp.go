@@ -1,15 +1,14 @@
 package unnumbered
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // The types of messages (RFC 4861, 4.1 and 4.2).
@@ -40,25 +39,9 @@ func advertisement() []byte { return append([]byte{icmpAdvertisement}, make([]by
 
 func solicitation() []byte { return append([]byte{icmpSolicitation}, make([]byte, 7)...) }
 
-func hopLimit(oob []byte) int {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return 0
-	}
-	for _, m := range messages {
-		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
-			return int(binary.NativeEndian.Uint32(m.Data))
-		}
-	}
-	return 0
-}
-
 // listenICMP opens a socket for router advertisements and solicitations on one device.
 func listenICMP(device *net.Interface) (*net.IPConn, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		return cmp.Or(raw.Control(func(fd uintptr) { failed = setICMPOptions(int(fd), device) }), failed)
-	}}
+	lc := net.ListenConfig{Control: sockopt.Control(func(fd int) error { return setICMPOptions(fd, device) })}
 	c, err := lc.ListenPacket(context.Background(), "ip6:ipv6-icmp", "::")
 	if err != nil {
 		return nil, err
