@@ -1,0 +1,75 @@
+//go:build vm
+
+package program
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// setClock moves the machine's wall clock. Clocks that only measure durations go on as before.
+func setClock(t *testing.T, by time.Duration) {
+	t.Helper()
+	now := unix.NsecToTimespec(time.Now().Add(by).UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The wall clock jumps to both sides, with and without a restart of the agent. No backend changes
+// its health, no lease and no traffic is lost, and a failure and a recovery are found as before.
+func TestWallClockJumps(t *testing.T) {
+	h := newHost(t)
+	a, b := newBackend(t, "a"), newBackend(t, "b")
+	h.write("services.d/web.toml", service("web", `health = { type = "tcp", interval = "200ms", timeout = "2s", fall = 2, rise = 1 }`, a, b))
+	h.start()
+	web := h.vip("web") + ":8080"
+	h.serves(web, "a", "b")
+	states := func(what string, unhealthy int) {
+		t.Helper()
+		h.eventually(what, func() error {
+			if text := h.ok("backend", "list", "web"); strings.Count(text, "tcp unhealthy") != unhealthy || strings.Count(text, "tcp healthy") != 2-unhealthy {
+				return fmt.Errorf("%s", text)
+			}
+			return nil
+		})
+	}
+	states("both are healthy", 0)
+	moved := time.Duration(0)
+	defer func() { setClock(t, -moved) }()
+	for _, jump := range []struct {
+		by      time.Duration
+		restart bool
+	}{{by: time.Hour}, {by: -3 * time.Hour}, {by: 4000 * time.Hour, restart: true}, {by: -5000 * time.Hour, restart: true}} {
+		before := strings.Count(h.ok("events"), "backend_unhealthy")
+		if jump.restart {
+			h.kill()
+		}
+		setClock(t, jump.by)
+		moved += jump.by
+		if jump.restart {
+			h.start()
+		}
+		if got := h.vip("web") + ":8080"; got != web {
+			t.Fatalf("%v: the VIP is %s, it was %s", jump, got, web)
+		}
+		h.serves(web, "a", "b")
+		states("both are healthy after a jump", 0)
+		if n := strings.Count(h.ok("events"), "backend_unhealthy"); n > before && !jump.restart {
+			t.Errorf("%v: %d backends became unhealthy", jump, n-before)
+		}
+		if err := a.refuse(); err != nil {
+			t.Fatal(err)
+		}
+		states("one is unhealthy", 1)
+		h.serves(web, "b")
+		if err := a.accept(); err != nil {
+			t.Fatal(err)
+		}
+		states("both are healthy again", 0)
+	}
+}
