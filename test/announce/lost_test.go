@@ -33,7 +33,7 @@ func (h *host) node(name, state string) v1.Node {
 // A host of a pair that fails is lost on the other one, with the VIPs that it announced, until it
 // returns.
 func TestLostPeer(t *testing.T) {
-	l := newLab(t, 2, "")
+	l := newLab(t, 2, "missed = 30") // a busy machine moves no VIP
 	a, b := l.hosts[0], l.hosts[1]
 	owners := l.settled()
 	owned := 0
@@ -79,7 +79,7 @@ func TestLostPeer(t *testing.T) {
 // An agent that is stopped, and so keeps its connection, changes no announcement, and neither does its
 // continuation. The service manager's watchdog ends one that hangs.
 func TestAgentIsStopped(t *testing.T) {
-	l := newLab(t, 2, "")
+	l := newLab(t, 2, "missed = 30") // a busy machine moves no VIP
 	a, b := l.hosts[0], l.hosts[1]
 	owners := l.settled()
 	moves := func() int {
