@@ -93,9 +93,12 @@ func TestTenThousandVIPs(t *testing.T) {
 	took := p.failover(t)
 	all := residentMemory(t, pid)
 	t.Logf("%s with half of the VIPs, %s with all; %.1f %% of a core, takeover of %d VIPs after %s", resident, all, 100*share, manyVIPs/2, took)
-	// The goal is 40,000 kB, see BENCHMARKS.md. On a busy machine, all VIPs are decided again and again.
-	if most := 48_000; resident.anonymous+resident.file > most || all.anonymous+all.file > most {
-		t.Errorf("%s with half of the VIPs, %s with all, want at most %d kB", resident, all, most)
+	// The goal is 40,000 kB, see BENCHMARKS.md. On a busy machine, all VIPs are decided again and again, and
+	// the kernel maps more pages of the program around those that it needs.
+	for _, r := range []memory{resident, all} {
+		if r.anonymous > 32_000 || r.file > 25_000 {
+			t.Errorf("%s, want at most 32000 kB anonymous and 25000 kB of files", r)
+		}
 	}
 }
 
@@ -133,14 +136,14 @@ func processorTime(t testing.TB, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
-// resident is the resident memory of a process, in kB: its own, and the mapped pages of the program.
-type resident struct{ anonymous, file int }
+// memory is the resident memory of a process, in kB: its own, and the mapped pages of the program.
+type memory struct{ anonymous, file int }
 
-func (r resident) String() string {
+func (r memory) String() string {
 	return fmt.Sprintf("%d kB (%d anonymous, %d of files)", r.anonymous+r.file, r.anonymous, r.file)
 }
 
-func residentMemory(t testing.TB, pid int) (r resident) {
+func residentMemory(t testing.TB, pid int) (r memory) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
