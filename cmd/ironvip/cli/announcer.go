@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 func (a *app) announcerCommand() *cobra.Command {
@@ -48,6 +49,9 @@ func shuttingDown() bool {
 // each host beside the agent. Decision 48 has the measurements.
 const announcerGC = 25
 
+// announcedAgain is a little more than the time in which the first announcements are repeated.
+const announcedAgain = 5 * time.Second
+
 // runAnnouncer runs an announcer that logs to stderr.
 func runAnnouncer(ctx context.Context, o announcer.Options) error {
 	if os.Getenv("GOGC") == "" {
@@ -64,6 +68,9 @@ func runAnnouncer(ctx context.Context, o announcer.Options) error {
 	}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, options))
 	o.Started = func() {
+		if !backoff.Sleep(ctx, announcedAgain) {
+			return
+		}
 		debug.FreeOSMemory() // of messages and lists with all VIPs
 		if err := unmapImage(); err != nil {
 			o.Log.Debug("pages of the program stay resident", "err", err)
