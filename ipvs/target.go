@@ -129,10 +129,7 @@ func New(o Options) (*Target, error) {
 // its own table.
 func (o Options) withDefaults() Options {
 	o.Device, o.Mark = cmp.Or(o.Device, DefaultDevice), cmp.Or(o.Mark, DefaultMark)
-	if o.Device == DefaultDevice {
-		o.Table = cmp.Or(o.Table, DefaultTable)
-	}
-	o.Table = cmp.Or(o.Table, o.Device)
+	o.Table = cmp.Or(o.Table, TableOf(o.Device))
 	if o.PodCIDRs == nil {
 		o.PodCIDRs = func() []netip.Prefix { return nil }
 	}
@@ -140,6 +137,14 @@ func (o Options) withDefaults() Options {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
+}
+
+// TableOf returns the name of the table of a dataplane with this device.
+func TableOf(device string) string {
+	if device == DefaultDevice {
+		return DefaultTable
+	}
+	return device
 }
 
 // newTarget returns a Target for h. It closes h on an error.

@@ -49,7 +49,11 @@ func appendNumbers(b []byte, all ...number) []byte {
 func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 	switch e := e.(type) {
 	case *expr.Ct:
-		return "ct", appendNumbers(b, number{unix.NFTA_CT_KEY, uint32(e.Key)}, number{unix.NFTA_CT_DREG, e.Register})
+		register := uint16(unix.NFTA_CT_DREG)
+		if e.SourceRegister {
+			register = unix.NFTA_CT_SREG
+		}
+		return "ct", appendNumbers(b, number{unix.NFTA_CT_KEY, uint32(e.Key)}, number{register, e.Register})
 	case *expr.Meta:
 		register := uint16(unix.NFTA_META_DREG)
 		if e.SourceRegister {
@@ -73,11 +77,21 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 			number{unix.NFTA_BYTEORDER_LEN, e.Len},
 			number{unix.NFTA_BYTEORDER_SIZE, e.Size})
 	case *expr.Payload:
-		return "payload", appendNumbers(b,
-			number{unix.NFTA_PAYLOAD_DREG, e.DestRegister},
+		register := number{unix.NFTA_PAYLOAD_DREG, e.DestRegister}
+		if e.OperationType == expr.PayloadWrite {
+			register = number{unix.NFTA_PAYLOAD_SREG, e.SourceRegister}
+		}
+		b = appendNumbers(b, register,
 			number{unix.NFTA_PAYLOAD_BASE, uint32(e.Base)},
 			number{unix.NFTA_PAYLOAD_OFFSET, e.Offset},
 			number{unix.NFTA_PAYLOAD_LEN, e.Len})
+		if e.CsumType != 0 {
+			b = appendNumbers(b, number{unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(e.CsumType)}, number{unix.NFTA_PAYLOAD_CSUM_OFFSET, e.CsumOffset})
+		}
+		if e.CsumFlags != 0 {
+			b = appendNumbers(b, number{unix.NFTA_PAYLOAD_CSUM_FLAGS, e.CsumFlags})
+		}
+		return "payload", b
 	case *expr.Lookup:
 		b = appendNumbers(b, number{unix.NFTA_LOOKUP_SREG, e.SourceRegister})
 		if e.IsDestRegSet {

@@ -11,7 +11,7 @@ import (
 )
 
 // EncodeElement encodes an element in the kernel's layout, with each part of the key padded
-// to 4 bytes. A mark is in the host's byte order in sets of marks. In maps and intervals
+// to 4 bytes. A mark is in the host's byte order in sets of marks and of probes. In maps and intervals
 // it is in network byte order, as nft shows it, and the rules convert it.
 func EncodeElement(x *nftwire.Element, e *Element) {
 	key, end, value := x.Key[:0], x.End[:0], x.Value[:0]
@@ -33,6 +33,13 @@ func EncodeElement(x *nftwire.Element, e *Element) {
 		key, end = appendRange(binary.BigEndian.AppendUint32(key, e.Mark), end, e.Source)
 	case KindPair:
 		key = appendAddress(appendAddress(key, addr), addr)
+	case KindProbe:
+		from, to := addr, e.Source.Addr()
+		if e.Set == SetRestored {
+			from, to = to, from
+		}
+		key = appendAddress(binary.NativeEndian.AppendUint32(key, e.Mark), from)
+		value = appendAddress(value, to)
 	default:
 		key = appendAddress(key, addr)
 	}
@@ -86,6 +93,15 @@ func DecodeElement(s Set, f vip.Family, x *nftwire.Element) (e Element, ok bool)
 	case KindPair:
 		e.Key.Addr = key.addr(f)
 		ok = key.addr(f) == e.Key.Addr
+	case KindProbe:
+		data := reader{x.Value}
+		e.Mark = key.mark(binary.NativeEndian)
+		virtual, backend := key.addr(f), data.addr(f)
+		if s == SetRestored {
+			virtual, backend = backend, virtual
+		}
+		e.Key.Addr, e.Source = virtual, netip.PrefixFrom(backend, backend.BitLen())
+		ok = IsProbeMark(e.Mark) && virtual.IsValid() && backend.IsValid() && len(data.b) == 0
 	default:
 		e.Key.Addr = key.addr(f)
 		ok = e.Key.Addr.IsValid()

@@ -8,12 +8,13 @@ import (
 )
 
 // Element is one element of one set. In sets of addresses and pairs, Key contains only the
-// address. In sets of marks, Key is the mark's frontend.
+// address. In sets of marks, Key is the mark's frontend. In those of probes, Key contains the
+// virtual address, and Source only the backend.
 type Element struct {
 	Set    Set
 	Key    vip.FrontendKey
 	Source netip.Prefix // of clients, in a set of sources
-	Mark   uint32       // in maps and sets of marks
+	Mark   uint32       // in maps, sets of marks and those of probes
 }
 
 func (e Element) String() string {
@@ -40,6 +41,15 @@ func ElementOf(s Set, k vip.FrontendKey, mark uint32) Element {
 		e.Mark = mark
 	}
 	return e
+}
+
+// ProbeElements returns the elements of a path of probes.
+func ProbeElements(virtual, backend netip.Addr, mark uint32) [2]Element {
+	source := netip.PrefixFrom(backend, backend.BitLen())
+	return [...]Element{
+		{Set: SetAnswers, Key: vip.FrontendKey{Addr: virtual}, Source: source, Mark: mark},
+		{Set: SetRestored, Key: vip.FrontendKey{Addr: virtual}, Source: source, Mark: mark},
+	}
 }
 
 // Change is the content of one transaction.

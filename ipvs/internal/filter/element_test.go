@@ -39,6 +39,10 @@ func TestElementKeys(t *testing.T) {
 			from := addr(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "source"))
 			e.Source = netip.PrefixFrom(from, rapid.IntRange(0, from.BitLen()).Draw(t, "bits")).Masked()
 		}
+		if s.Kind() == KindProbe {
+			backend, mark := addr(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "backend")), ProbeMarkAt(rapid.Uint32Range(0, ProbeMarkCount-1).Draw(t, "mark"))
+			e = ProbeElements(e.Key.Addr, backend, mark)[s-SetAnswers]
+		}
 		if s.HasMark() {
 			e.Mark = MarkAt(rapid.Uint32Range(0, MarkCount-1).Draw(t, "mark"))
 		}
@@ -72,17 +76,37 @@ func FuzzDecodeElement(f *testing.F) {
 }
 
 func TestLayoutIsWhole(t *testing.T) {
-	l := newLayout("ironvip", 0x1000)
-	chains := map[string]bool{}
-	for _, c := range l.chains {
-		chains[c.Name] = true
-	}
-	for _, r := range l.rules {
-		if !chains[r.chain] {
-			t.Errorf("rule %q is in no chain: %q", r.comment, r.chain)
+	for _, l := range layouts() {
+		chains := map[string]bool{}
+		for _, c := range l.chains {
+			chains[c.Name] = true
 		}
-		if n := len(r.userData()); n > 128 {
-			t.Errorf("the comment of %q takes %d bytes, the kernel keeps 256 and nft shows 128", r.comment, n)
+		for _, r := range l.rules {
+			if !chains[r.chain] {
+				t.Errorf("rule %q is in no chain: %q", r.comment, r.chain)
+			}
+			if n := len(r.userData()); n > 128 {
+				t.Errorf("the comment of %q takes %d bytes, the kernel keeps 256 and nft shows 128", r.comment, n)
+			}
+		}
+	}
+}
+
+// Each mark has its number, and is either of frontends or of probes.
+func TestMarks(t *testing.T) {
+	for i := range uint32(MarkCount) {
+		if m := MarkAt(i); !IsMark(m) || IsProbeMark(m) || IndexOfMark(m) != i {
+			t.Fatalf("mark %d of frontends is %#x: %v, %v, number %d", i, m, IsMark(m), IsProbeMark(m), IndexOfMark(m))
+		}
+	}
+	for i := range uint32(ProbeMarkCount) {
+		if m := ProbeMarkAt(i); IsMark(m) || !IsProbeMark(m) || IndexOfProbeMark(m) != i {
+			t.Fatalf("mark %d of probes is %#x: %v, %v, number %d", i, m, IsMark(m), IsProbeMark(m), IndexOfProbeMark(m))
+		}
+	}
+	for _, m := range []uint32{0, 0x1000, 0x7f, 0x4000, 0x80001000, 0x80000080, 0x81800000} {
+		if IsMark(m) || IsProbeMark(m) {
+			t.Errorf("%#x is of another program", m)
 		}
 	}
 }

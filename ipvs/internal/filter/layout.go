@@ -15,7 +15,7 @@ import (
 
 // LayoutVersion is part of every rule's comment. Raise it whenever the rules or sets
 // change: at its start, the agent replaces a table of another version in one transaction.
-const LayoutVersion = "ironvip 2: "
+const LayoutVersion = "ironvip 3: "
 
 // Priorities of the base chains. IPVS handles packets at 99 in input and at -98 in output,
 // conntrack at -200. Packets to a virtual address after that have no service.
@@ -75,11 +75,29 @@ type Layout struct {
 // newLayout returns the layout of a table. Bit is the bit of the packet mark that marks
 // packets for masquerading.
 func newLayout(name string, bit uint32) *Layout {
+	l := newSets(name, false)
+	for _, name := range []string{chainRefuse, chainRefuseNew, chainGuard, chainMarked, chainMarkedIn, chainSent} {
+		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table})
+	}
+	l.base(chainInput, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityInput)
+	l.base(chainOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityOutput)
+	l.base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
+	l.base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
+	l.rules = l.describe(bit)
+	return l
+}
+
+// newSets returns the layout of a table with its sets only: those of the table of probes, or all
+// others.
+func newSets(name string, probes bool) *Layout {
 	l := &Layout{
 		table: &nftables.Table{Name: name, Family: nftables.TableFamilyINet},
 		sets:  map[string]*nftables.Set{},
 	}
 	for s := range setCount {
+		if sets[s].probes != probes {
+			continue
+		}
 		for _, f := range families {
 			set := &nftables.Set{
 				Table:        l.table,
@@ -87,42 +105,43 @@ func newLayout(name string, bit uint32) *Layout {
 				KeyType:      keyType(s, f),
 				Interval:     s.interval(),
 				KeyByteOrder: binaryutil.BigEndian,
-				IsMap:        s.IsMap(),
+				IsMap:        s.IsMap() || s.Kind() == KindProbe,
 			}
 			set.Concatenation = set.Interval && s.Kind() != kindRange
-			if s.IsMap() {
+			switch {
+			case s.IsMap():
 				set.DataType = nftables.TypeMark
+			case s.Kind() == KindProbe:
+				set.DataType = addressType(f)
 			}
 			if s.Passing() {
 				set.HasTimeout, set.Timeout = true, LongestPause
 			}
-			if s.Kind() == KindMark {
+			if s.Kind() == KindMark || s.Kind() == KindProbe {
 				set.KeyByteOrder = binaryutil.NativeEndian
 			}
 			l.sets[set.Name] = set
 			l.order = append(l.order, set)
 		}
 	}
-	base := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority nftables.ChainPriority) {
-		policy := nftables.ChainPolicyAccept
-		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table, Type: typ, Hooknum: hook, Priority: &priority, Policy: &policy})
-	}
-	for _, name := range []string{chainRefuse, chainRefuseNew, chainGuard, chainMarked, chainMarkedIn, chainSent} {
-		l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table})
-	}
-	base(chainInput, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityInput)
-	base(chainOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityOutput)
-	base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
-	base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
-	l.rules = l.describe(bit)
 	return l
 }
 
-func keyType(s Set, f vip.Family) nftables.SetDatatype {
-	addr := nftables.TypeIPAddr
+// base adds a base chain.
+func (l *Layout) base(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority nftables.ChainPriority) {
+	policy := nftables.ChainPolicyAccept
+	l.chains = append(l.chains, &nftables.Chain{Name: name, Table: l.table, Type: typ, Hooknum: hook, Priority: &priority, Policy: &policy})
+}
+
+func addressType(f vip.Family) nftables.SetDatatype {
 	if f == vip.IPv6 {
-		addr = nftables.TypeIP6Addr
+		return nftables.TypeIP6Addr
 	}
+	return nftables.TypeIPAddr
+}
+
+func keyType(s Set, f vip.Family) nftables.SetDatatype {
+	addr := addressType(f)
 	switch s.Kind() {
 	case kindListener, KindPorts:
 		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService)
@@ -130,7 +149,7 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 		return nftables.MustConcatSetType(addr, nftables.TypeInetProto, nftables.TypeInetService, addr)
 	case KindMark:
 		return nftables.TypeMark
-	case KindMarkSource:
+	case KindMarkSource, KindProbe:
 		return nftables.MustConcatSetType(nftables.TypeMark, addr)
 	case KindPair:
 		return nftables.MustConcatSetType(addr, addr)
@@ -146,7 +165,8 @@ func keyType(s Set, f vip.Family) nftables.SetDatatype {
 //
 // Output (before IPVS): this host's own connections, and again each packet that IPVS sends
 // to a backend. For the latter, the mark of the frontend is replaced by the bit if it is to
-// be masqueraded. For the former, the rules of input apply except source ranges.
+// be masqueraded. For the former, the rules of input apply except source ranges. Probes pass
+// without any of it, twice, too.
 //
 // Unserved (after IPVS): what remains for a virtual address. On a real server, that is what
 // its own sockets serve.
@@ -163,6 +183,7 @@ func (l *Layout) describe(bit uint32) []rule {
 		{chainRefuseNew, "no connection is opened", join(opensNothing(), ret)},
 		{chainRefuseNew, "refuse", []expr.Any{verdict(expr.VerdictGoto, chainRefuse)}},
 		{chainInput, "open connections go on", join(openConnection(), ret)},
+		{chainOutput, "probes have a path of their own", join(probeMark(), ret)},
 		{chainOutput, "open connections go on", join(openConnection(), ret)},
 		{chainUnserved, "open connections go on", join(openConnection(), ret)},
 	}
@@ -245,6 +266,15 @@ func withoutBit(bit uint32) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
 		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(bit), Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: native(bit)},
+	}
+}
+
+// probeMark matches packets with a mark of probes.
+func probeMark() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: regAddr},
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 4, Mask: native(probeBit | ^uint32(markMask)), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: regAddr, Data: native(probeBit)},
 	}
 }
 

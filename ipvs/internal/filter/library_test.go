@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	mdlayher "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -83,10 +84,28 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 	return all[1 : len(all)-1]
 }
 
-// Our messages of the table equal those of an independent library byte for byte, except that the
+// layouts are those of both tables.
+func layouts() map[string]*Layout {
+	return map[string]*Layout{"frontends": newLayout("ironvip", 0x1000), "probes": newProbeLayout("ironvip_probes")}
+}
+
+// Our messages of the tables equal those of an independent library byte for byte, except that the
 // library requests more answers.
 func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
-	l := newLayout("ironvip", 0x1000)
+	for name, l := range layouts() {
+		t.Run(name, func(t *testing.T) { isWrittenAsByALibrary(t, l) })
+	}
+}
+
+func isWrittenAsByALibrary(t *testing.T, l *Layout) {
+	for _, r := range l.rules {
+		for _, e := range r.exprs {
+			// The library leaves out the flags where the network header has no checksum.
+			if p, ok := e.(*expr.Payload); ok && p.CsumType == 0 {
+				p.CsumFlags = 0
+			}
+		}
+	}
 	var x nftwire.Transaction
 	x.Begin()
 	if err := addLayout(&x, l); err != nil {
@@ -126,7 +145,10 @@ func TestLayoutIsWrittenAsByALibrary(t *testing.T) {
 // Messages about one element of each set equal the library's, too, except for how they identify
 // the set.
 func TestElementsAreWrittenAsByALibrary(t *testing.T) {
-	l := newLayout("ironvip", 0x1000)
+	tables := map[bool]func() *Table{
+		false: func() *Table { return New("ironvip", 0x1000, &atomic.Uint64{}) },
+		true:  func() *Table { return NewProbes("ironvip", &atomic.Uint64{}) },
+	}
 	list := func(m sent) []byte {
 		return attribute(t, m, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	}
@@ -138,6 +160,8 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 				e.Key.LastPort = 90
 			case KindSource, KindMarkSource:
 				e.Source = netip.PrefixFrom(e.Key.Addr, 24)
+			case KindProbe:
+				e = ProbeElements(e.Key.Addr, e.Key.Addr.Next(), ProbeMarkAt(200))[s-SetAnswers]
 			case kindRange:
 				continue
 			}
@@ -145,14 +169,14 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 				e.Mark = MarkAt(5)
 			}
 			fam := vip.FamilyOf(e.Key.Addr)
-			f := New("ironvip", 0x1000, &atomic.Uint64{})
+			f := tables[sets[s].probes]()
 			for _, present := range []bool{true, false} {
 				f.x.Begin()
 				f.put(Change{e: present})
 				var bytesOf nftwire.Element
 				EncodeElement(&bytesOf, &e)
 				want := library(t, func(c *nftables.Conn) error {
-					set := l.sets[s.Name(fam)]
+					set := f.layout.sets[s.Name(fam)]
 					elem := []nftables.SetElement{{Key: bytesOf.Key, KeyEnd: bytesOf.End, Val: bytesOf.Value}}
 					if present {
 						return c.SetAddElements(set, elem)

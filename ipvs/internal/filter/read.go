@@ -77,6 +77,9 @@ func (f *Table) Read(ctx context.Context) (*Ruleset, error) {
 	var pods netipx.IPSetBuilder
 	for s := range setCount {
 		for _, fam := range families {
+			if f.layout.sets[s.Name(fam)] == nil {
+				continue // of another table
+			}
 			if !found[s.Name(fam)] {
 				r.Intact = false
 				continue

@@ -34,6 +34,8 @@ const (
 	SetMarkedSources               // as sources: mark . range of clients
 	SetPaused                      // frontends whose new connections wait, see pause.go; elements expire
 	setMarkedPaused                // as paused
+	SetAnswers                     // map: mark of a probe . virtual address to the backend that answers
+	SetRestored                    // map: mark of a probe . that backend to the virtual address
 	SetVIPs                        // virtual addresses
 	SetHairpin                     // backends that may be their own client: address . the same address
 	setPods                        // pod ranges; an interval set
@@ -46,6 +48,7 @@ var sets = [setCount]struct {
 	kind   elemKind
 	isMap  bool // to marks
 	marked Set  // the set that has the same part for frontends with a mark; 0: none
+	probes bool // of the table of probes
 }{
 	SetFrontends:        {name: "frontends"},
 	SetNodePorts:        {name: "nodeports"},
@@ -69,6 +72,8 @@ var sets = [setCount]struct {
 	SetMarkedSources:    {name: "marked_sources", kind: KindMarkSource},
 	SetPaused:           {name: "paused", marked: setMarkedPaused},
 	setMarkedPaused:     {name: "marked_paused", kind: KindMark},
+	SetAnswers:          {name: "answers", kind: KindProbe, probes: true},
+	SetRestored:         {name: "restored", kind: KindProbe, probes: true},
 	SetVIPs:             {name: "vips", kind: KindAddr},
 	SetHairpin:          {name: "hairpin", kind: KindPair},
 	setPods:             {name: "pods", kind: kindRange},
@@ -86,6 +91,7 @@ const (
 	KindAddr
 	KindPair  // address . address
 	kindRange // interval of addresses
+	KindProbe // mark . address, with an address for data
 )
 
 func (s Set) Kind() elemKind { return sets[s].kind }
@@ -97,7 +103,9 @@ func (s Set) IsMap() bool { return sets[s].isMap }
 func (s Set) HasMark() bool { return s.IsMap() || s.Kind() == KindMark || s.Kind() == KindMarkSource }
 
 // OfFrontends reports whether the elements are single frontends'.
-func (s Set) OfFrontends() bool { return s != SetVIPs && s != SetHairpin && s != setPods }
+func (s Set) OfFrontends() bool {
+	return s != SetVIPs && s != SetHairpin && s != setPods && !sets[s].probes
+}
 
 // interval reports whether elements are intervals.
 func (s Set) interval() bool {

@@ -26,10 +26,12 @@ func TestTrialsCoverTheRules(t *testing.T) {
 			covered[reflect.TypeOf(m.rule)] = true
 		}
 	}
-	for _, r := range newLayout("ironvip", 0x1000).rules {
-		for _, e := range r.exprs {
-			if !covered[reflect.TypeOf(e)] {
-				t.Errorf("no trial covers %T of rule %q", e, r.comment)
+	for _, l := range layouts() {
+		for _, r := range l.rules {
+			for _, e := range r.exprs {
+				if !covered[reflect.TypeOf(e)] {
+					t.Errorf("no trial covers %T of rule %q", e, r.comment)
+				}
 			}
 		}
 	}

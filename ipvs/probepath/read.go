@@ -1,0 +1,186 @@
+package probepath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Actual implements reconcile.Target. It costs one read of the table and one of each service.
+func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
+	return func(yield func(observed, error) bool) {
+		all, err := t.readState(ctx)
+		if err != nil {
+			yield(observed{}, err)
+			return
+		}
+		for _, o := range all {
+			if !yield(o, nil) {
+				return
+			}
+		}
+	}
+}
+
+// readState reads the kernel and replaces the records by what it found.
+func (t *Target) readState(ctx context.Context) ([]observed, error) {
+	table, err := t.table.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.checkConntrack()
+	record, owner := map[vip.ProbePath]uint32{}, map[uint32]vip.ProbePath{}
+	var all []observed
+	for e := range table.Others {
+		if e.Set != filter.SetAnswers {
+			continue
+		}
+		o, err := t.observe(ctx, vip.ProbePath{VIP: e.Key.Addr, Backend: e.Source.Addr()}, e.Mark)
+		if err != nil {
+			return nil, err
+		}
+		p := o.Value
+		_, twice := record[p]
+		if _, taken := owner[e.Mark]; twice || taken {
+			continue // another program's
+		}
+		record[p], owner[e.Mark] = e.Mark, p
+		if !table.Has(filter.ProbeElements(p.VIP, p.Backend, e.Mark)[1]) {
+			o.Damage = append(o.Damage, fmt.Sprintf("mark %#x is incomplete in the nftables table", e.Mark))
+		}
+		t.next = max(t.next, filter.IndexOfProbeMark(e.Mark)+1) % filter.ProbeMarkCount
+		all = append(all, o)
+	}
+	if !table.Intact {
+		// The elements may be lost with the table. Their services are still ours.
+		for p, mark := range t.record {
+			_, known := record[p]
+			if _, taken := owner[mark]; known || taken {
+				continue
+			}
+			o, err := t.observe(ctx, p, mark)
+			if err != nil {
+				return nil, err
+			}
+			record[o.Value], owner[mark] = mark, o.Value
+			all = append(all, o)
+		}
+	}
+	open, broken := map[vip.ProbePath]uint32{}, !table.Intact || len(table.Others) != 2*len(record)
+	for i := range all {
+		o := &all[i]
+		if broken {
+			o.Damage = append(o.Damage, "the nftables table of probes is not as it should be")
+		}
+		if len(o.Damage) == 0 {
+			open[o.Value] = record[o.Value]
+		}
+	}
+	clear(t.foreign)
+	t.record, t.owner, t.broken, t.adopted = record, owner, broken, true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open = open
+	return all, nil
+}
+
+// observe returns the path with a mark, for its addresses. How it forwards is in its service. If that
+// is missing, the record counts.
+func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (observed, error) {
+	p.Forward = vip.ForwardDirect
+	if before, ok := t.owner[mark]; ok && before.VIP == p.VIP && before.Backend == p.Backend {
+		p.Forward = before.Forward
+	}
+	s, err := t.services.State(ctx, vip.FamilyOf(p.VIP), mark)
+	if err != nil {
+		return observed{}, err
+	}
+	if s == nil {
+		return observed{Value: p, Damage: []string{fmt.Sprintf("ipvs service by mark %#x missing", mark)}}, nil
+	}
+	if len(s.Dests) == 1 && s.Dests[0].Forward == kernel.ForwardTunnel {
+		p.Forward = vip.ForwardTunnel
+	}
+	o := observed{Value: p}
+	if want := wanted(p, mark); s.Service != want.Service || !slices.Equal(s.Dests, want.Dests) {
+		o.Damage = append(o.Damage, fmt.Sprintf("ipvs service by mark %#x is %+v with %+v", mark, s.Service, s.Dests))
+	}
+	return o, nil
+}
+
+// Remains are what a Target left in the kernel.
+type Remains struct {
+	Table  string // our table, or ""
+	Paths  int
+	target *Target
+}
+
+// Find looks for what a Target with these options left in the kernel. It changes nothing. Without
+// IPVS or nftables it finds nothing.
+func Find(ctx context.Context, o Options) (*Remains, error) {
+	t, err := New(o)
+	if errors.Is(err, kernel.ErrNoIPVS) {
+		return &Remains{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &Remains{target: t}
+	if err := r.find(ctx, o.Table); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Remains) find(ctx context.Context, table string) error {
+	there, err := r.target.table.Exists(ctx)
+	switch {
+	case errors.Is(err, filter.ErrNoNFTables):
+		return nil
+	case !there || err != nil:
+		return err
+	}
+	all, err := r.target.readState(ctx)
+	r.Table, r.Paths = table, len(all)
+	return err
+}
+
+// Remove removes what was found.
+func (r *Remains) Remove(ctx context.Context) error {
+	if r.Table == "" {
+		return nil
+	}
+	return r.target.Remove(ctx)
+}
+
+// Close closes the socket.
+func (r *Remains) Close() error {
+	if r.target == nil {
+		return nil
+	}
+	return r.target.Close()
+}
+
+// Remove removes all paths and the table.
+func (t *Target) Remove(ctx context.Context) error {
+	all, err := t.readState(ctx)
+	if err != nil {
+		return err
+	}
+	batch := make([]updateOf, len(all))
+	for i := range all {
+		batch[i] = updateOf{Key: all[i].Value, Old: &all[i].Value}
+	}
+	errs := []error{t.Apply(ctx, batch)}
+	for i := range batch {
+		errs = append(errs, batch[i].Err)
+	}
+	return errors.Join(append(errs, t.table.Remove(ctx))...)
+}
