@@ -22,7 +22,7 @@ var (
 	descTargets         = desc("health_targets", "Distinct probes of this host: an address with a check.")
 	descRunning         = desc("health_checks_running", "Probes that run now.")
 	descWaiting         = desc("health_checks_waiting", "Probes that are due and wait for a file descriptor or a worker.")
-	descProbes          = desc("health_checks_total", "Finished probes by type and outcome; local, starved and no_descriptors are faults of this host and no evidence.", "type", "outcome")
+	descProbes          = desc("health_checks_total", "Finished probes by type and outcome; local, starved, no_descriptors and no_path are faults of this host and no evidence.", "type", "outcome")
 	descDuration        = desc("health_check_duration_seconds", "Duration of finished probes by type.", "type")
 	descLate            = desc("health_checks_late_total", "Probes that started more than an interval late.")
 	descStalls          = desc("health_check_stalls_total", "Times that the agent did not run for more than half a second.")

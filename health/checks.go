@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -28,11 +29,40 @@ var defaultCheck = vip.HealthCheck{
 // fitting protocol, and decides for all ports.
 //
 // A service without a check has the default check, unless the backend's source checks the backend
-// itself, or its traffic bypasses this host: a backend of direct routing may listen at the VIP only.
-func checksOf(s *vip.Service, b *vip.Backend, byDefault bool) []check {
+// itself.
+//
+// With direct routing and tunnels, a backend may listen at the VIP only, and clients reach it only
+// with this VIP. So probes take the path of clients, to the VIP of the backend's family. A backend
+// without such a VIP has no clients and no check. With nil for VIPs, the dataplane has no paths: then
+// probes go to the backend's own address, and only if the service states a check.
+func checksOf(s *vip.Service, b *vip.Backend, byDefault bool, vips []netip.Addr) []check {
+	if !untranslated(s) {
+		return directChecks(s, b, byDefault)
+	}
+	if vips == nil {
+		return directChecks(s, b, false)
+	}
+	all := directChecks(s, b, byDefault)
+	i := slices.IndexFunc(vips, func(a netip.Addr) bool { return vip.FamilyOf(a) == vip.FamilyOf(b.Address) })
+	if i < 0 {
+		return slices.DeleteFunc(all, func(c check) bool { return c.target.Check().Type != vip.CheckExec })
+	}
+	for j := range all {
+		all[j].target = all[j].target.Along(vip.ProbePath{VIP: vips[i], Backend: all[j].target.Addr.Addr(), Forward: s.Forward})
+	}
+	return all
+}
+
+// untranslated reports whether packets reach the backends as clients sent them.
+func untranslated(s *vip.Service) bool {
+	return s.Forward == vip.ForwardDirect || s.Forward == vip.ForwardTunnel
+}
+
+// directChecks returns the checks with targets that have no path.
+func directChecks(s *vip.Service, b *vip.Backend, byDefault bool) []check {
 	c := s.Check
 	switch {
-	case c == nil && (!byDefault || b.Health != 0 || s.Forward == vip.ForwardDirect || s.Forward == vip.ForwardTunnel):
+	case c == nil && (!byDefault || b.Health != 0):
 		return nil
 	case c == nil:
 		return tcpChecks(s, b, defaultCheck, false)
@@ -50,9 +80,29 @@ func checksOf(s *vip.Service, b *vip.Backend, byDefault bool) []check {
 	return []check{{target: probe.NewTarget(netip.AddrPortFrom(b.Address, port), *c)}}
 }
 
-// Targets returns what the checks of a backend probe. ByDefault is Options.Default.
-func Targets(s *vip.Service, b *vip.Backend, byDefault bool) (out []probe.Target) {
-	for _, c := range checksOf(s, b, byDefault) {
+// Rules say which checks backends have.
+type Rules struct {
+	// Default states that services without a check are probed by tcp.
+	Default bool
+	// Allocations has the VIPs of services, for probes of direct routing and tunnels that take the path
+	// of clients. Nil: the dataplane has no such paths.
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+}
+
+// vips returns the VIPs of a service for checksOf; known is false before the service has an answer of
+// the allocator.
+func (r Rules) vips(s *vip.Service) (vips []netip.Addr, known bool) {
+	if r.Allocations == nil || !untranslated(s) {
+		return nil, true
+	}
+	a, _, known := r.Allocations.Get(s.Key)
+	return append([]netip.Addr{}, a.VIPs...), known
+}
+
+// Targets returns what the checks of a backend probe.
+func (r Rules) Targets(s *vip.Service, b *vip.Backend) (out []probe.Target) {
+	vips, _ := r.vips(s)
+	for _, c := range checksOf(s, b, r.Default, vips) {
 		out = append(out, c.target)
 	}
 	return out
@@ -126,9 +176,9 @@ func tcpChecks(s *vip.Service, b *vip.Backend, c vip.HealthCheck, all bool) []ch
 
 // LastFailure returns when a probe of a backend last failed, and why; zero and "" if none did since
 // the start. Detail is that of the probe.Engine. It may be called concurrently.
-func LastFailure(s *vip.Service, b *vip.Backend, byDefault bool, detail func(probe.Target) (probe.Detail, bool)) (at vip.Instant, why string) {
-	for _, c := range checksOf(s, b, byDefault) {
-		if d, ok := detail(c.target); ok && d.LastFailed.After(at) {
+func (r Rules) LastFailure(s *vip.Service, b *vip.Backend, detail func(probe.Target) (probe.Detail, bool)) (at vip.Instant, why string) {
+	for _, target := range r.Targets(s, b) {
+		if d, ok := detail(target); ok && d.LastFailed.After(at) {
 			at, why = d.LastFailed, d.LastFailure
 		}
 	}

@@ -70,12 +70,20 @@ func TestChecksOf(t *testing.T) {
 		{"default, some of the ports", "http:tcp:80 https:tcp:443", "10.0.0.1/https", nil, "tcp 10.0.0.1:443"},
 		{"default, with udp", "dns:tcp:53 dnsu:udp:53", "10.0.0.1", nil, "tcp 10.0.0.1:53 for dns"},
 		{"default, udp only", "dns:udp:53", "10.0.0.1", nil, ""},
-		{"default, direct routing", "http:tcp:80", "10.0.0.1", forward(vip.ForwardDirect), ""},
-		{"default, tunnel", "http:tcp:80", "10.0.0.1", forward(vip.ForwardTunnel), ""},
+		{"default, direct routing", "http:tcp:80", "10.0.0.1", forward(vip.ForwardDirect), "tcp 10.0.0.1:80 by way of 10.96.0.1"},
+		{"default, tunnel, IPv6", "http:tcp:80", "2001:db8::1", forward(vip.ForwardTunnel), "tcp [2001:db8::1]:80 by way of fd96::1"},
+		{"default, direct routing, without a VIP", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { forward(vip.ForwardDirect)(s); s.Key.Name = "bare" }, ""},
+		{"exec, direct routing, without a VIP", "http:tcp:80", "10.0.0.1", func(s *vip.Service) {
+			forward(vip.ForwardDirect)(s)
+			s.Key.Name = "bare"
+			of(vip.CheckExec, 0)(s)
+		}, "exec 10.0.0.1:80"},
+		{"exec, direct routing", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { forward(vip.ForwardDirect)(s); of(vip.CheckExec, 0)(s) }, "exec 10.0.0.1:80"},
+		{"http at a port, tunnel", "a:tcp:80", "10.0.0.1", func(s *vip.Service) { forward(vip.ForwardTunnel)(s); of(vip.CheckHTTP, 9)(s) }, "http 10.0.0.1:9 by way of 10.96.0.1"},
 		{"default, source that checks", "http:tcp:80", "10.0.0.1", source, ""},
 		{"none", "http:tcp:80", "10.0.0.1", of(vip.CheckNone, 0), ""},
 		{"tcp, source that checks", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { source(s); of(vip.CheckTCP, 0)(s) }, "tcp 10.0.0.1:80"},
-		{"tcp, direct routing", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { s.Forward = vip.ForwardDirect; of(vip.CheckTCP, 0)(s) }, "tcp 10.0.0.1:80"},
+		{"tcp, direct routing", "http:tcp:80", "10.0.0.1", func(s *vip.Service) { s.Forward = vip.ForwardDirect; of(vip.CheckTCP, 0)(s) }, "tcp 10.0.0.1:80 by way of 10.96.0.1"},
 		{"tcp, with udp", "dns:tcp:53 dnsu:udp:53", "10.0.0.1", of(vip.CheckTCP, 0), "tcp 10.0.0.1:53"},
 		{"tcp, two ports and udp", "a:tcp:1 b:tcp:2 c:udp:3", "10.0.0.1", of(vip.CheckTCP, 0), "tcp 10.0.0.1:1 for a,c; tcp 10.0.0.1:2 for b"},
 		{"tcp at a port", "a:tcp:1 b:udp:2", "10.0.0.1", of(vip.CheckTCP, 9), "tcp 10.0.0.1:9"},
@@ -90,13 +98,32 @@ func TestChecksOf(t *testing.T) {
 			if test.change != nil {
 				test.change(&s)
 			}
-			if got := texts(checksOf(&s, &s.Backends[0], true)); got != test.want {
+			vips := []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd96::1")}
+			if s.Key.Name == "bare" {
+				vips = []netip.Addr{}
+			}
+			if got := texts(checksOf(&s, &s.Backends[0], true, vips)); got != test.want {
 				t.Errorf("%q, want %q", got, test.want)
 			}
-			if got := checksOf(&s, &s.Backends[0], false); s.Check == nil && len(got) > 0 {
+			if got := checksOf(&s, &s.Backends[0], false, vips); s.Check == nil && len(got) > 0 {
 				t.Errorf("without a default: %q", texts(got))
 			}
 		})
+	}
+}
+
+// A dataplane without paths probes the backend's own address, and only if the service states a check.
+func TestChecksWithoutPaths(t *testing.T) {
+	for _, f := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
+		s := service("web", "http:tcp:80", "10.0.0.1")
+		s.Forward = f
+		if got := texts(checksOf(&s, &s.Backends[0], true, nil)); got != "" {
+			t.Errorf("%s has the default check %q", f, got)
+		}
+		s.Check = &defaultCheck
+		if got := texts(checksOf(&s, &s.Backends[0], true, nil)); got != "tcp 10.0.0.1:80" {
+			t.Errorf("%s has the check %q", f, got)
+		}
 	}
 }
 
@@ -112,10 +139,10 @@ func TestLastFailure(t *testing.T) {
 		}
 		return d, t.Addr.Port() != 81
 	}
-	if at, why := LastFailure(&s, &s.Backends[0], true, detail); at != 7 || why != "timeout" {
+	if at, why := (Rules{Default: true}).LastFailure(&s, &s.Backends[0], detail); at != 7 || why != "timeout" {
 		t.Errorf("%q at %d", why, at)
 	}
-	if at, why := LastFailure(&s, &s.Backends[0], false, detail); at != 0 || why != "" {
+	if at, why := (Rules{}).LastFailure(&s, &s.Backends[0], detail); at != 0 || why != "" {
 		t.Errorf("without a check: %q at %d", why, at)
 	}
 }

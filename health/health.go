@@ -20,6 +20,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -33,18 +34,18 @@ import (
 
 // Options are the dependencies of a Stage. Services, Health and Prober are required.
 type Options struct {
+	Rules
 	Services table.Reader[vip.ServiceKey, vip.Service]
 	Health   *table.Table[vip.BackendKey, vip.BackendHealth] // the stage is its only writer
 	// Results are written by the prober that NewProber returns. Restored is where a target starts.
 	Results   *table.Table[probe.Target, probe.Result]
 	NewProber func(restored func(probe.Target) (probe.Result, bool)) Prober
-	Store     Store  // nil: the rows don't survive a restart
-	Node      string // this host's name: backends with this node are local
-	// Default states that services without a check are probed by tcp.
-	Default bool
-	Hold    time.Duration // how long traffic is held when all checks fail at once
-	Events  *event.Log
-	Log     *slog.Logger // nil: discards
+	Store     Store         // nil: the rows don't survive a restart
+	Node      string        // this host's name: backends with this node are local
+	Hold      time.Duration // how long traffic is held when all checks fail at once
+	Complete  func()        // optional: called once, when the prober has all targets of the start
+	Events    *event.Log
+	Log       *slog.Logger // nil: discards
 }
 
 // Prober has the results of targets. A share.Share divides their probes among the hosts of a fleet.
@@ -80,7 +81,8 @@ type Stage struct {
 // watched is a service with the checks of its backends.
 type watched struct {
 	service *vip.Service // its row, shared
-	checks  [][]check    // of each of the service's backends
+	vips    []netip.Addr // see checksOf
+	checks  [][]check    // of each of the service's backends; nil: its VIPs aren't known yet
 }
 
 // target is a probe and the backends that share it.
@@ -156,11 +158,19 @@ func (s *Stage) Run(ctx context.Context) error {
 
 func (s *Stage) loop(ctx context.Context) error {
 	services, results := s.Services.Watch(), s.Results.Watch()
+	var allocations *table.Feed[vip.ServiceKey, vip.Allocation]
+	if s.Allocations != nil {
+		allocations = s.Allocations.Watch()
+		defer allocations.Close()
+	}
 	defer services.Close()
 	defer results.Close()
 	release := time.NewTimer(time.Hour)
 	defer release.Stop()
 	known := s.Services.Ready()
+	if s.Allocations != nil {
+		known = s.Allocations.Ready() // with an answer for each service of a Ready table
+	}
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -170,9 +180,20 @@ func (s *Stage) loop(ctx context.Context) error {
 		for i := range changed {
 			s.follow(&changed[i])
 		}
-		if complete && len(changed) == 0 {
+		var granted []table.Change[vip.Allocation]
+		var allocationsChanged <-chan struct{}
+		if allocations != nil {
+			granted, allocationsChanged = allocations.TryNext()
+		}
+		for i := range granted {
+			s.granted(granted[i].Value.Asked.Key)
+		}
+		if complete && len(changed)+len(granted) == 0 {
 			known = nil
 			s.dropRestored()
+			if s.Complete != nil {
+				s.Complete()
+			}
 		}
 		news, resultsChanged := results.TryNext()
 		for i := range news {
@@ -182,7 +203,7 @@ func (s *Stage) loop(ctx context.Context) error {
 		}
 		s.checkHold()
 		s.report()
-		if len(changed)+len(news) > 0 {
+		if len(changed)+len(granted)+len(news) > 0 {
 			continue
 		}
 		if !s.hold.until.IsZero() {
@@ -192,6 +213,7 @@ func (s *Stage) loop(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-known:
 		case <-servicesChanged:
+		case <-allocationsChanged:
 		case <-resultsChanged:
 		case <-release.C:
 		}
@@ -211,15 +233,38 @@ func (s *Stage) follow(c *table.Change[vip.Service]) {
 		}
 		return
 	}
-	service := &c.Value
-	if old != nil && sameChecks(old.service, service) {
+	s.update(&c.Value, old)
+}
+
+// granted takes in another answer of the allocator.
+func (s *Stage) granted(key vip.ServiceKey) {
+	if w := s.services[key]; w != nil {
+		s.update(w.service, w)
+	}
+}
+
+// update updates the targets and rows of a service to its present row and VIPs. Old is what they were.
+func (s *Stage) update(service *vip.Service, old *watched) {
+	key := service.Key
+	vips, known := s.vips(service)
+	switch {
+	case !known && old == nil:
+		s.services[key] = &watched{service: service} // its rows of an earlier run stay
+		return
+	case !known && old.checks == nil:
+		old.service = service
+		return
+	case !known:
+		vips = old.vips
+	}
+	if old != nil && old.checks != nil && sameChecks(old.service, service) && slices.Equal(old.vips, vips) && (old.vips == nil) == (vips == nil) {
 		old.service = service
 		return
 	}
-	now := &watched{service: service, checks: make([][]check, len(service.Backends))}
+	now := &watched{service: service, vips: vips, checks: make([][]check, len(service.Backends))}
 	for i := range service.Backends {
 		b := &service.Backends[i]
-		now.checks[i] = checksOf(service, b, s.Default)
+		now.checks[i] = checksOf(service, b, s.Default, vips)
 		for _, one := range now.checks[i] {
 			s.use(one, b.Key(key), s.isLocal(b))
 		}

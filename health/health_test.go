@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,8 @@ type world struct {
 	events   *event.Log
 	restored func(probe.Target) (probe.Result, bool)
 	end      func()
+
+	complete atomic.Int32
 
 	mu      sync.Mutex
 	origin  probe.Origin // of what is found
@@ -70,13 +73,20 @@ func (w *world) Run(ctx context.Context) error {
 }
 
 // begin starts a stage in a bubble.
-func begin(t *testing.T, store Store) *world {
+func begin(t *testing.T, store Store) *world { return beginWith(t, store, nil) }
+
+// beginWith starts a stage whose dataplane has paths, if there are allocations.
+func beginWith(t *testing.T, store Store, allocations *table.Table[vip.ServiceKey, vip.Allocation]) *world {
 	w := &world{t: t, events: event.NewLog(100, time.Now), running: map[probe.Target]bool{}}
 	clock := &table.Clock{}
+	rules := Rules{Default: true}
+	if allocations != nil {
+		rules.Allocations = allocations
+	}
 	w.services = table.New(clock, vip.KeyOfService, compile.SameService)
 	w.health = table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth)
 	w.results = probe.NewResults(clock)
-	s := New(Options{Services: w.services, Health: w.health, Results: w.results, Store: store, Default: true, Hold: 30 * time.Second, Events: w.events,
+	s := New(Options{Rules: rules, Complete: func() { w.complete.Add(1) }, Services: w.services, Health: w.health, Results: w.results, Store: store, Hold: 30 * time.Second, Events: w.events,
 		NewProber: func(restored func(probe.Target) (probe.Result, bool)) Prober {
 			w.restored = restored
 			return w
@@ -379,5 +389,75 @@ func TestStoreFails(t *testing.T) {
 		if len(store.rows) != 1000 || store.writes > 2 {
 			t.Errorf("%d rows after %d writes", len(store.rows), store.writes)
 		}
+	})
+}
+
+// With direct routing, targets have the path to their backend from the VIP of its family. They follow
+// the VIPs. A service whose VIPs aren't known yet keeps what an earlier run knew.
+func TestPathsFollowVIPs(t *testing.T) {
+	newAllocations := func() *table.Table[vip.ServiceKey, vip.Allocation] {
+		return table.New(&table.Clock{}, vip.KeyOfAllocation, compile.SameAllocation)
+	}
+	grant := func(s *vip.Service, vips ...string) vip.Allocation {
+		a := vip.Allocation{Asked: s}
+		for _, v := range vips {
+			a.VIPs = append(a.VIPs, netip.MustParseAddr(v))
+		}
+		return a
+	}
+	web := service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "fd00::1")
+	web.Forward = vip.ForwardDirect
+	store := &memory{rows: map[string]vip.BackendHealth{}}
+	bubble.Test(t, func(t *testing.T) {
+		running := func(w *world) string {
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			var all []string
+			for target := range w.running {
+				all = append(all, target.String())
+			}
+			slices.Sort(all)
+			return strings.Join(all, "; ")
+		}
+		allocations := newAllocations()
+		w := beginWith(t, store, allocations)
+		w.services.Set(web)
+		w.expect("before a VIP", "")
+		allocations.Set(grant(&web, "10.96.0.1"))
+		w.expect("with a VIP", "web/10.0.0.1 unknown; web/10.0.0.2 unknown")
+		if got, want := running(w), "tcp 10.0.0.1:80 by way of 10.96.0.1; tcp 10.0.0.2:80 by way of 10.96.0.1"; got != want {
+			t.Errorf("probes %q, want %q", got, want)
+		}
+		allocations.Set(grant(&web, "10.96.0.1", "fd96::1"))
+		w.expect("with both families", "web/10.0.0.1 unknown; web/10.0.0.2 unknown; web/fd00::1 unknown")
+		if w.calls != 3 {
+			t.Errorf("a second VIP took %d calls, want only that of the new target", w.calls)
+		}
+		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		allocations.Set(grant(&web, "10.96.0.9", "fd96::1"))
+		w.expect("with another VIP", "web/10.0.0.1 unknown; web/10.0.0.2 unknown; web/fd00::1 unknown")
+		allocations.Delete(web.Key)
+		w.expect("while the VIPs are unknown", "web/10.0.0.1 unknown; web/10.0.0.2 unknown; web/fd00::1 unknown")
+		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
+		synctest.Wait()
+		w.end()
+
+		allocations = newAllocations()
+		known := allocations.Initializer()
+		w = beginWith(t, store, allocations)
+		before := "web/10.0.0.1 unknown; web/10.0.0.2 unhealthy; web/fd00::1 unknown"
+		w.services.Set(web)
+		w.expect("after a restart", before)
+		if n := w.complete.Load(); n != 0 || len(w.running) > 0 {
+			t.Errorf("complete %d times, %v run", n, w.running)
+		}
+		allocations.Set(grant(&web, "10.96.0.9", "fd96::1"))
+		known()
+		w.expect("with the VIPs of before", before)
+		if n := w.complete.Load(); n != 1 {
+			t.Errorf("complete %d times", n)
+		}
+		w.end()
 	})
 }

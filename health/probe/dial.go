@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -73,11 +74,22 @@ func (c *connection) cause(err error) error {
 
 // dial opens a connection, with TLS and its protocol if secure. Everything on it ends with ctx. The
 // caller calls close. For an outcome other than OK there is no connection.
-func (e *Engine) dial(ctx context.Context, t Target, c *vip.HealthCheck, secure bool, protocol string) (conn *connection, outcome Outcome, reason string) {
-	dialer := net.Dialer{KeepAlive: -1}
-	raw, err := dialer.DialContext(ctx, "tcp", t.Addr.String())
+func (e *Engine) dial(ctx context.Context, j *job, secure bool, protocol string) (conn *connection, outcome Outcome, reason string) {
+	t, c := j.t.Target, &j.check
+	dialer := net.Dialer{KeepAlive: -1, Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if failed := raw.Control(func(fd uintptr) { err = prepare(int(fd), j) }); failed != nil {
+			return failed
+		}
+		return err
+	}}
+	raw, err := dialer.DialContext(ctx, "tcp", j.address().String())
 	if err != nil {
 		outcome, reason = judgeIO("connect", err, c.Timeout)
+		var failed pathError
+		if errors.As(err, &failed) {
+			outcome, reason = failed.judge()
+		}
 		return nil, outcome, reason
 	}
 	// As for TCP probes, a reset leaves no TIME_WAIT. It comes after the answer that the probe needs.

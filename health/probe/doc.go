@@ -21,6 +21,7 @@
 //   - faults.go: recent faults of this host
 //   - stats.go: counters and the histogram of durations
 //   - socket.go: the poller for tcp.go and udp.go, which need no goroutine for each probe
+//   - path.go: probes that take the path of clients to one backend
 //   - http.go, grpc.go, exec.go: probes in goroutines; dial.go opens connections for the first two
 //   - judge.go: the outcome of an error
 package probe

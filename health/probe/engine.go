@@ -21,6 +21,12 @@ type Options struct {
 	Log      *slog.Logger                 // optional; faults of this host, at most one record a minute
 	RootCAs  *x509.CertPool               // optional: instead of the host's, for https and grpc
 
+	// Paths has the paths that targets need; the engine is its only writer. Mark returns the packet
+	// mark of one, and may be called concurrently. Both are needed only for targets with a path. A
+	// path without a mark proves nothing about its target.
+	Paths *table.Table[vip.ProbePath, vip.ProbePath]
+	Mark  func(vip.ProbePath) (uint32, error)
+
 	// The limits bound how many probes run at once. Probes over a limit wait in order. One that
 	// starts more than an interval late is counted as late; its target keeps its health. An engine
 	// needs up to Sockets + Requests + 4 * Commands + 2 descriptors.
@@ -49,6 +55,11 @@ const (
 	heartbeat = 25 * time.Millisecond
 	// idle is the longest time between turns.
 	idle = time.Hour
+	// pathGrace is how long a path may be without a mark before that is a fault, and pathPause is the
+	// time between two looks meanwhile. It is programmed within milliseconds, except at the start of
+	// the agent.
+	pathGrace = 5 * time.Second
+	pathPause = 100 * time.Millisecond
 )
 
 // Engine runs the probes of all targets. Its methods may be called concurrently.
@@ -62,6 +73,7 @@ type Engine struct {
 
 	mu       sync.Mutex
 	targets  map[Target]*target
+	paths    map[vip.ProbePath]int     // how many targets need each
 	queue    delayqueue.Queue[*target] // targets that are idle, by their next probe
 	spread   spread
 	chance   *rand.Rand // tests replace it
@@ -84,6 +96,7 @@ type target struct {
 	stalls  uint64        // counters.stalls when it began
 	changed bool          // the row has to be written
 	stopped bool
+	without time.Duration // since when its path has no mark; 0: it has one, or needs none
 
 	lastProbe   vip.Instant
 	lastTook    time.Duration
@@ -124,7 +137,7 @@ func New(o Options) *Engine {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), rows: publisher{results: o.Results},
+	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), paths: make(map[vip.ProbePath]int), rows: publisher{results: o.Results},
 		chance: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	e.lanes[socketLane].limit = o.Sockets
 	e.lanes[requestLane].limit = o.Requests
@@ -171,6 +184,7 @@ func (e *Engine) start(t Target, slow int) {
 	}
 	n := &target{Target: t, slow: slow, state: restoreState(former, now, wall)}
 	e.targets[t] = n
+	e.needPath(t, 1)
 	switch {
 	case e.lanes[laneOf(c.Type)].limit > 0 && slow > 1:
 		e.plan(n, now+random(e.chance, interval(&c, slow)))
@@ -203,9 +217,23 @@ func (e *Engine) Stop(t Target) {
 	if n := e.targets[t]; n != nil {
 		n.stopped = true
 		delete(e.targets, t)
+		e.needPath(t, -1)
 		e.queue.Drop(n)
 		e.o.Results.Delete(t)
 	}
+}
+
+// withoutPath ends a probe that can't begin, because its path has no mark. The caller holds mu.
+func (e *Engine) withoutPath(t *target, err error, now time.Duration, wall vip.Instant) {
+	if t.without == 0 {
+		t.without = max(now, 1)
+	}
+	if now-t.without >= pathGrace {
+		e.count(&done{t, NoPath, clip(t.Path().String() + ": " + err.Error()), 0}, now, wall)
+		return
+	}
+	e.lanes[laneOf(t.Check().Type)].running--
+	e.plan(t, now+pathPause)
 }
 
 // plan puts a target into the queue. The caller holds mu.
@@ -339,6 +367,9 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 			d.outcome, d.reason = Starved, why
 		}
 	}
+	if p := t.Path(); !p.IsZero() && d.reason != "" && d.outcome != NoPath {
+		d.reason = clip(d.reason + " (as clients, at " + p.VIP.String() + ")")
+	}
 	if d.outcome.IsLocal() {
 		e.faults.add(t.Target, d.outcome, d.reason, now, wall)
 	}
@@ -366,7 +397,12 @@ func (e *Engine) startWaiting(of int, now time.Duration, wall vip.Instant) (runn
 			e.faults.late[of].add("", now, wall)
 		}
 		t.began, t.stalls = now, e.counters.stalls
-		l.add(t)
+		if mark, err := e.markOf(t); err != nil {
+			e.withoutPath(t, err, now, wall)
+		} else {
+			t.without = 0
+			l.add(t, mark)
+		}
 	}
 	l.flush()
 	return l.running

@@ -199,10 +199,10 @@ func TestMemoryOfATarget(t *testing.T) {
 func TestPanicInAProbe(t *testing.T) {
 	results := make(chan done, 1)
 	r := &routines{ctx: t.Context(), report: func(batch []done) { results <- batch[0] }, run: func(vip.CheckType) probeFunc {
-		return func(context.Context, Target, *vip.HealthCheck) (Outcome, string) { panic("bad answer") }
+		return func(context.Context, *job) (Outcome, string) { panic("bad answer") }
 	}}
 	at := NewTarget(addr("10.0.0.1:80"), vip.HealthCheck{Type: vip.CheckHTTP})
-	r.start([]job{{&target{Target: at}, at.Check()}})
+	r.start([]job{{t: &target{Target: at}, check: at.Check()}})
 	if d := <-results; d.outcome != Local || d.reason != "panic: bad answer" {
 		t.Errorf("%+v", d)
 	}

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/vip"
 )
 
 // maxOutput bounds the output of a command that is kept, in bytes. The rest is read and discarded,
@@ -27,7 +25,8 @@ const lastOutput = 100 * time.Millisecond
 // output is the reason. The command gets the target in IRONVIP_ADDRESS and IRONVIP_PORT, and nothing
 // else of this process's environment, which can have secrets. It runs in a process group of its own.
 // The whole group is killed when the timeout has passed or the command has ended.
-func runCommand(ctx context.Context, t Target, c *vip.HealthCheck) (Outcome, string) {
+func runCommand(ctx context.Context, j *job) (Outcome, string) {
+	t, c := j.t.Target, &j.check
 	words := strings.Split(c.Command, "\x00")
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = "/"

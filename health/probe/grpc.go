@@ -13,8 +13,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-
-	"github.com/ironvip/ironvip/vip"
 )
 
 // grpcMethod is the only method that a probe calls: Check of the standard health service.
@@ -31,8 +29,9 @@ const serving = 1
 // grpc calls the standard health service (grpc.health.v1) on a connection of its own. The messages
 // are small enough to be written here: a gRPC library would add megabytes to the binary for one call
 // without streams, balancing or retries.
-func (e *Engine) grpc(ctx context.Context, t Target, c *vip.HealthCheck) (Outcome, string) {
-	conn, outcome, reason := e.dial(ctx, t, c, c.TLS, "h2")
+func (e *Engine) grpc(ctx context.Context, j *job) (Outcome, string) {
+	t, c := j.t.Target, &j.check
+	conn, outcome, reason := e.dial(ctx, j, c.TLS, "h2")
 	if outcome != OK {
 		return outcome, reason
 	}

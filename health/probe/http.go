@@ -26,7 +26,8 @@ const defaultStatus = "200-399"
 // http sends a request of HTTP/1.1 on a connection of its own and judges the status and the body.
 // It follows no redirect: the check's Status decides. It uses no http.Transport, which would need
 // two more goroutines for a connection that serves one request.
-func (e *Engine) http(ctx context.Context, t Target, c *vip.HealthCheck) (Outcome, string) {
+func (e *Engine) http(ctx context.Context, j *job) (Outcome, string) {
+	t, c := j.t.Target, &j.check
 	status, err := spec.ParseStatus(cmp.Or(c.Status, defaultStatus))
 	if err != nil {
 		return Local, "status: " + err.Error()
@@ -35,7 +36,7 @@ func (e *Engine) http(ctx context.Context, t Target, c *vip.HealthCheck) (Outcom
 	if err != nil {
 		return Local, "path: " + err.Error()
 	}
-	conn, outcome, reason := e.dial(ctx, t, c, c.Type == vip.CheckHTTPS, "http/1.1")
+	conn, outcome, reason := e.dial(ctx, j, c.Type == vip.CheckHTTPS, "http/1.1")
 	if outcome != OK {
 		return outcome, reason
 	}

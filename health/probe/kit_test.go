@@ -155,7 +155,7 @@ func probeOnce(t testing.TB, o Options, all ...Target) []done {
 		n := &target{Target: tt}
 		place[n] = i
 		l := laneOf(tt.Check().Type)
-		jobs[l] = append(jobs[l], job{n, tt.Check()})
+		jobs[l] = append(jobs[l], job{t: n, check: tt.Check()})
 	}
 	sockets.start(jobs[socketLane])
 	r.start(jobs[requestLane])

@@ -13,6 +13,7 @@ import (
 type job struct {
 	t     *target
 	check vip.HealthCheck
+	mark  uint32 // of the target's path; 0: none
 }
 
 // done is the result of a job.
@@ -69,7 +70,7 @@ func (l *lane) next() *target {
 }
 
 // add prepares a job for flush.
-func (l *lane) add(t *target) { l.batch = append(l.batch, job{t, t.Check()}) }
+func (l *lane) add(t *target, mark uint32) { l.batch = append(l.batch, job{t, t.Check(), mark}) }
 
 // flush starts the prepared jobs.
 func (l *lane) flush() {
@@ -81,7 +82,7 @@ func (l *lane) flush() {
 }
 
 // probeFunc runs one probe. ctx ends at the probe's timeout; the outcome is then TimedOut.
-type probeFunc func(ctx context.Context, t Target, c *vip.HealthCheck) (Outcome, string)
+type probeFunc func(ctx context.Context, j *job) (Outcome, string)
 
 // routines is a prober with a goroutine for each probe; its lane bounds them.
 type routines struct {
@@ -114,5 +115,5 @@ func recovered(ctx context.Context, f probeFunc, j job) (outcome Outcome, reason
 			outcome, reason = Local, fmt.Sprintf("panic: %v", p)
 		}
 	}()
-	return f(ctx, j.t.Target, &j.check)
+	return f(ctx, &j)
 }

@@ -20,8 +20,8 @@ type Outcome uint8
 // be read. NotServing is the answer of a gRPC health service. Exited is a command that failed.
 // Flapping is not the outcome of a probe but the cause of an unhealthy state that lasts longer
 // because the target changed often. Local is a fault of this host: no evidence in either direction.
-// Starved and NoDescriptors are such faults, too: a timeout for which this host gave the agent too
-// little time of its processors, and a lack of file descriptors.
+// Starved, NoDescriptors and NoPath are such faults, too: a timeout for which this host gave the agent
+// too little time of its processors, a lack of file descriptors, and a path that isn't programmed.
 const (
 	OK Outcome = iota + 1
 	Refused
@@ -37,19 +37,20 @@ const (
 	Local
 	Starved
 	NoDescriptors
+	NoPath
 
 	outcomes // number of outcomes, with the zero one
 )
 
 var outcomeNames = [outcomes]string{"", "ok", "refused", "timeout", "reset", "unreachable", "tls", "status", "answer", "not_serving", "exit",
-	"flapping", "local", "starved", "no_descriptors"}
+	"flapping", "local", "starved", "no_descriptors", "no_path"}
 
 // IsLocal reports whether the outcome is a fault of this host, and no evidence.
-func (o Outcome) IsLocal() bool { return o == Local || o == Starved || o == NoDescriptors }
+func (o Outcome) IsLocal() bool { return o >= Local }
 
 // String returns "ok", "refused", "timeout", "reset", "unreachable", "tls", "status", "answer",
-// "not_serving", "exit", "flapping", "local", "starved" or "no_descriptors", or "" for the zero
-// Outcome.
+// "not_serving", "exit", "flapping", "local", "starved", "no_descriptors" or "no_path", or "" for the
+// zero Outcome.
 func (o Outcome) String() string {
 	if o >= outcomes {
 		return ""

@@ -23,6 +23,7 @@ type fake struct {
 	answer func(t Target) (o Outcome, after time.Duration)
 	mu     sync.Mutex
 	starts map[Target][]time.Duration // since the engine's epoch
+	marks  map[Target]uint32          // of the last one
 	now    int
 	most   int // at once
 }
@@ -33,6 +34,10 @@ func (f *fake) start(jobs []job) {
 		f.mu.Lock()
 		f.now++
 		f.most = max(f.most, f.now)
+		if f.marks == nil {
+			f.marks = map[Target]uint32{}
+		}
+		f.marks[j.t.Target] = j.mark
 		f.starts[j.t.Target] = append(f.starts[j.t.Target], time.Since(f.e.epoch))
 		f.mu.Unlock()
 		time.AfterFunc(after, func() {
@@ -91,6 +96,13 @@ func targets(n int, c vip.HealthCheck) []Target {
 }
 
 var tcp = vip.HealthCheck{Type: vip.CheckTCP}
+
+// markOf returns the mark of a target's last probe.
+func (f *fake) markOf(t Target) uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.marks[t]
+}
 
 // startsOf returns when the probes of a target started.
 func (f *fake) startsOf(t Target) []time.Duration {

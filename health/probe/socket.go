@@ -172,12 +172,15 @@ func (p *poller) open(j job) {
 	s := &socket{job: j, began: time.Now(), phase: connecting}
 	var err error
 	if j.check.Type == vip.CheckUDP {
-		s.fd, err = openUDP(j.t.Addr)
+		s.fd, err = openUDP(&j)
 	} else {
-		s.fd, err = openTCP(j.t.Addr, j.check.Send == "" && j.check.Expect == "")
+		s.fd, err = openTCP(&j, j.check.Send == "" && j.check.Expect == "")
 	}
 	if s.fd < 0 {
 		outcome, reason := judge("open a socket", err)
+		if failed, is := err.(pathError); is {
+			outcome, reason = failed.judge()
+		}
 		p.done = append(p.done, done{j.t, outcome, reason, 0})
 		return
 	}

@@ -8,11 +8,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Target is an address with the check that probes it. It is comparable and takes 40 bytes, because
-// equal checks are stored once. Create it with NewTarget.
+// Target is an address with the check that probes it, and for a backend of direct routing or a tunnel
+// the path of its clients. It is comparable and takes 48 bytes, because equal checks and paths are
+// stored once. Create it with NewTarget.
 type Target struct {
 	Addr  netip.AddrPort
 	check unique.Handle[vip.HealthCheck]
+	path  unique.Handle[vip.ProbePath] // zero: a connection to Addr
 }
 
 // NewTarget returns the target that probes addr with a check. It brings both into one form, so that
@@ -27,7 +29,23 @@ func NewTarget(addr netip.AddrPort, check vip.HealthCheck) Target {
 	check.Timeout = limit(check.Timeout, vip.DefaultCheckTimeout, time.Millisecond, vip.MaxCheckTimeout)
 	check.Rise = limit(check.Rise, vip.DefaultRise, 1, vip.MaxRiseFall)
 	check.Fall = limit(check.Fall, vip.DefaultFall, 1, vip.MaxRiseFall)
-	return Target{netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), unique.Make(check)}
+	return Target{Addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), check: unique.Make(check)}
+}
+
+// Along returns the target with a path, which leads to the target's address. A command uses none.
+func (t Target) Along(p vip.ProbePath) Target {
+	if t.path = (unique.Handle[vip.ProbePath]{}); !p.IsZero() && t.Check().Type != vip.CheckExec {
+		t.path = unique.Make(p)
+	}
+	return t
+}
+
+// Path returns the path of the target's probes, or the zero value for a connection to its address.
+func (t Target) Path() vip.ProbePath {
+	if t.path == (unique.Handle[vip.ProbePath]{}) {
+		return vip.ProbePath{}
+	}
+	return t.path.Value()
 }
 
 // limit returns v within bounds, or the default for 0.
@@ -41,8 +59,15 @@ func limit[T time.Duration | uint8](v, def, lo, hi T) T {
 // Check returns the check in the form of NewTarget. It panics for the zero Target.
 func (t Target) Check() vip.HealthCheck { return t.check.Value() }
 
-// String returns the type and the address, for example "http 10.0.0.1:80", for logs.
-func (t Target) String() string { return t.Check().Type.String() + " " + t.Addr.String() }
+// String returns the type and the address, for example "http 10.0.0.1:80", for logs. With a path, it
+// adds " by way of 10.96.0.1".
+func (t Target) String() string {
+	text := t.Check().Type.String() + " " + t.Addr.String()
+	if p := t.Path(); !p.IsZero() {
+		text += " by way of " + p.VIP.String()
+	}
+	return text
+}
 
 // Window returns the time that the target's check needs to notice a failure.
 func (t Target) Window() time.Duration {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTCP returns a socket that connects to addr, with EINPROGRESS or the error of connect; or -1
+// openTCP returns a socket that connects to a job's address, with EINPROGRESS or the error of connect; or -1
 // if it can't be opened.
 //
 // Closing the socket sends a reset. The connection therefore leaves no TIME_WAIT on this host,
@@ -17,10 +17,14 @@ import (
 // With bare, the probe only connects. Then the socket delays the acknowledgment that completes the
 // handshake, and closing sends the reset instead of it. The target's program does not see the
 // connection at all, as with HAProxy.
-func openTCP(addr netip.AddrPort, bare bool) (fd int, err error) {
-	family, to := sockaddr(addr)
+func openTCP(j *job, bare bool) (fd int, err error) {
+	family, to := sockaddr(j.address())
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
+		return -1, err
+	}
+	if err := prepare(fd, j); err != nil {
+		unix.Close(fd)
 		return -1, err
 	}
 	// These fail only with an invalid argument.

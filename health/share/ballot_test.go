@@ -3,6 +3,7 @@ package share
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -166,5 +167,11 @@ func TestCheckTextHasEveryField(t *testing.T) {
 	}
 	if got := Key(target(1)); got != "10.0.0.1:80/tcp-792cafaba491cfe5" {
 		t.Errorf("the key has changed: %s", got)
+	}
+	path := vip.ProbePath{VIP: netip.MustParseAddr("10.96.0.1"), Backend: target(1).Addr.Addr(), Forward: vip.ForwardDirect}
+	keys := map[string]bool{Key(target(1)): true, Key(target(1).Along(path)): true}
+	path.Forward = vip.ForwardTunnel
+	if keys[Key(target(1).Along(path))] = true; len(keys) != 3 {
+		t.Errorf("targets with different paths have one key: %v", keys)
 	}
 }

@@ -73,13 +73,16 @@ func (v *Verdict) result(t probe.Target) probe.Result {
 // known reports whether there is a verdict.
 func (v *Verdict) known() bool { return v != nil && v.Health != vip.Unknown }
 
-// Key returns the key of a target in the folder: the address, the type, and a hash of the check. It
-// is the same on every host and in every release that knows the same fields, and costs about 2 us.
+// Key returns the key of a target in the folder: the address, the type, and a hash of the check and
+// of the path, if there is one. It is the same on every host and in every release that knows the same fields, and costs about 2 us.
 func Key(t probe.Target) string {
 	c := t.Check()
 	text, err := json.Marshal(checkText(c))
 	if err != nil {
 		panic("share: check: " + err.Error()) // strings and numbers
+	}
+	if p := t.Path(); !p.IsZero() {
+		text = append(text, p.String()...)
 	}
 	sum := sha256.Sum256(text)
 	return t.Addr.String() + "/" + c.Type.String() + "-" + hex.EncodeToString(sum[:8])

@@ -33,6 +33,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
@@ -134,7 +135,8 @@ type agent struct {
 	pipeline   *pipeline.Pipeline
 	probes     *health.Stage // nil on a real server
 	prober     *probe.Engine
-	share      *share.Share // nil without a fleet
+	paths      *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // of the probes; nil: the dataplane has none
+	share      *share.Share                                        // nil without a fleet
 	health     *healthport.Server
 	announcing *announcing.Announcing
 	lost       *lostnodes.Follower

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api"
-	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -28,9 +27,8 @@ func (a *agent) apiDeps() api.Deps {
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
 	if a.prober != nil {
 		probes = a.prober.Stats
-		byDefault := a.config.get().Health.Default == health.DefaultTCP
 		lastFailure = func(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
-			return health.LastFailure(s, b, byDefault, a.prober.Detail)
+			return a.probes.LastFailure(s, b, a.prober.Detail)
 		}
 	}
 	return api.Deps{

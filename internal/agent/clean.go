@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -93,10 +94,15 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		return result, cleanFailed("look for what an agent left", err)
 	}
 	defer remains.Close()
+	paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(cfg.Dataplane.Device))})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left for health probes", err)
+	}
+	defer paths.Close()
 	for _, blind := range remains.Blind {
 		note("%s: there can be no services of ours", blind)
 	}
-	list(&result, remains)
+	list(&result, remains, paths)
 	left := func(kind, name, detail string) {
 		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
@@ -114,7 +120,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if req.DryRun || len(result.Items) == 0 {
 		return result, nil
 	}
-	if err := remains.Remove(ctx); err != nil {
+	if err := errors.Join(paths.Remove(ctx), remains.Remove(ctx)); err != nil {
 		return result, cleanFailed("remove what an agent left", err)
 	}
 	result.Removed = true
@@ -123,7 +129,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 }
 
 // list adds what was found, in the order of removal.
-func list(result *CleanResult, r *ipvs.Remains) {
+func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains) {
 	add := func(kind, name, detail string) {
 		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
@@ -135,6 +141,9 @@ func list(result *CleanResult, r *ipvs.Remains) {
 	}
 	for _, end := range r.Tunnels {
 		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	if p.Table != "" {
+		add("table", "inet "+p.Table, "nftables, with the IPVS services by mark of "+text.Plural(p.Paths, "path")+" of health probes")
 	}
 	if r.Table != "" {
 		add("table", "inet "+r.Table, "nftables")

@@ -30,7 +30,7 @@ func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (v1.
 		if own >= 0 { // the published row may be some seconds old
 			nodes[own].Checks, nodes[own].Updated = a.share.View(), time.Now().UnixMilli()
 		}
-		c := comparison{nodes: nodes, byDefault: a.config.startedWith().Health.Default == health.DefaultTCP, sharing: a.share.Sharing}
+		c := comparison{nodes: nodes, rules: a.probes.Rules, sharing: a.share.Sharing}
 		compare = c.backend
 	case a.probes != nil:
 		compare = a.ownChecks
@@ -67,14 +67,14 @@ func (a *agent) ownChecks(s *vip.Service, b *vip.Backend) (out []v1.CheckCompari
 
 // comparison compares what nodes find. It is pure.
 type comparison struct {
-	nodes     []membership.Node // by name
-	byDefault bool              // services without a check have the default one
-	sharing   func(key string) share.Sharing
+	nodes   []membership.Node // by name
+	rules   health.Rules
+	sharing func(key string) share.Sharing
 }
 
 // backend returns what the nodes find with each check of a backend.
 func (c *comparison) backend(s *vip.Service, b *vip.Backend) (out []v1.CheckComparison) {
-	for _, target := range health.Targets(s, b, c.byDefault) {
+	for _, target := range c.rules.Targets(s, b) {
 		key := share.Key(target)
 		one := v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: target.Check().Type.String(), Port: target.Addr.Port(), Nodes: []v1.CheckFinding{}}
 		how := c.sharing(key)

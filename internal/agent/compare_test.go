@@ -17,7 +17,7 @@ import (
 func TestComparisonOfChecks(t *testing.T) {
 	service := &vip.Service{Key: vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "web"}, Ports: []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 8080}},
 		Backends: []vip.Backend{{Address: netip.MustParseAddr("10.0.0.1"), Weight: 1, Node: "e"}}}
-	targets := health.Targets(service, &service.Backends[0], true)
+	targets := (health.Rules{Default: true}).Targets(service, &service.Backends[0])
 	if len(targets) != 1 {
 		t.Fatalf("%d targets", len(targets))
 	}
@@ -57,7 +57,7 @@ func TestComparisonOfChecks(t *testing.T) {
 		{share.Sharing{Probers: []string{"a"}}, "a healthy; e healthy local; f healthy"},
 		{share.Sharing{All: true}, "a healthy; b unhealthy timeout; c; d healthy; e healthy local; f healthy"},
 	} {
-		c := comparison{nodes: nodes, byDefault: true, sharing: func(asked string) share.Sharing {
+		c := comparison{nodes: nodes, rules: health.Rules{Default: true}, sharing: func(asked string) share.Sharing {
 			if asked != key {
 				t.Errorf("asked for %s, not %s", asked, key)
 			}

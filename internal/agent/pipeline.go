@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -23,6 +24,12 @@ import (
 // ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probes = newHealth(a, cfg)
+	if a.plane.paths != nil {
+		a.paths = reconcile.New(reconcile.Options[vip.ProbePath, vip.ProbePath]{
+			Desired: a.tables.ProbePaths, Target: a.plane.paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
+			Events: a.events, Log: a.log,
+		})
+	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
@@ -79,9 +86,14 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	o.Requests = min(maxRequests, max(free/4, 1))
 	o.Sockets = max(free-o.Requests, 1)
 	stage := health.Options{
+		Rules:    health.Rules{Default: cfg.Health.Default == health.DefaultTCP},
 		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results, Node: cfg.Node.Name,
-		Store: store.NewBucket[vip.BackendHealth](a.db, "health"), Default: cfg.Health.Default == health.DefaultTCP,
-		Hold: sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
+		Store: store.NewBucket[vip.BackendHealth](a.db, "health"),
+		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
+	}
+	if a.plane.paths != nil {
+		o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
+		stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
 	}
 	newEngine := func(restored func(probe.Target) (probe.Result, bool)) *probe.Engine {
 		o.Restored = restored
@@ -106,6 +118,15 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 	return health.New(stage)
 }
 
+// markOf returns the packet mark of a path of probes, or why it has none.
+func (a *agent) markOf(p vip.ProbePath) (uint32, error) {
+	mark, err := a.plane.paths.Mark(p)
+	if applied, _, ok := a.tables.AppliedPaths.Get(p); err != nil && ok && applied.Problem != nil {
+		err = *applied.Problem
+	}
+	return mark, err
+}
+
 // Bounds of the probes that run at once, with enough descriptors.
 const (
 	maxCommands = 16  // exec
@@ -128,6 +149,9 @@ func (a *agent) parts() []part {
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})
+	}
+	if a.paths != nil {
+		parts = append(parts, part{"the paths of health probes", a.paths.Run})
 	}
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})

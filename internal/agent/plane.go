@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -41,6 +43,8 @@ type plane struct {
 	end        func(takeover.Backend)         // ends connections
 	relay      func(takeover.Count)           // counts connections of a predecessor
 	relayEnded func()                         // ends those counts
+
+	paths *probepath.Target // of probes; nil: none
 
 	drain  func(context.Context)       // accepts no more clients, and waits for the end of the open connections
 	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
@@ -103,11 +107,28 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 	if err != nil {
 		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
 	}
-	return &plane{Plane: target, Closer: target,
+	paths, err := probepath.New(probepath.Options{Table: probepath.TableOf(ipvs.TableOf(live.get().Dataplane.Device))})
+	if err != nil {
+		target.Close()
+		return nil, fmt.Errorf("start the ipvs dataplane: paths of health probes: %w", err)
+	}
+	return &plane{Plane: target, Closer: closers{target, paths}, paths: paths,
 		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
-		metrics: ipvsMetrics(target), drain: func(context.Context) {}, remove: target.Remove,
-		open: func() func() []takeover.Count { return func() []takeover.Count { return nil } }, end: func(takeover.Backend) {}, // the kernel has all connections
+		metrics: ipvsMetrics(target), drain: func(context.Context) {},
+		remove: func(ctx context.Context) error { return errors.Join(paths.Remove(ctx), target.Remove(ctx)) },
+		open:   func() func() []takeover.Count { return func() []takeover.Count { return nil } }, end: func(takeover.Backend) {}, // the kernel has all connections
 		relay: func(takeover.Count) {}, relayEnded: func() {}}, nil
+}
+
+// closers are closed in order.
+type closers []io.Closer
+
+func (c closers) Close() error {
+	var errs []error
+	for _, one := range c {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
 }
 
 func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {

@@ -27,6 +27,9 @@ func probeChecks(s probe.Stats, files uint64, now time.Time) []v1.Check {
 	if f, is := s.Faults[probe.Starved]; is {
 		add("timed out without proving anything"+why(f), f, "reduce the load of this host, or give the agent more of its processors (CPUWeight, CPUQuota)")
 	}
+	if f, is := s.Faults[probe.NoPath]; is {
+		add("did not run for lack of a path to the backend"+why(f), f, "see ironvip dataplane and the agent's log; ironvip doctor shows what the dataplane lacks")
+	}
 	if f, is := s.Faults[probe.Local]; is {
 		add("failed on this host"+why(f), f, "see the agent's log")
 	}

@@ -24,6 +24,7 @@ func TestProbeChecks(t *testing.T) {
 		{probe.Stats{Faults: map[probe.Outcome]probe.Fault{probe.NoDescriptors: fault}},
 			"37 health checks did not run for lack of file descriptors: open a socket: too many open files; within 1m20s; backends keep", "raise LimitNOFILE (now 1024)"},
 		{probe.Stats{Faults: map[probe.Outcome]probe.Fault{probe.Starved: fault}}, "37 health checks timed out without proving anything: ", "reduce the load of this host"},
+		{probe.Stats{Faults: map[probe.Outcome]probe.Fault{probe.NoPath: fault}}, "37 health checks did not run for lack of a path to the backend: ", "ironvip doctor"},
 		{probe.Stats{Faults: map[probe.Outcome]probe.Fault{probe.Local: fault}}, "37 health checks failed on this host: ", "see the agent's log"},
 		{probe.Stats{Delayed: []probe.Delayed{{Fault: fault, Types: "tcp, udp", Limit: 12, Queue: 400}}},
 			"37 health checks of type tcp, udp started late, as at most 12 run at once and 400 wait; within 1m20s", "raise LimitNOFILE (now 1024)"},

@@ -43,6 +43,9 @@ type Tables struct {
 	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]              // by Compile
 	Compiled    *table.Table[vip.ServiceKey, Compiled]                   // by Compile
 	Applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend] // by the Reconciler
+
+	ProbePaths   *table.Table[vip.ProbePath, vip.ProbePath]         // by the engine of health/probe
+	AppliedPaths *table.Table[vip.ProbePath, reconcile.AppliedPath] // by their Reconciler
 }
 
 // NewTables returns empty tables. A table is Ready at once, unless its writer prevents that with an
@@ -59,6 +62,9 @@ func NewTables(clock *table.Clock) Tables {
 		Frontends:   table.New(clock, vip.KeyOfFrontend, compile.SameFrontend),
 		Compiled:    table.New(clock, KeyOfCompiled, SameCompiled),
 		Applied:     table.New(clock, reconcile.KeyOfApplied, nil),
+
+		ProbePaths:   table.New(clock, vip.KeyOfProbePath, func(a, b vip.ProbePath) bool { return a == b }),
+		AppliedPaths: table.New(clock, reconcile.KeyOfAppliedPath, nil),
 	}
 }
 

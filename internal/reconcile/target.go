@@ -76,6 +76,12 @@ type AppliedFrontend = Applied[vip.Frontend]
 // KeyOfApplied returns the key of the frontend that was tried.
 func KeyOfApplied(a *AppliedFrontend) vip.FrontendKey { return a.Tried.Value.Key }
 
+// AppliedPath is the result of the latest attempt at one path of probes.
+type AppliedPath = Applied[vip.ProbePath]
+
+// KeyOfAppliedPath returns the path that was tried.
+func KeyOfAppliedPath(a *AppliedPath) vip.ProbePath { return a.Tried.Value }
+
 // Connections is the optional interface of a Plane that can count the connections of each endpoint of a frontend. It
 // reads only this frontend, so it costs O(its endpoints). It may omit endpoints without connections. It may be called
 // concurrently with the Plane's other methods.

@@ -16,6 +16,7 @@ type access struct {
 	services services
 	table    rules
 	sysctl   host.Tunables
+	local    func(netip.Addr) bool // see host.IsLocal
 	stats    *counters
 }
 
@@ -84,7 +85,7 @@ func openAccess(ctx context.Context, table string, stats *counters) (access, err
 	if err != nil {
 		return access{}, err
 	}
-	return access{services: kernelServices{k}, table: filter.NewProbes(table, &stats.rules), sysctl: host.Sysctls{Root: host.ProcSysNet}, stats: stats}, nil
+	return access{services: kernelServices{k}, table: filter.NewProbes(table, &stats.rules), sysctl: host.Sysctls{Root: host.ProcSysNet}, local: host.IsLocal, stats: stats}, nil
 }
 
 // kernelServices are the services of the kernel.

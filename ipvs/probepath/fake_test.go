@@ -3,6 +3,7 @@ package probepath
 import (
 	"context"
 	"maps"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -18,6 +19,7 @@ type fakeKernel struct {
 	elements  map[filter.Element]struct{} // nil: no table
 	damaged   bool                        // the rules of the table
 	conntrack bool
+	noVIP     bool // on the host
 
 	log []string // what was changed, in order
 	// fail returns the error of a change, before it is made.
@@ -35,7 +37,7 @@ func newFake() *fakeKernel {
 
 // target returns a Target as after a start.
 func (k *fakeKernel) target() *Target {
-	return newTarget(access{services: fakeServices{k}, table: fakeRules{k}, sysctl: fakeSysctl{k}, stats: &counters{}})
+	return newTarget(access{services: fakeServices{k}, table: fakeRules{k}, sysctl: fakeSysctl{k}, local: func(netip.Addr) bool { return !k.noVIP }, stats: &counters{}})
 }
 
 type fakeServices struct{ k *fakeKernel }

@@ -113,14 +113,24 @@ func (w *town) put(batch []updateOf) {
 	w.Director.Do(func() { put(w.t, w.paths, batch) })
 }
 
+// mark returns the mark of a path.
+func (w *town) mark(p vip.ProbePath) (mark uint32) {
+	w.t.Helper()
+	w.Director.Do(func() {
+		var err error
+		if mark, err = w.paths.Mark(p); err != nil {
+			w.t.Fatal(err)
+		}
+	})
+	return mark
+}
+
 // probe asks a backend along its path as the director's agent does, and returns the answer.
 func (w *town) probe(n *netlab.Node, port uint16) (string, error) {
 	w.t.Helper()
-	mark, err := w.paths.Mark(w.path(n))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	mark := w.mark(w.path(n))
 	var answer string
+	var err error
 	w.Director.Do(func() {
 		answer, err = ask(w.t.Context(), w.frontend.Key.Protocol, w.own(n).Prev(), netip.AddrPortFrom(w.frontend.Key.Addr, port), int(mark))
 	})
@@ -309,7 +319,7 @@ func TestRestartAndDriftInTheKernel(t *testing.T) {
 				}
 				w.answers("after a restart", w.Backends[0])
 
-				mark, _ := w.paths.Mark(all[0])
+				mark := w.mark(all[0])
 				family := []string{"-4"}[:0]
 				if w.frontend.Key.Addr.Is6() {
 					family = []string{"-6"}

@@ -94,21 +94,28 @@ func (t *Target) Stats() Stats {
 	return Stats{Services: t.stats.Writes.Load(), Rules: t.stats.rules.Load()}
 }
 
-// ErrNoPath means that a path isn't programmed.
-var ErrNoPath = errors.New("not programmed yet")
+// ErrNoPath means that a path isn't programmed. ErrNoVIP means that the virtual address isn't on this
+// host, so that a connection to it would leave the host.
+var (
+	ErrNoPath = errors.New("not programmed yet")
+	ErrNoVIP  = errors.New("the virtual address is not on this host yet")
+)
 
 // Mark returns the mark of a path's probes. It may be called at any time.
 func (t *Target) Mark(p vip.ProbePath) (uint32, error) {
 	t.mu.RLock()
-	defer t.mu.RUnlock()
-	switch mark, ok := t.open[p]; {
+	mark, ok := t.open[p]
+	blocked := t.blocked
+	t.mu.RUnlock()
+	switch {
 	case !ok:
 		return 0, ErrNoPath
-	case t.blocked != nil:
-		return 0, t.blocked
-	default:
-		return mark, nil
+	case blocked != nil:
+		return 0, blocked
+	case !t.local(p.VIP):
+		return 0, ErrNoVIP
 	}
+	return mark, nil
 }
 
 // Same implements reconcile.Target.

@@ -288,6 +288,21 @@ func TestWithoutConntrack(t *testing.T) {
 	}
 }
 
+// Before the host has the virtual address, a probe would leave the host, so there is no mark.
+func TestWithoutVIP(t *testing.T) {
+	k := newFake()
+	target := k.target()
+	put(t, target, additions(path(0)))
+	k.noVIP = true
+	if _, err := target.Mark(path(0)); !errors.Is(err, ErrNoVIP) {
+		t.Errorf("the path has a mark: %v", err)
+	}
+	k.noVIP = false
+	if _, err := target.Mark(path(0)); err != nil {
+		t.Errorf("the path has no mark: %v", err)
+	}
+}
+
 // Remove leaves nothing of ours, also after a restart, and nothing of others is touched.
 func TestRemove(t *testing.T) {
 	k := newFake()

@@ -77,6 +77,7 @@ forward = "dr"
 scheduler = "rr"
 ports = [ { port = 80 }, { name = "dns", port = 53, protocol = "udp" } ]
 backends = [ %s ]
+health = { type = "tcp", timeout = "30s" } # an emulated processor starts three agents
 [[service]]
 name = "wrapped"
 vips = ["%[1]s", "%[2]s"]
@@ -138,6 +139,14 @@ health = { type = "none" }
 			}
 		}
 	}
+	// Probes take the path of clients: nothing listens at the backends' own addresses, and the director
+	// refuses packets from addresses of its own. The first probes may have come before the servers.
+	h.eventually("the backends of direct are healthy", func() error {
+		if text := h.ok("backend", "list", "direct"); strings.Count(text, "tcp healthy") != 4 {
+			return errors.New(text)
+		}
+		return nil
+	})
 	serves("after the start")
 	for i, h := range hosts {
 		h.ok("status", "--wait")

@@ -21,6 +21,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -103,6 +104,7 @@ type host struct {
 	*pipeline.Pipeline
 	stages stages
 	plane  plane
+	paths  *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // nil: none
 	health table.Reader[vip.BackendKey, vip.BackendHealth]
 }
 
@@ -113,7 +115,8 @@ type plane interface {
 }
 
 // startHost starts with the services of the hub, and with the present state of the dataplane.
-func (h *hub) startHost(t testing.TB, plane plane, node compile.Node, addrs *table.Table[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix) *host {
+// Paths is nil on a real server and with the userspace proxy.
+func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node compile.Node, addrs *table.Table[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix) *host {
 	t.Helper()
 	tables := pipeline.NewTables(h.tables.Clock)
 	tables.Services, tables.Overrides, tables.Host = h.tables.Services, h.tables.Overrides, addrs
@@ -128,11 +131,22 @@ func (h *hub) startHost(t testing.TB, plane plane, node compile.Node, addrs *tab
 		o.Drains = h.drains
 	}
 	line := pipeline.New(o)
+	m := &host{Pipeline: line, plane: plane, health: tables.Health}
 	run := []func(context.Context) error{line.Run}
-	if !node.RealServer {
-		run = append(run, h.newHealth(tables).Run)
+	var mark func(vip.ProbePath) (uint32, error)
+	if paths != nil {
+		t.Cleanup(func() { paths.Close() })
+		mark = paths.Mark
+		m.paths = reconcile.New(reconcile.Options[vip.ProbePath, vip.ProbePath]{
+			Desired: tables.ProbePaths, Target: paths, Applied: tables.AppliedPaths, Resync: -1,
+		})
+		run = append(run, m.paths.Run)
 	}
-	return &host{line, start(run...), plane, tables.Health}
+	if !node.RealServer {
+		run = append(run, h.newHealth(tables, mark).Run)
+	}
+	m.stages = start(run...)
+	return m
 }
 
 func (m *host) stop(t testing.TB) {

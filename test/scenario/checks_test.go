@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,15 +47,20 @@ func (v *verdicts) All() (map[string]vip.BackendHealth, error) {
 	return out, nil
 }
 
-// newHealth returns the health checks of a director, with the agent's default check.
-func (h *hub) newHealth(tables pipeline.Tables) *health.Stage {
-	results := probe.NewResults(tables.Clock)
-	return health.New(health.Options{
-		Services: tables.Services, Health: tables.Health, Results: results, Store: h.verdicts, Default: true,
-		NewProber: func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
-			return health.NewProber(probe.New(probe.Options{Results: results, Restored: restored}))
-		},
-	})
+// newHealth returns the health checks of a director, with the agent's default check. Without paths,
+// Mark is nil.
+func (h *hub) newHealth(tables pipeline.Tables, mark func(vip.ProbePath) (uint32, error)) *health.Stage {
+	o := health.Options{
+		Rules:    health.Rules{Default: true},
+		Services: tables.Services, Health: tables.Health, Results: probe.NewResults(tables.Clock), Store: h.verdicts,
+	}
+	if mark != nil {
+		o.Allocations, o.Complete = tables.Allocations, tables.ProbePaths.Initializer()
+	}
+	o.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+		return health.NewProber(probe.New(probe.Options{Results: o.Results, Restored: restored, Paths: tables.ProbePaths, Mark: mark}))
+	}
+	return health.New(o)
 }
 
 // checkPort is the port of the servers that checked probes.
@@ -129,6 +135,73 @@ func observed(p place, want vip.Health) step {
 		}
 		return nil
 	})
+}
+
+// failing waits until a check of the backend at a place has failed with a reason that contains a
+// text.
+func failing(p place, reason string) step {
+	return eventually(func(r *run) error {
+		row, _, _ := r.host.health.Get(vip.BackendKey{Service: key("web"), Address: r.addr(p, r.family)})
+		if !slices.ContainsFunc(row.Checks, func(c vip.CheckResult) bool {
+			return c.Health == vip.Unhealthy && strings.Contains(c.Reason, reason)
+		}) {
+			return fmt.Errorf("%s is %v, want unhealthy with %q", p, row.Checks, reason)
+		}
+		return nil
+	})
+}
+
+// losesVIP removes the VIP of a service from a real server's device; getsVIP adds it again.
+func losesVIP(p place) step { return vipOf(p, (*netlab.Node).DelAddr) }
+func getsVIP(p place) step  { return vipOf(p, (*netlab.Node).AddAddr) }
+
+func vipOf(p place, change func(*netlab.Node, string, netip.Prefix)) step {
+	return func(r *run) error {
+		_, at, err := r.at("web")
+		if err == nil && r.dataplane != userspace {
+			change(r.nodes[p].For(r), device, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
+		}
+		return err
+	}
+}
+
+// probedAtVIP is a service without a port for UDP, with frequent checks at the VIP. On a busy host,
+// only a long timeout is evidence.
+func probedAtVIP(forward string) string {
+	return fmt.Sprintf(`[[service]]
+name = "web"
+scheduler = "rr"
+forward = %q
+ports = [ { port = 7080 } ]
+backends = [ %s, %s ]
+health = { type = "tcp", interval = "200ms", fast_interval = "100ms", timeout = "5s", fall = 1 }
+`, forward, first, second)
+}
+
+// lostVIP returns the steps for backends that serve the VIP only. Their own addresses refuse
+// connections.
+func lostVIP(forward string) []step {
+	return []step{
+		realServers(b1, b2),
+		put(probedAtVIP(forward)),
+		serveVIP("web", b1, b2),
+		observed(b1, vip.Healthy), observed(b2, vip.Healthy),
+		eventually(ask(client, "web", 4, by(counts{b1: 2, b2: 2}))),
+		losesVIP(b1),
+		failing(b1, "as clients, at "),
+		observed(b2, vip.Healthy),
+		eventually(ask(client, "web", 3, only(b2))),
+		getsVIP(b1),
+		observed(b1, vip.Healthy),
+		eventually(ask(client, "web", 4, by(counts{b1: 2, b2: 2}))),
+	}
+}
+
+// The effects of health checks on direct routing and tunnels.
+var pathChecks = []scenario{
+	{name: "a backend of direct routing loses its VIP", shows: []*feature{healthChecks, dr}, families: both, isolated: true, steps: lostVIP("dr")},
+	{name: "a backend of a tunnel loses its VIP", shows: []*feature{healthChecks, tunnel}, isolated: true, modules: []string{"ipip"}, steps: lostVIP("tunnel")},
+	{name: "a backend of an IPv6 tunnel loses its VIP", shows: []*feature{healthChecks, tunnel6}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"}, steps: lostVIP("tunnel")},
 }
 
 // The effects of health checks.

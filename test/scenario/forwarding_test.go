@@ -4,7 +4,8 @@ package scenario
 
 import "fmt"
 
-// bypassed is a service with backends that answer the clients directly.
+// bypassed is a service with backends that answer the clients directly. Nothing probes them: a probe
+// could come before a scenario's server, and its first result decides.
 func bypassed(forward, drain, backends string) string {
 	return fmt.Sprintf(`[[service]]
 name = "web"
@@ -13,6 +14,7 @@ forward = %q
 drain_timeout = %q
 ports = [ { port = 7080 }, { port = 7053, protocol = "udp" } ]
 backends = [ %s ]
+health = { type = "none" }
 `, forward, drain, backends)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -224,8 +225,11 @@ func (l *lab) resolve(t *testing.T) {
 	}
 }
 
-// device is the dataplanes' device for virtual addresses.
-const device = "ironvip0"
+// device is the dataplanes' device for virtual addresses, probes the table of paths of probes.
+const (
+	device = "ironvip0"
+	probes = "ironvip_probes"
+)
 
 // owns reports whether an address is in the pool of any scenario.
 func (l *lab) owns(a netip.Addr) bool {
@@ -249,7 +253,13 @@ func (l *lab) startDirector(t testing.TB, h *hub, pods, nodePorts []netip.Prefix
 	if err != nil {
 		return nil, err
 	}
-	return h.startHost(t, p, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts), nil
+	var paths *probepath.Target
+	if l.dataplane != userspace {
+		if paths, err = probepath.New(probepath.Options{Table: probes}); err != nil {
+			return nil, err
+		}
+	}
+	return h.startHost(t, p, paths, compile.Node{Name: "here", Zone: "za"}, l.host, nodePorts), nil
 }
 
 // sweep removes what a scenario left, in the same way as a new agent without services, and checks
@@ -266,8 +276,22 @@ func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	case <-time.After(maxWait):
 		t.Error("the sweep takes too long")
 	}
+	if m.paths != nil {
+		select {
+		case <-m.paths.Synced():
+		case <-time.After(maxWait):
+			t.Error("the sweep of paths takes too long")
+		}
+	}
 	m.stages.stop(t, "the host's pipeline")
 	defer m.plane.Close()
+	if m.paths != nil {
+		if left, err := probepath.Find(context.Background(), probepath.Options{Table: probes}); err != nil || left.Table != "" {
+			t.Errorf("left behind: table %q, %v", left.Table, err)
+		} else {
+			left.Close()
+		}
+	}
 	for o, err := range m.plane.Actual(context.Background()) {
 		t.Errorf("left behind: %s %v", o.Value.Key, err)
 	}

@@ -41,7 +41,7 @@ var both, onlyIPv6 = []vip.Family{vip.IPv4, vip.IPv6}, []vip.Family{vip.IPv6}
 
 // every returns the table.
 func every() []scenario {
-	return slices.Concat(basics, choosing, topology, clients, changes, checks, forwarding, combined)
+	return slices.Concat(basics, choosing, topology, clients, changes, checks, forwarding, pathChecks, combined)
 }
 
 // fits reports whether the lab can run the scenario in that family.

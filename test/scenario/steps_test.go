@@ -780,7 +780,7 @@ func realServers(places ...place) step {
 			addrs.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{
 				{Prefix: netip.PrefixFrom(own[0], 24), Link: "eth0"}, {Prefix: netip.PrefixFrom(own[1], 64), Link: "eth0"},
 			}})
-			m := r.hub.startHost(r, plane, compile.Node{Name: string(p), RealServer: true}, addrs, nil)
+			m := r.hub.startHost(r, plane, nil, compile.Node{Name: string(p), RealServer: true}, addrs, nil)
 			r.servers = append(r.servers, m)
 			<-m.Reconciler.Synced()
 		}
