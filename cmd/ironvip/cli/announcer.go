@@ -15,7 +15,6 @@ import (
 
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/control"
-	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 func (a *app) announcerCommand() *cobra.Command {
@@ -49,9 +48,6 @@ func shuttingDown() bool {
 // each host beside the agent. Decision 48 has the measurements.
 const announcerGC = 25
 
-// announcedAgain is a little more than the time in which the first announcements are repeated.
-const announcedAgain = 5 * time.Second
-
 // runAnnouncer runs an announcer that logs to stderr.
 func runAnnouncer(ctx context.Context, o announcer.Options) error {
 	if os.Getenv("GOGC") == "" {
@@ -67,14 +63,6 @@ func runAnnouncer(ctx context.Context, o announcer.Options) error {
 		}
 	}
 	o.Log = slog.New(slog.NewTextHandler(os.Stderr, options))
-	o.Started = func() {
-		if !backoff.Sleep(ctx, announcedAgain) {
-			return
-		}
-		debug.FreeOSMemory() // of messages and lists with all VIPs
-		if err := unmapImage(); err != nil {
-			o.Log.Debug("pages of the program stay resident", "err", err)
-		}
-	}
+	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
 	return announcer.New(o).Run(ctx)
 }
