@@ -3,7 +3,6 @@
 package sockopt
 
 import (
-	"cmp"
 	"encoding/binary"
 	"syscall"
 
@@ -18,7 +17,10 @@ const ClassSelector6 = 0xc0
 func Control(set func(fd int) error) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var failed error
-		return cmp.Or(c.Control(func(fd uintptr) { failed = set(int(fd)) }), failed)
+		if err := c.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil {
+			return err
+		}
+		return failed
 	}
 }
 
