@@ -29,10 +29,15 @@ type Options struct {
 	// ShuttingDown reports whether the host goes down, when the announcer is stopped. Then it does
 	// not leave routes for a next process. nil: never.
 	ShuttingDown func() bool
-	// Started is called once, in its own goroutine, when all VIPs that the agent had at the start are
-	// announced. nil: not called.
+	// Started is called once, in its own goroutine, 5 s after the VIPs of the start were given to the
+	// outputs, unless the announcer is stopping. The first announcements and their repetitions are out
+	// then. nil: not called.
 	Started func()
 }
+
+// startTime is the pause before Options.Started. Announcements at layer 2 are paced, and repeated for
+// 3.5 s.
+const startTime = 5 * time.Second
 
 // Announcer is the state of the process. Only Run's goroutine uses it.
 type Announcer struct {
@@ -55,6 +60,7 @@ type Announcer struct {
 	named    map[netip.Addr]struct{} // VIPs that this connection has sent, until it is synced
 	complete bool                    // an agent has sent everything once
 	ready    bool                    // the outputs know that
+	started  time.Time               // when Options.Started is due; zero: not yet, or called
 	born     map[netip.Addr]bool     // VIPs that came later and that this host has not announced
 	carried  map[netip.Addr]carried
 
@@ -173,8 +179,13 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 				o.complete()
 			}
 			if a.o.Started != nil {
-				a.work.Go(a.o.Started)
+				a.started = now.Add(startTime)
 			}
+		}
+	}
+	if !a.started.IsZero() && !now.Before(a.started) {
+		if a.started = (time.Time{}); a.leaving.IsZero() {
+			a.work.Go(a.o.Started)
 		}
 	}
 	if now.Sub(a.published) >= publishEvery {
@@ -184,7 +195,7 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 	if at, ok := a.outbox.next(); ok && at.Before(next) {
 		next = at
 	}
-	for _, at := range []time.Time{a.until, a.leaving} {
+	for _, at := range []time.Time{a.until, a.leaving, a.started} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -370,5 +371,35 @@ func TestGateOfAnEarlierRun(t *testing.T) {
 	}
 	if removed != 2 || len(a.problems) != 0 {
 		t.Errorf("removed %d times, problems %v", removed, a.problems)
+	}
+}
+
+// Started is called once, when the first announcements and their repetitions are out, and not while
+// the process ends.
+func TestStarted(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		var calls atomic.Int32
+		a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler), Started: func() { calls.Add(1) }})
+		clear(a.outputs)
+		began := time.Now()
+		settings := announce.Settings{Node: "lb1", Weight: 1, Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}
+		a.receive(request{&control.Request{Settings: &settings, Synced: true}, true}, began)
+		for now := began; now.Before(began.Add(20*time.Second)) && (a.leaving.IsZero() || now.Before(a.leaving)); {
+			next := a.step(now, nil)
+			a.work.Wait()
+			want := int32(0)
+			if !leaves && now.Sub(began) >= 5*time.Second {
+				want = 1
+			}
+			if n := calls.Load(); n != want {
+				t.Fatalf("%d calls after %s, want %d", n, now.Sub(began), want)
+			}
+			if leaves && now.Sub(began) > 2*time.Second && a.leaving.IsZero() {
+				a.leave(now)
+			}
+			if now = next; next.Sub(began) > 5*time.Second && !a.started.IsZero() {
+				t.Fatalf("the next step is after %s", next.Sub(began))
+			}
+		}
 	}
 }
