@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,20 +13,37 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/internal/backoff"
 )
+
+// l2Speaker announces addresses: l2.Speaker.
+type l2Speaker interface {
+	Run(ctx context.Context) error
+	Reconfigure(l2.Config) error
+	Own(addr netip.Addr, probe bool) error
+	Release(...netip.Addr) error
+	Refresh() error
+	Reannounce()
+	Busy() uint64
+}
 
 // l2Output answers ARP and neighbor discovery for the VIPs that this host owns.
 type l2Output struct {
 	a      *Announcer
 	record string // file of l2.Config.Record
-	// removeGate is l2.Remove. Tests replace it.
+	// open is l2.New, and removeGate is l2.Remove. Tests replace them.
+	open       func(context.Context, l2.Config) (l2Speaker, error)
 	removeGate func(ctx context.Context, record string) error
 	ran        bool // this process has announced at layer 2
 	clean      bool // nothing is left in the kernel
 
-	speaker *l2.Speaker // nil: off
+	speaker l2Speaker // nil: off, or absent
+	began   time.Time // of the speaker
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	absent  error           // why there is no speaker although VIPs are to be announced; nil: there is, or none is needed
+	retry   *time.Timer     // the next start of a speaker; nil: none is planned
+	pause   backoff.Backoff // before it
 
 	unsent  uint64              // frames of earlier speakers that the kernel had no room for
 	wanted  []string            // the interfaces
@@ -34,16 +52,29 @@ type l2Output struct {
 }
 
 func newL2(a *Announcer, record string) *l2Output {
-	return &l2Output{a: a, record: record, removeGate: l2.Remove, links: map[string]l2.State{}}
+	return &l2Output{a: a, record: record, removeGate: l2.Remove, links: map[string]l2.State{},
+		open:  func(ctx context.Context, c l2.Config) (l2Speaker, error) { return l2.New(ctx, c) },
+		pause: backoff.Backoff{Lo: 100 * time.Millisecond, Hi: 10 * time.Second}}
 }
 
 func (o *l2Output) configure(s *announce.Settings) error {
+	o.cancelRetry()
+	err := o.apply(s)
+	if o.absent = nil; o.speaker == nil {
+		o.absent = err
+	}
+	o.checkOffline()
+	return err
+}
+
+// apply starts, changes or ends the speaker.
+func (o *l2Output) apply(s *announce.Settings) error {
 	switch {
 	case !s.Uses(announce.L2):
 		o.end()
 		o.remove()
 		return nil
-	case len(s.Interfaces) == 0: // the gate stays: other hosts announce the VIPs
+	case len(s.Interfaces) == 0: // the gate stays: this host is silent, and offline for the decision
 		o.end()
 		return errors.New("no interface to announce VIPs on")
 	}
@@ -56,17 +87,17 @@ func (o *l2Output) configure(s *announce.Settings) error {
 				delete(o.links, name)
 			}
 		}
-		o.checkLinks()
 	}
 	if o.speaker != nil {
 		return o.speaker.Reconfigure(c)
 	}
-	speaker, err := l2.New(context.Background(), c)
+	speaker, err := o.open(context.Background(), c)
 	if err != nil {
+		o.startLater()
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	o.speaker, o.stop, o.ran, o.clean = speaker, stop, true, false
+	o.speaker, o.began, o.stop, o.ran, o.clean = speaker, time.Now(), stop, true, false
 	o.running.Go(func() {
 		if err := speaker.Run(ctx); ctx.Err() == nil {
 			o.a.mail.post(func() { o.failed(speaker, err) })
@@ -78,16 +109,51 @@ func (o *l2Output) configure(s *announce.Settings) error {
 	return nil
 }
 
-const ownProblem = "l2 address"
+// Names of problems with the speaker.
+const (
+	ownProblem     = "l2 address"
+	releaseProblem = "l2 release"
+	refreshProblem = "l2 refresh"
+	gateProblem    = "l2 gate"
+)
 
-// failed starts again after the speaker has ended by itself.
-func (o *l2Output) failed(speaker *l2.Speaker, err error) {
+// failed gives all VIPs up after the speaker has ended by itself, and starts another one later.
+func (o *l2Output) failed(speaker l2Speaker, err error) {
 	if o.speaker != speaker {
 		return
 	}
+	if time.Since(o.began) >= o.pause.Hi {
+		o.pause.Reset()
+	}
 	o.a.log.Error("layer 2 ended; starting it again", "err", err)
 	o.end()
-	o.a.problems.set(announce.L2.String(), o.configure(&o.a.settings))
+	o.absent = errors.New("layer 2 ended")
+	if err != nil {
+		o.absent = fmt.Errorf("%w: %w", o.absent, err)
+	}
+	o.a.problems.set(announce.L2.String(), o.absent)
+	o.startLater()
+	o.checkOffline()
+}
+
+// startLater plans the next start of a speaker.
+func (o *l2Output) startLater() {
+	var timer *time.Timer
+	timer = time.AfterFunc(o.pause.Next(), func() {
+		o.a.mail.post(func() {
+			if o.retry == timer { // newer settings have not started one
+				o.a.problems.set(announce.L2.String(), o.configure(&o.a.settings))
+			}
+		})
+	})
+	o.retry = timer
+}
+
+func (o *l2Output) cancelRetry() {
+	if o.retry != nil {
+		o.retry.Stop()
+		o.retry = nil
+	}
 }
 
 // end ends the speaker with a closed gate.
@@ -100,7 +166,10 @@ func (o *l2Output) end() {
 	o.unsent += o.speaker.Busy()
 	o.speaker = nil
 	clear(o.links)
-	o.wanted = nil
+	o.wanted, o.release = nil, reuse(o.release)
+	for _, name := range []string{ownProblem, releaseProblem, refreshProblem, gateProblem} {
+		o.a.problems.set(name, nil)
+	}
 	for place := range o.a.tables.Announced.All() {
 		o.a.tables.Announced.Delete(place)
 	}
@@ -117,16 +186,16 @@ func (o *l2Output) remove() {
 		err = nil
 	}
 	o.clean = err == nil
-	o.a.problems.set("l2 gate", err)
+	o.a.problems.set(gateProblem, err)
 }
 
 func (o *l2Output) set(addr netip.Addr, here, probe bool) {
-	if !here {
-		o.release = append(o.release, addr)
-		return
-	}
-	if o.speaker != nil {
+	switch {
+	case o.speaker == nil: // the gate is closed, and the next speaker begins with what is carried then
+	case here:
 		o.a.problems.set(ownProblem, o.speaker.Own(addr, probe))
+	default:
+		o.release = append(o.release, addr)
 	}
 }
 
@@ -137,7 +206,7 @@ func (o *l2Output) act(beat bool) {
 	}
 	if len(o.release) > 0 {
 		release := slices.DeleteFunc(o.release, func(addr netip.Addr) bool { return o.a.carries(addr, announce.L2) })
-		o.a.problems.set("l2 release", o.speaker.Release(release...))
+		o.a.problems.set(releaseProblem, o.speaker.Release(release...))
 		o.release = reuse(o.release)
 	}
 	if !beat {
@@ -152,7 +221,7 @@ func (o *l2Output) act(beat bool) {
 		o.a.mail.post(func() {})
 		err = nil
 	}
-	o.a.problems.set("l2 refresh", err)
+	o.a.problems.set(refreshProblem, err)
 }
 
 func (o *l2Output) complete() {}
@@ -175,7 +244,10 @@ func (o *l2Output) busy() uint64 {
 }
 
 // close ends the speaker with a closed gate, which remains: this host stays silent.
-func (o *l2Output) close(bool) { o.end() }
+func (o *l2Output) close(bool) {
+	o.cancelRetry()
+	o.end()
+}
 
 // report shows a state of the speaker.
 func (o *l2Output) report(r l2.Report) {
@@ -198,13 +270,13 @@ func (o *l2Output) report(r l2.Report) {
 		o.a.tables.Announced.Set(announce.Announced{Place: place, State: string(r.State), Reason: reason, Since: r.Since})
 	case r.Interface != "":
 		o.links[r.Interface] = r.State
-		o.checkLinks()
+		o.checkOffline()
 	default:
 		var problem error
 		if r.State == l2.GateFailed {
 			problem = errors.New(r.Reason)
 		}
-		o.a.problems.set("l2 gate", problem)
+		o.a.problems.set(gateProblem, problem)
 		if r.State == l2.GateRestored {
 			o.a.stats.Restored++
 			o.a.log.Warn("the gate was changed by another program, and is restored", "reason", r.Reason)
@@ -215,27 +287,32 @@ func (o *l2Output) report(r l2.Report) {
 // placeOf names the interfaces as one place: each VIP is announced on all of them.
 func placeOf(interfaces []string) string { return strings.Join(interfaces, ",") }
 
-// checkLinks gives all VIPs up while none of the interfaces works.
-func (o *l2Output) checkLinks() {
+// checkOffline gives all VIPs up, so that other hosts take them, while this host has no speaker or none
+// of the interfaces works.
+func (o *l2Output) checkOffline() {
+	links := o.linksDown()
+	o.a.problems.set("l2 interfaces", links)
+	why := ""
+	if err := cmp.Or(o.absent, links); err != nil {
+		why = err.Error()
+	}
+	if o.a.core != nil {
+		o.a.core.decider.SetOffline(why)
+	}
+}
+
+// linksDown returns the states of the interfaces if none of them works.
+func (o *l2Output) linksDown() error {
 	var down []string
 	for _, name := range o.wanted {
 		state, known := o.links[name]
 		if !known || state == l2.LinkUp {
-			o.setOffline("")
-			return
+			return nil
 		}
 		down = append(down, fmt.Sprintf("%s: %s", name, state))
 	}
-	o.setOffline(strings.Join(down, ", "))
-}
-
-func (o *l2Output) setOffline(why string) {
-	if o.a.core != nil {
-		o.a.core.decider.SetOffline(why)
+	if down == nil {
+		return nil
 	}
-	var problem error
-	if why != "" {
-		problem = errors.New(why)
-	}
-	o.a.problems.set("l2 interfaces", problem)
+	return errors.New(strings.Join(down, ", "))
 }
