@@ -19,8 +19,13 @@ const LostFolder = "lost"
 // ForgetAfter is after how long the leader forgets a lost host. It is that of Consul's own members.
 const ForgetAfter = 72 * time.Hour
 
+// leastLost is for how long a leader must have known at least that a host is lost, by its monotonic
+// clock. Meanwhile a wrong wall clock can be corrected, for example after a start.
+const leastLost = time.Hour
+
 // Lost is a host that was present and is no longer. The leader writes it when the host is missing in
-// two lists, and removes it when the host is back or after ForgetAfter.
+// two lists, and removes it when the host is back or after ForgetAfter. A step of the leader's wall
+// clock does not shorten that, see overdue.
 type Lost struct {
 	Since time.Time    `json:"since"`           // when the leader saw it last, by the leader's clock
 	VIPs  []netip.Addr `json:"vips,omitempty"`  // that it announced, as far as the leader knows: the first ones
@@ -36,7 +41,7 @@ type Records interface {
 	Recorded() []string
 	// Forget removes the records of a host. It is repeated after an error.
 	Forget(ctx context.Context, node string) error
-	// Announced returns the first VIPs that a host announced when it was heard of last, and how many
+	// Announced returns the first VIPs that a host announced when its last heartbeat was received, and how many
 	// they were.
 	Announced(node string) (vips []netip.Addr, owned int)
 }
@@ -142,13 +147,28 @@ func (r *Roster) strays(present map[string]bool, listed <-chan struct{}) (keys [
 	return keys
 }
 
-// overdue returns the lost hosts to forget now.
-func (r *Roster) overdue(now time.Time) (rows []LostRow) {
+// lossID identifies the loss of a host: one that is lost again has another row.
+type lossID struct {
+	key   string
+	index uint64
+}
+
+// overdue returns the lost hosts to forget now: those that are lost for forgetAfter by the wall clock,
+// and for what was left of that, or for leastLost, since this leader knows them. It measures the
+// latter by the monotonic clock of now, so a step of the wall clock forgets nothing.
+func (r *Roster) overdue(now, wall time.Time) (rows []LostRow) {
+	earliest := map[lossID]time.Time{}
 	for _, row := range r.lost.Rows().All() {
-		if now.Sub(row.Value.Since) >= r.forgetAfter {
+		id, left := lossID{row.Key, row.Index}, row.Value.Since.Add(r.forgetAfter).Sub(wall)
+		at, known := r.forgetAt[id]
+		if !known {
+			at = now.Add(min(max(left, leastLost), r.forgetAfter))
+		}
+		if earliest[id] = at; left <= 0 && !now.Before(at) {
 			rows = append(rows, row)
 		}
 	}
+	r.forgetAt = earliest
 	slices.SortFunc(rows, func(a, b LostRow) int { return cmp.Compare(a.Key, b.Key) })
 	return rows
 }

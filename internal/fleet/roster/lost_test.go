@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -137,6 +138,53 @@ func TestLostHosts(t *testing.T) {
 		expectLost(t, "forgotten by command", "", one, two)
 		time.Sleep(time.Minute)
 		expectLost(t, "it does not come back", "", one, two)
+	})
+}
+
+// A step of the leader's wall clock forgets no host.
+func TestAStepOfTheClockForgetsNoHost(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := joinWith(t, kv, "one", Member{}, &records{fails: math.MaxInt}) // it forgets none itself
+		two := join(t, kv, "two", Member{})
+		time.Sleep(30 * time.Second)
+		two.end()
+		time.Sleep(25 * time.Second)
+		expectLost(t, "one has left", "two", one)
+		const (
+			after = 4 * time.Hour
+			step  = 100 * after
+		)
+		leader := func() *Roster { return &Roster{lost: one.lost, forgetAfter: after} }
+		forgets := func(when string, r *Roster, step time.Duration, want bool) {
+			t.Helper()
+			now := time.Now()
+			if got := len(r.overdue(now, now.Round(0).Add(step))); (got == 1) != want {
+				t.Errorf("%s: forgets %d hosts", when, got)
+			}
+		}
+		steady, ahead, early := leader(), leader(), leader()
+		forgets("at first", steady, 0, false)
+		forgets("at first, with a clock that is ahead", ahead, step, false)
+		forgets("at first, before the step", early, 0, false)
+		time.Sleep(leastLost / 2)
+		forgets("with a clock that is still ahead", ahead, step, false)
+		time.Sleep(leastLost)
+		forgets("with a corrected clock", ahead, 0, false)
+		forgets("after a step", early, step, false)
+		forgets("after a step back", steady, -step, false)
+		time.Sleep(after - 2*leastLost)
+		forgets("after a step that stays", early, step, false)
+		forgets("too early", steady, 0, false)
+		time.Sleep(leastLost)
+		forgets("after a step back", steady, -step, false)
+		forgets("after the time, with a step", early, step, true)
+		forgets("after the time, with a corrected clock", ahead, 0, true)
+		forgets("after the time", steady, 0, true)
+		next := leader()
+		forgets("by the next leader", next, 0, false)
+		time.Sleep(leastLost)
+		forgets("by the next leader, later", next, 0, true)
 	})
 }
 

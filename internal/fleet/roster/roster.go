@@ -77,6 +77,8 @@ type Roster struct {
 	// The following fields belong to Run.
 	listed  <-chan struct{} // of the newest list with missing
 	missing map[string]bool // keys of hosts with records that were neither present nor lost
+	// forgetAt is when lost hosts may be forgotten at the earliest, by the monotonic clock.
+	forgetAt map[lossID]time.Time
 }
 
 // New returns the roster of a tree that has the Folders. Node is this host and self its row. It
@@ -206,7 +208,7 @@ func (r *Roster) due(now time.Time) (batches [][]fleet.Write, forget []LostRow) 
 	for _, key := range r.strays(present, listed) {
 		batches = append(batches, r.lose(key, now))
 	}
-	return batches, r.overdue(now)
+	return batches, r.overdue(now, now.Round(0))
 }
 
 // put returns the write of a row.
