@@ -22,7 +22,7 @@ type access struct {
 
 // services are the services of IPVS by mark.
 type services interface {
-	// State reads the service of a mark. It returns nil if there is none.
+	// State reads the service of a mark. It returns nil if the mark has no service.
 	State(ctx context.Context, family vip.Family, mark uint32) (*kernel.State, error)
 	// Change sends changes in order. It calls done with the outcome of each.
 	Change(ctx context.Context, all []change, done func(i int, err error)) error

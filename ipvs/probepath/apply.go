@@ -38,7 +38,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 			}
 			drawn = append(drawn, u.Key)
 		}
-		if known {
+		if t.isOurs(mark) {
 			changes = append(changes, change{kernel.CmdDelService, u.Key, mark, i})
 		}
 		if u.New != nil {
@@ -55,6 +55,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 		return err
 	}
 	if err := t.change(ctx, batch, changes); err != nil {
+		t.adopted = false // the next read finds which services are ours
 		return err
 	}
 	// Only now, because the service may be a foreign one.
@@ -95,6 +96,12 @@ func (t *Target) change(ctx context.Context, batch []updateOf, all []change) err
 // outcome takes in the kernel's answer to one change.
 func (t *Target) outcome(u *updateOf, c *change, err error) {
 	switch {
+	case c.cmd == kernel.CmdNewService && err == nil:
+		t.ours[c.mark] = struct{}{}
+	case c.cmd == kernel.CmdDelService && (err == nil || err == unix.ESRCH):
+		delete(t.ours, c.mark)
+	}
+	switch {
 	case err == nil || u.Err != nil: // the changes after a failed one fail, too
 	case c.cmd == kernel.CmdDelService && err == unix.ESRCH: // another program has deleted it
 	case c.cmd == kernel.CmdNewService && err == unix.EEXIST:
@@ -110,6 +117,11 @@ func (t *Target) outcome(u *updateOf, c *change, err error) {
 		}
 		u.Err = p
 	}
+}
+
+func (t *Target) isOurs(mark uint32) bool {
+	_, ours := t.ours[mark]
+	return ours
 }
 
 func (t *Target) isForeign(mark uint32) bool {

@@ -2,6 +2,7 @@ package probepath
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 
@@ -24,6 +25,8 @@ type fakeKernel struct {
 	log []string // what was changed, in order
 	// fail returns the error of a change, before it is made.
 	fail func(*change) error
+	// cut reports whether the socket fails after a change, without the answer to it.
+	cut func(*change) bool
 }
 
 type serviceID struct {
@@ -32,7 +35,7 @@ type serviceID struct {
 }
 
 func newFake() *fakeKernel {
-	return &fakeKernel{services: map[serviceID]kernel.State{}, conntrack: true, fail: func(*change) error { return nil }}
+	return &fakeKernel{services: map[serviceID]kernel.State{}, conntrack: true, fail: func(*change) error { return nil }, cut: func(*change) bool { return false }}
 }
 
 // target returns a Target as after a start.
@@ -54,10 +57,16 @@ func (f fakeServices) State(_ context.Context, family vip.Family, mark uint32) (
 func (f fakeServices) Change(_ context.Context, all []change, done func(int, error)) error {
 	for i := range all {
 		f.k.log = append(f.k.log, all[i].String())
-		done(i, f.change(&all[i]))
+		err := f.change(&all[i])
+		if f.k.cut(&all[i]) {
+			return errSocket
+		}
+		done(i, err)
 	}
 	return nil
 }
+
+var errSocket = errors.New("socket failed")
 
 func (f fakeServices) change(c *change) error {
 	if err := f.k.fail(c); err != nil {

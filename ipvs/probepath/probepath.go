@@ -9,8 +9,10 @@
 // The socket must not have the virtual address for its own, which is what the kernel would select.
 //
 // It owns this table and the IPVS services with the marks in it: the element of the table is the
-// record. An element is added before its service and removed after it. The table exists only while
-// there is a path.
+// record. An element is added before its service and removed after it. So the element alone doesn't
+// show that a service with its mark is ours: the kernel may have refused ours because of a foreign one.
+// A service is ours if the kernel has accepted it from this Target, or if it looks like ours in all but
+// its destinations. Only those are deleted. The table exists only while there is a path.
 //
 //	probepath.go  the Target and its marks
 //	apply.go      changes paths
@@ -52,6 +54,7 @@ type Target struct {
 	// The goroutine of Apply and Actual uses these.
 	record  map[vip.ProbePath]uint32 // the paths that the table may have, with their marks
 	owner   map[uint32]vip.ProbePath // the same by mark
+	ours    map[uint32]struct{}      // marks with a service that is known to be ours
 	foreign map[uint32]struct{}      // marks of services that aren't ours
 	next    uint32                   // the index to try next; a released mark is used again late
 	adopted bool                     // record has been read from the kernel
@@ -80,7 +83,7 @@ func New(o Options) (*Target, error) {
 
 func newTarget(a access) *Target {
 	return &Target{access: a, record: map[vip.ProbePath]uint32{}, owner: map[uint32]vip.ProbePath{},
-		foreign: map[uint32]struct{}{}, open: map[vip.ProbePath]uint32{}}
+		ours: map[uint32]struct{}{}, foreign: map[uint32]struct{}{}, open: map[vip.ProbePath]uint32{}}
 }
 
 // Close closes the socket. Paths stay.
@@ -127,6 +130,7 @@ func (t *Target) remember(p vip.ProbePath, mark uint32) { t.record[p], t.owner[m
 // forget releases a path's mark.
 func (t *Target) forget(p vip.ProbePath) {
 	delete(t.owner, t.record[p])
+	delete(t.ours, t.record[p])
 	delete(t.record, p)
 }
 

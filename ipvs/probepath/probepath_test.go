@@ -243,6 +243,82 @@ func TestForeignMark(t *testing.T) {
 	}
 }
 
+// If the answer to the addition of a service is lost, the next attempt finds out which service the
+// kernel has. It keeps a foreign one, and replaces ours.
+func TestLostAnswer(t *testing.T) {
+	for _, p := range paths(6) {
+		for _, isForeign := range []bool{true, false} {
+			for _, restarts := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, foreign %t, restart %t", p, isForeign, restarts), func(t *testing.T) {
+					k := newFake()
+					id := serviceID{vip.FamilyOf(p.VIP), filter.ProbeMarkAt(0)}
+					theirs := kernel.State{Service: kernel.Service{Mark: id.mark, Scheduler: "sed"},
+						Dests: []kernel.Dest{{Addr: netip.MustParseAddrPort("10.9.9.9:0"), Weight: 1, Forward: kernel.ForwardTunnel}}}
+					if isForeign {
+						k.services[id] = theirs
+					}
+					target := k.target()
+					k.cut = func(c *change) bool { return c.cmd == kernel.CmdNewService }
+					if err := target.Apply(t.Context(), additions(p)); !errors.Is(err, errSocket) {
+						t.Fatal(err)
+					}
+					k.cut = func(*change) bool { return false }
+					if restarts {
+						target = k.target()
+					}
+					if restarts || isForeign {
+						all, damaged := actual(t, target)
+						if len(all) != 1 || len(damaged) != 1 {
+							t.Errorf("%v, damaged: %v", all, damaged)
+						}
+						batch := additions(p)
+						if all[0] != p { // nothing is left that shows how it forwards
+							batch = append(removals(all...), batch...)
+						}
+						if err := target.Apply(t.Context(), batch); err != nil {
+							t.Fatal(err)
+						}
+					}
+					put(t, target, additions(p))
+					if isForeign {
+						if s := k.services[id]; s.Service != theirs.Service || !slices.Equal(s.Dests, theirs.Dests) {
+							t.Errorf("the foreign service is %+v", s)
+						}
+						delete(k.services, id)
+					}
+					if !k.holds(target, p) {
+						t.Errorf("the kernel has %v, %v", k.services, k.elements)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A mark without a service of ours deletes none: a foreign one may have come since.
+func TestForeignServiceAfterARejection(t *testing.T) {
+	for _, remove := range []bool{false, true} {
+		k := newFake()
+		target := k.target()
+		k.fail = func(*change) error { return unix.ENOENT }
+		batch := additions(path(0))
+		if err := target.Apply(t.Context(), batch); err != nil || batch[0].Err == nil {
+			t.Fatal(err, batch[0].Err)
+		}
+		k.fail = func(*change) error { return nil }
+		foreign := serviceID{vip.IPv4, filter.ProbeMarkAt(0)}
+		k.services[foreign] = kernel.State{Service: kernel.Service{Mark: foreign.mark, Scheduler: "sed"}}
+		if remove {
+			put(t, target, removals(path(0)))
+		} else if err := target.Apply(t.Context(), additions(path(0))); err != nil {
+			t.Fatal(err)
+		}
+		if s := k.services[foreign]; s.Scheduler != "sed" || len(k.services) != 1 || len(k.elements) > 0 {
+			t.Errorf("removal %t: the kernel has %v, %v", remove, k.services, k.elements)
+		}
+	}
+}
+
 // A rejected part fails its path alone, without a mark, and the next attempt repairs it.
 func TestRejected(t *testing.T) {
 	k := newFake()

@@ -35,13 +35,13 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		return nil, err
 	}
 	t.checkConntrack()
-	record, owner := map[vip.ProbePath]uint32{}, map[uint32]vip.ProbePath{}
+	record, owner, ours := map[vip.ProbePath]uint32{}, map[uint32]vip.ProbePath{}, map[uint32]struct{}{}
 	var all []observed
 	for e := range table.Others {
 		if e.Set != filter.SetAnswers {
 			continue
 		}
-		o, err := t.observe(ctx, vip.ProbePath{VIP: e.Key.Addr, Backend: e.Source.Addr()}, e.Mark)
+		o, isOurs, err := t.observe(ctx, vip.ProbePath{VIP: e.Key.Addr, Backend: e.Source.Addr()}, e.Mark)
 		if err != nil {
 			return nil, err
 		}
@@ -51,6 +51,9 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 			continue // another program's
 		}
 		record[p], owner[e.Mark] = e.Mark, p
+		if isOurs {
+			ours[e.Mark] = struct{}{}
+		}
 		if !table.Has(filter.ProbeElements(p.VIP, p.Backend, e.Mark)[1]) {
 			o.Damage = append(o.Damage, fmt.Sprintf("mark %#x is incomplete in the nftables table", e.Mark))
 		}
@@ -64,11 +67,14 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 			if _, taken := owner[mark]; known || taken {
 				continue
 			}
-			o, err := t.observe(ctx, p, mark)
+			o, isOurs, err := t.observe(ctx, p, mark)
 			if err != nil {
 				return nil, err
 			}
 			record[o.Value], owner[mark] = mark, o.Value
+			if isOurs {
+				ours[mark] = struct{}{}
+			}
 			all = append(all, o)
 		}
 	}
@@ -83,7 +89,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		}
 	}
 	clear(t.foreign)
-	t.record, t.owner, t.broken, t.adopted = record, owner, broken, true
+	t.record, t.owner, t.ours, t.broken, t.adopted = record, owner, ours, broken, true
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.open = open
@@ -91,27 +97,28 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 }
 
 // observe returns the path with a mark, for its addresses. How it forwards is in its service. If that
-// is missing, the record counts.
-func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (observed, error) {
+// is missing or not ours, the record counts. IsOurs reports whether it is ours.
+func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (o observed, isOurs bool, err error) {
 	p.Forward = vip.ForwardDirect
 	if before, ok := t.owner[mark]; ok && before.VIP == p.VIP && before.Backend == p.Backend {
 		p.Forward = before.Forward
 	}
 	s, err := t.services.State(ctx, vip.FamilyOf(p.VIP), mark)
 	if err != nil {
-		return observed{}, err
+		return observed{}, false, err
 	}
 	if s == nil {
-		return observed{Value: p, Damage: []string{fmt.Sprintf("ipvs service by mark %#x missing", mark)}}, nil
+		return observed{Value: p, Damage: []string{fmt.Sprintf("ipvs service by mark %#x missing", mark)}}, false, nil
 	}
-	if len(s.Dests) == 1 && s.Dests[0].Forward == kernel.ForwardTunnel {
+	isOurs = s.Service == wanted(p, mark).Service
+	if isOurs && len(s.Dests) == 1 && s.Dests[0].Forward == kernel.ForwardTunnel {
 		p.Forward = vip.ForwardTunnel
 	}
-	o := observed{Value: p}
-	if want := wanted(p, mark); s.Service != want.Service || !slices.Equal(s.Dests, want.Dests) {
+	o.Value = p
+	if want := wanted(p, mark); !isOurs || !slices.Equal(s.Dests, want.Dests) {
 		o.Damage = append(o.Damage, fmt.Sprintf("ipvs service by mark %#x is %+v with %+v", mark, s.Service, s.Dests))
 	}
-	return o, nil
+	return o, isOurs, nil
 }
 
 // Remains are what a Target left in the kernel.
