@@ -19,6 +19,7 @@ const maxAttempts = 8
 type attempt struct {
 	mu      sync.Mutex // guards the fields, except those that don't change
 	running int        // backends that are tried at present
+	waiting bool       // one goroutine waits in the queue; no backend is tried
 	over    bool       // the client is connected, or refused
 	slow    []*dialing // those after which another backend was tried
 
@@ -152,7 +153,7 @@ func (a *attempt) start() (*endpoint, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	began := a.f.target.now()
-	if a.over || a.tries >= maxAttempts || a.deadline != 0 && began >= a.deadline {
+	if a.waiting || a.over || a.tries >= maxAttempts || a.deadline != 0 && began >= a.deadline {
 		return nil, a.conclude(unreachable)
 	}
 	var e *endpoint
@@ -180,7 +181,7 @@ func (a *attempt) start() (*endpoint, error) {
 // conclude returns the error with which the search ends, or errElsewhere if it goes on without the
 // caller. The caller holds mu.
 func (a *attempt) conclude(err error) error {
-	if a.over || a.running > 0 {
+	if a.over || a.running > 0 || a.waiting {
 		return errElsewhere
 	}
 	a.over = true
@@ -244,11 +245,16 @@ func (a *attempt) works(e *endpoint) {
 
 // failed records that the backend refused the client or did not answer.
 func (a *attempt) failed(e *endpoint, err error) {
-	a.f.target.stats.failures.Add(1)
-	e.outlier.refused(err)
+	a.record(e, err)
 	a.mu.Lock()
 	a.lost = e
 	a.mu.Unlock()
+}
+
+// record counts a failure of the backend.
+func (a *attempt) record(e *endpoint, err error) {
+	a.f.target.stats.failures.Add(1)
+	e.outlier.refused(err)
 }
 
 // end releases the client's affinity and its place in the service after its connection.
@@ -258,7 +264,7 @@ func (a *attempt) end() {
 	a.over = true
 	a.exit()
 	if a.patience != nil {
-		a.patience.Stop()
+		a.patience.Reset(0) // a goroutine that waits ends, too
 	}
 	if a.claim != nil {
 		a.table.release(a.claim)

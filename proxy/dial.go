@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
@@ -47,7 +48,7 @@ func (d *dialing) abort() { d.cancel() }
 // dial tries to connect c to e, or handles the error. Meanwhile and afterwards, e has it as a link.
 // It returns an error if other backends would fail, too.
 func (c *connection) dial(e *endpoint) (bool, error) {
-	f, a := c.f, c.attempt
+	f := c.f
 	if err := f.ctx.Err(); err != nil {
 		return false, err
 	}
@@ -76,7 +77,7 @@ func (c *connection) dial(e *endpoint) (bool, error) {
 	switch {
 	case err == nil: // removed meanwhile, or another backend was faster
 	case timedOut:
-		a.failed(e, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(e.addr), Err: os.ErrDeadlineExceeded})
+		d.failed(&net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(e.addr), Err: os.ErrDeadlineExceeded})
 	case f.ctx.Err() != nil, errors.Is(err, context.Canceled): // the same
 	case isLocalFault(err):
 		f.complain("connect to a backend", err)
@@ -84,9 +85,23 @@ func (c *connection) dial(e *endpoint) (bool, error) {
 			return false, err
 		}
 	default:
-		a.failed(e, err)
+		d.failed(err)
 	}
 	return false, nil
+}
+
+// failed records that the backend refused the client or did not answer. If it was late before, the
+// client has already counted as sent to another backend, or does so with the next one.
+func (d *dialing) failed(err error) {
+	a := d.c.attempt
+	a.mu.Lock()
+	late := slices.Contains(a.slow, d)
+	a.mu.Unlock()
+	if late {
+		a.record(d.e, err)
+	} else {
+		a.failed(d.e, err)
+	}
 }
 
 // start starts the timer.

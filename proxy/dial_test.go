@@ -7,11 +7,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -217,6 +220,47 @@ func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
 	if n := p.open(key, good); n != busy+2 {
 		t.Errorf("%d connections where the client has moved", n)
 	}
+}
+
+// A client counts once as sent away from a backend that was late and then fails.
+func TestALateBackendThatFailsCountsOnce(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	var backends []netip.AddrPort
+	for i := range 4 {
+		backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80))
+	}
+	f := onVIP(key, vip.RoundRobin, backends...)
+	p.must(f)
+	front := p.frontend(key)
+	s := front.backends.Load().service
+	c := &connection{f: front, owner: s, attempt: front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)}
+	next := func() *dialing {
+		t.Helper()
+		e, err := c.attempt.start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.leave)
+		return &dialing{c: c, e: e, began: p.now(), cancel: func() {}, timer: time.NewTimer(time.Hour), rest: time.Hour}
+	}
+	late := next()
+	if !late.overdue() {
+		t.Fatal("no other backend is tried")
+	}
+	defer c.f.tasks.Done()
+	defer p.capacity.give(s, backendFiles)
+	quick := next()
+	late.failed(os.ErrDeadlineExceeded)
+	next()
+	quick.failed(unix.ECONNREFUSED)
+	next()
+	for i, d := range []*dialing{late, quick} {
+		if n := d.e.outlier.retries.Load(); n != 1 {
+			t.Errorf("the client counts %d times for backend %d", n, i)
+		}
+	}
+	c.attempt.end()
 }
 
 // A frontend that is removed while two backends are tried leaves nothing; newTarget checks that.

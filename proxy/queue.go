@@ -32,7 +32,7 @@ type line struct {
 
 // waiter is one client in a queue.
 type waiter struct {
-	a     *attempt // not changed while the client waits, which holds its mu
+	a     *attempt // what the queue reads of it doesn't change while the client waits
 	line  *line
 	place *list.Element
 	turn  chan struct{} // receives each time it is the waiter's turn
@@ -160,8 +160,8 @@ func (a *attempt) awaits(b *backends, now int64) bool {
 }
 
 // place returns a backend with a place for the client, and counts the connection there and in the
-// service, until leave. If there is none, the client waits in the queue, if it may. The caller holds
-// mu, and no backend is tried meanwhile.
+// service, until leave. If all are full, the client waits in the queue, if it may. The caller holds
+// mu, which is free during the wait. No backend is tried meanwhile.
 func (a *attempt) place() (*endpoint, error) {
 	s := a.service
 	if a.entered || s.queue.length.Load() == 0 || !a.waits() {
@@ -178,17 +178,34 @@ func (a *attempt) place() (*endpoint, error) {
 		a.patience = time.NewTimer(s.relay.Load().QueueTimeout)
 	}
 	for s.wake(); ; s.pass(w, false) {
-		select {
-		case <-w.turn:
-			a.from, a.tries = nil, 0
-			if e, why := a.take(); !why.waits() {
-				return e, why.err()
-			}
-		case <-a.patience.C:
-			return nil, queueTimeout
-		case <-a.f.ctx.Done():
-			return nil, a.f.ctx.Err()
+		if err := a.wait(w); err != nil {
+			return nil, err
+		} else if a.over {
+			return nil, errElsewhere
 		}
+		a.from, a.tries = nil, 0
+		if e, why := a.take(); !why.waits() {
+			return e, why.err()
+		}
+	}
+}
+
+// wait waits for the turn of w, without mu. Another goroutine that comes for a backend meanwhile
+// finds the client waiting.
+func (a *attempt) wait(w *waiter) error {
+	a.waiting = true
+	a.mu.Unlock()
+	defer func() {
+		a.mu.Lock()
+		a.waiting = false
+	}()
+	select {
+	case <-w.turn:
+		return nil
+	case <-a.patience.C: // or end was called
+		return queueTimeout
+	case <-a.f.ctx.Done():
+		return a.f.ctx.Err()
 	}
 }
 

@@ -409,6 +409,59 @@ func TestLimitsUnderLoad(t *testing.T) {
 	wait.Until(t, "all have ended", func() bool { return p.service(f.Service).open.Load() == 0 && p.Stats().Connections == 0 })
 }
 
+// If one goroutine of a client waits in the queue, another one ends at once, and gives back what it
+// has. The wait goes on.
+func TestOneGoroutineOfAClientWaits(t *testing.T) {
+	p := newTarget(t, Options{})
+	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, netip.MustParseAddrPort("192.0.2.1:80")), 0, 10, 1)
+	p.must(f)
+	s := p.service(f.Service)
+	client := func() *attempt {
+		a := p.frontend(f.Key).attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)
+		a.mayWait = true
+		return a
+	}
+	for _, ends := range []bool{false, true} {
+		first, second := client(), client()
+		e, err := first.start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits := make(chan error)
+		go func() {
+			_, err := second.start()
+			waits <- err
+		}()
+		wait.Until(t, "it waits", func() bool { return s.queue.length.Load() == 1 })
+		if _, err := second.start(); err != errElsewhere {
+			t.Errorf("another goroutine: %v", err)
+		}
+		if n := s.queue.length.Load(); n != 1 {
+			t.Errorf("%d clients wait", n)
+		}
+		if ends {
+			second.end()
+			if err := <-waits; err != errElsewhere {
+				t.Errorf("after the end of the client: %v", err)
+			}
+			e.leave()
+			first.end()
+			continue
+		}
+		e.leave()
+		first.end()
+		s.wake()
+		if err := <-waits; err != nil {
+			t.Error(err)
+		}
+		e.leave()
+		second.end()
+	}
+	if n := s.open.Load(); n != 0 {
+		t.Errorf("%d clients are counted", n)
+	}
+}
+
 // Without limits or waiting clients, the places of a connection cost no memory.
 func TestPlacesCostNothing(t *testing.T) {
 	p := newTarget(t, Options{})
