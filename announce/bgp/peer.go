@@ -40,7 +40,7 @@ type peer struct {
 	speaker  *Speaker
 	config   Peer
 	settings session.Settings
-	previous *peer // whose end to await, with the same name
+	previous *peer // with the same name; run waits for its end
 	cancel   context.CancelCauseFunc
 	done     chan struct{} // closed at the end of run
 	wake     chan struct{} // options have changed

@@ -66,7 +66,7 @@ type Result struct {
 	Since   vip.Instant // when Health became this; also for Unknown
 	Outcome Outcome     // OK if healthy, else the cause; 0 for Unknown without a result
 	Reason  string      // the cause in words, at most 256 bytes; "" if healthy
-	InARow  uint32      // probes in a row whose result led to Health; 0: not known, as of an earlier run
+	InARow  uint32      // probes in a row that led to Health; 0: not known, as of an earlier run
 	LastOK  vip.Instant // when the last probe before this change passed; zero: none since the start
 	Flaps   uint8       // recent changes to Unhealthy; see flapWindow
 	Held    vip.Instant // if Outcome is Flapping: not healthy before this

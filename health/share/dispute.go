@@ -13,8 +13,9 @@ import (
 // change reaches all probers and is written within less.
 const disputeAfter = 30 * time.Second
 
-// Disputes are targets of which this host's own probes have found the opposite of the fleet's verdict
-// for disputeAfter. One of the paths is broken then: this host's, or those of the probers that decided.
+// Disputes are targets for which this host's own probes contradict the fleet's verdict, for
+// disputeAfter or longer. One of the paths is broken then: this host's, or those of the probers that
+// decided.
 type Disputes struct {
 	Probes int // the targets that this host probes
 	// Failing counts those that fail here and are healthy for the fleet.

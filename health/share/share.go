@@ -86,7 +86,7 @@ type Share struct {
 	begins  probe.Result       // where the target that the engine starts now begins
 	votes   votes
 	view    view
-	// disputed are the items of which this host's own probes find the opposite of the verdict.
+	// disputed are the items for which this host's own probes contradict the verdict.
 	disputed map[*item]struct{}
 }
 

@@ -37,16 +37,17 @@ func (s *Session) established(ctx context.Context) error {
 	}()
 	err := s.sendAll(ctx, failed)
 	if s.torn && ctx.Err() == nil {
-		err = lastWord(err, failed)
+		err = notificationAfter(err, failed)
 	}
 	s.owner.Update(func(st *Status) { st.Prefixes, st.Warning = [message.Families]int{}, "" })
 	return err
 }
 
-// lastWord returns the router's NOTIFICATION if it comes, and else err, with which a write has failed. A
-// router sends its reason and closes the connection, also in the middle of a write of this host.
-func lastWord(err error, failed <-chan error) error {
-	timer := time.NewTimer(goodbye)
+// notificationAfter returns the router's NOTIFICATION if it comes after a write has failed with err, and
+// else err. A router sends its reason and closes the connection, also in the middle of a write of this
+// host.
+func notificationAfter(err error, failed <-chan error) error {
+	timer := time.NewTimer(notifyTimeout)
 	defer timer.Stop()
 	var received *NotificationReceived
 	select {

@@ -14,8 +14,8 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/rib"
 )
 
-// goodbye bounds the delivery of a NOTIFICATION.
-const goodbye = time.Second
+// notifyTimeout bounds the delivery of a NOTIFICATION.
+const notifyTimeout = time.Second
 
 // Settings are the settings of a session.
 type Settings struct {
@@ -162,7 +162,7 @@ func (s *Session) close(err error) {
 // notify sends a NOTIFICATION and waits for the router's end of the connection: Close would reset a
 // connection with unread bytes, and the NOTIFICATION could be lost.
 func (s *Session) notify(n *message.Notification) {
-	s.conn.SetWriteDeadline(time.Now().Add(goodbye))
+	s.conn.SetWriteDeadline(time.Now().Add(notifyTimeout))
 	if _, err := s.conn.Write(n.Append(nil)); err != nil {
 		return
 	}
@@ -171,11 +171,11 @@ func (s *Session) notify(n *message.Notification) {
 		return
 	}
 	if s.reading == nil {
-		s.conn.SetReadDeadline(time.Now().Add(goodbye))
+		s.conn.SetReadDeadline(time.Now().Add(notifyTimeout))
 		io.Copy(io.Discard, s.conn)
 		return
 	}
-	timer := time.NewTimer(goodbye)
+	timer := time.NewTimer(notifyTimeout)
 	defer timer.Stop()
 	select {
 	case <-s.reading:

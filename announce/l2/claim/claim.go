@@ -116,7 +116,7 @@ type dispute struct {
 	pause    backoff.Backoff
 }
 
-// disputed returns the dispute of an address, a new one if there is none.
+// disputed returns the dispute of an address, or adds one.
 func (x *address) disputed() *dispute {
 	if x.dispute == nil {
 		x.dispute = &dispute{pause: backoff.Backoff{Lo: RetryLo, Hi: RetryHi}}

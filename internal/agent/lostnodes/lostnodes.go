@@ -136,8 +136,8 @@ func (f *Follower) followRoster(ctx context.Context) error {
 	}
 }
 
-// unheard is how long a peer may be unknown after the start of the announcer until it is lost.
-const unheard = 10 * time.Second
+// firstHeartbeat is how long a peer may be unknown after the start of the announcer until it is lost.
+const firstHeartbeat = 10 * time.Second
 
 // followPeers derives the lost nodes from the announcer's peers. It costs O(peers) for a change of
 // one. Nodes that were lost before Run are no event.
@@ -168,7 +168,7 @@ func (f *Follower) followPeers(ctx context.Context) error {
 
 // compare takes in the state of all peers, and returns when to look again; 0: at the next change.
 func (f *Follower) compare(now, begun time.Time) (next time.Duration) {
-	peers := map[string]announce.Peer{} // by address: the name of one that was not heard yet is its address
+	peers := map[string]announce.Peer{} // by address: before the first heartbeat, the name is the address
 	for _, p := range f.o.Peers.All() {
 		if other, is := peers[p.Address]; p.Kind == announce.Neighbor && (!is || other.State == heartbeat.Unknown) {
 			peers[p.Address] = p
@@ -191,7 +191,7 @@ func (f *Follower) compare(now, begun time.Time) (next time.Duration) {
 		case heartbeat.Dead:
 			f.add(n, p.Since.After(begun))
 		case heartbeat.Unknown:
-			if left := p.Since.Add(unheard).Sub(now); left > 0 {
+			if left := p.Since.Add(firstHeartbeat).Sub(now); left > 0 {
 				next = max(min(cmp.Or(next, left), left), time.Millisecond)
 				continue
 			}

@@ -125,7 +125,7 @@ func TestPair(t *testing.T) {
 		configured := "10.0.0.2:7481"
 		f, happened := run(t, Options{Peers: tables.Peers, Draining: func(string) bool { return false }, Configured: func(a string) bool { return a == configured }})
 		expect(t, "at the start", f, "", happened())
-		time.Sleep(unheard - time.Millisecond)
+		time.Sleep(firstHeartbeat - time.Millisecond)
 		expect(t, "the announcers find each other", f, "", happened())
 		time.Sleep(time.Millisecond)
 		expect(t, "never received", f, "10.0.0.2:7481 ()", happened()) // since before Run
