@@ -110,12 +110,12 @@ func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (o o
 	if s == nil {
 		return observed{Value: p, Damage: []string{fmt.Sprintf("ipvs service by mark %#x missing", mark)}}, false, nil
 	}
-	isOurs = s.Service == wanted(p, mark).Service
+	isOurs = t.isOurs(mark) || s.Service == wanted(p, mark).Service
 	if isOurs && len(s.Dests) == 1 && s.Dests[0].Forward == kernel.ForwardTunnel {
 		p.Forward = vip.ForwardTunnel
 	}
 	o.Value = p
-	if want := wanted(p, mark); !isOurs || !slices.Equal(s.Dests, want.Dests) {
+	if want := wanted(p, mark); s.Service != want.Service || !slices.Equal(s.Dests, want.Dests) {
 		o.Damage = append(o.Damage, fmt.Sprintf("ipvs service by mark %#x is %+v with %+v", mark, s.Service, s.Dests))
 	}
 	return o, isOurs, nil
