@@ -26,18 +26,7 @@ type (
 // A frontend without a service that has other parts is yielded as damaged, under its
 // key. An address without a frontend has port and protocol 0.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
-	return func(yield func(observed, error) bool) {
-		all, err := t.readState(ctx)
-		if err != nil {
-			yield(observed{}, err)
-			return
-		}
-		for _, o := range all {
-			if !yield(o, nil) {
-				return
-			}
-		}
-	}
+	return reconcile.ReadAll(ctx, t.readState)
 }
 
 // kernelState is what readKernel found.

@@ -94,20 +94,14 @@ func (k *kernel) outcome(u *reconcile.Update[netip.Prefix, netip.Prefix], err er
 // Actual implements reconcile.Target. The kernel filters by table and protocol, so other routes cost
 // nothing to read.
 func (k *kernel) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[netip.Prefix], error] {
-	return func(yield func(reconcile.Observed[netip.Prefix], error) bool) {
-		var found []netip.Prefix
+	return reconcile.ReadAll(ctx, func(ctx context.Context) (found []reconcile.Observed[netip.Prefix], err error) {
 		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-			if err := k.dump(ctx, family, func(p netip.Prefix) { found = append(found, p) }); err != nil {
-				yield(reconcile.Observed[netip.Prefix]{}, fmt.Errorf("read routing table %d: %w", k.table, err))
-				return
+			if err := k.dump(ctx, family, func(p netip.Prefix) { found = append(found, reconcile.Observed[netip.Prefix]{Value: p}) }); err != nil {
+				return nil, fmt.Errorf("read routing table %d: %w", k.table, err)
 			}
 		}
-		for _, p := range found {
-			if !yield(reconcile.Observed[netip.Prefix]{Value: p}, nil) {
-				return
-			}
-		}
-	}
+		return found, nil
+	})
 }
 
 func (k *kernel) dump(ctx context.Context, family byte, each func(netip.Prefix)) error {

@@ -59,6 +59,22 @@ type Target[K comparable, V any] interface {
 	Same(a, b *V) bool
 }
 
+// ReadAll returns the Actual of a Target that reads everything at once: what read returns, or its error.
+func ReadAll[V any](ctx context.Context, read func(context.Context) ([]Observed[V], error)) iter.Seq2[Observed[V], error] {
+	return func(yield func(Observed[V], error) bool) {
+		all, err := read(ctx)
+		if err != nil {
+			yield(Observed[V]{}, err)
+			return
+		}
+		for _, o := range all {
+			if !yield(o, nil) {
+				return
+			}
+		}
+	}
+}
+
 // Waiter is the optional interface of a Target with failures that an event of the host can end, such as a new address.
 // The goroutine of Apply calls it.
 type Waiter[K comparable] interface {

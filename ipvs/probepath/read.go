@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
@@ -14,18 +15,7 @@ import (
 
 // Actual implements reconcile.Target. It costs one read of the table and one of each service.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
-	return func(yield func(observed, error) bool) {
-		all, err := t.readState(ctx)
-		if err != nil {
-			yield(observed{}, err)
-			return
-		}
-		for _, o := range all {
-			if !yield(o, nil) {
-				return
-			}
-		}
-	}
+	return reconcile.ReadAll(ctx, t.readState)
 }
 
 // readState reads the kernel and replaces the records by what it found.

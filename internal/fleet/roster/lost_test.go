@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
@@ -46,7 +45,7 @@ func (r *records) Announced(node string) ([]netip.Addr, int) {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.10")}, 7
 }
 
-// lost lists the lost hosts that a host knows.
+// lostNames lists the lost hosts that a host knows.
 func (h *host) lostNames() string {
 	var out []string
 	for key := range h.Lost().All() {
@@ -58,12 +57,7 @@ func (h *host) lostNames() string {
 
 func expectLost(t *testing.T, when, want string, hosts ...*host) {
 	t.Helper()
-	synctest.Wait()
-	for i, h := range hosts {
-		if got := h.lostNames(); got != want {
-			t.Errorf("%s: host %d knows that %q are lost, want %q", when, i, got, want)
-		}
-	}
+	expectAll(t, when, "lost", want, (*host).lostNames, hosts)
 }
 
 func txns(hosts ...*host) (sum int) {

@@ -54,10 +54,16 @@ func (h *host) names() string {
 
 func expect(t *testing.T, when, want string, hosts ...*host) {
 	t.Helper()
+	expectAll(t, when, "present", want, (*host).names, hosts)
+}
+
+// expectAll compares what each host knows.
+func expectAll(t *testing.T, when, what, want string, known func(*host) string, hosts []*host) {
+	t.Helper()
 	synctest.Wait()
 	for i, h := range hosts {
-		if got := h.names(); got != want {
-			t.Errorf("%s: host %d knows %q, want %q", when, i, got, want)
+		if got := known(h); got != want {
+			t.Errorf("%s: host %d knows %q as %s, want %q", when, i, got, what, want)
 		}
 	}
 }
