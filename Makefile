@@ -52,6 +52,7 @@ install: build ## install the binary, the systemd units and the samples (as root
 	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf
 	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/etc/sysctl.d/60-ironvip.conf
 	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/etc/modules-load.d/ironvip.conf
+	install -Dm644 configs/polkit/50-ironvip.rules $(DESTDIR)/etc/polkit-1/rules.d/50-ironvip.rules
 	install -dm755 $(DESTDIR)/etc/ironvip/services.d
 	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -148,5 +149,23 @@ func TestKernelFiles(t *testing.T) {
 				t.Errorf("%s lacks %s", file, want)
 			}
 		}
+	}
+}
+
+// The rule names the user of the unit and the actions that systemd-resolved has.
+func TestPolkitRule(t *testing.T) {
+	rule, err := os.ReadFile("polkit/50-ironvip.rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `subject.user == "` + settings(t, "ironvip.service")["User"][0] + `"`; !strings.Contains(string(rule), want) {
+		t.Errorf("the rule lacks %s", want)
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(makefile), "configs/polkit/50-ironvip.rules $(DESTDIR)"+resolved.RuleFile+"\n") {
+		t.Errorf("make install doesn't install the rule at %s", resolved.RuleFile)
 	}
 }

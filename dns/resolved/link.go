@@ -1,0 +1,51 @@
+package resolved
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// links is the kernel's list of interfaces.
+type links interface {
+	// Find returns the index of the interface with that name.
+	Find(name string) (index int, err error)
+	// Watch delivers the names of interfaces that were added, removed or changed, until ctx ends. It
+	// is closed earlier when a change may have been lost.
+	Watch(ctx context.Context) (<-chan string, error)
+}
+
+type kernelLinks struct{}
+
+func (kernelLinks) Find(name string) (int, error) {
+	link, err := netlink.LinkByName(name)
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+		return 0, errNoLink(name)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find interface %s: %w", name, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+func (kernelLinks) Watch(ctx context.Context) (<-chan string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	in, out := make(chan netlink.LinkUpdate, 16), make(chan string)
+	if err := netlink.LinkSubscribeWithOptions(in, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: func(error) { cancel() }}); err != nil {
+		cancel()
+		return nil, err
+	}
+	go func() {
+		defer cancel()
+		defer close(out)
+		for update := range in { // the library closes it at the end of ctx
+			select {
+			case out <- update.Attrs().Name:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out, nil
+}
