@@ -134,6 +134,8 @@ type Service struct {
 
 	Check *HealthCheck // shared and immutable; nil: the default of package health
 	Relay *Relay       // shared and immutable; nil: the defaults
+
+	Hostnames Hostnames // DNS names besides those that follow from Key
 }
 
 // Port is one port of a service, or a range of ports. No two ports of a service have both the same

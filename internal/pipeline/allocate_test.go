@@ -44,11 +44,12 @@ func TestAllocatorReceivesWhatIsRequested(t *testing.T) {
 		"DrainTimeout": func(s *vip.Service) { s.DrainTimeout++ },
 	}
 	untold := map[string]func(*vip.Service){
-		"Origin":   func(s *vip.Service) { s.Origin = "b.toml:1" },
-		"Labels":   func(s *vip.Service) { s.Labels = map[string]string{"a": "b"} },
-		"weight":   func(s *vip.Service) { s.Backends[0].Weight++ },
-		"backends": func(s *vip.Service) { s.Backends = nil },
-		"nothing":  func(*vip.Service) {},
+		"Origin":    func(s *vip.Service) { s.Origin = "b.toml:1" },
+		"Hostnames": func(s *vip.Service) { s.Hostnames = vip.HostnamesOf("shop.example.com") },
+		"Labels":    func(s *vip.Service) { s.Labels = map[string]string{"a": "b"} },
+		"weight":    func(s *vip.Service) { s.Backends[0].Weight++ },
+		"backends":  func(s *vip.Service) { s.Backends = nil },
+		"nothing":   func(*vip.Service) {},
 	}
 	check := func(changes map[string]func(*vip.Service), asks int) {
 		for name, change := range changes {

@@ -43,6 +43,7 @@ func changedFields(was, is *Planned) []FieldChange {
 	}
 	f.compare("families", list(a.Families.List()), list(b.Families.List()))
 	f.compare("share_key", a.ShareKey, b.ShareKey)
+	f.compare("hostnames", strings.Join(a.Hostnames.List(), " "), strings.Join(b.Hostnames.List(), " "))
 	f.ports(was, is)
 	f.compare("scheduler", a.Scheduler.String(), b.Scheduler.String())
 	f.compare("scheduler_flags", flagsText(a), flagsText(b))

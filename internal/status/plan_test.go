@@ -203,6 +203,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"pool none -> other":                     func(s *vip.Service) { s.Pool = "other" },
 		"families none -> ipv4 ipv6":             func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4, vip.IPv6) },
 		"share_key none -> k":                    func(s *vip.Service) { s.ShareKey = "k" },
+		"hostnames none -> a.example b.example":  func(s *vip.Service) { s.Hostnames = vip.HostnamesOf("b.example", "a.example") },
 		"ports[80/tcp].name 80/tcp -> http":      func(s *vip.Service) { s.Ports[0].Name = "http" },
 		"scheduler wrr -> lc":                    func(s *vip.Service) { s.Scheduler = vip.LeastConnection },
 		"scheduler_flags none -> fallback port":  func(s *vip.Service) { s.SchedulerFallback, s.SchedulerPort = true, true },

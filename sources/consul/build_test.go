@@ -214,7 +214,7 @@ func TestBuild(t *testing.T) {
 // Every field of a service has a key, and each key sets its field.
 func TestEveryFieldHasAKey(t *testing.T) {
 	o := Options{}.withDefaults()
-	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front port=80 protocol=tcp target-port=8080 node-port=30080 "+
+	got := o.build("web", instances("n1 10.0.0.1:80 name=shop namespace=team labels=a=b,c=d pool=lan vips=192.0.2.1 families=ipv4 share-key=front hostnames=shop.example.com,a.example port=80 protocol=tcp target-port=8080 node-port=30080 "+
 		"scheduler=mh scheduler-flags=fallback,port forward=nat affinity=90 internal-traffic=local external-traffic=local traffic-distribution=same-zone health-check-node-port=30081 "+
 		"masquerade=never source-ranges=198.51.100.0/24,203.0.113.7 drain-timeout=5m connect-timeout=2 idle-timeout=10m half-close-timeout=20s max-connections=100 max-queue=50 queue-timeout=2s proxy-protocol=v2 accept-proxy-from=192.0.2.0/24,192.0.2.1 "+
 		`health={"type":"http","path":"/healthz"} on-unhealthy=reset panic-threshold=50`), nil)
@@ -225,7 +225,7 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front",` +
+	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front","hostnames":["a.example","shop.example.com"],` +
 		`"ports":[{"protocol":"tcp","port":80,"target_port":8080,"node_port":30080}],"backends":[{"address":"10.0.0.1","weight":1,"state":"ready","node":"n1"}],` +
 		`"scheduler":"mh","scheduler_flags":["fallback","port"],"forward":"nat","affinity":{"timeout":"1m30s"},"internal_traffic":"local","external_traffic":"local",` +
 		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"proxy_protocol":"v2","accept_proxy_from":["192.0.2.0/24","192.0.2.1/32"],"drain_timeout":"5m","connect_timeout":"2s","idle_timeout":"10m","half_close_timeout":"20s","max_connections":100,"max_queue":50,"queue_timeout":"2s",` +

@@ -37,6 +37,7 @@ var metaKeys = map[string]metaKey{
 	"vips":                   {"vips", draft.List(func(d *definition) *[]string { return &d.VIPs })},
 	"families":               {"families", draft.List(func(d *definition) *[]string { return &d.Families })},
 	"share-key":              {"share_key", draft.Text(func(d *definition) *string { return &d.ShareKey })},
+	"hostnames":              {"hostnames", draft.List(func(d *definition) *[]string { return &d.Hostnames })},
 	"port":                   {"port", draft.List(func(d *definition) *[]string { return &d.ports })},
 	"protocol":               {"protocol", draft.List(func(d *definition) *[]string { return &d.protocols })},
 	"target-port":            {"target_port", draft.List(func(d *definition) *[]string { return &d.targets })},

@@ -28,6 +28,7 @@ var annotations = map[string]annotation{
 	"pool":               {"pool", draft.Text(func(s *spec.Service) *string { return &s.Pool }), true},
 	"vips":               {"vips", draft.List(func(s *spec.Service) *[]string { return &s.VIPs }), true},
 	"share-key":          {"share_key", draft.Text(func(s *spec.Service) *string { return &s.ShareKey }), true},
+	"hostnames":          {"hostnames", draft.List(func(s *spec.Service) *[]string { return &s.Hostnames }), false},
 	"scheduler":          {"scheduler", draft.Text(func(s *spec.Service) *string { return &s.Scheduler }), false},
 	"scheduler-flags":    {"scheduler_flags", draft.List(func(s *spec.Service) *[]string { return &s.SchedulerFlags }), false},
 	"forward":            {"forward", draft.Text(func(s *spec.Service) *string { return &s.Forward }), false},

@@ -85,6 +85,10 @@ func TestBuildAccepts(t *testing.T) {
 		{"source ranges of the stated families", `"families": ["ipv6", "ipv4"], "source_ranges": ["::/0", "0.0.0.0/0"]`, func(s *vip.Service) {
 			s.Families, s.SourceRanges = vip.FamiliesOf(vip.IPv6, vip.IPv4), prefixes("0.0.0.0/0", "::/0")
 		}},
+		{"hostnames", `"hostnames": ["shop.example.com", "db.vip.internal"]`, func(s *vip.Service) {
+			s.Hostnames = vip.HostnamesOf("db.vip.internal", "shop.example.com")
+		}},
+		{"no hostnames", `"hostnames": []`, func(*vip.Service) {}},
 		{"proxy protocol", `"proxy_protocol": "v2", "accept_proxy_from": ["10.2.0.0/16", "10.0.0.1", "10.2.0.0/16"]`, func(s *vip.Service) {
 			s.Relay = vip.RelayOf(vip.Relay{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: prefixes("10.0.0.1/32", "10.2.0.0/16")})
 		}},

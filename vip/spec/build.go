@@ -42,6 +42,7 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	}
 	families := b.families(s.Families)
 	out.Families, out.VIPs = vip.FamiliesOf(families...), b.vips(s.VIPs, families)
+	out.Hostnames = b.hostnames(s.Hostnames)
 	out.Ports = b.ports(s.Ports)
 	out.Scheduler = choice(&b, "scheduler", s.Scheduler, vip.DefaultScheduler, vip.Schedulers()...)
 	b.schedulerFlags(s.SchedulerFlags, &out)
@@ -208,6 +209,27 @@ func (b *builder) vips(in []string, families []vip.Family) []netip.Addr {
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
+}
+
+func (b *builder) hostnames(in []string) vip.Hostnames {
+	if len(in) > vip.MaxHostnames {
+		b.bad("hostnames", "remove some", "%d hostnames are more than %d", len(in), vip.MaxHostnames)
+		return vip.Hostnames{}
+	}
+	for i, name := range in {
+		field := strict.Index("hostnames", i)
+		switch err := vip.CheckHostname(name); {
+		case err == nil && slices.Contains(in[:i], name):
+			b.bad(field, "remove it", "%s comes twice", name)
+		case err != nil:
+			hint := `use a full name: "shop.example.com"`
+			if plain := strings.TrimSuffix(strings.ToLower(name), "."); vip.CheckHostname(plain) == nil {
+				hint = "write it as " + plain
+			}
+			b.bad(field, hint, "%s", err)
+		}
+	}
+	return vip.HostnamesOf(in...)
 }
 
 // address reads a routable unicast address.

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
@@ -13,7 +14,7 @@ import (
 func FromService(s vip.Service) Service {
 	out := Service{
 		Name: s.Key.Name, Namespace: s.Key.Namespace, Labels: maps.Clone(s.Labels),
-		Pool: s.Pool, ShareKey: s.ShareKey,
+		Pool: s.Pool, ShareKey: s.ShareKey, Hostnames: slices.Clone(s.Hostnames.List()),
 		VIPs: texts(s.VIPs), Families: texts(s.Families.List()), SourceRanges: texts(s.SourceRanges),
 		Scheduler: s.Scheduler.String(), Forward: s.Forward.String(), Masquerade: s.Masquerade.String(),
 		InternalTraffic: s.InternalTraffic.String(), ExternalTraffic: s.ExternalTraffic.String(),

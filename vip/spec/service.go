@@ -21,6 +21,8 @@ type Service struct {
 	Families []string `toml:"families,omitempty" json:"families,omitempty"`
 	ShareKey string   `toml:"share_key,omitempty" json:"share_key,omitempty"`
 
+	Hostnames []string `toml:"hostnames,omitempty" json:"hostnames,omitempty"`
+
 	Ports    []Port    `toml:"ports" json:"ports"`
 	Backends []Backend `toml:"backends,omitempty" json:"backends,omitempty"`
 

@@ -51,6 +51,9 @@ func services(t *rapid.T) vip.Service {
 	if rapid.Bool().Draw(t, "shared") {
 		s.Pool, s.ShareKey = label.Draw(t, "pool"), label.Draw(t, "share key")
 	}
+	if rapid.Bool().Draw(t, "names") {
+		s.Hostnames = vip.HostnamesOf(rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z0-9]{1,9}\.([a-z0-9]{1,9}\.)?example`), 0, vip.MaxHostnames, rapid.ID).Draw(t, "hostnames")...)
+	}
 	if rapid.Bool().Draw(t, "requested") {
 		s.Families = vip.FamiliesOf(vip.IPv4)
 		s.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.9")}

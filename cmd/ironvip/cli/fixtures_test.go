@@ -48,7 +48,8 @@ func web() v1.Service {
 	drain := spec.Duration(time.Minute)
 	interval, slow := spec.Duration(10*time.Second), spec.Duration(30*time.Second)
 	return v1.Service{
-		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"}, Scheduler: "wrr",
+		Spec: v1.ServiceSpec{Name: "web", Namespace: "default", Labels: map[string]string{"team": "shop", "app": "web"},
+			Hostnames: []string{"shop.example.com"}, Scheduler: "wrr",
 			Forward: "nat", Affinity: &spec.Affinity{Timeout: &timeout}, DrainTimeout: &drain,
 			Health: &spec.HealthCheck{Type: "http", Path: "/healthz", Interval: &interval}, OnUnhealthy: "reset", PanicThreshold: 30, SlowStart: &slow,
 			Ports: []spec.Port{{Name: "http", Protocol: "tcp", Port: spec.PortRange{First: 80}}}},
@@ -81,7 +82,7 @@ func web() v1.Service {
 func db() v1.Service {
 	return v1.Service{
 		Spec: v1.ServiceSpec{Name: "db", Namespace: "shop", Scheduler: "mh", SchedulerFlags: []string{"fallback"}, Forward: "nat",
-			ProxyProtocol: "v2", AcceptProxyFrom: []string{"192.0.2.0/28"}},
+			Hostnames: []string{"db.example.com"}, ProxyProtocol: "v2", AcceptProxyFrom: []string{"192.0.2.0/28"}},
 		Status: v1.ServiceStatus{
 			State: v1.StateDegraded, Summary: "shop/db is degraded: 1 of 2 backends takes new connections.", Revision: 99, SpecRev: 90,
 			VIPs: addrs("192.0.2.11", "2001:db8::11"), Pool: "public", Since: ago(3*time.Hour + 5*time.Minute), Usable: 1,

@@ -83,6 +83,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		}
 	}
 	fact("vip", vips)
+	optional("hostnames", strings.Join(s.Spec.Hostnames, ","))
 	fact("balance", balance(s.Spec))
 	optional("timeouts", timeouts(s.Spec))
 	optional("limits", limits(s.Spec))

@@ -77,6 +77,7 @@ func SameService(a, b vip.Service) bool {
 		a.ResetUnhealthy == b.ResetUnhealthy &&
 		sameCheck(a.Check, b.Check) &&
 		vip.SameRelay(a.Relay, b.Relay) &&
+		a.Hostnames.Equal(b.Hostnames) &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&

@@ -39,7 +39,7 @@ func exampleService() vip.Service {
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
-		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true, SlowStart: 1,
+		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true, SlowStart: 1, Hostnames: vip.HostnamesOf("shop.example.com"),
 	}
 }
 
