@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"cmd"},
 	{"internal/agent"},
 	{"api"},
-	{"internal/store/snapshot", "internal/status"},
+	{"internal/store/snapshot", "internal/status", "internal/migrate"},
 	{"configs"},
 	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "health", "announce", "internal/healthport"},
 	{"sources/publish", "sources/draft", "dns/resolved"},

@@ -162,6 +162,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		group("announce", "show how VIPs are announced to the network", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand()),
 		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
+		a.importCommands(),
 		group("snapshot", "save and restore all leases, registrations and overrides",
 			a.snapshotSaveCommand(), a.snapshotRestoreCommand(), a.snapshotCompareCommand()),
 		group("debug", "inspect the agent's internals", a.debugTableCommand()),

@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The samples of the converters, as files of the user.
+const (
+	keepalivedSample = "../../../internal/migrate/keepalived/testdata/keepalived.conf"
+	ipvsadmSample    = "../../../internal/migrate/ipvsadm/testdata/rules"
+	haproxySample    = "../../../internal/migrate/haproxy/testdata/haproxy.cfg"
+)
+
+func TestImport(t *testing.T) {
+	for _, c := range []struct{ program, sample string }{{"keepalived", keepalivedSample}, {"ipvsadm", ipvsadmSample}, {"haproxy", haproxySample}} {
+		t.Run(c.program, func(t *testing.T) {
+			got := run(t, Options{}, "import "+c.program+" "+c.sample)
+			golden(t, "import_"+c.program+".txt", got.String())
+		})
+	}
+}
+
+// What an import writes is a valid configuration, but for what the notes say.
+func TestImportedFilesAreValid(t *testing.T) {
+	for _, c := range []struct{ program, text string }{
+		{"keepalived", "virtual_server 10.0.0.200 80 {\n protocol TCP\n delay_loop 5\n lb_kind NAT\n real_server 10.1.0.1 8080 {\n TCP_CHECK { connect_timeout 2 }\n }\n}\n" +
+			"virtual_server 10.0.0.200 443 {\n protocol TCP\n lb_algo mh\n lb_kind DR\n real_server 10.1.0.1 443 { weight 2 }\n}\n" +
+			"vrrp_instance a {\n interface eth0\n unicast_src_ip 10.0.0.1\n unicast_peer { 10.0.0.2 }\n virtual_ipaddress { 10.0.0.200/24 }\n}\n"},
+		{"ipvsadm", "-A -t 10.0.0.1:80 -s wrr -p 300\n-a -t 10.0.0.1:80 -r 10.1.0.1:8080 -m -w 2\n-A -u [2001:db8::1]:53 -s rr\n-a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -w 1\n"},
+		{"haproxy", "defaults\n timeout client 30s\n timeout server 30s\nlisten a\n mode tcp\n bind 10.0.0.1:80\n balance source\n option httpchk GET /\n server a 10.1.0.1:80 check weight 2\n"},
+	} {
+		t.Run(c.program, func(t *testing.T) {
+			dir := t.TempDir()
+			file, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+			if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t, Options{}, "import "+c.program+" "+file+" --dir "+out); got.code != 0 || got.stdout != "" || strings.Contains(got.stderr, ":1:") {
+				t.Fatal(got)
+			}
+			if err := os.WriteFile(filepath.Join(out, "announce-key"), []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t, Options{}, "config validate "+out); got.code != 0 || strings.Contains(got.stderr, "warning") {
+				t.Error(got)
+			}
+			if got := run(t, Options{}, "import "+c.program+" "+file+" --dir "+out); got.code != ExitError || !strings.Contains(got.stderr, "exists: not replaced") {
+				t.Error("replaced existing files: ", got)
+			}
+		})
+	}
+}
+
+func TestImportOfAMissingFile(t *testing.T) {
+	for _, program := range []string{"keepalived", "ipvsadm", "haproxy"} {
+		got := run(t, Options{}, "import "+program+" /nonexistent/file")
+		if got.code != ExitError || got.stdout != "" || !strings.Contains(got.stderr, "/nonexistent/file") {
+			t.Errorf("%s: %v", program, got)
+		}
+	}
+}

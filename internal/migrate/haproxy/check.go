@@ -1,0 +1,195 @@
+package haproxy
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// check collects what a section says about checks. A service has one check, so the options of the
+// last server count.
+type check struct {
+	on            bool // a server has "check"
+	kind          vip.CheckType
+	https         bool
+	spec          spec.HealthCheck
+	interval      *spec.Duration
+	fast, timeout *spec.Duration
+	rise, fall    int
+}
+
+// HAProxy's defaults.
+const (
+	defaultInter = 2 * time.Second
+	defaultRise  = 2
+	defaultFall  = 3
+)
+
+// option reads a line about checks, and reports whether it is one.
+func (c *check) option(p *proxy, l *line) bool {
+	switch l.words[0] + " " + l.arg(0) {
+	case "option tcp-check":
+		c.kind = vip.CheckTCP
+		return true
+	case "option httpchk":
+		c.kind = vip.CheckHTTP
+		switch len(l.words) {
+		case 2:
+		case 3:
+			c.spec.Path = l.arg(1)
+		default:
+			c.spec.Method, c.spec.Path = l.arg(1), l.arg(2)
+		}
+		c.host(p, l)
+		return true
+	case "option smtpchk":
+		c.kind, c.spec.Expect = vip.CheckTCP, "220"
+		return true
+	case "option external-check", "option mysql-check", "option pgsql-check", "option redis-check", "option ldap-check", "option ssl-hello-chk", "option spop-check":
+		p.Note(l.Place, "%q is not converted: the check is a tcp check", l.String())
+		c.kind = vip.CheckTCP
+		return true
+	case "timeout check":
+		c.timeout = p.time(l, l.arg(1), 100*time.Millisecond, vip.MaxCheckTimeout)
+		return true
+	}
+	switch l.words[0] {
+	case "tcp-check":
+		c.tcpCheck(p, l)
+	case "http-check":
+		c.httpCheck(p, l)
+	default:
+		return false
+	}
+	return true
+}
+
+// host reads the Host header that older versions have in the third argument of httpchk.
+func (c *check) host(p *proxy, l *line) {
+	if version := l.arg(3); version != "" {
+		_, host, found := strings.Cut(version+strings.Join(l.words[min(5, len(l.words)):], ""), "Host:")
+		if found {
+			c.spec.Host = strings.TrimSpace(host)
+		} else if strings.Contains(version, "\n") {
+			p.Note(l.Place, "headers of httpchk are not converted")
+		}
+	}
+}
+
+func (c *check) tcpCheck(p *proxy, l *line) {
+	switch {
+	case l.arg(0) == "send" && c.spec.Send == "":
+		c.spec.Send = l.arg(1)
+	case l.arg(0) == "expect" && (l.arg(1) == "string" || l.arg(1) == "rstring") && c.spec.Expect == "":
+		c.spec.Expect = l.arg(2)
+		p.Note(l.Place, "the answer must begin with the expected text: review health.expect")
+	case l.arg(0) == "connect" && l.arg(1) == "port":
+		port, _ := strconv.Atoi(l.arg(2))
+		c.spec.Port = spec.PortNumber(port)
+	case l.arg(0) == "connect" && l.arg(1) == "":
+	default:
+		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one", l.String())
+	}
+}
+
+func (c *check) httpCheck(p *proxy, l *line) {
+	for i := 0; i < len(l.words); i++ {
+		switch word, value := l.words[i], l.arg(i); {
+		case l.arg(0) == "send" && word == "meth":
+			c.spec.Method = value
+		case l.arg(0) == "send" && word == "uri":
+			c.spec.Path = value
+		case l.arg(0) == "send" && word == "hdr" && strings.EqualFold(value, "host"):
+			c.spec.Host = l.arg(i + 1)
+		case l.arg(0) == "expect" && word == "status":
+			c.spec.Status = value
+		case l.arg(0) == "expect" && word == "string":
+			c.spec.Body = value
+		case l.arg(0) == "expect" && (word == "rstatus" || word == "rstring" || word == "!"):
+			p.Note(l.Place, "%q is not converted: use health.status or health.body", l.String())
+			return
+		}
+	}
+}
+
+// serverOption reads an option of a server, and reports whether it is about checks.
+func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
+	number := func() int {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > 255 {
+			p.Note(l.Place, "%s %q is not converted", option, value)
+			return 0
+		}
+		return n
+	}
+	switch option {
+	case "check":
+		c.on = true
+	case "inter":
+		c.interval = p.time(l, value, 100*time.Millisecond, vip.MaxCheckInterval)
+	case "fastinter":
+		c.fast = p.time(l, value, 100*time.Millisecond, vip.MaxCheckInterval)
+	case "rise":
+		c.rise = number()
+	case "fall":
+		c.fall = number()
+	case "port":
+		port, _ := strconv.Atoi(value)
+		c.spec.Port = spec.PortNumber(port)
+	case "check-ssl":
+		c.https = true
+	case "downinter", "check-send-proxy", "observe", "on-error":
+	default:
+		return false
+	}
+	return true
+}
+
+// result returns the check of the service. Without "check" at a server, HAProxy checks nothing.
+func (c *check) result(p *proxy) *spec.HealthCheck {
+	if !c.on {
+		return &spec.HealthCheck{Type: vip.CheckNone.String()}
+	}
+	out := c.spec
+	out.Type = vip.CheckTCP.String()
+	if c.kind == vip.CheckHTTP {
+		out.Type = vip.CheckHTTP.String()
+		if c.https {
+			out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true
+		}
+		out.Send, out.Expect = "", ""
+		if out.Method == "" {
+			out.Method = "OPTIONS" // HAProxy's default
+		}
+	} else {
+		out.Method, out.Path, out.Host, out.Status, out.Body = "", "", "", "", ""
+	}
+	interval := spec.Duration(defaultInter)
+	if c.interval != nil {
+		interval = *c.interval
+	}
+	out.Interval = &interval
+	fast := interval
+	if c.fast != nil {
+		fast = min(*c.fast, interval)
+	}
+	out.FastInterval = &fast
+	timeout := min(interval, spec.Duration(vip.MaxCheckTimeout)) // HAProxy's default is the interval
+	if c.timeout != nil {
+		timeout = *c.timeout
+	}
+	out.Timeout = &timeout
+	rise, fall := orDefault(c.rise, defaultRise), orDefault(c.fall, defaultFall)
+	out.Rise, out.Fall = &rise, &fall
+	return &out
+}
+
+func orDefault(n, standard int) int {
+	if n == 0 {
+		return standard
+	}
+	return n
+}

@@ -1,0 +1,21 @@
+package ipvsadm
+
+import (
+	"os"
+	"testing"
+)
+
+func FuzzConvert(f *testing.F) {
+	sample, err := os.ReadFile("testdata/rules")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(sample))
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, n := range Convert("rules", text).Notes {
+			if n.Line == 0 || n.Text == "" {
+				t.Errorf("note without a line or text: %v", n)
+			}
+		}
+	})
+}

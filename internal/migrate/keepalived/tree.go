@@ -1,0 +1,310 @@
+package keepalived
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/ironvip/ironvip/internal/migrate"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+)
+
+// Bounds of what a configuration may have. They are far above what people write.
+const (
+	maxDepth    = 32       // of nested blocks, and of files that include each other
+	maxFile     = 64 << 20 // bytes of one file
+	maxExpanded = 1 << 20  // bytes of a line after definitions have been replaced
+)
+
+// statement is one line, with the block that follows it.
+type statement struct {
+	migrate.Place
+	words []string // the keyword and its arguments; at least one
+	block []statement
+	open  bool // it has a block, which may be empty
+}
+
+// arg returns the n-th argument, "" if there is none.
+func (s *statement) arg(n int) string {
+	if n+1 < len(s.words) {
+		return s.words[n+1]
+	}
+	return ""
+}
+
+// first returns the first statement of the block with the keyword, or nil.
+func (s *statement) first(keyword string) *statement {
+	for i := range s.block {
+		if s.block[i].words[0] == keyword {
+			return &s.block[i]
+		}
+	}
+	return nil
+}
+
+// reader reads files into one list of statements.
+type reader struct {
+	definitions map[string]string // by name, without "$"
+	result      *migrate.Result   // for notes
+}
+
+// line is a line of a file that may be a part of one, split into words.
+type line struct {
+	migrate.Place
+	words []string
+}
+
+// read returns the statements of a file and of the files that it includes.
+func (r *reader) read(name string) []statement {
+	lines := r.lines(name, 0)
+	out, rest := r.blocks(lines, 0)
+	for len(rest) > 0 { // a "}" too many
+		r.result.Note(rest[0].Place, "} has no matching {: ignored")
+		var more []statement
+		more, rest = r.blocks(rest[1:], 0)
+		out = append(out, more...)
+	}
+	return out
+}
+
+// lines returns the lines of a file and of those that it includes, without comments.
+func (r *reader) lines(name string, depth int) []line {
+	text, problem := tomlfile.ReadFile(name, maxFile)
+	if problem != nil {
+		r.result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
+		return nil
+	}
+	var out []line
+	number, joined := 0, ""
+	for raw := range strings.SplitSeq(string(text), "\n") {
+		number++
+		raw = strings.TrimSuffix(raw, "\r")
+		if before, more := strings.CutSuffix(raw, `\`); more {
+			joined += before + " "
+			continue
+		}
+		raw, joined = joined+raw, ""
+		at := migrate.Place{File: name, Line: number}
+		words := split(raw)
+		if len(words) == 0 || r.define(raw) {
+			continue
+		}
+		if words = r.expand(at, words, raw); len(words) == 0 {
+			continue
+		}
+		if strings.HasPrefix(words[0], "@") {
+			r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(words[1:], " "), words[0])
+			if words = words[1:]; len(words) == 0 {
+				continue
+			}
+		}
+		if strings.HasPrefix(words[0], "include") && len(words) == 2 {
+			out = append(out, r.include(at, words[1], depth)...)
+			continue
+		}
+		out = append(out, pieces(at, words)...)
+	}
+	return out
+}
+
+// pieces divides the words of a line at braces, so that each piece is words, "{" or "}".
+func pieces(at migrate.Place, words []string) (out []line) {
+	start := 0
+	for i, w := range words {
+		if w != "{" && w != "}" {
+			continue
+		}
+		if i > start {
+			out = append(out, line{at, words[start:i]})
+		}
+		out = append(out, line{at, words[i : i+1]})
+		start = i + 1
+	}
+	if start < len(words) {
+		out = append(out, line{at, words[start:]})
+	}
+	return out
+}
+
+// include returns the lines of the files that match a pattern, which is relative to the file that
+// has the statement.
+func (r *reader) include(at migrate.Place, pattern string, depth int) (out []line) {
+	if depth >= maxDepth {
+		r.result.Note(at, "include %s: files include each other more than %d times: not read", pattern, maxDepth)
+		return nil
+	}
+	full := pattern
+	if !filepath.IsAbs(pattern) {
+		full = filepath.Join(filepath.Dir(at.File), pattern)
+	}
+	names, err := filepath.Glob(full)
+	if err != nil || len(names) == 0 {
+		r.result.Note(at, "include %s: no such file", pattern)
+		return nil
+	}
+	for _, name := range names {
+		out = append(out, r.lines(name, depth+1)...)
+	}
+	return out
+}
+
+// define notes a definition, "$NAME=value", and reports whether the line is one.
+func (r *reader) define(raw string) bool {
+	name, value, found := strings.Cut(strings.TrimSpace(raw), "=")
+	name, dollar := strings.CutPrefix(name, "$")
+	if !found || !dollar || !isName(name) {
+		return false
+	}
+	words := split(value)
+	r.definitions[name] = strings.Join(words, " ")
+	return true
+}
+
+// expand replaces the definitions in a line.
+func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
+	if !strings.Contains(raw, "$") {
+		return words
+	}
+	var unknown []string
+	size := 0
+	var out []string
+	for _, w := range words {
+		text := replaceNames(w, func(name string) (string, bool) {
+			value, known := r.definitions[name]
+			if !known {
+				unknown = append(unknown, "$"+name)
+			}
+			return value, known
+		})
+		if size += len(text); size > maxExpanded {
+			r.result.Note(at, "longer than %d KiB after its definitions have been replaced: ignored", maxExpanded>>10)
+			return nil
+		}
+		if text != w {
+			out = append(out, split(text)...)
+		} else {
+			out = append(out, w)
+		}
+	}
+	if len(unknown) > 0 {
+		r.result.Note(at, "%s is not defined", strings.Join(unknown, ", "))
+	}
+	return out
+}
+
+// replaceNames replaces $NAME and ${NAME} by what value returns.
+func replaceNames(text string, value func(string) (string, bool)) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "$")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		name, rest := after, ""
+		if inner, ok := strings.CutPrefix(after, "{"); ok {
+			name, rest, _ = strings.Cut(inner, "}")
+		} else if i := strings.IndexFunc(after, func(c rune) bool { return !isName(string(c)) }); i >= 0 {
+			name, rest = after[:i], after[i:]
+		}
+		if v, ok := value(name); ok {
+			b.WriteString(v)
+		} else {
+			b.WriteString("$" + strings.TrimSuffix(after, rest))
+		}
+		text = rest
+	}
+}
+
+// isName reports whether a definition can have the name.
+func isName(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) < 0
+}
+
+// split divides a line into words. Quotes keep spaces together; "#" and "!" begin a comment.
+func split(text string) (words []string) {
+	var b strings.Builder
+	inWord := false
+	var quote byte
+	flush := func() {
+		if inWord {
+			words = append(words, b.String())
+		}
+		b.Reset()
+		inWord = false
+	}
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quote != 0 && c == '\\' && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			b.WriteByte(c)
+		case c == '"' || c == '\'':
+			quote, inWord = c, true
+		case c == ' ' || c == '\t':
+			flush()
+		case (c == '#' || c == '!') && !inWord:
+			return words
+		default:
+			b.WriteByte(c)
+			inWord = true
+		}
+	}
+	flush()
+	return words
+}
+
+// blocks makes statements of lines, up to a "}" that closes no block among them. It returns the
+// lines from there on.
+func (r *reader) blocks(lines []line, depth int) (out []statement, rest []line) {
+	for len(lines) > 0 {
+		l := lines[0]
+		switch l.words[0] {
+		case "}":
+			return out, lines
+		case "{":
+			if len(out) == 0 || out[len(out)-1].open {
+				r.result.Note(l.Place, "{ without a keyword: its block is ignored")
+				_, lines = r.body(l, lines[1:], depth)
+				continue
+			}
+			last := &out[len(out)-1]
+			last.open = true
+			last.block, lines = r.body(l, lines[1:], depth)
+		default:
+			out = append(out, statement{Place: l.Place, words: l.words})
+			lines = lines[1:]
+		}
+	}
+	return out, nil
+}
+
+// body returns the statements up to the "}" that closes the block, and the lines after it.
+func (r *reader) body(open line, lines []line, depth int) ([]statement, []line) {
+	if depth >= maxDepth {
+		r.result.Note(open.Place, "blocks are nested more than %d times: ignored", maxDepth)
+		level := 1
+		for i, l := range lines {
+			switch l.words[0] {
+			case "{":
+				level++
+			case "}":
+				level--
+			}
+			if level == 0 {
+				return nil, lines[i+1:]
+			}
+		}
+		return nil, nil
+	}
+	block, rest := r.blocks(lines, depth+1)
+	if len(rest) == 0 {
+		r.result.Note(open.Place, "{ is never closed")
+		return block, nil
+	}
+	return block, rest[1:]
+}

@@ -1,0 +1,136 @@
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// Listener is what another load balancer listens on, with its backends. It becomes one service.
+type Listener struct {
+	Place
+	// Name is the name in the input, if it has one. Another listener may have the same.
+	Name string
+	// Addr is where clients connect to. The zero Addr stands for all addresses of the host: the
+	// service then gets an address from the pool.
+	Addr  netip.Addr
+	Ports []spec.Port
+	// Service has everything else: the backends with their ports, the scheduler, the check.
+	Service spec.Service
+}
+
+// Add makes services of the listeners. Listeners on one address share it, as services with the same
+// share key. It also fills in Addresses.
+func (r *Result) Add(listeners []Listener) {
+	count := map[netip.Addr]int{}
+	for _, l := range listeners {
+		count[l.Addr]++
+	}
+	names := map[string]int{}
+	for _, l := range listeners {
+		s := Service{Place: l.Place, Service: l.Service}
+		s.Name = uniqueName(names, cmp.Or(label(l.Name), l.defaultName()))
+		s.Ports = l.Ports
+		s.Pool = PoolName
+		if l.Addr.IsValid() {
+			s.VIPs = []string{l.Addr.String()}
+			r.Addresses = append(r.Addresses, l.Addr)
+			if count[l.Addr] > 1 {
+				s.ShareKey = PoolName
+			}
+		} else {
+			r.Note(l.Place, "service %s: it listened on all addresses of the host: it gets an address from the pool %q, to which you have to add a range", s.Name, PoolName)
+		}
+		s.commonTargetPort()
+		r.Services = append(r.Services, s)
+	}
+	slices.SortFunc(r.Addresses, netip.Addr.Compare)
+	r.Addresses = slices.Compact(r.Addresses)
+}
+
+// commonTargetPort moves the port that all backends have to the service's port. A port equal to the
+// service's own is the default, so it is not written at all.
+func (s *Service) commonTargetPort() {
+	if len(s.Ports) != 1 || s.Ports[0].Port.Last != 0 || len(s.Backends) == 0 {
+		return
+	}
+	common := s.Backends[0].Port
+	for _, b := range s.Backends {
+		if b.Port != common {
+			return
+		}
+	}
+	for i := range s.Backends {
+		s.Backends[i].Port = 0
+	}
+	if int(common) != s.Ports[0].Port.First {
+		s.Ports[0].TargetPort = common
+	}
+}
+
+// defaultName returns a name made of address, port and protocol: "vip-10-0-0-1-80-tcp".
+func (l *Listener) defaultName() string {
+	at := "any"
+	if l.Addr.IsValid() {
+		at = l.Addr.String()
+	}
+	name := "vip-" + at
+	if len(l.Ports) > 0 {
+		name += fmt.Sprintf("-%s-%s", l.Ports[0].Port, cmp.Or(l.Ports[0].Protocol, vip.TCP.String()))
+	}
+	return label(name)
+}
+
+// label turns a text into a DNS label, or into "" if nothing of it can be in one.
+func label(text string) string {
+	var b strings.Builder
+	for _, c := range strings.ToLower(text) {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			b.WriteRune(c)
+		} else if s := b.String(); s != "" && !strings.HasSuffix(s, "-") {
+			b.WriteByte('-')
+		}
+	}
+	name := b.String()
+	return strings.Trim(name[:min(len(name), 63)], "-")
+}
+
+// uniqueName returns name, or name with a number if it was used before.
+func uniqueName(used map[string]int, name string) string {
+	for {
+		used[name]++
+		n := used[name]
+		if n == 1 {
+			return name
+		}
+		suffix := fmt.Sprintf("-%d", n)
+		numbered := strings.TrimRight(name[:min(len(name), 63-len(suffix))], "-") + suffix
+		if used[numbered] == 0 {
+			used[numbered] = 1
+			return numbered
+		}
+	}
+}
+
+// Weight returns a backend's weight as written: nil for the default.
+func Weight(n int) *int {
+	if n == vip.DefaultWeight {
+		return nil
+	}
+	return &n
+}
+
+// Scheduler returns the name of a scheduler if ironvip has it, and whether it has.
+func Scheduler(name string) (string, bool) {
+	for _, s := range vip.Schedulers() {
+		if s.String() == name {
+			return name, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,81 @@
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// PoolName is the name of the pool that has the addresses of a Result.
+const PoolName = "imported"
+
+// Place is a line of a file.
+type Place struct {
+	File string
+	Line int // from 1; 0: the whole file
+}
+
+// String returns "keepalived.conf:12".
+func (p Place) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+// Note is a part of the input that the result does not have, or that a reader has to check.
+type Note struct {
+	Place
+	Text string // what is missing, and what to do about it
+}
+
+// String returns "keepalived.conf:12: text".
+func (n Note) String() string { return n.Place.String() + ": " + n.Text }
+
+// Service is a converted service.
+type Service struct {
+	Place
+	spec.Service
+}
+
+// Announce is what the input says about hosts that share addresses.
+type Announce struct {
+	Peers      []netip.Addr // other hosts, and this one if the input names it
+	Interfaces []string     // that have the addresses; none: not stated
+}
+
+// AddInterface adds an interface that isn't there yet.
+func (a *Announce) AddInterface(name string) {
+	if name != "" && !slices.Contains(a.Interfaces, name) {
+		a.Interfaces = append(a.Interfaces, name)
+	}
+}
+
+// Result is what a converter made of a text.
+type Result struct {
+	Services  []Service
+	Addresses []netip.Addr // of the services, sorted; PoolName has them
+	Announce  *Announce    // nil: the input has nothing about announcements
+	Notes     []Note       // by file and line, after SortNotes
+}
+
+// Note adds a note.
+func (r *Result) Note(at Place, format string, args ...any) {
+	r.Notes = append(r.Notes, Note{at, fmt.Sprintf(format, args...)})
+}
+
+// SortNotes orders the notes by line, and by file in the order in which the files have notes.
+func (r *Result) SortNotes() {
+	files := map[string]int{}
+	for _, n := range r.Notes {
+		if _, known := files[n.File]; !known {
+			files[n.File] = len(files)
+		}
+	}
+	slices.SortStableFunc(r.Notes, func(a, b Note) int {
+		return cmp.Or(cmp.Compare(files[a.File], files[b.File]), cmp.Compare(a.Line, b.Line))
+	})
+}
