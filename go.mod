@@ -15,6 +15,7 @@ require (
 	github.com/google/nftables v0.3.0
 	github.com/hashicorp/consul/api v1.34.5
 	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42
+	github.com/miekg/dns v1.1.73
 	github.com/moby/ipvs v1.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/rogpeppe/go-internal v1.16.0

@@ -1,0 +1,153 @@
+package zone
+
+import (
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Change is a changed service. Gone states that the service of the key doesn't exist.
+type Change struct {
+	Service
+	Gone bool
+}
+
+// Apply changes services, all at once for readers, and sets the serial of the zone. It returns the
+// claims that changed: see Conflict. The cost of a change depends on the service's names and on the
+// services that share its VIPs, not on the zone.
+func (z *Zone) Apply(serial uint32, changes []Change) []ConflictChange {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.serial = serial
+	for i := range changes {
+		z.apply(&changes[i])
+	}
+	return z.changedConflicts()
+}
+
+func (z *Zone) apply(c *Change) {
+	old := z.find(c.Key)
+	if c.Gone {
+		if old != nil {
+			z.eachName(&old.Service, func(Kind, int) { z.release(old) })
+		}
+		return
+	}
+	s := &service{Service: c.Service}
+	if old != nil && slices.Equal(old.VIPs, s.VIPs) {
+		s.records = old.records
+	} else {
+		s.records = z.addressRecords(s.VIPs)
+	}
+	z.eachName(&s.Service, func(k Kind, i int) {
+		n := z.claim(k, s)
+		switch {
+		case n == nil:
+		case k == Canonical:
+			s.node = n
+			z.write(n, s.records)
+		case k == Port:
+			z.write(n, z.portRecords(s, &s.Ports[i], len(n.name)-len(s.node.name)))
+		}
+	})
+	if old == nil {
+		return
+	}
+	z.eachName(&old.Service, func(k Kind, i int) {
+		var has bool
+		switch k {
+		case Canonical, Short:
+			has = true
+		case Hostname:
+			has = z.isAlias(&s.Service, old.Hostnames[i])
+		case Port:
+			p := &old.Ports[i]
+			has = slices.ContainsFunc(s.Ports, func(o vip.Port) bool { return o.Name == p.Name && o.Protocol == p.Protocol && named(&o) })
+		case Address:
+			has = slices.Contains(s.VIPs, old.VIPs[i])
+		}
+		if !has {
+			z.release(old)
+		}
+	})
+}
+
+// find returns a service, or nil.
+func (z *Zone) find(k vip.ServiceKey) *service {
+	z.putCanonical(k)
+	if n := z.names[string(z.buf)]; n != nil {
+		return n.owner
+	}
+	return nil
+}
+
+// write sets the records of a name.
+func (z *Zone) write(n *node, records string) {
+	if n.records != records {
+		n.records = records
+		z.written++
+	}
+}
+
+// add returns the node of the name in z.buf. It creates missing ones, also for the names above it in
+// the zone.
+func (z *Zone) add(k Kind) *node {
+	n := z.names[string(z.buf)]
+	if n == nil {
+		n = z.newNode(string(z.buf))
+	}
+	if n.kind == Between {
+		n.kind = k
+	}
+	return n
+}
+
+func (z *Zone) newNode(name string) *node {
+	n := &node{name: name}
+	z.names[name] = n
+	apex, inside := z.apexOf(name)
+	n.apex = apex
+	if inside && apex > 0 {
+		above := name[1+name[0]:]
+		parent := z.names[above]
+		if parent == nil {
+			parent = z.newNode(above)
+		}
+		parent.below++
+	}
+	return n
+}
+
+// apexOf returns where the name of the zone begins in a name, and whether it is the zone of the
+// domain.
+func (z *Zone) apexOf(name string) (apex uint8, inside bool) {
+	if at, ok := z.inside([]byte(name)); ok {
+		return uint8(at), true
+	}
+	if at, _, ok := z.reverse([]byte(name)); ok {
+		return uint8(at), false
+	}
+	return 0, false // a hostname is its own zone
+}
+
+// drop removes a name that has neither a service nor names below it, and those above it that then
+// have neither.
+func (z *Zone) drop(n *node) {
+	for n.owner == nil && n.kind != Reserved {
+		n.kind = Between
+		z.write(n, "")
+		if n.below > 0 {
+			return
+		}
+		delete(z.names, n.name)
+		if n.apex == 0 {
+			return
+		}
+		above := z.names[n.name[1+n.name[0]:]]
+		if above == nil {
+			return // names of addresses have none
+		}
+		above.below--
+		n = above
+	}
+}

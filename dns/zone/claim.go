@@ -1,0 +1,191 @@
+package zone
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// ConflictKey identifies a claim of a name that the service doesn't have.
+type ConflictKey struct {
+	Name    string // without a dot at the end
+	Service vip.ServiceKey
+}
+
+// Conflict is a claim of a name that the service doesn't have.
+type Conflict struct {
+	ConflictKey
+	// Winner is the service that has the name, because its lease is older. It is zero if no service
+	// can have it, because ironvip uses it itself.
+	Winner vip.ServiceKey
+}
+
+// KeyOfConflict returns the key of a conflict.
+func KeyOfConflict(c *Conflict) ConflictKey { return c.ConflictKey }
+
+// ConflictChange is a new, changed or, if Gone is set, former conflict.
+type ConflictChange struct {
+	Conflict
+	Gone bool
+}
+
+// compare orders the claims of a name: first the service with the older lease, then the one with a
+// lease, then by key. Leases are the same on every host, so the result is, too.
+func compare(a, b *service) int {
+	if a.Since.IsZero() != b.Since.IsZero() {
+		if a.Since.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Key.Compare(b.Key))
+}
+
+// claim adds a service's claim of the name in z.buf, or replaces it, and returns the name; nil if it
+// is reserved. It writes the records of names that can have several claims.
+func (z *Zone) claim(k Kind, s *service) *node {
+	if k == Short || k == Hostname {
+		if z.reserved(z.buf) {
+			z.changed[ConflictKey{message.NameString(z.buf), s.Key}] = true
+			return nil
+		}
+	}
+	n := z.add(k)
+	former := n.owner
+	switch {
+	case former == nil:
+		n.owner = s
+		z.count++
+	case former.Key == s.Key && compare(former, s) == 0:
+		n.owner = s
+	default:
+		z.withdraw(n, s.Key)
+		z.insert(n, s)
+	}
+	z.settle(n, former)
+	return n
+}
+
+// reserved reports whether no service can have a name: it is used by ironvip, or is in a namespace
+// that only ironvip names things in.
+func (z *Zone) reserved(name []byte) bool {
+	if n := z.names[string(name)]; n != nil && n.kind == Reserved {
+		return true
+	}
+	for _, suffix := range [...]string{z.services, reverse4, reverse6} {
+		if _, ok := cutSuffix(name, suffix); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// release removes a service's claim of the name in z.buf.
+func (z *Zone) release(s *service) {
+	n := z.names[string(z.buf)]
+	if n == nil || n.kind == Reserved {
+		z.changed[ConflictKey{message.NameString(z.buf), s.Key}] = true
+		return
+	}
+	former := n.owner
+	z.withdraw(n, s.Key)
+	if former != nil && n.owner == nil {
+		z.count--
+	}
+	if former != nil && n.kind != Address && former.Key != s.Key {
+		z.changed[ConflictKey{message.NameString(n.name), s.Key}] = true
+	}
+	z.settle(n, former)
+	z.drop(n)
+}
+
+// withdraw removes a claim, if there is one.
+func (z *Zone) withdraw(n *node, k vip.ServiceKey) {
+	rivals := z.rivals[n]
+	switch {
+	case n.owner != nil && n.owner.Key == k && len(rivals) == 0:
+		n.owner = nil
+		return
+	case n.owner != nil && n.owner.Key == k:
+		n.owner = rivals[0]
+		rivals = slices.Delete(rivals, 0, 1)
+	default:
+		i := slices.IndexFunc(rivals, func(s *service) bool { return s.Key == k })
+		if i < 0 {
+			return
+		}
+		rivals = slices.Delete(rivals, i, i+1)
+	}
+	if len(rivals) == 0 {
+		delete(z.rivals, n)
+	} else {
+		z.rivals[n] = rivals
+	}
+}
+
+// insert adds a claim of a service that has none of this name.
+func (z *Zone) insert(n *node, s *service) {
+	switch {
+	case n.owner == nil:
+		n.owner = s
+		return
+	case compare(s, n.owner) < 0:
+		s, n.owner = n.owner, s
+	}
+	rivals := z.rivals[n]
+	i, _ := slices.BinarySearchFunc(rivals, s, compare)
+	z.rivals[n] = slices.Insert(rivals, i, s)
+}
+
+// settle writes the records of a name whose claims changed, and notes what Apply reports. Former is
+// the service that had it before.
+func (z *Zone) settle(n *node, former *service) {
+	if n.owner == nil {
+		return
+	}
+	rivals := z.rivals[n]
+	switch n.kind {
+	case Short, Hostname:
+		z.write(n, n.owner.records)
+		if len(rivals) == 0 && (former == nil || former.Key == n.owner.Key) {
+			return
+		}
+		name := message.NameString(n.name)
+		z.changed[ConflictKey{name, n.owner.Key}] = true
+		for _, s := range rivals {
+			z.changed[ConflictKey{name, s.Key}] = true
+		}
+	case Address:
+		z.write(n, z.pointerRecords(n.owner, rivals))
+	}
+}
+
+// changedConflicts returns what has become of the claims in z.changed.
+func (z *Zone) changedConflicts() []ConflictChange {
+	if len(z.changed) == 0 {
+		return nil
+	}
+	out := make([]ConflictChange, 0, len(z.changed))
+	for k := range z.changed {
+		out = append(out, z.conflict(k))
+	}
+	clear(z.changed)
+	return out
+}
+
+// conflict returns what is true of a claim.
+func (z *Zone) conflict(k ConflictKey) ConflictChange {
+	gone := ConflictChange{Conflict: Conflict{ConflictKey: k}, Gone: true}
+	if z.putHostname(k.Name); z.reserved(z.buf) {
+		s := z.find(k.Service)
+		gone.Gone = s == nil || !z.isAlias(&s.Service, k.Name)
+		return gone
+	}
+	n := z.names[string(z.buf)]
+	if n == nil || !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.Key == k.Service }) {
+		return gone
+	}
+	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: n.owner.Key}}
+}

@@ -1,0 +1,200 @@
+package zone
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/heapsize"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// many returns a zone with about n names: one in ten services is in the default namespace, and one in
+// ten has a hostname and a named port.
+func many(t testing.TB, n int) *Zone {
+	s := settings()
+	s.Pools = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	z, err := New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.SetSynced()
+	var batch []Change
+	for i := 0; z.Len() < n; i++ {
+		batch = append(batch, Change{Service: numbered(i)})
+		if len(batch) == 100 {
+			z.Apply(1, batch)
+			batch = batch[:0]
+		}
+	}
+	return z
+}
+
+// numbered is one of many services.
+func numbered(i int) Service {
+	ns := "prod"
+	if i%10 == 0 {
+		ns = vip.DefaultNamespace
+	}
+	s := Service{Key: vip.ServiceKey{Namespace: ns, Name: "service-" + strconv.Itoa(i)}, Since: vip.Instant(1 + i),
+		VIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}}
+	if i%10 == 5 {
+		s.Hostnames = []string{"shop-" + strconv.Itoa(i) + ".example.com"}
+		s.Ports = []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80}}
+	}
+	return s
+}
+
+// query is a query of the oracle, with EDNS.
+func query(t testing.TB, name string, qtype uint16) []byte {
+	m := new(dns.Msg)
+	m.SetQuestion(name, qtype)
+	m.SetEdns0(1232, false)
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The records that a change writes depend on the service, not on the zone.
+func TestCostOfAChange(t *testing.T) {
+	for _, size := range []int{100, 10_000} {
+		z := many(t, size)
+		cost := func(what string, want int, s Service) {
+			t.Helper()
+			z.written = 0
+			z.Apply(2, []Change{{Service: s}})
+			if z.written != want {
+				t.Errorf("%d names: %s writes %d records, want %d", size, what, z.written, want)
+			}
+		}
+		s := numbered(15)
+		cost("nothing", 0, s)
+		s.VIPs = addrs("10.250.0.1")
+		cost("another address", 5, s) // canonical, hostname, port, and both addresses
+		s.Hostnames = []string{"new.example.com"}
+		cost("another hostname", 2, s)
+		s.Ports = []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 81}}
+		cost("another port", 1, s)
+		added := Service{Key: key("prod/added"), Since: 1, VIPs: addrs("10.250.0.2")}
+		cost("a new service", 2, added)
+		z.written = 0
+		z.Apply(2, []Change{{Service: added, Gone: true}})
+		if z.written != 2 {
+			t.Errorf("%d names: a removal writes %d records", size, z.written)
+		}
+	}
+}
+
+// The allocations of a change, too, don't depend on the zone.
+func TestAllocationsOfAChange(t *testing.T) {
+	var former float64
+	for i, size := range []int{100, 10_000} {
+		z := many(t, size)
+		s := []Change{{Service: numbered(15)}, {Service: numbered(15)}}
+		s[1].VIPs = addrs("10.250.0.1")
+		n := testing.AllocsPerRun(200, func() {
+			z.Apply(2, s[:1])
+			z.Apply(2, s[1:])
+		})
+		if i > 0 && n != former || n > 40 {
+			t.Errorf("%d names: %v allocations for two changes, %v with fewer names", size, n, former)
+		}
+		former = n
+	}
+}
+
+func TestAnswerAllocatesNothing(t *testing.T) {
+	z := many(t, 1000)
+	out := make([]byte, 0, message.MaxUDP)
+	for _, q := range [][]byte{
+		query(t, "service-15.prod.svc.vip.internal.", dns.TypeA),
+		query(t, "SERVICE-15.prod.svc.vip.internal.", dns.TypeAAAA),
+		query(t, "service-10.vip.internal.", dns.TypeA),
+		query(t, "shop-15.example.com.", dns.TypeA),
+		query(t, "_http._tcp.service-15.prod.svc.vip.internal.", dns.TypeSRV),
+		query(t, "15.0.0.10.in-addr.arpa.", dns.TypePTR),
+		query(t, "15.0.0.250.10.in-addr.arpa.", dns.TypePTR),
+		query(t, "none.vip.internal.", dns.TypeA),
+		query(t, "www.example.com.", dns.TypeA),
+		query(t, "below.shop-15.example.com.", dns.TypeA),
+		query(t, "vip.internal.", dns.TypeNS),
+		query(t, "vip.internal.", dns.TypeAXFR),
+	} {
+		if n := testing.AllocsPerRun(100, func() { z.Answer(out, q, false) }); n != 0 {
+			t.Errorf("%q: %v allocations", q, n)
+		}
+	}
+}
+
+// A name costs few bytes. The goal for a process with 100,000 names is 35 MB.
+func TestMemory(t *testing.T) {
+	const n = 100_000
+	var z *Zone
+	bytes := heapsize.Of(func() any {
+		z = many(t, n)
+		return z
+	})
+	per := bytes / z.Len()
+	t.Logf("%d bytes per name, %d names, %.1f MB", per, z.Len(), float64(bytes)/1e6)
+	if per > 270 {
+		t.Errorf("a name takes %d bytes", per)
+	}
+	runtime.KeepAlive(z)
+}
+
+func BenchmarkAnswer(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		z := many(b, n)
+		out := make([]byte, 0, message.MaxUDP)
+		for _, c := range []struct {
+			what, name string
+			qtype      uint16
+		}{
+			{"A", "service-%d.prod.svc.vip.internal.", dns.TypeA},
+			{"NODATA", "service-%d.prod.svc.vip.internal.", dns.TypeAAAA},
+			{"NXDOMAIN", "none-%d.prod.svc.vip.internal.", dns.TypeA},
+			{"REFUSED", "none-%d.example.com.", dns.TypeA},
+		} {
+			var queries [][]byte
+			for i := range 1024 {
+				queries = append(queries, query(b, fmt.Sprintf(c.name, i*7), c.qtype))
+			}
+			b.Run(fmt.Sprintf("%s/%d", c.what, n), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					z.Answer(out, queries[i%1024], false)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{1_000, 100_000} {
+		z := many(b, n)
+		other := addrs("10.250.0.1")
+		b.Run(fmt.Sprintf("address/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			s := []Change{{Service: numbered(11)}}
+			for i := 0; b.Loop(); i++ {
+				s[0].VIPs, other = other, s[0].VIPs
+				z.Apply(2, s)
+			}
+		})
+		b.Run(fmt.Sprintf("service/%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			s := []Change{{Service: Service{Key: key("prod/new"), Since: 1, VIPs: addrs("10.250.0.2")}}}
+			for i := 0; b.Loop(); i++ {
+				s[0].Gone = i%2 == 1
+				z.Apply(2, s)
+			}
+		})
+	}
+}

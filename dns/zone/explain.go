@@ -1,0 +1,119 @@
+package zone
+
+import (
+	"iter"
+	"net/netip"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Name is a name that a service has or claims.
+type Name struct {
+	Name    string // without a dot at the end
+	Kind    Kind   // Canonical, Short or Hostname
+	Service vip.ServiceKey
+	VIPs    []netip.Addr // of Service; it is answered with them only if Lost is false
+	Since   vip.Instant  // the age of the claim; zero: the service has no lease
+	Lost    bool         // the service doesn't have the name; see Winner
+	// Winner is the service that has the name. It is zero if no service can have it.
+	Winner vip.ServiceKey
+}
+
+// NamesOf returns the names that a service has and claims, without those of its ports and addresses:
+// the canonical one first. It is empty for an unknown service.
+func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
+	read := z.reader()
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	s := read.find(k)
+	if s == nil {
+		return nil
+	}
+	var out []Name
+	read.eachName(&s.Service, func(kind Kind, _ int) {
+		if kind > Hostname {
+			return
+		}
+		name := Name{Name: message.NameString(read.buf), Kind: kind, Service: k, VIPs: s.VIPs, Since: s.Since}
+		for _, o := range out {
+			if o.Name == name.Name {
+				return // a hostname that is the short name
+			}
+		}
+		n := z.names[string(read.buf)]
+		switch {
+		case kind != Canonical && read.reserved(read.buf):
+			name.Lost = true
+		case n != nil && n.owner != nil && n.owner.Key != k:
+			name.Lost, name.Winner = true, n.owner.Key
+		}
+		out = append(out, name)
+	})
+	return out
+}
+
+// reader returns a view of the zone with its own scratch space, for methods beside the writer. Use it
+// under mu.
+func (z *Zone) reader() *Zone {
+	return &Zone{domain: z.domain, domainText: z.domainText, services: z.services, shortNames: z.shortNames, pools: z.pools, names: z.names}
+}
+
+// All yields the names of the services with the keys, as NamesOf.
+func (z *Zone) All(keys iter.Seq[vip.ServiceKey]) iter.Seq[Name] {
+	return func(yield func(Name) bool) {
+		for k := range keys {
+			for _, n := range z.NamesOf(k) {
+				if !yield(n) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Explanation is the answer to a question, and how it came about.
+type Explanation struct {
+	Name          string // as in the question, in lower case and without a dot at the end
+	Type          message.Type
+	Code          message.Code
+	Authoritative bool
+	Answer        []message.Record
+	Authority     []message.Record
+	Extra         []message.Record
+	Why           Why
+
+	Kind    Kind
+	Service vip.ServiceKey   // that has the name; zero: none
+	Rivals  []vip.ServiceKey // that claim it too, oldest first
+}
+
+// Explain answers a question as Answer does, by TCP, and says why. The name has no escapes. The error
+// says what is wrong with it.
+func (z *Zone) Explain(name string, t message.Type) (Explanation, error) {
+	wire, err := message.PackName(nil, name)
+	if err != nil {
+		return Explanation{}, err
+	}
+	reply, _ := z.Answer(nil, message.NewQuery(0, wire, t), true)
+	d, err := message.Decode(reply)
+	if err != nil {
+		return Explanation{}, err
+	}
+	e := Explanation{Name: message.NameString(wire), Type: t, Code: d.Code, Authoritative: d.Authoritative,
+		Answer: d.Answer, Authority: d.Authority, Extra: d.Extra}
+	var r message.Reply
+	e.Why = z.lookup(wire, t, &r)
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	if n := z.names[string(wire)]; n != nil {
+		e.Kind = n.kind
+		if n.owner != nil {
+			e.Service = n.owner.Key
+		}
+		for _, s := range z.rivals[n] {
+			e.Rivals = append(e.Rivals, s.Key)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,124 @@
+package zone
+
+import (
+	"github.com/ironvip/ironvip/dns/message"
+)
+
+// Why says how an answer came about.
+type Why uint8
+
+// The reasons, from the best answer to the worst.
+const (
+	Found       Why = iota // the records
+	NoRecord               // the name exists and has no record of the type
+	NoVIP                  // the service has no address of the type yet
+	NoName                 // nothing has the name
+	NotSynced              // nothing known has the name, and not every source has listed its services
+	OtherZone              // the name is in no zone of ironvip
+	NotAnswered            // a type that is not answered: a transfer, for example
+)
+
+var whys = [...]string{
+	Found:       "found",
+	NoRecord:    "the name exists and has no record of this type",
+	NoVIP:       "the service has no address of this type",
+	NoName:      "no service has this name",
+	NotSynced:   "the name is unknown, and not every source has listed its services yet",
+	OtherZone:   "the name is in no zone of ironvip",
+	NotAnswered: "queries of this type are not supported",
+}
+
+// String returns the reason as a sentence without its dot.
+func (w Why) String() string { return whys[w] }
+
+// lookup finds the answer to a question. The name is in wire format and lower case. It allocates
+// nothing.
+func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
+	if t.Meta() {
+		r.Code = message.NotImp
+		return NotAnswered
+	}
+	z.mu.RLock()
+	r.Serial = z.serial
+	n, synced := z.names[string(name)], z.synced
+	var apex int
+	var exists, own bool // own: an address answer may be missing because there is no VIP
+	if n != nil {
+		apex, exists, own = int(n.apex), true, n.owner != nil && n.kind != Port && n.kind != Address
+		if findBlock(n.records, t, r) {
+			z.mu.RUnlock()
+			r.Authoritative = true
+			return Found
+		}
+		z.mu.RUnlock()
+	} else {
+		z.mu.RUnlock()
+		var known bool
+		apex, exists, known = z.unknown(name)
+		switch {
+		case !synced && !(known && exists):
+			r.Code = message.ServFail
+			return NotSynced
+		case !known:
+			r.Code = message.Refused
+			return OtherZone
+		}
+	}
+	r.Authoritative = true
+	r.SOA, r.Apex = z.soa, apex
+	switch {
+	case !exists:
+		r.Code = message.NXDomain
+		return NoName
+	case apex > 0:
+	case t == message.SOA:
+		r.SOAAnswer = true
+		return Found
+	case t == message.NS || t == message.ANY && !own:
+		r.SOA, r.Answers, r.Answer = "", 1, z.ns
+		if n != nil && len(name) == len(z.domain) && n.name == z.domain {
+			r.Extras, r.Extra = z.nsAddrNum, z.nsAddrs
+		}
+		return Found
+	}
+	if own && (t == message.A || t == message.AAAA) {
+		return NoVIP
+	}
+	return NoRecord
+}
+
+// unknown says of a name without a node in which zone it is, and whether it exists.
+func (z *Zone) unknown(name []byte) (apex int, exists, known bool) {
+	if at, ok := z.inside(name); ok {
+		return at, false, true
+	}
+	if at, exists, ok := z.reverse(name); ok {
+		return at, exists, true
+	}
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	for at := 0; name[at] != 0; {
+		at += 1 + int(name[at])
+		if n := z.names[string(name[at:])]; n != nil && n.owner != nil {
+			return at, false, true // below a hostname, which is a zone of one name
+		}
+	}
+	return 0, false, false
+}
+
+// inside returns where the domain begins in a name.
+func (z *Zone) inside(name []byte) (apex int, ok bool) {
+	return cutSuffix(name, z.domain)
+}
+
+// cutSuffix returns where a suffix of whole labels begins in a name.
+func cutSuffix(name []byte, suffix string) (at int, ok bool) {
+	end := len(name) - len(suffix)
+	if end < 0 || string(name[end:]) != suffix {
+		return 0, false
+	}
+	for at < end {
+		at += 1 + int(name[at])
+	}
+	return at, at == end
+}
