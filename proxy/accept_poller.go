@@ -1,9 +1,12 @@
 package proxy
 
 import (
+	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +22,21 @@ type acceptPoller struct {
 	waiting map[uint64]func()
 	last    uint64 // last key of waiting; keys are not reused, unlike descriptors
 	closed  bool
+	turned  atomic.Pointer[time.Time] // when run was in a turn last; nil before the first wait
 	watch   sync.WaitGroup
+}
+
+// pollerTurn is the longest time between two turns of a poller that works.
+const pollerTurn = time.Second
+
+// lastTurn returns the time of the last turn, and zero before the first wait. It does not wait for a
+// turn that hangs.
+func (d *acceptPoller) lastTurn() time.Time {
+	at := d.turned.Load()
+	if at == nil {
+		return time.Time{}
+	}
+	return *at
 }
 
 // wait calls ready once, when a client of l arrives or l fails. ready must not block. The ticket is
@@ -79,8 +96,14 @@ func (d *acceptPoller) open() error {
 		return err
 	}
 	d.epoll, d.fd, d.waiting = epoll, fd, make(map[uint64]func())
+	d.noteTurn()
 	d.watch.Go(func() { d.run(raw) })
 	return nil
+}
+
+func (d *acceptPoller) noteTurn() {
+	now := time.Now()
+	d.turned.Store(&now)
 }
 
 // run calls the functions of ready listeners until epoll is closed.
@@ -88,13 +111,15 @@ func (d *acceptPoller) run(epoll syscall.RawConn) {
 	events := make([]unix.EpollEvent, 128)
 	for {
 		n := 0
+		_ = d.epoll.SetReadDeadline(time.Now().Add(pollerTurn)) // fails only once epoll is closed
 		if err := epoll.Read(func(fd uintptr) bool {
 			n, _ = unix.EpollWait(int(fd), events, 0)
 			return n > 0
-		}); err != nil {
+		}); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 		d.mu.Lock()
+		d.noteTurn()
 		for _, e := range events[:n] {
 			ticket := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
 			if ready := d.waiting[ticket]; ready != nil {

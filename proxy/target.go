@@ -210,6 +210,10 @@ func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	}
 }
 
+// LastTurn returns when the loop that waits for clients has last shown that it runs. It does so every
+// second, whether clients arrive or not. The time is zero before the first listener.
+func (t *Target) LastTurn() time.Time { return t.acceptPoller.lastTurn() }
+
 // now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
 

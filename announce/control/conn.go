@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -15,18 +16,47 @@ const (
 
 	// writeTime bounds how long the other side may take to receive a message.
 	writeTime = 10 * time.Second
+
+	// keepaliveEvery is the time between two keepalives of the agent. When missedKeepalives of them have
+	// not arrived, the agent does not run.
+	keepaliveEvery   = time.Second
+	missedKeepalives = 3
 )
 
 // conn sends messages of one type and receives messages of another one.
 type conn struct {
 	net.Conn
 	lines *bufio.Scanner
+	// every is the time in which something is expected to arrive; 0: the other side may be silent.
+	// Only the receiver uses it.
+	every time.Duration
 }
 
 func newConn(c net.Conn) *conn {
-	lines := bufio.NewScanner(c)
-	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
-	return &conn{c, lines}
+	out := &conn{Conn: c}
+	out.lines = bufio.NewScanner(out)
+	out.lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	return out
+}
+
+// Read implements io.Reader. It returns an error if the other side was silent for too long. It counts
+// pauses, not time: if this process did not run, what has arrived meanwhile is read before the other
+// side is given up.
+func (c *conn) Read(b []byte) (int, error) {
+	for missed := 0; ; {
+		deadline := time.Time{}
+		if c.every > 0 {
+			deadline = time.Now().Add(c.every)
+		}
+		_ = c.SetReadDeadline(deadline)
+		n, err := c.Conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		if missed++; missed == missedKeepalives {
+			return 0, fmt.Errorf("nothing received for %s: the other side does not run", missedKeepalives*c.every)
+		}
+	}
 }
 
 func (c *conn) send(m any) error {

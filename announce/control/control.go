@@ -5,6 +5,10 @@
 // line of JSON. Either side may end the connection at any time and lose nothing: the next one begins
 // with everything.
 //
+// The connection says that the agent is alive. The announcer ends the connection of an agent that does
+// not run and so sends no keepalives. An agent that runs, but makes no progress with its main work, ends
+// it itself. An agent of a version without keepalives announces none, and may be silent.
+//
 // Server is the announcer's side. It accepts only its own user and root. Link is the agent's side: it
 // reconnects, and mirrors the announcer's tables.
 //
@@ -19,6 +23,7 @@ package control
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ironvip/ironvip/announce"
 )
@@ -31,10 +36,13 @@ const DefaultSocket = "/run/ironvip-announcer/control.sock"
 
 // Request is a message of the agent.
 type Request struct {
-	Protocol int                 `json:"protocol,omitempty"` // in the first message only
-	Settings *announce.Settings  `json:"settings,omitempty"`
-	Eligible []announce.Eligible `json:"eligible,omitempty"` // added and changed
-	Removed  []netip.Addr        `json:"removed,omitempty"`  // no longer VIPs of this host
+	Protocol int `json:"protocol,omitempty"` // in the first message only
+	// Keepalive is the longest time between two messages of this agent, which are empty if there is
+	// nothing to say. It is in the first message only. 0: this agent sends no keepalives.
+	Keepalive time.Duration       `json:"keepalive,omitempty"`
+	Settings  *announce.Settings  `json:"settings,omitempty"`
+	Eligible  []announce.Eligible `json:"eligible,omitempty"` // added and changed
+	Removed   []netip.Addr        `json:"removed,omitempty"`  // no longer VIPs of this host
 	// Synced says that everything was sent: VIPs that this connection has not named are removed.
 	Synced bool `json:"synced,omitempty"`
 }

@@ -21,7 +21,10 @@ type Link struct {
 	Settings func() (announce.Settings, <-chan struct{})
 	// Wanted reports whether anything is to be announced. Without that, the link does not connect. It
 	// changes only with Settings. Nil: always.
-	Wanted   func() bool
+	Wanted func() bool
+	// Hangs returns why this process does not do its main work although it runs; nil: it does. There is no
+	// connection then, as if the process had ended. Nil: never.
+	Hangs    func() error
 	Eligible table.Reader[netip.Addr, announce.Eligible]
 	Tables   // mirrors, which the link alone writes
 	Log      *slog.Logger
@@ -102,8 +105,18 @@ func (l *Link) await(ctx context.Context) error {
 	}
 }
 
+func (l *Link) hangs() error {
+	if l.Hangs == nil {
+		return nil
+	}
+	return l.Hangs()
+}
+
 // connect runs one connection to its end.
 func (l *Link) connect(ctx context.Context) error {
+	if err := l.hangs(); err != nil {
+		return err
+	}
 	raw, err := new(net.Dialer).DialContext(ctx, "unix", l.Path)
 	if err != nil {
 		return err
@@ -121,6 +134,9 @@ func (l *Link) connect(ctx context.Context) error {
 	cancel()
 	if got := <-received; got != nil {
 		err = got
+	}
+	if why := l.hangs(); why != nil {
+		err = why
 	}
 	return fmt.Errorf("connection ended: %w", err)
 }
@@ -161,12 +177,14 @@ func (l *Link) follow(c *conn) error {
 
 // send sends the settings and all eligible VIPs, then changes, until the context or the connection
 // ends. The announcer keeps what it has until everything was sent, which waits until the pipeline
-// has decided about every VIP.
+// has decided about every VIP. Keepalives are sent meanwhile and later, unless the agent hangs.
 func (l *Link) send(ctx context.Context, c *conn) error {
 	settings, changed := l.Settings()
-	if err := c.send(Request{Protocol: Protocol, Settings: &settings}); err != nil {
+	if err := c.send(Request{Protocol: Protocol, Keepalive: keepaliveEvery, Settings: &settings}); err != nil {
 		return err
 	}
+	tick := time.NewTicker(keepaliveEvery)
+	defer tick.Stop()
 	feed := l.Eligible.Watch()
 	defer feed.Close()
 	synced := false
@@ -207,6 +225,13 @@ func (l *Link) send(ctx context.Context, c *conn) error {
 		case <-more:
 		case <-changed:
 		case <-ready:
+		case <-tick.C:
+			if err := l.hangs(); err != nil {
+				return err
+			}
+			if err := c.send(Request{}); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -149,8 +149,10 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 	s.mu.Unlock()
 }
 
-// read passes requests on until the connection ends or is replaced.
+// read passes requests on until the connection ends, is replaced, or the agent does not run. Agents of
+// all versions send the first message at once.
 func (s *Server) read(c *conn) error {
+	c.every = keepaliveEvery
 	for first := true; ; first = false {
 		r := &Request{}
 		if err := c.receive(r); err != nil {
@@ -161,6 +163,7 @@ func (s *Server) read(c *conn) error {
 				_ = c.send(Report{Protocol: Protocol, Version: s.Version})
 				return err
 			}
+			c.every = max(r.Keepalive, 0)
 		}
 		if !s.pass(c, r, first) {
 			return errors.New("another connection has replaced it")

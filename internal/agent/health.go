@@ -51,6 +51,33 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 	return time.Since(h.since)
 }
 
+// lastProgress returns when the loop of the agent's main work that is furthest behind has last made a
+// turn: the reconcile loop, or the userspace proxy's loop that waits for clients. Both make turns
+// without work, too. The time is zero before the first reconcile.
+func (a *agent) lastProgress() time.Time {
+	at := a.pipeline.Reconciler.Stats().LastRound
+	if a.plane.lastTurn != nil {
+		if turn := a.plane.lastTurn(); !turn.IsZero() && turn.Before(at) {
+			at = turn
+		}
+	}
+	return at
+}
+
+// hangsAfter is the time without progress after which the VIPs of the userspace proxy move to other
+// hosts. It is twice the longest pause of the reconcile loop, which works on at most 512 frontends at
+// a time.
+const hangsAfter = 10 * time.Second
+
+// hangs returns an error if the agent runs and its main work makes no progress, as in a deadlock.
+func (a *agent) hangs() error {
+	at := a.lastProgress()
+	if late := time.Since(at); !at.IsZero() && late >= hangsAfter {
+		return fmt.Errorf("the dataplane of this agent has made no progress for %s", late.Round(time.Second))
+	}
+	return nil
+}
+
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
 	checks := append(a.stateChecks(), a.takeoverChecks()...)

@@ -51,7 +51,7 @@ func (a *agent) newAnnouncing() {
 	}
 	a.announcing = announcing.New(announcing.Options{
 		Balancers: balancers, Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
-		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy,
+		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	o := lostnodes.Options{Peers: a.announcing.Link.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}

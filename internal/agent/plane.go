@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -43,6 +44,8 @@ type plane struct {
 	end        func(takeover.Backend)         // ends connections
 	relay      func(takeover.Count)           // counts connections of a predecessor
 	relayEnded func()                         // ends those counts
+
+	lastTurn func() time.Time // of the loop that waits for clients, zero before the first; nil: the kernel forwards
 
 	paths *probepath.Target // of probes; nil: none
 
@@ -141,7 +144,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance,
 	target := proxy.New(o)
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain,
+		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
 		open:       func() func() []takeover.Count { return openConnections(target) },
 		end:        func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
 		relay:      func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },

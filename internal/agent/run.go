@@ -80,7 +80,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error {
-		a.systemd.watch(ctx, func() time.Time { return a.pipeline.Reconciler.Stats().LastRound })
+		a.systemd.watch(ctx, a.lastProgress)
 		return nil
 	})
 	group.Go(func() error { return a.reportToSystemd(ctx, greet) })

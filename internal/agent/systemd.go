@@ -74,10 +74,10 @@ func (s systemd) reloading() {
 	s.send(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
 }
 
-// watch notifies the watchdog for as long as the reconcile loop makes progress. If the loop hangs,
-// the service manager restarts the agent, while the kernel continues to forward. lastTurn returns
-// the time of the loop's last iteration.
-func (s systemd) watch(ctx context.Context, lastTurn func() time.Time) {
+// watch notifies the watchdog for as long as the agent's main work makes progress. If it hangs, the
+// service manager restarts the agent, while the kernel continues to forward. lastProgress returns the
+// time of the last progress.
+func (s systemd) watch(ctx context.Context, lastProgress func() time.Time) {
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || limit == 0 {
 		return
@@ -89,7 +89,7 @@ func (s systemd) watch(ctx context.Context, lastTurn func() time.Time) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if time.Since(lastTurn()) < limit {
+			if time.Since(lastProgress()) < limit {
 				s.send(daemon.SdNotifyWatchdog)
 			}
 		}

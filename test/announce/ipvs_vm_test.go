@@ -20,8 +20,8 @@ const slow = "heartbeat = \"500ms\"\nmissed = 6\n"
 // emulated processor busy. A request that is refused or reset is lost at once.
 const patience = 10 * time.Second
 
-// With IPVS, the kernel forwards without the agent: stopping, killing and restarting it changes no
-// announcement and loses no request. A drain moves the VIPs.
+// With IPVS, the kernel forwards without the agent: if it is stopped, killed or restarted, or hangs, no
+// announcement changes and no request is lost. A drain moves the VIPs.
 func TestAgentRestartsWithIPVS(t *testing.T) {
 	l := newLab(t, 2, slow)
 	a := l.hosts[0]
@@ -58,6 +58,10 @@ func TestAgentRestartsWithIPVS(t *testing.T) {
 		}
 		l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
 	}
+	a.pause(a.agent)
+	time.Sleep(8 * time.Second) // longer than keepalives may be missing, too
+	a.resume(a.agent)
+	l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
 	end(loads)
 	for at, d := range l.decisions() {
 		if d.owner != before[at].owner || d.since != before[at].since {

@@ -81,6 +81,7 @@ func TestOwnerFails(t *testing.T) {
 		"killed":            {func(l *lab, h *host) { h.announcer.Kill(); h.agent.Kill() }, func(l *lab, h *host) { h.start() }},
 		"stopped":           {func(l *lab, h *host) { h.pause(h.announcer, h.agent) }, func(l *lab, h *host) { h.resume(h.announcer, h.agent) }},
 		"announcer stopped": {func(l *lab, h *host) { h.pause(h.announcer) }, func(l *lab, h *host) { h.resume(h.announcer) }},
+		"agent stopped":     {func(l *lab, h *host) { h.pause(h.agent) }, func(l *lab, h *host) { h.resume(h.agent) }},
 		"announcer killed":  {func(l *lab, h *host) { h.announcer.Kill() }, func(l *lab, h *host) { h.startAnnouncer() }},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {

@@ -49,9 +49,12 @@ type Options struct {
 	Healthy   func() bool     // the dataplane works
 	// Forwards says that the dataplane forwards without the agent.
 	Forwards bool
-	Clock    *table.Clock
-	Events   *event.Log
-	Log      *slog.Logger
+	// Hangs returns why this process does not do its main work; nil: it does. It matters only to a
+	// dataplane that does not forward without the agent.
+	Hangs  func() error
+	Clock  *table.Clock
+	Events *event.Log
+	Log    *slog.Logger
 }
 
 // Announcing connects the parts. Create it with New and start Run.
@@ -85,6 +88,9 @@ func New(o Options) *Announcing {
 		}})
 	a.Link = &control.Link{Path: o.Config().Announce.Socket, Settings: a.Settings, Eligible: a.Eligible, Tables: control.NewTables(o.Clock), Log: o.Log,
 		Wanted: func() bool { s, _ := a.Settings(); return s.Announces() }}
+	if !o.Forwards {
+		a.Link.Hangs = o.Hangs
+	}
 	return a
 }
 
