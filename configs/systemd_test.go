@@ -104,7 +104,7 @@ func TestUnitFitsTheAnnouncer(t *testing.T) {
 	unit, agent := settings(t, "ironvip-announcer.service"), settings(t, "ironvip.service")
 	capabilities := "CAP_NET_ADMIN CAP_NET_RAW"
 	for key, want := range map[string]string{
-		"Type": "notify", "Restart": "on-failure", "User": agent["User"][0], "RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "restart",
+		"Type": "notify", "Restart": "on-failure", "User": agent["User"][0], "RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "yes",
 		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "yes",
 	} {
 		if got := unit[key]; len(got) != 1 || got[0] != want {
@@ -119,6 +119,8 @@ func TestUnitFitsTheAnnouncer(t *testing.T) {
 	}
 	if dir := "/run/" + unit["RuntimeDirectory"][0]; filepath.Dir(newAnnounce().Socket) != dir {
 		t.Errorf("the socket is at %s, not in %s", newAnnounce().Socket, dir)
+	} else if got := agent["ReadWritePaths"]; !slices.Contains(got, "-"+dir) {
+		t.Errorf("the agent can't write to %s: %q", dir, got)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/heartbeat"
+	"github.com/ironvip/ironvip/announce/remains"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -86,9 +87,8 @@ func New(o Options) *Announcer {
 		born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
 		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
 	}
-	runtime := filepath.Dir(o.Socket)
-	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, filepath.Join(runtime, "arp-announce")), newRoutes(a)
-	a.outputs[announce.BGP] = newBGP(a, filepath.Join(runtime, "bgp-restart"))
+	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, remains.Record(o.Socket)), newRoutes(a)
+	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
 	return a
 }
 

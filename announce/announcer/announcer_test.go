@@ -374,6 +374,26 @@ func TestGateOfAnEarlierRun(t *testing.T) {
 	}
 }
 
+// Routes of an earlier run are removed once when nothing is to be announced by routes.
+func TestRoutesOfAnEarlierRun(t *testing.T) {
+	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
+	o := newRoutes(a)
+	removed := 0
+	fails := errors.New("no answer")
+	o.removeRoutes = func(context.Context) error { removed++; return fails }
+	for i := range 3 {
+		if err := o.configure(&announce.Settings{}); err != nil {
+			t.Error(err)
+		}
+		if fails = nil; (len(a.problems) == 0) != (i > 0) {
+			t.Errorf("problems %v", a.problems)
+		}
+	}
+	if removed != 2 {
+		t.Errorf("removed %d times, want the failure and a success", removed)
+	}
+}
+
 // Started is called once, when the first announcements and their repetitions are out, and not while
 // the process ends.
 func TestStarted(t *testing.T) {

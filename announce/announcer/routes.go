@@ -20,10 +20,19 @@ type routesOutput struct {
 
 	changes routeChanges
 	whole   bool
+	clean   bool // no routes of an earlier run are left
+	// removeRoutes removes those of an earlier run. Tests replace it.
+	removeRoutes func(context.Context) error
 }
 
 func newRoutes(a *Announcer) *routesOutput {
-	return &routesOutput{a: a}
+	return &routesOutput{a: a, removeRoutes: func(ctx context.Context) error {
+		found, err := routes.Find(ctx)
+		if err == nil && len(found) > 0 {
+			err = routes.Remove(ctx, found)
+		}
+		return err
+	}}
 }
 
 // clearTime bounds the removal of all routes.
@@ -32,8 +41,10 @@ const clearTime = 5 * time.Second
 func (o *routesOutput) configure(s *announce.Settings) error {
 	if !s.Uses(announce.Routes) {
 		o.end(true)
+		o.remove()
 		return nil
 	}
+	o.clean = true // the speaker adopts them
 	if o.speaker != nil {
 		return nil
 	}
@@ -69,6 +80,18 @@ func (o *routesOutput) end(clearAll bool) {
 	o.stop()
 	o.running.Wait()
 	o.speaker = nil
+}
+
+// remove removes the routes of an earlier run: a router would go on to export them.
+func (o *routesOutput) remove() {
+	if o.clean {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
+	defer cancel()
+	err := o.removeRoutes(ctx)
+	o.clean = err == nil
+	o.a.problems.set("routes of an earlier run", err)
 }
 
 func (o *routesOutput) set(addr netip.Addr, here, _ bool) { o.changes.set(addr, here) }

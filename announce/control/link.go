@@ -2,12 +2,15 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/backoff"
@@ -19,9 +22,11 @@ type Link struct {
 	Path string // of the socket
 	// Settings returns the current settings, and a channel that is closed when they change.
 	Settings func() (announce.Settings, <-chan struct{})
-	// Wanted reports whether anything is to be announced. Without that, the link does not connect. It
-	// changes only with Settings. Nil: always.
-	Wanted func() bool
+	// Need says what the connection is needed for. It changes only with Settings. Nil: Announcing.
+	Need func() Need
+	// Gone is called without a connection if nothing is to be announced and an announcer has run, but
+	// does not run any more. Nil: not called.
+	Gone func(context.Context)
 	// Hangs returns why this process does not do its main work although it runs; nil: it does. There is no
 	// connection then, as if the process had ended. Nil: never.
 	Hangs    func() error
@@ -32,6 +37,19 @@ type Link struct {
 	mu    sync.Mutex
 	state LinkState
 }
+
+// Need is what a connection is needed for.
+type Need uint8
+
+const (
+	// Undecided: the settings are not complete. The link does not connect.
+	Undecided Need = iota
+	// Nothing is to be announced. The link connects with an announcer that runs, so that it ends what it
+	// still announces.
+	Nothing
+	// Announcing: without a connection, something is wrong.
+	Announcing
+)
 
 // LinkState is the state of the connection.
 type LinkState struct {
@@ -66,36 +84,30 @@ func (l *Link) Run(ctx context.Context) error {
 	l.set(func(s *LinkState) { s.Since, s.Reason = time.Now(), "not connected yet" })
 	wait := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
 	for {
-		if err := l.await(ctx); err != nil {
-			return err
-		}
-		began := time.Now()
-		err := l.connect(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		l.set(func(s *LinkState) {
-			if s.Connected || s.Reason != err.Error() {
-				l.Log.Warn("no connection to the announcer", "socket", l.Path, "err", err)
-			}
-			if s.Connected {
-				s.Since = time.Now()
-			}
-			s.Connected, s.Synced, s.Reason = false, false, err.Error()
-		})
-		if time.Since(began) > maxRetry {
-			wait.Reset()
-		}
-		backoff.Nap(ctx, wait.Next(), nil)
-	}
-}
-
-// await returns when a connection is wanted.
-func (l *Link) await(ctx context.Context) error {
-	for {
 		_, changed := l.Settings()
-		if l.Wanted == nil || l.Wanted() {
-			return nil
+		need := Announcing
+		if l.Need != nil {
+			need = l.Need()
+		}
+		var absent *absentError
+		if need != Undecided {
+			began := time.Now()
+			err := l.connect(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			l.lost(err, need)
+			if time.Since(began) > maxRetry {
+				wait.Reset()
+			}
+			absent, _ = errors.AsType[*absentError](err)
+		}
+		if need == Announcing || need == Nothing && absent == nil {
+			backoff.Nap(ctx, wait.Next(), nil)
+			continue
+		}
+		if absent != nil && errors.Is(absent, unix.ECONNREFUSED) && l.Gone != nil {
+			l.Gone(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -103,6 +115,24 @@ func (l *Link) await(ctx context.Context) error {
 		case <-changed:
 		}
 	}
+}
+
+// absentError is the error of a connection that did not begin.
+type absentError struct{ error }
+
+func (e *absentError) Unwrap() error { return e.error }
+
+// lost notes why there is no connection.
+func (l *Link) lost(err error, need Need) {
+	l.set(func(s *LinkState) {
+		if s.Connected || need == Announcing && s.Reason != err.Error() {
+			l.Log.Warn("no connection to the announcer", "socket", l.Path, "err", err)
+		}
+		if s.Connected {
+			s.Since = time.Now()
+		}
+		s.Connected, s.Synced, s.Reason = false, false, err.Error()
+	})
 }
 
 func (l *Link) hangs() error {
@@ -119,7 +149,7 @@ func (l *Link) connect(ctx context.Context) error {
 	}
 	raw, err := new(net.Dialer).DialContext(ctx, "unix", l.Path)
 	if err != nil {
-		return err
+		return &absentError{err}
 	}
 	c := newConn(raw)
 	ctx, cancel := context.WithCancel(ctx)

@@ -49,7 +49,8 @@ type Server struct {
 	current *conn
 }
 
-// Listen opens the socket. Only this process's user can connect, and root.
+// Listen opens the socket. Only this process's user can connect, and root. The file remains at the end:
+// nobody answers there then, so the agent knows that an announcer has run and does not run any more.
 func Listen(path string) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
@@ -62,6 +63,7 @@ func Listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	if err := os.Chmod(path, 0o600); err != nil { // whoever has connected before is refused by checkUser
 		l.Close()
 		return nil, err

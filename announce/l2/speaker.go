@@ -164,6 +164,19 @@ func (s *Speaker) close() {
 	}
 }
 
+// Remains are what a Speaker that no longer runs has left in the kernel.
+type Remains struct {
+	Tables   []string       // of the gate, as nft(8) writes them
+	Settings []link.Setting // what Config.Record has
+}
+
+// Find looks for what a Speaker has left, in the network namespace of the calling thread. It changes
+// nothing.
+func Find(ctx context.Context, record string) (Remains, error) {
+	tables, err := gate.Find(ctx)
+	return Remains{Tables: tables, Settings: link.Recorded(record)}, err
+}
+
 // Remove deletes the gate of a Speaker that no longer runs, in the network namespace of the calling
 // thread, and restores what is recorded in its Config.Record. From then on, the kernel answers ARP for
 // virtual addresses, as on a host that doesn't announce.

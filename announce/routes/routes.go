@@ -117,6 +117,35 @@ func (s *Speaker) Run(ctx context.Context) error {
 	return s.loop.Run(ctx)
 }
 
+// Find returns the routes that an earlier run with the default table and protocol has left, in the
+// network namespace of the calling thread.
+func Find(ctx context.Context) (found []netip.Prefix, err error) {
+	k := newKernel(DefaultTable, DefaultProtocol)
+	defer k.Close()
+	for o, err := range k.Actual(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, o.Value)
+	}
+	return found, nil
+}
+
+// Remove removes routes that Find has returned, paced as all changes.
+func Remove(ctx context.Context, found []netip.Prefix) error {
+	k := newKernel(DefaultTable, DefaultProtocol)
+	defer k.Close()
+	batch := make([]reconcile.Update[netip.Prefix, netip.Prefix], len(found))
+	for i, p := range found {
+		batch[i] = reconcile.Update[netip.Prefix, netip.Prefix]{Key: p, Old: &found[i]}
+	}
+	err := k.Apply(ctx, batch)
+	for i := range batch {
+		err = errors.Join(err, batch[i].Err)
+	}
+	return err
+}
+
 // Clear removes all routes, for the end of announcing, and waits until that is done. Run must be
 // running.
 func (s *Speaker) Clear(ctx context.Context) error {

@@ -96,7 +96,7 @@ func TestRoutes(t *testing.T) {
 	stop()
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
 
-	s, _ = start(t, n)
+	s, stop = start(t, n)
 	s.Announce(vip4)
 	wait.Until(t, "the route is adopted", func() bool { return s.Stats().Adopted == 1 }, func() any { return s.Stats() })
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1]) // not ready
@@ -132,6 +132,23 @@ func TestRoutes(t *testing.T) {
 	if err := s.Clear(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	awaitRoutes(t, n, foreign...)
+
+	// What a stopped one has left is found and removed.
+	s.Announce(vip4, vip6)
+	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
+	stop()
+	n.Do(func() {
+		for _, want := range [][]netip.Prefix{{vip4, vip6}, nil} {
+			found, err := Find(t.Context())
+			if err != nil || !slices.Equal(found, want) {
+				t.Errorf("found %v, %v, want %v", found, err, want)
+			}
+			if err := Remove(t.Context(), found); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	awaitRoutes(t, n, foreign...)
 	if after := routesOf(t, n, unix.RT_TABLE_MAIN); !slices.Equal(main, after) {
 		t.Errorf("the main table was changed from\n%v to\n%v", main, after)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/announce/remains"
+	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/store"
@@ -44,16 +46,16 @@ type CleanResult struct {
 	Notes   []string    `json:"notes"` // what can't be determined, and what else is kept
 }
 
-// CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel",
-// "table" or "device".
+// CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel", "table", "device",
+// "routes" or "setting".
 type CleanItem struct {
 	Kind   string `json:"kind"`
 	Name   string `json:"name"`
 	Detail string `json:"detail"`
 }
 
-// Clean finds what an agent of this configuration left in the kernel and, unless it is a dry run,
-// removes it. No running agent is needed. Its errors may be an OfflineError.
+// Clean finds what an agent of this configuration and its announcer left in the kernel and, unless it is
+// a dry run, removes it. No running agent is needed. Its errors may be an OfflineError.
 func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	result := CleanResult{Items: []CleanItem{}, Left: []CleanItem{}, Notes: []string{}}
 	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
@@ -73,7 +75,10 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		note("config file %s not found; using defaults (device %s, no pools)", cfg.Path, cfg.Dataplane.Device)
 	}
-	if err := agentAnswers(ctx, cfg); err != nil && !req.Force {
+	if err := answers(ctx, cfg.API.Socket, agentRuns); err != nil && !req.Force {
+		return result, err
+	}
+	if err := answers(ctx, cfg.Announce.Socket, announcerRuns); err != nil && !req.Force {
 		return result, err
 	}
 	leases, release, err := leasesOf(ctx, cfg, req.Force, note)
@@ -86,30 +91,34 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if err != nil {
 		return result, err
 	}
-	remains, err := ipvs.Find(ctx, ipvs.Options{Device: cfg.Dataplane.Device, Owns: func(addr netip.Addr) bool {
+	kernel, err := ipvs.Find(ctx, ipvs.Options{Device: cfg.Dataplane.Device, Owns: func(addr netip.Addr) bool {
 		_, leased := leases[ipam.Resource{Addr: addr}]
 		return leased || req.Pools && pools.Owns(addr)
 	}})
 	if err != nil {
 		return result, cleanFailed("look for what an agent left", err)
 	}
-	defer remains.Close()
+	defer kernel.Close()
 	paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(cfg.Dataplane.Device))})
 	if err != nil {
 		return result, cleanFailed("look for what an agent left for health probes", err)
 	}
 	defer paths.Close()
-	for _, blind := range remains.Blind {
+	announced, err := remains.Find(ctx, cfg.Announce.Socket)
+	if err != nil {
+		return result, cleanFailed("look for what the announcer left", err)
+	}
+	for _, blind := range kernel.Blind {
 		note("%s: there can be no services of ours", blind)
 	}
-	list(&result, remains, paths)
+	list(&result, kernel, paths, &announced)
 	left := func(kind, name, detail string) {
 		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
-	if remains.Foreign != "" {
-		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", remains.Foreign))
+	if kernel.Foreign != "" {
+		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", kernel.Foreign))
 	}
-	for _, k := range remains.Others {
+	for _, k := range kernel.Others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
 		case pools.Owns(k.Addr):
 			left("service", k.String(), "in a pool, and nothing says that it is ours: "+deletion(k)+", or --pools")
@@ -120,7 +129,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if req.DryRun || len(result.Items) == 0 {
 		return result, nil
 	}
-	if err := errors.Join(paths.Remove(ctx), remains.Remove(ctx)); err != nil {
+	if err := errors.Join(announced.Remove(ctx), paths.Remove(ctx), kernel.Remove(ctx)); err != nil {
 		return result, cleanFailed("remove what an agent left", err)
 	}
 	result.Removed = true
@@ -129,18 +138,27 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 }
 
 // list adds what was found, in the order of removal.
-func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains) {
+func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains, a *remains.Remains) {
 	add := func(kind, name, detail string) {
 		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
-	for _, a := range r.Addresses {
-		add("address", a.String(), "on "+r.Device)
+	if n := len(a.Routes); n > 0 {
+		add("routes", fmt.Sprintf("table %d", routes.DefaultTable), text.Plural(n, "route")+" to virtual addresses, for a router on this host")
+	}
+	for _, addr := range r.Addresses {
+		add("address", addr.String(), "on "+r.Device)
 	}
 	for _, s := range r.Services {
 		add("service", s.Key.String(), s.Scheduler+", "+text.Plural(s.Backends, "backend"))
 	}
 	for _, end := range r.Tunnels {
 		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	for _, t := range a.Tables {
+		add("table", t, "nftables, the gate of the announcer: this host stays silent about virtual addresses")
+	}
+	for _, s := range a.Settings {
+		add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Former))
 	}
 	if p.Table != "" {
 		add("table", "inet "+p.Table, "nftables, with the IPVS services by mark of "+text.Plural(p.Paths, "path")+" of health probes")
@@ -159,19 +177,24 @@ func deletion(k vip.FrontendKey) string {
 	return fmt.Sprintf("ipvsadm -D %s %s", cmp.Or(kind[k.Protocol], "--sctp-service"), k.AddrPort())
 }
 
-// agentAnswers returns an error if an agent listens on the configured socket.
-func agentAnswers(ctx context.Context, cfg *configs.Config) error {
-	if cfg.API.Socket == "" {
+// answers returns an error if a process listens on a socket.
+func answers(ctx context.Context, socket string, runs func(where string) error) error {
+	if socket == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", cfg.API.Socket)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil
 	}
 	conn.Close()
-	return agentRuns("at " + cfg.API.Socket)
+	return runs("at " + socket)
+}
+
+func announcerRuns(where string) error {
+	return &OfflineError{fmt.Errorf("an announcer runs %s", where), CauseRunning,
+		"stop it first: systemctl stop ironvip-announcer; with --force what it has in the kernel is removed all the same, and it restores that"}
 }
 
 func agentRuns(where string) error {

@@ -64,12 +64,17 @@ func (c *Conn) Send(ctx context.Context, x *Transaction) error {
 // Port returns the port of the open socket, see netlink.Event.
 func (c *Conn) Port() uint32 { return c.nl.Port() }
 
-// query sends a request about inet tables. It ignores that a change interrupted a
+// query sends a request about an inet table; see queryFamily.
+func (c *Conn) query(ctx context.Context, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
+	return c.queryFamily(ctx, nftables.TableFamilyINet, typ, flags, put, each)
+}
+
+// queryFamily sends a request about a table of a family. It ignores that a change interrupted a
 // dump: the owner of a table is its only writer, and the next resync finds what a
 // dump missed.
-func (c *Conn) query(ctx context.Context, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
+func (c *Conn) queryFamily(ctx context.Context, family nftables.TableFamily, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
 	err := c.nl.Query(ctx, func(b []byte) []byte {
-		return put(appendTableMessage(b, unix.NFPROTO_INET, typ, flags))
+		return put(appendTableMessage(b, byte(family), typ, flags))
 	}, func(got uint16, data []byte) error {
 		if got>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
 			return netlink.ErrMalformed
@@ -82,10 +87,10 @@ func (c *Conn) query(ctx context.Context, typ, flags uint16, put func(b []byte) 
 	return err
 }
 
-// TableExists reports whether the inet table exists.
-func (c *Conn) TableExists(ctx context.Context, table string) (bool, error) {
-	err := c.query(ctx, unix.NFT_MSG_GETTABLE, 0, func(b []byte) []byte {
-		return netlink.AppendAttrString(b, unix.NFTA_TABLE_NAME, table)
+// TableExists reports whether a table with the name and family of t exists.
+func (c *Conn) TableExists(ctx context.Context, t *nftables.Table) (bool, error) {
+	err := c.queryFamily(ctx, t.Family, unix.NFT_MSG_GETTABLE, 0, func(b []byte) []byte {
+		return netlink.AppendAttrString(b, unix.NFTA_TABLE_NAME, t.Name)
 	}, func([]byte) error { return nil })
 	if err == unix.ENOENT {
 		return false, nil

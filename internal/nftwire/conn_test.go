@@ -28,7 +28,7 @@ func TestCommitInKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			ok, err := conn.TableExists(t.Context(), table.Name)
+			ok, err := conn.TableExists(t.Context(), table)
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 				need.Lack(t, need.ReasonModule, "nf_tables")
 			}

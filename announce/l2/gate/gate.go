@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/nftables"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
@@ -72,6 +73,32 @@ func (g *Gate) Close() { g.conn.Close() }
 
 // Port is the netlink port of the gate's own changes.
 func (g *Gate) Port() uint32 { return g.conn.Port() }
+
+// Find returns which of the tables exist, as nft(8) writes them, in the network namespace of the calling
+// thread. A kernel without nftables has none.
+func Find(ctx context.Context) (found []string, err error) {
+	conn := nftwire.NewConn()
+	if err = conn.Open(ctx); err == nil {
+		defer conn.Close()
+		for _, t := range tables {
+			there, e := conn.TableExists(ctx, t)
+			if err = errors.Join(err, e); there {
+				found = append(found, familyNames[t.Family]+" "+t.Name)
+			}
+		}
+	}
+	for _, lack := range []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EINVAL} {
+		if errors.Is(err, lack) { // no netlink family, or one that doesn't know the question
+			return found, nil
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("look for the gate: %w", err)
+	}
+	return found, err
+}
+
+var familyNames = map[nftables.TableFamily]string{nftables.TableFamilyARP: "arp", nftables.TableFamilyNetdev: "netdev"}
 
 // Remove deletes both tables. From then on, the kernel answers ARP for its virtual addresses again.
 func Remove(ctx context.Context) error {

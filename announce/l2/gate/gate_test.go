@@ -376,7 +376,17 @@ func TestEarlierRunAndForeignTables(t *testing.T) {
 	if got := b.nft("list", "table", "arp", "other") + b.nft("list", "table", "netdev", "other"); got != foreign {
 		t.Errorf("foreign tables changed from\n%s\nto\n%s", foreign, got)
 	}
+	found := func(want ...string) {
+		t.Helper()
+		b.host.Do(func() {
+			if got, err := gate.Find(t.Context()); err != nil || !slices.Equal(got, want) {
+				t.Errorf("found %q, %v, want %q", got, err, want)
+			}
+		})
+	}
+	found("arp "+gate.TableName, "netdev "+gate.TableName)
 	b.host.Do(func() { b.must(gate.Remove(t.Context())) })
+	found()
 	if list := b.nft("list", "ruleset"); strings.Contains(list, gate.TableName) || !strings.Contains(list, "table arp other") {
 		t.Errorf("after the removal:\n%s", list)
 	}

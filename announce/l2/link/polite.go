@@ -52,6 +52,9 @@ func (f *Follower) restoreOthers() {
 	}
 }
 
+// Recorded returns the settings that are recorded in a file.
+func Recorded(file string) []Setting { return openRecord(file).settings() }
+
 // Restore restores the settings that are recorded in a file, in the network namespace of the calling
 // thread. It is for the time after a Follower.
 func Restore(ctx context.Context, file string) error {

@@ -14,7 +14,7 @@ import (
 // The output, request and exit code of "dataplane clean" for each result.
 func TestDataplaneClean(t *testing.T) {
 	items := []agent.CleanItem{{Kind: "address", Name: "192.0.2.10", Detail: "on ironvip0"}, {Kind: "service", Name: "192.0.2.10:80/tcp", Detail: "wrr, 2 backends"},
-		{Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}
+		{Kind: "setting", Name: "arp_announce of eth0", Detail: "0 before the announcer"}, {Kind: "table", Name: "inet ironvip", Detail: "nftables"}, {Kind: "device", Name: "ironvip0", Detail: ""}}
 	left := []agent.CleanItem{{Kind: "service", Name: "192.0.2.99:80/tcp", Detail: "in a pool, and nothing says that it is ours"}}
 	var asked agent.CleanRequest
 	var all strings.Builder

@@ -166,8 +166,9 @@ func (a *app) dataplaneCleanCommand() *cobra.Command {
 		Use:   "clean",
 		Short: "remove everything that an agent left in the kernel; needs no agent",
 		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
-the virtual addresses and the nftables table, and nothing else. It needs no agent, and
-refuses to run while one runs (exit code 5).
+the virtual addresses and the nftables table. It also removes what the announcer left: the
+gate of layer 2, changed arp_announce of interfaces, and routes. It removes nothing else. It
+needs no agent, and refuses to run while an agent or an announcer runs (exit code 5).
 
 An IPVS service belongs to ironvip if the nftables table records it, or if its address is on
 ironvip's device or leased. Other services with addresses of a pool are shown and kept,
@@ -175,7 +176,7 @@ unless --pools is given. If the state file is missing or damaged, the table and 
 are enough. Sysctls, the state file and the configuration stay.
 
 With --dry-run nothing is changed, and the exit code is 10 if there is anything to remove.`,
-		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip && ironvip dataplane clean",
+		Example: "  ironvip dataplane clean --dry-run\n  systemctl stop ironvip ironvip-announcer && ironvip dataplane clean",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.timeout)

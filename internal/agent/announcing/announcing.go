@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/eligible"
 	"github.com/ironvip/ironvip/announce/nodes"
+	"github.com/ironvip/ironvip/announce/remains"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -87,7 +88,7 @@ func New(o Options) *Announcing {
 			return s.Pools, changed
 		}})
 	a.Link = &control.Link{Path: o.Config().Announce.Socket, Settings: a.Settings, Eligible: a.Eligible, Tables: control.NewTables(o.Clock), Log: o.Log,
-		Wanted: func() bool { s, _ := a.Settings(); return s.Announces() }}
+		Need: a.need, Gone: a.clean}
 	if !o.Forwards {
 		a.Link.Hangs = o.Hangs
 	}
@@ -112,20 +113,49 @@ func (a *Announcing) Reload() {
 // Run runs the parts until the context ends, and returns its error.
 func (a *Announcing) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{a.Nodes.Run, a.decide, a.Link.Run, a.followInputs, a.followResults} {
+	for _, run := range []func(context.Context) error{a.Nodes.Run, a.onceKnown(a.stage.Run), a.onceKnown(a.Link.Run), a.followInputs, a.followResults} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
 }
 
-// decide runs the stage once the settings are known. Before, it would decide that no VIP is in an
-// announced pool, and the announcer would withdraw those of an earlier run.
-func (a *Announcing) decide(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-a.known:
-		return a.stage.Run(ctx)
+// onceKnown delays run until the settings are known. Before, no VIP is in an announced pool, and the
+// announcer would withdraw those of an earlier run.
+func (a *Announcing) onceKnown(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.known:
+			return run(ctx)
+		}
+	}
+}
+
+// need returns what the announcer is needed for. If nothing can be announced because of a problem, such
+// as an unreadable secret, the announcer keeps what it has.
+func (a *Announcing) need() control.Need {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.settings.Announces():
+		return control.Announcing
+	case a.problem != "":
+		return control.Undecided
+	}
+	return control.Nothing
+}
+
+// clean removes what an announcer has left that was stopped before the mode was set to off: its gate
+// would keep this host silent.
+func (a *Announcing) clean(ctx context.Context) {
+	found, err := remains.Find(ctx, a.Link.Path)
+	if err == nil && !found.None() {
+		a.Log.Info("removing what an announcer has left", "tables", found.Tables, "interfaces", len(found.Settings), "routes", len(found.Routes))
+		err = found.Remove(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.Log.Warn("an announcer that has ended may have left something in the kernel", "err", err, "hint", "ironvip dataplane clean removes it while neither the agent nor the announcer runs")
 	}
 }
 

@@ -119,7 +119,7 @@ func (f *Table) Read(ctx context.Context) (*Ruleset, error) {
 
 // TableExists asks on the open socket.
 func (f *Table) tableExists(ctx context.Context) (bool, error) {
-	there, err := f.conn.TableExists(ctx, f.layout.table.Name)
+	there, err := f.conn.TableExists(ctx, f.layout.table)
 	if err != nil {
 		return false, fmt.Errorf("look for nftables table inet %s: %w", f.layout.table.Name, err)
 	}

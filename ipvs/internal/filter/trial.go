@@ -72,7 +72,7 @@ func freeName(ctx context.Context, conn *nftwire.Conn) (string, error) {
 	defer conn.Close()
 	name := ScratchTable
 	for {
-		taken, err := conn.TableExists(ctx, name)
+		taken, err := conn.TableExists(ctx, &nftables.Table{Name: name, Family: nftables.TableFamilyINet})
 		if !taken {
 			return name, err
 		}

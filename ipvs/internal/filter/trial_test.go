@@ -76,7 +76,7 @@ func TestTrialsBesideAForeignTable(t *testing.T) {
 		if err != nil || !slices.Equal(chains, []string{"foreign"}) {
 			t.Errorf("the foreign table has the chains %q, %v", chains, err)
 		}
-		if left, err := conn.TableExists(t.Context(), ScratchTable+"_"); left || err != nil {
+		if left, err := conn.TableExists(t.Context(), &nftables.Table{Name: ScratchTable + "_", Family: nftables.TableFamilyINet}); left || err != nil {
 			t.Errorf("a table of the trials is left: %v, %v", left, err)
 		}
 	})
