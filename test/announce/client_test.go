@@ -210,6 +210,13 @@ func (l *load) end() outcome {
 	return o
 }
 
+// failed returns the lost requests.
+func (l *load) failed() []result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.results), func(r result) bool { return r.err == nil })
+}
+
 func sorted(r []result) []result {
 	return slices.SortedFunc(slices.Values(r), func(a, b result) int { return a.began.Compare(b.began) })
 }

@@ -5,6 +5,7 @@ package announce
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -69,6 +70,43 @@ func watch(t testing.TB, from *netlab.Node) *watcher {
 	w.asking.Go(w.ask)
 	t.Cleanup(w.close)
 	return w
+}
+
+func macOf(n *netlab.Node) frame.MAC {
+	mac, _ := net.ParseMAC(n.MAC("eth0"))
+	return frame.MAC(mac)
+}
+
+// watchMoves notes when the kernel of a node receives an announcement of a VIP that is not from the
+// station of the one before, at first its owner. The returned function ends that and returns the times.
+func watchMoves(t testing.TB, at *netlab.Node, vip netip.Addr, owner *host) (moves func() []time.Time) {
+	var mu sync.Mutex
+	var times []time.Time
+	last := macOf(owner.Node)
+	own := macOf(at)
+	note := func(when time.Time, c frame.Claim) {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.Kind != frame.Holds || c.Addr != vip || c.From == own || c.From == last {
+			return
+		}
+		times = append(times, when)
+		last = c.From
+	}
+	stops := []func(){
+		at.Frames(t, "eth0", frame.TypeARP, func(when time.Time, b []byte) {
+			for _, c := range frame.ARPClaims(b) {
+				note(when, c)
+			}
+		}),
+		at.Frames(t, "eth0", frame.TypeIPv6, func(when time.Time, b []byte) { note(when, frame.NDPClaim(b)) }),
+	}
+	return func() []time.Time {
+		for _, stop := range stops {
+			stop()
+		}
+		return times
+	}
 }
 
 func (w *watcher) close() {

@@ -43,7 +43,12 @@ const (
 	probeCount6   = 1
 	announceWait6 = time.Second
 
-	// Grace is the time after a defense in which further claims belong to the same incident. A host
+	// Defer is the pause before a defense. A planned move begins with the announcement of the new owner,
+	// and this host learns from a heartbeat just before or after it that the address has moved. A defense
+	// at once would direct clients back for a moment. The pause has room for one lost heartbeat of the
+	// usual interval.
+	Defer = 200 * time.Millisecond
+	// Grace is the time after the first claim in which further claims belong to the same incident. A host
 	// that has just lost the address may still claim it.
 	Grace = time.Second
 	// Retry is the pause after a frame that could not be sent.
@@ -111,7 +116,7 @@ type address struct {
 
 // dispute is what is known of other stations that claim an address. Few addresses have one.
 type dispute struct {
-	defended time.Time // last defense
+	defended time.Time // the claim that was defended against last
 	rival    Rival
 	pause    backoff.Backoff
 }
@@ -336,14 +341,13 @@ func (m *Machine) send(now time.Time, a netip.Addr, x *address, f Frame) bool {
 }
 
 // defend answers the first claim of another station with an announcement, and gives up if the claims
-// continue.
+// continue. A second after the announcement comes the question whose answer counts.
 func (m *Machine) defend(now time.Time, a netip.Addr, x *address, from Rival) {
 	d := x.disputed()
 	switch since := now.Sub(d.defended); {
 	case d.defended.IsZero() || since > DefendInterval:
-		d.defended, x.step, x.retries = now, firstVerified, 0
-		m.out.Send(a, Announce)
-		m.queue.Set(a, now.Add(Grace+Retry)) // the question whose answer counts
+		d.defended, x.step, x.retries = now, firstVerified-1, 0
+		m.queue.Set(a, now.Add(Defer))
 	case since > Grace:
 		m.out.Shut(a)
 		if now.Sub(x.since) > RetryHi {

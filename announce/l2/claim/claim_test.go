@@ -174,8 +174,9 @@ func TestProbeFindsAnotherStation(t *testing.T) {
 	}
 }
 
-// The first claim is answered with an announcement. Claims in the next second belong to it. A later
-// one, within ten seconds, is a conflict.
+// The first claim is answered with an announcement, unless the address is released soon: a planned move
+// begins with such a claim. Claims in the next second belong to it. A later one, within ten seconds, is a
+// conflict.
 func TestDefendOnce(t *testing.T) {
 	w := newWorld(t)
 	w.m.Own(w.now, vip4, false)
@@ -183,18 +184,15 @@ func TestDefendOnce(t *testing.T) {
 	w.sent = nil
 	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Announced, true)
-	if got := w.times(vip4, Announce); len(got) != 1 {
-		t.Fatalf("announced at %v, want once", got)
-	}
 	w.until(20*time.Second + Grace)
 	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Announced, true)
-	if got := w.times(vip4, Announce); len(got) != 1 {
-		t.Errorf("announced at %v, want once", got)
+	if got, want := w.times(vip4, Announce), []int{20_200}; !slices.Equal(got, want) {
+		t.Errorf("announced at %v, want %v", got, want)
 	}
-	w.until(20*time.Second + Grace + 2*Retry) // the question is sent
-	if got := w.times(vip4, Verify); len(got) != 1 {
-		t.Errorf("verified at %v, want once", got)
+	w.until(20*time.Second + Defer + Grace)
+	if got, want := w.times(vip4, Verify), []int{21_200}; !slices.Equal(got, want) { // the question
+		t.Errorf("verified at %v, want %v", got, want)
 	}
 	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Conflict, false)
@@ -204,6 +202,21 @@ func TestDefendOnce(t *testing.T) {
 	w.m.Observe(w.now, vip4, frame.Holds, other)
 	if w.rival[vip4] != other {
 		t.Errorf("reported %v, want the newest, %v", w.rival[vip4], other)
+	}
+}
+
+// An address that moves to the station that claims it is not announced again.
+func TestMoveIsNotDefended(t *testing.T) {
+	w := newWorld(t)
+	w.m.Own(w.now, vip4, false)
+	w.until(50 * time.Millisecond) // the next announcement would be due soon, too
+	w.sent = nil
+	w.m.Observe(w.now, vip4, frame.Holds, rival)
+	w.until(50*time.Millisecond + Defer - time.Millisecond)
+	w.m.Release(vip4)
+	w.until(time.Minute)
+	if len(w.sent) > 0 {
+		t.Errorf("sent %v", w.sent)
 	}
 }
 
