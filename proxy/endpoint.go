@@ -22,6 +22,7 @@ type endpoint struct {
 
 	answers answers
 	streak  streak // guarded by outliers.mu
+	stall   stall
 
 	frontend *frontend
 	outlier  *outlier

@@ -20,6 +20,9 @@ import (
 const (
 	ejectFirst = 500 * time.Millisecond
 	ejectMost  = 5 * time.Second
+	// silentMost is the longest backoff of a backend that accepts connections and answers nobody: each
+	// client that tries it is lost.
+	silentMost = 30 * time.Second
 )
 
 // resetsToEject is how many connections in a row a backend must reset before its first byte. It is
@@ -234,20 +237,26 @@ func (x *outlier) doubt(began int64, rest time.Duration) (witness bool) {
 		return false
 	}
 	x.witness = true
-	if !x.ejected && x.mayEject() {
-		x.doubted = true
-		x.avoid.Store(x.in.now() + int64(rest+ejectFirst))
-		x.count(1)
+	if !x.ejected && !x.doubted && x.mayEject() {
+		x.skip(rest + ejectFirst)
 	}
 	return true
+}
+
+// skip begins a doubt, in which clients skip the backend for that long. The caller holds mu.
+func (x *outlier) skip(d time.Duration) {
+	x.doubted = true
+	x.avoid.Store(x.in.now() + int64(d))
+	x.count(1)
 }
 
 // settle takes in that the connect has its outcome, or was given up.
 func (x *outlier) settle() {
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	x.witness = false
-	x.trust()
+	if x.witness = false; x.proof == accepted { // else its silence is in doubt, not its connects
+		x.trust()
+	}
 }
 
 // trust ends a doubt. The caller holds mu.
@@ -255,7 +264,7 @@ func (x *outlier) trust() {
 	if !x.doubted {
 		return
 	}
-	x.doubted = false
+	x.doubted, x.proof = false, accepted
 	x.avoid.Store(0)
 	x.trying.Store(false)
 	x.count(-1)
@@ -342,7 +351,11 @@ func (x *outlier) fail(reason string, proof stage) {
 	case !x.trying.Swap(false) && x.avoid.Load() > now:
 		return // it began before the ejection, or found no other backend
 	}
-	wait := min(ejectFirst<<min(x.backoff, 10), ejectMost)
+	most := ejectMost
+	if proof == answered {
+		most = silentMost
+	}
+	wait := min(ejectFirst<<min(x.backoff, 10), most)
 	x.backoff++
 	x.proof = proof
 	x.avoid.Store(now + int64(wait))

@@ -29,7 +29,9 @@ const (
 // answers counts the connections of a frontend, or of one of its endpoints, in which the client has
 // sent something.
 type answers struct {
+	asked   atomic.Uint64 // all of them, without those that the backend had answered before
 	given   atomic.Uint64 // those with a byte of the backend
+	closed  atomic.Uint64 // those that the backend ended without a byte
 	missing atomic.Uint64 // those that the client gave up before
 
 	// Only of frontends:
@@ -87,6 +89,14 @@ type request struct {
 	evidence bool         // taken as evidence; at most once
 }
 
+// asks takes in that bytes of the client were passed on.
+func (c *connection) asks(now int64) {
+	first := c.asked.Load() == 0
+	if c.asked.Store(now); first && !c.answered.Load() { // in this order; see getsAnswer
+		c.endpoint.isAsked(now)
+	}
+}
+
 // getsAnswer takes in that bytes of the backend were passed on. An answer to the end of the client,
 // such as an error because the client is gone, is none.
 func (c *connection) getsAnswer(now int64) {
@@ -97,8 +107,7 @@ func (c *connection) getsAnswer(now int64) {
 	if c.late.Load() {
 		return
 	}
-	c.endpoint.outlier.answered()
-	if asked := c.asked.Load(); asked != 0 {
+	if asked := c.asked.Load(); asked != 0 { // counted first; see endpoint.stalls
 		all := &c.f.answers
 		all.given.Add(1)
 		c.endpoint.answers.given.Add(1)
@@ -108,6 +117,15 @@ func (c *connection) getsAnswer(now int64) {
 			took = mean + (took-mean)/8
 		}
 		all.mean.Store(took) // a simultaneous one may be lost
+	}
+	c.endpoint.outlier.answered()
+}
+
+// isClosed takes in that the backend has ended the connection, before its client.
+func (c *connection) isClosed() {
+	if c.asked.Load() != 0 && !c.answered.Load() {
+		c.f.answers.closed.Add(1)
+		c.endpoint.answers.closed.Add(1)
 	}
 }
 

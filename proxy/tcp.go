@@ -181,7 +181,7 @@ type connection struct {
 
 // in and out count bytes passed on to the backend and to the client.
 func (c *connection) in(bytes int) {
-	c.asked.Store(c.used())
+	c.asks(c.used())
 	c.tallies.in(bytes)
 }
 
@@ -252,6 +252,9 @@ func (c *connection) pump(d, back *direction) {
 	d.readErr, d.writeErr = readErr, writeErr
 	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
 		c.givesUp()
+	}
+	if d == &c.down && (readErr == nil || isReset(readErr)) && !c.up.finished.Load() {
+		c.isClosed()
 	}
 	switch {
 	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
