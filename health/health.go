@@ -43,7 +43,7 @@ type Options struct {
 	Store     Store         // nil: the rows don't survive a restart
 	Node      string        // this host's name: backends with this node are local
 	Hold      time.Duration // how long traffic is held when all checks fail at once
-	Complete  func()        // optional: called once, when the prober has all targets of the start
+	Complete  func()        // optional: called once, when the prober has all targets of the start and is Assigned
 	Events    *event.Log
 	Log       *slog.Logger // nil: discards
 }
@@ -56,6 +56,9 @@ type Prober interface {
 	Start(t probe.Target, local bool)
 	// Stop removes a target and its row.
 	Stop(probe.Target)
+	// Assigned is closed as soon as the prober knows which targets this host probes, and probes those of
+	// them that were started.
+	Assigned() <-chan struct{}
 	Run(context.Context) error
 }
 
@@ -65,6 +68,12 @@ func NewProber(e *probe.Engine) Prober { return engine{e} }
 type engine struct{ *probe.Engine }
 
 func (e engine) Start(t probe.Target, _ bool) { e.Engine.Start(t) }
+
+func (e engine) Assigned() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
 
 // Stage is the stage from services to the health of their backends. Its goroutine is Run.
 type Stage struct {
@@ -171,6 +180,7 @@ func (s *Stage) loop(ctx context.Context) error {
 	if s.Allocations != nil {
 		known = s.Allocations.Ready() // with an answer for each service of a Ready table
 	}
+	var assigned <-chan struct{} // nil: not awaited
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -192,8 +202,12 @@ func (s *Stage) loop(ctx context.Context) error {
 			known = nil
 			s.dropRestored()
 			if s.Complete != nil {
-				s.Complete()
+				assigned = s.prober.Assigned()
 			}
+		}
+		if assigned != nil && table.IsClosed(assigned) {
+			assigned = nil
+			s.Complete()
 		}
 		news, resultsChanged := results.TryNext()
 		for i := range news {
@@ -212,6 +226,7 @@ func (s *Stage) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-known:
+		case <-assigned:
 		case <-servicesChanged:
 		case <-allocationsChanged:
 		case <-resultsChanged:

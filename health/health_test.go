@@ -33,6 +33,7 @@ type world struct {
 	end      func()
 
 	complete atomic.Int32
+	assigned chan struct{}
 
 	mu      sync.Mutex
 	origin  probe.Origin // of what is found
@@ -67,6 +68,8 @@ func (w *world) Stop(t probe.Target) {
 	w.results.Delete(t)
 }
 
+func (w *world) Assigned() <-chan struct{} { return w.assigned }
+
 func (w *world) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -77,7 +80,7 @@ func begin(t *testing.T, store Store) *world { return beginWith(t, store, nil) }
 
 // beginWith starts a stage whose dataplane has paths, if there are allocations.
 func beginWith(t *testing.T, store Store, allocations *table.Table[vip.ServiceKey, vip.Allocation]) *world {
-	w := &world{t: t, events: event.NewLog(100, time.Now), running: map[probe.Target]bool{}}
+	w := &world{t: t, events: event.NewLog(100, time.Now), running: map[probe.Target]bool{}, assigned: make(chan struct{})}
 	clock := &table.Clock{}
 	rules := Rules{Default: true}
 	if allocations != nil {
@@ -455,6 +458,11 @@ func TestPathsFollowVIPs(t *testing.T) {
 		allocations.Set(grant(&web, "10.96.0.9", "fd96::1"))
 		known()
 		w.expect("with the VIPs of before", before)
+		if n := w.complete.Load(); n != 0 {
+			t.Errorf("complete before the prober knows its targets")
+		}
+		close(w.assigned)
+		synctest.Wait()
 		if n := w.complete.Load(); n != 1 {
 			t.Errorf("complete %d times", n)
 		}

@@ -170,7 +170,7 @@ func (s *Share) setMode(now time.Time) {
 	if settled {
 		m.settles = time.Time{}
 	}
-	if m.all != before.all || m.alone != before.alone || m.waiting != before.waiting || m.lost != before.lost || m.stale != before.stale || settled {
+	if m.decided != before.decided || m.all != before.all || m.alone != before.alone || m.waiting != before.waiting || m.lost != before.lost || m.stale != before.stale || settled {
 		for _, it := range s.items {
 			s.look(it)
 		}
@@ -179,6 +179,14 @@ func (s *Share) setMode(now time.Time) {
 
 // shares reports whether results are shared now.
 func (m *mode) shares() bool { return m.decided && !m.all && !m.waiting }
+
+// isAssigned reports whether this host knows which targets it probes: because the fleet has divided them
+// and lists this host, because it probes everything, or because it can't know better.
+func (s *Share) isAssigned() bool {
+	m := &s.mode
+	_, listed := m.hosts[s.Node]
+	return m.lost || m.decided && !m.waiting && (m.all || m.alone || listed)
+}
 
 // pace returns how many times longer than usual the interval between two probes of an item is; 0:
 // this host doesn't probe it.

@@ -71,8 +71,9 @@ type Options struct {
 // Share implements the prober of a health stage. It is safe for concurrent use.
 type Share struct {
 	Options
-	engine Engine
-	wake   chan struct{} // the stage has started or stopped a target
+	engine   Engine
+	wake     chan struct{} // the stage has started or stopped a target
+	assigned chan struct{} // closed: see Assigned
 
 	mu      sync.Mutex
 	members assignment
@@ -131,7 +132,7 @@ func New(o Options) *Share {
 	if o.Restored == nil {
 		o.Restored = func(probe.Target) (probe.Result, bool) { return probe.Result{}, false }
 	}
-	s := &Share{Options: o, wake: make(chan struct{}, 1), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
+	s := &Share{Options: o, wake: make(chan struct{}, 1), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
 		items: map[string]*item{}, changed: map[*item]struct{}{}, disputed: map[*item]struct{}{}}
 	for g := range s.grouped {
 		s.grouped[g] = map[*item]struct{}{}
@@ -196,6 +197,10 @@ func (s *Share) Stop(t probe.Target) {
 	s.signal()
 }
 
+// Assigned is closed when Run knows which targets this host probes, and probes them. A host that is new
+// has to wait for others, up to firstHosts, or in a large fleet, until its leader has listed it.
+func (s *Share) Assigned() <-chan struct{} { return s.assigned }
+
 func (s *Share) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -244,7 +249,7 @@ func (s *Share) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.mode.began, s.mode.fresh = time.Now(), !s.WasThere()
 	s.mu.Unlock()
-	for ctx.Err() == nil {
+	for assigned := false; ctx.Err() == nil; {
 		touch := s.Tree.StatusChanged() // before the status is read
 		s.mu.Lock()
 		hosts, hostsChanged := members.TryNext()
@@ -271,12 +276,17 @@ func (s *Share) Run(ctx context.Context) error {
 			next = earliest(next, at)
 		}
 		next = earliest(next, earliest(s.mode.next, s.nextVotes()))
+		known := s.isAssigned()
 		s.mu.Unlock()
 		if len(send) > 0 {
 			running.Go(func() { s.commit(ctx, send) })
 		}
 		if len(hosts)+len(verdicts)+len(results) > 0 {
 			continue
+		}
+		if known && !assigned {
+			assigned = true
+			close(s.assigned)
 		}
 		timer.Reset(max(time.Until(next), time.Millisecond))
 		select {

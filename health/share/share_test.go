@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -445,6 +446,45 @@ func TestNewFleetMakesNoBurst(t *testing.T) {
 				t.Errorf("%s has probed %d targets at a time", name, h.engine.most)
 			}
 			h.engine.mu.Unlock()
+		}
+	})
+}
+
+// A host knows which targets it probes, and probes them, when it is assigned: at once after a restart
+// or in a known fleet, and otherwise when it has waited for others.
+func TestAssigned(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		targets := targetsOf(100)
+		first := w.join("host0", ProbersAuto, targets...)
+		w.sleep(firstHosts - time.Millisecond)
+		if table.IsClosed(first.Assigned()) {
+			t.Error("assigned before other hosts could join")
+		}
+		w.sleep(time.Second)
+		if n, _ := first.engine.probes(); !table.IsClosed(first.Assigned()) || n != len(targets) {
+			t.Errorf("it probes %d targets alone", n)
+		}
+		w = newWorld(t)
+		w.fleet(20, ProbersAuto, targets...)
+		for _, c := range []struct {
+			name string
+			most time.Duration
+		}{{"host5", 0}, {"new", time.Minute}} { // a new one waits until the leader has listed it
+			if h := w.hosts[c.name]; h != nil {
+				h.end()
+			}
+			h := w.join(c.name, ProbersAuto, targets...)
+			began := time.Now()
+			<-h.Assigned()
+			n, slow := h.engine.probes()
+			if took := time.Since(began); took > c.most || n == 0 || slow > 0 {
+				t.Errorf("%s probes %d targets after %v, %d of them slowly", c.name, n, took, slow)
+			}
+			w.sleep(5 * time.Second)
+			if now, _ := h.engine.probes(); now != n {
+				t.Errorf("%s probes %d targets, and %d later", c.name, n, now)
+			}
 		}
 	})
 }
