@@ -137,6 +137,7 @@ type agent struct {
 	prober     *probe.Engine
 	paths      *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // of the probes; nil: the dataplane has none
 	share      *share.Share                                        // nil without a fleet
+	probed     *table.Table[probe.Target, probe.Result]            // what the prober finds; nil: no prober
 	health     *healthport.Server
 	announcing *announcing.Announcing
 	lost       *lostnodes.Follower

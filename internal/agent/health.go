@@ -90,6 +90,9 @@ func (a *agent) checks() []v1.Check {
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
+	if a.paths != nil {
+		checks = append(checks, pathChecks(a.paths.Stats(), a.plane.paths.Blocked(), a.tables.AppliedPaths)...)
+	}
 	if a.share != nil {
 		checks = append(checks, disputeChecks(a.share.Disputes())...)
 	}

@@ -29,6 +29,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 			Desired: a.tables.ProbePaths, Target: a.plane.paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
 			Events: a.events, Log: a.log,
 		})
+		registerPaths(a.plane.metrics, a.paths.Stats, a.plane.paths.Stats)
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
@@ -95,6 +96,7 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 		o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
 		stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
 	}
+	a.probed = o.Results
 	newEngine := func(restored func(probe.Target) (probe.Result, bool)) *probe.Engine {
 		o.Restored = restored
 		a.prober = probe.New(o)

@@ -28,7 +28,7 @@ func probeChecks(s probe.Stats, files uint64, now time.Time) []v1.Check {
 		add("timed out without proving anything"+why(f), f, "reduce the load of this host, or give the agent more of its processors (CPUWeight, CPUQuota)")
 	}
 	if f, is := s.Faults[probe.NoPath]; is {
-		add("did not run for lack of a path to the backend"+why(f), f, "see ironvip dataplane and the agent's log; ironvip doctor shows what the dataplane lacks")
+		add("did not run for lack of a path to the backend"+why(f), f, "see the line probe paths; ironvip doctor shows what the dataplane lacks")
 	}
 	if f, is := s.Faults[probe.Local]; is {
 		add("failed on this host"+why(f), f, "see the agent's log")
@@ -48,10 +48,10 @@ func probeChecks(s probe.Stats, files uint64, now time.Time) []v1.Check {
 		Hint:    strings.Join(hints, "; ")}}
 }
 
-// disputeChecks returns the line of the status on paths to backends: this host finds something else
-// than the other probers of the fleet. A single backend that fails here is a matter of its own path.
+// disputeChecks returns the line of the status on results that differ from those of the fleet's other
+// probers. A single backend that fails here is a matter of its own path.
 func disputeChecks(d share.Disputes) []v1.Check {
-	check := v1.Check{Name: "probe paths", Level: v1.LevelWarn}
+	check := v1.Check{Name: "probe results", Level: v1.LevelWarn}
 	var parts, hints []string
 	if d.Failing > 1 && 2*d.Failing > d.Probes {
 		parts = append(parts, fmt.Sprintf("health checks of this host fail for %d of %s, which other hosts find healthy",

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -86,6 +89,27 @@ var (
 			row(h.Backend.Service.String(), h.Backend.ID(), string(c.Ports), c.Type.String(), c.Health.String(), c.Since.Time().UTC().Format(time.RFC3339), c.Reason)
 		}
 	}}
+	ProbeResultCells = Cells[probe.Result]{"target check path health reason", func(r *probe.Result, row func(...string)) {
+		path := ""
+		if p := r.Target.Path(); !p.IsZero() {
+			path = p.String()
+		}
+		row(r.Target.Addr.String(), r.Target.Check().Type.String(), path, r.Health.String(), r.Reason)
+	}}
+	VerdictCells = Cells[share.Row]{"target health by against without reason", func(v *share.Row, row func(...string)) {
+		against := strings.Join(slices.Sorted(maps.Keys(v.Value.Against)), " ")
+		row(v.Key, v.Value.Health.String(), v.Value.By, against, strings.Join(v.Value.Without, " "), v.Value.Reason)
+	}}
+	ProbePathCells = Cells[vip.ProbePath]{"vip backend forward", func(p *vip.ProbePath, row func(...string)) {
+		row(p.VIP.String(), p.Backend.String(), p.Forward.String())
+	}}
+	AppliedPathCells = Cells[reconcile.AppliedPath]{"vip backend forward result reason", func(a *reconcile.AppliedPath, row func(...string)) {
+		p, result, reason := &a.Tried.Value, "ok", ""
+		if problem := cmp.Or(a.Problem, a.Warning); problem != nil {
+			result, reason = problem.Code, problem.Message
+		}
+		row(p.VIP.String(), p.Backend.String(), p.Forward.String(), result, reason)
+	}}
 	PassiveCells = Cells[vip.PassiveHealth]{"service address protocol health reason", func(h *vip.PassiveHealth, row func(...string)) {
 		row(h.Service.String(), h.Addr.String(), h.Protocol.String(), h.Health.String(), h.Reason)
 	}}
@@ -124,6 +148,9 @@ var (
 	}}
 	PeerCells = Cells[announce.Peer]{"kind name address state reason", func(p *announce.Peer, row func(...string)) {
 		row(string(p.Kind), p.Name, p.Address, p.State, p.Reason)
+	}}
+	MemberCells = Cells[roster.Row]{"node probes", func(m *roster.Row, row func(...string)) {
+		row(roster.NodeOf(m.Key), strconv.FormatBool(!m.Value.NoProbes))
 	}}
 	SourceCells = Cells[sources.Status]{"source type synced services problems stale", func(s *sources.Status, row func(...string)) {
 		row(s.Name, s.Type, strconv.FormatBool(s.Synced), strconv.Itoa(s.Services), codes(s.Problems), s.Stale)

@@ -121,6 +121,14 @@ func (t *Target) Mark(p vip.ProbePath) (uint32, error) {
 	return mark, nil
 }
 
+// Blocked returns why none of the paths works, as of the last access to the kernel, or nil. It may be
+// called at any time.
+func (t *Target) Blocked() error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.blocked
+}
+
 // Same implements reconcile.Target.
 func (t *Target) Same(a, b *vip.ProbePath) bool { return *a == *b }
 
