@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,8 @@ var ErrBusy = errors.New("the send queue is full")
 // Conn is the socket of the heartbeats.
 type Conn struct {
 	udp *net.UDPConn
-	// sendto is the system call. Tests replace it.
+	raw syscall.RawConn // of udp
+	// sendto is send. Tests replace it.
 	sendto func(packet []byte, to netip.AddrPort) (int, error)
 }
 
@@ -36,15 +38,42 @@ func Listen(address string) (*Conn, error) {
 		return nil, fmt.Errorf("heartbeats: %w", err)
 	}
 	_ = udp.SetReadBuffer(1 << 20) // a burst of claims from every peer
-	if raw, err := udp.SyscallConn(); err == nil {
-		// Class selector 6, network control: heartbeats must pass when links are full.
-		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, 0xc0)
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0xc0)
-		})
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		udp.Close()
+		return nil, fmt.Errorf("heartbeats: %w", err)
 	}
-	return &Conn{udp, udp.WriteToUDPAddrPort}, nil
+	c := &Conn{udp: udp, raw: raw}
+	c.sendto = c.send
+	// Class selector 6, network control: heartbeats must pass when links are full.
+	c.set(unix.IPPROTO_IP, unix.IP_TOS, 0xc0)
+	c.set(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0xc0)
+	return c, nil
 }
+
+// set sets an option of the socket. A socket of one family refuses those of the other one.
+func (c *Conn) set(level, option, value int) {
+	_ = c.raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), level, option, value) })
+}
+
+// send sends a packet with reports of errors. Without these, the kernel conceals that an interface's
+// queue has dropped a packet of UDP. They are not on all the time, because they include ICMP errors of
+// earlier packets to any peer, which would take room from received packets. Ending them drops these.
+func (c *Conn) send(packet []byte, to netip.AddrPort) (int, error) {
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	if to.Addr().Unmap().Is4() {
+		level, option = unix.IPPROTO_IP, unix.IP_RECVERR
+	}
+	c.set(level, option, 1)
+	defer c.set(level, option, 0)
+	n, err := c.udp.WriteToUDPAddrPort(packet, to)
+	if err != nil && !isBusy(err) { // it may concern an earlier packet, and is reported once
+		n, err = c.udp.WriteToUDPAddrPort(packet, to)
+	}
+	return n, err
+}
+
+func isBusy(err error) bool { return errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) }
 
 // Read waits for the next packet. It returns an error once the socket is closed. Longer packets
 // than MaxSize are cut, and thus refused.
@@ -57,7 +86,7 @@ func (c *Conn) Read() (Packet, error) {
 // Write sends a packet. An error concerns this packet only. It is ErrBusy, or that of the system.
 func (c *Conn) Write(to netip.AddrPort, packet []byte) error {
 	_, err := c.sendto(packet, to)
-	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
+	if isBusy(err) {
 		return ErrBusy
 	}
 	return err

@@ -3,9 +3,14 @@ package heartbeat
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
 )
 
 // A full queue is an error of its own; others concern the peer.
@@ -23,6 +28,54 @@ func TestWriteErrors(t *testing.T) {
 		c.sendto = func([]byte, netip.AddrPort) (int, error) { return 0, fault }
 		if err := c.Write(to, []byte("x")); !errors.Is(err, want) {
 			t.Errorf("%v: %v, want %v", fault, err, want)
+		}
+	}
+}
+
+// The kernel tells that the queue of an interface has no room for a packet. An ICMP error that an earlier
+// packet has caused stops no later one.
+func TestQueueOfTheInterface(t *testing.T) {
+	tc := need.Program(t, "tc")
+	lan := netlab.NewLAN(t, "a", "b")
+	a, b := lan.Nodes[0], lan.Nodes[1]
+	listen := func(n *netlab.Node) (c *Conn) {
+		t.Helper()
+		var err error
+		n.Do(func() { c, err = Listen(":0") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	from, to := listen(a), listen(b)
+	port := netip.MustParseAddrPort(to.Addr().String()).Port()
+	packet := make([]byte, 100)
+	for _, addr := range []netip.Addr{b.Addr4, b.Addr6} {
+		for i := range 3 {
+			if err := from.Write(netip.AddrPortFrom(addr, 9), packet); err != nil { // nobody listens
+				t.Errorf("%s: %v", addr, err)
+			}
+			packet[0] = byte(i)
+			if err := from.Write(netip.AddrPortFrom(addr, port), packet); err != nil {
+				t.Errorf("%s: %v", addr, err)
+			}
+			if p, err := to.Read(); err != nil || !slices.Equal(p.Data, packet) {
+				t.Errorf("%s: received %v, %v", addr, p, err)
+			}
+		}
+	}
+	var out []byte
+	var err error
+	a.Do(func() {
+		out, err = exec.Command(tc, "qdisc", "add", "dev", "eth0", "root", "bfifo", "limit", "60").CombinedOutput()
+	})
+	if err != nil {
+		t.Fatalf("tc: %v\n%s", err, out)
+	}
+	for _, addr := range []netip.Addr{b.Addr4, b.Addr6} {
+		if err := from.Write(netip.AddrPortFrom(addr, port), packet); !errors.Is(err, ErrBusy) {
+			t.Errorf("%s: %v, want %v", addr, err, ErrBusy)
 		}
 	}
 }
