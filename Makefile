@@ -17,8 +17,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/ironvip
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/ironvip
+build: ## build bin/ironvip and bin/ironvip-announcer
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: demo
 demo: build ## run an agent with demo backends and two services; no root needed
@@ -45,8 +45,9 @@ bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
 	@test/run bench
 
 .PHONY: install
-install: build ## install the binary, the systemd units and the samples (as root; DESTDIR is honored)
+install: build ## install the programs, the systemd units and the samples (as root; DESTDIR is honored)
 	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
+	install -Dm755 bin/ironvip-announcer $(DESTDIR)/usr/local/libexec/ironvip/ironvip-announcer
 	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
 	install -Dm644 configs/systemd/ironvip-announcer.service $(DESTDIR)/etc/systemd/system/ironvip-announcer.service
 	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf

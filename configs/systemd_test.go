@@ -30,7 +30,7 @@ func installedUnit(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	unit := filepath.Join(dir, name)
-	write(t, unit, strings.ReplaceAll(string(text), "/usr/local/bin/ironvip", program))
+	write(t, unit, strings.NewReplacer("/usr/local/bin/ironvip", program, "/usr/local/libexec/ironvip/ironvip-announcer", program).Replace(string(text)))
 	return unit
 }
 

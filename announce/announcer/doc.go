@@ -10,6 +10,7 @@
 //
 // Files:
 //
+//	process.go    the main function of the process
 //	announcer.go  the goroutine, its inputs, and its end
 //	core.go       the heartbeats and the decision, as a state machine
 //	agent.go      requests of the agent, and its absence

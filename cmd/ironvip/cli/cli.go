@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 	o.Getenv = or(o.Getenv, os.Getenv)
 	o.Now = or(o.Now, time.Now)
 	o.RunAgent = or(o.RunAgent, agent.Run)
-	o.RunAnnouncer = or(o.RunAnnouncer, runAnnouncer)
+	o.RunAnnouncer = or(o.RunAnnouncer, announcer.Main)
 	o.Clean = or(o.Clean, agent.Clean)
 	o.Save = or(o.Save, agent.Save)
 	o.Restore = or(o.Restore, agent.Restore)

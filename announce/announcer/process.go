@@ -1,0 +1,48 @@
+package announcer
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// gcPercent is Go's GOGC: the announcer allocates little once it has its VIPs, and runs on each host
+// beside the agent. Decision 48 has the measurements.
+const gcPercent = 25
+
+// Main runs an announcer that logs to stderr until SIGINT or SIGTERM, which lets other hosts take over.
+// It sets every option but Socket and Version. It is what "ironvip announcer" and ironvip-announcer do.
+func Main(ctx context.Context, o Options) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	options := &slog.HandlerOptions{}
+	if os.Getenv("JOURNAL_STREAM") != "" { // systemd adds the time
+		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	o.Log = slog.New(slog.NewTextHandler(os.Stderr, options))
+	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
+	o.ShuttingDown = shuttingDown
+	return New(o).Run(ctx)
+}
+
+// shuttingDown reports whether systemd is shutting the host down.
+func shuttingDown() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // its exit code is not 0 then
+	return strings.TrimSpace(string(out)) == "stopping"
+}

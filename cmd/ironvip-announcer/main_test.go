@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/announce/announcer"
+	"github.com/ironvip/ironvip/announce/control"
+)
+
+// The program has raw sockets and many hosts trust it, so it contains nothing that it does not need.
+func TestContents(t *testing.T) {
+	text, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	all := strings.Fields(string(text))
+	if !slices.Contains(all, "github.com/ironvip/ironvip/announce/announcer") {
+		t.Fatalf("packages %q", all)
+	}
+	for _, p := range all {
+		for _, refused := range []string{"net/http", "crypto/tls", "github.com/ironvip/ironvip/api", "github.com/ironvip/ironvip/configs", "github.com/ironvip/ironvip/sources",
+			"github.com/ironvip/ironvip/internal/agent", "k8s.io", "github.com/hashicorp"} {
+			if p == refused || strings.HasPrefix(p, refused+"/") {
+				t.Errorf("it contains %s", p)
+			}
+		}
+	}
+	if len(all) > 200 {
+		t.Errorf("it contains %d packages, want at most 200", len(all))
+	}
+}
+
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		args     string
+		fails    error
+		code     int
+		socket   string // "": no announcer runs
+		out, err string
+	}{
+		{"", nil, exitOK, control.DefaultSocket, "", ""},
+		{"--socket /s", errors.New("socket /s is in use"), exitFailed, "/s", "", "ironvip-announcer: socket /s is in use\n"},
+		{"--version", nil, exitOK, "", "devel\n", ""},
+		{"--help", nil, exitOK, "", "", "the socket for the agent"},
+		{"--other", nil, exitUsage, "", "", "not defined: -other"},
+		{"extra", nil, exitUsage, "", "", `unexpected argument "extra"`},
+	} {
+		var out, errOut bytes.Buffer
+		socket := ""
+		code := run(t.Context(), strings.Fields(c.args), &out, &errOut, func(_ context.Context, o announcer.Options) error {
+			if socket = o.Socket; o.Version != version {
+				t.Errorf("version %q", o.Version)
+			}
+			return c.fails
+		})
+		if code != c.code || socket != c.socket || out.String() != c.out || !strings.Contains(errOut.String(), c.err) {
+			t.Errorf("%q: exit code %d, socket %q, %q, %q", c.args, code, socket, out.String(), errOut.String())
+		}
+	}
+}
