@@ -62,7 +62,7 @@ var only = map[string][]string{
 	"dns":                       {"vip", "ipam", "internal/table"},
 	"dns/message":               {},
 	"dns/zone":                  {"vip", "dns/message"},
-	"dns/server":                {"dns/zone", "dns/message", "internal/backoff", "internal/event", "internal/sockets"},
+	"dns/server":                {"vip", "dns/zone", "dns/message", "internal/backoff", "internal/event", "internal/sockets"},
 	"dns/resolved":              {"internal/backoff"},
 	"announce/l2":               {"vip", "internal/backoff", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
 	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},

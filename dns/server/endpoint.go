@@ -1,0 +1,126 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// Bounds of the waits before a retry to listen.
+const (
+	minRetry = 200 * time.Millisecond
+	maxRetry = 5 * time.Second
+)
+
+// Transport is UDP or TCP.
+type Transport uint8
+
+// The transports.
+const (
+	UDP Transport = iota
+	TCP
+)
+
+// Transports are all transports.
+var Transports = []Transport{UDP, TCP}
+
+// String returns "udp" or "tcp".
+func (t Transport) String() string { return [...]string{"udp", "tcp"}[t] }
+
+// endpoint is one address and transport.
+type endpoint struct {
+	server    *Server
+	at        netip.AddrPort
+	transport Transport
+	// serve opens a socket, calls up, and serves until the context ends or the socket fails. It closes
+	// the socket with end.
+	serve func(ctx context.Context, e *endpoint, end func(sockets.Socket)) error
+	state atomic.Pointer[state]
+	ended chan struct{}
+}
+
+// state is whether an endpoint is served. It is immutable.
+type state struct {
+	up  bool
+	err error // the last error; nil while it is up, or starts
+}
+
+func newEndpoint(s *Server, at netip.AddrPort, t Transport, serve func(context.Context, *endpoint, func(sockets.Socket)) error) *endpoint {
+	e := &endpoint{server: s, at: at, transport: t, serve: serve, ended: make(chan struct{})}
+	e.state.Store(&state{})
+	return e
+}
+
+// run serves until the inner context ends. If the outer one has ended too, another process may have
+// the socket, which then stays open there.
+func (e *endpoint) run(inner, outer context.Context) {
+	defer close(e.ended)
+	end := func(s sockets.Socket) {
+		if outer.Err() != nil {
+			e.server.Sockets.Release(s)
+		} else {
+			e.server.Sockets.Remove(s)
+		}
+	}
+	retry := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
+	for inner.Err() == nil {
+		err := e.serve(inner, e, end)
+		if inner.Err() != nil {
+			return
+		}
+		if e.state.Load().up {
+			retry.Reset()
+		}
+		e.failed(err)
+		backoff.Sleep(inner, retry.Next())
+	}
+}
+
+// endWith calls end when the context ends, or when the returned func is called, which waits for it.
+func endWith(ctx context.Context, end func()) (now func()) {
+	once := sync.OnceFunc(end)
+	stop := context.AfterFunc(ctx, once)
+	return func() {
+		stop()
+		once()
+	}
+}
+
+// up states that the socket is open.
+func (e *endpoint) up() {
+	if former := e.state.Swap(&state{up: true}); former.err != nil {
+		e.server.Log.Info("dns listens again", "at", e.at, "transport", e.transport)
+		e.event("dns_listener_open", "listens again")
+	}
+}
+
+// failed reports the first failure of a series.
+func (e *endpoint) failed(err error) {
+	if former := e.state.Swap(&state{err: err}); former.err == nil {
+		e.server.Log.Error("dns can't listen; queries are not answered there", "at", e.at, "transport", e.transport, "err", err)
+		e.event("dns_listener_failed", err.Error())
+	}
+}
+
+func (e *endpoint) event(kind, message string) {
+	e.server.Events.Add(event.Event{Kind: kind, Object: e.at.String() + "/" + e.transport.String(), Message: message})
+}
+
+// admits returns whether a client may ask at all.
+func (e *endpoint) admits(p *policy, client netip.Addr) bool {
+	if e.at.Addr().IsLoopback() || client.IsLoopback() { // the kernel drops forged loopback addresses
+		return true
+	}
+	for _, allowed := range p.allow {
+		if allowed.Contains(client) {
+			return true
+		}
+	}
+	return false
+}

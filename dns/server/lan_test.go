@@ -1,0 +1,251 @@
+//go:build linux
+
+package server
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const lanPort = 53
+
+// lan is a segment with a server, its clients, and the Server.
+type lan struct {
+	*world
+	node, client, other *netlab.Node
+}
+
+// newLAN starts a server that listens at the addresses of the first node, and at loopback.
+func newLAN(t *testing.T, settings Settings) *lan {
+	nodes := netlab.NewLAN(t, "server", "client", "other").Nodes
+	l := &lan{world: &world{TB: t, port: lanPort}, node: nodes[0], client: nodes[1], other: nodes[2]}
+	for _, a := range []netip.Addr{l.node.Addr4, l.node.Addr6, loopback4} {
+		settings.Listen = append(settings.Listen, netip.AddrPortFrom(a, lanPort))
+	}
+	l.start(Options{Settings: settings, Sockets: inside(t, l.node, settings.Listen...)})
+	l.awaitUp(t)
+	return l
+}
+
+// dialFrom connects from a node to the server, over IPv4 or IPv6.
+func (l *lan) dialFrom(n *netlab.Node, network string, to netip.Addr) net.Conn {
+	var c net.Conn
+	n.Do(func() { c = dial(l, network, netip.AddrPortFrom(to, lanPort)) })
+	return c
+}
+
+// checkRefusedFrom is checkRefused from a node.
+func (l *lan) checkRefusedFrom(n *netlab.Node, to netip.Addr) {
+	l.Helper()
+	checkRefused(l, func() (c net.Conn, err error) {
+		n.Do(func() { c, err = net.Dial("tcp", netip.AddrPortFrom(to, lanPort).String()) })
+		return c, err
+	})
+}
+
+// askFrom asks over a connection of either kind.
+func askFrom(c net.Conn, m *dns.Msg) (*dns.Msg, error) {
+	co := &dns.Conn{Conn: c}
+	if err := co.WriteMsg(m); err != nil {
+		return nil, err
+	}
+	return co.ReadMsg()
+}
+
+// Clients in Allow get replies. Others get none, by UDP or TCP. Programs on the server's host need no
+// entry.
+func TestAllow(t *testing.T) {
+	l := newLAN(t, Settings{Allow: []netip.Prefix{netip.MustParsePrefix("10.78.0.2/32"), netip.MustParsePrefix("fd78::2/128")}})
+	web := question("web.vip.internal.", dns.TypeA)
+	for _, to := range []netip.Addr{l.node.Addr4, l.node.Addr6} {
+		for _, network := range []string{"udp", "tcp"} {
+			if r, err := askFrom(l.dialFrom(l.client, network, to), web); err != nil || len(r.Answer) != 1 {
+				t.Errorf("%s to %s: %v, %v", network, to, r, err)
+			}
+		}
+		before := l.Counters().Dropped(NotAllowed)
+		if _, err := l.dialFrom(l.other, "udp", to).Write(packed(t, web)); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, "a drop", func() bool { return l.Counters().Dropped(NotAllowed) == before+1 })
+		l.checkRefusedFrom(l.other, to)
+		wait.Until(t, "another drop", func() bool { return l.Counters().Dropped(NotAllowed) == before+2 })
+	}
+	if r, err := askFrom(l.dialFrom(l.node, "udp", loopback4), web); err != nil || len(r.Answer) != 1 {
+		t.Errorf("from the host: %v, %v", r, err)
+	}
+	l.Reconfigure(Settings{Listen: l.Listen, Allow: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/24")}})
+	if r, err := askFrom(l.dialFrom(l.other, "udp", l.node.Addr4), web); err != nil || len(r.Answer) != 1 {
+		t.Errorf("after a reload: %v, %v", r, err)
+	}
+}
+
+// One remote address has few connections, and others have room.
+func TestConnectionsOfASource(t *testing.T) {
+	l := newLAN(t, Settings{Allow: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/24")}})
+	for range maxPerSource {
+		l.dialFrom(l.client, "tcp", l.node.Addr4)
+	}
+	wait.Until(t, "connections", func() bool { return l.Counters().Connections() == maxPerSource })
+	l.checkRefusedFrom(l.client, l.node.Addr4)
+	if r, err := askFrom(l.dialFrom(l.other, "tcp", l.node.Addr4), question("web.vip.internal.", dns.TypeA)); err != nil || len(r.Answer) != 1 {
+		t.Errorf("another client: %v, %v", r, err)
+	}
+	for range 2 * maxPerSource { // connections of this host count together
+		l.dialFrom(l.node, "tcp", loopback4)
+	}
+	wait.Until(t, "local connections", func() bool { return l.Counters().Connections() >= 3*maxPerSource })
+}
+
+// A flood with forged addresses is limited for each prefix, takes no memory, and leaves other clients
+// their replies.
+func TestSpoofedFlood(t *testing.T) {
+	const rate, flood = 50, 20_000
+	l := newLAN(t, Settings{Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, RateLimit: rate})
+	web := question("web.vip.internal.", dns.TypeA)
+	c := l.dialFrom(l.other, "udp", l.node.Addr4)
+	if _, err := askFrom(c, web); err != nil {
+		t.Fatal(err)
+	}
+	var raw int
+	l.client.Do(func() {
+		var err error
+		if raw, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer unix.Close(raw)
+	goroutines := runtime.NumGoroutine()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	query := packed(t, web)
+	sent := func() uint64 {
+		return l.Counters().count(UDP, "A", "NOERROR") + l.Counters().Dropped(RateLimited)
+	}
+	limits, victims := l.policy.Load().limit, byte(0)
+	for limits.bucket(netip.AddrFrom4([4]byte{10, 200, victims, 1})) == limits.bucket(l.other.Addr4) {
+		victims++ // prefixes can share a counter
+	}
+	for i := range flood {
+		// One prefix of victims, and forged addresses of many others.
+		victim := netip.AddrFrom4([4]byte{10, 200, victims, byte(i)})
+		if i%2 == 1 {
+			victim = addrOf(i, 7)
+		}
+		packet := forge(victim, l.node.Addr4, query)
+		if err := unix.Sendto(raw, packet, 0, &unix.SockaddrInet4{Addr: l.node.Addr4.As4()}); err != nil {
+			t.Fatal(err)
+		}
+		if i%500 == 499 { // the socket's buffer must not drop what the test counts
+			wait.Until(t, "the flood", func() bool { return sent() >= uint64(i) })
+		}
+		if i%2000 == 1999 {
+			if r, err := askFrom(c, web); err != nil || len(r.Answer) != 1 {
+				t.Fatalf("another client: %v, %v", r, err)
+			}
+		}
+	}
+	wait.Until(t, "the flood", func() bool { return sent() >= flood })
+	took := time.Since(start)
+	// The victim's prefix had 10,000 of the queries. The other prefixes had a few each.
+	limit := uint64(float64(rate) * (2 + took.Seconds()))
+	if got := l.Counters().count(UDP, "A", "NOERROR") - flood/2; got > limit+flood/1000 {
+		t.Errorf("%d replies to the victim in %s", got, took)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 1<<20 {
+		t.Errorf("the heap has grown by %d bytes", grown)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+}
+
+// forge returns an IPv4 packet with a datagram from another address.
+func forge(from, to netip.Addr, payload []byte) []byte {
+	p := make([]byte, 28, 28+len(payload))
+	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_UDP
+	copy(p[12:], from.AsSlice())
+	copy(p[16:], to.AsSlice())
+	binary.BigEndian.PutUint16(p[20:], 12345)
+	binary.BigEndian.PutUint16(p[22:], lanPort)
+	binary.BigEndian.PutUint16(p[24:], uint16(8+len(payload))) // without a checksum, which is optional
+	return append(p, payload...)
+}
+
+// An address that is removed and added again is served again, without a restart.
+func TestAddressComesBack(t *testing.T) {
+	l := newLAN(t, Settings{Allow: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/24")}})
+	web := question("web.vip.internal.", dns.TypeA)
+	c := l.dialFrom(l.client, "udp", l.node.Addr4)
+	if _, err := askFrom(c, web); err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.PrefixFrom(l.node.Addr4, 24)
+	for range 3 {
+		l.node.DelAddr("eth0", addr)
+		_, _ = c.Write(packed(t, web)) // nobody has the address
+		if r, err := askFrom(l.dialFrom(l.node, "udp", loopback4), web); err != nil || len(r.Answer) != 1 {
+			t.Fatalf("another address: %v, %v", r, err)
+		}
+		l.node.AddAddr("eth0", addr)
+		for _, network := range []string{"udp", "tcp"} {
+			wait.For(t, "a reply by "+network, func() error {
+				var c net.Conn
+				var err error
+				l.client.Do(func() {
+					c, err = net.DialTimeout(network, netip.AddrPortFrom(l.node.Addr4, lanPort).String(), time.Second)
+				})
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(time.Second))
+				r, err := askFrom(c, web)
+				if err == nil && len(r.Answer) != 1 {
+					err = fmt.Errorf("%v", r)
+				}
+				return err
+			})
+		}
+	}
+}
+
+// At a wildcard address, replies leave from the address that was asked, also over IPv6, and by the
+// route to the client.
+func TestReplyAddressOnALAN(t *testing.T) {
+	nodes := netlab.NewLAN(t, "server", "client").Nodes
+	wild := []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), lanPort), netip.AddrPortFrom(netip.IPv6Unspecified(), lanPort)}
+	more := []netip.Prefix{netip.MustParsePrefix("10.78.0.200/24"), netip.MustParsePrefix("fd78::200/64")}
+	for _, p := range more {
+		nodes[0].AddAddr("eth0", p)
+	}
+	w := &world{TB: t, port: lanPort}
+	w.start(Options{Settings: Settings{Listen: wild, Allow: more}, Sockets: inside(t, nodes[0], wild...)})
+	w.awaitUp(t)
+	l := &lan{world: w}
+	for _, to := range []netip.Addr{more[0].Addr(), more[1].Addr(), nodes[0].Addr4, nodes[0].Addr6} {
+		for _, network := range []string{"udp", "tcp"} {
+			if r, err := askFrom(l.dialFrom(nodes[1], network, to), question("web.vip.internal.", dns.TypeA)); err != nil || len(r.Answer) != 1 {
+				t.Errorf("%s to %s: %v, %v", network, to, r, err)
+			}
+		}
+	}
+	if w.Counters().Dropped(SendFailed) > 0 {
+		t.Error("replies were not sent")
+	}
+}

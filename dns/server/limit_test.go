@@ -1,0 +1,103 @@
+package server
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/heapsize"
+)
+
+// addrOf returns an address of a prefix.
+func addrOf(prefix, host int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(prefix >> 8), byte(prefix), byte(host)})
+}
+
+func TestLimiter(t *testing.T) {
+	l := newLimiter(100)
+	start := time.Now().UnixNano()
+	taken := func(a netip.Addr, tries int, after time.Duration) (n int) {
+		for range tries {
+			if l.take(a, start+int64(after)) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := taken(addrOf(1, 1), 1000, 0); n != 100 {
+		t.Errorf("%d replies at once", n)
+	}
+	if n := taken(addrOf(1, 2), 1000, 0); n != 0 {
+		t.Errorf("%d more replies to another address of the prefix", n)
+	}
+	if n := taken(addrOf(1, 1), 1000, 250*time.Millisecond); n != 25 {
+		t.Errorf("%d replies in a quarter of a second", n)
+	}
+	if n := taken(addrOf(1, 1), 1000, time.Hour); n != 100 {
+		t.Errorf("%d replies after a pause", n)
+	}
+	if n := taken(addrOf(1, 1), 10, time.Minute); n != 0 { // a clock that was set back
+		t.Errorf("%d replies in the past", n)
+	}
+	// Other prefixes, of both families, have their own. Some of these share a counter with others.
+	others := 0
+	for i := range 100 {
+		others += taken(addrOf(2+i, 1), 1, 0)
+	}
+	for i := range 100 {
+		others += taken(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, byte(i)}), 1, 0)
+	}
+	if others < 190 {
+		t.Errorf("%d of 200 prefixes get a reply", others)
+	}
+}
+
+func TestPrefixOf(t *testing.T) {
+	same := func(a, b string) bool { return prefixOf(netip.MustParseAddr(a)) == prefixOf(netip.MustParseAddr(b)) }
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"192.0.2.1", "192.0.2.255", true},
+		{"192.0.2.1", "192.0.3.1", false},
+		{"2001:db8::1", "2001:db8:0:ff::1", true},
+		{"2001:db8::1", "2001:db8:0:100::1", false},
+		{"::1", "0.0.0.1", false},
+	} {
+		if same(c.a, c.b) != c.want {
+			t.Errorf("%s and %s: %v", c.a, c.b, !c.want)
+		}
+	}
+}
+
+// A flood with forged addresses takes no memory, and its replies are bounded by the number of
+// counters, not by the number of addresses.
+func TestLimiterInAFlood(t *testing.T) {
+	const rate = 2
+	var l *limiter
+	size := heapsize.Of(func() any { l = newLimiter(rate); return l })
+	if size > 160<<10 {
+		t.Errorf("%d bytes", size)
+	}
+	now, replies := time.Now().UnixNano(), 0
+	if n := testing.AllocsPerRun(1, func() {
+		for i := range 500_000 {
+			if l.take(netip.AddrFrom4([4]byte{byte(i >> 16), byte(i >> 8), byte(i), 1}), now) {
+				replies++
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if replies > rate*buckets {
+		t.Errorf("%d replies, with %d counters", replies, buckets)
+	}
+}
+
+func BenchmarkLimiter(b *testing.B) {
+	l := newLimiter(1000)
+	now := time.Now().UnixNano()
+	for i := 0; b.Loop(); i++ {
+		l.take(addrOf(i&0xffff, 1), now+int64(i))
+	}
+}

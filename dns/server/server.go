@@ -1,0 +1,216 @@
+// Package server receives DNS queries by UDP and TCP and sends the answers of an Answerer.
+//
+// Its inputs are the addresses to listen on, the prefixes of clients, and what an Answerer returns.
+// Its outputs are replies, the state of each address (Listeners, Problems), and Counters. It owns its
+// sockets. An address at which it can't listen is tried again, and affects nothing else. It reads no
+// tables and knows nothing of names.
+//
+// Source code organization:
+//
+//	server.go    the server, its settings, and its addresses
+//	endpoint.go  one address and transport: opens it, serves it, retries
+//	udp.go       the loop of a UDP socket
+//	batch.go     recvmmsg and sendmmsg: the kernel access
+//	tcp.go       connections and their limits
+//	limit.go     the limit of replies for each prefix of clients
+//	counters.go  what metrics read
+//
+// # Clients
+//
+// Every program on this host may ask at a loopback address. At other addresses, only clients in Allow
+// get replies, and each /24 or /56 of them gets a limited number of replies by UDP in a second: the
+// source of a datagram can be forged, and a server without a limit sends its replies to the victim.
+// What each client can take of memory and connections is bounded.
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Answerer answers queries. *dns.Stage implements it.
+type Answerer interface {
+	// Answer appends the reply to a query to out, and returns the extended slice. It appends nothing
+	// if no reply must be sent. It may be called concurrently, keeps neither slice, and doesn't block.
+	Answer(out, query []byte, tcp bool) ([]byte, zone.Outcome)
+}
+
+// Settings are what the user configures.
+type Settings struct {
+	Listen []netip.AddrPort // empty: nothing is served
+	Allow  []netip.Prefix   // clients of addresses other than loopback
+	// RateLimit is the number of replies by UDP per second for each /24 or /56 of clients of addresses
+	// other than loopback. 0 or less: no limit.
+	RateLimit int
+}
+
+// Options are what a Server needs. Answerer is required.
+type Options struct {
+	Settings
+	Answerer Answerer
+	Sockets  *sockets.Set // opens the listeners; nil: a set that has inherited none
+	Events   *event.Log
+	Log      *slog.Logger // nil: discards
+}
+
+// Server listens and answers. Create it with New, and call Run in a goroutine.
+type Server struct {
+	Options  // Settings as in New; see Reconfigure
+	counters Counters
+	policy   atomic.Pointer[policy]
+	changed  chan struct{} // has room for one: wanted has changed
+	// idleTime and messageTime, unless a test that doesn't concern them makes them endless.
+	idle, message time.Duration
+
+	mu        sync.Mutex
+	wanted    []netip.AddrPort
+	listening map[netip.AddrPort]*listener // only Run changes the map
+}
+
+// listener is an address to listen on.
+type listener struct {
+	udp, tcp *endpoint
+	cancel   context.CancelFunc
+}
+
+// policy is what applies to clients of addresses other than loopback. It is immutable.
+type policy struct {
+	allow []netip.Prefix
+	limit *limiter // nil: no limit
+}
+
+// New returns a Server that does nothing until Run.
+func New(o Options) *Server {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Sockets = cmp.Or(o.Sockets, &sockets.Set{})
+	s := &Server{Options: o, changed: make(chan struct{}, 1), idle: idleTime, message: messageTime,
+		listening: make(map[netip.AddrPort]*listener)}
+	s.Reconfigure(o.Settings)
+	return s
+}
+
+// Reconfigure replaces the settings. Sockets of addresses that remain stay open, so that no query is
+// lost. It returns at once; Run opens and closes the others.
+func (s *Server) Reconfigure(settings Settings) {
+	p := &policy{allow: slices.Clone(settings.Allow)}
+	if former := s.policy.Load(); former != nil && former.limit != nil && former.limit.rate == settings.RateLimit {
+		p.limit = former.limit // with the replies that were counted
+	} else if settings.RateLimit > 0 {
+		p.limit = newLimiter(settings.RateLimit)
+	}
+	s.policy.Store(p)
+	s.mu.Lock()
+	s.wanted = slices.Clone(settings.Listen)
+	s.mu.Unlock()
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run serves until the context ends and returns its error. When it returns, every socket is closed in
+// this process, and every connection has ended. Clients wait for another process that has the
+// sockets.
+func (s *Server) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.changed:
+			s.follow(ctx, &tasks)
+		}
+	}
+}
+
+// follow starts and ends listeners so that they are those that are wanted.
+func (s *Server) follow(ctx context.Context, tasks *sync.WaitGroup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at, l := range s.listening {
+		if !slices.Contains(s.wanted, at) {
+			l.cancel()
+			<-l.udp.ended // the next listener may want the port
+			<-l.tcp.ended
+			delete(s.listening, at)
+		}
+	}
+	for _, at := range s.wanted {
+		if s.listening[at] != nil {
+			continue
+		}
+		inner, cancel := context.WithCancel(ctx)
+		l := &listener{cancel: cancel}
+		l.udp = newEndpoint(s, at, UDP, s.serveUDP)
+		l.tcp = newEndpoint(s, at, TCP, s.serveTCP)
+		s.listening[at] = l
+		tasks.Go(func() { l.udp.run(inner, ctx) })
+		tasks.Go(func() { l.tcp.run(inner, ctx) })
+	}
+}
+
+// Listener is the state of an address.
+type Listener struct {
+	Addr netip.AddrPort
+	Up   bool  // queries are received by UDP and TCP
+	Err  error // why not; nil while it starts
+}
+
+// Listeners returns the state of each address that is configured, in order.
+func (s *Server) Listeners() []Listener {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]Listener, 0, len(s.wanted))
+	for _, at := range s.wanted {
+		l := Listener{Addr: at}
+		if now := s.listening[at]; now != nil {
+			udp, tcp := now.udp.state.Load(), now.tcp.state.Load()
+			l.Up = udp.up && tcp.up
+			l.Err = cmp.Or(udp.err, tcp.err)
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b Listener) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+// Problems returns the addresses at which listening fails at present.
+func (s *Server) Problems() []vip.Problem {
+	var out []vip.Problem
+	for _, l := range s.Listeners() {
+		if l.Err == nil {
+			continue
+		}
+		p := vip.Problem{Code: vip.CodeDataplane, Place: l.Addr.String(), Field: "dns.listen", Message: fmt.Sprintf("DNS queries are not answered at %s: %v", l.Addr, l.Err)}
+		switch {
+		case errors.Is(l.Err, unix.EADDRINUSE):
+			p.Code = vip.CodePortTaken
+			p.Hint = fmt.Sprintf("find who listens there (ss -lntup 'sport = :%d'), or choose another port", l.Addr.Port())
+		case errors.Is(l.Err, unix.EADDRNOTAVAIL):
+			p.Hint = fmt.Sprintf("add %s to a link of this host, or remove it from listen", l.Addr.Addr())
+		case errors.Is(l.Err, unix.EACCES):
+			p.Hint = "grant CAP_NET_BIND_SERVICE, or choose a port above 1023"
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Counters returns the counters of the server, which are shared and change.
+func (s *Server) Counters() *Counters { return &s.counters }

@@ -1,0 +1,307 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestServes(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4, loopback6)
+	w.awaitUp(t)
+	for _, a := range []netip.Addr{loopback4, loopback6} {
+		at := netip.AddrPortFrom(a, w.port)
+		for _, network := range []string{"udp", "tcp"} {
+			checkWeb(t, network, at)
+			if r := ask(t, network, at, question("none.vip.internal.", dns.TypeA)); r.Rcode != dns.RcodeNameError {
+				t.Errorf("%s: reply %v", network, r)
+			}
+		}
+		// An answer that is too long by UDP, with and without EDNS.
+		shared := question("2.0.64.10.in-addr.arpa.", dns.TypePTR)
+		if r := ask(t, "udp", at, shared); !r.Truncated || len(r.Answer) > 0 {
+			t.Errorf("reply by UDP: %v", r)
+		}
+		if r := ask(t, "tcp", at, shared); r.Truncated || len(r.Answer) != 16 {
+			t.Errorf("reply by TCP: %v", r)
+		}
+		shared.SetEdns0(4096, false)
+		if r := ask(t, "udp", at, shared); !r.Truncated && len(r.Answer) != 16 || r.IsEdns0() == nil {
+			t.Errorf("reply with EDNS: %v", r)
+		}
+	}
+	c := w.Counters()
+	for _, transport := range Transports {
+		if c.count(transport, "A", "NOERROR") != 2 || c.count(transport, "A", "NXDOMAIN") != 2 || c.count(transport, "PTR", "NOERROR") == 0 {
+			t.Errorf("%s: counts %v", transport, slices.Collect(c.Queries()))
+		}
+	}
+	// A query is counted after its reply.
+	wait.Until(t, "durations", func() bool { upTo, n, sum := c.Durations(); return n == 14 && sum > 0 && upTo[len(upTo)-1] <= n })
+	if p := w.Problems(); len(p) > 0 {
+		t.Errorf("problems %v", p)
+	}
+	w.end()
+	if _, err := net.Dial("tcp", netip.AddrPortFrom(loopback4, w.port).String()); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// At a wildcard address, the reply comes from the address that was asked: a client drops others.
+func TestReplyAddress(t *testing.T) {
+	w := newWorld(t, Options{}, netip.IPv4Unspecified(), netip.IPv6Unspecified())
+	w.awaitUp(t)
+	for _, a := range []string{"127.0.0.1", "127.0.0.2", "127.9.9.9", "::1"} {
+		at := netip.AddrPortFrom(netip.MustParseAddr(a), w.port)
+		checkWeb(t, "udp", at) // from a connected socket, which receives only from this address
+		checkWeb(t, "tcp", at)
+	}
+}
+
+// No message stops the server, and none that isn't a query gets a reply.
+func TestStrangeMessages(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4)
+	w.awaitUp(t)
+	at := netip.AddrPortFrom(loopback4, w.port)
+	query := packed(t, question("web.vip.internal.", dns.TypeA))
+	response := slices.Clone(query)
+	response[2] |= 0x80
+	long := append(slices.Clone(query), make([]byte, 5000)...)
+	u := dial(t, "udp", at)
+	for _, c := range []struct {
+		what string
+		msg  []byte
+		code int // -1: no reply
+	}{
+		{"an empty datagram", nil, -1},
+		{"one byte", query[:1], -1},
+		{"a response", response, -1},
+		{"a long response", append(slices.Clone(response), make([]byte, 5000)...), -1},
+		{"half a question", query[:20], dns.RcodeFormatError},
+		{"a datagram of 5 kB", long, dns.RcodeFormatError},
+		{"a query with bytes behind it", long[:1000], dns.RcodeSuccess},
+	} {
+		if _, err := u.Write(c.msg); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 4096)
+		if c.code >= 0 {
+			n, err := u.Read(b)
+			var r dns.Msg
+			if err != nil || r.Unpack(b[:n]) != nil || r.Rcode != c.code {
+				t.Errorf("%s: reply %x, %v", c.what, b[:n], err)
+			}
+			continue
+		}
+		// The server answers in order, so the next reply is that of another query.
+		next := packed(t, question("none.vip.internal.", dns.TypeA))
+		if _, err := u.Write(next); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := u.Read(b); err != nil || b[0] != next[0] || b[1] != next[1] {
+			t.Errorf("%s: reply %x, %v", c.what, b[:n], err)
+		}
+	}
+	if n := w.Counters().Dropped(Malformed); n != 4 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
+// A port that another program has is reported, and served when it becomes free.
+func TestTakenPort(t *testing.T) {
+	for _, network := range []string{"udp", "tcp"} {
+		w := newWorld(t, Options{}) // only reserves a port
+		at := netip.AddrPortFrom(loopback4, w.port)
+		var other interface{ Close() error }
+		var err error
+		if network == "udp" {
+			other, err = net.ListenPacket("udp", at.String())
+		} else {
+			other, err = net.Listen("tcp", at.String())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Reconfigure(Settings{Listen: []netip.AddrPort{at}})
+		wait.Until(t, "a problem", func() bool { return len(w.Problems()) == 1 })
+		if p := w.Problems()[0]; p.Code != vip.CodePortTaken || p.Place != at.String() || p.Hint == "" {
+			t.Errorf("problem %+v", p)
+		}
+		if l := w.Listeners(); len(l) != 1 || l[0].Up || l[0].Addr != at || !errors.Is(l[0].Err, unix.EADDRINUSE) {
+			t.Errorf("listeners %+v", l)
+		}
+		other.Close()
+		w.awaitUp(t)
+		checkWeb(t, "udp", at)
+		checkWeb(t, "tcp", at)
+		events, _ := w.Events.Since(0)
+		if len(events) != 2 || events[0].Kind != "dns_listener_failed" || events[1].Kind != "dns_listener_open" || events[0].Object != at.String()+"/"+network {
+			t.Errorf("events %+v", events)
+		}
+	}
+	w := newWorld(t, Options{}, netip.MustParseAddr("192.0.2.1"), loopback4)
+	wait.Until(t, "a problem", func() bool { return len(w.Problems()) == 1 })
+	if p := w.Problems()[0]; p.Code != vip.CodeDataplane || p.Hint == "" {
+		t.Errorf("problem %+v", p)
+	}
+	wait.Until(t, "the other listener", func() bool { return w.Listeners()[0].Up })
+	checkWeb(t, "udp", netip.AddrPortFrom(loopback4, w.port))
+}
+
+// Addresses come and go while others stay: no query to those is lost.
+func TestReconfigure(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4)
+	w.awaitUp(t)
+	kept, moved := netip.AddrPortFrom(loopback4, w.port), netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), w.port)
+	var stop atomic.Bool
+	done := make(chan int)
+	go func() {
+		n := 0
+		defer func() { done <- n }()
+		for ; !stop.Load() && !t.Failed(); n++ {
+			checkWeb(t, "udp", kept)
+		}
+	}()
+	for range 10 {
+		w.Reconfigure(Settings{Listen: []netip.AddrPort{kept, moved}, RateLimit: 5})
+		w.awaitUp(t)
+		checkWeb(t, "tcp", moved)
+		w.Reconfigure(Settings{Listen: []netip.AddrPort{kept}})
+		wait.For(t, "the port is free", func() error {
+			l, err := net.Listen("tcp", moved.String())
+			if err == nil {
+				l.Close()
+			}
+			return err
+		})
+	}
+	stop.Store(true)
+	if n := <-done; n < 10 {
+		t.Errorf("%d queries", n)
+	}
+	w.Reconfigure(Settings{})
+	wait.Until(t, "the end of all", func() bool {
+		_, err := net.Dial("tcp", kept.String())
+		return errors.Is(err, unix.ECONNREFUSED)
+	})
+	if len(w.Listeners()) != 0 {
+		t.Error("listeners remain")
+	}
+}
+
+// The next process has the sockets before the former one ends: no query is refused.
+func TestTakeover(t *testing.T) {
+	var set sockets.Set
+	w := newWorld(t, Options{Sockets: &set}, loopback4, loopback6)
+	w.awaitUp(t)
+	next, err := set.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(loopback4, w.port)
+	waiting := dial(t, "tcp", at)
+	w.end()
+	if _, err := waiting.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection of the former process is open")
+	}
+	u := dial(t, "udp", at) // while no process reads
+	query := packed(t, question("web.vip.internal.", dns.TypeA))
+	if _, err := u.Write(query); err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{at, netip.AddrPortFrom(loopback6, w.port)}}, Answerer: testZone(t), Sockets: next})
+	run(t, s)
+	b := make([]byte, message.MaxUDP)
+	if n, err := u.Read(b); err != nil || b[0] != query[0] || b[1] != query[1] {
+		t.Errorf("reply %x, %v", b[:n], err)
+	}
+	s.awaitUp(t)
+	checkWeb(t, "tcp", at)
+	if n := next.Unclaimed(); n != 0 {
+		t.Errorf("%d sockets are unclaimed", n)
+	}
+}
+
+// A datagram costs no allocation, from the system call that receives it to the one that sends the
+// reply.
+func TestUDPAllocatesNothing(t *testing.T) {
+	for _, at := range []netip.Addr{loopback4, netip.IPv4Unspecified()} {
+		s := New(Options{Answerer: testZone(t), Settings: Settings{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, RateLimit: 1 << 30}})
+		listener, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		if err := prepare(listener, at); err != nil {
+			t.Fatal(err)
+		}
+		client, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(client)
+		to := &unix.SockaddrInet4{Port: listener.LocalAddr().(*net.UDPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
+		if err := unix.Connect(client, to); err != nil {
+			t.Fatal(err)
+		}
+		query, reply := packed(t, question("web.vip.internal.", dns.TypeA)), make([]byte, 512)
+		e := newEndpoint(s, netip.AddrPortFrom(at, 0), UDP, nil)
+		b := newBatch(at.IsUnspecified())
+		raw, err := listener.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = raw.Control(func(fd uintptr) {
+			if n := testing.AllocsPerRun(100, func() {
+				for range 5 {
+					if _, err := unix.Write(client, query); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if errno := s.drain(t.Context(), e, b, fd); errno != 0 {
+					t.Fatal(errno)
+				}
+				for range 5 {
+					if n, err := unix.Read(client, reply); err != nil || n < 40 {
+						t.Fatal(n, err)
+					}
+				}
+			}); n != 0 {
+				t.Errorf("%v allocations at %s", n, at)
+			}
+		})
+	}
+}
+
+// BenchmarkUDP exchanges datagrams with a server, with many on the way.
+func BenchmarkUDP(b *testing.B) {
+	w := newWorld(b, Options{}, loopback4)
+	w.awaitUp(b)
+	c := dial(b, "udp", netip.AddrPortFrom(loopback4, w.port))
+	_ = c.SetDeadline(time.Time{})
+	query, reply := packed(b, question("web.vip.internal.", dns.TypeA)), make([]byte, 512)
+	const ahead = 32
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := c.Write(query); err != nil {
+			b.Fatal(err)
+		}
+		if i >= ahead {
+			if _, err := c.Read(reply); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// framed returns a message behind its length.
+func framed(msg []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
+}
+
+// readReply reads a reply behind its length.
+func readReply(t testing.TB, c io.Reader) *dns.Msg {
+	t.Helper()
+	var head [2]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, binary.BigEndian.Uint16(head[:]))
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+	var m dns.Msg
+	if err := m.Unpack(b); err != nil {
+		t.Fatal(err)
+	}
+	return &m
+}
+
+// inBubble runs a client with one connection to a server, on fake time.
+func inBubble(t *testing.T, client func(t *testing.T, s *Server, c net.Conn)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		s := New(Options{Answerer: testZone(t)})
+		mine, its := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			s.serveConn(its)
+			its.Close()
+			close(done)
+		}()
+		client(t, s, mine)
+		mine.Close()
+		<-done
+	})
+}
+
+// checkClosed waits until the server closes a connection, which must be some time after a start.
+func checkClosed(t *testing.T, c net.Conn, start time.Time, after time.Duration) {
+	t.Helper()
+	if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+	if took := time.Since(start); took != after {
+		t.Errorf("closed after %s, want %s", took, after)
+	}
+}
+
+func TestIdleConnectionIsClosed(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
+		start := time.Now()
+		checkClosed(t, c, start, idleTime)
+		if n := s.Counters().Dropped(Timeout); n != 0 {
+			t.Errorf("%d timeouts", n)
+		}
+	})
+	// The time begins again with each query.
+	inBubble(t, func(t *testing.T, _ *Server, c net.Conn) {
+		for range 3 {
+			time.Sleep(idleTime - time.Second)
+			if _, err := c.Write(framed(packed(t, question("web.vip.internal.", dns.TypeA)))); err != nil {
+				t.Fatal(err)
+			}
+			if r := readReply(t, c); len(r.Answer) != 1 {
+				t.Errorf("reply %v", r)
+			}
+		}
+		checkClosed(t, c, time.Now(), idleTime)
+	})
+}
+
+// A query has to be complete 2 s after its first byte, however its bytes arrive.
+func TestSlowClient(t *testing.T) {
+	query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
+	for _, before := range []int{0, 1} { // queries
+		inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
+			for range before {
+				if _, err := c.Write(query); err != nil {
+					t.Fatal(err)
+				}
+				readReply(t, c)
+			}
+			time.Sleep(time.Second)
+			start := time.Now()
+			written := make(chan struct{})
+			go func() {
+				defer close(written)
+				for i := range query { // one byte in a second
+					if _, err := c.Write(query[i : i+1]); err != nil {
+						return
+					}
+					time.Sleep(time.Second)
+				}
+				t.Error("the server waits for each byte")
+			}()
+			checkClosed(t, c, start, messageTime)
+			<-written
+			if n := s.Counters().Dropped(Timeout); n != 1 {
+				t.Errorf("%d timeouts", n)
+			}
+		})
+	}
+	// Slow, but complete in time: the begin of the second query is in the packet of the first.
+	inBubble(t, func(t *testing.T, _ *Server, c net.Conn) {
+		for _, part := range [][]byte{query[:1], query[1:2], query[2:20], append(query[20:], query[:5]...)} {
+			time.Sleep(messageTime / 4)
+			if _, err := c.Write(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		readReply(t, c)
+		time.Sleep(messageTime - time.Second)
+		if _, err := c.Write(query[5:]); err != nil {
+			t.Fatal(err)
+		}
+		readReply(t, c)
+		start := time.Now()
+		if _, err := c.Write(append(query, query[:5]...)); err != nil {
+			t.Fatal(err)
+		}
+		readReply(t, c)
+		checkClosed(t, c, start, messageTime)
+	})
+}
+
+// A client that asks and doesn't read its replies is disconnected.
+func TestClientThatNeverReads(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
+		start := time.Now()
+		query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
+		if _, err := c.Write(query); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(query); err == nil {
+			t.Error("the server reads on")
+		}
+		if took := time.Since(start); took != messageTime {
+			t.Errorf("closed after %s", took)
+		}
+		if n := s.Counters().Dropped(Timeout); n != 1 {
+			t.Errorf("%d timeouts", n)
+		}
+	})
+}
+
+// What isn't a query ends a connection, after FORMERR if that is a reply to something.
+func TestStrangeConnections(t *testing.T) {
+	query := packed(t, question("web.vip.internal.", dns.TypeA))
+	response := append([]byte{}, query...)
+	response[2] |= 0x80
+	for _, c := range []struct {
+		what  string
+		bytes []byte
+		code  int // -1: closed without a reply
+		stays bool
+	}{
+		{"a query", framed(query), dns.RcodeSuccess, true},
+		{"no message", []byte{0, 0}, -1, false},
+		{"a short message", []byte{0, 3, 1, 2, 3}, -1, false},
+		{"a response", framed(response), -1, false},
+		{"half a question", framed(query[:20]), dns.RcodeFormatError, true},
+		{"a query of 60 kB", append([]byte{0xf0, 0}, query...), dns.RcodeFormatError, false},
+		{"a query of 4 kB", framed(append(append([]byte{}, query...), make([]byte, maxTCPQuery-len(query))...)), dns.RcodeSuccess, true},
+		{"a response of 60 kB", append([]byte{0xf0, 0}, response...), -1, false},
+	} {
+		inBubble(t, func(t *testing.T, _ *Server, conn net.Conn) {
+			start := time.Now()
+			if _, err := conn.Write(c.bytes); err != nil {
+				t.Fatalf("%s: %v", c.what, err)
+			}
+			if c.code >= 0 {
+				if r := readReply(t, conn); r.Rcode != c.code || r.Id != binary.BigEndian.Uint16(query) {
+					t.Errorf("%s: reply %v", c.what, r)
+				}
+			}
+			if c.stays {
+				checkClosed(t, conn, start, idleTime)
+			} else {
+				checkClosed(t, conn, start, 0)
+			}
+		})
+	}
+}
+
+// checkRefused checks that the server ends a new connection at once.
+func checkRefused(t testing.TB, dial func() (net.Conn, error)) {
+	t.Helper()
+	c, err := dial()
+	if err == nil {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(maxWait))
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, io.EOF) {
+		t.Errorf("a connection: %v", err)
+	}
+}
+
+// The number of connections is limited, and slow clients take nothing from others.
+func TestConnectionLimit(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4)
+	w.awaitUp(t)
+	at := netip.AddrPortFrom(loopback4, w.port)
+	var open []net.Conn
+	for range maxConnections - 1 {
+		c := dial(t, "tcp", at)
+		open = append(open, c)
+	}
+	wait.Until(t, "connections", func() bool { return w.Counters().Connections() == maxConnections-1 })
+	checkWeb(t, "tcp", at)
+	checkWeb(t, "udp", at)
+	wait.Until(t, "the end of a connection", func() bool { return w.Counters().Connections() == maxConnections-1 })
+	dial(t, "tcp", at)
+	checkRefused(t, func() (net.Conn, error) { return net.Dial("tcp", at.String()) })
+	if n := w.Counters().Dropped(ConnectionLimit); n != 1 {
+		t.Errorf("%d dropped", n)
+	}
+	checkWeb(t, "udp", at)
+	for _, c := range open {
+		c.Close()
+	}
+	wait.For(t, "room again", func() error {
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(maxWait))
+		if _, err := c.Write(framed(packed(t, question("web.vip.internal.", dns.TypeA)))); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, 2))
+		return err
+	})
+}

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// serveUDP opens the UDP socket of an endpoint, and answers until the context ends.
+//
+// One goroutine serves a socket, so that a flood takes no more than one processor from the rest of the
+// agent. It also yields to other goroutines after each full batch.
+func (s *Server) serveUDP(ctx context.Context, e *endpoint, end func(sockets.Socket)) error {
+	conn, err := s.Sockets.ListenUDP(ctx, e.at)
+	if err != nil {
+		return err
+	}
+	defer endWith(ctx, func() { end(conn) })()
+	if err := prepare(conn, e.at.Addr()); err != nil {
+		return err
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	e.up()
+	b := newBatch(e.at.Addr().IsUnspecified())
+	var failed syscall.Errno
+	err = raw.Read(func(fd uintptr) (done bool) {
+		failed = s.drain(ctx, e, b, fd)
+		return failed != 0
+	})
+	if failed != 0 {
+		return os.NewSyscallError("recvmmsg", failed)
+	}
+	if errors.Is(err, net.ErrClosed) && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// drain answers until no datagram waits. It returns what ends the socket.
+func (s *Server) drain(ctx context.Context, e *endpoint, b *batch, fd uintptr) syscall.Errno {
+	for ctx.Err() == nil {
+		n, errno := b.receive(fd)
+		switch errno {
+		case 0:
+		case unix.EAGAIN:
+			return 0
+		case unix.EINTR, unix.ECONNREFUSED, unix.ENOMEM, unix.ENOBUFS:
+			continue
+		default:
+			return errno
+		}
+		s.answer(e, b, n, fd)
+		if n < batchSize {
+			return 0 // nothing more waits: what arrives later makes the socket readable again
+		}
+		runtime.Gosched()
+	}
+	return 0
+}
+
+// answer sends the replies to the datagrams of a batch.
+func (s *Server) answer(e *endpoint, b *batch, n int, fd uintptr) {
+	start := time.Now()
+	p := s.policy.Load()
+	loopback := e.at.Addr().IsLoopback()
+	for i := range n {
+		if !loopback {
+			if client := b.client(i); !s.admit(e, p, client, start) {
+				continue
+			}
+		}
+		query, truncated := b.query(i)
+		reply := b.space(i)
+		if truncated {
+			reply = message.Malformed(reply, query)
+		} else {
+			var outcome zone.Outcome
+			if reply, outcome = s.Answerer.Answer(reply, query, false); len(reply) > 0 {
+				s.counters.answered(UDP, outcome)
+			}
+		}
+		if len(reply) == 0 {
+			s.counters.drop(Malformed)
+			continue
+		}
+		b.reply(i, len(reply))
+	}
+	if b.replied == 0 {
+		return
+	}
+	for range b.send(fd) {
+		s.counters.drop(SendFailed)
+	}
+	s.counters.took(time.Since(start), b.replied)
+}
+
+// admit reports whether the client of a datagram gets a reply.
+func (s *Server) admit(e *endpoint, p *policy, client netip.AddrPort, now time.Time) bool {
+	switch {
+	case !e.admits(p, client.Addr()):
+		s.counters.drop(NotAllowed)
+		return false
+	case client.Port() == 0:
+		s.counters.drop(Malformed)
+		return false
+	case p.limit != nil && !client.Addr().IsLoopback() && !p.limit.take(client.Addr(), now.UnixNano()):
+		s.counters.drop(RateLimited)
+		return false
+	}
+	return true
+}
