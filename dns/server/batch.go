@@ -27,6 +27,10 @@ const (
 // batch is datagrams that were received with one system call, and their replies. It is the kernel
 // access: package net receives and sends one datagram at a time, which costs a fifth more of the
 // processor's time at saturation.
+//
+// The system calls are raw, because they never wait. During another call of more than 20 us, which is
+// less than a full batch takes, the scheduler gives the processor to another thread. That costs a tenth
+// at saturation.
 type batch struct {
 	packets [batchSize]packet
 	in, out [batchSize]mmsghdr
@@ -77,7 +81,7 @@ func (b *batch) receive(fd uintptr) (int, syscall.Errno) {
 			in.SetControllen(controlSize)
 		}
 	}
-	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
@@ -133,7 +137,7 @@ func (p *packet) anyInterface() {
 // send sends the replies, and returns how many of them the kernel refused.
 func (b *batch) send(fd uintptr) (failed int) {
 	for at := 0; at < b.replied; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.out[at])), uintptr(b.replied-at), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.out[at])), uintptr(b.replied-at), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch errno {
 		case 0:
 			at += int(n)
