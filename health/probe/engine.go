@@ -29,7 +29,7 @@ type Options struct {
 
 	// The limits bound how many probes run at once. Probes over a limit wait in order. One that
 	// starts more than an interval late is counted as late; its target keeps its health. An engine
-	// needs up to Sockets + Requests + 4 * Commands + 2 descriptors.
+	// needs up to Sockets + Requests + 4 * Commands + 3 descriptors.
 	Sockets  int // tcp and udp; 0 means 4,096
 	Requests int // http, https and grpc, with a goroutine or three each; 0 means 512
 	Commands int // exec; 0 allows none: their targets stay Unknown, with this reason
@@ -42,10 +42,9 @@ const (
 )
 
 const (
-	// pace is the least time between two turns of the engine, which bounds their cost. A probe
-	// starts and a result counts at most this much later. All probes that are due start in one turn
-	// and keep a processor busy meanwhile, which delays clients of the userspace proxy: at 5,500
-	// probes a second, this pace makes it three probes at a time, or about 0.1 ms.
+	// pace is the least time between two turns of the engine, which bounds their cost. A timer of Go
+	// makes it about a millisecond. A probe starts and a result counts at most
+	// this much later. All probes that are due start in one turn; the poller spreads those of its types.
 	pace = 500 * time.Microsecond
 	// stall is the delay of a turn that shows that this process did not run: it was stopped, or the
 	// host had no processor for it.

@@ -15,11 +15,16 @@ import (
 // poller is the prober of types that need a socket and no protocol: tcp and udp. One goroutine
 // waits for all sockets with epoll. A probe costs a descriptor and about 300 bytes while it runs,
 // and no goroutine. The descriptor of epoll is the only one that Go's own poller knows.
+//
+// The engine starts several probes at once, because a timer of Go ends up to a millisecond late. The
+// poller begins them with gaps, by a timer of the kernel, so that they don't keep a processor busy, for
+// which clients of the userspace proxy would wait.
 type poller struct {
 	report func([]done)
 	epoll  *os.File
 	raw    syscall.RawConn
 	fd     int // of epoll
+	timer  int // a timerfd that ends the wait for the gap
 	ended  chan struct{}
 
 	mu     sync.Mutex
@@ -27,7 +32,11 @@ type poller struct {
 	closed bool
 
 	// Only run uses these.
+	waiting   []job // to begin, from the first; those before it are zero
+	first     int
+	next      time.Time         // when to begin the next ones
 	sockets   map[int32]*socket // by descriptor
+	spare     []*socket         // ended
 	deadlines delayqueue.Queue[*socket]
 	done      []done
 	events    [256]unix.EpollEvent
@@ -43,6 +52,15 @@ type socket struct {
 	sent    int // bytes of check.Send
 	matched int // bytes of check.Expect
 }
+
+const (
+	// gap is the time between two begins; at each, half of the probes that wait begin. So the five or six
+	// of one turn, with 10,000 targets, take a processor for less than 0.1 ms at a time. A gap of 0.125 ms
+	// needs 50% more CPU time, and clients don't benefit.
+	gap = 400 * time.Microsecond
+	// maxSpare bounds the ended sockets that are kept for the next probes.
+	maxSpare = 64
+)
 
 // phase is what a socket waits for.
 type phase uint8
@@ -63,12 +81,30 @@ func newPoller(report func([]done)) (*poller, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	p := &poller{report: report, epoll: os.NewFile(uintptr(fd), "health probes"), fd: fd, ended: make(chan struct{}), sockets: make(map[int32]*socket)}
-	if p.raw, err = p.epoll.SyscallConn(); err != nil {
+	if p.timer, err = newTimer(fd); err == nil {
+		if p.raw, err = p.epoll.SyscallConn(); err != nil {
+			unix.Close(p.timer)
+		}
+	}
+	if err != nil {
 		p.epoll.Close()
 		return nil, err
 	}
 	go p.run()
 	return p, nil
+}
+
+// newTimer returns a timerfd that epoll reports once each time it expires.
+func newTimer(epoll int) (int, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return -1, os.NewSyscallError("timerfd_create", err)
+	}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)}); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("epoll_ctl", err)
+	}
+	return fd, nil
 }
 
 // start implements prober.
@@ -94,22 +130,11 @@ func (p *poller) interrupt() { p.epoll.SetReadDeadline(time.Unix(1, 0)) }
 func (p *poller) run() {
 	defer close(p.ended)
 	defer p.epoll.Close()
-	var jobs []job
-	for {
-		var open bool
-		if jobs, open = p.take(jobs[:0]); !open {
-			for fd := range p.sockets {
-				unix.Close(int(fd))
-			}
-			return
-		}
-		if len(jobs) == 0 {
+	defer unix.Close(p.timer)
+	for p.take() {
+		if !p.begin() {
 			p.wait()
 		}
-		for _, j := range jobs {
-			p.open(j)
-		}
-		clear(jobs)
 		// A socket can be ready and past its deadline, if this process did not run for a while. Then
 		// its answer counts.
 		for p.poll() == len(p.events) {
@@ -125,22 +150,47 @@ func (p *poller) run() {
 			p.done = p.done[:0]
 		}
 	}
+	for fd := range p.sockets {
+		unix.Close(int(fd))
+	}
 }
 
-// take returns the new jobs in the slice into; open is false after close. If there are none, it
-// sets the deadline of wait.
-func (p *poller) take(into []job) (jobs []job, open bool) {
+// take takes the new jobs and sets the deadline of wait. It returns false after close.
+func (p *poller) take() (open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.inbox) == 0 {
-		_, first, _ := p.deadlines.First() // the zero time is no deadline
-		p.epoll.SetReadDeadline(first)
-		return into, !p.closed
-	}
-	jobs = append(into, p.inbox...)
+	p.waiting = append(p.waiting, p.inbox...)
 	clear(p.inbox)
 	p.inbox = p.inbox[:0]
-	return jobs, !p.closed
+	_, first, _ := p.deadlines.First() // the zero time is no deadline
+	p.epoll.SetReadDeadline(first)
+	return !p.closed
+}
+
+// begin begins the next jobs, if it is time for them, or else sets the timer that ends wait. It returns
+// whether it has begun any.
+func (p *poller) begin() bool {
+	n := len(p.waiting) - p.first
+	if n == 0 {
+		return false
+	}
+	now := time.Now()
+	if rest := p.next.Sub(now); rest > 0 {
+		unix.TimerfdSettime(p.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(rest))}, nil) // fails only with an invalid argument
+		return false
+	}
+	p.next = now.Add(gap)
+	for range (n + 1) / 2 {
+		p.open(&p.waiting[p.first])
+		p.waiting[p.first] = job{}
+		p.first++
+	}
+	if p.first > len(p.waiting)/2 { // moving the rest down costs O(1) for each job
+		rest := copy(p.waiting, p.waiting[p.first:])
+		clear(p.waiting[rest:])
+		p.waiting, p.first = p.waiting[:rest], 0
+	}
+	return true
 }
 
 // wait blocks until a socket is ready, the first deadline, or interrupt.
@@ -168,13 +218,19 @@ func (p *poller) poll() int {
 }
 
 // open begins a probe.
-func (p *poller) open(j job) {
-	s := &socket{job: j, began: time.Now(), phase: connecting}
+func (p *poller) open(j *job) {
+	var s *socket
+	if n := len(p.spare) - 1; n >= 0 {
+		s, p.spare = p.spare[n], p.spare[:n]
+	} else {
+		s = new(socket)
+	}
+	*s = socket{job: *j, began: time.Now(), phase: connecting}
 	var err error
 	if j.check.Type == vip.CheckUDP {
-		s.fd, err = openUDP(&j)
+		s.fd, err = openUDP(j)
 	} else {
-		s.fd, err = openTCP(&j, j.check.Send == "" && j.check.Expect == "")
+		s.fd, err = openTCP(j, j.check.Send == "" && j.check.Expect == "")
 	}
 	if s.fd < 0 {
 		outcome, reason := judge("open a socket", err)
@@ -281,6 +337,9 @@ func (p *poller) finish(s *socket, outcome Outcome, reason string) {
 	delete(p.sockets, int32(s.fd))
 	unix.Close(s.fd)
 	p.done = append(p.done, done{s.t, outcome, clip(reason), time.Since(s.began)})
+	if *s = (socket{}); len(p.spare) < maxSpare {
+		p.spare = append(p.spare, s)
+	}
 }
 
 // silence returns the reason for a timeout.

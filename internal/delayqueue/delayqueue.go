@@ -17,11 +17,16 @@ import (
 type Queue[K comparable] struct {
 	entries map[K]*entry[K]
 	heap    deadlines[K]
+	spare   []*entry[K] // dropped, for keys that are added next
 }
 
 // keep bounds the keys for which an empty queue keeps room. A map never shrinks, so the keys of a
-// start would stay allocated for ever.
-const keep = 1024
+// start would stay allocated for ever. keepEntries bounds spare: a key that is dropped when it is due
+// and added again then allocates nothing.
+const (
+	keep        = 1024
+	keepEntries = 64
+)
 
 type entry[K comparable] struct {
 	key   K
@@ -39,9 +44,20 @@ func (q *Queue[K]) Set(k K, at time.Time) {
 	if q.entries == nil {
 		q.entries = make(map[K]*entry[K])
 	}
-	e := &entry[K]{key: k, at: at}
+	e := q.newEntry()
+	e.key, e.at = k, at
 	q.entries[k] = e
 	heap.Push(&q.heap, e)
+}
+
+func (q *Queue[K]) newEntry() *entry[K] {
+	n := len(q.spare) - 1
+	if n < 0 {
+		return &entry[K]{}
+	}
+	e := q.spare[n]
+	q.spare = q.spare[:n]
+	return e
 }
 
 // Hasten adds k, or moves its deadline if at is earlier.
@@ -59,6 +75,9 @@ func (q *Queue[K]) Drop(k K) {
 	}
 	delete(q.entries, k)
 	heap.Remove(&q.heap, e.place)
+	if *e = (entry[K]{}); len(q.spare) < keepEntries {
+		q.spare = append(q.spare, e)
+	}
 	if len(q.heap) == 0 && cap(q.heap) > keep {
 		q.entries, q.heap = nil, nil
 	}
