@@ -2,7 +2,7 @@
 //
 // Its inputs are the tables [services] and [allocations], and [leases] until every source has listed
 // its services, so that the names of the last run are answered from the start. Its outputs are the
-// answers of the zone (package dns/zone) and the table [dns conflicts]: the claims of names that
+// answers of the zone (package dns/zone) and the table [name conflicts]: the claims of names that
 // another service has. It owns the zone. It opens no sockets; package dns/server does. It decides
 // nothing: the zone decides who has a contested name.
 package dns

@@ -111,6 +111,23 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
+// The DNS library that is the oracle of tests is not linked.
+func TestNoDNSLibraryIsLinked(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"cmd/ironvip", module+"dns/server").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, module+"dns/message") {
+		t.Error("dns/message is not linked: the list is not what it seems")
+	}
+	for _, pkg := range linked {
+		if strings.HasPrefix(pkg, "github.com/miekg/dns") {
+			t.Errorf("%s is linked", pkg)
+		}
+	}
+}
+
 // below reports whether pkg is folder or in it.
 func below(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
