@@ -41,6 +41,7 @@ type Stage struct {
 	Options
 	zone      atomic.Pointer[zone.Zone]
 	conflicts *table.Table[zone.ConflictKey, zone.Conflict]
+	loaded    chan struct{} // closed when the zone has what the tables had at the start
 	synced    chan struct{} // closed when unknown names don't exist
 
 	mu      sync.Mutex // of everything below, between Run and Reconfigure
@@ -59,7 +60,7 @@ func New(o Options) (*Stage, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Stage{
-		Options: o, synced: make(chan struct{}), leased: newLeased(), touched: make(map[vip.ServiceKey]bool),
+		Options: o, loaded: make(chan struct{}), synced: make(chan struct{}), leased: newLeased(), touched: make(map[vip.ServiceKey]bool),
 		conflicts: table.New(o.Clock, zone.KeyOfConflict, func(a, b zone.Conflict) bool { return a == b }),
 	}
 	s.zone.Store(z)
@@ -68,6 +69,10 @@ func New(o Options) (*Stage, error) {
 
 // Conflicts returns the table of claims of names that the service doesn't have.
 func (s *Stage) Conflicts() table.Reader[zone.ConflictKey, zone.Conflict] { return s.conflicts }
+
+// Loaded is closed when the zone has the services and leases that were in the tables when Run began:
+// the names of the last run are answered.
+func (s *Stage) Loaded() <-chan struct{} { return s.loaded }
 
 // Synced is closed when every source has listed its services, or is no longer waited for: unknown
 // names are then answered as such.
@@ -112,6 +117,7 @@ func (s *Stage) Run(ctx context.Context) error {
 	defer allocations.Close()
 	leases := s.Leases.Watch()
 	defer func() { leases.Close() }()
+	loading := true
 	for ctx.Err() == nil {
 		// Before reading the feeds: what they deliver now is then complete.
 		ready, granted := s.Services.Ready(), s.Allocations.Ready()
@@ -122,6 +128,10 @@ func (s *Stage) Run(ctx context.Context) error {
 		allocationBatch, allocationsChanged := allocations.TryNext()
 		if s.step(leaseBatch, serviceBatch, allocationBatch) {
 			continue
+		}
+		if loading {
+			close(s.loaded)
+			loading = false
 		}
 		if listed && s.finish(complete) {
 			continue

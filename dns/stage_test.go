@@ -404,3 +404,33 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+// When the stage is loaded, it answers the names of services whose leases were there at its start.
+func TestLoaded(t *testing.T) {
+	clock := &table.Clock{}
+	services := table.New(clock, vip.KeyOfService, nil)
+	services.Initializer() // no source has listed its services
+	leases := table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	for i := range 2000 { // more than a batch of a feed
+		leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)})}, State: ipam.Held,
+			Holders: []ipam.Holder{{Service: key(fmt.Sprint("s", i))}}})
+	}
+	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: table.New(clock, vip.KeyOfAllocation, nil), Leases: leases})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table.IsClosed(s.Loaded()) {
+		t.Error("loaded before Run")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	<-s.Loaded()
+	for _, i := range []int{0, 1999} {
+		if got, want := s.answer(t, fmt.Sprintf("s%d.vip.internal", i), dns.TypeA), fmt.Sprintf("NOERROR 10.64.%d.%d", i>>8, i&0xff); got != want {
+			t.Errorf("s%d: %s, want %s", i, got, want)
+		}
+	}
+	cancel()
+	<-done
+}
