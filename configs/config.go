@@ -18,6 +18,7 @@ type Config struct {
 	IPAM      IPAM      `toml:"ipam"`
 	Health    Health    `toml:"health"`
 	Announce  Announce  `toml:"announce"`
+	DNS       DNS       `toml:"dns"`
 	Consul    Consul    `toml:"consul"`
 	Pools     []Pool    `toml:"pool"`
 	Sources   []Source  `toml:"source"`
@@ -131,7 +132,7 @@ func Default() *Config {
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
 			Device: DefaultDevice, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
-		Health: health.NewConfig(), Announce: newAnnounce(),
+		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},
 		Log:    Log{Level: "info", Format: "text"},
 	}

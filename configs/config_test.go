@@ -21,6 +21,8 @@ import (
 
 var cmpPrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
+var cmpListen = cmp.Comparer(func(a, b ListenAddress) bool { return a == b })
+
 func TestParseReadsEverything(t *testing.T) {
 	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte(`
 [node]
@@ -85,6 +87,16 @@ default = "none"
 exec = true
 backend_metrics = false
 probers = 5
+[dns]
+domain = "lb.example.com"
+listen = ["127.0.0.1:53", "[2001:db8:53::1]:53"]
+allow = ["10.0.0.0/8", "2001:db8::1"]
+ttl = "1m"
+negative_ttl = "5s"
+reverse = false
+short_names = false
+resolver = "resolved"
+rate_limit = 10
 [log]
 level = "debug"
 format = "json"
@@ -109,6 +121,8 @@ format = "json"
 			{Name: "spare", CIDRs: []netip.Prefix{prefix("127.96.0.0/24")}},
 		},
 		Health: Health{Default: "none", Exec: true, Probers: "5"}, Announce: newAnnounce(),
+		DNS: DNS{Domain: "lb.example.com", Listen: []ListenAddress{{netip.MustParseAddrPort("127.0.0.1:53")}, {netip.MustParseAddrPort("[2001:db8:53::1]:53")}},
+			Allow: []AddressRange{{prefix("10.0.0.0/8")}, {prefix("2001:db8::1/128")}}, TTL: spec.Duration(time.Minute), NegativeTTL: spec.Duration(5 * time.Second), Resolver: ResolverResolved, RateLimit: 10},
 		Consul: Consul{server, "edge/lbs"},
 		Sources: []Source{{"static", "static", &static.Config{Path: "/etc/ironvip/more.d"}}, {"static", "second", &static.Config{Path: "/srv/services"}},
 			{"consul", "consul", &consul.Config{Tag: "ironvip", ShrinkGuard: spec.Duration(30 * time.Second), Config: east}},
@@ -116,7 +130,7 @@ format = "json"
 		Log:  Log{Level: "debug", Format: "json"},
 		Path: "/etc/ironvip/ironvip.toml",
 	}
-	if diff := cmp.Diff(want, c, cmpPrefixes, cmpopts.IgnoreUnexported(Config{})); diff != "" {
+	if diff := cmp.Diff(want, c, cmpPrefixes, cmpListen, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -172,6 +186,19 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:2: announce.bgp[0]: names no router | add peer`, `c.toml:3: announce.bgp[0].asn: 0 is out of bounds`, `c.toml:5: announce.bgp[0].bfd: "100ms" is not the detection of a session | write "3x100ms"`,
 			`c.toml:6: announce.bgp[0].communities[0]: "65010" is not a community`, `c.toml:9: announce.bgp[1].interface: peer and interface exclude each other`, `c.toml:12: announce.bgp[1].multihop: 300 is out of bounds`}},
 		{"a real server that announces", "[dataplane]\nrole = 'real-server'\n[announce]\nmode = 'l2'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:4: announce.mode: a real server announces no VIPs`}},
+		{"dns", "[dns]\ndomain = 'Vip.internal'\nlisten = ['127.0.0.1', ':53', '0.0.0.0:53', '[fe80::1]:53', '127.0.0.1:53', '127.0.0.1:53', 53]\nallow = ['10.0.0.1/8']\nttl = '25h'\nnegative_ttl = '1500ms'\nrate_limit = 0\nresolve = true\nresolver = 'dnsmasq'", []string{
+			`c.toml:2: dns.domain: "Vip.internal" is not a DNS name: use labels of a-z, 0-9 and inner "-" with dots between them | use a name below "internal"`,
+			`c.toml:3: dns.listen[0]: "127.0.0.1" is not an address with a port | write an address and a port: "127.0.0.1:8653"`, `c.toml:3: dns.listen[1]: ":53" is not an address with a port`,
+			`c.toml:3: dns.listen[2]: "0.0.0.0:53" is every address of this host, also the VIPs | write each address`, `c.toml:3: dns.listen[3]: "[fe80::1]:53" is not an address that clients can query`,
+			`c.toml:3: dns.listen[6]: wants a string, has the number 53`, `c.toml:3: dns.listen[5]: 127.0.0.1:53 is defined twice`,
+			`c.toml:4: dns.allow[0]: 10.0.0.1/8 is not the first address of its range`, `c.toml:5: dns.ttl: 25h is out of bounds`, `c.toml:5: dns.ttl: 25h is longer than ipam.reuse_delay`,
+			`c.toml:6: dns.negative_ttl: 1.5s has parts of a second`, `c.toml:7: dns.rate_limit: 0 is out of bounds | use 1 to 1000000`, `c.toml:8: dns.resolve: unknown key | `, `c.toml:9: dns.resolver: "dnsmasq" is not a known value | use none, resolved`}},
+		{"a domain that is not looked up by DNS", "[dns]\ndomain = 'vip.local'", []string{`c.toml:2: dns.domain: resolvers do not look up names below "local" by DNS | use a name below "internal"`}},
+		{"a long domain", "[dns]\ndomain = '" + strings.Repeat("x", 42) + ".internal'", []string{`c.toml:2: dns.domain: ` + strings.Repeat("x", 42) + `.internal is longer than 50 characters`}},
+		{"dns for other hosts", "[dns]\nlisten = ['127.0.0.1:53', '192.0.2.1:53']", []string{`c.toml:1: dns.allow: is required, because other hosts can reach an address of dns.listen | write the ranges`}},
+		{"dns at a VIP", "[dns]\nlisten = ['127.96.0.1:53']\n[[pool]]\nname = 'a'\ncidrs = ['127.96.0.0/24']", []string{`c.toml:2: dns.listen[0]: 127.96.0.1 is in pool "a" and can be a VIP | use an address of this host`}},
+		{"dns caches for longer than an address rests", "[ipam]\nreuse_delay = '10s'\n[dns]\nlisten = ['127.0.0.1:53']", []string{
+			`c.toml:3: dns.ttl: 30s is longer than ipam.reuse_delay: clients could use an address that belongs to another service | use "10s" or less`}},
 		{"source type", "[[source]]\ntype = 'statc'", []string{`c.toml:2: source[0].type: "statc" is not a known value | did you mean "static"?`}},
 		{"source without type", "[[source]]\npath = '/x'", []string{`c.toml:1: source[0].type: a source needs a type`}},
 		{"source without path", "[[source]]\ntype = 'static'", []string{`c.toml:1: source[0].path: a static source needs the directory`}},

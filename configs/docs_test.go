@@ -47,7 +47,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	service := append(strict.Keys(spec.Service{}), "affinity.timeout")
 	slices.Sort(service)
 	var config []string
-	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "announce": Announce{}, "consul": Consul{}, "log": Log{}} {
+	for section, shape := range map[string]any{"node": Node{}, "api": API{}, "dataplane": Dataplane{}, "ipam": IPAM{}, "health": Health{}, "announce": Announce{}, "dns": DNS{}, "consul": Consul{}, "log": Log{}} {
 		for _, key := range strict.Keys(shape) {
 			config = append(config, section+"."+key)
 		}
@@ -86,7 +86,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}
-	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "health", "ipam", "log", "node", "pool", "source"}) {
+	if top := strict.Keys(Config{}); !slices.Equal(top, []string{"announce", "api", "consul", "dataplane", "dns", "health", "ipam", "log", "node", "pool", "source"}) {
 		t.Errorf("sections %v: is one of them missing from this test and from config.md?", top)
 	}
 }
@@ -111,7 +111,8 @@ func TestReferenceStatesTheDefaults(t *testing.T) {
 		"config.md": {"`" + d.Node.StateDir + "`", "`" + d.API.Socket + "`", `"` + d.API.SocketMode.String() + `"`, "`" + d.Dataplane.Mode + "`",
 			`"` + d.Dataplane.ResyncInterval.String() + `"`, "`" + d.Dataplane.Device + "`", `"` + d.Dataplane.HardStopAfter.String() + `"`, `"` + d.IPAM.ReuseDelay.String() + `"`, `"` + d.IPAM.OrphanGrace.String() + `"`, `"` + d.IPAM.NodePorts.String() + `"`,
 			"`" + consulclient.DefaultAddress + "`", "`" + DefaultConsulPrefix + "`", "`" + consul.DefaultTag + "`", "`" + d.Health.Default + "`",
-			`"` + d.Announce.Heartbeat.String() + `"`, `"` + d.Announce.Settle.String() + `"`, `"` + d.Announce.Hold.String() + `"`, `"` + d.Announce.Listen + `"`, "`" + d.Announce.Socket + "`"},
+			`"` + d.Announce.Heartbeat.String() + `"`, `"` + d.Announce.Settle.String() + `"`, `"` + d.Announce.Hold.String() + `"`, `"` + d.Announce.Listen + `"`, "`" + d.Announce.Socket + "`",
+			"`" + d.DNS.Domain + "`", `"` + d.DNS.TTL.String() + `"`, `"` + d.DNS.NegativeTTL.String() + `"`, fmt.Sprint("up to ", MaxDomain, " bytes")},
 		"health.md": {"`" + spec.Duration(vip.DefaultCheckInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckFastInterval).String() + "`", "`" + spec.Duration(vip.DefaultCheckTimeout).String() + "`",
 			"`" + vip.DefaultCheckPath + "`", "`" + vip.DefaultCheckStatus + "`", fmt.Sprint("1 to ", vip.MaxRiseFall), "`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckInterval).String() + "`",
 			"`" + spec.Duration(vip.MinCheckInterval).String() + "` to `" + spec.Duration(vip.MaxCheckTimeout).String() + "`"},

@@ -34,6 +34,7 @@ func (c *Config) check(doc *tomlfile.Checker) {
 	c.checkConsul(doc)
 	c.checkPools(doc)
 	c.checkAnnounce(doc)
+	c.checkDNS(doc.In("dns"))
 	c.checkSources(doc)
 	doc.Choice("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	doc.Choice("log.format", c.Log.Format, "text", "json")

@@ -1,0 +1,134 @@
+package configs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// DNS is [dns]: the names of services, and where this host answers queries for them.
+type DNS struct {
+	Domain      string          `toml:"domain"`       // the zone
+	Listen      []ListenAddress `toml:"listen"`       // UDP and TCP; empty: off
+	Allow       []AddressRange  `toml:"allow"`        // clients of addresses that are not loopback
+	TTL         spec.Duration   `toml:"ttl"`          // of addresses; at most ipam.reuse_delay
+	NegativeTTL spec.Duration   `toml:"negative_ttl"` // of the answer that a name doesn't exist
+	Reverse     bool            `toml:"reverse"`      // answer for addresses in the pools, too
+	ShortNames  bool            `toml:"short_names"`  // web.DOMAIN for services of namespace default
+	Resolver    string          `toml:"resolver"`     // ResolverNone or ResolverResolved
+	RateLimit   int             `toml:"rate_limit"`   // replies per second and prefix of clients that are not loopback
+}
+
+// Bounds and defaults of [dns].
+const (
+	DefaultDomain      = "vip.internal"
+	DefaultTTL         = 30 * time.Second
+	DefaultNegativeTTL = time.Second
+	DefaultRateLimit   = 1000
+	MaxTTL             = 24 * time.Hour
+	MaxNegativeTTL     = time.Hour
+	MaxRateLimit       = 1_000_000
+	// MaxDomain is in bytes. The longest name of a service has 203 more, in
+	// _PORT._PROTO.NAME.NAMESPACE.svc.DOMAIN.
+	MaxDomain = vip.MaxHostnameLength - 203
+)
+
+// The resolvers of the host that the agent tells where to query the zone.
+const (
+	ResolverNone     = "none"
+	ResolverResolved = "resolved" // systemd-resolved
+)
+
+func newDNS() DNS {
+	return DNS{Domain: DefaultDomain, TTL: spec.Duration(DefaultTTL), NegativeTTL: spec.Duration(DefaultNegativeTTL), Reverse: true, ShortNames: true, Resolver: ResolverNone, RateLimit: DefaultRateLimit}
+}
+
+// ListenAddress is a local unicast address with a port: "127.0.0.1:8653", "[::1]:8653".
+type ListenAddress struct{ netip.AddrPort }
+
+// FromTree implements strict.Value.
+func (l *ListenAddress) FromTree(raw any) error {
+	const hint = `write an address and a port: "127.0.0.1:8653", "[::1]:8653"`
+	s, ok := raw.(string)
+	if !ok {
+		return vip.Problem{Code: vip.CodeInvalid, Message: "wants a string, has " + strict.Describe(raw), Hint: hint}
+	}
+	ap, err := netip.ParseAddrPort(s)
+	a := ap.Addr()
+	switch {
+	case err != nil || ap.Port() == 0:
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not an address with a port", Hint: hint}
+	case a.IsUnspecified():
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is every address of this host, also the VIPs", Hint: "write each address that clients query"}
+	case a.Is4In6() || a.Zone() != "" || a.IsMulticast() || a.Is6() && a.IsLinkLocalUnicast():
+		return vip.Problem{Code: vip.CodeInvalid, Message: strict.Quote(s) + " is not an address that clients can query", Hint: hint}
+	}
+	l.AddrPort = ap
+	return nil
+}
+
+// On reports whether names are answered.
+func (d *DNS) On() bool { return len(d.Listen) > 0 }
+
+func (c *Config) checkDNS(t *tomlfile.Checker) {
+	d := &c.DNS
+	checkDomain(t, d.Domain)
+	local := true
+	for i, l := range d.Listen {
+		key := strict.Index("listen", i)
+		if slices.Contains(d.Listen[:i], l) {
+			t.Bad(key, "remove it", "%s is defined twice", l)
+		}
+		if l.IsValid() && !l.Addr().IsLoopback() {
+			local = false
+		}
+		for _, p := range c.Pools {
+			if slices.ContainsFunc(p.CIDRs, func(r netip.Prefix) bool { return r.Contains(l.Addr()) }) &&
+				!slices.ContainsFunc(p.Exclude, func(r netip.Prefix) bool { return r.Contains(l.Addr()) }) {
+				t.Bad(key, "use an address of this host, or exclude it from the pool", "%s is in pool %q and can be a VIP", l.Addr(), p.Name)
+			}
+		}
+	}
+	if !local && len(d.Allow) == 0 {
+		t.Bad("allow", `write the ranges of the clients: allow = ["10.0.0.0/8"]`, "is required, because other hosts can reach an address of dns.listen")
+	}
+	t.Between("ttl", d.TTL, 0, MaxTTL, `use "0s" to "24h"`)
+	t.Between("negative_ttl", d.NegativeTTL, 0, MaxNegativeTTL, `use "0s" to "1h"`)
+	wholeSeconds(t, "ttl", d.TTL)
+	wholeSeconds(t, "negative_ttl", d.NegativeTTL)
+	if d.On() && d.TTL > c.IPAM.ReuseDelay {
+		t.Bad("ttl", fmt.Sprintf("use %q or less, or raise ipam.reuse_delay", c.IPAM.ReuseDelay),
+			"%s is longer than ipam.reuse_delay: clients could use an address that belongs to another service", d.TTL)
+	}
+	t.Choice("resolver", d.Resolver, ResolverNone, ResolverResolved)
+	between(t, "rate_limit", d.RateLimit, 1, MaxRateLimit)
+}
+
+func wholeSeconds(t *tomlfile.Checker, key string, d spec.Duration) {
+	if time.Duration(d)%time.Second != 0 {
+		t.Bad(key, "use whole seconds", "%s has parts of a second", d)
+	}
+}
+
+// checkDomain refuses names that resolvers don't look up by DNS.
+func checkDomain(t *tomlfile.Checker, name string) {
+	const key, hint = "domain", `use a name below "internal", which is reserved for private use: "` + DefaultDomain + `"`
+	if err := vip.CheckHostname(name); err != nil {
+		t.Bad(key, hint, "%s", err)
+		return
+	}
+	if len(name) > MaxDomain {
+		t.Bad(key, hint, "%s is longer than %d characters: some names of services would be too long for DNS", name, MaxDomain)
+	}
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if slices.Contains([]string{"local", "localhost", "invalid"}, last) {
+		t.Bad(key, hint, "resolvers do not look up names below %q by DNS", last)
+	}
+}
