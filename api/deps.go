@@ -63,6 +63,7 @@ type Deps struct {
 	Compiled       table.Reader[vip.ServiceKey, pipeline.Compiled]
 	Frontends      table.Reader[vip.FrontendKey, vip.Frontend]
 	Applied        table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	Naming         Naming // the DNS names of services; required, as the tables
 	// Begun is closed once the stored state is in the tables. Before that, only requests that don't
 	// need this state are answered. The others are refused; the message contains the result of
 	// Awaits. Nil: the state is loaded.

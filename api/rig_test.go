@@ -21,6 +21,8 @@ import (
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/dns"
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -172,9 +174,16 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	overridden.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
+	names, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal", TTL: 30 * time.Second, NegativeTTL: time.Second, ShortNames: true, Reverse: true, Pools: pools[0].CIDRs},
+		Clock: clock, Services: tables.Services, Allocations: tables.Allocations, Leases: allocator.Leases(), Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
 	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
 		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
@@ -185,7 +194,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	r.server = New(r.deps)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{supervisor.Run, overridden.Run, line.Run, r.server.Run} {
+	for _, run := range []func(context.Context) error{supervisor.Run, overridden.Run, line.Run, names.Run, r.server.Run} {
 		parts.Go(func() {
 			if err := run(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a part ended: %v", err)

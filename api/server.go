@@ -19,6 +19,7 @@
 //	dataplane.go    the dataplane: frontends, differences, repair
 //	stats.go        traffic
 //	node.go         the node's health, the fleet's nodes, snapshots, tables
+//	dns.go          DNS names, and answers to queries
 //	events.go       events, and their stream
 //	config.go       configuration: validate, plan, reload
 //	view.go         a service's status in the API's form
@@ -71,6 +72,7 @@ func New(d Deps) *Server {
 	s.eventRoutes()
 	s.nodeRoutes()
 	s.announceRoutes()
+	s.dnsRoutes()
 	return s
 }
 

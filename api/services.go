@@ -98,7 +98,7 @@ var serviceOrder = order[vip.ServiceKey]{compareKeys, registry.Key, vip.ParseSer
 // servicesRevision is the newest revision that a list of services depends on.
 func (s *Server) servicesRevision() uint64 {
 	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
-		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision())
+		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision(), s.Naming.Stage.Conflicts().Revision())
 }
 
 func compareKeys(a, b vip.ServiceKey) int {

@@ -519,7 +519,7 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		}
 		put(vip.Backend{})
 		var changed uint64
-		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Services: services, Frontends: frontends, Compiled: compiled,
+		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Naming: noNames(), Services: services, Frontends: frontends, Compiled: compiled,
 			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 			Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 			Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),

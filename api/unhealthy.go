@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -49,6 +50,7 @@ type unhealthyFeeds struct {
 	states      *table.Feed[vip.BackendKey, vip.BackendState]
 	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
 	passive     *table.Feed[vip.PassiveKey, vip.PassiveHealth]
+	conflicts   *table.Feed[zone.ConflictKey, zone.Conflict] // of DNS names
 	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
@@ -74,6 +76,7 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 		f.states.Close()
 		f.health.Close()
 		f.passive.Close()
+		f.conflicts.Close()
 		f.frontends.Close()
 		f.applied.Close()
 		s.feeds = nil
@@ -166,7 +169,7 @@ func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
 		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
-			states: t.Overrides.Watch(), health: t.Health.Watch(), passive: t.Passive.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+			states: t.Overrides.Watch(), health: t.Health.Watch(), passive: t.Passive.Watch(), conflicts: t.NameConflicts.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
 	}
 	if s.served == nil {
@@ -181,6 +184,7 @@ func (s *unhealthyIndex) update() {
 	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
 	eachChange(s.feeds.health, func(h *vip.BackendHealth) { services[h.Backend.Service] = struct{}{} })
 	eachChange(s.feeds.passive, func(h *vip.PassiveHealth) { services[h.Service] = struct{}{} })
+	eachChange(s.feeds.conflicts, func(c *zone.Conflict) { services[c.Service] = struct{}{} })
 	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
 		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
 	})

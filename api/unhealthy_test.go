@@ -47,7 +47,7 @@ func newWritten() *written {
 }
 
 func (w *written) deps() Deps {
-	return Deps{Registrar: nobody{}, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
+	return Deps{Registrar: nobody{}, Naming: noNames(), Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
 		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },

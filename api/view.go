@@ -20,7 +20,8 @@ import (
 // tables returns the tables that statuses are computed from.
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
-		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health, Passive: s.Passive}
+		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health, Passive: s.Passive,
+		Names: s.Naming.Stage.NamesOf, NameConflicts: s.Naming.Stage.Conflicts()}
 }
 
 // input reads everything that the status of one service depends on. It costs O(one service +
@@ -104,6 +105,11 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		out.Status.VIPs = append(out.Status.VIPs, a.VIPs...)
 		out.Status.Pool, out.Status.Health = a.Pool, a.NodePorts[vip.HealthPortKey]
 		out.Status.Since = when(a.Since.Time())
+	}
+	for _, n := range in.Names {
+		if !n.Lost {
+			out.Status.Names = append(out.Status.Names, n.Name)
+		}
 	}
 	return out, true
 }

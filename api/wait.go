@@ -50,8 +50,8 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		services, allocations, compiled, frontends, applied, states, health := s.Services.Changed(), s.Allocations.Changed(),
-			s.Compiled.Changed(), s.Frontends.Changed(), s.Applied.Changed(), s.Overrides.Changed(), s.Health.Changed() // before looking
+		services, allocations, compiled, frontends, applied, states, health, names := s.Services.Changed(), s.Allocations.Changed(),
+			s.Compiled.Changed(), s.Frontends.Changed(), s.Applied.Changed(), s.Overrides.Changed(), s.Health.Changed(), s.Naming.Stage.Conflicts().Changed() // before looking
 		if done() {
 			return true
 		}
@@ -65,6 +65,7 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 		case <-applied:
 		case <-states:
 		case <-health:
+		case <-names:
 		}
 	}
 }

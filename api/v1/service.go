@@ -42,6 +42,7 @@ type ServiceStatus struct {
 	VIPs     []netip.Addr    `json:"vips" doc:"granted addresses, IPv4 first"`
 	Pool     string          `json:"pool,omitempty" doc:"the pool they came from"`
 	Since    *time.Time      `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was assigned"`
+	Names    []string        `json:"dns_names,omitempty" doc:"DNS names that resolve to the VIPs, the canonical one first; absent while this host answers no queries"`
 	Ports    []PortStatus    `json:"ports"`
 	Health   uint16          `json:"health_check_node_port,omitempty" doc:"granted port on which this host answers health checks"`
 	Backends []BackendStatus `json:"backends"`

@@ -28,6 +28,7 @@ import (
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/agent/announcing"
 	"github.com/ironvip/ironvip/internal/agent/lostnodes"
+	"github.com/ironvip/ironvip/internal/agent/naming"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -140,6 +141,7 @@ type agent struct {
 	probed     *table.Table[probe.Target, probe.Result]            // what the prober finds; nil: no prober
 	health     *healthport.Server
 	announcing *announcing.Announcing
+	naming     *naming.Naming
 	lost       *lostnodes.Follower
 	troubled   func() int // the number of services with problems
 	lag        lag
@@ -291,6 +293,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)
 	a.newAnnouncing()
+	if err := a.newNaming(); err != nil {
+		return nil, err
+	}
 	if err := a.newSources(cfg); err != nil {
 		return nil, err
 	}

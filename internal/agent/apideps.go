@@ -54,6 +54,7 @@ func (a *agent) apiDeps() api.Deps {
 		},
 		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.compareChecks,
 		Announcing: a.apiAnnouncing(),
+		Naming:     api.Naming{Stage: a.naming.Stage, Zone: a.naming.Zone},
 		Snapshot:   a.snapshot,
 		Tables:     a.debugTables(),
 		Checks:     a.checks,

@@ -98,6 +98,7 @@ func (a *agent) checks() []v1.Check {
 	}
 	checks = append(checks, a.announcing.Checks()...)
 	checks = append(checks, a.lost.Checks(time.Now())...)
+	checks = append(checks, a.naming.Checks()...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
 }

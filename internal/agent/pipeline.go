@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -10,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/agent/announcing"
 	"github.com/ironvip/ironvip/internal/agent/lostnodes"
+	"github.com/ironvip/ironvip/internal/agent/naming"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -64,6 +67,23 @@ func (a *agent) newAnnouncing() {
 		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
 	}
 	a.plane.metrics.MustRegister(a.announcing.Collector(), a.lost.Collector())
+}
+
+// newNaming creates the part that answers DNS queries for the names of services.
+func (a *agent) newNaming() (err error) {
+	a.naming, err = naming.New(naming.Options{
+		Config: a.config.get, Services: a.tables.Services, Allocations: a.tables.Allocations, Leases: a.allocator.Leases(),
+		HandsOver: func(ctx context.Context) bool {
+			_, asked := errors.AsType[*request](context.Cause(ctx))
+			return asked
+		},
+		Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.plane.metrics.MustRegister(a.naming.Collector())
+	return nil
 }
 
 // nodeRecords are what the roster's leader ends when it forgets a node.
@@ -148,6 +168,7 @@ func (a *agent) parts() []part {
 		{"the health ports", a.health.Run},
 		{"announcing", a.announcing.Run},
 		{"the lost nodes", a.lost.Run},
+		{"DNS names", a.naming.Run},
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})

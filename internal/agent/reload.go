@@ -60,6 +60,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	}
 	a.config.set(cfg, restart, nil)
 	a.announcing.Reload()
+	a.naming.Reload()
 	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
 		problems = append(problems, a.reloaders[name].Reload(ctx)...)
 	}

@@ -34,6 +34,7 @@ func (a *agent) debugTables() []status.DebugTable {
 		status.NewDebugTable("passive", status.PassiveCells, a.tables.Passive),
 		status.NewDebugTable("leases", status.LeaseCells, a.allocator.Leases()),
 		status.NewDebugTable("allocations", status.AllocationCells, a.tables.Allocations),
+		status.NewDebugTable("name_conflicts", status.NameConflictCells, a.naming.Stage.Conflicts()),
 		status.NewDebugTable("host", status.HostCells, a.tables.Host),
 		status.NewDebugTable("compiled", status.CompiledCells, a.tables.Compiled),
 		status.NewDebugTable("frontends", status.FrontendCells, a.tables.Frontends),

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/fleet/roster"
@@ -136,6 +137,13 @@ var (
 			result = p.Code
 		}
 		row(f.Key.String(), f.Service.String(), result, endpoints(f))
+	}}
+	NameConflictCells = Cells[zone.Conflict]{"name service winner", func(c *zone.Conflict, row func(...string)) {
+		winner := ""
+		if c.Winner != (vip.ServiceKey{}) {
+			winner = c.Winner.String()
+		}
+		row(c.Name, c.Service.String(), winner)
 	}}
 	EligibleCells = Cells[announce.Eligible]{"vip mode services reason", func(e *announce.Eligible, row func(...string)) {
 		row(e.Addr.String(), e.Mode.String(), strconv.Itoa(e.Services), e.Reason)

@@ -26,6 +26,7 @@ func explain(in *Input, s *Report) []string {
 	}
 	lines = append(lines, leavingEndpoints(in)...)
 	lines = append(lines, holdings(in)...)
+	lines = append(lines, names(in)...)
 	if in.Service != nil && in.Service.Source != "" {
 		line := "It comes from source " + in.Service.Source
 		if in.Service.Origin != "" {
@@ -446,6 +447,20 @@ func leavingEndpoints(in *Input) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// names lists the DNS names that resolve to the service.
+func names(in *Input) []string {
+	var has []string
+	for i := range in.Names {
+		if !in.Names[i].Lost {
+			has = append(has, in.Names[i].Name)
+		}
+	}
+	if len(has) == 0 {
+		return nil
+	}
+	return []string{"Its DNS names are " + strings.Join(has, ", ") + "."}
 }
 
 // holdings lists the addresses and node ports of the service, with the time of their allocation.

@@ -6,9 +6,11 @@ package status
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -44,6 +46,7 @@ type Input struct {
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
 	Refused []vip.Problem
+	Names   []zone.Name // the DNS names that it has and wants, the canonical one first
 	Now     time.Time
 }
 
@@ -262,7 +265,30 @@ func problemsOf(in *Input) []vip.Problem {
 			problems = append(problems, p)
 		}
 	}
+	for i := range in.Names {
+		if in.Names[i].Lost {
+			problems = append(problems, nameProblem(in, &in.Names[i]))
+		}
+	}
 	return problems
+}
+
+// nameProblem says who has a DNS name that the service wants.
+func nameProblem(in *Input, n *zone.Name) vip.Problem {
+	p := vip.Problem{Code: vip.CodeNameTaken, Service: in.Key.String(), Field: "name", Hint: "rename one of the two services, or use " + in.Names[0].Name}
+	if in.Service != nil {
+		p.Place = in.Service.Origin
+	}
+	if n.Kind == zone.Hostname {
+		p.Field, p.Hint = "hostnames", "remove it from one of the two services"
+	}
+	switch {
+	case n.Winner == vip.ServiceKey{}:
+		p.Message, p.Hint = fmt.Sprintf("%s is a name that ironvip needs itself", n.Name), "use another name"
+	default:
+		p.Message = fmt.Sprintf("%s resolves to service %s, which has the older lease", n.Name, n.Winner)
+	}
+	return p
 }
 
 // Tables are the tables that a status depends on. Overrides, Health and Passive may be nil.
@@ -275,6 +301,10 @@ type Tables struct {
 	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
+	// Names returns the DNS names of a service, and NameConflicts has the names that services want
+	// and don't have. Both may be nil.
+	Names         func(vip.ServiceKey) []zone.Name
+	NameConflicts table.Reader[zone.ConflictKey, zone.Conflict]
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
@@ -293,6 +323,15 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 			if f, ok := t.Frontend(live.Value.Key); ok {
 				in.Frontends = append(in.Frontends, f)
 				in.Rev = max(in.Rev, f.Rev, f.AppliedRev)
+			}
+		}
+	}
+	if t.Names != nil {
+		in.Names = t.Names(key)
+		for _, n := range in.Names {
+			if n.Lost {
+				_, rev, _ := t.NameConflicts.Get(zone.ConflictKey{Name: n.Name, Service: key})
+				in.Rev = max(in.Rev, rev)
 			}
 		}
 	}

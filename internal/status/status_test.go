@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -120,6 +121,21 @@ func TestStatus(t *testing.T) {
 			"web is healthy: all of its 2 backends take new connections.",
 			"192.0.2.1 was assigned from pool public-v4 on 2026-11-08 and is held by this service.",
 			"It comes from source static, services.d/web.toml:1.",
+		},
+	}, {
+		name: "names", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
+			in.Names = []zone.Name{{Name: "web.default.svc.vip.internal", Kind: zone.Canonical}, {Name: "web.vip.internal", Kind: zone.Short}}
+		}), want: Healthy, ready: 2, lines: []string{"Its DNS names are web.default.svc.vip.internal, web.vip.internal."},
+	}, {
+		name: "names of others", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
+			in.Names = []zone.Name{{Name: "web.default.svc.vip.internal", Kind: zone.Canonical}, {Name: "web.vip.internal", Kind: zone.Short, Lost: true, Winner: key("old")},
+				{Name: "shop.example.com", Kind: zone.Hostname, Lost: true, Winner: vip.ServiceKey{Namespace: "shop", Name: "web"}}, {Name: "svc.vip.internal", Kind: zone.Hostname, Lost: true}}
+		}), want: Degraded, ready: 2, lines: []string{
+			"web is degraded: a part of it is not served as requested.",
+			"services.d/web.toml:1: name: web.vip.internal resolves to service old, which has the older lease. Hint: rename one of the two services, or use web.default.svc.vip.internal.",
+			"services.d/web.toml:1: hostnames: shop.example.com resolves to service shop/web, which has the older lease. Hint: remove it from one of the two services.",
+			"services.d/web.toml:1: hostnames: svc.vip.internal is a name that ironvip needs itself. Hint: use another name.",
+			"Its DNS names are web.default.svc.vip.internal.",
 		},
 	}, {
 		name: "one backend is enough", in: statusOf(service("web", two[:1]), "192.0.2.1"), want: Healthy, ready: 1,

@@ -1,0 +1,187 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/dns"
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Naming is what the API shows of the DNS names of services.
+type Naming struct {
+	Stage *dns.Stage // without names until it runs
+	// Zone returns the domain and the configured addresses; no address: names are not answered.
+	Zone func() (domain string, listen []netip.AddrPort)
+}
+
+func (s *Server) dnsRoutes() {
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSNames, ID: "list-dns-names", Tag: "dns", Summary: "List the DNS names of services",
+		Description: "The names that services have or want. Of several services that want one name, one has it, and the others have a winner."}, s.listDNSNames)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSQuery, ID: "query-dns", Tag: "dns", Summary: "Answer a DNS query",
+		Description: "The answer that this host gives, with the reason."}, s.queryDNS)
+}
+
+// nameOrder orders names by name, then by the service that wants it.
+var nameOrder = order[zone.ConflictKey]{
+	func(a, b zone.ConflictKey) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Service.Compare(b.Service))
+	},
+	func(k zone.ConflictKey) string { return k.Name + " " + k.Service.String() },
+	func(s string) (k zone.ConflictKey, err error) {
+		name, service, _ := strings.Cut(s, " ")
+		k.Name = name
+		k.Service, err = vip.ParseServiceKey(service)
+		return k, err
+	},
+}
+
+type listDNSNamesInput struct {
+	Paging
+	Service string `query:"service" doc:"names of this service only: \"web\" or \"shop/web\""`
+	State   string `query:"state" enum:"answered,conflict" doc:"names with this state only"`
+}
+
+// listDNSNames costs O(services) per page, or O(names of a service).
+func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (v1.DNSNameList, error) {
+	last, err := nameOrder.after(in.Paging)
+	if err != nil {
+		return v1.DNSNameList{}, err
+	}
+	names := s.Naming.Stage.Names()
+	if in.Service != "" {
+		key, err := vip.ParseServiceKey(in.Service)
+		if err != nil {
+			return v1.DNSNameList{}, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: "is not a service"})
+		}
+		names = slices.Values(s.Naming.Stage.NamesOf(key))
+	}
+	domain, listen := s.Naming.Zone()
+	out := v1.DNSNameList{Domain: domain, Listen: convert(listen, netip.AddrPort.String), Revision: s.servicesRevision()}
+	var keys []zone.ConflictKey
+	for n := range names {
+		if in.State == "" || (in.State == v1.NameConflict) == n.Lost {
+			keys = append(keys, zone.ConflictKey{Name: n.Name, Service: n.Service})
+		}
+	}
+	out.Items, out.Next = page(in.Paging, nameOrder, last, keys, s.dnsName)
+	return out, nil
+}
+
+// dnsName returns a name that a service has or wants.
+func (s *Server) dnsName(k zone.ConflictKey) (v1.DNSName, bool) {
+	names := s.Naming.Stage.NamesOf(k.Service)
+	i := slices.IndexFunc(names, func(n zone.Name) bool { return n.Name == k.Name })
+	if i < 0 {
+		return v1.DNSName{}, false
+	}
+	n := &names[i]
+	out := v1.DNSName{Name: n.Name, Kind: n.Kind.String(), Service: n.Service.String(), Addresses: append([]netip.Addr{}, n.VIPs...),
+		State: v1.NameAnswered, Since: when(n.Since.Time())}
+	if n.Lost {
+		out.State = v1.NameConflict
+		if n.Winner != (vip.ServiceKey{}) {
+			out.Winner = n.Winner.String()
+		}
+	}
+	return out, true
+}
+
+type queryDNSInput struct {
+	Name string `query:"name" doc:"required: a name, or an address for its PTR record"`
+	Type string `query:"type" doc:"\"A\" (the default), \"AAAA\", \"SRV\", \"PTR\", \"TXT\", \"SOA\", \"NS\", \"ANY\", or another type"`
+}
+
+func (s *Server) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, error) {
+	name, kind := in.Name, message.A
+	if name == "" {
+		return v1.DNSAnswer{}, badName("a name is needed")
+	}
+	if addr, err := netip.ParseAddr(name); err == nil && addr.Zone() == "" {
+		name, kind = reverseName(addr.Unmap()), message.PTR
+	}
+	if in.Type != "" {
+		var ok bool
+		if kind, ok = message.ParseType(strings.ToUpper(in.Type)); !ok {
+			return v1.DNSAnswer{}, server.BadRequest(fmt.Sprintf("%q is not a type of DNS records", in.Type), "use A, AAAA, SRV, PTR, TXT, SOA, NS or ANY",
+				vip.Problem{Code: vip.CodeInvalid, Field: "query.type", Message: "is not a type"})
+		}
+	}
+	e, err := s.Naming.Stage.Explain(name, kind)
+	if err != nil {
+		return v1.DNSAnswer{}, badName(err.Error())
+	}
+	out := v1.DNSAnswer{Name: e.Name, Type: e.Type.String(), RCode: e.Code.String(), Answer: records(e.Answer), Authority: records(e.Authority), Additional: records(e.Extra), Why: why(&e)}
+	if _, listen := s.Naming.Zone(); len(listen) == 0 {
+		out.Why += "; dns.listen is empty, so no client gets this answer"
+	}
+	if e.Service != (vip.ServiceKey{}) {
+		out.Service = e.Service.String()
+	}
+	for _, rival := range e.Rivals {
+		if n, ok := s.dnsName(zone.ConflictKey{Name: e.Name, Service: rival}); ok {
+			out.Conflicts = append(out.Conflicts, n)
+		}
+	}
+	return out, nil
+}
+
+func badName(why string) error {
+	return server.BadRequest(why, "use a DNS name", vip.Problem{Code: vip.CodeInvalid, Field: "query.name", Message: "is not a DNS name"})
+}
+
+func records(in []message.Record) []v1.DNSRecord {
+	return convert(in, func(r message.Record) v1.DNSRecord {
+		return v1.DNSRecord{Name: r.Name, TTL: r.TTL, Type: r.Type.String(), Data: r.Data}
+	})
+}
+
+// why says what a name is, and why the answer is not its records.
+func why(e *zone.Explanation) string {
+	var is string
+	switch e.Kind {
+	case zone.Reserved:
+		is = "a name of the zone itself"
+	case zone.Canonical, zone.Short:
+		is = fmt.Sprintf("the %s name of service %s", e.Kind, e.Service)
+	case zone.Hostname:
+		is = "a hostname of service " + e.Service.String()
+	case zone.Port:
+		is = "a port of service " + e.Service.String()
+	case zone.Address:
+		is = "a VIP of service " + e.Service.String()
+	}
+	switch {
+	case is == "":
+		return e.Why.String()
+	case e.Why == zone.Found:
+		return is
+	}
+	return is + "; " + e.Why.String()
+}
+
+// reverseName returns the name with the PTR record of an address.
+func reverseName(a netip.Addr) string {
+	bytes := a.AsSlice()
+	slices.Reverse(bytes)
+	var labels []string
+	for _, b := range bytes {
+		if a.Is4() {
+			labels = append(labels, fmt.Sprint(b))
+		} else {
+			labels = append(labels, fmt.Sprintf("%x", b&0xf), fmt.Sprintf("%x", b>>4))
+		}
+	}
+	if a.Is4() {
+		return strings.Join(labels, ".") + ".in-addr.arpa"
+	}
+	return strings.Join(labels, ".") + ".ip6.arpa"
+}

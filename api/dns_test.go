@@ -1,0 +1,142 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/dns"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// noNames is a Naming without names.
+func noNames() Naming {
+	clock := &table.Clock{}
+	stage, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal"}, Clock: clock, Services: table.New(clock, vip.KeyOfService, nil),
+		Allocations: table.New(clock, vip.KeyOfAllocation, nil), Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
+	if err != nil {
+		panic(err)
+	}
+	return Naming{Stage: stage, Zone: func() (string, []netip.AddrPort) { return "vip.internal", nil }}
+}
+
+// eventually waits until the answer to a GET has all texts.
+func (r *rig) eventually(path string, texts ...string) {
+	r.t.Helper()
+	var last string
+	wait.Until(r.t, fmt.Sprintf("%s has %q", path, texts), func() bool {
+		last = string(r.ask("GET", path, "").body)
+		for _, text := range texts {
+			if !strings.Contains(last, text) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Two services want one hostname: the older one has it, and every view of the other names the
+// winner. When the winner gives it up, the other has it.
+func TestHostnameConflict(t *testing.T) {
+	r := newRig(t)
+	const body = `{"ports":[{"port":80,"name":"http"}],"backends":[{"address":"10.0.0.1"}],"hostnames":[%s]}`
+	must[v1.Service](r, "PUT", v1.ServicePath("shop", "older"), fmt.Sprintf(body, `"shop.example.com"`), "Prefer: wait=60")
+	must[v1.Service](r, "PUT", v1.ServicePath("default", "newer"), fmt.Sprintf(body, `"shop.example.com","newer.example.com"`), "Prefer: wait=60")
+	newer := v1.ServicePath("default", "newer")
+	r.eventually(newer, `"state":"degraded"`, `"field":"hostnames","message":"shop.example.com resolves to service shop/older, which has the older lease"`, `"dns_names":["newer.default.svc.vip.internal","newer.vip.internal","newer.example.com"]`)
+	r.eventually(v1.ExplainPath("default", "newer"), "newer is degraded: a part of it is not served as requested.",
+		"hostnames: shop.example.com resolves to service shop/older, which has the older lease. Hint: remove it from one of the two services.",
+		"Its DNS names are newer.default.svc.vip.internal, newer.vip.internal, newer.example.com.")
+	r.eventually(v1.PathStatus, "1 degraded")
+
+	list := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?state=conflict", "")
+	if list.Domain != "vip.internal" || len(list.Listen) != 1 || len(list.Items) != 1 {
+		t.Fatalf("%+v", list)
+	}
+	if n := list.Items[0]; n.Name != "shop.example.com" || n.Kind != v1.NameHostname || n.Service != "newer" || n.Winner != "shop/older" || n.State != v1.NameConflict || n.Since == nil {
+		t.Errorf("%+v", n)
+	}
+	older := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?service=shop/older", "").Items
+	if len(older) != 2 || older[0].Name != "older.shop.svc.vip.internal" || older[0].Kind != v1.NameCanonical || older[1].State != v1.NameAnswered {
+		t.Errorf("%+v", older)
+	}
+	answer := must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=SHOP.example.com.", "")
+	if answer.RCode != "NOERROR" || len(answer.Answer) != 1 || answer.Answer[0].Data != older[1].Addresses[0].String() || answer.Service != "shop/older" ||
+		answer.Why != "a hostname of service shop/older" || len(answer.Conflicts) != 1 || answer.Conflicts[0].Service != "newer" {
+		t.Errorf("%+v", answer)
+	}
+
+	must[v1.Deleted](r, "DELETE", v1.ServicePath("shop", "older"), "", "Prefer: wait=60")
+	r.eventually(newer, `"state":"unchecked"`, `"problems":[]`)
+	if answer = must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=shop.example.com", ""); answer.Service != "newer" || len(answer.Conflicts) != 0 {
+		t.Errorf("after the deletion: %+v", answer)
+	}
+}
+
+// The list has a page for each limit, in order and without gaps.
+func TestDNSNamesHavePages(t *testing.T) {
+	r := newRig(t)
+	for i := range 5 {
+		must[v1.Service](r, "PUT", v1.ServicePath("default", fmt.Sprint("s", i)), `{"ports":[{"port":80}]}`)
+	}
+	var got []string
+	for cursor := ""; ; {
+		page := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?limit=3&cursor="+cursor, "")
+		for _, n := range page.Items {
+			got = append(got, n.Name)
+		}
+		if cursor = page.Next; cursor == "" {
+			break
+		}
+	}
+	want := "from-file.default.svc.vip.internal from-file.vip.internal"
+	for i := range 5 {
+		want += fmt.Sprintf(" s%d.default.svc.vip.internal s%d.vip.internal", i, i)
+	}
+	if strings.Join(got, " ") != want {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestDNSQueries(t *testing.T) {
+	r := newRig(t)
+	web := must[v1.Service](r, "PUT", v1.ServicePath("default", "web"), `{"ports":[{"port":80,"name":"http"}]}`, "Prefer: wait=60")
+	address := web.Status.VIPs[0].String()
+	r.eventually(v1.PathDNSQuery+"?name=web.vip.internal", address)
+	for query, want := range map[string]string{
+		"name=web.vip.internal&type=aaaa":                       `NOERROR 0 the short name of service web; the service has no address of this type`,
+		"name=" + address:                                       `NOERROR 1 a VIP of service web`,
+		"name=_http._tcp.web.default.svc.vip.internal&type=SRV": `NOERROR 1 a port of service web`,
+		"name=vip.internal&type=SOA":                            `NOERROR 1 a name of the zone itself`,
+		"name=none.vip.internal":                                `NXDOMAIN 0 no service has this name`,
+		"name=www.example.com":                                  `REFUSED 0 the name is in no zone of ironvip`,
+		"name=web.vip.internal&type=AXFR":                       `NOTIMP 0 the short name of service web; queries of this type are not supported`,
+		"name=2001:db8::1":                                      `REFUSED 0 the name is in no zone of ironvip`,
+	} {
+		got := must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?"+query, "")
+		if text := fmt.Sprintf("%s %d %s", got.RCode, len(got.Answer), got.Why); text != want {
+			t.Errorf("%s: %s, want %s", query, text, want)
+		}
+	}
+	for query, want := range map[string]string{
+		"":              "query.name",
+		"name=a&type=X": "query.type",
+		"name=a..b":     "query.name",
+		"name=" + strings.Repeat("a.", 127) + "a": "query.name",
+	} {
+		a := r.ask("GET", v1.PathDNSQuery+"?"+query, "")
+		if doc := a.problem(t); a.StatusCode/100 != 4 || len(doc.Errors) != 1 || doc.Errors[0].Field != want {
+			t.Errorf("%s: %d %+v", query, a.StatusCode, doc)
+		}
+	}
+	if a := r.ask("GET", v1.PathDNSNames+"?service=A", ""); a.StatusCode != http.StatusBadRequest {
+		t.Errorf("a service that can't exist: %s", a.Status)
+	}
+}

@@ -1,0 +1,139 @@
+// Package naming is the agent's part of DNS: it connects the names of services, the server that
+// answers queries for them, and the host's resolver, as the configuration says.
+//
+// Its inputs are the configuration and the tables of the pipeline. Its outputs are answers to
+// clients, lines of `ironvip status`, events and metrics. It decides nothing about names: package
+// dns/zone does. No fault here affects traffic or ends the agent.
+//
+// Files:
+//
+//	naming.go    the parts, and what runs
+//	settings.go  from the configuration to the settings of the parts
+//	status.go    lines of `ironvip status`, and events
+//	metrics.go   Prometheus metrics
+package naming
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"reflect"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/dns"
+	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/dns/server"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Options are what the package needs. All are required.
+type Options struct {
+	Config      func() *configs.Config // in effect; see Reload
+	Services    table.Reader[vip.ServiceKey, vip.Service]
+	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
+	Leases      table.Reader[ipam.Resource, *ipam.Lease]
+	// HandsOver reports, when the context of Run has ended, whether another process replaces this one.
+	HandsOver func(context.Context) bool
+	Sockets   *sockets.Set // opens the listeners, and passes them on to the next process
+	Clock     *table.Clock
+	Events    *event.Log
+	Log       *slog.Logger
+}
+
+// Naming connects the parts. Create it with New and start Run.
+type Naming struct {
+	Options
+	Stage *dns.Stage
+
+	server   *server.Server
+	resolver *resolved.Follower
+	reload   chan struct{} // holds at most one
+	zone     zone.Settings // that the stage has
+}
+
+// New creates the parts. They do nothing until Run.
+func New(o Options) (*Naming, error) {
+	settings := zoneSettings(o.Config())
+	stage, err := dns.New(dns.Options{Settings: settings, Clock: o.Clock, Services: o.Services, Allocations: o.Allocations, Leases: o.Leases, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), resolver: resolved.New(resolved.Options{Log: o.Log})}
+	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, Events: o.Events, Log: o.Log})
+	return n, nil
+}
+
+// Zone returns the domain and the configured addresses.
+func (n *Naming) Zone() (domain string, listen []netip.AddrPort) {
+	cfg := n.Config()
+	return cfg.DNS.Domain, listenAddresses(cfg)
+}
+
+// Reload applies a changed configuration.
+func (n *Naming) Reload() {
+	select {
+	case n.reload <- struct{}{}:
+	default:
+	}
+}
+
+// Run runs the parts until the context ends, and returns its error. Without an address to listen at,
+// there are no names, so that they take no memory; once there was one, they are kept.
+func (n *Naming) Run(ctx context.Context) error {
+	for !n.Config().DNS.On() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-n.reload:
+		}
+	}
+	n.apply()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return n.Stage.Run(ctx) })
+	group.Go(func() error { return n.serve(ctx) })
+	group.Go(func() error { return n.resolver.Run(ctx, func() bool { return n.HandsOver(ctx) }) })
+	group.Go(func() error { return n.followConflicts(ctx) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-n.reload:
+				n.apply()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// serve answers queries once the names of the last run are known. Until then, clients wait at sockets
+// that the last process left, or find none.
+func (n *Naming) serve(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.Stage.Loaded():
+		return n.server.Run(ctx)
+	}
+}
+
+// apply gives the parts the settings of the configuration. Queries are answered meanwhile.
+func (n *Naming) apply() {
+	cfg := n.Config()
+	if settings := zoneSettings(cfg); !reflect.DeepEqual(settings, n.zone) { // a new zone costs O(services)
+		if err := n.Stage.Reconfigure(settings); err != nil { // the configuration was validated
+			n.Log.Error("settings of DNS names refused; the former ones stay in effect", "err", err)
+			return
+		}
+		n.zone = settings
+	}
+	n.server.Reconfigure(serverSettings(cfg))
+	n.resolver.Configure(resolverSettings(cfg))
+}

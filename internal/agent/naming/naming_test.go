@@ -1,0 +1,231 @@
+package naming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a running Naming and what it reads.
+type world struct {
+	*Naming
+	t      *testing.T
+	config atomic.Pointer[configs.Config]
+	tables pipeline.Tables
+	synced func()
+	events *event.Log
+}
+
+func newWorld(t *testing.T, config string) *world {
+	t.Helper()
+	clock := table.NewClock(time.Now())
+	w := &world{t: t, tables: pipeline.NewTables(clock), events: event.NewLog(100, time.Now)}
+	w.synced = w.tables.Services.Initializer()
+	w.configure(config)
+	var err error
+	w.Naming, err = New(Options{Config: w.config.Load, Services: w.tables.Services, Allocations: w.tables.Allocations,
+		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil), HandsOver: func(context.Context) bool { return false },
+		Sockets: &sockets.Set{}, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return w
+}
+
+// configure sets the configuration; call Reload after the start.
+func (w *world) configure(text string) {
+	w.t.Helper()
+	c, problems := configs.Parse("c.toml", []byte("[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n"+text))
+	if len(problems) > 0 {
+		w.t.Fatal(problems)
+	}
+	w.config.Store(c)
+}
+
+func (w *world) service(name string, since int, vipText string, hostnames ...string) {
+	s := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Hostnames: vip.HostnamesOf(hostnames...)}
+	w.tables.Services.Set(s)
+	w.tables.Allocations.Set(vip.Allocation{Asked: &s, Since: vip.Instant(since), VIPs: []netip.Addr{netip.MustParseAddr(vipText)}})
+}
+
+// resolves waits until a name has an address at a server.
+func (w *world) resolves(at, name, want string) {
+	w.t.Helper()
+	wait.For(w.t, name+" is "+want, func() error {
+		q := new(dns.Msg)
+		q.SetQuestion(dns.Fqdn(name), dns.TypeA)
+		reply, _, err := (&dns.Client{Timeout: 20 * time.Second}).Exchange(q, at)
+		if err != nil {
+			return err
+		}
+		got := dns.RcodeToString[reply.Rcode]
+		for _, r := range reply.Answer {
+			got = r.(*dns.A).A.String()
+		}
+		if got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
+	})
+}
+
+// says waits until the line of the status has a level and a text.
+func (w *world) says(level, text string) {
+	w.t.Helper()
+	wait.For(w.t, "status says "+text, func() error {
+		checks := w.Checks()
+		if len(checks) != 1 || checks[0].Level != level || !strings.Contains(checks[0].Message, text) || (level == v1.LevelWarn) != (checks[0].Hint != "") {
+			return fmt.Errorf("%+v", checks)
+		}
+		return nil
+	})
+}
+
+// Names are answered from the reload on that has an address, with other settings after the next one,
+// and not after the last one.
+func TestReload(t *testing.T) {
+	ports := freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	w := newWorld(t, "")
+	w.service("web", 1, "192.0.2.10")
+	w.synced()
+	if checks := w.Checks(); len(checks) > 0 {
+		t.Errorf("without dns.listen: %+v", checks)
+	}
+	if series := w.series(); len(series) > 0 || w.Stage.Len() != 0 {
+		t.Errorf("without dns.listen: %v, %d names", series, w.Stage.Len())
+	}
+	w.configure("[dns]\nlisten = ['" + at(1) + "']")
+	w.Reload()
+	w.resolves(at(1), "web.vip.internal", "192.0.2.10")
+	w.says(v1.LevelOK, "names of 1 service in vip.internal at "+at(1))
+
+	w.configure("[dns]\nlisten = ['" + at(1) + "', '" + at(2) + "']\ndomain = 'lb.example.com'\nshort_names = false")
+	w.Reload()
+	w.resolves(at(2), "web.default.svc.lb.example.com", "192.0.2.10")
+	w.resolves(at(1), "web.lb.example.com", "NXDOMAIN")
+	w.resolves(at(1), "web.vip.internal", "REFUSED")
+
+	w.configure("")
+	w.Reload()
+	wait.For(t, "nothing listens", func() error {
+		c, err := net.ListenPacket("udp", at(1))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+}
+
+func TestStatusAndMetrics(t *testing.T) {
+	ports := freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))
+	at := fmt.Sprintf("127.0.0.1:%d", ports[1])
+	other, err := net.ListenPacket("udp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	w := newWorld(t, "[dns]\nlisten = ['"+at+"']")
+	w.service("web", 1, "192.0.2.10", "shop.example.com")
+	w.says(v1.LevelWarn, "DNS queries are not answered at "+at)
+	other.Close()
+	w.resolves(at, "shop.example.com", "192.0.2.10")
+	w.says(v1.LevelOK, "unknown names get SERVFAIL until every source has been read")
+	w.synced()
+	w.resolves(at, "none.vip.internal", "NXDOMAIN")
+
+	w.service("new", 2, "192.0.2.11", "shop.example.com")
+	w.says(v1.LevelOK, "(1 conflict)")
+	kinds := func(want ...string) {
+		t.Helper()
+		wait.For(t, "events "+strings.Join(want, ", "), func() error {
+			events, _ := w.events.Since(0)
+			var got []string
+			for _, e := range events {
+				if e.Service == "new" && e.Object == "shop.example.com" {
+					got = append(got, e.Kind)
+				}
+			}
+			if strings.Join(got, ", ") != strings.Join(want, ", ") {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+	}
+	kinds("dns_name_taken")
+	w.service("new", 2, "192.0.2.11")
+	kinds("dns_name_taken", "dns_name_freed")
+
+	series := w.series()
+	for _, want := range []string{`ironvip_dns_up{listen="` + at + `"} 1`, `ironvip_dns_queries_total{rcode="NXDOMAIN",transport="udp",type="A"} 1`,
+		`ironvip_dns_dropped_total{reason="malformed"} 0`, `ironvip_dns_names 7`, `ironvip_dns_name_conflicts 0`, `ironvip_dns_tcp_connections 0`} {
+		if !slices.Contains(series, want) {
+			t.Errorf("no %s in\n%s", want, strings.Join(series, "\n"))
+		}
+	}
+}
+
+// series returns the metrics, except for the histogram, and checks their names.
+func (w *world) series() (out []string) {
+	w.t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
+		w.t.Errorf("%v %v", problems, err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			name := f.GetName()
+			if len(labels) > 0 {
+				name += "{" + strings.Join(labels, ",") + "}"
+			}
+			if m.Histogram == nil {
+				out = append(out, fmt.Sprint(name, " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+			}
+		}
+	}
+	return out
+}
