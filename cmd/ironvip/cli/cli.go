@@ -160,6 +160,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		group("source", "manage sources of services", a.sourceListCommand(), a.sourceResyncCommand()),
 		group("node", "manage the hosts of the fleet", a.nodeListCommand(), a.nodeDrainCommand(), a.nodeUndrainCommand(), a.nodeForgetCommand(), a.nodeNewIDCommand()),
 		group("announce", "show how VIPs are announced to the network", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand()),
+		group("dns", "show the DNS names of services", a.dnsListCommand(), a.dnsQueryCommand()),
 		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
 		a.importCommands(),

@@ -56,6 +56,7 @@ func web() v1.Service {
 		Status: v1.ServiceStatus{
 			State: v1.StateHealthy, Summary: "web is healthy: all of its 3 backends take new connections.", Revision: 214, SpecRev: 210, Applied: true,
 			VIPs: addrs("192.0.2.10"), Pool: "public-v4", Since: ago(12 * 24 * time.Hour), Usable: 3,
+			Names: []string{"web.default.svc.vip.internal", "web.vip.internal", "shop.example.com"},
 			Ports: []v1.PortStatus{
 				{Name: "http", Protocol: "tcp", Port: 80, TargetPort: 8080, NodePort: 30080},
 				{Name: "https", Protocol: "tcp", Port: 443, TargetPort: 8443},
@@ -120,6 +121,26 @@ func media() v1.Service {
 		},
 		Source: "rest", Revision: 230,
 	}
+}
+
+func dnsNames() v1.DNSNameList {
+	answered := func(name, kind, service string, age time.Duration, addresses ...string) v1.DNSName {
+		return v1.DNSName{Name: name, Kind: kind, Service: service, Addresses: addrs(addresses...), State: v1.NameAnswered, Since: ago(age)}
+	}
+	new := v1.DNSName{Name: "new.vip.internal", Kind: v1.NameShort, Service: "new", Addresses: addrs(), State: v1.NameAnswered}
+	shop := answered("shop.example.com", v1.NameHostname, "web", 3*time.Hour, "192.0.2.10")
+	shop.State, shop.Winner = v1.NameConflict, "shop/db"
+	reserved := answered("svc.vip.internal", v1.NameHostname, "web", 3*time.Hour, "192.0.2.10")
+	reserved.State = v1.NameConflict
+	return v1.DNSNameList{Domain: "vip.internal", Listen: []string{"127.0.0.1:8653"}, Revision: 230, Items: []v1.DNSName{
+		answered("db.shop.svc.vip.internal", v1.NameCanonical, "shop/db", 12*24*time.Hour, "192.0.2.11", "2001:db8::11"), new,
+		answered("shop.example.com", v1.NameHostname, "shop/db", 12*24*time.Hour, "192.0.2.11", "2001:db8::11"), shop, reserved,
+		answered("web.vip.internal", v1.NameShort, "web", 3*time.Hour, "192.0.2.10")}}
+}
+
+func dnsAnswer() v1.DNSAnswer {
+	return v1.DNSAnswer{Name: "shop.example.com", Type: "A", RCode: "NOERROR", Why: "a hostname of service shop/db", Service: "shop/db", Conflicts: dnsNames().Items[3:4],
+		Answer: []v1.DNSRecord{{Name: "shop.example.com", TTL: 30, Type: "A", Data: "192.0.2.11"}}, Authority: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}}
 }
 
 func waiting() v1.Service {

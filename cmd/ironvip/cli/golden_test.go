@@ -35,6 +35,10 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())
 	a.on("GET /v1/nodes", 200, nodes())
+	a.on("GET /v1/dns/names", 200, dnsNames())
+	a.on("GET /v1/dns/query?name=shop.example.com", 200, dnsAnswer())
+	a.on("GET /v1/dns/query?name=none.vip.internal&type=AAAA", 200, v1.DNSAnswer{Name: "none.vip.internal", Type: "AAAA", RCode: "NXDOMAIN", Why: "no service has this name",
+		Answer: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Authority: []v1.DNSRecord{{Name: "vip.internal", TTL: 1, Type: "SOA", Data: "ns.dns.vip.internal hostmaster.vip.internal 1763900000 7200 1800 86400 1"}}})
 	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
 	a.on("GET /v1/dataplane", 200, plane())
 	a.on("GET /v1/dataplane/frontends", 200, frontends())
@@ -53,7 +57,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "vip list", "pool list", "source list", "node list", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "vip list", "pool list", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {
@@ -94,13 +98,14 @@ func TestNothingToShow(t *testing.T) {
 	a.on("GET /v1/overrides", 200, v1.OverrideList{Items: []v1.Override{}})
 	a.on("GET /v1/vips", 200, v1.VIPList{Items: []v1.VIP{}})
 	a.on("GET /v1/pools", 200, v1.PoolList{Items: []v1.Pool{}})
+	a.on("GET /v1/dns/names", 200, v1.DNSNameList{Items: []v1.DNSName{}, Listen: []string{}})
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{}})
 	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{InSync: true, Items: []v1.DiffEntry{}})
 	a.on("POST /v1/config/plan", 200, v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}})
 	a.on("GET /v1/status", 200, healthyStatus())
 	var all strings.Builder
 	for _, line := range []string{"service list", "service list --state refused", "service list -o json", "backend list", "backend list -o json",
-		"override list", "vip list", "pool list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {
+		"override list", "vip list", "pool list", "dns list", "events", "dataplane diff", "dataplane diff -o json", "config plan", "status"} {
 		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
 	}
 	golden(t, "nothing.txt", all.String())

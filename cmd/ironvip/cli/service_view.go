@@ -17,7 +17,7 @@ import (
 
 func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64, empty string) output.View {
 	grid := output.NewGrid("NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE",
-		"+POOL", "+SCHEDULER", "+NODE PORTS", "+REVISION", "+SUMMARY")
+		"+DNS NAME", "+POOL", "+SCHEDULER", "+NODE PORTS", "+REVISION", "+SUMMARY")
 	for _, s := range list.Items {
 		name, st := serviceName(s), s.Status
 		conn := ""
@@ -25,7 +25,7 @@ func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64
 			conn = count(n)
 		}
 		grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(st), serviceState(st), s.Source,
-			conn, a.age(st.Since), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
+			conn, a.age(st.Since), firstName(st), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
 	}
 	return output.List(list, grid, empty)
 }
@@ -83,7 +83,11 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		}
 	}
 	fact("vip", vips)
-	optional("hostnames", strings.Join(s.Spec.Hostnames, ","))
+	if len(st.Names) > 0 {
+		fact("dns", strings.Join(st.Names, ","))
+	} else {
+		optional("hostnames", strings.Join(s.Spec.Hostnames, ","))
+	}
 	fact("balance", balance(s.Spec))
 	optional("timeouts", timeouts(s.Spec))
 	optional("limits", limits(s.Spec))
@@ -122,6 +126,14 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 		b.WriteString(problemsText("  ", []v1.Problem{problem}))
 	}
 	return b.String()
+}
+
+// firstName returns the canonical DNS name of a service, or "" while names are not answered.
+func firstName(st v1.ServiceStatus) string {
+	if len(st.Names) == 0 {
+		return ""
+	}
+	return st.Names[0]
 }
 
 // howApplied returns whether the dataplane has applied the service.
