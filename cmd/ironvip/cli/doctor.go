@@ -71,6 +71,10 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 			want.Mode = configs.ModeIPVS // the agent has nothing to fall back to
 		}
 		want.Announce = announceWant(c)
+		want.DNS.Domain = c.DNS.Domain
+		for _, l := range c.DNS.Listen {
+			want.DNS.Listen = append(want.DNS.Listen, l.AddrPort)
+		}
 		for _, p := range c.Pools {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}
@@ -91,9 +95,31 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	} else {
 		doc.Agent = &status
 		doc.Findings = append(doc.Findings, fromStatus(status)...)
+		if len(want.DNS.Listen) > 0 {
+			doc.Findings = append(doc.Findings, lookup(ctx, c, *host, want)...)
+		}
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
+}
+
+// lookup looks a name of the agent up as a client does: the first one that resolves. Without any,
+// there is nothing to find.
+func lookup(ctx context.Context, c *client.Client, host doctor.Host, want doctor.Want) []doctor.Finding {
+	for cursor := ""; ; {
+		page, err := c.DNSNames(ctx, cursor, 0)
+		if err != nil {
+			return []doctor.Finding{{Level: doctor.Warn, Check: "dns_lookup", Text: "dns: the agent does not list its names: " + err.Error(), Fix: "ironvip dns list"}}
+		}
+		for _, n := range page.Items {
+			if n.State == v1.NameAnswered && len(n.Addresses) > 0 {
+				return doctor.Lookup(host, want, doctor.Name{Name: n.Name, Addrs: n.Addresses})
+			}
+		}
+		if cursor = page.Next; cursor == "" {
+			return nil
+		}
+	}
 }
 
 // announceWant returns what the configuration needs for announcing VIPs.

@@ -50,6 +50,11 @@ type Host struct {
 	Addrs func(device string) ([]netip.Addr, error)
 	// Holders asks which other stations answer ARP for addresses. It may be nil.
 	Holders func(addrs []netip.Addr) ([]l2.Holder, error)
+	// Query looks a TXT record up at a server, by "udp" or "tcp", Resolve the IPv4 or IPv6 addresses
+	// of a name, and Bind opens a socket at the server's address. They may be nil.
+	Query   func(transport string, server netip.AddrPort, name string) error
+	Resolve func(transport string, server netip.AddrPort, name string, four bool) ([]netip.Addr, error)
+	Bind    func(transport string, server netip.AddrPort) error
 }
 
 // Services are the IPVS services in the kernel that have an address.
@@ -77,6 +82,7 @@ type Want struct {
 	Pools    []netip.Prefix // the ranges VIPs are drawn from
 	Excluded []netip.Prefix // excluded from the pools
 	Announce Announce
+	DNS      DNS
 }
 
 // Examine runs every check.
@@ -94,6 +100,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
+	out = append(out, dns(h, w)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)

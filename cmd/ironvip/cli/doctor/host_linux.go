@@ -27,7 +27,10 @@ func ThisHost(realServer bool) Host {
 		Holders: func(addrs []netip.Addr) ([]l2.Holder, error) {
 			return l2.Ask(context.Background(), addrs, time.Second)
 		},
-		State: store.Check,
+		Query:   query,
+		Resolve: resolve,
+		Bind:    bind,
+		State:   store.Check,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {
