@@ -36,6 +36,8 @@ socket = "{{.Dir}}/ironvip.sock"
 listen = "{{.Listen}}"
 [dataplane]
 device = "ironvip-demo"
+[dns]
+listen = [{{with .DNS}}"{{.}}"{{end}}]
 [log]
 level = "warn"
 [[pool]]
@@ -104,11 +106,11 @@ func (d *demo) serve(ctx context.Context, name string) error {
 
 func (d *demo) write() error {
 	data := struct {
-		Dir, Listen string
-		Port        int
-		Addrs       []string
-		Ports       []string
-	}{Dir: d.dir, Listen: freeAPIAddress(), Port: demoPort(), Addrs: d.addrs}
+		Dir, Listen, DNS string
+		Port             int
+		Addrs            []string
+		Ports            []string
+	}{Dir: d.dir, Listen: freeAPIAddress(), DNS: freeDNSAddress(), Port: demoPort(), Addrs: d.addrs}
 	for _, a := range d.addrs {
 		_, port, _ := net.SplitHostPort(a)
 		data.Ports = append(data.Ports, port)
@@ -169,6 +171,25 @@ func freeAPIAddress() string {
 	return ""
 }
 
+// freeDNSAddress returns the documented address of the names, or a free one if another agent uses
+// that; "" if there is none.
+func freeDNSAddress() string {
+	for _, addr := range []string{"127.0.0.1:8653", "127.0.0.1:0"} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue
+		}
+		defer l.Close()
+		c, err := net.ListenPacket("udp", l.Addr().String())
+		if err != nil {
+			continue
+		}
+		defer c.Close()
+		return l.Addr().String()
+	}
+	return ""
+}
+
 // greet prints how to use a running demo.
 func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
@@ -188,6 +209,10 @@ func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 	w.Flush()
 	if len(urls) > 0 {
 		fmt.Fprintf(out, "\nPaste this: every backend answers in turn.\n\n    for i in 1 2 3; do curl -s %s; done\n", urls[0])
+	}
+	if dns := a.config.get().DNS; dns.On() && len(urls) > 0 {
+		fmt.Fprintf(out, "\nNames resolve to the VIPs (dig is in the package bind9-dnsutils):\n\n    dig @%s -p %d +short %s.%s\n",
+			dns.Listen[0].Addr(), dns.Listen[0].Port(), a.sortedFrontends()[0].Service.Name, dns.Domain)
 	}
 	self, err := os.Executable()
 	if err != nil {

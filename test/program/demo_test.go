@@ -3,8 +3,10 @@
 package program
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -84,6 +86,20 @@ func TestDemo(t *testing.T) {
 			if len(got) != 3 {
 				t.Errorf("three requests reached %v", got)
 			}
+			dig := regexp.MustCompile(`dig @(\S+) -p (\d+) \+short (\S+)`).FindStringSubmatch(text)
+			if dig == nil {
+				t.Fatalf("no dig line:\n%s", text)
+			}
+			resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(dig[1], dig[2]))
+			}}
+			h.eventually("the name of the dig line resolves", func() error {
+				addrs, err := resolver.LookupHost(t.Context(), dig[3]+".")
+				if err != nil || len(addrs) != 1 || url[1] != "http://"+addrs[0]+"/" && !strings.HasPrefix(url[1], "http://"+addrs[0]+":") {
+					return fmt.Errorf("%s is %v: %v; %s", dig[3], addrs, err, url[1])
+				}
+				return nil
+			})
 			if r := command(t, "--addr", api[1], "status"); r.code != 0 {
 				t.Errorf("status of the demo: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 			}
