@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -76,6 +77,24 @@ func (l *ListenAddress) FromTree(raw any) error {
 
 // On reports whether names are answered.
 func (d *DNS) On() bool { return len(d.Listen) > 0 }
+
+// ResolvedSettings returns what systemd-resolved should have: nothing unless it is configured.
+func (c *Config) ResolvedSettings() resolved.Settings {
+	if c.DNS.Resolver != ResolverResolved {
+		return resolved.Settings{}
+	}
+	var listen []netip.AddrPort
+	for _, l := range c.DNS.Listen {
+		listen = append(listen, l.AddrPort)
+	}
+	var reverse []netip.Prefix
+	for i := range c.Pools {
+		if c.DNS.Reverse {
+			reverse = append(reverse, c.Pools[i].CIDRs...)
+		}
+	}
+	return resolved.NewSettings(c.Dataplane.Device, c.DNS.Domain, listen, reverse)
+}
 
 func (c *Config) checkDNS(t *tomlfile.Checker) {
 	d := &c.DNS

@@ -32,20 +32,13 @@ const (
 	linkInterface = "org.freedesktop.resolve1.Link"
 )
 
-// server, global and domain are the wire formats of servers and domains.
+// server and domain are the wire formats of servers and domains.
 type (
 	server struct {
 		Family  int32
 		Address []byte
 		Port    uint16
 		Name    string // for DNS over TLS
-	}
-	global struct {
-		Index   int32 // of a link; 0: for all
-		Family  int32
-		Address []byte
-		Port    uint16
-		Name    string
 	}
 	domain struct {
 		Name    string
@@ -180,32 +173,6 @@ func (b *bus) Set(ctx context.Context, index int, s Settings) error {
 
 func (b *bus) Revert(ctx context.Context, index int) error {
 	return b.call(ctx, "RevertLink", int32(index)).Err
-}
-
-// GlobalServers returns the DNS servers that systemd-resolved asks for every name, because
-// resolved.conf or a drop-in has them.
-func GlobalServers(ctx context.Context) ([]netip.AddrPort, error) {
-	b, err := connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer b.Close()
-	var v dbus.Variant
-	err = b.conn.Object(service, managerPath).CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, managerMethod[:len(managerMethod)-1], "DNSEx").Store(&v)
-	var all []global
-	if err == nil {
-		err = v.Store(&all)
-	}
-	if err != nil {
-		return nil, problemOf(err)
-	}
-	var out []netip.AddrPort
-	for _, g := range all {
-		if g.Index == 0 {
-			out = append(out, server{g.Family, g.Address, g.Port, g.Name}.place())
-		}
-	}
-	return out, nil
 }
 
 // Check returns the state of systemd-resolved for settings, without a change.

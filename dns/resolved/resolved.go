@@ -186,7 +186,9 @@ func (f *Follower) follow(ctx context.Context, keep func() bool, pause *backoff.
 			return ctx.Err()
 		case <-timer.C:
 		case <-f.changed:
+			pause.Reset()
 		case <-m.Changed():
+			pause.Reset()
 		case <-m.Closed():
 			return errBusLost
 		case name, open := <-links:
@@ -196,6 +198,7 @@ func (f *Follower) follow(ctx context.Context, keep func() bool, pause *backoff.
 			if name != applied.Link {
 				continue
 			}
+			pause.Reset()
 		}
 		want := f.settings()
 		if applied.Link != "" && (!want.wanted() || applied.Link != want.Link) {

@@ -75,6 +75,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		for _, l := range c.DNS.Listen {
 			want.DNS.Listen = append(want.DNS.Listen, l.AddrPort)
 		}
+		want.DNS.Resolved = c.ResolvedSettings()
 		for _, p := range c.Pools {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}

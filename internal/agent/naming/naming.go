@@ -135,5 +135,5 @@ func (n *Naming) apply() {
 		n.zone = settings
 	}
 	n.server.Reconfigure(serverSettings(cfg))
-	n.resolver.Configure(resolverSettings(cfg))
+	n.resolver.Configure(cfg.ResolvedSettings())
 }

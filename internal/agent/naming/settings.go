@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/dns/server"
 	"github.com/ironvip/ironvip/dns/zone"
 )
@@ -44,16 +43,4 @@ func serverSettings(cfg *configs.Config) server.Settings {
 		s.Allow = append(s.Allow, r.Prefix)
 	}
 	return s
-}
-
-// resolverSettings returns what the host's resolver should know; nothing unless it is configured.
-func resolverSettings(cfg *configs.Config) resolved.Settings {
-	if cfg.DNS.Resolver != configs.ResolverResolved {
-		return resolved.Settings{}
-	}
-	var reverse []netip.Prefix
-	if cfg.DNS.Reverse {
-		reverse = pools(cfg)
-	}
-	return resolved.NewSettings(cfg.Dataplane.Device, cfg.DNS.Domain, listenAddresses(cfg), reverse)
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/text"
 )
 
@@ -16,6 +17,8 @@ import (
 type DNS struct {
 	Domain string
 	Listen []netip.AddrPort // empty: off
+	// Resolved is what the agent sets in systemd-resolved; zero: nothing.
+	Resolved resolved.Settings
 }
 
 // transports are how clients query a server.

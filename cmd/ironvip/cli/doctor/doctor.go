@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -55,6 +56,10 @@ type Host struct {
 	Query   func(transport string, server netip.AddrPort, name string) error
 	Resolve func(transport string, server netip.AddrPort, name string, four bool) ([]netip.Addr, error)
 	Bind    func(transport string, server netip.AddrPort) error
+	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.
+	Resolved func(resolved.Settings) resolved.State
+	// Lookup looks up the text records of a name as other programs do. It may be nil without Resolved.
+	Lookup func(name string) error
 }
 
 // Services are the IPVS services in the kernel that have an address.
@@ -101,6 +106,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
 	out = append(out, dns(h, w)...)
+	out = append(out, resolvers(h, w)...)
 	out = append(out, openFiles(h, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 )
@@ -30,7 +31,18 @@ func ThisHost(realServer bool) Host {
 		Query:   query,
 		Resolve: resolve,
 		Bind:    bind,
-		State:   store.Check,
+		Resolved: func(s resolved.Settings) resolved.State {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return resolved.Check(ctx, s)
+		},
+		Lookup: func(name string) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			_, err := net.DefaultResolver.LookupTXT(ctx, name+".")
+			return err
+		},
+		State: store.Check,
 		Disk: func(path string) (Disk, error) {
 			var s unix.Statfs_t
 			if err := unix.Statfs(path, &s); err != nil {
