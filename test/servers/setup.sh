@@ -14,8 +14,9 @@ say() { echo "servers: $*" >&2; }
 die() { say "$*"; exit 1; }
 . "$here/../fetch.sh"
 
-# What to build: the folder's name is the server's, and the module has one `tool` line, its main package. A file ldflags
-# beside it has what else the linker is told, with VERSION in place of the server's version.
+# What to build: the folder's name is the server's, and the module has one `tool` line, its main package, or a main.go
+# and a line `// version of MODULE`. A file ldflags beside it has what else the linker is told, with VERSION in place of
+# the server's version.
 names=("$@")
 [ ${#names[@]} -gt 0 ] || for mod in "$here"/*/go.mod; do names+=("$(basename "$(dirname "$mod")")"); done
 for name in "${names[@]}"; do
@@ -56,11 +57,15 @@ required() {
 }
 
 build() {
-	local name=$1 main version key dest total ldflags='-s -w' inputs=(go.mod go.sum)
+	local name=$1 main of version key dest total ldflags='-s -w' inputs=(go.mod go.sum)
 	cd "$here/$name"
 	main=$(sed -n 's/^tool //p' go.mod)
-	version=$(required "$main")
-	[ -n "$version" ] || die "$here/$name/go.mod: needs the lines 'tool PACKAGE' and 'require MODULE vVERSION'"
+	of=$main
+	if [ -e main.go ]; then
+		main=. of=$(sed -n 's|^// version of ||p' go.mod) inputs+=(main.go)
+	fi
+	version=$(required "$of")
+	[ -n "$version" ] || die "$here/$name/go.mod: needs the lines 'tool PACKAGE' (or '// version of MODULE' beside a main.go) and 'require MODULE vVERSION'"
 	if [ -e ldflags ]; then
 		inputs+=(ldflags)
 		ldflags+=" $(sed "s|VERSION|$version|g" ldflags)"

@@ -1,0 +1,234 @@
+//go:build system
+
+package resolvers
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// The two processors of a benchmark: one for the server, one for dnsperf.
+const serverCPU, clientCPU = "1", "0"
+
+// loadTime is how long dnsperf asks a server in one round.
+const loadTime = 4 * time.Second
+
+// benchPort is where the servers of the benchmark listen.
+const benchPort = "5300"
+
+// competitors start a DNS server with the names, which answers for them from its memory.
+var competitors = []struct {
+	name  string
+	start func(b *bench) *process.Process
+}{
+	{"ironvip", func(b *bench) *process.Process {
+		return b.run("ironvip", "/usr/bin/env", servedVariable+"="+strconv.Itoa(b.names), os.Args[0])
+	}},
+	{"knot", func(b *bench) *process.Process {
+		conf := b.write("knot.conf", fmt.Sprintf("server:\n    rundir: %[1]q\n    listen: 127.0.0.1@%[2]s\n    udp-workers: 1\n    tcp-workers: 1\n    background-workers: 1\ndatabase:\n    storage: %[1]q\nlog:\n  - target: stderr\n    any: warning\nzone:\n  - domain: vip.internal\n    file: %[3]q\n", b.dir, benchPort, b.zone))
+		return b.run("knot", need.Daemon(b.t, "knotd"), "--config", conf)
+	}},
+	{"unbound", func(b *bench) *process.Process {
+		conf := b.write("unbound.conf", fmt.Sprintf("server:\n    interface: 127.0.0.1\n    port: %s\n    chroot: \"\"\n    username: \"\"\n    directory: %q\n    pidfile: \"\"\n    use-syslog: no\n    do-daemonize: no\n    num-threads: 1\n    local-zone: \"vip.internal.\" static\n%s", benchPort, b.dir,
+			b.lines("    local-data: \"%s 30 IN A %s\"\n")))
+		return b.run("unbound", need.Daemon(b.t, "unbound"), "-d", "-c", conf)
+	}},
+	{"dnsmasq", func(b *bench) *process.Process {
+		conf := b.write("dnsmasq.conf", fmt.Sprintf("no-resolv\nno-hosts\nlisten-address=127.0.0.1\nport=%s\nbind-interfaces\nuser=root\npid-file=\nlocal=/vip.internal/\nlocal-ttl=30\naddn-hosts=%s\n", benchPort, b.hosts))
+		return b.run("dnsmasq", need.Daemon(b.t, "dnsmasq"), "--keep-in-foreground", "--log-facility=-", "--conf-file="+conf)
+	}},
+	{"coredns-file", func(b *bench) *process.Process {
+		conf := b.write("Corefile.file", fmt.Sprintf("vip.internal:%s {\n  file %s\n}\n", benchPort, b.zone))
+		return b.run("coredns-file", need.Server(b.t, "coredns"), "-conf", conf)
+	}},
+	{"coredns-hosts", func(b *bench) *process.Process {
+		conf := b.write("Corefile.hosts", fmt.Sprintf("vip.internal:%s {\n  hosts %s\n}\n", benchPort, b.hosts))
+		return b.run("coredns-hosts", need.Server(b.t, "coredns"), "-conf", conf)
+	}},
+}
+
+// bench is one number of names, and the files that have them.
+type bench struct {
+	t     *testing.B
+	names int
+	dir   string
+	zone  string // master file
+	hosts string // as /etc/hosts
+	asked string // queries for dnsperf
+	node  *netlab.Node
+	port  string
+}
+
+// BenchmarkServers measures the CPU time per query at saturation, and the memory, of this project's DNS
+// server and of others with the same names. Of the queries, 80% have an answer, 10% ask for a type
+// that the name doesn't have, and 10% for a name that doesn't exist. Each server has one processor,
+// dnsperf the other one, in a network namespace. An iteration is one round of all servers; the metrics
+// are medians.
+func BenchmarkServers(b *testing.B) {
+	need.Root(b)
+	for _, names := range []int{10_000, 100_000} {
+		b.Run(strconv.Itoa(names), func(b *testing.B) {
+			s := newBench(b, names)
+			cost, memory := map[string][]float64{}, map[string][]float64{}
+			for b.Loop() {
+				for _, c := range competitors {
+					perQuery, mib := s.measure(c.start(s))
+					cost[c.name], memory[c.name] = append(cost[c.name], perQuery), append(memory[c.name], mib)
+				}
+			}
+			for _, c := range competitors {
+				us := median(cost[c.name])
+				b.Logf("%-14s %5.1f us/query (%.1f to %.1f), %.2f x Knot, %.0f MiB", c.name, us, slices.Min(cost[c.name]), slices.Max(cost[c.name]), us/median(cost["knot"]), median(memory[c.name]))
+				b.ReportMetric(us, c.name+"-us/query")
+				b.ReportMetric(median(memory[c.name]), c.name+"-MiB")
+			}
+		})
+	}
+}
+
+func newBench(b *testing.B, names int) *bench {
+	b.Helper()
+	s := &bench{t: b, names: names, dir: folder(b), node: netlab.NewLAN(b, "host").Nodes[0], port: benchPort}
+	s.zone = s.write("zone", "$ORIGIN vip.internal.\n$TTL 30\n@ SOA ns.dns hostmaster.dns 1 7200 1800 86400 1\n@ NS ns.dns\nns.dns A 127.0.0.1\n"+s.lines("%s. A %s\n"))
+	var hosts, asked strings.Builder
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range names {
+		fmt.Fprintf(&hosts, "%s %s\n", address(i), nameOf(i))
+	}
+	for range 100_000 {
+		name, kind := nameOf(random.IntN(names)), "A"
+		switch p := random.IntN(10); p {
+		case 0:
+			kind = "AAAA"
+		case 1:
+			name = "x" + name
+		}
+		fmt.Fprintf(&asked, "%s %s\n", name, kind)
+	}
+	s.hosts, s.asked = s.write("hosts", hosts.String()), s.write("queries", asked.String())
+	return s
+}
+
+// nameOf is the name of service i, and address its VIP.
+func nameOf(i int) string { return fmt.Sprintf("web%d.prod.svc.%s", i, zone) }
+func address(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(96 + i>>16), byte(i >> 8), byte(i)})
+}
+func median(x []float64) float64 { slices.Sort(x); return x[len(x)/2] }
+
+func (b *bench) write(name, text string) string {
+	b.t.Helper()
+	return write(b.t, filepath.Join(b.dir, name), text)
+}
+
+// lines has a line for each name, with the name and its address.
+func (b *bench) lines(format string) string {
+	var s strings.Builder
+	for i := range b.names {
+		fmt.Fprintf(&s, format, nameOf(i), address(i))
+	}
+	return s.String()
+}
+
+// run starts a server on its processor.
+func (b *bench) run(name, bin string, args ...string) *process.Process {
+	b.t.Helper()
+	p := process.New(need.Program(b.t, "taskset"), filepath.Join(b.dir, name+".log"), b.node, append([]string{"--cpu-list", serverCPU, bin}, args...)...)
+	b.t.Cleanup(func() {
+		if b.t.Failed() {
+			b.t.Logf("the end of the log of %s:\n%s", name, p.LogEnd(2000))
+		}
+	})
+	if err := p.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+var completed = regexp.MustCompile(`Queries completed:\s+(\d+)`)
+
+// measure asks a server as fast as it answers, and ends it. It returns the microseconds of CPU time per
+// query, and the resident memory before the load.
+func (b *bench) measure(p *process.Process) (perQuery, mib float64) {
+	b.t.Helper()
+	defer p.Kill()
+	h := &host{Node: b.node, t: b.t}
+	for _, name := range []string{nameOf(0), nameOf(b.names - 1)} {
+		wait.For(b.t, "the server answers for "+name, func() error {
+			r, err := h.ask("127.0.0.1:"+benchPort, name, dns.TypeA)
+			if err == nil && len(data(r)) != 1 {
+				err = fmt.Errorf("the answer is %v", r)
+			}
+			return err
+		})
+	}
+	mib = resident([]byte(read(b.t, fmt.Sprintf("/proc/%d/status", p.Pid()))))
+	if all := ownTables.FindAllStringSubmatch(p.LogEnd(1000), -1); all != nil {
+		tables, _ := strconv.ParseFloat(all[len(all)-1][1], 64)
+		mib -= tables
+	}
+	before := cpuTime(b.t, p.Pid())
+	done, err := b.dnsperf(loadTime, "taskset", "--cpu-list", clientCPU, need.Program(b.t, "dnsperf"), "-q", "200")
+	used := cpuTime(b.t, p.Pid()) - before
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return used.Seconds() * 1e6 / float64(done), mib
+}
+
+// dnsperf runs dnsperf by a command line, with more arguments, and returns the number of answered
+// queries.
+func (b *bench) dnsperf(d time.Duration, line ...string) (int, error) {
+	cmd := exec.Command(line[0], append(line[1:], "-s", "127.0.0.1", "-p", b.port, "-d", b.asked, "-l", strconv.Itoa(int(d.Seconds())), "-c", "4")...)
+	var out []byte
+	var err error
+	b.node.Do(func() { out, err = cmd.CombinedOutput() })
+	m := completed.FindSubmatch(out)
+	if err != nil || m == nil {
+		return 0, fmt.Errorf("dnsperf: %w: %s", err, out)
+	}
+	return strconv.Atoi(string(m[1]))
+}
+
+// cpuTime returns the CPU time that a process has used.
+func cpuTime(t testing.TB, pid int) time.Duration {
+	t.Helper()
+	stat := read(t, fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	if err1 != nil || err2 != nil {
+		t.Fatalf("/proc/%d/stat: %s", pid, stat)
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every architecture of Go
+}
+
+// resident returns the resident memory in MiB, by a status file of /proc.
+func resident(status []byte) float64 {
+	m := regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`).FindSubmatch(status)
+	if m == nil {
+		panic("no VmRSS in " + string(status))
+	}
+	kib, _ := strconv.Atoi(string(m[1]))
+	return float64(kib) / 1024
+}
+
+// ownTables finds how much of this project's server is not for DNS.
+var ownTables = regexp.MustCompile(`tables: (\S+) MiB`)

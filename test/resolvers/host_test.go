@@ -1,0 +1,245 @@
+//go:build system
+
+package resolvers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const (
+	zone    = "vip.internal"
+	pool4   = "10.96.0.0/16"
+	pool6   = "fd96::/112"
+	serving = "127.0.0.1:8653" // the documented address of the DNS server
+)
+
+// host is a host with an agent that answers for names. Its services have no backends, because no
+// test uses their ports.
+type host struct {
+	*netlab.Node
+	t      testing.TB
+	dir    string
+	agent  *process.Process
+	client *http.Client // of the agent
+}
+
+// newHost returns a host without a running agent. This kernel may lack dummy devices. One end of a
+// pair carries the VIPs instead: it has a link beat, as a dummy has.
+func newHost(t testing.TB) *host {
+	t.Helper()
+	h := &host{Node: netlab.NewLAN(t, "host").Nodes[0], t: t, dir: folder(t)}
+	h.addDevice()
+	h.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", filepath.Join(h.dir, "sock"))
+	}}}
+	t.Cleanup(h.client.CloseIdleConnections)
+	if err := os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (h *host) addDevice() {
+	h.t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "ironvip0"
+	err := h.Netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "ironvip0-peer"})
+	for _, name := range []string{"ironvip0", "ironvip0-peer"} {
+		link, findErr := h.Netlink.LinkByName(name)
+		if err = errors.Join(err, findErr); err == nil {
+			err = h.Netlink.LinkSetUp(link)
+		}
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) removeDevice() {
+	h.t.Helper()
+	link, err := h.Netlink.LinkByName("ironvip0")
+	if err == nil {
+		err = h.Netlink.LinkDel(link)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// folder returns a new folder that daemons with their own users can read.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "resolver")
+	if err == nil {
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func write(t testing.TB, path, text string) string {
+	t.Helper()
+	err := os.WriteFile(path+".new", []byte(text), 0o644)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// configure writes ironvip.toml, with more keys of [dns].
+func (h *host) configure(keys string) {
+	h.t.Helper()
+	write(h.t, filepath.Join(h.dir, "ironvip.toml"), fmt.Sprintf(`[node]
+name = "host"
+state_dir = "%[1]s/state"
+[api]
+socket = "%[1]s/sock"
+[dataplane]
+mode = "proxy"
+resync_interval = "1s"
+[health]
+default = "none"
+[[pool]]
+name = "main"
+cidrs = [%[2]q, %[3]q]
+[dns]
+listen = [%[4]q]
+%[5]s
+`, h.dir, pool4, pool6, serving, keys))
+}
+
+// service writes a service's file. Its VIPs end with number.
+func (h *host) service(name, namespace string, number int) {
+	h.t.Helper()
+	write(h.t, filepath.Join(h.dir, "services.d", name+".toml"), fmt.Sprintf(`[[service]]
+name = %q
+namespace = %q
+vips = ["10.96.0.%[3]d", "fd96::%[3]x"]
+ports = [{ name = "http", port = 80 }]
+`, name, namespace, number))
+}
+
+// start starts the agent and waits until it answers for a name.
+func (h *host) start(bin string, name string) {
+	h.t.Helper()
+	h.agent = run(h.t, h.Node, "agent", filepath.Join(h.dir, "agent.log"), bin, "agent", "--config", h.dir)
+	h.await(serving, name, dns.TypeA)
+}
+
+// run starts a program that ends with the test.
+func run(t testing.TB, in process.Place, name, log, bin string, args ...string) *process.Process {
+	t.Helper()
+	p := process.New(bin, log, in, args...)
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", name, p.LogEnd(4000))
+		}
+	})
+	if err := p.Start(); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return p
+}
+
+// ask asks a DNS server of the host, in UDP.
+func (h *host) ask(server, name string, kind uint16) (*dns.Msg, error) {
+	h.t.Helper()
+	q := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
+	c := dns.Client{Timeout: 5 * time.Second}
+	var conn net.Conn
+	var err error
+	h.Do(func() { conn, err = net.Dial("udp", server) })
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	r, _, err := c.ExchangeWithConnContext(context.Background(), q, &dns.Conn{Conn: conn})
+	return r, err
+}
+
+// await waits until a DNS server has an answer for a name, and returns its data.
+func (h *host) await(server, name string, kind uint16) (found []string) {
+	h.t.Helper()
+	wait.For(h.t, fmt.Sprintf("%s answers for %s", server, name), func() error {
+		r, err := h.ask(server, name, kind)
+		if err != nil {
+			return err
+		}
+		if found = data(r); len(found) == 0 {
+			return fmt.Errorf("the answer is %v", r)
+		}
+		return nil
+	})
+	return found
+}
+
+// data returns the data of the records in an answer, sorted.
+func data(r *dns.Msg) (out []string) {
+	for _, rr := range r.Answer {
+		if rr.Header().Rrtype != dns.TypeCNAME {
+			out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// recipe returns the fenced block of docs/dns.md with that name, the configuration of a resolver.
+func recipe(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/dns.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?ms)^```" + regexp.QuoteMeta(name) + "\n(.*?)^```$").FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("docs/dns.md has no block %s", name)
+	}
+	return string(m[1])
+}
+
+// reverse is the reverse name of an address.
+func reverse(t testing.TB, addr netip.Addr) string {
+	t.Helper()
+	name, err := dns.ReverseAddr(addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func binary(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("IRONVIP_BIN")
+	if path == "" {
+		t.Fatal("IRONVIP_BIN is not set: run make servers, or set it to the built binary's absolute path")
+	}
+	return path
+}

@@ -1,0 +1,156 @@
+//go:build system
+
+package resolvers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// stub is where systemd-resolved listens.
+const stub = "127.0.0.53:53"
+
+// startAgent starts the agent as its own user, and waits until it answers.
+func (s *system) startAgent() {
+	s.t.Helper()
+	s.configure(`resolver = "resolved"`)
+	s.service("web", "prod", 1)
+	s.service("shop", "default", 2)
+	s.agent = s.inside("agent", asAgent(s.file("ironvip"), "agent", "--config", s.dir)...)
+	s.await(serving, "web.prod.svc."+zone, dns.TypeA)
+}
+
+// The agent, which is not root, sets and keeps the routing domain, and reverts it.
+func TestResolved(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, true)
+	s.startAgent()
+	s.await(stub, "web.prod.svc."+zone, dns.TypeA)
+	lookups(t, s.host, stub)
+	visible(t, s.host, stub)
+	others := func() {
+		t.Helper()
+		if got := s.await(stub, "www.example.com", dns.TypeA); got[0] != "192.0.2.53" {
+			t.Errorf("a name outside the domain has the addresses %v", got)
+		}
+	}
+	others()
+	if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) || !strings.Contains(got, "~96.10.in-addr.arpa") {
+		t.Errorf("domains of the link: %s", got)
+	}
+
+	for _, fault := range []struct {
+		name string
+		do   func()
+	}{
+		{"systemd-resolved restarted", func() { s.restartResolved() }},
+		{"systemd-resolved restarted without its state", func() {
+			s.output("sh", "-c", "rm -rf /run/systemd/resolve/netif/*")
+			s.restartResolved()
+		}},
+		{"settings reverted and the link changed", func() {
+			s.resolvectl("revert", "ironvip0")
+			s.down("ironvip0")
+		}},
+		{"ironvip0 recreated", func() {
+			s.removeDevice()
+			s.addDevice()
+		}},
+	} {
+		fault.do()
+		s.check("ok", "")
+		wait.For(t, fault.name+": the name is found", func() error {
+			r, err := s.ask(stub, "web.prod.svc."+zone, dns.TypeA)
+			if err == nil && len(data(r)) == 0 {
+				err = fmt.Errorf("the answer is %v; resolvectl: %s", r, s.resolvectl("status", "ironvip0"))
+			}
+			return err
+		})
+		others()
+	}
+
+	if err := s.agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.resolvectl("domain", "ironvip0"); strings.Contains(got, zone) {
+		t.Errorf("domains of the link after the agent's end: %s", got)
+	}
+}
+
+// Without a polkit rule the agent says so, and does everything else.
+func TestResolvedWithoutRule(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, false)
+	s.startAgent()
+	s.check("warn", "no polkit rule")
+}
+
+// Without systemd-resolved the agent says so until it starts.
+func TestResolvedAway(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t, true)
+	if err := s.resolved.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.startAgent()
+	s.check("warn", "systemd-resolved is not running")
+	if err := s.resolved.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.check("ok", "")
+	s.await(stub, "web.prod.svc."+zone, dns.TypeA)
+}
+
+func (s *system) restartResolved() {
+	s.t.Helper()
+	if err := s.resolved.Stop(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.resolved.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// down sets a link down and up.
+func (s *system) down(name string) {
+	s.t.Helper()
+	link, err := s.Netlink.LinkByName(name)
+	if err == nil {
+		err = s.Netlink.LinkSetDown(link)
+	}
+	if err == nil {
+		err = s.Netlink.LinkSetUp(link)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// check waits until the line of ironvip status on DNS has a level and a text.
+func (s *system) check(level, message string) {
+	s.t.Helper()
+	wait.For(s.t, fmt.Sprintf("status of dns is %s %s", level, message), func() error {
+		answer, err := s.client.Get("http://agent/v1/status")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		var status v1.NodeStatus
+		if err := json.NewDecoder(answer.Body).Decode(&status); err != nil {
+			return err
+		}
+		i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "dns" })
+		if i < 0 || status.Checks[i].Level != level || !strings.Contains(status.Checks[i].Message, message) {
+			return fmt.Errorf("the status is %+v", status.Checks)
+		}
+		return nil
+	})
+}
