@@ -48,14 +48,13 @@ func TestChangesTravelAtOnce(t *testing.T) {
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		near, far := net.Pipe()
-		server.current = newConn(far)
 		var running sync.WaitGroup
 		defer running.Wait()
 		defer far.Close()
 		defer near.Close()
 		defer cancel()
 		agent := newConn(near)
-		running.Go(func() { server.serve(ctx, server.current) })
+		running.Go(func() { server.serve(ctx, newConn(far)) })
 		running.Go(func() { _ = link.follow(agent) })
 		running.Go(func() { _ = link.send(ctx, agent) })
 

@@ -23,6 +23,7 @@ type serving struct {
 	near   net.Conn // the agent's end
 	mu     sync.Mutex
 	gone   time.Time // when the agent was given up; zero: it was not
+	closed time.Time // when the server has closed the connection; zero: it has not
 	number int       // of requests
 	stop   func()
 }
@@ -37,10 +38,14 @@ func serve(t *testing.T) *serving {
 			s.gone = time.Now()
 		}
 	}}
-	server.current = newConn(far)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { server.serve(ctx, server.current) })
+	running.Go(func() {
+		server.serve(ctx, newConn(far))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closed = time.Now()
+	})
 	s.stop = func() {
 		cancel()
 		near.Close()
@@ -54,6 +59,13 @@ func (s *serving) givenUp() (at time.Time, requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.gone, s.number
+}
+
+func (s *serving) closedAt() time.Time {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }
 
 // An agent that has announced keepalives is given up three of them after its last message, whatever the
@@ -96,12 +108,16 @@ func TestSilentAgent(t *testing.T) {
 					return
 				}
 				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
-				if gone, _ := s.givenUp(); !gone.IsZero() {
-					t.Fatalf("given up after %s, want %s", gone.Sub(began), c.after)
+				if at := s.closedAt(); !at.IsZero() {
+					t.Fatalf("closed after %s, want %s", at.Sub(began), c.after)
 				}
 				time.Sleep(time.Millisecond)
-				if gone, _ := s.givenUp(); gone.Sub(began) != c.after {
-					t.Errorf("given up after %s, want %s", gone.Sub(began), c.after)
+				if at := s.closedAt(); at.Sub(began) != c.after {
+					t.Errorf("closed after %s, want %s", at.Sub(began), c.after)
+				}
+				// What has not begun was no agent.
+				if gone, _ := s.givenUp(); gone.IsZero() != (c.messages == nil) {
+					t.Errorf("given up: %v", !gone.IsZero())
 				}
 			})
 		})

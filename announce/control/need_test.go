@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -140,5 +142,38 @@ func TestUndecidedLinkWaits(t *testing.T) {
 	s.await(t, "more")
 	if w2.State().Connected {
 		t.Error("connected")
+	}
+}
+
+// A process that only finds out whether an announcer runs, or has another version, does not end the
+// connection of the agent.
+func TestOtherConnectionsChangeNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	s := startServer(t, path)
+	w := newWanting(t, path, Announcing)
+	w.set(Announcing, "all")
+	s.await(t, "all")
+	wait.Until(t, "the connection", func() bool { return w.State().Connected })
+	since := w.State().Since
+	for _, first := range []string{"", `{"protocol":99}` + "\n"} {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			err = c.(*net.UnixConn).CloseWrite()
+		} else {
+			_, err = c.Write([]byte(first))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, c) // until the server closes it
+		c.Close()
+	}
+	w.set(Announcing, "more")
+	s.await(t, "more")
+	if state := w.State(); !state.Connected || state.Since != since {
+		t.Errorf("connected: %t, since %s, before %s", state.Connected, state.Since, since)
 	}
 }

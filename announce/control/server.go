@@ -34,8 +34,9 @@ func NewTables(clock *table.Clock) Tables {
 	}
 }
 
-// Server accepts the agent's connections. A new connection ends the former one: it is a new agent,
-// or the same one after an error.
+// Server accepts the agent's connections. The first message of a new connection ends the former one: it
+// is a new agent, or the same one after an error. A connection without a message, as of a process that
+// finds out whether an announcer runs, changes nothing.
 type Server struct {
 	Tables
 	Version string
@@ -46,7 +47,7 @@ type Server struct {
 
 	order   sync.Mutex // held while Receive runs
 	mu      sync.Mutex
-	current *conn
+	current *conn // of the agent
 }
 
 // Listen opens the socket. Only this process's user can connect, and root. The file remains at the end:
@@ -75,14 +76,7 @@ func Listen(path string) (net.Listener, error) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var work sync.WaitGroup
 	defer work.Wait()
-	defer context.AfterFunc(ctx, func() {
-		l.Close()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.current != nil {
-			s.current.Close()
-		}
-	})()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
 		c, err := l.Accept()
 		if ctx.Err() != nil {
@@ -96,15 +90,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			c.Close()
 			continue
 		}
-		next := newConn(c)
-		s.mu.Lock()
-		if s.current != nil {
-			s.current.Close()
-		}
-		s.current = next
-		s.mu.Unlock()
-		work.Go(func() { s.serve(ctx, next) })
+		work.Go(func() { s.serve(ctx, newConn(c)) })
 	}
+}
+
+// replace makes a connection that of the agent, and ends the former one.
+func (s *Server) replace(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		s.current.Close()
+	}
+	s.current = c
 }
 
 // checkUser refuses processes of other users. The permissions of the socket do the same, unless
@@ -131,17 +128,26 @@ func checkUser(c net.Conn) error {
 // serve runs one connection.
 func (s *Server) serve(ctx context.Context, c *conn) {
 	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	var work sync.WaitGroup
-	work.Go(func() {
-		if err := s.report(ctx, c); err != nil && ctx.Err() == nil {
-			s.Log.Warn("control connection ended", "err", err)
-			c.Close()
-		}
+	began := false
+	err := s.read(c, func() {
+		began = true
+		s.replace(c)
+		work.Go(func() {
+			if err := s.report(ctx, c); err != nil && ctx.Err() == nil {
+				s.Log.Warn("control connection ended", "err", err)
+				c.Close()
+			}
+		})
 	})
-	err := s.read(c)
 	cancel()
 	c.Close()
 	work.Wait()
+	if !began {
+		s.Log.Debug("control connection without an agent ended", "err", err)
+		return
+	}
 	last := s.pass(c, nil, false)
 	s.Log.Info("agent disconnected", "err", err, "replaced", !last)
 	s.mu.Lock()
@@ -151,9 +157,9 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 	s.mu.Unlock()
 }
 
-// read passes requests on until the connection ends, is replaced, or the agent does not run. Agents of
-// all versions send the first message at once.
-func (s *Server) read(c *conn) error {
+// read passes requests on until the connection ends, is replaced, or the agent does not run. It calls
+// begin for the first one. Agents of all versions send that at once.
+func (s *Server) read(c *conn, begin func()) error {
 	c.every = keepaliveEvery
 	for first := true; ; first = false {
 		r := &Request{}
@@ -163,9 +169,11 @@ func (s *Server) read(c *conn) error {
 		if first {
 			if err := checkProtocol(r.Protocol); err != nil {
 				_ = c.send(Report{Protocol: Protocol, Version: s.Version})
+				s.Log.Warn("agent refused", "err", err)
 				return err
 			}
 			c.every = max(r.Keepalive, 0)
+			begin()
 		}
 		if !s.pass(c, r, first) {
 			return errors.New("another connection has replaced it")
