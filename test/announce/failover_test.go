@@ -5,7 +5,6 @@ package announce
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -17,38 +16,18 @@ import (
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// scene is a network in which hosts serve a VIP of each family, until something happens to one of them.
-type scene struct {
-	client *netlab.Node
-	vips   []netip.Addr // one of each family
-	happen func()       // returns when the network has another way to the VIPs, or none is needed
-	undo   func()       // returns when everything is as before
-	// count has more results, by their name. They are sums over all rounds.
-	count map[string]func() int
-}
-
 // BenchmarkFailover measures what a client loses: it sends 1,000 requests per second, each with a
-// connection of its own, to two VIPs of one host, while something happens to this host. The values are
-// the median and the worst round, for each family: lost requests, and the time in ms from the start of
-// the first lost request until all are answered again. keepalived has the same lab and addresses. The
-// dataplane of ironvip is the userspace proxy, so a host without an agent refuses connections, and
-// connections that are open when a VIP moves are reset.
+// connection of its own, to two VIPs of one host, while something happens to this host. keepalived has the
+// same lab and addresses. The dataplane of ironvip is the userspace proxy, so a host without an agent
+// refuses connections, and connections that are open when a VIP moves are reset.
 func BenchmarkFailover(b *testing.B) {
-	stop := func(h *host) {
-		if err := h.announcer.Stop(); err != nil {
-			h.t.Fatal(err)
-		}
-	}
-	type event struct {
-		name  string
-		start func(b *testing.B) *scene
-	}
+	hosts := func(b *testing.B) *lab { return newLab(b, 2, "") }
 	events := []event{
-		{"l2/drain", atLayer2(func(_ *lab, a *host) { a.must("node", "drain", "--wait") }, func(_ *lab, a *host) { a.must("node", "undrain") })},
-		{"l2/agent-upgrade", atLayer2(func(_ *lab, a *host) { a.upgrade() }, nil)},
-		{"l2/announcer-restart", atLayer2(func(l *lab, a *host) { stop(a); l.hosts[1].awaitAll(); a.startAnnouncer() }, nil)},
-		{"l2/cut-off", atLayer2(func(l *lab, a *host) { l.cutOff(a, true); l.hosts[1].awaitAll() }, func(l *lab, a *host) { l.cutOff(a, false) })},
-		{"l2/killed", atLayer2(func(l *lab, a *host) { a.announcer.Kill(); a.agent.Kill(); l.hosts[1].awaitAll() }, func(_ *lab, a *host) { a.start() })},
+		{"l2/drain", atLayer2(hosts, drainNode, undrainNode)},
+		{"l2/agent-upgrade", atLayer2(hosts, func(_ *lab, a *host) { a.upgrade() }, nil)},
+		{"l2/announcer-restart", atLayer2(hosts, restartAnnouncer, nil)},
+		{"l2/cut-off", atLayer2(hosts, func(l *lab, a *host) { l.cutOff(a, true); l.hosts[1].awaitAll() }, func(l *lab, a *host) { l.cutOff(a, false) })},
+		{"l2/killed", atLayer2(hosts, func(l *lab, a *host) { a.announcer.Kill(); a.agent.Kill(); l.hosts[1].awaitAll() }, func(_ *lab, a *host) { a.start() })},
 	}
 	for _, advert := range []string{"1", "0.1"} {
 		events = append(events,
@@ -59,92 +38,18 @@ func BenchmarkFailover(b *testing.B) {
 	for _, r := range []router{bird, frr} {
 		cut := func(l *lab, a *host) { l.cutOff(a, true) }
 		join := func(l *lab, a *host) { l.cutOff(a, false) }
-		drain, undrain := func(_ *lab, a *host) { a.must("node", "drain", "--wait") }, func(_ *lab, a *host) { a.must("node", "undrain") }
 		events = append(events,
-			event{"bgp-" + r.name + "/drain", throughRouter(r, 2, 0, 1, drain, undrain)},
+			event{"bgp-" + r.name + "/drain", throughRouter(r, 2, 0, 1, drainNode, undrainNode)},
 			event{"bgp-" + r.name + "/cut-off-bfd-3x50ms", throughRouter(r, 2, 50*time.Millisecond, 1, cut, join)},
 			event{"bgp-" + r.name + "/cut-off-bfd-3x100ms", throughRouter(r, 2, 100*time.Millisecond, 1, cut, join)},
 			// The router has no other way, so it must keep its routes.
 			event{"bgp-" + r.name + "/announcer-restart", throughRouter(r, 1, 0, 1, func(_ *lab, a *host) {
-				stop(a)
+				a.stop(a.announcer)
 				a.startAnnouncer()
 				a.awaitPeers(1, "an established session", func(p v1.AnnouncePeer) bool { return p.Up })
 			}, nil)})
 	}
-	for _, e := range events {
-		b.Run(e.name, func(b *testing.B) { e.start(b).measure(b) })
-	}
-}
-
-const (
-	perSecond = 1000                   // requests, of both families together
-	lead      = 300 * time.Millisecond // of undisturbed requests before the event
-	trail     = 500 * time.Millisecond // and after it
-)
-
-func (s *scene) measure(b *testing.B) {
-	lost, outage := make([][]float64, len(s.vips)), make([][]float64, len(s.vips))
-	for b.Loop() {
-		var loads []*load
-		for _, vip := range s.vips {
-			loads = append(loads, startLoad(b, s.client, vip, time.Second*time.Duration(len(s.vips))/perSecond))
-		}
-		time.Sleep(lead)
-		s.happen()
-		time.Sleep(trail)
-		for _, load := range loads {
-			load.stop()
-		}
-		for i, load := range loads {
-			got := load.end()
-			b.Logf("%s: %s, outage %s", load.to, got, got.outage)
-			lost[i] = append(lost[i], float64(got.lost))
-			outage[i] = append(outage[i], float64(got.outage.Microseconds())/1000)
-		}
-		if s.undo != nil {
-			s.undo()
-		}
-	}
-	b.ReportMetric(0, "ns/op")
-	for i, vip := range s.vips {
-		family := map[bool]string{true: "ipv4", false: "ipv6"}[vip.Is4()]
-		for name, values := range map[string][]float64{"lost": lost[i], "ms": outage[i]} {
-			slices.Sort(values)
-			b.ReportMetric(values[len(values)/2], family+"-"+name)
-			b.ReportMetric(values[len(values)-1], family+"-"+name+"-worst")
-		}
-	}
-	for name, count := range s.count {
-		b.ReportMetric(float64(count()), name)
-	}
-}
-
-// atLayer2 is a pair of hosts on one segment.
-func atLayer2(happen, undo func(*lab, *host)) func(b *testing.B) *scene {
-	return func(b *testing.B) *scene {
-		l := newLab(b, 2, "")
-		a := l.hosts[0]
-		owners := l.settled()
-		return &scene{client: l.client, vips: []netip.Addr{ownedBy(b, owners, a.Name, false), ownedBy(b, owners, a.Name, true)},
-			happen: func() { happen(l, a) },
-			undo: func() {
-				if undo != nil {
-					undo(l, a)
-				}
-				l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
-			}}
-	}
-}
-
-// upgrade lets a new process take over from the agent, and waits until the old one has ended.
-func (h *host) upgrade() {
-	h.t.Helper()
-	old := h.agent
-	h.agent = h.newAgent("--take-over")
-	if err := h.agent.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	wait.Until(h.t, "the end of the replaced agent", func() bool { return !old.Running() }, func() any { return h.agent.LogEnd(2000) })
+	measureAll(b, events)
 }
 
 // bfdAgrees is time for a BFD session that is up to agree about its interval.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // slow are times for an emulated processor, on which three processes start at once.
@@ -73,11 +74,10 @@ func TestAgentRestartsWithIPVS(t *testing.T) {
 	end(begin())
 }
 
-// Direct routing with mh: a VIP moves in the middle of connections, and both hosts have chosen the same
-// backend for each. So nothing is lost, not even the requests in flight.
-func TestConnectionsSurviveAMove(t *testing.T) {
+// newDirectLab is newLab with direct routing and mh, to two backends that have the VIPs themselves.
+func newDirectLab(t testing.TB) *lab {
+	t.Helper()
 	l := prepareLab(t, 2)
-	a := l.hosts[0]
 	var backends []string
 	for _, name := range []string{"rs1", "rs2"} {
 		n := l.Join(name)
@@ -98,6 +98,36 @@ func TestConnectionsSurviveAMove(t *testing.T) {
 		h.configure(direct.String(), l.config(h, "l2", l.peers()+slow))
 		h.start()
 	}
+	return l
+}
+
+// BenchmarkFailoverIPVS is BenchmarkFailover with the IPVS dataplane: what happens to the agent loses
+// nothing, and with direct routing and mh, a planned move does not either.
+func BenchmarkFailoverIPVS(b *testing.B) {
+	nat := func(b *testing.B) *lab { return newLab(b, 2, slow) }
+	direct := func(b *testing.B) *lab { return newDirectLab(b) }
+	pause := 3 * time.Second // longer than the userspace proxy is given
+	measureAll(b, []event{
+		{"dr-mh/drain", atLayer2(direct, drainNode, undrainNode)},
+		{"dr-mh/announcer-restart", atLayer2(direct, restartAnnouncer, nil)},
+		{"nat/drain", atLayer2(nat, drainNode, undrainNode)},
+		{"nat/agent-stop", atLayer2(nat, func(l *lab, a *host) { stopAgent(l, a); time.Sleep(pause) }, startAgent)},
+		{"nat/agent-killed", atLayer2(nat, func(_ *lab, a *host) { a.agent.Kill(); time.Sleep(pause) }, startAgent)},
+		{"nat/agent-restart", atLayer2(nat, func(l *lab, a *host) { stopAgent(l, a); startAgent(l, a); a.awaitAnswer() }, nil)},
+	})
+}
+
+// awaitAnswer waits until the agent answers.
+func (h *host) awaitAnswer() {
+	h.t.Helper()
+	wait.For(h.t, "an answer of "+h.Name, func() error { _, err := h.announcements(); return err })
+}
+
+// Direct routing with mh: a VIP moves in the middle of connections, and both hosts have chosen the same
+// backend for each. So nothing is lost, not even the requests in flight.
+func TestConnectionsSurviveAMove(t *testing.T) {
+	l := newDirectLab(t)
+	a := l.hosts[0]
 	owners := l.settled()
 	type open struct {
 		*netlab.Conn
