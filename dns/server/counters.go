@@ -65,6 +65,9 @@ type Counters struct {
 	sum         atomic.Int64 // nanoseconds
 }
 
+// malformed is the outcome of a query that is too long to be read.
+var malformed = zone.Outcome{Code: message.FormErr}
+
 func (c *Counters) answered(t Transport, o zone.Outcome) {
 	c.queries[t][typeIndex(o.Type)][codeIndex(o.Code)].Add(1)
 }

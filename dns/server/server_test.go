@@ -117,6 +117,9 @@ func TestStrangeMessages(t *testing.T) {
 	if n := w.Counters().Dropped(Malformed); n != 4 {
 		t.Errorf("%d dropped", n)
 	}
+	if n := w.Counters().count(UDP, "other", "FORMERR"); n != 2 {
+		t.Errorf("%d answered with FORMERR", n)
+	}
 }
 
 // A port that another program has is reported, and served when it becomes free.

@@ -181,10 +181,13 @@ func (s *Server) serveConn(conn net.Conn) {
 
 // refuse answers a query that is too long, of which only the begin was read.
 func (s *Server) refuse(conn net.Conn, query []byte) {
-	s.counters.drop(Malformed)
-	if out := message.Malformed([]byte{0, 0}, query); len(out) > 2 {
-		s.write(conn, out)
+	out := message.Malformed([]byte{0, 0}, query)
+	if len(out) == 2 {
+		s.counters.drop(Malformed)
+		return
 	}
+	s.counters.answered(TCP, malformed)
+	s.write(conn, out)
 }
 
 // write sends a reply behind its length, for which out has room, and reports whether that worked.

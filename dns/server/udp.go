@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/dns/message"
-	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
@@ -84,19 +83,17 @@ func (s *Server) answer(e *endpoint, b *batch, n int, fd uintptr) {
 			}
 		}
 		query, truncated := b.query(i)
-		reply := b.space(i)
+		reply, outcome := b.space(i), malformed
 		if truncated {
 			reply = message.Malformed(reply, query)
 		} else {
-			var outcome zone.Outcome
-			if reply, outcome = s.Answerer.Answer(reply, query, false); len(reply) > 0 {
-				s.counters.answered(UDP, outcome)
-			}
+			reply, outcome = s.Answerer.Answer(reply, query, false)
 		}
 		if len(reply) == 0 {
 			s.counters.drop(Malformed)
 			continue
 		}
+		s.counters.answered(UDP, outcome)
 		b.reply(i, len(reply))
 	}
 	if b.replied == 0 {

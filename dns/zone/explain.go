@@ -1,7 +1,6 @@
 package zone
 
 import (
-	"iter"
 	"net/netip"
 
 	"github.com/ironvip/ironvip/dns/message"
@@ -57,19 +56,6 @@ func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
 // under mu.
 func (z *Zone) reader() *Zone {
 	return &Zone{domain: z.domain, domainText: z.domainText, services: z.services, shortNames: z.shortNames, pools: z.pools, names: z.names}
-}
-
-// All yields the names of the services with the keys, as NamesOf.
-func (z *Zone) All(keys iter.Seq[vip.ServiceKey]) iter.Seq[Name] {
-	return func(yield func(Name) bool) {
-		for k := range keys {
-			for _, n := range z.NamesOf(k) {
-				if !yield(n) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // Explanation is the answer to a question, and how it came about.
