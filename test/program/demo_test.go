@@ -3,7 +3,6 @@
 package program
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/test/need"
 )
@@ -90,13 +91,14 @@ func TestDemo(t *testing.T) {
 			if dig == nil {
 				t.Fatalf("no dig line:\n%s", text)
 			}
-			resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(dig[1], dig[2]))
-			}}
+			query := new(dns.Msg).SetQuestion(dns.Fqdn(dig[3]), dns.TypeA)
 			h.eventually("the name of the dig line resolves", func() error {
-				addrs, err := resolver.LookupHost(t.Context(), dig[3]+".")
-				if err != nil || len(addrs) != 1 || url[1] != "http://"+addrs[0]+"/" && !strings.HasPrefix(url[1], "http://"+addrs[0]+":") {
-					return fmt.Errorf("%s is %v: %v; %s", dig[3], addrs, err, url[1])
+				reply, _, err := (&dns.Client{Timeout: maxWait}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))
+				if err != nil {
+					return err
+				}
+				if len(reply.Answer) != 1 || !regexp.MustCompile(`^http://`+regexp.QuoteMeta(reply.Answer[0].(*dns.A).A.String())+`[:/]`).MatchString(url[1]) {
+					return fmt.Errorf("%v, want the address of %s", reply.Answer, url[1])
 				}
 				return nil
 			})

@@ -2,13 +2,18 @@ package doctor
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
+	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/text"
 )
@@ -87,42 +92,96 @@ func Lookup(h Host, w Want, name Name) []Finding {
 // queryTimeout bounds one query.
 const queryTimeout = 5 * time.Second
 
-// at calls f with a resolver that queries one server by one transport, and with the time for it.
-func at(transport string, server netip.AddrPort, f func(context.Context, *net.Resolver) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)
-	defer cancel()
-	err := f(ctx, &net.Resolver{PreferGo: true, StrictErrors: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, transport, server.String())
-	}})
-	var failed *net.DNSError
-	if errors.As(err, &failed) { // its text names the server of /etc/resolv.conf, which was not asked
-		return errors.New(failed.Err)
+// query looks a TXT record up.
+func query(transport string, server netip.AddrPort, name string) error {
+	reply, err := exchange(transport, server, name, message.TXT)
+	if err == nil && len(reply.Answer) == 0 {
+		err = errors.New("no record")
 	}
 	return err
 }
 
-// query looks a TXT record up.
-func query(transport string, server netip.AddrPort, name string) error {
-	return at(transport, server, func(ctx context.Context, r *net.Resolver) error {
-		_, err := r.LookupTXT(ctx, name+".")
-		return err
-	})
-}
-
 // resolve looks the addresses of one family up.
 func resolve(transport string, server netip.AddrPort, name string, four bool) (out []netip.Addr, err error) {
-	family := "ip6"
+	kind := message.AAAA
 	if four {
-		family = "ip4"
+		kind = message.A
 	}
-	err = at(transport, server, func(ctx context.Context, r *net.Resolver) (err error) {
-		out, err = r.LookupNetIP(ctx, family, name+".")
-		return err
-	})
-	for i := range out {
-		out[i] = out[i].Unmap()
+	reply, err := exchange(transport, server, name, kind)
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	for _, r := range reply.Answer {
+		if a, err := netip.ParseAddr(r.Data); err == nil && r.Type == kind {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// exchange sends one query and returns the reply. It uses no resolver of this host, which could
+// answer from a file. A reply with another code than NOERROR is an error.
+func exchange(transport string, server netip.AddrPort, name string, kind message.Type) (*message.Decoded, error) {
+	wire, err := message.PackName(nil, name)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := net.DialTimeout(transport, server.String(), queryTimeout)
+	if err != nil {
+		return nil, failed(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(queryTimeout)); err != nil {
+		return nil, err
+	}
+	id := uint16(rand.Uint32())
+	msg := message.NewQuery(id, wire, kind)
+	if transport == "tcp" {
+		msg = append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
+	}
+	if _, err := conn.Write(msg); err != nil {
+		return nil, failed(err)
+	}
+	reply, err := receive(conn, transport)
+	if err != nil {
+		return nil, failed(err)
+	}
+	d, err := message.Decode(reply)
+	switch {
+	case err != nil:
+		return nil, err
+	case d.ID != id:
+		return nil, errors.New("the reply is to another query")
+	case d.Code != message.NoError:
+		return nil, errors.New(d.Code.String())
+	}
+	return d, nil
+}
+
+// receive reads one reply.
+func receive(conn net.Conn, transport string) ([]byte, error) {
+	reply := make([]byte, message.MaxTCP)
+	if transport == "udp" {
+		n, err := conn.Read(reply)
+		return reply[:n], err
+	}
+	if _, err := io.ReadFull(conn, reply[:2]); err != nil {
+		return nil, err
+	}
+	reply = reply[:binary.BigEndian.Uint16(reply)]
+	_, err := io.ReadFull(conn, reply)
+	return reply, err
+}
+
+// failed shortens the error of a connection.
+func failed(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("no answer within %s", queryTimeout)
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.New("nothing listens there")
+	}
+	return err
 }
 
 // bind opens a socket at an address and closes it.
