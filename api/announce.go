@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -30,15 +31,15 @@ type Announcing struct {
 
 func (s *Server) announceRoutes() {
 	lacks := server.Needs(s.Announcing != nil, "announcer")
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements, Lacks: lacks, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements, Lacks: lacks, Need: access.View, ID: "list-announcements", Tag: "announce", Summary: "List announcements of VIPs",
 		Description: "The VIPs of pools that are announced (announce.mode), with the host that announces each and why."}, s.listAnnouncements)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements + "/{ip}", Lacks: lacks, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, s.getAnnouncement)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncePeers, Lacks: lacks, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, s.listAnnouncePeers)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncements + "/{ip}", Lacks: lacks, Need: access.View, ID: "get-announcement", Tag: "announce", Summary: "Get the announcement of a VIP"}, s.getAnnouncement)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathAnnouncePeers, Lacks: lacks, Need: access.View, ID: "list-announce-peers", Tag: "announce", Summary: "List the hosts and routers that the announcer is in touch with"}, s.listAnnouncePeers)
 	const drain = v1.PathNodes + "/{name}/drain"
-	server.HandleJSON(s.http, server.Route{Path: drain, Lacks: lacks, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, s.getNodeDrain)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: drain, Lacks: lacks, ID: "drain-node", Tag: "node", Summary: "Drain a node",
+	server.HandleJSON(s.http, server.Route{Path: drain, Lacks: lacks, Need: access.View, ID: "get-node-drain", Tag: "node", Summary: "Show whether a node drains"}, s.getNodeDrain)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPut, Path: drain, Lacks: lacks, Need: access.Operate, ID: "drain-node", Tag: "node", Summary: "Drain a node",
 		Description: "Other hosts announce its VIPs. It survives restarts. Answers when the drain is stored; vips of a GET shows what is left."}, s.drainNode)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
 }
 
 var addrOrder = order[netip.Addr]{netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}

@@ -142,6 +142,11 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	if in.failed != nil {
 		return nil, in.failed
 	}
+	for i := range in.puts {
+		if err := server.Permit(ctx, cmp.Or(in.puts[i].Spec.Namespace, vip.DefaultNamespace)); err != nil {
+			return nil, err // the whole request: a part of it would surprise its caller
+		}
+	}
 	server.Allow(ctx, applyReadTimeout)
 	var results []rest.Result
 	var err error
@@ -183,6 +188,9 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	}
 	if out.Body.Refused > 0 {
 		out.Status = http.StatusMultiStatus
+	}
+	if !in.DryRun {
+		server.Wrote(ctx, out.Body.Revision)
 	}
 	if in.DryRun {
 		out.Body.Plan = s.proposed(results, refusals)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -18,15 +19,15 @@ import (
 func (s *Server) backendRoutes() {
 	const all = v1.PathServices + "/{namespace}/{name}/backends"
 	const one = all + "/{id}"
-	server.Handle(s.http, server.Route{Path: all, ID: "list-backends", Tag: "backends", Summary: "List a service's backends"}, s.listBackends)
-	server.Handle(s.http, server.Route{Path: one, ID: "get-backend", Tag: "backends", Summary: "Get a backend"}, s.getBackend)
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, ID: "put-backend", Tag: "backends", Summary: "Register a backend",
+	server.Handle(s.http, server.Route{Path: all, Need: access.View, ID: "list-backends", Tag: "backends", Summary: "List a service's backends"}, s.listBackends)
+	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-backend", Tag: "backends", Summary: "Get a backend"}, s.getBackend)
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-backend", Tag: "backends", Summary: "Register a backend",
 		Description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
 			"for a backend on the service's target ports. A backend with a ttl must send heartbeats; registering again counts as one.",
 		Body: v1.BackendSpec{}, BodyOptional: true, Also: map[int]any{http.StatusCreated: v1.Backend{}}}, s.putBackend)
-	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, ID: "delete-backend", Tag: "backends", Summary: "Delete a backend",
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, Need: access.Register, ID: "delete-backend", Tag: "backends", Summary: "Delete a backend",
 		Description: "New connections stop at once; open ones drain."}, s.deleteBackend)
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/heartbeat", ID: "heartbeat", Tag: "backends", Summary: "Send a heartbeat",
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one + "/heartbeat", Need: access.Register, ID: "heartbeat", Tag: "backends", Summary: "Send a heartbeat",
 		Description: "404: the backend must register again.", Status: http.StatusNoContent}, s.heartbeat)
 }
 
@@ -161,6 +162,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
+	server.Wrote(ctx, rev)
 	applied, err := s.apply(ctx, in.PreferWait, "backend "+key.ID(), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
@@ -201,6 +203,7 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
+	server.Wrote(ctx, rev)
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+key.ID(), s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err

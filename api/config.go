@@ -6,17 +6,18 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 )
 
 func (s *Server) configRoutes() {
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigValidate, Early: true, Lacks: server.Needs(s.Config.Validate != nil, "configuration"),
-		ID: "validate-config", Tag: "config",
+		Need: access.Operate, ID: "validate-config", Tag: "config",
 		Summary: "Validate the configuration on the agent's disk", Description: "Changes nothing."}, s.validateConfig)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathConfigPlan, Lacks: server.Needs(s.Config.Plan != nil, "configuration"),
-		ID: "plan-config", Tag: "config",
+		Need: access.Operate, ID: "plan-config", Tag: "config",
 		Summary: "Show what a reload would change", Description: "Changes nothing."}, s.planConfig)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathReload, Early: true, Lacks: server.Needs(s.Config.Reload != nil, "configuration"),
-		ID: "reload", Tag: "config",
+		Need: access.Operate, ID: "reload", Tag: "config",
 		Summary: "Reload the configuration", Description: "Atomic: an invalid configuration changes nothing."}, s.reload)
 }
 

@@ -17,21 +17,22 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
 func (s *Server) dataplaneRoutes() {
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplane, Early: true, Lacks: server.Needs(s.Stats != nil && s.Deps.Dataplane != nil, "dataplane"),
-		ID: "get-dataplane", Tag: "dataplane",
+		Need: access.View, ID: "get-dataplane", Tag: "dataplane",
 		Summary: "Show the state of the dataplane", Description: "Answers from the record of applied changes, without reading the kernel."}, s.getDataplane)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneFrontends, ID: "list-frontends", Tag: "dataplane",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneFrontends, Need: access.View, ID: "list-frontends", Tag: "dataplane",
 		Summary: "List desired frontends and whether they are applied"}, s.listFrontends)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Lacks: server.Needs(s.Diff != nil, "readable dataplane"),
-		ID: "diff-dataplane", Tag: "dataplane",
+		Need: access.View, ID: "diff-dataplane", Tag: "dataplane",
 		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane."}, s.diffDataplane)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Lacks: server.Needs(s.Repair != nil, "repairable dataplane"),
-		ID: "repair-dataplane", Tag: "dataplane",
+		Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 }
 

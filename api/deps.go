@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -16,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -47,6 +49,11 @@ type Deps struct {
 	// MaxConnections bounds the connections of each listener; see server.Options. 0: no bound.
 	MaxConnections int
 	Hosts          []string // additional names of this host that callers may use over TCP
+
+	// Policy returns who may do what. Nil: nobody may do anything that isn't public.
+	Policy func() *access.Policy
+	// Tokens are the tokens of callers. Nil: this agent has none.
+	Tokens *tokens.Tokens
 
 	Registrar Registrar
 	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
@@ -119,6 +126,14 @@ type Deps struct {
 
 	Metrics *prometheus.Registry // metrics of other packages; nil: none
 	Log     *slog.Logger         // nil: slog.Default()
+}
+
+// policy returns the policy that is in effect.
+func (d *Deps) policy() *access.Policy {
+	if d.Policy == nil {
+		return new(access.Policy)
+	}
+	return d.Policy()
 }
 
 // Config is the agent's configuration as the API sees it.

@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,9 +25,9 @@ type Naming struct {
 }
 
 func (s *Server) dnsRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSNames, ID: "list-dns-names", Tag: "dns", Summary: "List the DNS names of services",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSNames, Need: access.View, ID: "list-dns-names", Tag: "dns", Summary: "List the DNS names of services",
 		Description: "The names that services have or want. Of several services that want one name, one has it, and the others have a winner."}, s.listDNSNames)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSQuery, ID: "query-dns", Tag: "dns", Summary: "Answer a DNS query",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDNSQuery, Need: access.View, ID: "query-dns", Tag: "dns", Summary: "Answer a DNS query",
 		Description: "The answer that this host gives, with the reason."}, s.queryDNS)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -25,7 +26,7 @@ const keepAlive = 15 * time.Second
 func (s *Server) eventRoutes() {
 	content := s.http.JSON("application/json", v1.EventList{})
 	maps.Copy(content, server.Text("text/event-stream", "each event as JSON in a data line, its id in an id line"))
-	server.Handle(s.http, server.Route{Path: v1.PathEvents, Early: true, ID: "list-events", Tag: "node", Summary: "List or follow events",
+	server.Handle(s.http, server.Route{Path: v1.PathEvents, Early: true, Need: access.View, ID: "list-events", Tag: "node", Summary: "List or follow events",
 		Description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
 			"after the event that Last-Event-ID names.", Content: content, Lacks: server.Needs(s.Events != nil, "events")}, s.listEvents)
 }

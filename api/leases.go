@@ -9,15 +9,16 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func (s *Server) leaseRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs, ID: "list-vips", Tag: "addresses", Summary: "List leases",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs, Need: access.View, ID: "list-vips", Tag: "addresses", Summary: "List leases",
 		Description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs + "/{ip}", ID: "get-vip", Tag: "addresses", Summary: "Get the lease on an address"}, s.getVIP)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, ID: "list-pools", Tag: "addresses", Summary: "List pools", Lacks: server.Needs(s.Pools != nil, "pools")}, s.listPools)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs + "/{ip}", Need: access.View, ID: "get-vip", Tag: "addresses", Summary: "Get the lease on an address"}, s.getVIP)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, Need: access.View, ID: "list-pools", Tag: "addresses", Summary: "List pools", Lacks: server.Needs(s.Pools != nil, "pools")}, s.listPools)
 }
 
 type listVIPsInput struct {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
@@ -22,26 +23,26 @@ import (
 )
 
 func (s *Server) nodeRoutes() {
-	server.HandleJSON(s.http, server.Route{Path: v1.PathStatus, Early: true, ID: "get-status", Tag: "node", Summary: "Show node health"}, s.getStatus)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathHealthz, Early: true, ID: "healthz", Tag: "node", Summary: "Liveness of the agent"}, s.healthz)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathReadyz, Early: true, ID: "readyz", Tag: "node", Summary: "Readiness: the first full reconcile is finished",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathStatus, Early: true, Need: access.View, ID: "get-status", Tag: "node", Summary: "Show node health"}, s.getStatus)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathHealthz, Early: true, Need: access.Public, ID: "healthz", Tag: "node", Summary: "Liveness of the agent"}, s.healthz)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathReadyz, Early: true, Need: access.Public, ID: "readyz", Tag: "node", Summary: "Readiness: the first full reconcile is finished",
 		Description: "503 until then, with the cause."}, s.readyz)
-	server.Handle(s.http, server.Route{Path: v1.PathMetrics, Early: true, ID: "metrics", Tag: "node", Summary: "Prometheus metrics",
+	server.Handle(s.http, server.Route{Path: v1.PathMetrics, Early: true, Need: access.View, ID: "metrics", Tag: "node", Summary: "Prometheus metrics",
 		Content: server.Text("text/plain", "")}, s.metrics())
-	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, ID: "openapi", Tag: "node", Summary: "This document",
+	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, Need: access.View, ID: "openapi", Tag: "node", Summary: "This document",
 		Content: server.Text("application/openapi+json", "")}, s.openAPI)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), Need: access.View, ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
 		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, s.listNodes)
-	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Lacks: server.Needs(s.ForgetNode != nil, "fleet"), ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
+	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Lacks: server.Needs(s.ForgetNode != nil, "fleet"), Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
 		Description: "Removes a node that will not return from the list, and its drain. 409 if the node is present."}, s.forgetNode)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Lacks: server.Needs(s.CompareChecks != nil, "fleet"), ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathNodeChecks, Lacks: server.Needs(s.CompareChecks != nil, "fleet"), Need: access.View, ID: "compare-checks", Tag: "node", Summary: "Compare the health checks of the nodes",
 		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
-	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
+	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), Need: access.Administer, ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
 		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
 		Content:     server.Text("application/json", "")}, s.export)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, ID: "list-debug-tables", Tag: "debug",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, Need: access.View, ID: "list-debug-tables", Tag: "debug",
 		Summary: "List the tables of the pipeline"}, s.listDebugTables)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables + "/{table}", ID: "get-debug-table", Tag: "debug",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables + "/{table}", Need: access.View, ID: "get-debug-table", Tag: "debug",
 		Summary: "Get a table of the pipeline as text", Description: "Its columns may change between versions."}, s.getDebugTable)
 }
 

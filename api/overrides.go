@@ -10,18 +10,19 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func (s *Server) overrideRoutes() {
 	const one = "/{namespace}/{name}/{id}"
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/state", ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/state", Need: access.Register, ID: "set-backend-state", Tag: "backends", Summary: "Set the state of a backend",
 		Description: "An operator override, for services of every source. It survives restarts of the agent; \"ready\" ends it. " +
 			"If the backend is the last usable one at any of the service's ports, \"drain\" and \"maint\" answer 409 last_backend without force=true.",
 		Body: v1.StateSpec{}}, s.setBackendState)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathOverrides, ID: "list-overrides", Tag: "backends", Summary: "List operator overrides"}, s.listOverrides)
-	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathOverrides + one, ID: "delete-override", Tag: "backends", Summary: "End an operator override",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathOverrides, Need: access.View, ID: "list-overrides", Tag: "backends", Summary: "List operator overrides"}, s.listOverrides)
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathOverrides + one, Need: access.Register, ID: "delete-override", Tag: "backends", Summary: "End an operator override",
 		Description: "The same as the state \"ready\", and also for a backend that its service no longer has."}, s.deleteOverride)
 }
 
@@ -66,6 +67,7 @@ func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait Pref
 	if done, err = s.SetState(ctx, r); err != nil {
 		return done, "", writeFailed(r.Backend, err)
 	}
+	server.Wrote(ctx, done.Rev)
 	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), func(ctx context.Context) ([]vip.Problem, error) {
 		return s.overrideApplied(ctx, r.Backend.Service, done.Rev)
 	})

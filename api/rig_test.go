@@ -23,6 +23,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
@@ -31,6 +32,7 @@ import (
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/sources"
@@ -130,6 +132,9 @@ func (f files) Run(ctx context.Context, out sources.Sink) error {
 	}
 }
 
+// everyone is the policy of tests of what is behind it.
+func everyone() *access.Policy { return &access.Policy{Everyone: true} }
+
 // newRig starts everything and waits until it is ready. edit may change the Deps.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
@@ -162,6 +167,10 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known, err := registry.NewLocal(store.NewBucket[tokens.Record](db, tokens.Folder))
+	if err != nil {
+		t.Fatal(err)
+	}
 	registrar, err := rest.New(rest.Options{Store: records, Services: tables.Services, Events: events, Log: log,
 		Check: func(s *spec.Service) []vip.Problem {
 			return spec.CheckAgainstPools(s, []spec.Pool{{Name: "lan", CIDRs: pools[0].CIDRs, AutoAssign: true}})
@@ -180,7 +189,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
-	r.deps = Deps{Node: "lb1", Version: "0.0.1", Started: time.Now(),
+	r.deps = Deps{Policy: everyone, Tokens: tokens.New(known, time.Now), Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},

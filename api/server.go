@@ -20,6 +20,7 @@
 //	stats.go        traffic
 //	node.go         the node's health, the fleet's nodes, snapshots, tables
 //	dns.go          DNS names, and answers to queries
+//	tokens.go       tokens of callers
 //	events.go       events, and their stream
 //	config.go       configuration: validate, plan, reload
 //	view.go         a service's status in the API's form
@@ -60,7 +61,7 @@ func New(d Deps) *Server {
 	}
 	s := &Server{Deps: d, convergence: newConvergence(&d)}
 	s.unhealthy = &unhealthyIndex{tables: s.tables()}
-	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections, Gate: s.waitBegun, Log: d.Log})
+	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections, Policy: d.policy, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.backendRoutes()
 	s.overrideRoutes()
@@ -73,6 +74,7 @@ func New(d Deps) *Server {
 	s.nodeRoutes()
 	s.announceRoutes()
 	s.dnsRoutes()
+	s.tokenRoutes()
 	return s
 }
 
@@ -80,8 +82,10 @@ func New(d Deps) *Server {
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Serve answers requests on l until ctx ends. Waiting requests then time out, and all requests have
-// 5 s to finish.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.http.Serve(ctx, l) }
+// 5 s to finish. With certificates, callers must use TLS.
+func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *server.Certificates) error {
+	return s.http.Serve(ctx, l, certificates)
+}
 
 // Run updates the convergence measurements and the unhealthy index until ctx ends.
 func (s *Server) Run(ctx context.Context) error {

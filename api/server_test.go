@@ -175,7 +175,7 @@ func TestSlowApplyIsAnswered(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		l, ended := make(pipes), make(chan error)
-		go func() { ended <- r.server.Serve(ctx, l) }()
+		go func() { ended <- r.server.Serve(ctx, l, nil) }()
 		client, conn := net.Pipe()
 		l <- conn
 		start := time.Now()
@@ -208,7 +208,7 @@ func onSocket(t *testing.T, s *Server, path string) (*http.Client, func() error)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, l) }()
+	go func() { ended <- s.Serve(ctx, l, nil) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}

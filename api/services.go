@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -20,19 +21,19 @@ import (
 
 func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, ID: "list-services", Tag: "services",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
 		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
-	server.Handle(s.http, server.Route{Path: one, ID: "get-service", Tag: "services", Summary: "Get a service",
+	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-service", Tag: "services", Summary: "Get a service",
 		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
-	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
+	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
 		Description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
 			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
 		Body: v1.ServiceSpec{}, Also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
-	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, ID: "delete-service", Tag: "services", Summary: "Delete a service",
+	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, Need: access.Register, ID: "delete-service", Tag: "services", Summary: "Delete a service",
 		Description: "New connections stop at once; open ones drain."}, s.deleteService)
-	server.HandleJSON(s.http, server.Route{Path: one + "/explain", ID: "explain-service", Tag: "services",
+	server.HandleJSON(s.http, server.Route{Path: one + "/explain", Need: access.View, ID: "explain-service", Tag: "services",
 		Summary: "Explain the state of a service"}, s.explainService)
-	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathApply, ID: "apply-services", Tag: "services", Summary: "Create or replace many services",
+	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathApply, Need: access.Register, ID: "apply-services", Tag: "services", Summary: "Create or replace many services",
 		Description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
 			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
 		Body: v1.ApplyRequest{}, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
@@ -164,6 +165,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
 	}
+	server.Wrote(ctx, result.Rev)
 	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", s.serviceApplied(in.key(), result.Rev))
 	if err != nil {
 		return nil, err
@@ -241,6 +243,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 	}
 	last, _, _ := s.Compiled.Get(key)
 	rev, err := s.Registrar.DeleteService(ctx, key, check)
+	server.Wrote(ctx, rev)
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}

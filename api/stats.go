@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
@@ -18,12 +19,12 @@ import (
 
 func (s *Server) statsRoutes() {
 	counters := server.Needs(s.Statistics != nil, "dataplane with counters")
-	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Lacks: counters, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Lacks: counters, Need: access.View, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
 		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, ID: "service-stats", Tag: "services",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, Need: access.View, ID: "service-stats", Tag: "services",
 		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Lacks: server.Needs(s.Connections != nil, "dataplane that counts connections"),
-		ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
+		Need: access.View, ID: "backend-connections", Tag: "backends", Summary: "Count a backend's connections",
 		Description: "The open connections through this host, read from the dataplane: of a backend in any state, and of a removed one until its drain ends."}, s.backendConnections)
 }
 

@@ -39,13 +39,6 @@ type Node struct {
 	StateDir string `toml:"state_dir"` // absolute
 }
 
-// API contains the addresses of the API.
-type API struct {
-	Socket     string   `toml:"socket"`      // absolute path of a unix socket; "": none
-	SocketMode FileMode `toml:"socket_mode"` // permissions of the socket
-	Listen     string   `toml:"listen"`      // loopback address and port; "": none
-}
-
 // Dataplane contains the settings of the dataplane.
 type Dataplane struct {
 	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS or ModeProxy

@@ -10,7 +10,7 @@ import (
 // liveKeys are the keys that a running agent applies on a reload.
 var liveKeys = []string{"dataplane.hard_stop_after", "pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "log.level",
 	"announce.mode", "announce.interfaces", "announce.peers", "announce.listen", "announce.key_file", "announce.weight", "announce.heartbeat", "announce.missed",
-	"announce.settle", "announce.hold", "announce.bgp",
+	"announce.settle", "announce.hold", "announce.bgp", "api.role", "api.insecure_loopback", "api.public_metrics",
 	"dns.domain", "dns.listen", "dns.allow", "dns.ttl", "dns.negative_ttl", "dns.reverse", "dns.short_names", "dns.resolver", "dns.rate_limit"}
 
 // Diff returns the keys in which two configurations differ: those that a running agent applies on a

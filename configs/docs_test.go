@@ -64,7 +64,7 @@ func TestReferencePagesAreComplete(t *testing.T) {
 		sourceKeys = append(sourceKeys, strict.Keys(typ.new())...)
 	}
 	slices.Sort(sourceKeys)
-	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(BGPPeer{}), slices.Compact(sourceKeys))
+	lists := slices.Concat(strict.Keys(Pool{}), strict.Keys(BGPPeer{}), strict.Keys(APIRole{}), slices.Compact(sourceKeys))
 	for _, test := range []struct {
 		page, heading string
 		want          []string

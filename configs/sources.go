@@ -185,6 +185,7 @@ func (c *Config) CheckFiles() []vip.Problem {
 	if c.UsesConsul() {
 		check("consul", &c.Consul)
 	}
+	check("api", &c.API)
 	check("announce", &c.Announce)
 	for i, s := range c.Sources {
 		if files, ok := s.Config.(sources.FileNamer); ok {

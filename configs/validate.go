@@ -2,15 +2,12 @@ package configs
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"regexp"
-	"strconv"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
@@ -48,43 +45,6 @@ func (c *Config) checkNode(t *tomlfile.Checker) {
 	t.Word("name", n.Name)
 	t.Word("zone", n.Zone)
 	t.Absolute("state_dir", n.StateDir)
-}
-
-func (c *Config) checkAPI(t *tomlfile.Checker) {
-	a := &c.API
-	if a.Socket == "" && a.Listen == "" {
-		t.Bad("", "set api.socket, or api.listen to 127.0.0.1:7480", "has neither a socket nor an address: nothing could reach the agent")
-	}
-	if a.Socket != "" {
-		t.Socket("socket", a.Socket)
-	}
-	if a.Listen != "" {
-		checkListen(t, a.Listen)
-	}
-}
-
-// checkListen allows only loopback addresses, because there is neither TLS nor a token.
-func checkListen(t *tomlfile.Checker, text string) {
-	const key, hint = "listen", `write a loopback address and a port: "127.0.0.1:7480"`
-	host, portText, err := net.SplitHostPort(text)
-	if err != nil {
-		t.Bad(key, hint, "%s is not an address with a port", strict.Quote(text))
-		return
-	}
-	if _, err := strconv.ParseUint(portText, 10, 16); err != nil {
-		t.Bad(key, hint, "%s is not a port", strict.Quote(portText))
-	}
-	if host == "localhost" {
-		return
-	}
-	a, err := netip.ParseAddr(host)
-	switch {
-	case err != nil && host != "":
-		t.Bad(key, hint, "%s is not an address", strict.Quote(host))
-	case !a.IsLoopback():
-		t.Add(key, vip.Problem{Code: vip.CodeUnsupported, Hint: hint,
-			Message: fmt.Sprintf("%s can be reached from other hosts, which needs TLS, which this version does not support", text)})
-	}
 }
 
 func (c *Config) checkDataplane(t *tomlfile.Checker) {

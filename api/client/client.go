@@ -9,12 +9,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -38,6 +41,11 @@ type Options struct {
 	// Timeout bounds every call, including connecting, in addition to the call's own waiting time.
 	// 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Token identifies the caller; "": none. It is sent to a unix socket, to a loopback address, or
+	// with TLS.
+	Token string
+	// Authorities are those of the agent's certificate. Nil: the host's.
+	Authorities *x509.CertPool
 	// UserAgent is for the agent's log. "" means "ironvip-client".
 	UserAgent string
 }
@@ -49,10 +57,11 @@ type Client struct {
 	http      *http.Client
 	timeout   time.Duration
 	userAgent string
+	token     string
 }
 
 // New returns a client of the agent at addr: "unix:///run/ironvip/ironvip.sock" (or a bare absolute
-// path), "http://127.0.0.1:7480" (or a bare host:port). "" means DefaultAddr. New does not connect.
+// path), "http://127.0.0.1:7480" (or a bare host:port), "https://lb1.example:7480". "" means DefaultAddr. New does not connect.
 func New(addr string, o Options) (*Client, error) {
 	if addr == "" {
 		addr = DefaultAddr
@@ -70,7 +79,7 @@ func New(addr string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent address %q: %w", addr, err)
 	}
-	c := &Client{addr: addr, timeout: o.Timeout, userAgent: o.UserAgent}
+	c := &Client{addr: addr, timeout: o.Timeout, userAgent: o.UserAgent, token: o.Token}
 	if c.timeout <= 0 {
 		c.timeout = DefaultTimeout
 	}
@@ -97,13 +106,23 @@ func New(addr string, o Options) (*Client, error) {
 		if u.Host == "" || u.RawQuery != "" || strings.Trim(u.Path, "/") != "" {
 			return nil, fmt.Errorf("agent address %q: give scheme and host:port only, as http://%s", addr, v1.DefaultListen)
 		}
+		if o.Token != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) {
+			return nil, fmt.Errorf("agent address %q: a token is sent with TLS only: use https", addr)
+		}
 		transport.Proxy = http.ProxyFromEnvironment
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Authorities}
 		c.base = url.URL{Scheme: u.Scheme, Host: u.Host}
 	default:
 		return nil, fmt.Errorf("agent address %q: use unix://PATH or http://HOST:PORT", addr)
 	}
 	c.http = &http.Client{Transport: transport}
 	return c, nil
+}
+
+// isLoopback reports whether a host is this one.
+func isLoopback(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
 // Addr returns the client's address in its full form.
@@ -179,6 +198,9 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 		req.Header.Set("Accept", "application/json")
 	}
 	req.Header.Set("User-Agent", c.userAgent)
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)

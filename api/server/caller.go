@@ -2,24 +2,31 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net"
+	"net/http"
 	"os/user"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 )
 
 // peer is who opened the connection of a request.
 type peer struct {
-	uid    uint32 // of a unix socket's peer, when it connected
-	isUnix bool
-	remote string // the address of a TCP peer, without its port
+	isUnix   bool
+	uid      uint32   // of a unix socket's peer, when it connected
+	groups   []uint32 // of the same process
+	remote   string   // the address of a TCP peer, without its port
+	loopback bool     // that address is of this host
 }
 
 type peerKey struct{}
 
-// withPeer records the peer of a new connection in the context of its requests. It costs one system
-// call per connection.
+// withPeer records the peer of a new connection in the context of its requests. It costs two system
+// calls per connection.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	p := peer{}
 	switch c := c.(type) {
@@ -30,7 +37,12 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 		}
 		var cred *unix.Ucred
 		var failed error
-		if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || failed != nil {
+		err = raw.Control(func(fd uintptr) {
+			if cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); failed == nil {
+				p.groups = append(peerGroups(int(fd)), cred.Gid)
+			}
+		})
+		if err != nil || failed != nil {
 			return ctx
 		}
 		p.isUnix, p.uid = true, cred.Uid
@@ -39,20 +51,15 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 		if err != nil {
 			return ctx
 		}
-		p.remote = host
+		ip := net.ParseIP(host)
+		p.remote, p.loopback = host, ip != nil && ip.IsLoopback()
 	}
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// Caller returns who sent a request: the name of the user that connected to the unix socket, or
-// "uid 1000" if it has no name, or "tcp 127.0.0.1". It returns "" if that is unknown. It reads the
-// host's user database.
-func Caller(ctx context.Context) string {
-	p, known := ctx.Value(peerKey{}).(peer)
-	switch {
-	case !known:
-		return ""
-	case !p.isUnix:
+// name returns who a peer without a token or certificate is. It reads the host's user database.
+func (p *peer) name() string {
+	if !p.isUnix {
 		return "tcp " + p.remote
 	}
 	id := strconv.FormatUint(uint64(p.uid), 10)
@@ -60,4 +67,77 @@ func Caller(ctx context.Context) string {
 		return u.Username
 	}
 	return "uid " + id
+}
+
+// Caller returns who sent a request: the name of the user that connected to the unix socket, or
+// "uid 1000" if it has no name, "token deploy", "certificate deploy.example", or "tcp 127.0.0.1". It
+// returns "" if that is unknown.
+func Caller(ctx context.Context) string {
+	if r := requestOf(ctx); r != nil && r.caller.Name != "" {
+		return r.caller.Name
+	}
+	p, known := ctx.Value(peerKey{}).(peer)
+	if !known {
+		return ""
+	}
+	return p.name()
+}
+
+// identify returns who sent a request and what they may do, or why they can't be identified. A token
+// counts before a certificate, and a certificate before the process. A token that is not valid is
+// an error, also for a caller that needs none.
+func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller, *Problem) {
+	p, known := r.Context().Value(peerKey{}).(peer)
+	if header := r.Header.Get("Authorization"); header != "" {
+		token, is := bearer(header)
+		if !is || policy.Tokens == nil {
+			return access.Caller{}, unauthorized("only tokens of this agent are accepted", "send \"Authorization: Bearer TOKEN\"")
+		}
+		caller, err := policy.Tokens(token)
+		switch {
+		case errors.Is(err, access.ErrNotReady):
+			return access.Caller{}, Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, err.Error(), "try again later").RetryAfter(1)
+		case err != nil:
+			return access.Caller{}, unauthorized(err.Error(), "create one with ironvip token create")
+		}
+		return caller, nil
+	}
+	var caller access.Caller
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		subject := r.TLS.VerifiedChains[0][0].Subject.CommonName
+		caller = access.Caller{Name: "certificate " + subject, Grant: policy.OfCertificate(subject)}
+	}
+	switch {
+	case policy.Everyone:
+		caller.Role = access.Admin
+	case !known || caller.Role != access.None:
+	case p.isUnix:
+		caller = access.Caller{Name: p.name(), Grant: policy.OfProcess(p.uid, p.groups)}
+	case p.loopback && policy.InsecureLoopback:
+		caller = access.Caller{Name: p.name(), Grant: access.Grant{Role: access.Admin}}
+	}
+	return caller, nil
+}
+
+// bearer returns the token of an Authorization header.
+func bearer(header string) (token string, is bool) {
+	const scheme = "bearer "
+	if len(header) <= len(scheme) || !equalFold(header[:len(scheme)], scheme) {
+		return "", false
+	}
+	return header[len(scheme):], true
+}
+
+// equalFold compares ASCII without case.
+func equalFold(a, lower string) bool {
+	for i := range len(lower) {
+		c := a[i]
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return len(a) == len(lower)
 }

@@ -34,7 +34,7 @@ func TestCaller(t *testing.T) {
 	for want, l := range map[string]net.Listener{me.Username: unixSocket, "tcp 127.0.0.1": tcp} {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); _ = s.Serve(ctx, l) }()
+		go func() { defer close(done); _ = s.Serve(ctx, l, nil) }()
 		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, l.Addr().Network(), l.Addr().String())
 		}}

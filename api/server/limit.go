@@ -3,6 +3,7 @@ package server
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"sync"
@@ -154,7 +155,7 @@ func (c *limitedConn) Close() error {
 
 // setState is a ConnState of http.Server. It records which connections have a request.
 func (l *limitedListener) setState(conn net.Conn, state http.ConnState) {
-	c, ok := conn.(*limitedConn)
+	c, ok := plain(conn).(*limitedConn)
 	if !ok {
 		return
 	}
@@ -174,6 +175,7 @@ type excessKey struct{}
 // withConnection is a ConnContext of http.Server: see withPeer. It also marks the requests of
 // connections beyond the limit.
 func withConnection(ctx context.Context, c net.Conn) context.Context {
+	c = plain(c)
 	if limited, ok := c.(*limitedConn); ok {
 		if limited.inExcess() {
 			ctx = context.WithValue(ctx, excessKey{}, true)
@@ -181,6 +183,14 @@ func withConnection(ctx context.Context, c net.Conn) context.Context {
 		c = limited.Conn
 	}
 	return withPeer(ctx, c)
+}
+
+// plain returns the connection below TLS.
+func plain(c net.Conn) net.Conn {
+	if t, is := c.(*tls.Conn); is {
+		return t.NetConn()
+	}
+	return c
 }
 
 // inExcess reports whether c is beyond the limit.

@@ -36,7 +36,7 @@ func serveLimited(t *testing.T, network, address string, most int, holding *atom
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx, l) }()
+	go func() { ended <- s.Serve(ctx, l, nil) }()
 	t.Cleanup(func() {
 		close(release)
 		cancel()

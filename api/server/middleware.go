@@ -18,6 +18,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 )
 
 // RequestIDHeader has the id of a request, from the caller or from the server.
@@ -30,6 +31,10 @@ type request struct {
 	id      string
 	conn    *http.ResponseController // of its connection
 	problem *v1.ProblemDocument      // that it was answered with; nil: none
+
+	caller    access.Caller // once the route is known
+	operation string        // the id of the route; "": there is none
+	revision  uint64        // of the write; 0: none
 }
 
 type contextKey struct{}
@@ -199,7 +204,7 @@ func (s *Server) knownHost(host string) bool {
 func (s *Server) record(r *http.Request, of *request, status int, took time.Duration) {
 	level := levelOf(r, status)
 	attrs := []any{"method", r.Method, "path", r.URL.Path, "status", status,
-		"duration", took.Round(time.Microsecond), "request_id", of.id, "remote", r.RemoteAddr, "agent", r.UserAgent()}
+		"duration", took.Round(time.Microsecond), "request_id", of.id, "remote", r.RemoteAddr, "agent", r.UserAgent(), "caller", of.caller.Name}
 	if level >= slog.LevelWarn {
 		if of.problem != nil {
 			attrs = append(attrs, "code", of.problem.Code, "err", of.problem.Detail)
@@ -210,7 +215,18 @@ func (s *Server) record(r *http.Request, of *request, status int, took time.Dura
 			attrs = append(attrs, "unlogged", unlogged)
 		}
 	}
-	s.Log.Log(r.Context(), level, "request", attrs...)
+	message := "request"
+	if isWrite(r) && level == slog.LevelInfo {
+		message = "audit"
+		attrs = append(attrs, "operation", of.operation, "revision", of.revision)
+	}
+	s.Log.Log(r.Context(), level, message, attrs...)
+}
+
+// isWrite reports whether a request may change something. A heartbeat changes nothing but the time
+// until its backend is drained.
+func isWrite(r *http.Request) bool {
+	return r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/heartbeat")
 }
 
 // levelOf returns the level for logging a request: info for changes, debug for reads and heartbeats,
@@ -222,7 +238,7 @@ func levelOf(r *http.Request, status int) slog.Level {
 		return slog.LevelError
 	case status >= 500 && r.URL.Path != v1.PathReadyz:
 		return slog.LevelWarn
-	case r.Method == http.MethodGet || strings.HasSuffix(r.URL.Path, "/heartbeat"):
+	case !isWrite(r):
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

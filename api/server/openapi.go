@@ -10,6 +10,9 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
+// bearerScheme is the name of the security scheme of tokens.
+const bearerScheme = "token"
+
 func (s *Server) newAPI() huma.API {
 	config := huma.DefaultConfig("ironvip", cmp.Or(s.Version, "dev"))
 	config.Info.Description = "Virtual IPs for services on bare metal: services, backends, leases and the dataplane of one agent."
@@ -23,7 +26,9 @@ func (s *Server) newAPI() huma.API {
 	registry.RegisterTypeAlias(reflect.TypeFor[spec.PortNumber](), reflect.TypeFor[portSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[spec.Duration](), reflect.TypeFor[durationSchema]())
 	config.Components.Schemas = registry
-	return huma.NewAPI(config, adapter{s.Engine, s.Engine})
+	config.Components.SecuritySchemes = map[string]*huma.SecurityScheme{bearerScheme: {Type: "http", Scheme: "bearer",
+		Description: "A token of `ironvip token create`. Callers on the unix socket and with a client certificate need none."}}
+	return huma.NewAPI(config, adapter{s.Engine, s})
 }
 
 // schemaName separates the types of vip/spec from those of api/v1.

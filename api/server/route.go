@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
 )
 
 func newEngine() *gin.Engine {
@@ -36,17 +37,29 @@ func newEngine() *gin.Engine {
 // adapter is huma's gin adapter with support for paths that contain a colon.
 type adapter struct {
 	http.Handler
-	engine *gin.Engine
+	server *Server
 }
+
+// needKey is where an operation has what its route needs.
+const needKey = "need"
 
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	path := strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(op.Path)
-	a.engine.Handle(op.Method, path, func(c *gin.Context) { handler(humagin.NewContext(op, c)) })
+	need, _ := op.Metadata[needKey].(access.Need)
+	a.server.Engine.Handle(op.Method, path, func(c *gin.Context) {
+		if p := a.server.authorize(c.Request, op.OperationID, need, c.Param("namespace")); p != nil {
+			write(c.Writer, c.Request, p)
+			return
+		}
+		handler(humagin.NewContext(op, c))
+	})
 }
 
 // Route describes one route.
 type Route struct {
 	Method, Path string // no method: GET
+	// Need is what a caller needs. A route with a {namespace} in its path needs it there.
+	Need         access.Need
 	ID           string
 	Summary      string
 	Description  string
@@ -98,8 +111,11 @@ func HandleJSON[I, T any](s *Server, r Route, handler func(context.Context, *I) 
 
 // Handle adds a route. Huma fills in the handler's input, and writes its output.
 func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O, error)) {
+	if !r.Need.Stated() {
+		panic("route " + r.ID + " does not state what it needs")
+	}
 	op := huma.Operation{Method: cmp.Or(r.Method, http.MethodGet), Path: r.Path, OperationID: r.ID, Summary: r.Summary, Description: r.Description,
-		Tags: []string{r.Tag}, DefaultStatus: r.Status, MaxBodyBytes: maxBody + 1} // huma refuses a body of exactly the limit
+		Tags: []string{r.Tag}, Metadata: map[string]any{needKey: r.Need}, DefaultStatus: r.Status, MaxBodyBytes: maxBody + 1} // huma refuses a body of exactly the limit
 	op.Responses = map[string]*huma.Response{"default": {Description: "a problem document", Content: s.JSON(v1.ProblemType, v1.ProblemDocument{})}}
 	for status, body := range r.Also {
 		also := &huma.Response{Description: http.StatusText(status)}
@@ -107,6 +123,10 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 			also.Content = s.JSON("application/json", body)
 		}
 		op.Responses[strconv.Itoa(status)] = also
+	}
+	op.Extensions = map[string]any{"x-ironvip-role": r.Need.Role().String()}
+	if r.Need != access.Public {
+		op.Security = []map[string][]string{{bearerScheme: {}}}
 	}
 	if r.Content != nil {
 		op.Responses["200"] = &huma.Response{Description: "OK", Content: r.Content}

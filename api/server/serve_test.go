@@ -14,7 +14,7 @@ func TestServeTellsWhyItFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	if err := New(Options{Log: slog.New(slog.DiscardHandler)}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
+	if err := New(Options{Log: slog.New(slog.DiscardHandler)}).Serve(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), l.Addr().String()) {
 		t.Errorf("on a closed listener: %v", err)
 	}
 }

@@ -12,6 +12,8 @@
 //	unix.go        the unix socket
 //	limit.go       limits of connections and streams
 //	caller.go      who sent a request
+//	authorize.go   what the caller may do
+//	tls.go         the certificate and its changes
 //	middleware.go  what every request needs: id, log, check of the caller, panics
 //	repeat.go      limits the log lines of requests that clients repeat
 //	route.go       adding routes
@@ -21,6 +23,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,6 +36,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/gin-gonic/gin"
 
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/httpstop"
 )
 
@@ -56,6 +60,8 @@ type Options struct {
 	// Connections bounds the open connections of each listener; 0: no bound. Beyond it, callers get
 	// 503. Event streams on all listeners may be half as many.
 	Connections int
+	// Policy returns who may do what. It is called for each request.
+	Policy func() *access.Policy
 	// Gate returns why a route that isn't Early can't be answered now, or nil.
 	Gate func(context.Context) error
 	Log  *slog.Logger
@@ -85,12 +91,16 @@ func New(o Options) *Server {
 }
 
 // Serve answers requests on l until ctx ends. Waiting requests then time out, and all requests have
-// 5 s to finish.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+// 5 s to finish. With certificates, callers must use TLS.
+func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certificates) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	limited := &limitedListener{Listener: l, s: s, most: s.Connections}
 	var silent httpstop.Silent
+	accept := net.Listener(limited)
+	if certificates != nil {
+		accept = tls.NewListener(limited, certificates.Config())
+	}
 	server := &http.Server{
 		Handler:           s.Handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -107,7 +117,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(limited) }()
+	go func() { failed <- server.Serve(accept) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)

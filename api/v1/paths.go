@@ -8,6 +8,7 @@ const (
 	PathApply              = "/v1/services:apply"
 	PathOverrides          = "/v1/overrides"
 	PathVIPs               = "/v1/vips"
+	PathTokens             = "/v1/tokens"
 	PathPools              = "/v1/pools"
 	PathSources            = "/v1/sources"
 	PathNodes              = "/v1/nodes"
@@ -81,6 +82,9 @@ func BackendConnectionsPath(namespace, name, id string) string {
 
 // VIPPath is the path of one address's lease: GET.
 func VIPPath(address string) string { return PathVIPs + "/" + url.PathEscape(address) }
+
+// TokenPath is the path of one token: PUT, DELETE.
+func TokenPath(name string) string { return PathTokens + "/" + url.PathEscape(name) }
 
 // ResyncPath is the path that makes a source read everything again: POST.
 func ResyncPath(source string) string {

@@ -50,6 +50,7 @@ const (
 	CodeInvalidRequest     = "invalid_request"      // 400: not JSON, a bad parameter, cursor or header
 	CodeInvalidService     = "invalid_service"      // 422: an invalid service; see errors
 	CodeInvalidConfig      = "invalid_config"       // 422: an invalid configuration; see errors
+	CodeInvalidToken       = "invalid_token"        // 422: an invalid token to create; see errors
 	CodeNotFound           = "not_found"            // 404: object not found
 	CodeNoRoute            = "no_route"             // 404: path not found
 	CodeMethodNotAllowed   = "method_not_allowed"   // 405
@@ -61,6 +62,8 @@ const (
 	CodePreconditionFailed = "precondition_failed"  // 412: If-Match or If-None-Match is not met
 	CodeBodyTooLarge       = "body_too_large"       // 413
 	CodeUnsupportedMedia   = "unsupported_media"    // 415: a body with a content type other than JSON
+	CodeUnauthorized       = "unauthorized"         // 401: no token, or one that is unknown, revoked or expired
+	CodeForbidden          = "forbidden"            // 403: the caller's role doesn't allow it
 	CodeForbiddenOrigin    = "forbidden_origin"     // 403: a Host or Origin that isn't this agent's
 	CodeRequestTimeout     = "request_timeout"      // 408: the body came too slowly
 	CodeStoreUnavailable   = "store_unavailable"    // 503: the durable store refused the write, or has not been read since the agent started; nothing changed

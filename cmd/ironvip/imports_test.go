@@ -28,7 +28,7 @@ var layers = [][]string{
 	{"internal/pipeline"},
 	{"ipam"},
 	{"internal/reconcile"},
-	{"internal/overrides"},
+	{"internal/overrides", "internal/tokens"},
 	{"internal/registry"},
 	{"internal/fleet/roster"},
 	{"internal/fleet"},
@@ -36,12 +36,12 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover"},
-	{"internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
+	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
 	{"vip"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
-var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
+var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
 	"internal/backoff", "internal/text", "internal/httpstop", "api/v1"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of

@@ -38,6 +38,7 @@ import (
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
@@ -117,6 +118,7 @@ type agent struct {
 
 	config    *liveConfig
 	reloading sync.Mutex
+	access    *accessControl
 	db        *store.DB
 	stateLost bool // an earlier run's state file is gone
 	stores    *stores
@@ -275,6 +277,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if a.stores, err = openStores(cfg, a.db, storeOptions{version: o.Version, clock: clock, events: a.events, log: a.log}); err != nil {
 		return nil, err
 	}
+	a.access = newAccessControl(tokens.New(a.stores.tokens, time.Now), a.log)
 	if a.stateLost {
 		p := a.stateLostProblem()
 		a.logProblem("state file", p)

@@ -34,6 +34,7 @@ state_dir = "{{.Dir}}/state"
 [api]
 socket = "{{.Dir}}/ironvip.sock"
 listen = "{{.Listen}}"
+insecure_loopback = true
 [dataplane]
 device = "ironvip-demo"
 [dns]

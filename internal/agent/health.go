@@ -96,6 +96,7 @@ func (a *agent) checks() []v1.Check {
 	if a.share != nil {
 		checks = append(checks, disputeChecks(a.share.Disputes())...)
 	}
+	checks = append(checks, a.access.checks(time.Now())...)
 	checks = append(checks, a.announcing.Checks()...)
 	checks = append(checks, a.lost.Checks(time.Now())...)
 	checks = append(checks, a.naming.Checks()...)

@@ -167,6 +167,7 @@ func (a *agent) parts() []part {
 		{"the pipeline", a.pipeline.Run},
 		{"the health ports", a.health.Run},
 		{"announcing", a.announcing.Run},
+		{"the tokens", a.access.tokens.Run},
 		{"the lost nodes", a.lost.Run},
 		{"DNS names", a.naming.Run},
 	}, a.background...)

@@ -59,6 +59,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		setLevel(a.level, cfg)
 	}
 	a.config.set(cfg, restart, nil)
+	a.access.reload(cfg)
 	a.announcing.Reload()
 	a.naming.Reload()
 	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
@@ -71,7 +72,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 
 	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
 	for _, key := range restart {
-		hint := "run `systemctl restart ironvip`; the kernel keeps forwarding meanwhile"
+		hint := "run `systemctl restart ironvip`; traffic continues meanwhile"
 		if isMove(a.config.startedWith(), cfg, key) {
 			hint = "move what the store keeps, with the agent stopped: ironvip snapshot save, before the change, and ironvip snapshot restore"
 		}

@@ -26,6 +26,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	if err != nil {
 		return err
 	}
+	if err := a.access.open(a.config.get()); err != nil {
+		return err
+	}
 	defer func() {
 		for _, l := range listeners {
 			a.sockets.Release(l)
@@ -66,7 +69,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		server := api.New(a.apiDeps())
 		run(part{"the API", server.Run})
 		for _, l := range listeners {
-			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l) }})
+			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l, a.access.certificatesOf(l)) }})
 		}
 		return nil
 	})

@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/ipam/consulstore"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -159,6 +160,7 @@ type stores struct {
 	// contents reads all contents, at any time.
 	contents func(context.Context) (snapshot.Contents, error)
 	announce registry.Store[nodes.Record]
+	tokens   registry.Store[tokens.Record]
 	tree     *fleet.Tree // nil: a host without a fleet; then the next two are nil, too
 	roster   *roster.Roster
 	verdicts *fleet.Collection[share.Verdict]
@@ -188,7 +190,11 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		if err != nil {
 			return nil, fmt.Errorf("restore the drains of nodes: %w", err)
 		}
-		return &stores{Stores: local, announce: announcing, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
+		known, err := registry.NewLocal(store.NewBucket[tokens.Record](db, tokens.Folder))
+		if err != nil {
+			return nil, fmt.Errorf("restore the tokens: %w", err)
+		}
+		return &stores{Stores: local, announce: announcing, tokens: known, contents: func(context.Context) (snapshot.Contents, error) { return localContents(db) }}, nil
 	}
 	server, err := cfg.Consul.Resolved()
 	if err != nil {
@@ -203,8 +209,8 @@ func openStores(cfg *configs.Config, db *store.DB, o storeOptions) (*stores, err
 		return nil, fmt.Errorf("the consul store: %w", err)
 	}
 	tree := fleet.New(fleet.Options{KV: kv, Clock: o.clock, Node: cfg.Node.Name, Identity: identity, Prefix: cfg.Consul.Prefix, Cache: db, Events: o.events, Log: o.log,
-		Folders: slices.Concat(consulstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder})})
-	s := &stores{tree: tree, announce: nodes.Shared(tree), verdicts: share.Verdicts(tree), ended: make(chan struct{})}
+		Folders: slices.Concat(consulstore.Folders(), roster.Folders(), []string{rest.Folder, overrides.Folder, share.Folder, nodes.Folder, tokens.Folder})})
+	s := &stores{tree: tree, announce: nodes.Shared(tree), tokens: registry.NewShared(tree, tokens.Folder, tokens.Check), verdicts: share.Verdicts(tree), ended: make(chan struct{})}
 	s.roster = roster.New(tree, cfg.Node.Name, roster.Member{NoProbes: cfg.Dataplane.Role == configs.RoleRealServer}, o.log)
 	s.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree), Node: cfg.Node.Name}
 	if s.Pending, err = registry.NewJournal(s.States, store.NewBucket[overrides.Override](db, "pending states")); err != nil {

@@ -91,6 +91,7 @@ func TestOneConsul(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 
 	l.scenario(t, "all have the same VIPs", l.sameVIPs)
+	l.scenario(t, "a token works on every host until it is revoked", l.tokenOnEveryHost)
 	l.scenario(t, "one name by several hosts at once", func() { l.oneName(20) })
 	l.scenario(t, "agents are killed while they allocate", func() { l.killedAllocating(20, rnd) })
 	l.scenario(t, "the elected allocator is killed", func() {

@@ -13,10 +13,12 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"os"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,10 +28,17 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/internal/agent"
+	"github.com/ironvip/ironvip/internal/tomlfile"
 )
 
 // EnvAddr is the environment variable for the agent's address if --addr is not set.
 const EnvAddr = "IRONVIP_ADDR"
+
+// The environment variables of --token-file and --ca-file.
+const (
+	EnvTokenFile = "IRONVIP_TOKEN_FILE"
+	EnvCAFile    = "IRONVIP_CA_FILE"
+)
 
 // DefaultConfig is the default path of the configuration.
 const DefaultConfig = doctor.DefaultConfig
@@ -85,10 +94,11 @@ func or[T any](v, otherwise T) T {
 // app is the state that all commands share: the environment and the global flags.
 type app struct {
 	Options
-	addr    string
-	format  output.Format
-	timeout time.Duration
-	verbose bool
+	addr              string
+	tokenFile, caFile string
+	format            output.Format
+	timeout           time.Duration
+	verbose           bool
 }
 
 // Execute runs the command in args, prints its errors and returns its exit code. If the program
@@ -133,6 +143,8 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.addr, "addr", "", "the agent's address: unix://PATH or http://HOST:PORT (env "+EnvAddr+"; default "+client.DefaultAddr+")")
+	flags.StringVar(&a.tokenFile, "token-file", "", "the file with the token for the agent (env "+EnvTokenFile+")")
+	flags.StringVar(&a.caFile, "ca-file", "", "the authorities of the agent's certificate, in PEM (env "+EnvCAFile+"; default: those of this host)")
 	flags.VarP(&a.format, "output", "o", "output format: "+output.FormatList())
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "maximum time for an answer and, after a change, until it is applied")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr: addresses, request ids")
@@ -163,6 +175,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		group("dns", "show the DNS names of services", a.dnsListCommand(), a.dnsQueryCommand()),
 		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
 		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
+		group("token", "manage tokens of callers of the API", a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
 		a.importCommands(),
 		group("snapshot", "save and restore all leases, registrations and overrides",
 			a.snapshotSaveCommand(), a.snapshotRestoreCommand(), a.snapshotCompareCommand()),
@@ -188,14 +201,44 @@ func (a *app) clientWithin(timeout time.Duration) (*client.Client, error) {
 	if a.timeout <= 0 {
 		return nil, &failure{code: ExitUsage, err: fmt.Errorf("invalid --timeout %s: must be positive", a.timeout), hint: "use a duration such as 30s"}
 	}
-	c, err := client.New(a.namedAddr(), client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version})
+	options := client.Options{Timeout: timeout, UserAgent: "ironvip/" + a.Version}
+	if err := a.credentials(&options); err != nil {
+		return nil, err
+	}
+	c, err := client.New(a.namedAddr(), options)
 	if err != nil {
-		return nil, &failure{code: ExitUsage, err: err, hint: "--addr and " + EnvAddr + " take unix://PATH or http://HOST:PORT"}
+		return nil, &failure{code: ExitUsage, err: err, hint: "--addr and " + EnvAddr + " take unix://PATH, http://HOST:PORT or https://HOST:PORT"}
 	}
 	if a.verbose {
 		a.printer().Say("agent at %s", c.Addr())
 	}
 	return c, nil
+}
+
+// maxCredential bounds the files of credentials, in bytes.
+const maxCredential = 1 << 20
+
+// credentials reads the files with the token and the authorities.
+func (a *app) credentials(o *client.Options) error {
+	if file := cmp.Or(a.tokenFile, a.Getenv(EnvTokenFile)); file != "" {
+		text, problem := tomlfile.ReadFile(file, maxCredential)
+		if problem != nil {
+			return &failure{code: ExitError, err: fmt.Errorf("--token-file: %w", problem), hint: problem.Hint}
+		}
+		if o.Token = strings.TrimSpace(string(text)); o.Token == "" || strings.ContainsAny(o.Token, " \n\r") {
+			return &failure{code: ExitError, err: fmt.Errorf("--token-file: %s does not have one token", file), hint: "write the output of ironvip token create to it"}
+		}
+	}
+	if file := cmp.Or(a.caFile, a.Getenv(EnvCAFile)); file != "" {
+		text, problem := tomlfile.ReadFile(file, maxCredential)
+		if problem != nil {
+			return &failure{code: ExitError, err: fmt.Errorf("--ca-file: %w", problem), hint: problem.Hint}
+		}
+		if o.Authorities = x509.NewCertPool(); !o.Authorities.AppendCertsFromPEM(text) {
+			return &failure{code: ExitError, err: fmt.Errorf("--ca-file: %s has no certificate in PEM", file)}
+		}
+	}
+	return nil
 }
 
 func (a *app) printer() *output.Printer {

@@ -261,7 +261,7 @@ func TestHintsSpeakOfCommands(t *testing.T) {
 func TestAddressFlagBeatsEnvironment(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, healthyStatus())
-	env := func(string) string { return "unix:///nonexistent.sock" }
+	env := func(name string) string { return map[string]string{EnvAddr: "unix:///nonexistent.sock"}[name] }
 	if r := run(t, Options{Getenv: env}, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, "/nonexistent.sock") {
 		t.Errorf("the environment is not used:\n%s", r)
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -30,6 +31,10 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/services/default/web/stats", 200, webStats())
 	a.on("GET /v1/services/shop/db/stats", 200, dbStats())
 	a.on("GET /v1/overrides", 200, overrides())
+	a.on("GET /v1/tokens", 200, v1.TokenList{Items: []v1.Token{
+		{Name: "deploy", TokenSpec: v1.TokenSpec{Role: "registrar", Namespaces: []string{"shop", "web"}, Expires: ago(-48 * time.Hour)}, Created: *ago(time.Hour), Author: "root"},
+		{Name: "old", TokenSpec: v1.TokenSpec{Role: "viewer", Expires: ago(time.Hour)}, Created: *ago(48 * time.Hour), Expired: true, Author: "token ci"},
+		{Name: "prometheus", TokenSpec: v1.TokenSpec{Role: "viewer"}, Created: *ago(48 * time.Hour)}}})
 	a.on("GET /v1/vips", 200, vips())
 	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
 	a.on("GET /v1/pools", 200, pools())
@@ -57,7 +62,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "vip list", "pool list", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "pool list", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

@@ -249,6 +249,6 @@ func TestNamesAreTakenBack(t *testing.T) {
 func complete(t *testing.T, a *fakeAgent, words []string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "unix://" + a.socket }}, words)
+	Execute(t.Context(), Options{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) string { return map[string]string{EnvAddr: "unix://" + a.socket}[name] }}, words)
 	return stdout.String()
 }

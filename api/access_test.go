@@ -1,0 +1,267 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/tokens"
+)
+
+// open are the routes by the lowest role that may use them. Each route of the API is in it once, so
+// that a new route needs a decision. A registrar has the namespace "shop".
+var open = map[string][]string{
+	"none": {"GET /healthz", "GET /readyz"},
+	"viewer": {
+		"GET /metrics", "GET /openapi.json", "GET /v1/announce/peers", "GET /v1/announcements", "GET /v1/announcements/:ip", "GET /v1/dataplane", "GET /v1/dataplane/diff",
+		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain", "GET /v1/nodes/checks",
+		"GET /v1/overrides", "GET /v1/pools", "GET /v1/services", "GET /v1/services/:namespace/:name", "GET /v1/services/:namespace/:name/backends",
+		"GET /v1/services/:namespace/:name/backends/:id", "GET /v1/services/:namespace/:name/backends/:id/connections", "GET /v1/services/:namespace/:name/explain",
+		"GET /v1/services/:namespace/:name/stats", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/vips", "GET /v1/vips/:ip",
+	},
+	"registrar": {
+		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "POST /v1/services:apply",
+		"PUT /v1/services/:namespace/:name", "PUT /v1/services/:namespace/:name/backends/:id", "PUT /v1/services/:namespace/:name/backends/:id/heartbeat",
+		"PUT /v1/services/:namespace/:name/backends/:id/state",
+	},
+	"operator": {
+		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/reload",
+		"POST /v1/sources/:source/resync", "PUT /v1/nodes/:name/drain",
+	},
+	"admin": {"DELETE /v1/tokens/:token", "GET /v1/export", "GET /v1/tokens", "PUT /v1/tokens/:token"},
+}
+
+// Every route, with every role and without any.
+func TestRoutesByRole(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+	})
+	roles := []access.Role{access.None, access.Viewer, access.Registrar, access.Operator, access.Admin}
+	secrets := map[access.Role]string{}
+	for _, role := range roles[1:] {
+		grant := access.Grant{Role: role}
+		if role == access.Registrar {
+			grant.Namespaces = []string{"shop"}
+		}
+		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: role.String(), Grant: grant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets[role] = secret
+	}
+	var listed, routes []string
+	for _, all := range open {
+		listed = append(listed, all...)
+	}
+	for _, route := range r.server.http.Engine.Routes() {
+		routes = append(routes, route.Method+" "+strings.ReplaceAll(route.Path, `\:`, ":"))
+	}
+	slices.Sort(listed)
+	slices.Sort(routes)
+	if !slices.Equal(listed, routes) {
+		t.Fatalf("the table has\n%q\nthe API has\n%q", listed, routes)
+	}
+	for least, all := range open {
+		for _, route := range all {
+			method, path, _ := strings.Cut(route, " ")
+			for _, namespace := range []string{"shop", "other"} {
+				place := regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(strings.Replace(path, "services:apply", "services|apply", 1), func(name string) string {
+					return map[string]string{":namespace": namespace, ":ip": "192.0.2.77"}[name] + strings.Repeat("absent", boolInt(name != ":namespace" && name != ":ip"))
+				})
+				place = strings.Replace(place, "services|apply", "services:apply", 1)
+				for _, role := range roles {
+					want := role.String() == least || slices.IndexFunc(roles, func(x access.Role) bool { return x == role }) >= slices.IndexFunc(roles, func(x access.Role) bool { return x.String() == least })
+					if role == access.Registrar && least == "registrar" && namespace != "shop" && path != v1.PathApply {
+						want = false
+					}
+					header := []string{}
+					if role != access.None {
+						header = append(header, "Authorization", "Bearer "+secrets[role])
+					}
+					if path == v1.PathEvents {
+						header = append(header, "Accept", "application/json")
+					}
+					status := r.statusOf(method, place, header...)
+					if got := status != http.StatusUnauthorized && status != http.StatusForbidden; got != want {
+						t.Errorf("%s %s as %s: %d", method, place, role, status)
+					}
+					if role == access.None && !want && status != http.StatusUnauthorized {
+						t.Errorf("%s %s without a role: %d", method, place, status)
+					}
+				}
+			}
+		}
+	}
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// statusOf sends a request with an empty object as its body.
+func (r *rig) statusOf(method, path string, header ...string) int {
+	r.t.Helper()
+	var body *strings.Reader = strings.NewReader("")
+	if method != http.MethodGet {
+		body = strings.NewReader("{}")
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.web.Client().Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+// A registrar reaches no other namespace: not by the body, not by an apply, also not partly.
+func TestRegistrarStaysInItsNamespaces(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+	})
+	secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Registrar, Namespaces: []string{"shop"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(method, path, body string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, r.web.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "bearer "+secret)
+		resp, err := r.web.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	const ports = `"ports": [{"port": 80}]`
+	for _, c := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"PUT", "/v1/services/shop/a", "{" + ports + "}", 201},
+		{"PUT", "/v1/services/shop/b", `{"namespace": "default", ` + ports + "}", 422},
+		{"PUT", "/v1/services/default/b", `{"namespace": "shop", ` + ports + "}", 403},
+		{"PUT", "/v1/services/shop%2Fx/b", "{" + ports + "}", 403},
+		{"POST", "/v1/services:apply", `{"services": [{"name": "c", "namespace": "shop", ` + ports + `}]}`, 200},
+		{"POST", "/v1/services:apply", `{"services": [{"name": "d", "namespace": "shop", ` + ports + `}, {"name": "d", ` + ports + `}]}`, 403},
+		{"POST", "/v1/services:apply?dry_run=true", `{"services": [{"name": "d", "namespace": "default", ` + ports + `}]}`, 403},
+		{"PUT", "/v1/services/shop/a", `{"labels": {"namespace": "default"}, ` + ports + "}", 200},
+		{"DELETE", "/v1/services/default/from-file", "", 403},
+		{"PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state": "drain"}`, 403},
+	} {
+		if got := send(c.method, c.path, c.body); got != c.want {
+			t.Errorf("%s %s %s: %d, want %d", c.method, c.path, c.body, got, c.want)
+		}
+	}
+	var names []string
+	for s := range r.deps.Services.All() {
+		names = append(names, s.String())
+	}
+	slices.Sort(names)
+	if want := []string{"from-file", "shop/a", "shop/c"}; !slices.Equal(names, want) {
+		t.Errorf("services %q, want %q", names, want)
+	}
+}
+
+// A write has one line in the log that says who did what.
+func TestAudit(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+	})
+	secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: "ci", Grant: access.Grant{Role: access.Operator}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ method, path, body, want string }{
+		{"PUT", "/v1/services/shop/a", `{"ports": [{"port": 80}]}`, `status=201 .* caller="token ci" operation=put-service revision=[1-9]`},
+		{"PUT", "/v1/tokens/x", `{"role": "admin"}`, `status=403 .* caller="token ci" operation=create-token revision=0`},
+		{"GET", "/v1/services/shop/a", "", ""},
+	} {
+		before := len(r.log.String())
+		req, err := http.NewRequestWithContext(t.Context(), c.method, r.web.URL+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+secret)
+		resp, err := r.web.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		lines := regexp.MustCompile(`(?m)^.*msg=audit .*$`).FindAllString(r.log.String()[before:], -1)
+		if c.want == "" && len(lines) == 0 || len(lines) == 1 && regexp.MustCompile(c.want).MatchString(lines[0]) {
+			continue
+		}
+		t.Errorf("%s %s: %q, want %q", c.method, c.path, lines, c.want)
+	}
+}
+
+// On the unix socket, the user of the process decides; a token that is not valid is refused there, too.
+func TestRolesOnTheSocket(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		policy, _ := access.NewPolicy(access.Owners{SocketGID: -1}, nil) // this test may be root, or not
+		policy.Tokens = d.Tokens.Caller
+		d.Policy = func() *access.Policy { return policy }
+	})
+	socket := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = r.server.Serve(ctx, l, nil) }()
+	defer func() { cancel(); <-done }()
+	c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	root := fmt.Sprint(isRoot())
+	for _, test := range []struct {
+		path, token string
+		want        map[string]int // by whether the test runs as root
+	}{
+		{"/healthz", "", map[string]int{"true": 200, "false": 200}},
+		{"/v1/tokens", "", map[string]int{"true": 200, "false": 403}},
+		{"/v1/services", "wrong", map[string]int{"true": 401, "false": 401}},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.token != "" {
+			req.Header.Set("Authorization", "Bearer "+test.token)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != test.want[root] {
+			t.Errorf("%s with token %q: %d, want %d", test.path, test.token, resp.StatusCode, test.want[root])
+		}
+	}
+}
+
+func isRoot() bool { return os.Getuid() == 0 }

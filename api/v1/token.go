@@ -1,0 +1,25 @@
+package v1
+
+import "time"
+
+// TokenSpec describes a token to create.
+type TokenSpec struct {
+	Role       string     `toml:"role" json:"role" enum:"viewer,registrar,operator,admin"`
+	Namespaces []string   `toml:"namespaces" json:"namespaces,omitempty" doc:"of a registrar: the namespaces whose services and backends it may write"`
+	Expires    *time.Time `toml:"expires" json:"expires,omitempty" doc:"none: the token is valid until it is revoked"`
+}
+
+// Token is a token of a caller. Its text is known only in the response to its creation.
+type Token struct {
+	Name string `json:"name"`
+	TokenSpec
+	Created time.Time `json:"created"`
+	Expired bool      `json:"expired,omitempty"`
+	Author  string    `json:"author,omitempty" doc:"who created it"`
+	Token   string    `json:"token,omitempty" doc:"the token, only in the response to its creation"`
+}
+
+// TokenList is all tokens, by name.
+type TokenList struct {
+	Items []Token `json:"items"`
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/access"
+)
+
+func (a *app) tokenCreateCommand() *cobra.Command {
+	var role string
+	var namespaces []string
+	var period time.Duration
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "create a token and print it once",
+		Long: `Creates a token for callers of the API, and prints it on stdout. It is not stored: nobody can
+read it again. It works on every host of a fleet.
+
+Roles: a viewer reads; a registrar also writes services and backends of its namespaces; an
+operator writes those of all namespaces, drains, reloads and repairs; an admin also manages
+tokens and reads the whole store.`,
+		Example: "  ironvip token create deploy --role registrar --namespace shop > /etc/deploy/ironvip-token\n" +
+			"  ironvip token create prometheus --role viewer --expires 8760h",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&role, "role", "", "viewer, registrar, operator or admin (required)")
+	flags.StringArrayVar(&namespaces, "namespace", nil, "a namespace of a registrar (repeatable)")
+	flags.DurationVar(&period, "expires", 0, "how long it is valid, for example 720h (default: until it is revoked)")
+	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]cobra.Completion{
+		access.Viewer.String(), access.Registrar.String(), access.Operator.String(), access.Admin.String()}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("expires", cobra.NoFileCompletions))
+	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		spec := v1.TokenSpec{Role: role, Namespaces: namespaces}
+		if role == "" {
+			return usage(cmd, "%s: --role is missing", cmd.CommandPath())
+		}
+		if cmd.Flags().Changed("expires") {
+			if period <= 0 {
+				return usage(cmd, "invalid --expires %s: must be positive", period)
+			}
+			expires := a.Now().Add(period).UTC().Truncate(time.Second)
+			spec.Expires = &expires
+		}
+		t, err := c.CreateToken(ctx, args[0], spec)
+		if err != nil {
+			return err
+		}
+		if a.printer().People() {
+			a.printer().Say("token %s created: %s", t.Name, tokenGrant(t))
+		}
+		return a.show(output.View{Data: t, Names: []string{t.Name}, Text: func(*output.Printer) string { return t.Token + "\n" }})
+	})
+	return cmd
+}
+
+func (a *app) tokenListCommand() *cobra.Command {
+	return listCommand(a, "list the tokens of callers of the API", (*client.Client).Tokens, func(list v1.TokenList) output.View {
+		grid := output.NewGrid("NAME", "ROLE", "NAMESPACES", "CREATED", "EXPIRES", "AUTHOR")
+		for _, t := range list.Items {
+			expires := output.Cell{Text: "never"}
+			if t.Expires != nil {
+				expires.Text = a.ago(t.Expires)
+			}
+			if t.Expired {
+				expires = output.Cell{Text: "expired " + expires.Text, Style: output.Caution}
+			}
+			grid.Add(t.Name, t.Role, strings.Join(t.Namespaces, ","), a.ago(&t.Created), expires, t.Author)
+		}
+		return output.List(list, grid, "no tokens")
+	})
+}
+
+func (a *app) tokenRevokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "revoke NAME",
+		Short:             "make a token invalid",
+		Example:           "  ironvip token revoke deploy",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(onlyFirst(tokenNames)),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			t, err := c.RevokeToken(ctx, args[0])
+			if err != nil {
+				return notFound(err, "run ironvip token list")
+			}
+			a.printer().Say("token %s revoked", t.Name)
+			return showChange(a, []v1.Token{t}, []string{t.Name})
+		}),
+	}
+}
+
+// tokenNames proposes the names of the tokens.
+func tokenNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
+	list, err := c.Tokens(ctx)
+	var out []cobra.Completion
+	for _, t := range list.Items {
+		out = append(out, cobra.CompletionWithDesc(t.Name, tokenGrant(t)))
+	}
+	return out, err
+}
+
+// tokenGrant describes what a token allows: "registrar of shop".
+func tokenGrant(t v1.Token) string {
+	if len(t.Namespaces) == 0 {
+		return t.Role
+	}
+	return fmt.Sprintf("%s of %s", t.Role, strings.Join(t.Namespaces, ", "))
+}

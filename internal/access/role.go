@@ -1,0 +1,113 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Role is what a caller may do. Each role may do all that the roles before it may.
+type Role uint8
+
+// The roles. The zero Role may do nothing but what is public.
+const (
+	None      Role = iota
+	Viewer         // read
+	Registrar      // also write services and backends of its namespaces
+	Operator       // also write those of all namespaces, drain, reload and repair
+	Admin          // also manage tokens, and read the whole store
+)
+
+var roles = [...]string{"none", "viewer", "registrar", "operator", "admin"}
+
+// String returns the role's name.
+func (r Role) String() string { return roles[r] }
+
+// ParseRole reads the name of a role that can be given to a caller.
+func ParseRole(name string) (Role, error) {
+	if i := slices.Index(roles[1:], name); i >= 0 {
+		return Role(i + 1), nil
+	}
+	return None, fmt.Errorf("%q is not a role: use %s", name, strings.Join(roles[1:], ", "))
+}
+
+// Grant is a role. A registrar's is limited to namespaces.
+type Grant struct {
+	Role       Role
+	Namespaces []string // of a registrar only; immutable
+}
+
+// Check returns why a grant is not valid, or nil.
+func (g Grant) Check() error {
+	switch {
+	case g.Role == Registrar && len(g.Namespaces) == 0:
+		return fmt.Errorf("a registrar needs at least one namespace")
+	case g.Role != Registrar && len(g.Namespaces) > 0:
+		return fmt.Errorf("only a registrar is limited to namespaces, and the role is %s", g.Role)
+	}
+	return nil
+}
+
+// Need is what a route needs.
+type Need uint8
+
+// The needs of routes. The zero Need is not stated: no caller has it.
+const (
+	unstated   Need = iota
+	Public          // nothing
+	View            // a viewer
+	Register        // a registrar of the namespace
+	Operate         // an operator
+	Administer      // an admin
+)
+
+// least is the lowest role that has a need.
+var least = [...]Role{Public: None, View: Viewer, Register: Registrar, Operate: Operator, Administer: Admin}
+
+// Stated reports whether a route states what it needs.
+func (n Need) Stated() bool { return n > unstated && int(n) < len(least) }
+
+// Role returns the lowest role that has the need.
+func (n Need) Role() Role { return least[n] }
+
+// Allows reports whether a caller with the grant has what a route needs. namespace is that of the
+// service that the request names. Without one, a registrar passes: the route then has to ask for the
+// namespace of each service in the request.
+func (g Grant) Allows(n Need, namespace string) bool {
+	if !n.Stated() || g.Role < n.Role() {
+		return false
+	}
+	if n == Register && g.Role == Registrar && namespace != "" {
+		return slices.Contains(g.Namespaces, namespace)
+	}
+	return true
+}
+
+// with returns a grant that allows what either of them allows.
+func (g Grant) with(other Grant) Grant {
+	switch {
+	case g.Role > other.Role:
+		return g
+	case g.Role < other.Role:
+		return other
+	case g.Role != Registrar:
+		return g
+	}
+	names := slices.Concat(g.Namespaces, other.Namespaces)
+	slices.Sort(names)
+	return Grant{Registrar, slices.Compact(names)}
+}
+
+// String returns "operator", or "registrar of shop, web".
+func (g Grant) String() string {
+	if g.Role == Registrar {
+		return "registrar of " + strings.Join(g.Namespaces, ", ")
+	}
+	return g.Role.String()
+}
+
+// Caller is who sent a request.
+type Caller struct {
+	Name string // for logs: "root", "token deploy", "certificate deploy.example", "tcp 127.0.0.1"; "": unknown
+	Grant
+}
