@@ -303,7 +303,7 @@ func TestSampleEqualsTheDefaults(t *testing.T) {
 	if live, restart := Diff(empty, sample); len(live)+len(restart) > 0 {
 		t.Errorf("the sample differs from the defaults in %v %v", live, restart)
 	}
-	for _, block := range []string{"pool", "source", "announce.bgp"} {
+	for _, block := range []string{"pool", "source", "announce.bgp", "api.role"} {
 		text = []byte(strings.ReplaceAll(string(text), "# [["+block+"]]", "[["+block+"]]"))
 	}
 	lines := strings.Split(string(text), "\n")
