@@ -81,13 +81,17 @@ func (s *Stage) Run(ctx context.Context) error {
 		for i := range batch {
 			s.receive(&batch[i])
 		}
-		s.publish()
+		// Nothing is published before every frontend was tried: the announcer applies each row at once,
+		// and would withdraw VIPs that an earlier agent has left in the kernel.
+		if synced == nil {
+			s.publish()
+		}
 		if len(batch) > 0 {
 			continue
 		}
 		if all && synced != nil {
 			synced = nil
-			s.sick = !s.Healthy() // it is never well before
+			s.sick = !s.Healthy()
 			s.again()
 			s.publish()
 			s.ready()
