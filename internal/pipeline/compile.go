@@ -239,7 +239,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Service:    service,
 		ServiceRev: min(wanted.Rev, granted.ServiceRev),
 		Frontends:  make([]*FrontendRow, 0, len(frontends)),
-		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused, compile.Ineffective(service)),
+		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused, compile.Ineffective(service), compile.OwnBackends(service, &c.Node)),
 	}
 	if plane, ok := c.Plane.(Partial); ok {
 		row.Problems = append(row.Problems, vip.OfService(plane.Ignored(service), k)...)

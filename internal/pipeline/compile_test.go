@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -152,6 +153,25 @@ func TestIneffectiveIsReported(t *testing.T) {
 			t.Errorf("problems %v", row.Problems)
 		}
 	})
+}
+
+// A director can't send packets of direct routing or a tunnel to itself. A backend at an address of its
+// own gets no clients, and the service says why.
+func TestADirectorIsNoBackendOfItself(t *testing.T) {
+	for forward, own := range map[vip.Forward]string{vip.ForwardNAT: "10.0.0.1:80*1 ", vip.ForwardDirect: "", vip.ForwardTunnel: ""} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.Host.Set(hostAddrs("10.0.0.1/24"))
+			w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, func(s *vip.Service) { s.Forward = forward }))
+			w.expect("192.0.2.1:80/tcp web: " + own + "10.0.0.2:80*1")
+			row, _, _ := w.Compiled.Get(key("web"))
+			reported := slices.ContainsFunc(row.Problems, func(p vip.Problem) bool {
+				return p.Field == "backends[0].address" && strings.HasPrefix(p.Message, "backend 10.0.0.1 gets no clients from this host") && p.Hint != ""
+			})
+			if reported != (own == "") || len(row.Problems) > 1 {
+				t.Errorf("%s: %v", forward, row.Problems)
+			}
+		})
+	}
 }
 
 // Two services share an address and request the same port: the allocator refuses it to the second,

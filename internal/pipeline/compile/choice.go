@@ -71,7 +71,7 @@ func (c *choice) preferred(in *Input) reach {
 	}
 	for i := range s.Backends {
 		b := &s.Backends[i]
-		if !c.serves(b) || in.rank(b, c.port, false) != ready {
+		if !c.serves(b) || n.isRealServerOf(s, b) || in.rank(b, c.port, false) != ready {
 			continue
 		}
 		hinted.note(n, b)
@@ -127,7 +127,7 @@ func (c *choice) serves(b *vip.Backend) bool {
 
 // reaches reports whether clients may be sent to b.
 func (c *choice) reaches(in *Input, b *vip.Backend) bool {
-	if !c.serves(b) {
+	if !c.serves(b) || in.Node.isRealServerOf(in.Service, b) {
 		return false
 	}
 	switch c.reach {
@@ -208,7 +208,7 @@ func LocalReady(in *Input) (n int) {
 	var last netip.Addr // the last address counted that serves some of the ports
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		if !servesFamily(in, b.Address) || !in.Node.has(b) || !in.Usable(b) {
+		if !servesFamily(in, b.Address) || !in.Node.has(b) || in.Node.isRealServerOf(in.Service, b) || !in.Usable(b) {
 			continue
 		}
 		if b.Ports != "" {

@@ -398,7 +398,7 @@ func TestDependsOnHost(t *testing.T) {
 		{"same node", func(s *vip.Service) { s.Distribution = vip.PreferSameNode }, false, true},
 		{"same node, all nodes named", func(s *vip.Service) { s.Distribution = vip.PreferSameNode; named(s) }, false, false},
 		{"same zone", func(s *vip.Service) { s.Distribution = vip.PreferSameZone }, false, false},
-		{"direct routing", func(s *vip.Service) { s.Forward = vip.ForwardDirect }, false, false},
+		{"direct routing", func(s *vip.Service) { s.Forward = vip.ForwardDirect }, false, true},
 		{"direct routing on a real server", func(s *vip.Service) { s.Forward = vip.ForwardDirect; named(s) }, true, true},
 		{"tunnel on a real server", func(s *vip.Service) { s.Forward = vip.ForwardTunnel }, true, true},
 		{"nat on a real server", func(s *vip.Service) { s.ExternalTraffic = vip.Local; s.Ports[0].NodePort.Auto = true }, true, false},

@@ -35,11 +35,19 @@ func (n *Node) owns(a netip.Addr) bool {
 	return own
 }
 
+// isRealServerOf reports whether a backend of direct routing or tunnels is at an address of this host,
+// a director. Such a backend gets no clients here: a packet for a virtual address that IPVS leaves to the
+// director itself is refused, so that no listener of the host is exposed by mistake.
+func (n *Node) isRealServerOf(s *vip.Service, b *vip.Backend) bool {
+	return !n.RealServer && bypassed(s) && n.owns(b.Address)
+}
+
 // DependsOnHost reports whether the results of Service and LocalReady for s depend on the host's
 // addresses, so that they must be computed again when these change. This is so if s has node ports,
-// or if the addresses of its backends decide which of them are on this node.
+// if the addresses of its backends decide which of them are on this node, or with direct routing and
+// tunnels.
 func DependsOnHost(s *vip.Service, realServer bool) bool {
-	if realServer {
+	if realServer || bypassed(s) {
 		return bypassed(s)
 	}
 	if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.NodePort.Wanted() }) {

@@ -86,6 +86,12 @@ func isHere(in *Input, b *vip.Backend) bool {
 	return b.Node == in.Node.Name || b.Node == "" && slices.Contains(in.Node.Addrs, b.Address)
 }
 
+// isThisDirector is a naive definition of a backend that a director can't send clients to.
+func isThisDirector(in *Input, b *vip.Backend) bool {
+	bypassed := in.Service.Forward == vip.ForwardDirect || in.Service.Forward == vip.ForwardTunnel
+	return bypassed && !in.Node.RealServer && slices.Contains(in.Node.Addrs, b.Address)
+}
+
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := inputs(t)
@@ -105,6 +111,9 @@ func TestProperties(t *testing.T) {
 			for _, e := range f.Backends {
 				if b := backendOf(&in, e); f.Kind != vip.OnRealServer && policy == vip.Local && !isHere(&in, b) {
 					t.Fatalf("%s has %s by the policy local, which is elsewhere", f.Key, e.Addr)
+				}
+				if isThisDirector(&in, backendOf(&in, e)) {
+					t.Fatalf("%s has %s, which is this host", f.Key, e.Addr)
 				}
 				if b := backendOf(&in, e); !b.Serves(f.Port) {
 					t.Fatalf("%s has %s, which serves %s", f.Key, e.Addr, b.Ports)
@@ -164,7 +173,7 @@ func checkUsable(t *rapid.T, in *Input, f *vip.Frontend, policy vip.TrafficPolic
 	}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
-		if b.Weight == 0 || !b.Serves(f.Port) || vip.FamilyOf(b.Address) != vip.FamilyOf(f.Key.Addr) || policy == vip.Local && !isHere(in, b) {
+		if b.Weight == 0 || !b.Serves(f.Port) || vip.FamilyOf(b.Address) != vip.FamilyOf(f.Key.Addr) || policy == vip.Local && !isHere(in, b) || isThisDirector(in, b) {
 			continue
 		}
 		if isUnhealthy(in, b, f.Port) {

@@ -22,6 +22,19 @@ func Unsupported(s *vip.Service) []vip.Problem {
 	return problems
 }
 
+// OwnBackends returns a problem for each backend of direct routing or a tunnel that is this director,
+// which therefore sends it no clients. Other hosts do.
+func OwnBackends(s *vip.Service, n *Node) (problems []vip.Problem) {
+	for i := range s.Backends {
+		if b := &s.Backends[i]; n.isRealServerOf(s, b) {
+			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Service: s.Key.String(), Place: s.Origin, Field: fmt.Sprintf("backends[%d].address", i),
+				Message: fmt.Sprintf("backend %s gets no clients from this host, which has that address: forward %q reaches other hosts only", b.ID(), s.Forward),
+				Hint:    `use forward "nat", or a director that is no backend`})
+		}
+	}
+	return problems
+}
+
 // Ineffective returns a problem for each setting of s that has no effect on any dataplane because of
 // its other settings. The service is served. Validation can't reject it: backends with a limit of
 // their own may register later, or leave.
