@@ -62,7 +62,7 @@ func BenchmarkFlood(b *testing.B) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			n, err = load.dnsperf(floodPhase, dnsperf, "-Q", strconv.Itoa(floodRate), "-q", "1000")
+			n, err = load.dnsperf(floodPhase, "nice", "-n", "19", dnsperf, "-Q", strconv.Itoa(floodRate), "-q", "1000")
 		}()
 		flooded = append(flooded, changes(b, h.client, floodPhase)...)
 		if <-done; err != nil {
