@@ -197,6 +197,7 @@ func TestAudit(t *testing.T) {
 	for _, c := range []struct{ method, path, body, want string }{
 		{"PUT", "/v1/services/shop/a", `{"ports": [{"port": 80}]}`, `status=201 .* caller="token ci" operation=put-service revision=[1-9]`},
 		{"PUT", "/v1/tokens/x", `{"role": "admin"}`, `status=403 .* caller="token ci" operation=create-token revision=0`},
+		{"PUT", "/v1/services/shop/heartbeat", `{"ports": [{"port": 80}]}`, `status=201 .* operation=put-service`},
 		{"GET", "/v1/services/shop/a", "", ""},
 	} {
 		before := len(r.log.String())

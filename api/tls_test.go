@@ -31,7 +31,7 @@ type tlsRig struct {
 	url              string
 }
 
-func newTLSRig(t *testing.T) *tlsRig {
+func newTLSRig(t *testing.T, edit ...func(*access.Policy)) *tlsRig {
 	t.Helper()
 	dir := t.TempDir()
 	r := &tlsRig{servers: authority.New(t), clients: authority.New(t),
@@ -39,24 +39,33 @@ func newTLSRig(t *testing.T) *tlsRig {
 	r.rig = newRig(t, func(d *Deps) {
 		policy, _ := access.NewPolicy(access.Owners{SocketGID: -1}, []access.Rule{{CertSubject: "deploy", Grant: access.Grant{Role: access.Viewer}}})
 		policy.Tokens = d.Tokens.Caller
+		for _, e := range edit {
+			e(policy)
+		}
 		d.Policy = func() *access.Policy { return policy }
 	})
 	r.servers.Server(t, loopback).Write(t, r.files.Cert, r.files.Key)
 	r.clients.WriteCert(t, r.files.ClientCA)
-	var err error
-	if r.certificates, err = server.LoadCertificates(r.files); err != nil {
+	r.certificates = server.LoadCertificates(r.files)
+	if _, err := r.certificates.State(); err != nil {
 		t.Fatal(err)
 	}
+	r.url = "https://" + r.serve(t, r.certificates)
+	return r
+}
+
+// serve serves the API at an address, with certificates or without.
+func (r *tlsRig) serve(t *testing.T, certificates *server.Certificates) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.url = "https://" + l.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = r.server.Serve(ctx, l, r.certificates) }()
+	go func() { defer close(done); _ = r.server.Serve(ctx, l, certificates) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return r
+	return l.Addr().String()
 }
 
 // client returns a client that trusts the server. edit may change its configuration.
@@ -167,4 +176,60 @@ func TestCertificateIsReplaced(t *testing.T) {
 	if certificate(r.client(t, nil)) != next.Cert.SerialNumber.String() {
 		t.Error("the broken file is used")
 	}
+}
+
+// insecure_loopback is about addresses without TLS: behind TLS, a local proxy may stand for others.
+func TestInsecureLoopback(t *testing.T) {
+	r := newTLSRig(t, func(p *access.Policy) { p.InsecureLoopback = true })
+	if got := r.get(t, r.client(t, nil), ""); got != http.StatusUnauthorized {
+		t.Errorf("with TLS: %d", got)
+	}
+	r.url = "http://" + r.serve(t, nil)
+	if got := r.get(t, r.client(t, nil), ""); got != http.StatusOK {
+		t.Errorf("without TLS: %d", got)
+	}
+	if got := r.get(t, r.client(t, nil), "wrong"); got != http.StatusUnauthorized {
+		t.Errorf("with a token that is not valid: %d", got)
+	}
+}
+
+// With TLS, callers use the names of the certificate.
+func TestAnyHostWithTLS(t *testing.T) {
+	r := newTLSRig(t)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "lb1.example:7480"
+	resp, err := r.client(t, nil).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+// An agent starts without a certificate that can be used, and takes over a good one.
+func TestCertificateIsRepaired(t *testing.T) {
+	r := newTLSRig(t)
+	good, err := os.ReadFile(r.files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := authority.NewKey(t)
+	authority.WriteKey(t, r.files.Key, other)
+	broken := server.LoadCertificates(r.files)
+	if expires, failed := broken.State(); failed == nil || !expires.IsZero() {
+		t.Errorf("with another key: expires %s, error %v", expires, failed)
+	}
+	r.url = "https://" + r.serve(t, broken)
+	if got := r.get(t, r.client(t, nil), ""); got != 0 {
+		t.Errorf("with another key: status %d", got)
+	}
+	if err := os.WriteFile(r.files.Key, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the good key is used", func() bool { return r.get(t, r.client(t, nil), "") == http.StatusUnauthorized })
 }

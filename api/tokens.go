@@ -63,6 +63,9 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (v1.Toke
 	}
 	token := tokens.Token{Name: in.Name, Grant: access.Grant{Role: role, Namespaces: body.Namespaces}, Author: server.Caller(ctx)}
 	if body.Expires != nil {
+		if body.Expires.IsZero() { // the zero time stands for "never"
+			return v1.Token{}, tokenRefused(in.Name, &tokens.FieldError{Field: "expires", Err: errors.New("is in the past")})
+		}
 		token.Expires = body.Expires.UTC()
 	}
 	secret, err := s.Tokens.Create(ctx, token)

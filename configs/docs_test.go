@@ -83,6 +83,9 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	got := slices.DeleteFunc(documented(t, "config.md", "## Keys"), func(k string) bool {
 		return strings.Contains(k, "/") || !allTypes && !slices.Contains(config, k)
 	})
+	if !allTypes { // a key of several lists may be one of a source that this build lacks
+		got, config = slices.Compact(got), slices.Compact(config)
+	}
 	if !slices.Equal(got, config) {
 		t.Errorf("config.md has rows for\n%v, the code reads\n%v", got, config)
 	}

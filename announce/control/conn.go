@@ -30,6 +30,7 @@ type conn struct {
 	// every is the time in which something is expected to arrive; 0: the other side may be silent.
 	// Only the receiver uses it.
 	every time.Duration
+	agent string // see Request.Agent; under the server's mutex
 }
 
 func newConn(c net.Conn) *conn {

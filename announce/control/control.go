@@ -39,10 +39,13 @@ type Request struct {
 	Protocol int `json:"protocol,omitempty"` // in the first message only
 	// Keepalive is the longest time between two messages of this agent, which are empty if there is
 	// nothing to say. It is in the first message only. 0: this agent sends no keepalives.
-	Keepalive time.Duration       `json:"keepalive,omitempty"`
-	Settings  *announce.Settings  `json:"settings,omitempty"`
-	Eligible  []announce.Eligible `json:"eligible,omitempty"` // added and changed
-	Removed   []netip.Addr        `json:"removed,omitempty"`  // no longer VIPs of this host
+	Keepalive time.Duration `json:"keepalive,omitempty"`
+	// Agent tells agents apart: the state directory. It is in the first message only. The announcer
+	// refuses an agent while another one is connected. "": an agent of a version without it.
+	Agent    string              `json:"agent,omitempty"`
+	Settings *announce.Settings  `json:"settings,omitempty"`
+	Eligible []announce.Eligible `json:"eligible,omitempty"` // added and changed
+	Removed  []netip.Addr        `json:"removed,omitempty"`  // no longer VIPs of this host
 	// Synced says that everything was sent: VIPs that this connection has not named are removed.
 	Synced bool `json:"synced,omitempty"`
 }

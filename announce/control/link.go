@@ -19,7 +19,8 @@ import (
 
 // Link connects the agent with the announcer. Create it with its exported fields, and start Run.
 type Link struct {
-	Path string // of the socket
+	Path  string // of the socket
+	Agent string // see Request.Agent
 	// Settings returns the current settings, and a channel that is closed when they change.
 	Settings func() (announce.Settings, <-chan struct{})
 	// Need says what the connection is needed for. It changes only with Settings. Nil: Announcing.
@@ -210,7 +211,7 @@ func (l *Link) follow(c *conn) error {
 // has decided about every VIP. Keepalives are sent meanwhile and later, unless the agent hangs.
 func (l *Link) send(ctx context.Context, c *conn) error {
 	settings, changed := l.Settings()
-	if err := c.send(Request{Protocol: Protocol, Keepalive: keepaliveEvery, Settings: &settings}); err != nil {
+	if err := c.send(Request{Protocol: Protocol, Keepalive: keepaliveEvery, Agent: l.Agent, Settings: &settings}); err != nil {
 		return err
 	}
 	tick := time.NewTicker(keepaliveEvery)

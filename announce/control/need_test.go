@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -30,7 +31,7 @@ type wanting struct {
 func newWanting(t *testing.T, path string, need Need) *wanting {
 	clock := table.NewClock(time.Now())
 	w := &wanting{need: need, changed: make(chan struct{})}
-	w.Link = &Link{Path: path, Eligible: table.New(clock, announce.KeyOfEligible, nil), Tables: NewTables(clock), Log: slog.New(slog.DiscardHandler),
+	w.Link = &Link{Path: path, Agent: "/var/lib/a", Eligible: table.New(clock, announce.KeyOfEligible, nil), Tables: NewTables(clock), Log: slog.New(slog.DiscardHandler),
 		Settings: func() (announce.Settings, <-chan struct{}) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -146,7 +147,7 @@ func TestUndecidedLinkWaits(t *testing.T) {
 }
 
 // A process that only finds out whether an announcer runs, or has another version, does not end the
-// connection of the agent.
+// connection of the agent, and neither does another agent.
 func TestOtherConnectionsChangeNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	s := startServer(t, path)
@@ -155,7 +156,8 @@ func TestOtherConnectionsChangeNothing(t *testing.T) {
 	s.await(t, "all")
 	wait.Until(t, "the connection", func() bool { return w.State().Connected })
 	since := w.State().Since
-	for _, first := range []string{"", `{"protocol":99}` + "\n"} {
+	another := fmt.Sprintf(`{"protocol":%d,"agent":"/var/lib/b","settings":{"node":"b"},"synced":true}`, Protocol)
+	for _, first := range []string{"", `{"protocol":99}` + "\n", another + "\n"} {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)

@@ -94,14 +94,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// replace makes a connection that of the agent, and ends the former one.
-func (s *Server) replace(c *conn) {
+// replace makes a connection that of the agent, and ends the former one. It refuses an agent while
+// another one is connected: two agents would end each other's announcements in turn.
+func (s *Server) replace(c *conn, agent string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil {
+		if former := s.current.agent; former != "" && agent != "" && former != agent {
+			return fmt.Errorf("the agent with the state directory %s is connected: this one has %s", former, agent)
+		}
 		s.current.Close()
 	}
+	c.agent = agent
 	s.current = c
+	return nil
 }
 
 // checkUser refuses processes of other users. The permissions of the socket do the same, unless
@@ -131,15 +137,19 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	var work sync.WaitGroup
 	began := false
-	err := s.read(c, func() {
+	err := s.read(c, func(agent string) error {
+		if err := s.replace(c, agent); err != nil {
+			s.Log.Warn("agent refused", "err", err)
+			return err
+		}
 		began = true
-		s.replace(c)
 		work.Go(func() {
 			if err := s.report(ctx, c); err != nil && ctx.Err() == nil {
 				s.Log.Warn("control connection ended", "err", err)
 				c.Close()
 			}
 		})
+		return nil
 	})
 	cancel()
 	c.Close()
@@ -159,7 +169,7 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 
 // read passes requests on until the connection ends, is replaced, or the agent does not run. It calls
 // begin for the first one. Agents of all versions send that at once.
-func (s *Server) read(c *conn, begin func()) error {
+func (s *Server) read(c *conn, begin func(agent string) error) error {
 	c.every = keepaliveEvery
 	for first := true; ; first = false {
 		r := &Request{}
@@ -173,7 +183,9 @@ func (s *Server) read(c *conn, begin func()) error {
 				return err
 			}
 			c.every = max(r.Keepalive, 0)
-			begin()
+			if err := begin(r.Agent); err != nil {
+				return err
+			}
 		}
 		if !s.pass(c, r, first) {
 			return errors.New("another connection has replaced it")

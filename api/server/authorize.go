@@ -28,6 +28,10 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 		of = &request{}
 	}
 	of.operation = op
+	of.again = func() bool {
+		caller, problem := s.identify(r, s.Policy())
+		return problem == nil && caller.Allows(need, namespace)
+	}
 	caller, problem := s.identify(r, policy)
 	of.caller = caller
 	switch {
@@ -54,6 +58,13 @@ func forbidden(caller access.Caller, need access.Need, namespace string) *Proble
 	}
 	return Refuse(http.StatusForbidden, v1.CodeForbidden, fmt.Sprintf("%s is %s: this request needs %s", caller.Name, caller.Grant, needs),
 		"ask an admin for a token of that role, or for a rule in [[api.role]]")
+}
+
+// StillPermitted identifies the caller of a response without an end again: its token may have been
+// revoked, or its role taken away.
+func StillPermitted(ctx context.Context) bool {
+	r := requestOf(ctx)
+	return r == nil || r.again == nil || r.again()
 }
 
 // Permit returns why the caller of a request may not write services of a namespace, or nil. Routes

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/user"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +21,8 @@ type peer struct {
 	uid      uint32   // of a unix socket's peer, when it connected
 	groups   []uint32 // of the same process
 	remote   string   // the address of a TCP peer, without its port
-	loopback bool     // that address is of this host
+	loopback bool     // the connection is from a loopback address to a loopback address
+	who      func() string
 }
 
 type peerKey struct{}
@@ -28,7 +30,7 @@ type peerKey struct{}
 // withPeer records the peer of a new connection in the context of its requests. It costs two system
 // calls per connection.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	p := peer{}
+	p := &peer{}
 	switch c := c.(type) {
 	case *net.UnixConn:
 		raw, err := c.SyscallConn()
@@ -51,14 +53,19 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 		if err != nil {
 			return ctx
 		}
-		ip := net.ParseIP(host)
-		p.remote, p.loopback = host, ip != nil && ip.IsLoopback()
+		p.remote, p.loopback = host, isLoopback(c.RemoteAddr()) && isLoopback(c.LocalAddr())
 	}
+	p.who = sync.OnceValue(p.find) // the user database is read once for a connection
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// name returns who a peer without a token or certificate is. It reads the host's user database.
-func (p *peer) name() string {
+func isLoopback(a net.Addr) bool {
+	t, is := a.(*net.TCPAddr)
+	return is && t.IP.IsLoopback()
+}
+
+// find returns who a peer without a token or certificate is. It reads the host's user database.
+func (p *peer) find() string {
 	if !p.isUnix {
 		return "tcp " + p.remote
 	}
@@ -76,18 +83,18 @@ func Caller(ctx context.Context) string {
 	if r := requestOf(ctx); r != nil && r.caller.Name != "" {
 		return r.caller.Name
 	}
-	p, known := ctx.Value(peerKey{}).(peer)
+	p, known := ctx.Value(peerKey{}).(*peer)
 	if !known {
 		return ""
 	}
-	return p.name()
+	return p.who()
 }
 
 // identify returns who sent a request and what they may do, or why they can't be identified. A token
 // counts before a certificate, and a certificate before the process. A token that is not valid is
 // an error, also for a caller that needs none.
 func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller, *Problem) {
-	p, known := r.Context().Value(peerKey{}).(peer)
+	p, known := r.Context().Value(peerKey{}).(*peer)
 	if header := r.Header.Get("Authorization"); header != "" {
 		token, is := bearer(header)
 		if !is || policy.Tokens == nil {
@@ -112,9 +119,9 @@ func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller
 		caller.Role = access.Admin
 	case !known || caller.Role != access.None:
 	case p.isUnix:
-		caller = access.Caller{Name: p.name(), Grant: policy.OfProcess(p.uid, p.groups)}
-	case p.loopback && policy.InsecureLoopback:
-		caller = access.Caller{Name: p.name(), Grant: access.Grant{Role: access.Admin}}
+		caller = access.Caller{Name: p.who(), Grant: policy.OfProcess(p.uid, p.groups)}
+	case p.loopback && policy.InsecureLoopback && r.TLS == nil:
+		caller = access.Caller{Name: p.who(), Grant: access.Grant{Role: access.Admin}}
 	}
 	return caller, nil
 }

@@ -35,6 +35,7 @@ type request struct {
 	caller    access.Caller // once the route is known
 	operation string        // the id of the route; "": there is none
 	revision  uint64        // of the write; 0: none
+	again     func() bool   // identifies the caller again
 }
 
 type contextKey struct{}
@@ -168,6 +169,9 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 // name (rebound to 127.0.0.1) nor across origins. Only processes of this host can use the unix
 // socket.
 func (s *Server) admit(r *http.Request) *Problem {
+	if r.TLS != nil { // a page under another name could not have been served: the certificate is not for that name
+		return nil
+	}
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
 		return nil
 	}
@@ -199,12 +203,22 @@ func (s *Server) knownHost(host string) bool {
 	return host == "localhost" || host == strings.ToLower(s.Node) || slices.Contains(s.Hosts, host)
 }
 
-// record logs a request. One that the agent failed to serve is logged with the reason, and at most
+// record logs a request, and a write also as an audit line. One that the agent failed to serve is logged with the reason, and at most
 // once a minute if it is repeated.
 func (s *Server) record(r *http.Request, of *request, status int, took time.Duration) {
-	level := levelOf(r, status)
 	attrs := []any{"method", r.Method, "path", r.URL.Path, "status", status,
 		"duration", took.Round(time.Microsecond), "request_id", of.id, "remote", r.RemoteAddr, "agent", r.UserAgent(), "caller", of.caller.Name}
+	level := levelOf(r, status)
+	// A write that the agent failed to store has no audit line: it is repeated until it succeeds.
+	switch isChange := isWrite(r, of); {
+	case isChange && (level == slog.LevelInfo || of.revision != 0):
+		s.Log.Info("audit", append(attrs, "operation", of.operation, "revision", of.revision)...)
+		if level == slog.LevelInfo {
+			return
+		}
+	case !isChange && level == slog.LevelInfo:
+		level = slog.LevelDebug
+	}
 	if level >= slog.LevelWarn {
 		if of.problem != nil {
 			attrs = append(attrs, "code", of.problem.Code, "err", of.problem.Detail)
@@ -215,21 +229,19 @@ func (s *Server) record(r *http.Request, of *request, status int, took time.Dura
 			attrs = append(attrs, "unlogged", unlogged)
 		}
 	}
-	message := "request"
-	if isWrite(r) && level == slog.LevelInfo {
-		message = "audit"
-		attrs = append(attrs, "operation", of.operation, "revision", of.revision)
-	}
-	s.Log.Log(r.Context(), level, message, attrs...)
+	s.Log.Log(r.Context(), level, "request", attrs...)
 }
 
 // isWrite reports whether a request may change something. A heartbeat changes nothing but the time
 // until its backend is drained.
-func isWrite(r *http.Request) bool {
-	return r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/heartbeat")
+func isWrite(r *http.Request, of *request) bool {
+	return r.Method != http.MethodGet && of.operation != heartbeatRoute
 }
 
-// levelOf returns the level for logging a request: info for changes, debug for reads and heartbeats,
+// heartbeatRoute is the id of the route of heartbeats.
+const heartbeatRoute = "heartbeat"
+
+// levelOf returns the level for logging a request: info for changes, debug for reads,
 // warn if the agent could not serve it, and error if it can't store anything because the disk is
 // full. The question whether the agent is ready has an answer in any case.
 func levelOf(r *http.Request, status int) slog.Level {
@@ -238,7 +250,7 @@ func levelOf(r *http.Request, status int) slog.Level {
 		return slog.LevelError
 	case status >= 500 && r.URL.Path != v1.PathReadyz:
 		return slog.LevelWarn
-	case !isWrite(r):
+	case r.Method == http.MethodGet:
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

@@ -26,26 +26,20 @@ type Certificates struct {
 	files CertificateFiles
 
 	mu      sync.Mutex
-	config  *tls.Config
+	config  *tls.Config // nil: no files could be used yet, so every handshake fails
 	expires time.Time
-	stamps  [3]stamp
+	texts   [3]string // of the files in use
 	checked time.Time
 	failed  error // of the newest files; nil: they are in use
 }
 
-// stamp tells versions of a file apart.
-type stamp struct {
-	size    int64
-	changed time.Time
-}
-
-// LoadCertificates reads the files.
-func LoadCertificates(files CertificateFiles) (*Certificates, error) {
+// LoadCertificates reads the files. Those that can't be used are read again later; State says why.
+func LoadCertificates(files CertificateFiles) *Certificates {
 	c := &Certificates{files: files}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.check(time.Now())
-	return c, c.failed
+	return c
 }
 
 // Config returns the configuration of a listener.
@@ -55,6 +49,9 @@ func (c *Certificates) Config() *tls.Config {
 		defer c.mu.Unlock()
 		if now := time.Now(); now.Sub(c.checked) >= checkEvery {
 			c.check(now)
+		}
+		if c.config == nil {
+			return nil, c.failed
 		}
 		return c.config, nil
 	}}
@@ -68,38 +65,41 @@ func (c *Certificates) State() (expires time.Time, failed error) {
 	return c.expires, c.failed
 }
 
-// check reads the files if they have changed. The caller holds mu.
+// check reads the files, and takes over those that have changed. The caller holds mu.
 func (c *Certificates) check(now time.Time) {
 	c.checked = now
-	var stamps [3]stamp
-	for i, name := range []string{c.files.Cert, c.files.Key, c.files.ClientCA} {
-		if info, err := os.Stat(name); name != "" && err == nil {
-			stamps[i] = stamp{info.Size(), info.ModTime()}
+	var texts [3]string
+	for i, f := range []struct{ key, name string }{{"cert_file", c.files.Cert}, {"key_file", c.files.Key}, {"client_ca_file", c.files.ClientCA}} {
+		if f.name == "" {
+			continue
 		}
+		text, err := os.ReadFile(f.name)
+		if err != nil {
+			c.failed = fmt.Errorf("api.%s: %w", f.key, err)
+			return
+		}
+		texts[i] = string(text)
 	}
-	if stamps == c.stamps && c.failed == nil && c.config != nil {
+	if texts == c.texts {
+		c.failed = nil
 		return
 	}
-	config, expires, err := c.files.read()
-	if c.failed = err; err != nil {
-		return
+	config, expires, err := newTLS(texts[0], texts[1], texts[2])
+	if c.failed = err; err == nil {
+		c.config, c.expires, c.texts = config, expires, texts
 	}
-	c.config, c.expires, c.stamps = config, expires, stamps
 }
 
-func (f CertificateFiles) read() (*tls.Config, time.Time, error) {
-	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+// newTLS returns the configuration of a certificate, its key, and the authorities of clients.
+func newTLS(cert, key, clientCA string) (*tls.Config, time.Time, error) {
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("api.cert_file, api.key_file: %w", err)
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
-	if f.ClientCA != "" {
-		text, err := os.ReadFile(f.ClientCA)
-		if err != nil {
-			return nil, time.Time{}, fmt.Errorf("api.client_ca_file: %w", err)
-		}
+	if clientCA != "" {
 		config.ClientCAs = x509.NewCertPool()
-		if !config.ClientCAs.AppendCertsFromPEM(text) {
+		if !config.ClientCAs.AppendCertsFromPEM([]byte(clientCA)) {
 			return nil, time.Time{}, errors.New("api.client_ca_file: no certificate in PEM")
 		}
 		config.ClientAuth = tls.VerifyClientCertIfGiven

@@ -13,7 +13,7 @@ var ErrNotReady = errors.New("the tokens have not been read yet")
 // Rule gives a grant to a user or a group of this host, or to the subject of a client certificate.
 // Exactly one of the three is set.
 type Rule struct {
-	User, Group string
+	User, Group string // names, or numeric ids
 	CertSubject string // the common name
 	Grant       Grant
 }
@@ -60,19 +60,23 @@ func NewPolicy(owners Owners, rules []Rule) (p *Policy, missing []string) {
 		resolved := rule{uid: -1, gid: -1, certSubject: r.CertSubject, grant: r.Grant}
 		switch {
 		case r.User != "":
-			u, err := user.Lookup(r.User)
-			if err != nil {
-				missing = append(missing, "user "+r.User)
-				continue
+			if resolved.uid = number(r.User); resolved.uid < 0 {
+				u, err := user.Lookup(r.User)
+				if err != nil {
+					missing = append(missing, "user "+r.User)
+					continue
+				}
+				resolved.uid = number(u.Uid)
 			}
-			resolved.uid = number(u.Uid)
 		case r.Group != "":
-			g, err := user.LookupGroup(r.Group)
-			if err != nil {
-				missing = append(missing, "group "+r.Group)
-				continue
+			if resolved.gid = number(r.Group); resolved.gid < 0 {
+				g, err := user.LookupGroup(r.Group)
+				if err != nil {
+					missing = append(missing, "group "+r.Group)
+					continue
+				}
+				resolved.gid = number(g.Gid)
 			}
-			resolved.gid = number(g.Gid)
 		}
 		p.rules = append(p.rules, resolved)
 	}

@@ -28,6 +28,7 @@ type accessControl struct {
 	policy       atomic.Pointer[access.Policy]
 	missing      atomic.Pointer[[]string] // users and groups of api.role that this host does not have
 	certificates *server.Certificates     // nil: no TLS
+	owners       access.Owners            // since open; a changed socket waits for a restart
 }
 
 func newAccessControl(known *tokens.Tokens, log *slog.Logger) *accessControl {
@@ -51,8 +52,15 @@ func (c *accessControl) open(cfg *configs.Config) (err error) {
 				}
 			}
 		}
-		if c.certificates, err = server.LoadCertificates(files); err != nil {
-			return fmt.Errorf("%w\nhint: ironvip config validate", err)
+		c.certificates = server.LoadCertificates(files)
+		if _, failed := c.certificates.State(); failed != nil { // traffic does not depend on the API
+			c.log.Error("the API has no certificate: TLS handshakes fail until the files are correct", "err", failed)
+		}
+	}
+	c.owners = access.Owners{UID: uint32(os.Getuid()), SocketGID: -1}
+	if info, err := os.Stat(cfg.API.Socket); err == nil {
+		if stat, is := info.Sys().(*syscall.Stat_t); is {
+			c.owners.SocketGID = int64(stat.Gid)
 		}
 	}
 	c.reload(cfg)
@@ -61,13 +69,7 @@ func (c *accessControl) open(cfg *configs.Config) (err error) {
 
 // reload takes over the rules of a configuration.
 func (c *accessControl) reload(cfg *configs.Config) {
-	owners := access.Owners{UID: uint32(os.Getuid()), SocketGID: -1}
-	if info, err := os.Stat(cfg.API.Socket); err == nil {
-		if stat, is := info.Sys().(*syscall.Stat_t); is {
-			owners.SocketGID = int64(stat.Gid)
-		}
-	}
-	policy, missing := access.NewPolicy(owners, cfg.API.Rules())
+	policy, missing := access.NewPolicy(c.owners, cfg.API.Rules())
 	policy.Tokens = c.tokens.Caller
 	policy.InsecureLoopback, policy.PublicMetrics = cfg.API.InsecureLoopback, cfg.API.PublicMetrics
 	for _, name := range missing {
@@ -99,6 +101,10 @@ func (c *accessControl) checks(now time.Time) []v1.Check {
 	}
 	expires, failed := c.certificates.State()
 	switch left := expires.Sub(now); {
+	case failed != nil && expires.IsZero():
+		check := warn("TLS handshakes fail: "+failed.Error(), "correct the files; they are read again by themselves")
+		check.Level = v1.LevelFail
+		out = append(out, check)
 	case failed != nil:
 		out = append(out, warn("the certificate on disk is not used: "+failed.Error(), "correct the files; they are read again by themselves"))
 	case left <= 0:

@@ -35,6 +35,8 @@ state_dir = "{{.Dir}}/state"
 socket = "{{.Dir}}/ironvip.sock"
 listen = "{{.Listen}}"
 insecure_loopback = true
+[announce]
+socket = "{{.Dir}}/announcer.sock"
 [dataplane]
 device = "ironvip-demo"
 [dns]

@@ -26,14 +26,14 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	if err != nil {
 		return err
 	}
-	if err := a.access.open(a.config.get()); err != nil {
-		return err
-	}
 	defer func() {
 		for _, l := range listeners {
 			a.sockets.Release(l)
 		}
 	}()
+	if err := a.access.open(a.config.get()); err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	run := func(p part) {
 		group.Go(func() error {

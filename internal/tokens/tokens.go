@@ -173,14 +173,15 @@ func (t *Tokens) Caller(token string) (access.Caller, error) {
 		return access.Caller{}, ErrUnknown
 	}
 	hash := sha256.Sum256([]byte(token))
-	t.mu.RLock()
-	e, known := t.byName[t.byHash[hash]]
-	t.mu.RUnlock()
-	// The map compares hashes, which tell nothing of the token. This comparison is for readers who
-	// would have to convince themselves of that.
-	if !known && !t.isReady() {
-		return access.Caller{}, access.ErrNotReady
+	e, known := t.find(hash)
+	if !known { // it may be in what the store has read and Run has not
+		ready := t.isReady()
+		t.read()
+		if e, known = t.find(hash); !known && !ready {
+			return access.Caller{}, access.ErrNotReady
+		}
 	}
+	// The map has compared hashes, which reveal nothing of the token. This does not rely on that.
 	if !known || subtle.ConstantTimeCompare(hash[:], e.hash[:]) != 1 {
 		return access.Caller{}, ErrUnknown
 	}
@@ -188,6 +189,13 @@ func (t *Tokens) Caller(token string) (access.Caller, error) {
 		return access.Caller{}, fmt.Errorf("%w: %s expired at %s", ErrExpired, e.Name, e.Expires.UTC().Format(time.RFC3339))
 	}
 	return access.Caller{Name: "token " + e.Name, Grant: e.Grant}, nil
+}
+
+func (t *Tokens) find(hash [sha256.Size]byte) (e entry, known bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	e, known = t.byName[t.byHash[hash]]
+	return e, known
 }
 
 func (t *Tokens) isReady() bool {

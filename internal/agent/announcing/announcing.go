@@ -87,7 +87,7 @@ func New(o Options) *Announcing {
 			s, changed := a.Settings()
 			return s.Pools, changed
 		}})
-	a.Link = &control.Link{Path: o.Config().Announce.Socket, Settings: a.Settings, Eligible: a.Eligible, Tables: control.NewTables(o.Clock), Log: o.Log,
+	a.Link = &control.Link{Path: o.Config().Announce.Socket, Agent: o.Config().Node.StateDir, Settings: a.Settings, Eligible: a.Eligible, Tables: control.NewTables(o.Clock), Log: o.Log,
 		Need: a.need, Gone: a.clean}
 	if !o.Forwards {
 		a.Link.Hangs = o.Hangs
