@@ -49,13 +49,16 @@ func (q *Query) Parse(msg []byte) (code Code, ok bool) {
 		return 0, false
 	}
 	if q.flags&opcodeMask != 0 {
+		q.readOPT(msg)
 		return NotImp, true
 	}
 	if binary.BigEndian.Uint16(msg[4:]) != 1 {
+		q.readOPT(msg)
 		return FormErr, true
 	}
 	at, ok := q.readName(msg)
 	if !ok || len(msg) < at+4 {
+		q.readOPT(msg)
 		return FormErr, true
 	}
 	q.Type, q.class = Type(binary.BigEndian.Uint16(msg[at:])), binary.BigEndian.Uint16(msg[at+2:])
@@ -94,6 +97,19 @@ func (q *Query) readName(msg []byte) (end int, ok bool) {
 	return 0, false
 }
 
+// readOPT reads the OPT record of a message with questions that are not answered, as far as the message
+// can be read: the reply to a query with EDNS has EDNS, too.
+func (q *Query) readOPT(msg []byte) {
+	at := headerSize
+	for range binary.BigEndian.Uint16(msg[4:]) {
+		if at = skipName(msg, at); at < 0 || len(msg) < at+4 {
+			return
+		}
+		at += 4
+	}
+	q.readRecords(msg, at)
+}
+
 // readRecords reads the records behind the question, of which only OPT has a meaning. It follows no
 // pointers, so its cost is linear.
 func (q *Query) readRecords(msg []byte, at int) Code {
@@ -111,7 +127,6 @@ func (q *Query) readRecords(msg []byte, at int) Code {
 		}
 		if i >= others && Type(binary.BigEndian.Uint16(msg[at:])) == OPT {
 			if q.edns || msg[name] != 0 {
-				q.edns = false
 				return FormErr
 			}
 			q.edns = true

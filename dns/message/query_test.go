@@ -110,6 +110,51 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// The reply to a message with an OPT record has one, whatever else is wrong with the message.
+func TestReplyHasOPT(t *testing.T) {
+	m := question("web.vip.internal.", dns.TypeA)
+	plain := wire(t, m)
+	m.SetEdns0(1232, true)
+	query := wire(t, m)
+	opt := query[len(plain):]
+	edit := func(f func([]byte) []byte) []byte { return f(slices.Clone(query)) }
+	opcode := func(n byte) []byte { return edit(func(b []byte) []byte { b[2] = n << 3; return b }) }
+	for _, c := range []struct {
+		what string
+		msg  []byte
+		want bool
+	}{
+		{"a query", query, true},
+		{"a query without", plain, false},
+		{"an update", opcode(5), true},
+		{"a notification", opcode(4), true},
+		{"an unknown opcode", opcode(15), true},
+		{"an update without", edit(func(b []byte) []byte { b[2], b[11] = 5<<3, 0; return b[:len(plain)] }), false},
+		{"no question", edit(func(b []byte) []byte { b[5] = 0; return append(b[:12], opt...) }), true},
+		{"two questions", edit(func(b []byte) []byte {
+			b[5] = 2
+			return append(append(b[:len(plain)], plain[12:]...), opt...)
+		}), true},
+		{"a pointer in the question", edit(func(b []byte) []byte { return append(append(b[:12], 0xc0, 12, 0, 1, 0, 1), opt...) }), true},
+		{"many questions", edit(func(b []byte) []byte { b[4], b[5] = 0xff, 0xff; return b }), false},
+		{"a record that is missing", edit(func(b []byte) []byte { b[11] = 2; return b }), true},
+		{"a record that is missing before", edit(func(b []byte) []byte { b[7] = 1; return b }), false},
+		{"two OPT records", edit(func(b []byte) []byte { b[11] = 2; return append(b, opt...) }), true},
+		{"half an OPT record", query[:len(query)-5], false},
+	} {
+		var q Query
+		code, ok := q.Parse(c.msg)
+		var got dns.Msg
+		if err := got.Unpack(q.Append(nil, &Reply{Code: code}, q.Limit(false))); err != nil || !ok {
+			t.Errorf("%s: %v, %v", c.what, err, ok)
+			continue
+		}
+		if o := got.IsEdns0(); (o != nil) != c.want || o != nil && (o.Version() != 0 || !o.Do()) {
+			t.Errorf("%s: %s with %v, want an OPT record: %v", c.what, code, o, c.want)
+		}
+	}
+}
+
 // The reply repeats what a client compares: the question with its case, and the flags of its own.
 func TestReplyRepeatsTheQuery(t *testing.T) {
 	m := question("wEb.ViP.internal.", dns.TypeAAAA)
