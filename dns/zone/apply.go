@@ -89,14 +89,14 @@ func (z *Zone) write(n *node, records string) {
 	}
 }
 
-// add returns the node of the name in z.buf. It creates missing ones, also for the names above it in
-// the zone.
+// add returns the node of the name in z.buf. It creates missing ones, also for the names above it,
+// except the root.
 func (z *Zone) add(k Kind) *node {
 	n := z.names[string(z.buf)]
 	if n == nil {
 		n = z.newNode(string(z.buf))
 	}
-	if n.kind == Between {
+	if n.kind == Between { // else settle knows
 		n.kind = k
 	}
 	return n
@@ -105,10 +105,11 @@ func (z *Zone) add(k Kind) *node {
 func (z *Zone) newNode(name string) *node {
 	n := &node{name: name}
 	z.names[name] = n
-	apex, inside := z.apexOf(name)
-	n.apex = apex
-	if inside && apex > 0 {
-		above := name[1+name[0]:]
+	var reverse bool
+	if n.apex, reverse = z.apexOf(name); reverse {
+		return n // names of address blocks exist without a node
+	}
+	if above := name[1+name[0]:]; above != root {
 		parent := z.names[above]
 		if parent == nil {
 			parent = z.newNode(above)
@@ -118,14 +119,13 @@ func (z *Zone) newNode(name string) *node {
 	return n
 }
 
-// apexOf returns where the name of the zone begins in a name, and whether it is the zone of the
-// domain.
-func (z *Zone) apexOf(name string) (apex uint8, inside bool) {
+// apexOf returns where the name of the zone begins in a name, and whether it is a reverse zone.
+func (z *Zone) apexOf(name string) (apex uint8, reverse bool) {
 	if at, ok := z.inside([]byte(name)); ok {
-		return uint8(at), true
+		return uint8(at), false
 	}
 	if at, _, ok := z.reverse([]byte(name)); ok {
-		return uint8(at), false
+		return uint8(at), true
 	}
 	return 0, false // a hostname is its own zone
 }
@@ -140,12 +140,9 @@ func (z *Zone) drop(n *node) {
 			return
 		}
 		delete(z.names, n.name)
-		if n.apex == 0 {
-			return
-		}
 		above := z.names[n.name[1+n.name[0]:]]
 		if above == nil {
-			return // names of addresses have none
+			return // the root, and names of addresses, have none
 		}
 		above.below--
 		n = above

@@ -148,6 +148,9 @@ func (z *Zone) settle(n *node, former *service) {
 	rivals := z.rivals[n]
 	switch n.kind {
 	case Short, Hostname:
+		if n.kind = Hostname; z.isShort(n.name, n.owner.Key) {
+			n.kind = Short
+		}
 		z.write(n, n.owner.records)
 		if len(rivals) == 0 && (former == nil || former.Key == n.owner.Key) {
 			return

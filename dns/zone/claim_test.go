@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -45,6 +46,13 @@ func TestHostnameAndShortName(t *testing.T) {
 	w := newWorld(t)
 	w.set(svc("db", 5, "10.64.16.5"), svc("prod/x", 4, "10.64.16.4").with("db.vip.internal"))
 	w.check("db.vip.internal A: 10.64.16.4", "db.default.svc.vip.internal A: 10.64.16.5")
+	kind := func(want Kind) {
+		t.Helper()
+		if e, err := w.Explain("db.vip.internal", message.A); err != nil || e.Kind != want {
+			t.Errorf("the name is a %s, want %s; %v", e.Kind, want, err)
+		}
+	}
+	kind(Hostname)
 	w.checkConflicts("db.vip.internal db prod/x")
 	names := w.NamesOf(key("db"))
 	if len(names) != 2 || names[0].Lost || !names[1].Lost || names[1].Winner != key("prod/x") || names[1].Kind != Short || names[1].Name != "db.vip.internal" {
@@ -53,6 +61,7 @@ func TestHostnameAndShortName(t *testing.T) {
 	w.set(svc("prod/x", 4, "10.64.16.4"))
 	w.check("db.vip.internal A: 10.64.16.5")
 	w.checkConflicts()
+	kind(Short)
 
 	// A hostname that is the service's own short name.
 	w.set(svc("db", 5, "10.64.16.5").with("db.vip.internal", "other.example.com"))
@@ -141,7 +150,7 @@ func TestHistoryHasNoEffect(t *testing.T) {
 		}
 		for name, n := range fresh.names {
 			o := w.names[name]
-			if o == nil || o.records != n.records || o.below != n.below || o.apex != n.apex || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.Key != n.owner.Key {
+			if o == nil || o.records != n.records || o.below != n.below || o.apex != n.apex || o.kind != n.kind || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.Key != n.owner.Key {
 				rt.Fatalf("name %q is %+v, should be %+v", name, o, n)
 			}
 		}

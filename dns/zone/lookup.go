@@ -43,7 +43,7 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 	n, synced := z.names[string(name)], z.synced
 	var apex int
 	var exists, own bool // own: an address answer may be missing because there is no VIP
-	if n != nil {
+	if n != nil && !n.aboveHostnames() {
 		apex, exists, own = int(n.apex), true, n.owner != nil && n.kind != Port && n.kind != Address
 		if findBlock(n.records, t, r) {
 			z.mu.RUnlock()
@@ -55,6 +55,7 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 		z.mu.RUnlock()
 		var known bool
 		apex, exists, known = z.unknown(name)
+		exists = exists || known && n != nil
 		switch {
 		case !synced && !(known && exists):
 			r.Code = message.ServFail

@@ -28,8 +28,9 @@ var kinds = [...]string{"between", "reserved", "canonical", "short", "hostname",
 // String returns "canonical", "short" or "hostname", for example.
 func (k Kind) String() string { return kinds[k] }
 
-// The namespaces of addresses' names.
+// root is the name of the root, and the others are the namespaces of addresses' names.
 const (
+	root     = "\x00"
 	reverse4 = "\x07in-addr\x04arpa\x00"
 	reverse6 = "\x03ip6\x04arpa\x00"
 )
@@ -69,6 +70,12 @@ func (z *Zone) isAlias(s *Service, name string) bool {
 	}
 	label, domain, _ := strings.Cut(name, ".")
 	return z.shortNames && s.Key.Namespace == vip.DefaultNamespace && label == s.Key.Name && domain == z.domainText
+}
+
+// isShort reports whether a name in wire format is the short name of a service.
+func (z *Zone) isShort(name string, k vip.ServiceKey) bool {
+	label := 1 + int(name[0])
+	return z.shortNames && k.Namespace == vip.DefaultNamespace && name[1:label] == k.Name && name[label:] == z.domain
 }
 
 func (z *Zone) putLabel(label string) {

@@ -103,8 +103,12 @@ type node struct {
 	owner   *service // the service that has it; nil: none
 	below   int32    // names directly below it; a name with some exists, even without records
 	apex    uint8    // where the name of its zone begins in name
-	kind    Kind
+	kind    Kind     // of the owner's claim
 }
+
+// aboveHostnames reports whether a name only has hostnames or the domain below it. It is in a zone only
+// if it is below another hostname.
+func (n *node) aboveHostnames() bool { return n.kind == Between && n.apex == 0 }
 
 // service is a Service in the zone. It is immutable, except for node.
 type service struct {

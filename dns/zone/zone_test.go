@@ -94,7 +94,7 @@ func TestAnswers(t *testing.T) {
 	)
 	w.remove("db")
 	w.remove("new")
-	if len(w.names) != 5 || w.Len() != 0 || len(w.rivals) != 0 {
+	if len(w.names) != 6 || w.Len() != 0 || len(w.rivals) != 0 {
 		t.Errorf("%d names remain, %d with a service: %v", len(w.names), w.Len(), w.names)
 	}
 }
@@ -119,6 +119,41 @@ func TestOtherQueries(t *testing.T) {
 	}
 	if reply, outcome := w.Answer(nil, []byte("short"), false); len(reply) > 0 || outcome != (Outcome{}) {
 		t.Errorf("reply %x, outcome %v", reply, outcome)
+	}
+}
+
+// A name between two hostnames exists, and has no records. One above all of them is in another zone.
+func TestNamesBetweenHostnames(t *testing.T) {
+	w := newWorld(t, func(s *Settings) { s.Domain = "in.the.zone.example.net" })
+	low := svc("low", 1, "10.64.16.1").with("a.b.c.example.com", "other.example.org")
+	w.set(low)
+	nodes := len(w.names)
+	w.check("b.c.example.com A: REFUSED", "example.com A: REFUSED", "com A: REFUSED", "zone.example.net A: REFUSED")
+	high := svc("high", 2, "10.64.16.2").with("example.com", "example.net")
+	w.set(high)
+	w.check(
+		"a.b.c.example.com A: 10.64.16.1",
+		"example.com A: 10.64.16.2",
+		"b.c.example.com A: soa:example.com.",
+		"b.c.example.com NS: soa:example.com.",
+		"c.example.com A: soa:example.com.",
+		"d.c.example.com A: NXDOMAIN, soa:example.com.",
+		"x.a.b.c.example.com A: NXDOMAIN, soa:a.b.c.example.com.",
+		"zone.example.net A: soa:example.net.",
+		"x.zone.example.net A: NXDOMAIN, soa:example.net.",
+		"example.org A: REFUSED",
+		"com A: REFUSED",
+	)
+	w.Zone.synced = false
+	w.check("c.example.com A: soa:example.com.", "d.c.example.com A: SERVFAIL", "com A: SERVFAIL")
+	w.SetSynced()
+	w.set(low.with("other.example.org"))
+	w.check("b.c.example.com A: NXDOMAIN, soa:example.com.", "example.com A: 10.64.16.2")
+	w.set(low)
+	w.remove("high")
+	w.check("b.c.example.com A: REFUSED", "a.b.c.example.com A: 10.64.16.1")
+	if len(w.names) != nodes {
+		t.Errorf("%d nodes, before %d", len(w.names), nodes)
 	}
 }
 
