@@ -49,7 +49,12 @@ type Stage struct {
 	listed  bool       // every source has listed its services, and they are in the zone
 	serial  uint32
 	touched map[vip.ServiceKey]bool // scratch
+	applied int                     // changes that were given to the zone, for tests
 }
+
+// chunk is how many changes the zone gets at once when nothing asks for more: queries wait for them,
+// for less than a millisecond.
+const chunk = 512
 
 // New returns a stage that knows no service before Run. The error says what is wrong with the
 // settings.
@@ -182,12 +187,12 @@ func (s *Stage) step(leases []leaseChange, services []serviceChange, allocations
 			s.touched[asked.Key] = true
 		}
 	}
-	s.update()
+	s.apply(s.changes())
 	return true
 }
 
-// update writes the services in touched to the zone, and empties it.
-func (s *Stage) update() {
+// changes returns what the zone should know of the services in touched, and empties it.
+func (s *Stage) changes() []zone.Change {
 	changes := make([]zone.Change, 0, len(s.touched))
 	for k := range s.touched {
 		changes = append(changes, s.change(k))
@@ -195,6 +200,12 @@ func (s *Stage) update() {
 	clear(s.touched)
 	// Names don't depend on the order. It is the same for equal changes, so that tests can rely on it.
 	slices.SortFunc(changes, func(a, b zone.Change) int { return a.Key.Compare(b.Key) })
+	return changes
+}
+
+// apply writes changes to the zone, all at once.
+func (s *Stage) apply(changes []zone.Change) {
+	s.applied += len(changes)
 	s.report(s.zone.Load().Apply(s.nextSerial(), changes))
 }
 
@@ -251,13 +262,17 @@ func (s *Stage) finish(complete bool) (changed bool) {
 	first := !s.listed
 	s.listed = true
 	if first || complete {
-		for k := range s.leased.of {
-			s.touched[k] = true
+		for k := range s.leased.of { // of the others, the zone already has the newest
+			if s.Services.Row(k) == nil || complete && s.Allocations.Row(k) == nil {
+				s.touched[k] = true
+			}
 		}
 		if complete {
 			s.leased = nil
 		}
-		s.update()
+		for changes := range slices.Chunk(s.changes(), chunk) {
+			s.apply(changes)
+		}
 	}
 	if first {
 		s.zone.Load().SetSynced()
@@ -268,7 +283,8 @@ func (s *Stage) finish(complete bool) (changed bool) {
 }
 
 // Reconfigure replaces the settings. Queries are answered by the former ones until the zone with the
-// new ones is complete, when it returns. It costs O(services). The error says what is wrong with the
+// new ones is complete, when it returns; so the table of conflicts follows the zone. It costs
+// O(services). The error says what is wrong with the
 // settings, and that the former ones stay in effect.
 func (s *Stage) Reconfigure(settings zone.Settings) error {
 	z, err := zone.New(settings)
@@ -282,15 +298,13 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 		former[k] = true
 	}
 	var changes []zone.Change
+	var conflicts []zone.ConflictChange
 	flush := func() {
-		for _, c := range z.Apply(s.serial, changes) {
-			delete(former, c.ConflictKey)
-			s.report([]zone.ConflictChange{c})
-		}
+		conflicts = append(conflicts, z.Apply(s.serial, changes)...)
 		changes = changes[:0]
 	}
 	add := func(k vip.ServiceKey) {
-		if changes = append(changes, s.change(k)); len(changes) == 512 {
+		if changes = append(changes, s.change(k)); len(changes) == chunk {
 			flush()
 		}
 	}
@@ -307,11 +321,15 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 	if s.listed {
 		z.SetSynced()
 	}
+	s.Settings = settings
+	s.zone.Store(z)
+	s.report(conflicts)
+	for _, c := range conflicts {
+		delete(former, c.ConflictKey)
+	}
 	for k := range former {
 		s.conflicts.Delete(k)
 	}
-	s.Settings = settings
-	s.zone.Store(z)
 	return nil
 }
 

@@ -260,6 +260,75 @@ func TestConflicts(t *testing.T) {
 	wait.Until(t, "the end of the conflict", func() bool { return w.Conflicts().Row(lost) == nil })
 }
 
+// A conflict that new settings bring is in the table only when the zone answers by them.
+func TestReconfigureReportsWhatIsAnswered(t *testing.T) {
+	clock := &table.Clock{}
+	services := table.New(clock, vip.KeyOfService, nil)
+	web := vip.Service{Key: key("web"), Hostnames: vip.HostnamesOf("vip.test")}
+	services.Set(web)
+	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: table.New(clock, vip.KeyOfAllocation, nil),
+		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := 0
+	s.conflicts = table.New(clock, func(c *zone.Conflict) zone.ConflictKey {
+		if reports++; s.answer(t, "web.vip.test", dns.TypeA) != "NOERROR" {
+			t.Errorf("conflict %v before the zone", c)
+		}
+		return c.ConflictKey
+	}, nil)
+	changed := settings()
+	changed.Domain = "vip.test"
+	if err := s.Reconfigure(changed); err != nil {
+		t.Fatal(err)
+	}
+	if reports == 0 || s.Conflicts().Len() != 1 {
+		t.Errorf("%d reports, %d conflicts", reports, s.Conflicts().Len())
+	}
+}
+
+// When the sources have listed their services, the zone gets only those that are gone or have lost
+// their addresses, not all of them again.
+func TestCostOfTheStart(t *testing.T) {
+	const known, gone, refused = 2000, 1100, 3
+	clock := &table.Clock{}
+	services, allocations := table.New(clock, vip.KeyOfService, nil), table.New(clock, vip.KeyOfAllocation, nil)
+	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: allocations,
+		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range known + gone {
+		k := key(fmt.Sprint("s", i))
+		addr := netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)})
+		s.leased.set(&ipam.Lease{Resource: ipam.Resource{Addr: addr}, State: ipam.Held, Holders: []ipam.Holder{{Service: k}}}, false, s.touched)
+		if i >= known {
+			continue
+		}
+		service := vip.Service{Key: k}
+		services.Set(service)
+		if i >= refused {
+			allocations.Set(vip.Allocation{Asked: &service, VIPs: []netip.Addr{addr}})
+		}
+	}
+	s.apply(s.changes())
+	for _, c := range []struct {
+		complete bool
+		want     int
+	}{{false, gone}, {true, gone + refused}} {
+		s.applied = 0
+		if !s.finish(c.complete) || s.applied != c.want {
+			t.Errorf("complete %v: %d changes, want %d", c.complete, s.applied, c.want)
+		}
+	}
+	for name, want := range map[string]string{"s0": "NOERROR", "s3": "NOERROR 10.64.0.3", "s1999": "NOERROR 10.64.7.207", "s2000": "NXDOMAIN", "s3099": "NXDOMAIN"} {
+		if got := s.answer(t, name+".vip.internal", dns.TypeA); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
 // New settings take effect as a whole.
 func TestReconfigure(t *testing.T) {
 	w := newWorld(t)
