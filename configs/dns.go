@@ -78,7 +78,8 @@ func (l *ListenAddress) FromTree(raw any) error {
 // On reports whether names are answered.
 func (d *DNS) On() bool { return len(d.Listen) > 0 }
 
-// ResolvedSettings returns what systemd-resolved should have: nothing unless it is configured.
+// ResolvedSettings returns what systemd-resolved should have: nothing unless it is configured. It queries
+// a loopback address if there is one: these have no limit, and don't go away with a link.
 func (c *Config) ResolvedSettings() resolved.Settings {
 	if c.DNS.Resolver != ResolverResolved {
 		return resolved.Settings{}
@@ -86,6 +87,10 @@ func (c *Config) ResolvedSettings() resolved.Settings {
 	var listen []netip.AddrPort
 	for _, l := range c.DNS.Listen {
 		listen = append(listen, l.AddrPort)
+	}
+	remote := func(a netip.AddrPort) bool { return !a.Addr().IsLoopback() }
+	if local := slices.DeleteFunc(slices.Clone(listen), remote); len(local) > 0 {
+		listen = local
 	}
 	var reverse []netip.Prefix
 	for i := range c.Pools {

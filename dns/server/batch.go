@@ -20,8 +20,6 @@ const (
 	// maxQuery is the longest datagram that is read whole. Queries are below 512 bytes, with rare
 	// exceptions for padding.
 	maxQuery = 2048
-	// controlSize has room for one address with its header.
-	controlSize = 64
 )
 
 // batch is datagrams that were received with one system call, and their replies. It is the kernel
@@ -39,12 +37,11 @@ type batch struct {
 
 // packet is the memory of one datagram and its reply.
 type packet struct {
-	client  unix.RawSockaddrInet6 // or an Inet4
-	control [controlSize]byte
-	query   [maxQuery]byte
-	reply   [message.MaxUDP]byte
-	inVec   unix.Iovec
-	outVec  unix.Iovec
+	client unix.RawSockaddrInet6 // or an Inet4
+	query  [maxQuery]byte
+	reply  [message.MaxUDP]byte
+	inVec  unix.Iovec
+	outVec unix.Iovec
 }
 
 // mmsghdr is the kernel's struct.
@@ -53,9 +50,8 @@ type mmsghdr struct {
 	n   uint32 // length of the datagram
 }
 
-// newBatch returns a batch for one socket. With control, each reply leaves from the address to which
-// its query was sent. A socket that is bound to one address doesn't need it.
-func newBatch(control bool) *batch {
+// newBatch returns a batch for one socket, which is bound to one address: replies leave from it.
+func newBatch() *batch {
 	b := &batch{}
 	for i := range b.packets {
 		p := &b.packets[i]
@@ -64,9 +60,6 @@ func newBatch(control bool) *batch {
 		in := &b.in[i].hdr
 		in.Name, in.Iov = (*byte)(unsafe.Pointer(&p.client)), &p.inVec
 		in.SetIovlen(1)
-		if control {
-			in.Control = &p.control[0]
-		}
 	}
 	return b
 }
@@ -75,11 +68,7 @@ func newBatch(control bool) *batch {
 func (b *batch) receive(fd uintptr) (int, syscall.Errno) {
 	b.replied = 0
 	for i := range b.in {
-		in := &b.in[i].hdr
-		in.Namelen = unix.SizeofSockaddrInet6
-		if in.Control != nil {
-			in.SetControllen(controlSize)
-		}
+		b.in[i].hdr.Namelen = unix.SizeofSockaddrInet6
 	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
@@ -112,26 +101,7 @@ func (b *batch) reply(i, length int) {
 	p.outVec.SetLen(length)
 	*out = unix.Msghdr{Name: in.Name, Namelen: in.Namelen, Iov: &p.outVec}
 	out.SetIovlen(1)
-	if in.Control != nil && in.Controllen >= unix.SizeofCmsghdr {
-		p.anyInterface()
-		out.Control, out.Controllen = in.Control, in.Controllen
-	}
 	b.replied++
-}
-
-// anyInterface removes the interface from the address to which the query was sent, so that the reply
-// takes the route to the client. Only link-local addresses need it.
-func (p *packet) anyInterface() {
-	h := (*unix.Cmsghdr)(unsafe.Pointer(&p.control[0]))
-	data := p.control[unix.CmsgLen(0):]
-	switch {
-	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
-		(*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0])).Ifindex = 0
-	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
-		if info := (*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0])); !netip.AddrFrom16(info.Addr).IsLinkLocalUnicast() {
-			info.Ifindex = 0
-		}
-	}
 }
 
 // send sends the replies, and returns how many of them the kernel refused.
@@ -151,30 +121,18 @@ func (b *batch) send(fd uintptr) (failed int) {
 }
 
 // prepare sets the options of a socket.
-func prepare(c *net.UDPConn, at netip.Addr) error {
+func prepare(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
+	return raw.Control(func(fd uintptr) {
 		// Room for what arrives while the process waits for the processor. A process without
 		// CAP_NET_ADMIN gets what net.core.rmem_max allows.
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 		}
-		switch {
-		case !at.IsUnspecified():
-		case at.Is4():
-			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-		default:
-			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-		}
 	})
-	if err != nil {
-		return err
-	}
-	return failed
 }
 
 // receiveBuffer is in bytes. The kernel counts about 800 for a query.

@@ -114,7 +114,9 @@ func (e *endpoint) event(kind, message string) {
 
 // admits returns whether a client may ask at all.
 func (e *endpoint) admits(p *policy, client netip.Addr) bool {
-	if e.at.Addr().IsLoopback() || client.IsLoopback() { // the kernel drops forged loopback addresses
+	// The kernel drops forged loopback addresses. A program of this host that queries the address has it
+	// as its own, too.
+	if e.at.Addr().IsLoopback() || client.IsLoopback() || client == e.at.Addr() {
 		return true
 	}
 	for _, allowed := range p.allow {

@@ -19,18 +19,19 @@ type limiter struct {
 	rate     int
 	interval int64 // nanoseconds for each reply
 	seed     maphash.Seed
-	// paid is until when each bucket has used its replies, in nanoseconds of the caller's clock. It can
-	// be up to a second ahead.
+	start    time.Time // with its monotonic clock: a step of the wall clock must not silence clients
+	// paid is until when each bucket has used its replies, in nanoseconds since start. It can be up to
+	// a second ahead.
 	paid [buckets]atomic.Int64
 }
 
 func newLimiter(rate int) *limiter {
-	return &limiter{rate: rate, interval: int64(time.Second) / int64(rate), seed: maphash.MakeSeed()}
+	return &limiter{rate: rate, interval: int64(time.Second) / int64(rate), seed: maphash.MakeSeed(), start: time.Now()}
 }
 
-// take reports whether a client gets a reply at a time.
-func (l *limiter) take(client netip.Addr, now int64) bool {
-	paid := l.bucket(client)
+// take reports whether a client gets a reply at a time, which has a monotonic clock.
+func (l *limiter) take(client netip.Addr, at time.Time) bool {
+	paid, now := l.bucket(client), int64(at.Sub(l.start))
 	for {
 		before := paid.Load()
 		after := max(before, now) + l.interval

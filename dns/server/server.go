@@ -12,15 +12,17 @@
 //	udp.go       the loop of a UDP socket
 //	batch.go     recvmmsg and sendmmsg: the kernel access
 //	tcp.go       connections and their limits
+//	turn.go      one connection of an address works at a time
 //	limit.go     the limit of replies for each prefix of clients
 //	counters.go  what metrics read
 //
 // # Clients
 //
-// Every program on this host may ask at a loopback address. At other addresses, only clients in Allow
-// get replies, and each /24 or /56 of them gets a limited number of replies by UDP in a second: the
-// source of a datagram can be forged, and a server without a limit sends its replies to the victim.
-// What each client can take of memory and connections is bounded.
+// Every program on this host may ask at each address. Other clients get replies at addresses other than
+// loopback if they are in Allow. There, each /24 or /56 gets a limited number of replies by UDP in a
+// second: the source of a datagram can be forged, and a server without a limit sends its replies to the
+// victim. What each client can take of memory and connections is bounded, and an address takes at most
+// one processor for each transport.
 package server
 
 import (
@@ -52,7 +54,7 @@ type Answerer interface {
 
 // Settings are what the user configures.
 type Settings struct {
-	Listen []netip.AddrPort // empty: nothing is served
+	Listen []netip.AddrPort // addresses of this host, none of them a wildcard; empty: nothing is served
 	Allow  []netip.Prefix   // clients of addresses other than loopback
 	// RateLimit is the number of replies by UDP per second for each /24 or /56 of clients of addresses
 	// other than loopback. 0 or less: no limit.

@@ -32,6 +32,8 @@ type connections struct {
 	open     map[*net.TCPConn]bool
 	bySource map[netip.Prefix]int
 	closed   bool
+
+	turn sync.Mutex // held while a connection works; see turnConn
 }
 
 // sourceOf returns what counts as one source.
@@ -112,7 +114,9 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 			if open.add(conn, client) {
 				s.counters.connections.Add(1)
 				tasks.Go(func() {
-					s.serveConn(conn)
+					if c, err := newTurnConn(conn, &open.turn); err == nil {
+						s.serveConn(c, &open.turn)
+					}
 					conn.Close()
 					open.remove(conn, client)
 					s.counters.connections.Add(-1)
@@ -126,8 +130,8 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	}
 }
 
-// serveConn answers the queries of a connection, one after the other.
-func (s *Server) serveConn(conn net.Conn) {
+// serveConn answers the queries of a connection, one after the other, each in its turn.
+func (s *Server) serveConn(conn net.Conn, turn *sync.Mutex) {
 	in := make([]byte, 2+maxTCPQuery)
 	var out []byte
 	have := 0
@@ -165,7 +169,9 @@ func (s *Server) serveConn(conn net.Conn) {
 		}
 		start := time.Now()
 		var outcome zone.Outcome
+		turn.Lock()
 		out, outcome = s.Answerer.Answer(append(out[:0], 0, 0), in[2:need], true)
+		turn.Unlock()
 		if len(out) == 2 {
 			s.counters.drop(Malformed)
 			return

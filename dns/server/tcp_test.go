@@ -1,18 +1,26 @@
 package server
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -47,7 +55,7 @@ func inBubble(t *testing.T, client func(t *testing.T, s *Server, c net.Conn)) {
 		mine, its := net.Pipe()
 		done := make(chan struct{})
 		go func() {
-			s.serveConn(its)
+			s.serveConn(its, new(sync.Mutex))
 			its.Close()
 			close(done)
 		}()
@@ -201,6 +209,107 @@ func TestStrangeConnections(t *testing.T) {
 				checkClosed(t, conn, start, 0)
 			}
 		})
+	}
+}
+
+// oneAtATime is an Answerer that counts how many connections it answers at once.
+type oneAtATime struct {
+	Answerer
+	now, most atomic.Int32
+}
+
+func (o *oneAtATime) Answer(out, query []byte, tcp bool) ([]byte, zone.Outcome) {
+	if now := o.now.Add(1); now > 1 {
+		o.most.Store(now)
+	}
+	defer o.now.Add(-1)
+	for range 10 {
+		runtime.Gosched()
+	}
+	return o.Answerer.Answer(out, query, tcp)
+}
+
+// Many connections take one processor: the server answers one query at a time.
+func TestConnectionsTakeTurns(t *testing.T) {
+	const clients, queries = 8, 200
+	at := netip.AddrPortFrom(loopback4, freeport.Reserve(t, nil, loopback4)[1])
+	answerer := &oneAtATime{Answerer: testZone(t)}
+	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{at}}, Answerer: answerer, Events: event.NewLog(100, time.Now)})
+	run(t, s)
+	s.awaitUp(t)
+	query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
+	var group sync.WaitGroup
+	for range clients {
+		c := dial(t, "tcp", at)
+		group.Go(func() {
+			if _, err := c.Write(bytes.Repeat(query, queries)); err != nil {
+				t.Error(err)
+			}
+		})
+		group.Go(func() {
+			reply := make([]byte, len(query)+16) // an A record more
+			for range queries {
+				if _, err := io.ReadFull(c, reply); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if n := answerer.most.Load(); n > 0 {
+		t.Errorf("%d connections are answered at once", n)
+	}
+}
+
+// A connection in its turn moves bytes as any other: large writes that wait for the reader, ends, and
+// deadlines.
+func TestTurnConn(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client := dial(t, "tcp", l.Addr().(*net.TCPAddr).AddrPort())
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	c, err := newTurnConn(accepted.(*net.TCPConn), new(sync.Mutex))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // 8 MiB, more than the buffers
+	done := make(chan error, 1)
+	go func() {
+		n, err := c.Write(want)
+		if err == nil && n != len(want) {
+			err = io.ErrShortWrite
+		}
+		done <- err
+	}()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the client reads something else, %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(-time.Second))
+	if n, err := c.Read(got); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read after the deadline: %d, %v", n, err)
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	if _, err := client.Write([]byte("query")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(got); string(got[:n]) != "query" || err != nil {
+		t.Errorf("read %q, %v", got[:n], err)
+	}
+	client.Close()
+	if n, err := c.Read(got); n != 0 || err != io.EOF {
+		t.Errorf("read at the end: %d, %v", n, err)
 	}
 }
 

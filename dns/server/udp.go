@@ -29,7 +29,7 @@ func (s *Server) serveUDP(ctx context.Context, e *endpoint, end func(sockets.Soc
 		return err
 	}
 	defer endWith(ctx, func() { end(conn) })()
-	if err := prepare(conn, e.at.Addr()); err != nil {
+	if err := prepare(conn); err != nil {
 		return err
 	}
 	raw, err := conn.SyscallConn()
@@ -39,7 +39,7 @@ func (s *Server) serveUDP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	e.up()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	b := newBatch(e.at.Addr().IsUnspecified())
+	b := newBatch()
 	var failed syscall.Errno
 	err = raw.Read(func(fd uintptr) (done bool) {
 		failed = s.drain(ctx, e, b, fd)
@@ -126,7 +126,7 @@ func (s *Server) admit(e *endpoint, p *policy, client netip.AddrPort, now time.T
 	case client.Port() == 0:
 		s.counters.drop(Malformed)
 		return false
-	case p.limit != nil && !client.Addr().IsLoopback() && !p.limit.take(client.Addr(), now.UnixNano()):
+	case p.limit != nil && !client.Addr().IsLoopback() && !p.limit.take(client.Addr(), now):
 		s.counters.drop(RateLimited)
 		return false
 	}

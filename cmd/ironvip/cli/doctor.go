@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // doctorDoc is the document of "doctor".
@@ -80,17 +82,18 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}
 	}
-	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
-	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
 	if c := v.config; c != nil && c.API.Socket != "" && a.namedAddr() == "" {
 		a.addr = "unix://" + c.API.Socket // the agent of this configuration
 	}
 	c, err := a.client()
 	if err != nil {
-		return doc, err
+		return doctorDoc{}, err
 	}
 	defer c.Close()
 	status, err := c.Status(ctx)
+	want.DNS.Agent = ofAgent(status, want.DNS.Listen)
+	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
+	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
 	if err != nil {
 		doc.Findings = append(doc.Findings, noAgent(err))
 	} else {
@@ -102,6 +105,20 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
+}
+
+// ofAgent returns the addresses of dns.listen where an agent answers DNS queries, or tries to, and reports
+// no other program that has the port.
+func ofAgent(s v1.NodeStatus, listen []netip.AddrPort) []netip.AddrPort {
+	i := slices.IndexFunc(s.Checks, func(c v1.Check) bool { return c.Name == "dns" })
+	if i < 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(listen), func(at netip.AddrPort) bool {
+		return slices.ContainsFunc(s.Checks[i].Problems, func(p v1.Problem) bool {
+			return p.Code == vip.CodePortTaken && strings.Contains(p.Message, at.String()+": ")
+		})
+	})
 }
 
 // lookup looks a name of the agent up as a client does: the first one that resolves. Without any,

@@ -163,6 +163,9 @@ func TestStatusAndMetrics(t *testing.T) {
 	w := newWorld(t, "[dns]\nlisten = ['"+at+"']")
 	w.service("web", 1, "192.0.2.10", "shop.example.com")
 	w.says(v1.LevelWarn, "DNS queries are not answered at "+at)
+	if p := w.Checks()[0].Problems; len(p) != 1 || p[0].Code != vip.CodePortTaken {
+		t.Errorf("problems %+v", p)
+	}
 	other.Close()
 	w.resolves(at, "shop.example.com", "192.0.2.10")
 	w.says(v1.LevelOK, "unknown names get SERVFAIL until every source has been read")

@@ -23,15 +23,15 @@ func (n *Naming) Checks() []v1.Check {
 		return nil
 	}
 	c := v1.Check{Name: checkName, Level: v1.LevelOK}
-	warn := func(message, hint string) {
+	warn := func(p v1.Problem) {
 		c.Level = v1.LevelWarn
-		c.Problems = append(c.Problems, v1.Problem{Message: message, Hint: hint})
+		c.Problems = append(c.Problems, p)
 	}
 	for _, p := range n.server.Problems() {
-		warn(p.Message, p.Hint)
+		warn(v1.Problem{Code: p.Code, Message: p.Message, Hint: p.Hint})
 	}
 	if p := n.resolver.State().Problem; p != nil {
-		warn(p.Message, p.Hint)
+		warn(v1.Problem{Message: p.Message, Hint: p.Hint})
 	}
 	up := 0
 	listeners := n.server.Listeners()

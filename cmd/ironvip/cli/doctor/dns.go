@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 type DNS struct {
 	Domain string
 	Listen []netip.AddrPort // empty: off
+	// Agent is the part of Listen where a running agent reports no other program: a port that is in use
+	// there is its own.
+	Agent []netip.AddrPort
 	// Resolved is what the agent sets in systemd-resolved; zero: nothing.
 	Resolved resolved.Settings
 }
@@ -44,7 +48,8 @@ func dns(h Host, w Want) []Finding {
 				continue
 			}
 			what := fmt.Sprintf("dns: %s does not answer for %s by %s: %v", server, w.DNS.Domain, transport, err)
-			if f = (Finding{Warn, check, what, "run ironvip status"}); h.taken(transport, server) {
+			f = Finding{Warn, check, what, "run ironvip status"}
+			if !slices.Contains(w.DNS.Agent, server) && h.taken(transport, server) {
 				f.Level, f.Text = Fail, what+"; the port is in use"
 				f.Fix = fmt.Sprintf("find the program and stop it, or change dns.listen: ss -lp 'sport = :%d'", server.Port())
 			}

@@ -96,19 +96,21 @@ func TestDNS(t *testing.T) {
 	this := ThisHost(false)
 	for name, c := range map[string]struct {
 		listen []netip.AddrPort
+		agent  []netip.AddrPort
 		want   string // level, text and fix; "": nothing
 	}{
-		"off":                      {nil, ""},
-		"answers":                  {[]netip.AddrPort{ours}, fmt.Sprintf("ok dns: %s answers for vip.internal by UDP and TCP ", ours)},
-		"another program":          {[]netip.AddrPort{other}, fmt.Sprintf("fail dns: %s does not answer for vip.internal by udp: ", other)},
-		"something without answer": {[]netip.AddrPort{silent}, fmt.Sprintf("fail dns: %s does not answer for vip.internal by udp: ", silent)},
-		"tcp without answer":       {[]netip.AddrPort{udp}, fmt.Sprintf("fail dns: %s does not answer for vip.internal by tcp: ", udp)},
-		"nothing":                  {[]netip.AddrPort{none}, fmt.Sprintf("warn dns: %s does not answer for vip.internal by udp: ", none)},
+		"off":                      {nil, nil, ""},
+		"an agent that fails":      {[]netip.AddrPort{silent}, []netip.AddrPort{silent}, fmt.Sprintf("warn dns: %s does not answer for vip.internal by udp: ", silent)},
+		"answers":                  {[]netip.AddrPort{ours}, nil, fmt.Sprintf("ok dns: %s answers for vip.internal by UDP and TCP ", ours)},
+		"another program":          {[]netip.AddrPort{other}, []netip.AddrPort{ours}, fmt.Sprintf("fail dns: %s does not answer for vip.internal by udp: ", other)},
+		"something without answer": {[]netip.AddrPort{silent}, nil, fmt.Sprintf("fail dns: %s does not answer for vip.internal by udp: ", silent)},
+		"tcp without answer":       {[]netip.AddrPort{udp}, nil, fmt.Sprintf("fail dns: %s does not answer for vip.internal by tcp: ", udp)},
+		"nothing":                  {[]netip.AddrPort{none}, nil, fmt.Sprintf("warn dns: %s does not answer for vip.internal by udp: ", none)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := want
-			w.DNS = DNS{Domain: "vip.internal", Listen: c.listen}
+			w.DNS = DNS{Domain: "vip.internal", Listen: c.listen, Agent: c.agent}
 			h := host(nil)
 			h.Query, h.Bind = this.Query, this.Bind
 			found := only(Examine(h, w), "dns")
