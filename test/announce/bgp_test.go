@@ -5,10 +5,13 @@ package announce
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -81,4 +84,28 @@ func TestRouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	routes(len(vips())) // the userspace proxy forwards nothing without its agent
+}
+
+// When the host shuts down, which the announcer asks systemd, routers are asked to use other paths, and
+// the routes are withdrawn: without that, they would keep them for the time of a restart.
+func TestHostShutsDown(t *testing.T) {
+	l := prepareLab(t, 2)
+	a := l.hosts[0]
+	node := l.Join("router")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\n[ \"$*\" = is-system-running ] && echo stopping\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a.announcer = process.New("/bin/sh", filepath.Join(a.dir, "announcer.log"), a.Node, "-c", `PATH="$0:$PATH" exec "$@"`,
+		dir, binary(t), "announcer", "--socket", filepath.Join(a.dir, "control.sock"))
+	l.start("bgp", bgpPeer(node.Addr4, 65000, ""))
+	bird := routers.StartBird(t, node, birdConfig(l, ""))
+	wait.Until(t, "all routes", func() bool { return bird.Count() == len(l.hosts)*len(vips()) })
+	ended := make(chan error, 1)
+	go func() { ended <- a.announcer.Stop() }()
+	wait.Until(t, "the community GRACEFUL_SHUTDOWN", func() bool { return bird.Count("where (65535, 0) ~ bgp_community") == len(vips()) })
+	wait.Until(t, "the routes of the other host only", func() bool { return bird.Count() == len(vips()) })
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
