@@ -78,12 +78,9 @@ func (l *ListenAddress) FromTree(raw any) error {
 // On reports whether names are answered.
 func (d *DNS) On() bool { return len(d.Listen) > 0 }
 
-// ResolvedSettings returns what systemd-resolved should have: nothing unless it is configured. It queries
-// a loopback address if there is one: these have no limit, and don't go away with a link.
+// ResolvedSettings returns what systemd-resolved should have or, unless it is configured, must not have.
+// It queries a loopback address if there is one: these have no limit, and don't go away with a link.
 func (c *Config) ResolvedSettings() resolved.Settings {
-	if c.DNS.Resolver != ResolverResolved {
-		return resolved.Settings{}
-	}
 	var listen []netip.AddrPort
 	for _, l := range c.DNS.Listen {
 		listen = append(listen, l.AddrPort)
@@ -98,7 +95,9 @@ func (c *Config) ResolvedSettings() resolved.Settings {
 			reverse = append(reverse, c.Pools[i].CIDRs...)
 		}
 	}
-	return resolved.NewSettings(c.Dataplane.Device, c.DNS.Domain, listen, reverse)
+	s := resolved.NewSettings(c.Dataplane.Device, c.DNS.Domain, listen, reverse)
+	s.On = s.On && c.DNS.Resolver == ResolverResolved
+	return s
 }
 
 func (c *Config) checkDNS(t *tomlfile.Checker) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
@@ -95,12 +96,31 @@ func (a server) place() netip.AddrPort {
 type bus struct {
 	conn    *dbus.Conn
 	changed chan struct{}
+	cancel  context.CancelFunc
 }
 
+// connect returns a connection that ends with ctx. A bus that doesn't answer is an error after
+// callTimeout.
 func connect(ctx context.Context) (*bus, error) {
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(context.WithoutCancel(ctx))) // it reverts after ctx ended
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(callTimeout, cancel) // the library has no other bound for the handshake
+	b, err := handshake(ctx)
+	if timer.Stop() && err == nil {
+		b.cancel = cancel
+		return b, nil
+	}
+	cancel()
+	if err == nil {
+		b.conn.Close()
+		err = context.DeadlineExceeded
+	}
+	return nil, errNoBus(err)
+}
+
+func handshake(ctx context.Context) (*bus, error) {
+	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err != nil {
-		return nil, errNoBus(err)
+		return nil, err
 	}
 	b := &bus{conn: conn, changed: make(chan struct{}, 1)}
 	signals := make(chan *dbus.Signal, 16)
@@ -109,7 +129,7 @@ func connect(ctx context.Context) (*bus, error) {
 		dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, service))
 	if err != nil {
 		conn.Close()
-		return nil, errNoBus(err)
+		return nil, err
 	}
 	go func() {
 		for range signals { // the library closes it with the connection
@@ -124,7 +144,12 @@ func connect(ctx context.Context) (*bus, error) {
 
 func (b *bus) Changed() <-chan struct{} { return b.changed }
 func (b *bus) Closed() <-chan struct{}  { return b.conn.Context().Done() }
-func (b *bus) Close()                   { b.conn.Close() }
+
+// Close implements manager.
+func (b *bus) Close() {
+	b.conn.Close()
+	b.cancel()
+}
 
 // call calls a method of systemd-resolved, without starting it.
 func (b *bus) call(ctx context.Context, method string, args ...any) *dbus.Call {
@@ -175,20 +200,25 @@ func (b *bus) Revert(ctx context.Context, index int) error {
 	return b.call(ctx, "RevertLink", int32(index)).Err
 }
 
+// lookup returns what systemd-resolved has stored for the link with that name.
+func lookup(ctx context.Context, name string) (stored, error) {
+	index, err := kernelLinks{}.Find(name)
+	if err != nil {
+		return stored{}, err
+	}
+	b, err := connect(ctx)
+	if err != nil {
+		return stored{}, err
+	}
+	defer b.Close()
+	return b.Link(ctx, index)
+}
+
 // Check returns the state of systemd-resolved for settings, without a change.
 func Check(ctx context.Context, want Settings) State {
 	s := State{Settings: want}
 	check := func() error {
-		index, err := kernelLinks{}.Find(want.Link)
-		if err != nil {
-			return err
-		}
-		b, err := connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		has, err := b.Link(ctx, index)
+		has, err := lookup(ctx, want.Link)
 		switch {
 		case err != nil:
 			return err

@@ -3,12 +3,16 @@
 // Its input is Settings: the link that carries the VIPs, the addresses of the DNS server and the
 // domains to look up there. It sets them on the link as a routing domain, over D-Bus, and sets them
 // again when the link or systemd-resolved was replaced. Its output is a State. It owns what
-// systemd-resolved stores for that link, and reverts it at the end. It never changes global
-// settings, other links, or files.
+// systemd-resolved stores for that link, and reverts it when the settings are no longer wanted. It
+// never changes global settings, other links, or files.
+//
+// The settings stay when the process ends: while nothing answers at the servers, the names fail. After
+// a revert, systemd-resolved would ask other servers, which say that the names don't exist.
 //
 // Source code organization:
 //
 //	resolved.go   the settings, and the loop that applies them
+//	remains.go    settings that are no longer wanted
 //	manager.go    the D-Bus calls, and the reasons of refused ones
 //	link.go       the kernel's link
 //	reverse.go    the reverse zones of pools
@@ -29,38 +33,32 @@ import (
 )
 
 const (
-	soon     = 200 * time.Millisecond // the first retry: systemd-resolved learns of a link later than we do
-	rare     = 30 * time.Second       // the longest pause between retries
-	slowPoll = time.Minute            // between checks of settings that are in effect; no signal reports their change
-	patience = 10 * time.Second       // for the calls of one attempt; polkit may take some of it
-	farewell = 2 * time.Second        // for the calls that revert at the end
+	soon        = 200 * time.Millisecond // the first retry: systemd-resolved learns of a link later than we do
+	rare        = 30 * time.Second       // the longest pause between retries
+	slowPoll    = time.Minute            // between checks of settings that are in effect; no signal reports their change
+	callTimeout = 10 * time.Second       // to connect, and for the calls of one attempt; polkit may take some of it
 )
 
 // MaxDomains is how many domains systemd-resolved accepts for a link. It is the bound of version
 // 252; later versions accept 1024.
 const MaxDomains = 256
 
-// Settings state which names systemd-resolved looks up at which servers. Zero Settings need nothing
-// of it.
+// Settings state which names systemd-resolved looks up at which servers.
 type Settings struct {
 	Link    string           // the interface's name
 	Servers []netip.AddrPort // of this host's DNS server
 	Domains []string         // lower case, without a final dot; each also stands for the names below it
+	On      bool             // false: systemd-resolved must not have them
 }
 
 // NewSettings returns the settings for a zone and the reverse zones of pools, which may be none. Listen is
-// where the DNS server listens. Without any address there, nothing is needed.
+// where the DNS server listens. Without any address there, they are off.
 func NewSettings(link, zone string, listen []netip.AddrPort, pools []netip.Prefix) Settings {
-	if len(listen) == 0 {
-		return Settings{}
-	}
-	return Settings{Link: link, Servers: slices.Clone(listen), Domains: append([]string{zone}, ReverseZones(pools)...)}
+	return Settings{Link: link, Servers: slices.Clone(listen), Domains: append([]string{zone}, ReverseZones(pools)...), On: len(listen) > 0}
 }
 
-func (s Settings) wanted() bool { return len(s.Servers) > 0 }
-
 func (s Settings) same(o Settings) bool {
-	return s.Link == o.Link && slices.Equal(s.Servers, o.Servers) && slices.Equal(s.Domains, o.Domains)
+	return s.On == o.On && s.Link == o.Link && slices.Equal(s.Servers, o.Servers) && slices.Equal(s.Domains, o.Domains)
 }
 
 // State is what the last attempt found.
@@ -85,6 +83,8 @@ type Follower struct {
 	links   links
 	changed chan struct{} // the settings changed; holds at most one
 
+	applied Settings // what Run may have set, and has not reverted; zero: nothing
+
 	mu    sync.Mutex
 	want  Settings
 	state State
@@ -102,7 +102,8 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Configure changes the settings. Zero Settings revert the earlier ones.
+// Configure changes the settings. If they are off, systemd-resolved loses them, those that this process
+// has set, and those that an earlier one has left.
 func (f *Follower) Configure(s Settings) {
 	f.mu.Lock()
 	same := f.want.same(s)
@@ -130,17 +131,18 @@ func (f *Follower) settings() Settings {
 	return f.want
 }
 
-// Run applies the settings until ctx ends, reverts them unless keep returns true, and returns ctx's
-// error. A failed attempt affects nothing but the state.
-func (f *Follower) Run(ctx context.Context, keep func() bool) error {
+// Run applies the settings until ctx ends, and returns its error. What is set then stays. A failed
+// attempt affects nothing but the state.
+func (f *Follower) Run(ctx context.Context) error {
 	pause := backoff.Backoff{Lo: soon, Hi: rare}
 	for {
 		select {
 		case <-f.changed: // the settings that follow are the newest
 		default:
 		}
-		if !f.settings().wanted() {
+		if want := f.settings(); !want.On {
 			f.report(State{})
+			f.remove(ctx, want)
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -148,7 +150,7 @@ func (f *Follower) Run(ctx context.Context, keep func() bool) error {
 			}
 			continue
 		}
-		err := f.follow(ctx, keep, &pause)
+		err := f.follow(ctx, &pause)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -160,9 +162,9 @@ func (f *Follower) Run(ctx context.Context, keep func() bool) error {
 	}
 }
 
-// follow applies the settings with one connection to the bus, until it breaks, ctx ends, or nothing
-// is wanted. In the last two cases it reverts the settings.
-func (f *Follower) follow(ctx context.Context, keep func() bool, pause *backoff.Backoff) error {
+// follow applies the settings with one connection to the bus, until it breaks, ctx ends, or the
+// settings are off. Only in the last case it returns nil.
+func (f *Follower) follow(ctx context.Context, pause *backoff.Backoff) error {
 	m, err := f.connect(ctx)
 	if err != nil {
 		return err
@@ -174,15 +176,11 @@ func (f *Follower) follow(ctx context.Context, keep func() bool, pause *backoff.
 	if err != nil {
 		return fmt.Errorf("watch the interfaces: %w", err)
 	}
-	var applied Settings // set at least once
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			if !keep() {
-				f.revert(ctx, m, applied)
-			}
 			return ctx.Err()
 		case <-timer.C:
 		case <-f.changed:
@@ -195,19 +193,16 @@ func (f *Follower) follow(ctx context.Context, keep func() bool, pause *backoff.
 			if !open {
 				return errors.New("watch the interfaces: the subscription ended")
 			}
-			if name != applied.Link {
+			if name != f.applied.Link {
 				continue
 			}
 			pause.Reset()
 		}
 		want := f.settings()
-		if applied.Link != "" && (!want.wanted() || applied.Link != want.Link) {
-			f.revert(ctx, m, applied)
-		}
-		if !want.wanted() {
+		if !want.On {
 			return nil
 		}
-		applied = want // an attempt that failed may have set some of it
+		f.applied = want // an attempt that failed may have set some of it
 		err := f.apply(ctx, m, want)
 		f.report(State{Settings: want, Applied: err == nil, Problem: problemOf(err)})
 		if err != nil {
@@ -224,7 +219,7 @@ func (f *Follower) apply(ctx context.Context, m manager, want Settings) error {
 	if len(want.Domains) > MaxDomains {
 		return errTooManyDomains(len(want.Domains))
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	index, err := f.links.Find(want.Link)
 	if err != nil {
@@ -247,22 +242,6 @@ func (f *Follower) apply(ctx context.Context, m manager, want Settings) error {
 		return errLinkUnused(want.Link)
 	}
 	return nil
-}
-
-// revert removes the settings of a link. It doesn't wait for long, because it runs at the end.
-func (f *Follower) revert(ctx context.Context, m manager, was Settings) {
-	if was.Link == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
-	defer cancel()
-	index, err := f.links.Find(was.Link)
-	if err != nil {
-		return // systemd-resolved forgets the settings of a link that is removed
-	}
-	if err := m.Revert(ctx, index); err != nil {
-		f.log.Warn("settings of systemd-resolved not reverted", "link", was.Link, "err", err, "fix", "run resolvectl revert "+was.Link)
-	}
 }
 
 // report stores the state, and logs another problem than before.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // fake is a kernel with at most one interface, and a systemd-resolved.
@@ -120,12 +123,12 @@ func (f *fake) Close()                   {}
 var sample = NewSettings("ironvip0", "vip.internal", []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
 
 // follow runs a Follower in a bubble until end is called.
-func follow(t *testing.T, f *fake, keep bool) (follower *Follower, end func()) {
+func follow(t *testing.T, f *fake) (follower *Follower, end func()) {
 	t.Helper()
 	follower = New(Options{Log: slog.New(slog.DiscardHandler), links: f, connect: func(context.Context) (manager, error) { return f, nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- follower.Run(ctx, func() bool { return keep }) }()
+	go func() { ended <- follower.Run(ctx) }()
 	return follower, func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -151,11 +154,11 @@ func (f *fake) expect(t *testing.T, follower *Follower, sets int, problem string
 }
 
 // The settings are set once, and again when the link or systemd-resolved was replaced or somebody
-// reverted them. They are removed at the end.
+// reverted them. They are removed when they are off, and stay at the end.
 func TestFollows(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFake()
-		follower, end := follow(t, f, false)
+		follower, end := follow(t, f)
 		synctest.Wait()
 		if s := follower.State(); s.Applied || s.Problem != nil {
 			t.Errorf("state %+v without settings", s)
@@ -197,7 +200,7 @@ func TestFollows(t *testing.T) {
 		if got := f.links[8].domains; !slices.Equal(got, []domain{{"lb.example.com", true}}) {
 			t.Errorf("domains %v", got)
 		}
-		follower.Configure(Settings{})
+		follower.Configure(off(other))
 		synctest.Wait()
 		if len(f.links) > 0 || follower.State().Applied {
 			t.Errorf("%v remains after the settings were removed", f.links)
@@ -205,25 +208,124 @@ func TestFollows(t *testing.T) {
 		follower.Configure(sample)
 		f.expect(t, follower, 6, "")
 		end()
-		if len(f.links) > 0 {
-			t.Errorf("%v remains after the end", f.links)
+		if len(f.links) != 1 {
+			t.Error("the settings were reverted at the end")
 		}
 	})
 }
 
-// A process that replaces this one needs the settings.
-func TestKeepsSettings(t *testing.T) {
+func off(s Settings) Settings {
+	s.On = false
+	return s
+}
+
+// What an earlier process left is removed once at the start if the settings are off. Settings of others
+// stay.
+func TestRemovesRemains(t *testing.T) {
+	ours := stored{servers: serversOf(sample), domains: domainsOf(sample), dnssec: "no", tls: "no"}
+	elsewhere := NewSettings("ironvip0", "vip.internal", nil, nil)
+	moved := off(NewSettings("ironvip0", "lb.example.com", sample.Servers, nil))
+	for _, c := range []struct {
+		name   string
+		want   Settings
+		change func(x *stored)
+		stays  bool
+	}{
+		{"the same settings", off(sample), func(*stored) {}, false},
+		{"no server", elsewhere, func(*stored) {}, false},
+		{"another domain", moved, func(*stored) {}, false},
+		{"another domain and server", off(NewSettings("ironvip0", "lb.example.com", nil, nil)), func(*stored) {}, true},
+		{"another reverse zone only", off(NewSettings("ironvip0", "lb.example.com", nil, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})), func(*stored) {}, true},
+		{"a default route", off(sample), func(x *stored) { x.defaultRoute = true }, true},
+		{"DNSSEC", off(sample), func(x *stored) { x.dnssec = "yes" }, true},
+		{"a search domain", off(sample), func(x *stored) { x.domains = []domain{{"vip.internal", false}} }, true},
+		{"wanted", sample, func(*stored) {}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.index, f.known, f.address = 7, 7, true
+				x := ours
+				c.change(&x)
+				f.links[7] = x
+				follower, end := follow(t, f)
+				follower.Configure(c.want)
+				synctest.Wait()
+				if _, stays := f.links[7]; stays != c.stays {
+					t.Errorf("the settings stay: %v, want %v", stays, c.stays)
+				}
+				if s := follower.State(); s.Problem != nil {
+					t.Errorf("problem %v", s.Problem)
+				}
+				end()
+			})
+		})
+	}
+}
+
+// Without systemd-resolved, nothing was left, and that is no problem.
+func TestNothingRemains(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.index, f.known, f.down = 7, 7, true
+		follower, end := follow(t, f)
+		follower.Configure(off(sample))
+		synctest.Wait()
+		if s := follower.State(); s.Problem != nil || s.Applied {
+			t.Errorf("state %+v", s)
+		}
+		end()
+	})
+}
+
+// Settings are also removed if the connection with which they were set has broken.
+func TestRemovesWithAnotherConnection(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.index, f.known, f.address = 7, 7, true
-		follower, end := follow(t, f, true)
+		follower, end := follow(t, f)
 		follower.Configure(sample)
 		f.expect(t, follower, 1, "")
-		end()
-		if len(f.links) != 1 {
-			t.Error("the settings were reverted")
+		close(f.closed)
+		synctest.Wait()
+		follower.Configure(off(NewSettings("ironvip0", "lb.example.com", nil, nil)))
+		synctest.Wait()
+		if len(f.links) > 0 {
+			t.Errorf("%v remains", f.links)
 		}
+		end()
 	})
+}
+
+// A bus that accepts connections and doesn't answer doesn't prevent the end.
+func TestSilentBus(t *testing.T) {
+	at := filepath.Join(t.TempDir(), "bus")
+	l, err := net.Listen("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+at)
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			accepted <- c
+		}
+	}()
+	f := newFake()
+	f.index = 7
+	follower := New(Options{Log: slog.New(slog.DiscardHandler), links: f})
+	follower.Configure(sample)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- follower.Run(ctx) }()
+	defer (<-accepted).Close()
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(wait.Timeout):
+		t.Error("Run does not end")
+	}
 }
 
 // Each refusal has a reason and a hint.
@@ -250,7 +352,7 @@ func TestProblems(t *testing.T) {
 				f := newFake()
 				f.index, f.known, f.address = 7, 7, true
 				c.change(f)
-				follower, end := follow(t, f, false)
+				follower, end := follow(t, f)
 				defer end()
 				follower.Configure(sample)
 				synctest.Wait()
@@ -287,7 +389,7 @@ func TestReconnects(t *testing.T) {
 		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- follower.Run(ctx, func() bool { return false }) }()
+		go func() { ended <- follower.Run(ctx) }()
 		follower.Configure(sample)
 		synctest.Wait()
 		if p := follower.State().Problem; p == nil || !strings.Contains(p.Message, "system bus unreachable: no such file") {
@@ -306,7 +408,7 @@ func TestTooManyDomains(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.index, f.known, f.address = 7, 7, true
-		follower, end := follow(t, f, false)
+		follower, end := follow(t, f)
 		defer end()
 		many := sample
 		many.Domains = make([]string, MaxDomains+1)

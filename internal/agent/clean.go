@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/announce/remains"
 	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/store/snapshot"
@@ -47,7 +48,7 @@ type CleanResult struct {
 }
 
 // CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel", "table", "device",
-// "routes" or "setting".
+// "routes", "setting" or "resolver".
 type CleanItem struct {
 	Kind   string `json:"kind"`
 	Name   string `json:"name"`
@@ -112,6 +113,15 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		note("%s: there can be no services of ours", blind)
 	}
 	list(&result, kernel, paths, &announced)
+	resolver := false
+	if kernel.Foreign != "" { // otherwise systemd-resolved forgets the device's settings with the device
+		if resolver, err = resolved.Remains(ctx, cfg.ResolvedSettings()); err != nil && cfg.ResolvedSettings().On {
+			note("whether systemd-resolved still asks the agent is not known: %v", err)
+		}
+	}
+	if resolver {
+		result.Items = append(result.Items, CleanItem{Kind: "resolver", Name: cfg.Dataplane.Device, Detail: "DNS servers and domains of this device in systemd-resolved"})
+	}
 	left := func(kind, name, detail string) {
 		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
@@ -129,7 +139,11 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if req.DryRun || len(result.Items) == 0 {
 		return result, nil
 	}
-	if err := errors.Join(announced.Remove(ctx), paths.Remove(ctx), kernel.Remove(ctx)); err != nil {
+	err = errors.Join(announced.Remove(ctx), paths.Remove(ctx), kernel.Remove(ctx))
+	if resolver {
+		err = errors.Join(err, resolved.Remove(ctx, cfg.ResolvedSettings()))
+	}
+	if err != nil {
 		return result, cleanFailed("remove what an agent left", err)
 	}
 	result.Removed = true

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -73,10 +71,6 @@ func (a *agent) newAnnouncing() {
 func (a *agent) newNaming() (err error) {
 	a.naming, err = naming.New(naming.Options{
 		Config: a.config.get, Services: a.tables.Services, Allocations: a.tables.Allocations, Leases: a.allocator.Leases(),
-		HandsOver: func(ctx context.Context) bool {
-			_, asked := errors.AsType[*request](context.Cause(ctx))
-			return asked
-		},
 		Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -21,14 +22,22 @@ const stub = "127.0.0.53:53"
 // startAgent starts the agent as its own user, and waits until it answers.
 func (s *system) startAgent() {
 	s.t.Helper()
-	s.configure(`resolver = "resolved"`)
 	s.service("web", "prod", 1)
 	s.service("shop", "default", 2)
+	s.runAgent(`resolver = "resolved"`)
+}
+
+// runAgent is startAgent without new services, with keys of [dns].
+func (s *system) runAgent(keys string) {
+	s.t.Helper()
+	s.configure(keys)
 	s.agent = s.inside("agent", asAgent(s.file("ironvip"), "agent", "--config", s.dir)...)
 	s.await(serving, "web.prod.svc."+zone, dns.TypeA)
 }
 
-// The agent, which is not root, sets and keeps the routing domain, and reverts it.
+// The agent, which is not root, sets and keeps the routing domain, also over a restart: meanwhile names
+// fail, and nothing says that they don't exist. It reverts the domain if it is not wanted, at a reload
+// and at a start.
 func TestResolved(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, true)
@@ -77,12 +86,67 @@ func TestResolved(t *testing.T) {
 		others()
 	}
 
-	if err := s.agent.Stop(); err != nil {
-		t.Fatal(err)
+	stop := func() {
+		t.Helper()
+		if err := s.agent.Stop(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if got := s.resolvectl("domain", "ironvip0"); strings.Contains(got, zone) {
-		t.Errorf("domains of the link after the agent's end: %s", got)
+	reload := func() {
+		t.Helper()
+		if err := syscall.Kill(s.agent.Pid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
 	}
+	kept := func(when string) {
+		t.Helper()
+		if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) {
+			t.Errorf("domains of the link %s: %s", when, got)
+		}
+	}
+	reverted := func(when string) {
+		t.Helper()
+		wait.For(t, "the domain is reverted "+when, func() error {
+			if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "ironvip0") || strings.Contains(got, zone) {
+				return fmt.Errorf("domains of the link: %s", got)
+			}
+			return nil
+		})
+		others()
+	}
+	stop()
+	kept("after the agent's end")
+	if r, err := s.ask(stub, "shop."+zone, dns.TypeTXT); err == nil && r.Rcode != dns.RcodeServerFailure { // not in the cache
+		t.Errorf("without an agent, the answer is %v", r)
+	}
+	s.runAgent(`resolver = "resolved"`)
+	s.check("ok", "")
+	lookups(t, s.host, stub)
+
+	s.configure(`resolver = "none"`)
+	reload()
+	reverted("by a reload")
+	s.configure(`resolver = "resolved"`)
+	reload()
+	wait.For(t, "the domain is set by a reload", func() error {
+		if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) {
+			return fmt.Errorf("domains of the link: %s", got)
+		}
+		return nil
+	})
+	stop()
+	kept("after another end")
+	s.runAgent(`resolver = "none"`)
+	reverted("at a start")
+
+	stop()
+	s.runAgent(`resolver = "resolved"`)
+	s.check("ok", "")
+	stop()
+	if got := s.output(s.file("ironvip"), "dataplane", "clean", "--config", s.dir); !strings.Contains(got, "systemd-resolved") {
+		t.Errorf("dataplane clean: %s", got)
+	}
+	reverted("by dataplane clean")
 }
 
 // Without a polkit rule the agent says so, and does everything else.

@@ -167,7 +167,8 @@ func (a *app) dataplaneCleanCommand() *cobra.Command {
 		Short: "remove everything that an agent left in the kernel; needs no agent",
 		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
 the virtual addresses and the nftables table. It also removes what the announcer left: the
-gate of layer 2, changed arp_announce of interfaces, and routes. It removes nothing else. It
+gate of layer 2, changed arp_announce of interfaces, and routes. If the device stays, because somebody else
+made it, it reverts the settings of the device in systemd-resolved. It removes nothing else. It
 needs no agent, and refuses to run while an agent or an announcer runs (exit code 5).
 
 An IPVS service belongs to ironvip if the nftables table records it, or if its address is on

@@ -39,12 +39,10 @@ type Options struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
-	// HandsOver reports, when the context of Run has ended, whether another process replaces this one.
-	HandsOver func(context.Context) bool
-	Sockets   *sockets.Set // opens the listeners, and passes them on to the next process
-	Clock     *table.Clock
-	Events    *event.Log
-	Log       *slog.Logger
+	Sockets     *sockets.Set // opens the listeners, and passes them on to the next process
+	Clock       *table.Clock
+	Events      *event.Log
+	Log         *slog.Logger
 }
 
 // Naming connects the parts. Create it with New and start Run.
@@ -87,20 +85,21 @@ func (n *Naming) Reload() {
 // Run runs the parts until the context ends, and returns its error. Without an address to listen at,
 // there are no names, so that they take no memory; once there was one, they are kept.
 func (n *Naming) Run(ctx context.Context) error {
-	for !n.Config().DNS.On() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-n.reload:
-		}
-	}
-	n.apply()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return n.Stage.Run(ctx) })
-	group.Go(func() error { return n.serve(ctx) })
-	group.Go(func() error { return n.resolver.Run(ctx, func() bool { return n.HandsOver(ctx) }) })
-	group.Go(func() error { return n.followConflicts(ctx) })
+	n.resolver.Configure(n.Config().ResolvedSettings())
+	group.Go(func() error { return n.resolver.Run(ctx) })
 	group.Go(func() error {
+		for !n.Config().DNS.On() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-n.reload:
+			}
+		}
+		n.apply()
+		group.Go(func() error { return n.Stage.Run(ctx) })
+		group.Go(func() error { return n.serve(ctx) })
+		group.Go(func() error { return n.followConflicts(ctx) })
 		for {
 			select {
 			case <-ctx.Done():

@@ -50,7 +50,7 @@ func newWorld(t *testing.T, config string) *world {
 	w.configure(config)
 	var err error
 	w.Naming, err = New(Options{Config: w.config.Load, Services: w.tables.Services, Allocations: w.tables.Allocations,
-		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil), HandsOver: func(context.Context) bool { return false },
+		Leases:  table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
 		Sockets: &sockets.Set{}, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

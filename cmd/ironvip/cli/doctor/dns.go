@@ -26,7 +26,7 @@ type DNS struct {
 	// Agent is the part of Listen where a running agent reports no other program: a port that is in use
 	// there is its own.
 	Agent []netip.AddrPort
-	// Resolved is what the agent sets in systemd-resolved; zero: nothing.
+	// Resolved is what the agent sets in systemd-resolved, if it is on.
 	Resolved resolved.Settings
 }
 

@@ -130,7 +130,7 @@ func unbound(files fs.FS, w Want) (out []Finding) {
 // systemResolver checks systemd-resolved, if the agent configures it, and looks up a name as other
 // programs do.
 func systemResolver(h Host, d DNS) []Finding {
-	if h.Resolved == nil || len(d.Resolved.Servers) == 0 {
+	if h.Resolved == nil || !d.Resolved.On {
 		return nil
 	}
 	var out []Finding
