@@ -73,7 +73,30 @@ func TestHostnameConflict(t *testing.T) {
 		t.Errorf("%+v", answer)
 	}
 
+	// While nobody answers, nothing is wrong with the service.
+	stage := r.deps.Naming.Stage
+	settings := stage.Settings
+	off := settings
+	off.Servers = nil
+	for _, c := range []struct {
+		settings zone.Settings
+		service  string
+		degraded bool
+	}{{off, `"state":"unchecked"`, false}, {settings, `"state":"degraded"`, true}} {
+		if err := stage.Reconfigure(c.settings); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually(newer, c.service)
+		if text := string(r.ask("GET", v1.PathStatus, "").body); strings.Contains(text, "1 degraded") != c.degraded {
+			t.Errorf("the status with servers %v: %s", c.settings.Servers, text)
+		}
+	}
+
+	degraded := must[v1.Service](r, "GET", newer, "")
 	must[v1.Deleted](r, "DELETE", v1.ServicePath("shop", "older"), "", "Prefer: wait=60")
+	if next := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=60s&revision=%d", newer, degraded.Revision), ""); next.Revision <= degraded.Revision {
+		t.Errorf("a blocking read has missed the end of the conflict: revision %d after %d", next.Revision, degraded.Revision)
+	}
 	r.eventually(newer, `"state":"unchecked"`, `"problems":[]`)
 	if answer = must[v1.DNSAnswer](r, "GET", v1.PathDNSQuery+"?name=shop.example.com", ""); answer.Service != "newer" || len(answer.Conflicts) != 0 {
 		t.Errorf("after the deletion: %+v", answer)

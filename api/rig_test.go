@@ -183,7 +183,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	overridden.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
-	names, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal", TTL: 30 * time.Second, NegativeTTL: time.Second, ShortNames: true, Reverse: true, Pools: pools[0].CIDRs},
+	names, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal", TTL: 30 * time.Second, NegativeTTL: time.Second, ShortNames: true, Reverse: true, Pools: pools[0].CIDRs, Servers: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 		Clock: clock, Services: tables.Services, Allocations: tables.Allocations, Leases: allocator.Leases(), Log: log})
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 func (s *Server) tables() *status.Tables {
 	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
 		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health, Passive: s.Passive,
-		Names: s.Naming.Stage.NamesOf, NameConflicts: s.Naming.Stage.Conflicts()}
+		Names: s.Naming.Stage.NamesOf, NameConflicts: s.Naming.Stage.Conflicts(), NamesRevision: s.Naming.Stage.ConflictsRevision}
 }
 
 // input reads everything that the status of one service depends on. It costs O(one service +

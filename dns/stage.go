@@ -41,6 +41,7 @@ type Stage struct {
 	Options
 	zone      atomic.Pointer[zone.Zone]
 	conflicts *table.Table[zone.ConflictKey, zone.Conflict]
+	revisions revisions     // of the table of conflicts, for each service
 	loaded    chan struct{} // closed when the zone has what the tables had at the start
 	synced    chan struct{} // closed when unknown names don't exist
 
@@ -74,6 +75,10 @@ func New(o Options) (*Stage, error) {
 
 // Conflicts returns the table of claims of names that the service doesn't have.
 func (s *Stage) Conflicts() table.Reader[zone.ConflictKey, zone.Conflict] { return s.conflicts }
+
+// ConflictsRevision returns the revision at which a conflict of a service last began, changed or ended;
+// 0 if it had none. It costs O(1).
+func (s *Stage) ConflictsRevision(k vip.ServiceKey) uint64 { return s.revisions.get(k) }
 
 // Loaded is closed when the zone has the services and leases that were in the tables when Run began:
 // the names of the last run are answered.
@@ -207,6 +212,11 @@ func (s *Stage) changes() []zone.Change {
 func (s *Stage) apply(changes []zone.Change) {
 	s.applied += len(changes)
 	s.report(s.zone.Load().Apply(s.nextSerial(), changes))
+	for i := range changes {
+		if changes[i].Gone {
+			s.revisions.forget(changes[i].Key)
+		}
+	}
 }
 
 // nextSerial returns a serial above all former ones: the time, in seconds, or one more than the last.
@@ -215,14 +225,19 @@ func (s *Stage) nextSerial() uint32 {
 	return s.serial
 }
 
-// report writes the table of conflicts.
+// report writes the table of conflicts. Without an address of a server, nobody answers for any name,
+// and there are no conflicts.
 func (s *Stage) report(changes []zone.ConflictChange) {
 	for _, c := range changes {
-		if c.Gone {
-			s.conflicts.Delete(c.ConflictKey)
-		} else {
-			s.conflicts.Set(c.Conflict)
-		}
+		s.revisions.change(c.Service, func() uint64 {
+			switch {
+			case !c.Gone && len(s.Settings.Servers) > 0:
+				return s.conflicts.Set(c.Conflict)
+			case s.conflicts.Delete(c.ConflictKey):
+				return s.conflicts.Revision()
+			}
+			return 0
+		})
 	}
 }
 
@@ -323,13 +338,13 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 	}
 	s.Settings = settings
 	s.zone.Store(z)
-	s.report(conflicts)
 	for _, c := range conflicts {
 		delete(former, c.ConflictKey)
 	}
 	for k := range former {
-		s.conflicts.Delete(k)
+		conflicts = append(conflicts, zone.ConflictChange{Conflict: zone.Conflict{ConflictKey: k}, Gone: true})
 	}
+	s.report(conflicts)
 	return nil
 }
 

@@ -255,9 +255,42 @@ func TestConflicts(t *testing.T) {
 	if c, _, ok := w.Conflicts().Get(zone.ConflictKey{Name: "vip.internal", Service: key("young")}); !ok || c.Winner != (vip.ServiceKey{}) {
 		t.Errorf("reserved name: %+v, %v", c, ok)
 	}
+	began := w.ConflictsRevision(key("young"))
+	if _, rev, _ := w.Conflicts().Get(lost); began < rev {
+		t.Errorf("revision %d of the service, %d of its conflict", began, rev)
+	}
 	w.services.Delete(key("old"))
 	w.await("shop.example.com", "NOERROR 10.64.0.2")
 	wait.Until(t, "the end of the conflict", func() bool { return w.Conflicts().Row(lost) == nil })
+	if ended := w.ConflictsRevision(key("young")); ended <= began {
+		t.Errorf("revision %d of the end, %d of the beginning", ended, began)
+	}
+	w.services.Delete(key("young"))
+	wait.Until(t, "the service is forgotten", func() bool { return w.ConflictsRevision(key("young")) == 0 })
+}
+
+// While nobody answers, no claim is a conflict.
+func TestNoConflictsWithoutServer(t *testing.T) {
+	w := ready(t)
+	w.service("young", "vip.internal")
+	wait.Until(t, "the conflict", func() bool { return w.Conflicts().Len() == 1 })
+	off := settings()
+	off.Servers = nil
+	if err := w.Reconfigure(off); err != nil {
+		t.Fatal(err)
+	}
+	w.service("other", "svc.vip.internal")
+	w.allocate("other", 1, "10.64.0.2")
+	w.await("other.vip.internal", "NOERROR 10.64.0.2")
+	if n := w.Conflicts().Len(); n != 0 {
+		t.Errorf("%d conflicts without a server", n)
+	}
+	if err := w.Reconfigure(settings()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.Conflicts().Len(); n != 2 {
+		t.Errorf("%d conflicts with a server again", n)
+	}
 }
 
 // A conflict that new settings bring is in the table only when the zone answers by them.

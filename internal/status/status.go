@@ -301,10 +301,12 @@ type Tables struct {
 	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
-	// Names returns the DNS names of a service, and NameConflicts has the names that services want
-	// and don't have. Both may be nil.
+	// Names returns the DNS names of a service. It may be nil; otherwise NameConflicts has the names
+	// that services want and don't have, and NamesRevision returns the revision at which those of a
+	// service last changed.
 	Names         func(vip.ServiceKey) []zone.Name
 	NameConflicts table.Reader[zone.ConflictKey, zone.Conflict]
+	NamesRevision func(vip.ServiceKey) uint64
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
@@ -327,12 +329,11 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 		}
 	}
 	if t.Names != nil {
+		in.Rev = max(in.Rev, t.NamesRevision(key)) // before the names, which may be newer
 		in.Names = t.Names(key)
-		for _, n := range in.Names {
-			if n.Lost {
-				_, rev, _ := t.NameConflicts.Get(zone.ConflictKey{Name: n.Name, Service: key})
-				in.Rev = max(in.Rev, rev)
-			}
+		for i := range in.Names {
+			n := &in.Names[i] // without a server, no name is lost
+			n.Lost = n.Lost && t.NameConflicts.Row(zone.ConflictKey{Name: n.Name, Service: key}) != nil
 		}
 	}
 	if t.Overrides != nil {
