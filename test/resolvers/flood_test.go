@@ -29,8 +29,8 @@ const (
 )
 
 // BenchmarkFlood measures what a flood of queries costs the traffic path: the time until a change of a
-// service is applied, and how many health checks and rounds of the reconcile loop were late. Agent and
-// dnsperf share the processors of the machine.
+// service is applied, and how many health checks were late or disturbed. Agent and dnsperf share the
+// processors of the machine.
 func BenchmarkFlood(b *testing.B) {
 	dnsperf := need.Program(b, "dnsperf")
 	h := newHost(b)
