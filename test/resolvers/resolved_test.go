@@ -104,6 +104,16 @@ func TestResolved(t *testing.T) {
 			t.Errorf("domains of the link %s: %s", when, got)
 		}
 	}
+	set := func(when string) {
+		t.Helper()
+		wait.For(t, "the domain is set "+when, func() error {
+			if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) {
+				return fmt.Errorf("domains of the link: %s", got)
+			}
+			return nil
+		})
+		s.await(stub, "shop.default.svc."+zone, dns.TypeA) // the servers are set last
+	}
 	reverted := func(when string) {
 		t.Helper()
 		wait.For(t, "the domain is reverted "+when, func() error {
@@ -128,12 +138,7 @@ func TestResolved(t *testing.T) {
 	reverted("by a reload")
 	s.configure(`resolver = "resolved"`)
 	reload()
-	wait.For(t, "the domain is set by a reload", func() error {
-		if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) {
-			return fmt.Errorf("domains of the link: %s", got)
-		}
-		return nil
-	})
+	set("by a reload")
 	stop()
 	kept("after another end")
 	s.runAgent(`resolver = "none"`)
@@ -141,7 +146,7 @@ func TestResolved(t *testing.T) {
 
 	stop()
 	s.runAgent(`resolver = "resolved"`)
-	s.check("ok", "")
+	set("at a start")
 	stop()
 	if got := s.output(s.file("ironvip"), "dataplane", "clean", "--config", s.dir); !strings.Contains(got, "systemd-resolved") {
 		t.Errorf("dataplane clean: %s", got)
