@@ -67,7 +67,8 @@ func (r *Result) Note(at Place, format string, args ...any) {
 	r.Notes = append(r.Notes, Note{at, fmt.Sprintf(format, args...)})
 }
 
-// SortNotes orders the notes by line, and by file in the order in which the files have notes.
+// SortNotes orders the notes by line, and by file in the order in which the files have notes. Equal
+// notes of one line become one: a default is read once for each section that has it.
 func (r *Result) SortNotes() {
 	files := map[string]int{}
 	for _, n := range r.Notes {
@@ -78,4 +79,5 @@ func (r *Result) SortNotes() {
 	slices.SortStableFunc(r.Notes, func(a, b Note) int {
 		return cmp.Or(cmp.Compare(files[a.File], files[b.File]), cmp.Compare(a.Line, b.Line))
 	})
+	r.Notes = slices.Compact(r.Notes)
 }

@@ -29,6 +29,8 @@ func TestImportedFilesAreValid(t *testing.T) {
 		{"keepalived", "virtual_server 10.0.0.200 80 {\n protocol TCP\n delay_loop 5\n lb_kind NAT\n real_server 10.1.0.1 8080 {\n TCP_CHECK { connect_timeout 2 }\n }\n}\n" +
 			"virtual_server 10.0.0.200 443 {\n protocol TCP\n lb_algo mh\n lb_kind DR\n real_server 10.1.0.1 443 { weight 2 }\n}\n" +
 			"vrrp_instance a {\n interface eth0\n unicast_src_ip 10.0.0.1\n unicast_peer { 10.0.0.2 }\n virtual_ipaddress { 10.0.0.200/24 }\n}\n"},
+		{"keepalived", "virtual_server 10.0.0.200 53 {\n protocol UDP\n lb_kind NAT\n real_server 10.1.0.1 53 {\n UDP_CHECK {\n payload 00 70 1f\n require_reply 01 22\n }\n }\n}\n"},
+		{"haproxy", "listen a\n mode tcp\n bind 10.0.0.1:80 accept-proxy\n bind 10.0.0.1:443\n server a 10.1.0.1:80\n"},
 		{"ipvsadm", "-A -t 10.0.0.1:80 -s wrr -p 300\n-a -t 10.0.0.1:80 -r 10.1.0.1:8080 -m -w 2\n-A -u [2001:db8::1]:53 -s rr\n-a -u [2001:db8::1]:53 -r [2001:db8::2]:53 -i -w 1\n"},
 		{"haproxy", "defaults\n timeout client 30s\n timeout server 30s\nlisten a\n mode tcp\n bind 10.0.0.1:80\n balance source\n option httpchk GET /\n server a 10.1.0.1:80 check weight 2\n"},
 	} {

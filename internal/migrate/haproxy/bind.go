@@ -68,7 +68,7 @@ func (p *proxy) address(l *line, text string) (b bound, ok bool) {
 		}
 	}
 	first, last, isRange := strings.Cut(port, "-")
-	b.ports.First, _ = strconv.Atoi(first)
+	b.ports.First, _ = strconv.Atoi(first) // 0 is noted below
 	if isRange {
 		b.ports.Last, _ = strconv.Atoi(last)
 	}

@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 // last server count.
 type check struct {
 	on            bool // a server has "check"
+	server        bool // the server that is being read has it
 	kind          vip.CheckType
 	https         bool
 	spec          spec.HealthCheck
@@ -53,7 +53,7 @@ func (c *check) option(p *proxy, l *line) bool {
 		c.kind = vip.CheckTCP
 		return true
 	case "timeout check":
-		c.timeout = p.time(l, l.arg(1), 100*time.Millisecond, vip.MaxCheckTimeout)
+		c.timeout = p.positive(l, l.arg(1), vip.MinCheckInterval, vip.MaxCheckTimeout)
 		return true
 	}
 	switch l.words[0] {
@@ -79,6 +79,13 @@ func (c *check) host(p *proxy, l *line) {
 	}
 }
 
+// port reads the port of a check.
+func (c *check) port(p *proxy, l *line, text string) {
+	if n, ok := p.number(l, "port", text, 1, 65535); ok {
+		c.spec.Port = spec.PortNumber(n)
+	}
+}
+
 func (c *check) tcpCheck(p *proxy, l *line) {
 	switch {
 	case l.arg(0) == "send" && c.spec.Send == "":
@@ -87,8 +94,7 @@ func (c *check) tcpCheck(p *proxy, l *line) {
 		c.spec.Expect = l.arg(2)
 		p.Note(l.Place, "the answer must begin with the expected text: review health.expect")
 	case l.arg(0) == "connect" && l.arg(1) == "port":
-		port, _ := strconv.Atoi(l.arg(2))
-		c.spec.Port = spec.PortNumber(port)
+		c.port(p, l, l.arg(2))
 	case l.arg(0) == "connect" && l.arg(1) == "":
 	default:
 		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one", l.String())
@@ -118,27 +124,24 @@ func (c *check) httpCheck(p *proxy, l *line) {
 // serverOption reads an option of a server, and reports whether it is about checks.
 func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
 	number := func() int {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > 255 {
-			p.Note(l.Place, "%s %q is not converted", option, value)
-			return 0
-		}
+		n, _ := p.number(l, option, value, 1, vip.MaxRiseFall)
 		return n
 	}
 	switch option {
 	case "check":
-		c.on = true
+		c.server = true
+	case "no-check":
+		c.server = false
 	case "inter":
-		c.interval = p.time(l, value, 100*time.Millisecond, vip.MaxCheckInterval)
+		c.interval = p.positive(l, value, vip.MinCheckInterval, vip.MaxCheckInterval)
 	case "fastinter":
-		c.fast = p.time(l, value, 100*time.Millisecond, vip.MaxCheckInterval)
+		c.fast = p.positive(l, value, vip.MinCheckInterval, vip.MaxCheckInterval)
 	case "rise":
 		c.rise = number()
 	case "fall":
 		c.fall = number()
 	case "port":
-		port, _ := strconv.Atoi(value)
-		c.spec.Port = spec.PortNumber(port)
+		c.port(p, l, value)
 	case "check-ssl":
 		c.https = true
 	case "downinter", "check-send-proxy", "observe", "on-error":
@@ -149,7 +152,7 @@ func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
 }
 
 // result returns the check of the service. Without "check" at a server, HAProxy checks nothing.
-func (c *check) result(p *proxy) *spec.HealthCheck {
+func (c *check) result() *spec.HealthCheck {
 	if !c.on {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}

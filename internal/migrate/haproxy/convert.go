@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ func Convert(name, text string) migrate.Result {
 	var c converter
 	all := sections(name, text, &c.Result)
 	c.backends = map[string]*section{}
+	c.readTables(all)
 	used := map[string]bool{}
 	for _, s := range all {
 		if s.kind == "backend" {
@@ -45,6 +45,7 @@ func Convert(name, text string) migrate.Result {
 type converter struct {
 	migrate.Result
 	backends map[string]*section
+	tables   map[string]*table // by the name of their section
 }
 
 // proxy is a listen section, or a frontend and its backend, that is being converted.
@@ -53,6 +54,8 @@ type proxy struct {
 	service  spec.Service
 	check    check
 	standard []string // words of default-server
+
+	unchecked []uncheckedServer
 }
 
 // proxy converts a listen or frontend section.
@@ -88,7 +91,8 @@ func (c *converter) proxy(s *section, used map[string]bool) []migrate.Listener {
 			p.option(backend, &l)
 		}
 	}
-	p.service.Health = p.check.result(p)
+	p.service.Health = p.check.result()
+	p.noteUnchecked()
 	if len(binds) == 0 {
 		c.Note(s.Place, "%s %s has no bind line: not converted", s.kind, s.name)
 		return nil
@@ -123,25 +127,25 @@ func (p *proxy) option(s *section, l *line) {
 	case "balance":
 		p.balance(l)
 	case "timeout connect":
-		p.service.ConnectTimeout = p.time(l, l.arg(1), 10*time.Millisecond, time.Minute)
+		p.service.ConnectTimeout = p.limit(l, vip.MinConnectTimeout, vip.MaxConnectTimeout, vip.DefaultConnectTimeout)
 	case "timeout client", "timeout server", "timeout tunnel":
 		p.idle(l)
 	case "timeout server-fin":
-		p.service.HalfCloseTimeout = p.time(l, l.arg(1), time.Second, 168*time.Hour)
+		p.service.HalfCloseTimeout = p.limit(l, vip.MinIdleTimeout, vip.MaxIdleTimeout, vip.DefaultHalfCloseTimeout)
 	case "timeout queue":
-		p.service.QueueTimeout = p.time(l, l.arg(1), 10*time.Millisecond, time.Minute)
+		p.service.QueueTimeout = p.limit(l, vip.MinQueueTimeout, vip.MaxQueueTimeout, vip.DefaultQueueTimeout)
 	case "maxconn":
 		if s.own(l) || s.kind != "backend" {
-			p.service.MaxConnections, _ = strconv.Atoi(l.arg(0))
+			if n, ok := p.number(l, keyword, l.arg(0), 0, vip.MaxMaxConnections); ok {
+				p.service.MaxConnections = n
+			}
 		}
 	case "stick":
-		if l.arg(0) == "on" && strings.HasPrefix(l.arg(1), "src") && p.service.Affinity == nil {
-			p.service.Affinity = &spec.Affinity{}
-		} else if !strings.HasPrefix(l.arg(1), "src") {
-			p.Note(l.Place, "%q is not converted: affinity is by the client's address", l.String())
-		}
+		p.stick(s, l)
 	case "stick-table":
-		p.stickTable(l)
+		if !p.tables[s.name].sticky && s.own(l) {
+			p.Note(l.Place, "%q is not converted: a table is used for affinity only, with stick on src", l.String())
+		}
 	default:
 		switch {
 		case p.check.option(p, l) || silent[keyword]:
@@ -171,75 +175,63 @@ func (p *proxy) balance(l *line) {
 
 // idle converts the timeouts of client and server: the longest of them, because ironvip has one.
 func (p *proxy) idle(l *line) {
-	d := p.time(l, l.arg(1), time.Second, 168*time.Hour)
+	d := p.time(l, l.arg(1), vip.MinIdleTimeout, vip.MaxIdleTimeout)
+	if d != nil && *d == 0 {
+		*d = spec.Duration(vip.MaxIdleTimeout)
+		p.Note(l.Place, "timeout %s 0 is no limit: idle_timeout is its maximum, %s", l.arg(0), d)
+	}
 	if d != nil && (p.service.IdleTimeout == nil || *d > *p.service.IdleTimeout) {
 		p.service.IdleTimeout = d
 	}
 }
 
-// stickTable reads the expiry of a table of clients' addresses.
-func (p *proxy) stickTable(l *line) {
-	for i, w := range l.words {
-		if w == "expire" {
-			if d := p.time(l, l.arg(i), time.Second, vip.MaxAffinity); d != nil {
-				p.service.Affinity = &spec.Affinity{Timeout: d}
-			}
-		}
-	}
-}
-
-// time reads a time, in milliseconds or with a unit, and bounds it.
-func (p *proxy) time(l *line, text string, least, most time.Duration) *spec.Duration {
-	d, err := parseTime(text)
-	if err != nil {
-		p.Note(l.Place, "%v: ignored", err)
+// limit reads a timeout that is a limit. HAProxy's 0 is no limit, which ironvip doesn't have.
+func (p *proxy) limit(l *line, least, most, standard time.Duration) *spec.Duration {
+	d := p.time(l, l.arg(1), least, most)
+	if d != nil && *d == 0 {
+		p.Note(l.Place, "timeout %s 0 is no limit: the default of %s is used", l.arg(0), spec.Duration(standard))
 		return nil
 	}
-	bounded := min(max(d, least), most)
-	if bounded != d {
-		p.Note(l.Place, "%s is out of bounds: %s is used", d, bounded)
-	}
-	out := spec.Duration(bounded)
-	return &out
+	return d
 }
 
-// parseTime reads HAProxy's times: a number of milliseconds, or with a unit.
-func parseTime(text string) (time.Duration, error) {
-	digits := strings.TrimRight(text, "usmhd")
-	n, err := strconv.ParseInt(digits, 10, 32)
-	units := map[string]time.Duration{"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
-		"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
-	unit, known := units[text[len(digits):]]
-	if err != nil || n < 0 || !known {
-		return 0, fmt.Errorf("%q is not a time", text)
+// number reads a number within bounds. It notes anything else, so that the default stays.
+func (p *proxy) number(l *line, what, text string, least, most int) (n int, ok bool) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		p.Note(l.Place, "%s %q is not converted: it is not a number from %d to %d", what, text, least, most)
+		return 0, false
 	}
-	return time.Duration(n) * unit, nil
+	return n, true
 }
 
-// listeners returns one listener for each address that is bound.
+// listeners returns one listener for each address that is bound. The ports of one address that accept
+// the PROXY protocol and those that don't are two, because a service has one setting for its ports.
 func (p *proxy) listeners(s *section, binds []line) []migrate.Listener {
-	var order []netip.Addr
-	byAddr := map[netip.Addr]*migrate.Listener{}
+	type key struct {
+		addr        netip.Addr
+		acceptProxy bool
+	}
+	var out []migrate.Listener
+	index := map[key]int{}
 	for i := range binds {
 		b := &binds[i]
 		for _, at := range p.bind(b) {
-			l := byAddr[at.addr]
-			if l == nil {
-				l = &migrate.Listener{Place: s.Place, Name: s.name, Addr: at.addr, Service: p.service}
+			k := key{at.addr, at.acceptProxy}
+			n, known := index[k]
+			if !known {
+				n = len(out)
+				index[k] = n
+				l := migrate.Listener{Place: s.Place, Name: s.name, Addr: at.addr, Service: p.service}
 				l.Service.Backends = append([]spec.Backend(nil), p.service.Backends...)
-				byAddr[at.addr] = l
-				order = append(order, at.addr)
+				if at.acceptProxy {
+					l.Service.AcceptProxyFrom = everywhere(at.addr)
+					p.Note(b.Place, "accept-proxy: restrict accept_proxy_from to your balancers")
+				}
+				out = append(out, l)
 			}
-			l.Ports = append(l.Ports, spec.Port{Port: at.ports})
-			if at.acceptProxy && l.Service.AcceptProxyFrom == nil {
-				l.Service.AcceptProxyFrom = everywhere(at.addr)
-				p.Note(b.Place, "accept-proxy: restrict accept_proxy_from to your balancers")
-			}
+			out[n].Ports = append(out[n].Ports, spec.Port{Port: at.ports})
 		}
-	}
-	var out []migrate.Listener
-	for _, addr := range order {
-		out = append(out, *byAddr[addr])
 	}
 	return out
 }

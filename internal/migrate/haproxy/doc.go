@@ -11,4 +11,6 @@
 //	bind.go      bind lines
 //	server.go    server lines
 //	check.go     options about checks
+//	stick.go     stick tables and rules
+//	time.go      times, bounded
 package haproxy

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -47,6 +48,7 @@ func (p *proxy) server(l *line, words []string) {
 		}
 		b.Port = spec.PortNumber(n)
 	}
+	p.check.server = false
 	options := append(append([]string(nil), p.standard...), words[2:]...)
 	for i := 0; i < len(options); i++ {
 		option, value := options[i], ""
@@ -56,24 +58,46 @@ func (p *proxy) server(l *line, words []string) {
 		}
 		p.serverOption(l, &b, option, value)
 	}
+	if p.check.server {
+		p.check.on = true
+	} else {
+		p.unchecked = append(p.unchecked, uncheckedServer{l.Place, words[0]})
+	}
 	p.service.Backends = append(p.service.Backends, b)
+}
+
+// uncheckedServer is a server that HAProxy does not check.
+type uncheckedServer struct {
+	migrate.Place
+	name string
+}
+
+// noteUnchecked notes the servers that HAProxy does not check, if others are checked: a service has one
+// check.
+func (p *proxy) noteUnchecked() {
+	if !p.check.on {
+		return
+	}
+	for _, s := range p.unchecked {
+		p.Note(s.Place, "server %s has no check in HAProxy: here it has the check of the service", s.name)
+	}
 }
 
 func (p *proxy) serverOption(l *line, b *spec.Backend, option, value string) {
 	switch option {
 	case "weight":
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 || n > vip.MaxWeight {
-			p.Note(l.Place, "weight %q is not converted", value)
-			return
+		if n, ok := p.number(l, "server option weight", value, 0, vip.MaxWeight); ok {
+			b.Weight = migrate.Weight(n)
 		}
-		b.Weight = migrate.Weight(n)
 	case "maxconn":
-		b.MaxConnections, _ = strconv.Atoi(value)
+		b.MaxConnections, _ = p.number(l, "server option maxconn", value, 0, vip.MaxMaxConnections)
 	case "maxqueue":
-		if n, _ := strconv.Atoi(value); n > p.service.MaxQueue {
-			p.service.MaxQueue = min(n, 65535)
+		n, ok := p.number(l, "server option maxqueue", value, 0, math.MaxInt32)
+		if ok && (n == 0 || n > vip.MaxMaxQueue) { // HAProxy's 0 is no limit
+			p.Note(l.Place, "server option maxqueue %d is out of bounds: %d is used", n, vip.MaxMaxQueue)
+			n = vip.MaxMaxQueue
 		}
+		p.service.MaxQueue = max(p.service.MaxQueue, n)
 	case "backup":
 		b.Backup = true
 	case "disabled":
@@ -81,7 +105,7 @@ func (p *proxy) serverOption(l *line, b *spec.Backend, option, value string) {
 	case "enabled":
 		b.State = ""
 	case "slowstart":
-		if d := p.time(l, value, vip.MinSlowStart, vip.MaxSlowStart); d != nil {
+		if d := p.positive(l, value, vip.MinSlowStart, vip.MaxSlowStart); d != nil {
 			p.service.SlowStart = d
 		}
 	case "send-proxy":
@@ -94,7 +118,7 @@ func (p *proxy) serverOption(l *line, b *spec.Backend, option, value string) {
 		}
 	case "ssl":
 		p.Note(l.Place, "ssl is not converted: ironvip passes connections through, so clients must speak TLS themselves")
-	case "cookie", "id", "init-addr", "no-check", "tfo", "proto", "minconn", "on-marked-up", "error-limit", "verify", "ca-file", "sni", "crt":
+	case "cookie", "id", "init-addr", "tfo", "proto", "minconn", "on-marked-up", "error-limit", "verify", "ca-file", "sni", "crt":
 		// without an effect on connections that are passed through
 	default:
 		if !p.check.serverOption(p, l, option, value) {

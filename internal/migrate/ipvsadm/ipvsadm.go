@@ -5,6 +5,7 @@ package ipvsadm
 import (
 	"iter"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -159,9 +160,14 @@ func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value s
 			c.Note(cmd.Place, "the scheduler %s is not available: %s is used", value, s.Scheduler)
 		}
 	case "-p":
-		n, err := strconv.Atoi(value)
-		if err != nil || n <= 0 {
-			n = defaultPersistence
+		n := defaultPersistence
+		if value != "" {
+			read, err := strconv.Atoi(value)
+			if err == nil && read > 0 && read <= math.MaxInt32 {
+				n = read
+			} else {
+				c.Note(cmd.Place, "-p %q is not a number of seconds: %d is used", value, n)
+			}
 		}
 		d := time.Duration(n) * time.Second
 		if d > vip.MaxAffinity {
@@ -230,7 +236,12 @@ func (c *converter) server(cmd *command) {
 			}
 			b.Weight = migrate.Weight(n)
 		case "-x":
-			b.MaxConnections, _ = strconv.Atoi(value)
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 0 || n > vip.MaxMaxConnections {
+				c.Note(cmd.Place, "the upper threshold %q is not converted: it is not a number from 0 to %d", value, vip.MaxMaxConnections)
+				continue
+			}
+			b.MaxConnections = n
 		case "--tun-type":
 			if value != "ipip" {
 				c.Note(cmd.Place, "the tunnel type %s is not converted: only IP in IP is available", value)

@@ -2,29 +2,57 @@ package keepalived
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ironvip/ironvip/internal/migrate"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// timing is what a virtual_server, a real_server and a check can each set about checks.
+// timing is what a virtual_server, a real_server and a check can each set about checks. What is nil is
+// unset: its default depends on the type of the check.
 type timing struct {
-	interval, retryDelay, timeout time.Duration
-	retries                       int // failures that are repeated before one counts
+	interval, retryDelay, timeout *time.Duration
+	retries                       *int // failures that are repeated before one counts
 	host                          string
 }
 
-// defaultTiming has keepalived's defaults.
-var defaultTiming = timing{interval: 60 * time.Second, retryDelay: time.Second, timeout: 5 * time.Second, retries: 1}
+// Defaults of keepalived 2.2.7, as in keepalived.conf(5), "Virtual server(s)".
+const (
+	defaultInterval = 60 * time.Second // delay_loop
+	defaultTimeout  = 5 * time.Second  // connect_timeout; MISC_CHECK has its own, see miscCheck
+)
+
+// defaultRetry returns the defaults of retry and delay_before_retry for a type of check, from the same
+// page. Without retries, the delay has no effect.
+func defaultRetry(checkType string) (retries int, delay time.Duration) {
+	switch checkType {
+	case "MISC_CHECK":
+		return 0, time.Second
+	case "HTTP_GET", "SSL_GET":
+		return 1, 3 * time.Second
+	}
+	return 1, time.Second
+}
+
+// orDefault returns what p points to, or the default if it is unset.
+func orDefault[T any](p *T, standard T) T {
+	if p == nil {
+		return standard
+	}
+	return *p
+}
 
 // set reads a statement about the timing of checks, and reports whether it is one.
 func (t *timing) set(s *statement, c *converter) bool {
-	var into *time.Duration
+	var into **time.Duration
 	switch s.words[0] {
 	case "delay_loop":
 		into = &t.interval
@@ -33,7 +61,9 @@ func (t *timing) set(s *statement, c *converter) bool {
 	case "connect_timeout", "timeout":
 		into = &t.timeout
 	case "retry", "nb_get_retry":
-		t.retries = number(s.arg(0))
+		if n, ok := c.number(s, 0, math.MaxInt32, "ignored"); ok {
+			t.retries = &n
+		}
 		return true
 	case "warmup", "log_all_failures":
 		return true // probes are spread by themselves
@@ -45,7 +75,7 @@ func (t *timing) set(s *statement, c *converter) bool {
 		c.Note(s.Place, "%s: %v: ignored", s.words[0], err)
 		return true
 	}
-	*into = read
+	*into = &read
 	return true
 }
 
@@ -71,15 +101,22 @@ var checkTypes = map[string]func(*server, *statement, *timing) *spec.HealthCheck
 }
 
 // finishCheck gives the service the check that its real servers have. A service has one check, so
-// the first one counts.
-func (v *server) finishCheck(s *statement) {
+// the first one counts, and it counts for the sorry server too.
+func (v *server) finishCheck() {
+	v.firstCheck()
+	if v.sorry != nil && (v.service.Health == nil || v.service.Health.Type != vip.CheckNone.String()) {
+		v.Note(v.sorry.Place, "keepalived does not check a sorry_server: here it has the check of the service")
+	}
+}
+
+func (v *server) firstCheck() {
 	if len(v.checks) == 0 {
 		return
 	}
 	v.service.Health = v.healthCheck(&v.checks[0])
 	for i := range v.checks[1:] {
 		other := &v.checks[i+1]
-		silent := server{converter: &converter{Result: &migrate.Result{}}}
+		silent := server{converter: &converter{Result: &migrate.Result{}}, check: v.check}
 		if !reflect.DeepEqual(silent.healthCheck(other), v.service.Health) {
 			v.Note(other.Place, "the check differs from that of line %d: a service has one check, so it is not converted", v.checks[0].Line)
 		}
@@ -92,19 +129,24 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	t := c.timing
-	out := checkTypes[c.block.words[0]](v, c.block, &t)
+	checkType := c.block.words[0]
+	out := checkTypes[checkType](v, c.block, &t)
 	if out == nil || out.Type == vip.CheckNone.String() {
 		return out
 	}
-	out.Interval = v.between(c, "an interval", t.interval, vip.MaxCheckInterval)
-	if t.retries > 0 {
-		out.FastInterval = v.between(c, "a delay_before_retry", min(t.retryDelay, time.Duration(*out.Interval)), vip.MaxCheckInterval)
+	retries, delay := defaultRetry(checkType)
+	retries, delay = orDefault(t.retries, retries), orDefault(t.retryDelay, delay)
+	out.Interval = v.between(c, "an interval", orDefault(t.interval, defaultInterval), vip.MaxCheckInterval)
+	if retries > 0 {
+		out.FastInterval = v.between(c, "a delay_before_retry", min(delay, time.Duration(*out.Interval)), vip.MaxCheckInterval)
 	}
-	out.Timeout = v.between(c, "a timeout", t.timeout, vip.MaxCheckTimeout)
-	fall := min(t.retries+1, 255)
-	out.Fall = &fall
-	rise := 1
-	out.Rise = &rise
+	out.Timeout = v.between(c, "a timeout", orDefault(t.timeout, defaultTimeout), vip.MaxCheckTimeout)
+	if retries > vip.MaxRiseFall-1 {
+		v.Note(c.block.Place, "retry %d is out of bounds: %d is used", retries, vip.MaxRiseFall-1)
+		retries = vip.MaxRiseFall - 1
+	}
+	fall, rise := retries+1, 1
+	out.Fall, out.Rise = &fall, &rise
 	return out
 }
 
@@ -147,7 +189,9 @@ func contains(list []string, word string) bool {
 // port reads connect_port, and notes connect_ip.
 func (v *server) port(s *statement) (port spec.PortNumber) {
 	if p := s.first("connect_port"); p != nil {
-		port = spec.PortNumber(number(p.arg(0)))
+		if n, ok := v.number(p, 1, 65535, "the backend's port is probed"); ok {
+			port = spec.PortNumber(n)
+		}
 	}
 	if ip := s.first("connect_ip"); ip != nil {
 		v.Note(ip.Place, "connect_ip is not converted: probes go to the backend's address")
@@ -220,11 +264,17 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 		v.Note(s.Place, "MISC_CHECK has no misc_path: not converted")
 		return nil
 	}
+	// Without misc_timeout, or with 0, the command may take as long as the delay_loop of the
+	// virtual_server: keepalived.conf(5) and check_misc.c. connect_timeout does not count.
+	limit := orDefault(v.check.interval, defaultInterval)
 	if timeout := s.first("misc_timeout"); timeout != nil {
-		if read, err := seconds(timeout.arg(0)); err == nil {
-			t.timeout = read
+		if read, err := seconds(timeout.arg(0)); err != nil {
+			v.Note(timeout.Place, "misc_timeout: %v: %s is used", err, limit)
+		} else if read > 0 {
+			limit = read
 		}
 	}
+	t.timeout = &limit
 	if dynamic := s.first("misc_dynamic"); dynamic != nil {
 		v.Note(dynamic.Place, "misc_dynamic is not converted: exit status 0 is healthy, any other is not")
 	}
@@ -241,6 +291,11 @@ func (v *server) miscCheck(s *statement, t *timing) *spec.HealthCheck {
 
 func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 	v.rest(s, t, "connect_port", "connect_ip", "payload", "require_reply", "min_reply_length", "max_reply_length")
+	reply := s.first("require_reply")
+	if reply == nil {
+		v.Note(s.Place, "UDP_CHECK without require_reply is not converted: a udp check needs an answer, so the backends are not checked")
+		return &spec.HealthCheck{Type: vip.CheckNone.String()}
+	}
 	payload := s.first("payload")
 	if payload == nil {
 		v.Note(s.Place, "UDP_CHECK without payload is not converted: a udp check needs a datagram to send and an answer")
@@ -251,25 +306,52 @@ func (v *server) udpCheck(s *statement, t *timing) *spec.HealthCheck {
 		v.Note(payload.Place, "payload: %v: not converted", err)
 		return nil
 	}
-	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: v.port(s), Send: send}
+	for _, keyword := range []string{"min_reply_length", "max_reply_length"} {
+		if length := s.first(keyword); length != nil {
+			v.Note(length.Place, "%s is not converted: a udp check does not check the length of the answer", keyword)
+		}
+	}
+	return &spec.HealthCheck{Type: vip.CheckUDP.String(), Port: v.port(s), Send: send, Expect: v.reply(reply)}
 }
 
-// unhex reads pairs of hexadecimal digits.
+// reply returns what the answer to a UDP_CHECK begins with, "" for any answer.
+func (v *server) reply(s *statement) string {
+	words := s.words[1:]
+	if len(words) == 0 {
+		return ""
+	}
+	if strings.ContainsAny(strings.Join(words, ""), "xX") {
+		v.Note(s.Place, "the mask of require_reply is not converted: any answer is accepted, or write health.expect")
+		return ""
+	}
+	expect, err := unhex(words)
+	if err != nil {
+		v.Note(s.Place, "require_reply: %v: any answer is accepted", err)
+	}
+	return expect
+}
+
+// unhex reads hexadecimal digits: in each word, two are a byte, and so is one that is left over. It
+// returns a text, because send and expect are texts.
 func unhex(words []string) (string, error) {
-	var out strings.Builder
-	text := strings.Join(words, "")
-	for len(text) >= 2 {
-		var b byte
-		if _, err := fmt.Sscanf(text[:2], "%02x", &b); err != nil {
-			return "", fmt.Errorf("%q is not hexadecimal", text[:2])
+	var out []byte
+	for _, w := range words {
+		for w != "" {
+			n := min(2, len(w))
+			b, err := strconv.ParseUint(w[:n], 16, 8)
+			if err != nil {
+				return "", fmt.Errorf("%q is not hexadecimal", w[:n])
+			}
+			out, w = append(out, byte(b)), w[n:]
 		}
-		out.WriteByte(b)
-		text = text[2:]
 	}
-	if text != "" || out.Len() == 0 {
-		return "", fmt.Errorf("a number of pairs of hexadecimal digits is needed")
+	switch {
+	case len(out) == 0:
+		return "", errors.New("hexadecimal digits are missing")
+	case !utf8.Valid(out):
+		return "", errors.New("bytes that are not UTF-8 can't be written as a text")
 	}
-	return out.String(), nil
+	return string(out), nil
 }
 
 func (v *server) noEquivalent(s *statement, _ *timing) *spec.HealthCheck {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func TestMistakes(t *testing.T) {
 		{"no address", good + "virtual_server example.com 80 { }\n", `f:5: "example.com" is not an address`},
 		{"no port", good + "virtual_server 10.0.0.2 http { }\n", `f:5: "http" is not a port`},
 		{"includes nothing", good + "include none/*.conf\n", "f:5: include none/*.conf: no such file"},
-		{"includes itself", good + "include f\n", "include f: files include each other more than 32 times"},
+		{"includes itself", good + "include f\ninclude f\n", "f:6: include f: "},
 		{"deep", good + strings.Repeat("a {\n", 100) + strings.Repeat("}\n", 100), "blocks are nested more than 32 times"},
 		{"range too large", "virtual_server_group g { 10.0.0.1-10.1.0.1 80 }\n" + good + "virtual_server group g { }\n", "f:1: \"10.0.0.1-10.1.0.1\" is not a range of at most 4096 addresses"},
 	} {
@@ -54,17 +55,85 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A definition that doubles itself on each line does not exhaust the memory.
+// Definitions are replaced where they are used, those in their values too.
+func TestDefinitionsInDefinitions(t *testing.T) {
+	text := "$BASE=10.2.${SUB}\n$SUB=0\n$VS=${BASE}.100 $PORT\n$PORT=80\n" +
+		"virtual_server $VS {\n protocol TCP\n real_server 10.1.0.1 80 { }\n}\n" +
+		"$SUB=10\nvirtual_server ${BASE}.$LAST 80 {\n protocol TCP\n real_server 10.1.0.1 80 { }\n}\n"
+	result, notes := convert(t, "$LAST=100\n"+text)
+	want := []string{"10.2.0.100", "10.2.10.100"}
+	var got []string
+	for _, a := range result.Addresses {
+		got = append(got, a.String())
+	}
+	if !slices.Equal(got, want) || notes != "" {
+		t.Errorf("addresses %v, want %v; notes %s", got, want, notes)
+	}
+}
+
+// Definitions that double each other, that contain each other, or that many lines use, end at a bound.
 func TestDefinitionsDoNotExplode(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("$A0=" + strings.Repeat("x", 100) + "\n")
-	for i := range 60 {
-		fmt.Fprintf(&text, "$A%d=$A%d$A%d\n", i+1, i, i)
+	const good = "virtual_server 10.0.0.1 80 {\n protocol TCP\n real_server 10.1.0.1 80 { weight 2 }\n}\n"
+	var doubling strings.Builder
+	doubling.WriteString("$A0=" + strings.Repeat("x", 100) + "\n")
+	for i := range 16 { // 6.5 MB
+		fmt.Fprintf(&doubling, "$A%d=$A%d$A%d\n", i+1, i, i)
 	}
-	text.WriteString("virtual_server $A60 80 { }\n")
-	if result, _ := convert(t, text.String()); len(result.Services) != 0 {
-		t.Error(result.Services)
+	for _, c := range []struct{ name, text, note string }{
+		{"doubling", doubling.String() + "virtual_server $A16 80 { }\n" + good, "f:18: longer than 1024 KiB after its definitions have been replaced: ignored\n"},
+		{"a large value", "$A=" + strings.Repeat("x", 1<<19) + "\nx $A$A$A\n" + good, "f:2: longer than 1024 KiB after its definitions have been replaced: ignored\n"},
+		{"contain each other", "$A=$B\n$B=$A\nx $A\n" + good, "f:3: definitions contain each other more than 32 times: ignored\n"},
+		{"many lines", good + "$A=" + strings.Repeat("x", 900<<10) + "\n" + strings.Repeat("x $A\n", 100), "64 MiB, with what is included and replaced: the rest is not read\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			result, notes := convert(t, c.text)
+			if !strings.Contains(notes, c.note) || len(result.Services) != 1 {
+				t.Errorf("%d services, notes without %q: %.500s", len(result.Services), c.note, notes)
+			}
+		})
 	}
+}
+
+// Files that include many files, or each other, end at a bound.
+func TestIncludesDoNotExplode(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		note  string
+		notes int
+	}{
+		{"itself", map[string]string{"f": "include f\ninclude ./f\n"}, "f:1: include f: ", 2},
+		{"each other", map[string]string{"f": "include g\ninclude g\n", "g": "include f\ninclude f\n"}, "g:1: include f: ", 2},
+		{"many", map[string]string{"f": strings.Repeat("include g\n", 40), "g": strings.Repeat("include h\n", 40), "h": "\n"},
+			"the configuration has more than 1000 files, ", 1},
+		{"deep", chain(40), "include n33: files include each other more than 32 times: not read", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range c.files {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			result := Convert(filepath.Join(dir, "f"))
+			var notes []string
+			for _, n := range result.Notes {
+				notes = append(notes, n.String())
+			}
+			if len(notes) != c.notes || !strings.Contains(notes[0], c.note) {
+				t.Errorf("%d notes, want %d with %q: %.1000q", len(notes), c.notes, c.note, notes)
+			}
+		})
+	}
+}
+
+// chain returns n files that each include the next.
+func chain(n int) map[string]string {
+	files := map[string]string{"f": "include n1\n"}
+	for i := range n {
+		files[fmt.Sprintf("n%d", i+1)] = fmt.Sprintf("include n%d\n", i+2)
+	}
+	return files
 }
 
 // A large file is converted whole.

@@ -1,7 +1,10 @@
 package keepalived
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/migrate"
@@ -10,8 +13,10 @@ import (
 
 // Bounds of what a configuration may have. They are far above what people write.
 const (
-	maxDepth    = 32       // of nested blocks, and of files that include each other
-	maxFile     = 64 << 20 // bytes of one file
+	maxDepth    = 32       // of nested blocks, of files that include each other, of definitions in definitions
+	maxFiles    = 1000     // that are read, each as often as it is included
+	maxLines    = 2 << 20  // of all these files
+	maxBytes    = 64 << 20 // of all these files, and of what replaces definitions
 	maxExpanded = 1 << 20  // bytes of a line after definitions have been replaced
 )
 
@@ -45,6 +50,23 @@ func (s *statement) first(keyword string) *statement {
 type reader struct {
 	definitions map[string]string // by name, without "$"
 	result      *migrate.Result   // for notes
+	open        []string          // files that are being read: each includes the next
+
+	// What has been read so far, for the bounds above.
+	files, lineCount, bytes int
+	isFull                  bool
+}
+
+// full reports whether a bound has been reached. It notes this once.
+func (r *reader) full(at migrate.Place) bool {
+	if r.files <= maxFiles && r.lineCount <= maxLines && r.bytes <= maxBytes {
+		return false
+	}
+	if !r.isFull {
+		r.isFull = true
+		r.result.Note(at, "the configuration has more than %d files, %d lines or %d MiB, with what is included and replaced: the rest is not read", maxFiles, maxLines, maxBytes>>20)
+	}
+	return true
 }
 
 // line is a line of a file that may be a part of one, split into words.
@@ -55,7 +77,7 @@ type line struct {
 
 // read returns the statements of a file and of the files that it includes.
 func (r *reader) read(name string) []statement {
-	lines := r.lines(name, 0)
+	lines := r.lines(name)
 	out, rest := r.blocks(lines, 0)
 	for len(rest) > 0 { // a "}" too many
 		r.result.Note(rest[0].Place, "} has no matching {: ignored")
@@ -67,23 +89,31 @@ func (r *reader) read(name string) []statement {
 }
 
 // lines returns the lines of a file and of those that it includes, without comments.
-func (r *reader) lines(name string, depth int) []line {
-	text, problem := tomlfile.ReadFile(name, maxFile)
+func (r *reader) lines(name string) []line {
+	text, problem := tomlfile.ReadFile(name, maxBytes)
 	if problem != nil {
 		r.result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
 		return nil
 	}
+	r.open = append(r.open, name)
+	defer func() { r.open = r.open[:len(r.open)-1] }()
+	r.files++
+	r.bytes += len(text)
 	var out []line
 	number, joined := 0, ""
 	for raw := range strings.SplitSeq(string(text), "\n") {
 		number++
+		r.lineCount++
+		at := migrate.Place{File: name, Line: number}
+		if r.full(at) {
+			break
+		}
 		raw = strings.TrimSuffix(raw, "\r")
 		if before, more := strings.CutSuffix(raw, `\`); more {
 			joined += before + " "
 			continue
 		}
 		raw, joined = joined+raw, ""
-		at := migrate.Place{File: name, Line: number}
 		words := split(raw)
 		if len(words) == 0 || r.define(raw) {
 			continue
@@ -98,7 +128,7 @@ func (r *reader) lines(name string, depth int) []line {
 			}
 		}
 		if strings.HasPrefix(words[0], "include") && len(words) == 2 {
-			out = append(out, r.include(at, words[1], depth)...)
+			out = append(out, r.include(at, words[1])...)
 			continue
 		}
 		out = append(out, pieces(at, words)...)
@@ -127,8 +157,8 @@ func pieces(at migrate.Place, words []string) (out []line) {
 
 // include returns the lines of the files that match a pattern, which is relative to the file that
 // has the statement.
-func (r *reader) include(at migrate.Place, pattern string, depth int) (out []line) {
-	if depth >= maxDepth {
+func (r *reader) include(at migrate.Place, pattern string) (out []line) {
+	if len(r.open) > maxDepth {
 		r.result.Note(at, "include %s: files include each other more than %d times: not read", pattern, maxDepth)
 		return nil
 	}
@@ -142,9 +172,23 @@ func (r *reader) include(at migrate.Place, pattern string, depth int) (out []lin
 		return nil
 	}
 	for _, name := range names {
-		out = append(out, r.lines(name, depth+1)...)
+		if slices.ContainsFunc(r.open, func(open string) bool { return sameFile(open, name) }) {
+			r.result.Note(at, "include %s: %s includes itself: not read", pattern, name)
+			continue
+		}
+		if r.full(at) {
+			break
+		}
+		out = append(out, r.lines(name)...)
 	}
 	return out
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // define notes a definition, "$NAME=value", and reports whether the line is one.
@@ -168,17 +212,13 @@ func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
 	size := 0
 	var out []string
 	for _, w := range words {
-		text := replaceNames(w, func(name string) (string, bool) {
-			value, known := r.definitions[name]
-			if !known {
-				unknown = append(unknown, "$"+name)
-			}
-			return value, known
-		})
-		if size += len(text); size > maxExpanded {
-			r.result.Note(at, "longer than %d KiB after its definitions have been replaced: ignored", maxExpanded>>10)
+		text, names, err := r.expandWord(w, maxExpanded-size)
+		if err != nil {
+			r.result.Note(at, "%v: ignored", err)
 			return nil
 		}
+		unknown = append(unknown, names...)
+		size += len(text)
 		if text != w {
 			out = append(out, split(text)...)
 		} else {
@@ -191,13 +231,41 @@ func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
 	return out
 }
 
-// replaceNames replaces $NAME and ${NAME} by what value returns.
-func replaceNames(text string, value func(string) (string, bool)) string {
+// expandWord replaces definitions, and those in their values, until nothing changes. It returns the
+// names that are not defined, too.
+func (r *reader) expandWord(word string, limit int) (text string, unknown []string, err error) {
+	text = word
+	for round := 0; strings.Contains(text, "$"); round++ {
+		unknown = nil
+		next := replaceNames(text, limit, func(name string) (string, bool) {
+			value, known := r.definitions[name]
+			if !known {
+				unknown = append(unknown, "$"+name)
+			}
+			return value, known
+		})
+		switch {
+		case next == text:
+			return text, unknown, nil
+		case len(next) > limit:
+			return "", nil, fmt.Errorf("longer than %d KiB after its definitions have been replaced", maxExpanded>>10)
+		case round == maxDepth:
+			return "", nil, fmt.Errorf("definitions contain each other more than %d times", maxDepth)
+		}
+		text = next
+		r.bytes += len(text)
+	}
+	return text, nil, nil
+}
+
+// replaceNames replaces $NAME and ${NAME} by what value returns. It stops when the result is longer
+// than limit.
+func replaceNames(text string, limit int, value func(string) (string, bool)) string {
 	var b strings.Builder
 	for {
 		before, after, found := strings.Cut(text, "$")
 		b.WriteString(before)
-		if !found {
+		if !found || b.Len() > limit {
 			return b.String()
 		}
 		name, rest := after, ""

@@ -2,6 +2,7 @@ package keepalived
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ type server struct {
 	*converter
 	where   string // for notes
 	service spec.Service
+	sorry   *statement  // the sorry_server, if it is a backend
 	check   timing      // defaults of its real servers' checks
 	checks  []realCheck // of the real servers, in their order
 }
@@ -42,7 +44,7 @@ var serverNotes = map[string]string{
 
 // virtualServer converts a virtual_server to a listener for each of its addresses.
 func (c *converter) virtualServer(s *statement) []migrate.Listener {
-	v := &server{converter: c, where: "virtual_server " + strings.Join(s.words[1:], " "), check: defaultTiming}
+	v := &server{converter: c, where: "virtual_server " + strings.Join(s.words[1:], " ")}
 	at := c.targets(s)
 	if len(at) == 0 {
 		return nil
@@ -54,7 +56,7 @@ func (c *converter) virtualServer(s *statement) []migrate.Listener {
 	protocol := v.protocol(s)
 	v.realServers(s)
 	v.flags(s)
-	v.finishCheck(s)
+	v.finishCheck()
 	var out []migrate.Listener
 	for _, t := range at {
 		if t.ports.First == 0 {
@@ -142,8 +144,8 @@ func (c *converter) target(at migrate.Place, words []string) []target {
 	var ports spec.PortRange
 	if len(words) > 1 && words[1] != "0" {
 		first, last, isRange := strings.Cut(words[1], "-")
-		ports.First, ports.Last = number(first), number(last)
-		if ports.First == 0 || isRange && ports.Last < ports.First || ports.First > 65535 || ports.Last > 65535 {
+		ports.First, ports.Last = portNumber(first), portNumber(last)
+		if ports.First == 0 || isRange && ports.Last < ports.First {
 			c.Note(at, "%q is not a port: not converted", words[1])
 			return nil
 		}
@@ -215,8 +217,10 @@ func (v *server) statement(s *statement) {
 		v.service.Forward = v.forward(s)
 	case "persistence_timeout":
 		timeout := 360 * time.Second // keepalived's default
-		if n := number(s.arg(0)); n > 0 {
-			timeout = time.Duration(n) * time.Second
+		if s.arg(0) != "" {
+			if n, ok := v.number(s, 1, math.MaxInt32, timeout.String()+" is used"); ok {
+				timeout = time.Duration(n) * time.Second
+			}
 		}
 		if timeout > vip.MaxAffinity {
 			v.Note(s.Place, "an affinity of %s is too long: %s is used", timeout, vip.MaxAffinity)
@@ -266,7 +270,7 @@ func (v *server) realServers(s *statement) {
 	}
 	if sorry := s.first("sorry_server"); sorry != nil {
 		if b, ok := v.backend(sorry); ok {
-			b.Backup = true
+			b.Backup, v.sorry = true, sorry
 			v.service.Backends = append(v.service.Backends, b)
 		}
 	}
@@ -297,9 +301,11 @@ func (v *server) realServer(s *statement) {
 		why, noted := realNotes[keyword]
 		switch {
 		case keyword == "weight":
-			b.Weight = migrate.Weight(number(inner.arg(0)))
+			if n, ok := v.number(inner, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+				b.Weight = migrate.Weight(n)
+			}
 		case keyword == "uthreshold" || keyword == "upper_threshold":
-			b.MaxConnections = number(inner.arg(0))
+			b.MaxConnections, _ = v.number(inner, 0, vip.MaxMaxConnections, "connections are not limited")
 		case keyword == "lb_kind" || keyword == "lvs_method":
 			if v.forward(inner) != v.service.Forward {
 				v.Note(inner.Place, "%s is not converted: a service has one forwarding method", keyword)
@@ -333,8 +339,10 @@ func (v *server) backend(s *statement) (spec.Backend, bool) {
 		return spec.Backend{}, false
 	}
 	b := spec.Backend{Address: addr.String()}
-	if s.arg(1) != "" {
-		b.Port = spec.PortNumber(number(s.arg(1)))
+	if text := s.arg(1); text != "" && text != "0" {
+		if b.Port = spec.PortNumber(portNumber(text)); b.Port == 0 {
+			v.Note(s.Place, "%q is not a port: the port of the service is used", text)
+		}
 	}
 	return b, true
 }
@@ -369,13 +377,24 @@ func (v *server) flags(s *statement) {
 	}
 }
 
-// number returns a number that isn't negative, 0 for anything else.
-func number(text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
+// number reads the first argument of a statement as a number within bounds. It notes anything else,
+// and what takes its place.
+func (c *converter) number(s *statement, least, most int, instead string) (n int, ok bool) {
+	n, err := strconv.Atoi(s.arg(0))
+	if err != nil || n < least || n > most {
+		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.words[0], s.arg(0), least, most, instead)
+		return 0, false
+	}
+	return n, true
+}
+
+// portNumber returns a port, 0 for anything else.
+func portNumber(text string) int {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
 		return 0
 	}
-	return n
+	return int(n)
 }
 
 func duration(d time.Duration) *spec.Duration {

@@ -53,6 +53,10 @@ func (c *converter) instance(s *statement) {
 		c.Announce = &migrate.Announce{}
 	}
 	where := "vrrp_instance " + s.arg(0)
+	device := ""
+	if i := s.first("interface"); i != nil {
+		device = i.arg(0)
+	}
 	for i := range s.block {
 		inner := &s.block[i]
 		keyword := inner.words[0]
@@ -60,7 +64,7 @@ func (c *converter) instance(s *statement) {
 		switch {
 		case keyword == "virtual_ipaddress" || keyword == "virtual_ipaddress_excluded":
 			for _, a := range inner.block {
-				c.virtualAddress(a.Place, a.words[0])
+				c.virtualAddress(&a, device)
 			}
 		case keyword == "unicast_peer":
 			for _, p := range inner.block {
@@ -68,8 +72,7 @@ func (c *converter) instance(s *statement) {
 			}
 		case keyword == "unicast_src_ip":
 			c.peer(inner.Place, inner.arg(0))
-		case keyword == "interface":
-			c.Announce.AddInterface(inner.arg(0))
+		case keyword == "interface": // read above, as addresses can come before it
 		case !known:
 			c.unknown(inner, where)
 		case why != "":
@@ -78,14 +81,20 @@ func (c *converter) instance(s *statement) {
 	}
 }
 
-func (c *converter) virtualAddress(at migrate.Place, text string) {
-	text, _, _ = strings.Cut(text, "/")
+// virtualAddress reads an address. It is announced on the interface after "dev", or else on that of
+// the instance.
+func (c *converter) virtualAddress(s *statement, device string) {
+	text, _, _ := strings.Cut(s.words[0], "/")
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		c.Note(at, "%q is not an address: ignored", text)
+		c.Note(s.Place, "%q is not an address: ignored", text)
 		return
 	}
-	c.floating = append(c.floating, address{at, addr})
+	if i := slices.Index(s.words, "dev"); i > 0 && i+1 < len(s.words) {
+		device = s.words[i+1]
+	}
+	c.Announce.AddInterface(device)
+	c.floating = append(c.floating, address{s.Place, addr})
 }
 
 func (c *converter) peer(at migrate.Place, text string) {
