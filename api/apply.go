@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/text"
@@ -234,6 +235,15 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 	return []vip.Problem{p}
 }
 
+// host returns what a plan of an apply needs to know of this host.
+func (s *Server) host() status.On {
+	on := status.On{Node: compile.Node{Name: s.Node}}
+	if s.Dataplane != nil {
+		on.Mode = s.Dataplane().Mode
+	}
+	return on
+}
+
 // proposed returns the plan of an apply.
 func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Plan {
 	var rows []vip.Service
@@ -254,5 +264,5 @@ func (s *Server) proposed(results []rest.Result, refusals []vip.Problem) *v1.Pla
 			before = append(before, status.Planned{Service: now, Allocation: a})
 		}
 	}
-	return plan(status.NewPlan(before, after), refusals)
+	return plan(status.NewPlan(before, after, s.host()), refusals)
 }

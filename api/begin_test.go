@@ -46,7 +46,7 @@ func notBegun() (s *Server, begin func()) {
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Repair:    func(context.Context) ([]Difference, error) { return nil, errors.New("the dataplane was touched") },
 		Config: Config{
-			Validate: func(context.Context) []vip.Problem { return nil },
+			Validate: func(context.Context) (problems, warnings []vip.Problem) { return nil, nil },
 			Reload:   func(context.Context) (v1.ReloadResult, []vip.Problem) { return v1.ReloadResult{}, nil },
 		},
 	}), func() { close(begun) }

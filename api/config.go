@@ -22,8 +22,8 @@ func (s *Server) configRoutes() {
 }
 
 func (s *Server) validateConfig(ctx context.Context, _ *struct{}) (v1.ValidateResult, error) {
-	found := s.Config.Validate(ctx)
-	return v1.ValidateResult{Valid: len(found) == 0, Problems: server.Problems(found)}, nil
+	found, warnings := s.Config.Validate(ctx)
+	return v1.ValidateResult{Valid: len(found) == 0, Problems: server.Problems(found), Warnings: server.Problems(warnings)}, nil
 }
 
 func (s *Server) planConfig(ctx context.Context, _ *struct{}) (*v1.Plan, error) {

@@ -138,8 +138,8 @@ func (d *Deps) policy() *access.Policy {
 
 // Config is the agent's configuration as the API sees it.
 type Config struct {
-	Check    func() v1.Check                     // the config line of `ironvip status`
-	Validate func(context.Context) []vip.Problem // the problems of the files on disk
+	Check    func() v1.Check                                          // the config line of `ironvip status`
+	Validate func(context.Context) (problems, warnings []vip.Problem) // of the files on disk
 	// Plan returns what would change if the files on disk were loaded.
 	Plan   func(context.Context) (status.Plan, []vip.Problem)
 	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // with problems, nothing has changed

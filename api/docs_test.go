@@ -39,7 +39,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil
 		}
 		d.Config = Config{
-			Validate: func(context.Context) []vip.Problem { return nil },
+			Validate: func(context.Context) (problems, warnings []vip.Problem) { return nil, nil },
 			Plan:     func(context.Context) (status.Plan, []vip.Problem) { return status.Plan{}, nil },
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
 				return v1.ReloadResult{Message: "nothing changed"}, nil

@@ -235,7 +235,7 @@ func TestConfig(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Config = Config{
 			Check:    func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK, Message: "loaded 1m ago"} },
-			Validate: func(context.Context) []vip.Problem { return bad },
+			Validate: func(context.Context) (problems, warnings []vip.Problem) { return bad, nil },
 			Plan: func(context.Context) (status.Plan, []vip.Problem) {
 				return status.Plan{Changes: []status.Change{{Action: status.ActionAdd, Kind: status.KindService,
 					Service: vip.ServiceKey{Namespace: "default", Name: "api"}, Detail: "443/tcp"}}, Add: 1}, bad

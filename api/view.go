@@ -317,7 +317,7 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 
 // plan returns a plan in the API's form.
 func plan(p status.Plan, more []vip.Problem) *v1.Plan {
-	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: server.Problems(slices.Concat(more, p.Problems)),
+	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: server.Problems(slices.Concat(more, p.Problems)), Warnings: server.Problems(p.Warnings),
 		Changes: convert(p.Changes, func(c status.Change) v1.PlanChange {
 			return v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact}
 		})}

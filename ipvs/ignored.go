@@ -7,14 +7,18 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Ignored implements pipeline.Partial. It names the settings of s for relayed connections: the
-// kernel forwards packets, so it doesn't connect to backends, limits only the connections of a
-// backend, and has timeouts of its own for all services. Defaults are no requests. A real server only
-// delivers what a director sends.
+// Ignored implements pipeline.Partial. A real server only delivers what a director sends.
 func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 	if t.opt.RealServer {
 		return nil
 	}
+	return Ignored(s)
+}
+
+// Ignored returns the settings of s that have no effect with the ipvs dataplane: those for relayed
+// connections. The kernel forwards packets, so it doesn't connect to backends, limits only the
+// connections of a backend, and has timeouts of its own for all services. Defaults are no requests.
+func Ignored(s *vip.Service) []vip.Problem {
 	var out []vip.Problem
 	check := func(field string, asked, usual any, why string) {
 		if asked == usual {

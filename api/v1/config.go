@@ -6,7 +6,8 @@ type Plan struct {
 	Add      int          `json:"add"`
 	Change   int          `json:"change"`
 	Remove   int          `json:"remove"`
-	Problems []Problem    `json:"problems" doc:"problems of the proposed configuration; the services concerned are not in the changes"`
+	Problems []Problem    `json:"problems" doc:"what is invalid, and what services request and would not get; invalid services are not in the changes"`
+	Warnings []Problem    `json:"warnings" doc:"settings that have no effect; the services are served"`
 }
 
 // PlanChange is one change of a plan.
@@ -22,6 +23,7 @@ type PlanChange struct {
 type ValidateResult struct {
 	Valid    bool      `json:"valid"`
 	Problems []Problem `json:"problems"`
+	Warnings []Problem `json:"warnings" doc:"settings that have no effect; the configuration is valid"`
 }
 
 // ReloadResult is the response to a successful reload. The response to a failed one is a problem

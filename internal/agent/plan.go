@@ -3,7 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,10 +11,8 @@ import (
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/status"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,27 +29,27 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	for i := range proposed {
 		named[proposed[i].Key] = true
 	}
-	var present []status.Planned
+	proposal := status.Proposal{Config: cfg, Mode: a.plane.about.Mode, Leases: a.leases()}
 	for key, s := range a.tables.Services.All() {
+		allocation, _, _ := a.tables.Allocations.Get(key)
+		now := status.Planned{Service: s, Allocation: allocation}
 		if !a.config.startedWith().HasFiles(s.Source) {
+			proposal.Others = append(proposal.Others, now)
 			continue
 		}
-		allocation, _, _ := a.tables.Allocations.Get(key)
-		present = append(present, status.Planned{Service: s, Allocation: allocation})
+		proposal.Present = append(proposal.Present, now)
 		if !named[key] && keepsLastGood(&s, problems) {
 			proposed = append(proposed, s)
 		}
 	}
-	would, err := a.proposedAllocator(ctx, cfg)
+	if host, _, known := a.tables.Host.Get(struct{}{}); known {
+		proposal.Host = &host
+	}
+	proposal.Services = proposed
+	plan, err := proposal.Plan(ctx)
 	if err != nil {
 		return status.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
 	}
-	granted := would.Preview(proposed)
-	after := make([]status.Planned, len(proposed))
-	for i := range proposed {
-		after[i] = status.Planned{Service: proposed[i], Allocation: granted[i]}
-	}
-	plan := status.NewPlan(present, after)
 	now := a.config.get()
 	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
 	for _, c := range configChanges(now, cfg) {
@@ -60,25 +58,15 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	return plan, problems
 }
 
-// proposedAllocator returns an allocator with the present leases and the pools of a proposed
-// configuration. It writes nothing. It costs O(leases).
-func (a *agent) proposedAllocator(ctx context.Context, cfg *configs.Config) (*ipam.Allocator, error) {
-	store := memstore.New()
-	var ops []ipam.Op
-	for _, lease := range a.allocator.Leases().All() {
-		ops = append(ops, ipam.Gain(*lease)...)
+// leases yields the present leases.
+func (a *agent) leases() iter.Seq[*ipam.Lease] {
+	return func(yield func(*ipam.Lease) bool) {
+		for _, lease := range a.allocator.Leases().All() {
+			if !yield(lease) {
+				return
+			}
+		}
 	}
-	if err := store.Commit(ctx, ops); err != nil {
-		return nil, err
-	}
-	would, err := ipam.New(ctx, store, cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return nil, err
-	}
-	if host, _, known := a.tables.Host.Get(struct{}{}); known {
-		would.SetHost(host)
-	}
-	return would, nil
 }
 
 // configChanges returns the pools and keys of ironvip.toml that differ. A reload applies the pools

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -100,14 +101,10 @@ func reloadMessage(live []string) string {
 	return "services read again; took over " + strings.Join(live, ", ")
 }
 
-// validate returns the problems of the configuration on disk.
-func (a *agent) validate(context.Context) []vip.Problem {
-	cfg, problems := configs.Load(a.path)
-	if cfg == nil {
-		return problems
-	}
-	_, more := cfg.Services()
-	return append(append(problems, cfg.CheckFiles()...), more...)
+// validate checks the configuration on disk for the dataplane in use.
+func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
+	v := status.Validate(ctx, a.path, a.plane.about.Mode)
+	return v.Problems, v.Warnings
 }
 
 // configCheck returns the configuration's line of `ironvip status`.

@@ -40,8 +40,9 @@ type Planned struct {
 type Plan struct {
 	Changes             []Change // by service, the service itself before its backends
 	Add, Change, Remove int      // numbers of Changes
-	// Problems are what the proposed services request and would not get.
-	Problems []vip.Problem
+	// Problems are what the proposed services request and would not get. Warnings are what has no
+	// effect; the services are served.
+	Problems, Warnings []vip.Problem
 }
 
 // Change is one line of a plan.
@@ -77,9 +78,10 @@ type FieldChange struct {
 func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
 
 // NewPlan compares proposed services with the present ones and returns the changes, in an order
-// that depends only on the names. Present must hold only services that the proposal covers: those
-// that are not proposed are removed. It is pure.
-func NewPlan(present, proposed []Planned) Plan {
+// that depends only on the names, with what the proposed services would not get on a host. Present
+// must hold only services that the proposal covers: those that are not proposed are removed. It is
+// pure.
+func NewPlan(present, proposed []Planned, on On) Plan {
 	before := byKey(present)
 	after := byKey(proposed)
 	both := maps.Clone(before)
@@ -99,9 +101,7 @@ func NewPlan(present, proposed []Planned) Plan {
 			out.compare(was, is)
 		}
 		if is != nil {
-			out.Problems = append(out.Problems, vip.OfService(is.Allocation.Problems, k)...)
-			out.Problems = append(out.Problems, compile.Unsupported(&is.Service)...)
-			out.Problems = append(out.Problems, compile.Ineffective(&is.Service)...)
+			out.check(is, on)
 		}
 	}
 	return out

@@ -158,7 +158,7 @@ func TestPlan(t *testing.T) {
 		want:    []string{"- service dns: 192.0.2.10 80/udp, 1 backend (leaves at once)", "Plan: 0 add, 0 change, 1 remove"},
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := NewPlan(tc.present, tc.proposed)
+			p := NewPlan(tc.present, tc.proposed, On{})
 			if diff := cmp.Diff(tc.want, show(p)); diff != "" {
 				t.Error(diff)
 			}
@@ -239,7 +239,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 				delete(untested, f.Name)
 			}
 		}
-		p := NewPlan([]Planned{planned(before, "192.0.2.1")}, []Planned{planned(after, "192.0.2.1")})
+		p := NewPlan([]Planned{planned(before, "192.0.2.1")}, []Planned{planned(after, "192.0.2.1")}, On{})
 		if len(p.Changes) != 1 || len(p.Changes[0].Fields) != 1 || p.Changes[0].Detail != want {
 			t.Errorf("%+v, want %q", p.Changes, want)
 		}
@@ -304,7 +304,7 @@ func TestCheckTextShowsEveryField(t *testing.T) {
 func TestPlanShowsGrantedNodePorts(t *testing.T) {
 	before, after := planned(service("web", nil, nodePort), "192.0.2.1"), planned(service("web", nil), "192.0.2.1")
 	before.Allocation.NodePorts = map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30123}
-	p := NewPlan([]Planned{before}, []Planned{after})
+	p := NewPlan([]Planned{before}, []Planned{after}, On{})
 	if len(p.Changes) != 1 || p.Changes[0].Detail != "ports[80/tcp].node_port 30123 -> off" {
 		t.Errorf("%+v", p.Changes)
 	}
@@ -322,12 +322,12 @@ func TestPlanIsStable(t *testing.T) {
 			proposed = append(proposed, planned(s, "192.0.2.1"))
 		}
 	}
-	want := show(NewPlan(present, proposed))
+	want := show(NewPlan(present, proposed, On{}))
 	for range 10 {
 		for _, list := range [][]Planned{present, proposed} {
 			rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		}
-		if diff := cmp.Diff(want, show(NewPlan(present, proposed))); diff != "" {
+		if diff := cmp.Diff(want, show(NewPlan(present, proposed, On{}))); diff != "" {
 			t.Fatal(diff)
 		}
 	}

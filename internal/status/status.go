@@ -267,17 +267,18 @@ func problemsOf(in *Input) []vip.Problem {
 	}
 	for i := range in.Names {
 		if in.Names[i].Lost {
-			problems = append(problems, nameProblem(in, &in.Names[i]))
+			problems = append(problems, nameProblem(in.Service, in.Key, in.Names[0].Name, &in.Names[i]))
 		}
 	}
 	return problems
 }
 
-// nameProblem says who has a DNS name that the service wants.
-func nameProblem(in *Input, n *zone.Name) vip.Problem {
-	p := vip.Problem{Code: vip.CodeNameTaken, Service: in.Key.String(), Field: "name", Hint: "rename one of the two services, or use " + in.Names[0].Name}
-	if in.Service != nil {
-		p.Place = in.Service.Origin
+// nameProblem says who has a DNS name that the service, which may be nil, wants. First is its
+// canonical name.
+func nameProblem(s *vip.Service, k vip.ServiceKey, first string, n *zone.Name) vip.Problem {
+	p := vip.Problem{Code: vip.CodeNameTaken, Service: k.String(), Field: "name", Hint: "rename one of the two services, or use " + first}
+	if s != nil {
+		p.Place = s.Origin
 	}
 	if n.Kind == zone.Hostname {
 		p.Field, p.Hint = "hostnames", "remove it from one of the two services"

@@ -161,7 +161,7 @@ func refusedCode(r v1.ApplyResult) error {
 
 // showDryRun shows what an apply would change.
 func (a *app) showDryRun(r v1.ApplyResult) error {
-	plan := v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}}
+	plan := v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}, Warnings: []v1.Problem{}}
 	if r.Plan != nil {
 		plan = *r.Plan
 	}
@@ -169,7 +169,13 @@ func (a *app) showDryRun(r v1.ApplyResult) error {
 	if !a.printer().People() {
 		view = applyView(r)
 	}
-	return cmp.Or(a.show(view), refusedCode(r), planCode(plan))
+	if err := a.show(view); err != nil {
+		return err
+	}
+	for _, p := range plan.Warnings {
+		a.warn(p)
+	}
+	return cmp.Or(refusedCode(r), planCode(plan))
 }
 
 func applyView(r v1.ApplyResult) output.View {

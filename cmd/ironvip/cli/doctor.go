@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,10 +57,10 @@ exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 }
 
 func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
-	v := a.validate(path)
+	v := status.Validate(ctx, path, "")
 	host := a.Host
 	if host == nil {
-		this := doctor.ThisHost(v.config != nil && v.config.Dataplane.Role == configs.RoleRealServer)
+		this := doctor.ThisHost(v.Config != nil && v.Config.Dataplane.Role == configs.RoleRealServer)
 		host = &this
 	}
 	file, err := filepath.Abs(path)
@@ -67,7 +68,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		return doctorDoc{}, err
 	}
 	want := doctor.Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
-	if c := v.config; c != nil {
+	if c := v.Config; c != nil {
 		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode = configs.ModeIPVS // the agent has nothing to fall back to
@@ -82,7 +83,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}
 	}
-	if c := v.config; c != nil && c.API.Socket != "" && a.namedAddr() == "" {
+	if c := v.Config; c != nil && c.API.Socket != "" && a.namedAddr() == "" {
 		a.addr = "unix://" + c.API.Socket // the agent of this configuration
 	}
 	c, err := a.client()
@@ -90,15 +91,15 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		return doctorDoc{}, err
 	}
 	defer c.Close()
-	status, err := c.Status(ctx)
-	want.DNS.Agent = ofAgent(status, want.DNS.Listen)
+	now, err := c.Status(ctx)
+	want.DNS.Agent = ofAgent(now, want.DNS.Listen)
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
 	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
 	if err != nil {
 		doc.Findings = append(doc.Findings, noAgent(err))
 	} else {
-		doc.Agent = &status
-		doc.Findings = append(doc.Findings, fromStatus(status)...)
+		doc.Agent = &now
+		doc.Findings = append(doc.Findings, fromStatus(now)...)
 		if len(want.DNS.Listen) > 0 {
 			doc.Findings = append(doc.Findings, lookup(ctx, c, *host, want)...)
 		}
@@ -157,21 +158,22 @@ func announceWant(c *configs.Config) (out doctor.Announce) {
 }
 
 // fromConfig returns the findings about the configuration.
-func fromConfig(path string, v validated) []doctor.Finding {
+func fromConfig(path string, v status.Validation) []doctor.Finding {
 	finding := func(level doctor.Level, text, fix string) doctor.Finding {
 		return doctor.Finding{Level: level, Check: "config", Text: text, Fix: fix}
 	}
 	switch {
-	case v.missing:
+	case v.Missing:
 		return []doctor.Finding{finding(doctor.Warn, "configuration "+path+" not found: services get no addresses, and no agent starts without the directory",
 			"write "+path+"/"+configs.ConfigName+" with a [[pool]], or use --config")}
-	case len(v.problems) == 0 && v.unread != "":
-		return []doctor.Finding{finding(doctor.Warn, "config "+path+": "+v.summary+"; "+v.unread+" ignored: no static source configured", readServices)}
-	case len(v.problems) == 0:
-		return []doctor.Finding{finding(doctor.OK, "config "+path+": "+v.summary, "")}
+	case len(v.Problems)+len(v.Warnings) == 0:
+		return []doctor.Finding{finding(doctor.OK, "config "+path+": "+v.Summary, "")}
 	}
 	var out []doctor.Finding
-	for _, p := range v.problems {
+	for _, p := range v.Warnings {
+		out = append(out, finding(doctor.Warn, p.Error(), p.Hint))
+	}
+	for _, p := range v.Problems {
 		out = append(out, finding(doctor.Fail, p.Error(), p.Hint))
 	}
 	return out

@@ -254,7 +254,7 @@ func diff() v1.DataplaneDiff {
 }
 
 func plan() v1.Plan {
-	return v1.Plan{Add: 1, Change: 1, Remove: 1, Problems: []v1.Problem{}, Changes: []v1.PlanChange{
+	return v1.Plan{Add: 1, Change: 1, Remove: 1, Problems: []v1.Problem{}, Warnings: []v1.Problem{}, Changes: []v1.PlanChange{
 		{Action: v1.ActionAdd, Kind: "service", Name: "api", Detail: "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends"},
 		{Action: v1.ActionChange, Kind: "service", Name: "web", Detail: "scheduler wrr -> mh", Impact: "open connections keep their backend"},
 		{Action: v1.ActionRemove, Kind: "backend", Name: "web/10.1.0.13", Detail: "41 open connections drain up to 60s"},

@@ -171,17 +171,20 @@ func TestCompletion(t *testing.T) {
 // A setting without effect is a warning: the service works, so the configuration is valid.
 func TestValidateWarnsOfSettingsWithoutEffect(t *testing.T) {
 	dir := t.TempDir()
-	for file, text := range map[string]string{"ironvip.toml": "[[source]]\ntype = \"static\"\npath = \"services.d\"\n",
+	for file, text := range map[string]string{"ironvip.toml": "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n[[source]]\ntype = \"static\"\npath = \"services.d\"\n",
 		"services.d/web.toml": "\n[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nmax_queue = 5\nbackends = [{ address = \"10.1.0.11\" }]\n"} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755), os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	warned := func(r result) bool {
-		return strings.Contains(r.stderr, `services.d/web.toml:2: service "web": max_queue: has no effect`) && strings.Contains(r.stderr, "hint: add max_connections")
+		return strings.Contains(r.stderr, `services.d/web.toml:5: service "web": max_queue: has no effect`) && strings.Contains(r.stderr, "hint: add max_connections")
 	}
 	if r := run(t, Options{}, "config validate "+dir); r.code != ExitOK || !warned(r) {
 		t.Error(r)
+	}
+	if r := run(t, Options{}, "config validate --strict "+dir); r.code != ExitError || !strings.Contains(r.stdout, "max_queue: has no effect") || r.stderr != "1 mistake\n" {
+		t.Errorf("--strict: %s", r)
 	}
 	// A mistake elsewhere hides no warning.
 	for file, mistake := range map[string]string{
