@@ -4,20 +4,21 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// liveKeys are the keys that a running agent applies on a reload.
-var liveKeys = []string{"dataplane.hard_stop_after", "pool", "ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "log.level",
-	"announce.mode", "announce.interfaces", "announce.peers", "announce.listen", "announce.key_file", "announce.weight", "announce.heartbeat", "announce.missed",
-	"announce.settle", "announce.hold", "announce.bgp", "api.role", "api.insecure_loopback", "api.public_metrics",
-	"dns.domain", "dns.listen", "dns.allow", "dns.ttl", "dns.negative_ttl", "dns.reverse", "dns.short_names", "dns.resolver", "dns.rate_limit"}
+// isLive reports whether a running agent applies a key on a reload. Pools are one key.
+func isLive(key string) bool {
+	k, _ := reference.Config.Find(key)
+	return k.Live || key == "pool"
+}
 
 // Diff returns the keys in which two configurations differ: those that a running agent applies on a
 // reload, and those that need a restart. Pools and sources are one key each.
 func Diff(old, new *Config) (live, restart []string) {
 	note := func(key string) {
-		if slices.Contains(liveKeys, key) {
+		if isLive(key) {
 			live = append(live, key)
 		} else {
 			restart = append(restart, key)

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/sources/consul"
 	"github.com/ironvip/ironvip/vip"
@@ -94,17 +96,59 @@ func TestReferencePagesAreComplete(t *testing.T) {
 	}
 }
 
-// Diff behaves as config.md describes for a reload.
-func TestReferenceOfReloads(t *testing.T) {
-	text, err := os.ReadFile("../docs/config.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z]+\\.[a-z_]+)` \\|.*\\| (live|restart) \\|$").FindAllStringSubmatch(string(text), -1) {
-		if live := slices.Contains(liveKeys, row[1]); live != (row[2] == "live") {
-			t.Errorf("config.md says %s of %s, live is %v", row[2], row[1], live)
+var update = flag.Bool("update", false, "write the tables of keys in docs")
+
+// The tables of keys in the pages are those of package reference.
+func TestTablesOfKeys(t *testing.T) {
+	written := map[string]bool{}
+	for _, page := range []string{"config.md", "services.md", "health.md"} {
+		path := "../docs/" + page
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := tableOfKeys.ReplaceAllStringFunc(string(text), func(old string) string {
+			m := tableOfKeys.FindStringSubmatch(old)
+			written[m[1]] = true
+			head, _, _ := strings.Cut(m[2], "\n")
+			return "<!-- keys: " + m[1] + " -->\n\n" + markdown(reference.Tables[m[1]], strings.Split(strings.Trim(head, "| "), " | "))
+		})
+		if want == string(text) {
+			continue
+		}
+		if *update {
+			err = os.WriteFile(path, []byte(want), 0o644)
+		} else {
+			err = fmt.Errorf("%s differs from configs/reference; run go test ./configs -update", path)
+		}
+		if err != nil {
+			t.Error(err)
 		}
 	}
+	if len(written) != len(reference.Tables) {
+		t.Errorf("pages have the tables %v, want %d", written, len(reference.Tables))
+	}
+}
+
+// tableOfKeys matches a table after its name in a comment.
+var tableOfKeys = regexp.MustCompile(`<!-- keys: (\w+) -->\n\n((?:\|.*\n)+)`)
+
+// markdown returns a table with the columns that a page has.
+func markdown(keys reference.Table, columns []string) string {
+	var b strings.Builder
+	row := func(cells []string) {
+		b.WriteString(strings.ReplaceAll("| "+strings.Join(cells, " | ")+" |", "|  |", "| |") + "\n")
+	}
+	row(columns)
+	b.WriteString("|" + strings.Repeat("---|", len(columns)) + "\n")
+	for _, k := range keys {
+		reload := "restart"
+		if k.Live {
+			reload = "live"
+		}
+		row([]string{"`" + k.Key + "`", k.Meaning, k.Values, k.Default, reload}[:len(columns)])
+	}
+	return b.String()
 }
 
 // The numbers and names of the pages equal those of the code.

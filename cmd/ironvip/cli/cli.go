@@ -174,7 +174,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		group("announce", "show how VIPs are announced to the network", a.announceListCommand(), a.announcePeersCommand(), a.announceExplainCommand()),
 		group("dns", "show the DNS names of services", a.dnsListCommand(), a.dnsQueryCommand()),
 		group("dataplane", "inspect the dataplane", a.dataplaneShowCommand(), a.dataplaneDiffCommand(), a.dataplaneCleanCommand()),
-		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand()),
+		group("config", "check the configuration", a.configValidateCommand(), a.configPlanCommand(), a.configShowCommand(), a.configSchemaCommand()),
 		group("token", "manage tokens of callers of the API", a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand()),
 		a.importCommands(),
 		group("snapshot", "save and restore all leases, registrations and overrides",

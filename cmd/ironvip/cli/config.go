@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,8 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/configs/schema"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
@@ -72,6 +75,92 @@ func (a *app) warn(p v1.Problem) {
 	a.printer().Say("warning: %s", vip.Problem(p).Error())
 	if p.Hint != "" {
 		a.printer().Say("hint: %s", p.Hint)
+	}
+}
+
+func (a *app) configShowCommand() *cobra.Command {
+	var origin bool
+	cmd := &cobra.Command{
+		Use:   "show [PATH]",
+		Short: "show the configuration with its defaults; needs no agent",
+		Long: `Shows every key of ironvip.toml (a file, or a directory that contains it; default
+` + DefaultConfig + `) with the value in effect after a start. With --origin, it also shows where each
+value comes from: a file and line, or the default. Tokens, keys and passwords are not shown:
+they are in files, of which only the paths are keys.
+
+An agent that was not reloaded since a change has other values: see "config plan".`,
+		Example:           "  ironvip config show --origin\n  ironvip config show ./etc -o json",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeFiles("toml"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			path := DefaultConfig
+			if len(args) == 1 {
+				path = args[0]
+			}
+			config, problems := configs.Load(path)
+			if config == nil {
+				return a.showValidation(path, status.Validation{Problems: problems})
+			}
+			return a.show(valuesView(config.Values(), origin))
+		},
+	}
+	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
+	return cmd
+}
+
+// shownValue is a key in the JSON of "config show".
+type shownValue struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`  // in TOML
+	Origin string `json:"origin"` // file:line, or "default"
+}
+
+func valuesView(values []configs.Value, origin bool) output.View {
+	shown := make([]shownValue, len(values))
+	for i, v := range values {
+		shown[i] = shownValue{v.Key, v.Value, cmp.Or(v.Place, "default")}
+	}
+	return output.View{
+		Data:  shown,
+		Names: output.Texts(shown, func(v shownValue) string { return v.Key }),
+		Text: func(p *output.Printer) string {
+			grid := &output.Grid{}
+			for _, v := range shown {
+				if origin {
+					grid.AddSparse(v.Key, v.Value, output.Cell{Text: v.Origin, Style: output.Faint})
+				} else {
+					grid.AddSparse(v.Key, v.Value)
+				}
+			}
+			return grid.Text(p)
+		},
+	}
+}
+
+func (a *app) configSchemaCommand() *cobra.Command {
+	schemas := map[string]func() schema.Node{"config": schema.Config, "services": schema.Services}
+	return &cobra.Command{
+		Use:   "schema [config|services]",
+		Short: "print the JSON Schema of ironvip.toml or of services files",
+		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, or with
+"services", of a file of services.d. It has every key with its description. What depends on
+several keys, such as pools that overlap, is found by "config validate" only.`,
+		Example:           "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
+		Args:              cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		ValidArgs:         []string{"config", "services"},
+		ValidArgsFunction: cobra.FixedCompletions([]string{"config", "services"}, cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(_ *cobra.Command, args []string) error {
+			of := "config"
+			if len(args) == 1 {
+				of = args[0]
+			}
+			text, err := json.MarshalIndent(schemas[of](), "", "  ")
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(a.Stdout, "%s\n", text)
+			return err
+		},
 	}
 }
 

@@ -1,0 +1,89 @@
+package configs
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/vip/spec/strict"
+)
+
+// Value is a key of the configuration in effect.
+type Value struct {
+	Key   string // "node.name", "pool[0].cidrs"
+	Value string // in TOML
+	Place string // the file and line that set it; "" is a default
+}
+
+// Values returns every key in effect. Tokens, keys and passwords are in files, and only the paths are
+// keys: no value is a secret.
+func (c *Config) Values() []Value {
+	var out []Value
+	c.values(reflect.ValueOf(*c), "", &out)
+	return out
+}
+
+func (c *Config) values(table reflect.Value, path string, out *[]Value) {
+	for _, f := range fields(table.Type()) {
+		name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+		v, key := table.FieldByIndex(f.Index), strict.Join(path, name)
+		switch {
+		case name == "" || v.Kind() == reflect.Pointer && v.IsNil():
+		case v.Kind() == reflect.Slice && isTable(v.Type().Elem()):
+			for i := range v.Len() {
+				at := strict.Index(key, i)
+				c.values(v.Index(i), at, out)
+				if s, ok := v.Index(i).Interface().(Source); ok && s.Config != nil {
+					c.values(reflect.ValueOf(s.Config).Elem(), at, out)
+				}
+			}
+		case isTable(v.Type()):
+			c.values(v, key, out)
+		default:
+			value := Value{Key: key, Value: inTOML(v)}
+			if c.doc != nil && c.doc.Has(key) {
+				value.Place = c.Place(key)
+			}
+			*out = append(*out, value)
+		}
+	}
+}
+
+// isTable reports whether a type is a table of keys, not a value with a text form.
+func isTable(t reflect.Type) bool {
+	return t.Kind() == reflect.Struct && !t.Implements(reflect.TypeFor[fmt.Stringer]())
+}
+
+// inTOML writes a value as in ironvip.toml.
+func inTOML(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if s, ok := v.Interface().(fmt.Stringer); ok {
+		return strconv.Quote(s.String())
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return strconv.Quote(v.String())
+	case reflect.Slice:
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = inTOML(v.Index(i))
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// Shapes returns the struct of each type of source, for those who describe the keys. Types that this
+// build lacks are missing.
+func Shapes() map[string]any {
+	out := map[string]any{}
+	for _, t := range sourceTypes {
+		if t.new != nil {
+			out[t.name] = t.new()
+		}
+	}
+	return out
+}

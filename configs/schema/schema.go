@@ -1,0 +1,202 @@
+// Package schema writes JSON Schemas (draft 2020-12) of ironvip.toml and of the files of services.d,
+// for editors and CI.
+//
+// Its inputs are the structs that the files are decoded into, and the documentation of their keys in
+// configs/reference. Its output accepts every valid file, and refuses unknown keys, wrong types and
+// unknown words. What depends on several keys, as pools that overlap, is left to `ironvip config
+// validate`. It does no I/O.
+package schema
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/configs/reference"
+	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// Node is a JSON Schema.
+type Node map[string]any
+
+const dialect = "https://json-schema.org/draft/2020-12/schema"
+
+// Config returns the schema of ironvip.toml.
+func Config() Node {
+	out := table(reflect.TypeFor[configs.Config](), reference.Config, "")
+	sources := []any{}
+	shapes := configs.Shapes()
+	for _, name := range slices.Sorted(keysOf(shapes)) {
+		one := table(reflect.TypeFor[configs.Source](), reference.Source, "")
+		more := table(reflect.TypeOf(shapes[name]).Elem(), reference.Source, "")
+		properties := one["properties"].(Node)
+		for key, node := range more["properties"].(Node) {
+			properties[key] = node
+		}
+		properties["type"].(Node)["const"] = name
+		one["required"] = []string{"type"}
+		sources = append(sources, one)
+	}
+	out["properties"].(Node)["source"] = Node{"type": "array", "items": Node{"oneOf": sources}}
+	out["$schema"], out["title"] = dialect, "ironvip.toml"
+	return out
+}
+
+// Services returns the schema of a file of services.d.
+func Services() Node {
+	return Node{"$schema": dialect, "title": "a file of services.d", "type": "object", "additionalProperties": false,
+		"properties": Node{"service": Node{"type": "array", "items": table(reflect.TypeFor[spec.Service](), reference.Service, "")}}}
+}
+
+// nested are the tables of keys of structs within others.
+var nested = map[reflect.Type]reference.Table{
+	reflect.TypeFor[configs.Pool]():     reference.Pool,
+	reflect.TypeFor[configs.APIRole]():  reference.Role,
+	reflect.TypeFor[configs.BGPPeer]():  reference.Router,
+	reflect.TypeFor[spec.Port]():        reference.Port,
+	reflect.TypeFor[spec.Backend]():     reference.Backend,
+	reflect.TypeFor[spec.HealthCheck](): reference.HealthCheck,
+}
+
+// required are the keys that structs must have.
+var required = map[reflect.Type][]string{
+	reflect.TypeFor[configs.Pool]():     {"name", "cidrs"},
+	reflect.TypeFor[configs.APIRole]():  {"role"},
+	reflect.TypeFor[configs.BGPPeer]():  {"asn", "local_asn"},
+	reflect.TypeFor[spec.Service]():     {"name", "ports"},
+	reflect.TypeFor[spec.Port]():        {"port"},
+	reflect.TypeFor[spec.Backend]():     {"address"},
+	reflect.TypeFor[spec.HealthCheck](): {"type"},
+}
+
+// text returns the schema of a string.
+func text(pattern string) Node {
+	out := Node{"type": "string"}
+	if pattern != "" {
+		out["pattern"] = pattern
+	}
+	return out
+}
+
+var port = Node{"type": "integer", "minimum": 1, "maximum": 65535}
+
+// values are the schemas of types with their own form in a file.
+var values = map[reflect.Type]func() Node{
+	reflect.TypeFor[spec.Duration]():         func() Node { return text(`^(0|([0-9.]+(ns|us|µs|ms|s|m|h))+)$`) },
+	reflect.TypeFor[netip.Prefix]():          func() Node { return text(`^[0-9A-Fa-f.:]+/[0-9]+$`) },
+	reflect.TypeFor[netip.Addr]():            func() Node { return text(`^[0-9A-Fa-f.:]+(%.+)?$`) },
+	reflect.TypeFor[configs.AddressRange]():  func() Node { return text(`^[0-9A-Fa-f.:]+(/[0-9]+)?$`) },
+	reflect.TypeFor[configs.ListenAddress](): func() Node { return text(`:[0-9]+$`) },
+	reflect.TypeFor[configs.PeerAddress]():   func() Node { return text("") },
+	reflect.TypeFor[configs.FileMode]():      func() Node { return text(`^0?[0-7]{1,3}$`) },
+	reflect.TypeFor[configs.PortRange]():     func() Node { return text(`^ *[0-9]+ *- *[0-9]+ *$`) },
+	reflect.TypeFor[share.Probers](): func() Node {
+		return either(Node{"enum": []any{"auto", "all"}}, Node{"type": "integer", "minimum": 1, "maximum": 100})
+	},
+	reflect.TypeFor[spec.PortNumber](): func() Node { return either(port) },
+	reflect.TypeFor[spec.PortRange]():  func() Node { return either(port, text(`^(all|[0-9]+-[0-9]+)$`)) },
+	reflect.TypeFor[spec.NodePort]():   func() Node { return either(Node{"enum": []any{"off", "auto"}}, port) },
+}
+
+func either(of ...Node) Node { return Node{"anyOf": of} }
+
+// words are the values of keys that take one of a few words. A key of a list is that of its items.
+var words = map[reflect.Type]map[string][]string{
+	reflect.TypeFor[configs.Dataplane](): {"mode": {configs.ModeAuto, configs.ModeIPVS, configs.ModeProxy}, "role": {configs.RoleDirector, configs.RoleRealServer}},
+	reflect.TypeFor[configs.IPAM]():      {"store": {configs.StoreBolt, configs.StoreConsul}},
+	reflect.TypeFor[health.Config]():     {"default": {health.DefaultTCP, health.DefaultNone}},
+	reflect.TypeFor[configs.Announce]():  {"mode": announce.Modes()},
+	reflect.TypeFor[configs.Pool]():      {"announce": append([]string{""}, announce.Modes()...)},
+	reflect.TypeFor[configs.APIRole]():   {"role": {"viewer", "registrar", "operator", "admin"}},
+	reflect.TypeFor[configs.DNS]():       {"resolver": {configs.ResolverNone, configs.ResolverResolved}},
+	reflect.TypeFor[configs.Log]():       {"level": {"debug", "info", "warn", "error"}, "format": {"text", "json"}},
+	reflect.TypeFor[spec.Service](): {
+		"families": {"ipv4", "ipv6"}, "scheduler": texts(vip.Schedulers()), "scheduler_flags": {"fallback", "port", "one-packet"},
+		"forward": {"nat", "dr", "tunnel"}, "internal_traffic": {"cluster", "local"}, "external_traffic": {"cluster", "local"},
+		"traffic_distribution": {"any", "same-zone", "same-node"}, "masquerade": {"auto", "always", "never"},
+		"proxy_protocol": {"v1", "v2"}, "on_unhealthy": {"drain", "reset"}},
+	reflect.TypeFor[spec.Port]():        {"protocol": {"tcp", "udp", "sctp"}},
+	reflect.TypeFor[spec.HealthCheck](): {"type": {"tcp", "http", "https", "grpc", "udp", "exec", "none"}},
+	reflect.TypeFor[spec.Backend]():     {"state": {"ready", "drain", "maint", "terminating"}},
+}
+
+// texts returns the names of values.
+func texts[T any](of []T) []string {
+	out := make([]string, len(of))
+	for i := range of {
+		out[i] = fmt.Sprint(of[i])
+	}
+	return out
+}
+
+func keysOf[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// table returns the schema of a struct. Prefix is that of its keys in the documentation.
+func table(t reflect.Type, docs reference.Table, prefix string) Node {
+	properties := Node{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+		if f.Anonymous || !f.IsExported() || name == "" || name == "-" {
+			continue
+		}
+		node := value(f.Type, docs, prefix+name+".")
+		if of := words[t][name]; of != nil {
+			if items, list := node["items"]; list {
+				items.(Node)["enum"] = of
+			} else {
+				node["enum"] = of
+			}
+		}
+		if doc, found := docs.Find(prefix + name); found {
+			node["description"] = doc.Describe()
+		}
+		properties[name] = node
+	}
+	out := Node{"type": "object", "additionalProperties": false, "properties": properties}
+	if keys := required[t]; keys != nil {
+		out["required"] = keys
+	}
+	return out
+}
+
+// value returns the schema of a field. A type that it doesn't know is a programming error.
+func value(t reflect.Type, docs reference.Table, prefix string) Node {
+	if own, ok := values[t]; ok {
+		return own()
+	}
+	if of, ok := nested[t]; ok {
+		return table(t, of, "")
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		return value(t.Elem(), docs, prefix)
+	case reflect.String:
+		return text("")
+	case reflect.Bool:
+		return Node{"type": "boolean"}
+	case reflect.Int:
+		return Node{"type": "integer"}
+	case reflect.Slice:
+		return Node{"type": "array", "items": value(t.Elem(), docs, prefix)}
+	case reflect.Map:
+		return Node{"type": "object", "additionalProperties": value(t.Elem(), docs, prefix)}
+	case reflect.Struct:
+		return table(t, docs, prefix)
+	}
+	panic(fmt.Sprintf("schema: no form of %s", t))
+}
