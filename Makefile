@@ -44,8 +44,12 @@ unit vm program servers: ## one lane of `make test`
 bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
 	@test/run bench
 
+.PHONY: man
+man: ## write the manual pages to bin/man
+	$(GO) run ./cmd/ironvip man bin/man
+
 .PHONY: install
-install: build ## install the programs, the systemd units and the samples (as root; DESTDIR is honored)
+install: build man ## install the programs, the systemd units and the samples (as root; DESTDIR is honored)
 	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
 	install -Dm755 bin/ironvip-announcer $(DESTDIR)/usr/local/libexec/ironvip/ironvip-announcer
 	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
@@ -54,6 +58,8 @@ install: build ## install the programs, the systemd units and the samples (as ro
 	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/etc/sysctl.d/60-ironvip.conf
 	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/etc/modules-load.d/ironvip.conf
 	install -Dm644 configs/polkit/50-ironvip.rules $(DESTDIR)/etc/polkit-1/rules.d/50-ironvip.rules
+	install -Dm644 -t $(DESTDIR)/usr/local/share/man/man1 bin/man/*.1
+	install -Dm644 -t $(DESTDIR)/usr/local/share/man/man5 bin/man/*.5
 	install -dm755 $(DESTDIR)/etc/ironvip/services.d
 	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
 

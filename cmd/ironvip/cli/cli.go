@@ -184,6 +184,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		a.eventsCommand(),
 		a.doctorCommand(),
 		a.versionCommand(),
+		a.manCommand(),
 	)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	completionNeedsShell(root)

@@ -12,8 +12,8 @@ import (
 // referenceHead begins docs/cli.md. It describes what all commands have in common.
 const referenceHead = `# Commands
 
-` + "`go test ./cmd/ironvip/cli -update`" + ` writes this page from the commands. ` + "`--help`" + ` shows the same
-text. ` + "`ironvip agent`" + ` is the daemon ([operations.md](operations.md)). Every other command sends
+` + "`go test ./cmd/ironvip/cli -update`" + ` writes this page from the commands. ` + "`--help`" + ` and the
+manual pages have the same text (` + "`make man`" + `). ` + "`ironvip agent`" + ` is the daemon ([operations.md](operations.md)). Every other command sends
 requests to a running agent, unless its description says that it needs none.
 
 ## Rules
