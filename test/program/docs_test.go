@@ -1,0 +1,205 @@
+//go:build system
+
+package program
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/need"
+)
+
+// notRun is why a command of the docs is not run. It is then only parsed, by its --help.
+type notRun string
+
+const (
+	reference notRun = "an example of the reference, with files of the reader"
+	wantsPath notRun = "reads a file of the reader"
+	changes   notRun = "changes this host, or needs a stopped agent"
+	wantsUnit notRun = "needs systemd or other addresses of the agent"
+	wantsPeer notRun = "needs other hosts"
+)
+
+// notRunnable are the beginnings of commands that are not run against the demo.
+var notRunnable = []struct {
+	begins string
+	why    notRun
+}{
+	{"ironvip import ", wantsPath},
+	{"ironvip config validate ./converted", wantsPath},
+	{"ironvip config validate && systemctl", wantsUnit},
+	{"ironvip config schema > /etc", changes},
+	{"ironvip --addr https:", wantsUnit},
+	{"ironvip agent ", changes},
+	{"ironvip dataplane clean", changes},
+	{"ironvip snapshot compare", changes},
+	{"ironvip snapshot restore", changes},
+	{"ironvip node new-id", changes},
+	{"ironvip node forget", wantsPeer},
+	{"ironvip backend list web --nodes", wantsPeer},
+	{"ironvip announce explain", wantsPeer},
+}
+
+// exits are the exit codes of commands that report a state; others end with 0.
+var exits = map[string][]int{"status": {0, 3}, "doctor": {0, 1, 3}, "config plan": {0, 10}}
+
+// Every command in a code block of the docs runs against the demo, or at least exists with its flags.
+func TestCommandsOfTheDocs(t *testing.T) {
+	need.Root(t)
+	dir := publicDir(t)
+	copyBinary(t, filepath.Join(dir, "ironvip"))
+	samples := filepath.Join(dir, "etc")
+	err := os.CopyFS(filepath.Join(samples, "services.d"), os.DirFS("../../configs/services.d"))
+	if text, readErr := os.ReadFile("../../configs/ironvip.toml"); readErr == nil {
+		err = errors.Join(err, os.WriteFile(filepath.Join(samples, "ironvip.toml"), text, 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := startDemo(t, dir)
+	run := func(line string) (string, int) {
+		cmd := exec.Command("timeout", "60", "sh", "-c", line)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "IRONVIP_ADDR="+addr)
+		out, err := cmd.CombinedOutput()
+		if exit, failed := errors.AsType[*exec.ExitError](err); failed {
+			return string(out), exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return string(out), 0
+	}
+	ran := 0
+	for _, c := range commandsOfDocs(t) {
+		why := notRun("")
+		for _, n := range notRunnable {
+			if strings.HasPrefix(c.line, n.begins) {
+				why = n.why
+			}
+		}
+		if c.page == "cli.md" {
+			why = reference
+		}
+		if why != "" {
+			plain, _, _ := strings.Cut(c.line, " > ")
+			plain, _, _ = strings.Cut(plain, " && ")
+			plain, _, _ = strings.Cut(plain, " | ")
+			plain, _, _ = strings.Cut(plain, " < ")
+			words := strings.Fields(plain)
+			if out, code := run(plain + " --help"); code != 0 || strings.Contains(out, "Available Commands:") && len(words) > 2 {
+				t.Errorf("%s: %s: exit code %d of --help (%s)\n%s", c.page, c.line, code, why, out)
+			}
+			continue
+		}
+		ran++
+		line := strings.ReplaceAll(c.line, "/etc/ironvip", samples)
+		if line == "ironvip config validate" {
+			line += " " + samples
+		}
+		want := []int{0}
+		for begins, codes := range exits {
+			if strings.HasPrefix(line, "ironvip "+begins) {
+				want = codes
+			}
+		}
+		if out, code := run(line); !slices.Contains(want, code) {
+			t.Errorf("%s: %s: exit code %d, want %v\n%s", c.page, line, code, want, out)
+		}
+	}
+	if ran < 20 {
+		t.Errorf("only %d commands were run", ran)
+	}
+}
+
+type docCommand struct{ page, line string }
+
+// commandsOfDocs returns the lines of code blocks that begin with ironvip, perhaps after a prompt or
+// sudo, in the order of the pages.
+func commandsOfDocs(t *testing.T) (out []docCommand) {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("%d pages: %v", len(pages), err)
+	}
+	for _, path := range append([]string{"../../README.md"}, pages...) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fence := "-" // the language of the block around the line; "-" outside of one
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimRight(line, "\n")
+			if language, isFence := strings.CutPrefix(line, "```"); isFence {
+				if fence == "-" {
+					fence = language
+				} else {
+					fence = "-"
+				}
+				continue
+			}
+			code, indented := strings.CutPrefix(line, "    ")
+			if fence == "-" && !indented || fence != "-" && !slices.Contains([]string{"", "sh", "console"}, fence) {
+				continue
+			}
+			code = strings.TrimPrefix(strings.TrimSpace(cmp.Or(code, line)), "$ ")
+			code = strings.ReplaceAll(code, "sudo ", "")
+			if strings.HasPrefix(code, "ironvip ") {
+				code, _, _ = strings.Cut(code, "  #")
+				c := docCommand{filepath.Base(path), strings.TrimSpace(code)}
+				if isCommand.MatchString(c.line) && !slices.Contains(out, c) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// isCommand excludes the synopses of cli.md, which have words in capitals and brackets.
+var isCommand = regexp.MustCompile(`^[^\[\]]*$`)
+
+// startDemo runs a demo until the test ends, and returns the address of its API.
+func startDemo(t *testing.T, dir string) string {
+	t.Helper()
+	out := &lockedBuffer{}
+	cmd := exec.Command(filepath.Join(dir, "ironvip"), "agent", "--demo")
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGINT)
+		select {
+		case <-done:
+		case <-time.After(maxWait):
+			cmd.Process.Kill()
+			<-done
+		}
+	})
+	h := &host{t: t, log: out}
+	var api []string
+	h.eventually("the demo greets", func() error {
+		if api = regexp.MustCompile(`IRONVIP_ADDR=(http://\S+)`).FindStringSubmatch(out.String()); api == nil || !strings.Contains(out.String(), "Ctrl-C") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	return api[1]
+}
