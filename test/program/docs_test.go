@@ -48,6 +48,8 @@ var notRunnable = []struct {
 	{"ironvip node forget", wantsPeer},
 	{"ironvip backend list web --nodes", wantsPeer},
 	{"ironvip announce explain", wantsPeer},
+	{"ironvip backend drain web 10.1.0.11", wantsPath},
+	{"ironvip backend ready web 10.1.0.11", wantsPath},
 }
 
 // exits are the exit codes of commands that report a state; others end with 0.
