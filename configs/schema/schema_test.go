@@ -2,9 +2,11 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/configs/reference"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // compiled returns a schema that a JSON Schema library has accepted by the rules of draft 2020-12.
@@ -169,6 +172,39 @@ func TestServicesSchema(t *testing.T) {
 				}
 				if err := accepts(t, s, document); (err != nil) != refused || refused != (word == "junk") {
 					t.Errorf("%s = %s: the schema says %v, the agent refuses it: %v", key, value, err, refused)
+				}
+			}
+		}
+	}
+}
+
+// The schema and the agent know the same words, in ironvip.toml and in the parts of a service.
+func TestWords(t *testing.T) {
+	config, services := compiled(t, "config.json", Config()), compiled(t, "services.json", Services())
+	documents := map[string]string{ // by the struct: %s is "key = value"
+		"Dataplane": "[dataplane]\n%s\n", "IPAM": "[ipam]\n%s\n", "Config": "[health]\n%s\n", "Announce": "[announce]\n%s\n", "DNS": "[dns]\n%s\n", "Log": "[log]\n%s\n",
+		"Pool": "[[pool]]\nname = \"lan\"\ncidrs = [\"192.0.2.0/24\"]\n%s\n", "APIRole": "[[api.role]]\nuser = \"root\"\n%s\n",
+		"Port":        "[[service]]\nname = \"web\"\nports = [{ port = 80, %s }]\n",
+		"Backend":     "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nbackends = [{ address = \"10.1.0.1\", %s }]\n",
+		"HealthCheck": "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nhealth = { %s }\n",
+	}
+	for shape, keys := range words {
+		document := documents[shape.Name()]
+		if shape.Name() == "Service" { // see TestServicesSchema
+			continue
+		}
+		for key, of := range keys {
+			for _, word := range append([]string{"junk"}, of...) {
+				text := fmt.Sprintf(document, fmt.Sprintf("%s = %q", key, word))
+				s, problems := config, []vip.Problem(nil)
+				if strings.HasPrefix(document, "[[service]]") {
+					s, problems = services, static.ParseServices("web.toml", []byte(text), "static", nil).Problems
+				} else {
+					_, problems = configs.Parse("ironvip.toml", []byte(text))
+				}
+				refused := slices.ContainsFunc(problems, func(p vip.Problem) bool { return strings.Contains(p.Message, "is not a ") })
+				if err := accepts(t, s, text); (err != nil) != refused || refused != (word == "junk") {
+					t.Errorf("%s: the schema says %v, the agent says %v", text, err, problems)
 				}
 			}
 		}
