@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/claim"
+	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/link"
 	"github.com/ironvip/ironvip/internal/netlink"
@@ -125,6 +126,8 @@ func (s *Speaker) step(ctx context.Context, now time.Time) {
 			s.release(o.addr)
 		case orderReannounce:
 			s.machine.Reannounce(now)
+		case orderMeet:
+			s.meet(ctx, o.addr)
 		}
 	}
 	for a, h := range observed {
@@ -161,6 +164,18 @@ func (s *Speaker) release(a netip.Addr) {
 	s.machine.Release(a)
 	s.leave(a)
 	s.report(Report{Addr: a, State: Released})
+}
+
+// meet asks for the link address of another host, as its kernel answers.
+func (s *Speaker) meet(ctx context.Context, a netip.Addr) {
+	w, ok := s.links.To(ctx, a)
+	if !ok {
+		return
+	}
+	s.buffer = frame.AppendSolicit(s.buffer[:0], w.Link.MAC, w.Source, a.WithZone(""))
+	if err := s.socket(a).Send(w.Link.Index, s.buffer); err != nil { // the next heartbeat asks again
+		s.log.Debug("ask for the link address of another host", "addr", a, "interface", w.Link.Name, "err", err)
+	}
 }
 
 // watchGate waits for changes of the tables until Close.

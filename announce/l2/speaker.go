@@ -83,6 +83,7 @@ const (
 	orderOwn orderKind = iota
 	orderRelease
 	orderReannounce
+	orderMeet
 	orderClear // all addresses are released; later orders are new ones
 )
 
@@ -255,6 +256,15 @@ func (s *Speaker) Reannounce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.order(order{kind: orderReannounce})
+}
+
+// Meet asks for the link address of another host on the segment of one of this host's interfaces, so that
+// both kernels know each other's at once when the other host can be reached again. The kernels ask by
+// themselves only once a second. It costs a message to the kernel and a frame.
+func (s *Speaker) Meet(addr netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order(order{kind: orderMeet, addr: addr})
 }
 
 // Reconfigure changes the configuration. Log, Report and Record can't be changed. Addresses that are no

@@ -3,6 +3,7 @@
 package announce
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -12,9 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/wire"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 const (
@@ -266,6 +271,63 @@ func TestNeverTwoOwners(t *testing.T) {
 	t.Logf("seed %d: two owners for at most %s (%s), nobody for at most %s, %d answers", seed, w.longest.double, w.worst, w.longest.vacant, w.answered)
 	if w.longest.double > twoOwners || w.answered < 1000 {
 		t.Errorf("two owners for %s: %s; %d answers\n%s", w.longest.double, w.worst, w.answered, strings.Join(history, "\n"))
+	}
+}
+
+// A partition that lasts longer than the kernel remembers the link addresses of peers. The kernel asks for
+// them once a second, and with it alone both owners would go on for as long after the partition.
+func TestPartitionEnds(t *testing.T) {
+	l := newLab(t, 2, "")
+	a, b := l.hosts[0], l.hosts[1]
+	owners := l.settled()
+	l.cutOff(b, true)
+	a.awaitAll()
+	b.awaitAll()
+	w := watch(t, l.client)
+	// The next heartbeats make both kernels ask, at about the same time.
+	forgetNeighbor(t, a.Node, b.Node)
+	forgetNeighbor(t, b.Node, a.Node)
+	for from, to := range map[*host]*host{a: b, b: a} {
+		wait.For(t, "questions of "+from.Name, func() error {
+			if state := neighbor(t, from.Node, to.Node); state != netlink.NUD_INCOMPLETE {
+				return fmt.Errorf("state %#x", state)
+			}
+			return nil
+		})
+	}
+	l.cutOff(b, false)
+	l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+	w.close()
+	t.Logf("two owners for at most %s (%s)", w.longest.double, w.worst)
+	if w.longest.double > twoOwners {
+		t.Errorf("two owners for %s: %s", w.longest.double, w.worst)
+	}
+}
+
+// neighbor returns the state of a node's entry for another one, which heartbeats use; 0: there is none.
+func neighbor(t testing.TB, at, of *netlab.Node) int {
+	t.Helper()
+	all, err := at.Netlink.NeighList(0, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range all {
+		if addr, _ := netip.AddrFromSlice(n.IP); addr.Unmap() == of.Addr4 {
+			return n.State
+		}
+	}
+	return 0
+}
+
+// forgetNeighbor removes a node's entry for another one.
+func forgetNeighbor(t testing.TB, at, of *netlab.Node) {
+	t.Helper()
+	link, err := at.Netlink.LinkByName("eth0")
+	if err == nil {
+		err = at.Netlink.NeighDel(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: netlink.FAMILY_V4, IP: of.Addr4.AsSlice()})
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		t.Fatal(err)
 	}
 }
 
