@@ -76,8 +76,8 @@ func TestLostPeer(t *testing.T) {
 	})
 }
 
-// An agent that is stopped, and so keeps its connection, changes no announcement, and neither does its
-// continuation. The service manager's watchdog ends one that hangs.
+// An agent that is stopped for less than 5 s, and so keeps its connection, changes no announcement, and
+// neither does its continuation.
 func TestAgentIsStopped(t *testing.T) {
 	l := newLab(t, 2, "missed = 30") // a busy machine moves no VIP
 	a, b := l.hosts[0], l.hosts[1]
