@@ -98,16 +98,23 @@ func (s *Stage) Explain(name string, t message.Type) (zone.Explanation, error) {
 	return s.zone.Load().Explain(name, t)
 }
 
-// NamesOf returns the names that a service has and claims. See zone.NamesOf.
-func (s *Stage) NamesOf(k vip.ServiceKey) []zone.Name { return s.zone.Load().NamesOf(k) }
+// NamesOf returns the names that a service has and claims. See zone.NamesOf. It calls a name lost only
+// if the table of conflicts has it: without a server, no name is lost.
+func (s *Stage) NamesOf(k vip.ServiceKey) []zone.Name {
+	names := s.zone.Load().NamesOf(k)
+	for i := range names {
+		n := &names[i]
+		n.Lost = n.Lost && s.conflicts.Row(zone.ConflictKey{Name: n.Name, Service: k}) != nil
+	}
+	return names
+}
 
 // Names yields the names of all services, in no particular order. Names that are known only from
 // leases are not among them.
 func (s *Stage) Names() iter.Seq[zone.Name] {
 	return func(yield func(zone.Name) bool) {
-		z := s.zone.Load()
 		for k := range s.Services.All() {
-			for _, n := range z.NamesOf(k) {
+			for _, n := range s.NamesOf(k) {
 				if !yield(n) {
 					return
 				}

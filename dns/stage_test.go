@@ -269,11 +269,24 @@ func TestConflicts(t *testing.T) {
 	wait.Until(t, "the service is forgotten", func() bool { return w.ConflictsRevision(key("young")) == 0 })
 }
 
-// While nobody answers, no claim is a conflict.
+// While nobody answers, no claim is a conflict, and no name is lost.
 func TestNoConflictsWithoutServer(t *testing.T) {
 	w := ready(t)
 	w.service("young", "vip.internal")
 	wait.Until(t, "the conflict", func() bool { return w.Conflicts().Len() == 1 })
+	lost := func(want int) {
+		t.Helper()
+		got := 0
+		for n := range w.Names() {
+			if n.Lost {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%d names are lost, want %d", got, want)
+		}
+	}
+	lost(1)
 	off := settings()
 	off.Servers = nil
 	if err := w.Reconfigure(off); err != nil {
@@ -285,12 +298,14 @@ func TestNoConflictsWithoutServer(t *testing.T) {
 	if n := w.Conflicts().Len(); n != 0 {
 		t.Errorf("%d conflicts without a server", n)
 	}
+	lost(0)
 	if err := w.Reconfigure(settings()); err != nil {
 		t.Fatal(err)
 	}
 	if n := w.Conflicts().Len(); n != 2 {
 		t.Errorf("%d conflicts with a server again", n)
 	}
+	lost(2)
 }
 
 // A conflict that new settings bring is in the table only when the zone answers by them.

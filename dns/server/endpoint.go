@@ -42,6 +42,7 @@ type endpoint struct {
 	// the socket with end.
 	serve func(ctx context.Context, e *endpoint, end func(sockets.Socket)) error
 	state atomic.Pointer[state]
+	tried chan struct{} // closed when the first attempt to open the socket has ended
 	ended chan struct{}
 }
 
@@ -52,7 +53,7 @@ type state struct {
 }
 
 func newEndpoint(s *Server, at netip.AddrPort, t Transport, serve func(context.Context, *endpoint, func(sockets.Socket)) error) *endpoint {
-	e := &endpoint{server: s, at: at, transport: t, serve: serve, ended: make(chan struct{})}
+	e := &endpoint{server: s, at: at, transport: t, serve: serve, tried: make(chan struct{}), ended: make(chan struct{})}
 	e.state.Store(&state{})
 	return e
 }
@@ -94,7 +95,9 @@ func endWith(ctx context.Context, end func()) (now func()) {
 
 // up states that the socket is open.
 func (e *endpoint) up() {
-	if former := e.state.Swap(&state{up: true}); former.err != nil {
+	former := e.state.Swap(&state{up: true})
+	e.attempted()
+	if former.err != nil {
 		e.server.Log.Info("dns listens again", "at", e.at, "transport", e.transport)
 		e.event("dns_listener_open", "listens again")
 	}
@@ -102,9 +105,20 @@ func (e *endpoint) up() {
 
 // failed reports the first failure of a series.
 func (e *endpoint) failed(err error) {
-	if former := e.state.Swap(&state{err: err}); former.err == nil {
+	former := e.state.Swap(&state{err: err})
+	e.attempted()
+	if former.err == nil {
 		e.server.Log.Error("dns can't listen; queries are not answered there", "at", e.at, "transport", e.transport, "err", err)
 		e.event("dns_listener_failed", err.Error())
+	}
+}
+
+// attempted notes the end of an attempt. Run alone calls it.
+func (e *endpoint) attempted() {
+	select {
+	case <-e.tried:
+	default:
+		close(e.tried)
 	}
 }
 

@@ -76,6 +76,7 @@ type Server struct {
 	counters Counters
 	policy   atomic.Pointer[policy]
 	changed  chan struct{} // has room for one: wanted has changed
+	tried    chan struct{} // see Tried
 	// idleTime and messageTime, unless a test that doesn't concern them makes them endless.
 	idle, message time.Duration
 
@@ -100,7 +101,7 @@ type policy struct {
 func New(o Options) *Server {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Sockets = cmp.Or(o.Sockets, &sockets.Set{})
-	s := &Server{Options: o, changed: make(chan struct{}, 1), idle: idleTime, message: messageTime,
+	s := &Server{Options: o, changed: make(chan struct{}, 1), tried: make(chan struct{}), idle: idleTime, message: messageTime,
 		listening: make(map[netip.AddrPort]*listener)}
 	s.Reconfigure(o.Settings)
 	return s
@@ -131,14 +132,40 @@ func (s *Server) Reconfigure(settings Settings) {
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	for {
+	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.changed:
+		case <-s.changed: // at once after New
 			s.follow(ctx, &tasks)
+			if first {
+				s.awaitAttempts(&tasks)
+			}
 		}
 	}
+}
+
+// Tried is closed when Run has tried once to open each socket that was configured at its start: each is
+// up or has an error. It has then claimed those that the last process left.
+func (s *Server) Tried() <-chan struct{} { return s.tried }
+
+// awaitAttempts closes tried after the first attempt at each present socket.
+func (s *Server) awaitAttempts(tasks *sync.WaitGroup) {
+	s.mu.Lock()
+	var endpoints []*endpoint
+	for _, l := range s.listening {
+		endpoints = append(endpoints, l.udp, l.tcp)
+	}
+	s.mu.Unlock()
+	tasks.Go(func() {
+		for _, e := range endpoints {
+			select {
+			case <-e.tried:
+			case <-e.ended: // its address was removed
+			}
+		}
+		close(s.tried)
+	})
 }
 
 // follow starts and ends listeners so that they are those that are wanted.

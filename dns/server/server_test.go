@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -224,6 +226,48 @@ func TestTakeover(t *testing.T) {
 	if n := next.Unclaimed(); n != 0 {
 		t.Errorf("%d sockets are unclaimed", n)
 	}
+}
+
+// When the server says that it has tried to listen, each address is up or has an error, and the sockets
+// of the former process that it wants are its own.
+func TestTried(t *testing.T) {
+	var set sockets.Set
+	w := newWorld(t, Options{Sockets: &set}, loopback4, loopback6)
+	w.awaitUp(t)
+	next, err := set.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.end()
+	kept, absent := netip.AddrPortFrom(loopback4, w.port), netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), w.port)
+	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{kept, absent}}, Answerer: testZone(t), Events: event.NewLog(10, time.Now), Sockets: next})
+	if table.IsClosed(s.Tried()) {
+		t.Error("tried before Run")
+	}
+	run(t, s)
+	<-s.Tried()
+	for _, l := range s.Listeners() {
+		if l.Up != (l.Addr == kept) || (l.Err != nil) != (l.Addr == absent) {
+			t.Errorf("listener %+v", l)
+		}
+	}
+	if n := next.Unclaimed(); n != len(Transports) { // of the address that is no longer wanted
+		t.Errorf("%d sockets are unclaimed", n)
+	}
+	next.RemoveUnclaimed()
+	for _, network := range []string{"udp", "tcp"} {
+		checkWeb(t, network, kept)
+	}
+}
+
+// Without an address, there is nothing to try. A later one changes nothing.
+func TestTriedWithoutAddresses(t *testing.T) {
+	w := newWorld(t, Options{})
+	<-w.Tried()
+	w.Reconfigure(Settings{Listen: []netip.AddrPort{netip.AddrPortFrom(loopback4, w.port)}})
+	w.awaitUp(t)
+	w.Reconfigure(Settings{})
+	wait.Until(t, "the end", func() bool { return len(w.Listeners()) == 0 })
 }
 
 // A datagram costs no allocation, from the system call that receives it to the one that sends the

@@ -126,7 +126,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 }
 
 // settle makes the predecessor accept no more clients, and then removes the inherited listeners that
-// no service needs.
+// nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
 	if a.predecessor != nil {
 		reload, err := a.predecessor.retire(ctx)
@@ -135,6 +135,13 @@ func (a *agent) settle(ctx context.Context) error {
 		}
 		if reload {
 			a.signals.reload()
+		}
+	}
+	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-claimed:
 		}
 	}
 	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {

@@ -63,7 +63,8 @@ type Options struct {
 // Server listens and answers. Create it with New, and call Run in a goroutine.
 type Server struct {
 	Options
-	all limit
+	all     limit
+	claimed chan struct{} // see Claimed
 
 	// Used only by Run.
 	ctx     context.Context
@@ -117,7 +118,7 @@ func New(o Options) *Server {
 		o.Sockets = &sockets.Set{}
 	}
 	s := &Server{
-		Options: o, all: limit{most: maxAll},
+		Options: o, all: limit{most: maxAll}, claimed: make(chan struct{}),
 		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure),
 		retry: time.NewTimer(time.Hour), ended: make(chan ending),
 	}
@@ -139,6 +140,11 @@ func (s *Server) Problems() []vip.Problem {
 	return out
 }
 
+// Claimed is closed when Run has listened, or failed to, on each port of the services that were compiled
+// at the start. It has then claimed the listeners that the last process left. Stage compile knows the
+// host's addresses before, or no longer waits for them.
+func (s *Server) Claimed() <-chan struct{} { return s.claimed }
+
 // Run answers until the context ends and returns its error. When it returns, every listener is closed
 // in this process, and every connection has ended. Clients wait for another process that has the
 // listeners.
@@ -155,7 +161,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer rows.Close()
 	host := s.Host.Watch()
 	defer host.Close()
+	ready := s.Compiled.Ready()
 	for ctx.Err() == nil {
+		complete := table.IsClosed(ready) // before reading rows: those that it delivers now are all
 		snapshots, hostChanged := host.TryNext()
 		if n := len(snapshots); n > 0 {
 			var snapshot hostnet.Snapshot
@@ -180,8 +188,13 @@ func (s *Server) Run(ctx context.Context) error {
 		if len(batch)+len(snapshots) > 0 {
 			continue
 		}
+		if complete {
+			close(s.claimed)
+			ready = nil // a nil channel is not closed
+		}
 		select {
 		case <-ctx.Done():
+		case <-ready:
 		case <-hostChanged:
 		case <-rowsChanged:
 		case <-s.retry.C:

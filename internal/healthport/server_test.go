@@ -326,6 +326,49 @@ func TestNextServerAdopts(t *testing.T) {
 	now.expectClosed(here, other)
 }
 
+// When the server says that it has claimed its listeners, it has each one of a service that was compiled
+// at the start, however late that was.
+func TestClaimed(t *testing.T) {
+	var first sockets.Set
+	old := newWorldWith(t, Options{Sockets: &first}, here)
+	ports := freeport.Reserve(t, nil, netip.MustParseAddr(here))
+	services := len(ports) - 1
+	for i := range services {
+		old.row(fmt.Sprint("s", i), ports[1+i], 1)
+		old.expect(here, ports[1+i], fmt.Sprint("s", i), http.StatusOK, 1)
+	}
+	second, err := first.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.end()
+	clock := table.NewClock(time.Now())
+	w := &world{T: t, compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled), host: old.host}
+	done := w.compiled.Initializer()
+	s := New(Options{Compiled: w.compiled, Host: w.host, NodePorts: old.NodePorts, Healthy: old.healthy.Load, Sockets: second})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	w.row("s0", ports[1], 1)
+	wait.Until(t, "one listener is claimed", func() bool { return second.Unclaimed() == services-1 })
+	if table.IsClosed(s.Claimed()) {
+		t.Error("claimed before the services were compiled")
+	}
+	for i := 1; i < services-1; i++ {
+		w.row(fmt.Sprint("s", i), ports[1+i], 1)
+	}
+	done()
+	<-s.Claimed()
+	if n := second.Unclaimed(); n != 1 {
+		t.Errorf("%d listeners are unclaimed, want that of the service that is gone", n)
+	}
+	second.RemoveUnclaimed()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 // A dataplane that isn't programmed in time is answered as not healthy.
 func TestWaitForTheDataplaneIsBounded(t *testing.T) {
 	w := newWorldWith(t, Options{Synced: make(chan struct{})}, here)

@@ -332,10 +332,6 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	if t.Names != nil {
 		in.Rev = max(in.Rev, t.NamesRevision(key)) // before the names, which may be newer
 		in.Names = t.Names(key)
-		for i := range in.Names {
-			n := &in.Names[i] // without a server, no name is lost
-			n.Lost = n.Lost && t.NameConflicts.Row(zone.ConflictKey{Name: n.Name, Service: key}) != nil
-		}
 	}
 	if t.Overrides != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {

@@ -53,6 +53,7 @@ type Naming struct {
 	server   *server.Server
 	resolver *resolved.Follower
 	reload   chan struct{} // holds at most one
+	claimed  chan struct{} // see Claimed
 	zone     zone.Settings // that the stage has
 }
 
@@ -63,7 +64,7 @@ func New(o Options) (*Naming, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), resolver: resolved.New(resolved.Options{Log: o.Log})}
+	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log})}
 	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, Events: o.Events, Log: o.Log})
 	return n, nil
 }
@@ -89,11 +90,12 @@ func (n *Naming) Run(ctx context.Context) error {
 	n.resolver.Configure(n.Config().ResolvedSettings())
 	group.Go(func() error { return n.resolver.Run(ctx) })
 	group.Go(func() error {
-		for !n.Config().DNS.On() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-n.reload:
+		if n.Config().DNS.On() {
+			group.Go(func() error { return n.awaitSockets(ctx) })
+		} else {
+			close(n.claimed)
+			if err := n.awaitAddress(ctx); err != nil {
+				return err
 			}
 		}
 		n.apply()
@@ -110,6 +112,32 @@ func (n *Naming) Run(ctx context.Context) error {
 		}
 	})
 	return group.Wait()
+}
+
+// awaitAddress waits for a configuration with an address to listen at.
+func (n *Naming) awaitAddress(ctx context.Context) error {
+	for !n.Config().DNS.On() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-n.reload:
+		}
+	}
+	return nil
+}
+
+// Claimed is closed when Run has claimed the sockets that the last process left, as far as the
+// configuration has their addresses. Without addresses, that is at once.
+func (n *Naming) Claimed() <-chan struct{} { return n.claimed }
+
+func (n *Naming) awaitSockets(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-n.server.Tried():
+		close(n.claimed)
+		return nil
+	}
 }
 
 // serve answers queries once the names of the last run are known. Until then, clients wait at sockets

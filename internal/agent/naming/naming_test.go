@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,9 +41,15 @@ type world struct {
 	tables pipeline.Tables
 	synced func()
 	events *event.Log
+	end    func()
 }
 
 func newWorld(t *testing.T, config string) *world {
+	t.Helper()
+	return newWorldWith(t, config, &sockets.Set{})
+}
+
+func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 	t.Helper()
 	clock := table.NewClock(time.Now())
 	w := &world{t: t, tables: pipeline.NewTables(clock), events: event.NewLog(100, time.Now)}
@@ -51,19 +58,20 @@ func newWorld(t *testing.T, config string) *world {
 	var err error
 	w.Naming, err = New(Options{Config: w.config.Load, Services: w.tables.Services, Allocations: w.tables.Allocations,
 		Leases:  table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Sockets: &sockets.Set{}, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
+		Sockets: set, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
+	w.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	t.Cleanup(w.end)
 	return w
 }
 
@@ -150,6 +158,30 @@ func TestReload(t *testing.T) {
 		}
 		return c.Close()
 	})
+}
+
+// The agent closes the sockets that the last process left and nobody wants. It learns when DNS has its
+// own: when the names of the last run are known, or at once without an address. Neither waits for the
+// sources.
+func TestClaimed(t *testing.T) {
+	ports := freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))
+	at := fmt.Sprintf("127.0.0.1:%d", ports[1])
+	off := newWorld(t, "")
+	<-off.Claimed()
+	off.configure("[dns]\nlisten = ['" + at + "']")
+	off.Reload()
+	off.service("web", 1, "192.0.2.10")
+	off.resolves(at, "web.vip.internal", "192.0.2.10")
+	next, err := off.Sockets.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	off.end()
+	on := newWorldWith(t, "[dns]\nlisten = ['"+at+"']", next)
+	<-on.Claimed()
+	if n := next.Unclaimed(); n != 0 {
+		t.Errorf("%d sockets are unclaimed", n)
+	}
 }
 
 func TestStatusAndMetrics(t *testing.T) {
