@@ -18,6 +18,12 @@ const (
 	maxRetry = 5 * time.Second
 )
 
+// Kinds of events.
+const (
+	eventOpen   = "dns_listener_open"
+	eventFailed = "dns_listener_failed"
+)
+
 // Transport is UDP or TCP.
 type Transport uint8
 
@@ -99,7 +105,7 @@ func (e *endpoint) up() {
 	e.attempted()
 	if former.err != nil {
 		e.server.Log.Info("dns listens again", "at", e.at, "transport", e.transport)
-		e.event("dns_listener_open", "listens again")
+		e.event(eventOpen, "listens again")
 	}
 }
 
@@ -109,7 +115,7 @@ func (e *endpoint) failed(err error) {
 	e.attempted()
 	if former.err == nil {
 		e.server.Log.Error("dns can't listen; queries are not answered there", "at", e.at, "transport", e.transport, "err", err)
-		e.event("dns_listener_failed", err.Error())
+		e.event(eventFailed, err.Error())
 	}
 }
 

@@ -8,12 +8,15 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -24,16 +27,21 @@ const lanPort = 53
 type lan struct {
 	*world
 	node, client, other *netlab.Node
+	moved               chan struct{} // for a change of the node's addresses
 }
 
 // newLAN starts a server that listens at the addresses of the first node, and at loopback.
 func newLAN(t *testing.T, settings Settings) *lan {
 	nodes := netlab.NewLAN(t, "server", "client", "other").Nodes
-	l := &lan{world: &world{TB: t, port: lanPort}, node: nodes[0], client: nodes[1], other: nodes[2]}
+	l := &lan{world: &world{TB: t, port: lanPort}, node: nodes[0], client: nodes[1], other: nodes[2], moved: make(chan struct{}, 1)}
 	for _, a := range []netip.Addr{l.node.Addr4, l.node.Addr6, loopback4} {
 		settings.Listen = append(settings.Listen, netip.AddrPortFrom(a, lanPort))
 	}
-	l.start(Options{Settings: settings, Sockets: inside(t, l.node, settings.Listen...)})
+	hasAddr := func(a netip.Addr) (has bool) {
+		l.node.Do(func() { has = hostnet.HasAddr(a) })
+		return has
+	}
+	l.start(Options{Settings: settings, Sockets: inside(t, l.node, settings.Listen...), HasAddr: hasAddr, Moved: func() <-chan struct{} { return l.moved }})
 	l.awaitUp(t)
 	return l
 }
@@ -191,7 +199,8 @@ func forge(from, to netip.Addr, payload []byte) []byte {
 	return append(p, payload...)
 }
 
-// An address that is removed and added again is served again, without a restart.
+// An address that is removed and added again is served again, without a restart. Meanwhile, it is a
+// problem.
 func TestAddressComesBack(t *testing.T) {
 	l := newLAN(t, Settings{Allow: []netip.Prefix{netip.MustParsePrefix("10.78.0.0/24")}})
 	web := question("web.vip.internal.", dns.TypeA)
@@ -202,11 +211,18 @@ func TestAddressComesBack(t *testing.T) {
 	addr := netip.PrefixFrom(l.node.Addr4, 24)
 	for range 3 {
 		l.node.DelAddr("eth0", addr)
+		l.moved <- struct{}{}
+		wait.Until(t, "the problem", func() bool {
+			p := l.Problems()
+			return len(p) == 1 && p[0].Place == netip.AddrPortFrom(l.node.Addr4, lanPort).String() && strings.Contains(p[0].Message, errAbsent.Error()) && p[0].Hint != ""
+		})
 		_, _ = c.Write(packed(t, web)) // nobody has the address
 		if r, err := askFrom(l.dialFrom(l.node, "udp", loopback4), web); err != nil || len(r.Answer) != 1 {
 			t.Fatalf("another address: %v, %v", r, err)
 		}
 		l.node.AddAddr("eth0", addr)
+		l.moved <- struct{}{}
+		l.awaitUp(t)
 		for _, network := range []string{"udp", "tcp"} {
 			wait.For(t, "a reply by "+network, func() error {
 				var c net.Conn
@@ -226,5 +242,13 @@ func TestAddressComesBack(t *testing.T) {
 				return err
 			})
 		}
+	}
+	var kinds []string
+	events, _ := l.Events.Since(0)
+	for _, e := range events {
+		kinds = append(kinds, e.Kind)
+	}
+	if want := slices.Repeat([]string{eventFailed, eventOpen}, 3); !slices.Equal(kinds, want) {
+		t.Errorf("events %q, want %q", kinds, want)
 	}
 }

@@ -1,9 +1,9 @@
 // Package server receives DNS queries by UDP and TCP and sends the answers of an Answerer.
 //
-// Its inputs are the addresses to listen on, the prefixes of clients, and what an Answerer returns.
-// Its outputs are replies, the state of each address (Listeners, Problems), and Counters. It owns its
-// sockets. An address at which it can't listen is tried again, and affects nothing else. It reads no
-// tables and knows nothing of names.
+// Its inputs are the addresses to listen on, the prefixes of clients, the addresses of the host, and what
+// an Answerer returns. Its outputs are replies, the state of each address (Listeners, Problems), and
+// Counters. It owns its sockets. An address at which it can't listen is tried again, and affects nothing
+// else. It reads no tables and knows nothing of names.
 //
 // Source code organization:
 //
@@ -66,8 +66,14 @@ type Options struct {
 	Settings
 	Answerer Answerer
 	Sockets  *sockets.Set // opens the listeners; nil: a set that has inherited none
-	Events   *event.Log
-	Log      *slog.Logger // nil: discards
+	// HasAddr reports whether this host has an address. A socket stays open without its address, and serves
+	// it again later. Nil: it has all of them.
+	HasAddr func(netip.Addr) bool
+	// Moved returns a channel that delivers after a change of the host's addresses. Nil: Run looks at them
+	// every lookTime only, as it always does, because a change can be missed.
+	Moved  func() <-chan struct{}
+	Events *event.Log
+	Log    *slog.Logger // nil: discards
 }
 
 // Server listens and answers. Create it with New, and call Run in a goroutine.
@@ -77,8 +83,8 @@ type Server struct {
 	policy   atomic.Pointer[policy]
 	changed  chan struct{} // has room for one: wanted has changed
 	tried    chan struct{} // see Tried
-	// idleTime and messageTime, unless a test that doesn't concern them makes them endless.
-	idle, message time.Duration
+	// idleTime, messageTime and stopTime, unless a test that doesn't concern them makes them endless.
+	idle, message, stop time.Duration
 
 	mu        sync.Mutex
 	wanted    []netip.AddrPort
@@ -88,6 +94,7 @@ type Server struct {
 // listener is an address to listen on.
 type listener struct {
 	udp, tcp *endpoint
+	absent   atomic.Bool // the host doesn't have the address
 	cancel   context.CancelFunc
 }
 
@@ -101,7 +108,13 @@ type policy struct {
 func New(o Options) *Server {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Sockets = cmp.Or(o.Sockets, &sockets.Set{})
-	s := &Server{Options: o, changed: make(chan struct{}, 1), tried: make(chan struct{}), idle: idleTime, message: messageTime,
+	if o.HasAddr == nil {
+		o.HasAddr = func(netip.Addr) bool { return true }
+	}
+	if o.Moved == nil {
+		o.Moved = func() <-chan struct{} { return nil }
+	}
+	s := &Server{Options: o, changed: make(chan struct{}, 1), tried: make(chan struct{}), idle: idleTime, message: messageTime, stop: stopTime,
 		listening: make(map[netip.AddrPort]*listener)}
 	s.Reconfigure(o.Settings)
 	return s
@@ -127,19 +140,26 @@ func (s *Server) Reconfigure(settings Settings) {
 }
 
 // Run serves until the context ends and returns its error. When it returns, every socket is closed in
-// this process, and every connection has ended. Clients wait for another process that has the
-// sockets.
+// this process, and every connection has ended; queries under way were answered. Clients wait for another
+// process that has the sockets.
 func (s *Server) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	for first := true; ; first = false {
+	tick := time.NewTicker(lookTime)
+	defer tick.Stop()
+	for first := true; ; {
+		moved := s.Moved() // before looking
+		s.look()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-moved:
+		case <-tick.C:
 		case <-s.changed: // at once after New
 			s.follow(ctx, &tasks)
 			if first {
 				s.awaitAttempts(&tasks)
+				first = false
 			}
 		}
 	}
@@ -194,6 +214,32 @@ func (s *Server) follow(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
+// lookTime is the time between two looks at the host's addresses without a reported change.
+const lookTime = 5 * time.Second
+
+// errAbsent is why a socket that is open gets no queries.
+var errAbsent = errors.New("no interface of this host has the address")
+
+// look notes which addresses the host has.
+func (s *Server) look() {
+	for at, l := range s.listening {
+		absent := !s.HasAddr(at.Addr())
+		if l.absent.Swap(absent) == absent || !l.open() {
+			continue
+		}
+		if absent {
+			s.Log.Error("dns has lost an address; queries are not answered there until an interface has it again", "at", at)
+			s.Events.Add(event.Event{Kind: eventFailed, Object: at.String(), Message: errAbsent.Error()})
+		} else {
+			s.Log.Info("dns has an address again", "at", at)
+			s.Events.Add(event.Event{Kind: eventOpen, Object: at.String(), Message: "an interface has the address again"})
+		}
+	}
+}
+
+// open reports whether both sockets are open.
+func (l *listener) open() bool { return l.udp.state.Load().up && l.tcp.state.Load().up }
+
 // Listener is the state of an address.
 type Listener struct {
 	Addr netip.AddrPort
@@ -209,9 +255,11 @@ func (s *Server) Listeners() []Listener {
 	for _, at := range s.wanted {
 		l := Listener{Addr: at}
 		if now := s.listening[at]; now != nil {
-			udp, tcp := now.udp.state.Load(), now.tcp.state.Load()
-			l.Up = udp.up && tcp.up
-			l.Err = cmp.Or(udp.err, tcp.err)
+			l.Up = now.open()
+			l.Err = cmp.Or(now.udp.state.Load().err, now.tcp.state.Load().err)
+			if l.Up && now.absent.Load() {
+				l.Up, l.Err = false, errAbsent
+			}
 		}
 		out = append(out, l)
 	}
@@ -231,7 +279,7 @@ func (s *Server) Problems() []vip.Problem {
 		case errors.Is(l.Err, unix.EADDRINUSE):
 			p.Code = vip.CodePortTaken
 			p.Hint = fmt.Sprintf("find who listens there (ss -lntup 'sport = :%d'), or choose another port", l.Addr.Port())
-		case errors.Is(l.Err, unix.EADDRNOTAVAIL):
+		case errors.Is(l.Err, unix.EADDRNOTAVAIL), errors.Is(l.Err, errAbsent):
 			p.Hint = fmt.Sprintf("add %s to a link of this host, or remove it from listen", l.Addr.Addr())
 		case errors.Is(l.Err, unix.EACCES):
 			p.Hint = "grant CAP_NET_BIND_SERVICE, or choose a port above 1023"

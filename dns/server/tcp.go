@@ -18,12 +18,13 @@ import (
 
 // Limits of connections.
 const (
-	maxConnections = 64              // open at once at one address
-	maxPerSource   = 4               // of one IPv4 address or IPv6 /64, except loopback: all local resolvers share that
-	idleTime       = 5 * time.Second // between queries
-	messageTime    = 2 * time.Second // from the first byte of a query to its last one, and for sending a reply
-	maxTCPQuery    = 4096            // bytes; a longer query is malformed
-	minQuery       = 12              // bytes, of which a reply can be made
+	maxConnections = 64                     // open at once at one address
+	maxPerSource   = 4                      // of one IPv4 address or IPv6 /64, except loopback: all local resolvers share that
+	idleTime       = 5 * time.Second        // between queries
+	messageTime    = 2 * time.Second        // from the first byte of a query to its last one, and for sending a reply
+	stopTime       = 200 * time.Millisecond // for queries under way when the socket ends
+	maxTCPQuery    = 4096                   // bytes; a longer query is malformed
+	minQuery       = 12                     // bytes, of which a reply can be made
 )
 
 // connections is the open connections of an address.
@@ -31,7 +32,7 @@ type connections struct {
 	mu       sync.Mutex
 	open     map[*net.TCPConn]bool
 	bySource map[netip.Prefix]int
-	closed   bool
+	until    time.Time // when all must have ended; zero: never
 
 	turn sync.Mutex // held while a connection works; see turnConn
 }
@@ -51,11 +52,14 @@ func (c *connections) add(conn *net.TCPConn, client netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	source := sourceOf(client)
-	if c.closed || len(c.open) >= maxConnections || !client.IsLoopback() && c.bySource[source] >= maxPerSource {
+	if len(c.open) >= maxConnections || !client.IsLoopback() && c.bySource[source] >= maxPerSource {
 		return false
 	}
 	c.open[conn] = true
 	c.bySource[source]++
+	if !c.until.IsZero() {
+		_ = conn.SetDeadline(c.until)
+	}
 	return true
 }
 
@@ -69,14 +73,30 @@ func (c *connections) remove(conn *net.TCPConn, client netip.Addr) {
 	}
 }
 
-// closeAll closes all connections, and those that come later.
-func (c *connections) closeAll() {
+// end lets each connection end after the query that it has, or that is on its way, for up to some time.
+func (c *connections) end(within time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
+	c.until = time.Now().Add(within)
 	for conn := range c.open {
-		conn.Close()
+		_ = conn.SetDeadline(c.until)
 	}
+}
+
+func (c *connections) ending() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.until.IsZero()
+}
+
+// deadline sets a deadline with set, no later than the end of all connections.
+func (c *connections) deadline(set func(time.Time) error, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.until.IsZero() && c.until.Before(at) {
+		at = c.until
+	}
+	return set(at)
 }
 
 // serveTCP opens the TCP socket of an endpoint, and answers until the context ends.
@@ -88,21 +108,21 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	open := &connections{open: make(map[*net.TCPConn]bool), bySource: make(map[netip.Prefix]int)}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	defer open.closeAll()
-	defer endWith(ctx, func() { end(l) })()
+	defer endWith(ctx, func() {
+		open.end(s.stop)
+		end(l)
+	})()
 	e.up()
 	retry := backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second}
 	for {
 		conn, err := l.AcceptTCP()
 		switch {
+		case err == nil: // also one from before the end
 		case ctx.Err() != nil:
-			if err == nil {
-				conn.Close()
-			}
 			return ctx.Err()
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // no descriptors, or a client that is gone
+		default: // no descriptors, or a client that is gone
 			backoff.Sleep(ctx, retry.Next())
 			continue
 		}
@@ -115,7 +135,7 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 				s.counters.connections.Add(1)
 				tasks.Go(func() {
 					if c, err := newTurnConn(conn, &open.turn); err == nil {
-						s.serveConn(c, &open.turn)
+						s.serveConn(c, open)
 					}
 					conn.Close()
 					open.remove(conn, client)
@@ -131,7 +151,7 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 }
 
 // serveConn answers the queries of a connection, one after the other, each in its turn.
-func (s *Server) serveConn(conn net.Conn, turn *sync.Mutex) {
+func (s *Server) serveConn(conn net.Conn, all *connections) {
 	in := make([]byte, 2+maxTCPQuery)
 	var out []byte
 	have := 0
@@ -150,10 +170,10 @@ func (s *Server) serveConn(conn net.Conn, turn *sync.Mutex) {
 				break
 			}
 			if need > len(in) && have >= 2+minQuery {
-				s.refuse(conn, in[2:have])
+				s.refuse(conn, all, in[2:have])
 				return
 			}
-			if conn.SetReadDeadline(start.Add(wait)) != nil {
+			if all.deadline(conn.SetReadDeadline, start.Add(wait)) != nil {
 				return
 			}
 			n, err := conn.Read(in[have:])
@@ -169,37 +189,39 @@ func (s *Server) serveConn(conn net.Conn, turn *sync.Mutex) {
 		}
 		start := time.Now()
 		var outcome zone.Outcome
-		turn.Lock()
+		all.turn.Lock()
 		out, outcome = s.Answerer.Answer(append(out[:0], 0, 0), in[2:need], true)
-		turn.Unlock()
+		all.turn.Unlock()
 		if len(out) == 2 {
 			s.counters.drop(Malformed)
 			return
 		}
 		s.counters.answered(TCP, outcome)
-		if !s.write(conn, out) {
+		if !s.write(conn, all, out) {
 			return
 		}
 		s.counters.took(time.Since(start), 1)
-		have = copy(in, in[need:have])
+		if have = copy(in, in[need:have]); have == 0 && all.ending() {
+			return
+		}
 	}
 }
 
 // refuse answers a query that is too long, of which only the begin was read.
-func (s *Server) refuse(conn net.Conn, query []byte) {
+func (s *Server) refuse(conn net.Conn, all *connections, query []byte) {
 	out := message.Malformed([]byte{0, 0}, query)
 	if len(out) == 2 {
 		s.counters.drop(Malformed)
 		return
 	}
 	s.counters.answered(TCP, malformed)
-	s.write(conn, out)
+	s.write(conn, all, out)
 }
 
 // write sends a reply behind its length, for which out has room, and reports whether that worked.
-func (s *Server) write(conn net.Conn, out []byte) bool {
+func (s *Server) write(conn net.Conn, all *connections, out []byte) bool {
 	binary.BigEndian.PutUint16(out, uint16(len(out)-2))
-	if conn.SetWriteDeadline(time.Now().Add(s.message)) != nil {
+	if all.deadline(conn.SetWriteDeadline, time.Now().Add(s.message)) != nil {
 		return false
 	}
 	_, err := conn.Write(out)

@@ -55,7 +55,7 @@ func inBubble(t *testing.T, client func(t *testing.T, s *Server, c net.Conn)) {
 		mine, its := net.Pipe()
 		done := make(chan struct{})
 		go func() {
-			s.serveConn(its, new(sync.Mutex))
+			s.serveConn(its, new(connections))
 			its.Close()
 			close(done)
 		}()
@@ -363,4 +363,45 @@ func TestConnectionLimit(t *testing.T) {
 		_, err = io.ReadFull(c, make([]byte, 2))
 		return err
 	})
+}
+
+// A query of a connection that was accepted before the end is answered, and then the connection ends.
+func TestQueryUnderWayAtTheEnd(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4)
+	w.awaitUp(t)
+	w.stop = time.Hour // the test doesn't depend on the speed of the machine
+	at := netip.AddrPortFrom(loopback4, w.port)
+	c := dial(t, "tcp", at)
+	wait.Until(t, "the connection", func() bool { return w.Counters().Connections() == 1 })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.end()
+	}()
+	wait.Until(t, "the end of the listener", func() bool {
+		c, err := net.Dial("tcp", at.String())
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	if r, err := askFrom(c, question("web.vip.internal.", dns.TypeA)); err != nil || len(r.Answer) != 1 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("after the answer: %v", err)
+	}
+	<-ended
+}
+
+// A client that says nothing doesn't delay the end for long.
+func TestSilentConnectionAtTheEnd(t *testing.T) {
+	w := newWorld(t, Options{}, loopback4)
+	w.awaitUp(t)
+	c := dial(t, "tcp", netip.AddrPortFrom(loopback4, w.port))
+	wait.Until(t, "the connection", func() bool { return w.Counters().Connections() == 1 })
+	w.end()
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("%v", err)
+	}
 }

@@ -74,3 +74,13 @@ func TestPrefixes(t *testing.T) {
 		}
 	}
 }
+
+// The host has the addresses of its interfaces and the ranges that the kernel takes for local, and no
+// others.
+func TestHasAddr(t *testing.T) {
+	for addr, want := range map[string]bool{"127.0.0.1": true, "127.1.2.3": true, "::1": true, "192.0.2.1": false, "2001:db8::1": false, "fe80::1%lo": true} {
+		if got := HasAddr(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: %v, want %v", addr, got, want)
+		}
+	}
+}

@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/dns/server"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -39,6 +40,7 @@ type Options struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
+	Host        table.Reader[struct{}, hostnet.Snapshot]
 	Sockets     *sockets.Set // opens the listeners, and passes them on to the next process
 	Clock       *table.Clock
 	Events      *event.Log
@@ -65,7 +67,7 @@ func New(o Options) (*Naming, error) {
 		return nil, err
 	}
 	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log})}
-	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, Events: o.Events, Log: o.Log})
+	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: hostnet.HasAddr, Moved: o.Host.Changed, Events: o.Events, Log: o.Log})
 	return n, nil
 }
 

@@ -57,8 +57,8 @@ func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 	w.configure(config)
 	var err error
 	w.Naming, err = New(Options{Config: w.config.Load, Services: w.tables.Services, Allocations: w.tables.Allocations,
-		Leases:  table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Sockets: set, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
+		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
+		Host:   w.tables.Host, Sockets: set, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
