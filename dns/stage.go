@@ -3,8 +3,9 @@
 // Its inputs are the tables [services] and [allocations], and [leases] until every source has listed
 // its services, so that the names of the last run are answered from the start. Its outputs are the
 // answers of the zone (package dns/zone) and the table [name conflicts]: the claims of names that
-// another service has. It owns the zone. It opens no sockets; package dns/server does. It decides
-// nothing: the zone decides who has a contested name.
+// another service has. It also stores who has contested names, for the next start. It owns the zone. It
+// opens no sockets; package dns/server does. It decides nothing: the zone decides who has a contested
+// name.
 package dns
 
 import (
@@ -12,6 +13,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -32,7 +34,8 @@ type Options struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
-	Log         *slog.Logger // nil: discards
+	Store       ContestedStore // nil: after a restart, a contested name is answered by what is known
+	Log         *slog.Logger   // nil: discards
 }
 
 // Stage keeps the zone. Create one with New, and call Run in a goroutine. It answers from the start,
@@ -41,13 +44,15 @@ type Stage struct {
 	Options
 	zone      atomic.Pointer[zone.Zone]
 	conflicts *table.Table[zone.ConflictKey, zone.Conflict]
-	revisions revisions     // of the table of conflicts, for each service
-	loaded    chan struct{} // closed when the zone has what the tables had at the start
-	synced    chan struct{} // closed when unknown names don't exist
+	contested *table.Table[string, contested] // also without a server
+	revisions revisions                       // of the table of conflicts, for each service
+	loaded    chan struct{}                   // closed when the zone has what the tables had at the start
+	synced    chan struct{}                   // closed when unknown names don't exist
 
-	mu      sync.Mutex // of everything below, between Run and Reconfigure
-	leased  *leased    // nil when the allocations are complete
-	listed  bool       // every source has listed its services, and they are in the zone
+	mu      sync.Mutex                // of everything below, between Run and Reconfigure
+	leased  *leased                   // nil when the allocations are complete
+	held    map[string]vip.ServiceKey // who had contested names in the last run; nil when listed
+	listed  bool                      // every source has listed its services, and they are in the zone
 	serial  uint32
 	touched map[vip.ServiceKey]bool // scratch
 	applied int                     // changes that were given to the zone, for tests
@@ -68,6 +73,7 @@ func New(o Options) (*Stage, error) {
 	s := &Stage{
 		Options: o, loaded: make(chan struct{}), synced: make(chan struct{}), leased: newLeased(), touched: make(map[vip.ServiceKey]bool),
 		conflicts: table.New(o.Clock, zone.KeyOfConflict, func(a, b zone.Conflict) bool { return a == b }),
+		contested: table.New(o.Clock, keyOfContested, func(a, b contested) bool { return a == b }),
 	}
 	s.zone.Store(z)
 	return s, nil
@@ -134,6 +140,13 @@ func (s *Stage) Run(ctx context.Context) error {
 	defer allocations.Close()
 	leases := s.Leases.Watch()
 	defer func() { leases.Close() }()
+	if s.Store != nil {
+		keeper := newKeeper(s.Store, s.contested, s.Log)
+		s.hold(maps.Clone(keeper.stored))
+		var keeping sync.WaitGroup
+		keeping.Go(func() { keeper.run(ctx, s.synced) })
+		defer keeping.Wait()
+	}
 	loading := true
 	for ctx.Err() == nil {
 		// Before reading the feeds: what they deliver now is then complete.
@@ -171,6 +184,14 @@ func (s *Stage) Run(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// hold states who had contested names in the last run.
+func (s *Stage) hold(winners map[string]vip.ServiceKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = winners
+	s.zone.Load().Hold(winners)
 }
 
 type (
@@ -232,10 +253,11 @@ func (s *Stage) nextSerial() uint32 {
 	return s.serial
 }
 
-// report writes the table of conflicts. Without an address of a server, nobody answers for any name,
-// and there are no conflicts.
+// report writes the tables of conflicts and contested names. Without an address of a server, nobody
+// answers for any name, and there are no conflicts.
 func (s *Stage) report(changes []zone.ConflictChange) {
 	for _, c := range changes {
+		s.contest(c.Name)
 		s.revisions.change(c.Service, func() uint64 {
 			switch {
 			case !c.Gone && len(s.Settings.Servers) > 0:
@@ -245,6 +267,15 @@ func (s *Stage) report(changes []zone.ConflictChange) {
 			}
 			return 0
 		})
+	}
+}
+
+// contest updates the row of a name in the table of contested names.
+func (s *Stage) contest(name string) {
+	if winner, ok := s.zone.Load().Contested(name); ok {
+		s.contested.Set(contested{name, winner})
+	} else {
+		s.contested.Delete(name)
 	}
 }
 
@@ -298,6 +329,7 @@ func (s *Stage) finish(complete bool) (changed bool) {
 	}
 	if first {
 		s.zone.Load().SetSynced()
+		s.held = nil
 		close(s.synced)
 		s.Log.Info("names of services are complete", "names", s.zone.Load().Len())
 	}
@@ -342,6 +374,8 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 	flush()
 	if s.listed {
 		z.SetSynced()
+	} else {
+		z.Hold(s.held)
 	}
 	s.Settings = settings
 	s.zone.Store(z)
@@ -352,6 +386,13 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 		conflicts = append(conflicts, zone.ConflictChange{Conflict: zone.Conflict{ConflictKey: k}, Gone: true})
 	}
 	s.report(conflicts)
+	var names []string
+	for name := range s.contested.All() {
+		names = append(names, name)
+	}
+	for _, name := range names { // those of the former zone, too
+		s.contest(name)
+	}
 	return nil
 }
 

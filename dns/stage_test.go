@@ -38,9 +38,13 @@ type world struct {
 	leases      *table.Table[ipam.Resource, *ipam.Lease]
 	listed      func() // marks services as complete
 	granted     func() // marks allocations as complete
+	end         func() // ends Run
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { return newWorldWith(t, nil) }
+
+// newWorldWith creates a world whose contested names survive in a store.
+func newWorldWith(t testing.TB, store ContestedStore) *world {
 	clock := &table.Clock{}
 	w := &world{TB: t,
 		services:    table.New(clock, vip.KeyOfService, nil),
@@ -49,18 +53,19 @@ func newWorld(t testing.TB) *world {
 	}
 	w.listed, w.granted = w.services.Initializer(), w.allocations.Initializer()
 	var err error
-	if w.Stage, err = New(Options{Settings: settings(), Clock: clock, Services: w.services, Allocations: w.allocations, Leases: w.leases}); err != nil {
+	if w.Stage, err = New(Options{Settings: settings(), Clock: clock, Services: w.services, Allocations: w.allocations, Leases: w.leases, Store: store}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
+	w.end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+	t.Cleanup(w.end)
 	return w
 }
 

@@ -59,7 +59,7 @@ var only = map[string][]string{
 	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":        {"announce", "internal/table/keyed"},
 	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
-	"dns":                       {"vip", "ipam", "internal/table"},
+	"dns":                       {"vip", "ipam", "internal/table", "internal/backoff"},
 	"dns/message":               {},
 	"dns/zone":                  {"vip", "dns/message"},
 	"dns/server":                {"vip", "dns/zone", "dns/message", "internal/backoff", "internal/event", "internal/sockets"},

@@ -31,6 +31,48 @@ type ConflictChange struct {
 	Gone bool
 }
 
+// Hold states which service had each contested name in the last run, by name without a dot at the end.
+// Before SetSynced, no other service is answered for it: its source may not have listed it yet.
+func (z *Zone) Hold(winners map[string]vip.ServiceKey) {
+	held := make(map[string]vip.ServiceKey, len(winners))
+	for name, k := range winners {
+		if wire, err := message.PackName(nil, name); err == nil {
+			held[string(wire)] = k
+		}
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if !z.synced {
+		z.held = held
+	}
+}
+
+// isHeld reports whether another service than the owner of a name had it in the last run. The caller
+// holds mu.
+func (z *Zone) isHeld(n *node) bool {
+	if n == nil || n.kind == Reserved || len(z.held) == 0 {
+		return false
+	}
+	k, held := z.held[n.name]
+	return held && (n.owner == nil || n.owner.Key != k)
+}
+
+// Contested returns the service that has a name, if several services want it. The name has no dot at
+// its end.
+func (z *Zone) Contested(name string) (winner vip.ServiceKey, ok bool) {
+	wire, err := message.PackName(nil, name)
+	if err != nil {
+		return winner, false
+	}
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	n := z.names[string(wire)]
+	if n == nil || len(z.rivals[n]) == 0 {
+		return winner, false
+	}
+	return n.owner.Key, true
+}
+
 // compare orders the claims of a name: first the service with the older lease, then the one with a
 // lease, then by key. Leases are the same on every host, so the result is, too.
 func compare(a, b *service) int {

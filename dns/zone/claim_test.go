@@ -154,8 +154,18 @@ func TestHistoryHasNoEffect(t *testing.T) {
 				rt.Fatalf("name %q is %+v, should be %+v", name, o, n)
 			}
 		}
+		contested := map[string]vip.ServiceKey{}
+		for k, c := range w.conflicts {
+			if c.Winner != (vip.ServiceKey{}) {
+				contested[k.Name] = c.Winner
+			}
+		}
 		for k := range now {
 			for _, n := range w.NamesOf(k) {
+				winner, is := contested[n.Name]
+				if got, ok := w.Contested(n.Name); ok != is || got != winner {
+					rt.Fatalf("%s is contested: %v, won by %s; want %v, %s", n.Name, ok, got, is, winner)
+				}
 				if c, ok := w.conflicts[ConflictKey{n.Name, k}]; ok != n.Lost || c.Winner != n.Winner {
 					rt.Fatalf("%+v, but conflict %+v, %v", n, c, ok)
 				}

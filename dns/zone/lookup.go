@@ -14,6 +14,7 @@ const (
 	NoVIP                  // the service has no address of the type yet
 	NoName                 // nothing has the name
 	NotSynced              // nothing known has the name, and not every source has listed its services
+	NotDecided             // the service that had the contested name is unknown, and not every source has listed its services
 	OtherZone              // the name is in no zone of ironvip
 	NotAnswered            // a type that is not answered: a transfer, for example
 )
@@ -24,6 +25,7 @@ var whys = [...]string{
 	NoVIP:       "the service has no address of this type",
 	NoName:      "no service has this name",
 	NotSynced:   "the name is unknown, and not every source has listed its services yet",
+	NotDecided:  "another service had this name before the restart, and not every source has listed its services yet",
 	OtherZone:   "the name is in no zone of ironvip",
 	NotAnswered: "queries of this type are not supported",
 }
@@ -41,6 +43,11 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 	z.mu.RLock()
 	r.Serial = z.serial
 	n, synced := z.names[string(name)], z.synced
+	if z.isHeld(n) {
+		z.mu.RUnlock()
+		r.Code = message.ServFail
+		return NotDecided
+	}
 	var apex int
 	var exists, own bool // own: an address answer may be missing because there is no VIP
 	if n != nil && !n.aboveHostnames() {

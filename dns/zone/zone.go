@@ -85,6 +85,7 @@ type Zone struct {
 	mu     sync.RWMutex
 	names  map[string]*node // by name in wire format
 	synced bool
+	held   map[string]vip.ServiceKey // see Hold; by name in wire format; nil when synced
 	serial uint32
 	count  int // names with an owner
 
@@ -169,11 +170,12 @@ func (z *Zone) fix(name, records string) {
 	n.records = records
 }
 
-// SetSynced states that every source has listed its services: what is unknown doesn't exist.
+// SetSynced states that every source has listed its services: what is unknown doesn't exist, and a
+// contested name is decided.
 func (z *Zone) SetSynced() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.synced = true
+	z.synced, z.held = true, nil
 }
 
 // Len returns the number of names that have a service. Names of ports and addresses count, too.

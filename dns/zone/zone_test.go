@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func web() Service {
@@ -184,6 +185,42 @@ func TestBeforeTheSync(t *testing.T) {
 		"www.example.com A: REFUSED",
 		"2.16.64.10.in-addr.arpa PTR: NXDOMAIN, soa:16.64.10.in-addr.arpa.",
 	)
+}
+
+// Before every source has listed its services, a name that several services wanted in the last run is
+// answered for its former winner only. The zone's own names are answered.
+func TestHeldNames(t *testing.T) {
+	w := newWorld(t)
+	w.Zone.synced = false
+	w.Hold(map[string]vip.ServiceKey{"shop.example.com": key("old"), "b.example.com": key("old"), "other.example.com": key("gone"), "young.vip.internal": key("young"), "vip.internal": key("old")})
+	hosts := func(name string, since int, addr string) Service {
+		return svc(name, since, addr).with("shop.example.com", "a.b.example.com", "other.example.com")
+	}
+	w.set(hosts("young", 2, "10.64.16.2"))
+	check := func(shop string) {
+		t.Helper()
+		w.check(
+			"shop.example.com A: "+shop,
+			"b.example.com A: SERVFAIL", // exists between hostnames
+			"other.example.com A: SERVFAIL",
+			"other.example.com TXT: SERVFAIL",
+			"a.b.example.com A: "+strings.Replace(shop, "SERVFAIL", "10.64.16.2", 1),
+			"young.vip.internal A: 10.64.16.2",
+			"vip.internal A: soa:vip.internal.",
+		)
+	}
+	check("SERVFAIL")
+	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != NotDecided || e.Code != message.ServFail || e.Service != key("young") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	w.set(hosts("old", 1, "10.64.16.1"))
+	check("10.64.16.1")
+	w.remove("old")
+	check("SERVFAIL")
+	w.SetSynced()
+	w.check("shop.example.com A: 10.64.16.2", "b.example.com A: REFUSED", "other.example.com A: 10.64.16.2")
+	w.Hold(map[string]vip.ServiceKey{"shop.example.com": key("old")}) // too late
+	w.check("shop.example.com A: 10.64.16.2")
 }
 
 // Names of addresses, for pools that end at label boundaries and for others.

@@ -71,7 +71,7 @@ func (a *agent) newAnnouncing() {
 func (a *agent) newNaming() (err error) {
 	a.naming, err = naming.New(naming.Options{
 		Config: a.config.get, Services: a.tables.Services, Allocations: a.tables.Allocations, Leases: a.allocator.Leases(),
-		Host: a.tables.Host, Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
+		Store: store.NewBucket[vip.ServiceKey](a.db, "contested names"), Host: a.tables.Host, Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	if err != nil {
 		return err

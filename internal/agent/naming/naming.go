@@ -40,6 +40,7 @@ type Options struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	Leases      table.Reader[ipam.Resource, *ipam.Lease]
+	Store       dns.ContestedStore // of this host
 	Host        table.Reader[struct{}, hostnet.Snapshot]
 	Sockets     *sockets.Set // opens the listeners, and passes them on to the next process
 	Clock       *table.Clock
@@ -62,7 +63,7 @@ type Naming struct {
 // New creates the parts. They do nothing until Run.
 func New(o Options) (*Naming, error) {
 	settings := zoneSettings(o.Config())
-	stage, err := dns.New(dns.Options{Settings: settings, Clock: o.Clock, Services: o.Services, Allocations: o.Allocations, Leases: o.Leases, Log: o.Log})
+	stage, err := dns.New(dns.Options{Settings: settings, Clock: o.Clock, Services: o.Services, Allocations: o.Allocations, Leases: o.Leases, Store: o.Store, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,257 @@
+package dns
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// openStore returns the contested names in a state file.
+func openStore(t *testing.T) *store.Bucket[vip.ServiceKey] {
+	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return store.NewBucket[vip.ServiceKey](db, "contested names")
+}
+
+// awaitStored waits until a store has the names with their winners.
+func awaitStored(t *testing.T, s ContestedStore, want map[string]vip.ServiceKey) {
+	t.Helper()
+	wait.For(t, "the stored names", func() error {
+		if all, err := s.All(); err != nil || !maps.Equal(all, want) {
+			return fmt.Errorf("%v, %v; want %v", all, err, want)
+		}
+		return nil
+	})
+}
+
+// shop adds a service that wants shop.example.com, with a lease.
+func (w *world) shop(name string, since int, vip string) {
+	w.service(name, "shop.example.com", name+".example.com")
+	w.allocate(name, since, vip)
+	w.await(name+".example.com", "NOERROR "+vip)
+}
+
+// After a restart, a contested name is not answered for a service that has lost it, while the source of
+// the winner is silent: also with other settings. The winner is answered at once.
+func TestContestedNameAfterRestart(t *testing.T) {
+	s := openStore(t)
+	w := newWorldWith(t, s)
+	w.shop("young", 2, "10.64.0.2")
+	w.shop("old", 1, "10.64.0.1")
+	w.await("shop.example.com", "NOERROR 10.64.0.1")
+	if all, err := s.All(); err != nil || len(all) > 0 {
+		t.Errorf("before every source has listed its services, %v is stored; %v", all, err)
+	}
+	w.listed()
+	stored := map[string]vip.ServiceKey{"shop.example.com": key("old")}
+	awaitStored(t, s, stored)
+	w.end()
+
+	w = newWorldWith(t, s)
+	w.lease("10.64.0.1", 1, ipam.Held, "old")
+	w.lease("10.64.0.2", 2, ipam.Held, "young")
+	w.shop("young", 2, "10.64.0.2")
+	w.await("old.vip.internal", "NOERROR 10.64.0.1")
+	w.check("shop.example.com", "SERVFAIL")
+	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != zone.NotDecided {
+		t.Errorf("%+v, %v", e, err)
+	}
+	changed := settings()
+	changed.TTL = time.Second
+	if err := w.Reconfigure(changed); err != nil {
+		t.Fatal(err)
+	}
+	w.check("shop.example.com", "SERVFAIL")
+	w.shop("old", 1, "10.64.0.1")
+	w.check("shop.example.com", "NOERROR 10.64.0.1")
+	w.listed()
+	<-w.Synced()
+	w.check("shop.example.com", "NOERROR 10.64.0.1")
+	awaitStored(t, s, stored)
+}
+
+// When the winner's source is no longer waited for, the other service has the name, and it is no longer
+// stored. It is again when the source is back.
+func TestContestedNameIsReleased(t *testing.T) {
+	s := openStore(t)
+	stored := map[string]vip.ServiceKey{"shop.example.com": key("old"), "gone.example.com": key("old")}
+	if err := s.Write(stored, nil); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, s)
+	w.shop("young", 2, "10.64.0.2")
+	w.check("shop.example.com", "SERVFAIL")
+	w.listed() // by a timeout
+	w.await("shop.example.com", "NOERROR 10.64.0.2")
+	awaitStored(t, s, nil)
+	w.shop("old", 1, "10.64.0.1")
+	w.await("shop.example.com", "NOERROR 10.64.0.1")
+	awaitStored(t, s, map[string]vip.ServiceKey{"shop.example.com": key("old")})
+}
+
+// An end before every source has listed its services changes nothing that is stored.
+func TestContestedNamesSurviveAnEarlyEnd(t *testing.T) {
+	s := openStore(t)
+	stored := map[string]vip.ServiceKey{"shop.example.com": key("old")}
+	if err := s.Write(stored, nil); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, s)
+	w.shop("young", 2, "10.64.0.2")
+	w.shop("younger", 3, "10.64.0.3")
+	w.end()
+	if all, err := s.All(); err != nil || !maps.Equal(all, stored) {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// Names are stored also while nobody answers them, and those of a former domain are removed.
+func TestContestedNamesFollowTheSettings(t *testing.T) {
+	s := openStore(t)
+	w := newWorldWith(t, s)
+	w.service("a", "b.vip.internal", "b.vip.test")
+	w.allocate("a", 1, "10.64.0.1")
+	w.service("b")
+	w.allocate("b", 2, "10.64.0.2")
+	w.listed()
+	w.granted()
+	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.internal": key("a")})
+	off := settings()
+	off.Servers = nil
+	if err := w.Reconfigure(off); err != nil {
+		t.Fatal(err)
+	}
+	off.Domain = "vip.test"
+	if err := w.Reconfigure(off); err != nil {
+		t.Fatal(err)
+	}
+	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("a")})
+	w.allocate("b", 0, "10.64.0.2") // without a lease
+	w.allocate("a", 0, "10.64.0.1")
+	w.service("c", "b.vip.test")
+	w.allocate("c", 1, "10.64.0.3")
+	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("c")})
+}
+
+// writes is a ContestedStore that counts, and fails on request.
+type writes struct {
+	mu      sync.Mutex
+	stored  map[string]vip.ServiceKey
+	failing bool
+	calls   int // of Write
+	names   int // that were written and removed
+}
+
+func (w *writes) All() (map[string]vip.ServiceKey, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.stored), nil
+}
+
+func (w *writes) Write(put map[string]vip.ServiceKey, remove []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+	if w.failing {
+		return errors.New("no space left on device")
+	}
+	w.names += len(put) + len(remove)
+	maps.Copy(w.stored, put)
+	for _, name := range remove {
+		delete(w.stored, name)
+	}
+	return nil
+}
+
+// A change of a contested name writes this name only, and other changes write nothing. The start writes
+// what differs from the last run.
+func TestWritesOfContestedNames(t *testing.T) {
+	const services = 200
+	s := &writes{stored: map[string]vip.ServiceKey{"gone.example.com": key("gone")}}
+	for i := 1; i < services; i++ {
+		s.stored[fmt.Sprintf("h%d.example.com", i)] = key(fmt.Sprint("old", i))
+	}
+	wrote := func(what string, calls, names int, want string, winner vip.ServiceKey) {
+		t.Helper()
+		wait.For(t, what, func() error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.names != names || s.stored[want] != winner || calls > 0 && s.calls > calls {
+				return fmt.Errorf("%d writes of %d names, %s is %v", s.calls, s.names, want, s.stored[want])
+			}
+			s.calls, s.names = 0, 0
+			return nil
+		})
+	}
+	w := newWorldWith(t, s)
+	for i := range services {
+		name := fmt.Sprintf("h%d.example.com", i)
+		for since, kind := range []string{"old", "new"} {
+			w.service(fmt.Sprint(kind, i), name)
+			w.allocate(fmt.Sprint(kind, i), 1+since, fmt.Sprintf("10.64.%d.%d", since, i))
+		}
+	}
+	last := fmt.Sprint("new", services-1)
+	w.await(last+".vip.internal", fmt.Sprint("NOERROR 10.64.1.", services-1))
+	w.listed()
+	w.granted()
+	wrote("what differs", 2, 2, "h0.example.com", key("old0")) // one new, one gone
+	w.allocate("new0", 2, "10.64.2.0")
+	w.allocate("old0", 3, "10.64.0.0")
+	wrote("another winner", 1, 1, "h0.example.com", key("new0"))
+	w.services.Delete(key("new0"))
+	wrote("an end", 1, 1, "h0.example.com", vip.ServiceKey{})
+}
+
+// A failed write is tried again, with longer and longer pauses, and once more at the end.
+func TestFailedWriteIsRepeated(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := &writes{stored: map[string]vip.ServiceKey{}, failing: true}
+		w := newWorldWith(t, s)
+		w.listed()
+		w.granted()
+		w.service("old", "shop.example.com")
+		w.service("young", "shop.example.com")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s.mu.Lock()
+		if s.calls < 60 || s.calls > 150 { // once in half a minute to a minute
+			t.Errorf("%d attempts in an hour", s.calls)
+		}
+		s.failing = false
+		s.mu.Unlock()
+		time.Sleep(maxRewrite)
+		synctest.Wait()
+		if want := (map[string]vip.ServiceKey{"shop.example.com": key("old")}); !maps.Equal(s.stored, want) {
+			t.Errorf("%v, want %v", s.stored, want)
+		}
+		s.mu.Lock()
+		s.failing = true
+		s.mu.Unlock()
+		w.services.Delete(key("old"))
+		synctest.Wait()
+		s.mu.Lock()
+		s.failing = false
+		s.mu.Unlock()
+		w.end()
+		if len(s.stored) > 0 {
+			t.Errorf("%v remains", s.stored)
+		}
+	})
+}
