@@ -26,50 +26,60 @@ func (z *Zone) Apply(serial uint32, changes []Change) []ConflictChange {
 }
 
 func (z *Zone) apply(c *Change) {
-	old := z.find(c.Key)
+	s := z.find(c.Key)
 	if c.Gone {
-		if old != nil {
-			z.eachName(&old.Service, func(Kind, int) { z.release(old) })
+		if s != nil {
+			old := s.content()
+			z.eachName(&old, func(Kind, int) { z.release(s) })
 		}
 		return
 	}
-	s := &service{Service: c.Service}
-	if old != nil && slices.Equal(old.VIPs, s.VIPs) {
-		s.records = old.records
+	var old Service
+	if s == nil {
+		s = z.newService()
 	} else {
-		s.records = z.addressRecords(s.VIPs)
+		old = s.content()
 	}
-	z.eachName(&s.Service, func(k Kind, i int) {
-		n := z.claim(k, s)
-		switch {
-		case n == nil:
-		case k == Canonical:
-			s.node = n
-			z.write(n, s.records)
-		case k == Port:
-			z.write(n, z.portRecords(s, &s.Ports[i], len(n.name)-len(s.node.name)))
+	records := s.node.records
+	if !slices.Equal(old.VIPs, c.VIPs) {
+		records = z.addressRecords(c.VIPs)
+	}
+	s.set(&c.Service)
+	moved := old.Since != s.since
+	z.eachName(&c.Service, func(k Kind, i int) {
+		if k == Canonical {
+			z.write(s.node, records)
+			return
+		}
+		if n := z.claim(k, s, moved); k == Port {
+			z.rewrite(n, z.portRecords(s, &c.Ports[i], len(n.name)-len(s.node.name)))
 		}
 	})
-	if old == nil {
-		return
-	}
-	z.eachName(&old.Service, func(k Kind, i int) {
+	z.eachName(&old, func(k Kind, i int) {
 		var has bool
 		switch k {
 		case Canonical, Short:
 			has = true
 		case Hostname:
-			has = z.isAlias(&s.Service, old.Hostnames[i])
+			has = z.isAlias(&c.Service, old.Hostnames[i])
 		case Port:
 			p := &old.Ports[i]
-			has = slices.ContainsFunc(s.Ports, func(o vip.Port) bool { return o.Name == p.Name && o.Protocol == p.Protocol && named(&o) })
+			has = slices.ContainsFunc(c.Ports, func(o vip.Port) bool { return o.Name == p.Name && o.Protocol == p.Protocol && named(&o) })
 		case Address:
-			has = slices.Contains(s.VIPs, old.VIPs[i])
+			has = slices.Contains(c.VIPs, old.VIPs[i])
 		}
 		if !has {
-			z.release(old)
+			z.release(s)
 		}
 	})
+}
+
+// newService adds a service. Its canonical name is in z.buf, and no other service can claim it.
+func (z *Zone) newService() *service {
+	s := &service{node: z.add(Canonical)}
+	s.node.owner = s
+	z.count++
+	return s
 }
 
 // find returns a service, or nil.
@@ -86,6 +96,13 @@ func (z *Zone) write(n *node, records string) {
 	if n.records != records {
 		n.records = records
 		z.written++
+	}
+}
+
+// rewrite is write for records in work.
+func (z *Zone) rewrite(n *node, records []byte) {
+	if n.records != string(records) {
+		z.write(n, string(records))
 	}
 }
 

@@ -54,7 +54,7 @@ func (z *Zone) isHeld(n *node) bool {
 		return false
 	}
 	k, held := z.held[n.name]
-	return held && (n.owner == nil || n.owner.Key != k)
+	return held && (n.owner == nil || n.owner.key() != k)
 }
 
 // Contested returns the service that has a name, if several services want it. The name has no dot at
@@ -70,27 +70,27 @@ func (z *Zone) Contested(name string) (winner vip.ServiceKey, ok bool) {
 	if n == nil || len(z.rivals[n]) == 0 {
 		return winner, false
 	}
-	return n.owner.Key, true
+	return n.owner.key(), true
 }
 
 // compare orders the claims of a name: first the service with the older lease, then the one with a
 // lease, then by key. Leases are the same on every host, so the result is, too.
 func compare(a, b *service) int {
-	if a.Since.IsZero() != b.Since.IsZero() {
-		if a.Since.IsZero() {
+	if a.since.IsZero() != b.since.IsZero() {
+		if a.since.IsZero() {
 			return 1
 		}
 		return -1
 	}
-	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Key.Compare(b.Key))
+	return cmp.Or(cmp.Compare(a.since, b.since), a.key().Compare(b.key()))
 }
 
-// claim adds a service's claim of the name in z.buf, or replaces it, and returns the name; nil if it
-// is reserved. It writes the records of names that can have several claims.
-func (z *Zone) claim(k Kind, s *service) *node {
+// claim adds a service's claim of the name in z.buf, or moves it to its place by age, if that moved. It
+// returns the name; nil if it is reserved. It writes the records of names that can have several claims.
+func (z *Zone) claim(k Kind, s *service, moved bool) *node {
 	if k == Short || k == Hostname {
 		if z.reserved(z.buf) {
-			z.changed[ConflictKey{message.NameString(z.buf), s.Key}] = true
+			z.changed[ConflictKey{message.NameString(z.buf), s.key()}] = true
 			return nil
 		}
 	}
@@ -100,10 +100,9 @@ func (z *Zone) claim(k Kind, s *service) *node {
 	case former == nil:
 		n.owner = s
 		z.count++
-	case former.Key == s.Key && compare(former, s) == 0:
-		n.owner = s
+	case former == s && !moved:
 	default:
-		z.withdraw(n, s.Key)
+		z.withdraw(n, s)
 		z.insert(n, s)
 	}
 	z.settle(n, former)
@@ -128,33 +127,33 @@ func (z *Zone) reserved(name []byte) bool {
 func (z *Zone) release(s *service) {
 	n := z.names[string(z.buf)]
 	if n == nil || n.kind == Reserved {
-		z.changed[ConflictKey{message.NameString(z.buf), s.Key}] = true
+		z.changed[ConflictKey{message.NameString(z.buf), s.key()}] = true
 		return
 	}
 	former := n.owner
-	z.withdraw(n, s.Key)
+	z.withdraw(n, s)
 	if former != nil && n.owner == nil {
 		z.count--
 	}
-	if former != nil && n.kind != Address && former.Key != s.Key {
-		z.changed[ConflictKey{message.NameString(n.name), s.Key}] = true
+	if former != nil && n.kind != Address && former != s {
+		z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
 	}
 	z.settle(n, former)
 	z.drop(n)
 }
 
 // withdraw removes a claim, if there is one.
-func (z *Zone) withdraw(n *node, k vip.ServiceKey) {
+func (z *Zone) withdraw(n *node, s *service) {
 	rivals := z.rivals[n]
 	switch {
-	case n.owner != nil && n.owner.Key == k && len(rivals) == 0:
+	case n.owner == s && len(rivals) == 0:
 		n.owner = nil
 		return
-	case n.owner != nil && n.owner.Key == k:
+	case n.owner == s:
 		n.owner = rivals[0]
 		rivals = slices.Delete(rivals, 0, 1)
 	default:
-		i := slices.IndexFunc(rivals, func(s *service) bool { return s.Key == k })
+		i := slices.Index(rivals, s)
 		if i < 0 {
 			return
 		}
@@ -190,20 +189,20 @@ func (z *Zone) settle(n *node, former *service) {
 	rivals := z.rivals[n]
 	switch n.kind {
 	case Short, Hostname:
-		if n.kind = Hostname; z.isShort(n.name, n.owner.Key) {
+		if n.kind = Hostname; z.isShort(n.name, n.owner.key()) {
 			n.kind = Short
 		}
-		z.write(n, n.owner.records)
-		if len(rivals) == 0 && (former == nil || former.Key == n.owner.Key) {
+		z.write(n, n.owner.node.records)
+		if len(rivals) == 0 && (former == nil || former == n.owner) {
 			return
 		}
 		name := message.NameString(n.name)
-		z.changed[ConflictKey{name, n.owner.Key}] = true
+		z.changed[ConflictKey{name, n.owner.key()}] = true
 		for _, s := range rivals {
-			z.changed[ConflictKey{name, s.Key}] = true
+			z.changed[ConflictKey{name, s.key()}] = true
 		}
 	case Address:
-		z.write(n, z.pointerRecords(n.owner, rivals))
+		z.rewrite(n, z.pointerRecords(n.owner, rivals))
 	}
 }
 
@@ -224,13 +223,15 @@ func (z *Zone) changedConflicts() []ConflictChange {
 func (z *Zone) conflict(k ConflictKey) ConflictChange {
 	gone := ConflictChange{Conflict: Conflict{ConflictKey: k}, Gone: true}
 	if z.putHostname(k.Name); z.reserved(z.buf) {
-		s := z.find(k.Service)
-		gone.Gone = s == nil || !z.isAlias(&s.Service, k.Name)
+		if s := z.find(k.Service); s != nil {
+			c := s.content()
+			gone.Gone = !z.isAlias(&c, k.Name)
+		}
 		return gone
 	}
 	n := z.names[string(z.buf)]
-	if n == nil || !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.Key == k.Service }) {
+	if n == nil || !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.key() == k.Service }) {
 		return gone
 	}
-	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: n.owner.Key}}
+	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: n.owner.key()}}
 }

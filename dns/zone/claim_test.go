@@ -150,7 +150,7 @@ func TestHistoryHasNoEffect(t *testing.T) {
 		}
 		for name, n := range fresh.names {
 			o := w.names[name]
-			if o == nil || o.records != n.records || o.below != n.below || o.apex != n.apex || o.kind != n.kind || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.Key != n.owner.Key {
+			if o == nil || o.records != n.records || o.below != n.below || o.apex != n.apex || o.kind != n.kind || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.key() != n.owner.key() {
 				rt.Fatalf("name %q is %+v, should be %+v", name, o, n)
 			}
 		}

@@ -143,7 +143,7 @@ func TestMemory(t *testing.T) {
 	})
 	per := bytes / z.Len()
 	t.Logf("%d bytes per name, %d names, %.1f MB", per, z.Len(), float64(bytes)/1e6)
-	if per > 270 {
+	if per > 215 {
 		t.Errorf("a name takes %d bytes", per)
 	}
 	runtime.KeepAlive(z)

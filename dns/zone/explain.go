@@ -30,11 +30,12 @@ func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
 		return nil
 	}
 	var out []Name
-	read.eachName(&s.Service, func(kind Kind, _ int) {
+	c := s.content()
+	read.eachName(&c, func(kind Kind, _ int) {
 		if kind > Hostname {
 			return
 		}
-		name := Name{Name: message.NameString(read.buf), Kind: kind, Service: k, VIPs: s.VIPs, Since: s.Since}
+		name := Name{Name: message.NameString(read.buf), Kind: kind, Service: k, VIPs: c.VIPs, Since: c.Since}
 		for _, o := range out {
 			if o.Name == name.Name {
 				return // a hostname that is the short name
@@ -44,8 +45,8 @@ func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
 		switch {
 		case kind != Canonical && read.reserved(read.buf):
 			name.Lost = true
-		case n != nil && n.owner != nil && n.owner.Key != k:
-			name.Lost, name.Winner = true, n.owner.Key
+		case n != nil && n.owner != nil && n.owner != s:
+			name.Lost, name.Winner = true, n.owner.key()
 		}
 		out = append(out, name)
 	})
@@ -95,10 +96,10 @@ func (z *Zone) Explain(name string, t message.Type) (Explanation, error) {
 	if n := z.names[string(wire)]; n != nil {
 		e.Kind = n.kind
 		if n.owner != nil {
-			e.Service = n.owner.Key
+			e.Service = n.owner.key()
 		}
 		for _, s := range z.rivals[n] {
-			e.Rivals = append(e.Rivals, s.Key)
+			e.Rivals = append(e.Rivals, s.key())
 		}
 	}
 	return e, nil

@@ -41,8 +41,8 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 		return NotAnswered
 	}
 	z.mu.RLock()
-	r.Serial = z.serial
 	n, synced := z.names[string(name)], z.synced
+	r.Serial = z.serial
 	if z.isHeld(n) {
 		z.mu.RUnlock()
 		r.Code = message.ServFail
@@ -50,27 +50,24 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 	}
 	var apex int
 	var exists, own bool // own: an address answer may be missing because there is no VIP
+	known := true        // the name is in a zone
 	if n != nil && !n.aboveHostnames() {
 		apex, exists, own = int(n.apex), true, n.owner != nil && n.kind != Port && n.kind != Address
-		if findBlock(n.records, t, r) {
-			z.mu.RUnlock()
-			r.Authoritative = true
-			return Found
-		}
-		z.mu.RUnlock()
+		r.Authoritative = findBlock(n.records, t, r)
 	} else {
-		z.mu.RUnlock()
-		var known bool
 		apex, exists, known = z.unknown(name)
 		exists = exists || known && n != nil
-		switch {
-		case !synced && !(known && exists):
-			r.Code = message.ServFail
-			return NotSynced
-		case !known:
-			r.Code = message.Refused
-			return OtherZone
-		}
+	}
+	z.mu.RUnlock()
+	switch {
+	case r.Authoritative:
+		return Found
+	case !synced && !exists:
+		r.Code = message.ServFail
+		return NotSynced
+	case !known:
+		r.Code = message.Refused
+		return OtherZone
 	}
 	r.Authoritative = true
 	r.SOA, r.Apex = z.soa, apex
@@ -95,7 +92,8 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 	return NoRecord
 }
 
-// unknown says of a name without a node in which zone it is, and whether it exists.
+// unknown says of a name that no service has in which zone it is, and whether it exists. It searches a
+// name of another zone once for each label above it. The last label is no hostname. The caller holds mu.
 func (z *Zone) unknown(name []byte) (apex int, exists, known bool) {
 	if at, ok := z.inside(name); ok {
 		return at, false, true
@@ -103,13 +101,16 @@ func (z *Zone) unknown(name []byte) (apex int, exists, known bool) {
 	if at, exists, ok := z.reverse(name); ok {
 		return at, exists, true
 	}
-	z.mu.RLock()
-	defer z.mu.RUnlock()
-	for at := 0; name[at] != 0; {
-		at += 1 + int(name[at])
+	at := 1 + int(name[0])
+	for at < len(name) {
+		above := at + 1 + int(name[at])
+		if above >= len(name)-1 {
+			break
+		}
 		if n := z.names[string(name[at:])]; n != nil && n.owner != nil {
 			return at, false, true // below a hostname, which is a zone of one name
 		}
+		at = above
 	}
 	return 0, false, false
 }

@@ -99,9 +99,10 @@ func (z *Zone) putShort(k vip.ServiceKey) {
 	z.buf = append(z.buf, z.domain...)
 }
 
-// putHostname reports whether the hostname is a name; validation has checked it.
+// putHostname reports whether the hostname is a name of several labels; validation has checked it.
 func (z *Zone) putHostname(h string) bool {
 	z.buf = z.buf[:0]
+	labels := 0
 	for rest := h; rest != ""; {
 		label, after, _ := strings.Cut(rest, ".")
 		if label == "" || len(label) > 63 {
@@ -109,9 +110,10 @@ func (z *Zone) putHostname(h string) bool {
 		}
 		z.putLabel(label)
 		rest = after
+		labels++
 	}
 	z.buf = append(z.buf, 0)
-	return len(z.buf) > 1 && len(z.buf) <= message.MaxName
+	return labels > 1 && len(z.buf) <= message.MaxName
 }
 
 // putPort reports whether the name of a port is short enough.

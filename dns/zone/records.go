@@ -57,27 +57,27 @@ func (z *Zone) addressRecords(addrs []netip.Addr) string {
 	return string(out)
 }
 
-// portRecords returns the SRV record of a port, with the addresses of the target. The canonical name
-// is the end of the port's name, from at on.
-func (z *Zone) portRecords(s *service, p *vip.Port, at int) string {
-	out := append(z.out[:0], 0, byte(message.SRV), 1, byte(len(s.VIPs)), 0, 0, 0, 0)
+// portRecords returns the SRV record of a port, with the addresses of the target, in z.out. The canonical
+// name is the end of the port's name, from at on.
+func (z *Zone) portRecords(s *service, p *vip.Port, at int) []byte {
+	out := append(z.out[:0], 0, byte(message.SRV), 1, byte(len(s.vips)), 0, 0, 0, 0)
 	out = message.AppendSRV(out, z.ttl, p.Port, s.node.name)
 	answer := len(out)
-	for _, a := range s.VIPs {
+	for _, a := range s.vips {
 		out = message.AppendAddr(out, message.Question+at, z.ttl, a)
 	}
 	binary.BigEndian.PutUint16(out[4:], uint16(answer-blockHead))
 	binary.BigEndian.PutUint16(out[6:], uint16(len(out)-answer))
 	z.out = out
-	return string(out)
+	return out
 }
 
 // maxPTR bounds the PTR records of one address. Resolvers use the first one, and an address that
 // hundreds of services share would exceed a message.
 const maxPTR = 16
 
-// pointerRecords returns the PTR records of an address: the oldest services that have it.
-func (z *Zone) pointerRecords(owner *service, rivals []*service) string {
+// pointerRecords returns the PTR records of an address, in z.out: the oldest services that have it.
+func (z *Zone) pointerRecords(owner *service, rivals []*service) []byte {
 	rivals = rivals[:min(len(rivals), maxPTR-1)]
 	out := append(z.out[:0], 0, byte(message.PTR), byte(1+len(rivals)), 0, 0, 0, 0, 0)
 	out = message.AppendName(out, message.PTR, z.ttl, owner.node.name)
@@ -86,7 +86,7 @@ func (z *Zone) pointerRecords(owner *service, rivals []*service) string {
 	}
 	binary.BigEndian.PutUint16(out[4:], uint16(len(out)-blockHead))
 	z.out = out
-	return string(out)
+	return out
 }
 
 // textRecord returns a TXT record.

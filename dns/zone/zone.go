@@ -111,11 +111,52 @@ type node struct {
 // if it is below another hostname.
 func (n *node) aboveHostnames() bool { return n.kind == Between && n.apex == 0 }
 
-// service is a Service in the zone. It is immutable, except for node.
+// service is a Service in the zone, with one pointer to it for each name. Its key is in its canonical
+// name, so a service without hostnames and named ports takes 48 bytes.
 type service struct {
-	Service
-	node    *node  // its canonical name
-	records string // of its VIPs
+	node  *node // its canonical name, with the records of its VIPs
+	vips  []netip.Addr
+	since vip.Instant
+	more  *more // nil: nothing
+}
+
+// more is what few services have.
+type more struct {
+	hostnames []string
+	ports     []vip.Port // some with a name
+}
+
+// key returns the first two labels of the canonical name.
+func (s *service) key() vip.ServiceKey {
+	name := s.node.name
+	ns := 1 + int(name[0])
+	return vip.ServiceKey{Namespace: name[1+ns : 1+ns+int(name[ns])], Name: name[1:ns]}
+}
+
+// content returns what the service was set to, without its ports if none of them has a name.
+func (s *service) content() Service {
+	c := Service{Key: s.key(), VIPs: s.vips, Since: s.since}
+	if s.more != nil {
+		c.Hostnames, c.Ports = s.more.hostnames, s.more.ports
+	}
+	return c
+}
+
+// set replaces everything except the key.
+func (s *service) set(c *Service) {
+	s.vips, s.since = c.VIPs, c.Since
+	ports := c.Ports
+	if !slices.ContainsFunc(ports, func(p vip.Port) bool { return named(&p) }) {
+		ports = nil
+	}
+	switch {
+	case len(c.Hostnames) == 0 && len(ports) == 0:
+		s.more = nil
+	case s.more == nil:
+		s.more = &more{c.Hostnames, ports}
+	default:
+		*s.more = more{c.Hostnames, ports}
+	}
 }
 
 // New returns a zone without services. Before SetSynced, it answers SERVFAIL for unknown names.
