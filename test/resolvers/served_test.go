@@ -36,9 +36,10 @@ func TestMain(m *testing.M) {
 }
 
 // serve answers for the names of n services until SIGTERM, from the tables that the agent has. It prints
-// the memory of these tables, which exist without DNS, too.
+// the resident memory of a process that has none of them, and that of the tables, which exist without
+// DNS, too.
 func serve(n int) error {
-	began := ownMemory()
+	began := usedMemory()
 	clock := &table.Clock{}
 	services, allocations := table.New(clock, vip.KeyOfService, nil), table.New(clock, vip.KeyOfAllocation, nil)
 	leases := table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
@@ -47,7 +48,7 @@ func serve(n int) error {
 		services.Set(*s)
 		allocations.Set(vip.Allocation{Asked: s, VIPs: []netip.Addr{address(i)}})
 	}
-	fmt.Fprintf(os.Stderr, "tables: %.1f MiB\n", ownMemory()-began)
+	fmt.Fprintf(os.Stderr, "without names: %.1f MiB, tables: %.1f MiB\n", began, usedMemory()-began)
 	stage, err := names.New(names.Options{Settings: dnszone.Settings{Domain: zone, TTL: 30e9, NegativeTTL: 1e9, ShortNames: true, Servers: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 		Clock: clock, Services: services, Allocations: allocations, Leases: leases})
 	if err != nil {
@@ -57,7 +58,7 @@ func serve(n int) error {
 	defer stop()
 	go stage.Run(ctx)
 	<-stage.Synced()
-	ownMemory() // also returns what is free
+	usedMemory() // also returns what is free
 	err = server.New(server.Options{Settings: server.Settings{Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:" + benchPort)}}, Answerer: stage}).Run(ctx)
 	if ctx.Err() != nil {
 		return nil
@@ -65,12 +66,12 @@ func serve(n int) error {
 	return err
 }
 
-// ownMemory returns the resident memory of this process in MiB, without what is free.
-func ownMemory() float64 {
+// usedMemory returns the resident memory of this process in MiB, without what is free.
+func usedMemory() float64 {
 	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		panic(err)
 	}
-	return resident(b)
+	return memory(string(b))
 }
