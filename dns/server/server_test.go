@@ -195,8 +195,9 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
-// The next process has the sockets before the former one ends: no query is refused.
-func TestTakeover(t *testing.T) {
+// succeeded returns a server at both loopback addresses, and its sockets for the next process.
+func succeeded(t *testing.T) (*world, *sockets.Set) {
+	t.Helper()
 	var set sockets.Set
 	w := newWorld(t, Options{Sockets: &set}, loopback4, loopback6)
 	w.awaitUp(t)
@@ -204,6 +205,12 @@ func TestTakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return w, next
+}
+
+// The next process has the sockets before the former one ends: no query is refused.
+func TestTakeover(t *testing.T) {
+	w, next := succeeded(t)
 	at := netip.AddrPortFrom(loopback4, w.port)
 	waiting := dial(t, "tcp", at)
 	w.end()
@@ -231,13 +238,7 @@ func TestTakeover(t *testing.T) {
 // When the server says that it has tried to listen, each address is up or has an error, and the sockets
 // of the former process that it wants are its own.
 func TestTried(t *testing.T) {
-	var set sockets.Set
-	w := newWorld(t, Options{Sockets: &set}, loopback4, loopback6)
-	w.awaitUp(t)
-	next, err := set.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	w, next := succeeded(t)
 	w.end()
 	kept, absent := netip.AddrPortFrom(loopback4, w.port), netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), w.port)
 	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{kept, absent}}, Answerer: testZone(t), Events: event.NewLog(10, time.Now), Sockets: next})

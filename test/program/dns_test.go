@@ -287,6 +287,15 @@ func TestDNSConflict(t *testing.T) {
 	n.start()
 	lost("after a crash")
 
+	n.config("")
+	n.reload()
+	if out := n.ok("dns", "list"); strings.Contains(out, "taken by") {
+		t.Errorf("dns list without dns.listen:\n%s", out)
+	}
+	n.dns("", "")
+	n.reload()
+	lost("with dns.listen again")
+
 	if code, tree := n.rest("DELETE", "/v1/services/default/older", ""); code/100 != 2 {
 		t.Fatalf("DELETE: %d %v", code, tree)
 	}
@@ -441,4 +450,46 @@ func TestDNSWithoutSource(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// After a restart, the source of the service that has a contested name is late. Clients never get the
+// address of the service that has lost it.
+func TestDNSConflictWithALateSource(t *testing.T) {
+	parallel(t)
+	n := newNamed(t, "")
+	n.dns("", "[[source]]\nname = \"first\"\ntype = \"static\"\npath = \"older.d\"\n[[source]]\nname = \"second\"\ntype = \"static\"\npath = \"newer.d\"\n")
+	a := newBackend(t, "a")
+	for _, dir := range []string{"older.d", "newer.d"} {
+		if err := os.Mkdir(filepath.Join(n.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.write("older.d/older.toml", service("older", `hostnames = ["shop.example.com"]`, a))
+	n.start()
+	older := n.vip("older")
+	n.write("newer.d/newer.toml", service("newer", `hostnames = ["shop.example.com", "newer.example.com"]`, a))
+	newer := n.vip("newer")
+	n.resolves("newer.example.com", "A", "NOERROR "+newer)
+	n.resolves("shop.example.com", "A", "NOERROR "+older)
+	n.kill()
+	n.keeps("contested names", "shop.example.com", func(winner string) bool { return strings.Contains(winner, "older") })
+
+	away, place := filepath.Join(n.dir, "away"), filepath.Join(n.dir, "older.d")
+	if err := os.Rename(place, away); err != nil {
+		t.Fatal(err)
+	}
+	asking := n.keepAsking("shop.example.com")
+	n.launch()
+	n.resolves("newer.example.com", "A", "NOERROR "+newer)
+	mentions(t, "dns query", n.ok("dns", "query", "shop.example.com"), "SERVFAIL", "another service had this name before the restart")
+	if err := os.Rename(away, place); err != nil {
+		t.Fatal(err)
+	}
+	n.resolves("shop.example.com", "A", "NOERROR "+older)
+	asking.stop()
+	for _, answer := range asking.seen {
+		if answer != "SERVFAIL" && answer != "NOERROR "+older {
+			t.Errorf("the answers are %q, want SERVFAIL and then %s only", asking.seen, older)
+		}
+	}
 }
