@@ -49,7 +49,7 @@ type keeper struct {
 func newKeeper(store ContestedStore, want table.Reader[string, contested], log *slog.Logger) *keeper {
 	stored, err := store.All()
 	if err != nil {
-		log.Error("read which services have contested names; until every source has been read, one of the others can have a lost one", "err", err)
+		log.Error("contested names unreadable; until every source has been read, clients can get the address of a service that has lost its name", "err", err)
 	}
 	k := &keeper{store: store, want: want, stored: stored, open: make(map[string]struct{}), log: log}
 	if k.stored == nil {
@@ -80,7 +80,7 @@ func (k *keeper) run(ctx context.Context, synced <-chan struct{}) {
 		}
 		err := k.write()
 		if err != nil && !failing {
-			k.log.Error("keep which services have contested names for a restart; trying again", "names", len(k.open), "err", err)
+			k.log.Error("contested names not stored; trying again", "names", len(k.open), "err", err)
 		}
 		failing = err != nil
 		switch {
