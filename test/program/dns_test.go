@@ -421,6 +421,7 @@ func TestDNSWithoutSource(t *testing.T) {
 	web := n.vip("web")
 	n.resolves("shop.example.com", "A", "NOERROR "+web)
 	n.kill()
+	n.forgets("last-good") // which knows hostnames, and is stored with a delay
 	away := filepath.Join(n.dir, "away")
 	if err := os.Rename(filepath.Join(n.dir, "services.d"), away); err != nil {
 		t.Fatal(err)
@@ -471,8 +472,9 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	newer := n.vip("newer")
 	n.resolves("newer.example.com", "A", "NOERROR "+newer)
 	n.resolves("shop.example.com", "A", "NOERROR "+older)
-	n.kill()
 	n.keeps("contested names", "shop.example.com", func(winner string) bool { return strings.Contains(winner, "older") })
+	n.kill()
+	n.forgets("last-good") // of the sources, which is stored with a delay
 
 	away, place := filepath.Join(n.dir, "away"), filepath.Join(n.dir, "older.d")
 	if err := os.Rename(place, away); err != nil {

@@ -5,7 +5,9 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/statecopy"
@@ -23,4 +25,22 @@ func (h *host) keeps(bucket, key string, wanted func(json string) bool) {
 			return err
 		})
 	})
+}
+
+// forgets empties a bucket of the state file, while no agent runs.
+func (h *host) forgets(bucket string) {
+	h.t.Helper()
+	db, err := store.Open(filepath.Join(h.dir, "state", store.FileName))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer db.Close()
+	b := store.NewBucket[json.RawMessage](db, bucket)
+	all, err := b.All()
+	if err == nil {
+		err = b.Write(nil, slices.Collect(maps.Keys(all)))
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
 }
