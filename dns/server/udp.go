@@ -54,13 +54,16 @@ func (s *Server) serveUDP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	return err
 }
 
-// yieldAfter is how many full batches are answered without a pause, in less than a millisecond. A pause
-// costs two changes of threads.
-const yieldAfter = 8
+// turn is how many datagrams are answered without a pause, in less than a millisecond. A pause costs two
+// changes of threads.
+const turn = 8 * batchSize
 
 // drain answers until no datagram waits. It returns what ends the socket.
+//
+// The last call of the kernel finds nothing, even after a batch that was not full. It costs a tenth of
+// what a wait costs, and at 100,000 queries per second a datagram has arrived more often than not.
 func (s *Server) drain(ctx context.Context, e *endpoint, b *batch, fd uintptr) syscall.Errno {
-	full := 0 // batches in a row
+	answered := 0 // since the last pause
 	for ctx.Err() == nil {
 		n, errno := b.receive(fd)
 		switch errno {
@@ -73,10 +76,8 @@ func (s *Server) drain(ctx context.Context, e *endpoint, b *batch, fd uintptr) s
 			return errno
 		}
 		s.answer(e, b, n, fd)
-		if n < batchSize {
-			return 0 // nothing more waits: what arrives later makes the socket readable again
-		}
-		if full++; full%yieldAfter == 0 {
+		if answered += n; answered >= turn {
+			answered = 0
 			runtime.Gosched()
 		}
 	}
