@@ -1,0 +1,80 @@
+//go:build system
+
+package monitoring
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// demo starts an agent in demo mode, and returns the process and the address of its API.
+func demo(t *testing.T) (agent *process.Process, listen string) {
+	t.Helper()
+	agent = start(t, ironvip(t), "agent", "--demo")
+	wait.For(t, "the demo greets", func() error {
+		found := regexp.MustCompile(`IRONVIP_ADDR=http://(\S+)`).FindStringSubmatch(agent.LogEnd(1 << 16))
+		if found == nil {
+			return fmt.Errorf("no address in %s", agent.LogEnd(1<<16))
+		}
+		listen = found[1]
+		return nil
+	})
+	return agent, listen
+}
+
+// promtool finds no fault in the metrics of a real agent.
+func TestMetricsAreClean(t *testing.T) {
+	t.Parallel()
+	promtool := need.Daemon(t, "promtool")
+	_, listen := demo(t)
+	body, err := get(t.Context(), "http://"+listen+"/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own strings.Builder // without those of the Go runtime, which the Prometheus library makes
+	for line := range strings.Lines(string(body)) {
+		if strings.Contains(line, "ironvip_") {
+			own.WriteString(line)
+		}
+	}
+	if own.Len() == 0 {
+		t.Fatalf("no metrics of ironvip in %s", body)
+	}
+	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(own.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// A real Prometheus with the rules reads a real agent. When the agent stops, IronvipAgentDown fires,
+// and no other alert.
+func TestAlertFires(t *testing.T) {
+	t.Parallel()
+	agent, listen := demo(t)
+	// The alert of the file waits for two minutes. This copy fires at once.
+	text := read(t, rules)
+	begin := strings.Index(text, "- alert: IronvipAgentDown\n")
+	if begin < 0 {
+		t.Fatal("no alert IronvipAgentDown")
+	}
+	server := startPrometheus(t, listen, text[:begin]+strings.Replace(text[begin:], "for: 2m", "for: 0s", 1))
+	server.until(t, "Prometheus reads the agent", `up{job="ironvip"} == 1 and on () ironvip_service_usable_backends{service="web"} == 3`,
+		func(f []sample) bool { return len(f) == 1 })
+	if firing, err := server.query(t.Context(), `ALERTS{alertstate="firing"}`); err != nil || len(firing) > 0 {
+		t.Errorf("alerts of an agent without faults: %v %v", firing, err)
+	}
+	if err := agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	server.until(t, "the alert fires", `ALERTS{alertstate="firing"}`, func(f []sample) bool {
+		return len(f) == 1 && f[0].Metric["alertname"] == "IronvipAgentDown" && f[0].Metric["severity"] == "critical"
+	})
+}
