@@ -30,7 +30,7 @@ var open = map[string][]string{
 		"GET /v1/services/:namespace/:name/stats", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/vips", "GET /v1/vips/:ip",
 	},
 	"registrar": {
-		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "POST /v1/services:apply",
+		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "PATCH /v1/services/:namespace/:name", "POST /v1/services:apply",
 		"PUT /v1/services/:namespace/:name", "PUT /v1/services/:namespace/:name/backends/:id", "PUT /v1/services/:namespace/:name/backends/:id/heartbeat",
 		"PUT /v1/services/:namespace/:name/backends/:id/state",
 	},
@@ -148,6 +148,9 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "bearer "+secret)
+		if method == http.MethodPatch {
+			req.Header.Set("Content-Type", v1.MergePatchType)
+		}
 		resp, err := r.web.Client().Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -168,6 +171,10 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		{"POST", "/v1/services:apply", `{"services": [{"name": "d", "namespace": "shop", ` + ports + `}, {"name": "d", ` + ports + `}]}`, 403},
 		{"POST", "/v1/services:apply?dry_run=true", `{"services": [{"name": "d", "namespace": "default", ` + ports + `}]}`, 403},
 		{"PUT", "/v1/services/shop/a", `{"labels": {"namespace": "default"}, ` + ports + "}", 200},
+		{"PATCH", "/v1/services/shop/a", `{"labels": {"namespace": "other"}}`, 200},
+		{"PATCH", "/v1/services/shop/a", `{"namespace": "default"}`, 422},
+		{"PATCH", "/v1/services/shop/a", `{"name": "b"}`, 422},
+		{"PATCH", "/v1/services/default/from-file", `{"namespace": "shop"}`, 403},
 		{"DELETE", "/v1/services/default/from-file", "", 403},
 		{"PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state": "drain"}`, 403},
 	} {
@@ -196,6 +203,7 @@ func TestAudit(t *testing.T) {
 	}
 	for _, c := range []struct{ method, path, body, want string }{
 		{"PUT", "/v1/services/shop/a", `{"ports": [{"port": 80}]}`, `status=201 .* caller="token ci" operation=put-service revision=[1-9]`},
+		{"PATCH", "/v1/services/shop/a", `{"ports": [{"port": 81}]}`, `status=200 .* caller="token ci" operation=patch-service revision=[1-9]`},
 		{"PUT", "/v1/tokens/x", `{"role": "admin"}`, `status=403 .* caller="token ci" operation=create-token revision=0`},
 		{"PUT", "/v1/services/shop/heartbeat", `{"ports": [{"port": 80}]}`, `status=201 .* operation=put-service`},
 		{"GET", "/v1/services/shop/a", "", ""},
@@ -206,6 +214,9 @@ func TestAudit(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+secret)
+		if c.method == http.MethodPatch {
+			req.Header.Set("Content-Type", v1.MergePatchType)
+		}
 		resp, err := r.web.Client().Do(req)
 		if err != nil {
 			t.Fatal(err)

@@ -88,13 +88,26 @@ func media(contentType string) *server.Problem {
 	}
 	kind, _, err := mime.ParseMediaType(contentType)
 	switch {
-	case err != nil:
+	case err != nil, kind == v1.MergePatchType, kind == jsonPatchType:
 	case kind == "application/json", strings.HasSuffix(kind, "+json"), kind == "text/json", kind == "text/plain",
 		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
 		return nil
 	}
 	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
 		"send JSON with Content-Type: application/json")
+}
+
+// jsonPatchType is the content type of a JSON patch (RFC 6902), which the API does not accept.
+const jsonPatchType = "application/json-patch+json"
+
+// mergePatch refuses a body that does not state that it is a JSON merge patch: as the body of
+// another kind of patch, it would have another meaning.
+func mergePatch(contentType string) *server.Problem {
+	if kind, _, err := mime.ParseMediaType(contentType); err == nil && kind == v1.MergePatchType {
+		return nil
+	}
+	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, fmt.Sprintf("unsupported content type %q", contentType),
+		"send a JSON merge patch with Content-Type: "+v1.MergePatchType).AcceptPatch(v1.MergePatchType)
 }
 
 // decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty

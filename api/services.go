@@ -29,6 +29,10 @@ func (s *Server) serviceRoutes() {
 		Description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
 			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
 		Body: v1.ServiceSpec{}, Also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
+	server.Handle(s.http, server.Route{Method: http.MethodPatch, Path: one, Need: access.Register, ID: "patch-service", Tag: "services", Summary: "Change a service",
+		Description: "A JSON merge patch (RFC 7396) of the spec: null removes a key, which means its default, an object is merged, and any other value replaces the old one. " +
+			"The result is checked and applied as with PUT. The path names the service: a patch can't rename or move it.",
+		Body: v1.ServicePatch{}, BodyType: v1.MergePatchType}, s.patchService)
 	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, Need: access.Register, ID: "delete-service", Tag: "services", Summary: "Delete a service",
 		Description: "New connections stop at once; open ones drain."}, s.deleteService)
 	server.HandleJSON(s.http, server.Route{Path: one + "/explain", Need: access.View, ID: "explain-service", Tag: "services",
@@ -156,34 +160,63 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v
 	}
 	w, bad := decodeService(in.RawBody)
 	if bad == nil {
-		bad = in.name(&w)
+		if problems := w.SetKey(in.key()); len(problems) > 0 {
+			bad = invalid(problems)
+		}
 	}
 	if bad != nil {
 		return nil, bad
 	}
-	result, err := s.Registrar.PutService(ctx, rest.Put{Spec: w, Check: check})
+	return s.write(ctx, in.key(), rest.Put{Spec: w, Check: check}, in.PreferWait)
+}
+
+type patchServiceInput struct {
+	ServicePath
+	Payload
+	IfMatch string `header:"If-Match" doc:"as with PUT"`
+	PreferWait
+}
+
+func (s *Server) patchService(ctx context.Context, in *patchServiceInput) (*object[v1.Service], error) {
+	check, err := Preconditions{IfMatch: in.IfMatch}.check(in.key())
 	if err != nil {
-		return nil, writeFailed(vip.BackendKey{Service: in.key()}, err)
+		return nil, err
+	}
+	if p := mergePatch(in.ContentType); p != nil {
+		return nil, p
+	}
+	patch, problems := spec.DecodePatch(in.RawBody)
+	if patch == nil {
+		return nil, notJSON(problems)
+	}
+	return s.write(ctx, in.key(), rest.Put{Key: in.key(), Patch: patch, Problems: problems, Check: check}, in.PreferWait)
+}
+
+// write performs the put of one service and returns the service.
+func (s *Server) write(ctx context.Context, key vip.ServiceKey, put rest.Put, prefer PreferWait) (*object[v1.Service], error) {
+	result, err := s.Registrar.PutService(ctx, put)
+	if err != nil {
+		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	server.Wrote(ctx, result.Rev)
-	applied, err := s.apply(ctx, in.PreferWait, "service \""+in.key().String()+"\"", s.serviceApplied(in.key(), result.Rev))
+	applied, err := s.apply(ctx, prefer, "service \""+key.String()+"\"", s.serviceApplied(key, result.Rev))
 	if err != nil {
 		return nil, err
 	}
 	s.until(ctx, allocationWait, func() bool {
-		if _, _, exists := s.Services.Get(in.key()); !exists {
+		if _, _, exists := s.Services.Get(key); !exists {
 			return true
 		}
-		a, _, answered := s.Allocations.Get(in.key())
+		a, _, answered := s.Allocations.Get(key)
 		return answered && a.ServiceRev >= result.Rev && !awaited(a)
 	})
-	row, ok := s.service(in.key())
+	row, ok := s.service(key)
 	if !ok {
-		return nil, goneMeanwhile("service \"" + in.key().String() + "\"")
+		return nil, goneMeanwhile("service \"" + key.String() + "\"")
 	}
 	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
 	if result.Action == rest.Created {
-		out.Status, out.Location = http.StatusCreated, v1.ServicePath(in.Namespace, in.Name)
+		out.Status, out.Location = http.StatusCreated, v1.ServicePath(key.Namespace, key.Name)
 	}
 	return out, nil
 }
@@ -203,25 +236,6 @@ func decodeService(body []byte) (v1.ServiceSpec, *server.Problem) {
 		return w, notJSON(problems)
 	}
 	return w, invalid(problems)
-}
-
-// name sets the spec's name to that of the path. The body may omit it.
-func (p ServicePath) name(w *spec.Service) *server.Problem {
-	var problems []vip.Problem
-	for _, f := range []struct {
-		field, path string
-		body        *string
-	}{{"namespace", p.Namespace, &w.Namespace}, {"name", p.Name, &w.Name}} {
-		if *f.body != "" && *f.body != f.path {
-			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Service: p.key().String(), Field: f.field,
-				Message: "\"" + *f.body + "\" differs from the path's \"" + f.path + "\"", Hint: "omit it in the body"})
-		}
-		*f.body = f.path
-	}
-	if len(problems) > 0 {
-		return invalid(problems)
-	}
-	return nil
 }
 
 type deleteServiceInput struct {

@@ -204,7 +204,6 @@ func TestRefusals(t *testing.T) {
 		{name: "no such path", method: "GET", path: "/v2/services", status: 404, code: v1.CodeNoRoute},
 		{name: "a slash too many", method: "GET", path: "/v1/services/", status: 404, code: v1.CodeNoRoute},
 		{name: "no such method", method: "POST", path: webPath, status: 405, code: v1.CodeMethodNotAllowed},
-		{name: "PATCH", method: "PATCH", path: webPath, body: "{}", status: 405, code: v1.CodeMethodNotAllowed},
 		{name: "no configuration", method: "POST", path: v1.PathConfigValidate, status: 503, code: v1.CodeUnavailable},
 		{name: "nothing to plan", method: "POST", path: v1.PathConfigPlan, status: 503, code: v1.CodeUnavailable},
 		{name: "nothing to reload", method: "POST", path: v1.PathReload, status: 503, code: v1.CodeUnavailable},

@@ -191,7 +191,7 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	for k, v := range q.header {
 		req.Header[k] = v
 	}
-	if body != nil {
+	if body != nil && req.Header.Get("Content-Type") == "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if req.Header.Get("Accept") == "" {

@@ -71,6 +71,9 @@ func TestRequests(t *testing.T) {
 				got += " " + h + "=" + v
 			}
 		}
+		if kind := r.Header.Get("Content-Type"); kind != "" && kind != "application/json" {
+			got += " Content-Type=" + kind
+		}
 		w.Write([]byte("{}"))
 	})
 	ctx := t.Context()
@@ -90,6 +93,10 @@ func TestRequests(t *testing.T) {
 		},
 		`PUT /v1/services/default/new If-None-Match=*`: func() error {
 			_, err := c.PutService(ctx, "default", "new", v1.ServiceSpec{}, Write{CreateOnly: true})
+			return err
+		},
+		`PATCH /v1/services/default/web If-Match="1.2" Prefer=wait=90 Content-Type=application/merge-patch+json`: func() error {
+			_, err := c.PatchService(ctx, "default", "web", v1.ServicePatch{"pool": nil}, w)
 			return err
 		},
 		`DELETE /v1/services/default/web If-Match="1.2" Prefer=wait=90`: func() error { _, err := c.DeleteService(ctx, "default", "web", w); return err },

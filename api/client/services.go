@@ -116,6 +116,14 @@ func (c *Client) PutService(ctx context.Context, namespace, name string, s v1.Se
 	return fetch[v1.Service](ctx, c, call{method: http.MethodPut, path: v1.ServicePath(namespace, name), header: w.header(), body: s, wait: w.Wait})
 }
 
+// PatchService changes the spec of an existing service by a JSON merge patch (RFC 7396): null removes
+// a key, which means its default, an object is merged, and any other value replaces the old one.
+func (c *Client) PatchService(ctx context.Context, namespace, name string, patch v1.ServicePatch, w Write) (v1.Service, error) {
+	header := w.header()
+	header.Set("Content-Type", v1.MergePatchType)
+	return fetch[v1.Service](ctx, c, call{method: http.MethodPatch, path: v1.ServicePath(namespace, name), header: header, body: patch, wait: w.Wait})
+}
+
 // DeleteService removes the service. Its open connections drain.
 func (c *Client) DeleteService(ctx context.Context, namespace, name string, w Write) (v1.Deleted, error) {
 	return fetch[v1.Deleted](ctx, c, call{method: http.MethodDelete, path: v1.ServicePath(namespace, name), header: w.header(), wait: w.Wait})

@@ -31,6 +31,12 @@ func (p *Problem) RetryAfter(seconds int) *Problem {
 	return p
 }
 
+// AcceptPatch adds the header that names the content type of a patch.
+func (p *Problem) AcceptPatch(contentType string) *Problem {
+	p.header = http.Header{"Accept-Patch": {contentType}}
+	return p
+}
+
 // Refuse returns a problem. The rest of its document is filled in when it is written.
 func Refuse(status int, code, detail, hint string, errs ...vip.Problem) *Problem {
 	return &Problem{ProblemDocument: v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status),

@@ -68,6 +68,7 @@ type Route struct {
 	Also         map[int]any // other success statuses and their bodies; nil: none
 	Body         any         // of the request, a value of its type, if the handler reads it itself
 	BodyOptional bool
+	BodyType     string                     // the content type of Body; "": application/json
 	Content      map[string]*huma.MediaType // of a response that is not JSON
 	Early        bool                       // passes the Gate
 	Lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
@@ -146,6 +147,6 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 		return handler(ctx, in)
 	})
 	if r.Body != nil { // with a schema before, huma would validate the body, and less strictly
-		op.RequestBody.Required, op.RequestBody.Content = !r.BodyOptional, s.JSON("application/json", r.Body)
+		op.RequestBody.Required, op.RequestBody.Content = !r.BodyOptional, s.JSON(cmp.Or(r.BodyType, "application/json"), r.Body)
 	}
 }

@@ -37,7 +37,7 @@ const (
 	DefaultListen = "127.0.0.1:7480"
 )
 
-// ServicePath is the path of one service: GET, PUT, DELETE.
+// ServicePath is the path of one service: GET, PUT, PATCH, DELETE.
 func ServicePath(namespace, name string) string {
 	return PathServices + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }

@@ -10,6 +10,12 @@ import (
 // ServiceSpec is the spec that a caller sets: the body of a PUT. Its keys are those of TOML.
 type ServiceSpec = spec.Service
 
+// ServicePatch is a JSON merge patch (RFC 7396) of a ServiceSpec: the body of a PATCH.
+type ServicePatch = map[string]any
+
+// MergePatchType is the content type of a JSON merge patch.
+const MergePatchType = "application/merge-patch+json"
+
 // Service is one service: its spec and its status.
 type Service struct {
 	Spec   ServiceSpec   `json:"spec"`

@@ -16,13 +16,17 @@ import (
 // the service locked against other writers.
 type Check func(now vip.Service, rev uint64, exists bool) error
 
-// Put creates or replaces one service. If Backends is nil (no key in the body), the service keeps
+// Put creates, replaces or changes one service. If Spec.Backends is nil (no key in the body), the service keeps
 // the backends that registered themselves. A list, even an empty one, replaces all backends.
 // Backends in the list that registered with a ttl keep it.
 type Put struct {
 	Spec     spec.Service
-	Problems []vip.Problem // of reading Spec: with any, the put is refused
+	Problems []vip.Problem // of reading Spec or Patch: with any, the put is refused
 	Check    Check         // may be nil
+
+	// Patch, unless it is nil, changes the existing service Key. The result takes the place of Spec.
+	Patch spec.Patch
+	Key   vip.ServiceKey
 }
 
 // Action is the outcome of a Put.
@@ -42,10 +46,12 @@ type Result struct {
 	Action Action
 	Row    vip.Service // the row in effect, or its proposed value with Propose
 	Rev    uint64      // of the row; 0 if it is not in effect
-	Err    error       // why it was refused: *InvalidError, *OwnedError, *ConflictError, or Check's
+	// Err is why it was refused: *InvalidError, *OwnedError, *ConflictError, ErrNoService of a patch,
+	// or Check's.
+	Err error
 }
 
-// PutService creates or replaces one service and returns when it is durable and in effect. Its
+// PutService performs one put and returns when it is durable and in effect. Its
 // error is Result.Err or ErrStore.
 func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 	results, err := s.PutServices(ctx, []Put{p}, true)
@@ -55,7 +61,7 @@ func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 	return results[0], results[0].Err
 }
 
-// PutServices creates or replaces services. On one host it is one durable write. The results are in
+// PutServices performs puts. On one host it is one durable write. The results are in
 // the order of puts. Without atomic, a refused service does not affect the others. With atomic, a
 // refused service means that nothing is written. If a name turns out to belong to another source,
 // all writes are undone. The error is ErrStore, an *InvalidError if the puts exceed an atomic
@@ -77,9 +83,10 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 	first := make(map[vip.ServiceKey]int, len(puts))
 	changes, index := make([]*change, 0, len(puts)), make([]int, 0, len(puts)) // the index in puts of each change
 	for i := range puts {
-		row, problems := vip.Service{}, puts[i].Problems
-		if len(problems) == 0 {
-			row, problems = s.build(&puts[i].Spec)
+		p := &puts[i]
+		row, problems := vip.Service{Key: p.Key}, p.Problems
+		if len(problems) == 0 && p.Patch == nil {
+			row, problems = s.build(&p.Spec)
 		}
 		results[i] = Result{Key: row.Key}
 		if j, twice := first[row.Key]; twice && len(problems) == 0 {
@@ -92,7 +99,11 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		}
 		first[row.Key] = i
 		c := &change{key: row.Key}
-		c.unlessReplaced(func(now *entry, _ bool) (*entry, error) { return s.replaced(now, &puts[i], row) })
+		if p.Patch != nil { // of the newest version: another host's put is not a conflict
+			c.edit = func(now *entry, confirmed bool) (*entry, error) { return s.patched(now, p, confirmed) }
+		} else {
+			c.unlessReplaced(func(now *entry, _ bool) (*entry, error) { return s.put(now, p, row) })
+		}
 		changes, index = append(changes, c), append(index, i)
 	}
 	unlock, err := s.lock(ctx, slices.Collect(maps.Keys(first))...)
@@ -137,9 +148,9 @@ func (s *Source) build(w *spec.Service) (vip.Service, []vip.Problem) {
 	return row, problems
 }
 
-// replaced returns the entry that results from a put on the current one. Row is the valid row of
-// the put. The caller holds the service's lock.
-func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
+// put returns the entry that results from a put of a spec. Row is the valid row of the spec. The
+// caller holds the service's lock.
+func (s *Source) put(now *entry, p *Put, row vip.Service) (*entry, error) {
 	old, rev, exists := s.inEffect(row.Key)
 	if err := s.checkOwner(row.Key, old, exists, now); err != nil {
 		return nil, err
@@ -149,6 +160,32 @@ func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 			return nil, err
 		}
 	}
+	return s.replaced(now, &p.Spec, row)
+}
+
+// patched returns the entry that results from a put of a patch. The caller holds the service's lock.
+func (s *Source) patched(now *entry, p *Put, confirmed bool) (*entry, error) {
+	old, rev, exists := s.inEffect(p.Key)
+	switch err := s.admit(p.Key, &edit{check: p.Check}, old, rev, exists, now); {
+	case err == registry.ErrNoService && !confirmed:
+		return nil, registry.ErrConfirm
+	case err != nil:
+		return nil, err
+	}
+	w, problems := p.Patch.Apply(spec.FromService(now.row))
+	problems = append(problems, w.SetKey(p.Key)...)
+	if len(problems) == 0 {
+		row, bad := s.build(&w)
+		if problems = bad; len(problems) == 0 {
+			return s.replaced(now, &w, row)
+		}
+	}
+	return nil, &registry.InvalidError{Problems: problems}
+}
+
+// replaced returns the entry of a spec that takes the place of the current one. Row is the valid row
+// of the spec.
+func (s *Source) replaced(now *entry, w *spec.Service, row vip.Service) (*entry, error) {
 	next := &entry{row: row, registered: map[backendID]registration{}}
 	if s.Fleet != nil {
 		next.put = putID{node: s.Node, at: time.Now().UnixNano()}
@@ -156,8 +193,8 @@ func (s *Source) replaced(now *entry, p *Put, row vip.Service) (*entry, error) {
 	if now == nil {
 		return next, nil
 	}
-	if p.Spec.Backends == nil && len(now.registered) > 0 {
-		full := p.Spec
+	if w.Backends == nil && len(now.registered) > 0 {
+		full := *w
 		for _, b := range now.row.Backends {
 			if _, ok := now.registered[idOf(b)]; ok {
 				full.Backends = append(full.Backends, spec.FromBackend(b))

@@ -171,6 +171,9 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		}
 		out := reflect.MakeMapWithSize(v.Type(), len(tree))
 		for _, key := range sortedKeys(tree) {
+			if tree[key] == nil {
+				continue
+			}
 			item := reflect.New(v.Type().Elem()).Elem()
 			d.value(tree[key], item, Join(path, key))
 			out.SetMapIndex(reflect.ValueOf(key), item)

@@ -47,6 +47,20 @@ func ParseJSON(data []byte) (map[string]any, []vip.Problem) {
 	return tree, r.problems
 }
 
+// Merge changes a tree as a JSON merge patch (RFC 7396) states it. A null of the patch is kept in the
+// tree, because Decode treats it as an omitted key and reports it if the key is unknown. The tree may
+// share values with the patch afterwards.
+func Merge(tree, patch map[string]any) {
+	for key, v := range patch {
+		into, isTable := tree[key].(map[string]any)
+		if from, ok := v.(map[string]any); ok && isTable {
+			Merge(into, from)
+		} else {
+			tree[key] = v
+		}
+	}
+}
+
 type jsonReader struct {
 	dec      *json.Decoder
 	problems []vip.Problem
