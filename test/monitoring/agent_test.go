@@ -3,6 +3,7 @@
 package monitoring
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -29,31 +30,6 @@ func demo(t *testing.T) (agent *process.Process, listen string) {
 	return agent, listen
 }
 
-// promtool finds no fault in the metrics of a real agent.
-func TestMetricsAreClean(t *testing.T) {
-	t.Parallel()
-	promtool := need.Daemon(t, "promtool")
-	_, listen := demo(t)
-	body, err := get(t.Context(), "http://"+listen+"/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var own strings.Builder // without those of the Go runtime, which the Prometheus library makes
-	for line := range strings.Lines(string(body)) {
-		if strings.Contains(line, "ironvip_") {
-			own.WriteString(line)
-		}
-	}
-	if own.Len() == 0 {
-		t.Fatalf("no metrics of ironvip in %s", body)
-	}
-	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
-	cmd.Stdin = strings.NewReader(own.String())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool check metrics: %v\n%s", err, out)
-	}
-}
-
 // A real Prometheus with the rules reads a real agent. When the agent stops, IronvipAgentDown fires,
 // and no other alert.
 func TestAlertFires(t *testing.T) {
@@ -77,4 +53,38 @@ func TestAlertFires(t *testing.T) {
 	server.until(t, "the alert fires", `ALERTS{alertstate="firing"}`, func(f []sample) bool {
 		return len(f) == 1 && f[0].Metric["alertname"] == "IronvipAgentDown" && f[0].Metric["severity"] == "critical"
 	})
+}
+
+// promtool finds no fault in the metrics of a real agent.
+func TestMetricsAreClean(t *testing.T) {
+	t.Parallel()
+	promtool := need.Daemon(t, "promtool")
+	a := startBusyAgent(t)
+	wait.For(t, "the announcer is connected, and clients are served and refused", func() error {
+		body, err := get(t.Context(), "http://"+a.listen+"/metrics")
+		if err != nil {
+			return err
+		}
+		for _, want := range []string{"ironvip_announcer_up 1", "ironvip_announce_peer_up{", `ironvip_service_refused_total{reason="no_backend"`, "ironvip_dns_queries_total{", "ironvip_convergence_duration_seconds_count{"} {
+			if !strings.Contains(string(body), "\n"+want) {
+				return errors.Join(fmt.Errorf("no %s", want), a.work(t.Context()))
+			}
+		}
+		return nil
+	})
+	body, err := get(t.Context(), "http://"+a.listen+"/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own strings.Builder // without those of the Go runtime, which the Prometheus library makes
+	for line := range strings.Lines(string(body)) {
+		if strings.Contains(line, "ironvip_") {
+			own.WriteString(line)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(own.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
 }
