@@ -63,6 +63,10 @@ install: build man ## install the programs, the systemd units and the samples (a
 	install -dm755 $(DESTDIR)/etc/ironvip/services.d
 	test -e $(DESTDIR)/etc/ironvip/ironvip.toml || install -m644 configs/ironvip.toml $(DESTDIR)/etc/ironvip/ironvip.toml
 
+.PHONY: package
+package: ## write the .deb and .rpm packages for amd64 and arm64 to bin/packages
+	@packaging/package.sh
+
 .PHONY: clean
 clean: ## remove build results; keep the download cache
 	rm -rf bin

@@ -28,7 +28,8 @@ import (
 	"github.com/ironvip/ironvip/announce"
 )
 
-// Protocol is the version of the protocol. Both sides name theirs first.
+// Protocol is the version of the protocol. Both sides name theirs first. An upgrade of the package does not
+// restart the announcer; a release with another version must (packaging/scripts/postinst, decision 57).
 const Protocol = 1
 
 // DefaultSocket is the default path of the socket.
