@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -142,18 +143,32 @@ func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announc
 	return out, nil
 }
 
-func (s *Server) listAnnouncePeers(context.Context, *struct{}) (v1.AnnouncePeerList, error) {
-	rows := map[announce.PeerKey]announce.Peer{} // All may yield a changing row twice
-	for key, p := range s.Announcing.Peers.All() {
-		rows[key] = p
-	}
-	out := v1.AnnouncePeerList{Items: make([]v1.AnnouncePeer, 0, len(rows)), Stale: s.Announcing.Stale()}
-	for _, p := range rows {
-		out.Items = append(out.Items, v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
-			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost})
-	}
-	slices.SortFunc(out.Items, func(a, b v1.AnnouncePeer) int {
+// peerOrder orders the peers by kind, other hosts before routers, and then by name.
+var peerOrder = order[announce.PeerKey]{
+	func(a, b announce.PeerKey) int {
 		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	},
+	func(k announce.PeerKey) string { return string(k.Kind) + " " + k.Name },
+	func(s string) (announce.PeerKey, error) {
+		kind, name, _ := strings.Cut(s, " ")
+		return announce.PeerKey{Kind: announce.PeerKind(kind), Name: name}, nil
+	},
+}
+
+func (s *Server) listAnnouncePeers(_ context.Context, in *Paging) (out v1.AnnouncePeerList, err error) {
+	last, err := peerOrder.after(*in)
+	if err != nil {
+		return out, err
+	}
+	out.Stale = s.Announcing.Stale()
+	var keys []announce.PeerKey
+	for key := range s.Announcing.Peers.All() {
+		keys = append(keys, key)
+	}
+	out.Items, out.Next = page(*in, peerOrder, last, keys, func(k announce.PeerKey) (v1.AnnouncePeer, bool) {
+		p, _, ok := s.Announcing.Peers.Get(k)
+		return v1.AnnouncePeer{Kind: string(p.Kind), Name: p.Name, Address: p.Address, State: p.State, Up: p.Up, Since: p.Since.UTC(), Reason: p.Reason, Hint: p.Hint,
+			Draining: p.Draining, Weight: p.Weight, Eligible: p.Eligible, Owned: p.Owned, Lost: p.Lost}, ok
 	})
 	return out, nil
 }

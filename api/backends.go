@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 func (s *Server) backendRoutes() {
 	const all = v1.PathServices + "/{namespace}/{name}/backends"
 	const one = all + "/{id}"
-	server.Handle(s.http, server.Route{Path: all, Need: access.View, ID: "list-backends", Tag: "backends", Summary: "List a service's backends"}, s.listBackends)
+	server.HandleJSON(s.http, server.Route{Path: all, Need: access.View, ID: "list-backends", Tag: "backends", Summary: "List a service's backends"}, s.listBackends)
 	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-backend", Tag: "backends", Summary: "Get a backend"}, s.getBackend)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-backend", Tag: "backends", Summary: "Register a backend",
 		Description: "Adds one backend to an existing service, or replaces it. The id is address:port, or the address alone " +
@@ -91,14 +92,24 @@ func listens(s *vip.Service, b *vip.Backend, number uint16) bool {
 	})
 }
 
-type backendsOutput struct{ Body v1.BackendList }
+type listBackendsInput struct {
+	ServicePath
+	Paging
+}
 
-func (s *Server) listBackends(_ context.Context, in *ServicePath) (*backendsOutput, error) {
+// listBackends costs O(the service's backends) per page.
+func (s *Server) listBackends(_ context.Context, in *listBackendsInput) (out v1.BackendList, err error) {
 	svc, ok := s.service(in.key())
 	if !ok {
-		return nil, noService(in.key())
+		return out, noService(in.key())
 	}
-	return &backendsOutput{Body: v1.BackendList{Items: svc.Status.Backends, Revision: svc.Revision}}, nil
+	out.Revision = svc.Revision
+	out.Items, out.Next, err = list(in.Paging, backendOrder, svc.Status.Backends, func(b *v1.BackendStatus) vip.BackendKey {
+		k := vip.BackendKey{Service: in.key(), Port: b.Port}
+		k.Address, _ = netip.ParseAddr(b.Address) // written by String
+		return k
+	})
+	return out, err
 }
 
 // backend returns the current state of one backend.

@@ -30,7 +30,7 @@ func (s *Server) dataplaneRoutes() {
 		Summary: "List desired frontends and whether they are applied"}, s.listFrontends)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDataplaneDiff, Lacks: server.Needs(s.Diff != nil, "readable dataplane"),
 		Need: access.View, ID: "diff-dataplane", Tag: "dataplane",
-		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane."}, s.diffDataplane)
+		Summary: "Compare the dataplane with the desired state", Description: "Reads the whole dataplane, for each page."}, s.diffDataplane)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Lacks: server.Needs(s.Repair != nil, "repairable dataplane"),
 		Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
@@ -201,16 +201,17 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	return out, true
 }
 
-func (s *Server) diffDataplane(ctx context.Context, _ *struct{}) (v1.DataplaneDiff, error) {
+func (s *Server) diffDataplane(ctx context.Context, in *LongPaging) (out v1.DataplaneDiff, err error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
 	found, err := s.Diff(ctx)
 	if err != nil {
-		return v1.DataplaneDiff{}, unreadable("read", err)
+		return out, unreadable("read", err)
 	}
-	out := v1.DataplaneDiff{InSync: len(found) == 0, Items: convert(found, diffEntry)}
-	slices.SortFunc(out.Items, func(a, b v1.DiffEntry) int { return strings.Compare(a.Frontend, b.Frontend) })
-	return out, nil
+	out.InSync = len(found) == 0
+	found, out.Next, err = list(Paging(*in), frontendOrder, found, func(d *Difference) vip.FrontendKey { return d.Key })
+	out.Items = convert(found, diffEntry)
+	return out, err
 }
 
 // readingTime bounds a read or repair of the dataplane. 50,000 backends take a few seconds.

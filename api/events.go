@@ -32,14 +32,18 @@ func (s *Server) eventRoutes() {
 }
 
 type listEventsInput struct {
-	Since  uint64 `query:"since" doc:"events after the one with this id"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"maximum number of events: the oldest after since; without since, the newest"`
+	LongPaging
+	Since  uint64 `query:"since" doc:"events after the one with this id; without since and cursor, the newest events, in one page"`
 	Accept string `header:"Accept" hidden:"true"`
 	LastID string `header:"Last-Event-ID" doc:"for a stream: the last event that the caller has received"`
 }
 
 func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Stream, error) {
-	since := in.Since
+	after, err := eventOrder.after(Paging(in.LongPaging))
+	if err != nil {
+		return nil, err
+	}
+	since := max(in.Since, after)
 	if in.LastID != "" {
 		id, err := strconv.ParseUint(in.LastID, 10, 64)
 		if err != nil {
@@ -60,18 +64,18 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Str
 		}), nil
 	}
 	events, _ := s.Events.Since(since)
-	if len(events) > in.Limit {
-		if since == 0 {
-			events = events[len(events)-in.Limit:]
-		} else {
-			events = events[:in.Limit]
-		}
+	if since == 0 {
+		events = events[max(0, len(events)-in.Limit):]
 	}
-	list := v1.EventList{Items: convert(events, func(e event.Event) v1.Event { return v1.Event(e) }), Last: since}
-	if n := len(events); n > 0 {
-		list.Last = events[n-1].ID
+	out := v1.EventList{Last: since}
+	out.Items, out.Next, err = list(Paging{Limit: in.Limit}, eventOrder, convert(events, func(e event.Event) v1.Event { return v1.Event(e) }), func(e *v1.Event) uint64 { return e.ID })
+	if err != nil {
+		return nil, err
 	}
-	body, err := json.Marshal(list)
+	if n := len(out.Items); n > 0 {
+		out.Last = out.Items[n-1].ID
+	}
+	body, err := json.Marshal(out)
 	return server.Raw("application/json", append(body, '\n')), err
 }
 

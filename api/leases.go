@@ -120,11 +120,13 @@ func (s *Server) getVIP(_ context.Context, in *getVIPInput) (v1.VIP, error) {
 // exactly.
 const maxCount = 1<<53 - 1
 
-func (s *Server) listPools(context.Context, *struct{}) (v1.PoolList, error) {
-	return v1.PoolList{Items: convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
+func (s *Server) listPools(_ context.Context, in *Paging) (out v1.PoolList, err error) {
+	pools := convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
 			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount),
 			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
-	})}, nil
+	})
+	out.Items, out.Next, err = list(*in, byName, pools, func(p *v1.Pool) string { return p.Name })
+	return out, err
 }

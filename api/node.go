@@ -219,9 +219,12 @@ func healthChecks(now standing, at time.Time) (checks []v1.Check) {
 	return checks
 }
 
-func (s *Server) listNodes(ctx context.Context, _ *struct{}) (v1.NodeList, error) {
-	list, err := s.Nodes(ctx)
-	return list, nodesAway(err, v1.PathStatus)
+func (s *Server) listNodes(ctx context.Context, in *Paging) (out v1.NodeList, err error) {
+	if out, err = s.Nodes(ctx); err != nil {
+		return out, nodesAway(err, v1.PathStatus)
+	}
+	out.Items, out.Next, err = list(*in, byName, out.Items, func(n *v1.Node) string { return n.Name })
+	return out, err
 }
 
 // nodesAway returns the error of a request that reads the nodes of the fleet. Instead is the request
@@ -234,36 +237,46 @@ func nodesAway(err error, instead string) error {
 }
 
 type compareChecksInput struct {
+	LongPaging
 	Service []string `query:"service,explode" maxItems:"100" doc:"of these services only: \"name\" or \"namespace/name\""`
 }
 
-// compareChecks reads the rows of all nodes from the store, and costs O(backends) of the services.
-func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (v1.CheckComparisonList, error) {
-	var list []*vip.Service
+// compareChecks reads the rows of all nodes from the store for each page, and costs O(backends) of
+// the services after the cursor.
+func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out v1.CheckComparisonList, err error) {
+	last, err := checkOrder.after(Paging(in.LongPaging))
+	if err != nil {
+		return out, err
+	}
+	var services []*vip.Service
 	for _, name := range in.Service {
 		key, err := vip.ParseServiceKey(name)
 		if err != nil {
-			return v1.CheckComparisonList{}, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME",
+			return out, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME",
 				vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
 		}
 		row := s.Services.Row(key)
 		if row == nil {
-			return v1.CheckComparisonList{}, noService(key)
+			return out, noService(key)
 		}
-		list = append(list, &row.Value)
+		services = append(services, &row.Value)
 	}
 	if len(in.Service) == 0 {
 		for _, service := range s.Services.All() {
-			list = append(list, &service)
+			services = append(services, &service)
 		}
 	}
-	slices.SortFunc(list, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
-	out, err := s.CompareChecks(ctx, list)
-	here := v1.PathServices + "/NAMESPACE/NAME"
-	if len(list) == 1 {
-		here = v1.ServicePath(list[0].Key.Namespace, list[0].Key.Name)
+	services = slices.DeleteFunc(services, func(v *vip.Service) bool { return in.Cursor != "" && v.Key.Compare(last.backend.Service) < 0 })
+	slices.SortFunc(services, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
+	if out, err = s.CompareChecks(ctx, services); err != nil {
+		here := v1.PathServices + "/NAMESPACE/NAME"
+		if len(services) == 1 {
+			here = v1.ServicePath(services[0].Key.Namespace, services[0].Key.Name)
+		}
+		return out, nodesAway(err, here+"/backends")
 	}
-	return out, nodesAway(err, here+"/backends")
+	out.Items, out.Next, err = list(Paging(in.LongPaging), checkOrder, out.Items, keyOfCheck)
+	return out, err
 }
 
 // export returns the store as a document. It costs O(leases and registrations).
@@ -279,10 +292,17 @@ func (s *Server) export(ctx context.Context, _ *struct{}) (*server.Stream, error
 	return server.Raw("application/json", append(text, '\n')), nil
 }
 
-func (s *Server) listDebugTables(context.Context, *struct{}) (v1.DebugTableList, error) {
-	return v1.DebugTableList{Items: convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
+func (s *Server) listDebugTables(_ context.Context, in *Paging) (out v1.DebugTableList, err error) {
+	tables := convert(s.Tables, func(t status.DebugTable) v1.DebugTableInfo {
 		return v1.DebugTableInfo{Name: t.Name, Rows: t.Len(), Revision: t.Revision()}
-	})}, nil
+	})
+	place := func(name string) int {
+		return slices.IndexFunc(tables, func(t v1.DebugTableInfo) bool { return t.Name == name })
+	}
+	along := byName // along the pipeline
+	along.compare = func(a, b string) int { return cmp.Compare(place(a), place(b)) }
+	out.Items, out.Next, err = list(*in, along, tables, func(t *v1.DebugTableInfo) string { return t.Name })
+	return out, err
 }
 
 type debugTableInput struct {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -96,25 +95,31 @@ func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev ui
 	return problems, ctx.Err()
 }
 
-// listOverrides costs O(overrides).
-func (s *Server) listOverrides(context.Context, *struct{}) (v1.OverrideList, error) {
-	out := v1.OverrideList{Items: []v1.Override{}, Revision: s.Overrides.Revision()}
-	seen := map[vip.BackendKey]bool{} // All may yield a changing row twice
+// listOverrides costs O(overrides) per page.
+func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideList, err error) {
+	last, err := backendOrder.after(*in)
+	if err != nil {
+		return out, err
+	}
+	out.Revision = s.Overrides.Revision()
+	var keys []vip.BackendKey
 	for key := range s.Overrides.All() {
-		row, rev, set := s.Overrides.Get(key)
-		if !set || seen[key] {
-			continue
-		}
-		seen[key] = true
-		out.Items = append(out.Items, s.override(&row, rev))
+		keys = append(keys, key)
 	}
+	ended := map[vip.BackendKey]vip.BackendState{} // on this host, and not in the fleet yet
 	for _, row := range s.localOverrides() {
-		if row.State == vip.Ready && !seen[row.Backend] {
-			out.Items = append(out.Items, s.override(&row, out.Revision))
+		if row.State == vip.Ready {
+			ended[row.Backend] = row
+			keys = append(keys, row.Backend)
 		}
 	}
-	slices.SortFunc(out.Items, func(a, b v1.Override) int {
-		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Backend, b.Backend))
+	out.Items, out.Next = page(*in, backendOrder, last, keys, func(k vip.BackendKey) (v1.Override, bool) {
+		row, rev, set := s.Overrides.Get(k)
+		if !set {
+			rev = out.Revision
+			row, set = ended[k]
+		}
+		return s.override(&row, rev), set
 	})
 	return out, nil
 }

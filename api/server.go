@@ -24,7 +24,8 @@
 //	events.go       events, and their stream
 //	config.go       configuration: validate, plan, reload
 //	view.go         a service's status in the API's form
-//	request.go      what requests have in common: paging, bodies, preconditions
+//	paging.go       pages of lists
+//	request.go      what requests have in common: bodies, preconditions
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
 //	unhealthy.go    the index of unhealthy services and notable frontends

@@ -24,8 +24,10 @@ func (s *Server) sourceRoutes() {
 		Summary: "Resync a source", Description: "Makes the source of this host read everything again. Answers when the resync has started; last_sync shows when it is finished. For the source rest of a fleet, the fleet's store is read first."}, s.resyncSource)
 }
 
-func (s *Server) listSources(context.Context, *struct{}) (v1.SourceList, error) {
-	return v1.SourceList{Revision: max(s.Sources.Revision(), s.Conflicts.Revision()), Items: s.sources()}, nil
+func (s *Server) listSources(_ context.Context, in *Paging) (out v1.SourceList, err error) {
+	out.Revision = max(s.Sources.Revision(), s.Conflicts.Revision())
+	out.Items, out.Next, err = list(*in, byName, s.sources(), func(src *v1.Source) string { return src.Name })
+	return out, err
 }
 
 // sources returns the sources by name.

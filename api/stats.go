@@ -32,13 +32,17 @@ func (s *Server) statsRoutes() {
 // a second.
 const countingTime = 20 * time.Second
 
-// listStats costs O(frontends) and one read of the dataplane.
-func (s *Server) listStats(ctx context.Context, _ *struct{}) (v1.StatsList, error) {
+// listStats costs O(frontends) and one read of the dataplane per page.
+func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsList, err error) {
+	last, err := serviceOrder.after(Paging(*in))
+	if err != nil {
+		return out, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
 	totals, err := s.Statistics.Totals(ctx, s.wanted)
 	if err != nil {
-		return v1.StatsList{}, unreadable("read the counters of", err)
+		return out, unreadable("read the counters of", err)
 	}
 	of := map[vip.ServiceKey]reconcile.Traffic{}
 	for f, t := range s.counted(totals) {
@@ -47,10 +51,10 @@ func (s *Server) listStats(ctx context.Context, _ *struct{}) (v1.StatsList, erro
 		of[f.Service] = sum
 	}
 	counted := s.Statistics.Counted()
-	keys := slices.SortedFunc(maps.Keys(of), compareKeys)
-	return v1.StatsList{Items: convert(keys, func(key vip.ServiceKey) v1.ServiceTotal {
-		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}
-	})}, nil
+	out.Items, out.Next = page(Paging(*in), serviceOrder, last, slices.Collect(maps.Keys(of)), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
+		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
+	})
+	return out, nil
 }
 
 // wanted reports whether the dataplane should have a frontend.

@@ -25,13 +25,11 @@ func (s *Server) tokenRoutes() {
 		Description: "This host refuses it from the response on; the other hosts of a fleet when they know."}, s.revokeToken)
 }
 
-func (s *Server) listTokens(context.Context, *struct{}) (v1.TokenList, error) {
-	list := v1.TokenList{Items: []v1.Token{}}
+func (s *Server) listTokens(_ context.Context, in *Paging) (out v1.TokenList, err error) {
 	now := time.Now()
-	for _, t := range s.Tokens.List() {
-		list.Items = append(list.Items, tokenView(t, now))
-	}
-	return list, nil
+	all := convert(s.Tokens.List(), func(t tokens.Token) v1.Token { return tokenView(t, now) })
+	out.Items, out.Next, err = list(*in, byName, all, func(t *v1.Token) string { return t.Name })
+	return out, err
 }
 
 func tokenView(t tokens.Token, now time.Time) v1.Token {

@@ -19,7 +19,7 @@ func (c *Client) Announcement(ctx context.Context, address string) (v1.Announcem
 
 // AnnouncePeers lists the hosts and routers that the announcer is in touch with.
 func (c *Client) AnnouncePeers(ctx context.Context) (v1.AnnouncePeerList, error) {
-	return fetch[v1.AnnouncePeerList](ctx, c, call{path: v1.PathAnnouncePeers})
+	return fetchAll(ctx, c, call{path: v1.PathAnnouncePeers}, func(l *v1.AnnouncePeerList) (*[]v1.AnnouncePeer, *string) { return &l.Items, &l.Next })
 }
 
 // ForgetNode removes a lost node from the list of nodes.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,6 +234,51 @@ func TestUnixSocketAndPages(t *testing.T) {
 	}
 	if strings.Join(seen, ",") != ",b,c" {
 		t.Errorf("pages %q", seen)
+	}
+}
+
+// A list that is returned as a whole is read page by page, with the other parameters of its request.
+func TestListsFollowTheirPages(t *testing.T) {
+	var asked []string
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.RequestURI())
+		next := map[string]string{"": "b", "b": "c"}[r.URL.Query().Get("cursor")]
+		item := "{}"
+		if r.URL.Path == v1.PathEvents {
+			item = fmt.Sprintf(`{"id":%d}`, len(asked))
+		}
+		w.Write([]byte(`{"items":[` + item + `],"revision":` + map[bool]string{true: "7", false: "9"}[len(asked) == 1] + `,"next":"` + next + `"}`))
+	})
+	ctx := t.Context()
+	of := func(list any, items int, err error) error {
+		if err == nil && items != 3 {
+			err = fmt.Errorf("%d items: %+v", items, list)
+		}
+		return err
+	}
+	for path, call := range map[string]func() error{
+		"/v1/services/default/web/backends": func() error { l, err := c.Backends(ctx, "default", "web"); return of(l, len(l.Items), err) },
+		"/v1/overrides":                     func() error { l, err := c.Overrides(ctx); return of(l, len(l.Items), err) },
+		"/v1/pools":                         func() error { l, err := c.Pools(ctx); return of(l, len(l.Items), err) },
+		"/v1/sources":                       func() error { l, err := c.Sources(ctx); return of(l, len(l.Items)-int(l.Revision-7), err) },
+		"/v1/nodes":                         func() error { l, err := c.Nodes(ctx); return of(l, len(l.Items), err) },
+		"/v1/nodes/checks?service=web":      func() error { l, err := c.CompareChecks(ctx, "web"); return of(l, len(l.Items), err) },
+		"/v1/announce/peers":                func() error { l, err := c.AnnouncePeers(ctx); return of(l, len(l.Items), err) },
+		"/v1/dataplane/diff":                func() error { l, err := c.Diff(ctx); return of(l, len(l.Items), err) },
+		"/v1/debug/tables":                  func() error { l, err := c.DebugTables(ctx); return of(l, len(l.Items), err) },
+		"/v1/stats":                         func() error { l, err := c.Stats(ctx); return of(l, len(l.Items), err) },
+		"/v1/tokens":                        func() error { l, err := c.Tokens(ctx); return of(l, len(l.Items), err) },
+		"/v1/events?since=4":                func() error { l, err := c.Events(ctx, 4); return of(l, len(l.Items)-int(l.Last-3), err) },
+	} {
+		asked = nil
+		err := call()
+		first, query, _ := strings.Cut(path, "?")
+		if query != "" {
+			query = "&" + query
+		}
+		if want := []string{path, first + "?cursor=b" + query, first + "?cursor=c" + query}; err != nil || !slices.Equal(asked, want) {
+			t.Errorf("asked for %q, want %q; %v", asked, want, err)
+		}
 	}
 }
 

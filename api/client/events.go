@@ -20,7 +20,11 @@ func (c *Client) Events(ctx context.Context, since uint64) (v1.EventList, error)
 	if since > 0 {
 		q.Set("since", strconv.FormatUint(since, 10))
 	}
-	return fetch[v1.EventList](ctx, c, call{path: v1.PathEvents, query: q})
+	all, err := fetchAll(ctx, c, call{path: v1.PathEvents, query: q}, func(l *v1.EventList) (*[]v1.Event, *string) { return &l.Items, &l.Next })
+	if n := len(all.Items); n > 0 {
+		all.Last = all.Items[n-1].ID
+	}
+	return all, err
 }
 
 // FollowEvents yields the stored events after the event with id since, and then each new event,

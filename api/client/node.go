@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
@@ -36,23 +35,23 @@ func (c *Client) VIP(ctx context.Context, address string) (v1.VIP, error) {
 
 // Pools returns every pool.
 func (c *Client) Pools(ctx context.Context) (v1.PoolList, error) {
-	return fetch[v1.PoolList](ctx, c, call{path: v1.PathPools})
+	return fetchAll(ctx, c, call{path: v1.PathPools}, func(l *v1.PoolList) (*[]v1.Pool, *string) { return &l.Items, &l.Next })
 }
 
 // Sources returns every source.
 func (c *Client) Sources(ctx context.Context) (v1.SourceList, error) {
-	return fetch[v1.SourceList](ctx, c, call{path: v1.PathSources})
+	return fetchAll(ctx, c, call{path: v1.PathSources}, func(l *v1.SourceList) (*[]v1.Source, *string) { return &l.Items, &l.Next })
 }
 
 // Nodes returns every node of the fleet.
 func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
-	return fetch[v1.NodeList](ctx, c, call{path: v1.PathNodes})
+	return fetchAll(ctx, c, call{path: v1.PathNodes}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
 }
 
 // CompareChecks returns what the nodes of the fleet find of the backends of services; of all services
 // if there are none.
 func (c *Client) CompareChecks(ctx context.Context, services ...string) (v1.CheckComparisonList, error) {
-	return fetch[v1.CheckComparisonList](ctx, c, call{path: v1.PathNodeChecks, query: url.Values{"service": services}})
+	return fetchAll(ctx, c, call{path: v1.PathNodeChecks, query: url.Values{"service": services}}, func(l *v1.CheckComparisonList) (*[]v1.CheckComparison, *string) { return &l.Items, &l.Next })
 }
 
 // Resync makes a source read everything again.
@@ -76,7 +75,7 @@ func (c *Client) Frontends(ctx context.Context, service, cursor string, limit in
 
 // Diff reads the dataplane and compares it with the desired state.
 func (c *Client) Diff(ctx context.Context) (v1.DataplaneDiff, error) {
-	return fetch[v1.DataplaneDiff](ctx, c, call{path: v1.PathDataplaneDiff})
+	return fetchAll(ctx, c, call{path: v1.PathDataplaneDiff}, func(l *v1.DataplaneDiff) (*[]v1.DiffEntry, *string) { return &l.Items, &l.Next })
 }
 
 // Repair reads the dataplane and repairs the differences immediately.
@@ -114,20 +113,9 @@ func (c *Client) Get(ctx context.Context, path string, to io.Writer) error {
 	return nil
 }
 
-func page(cursor string, limit int) url.Values {
-	q := url.Values{}
-	if cursor != "" {
-		q.Set("cursor", cursor)
-	}
-	if limit > 0 {
-		q.Set("limit", strconv.Itoa(limit))
-	}
-	return q
-}
-
 // DebugTables lists the tables of the pipeline.
 func (c *Client) DebugTables(ctx context.Context) (v1.DebugTableList, error) {
-	return fetch[v1.DebugTableList](ctx, c, call{path: v1.PathDebugTables})
+	return fetchAll(ctx, c, call{path: v1.PathDebugTables}, func(l *v1.DebugTableList) (*[]v1.DebugTableInfo, *string) { return &l.Items, &l.Next })
 }
 
 // DebugTable returns one table of the pipeline as text.

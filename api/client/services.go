@@ -151,7 +151,7 @@ func (c *Client) Explain(ctx context.Context, namespace, name string) (v1.Explan
 
 // Backends returns every backend of a service.
 func (c *Client) Backends(ctx context.Context, namespace, name string) (v1.BackendList, error) {
-	return fetch[v1.BackendList](ctx, c, call{path: v1.BackendsPath(namespace, name)})
+	return fetchAll(ctx, c, call{path: v1.BackendsPath(namespace, name)}, func(l *v1.BackendList) (*[]v1.BackendStatus, *string) { return &l.Items, &l.Next })
 }
 
 // Backend returns one backend.
@@ -189,7 +189,7 @@ func (c *Client) SetBackendState(ctx context.Context, namespace, name, id string
 
 // Overrides returns every operator override.
 func (c *Client) Overrides(ctx context.Context) (v1.OverrideList, error) {
-	return fetch[v1.OverrideList](ctx, c, call{path: v1.PathOverrides})
+	return fetchAll(ctx, c, call{path: v1.PathOverrides}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
 }
 
 // DeleteOverride ends an operator override. If IsNotFound(err), there is none.

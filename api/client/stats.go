@@ -8,7 +8,7 @@ import (
 
 // Stats returns the traffic of every service, from one read of the dataplane.
 func (c *Client) Stats(ctx context.Context) (v1.StatsList, error) {
-	return fetch[v1.StatsList](ctx, c, call{path: v1.PathStats})
+	return fetchAll(ctx, c, call{path: v1.PathStats}, func(l *v1.StatsList) (*[]v1.ServiceTotal, *string) { return &l.Items, &l.Next })
 }
 
 // ServiceStats returns the traffic of one service and of its backends.

@@ -9,7 +9,7 @@ import (
 
 // Tokens returns every token, without their texts.
 func (c *Client) Tokens(ctx context.Context) (v1.TokenList, error) {
-	return fetch[v1.TokenList](ctx, c, call{path: v1.PathTokens})
+	return fetchAll(ctx, c, call{path: v1.PathTokens}, func(l *v1.TokenList) (*[]v1.Token, *string) { return &l.Items, &l.Next })
 }
 
 // CreateToken creates a token. The result has its text, which nobody can read again.

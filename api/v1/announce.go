@@ -67,6 +67,7 @@ type AnnouncePeer struct {
 // AnnouncePeerList is every peer, ordered by kind and name.
 type AnnouncePeerList struct {
 	Items []AnnouncePeer `json:"items"`
+	Next  string         `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Stale string         `json:"stale,omitempty" doc:"why the list may be outdated: the announcer is not reachable"`
 }
 

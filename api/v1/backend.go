@@ -35,6 +35,7 @@ type Backend struct {
 // BackendList is every backend of a service, ordered by address and port.
 type BackendList struct {
 	Items    []BackendStatus `json:"items"`
+	Next     string          `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Revision uint64          `json:"revision"`
 }
 
@@ -67,5 +68,6 @@ type OverrideInfo struct {
 // OverrideList is every override, ordered by service and backend.
 type OverrideList struct {
 	Items    []Override `json:"items"`
+	Next     string     `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Revision uint64     `json:"revision"`
 }

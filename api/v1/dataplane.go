@@ -72,7 +72,7 @@ type Endpoint struct {
 // FrontendList is a page of frontends, ordered by address, port and protocol.
 type FrontendList struct {
 	Items    []Frontend `json:"items"`
-	Next     string     `json:"next,omitempty"`
+	Next     string     `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Revision uint64     `json:"revision"`
 }
 
@@ -80,6 +80,7 @@ type FrontendList struct {
 type DataplaneDiff struct {
 	InSync bool        `json:"in_sync"`
 	Items  []DiffEntry `json:"items"`
+	Next   string      `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
 
 // The actions that would repair a difference or apply a plan.

@@ -3,6 +3,7 @@ package v1
 // DebugTableList lists the tables of the pipeline.
 type DebugTableList struct {
 	Items []DebugTableInfo `json:"items"`
+	Next  string           `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
 
 // DebugTableInfo describes one table.

@@ -75,6 +75,7 @@ type Node struct {
 // NodeList is every node of the fleet, ordered by name.
 type NodeList struct {
 	Items []Node `json:"items"`
+	Next  string `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Store string `json:"store" enum:"bolt,consul" doc:"the store; bolt belongs to this node alone"`
 }
 
@@ -102,7 +103,7 @@ type CheckFinding struct {
 // CheckComparisonList is every check of the backends of services, ordered by service and backend.
 type CheckComparisonList struct {
 	Items []CheckComparison `json:"items"`
-	More  int               `json:"more,omitempty" doc:"the number of checks that are left out, because the list would be too long"`
+	Next  string            `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
 
 // The kinds of leases.
@@ -158,6 +159,7 @@ type Pool struct {
 // PoolList is every pool.
 type PoolList struct {
 	Items []Pool `json:"items"`
+	Next  string `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
 
 // Source is the status of one source of services.
@@ -177,6 +179,7 @@ type Source struct {
 // SourceList is every source, ordered by name.
 type SourceList struct {
 	Items    []Source `json:"items"`
+	Next     string   `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Revision uint64   `json:"revision"`
 }
 
@@ -193,5 +196,6 @@ type Event struct {
 // EventList is a page of events, oldest first.
 type EventList struct {
 	Items []Event `json:"items"`
+	Next  string  `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 	Last  uint64  `json:"last" doc:"pass it as since to get later events"`
 }

@@ -67,6 +67,7 @@ type FrontendConnections struct {
 // StatsList is the traffic of every service in the dataplane, sorted by namespace and name.
 type StatsList struct {
 	Items []ServiceTotal `json:"items"`
+	Next  string         `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
 
 // ServiceTotal is a service's traffic, summed over its frontends.

@@ -22,4 +22,5 @@ type Token struct {
 // TokenList is all tokens, by name.
 type TokenList struct {
 	Items []Token `json:"items"`
+	Next  string  `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }

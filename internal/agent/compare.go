@@ -12,9 +12,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// maxCompared bounds the findings of one comparison.
-const maxCompared = 10_000
-
 // compareChecks returns what the nodes of the fleet or, without a fleet, this host find of the
 // backends of services. It reads the rows of all nodes.
 func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (v1.CheckComparisonList, error) {
@@ -35,16 +32,9 @@ func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (v1.
 	case a.probes != nil:
 		compare = a.ownChecks
 	}
-	found := 0
 	for _, s := range services {
 		for i := range s.Backends {
-			for _, one := range compare(s, &s.Backends[i]) {
-				if found += 1 + len(one.Nodes); found > maxCompared {
-					out.More++
-					continue
-				}
-				out.Items = append(out.Items, one)
-			}
+			out.Items = append(out.Items, compare(s, &s.Backends[i])...)
 		}
 	}
 	return out, nil

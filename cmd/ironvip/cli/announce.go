@@ -15,16 +15,17 @@ import (
 )
 
 func (a *app) announceListCommand() *cobra.Command {
-	read := func(c *client.Client, ctx context.Context) (v1.AnnouncementList, error) {
-		return allPages(
-			func(cursor string) (v1.AnnouncementList, error) { return c.Announcements(ctx, cursor, 0) },
-			func(page *v1.AnnouncementList) (*[]v1.Announcement, *string) { return &page.Items, &page.Next })
-	}
-	cmd := listCommand(a, "list VIPs with the host that announces each", read, a.announceListView)
+	cmd := listCommand(a, "list VIPs with the host that announces each", allAnnouncements, a.announceListView)
 	cmd.Long = `Lists the VIPs of pools that are announced to the network (announce.mode), as this host sees
 them. OWNER is the host that answers for the VIP at layer 2. With BGP and routes, every
 eligible host announces the VIP, and OWNER is this host or empty.`
 	return cmd
+}
+
+func allAnnouncements(c *client.Client, ctx context.Context) (v1.AnnouncementList, error) {
+	return client.AllPages(
+		func(cursor string) (v1.AnnouncementList, error) { return c.Announcements(ctx, cursor, 0) },
+		func(page *v1.AnnouncementList) (*[]v1.Announcement, *string) { return &page.Items, &page.Next })
 }
 
 func (a *app) announceListView(list v1.AnnouncementList) output.View {
@@ -144,7 +145,7 @@ func (a *app) announcementText(n v1.Announcement) string {
 
 // announcedVIPs proposes the VIPs that are announced.
 func announcedVIPs(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
-	list, err := c.Announcements(ctx, "", 0)
+	list, err := allAnnouncements(c, ctx)
 	for _, n := range list.Items {
 		out = append(out, cobra.CompletionWithDesc(n.VIP.String(), n.State))
 	}

@@ -108,9 +108,6 @@ func (a *app) checkComparisonView(list v1.CheckComparisonList) output.View {
 			grid.Add(c.Service, c.Backend, check, "none", "", "", "", "")
 		}
 	}
-	if list.More > 0 {
-		a.printer().Say("%d more checks: name services", list.More)
-	}
 	view := output.List(list, grid, "no checks")
 	view.Names = output.Texts(list.Items, func(c v1.CheckComparison) string { return c.Service + "/" + c.Backend })
 	return view

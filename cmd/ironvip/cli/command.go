@@ -122,21 +122,6 @@ func listCommand[T any](a *app, short string, read func(*client.Client, context.
 	}
 }
 
-// allPages reads every page of a list into the first one. Its revision remains that of the first
-// page, so that a wait for changes misses nothing. parts returns a page's items and the cursor of
-// the next page.
-func allPages[P, T any](read func(cursor string) (P, error), parts func(*P) (items *[]T, next *string)) (P, error) {
-	all, err := read("")
-	items, next := parts(&all)
-	for err == nil && *next != "" {
-		var page P
-		page, err = read(*next)
-		more, after := parts(&page)
-		*items, *next = append(*items, *more...), *after
-	}
-	return all, err
-}
-
 // choiceFlag adds a flag that takes one of some values, which are checked before the command runs.
 func choiceFlag(cmd *cobra.Command, value *string, flag, help string, of ...string) {
 	cmd.Flags().StringVar(value, flag, "", help)

@@ -38,7 +38,7 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			frontends, err := allPages(
+			frontends, err := client.AllPages(
 				func(cursor string) (v1.FrontendList, error) { return c.Frontends(ctx, service, cursor, 0) },
 				func(page *v1.FrontendList) (*[]v1.Frontend, *string) { return &page.Items, &page.Next })
 			if err != nil {

@@ -217,7 +217,7 @@ func comparison() v1.CheckComparisonList {
 			{Node: "lb4", Reported: ago(time.Second)},
 		}},
 		{Service: "web", Backend: "10.1.0.12", Check: "exec", Nodes: []v1.CheckFinding{}},
-	}, More: 2}
+	}}
 }
 
 func plane() v1.Dataplane {

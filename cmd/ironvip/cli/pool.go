@@ -16,7 +16,7 @@ import (
 func (a *app) vipListCommand() *cobra.Command {
 	var kind string
 	read := func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
-		return allPages(
+		return client.AllPages(
 			func(cursor string) (v1.VIPList, error) {
 				return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"), cursor, 0)
 			},

@@ -61,7 +61,7 @@ func (a *app) serviceListCommand() *cobra.Command {
 		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := allPages(
+			list, err := client.AllPages(
 				func(cursor string) (v1.ServiceList, error) {
 					by.Cursor = cursor
 					return c.Services(ctx, by)

@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/tokens"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Every list of the API has pages, which together are the list.
+func TestEveryListHasPages(t *testing.T) {
+	stats, edit := counting(everything)
+	other := netip.MustParseAddr("198.51.100.1")
+	r := newRig(t, edit, func(d *Deps) {
+		d.Announcing = newAnnounceRig().api()
+		d.Nodes = func(context.Context) (v1.NodeList, error) {
+			return v1.NodeList{Items: []v1.Node{{Name: "lb2"}, {Name: "lb1"}, {Name: "lb3"}}}, nil
+		}
+		d.CompareChecks = func(_ context.Context, services []*vip.Service) (out v1.CheckComparisonList, _ error) {
+			for _, s := range services {
+				for _, b := range s.Backends {
+					for _, port := range []uint16{80, 443} {
+						out.Items = append(out.Items, v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Port: port, Nodes: []v1.CheckFinding{}})
+					}
+				}
+			}
+			return out, nil
+		}
+		d.Diff = func(context.Context) (out []Difference, _ error) {
+			for port := range uint16(3) {
+				key := vip.FrontendKey{Addr: other, Port: 9 - port, Protocol: vip.TCP}
+				out = append(out, Difference{Key: key, Have: &vip.Frontend{Key: key}})
+			}
+			return out, nil
+		}
+		d.Pools = func() []ipam.PoolStatus {
+			return []ipam.PoolStatus{{Pool: ipam.Pool{Name: "b"}}, {Pool: ipam.Pool{Name: "a"}}, {Pool: ipam.Pool{Name: "c"}}}
+		}
+	})
+	for _, path := range []string{webPath, v1.ServicePath("default", "db"), v1.ServicePath("shop", "api")} {
+		must[v1.Service](r, "PUT", path, webBody("10.0.0.10", "10.0.0.9", "10.0.0.11"), "Prefer: wait=60")
+		must[v1.Backend](r, "PUT", path+"/backends/10.0.0.9:8080/state", `{"state":"drain"}`, "Prefer: wait=60")
+	}
+	for key := range r.deps.Frontends.All() {
+		stats.Set(key, reconcile.Breakdown{Traffic: carried(1)})
+	}
+	for _, name := range []string{"b", "a", "c"} {
+		if _, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: name, Grant: access.Grant{Role: access.Viewer}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// The lists, with parameters that they need, their number of rows at least, and whether they
+	// recognize a cursor of another list.
+	lists := map[string]struct {
+		path  string
+		rows  int
+		typed bool
+	}{
+		"/v1/announce/peers":      {rows: 2},
+		"/v1/announcements":       {rows: 5, typed: true},
+		"/v1/dataplane/diff":      {rows: 3, typed: true},
+		"/v1/dataplane/frontends": {rows: 4, typed: true},
+		"/v1/debug/tables":        {rows: 2},
+		"/v1/dns/names":           {rows: 4, typed: true},
+		"/v1/events":              {path: "/v1/events?since=1", rows: 3, typed: true},
+		"/v1/nodes":               {rows: 3},
+		"/v1/nodes/checks":        {rows: 10, typed: true},
+		"/v1/overrides":           {rows: 3, typed: true},
+		"/v1/pools":               {rows: 3},
+		"/v1/services":            {rows: 4, typed: true},
+		"/v1/services/{namespace}/{name}/backends": {path: webPath + "/backends", rows: 3, typed: true},
+		"/v1/sources": {rows: 2},
+		"/v1/stats":   {rows: 4, typed: true},
+		"/v1/tokens":  {rows: 3},
+		"/v1/vips":    {rows: 4, typed: true},
+	}
+	listed := listRoutes(t, r)
+	for _, route := range listed {
+		if _, ok := lists[route]; !ok {
+			t.Errorf("the list %s is not in this test", route)
+		}
+	}
+	for route, l := range lists {
+		if !slices.Contains(listed, route) {
+			t.Errorf("%s is not a list", route)
+		}
+		path := route
+		if l.path != "" {
+			path = l.path
+		}
+		all, next := r.rows(path)
+		if len(all) < l.rows || next != "" {
+			t.Errorf("%s: %d rows, next %q", path, len(all), next)
+		}
+		for _, limit := range []int{1, 2, len(all)} {
+			var paged []string
+			pages := 0
+			for cursor := ""; ; pages++ {
+				rows, next := r.rows(fmt.Sprintf("%s%slimit=%d&cursor=%s", path, map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")], limit, cursor))
+				if len(rows) > limit || len(rows) == 0 || pages > len(all) {
+					t.Fatalf("%s: page %d of at most %d rows has %d", path, pages, limit, len(rows))
+				}
+				if paged = append(paged, rows...); next == "" {
+					break
+				}
+				cursor = next
+			}
+			if !slices.Equal(paged, all) {
+				t.Errorf("%s: pages of %d rows have\n%q\nthe list has\n%q", path, limit, paged, all)
+			}
+		}
+		for cursor, refused := range map[string]bool{"!": true, encodeCursor("A b\tc"): l.typed} {
+			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); (a.StatusCode == 400) != refused {
+				t.Errorf("%s: cursor %q: %s\n%s", path, cursor, a.Status, a.body)
+			} else if refused && a.problem(t).Errors[0].Field != "query.cursor" {
+				t.Errorf("%s: cursor %q: %s", path, cursor, a.body)
+			}
+		}
+		if a := r.ask("GET", strings.Split(path, "?")[0]+"?limit=0", ""); a.StatusCode != 422 {
+			t.Errorf("%s: limit 0: %s", path, a.Status)
+		}
+	}
+}
+
+// rows returns the rows of a page as text, and the cursor of the next page.
+func (r *rig) rows(path string) (out []string, next string) {
+	page := must[struct {
+		Items []map[string]any
+		Next  string
+	}](r, "GET", path, "")
+	for _, row := range page.Items {
+		b, err := json.Marshal(row)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		out = append(out, string(b))
+	}
+	return out, page.Next
+}
+
+// listRoutes returns the paths of the document with a GET that answers with items.
+func listRoutes(t *testing.T, r *rig) (out []string) {
+	var doc document
+	if err := json.Unmarshal(r.ask("GET", v1.PathOpenAPI, "").body, &doc); err != nil {
+		t.Fatal(err)
+	}
+	for path, methods := range doc.Paths {
+		get, ok := methods["get"]
+		if !ok {
+			continue
+		}
+		var body struct {
+			Schema struct {
+				Ref string `json:"$ref"`
+			}
+		}
+		if content := get.Responses["200"].Content["application/json"]; content != nil {
+			if err := json.Unmarshal(content, &body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var schema struct{ Properties map[string]json.RawMessage }
+		if name := strings.TrimPrefix(body.Schema.Ref, "#/components/schemas/"); name != "" {
+			if err := json.Unmarshal(doc.Components.Schemas[name], &schema); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if schema.Properties["items"] != nil {
+			out = append(out, path)
+		}
+	}
+	return out
+}
