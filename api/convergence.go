@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -15,13 +14,13 @@ import (
 // convergence measures the time from a source's change of a service until the dataplane has it. It
 // follows three change feeds and costs O(1) per change.
 type convergence struct {
-	services table.Reader[vip.ServiceKey, vip.Service]
-	compiled table.Reader[vip.ServiceKey, pipeline.Compiled]
-	applied  table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	front    table.Reader[vip.FrontendKey, vip.Frontend]
-	ready    <-chan struct{}
-	seconds  *prometheus.HistogramVec
-	pending  map[vip.ServiceKey]changed
+	services  table.Reader[vip.ServiceKey, vip.Service]
+	compiled  table.Reader[vip.ServiceKey, pipeline.Compiled]
+	applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
+	front     table.Reader[vip.FrontendKey, vip.Frontend]
+	ready     <-chan struct{}
+	durations *metric.Durations // by source
+	pending   map[vip.ServiceKey]changed
 }
 
 type changed struct {
@@ -32,12 +31,8 @@ type changed struct {
 
 func newConvergence(d *Deps) *convergence {
 	return &convergence{services: d.Services, compiled: d.Compiled, applied: d.Applied, front: d.Frontends, ready: d.Ready,
-		pending: map[vip.ServiceKey]changed{},
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "ironvip_convergence_duration_seconds",
-			Help:    "Time from a source's change of a service until the dataplane has applied it.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		}, []string{"source"}),
+		pending:   map[vip.ServiceKey]changed{},
+		durations: metric.NewDurations(familyConvergence, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30),
 	}
 }
 
@@ -111,5 +106,5 @@ func (c *convergence) look(key vip.ServiceKey) {
 		}
 	}
 	delete(c.pending, key)
-	c.seconds.WithLabelValues(p.source).Observe(time.Since(p.at).Seconds())
+	c.durations.Observe(p.source, time.Since(p.at))
 }

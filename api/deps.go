@@ -5,12 +5,11 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -124,8 +123,8 @@ type Deps struct {
 	// Checks returns additional lines of `ironvip status`; may be nil.
 	Checks func() []v1.Check
 
-	Metrics *prometheus.Registry // metrics of other packages; nil: none
-	Log     *slog.Logger         // nil: slog.Default()
+	Metrics []metric.Collector // metrics of other packages
+	Log     *slog.Logger       // nil: slog.Default()
 }
 
 // policy returns the policy that is in effect.

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -58,28 +57,39 @@ func (w *written) fill(n, backends int) {
 	}
 }
 
-// BenchmarkScrape measures one scrape of a large fleet's metrics, with all services healthy and
-// with one percent of them degraded.
+// BenchmarkScrape measures one scrape of the metrics of 10,000 services with 10 backends each: with all
+// services healthy, with one percent of them degraded, and with series of single backends.
 func BenchmarkScrape(b *testing.B) {
-	for _, unhealthy := range []int{0, 50} {
+	const services, backends = 10_000, 10
+	for _, kind := range []struct {
+		name      string
+		unhealthy int
+		single    bool
+	}{{"healthy", 0, false}, {"degraded", services / 100, false}, {"backends", services / 100, true}} {
 		for _, encoding := range []string{"identity", "gzip"} {
-			b.Run(fmt.Sprintf("unhealthy=%d/%s", unhealthy, encoding), func(b *testing.B) {
+			b.Run(kind.name+"/"+encoding, func(b *testing.B) {
 				w := newWritten()
-				w.fill(5000, 10)
-				for i := range unhealthy {
+				w.fill(services, backends)
+				for i := range kind.unhealthy {
 					w.states.Set(vip.BackendState{Backend: vip.BackendKey{Service: serviceNo(i * 100), Address: netip.AddrFrom4([4]byte{10, byte(i * 100 >> 8), byte(i * 100), 0}), Port: 8080}, State: vip.Maint})
 				}
 				d := w.deps()
+				d.Policy = everyone
+				d.BackendMetrics = kind.single
 				d.Statistics = allAlike{w}
 				d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
 				handler := New(d).Handler()
-				var size counter
+				var answer counter
 				scrape := func() {
 					r := httptest.NewRequest(http.MethodGet, v1.PathMetrics, nil)
 					r.Host = "localhost"
 					r.Header.Set("Accept-Encoding", encoding)
-					size = counter{ResponseWriter: httptest.NewRecorder()}
-					handler.ServeHTTP(&size, r)
+					recorder := httptest.NewRecorder()
+					answer = counter{ResponseWriter: recorder}
+					handler.ServeHTTP(&answer, r)
+					if recorder.Code != http.StatusOK || answer.Header().Get("Content-Encoding") == "gzip" != (encoding == "gzip") {
+						b.Fatal(recorder.Code, answer.Header())
+					}
 				}
 				scrape()
 				b.ReportAllocs()
@@ -88,7 +98,7 @@ func BenchmarkScrape(b *testing.B) {
 					scrape()
 				}
 				b.ReportMetric(float64((processTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
-				b.ReportMetric(float64(size.bytes), "B/answer")
+				b.ReportMetric(float64(answer.bytes), "B/answer")
 			})
 		}
 	}

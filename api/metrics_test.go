@@ -1,23 +1,21 @@
 package api
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
 func TestMetrics(t *testing.T) {
 	r := newRig(t, func(d *Deps) {
 		d.Config.Loaded = func() (bool, time.Time) { return true, time.Unix(1000, 0) }
-		d.Metrics = prometheus.NewRegistry()
-		d.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ironvip_of_others", Help: "Of another package."}, func() float64 { return 7 }))
+		others := metric.NewGroup("Others", "").Gauge("of_others", "Of another package.")
+		d.Metrics = []metric.Collector{func(w *metric.Writer) { w.Add(others, 7) }}
 	})
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","state":"maint"}]}`, "Prefer: wait=60")
 	var a answer
@@ -50,13 +48,5 @@ func TestMetrics(t *testing.T) {
 	if t.Failed() {
 		t.Logf("%s", a.body)
 	}
-	found, err := promlint.New(bytes.NewReader(a.body)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range found {
-		if strings.HasPrefix(p.Metric, "ironvip_") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	}
+	metrictest.Check(t, string(a.body), "ironvip_")
 }

@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,29 +34,25 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 	return lines
 }
 
-// refusals writes the counters of refused clients and callers. It costs O(services).
-func (c *tableCollector) refusals(gauge, counter func(*prometheus.Desc, float64, ...string)) {
-	counter(descAPIRefused, float64(c.s.http.RefusedConnections.Count()), "connections")
-	counter(descAPIRefused, float64(c.s.http.RefusedStreams.Count()), "streams")
-	if c.s.Admission == nil {
+// addRefusals adds the counters of refused clients and callers. It costs O(services).
+func (s *Server) addRefusals(w *metric.Writer) {
+	w.Add(familyAPIRefused, float64(s.http.RefusedConnections.Count()), "connections")
+	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
+	if s.Admission == nil {
 		return
 	}
-	for _, r := range c.s.Admission.Refusals() {
-		counter(descRefused, float64(r.Count), r.Reason)
+	for _, r := range s.Admission.Refusals() {
+		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}
-	for key, service := range c.s.Services.All() {
+	for key, service := range s.Services.All() {
 		if relay := service.Relay.Get(); relay.MaxConnections > 0 || relay.MaxQueue > 0 {
-			full := 0.0
-			if c.s.Admission.Full(key) {
-				full = 1
-			}
-			gauge(descFull, full, key.String())
+			w.Truth(familyFull, s.Admission.Full(key), key.String())
 		}
-		if waiting, most := c.s.Admission.Queue(key); most > 0 {
-			gauge(descQueue, float64(waiting), key.String())
+		if waiting, most := s.Admission.Queue(key); most > 0 {
+			w.Add(familyQueue, float64(waiting), key.String())
 		}
-		for _, r := range c.s.Admission.ServiceRefusals(key) {
-			counter(descServiceRefused, float64(r.Count), key.String(), r.Reason)
+		for _, r := range s.Admission.ServiceRefusals(key) {
+			w.Add(familyServiceRefused, float64(r.Count), key.String(), r.Reason)
 		}
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -85,15 +84,7 @@ func TestRefusedClients(t *testing.T) {
 	if n := bytes.Count(metrics, []byte("ironvip_service_full{")); n != 2 {
 		t.Errorf("%d series of services with limits, want 2", n)
 	}
-	found, err := promlint.New(bytes.NewReader(metrics)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range found {
-		if strings.Contains(p.Metric, "refused") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	}
+	metrictest.Check(t, string(metrics), "ironvip_")
 }
 
 // The host answers with 503 to an event stream that is one too many, and counts it.

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
@@ -173,15 +173,7 @@ func TestStatsMetrics(t *testing.T) {
 	if strings.Contains(string(a.body), "198.51.100.1") {
 		t.Error("a series of what isn't ours")
 	}
-	found, err := promlint.New(bytes.NewReader(a.body)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range found {
-		if strings.HasPrefix(p.Metric, "ironvip_") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
-	}
+	metrictest.Check(t, string(a.body), "ironvip_")
 	if t.Failed() {
 		t.Logf("%s", a.body)
 	}

@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover"},
-	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
+	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
 	{"vip"},
 }
 

@@ -4,9 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
@@ -47,20 +46,28 @@ func pathChecks(s reconcile.Stats, blocked error, applied table.Reader[vip.Probe
 	return []v1.Check{check}
 }
 
-// registerPaths registers the metrics of the paths of health probes. Sent counts the messages to the kernel.
-func registerPaths(r *prometheus.Registry, stats func() reconcile.Stats, sent func() probepath.Stats) {
-	gauge := func(name, help string, value func(reconcile.Stats) int) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ironvip", Name: name, Help: help},
-			func() float64 { return float64(value(stats())) }))
+// pathMetrics are the metrics of the paths of health probes.
+var pathMetrics = metric.NewGroup("Paths of health probes", "")
+
+var (
+	familyPaths         = pathMetrics.Gauge("probe_paths", "Paths of health probes to dr and tunnel backends that this host needs.")
+	familyPathsFailed   = pathMetrics.Gauge("probe_paths_failed", "Paths of health probes that the dataplane refuses; their probes prove nothing.")
+	familyPathWrites    = pathMetrics.Counter("probe_path_writes_total", "Updates of paths of health probes sent to the dataplane.")
+	familyPathRepairs   = pathMetrics.Counter("probe_path_repairs_total", "Repairs of paths of health probes that another program changed.")
+	familyProbeServices = pathMetrics.Counter("ipvs_probe_service_writes_total", "IPVS messages sent that change a path of health probes.")
+	familyProbeRules    = pathMetrics.Counter("ipvs_probe_nftables_writes_total", "nftables messages sent that change a path of health probes.")
+)
+
+// collectPaths returns the collector of the metrics of the paths of health probes. Sent counts the
+// messages to the kernel.
+func collectPaths(stats func() reconcile.Stats, sent func() probepath.Stats) metric.Collector {
+	return func(w *metric.Writer) {
+		s, n := stats(), sent()
+		w.Add(familyPaths, float64(s.Wanted))
+		w.Add(familyPathsFailed, float64(s.Failing))
+		w.Add(familyPathWrites, float64(s.Writes))
+		w.Add(familyPathRepairs, float64(s.DriftRepairs))
+		w.Add(familyProbeServices, float64(n.Services))
+		w.Add(familyProbeRules, float64(n.Rules))
 	}
-	counter := func(name, help string, value func() uint64) {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "ironvip", Name: name, Help: help},
-			func() float64 { return float64(value()) }))
-	}
-	gauge("probe_paths", "Paths of health probes to dr and tunnel backends that this host needs.", func(s reconcile.Stats) int { return s.Wanted })
-	gauge("probe_paths_failed", "Paths of health probes that the dataplane refuses; their probes prove nothing.", func(s reconcile.Stats) int { return s.Failing })
-	counter("probe_path_writes_total", "Updates of paths of health probes sent to the dataplane.", func() uint64 { return stats().Writes })
-	counter("probe_path_repairs_total", "Repairs of paths of health probes that another program changed.", func() uint64 { return stats().DriftRepairs })
-	counter("ipvs_probe_service_writes_total", "IPVS messages sent that change a path of health probes.", func() uint64 { return sent().Services })
-	counter("ipvs_probe_nftables_writes_total", "nftables messages sent that change a path of health probes.", func() uint64 { return sent().Rules })
 }

@@ -2,17 +2,13 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipvs/probepath"
@@ -50,24 +46,12 @@ func TestPathChecks(t *testing.T) {
 }
 
 func TestPathMetrics(t *testing.T) {
-	r := prometheus.NewRegistry()
-	registerPaths(r, func() reconcile.Stats { return reconcile.Stats{Wanted: 12, Failing: 1, Writes: 30, DriftRepairs: 2} },
-		func() probepath.Stats { return probepath.Stats{Services: 60, Rules: 61} })
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, f := range families {
-		m := f.GetMetric()[0]
-		got = append(got, fmt.Sprint(f.GetName(), " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
-	}
-	want := []string{"ironvip_ipvs_probe_nftables_writes_total 61", "ironvip_ipvs_probe_service_writes_total 60", "ironvip_probe_path_repairs_total 2",
-		"ironvip_probe_path_writes_total 30", "ironvip_probe_paths 12", "ironvip_probe_paths_failed 1"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
-	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
+	text := metrictest.Text(t, collectPaths(func() reconcile.Stats { return reconcile.Stats{Wanted: 12, Failing: 1, Writes: 30, DriftRepairs: 2} },
+		func() probepath.Stats { return probepath.Stats{Services: 60, Rules: 61} }))
+	for _, want := range []string{"ironvip_ipvs_probe_nftables_writes_total 61", "ironvip_ipvs_probe_service_writes_total 60", "ironvip_probe_path_repairs_total 2",
+		"ironvip_probe_path_writes_total 30", "ironvip_probe_paths 12", "ironvip_probe_paths_failed 1"} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
 	}
 }

@@ -30,7 +30,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 			Desired: a.tables.ProbePaths, Target: a.plane.paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
 			Events: a.events, Log: a.log,
 		})
-		registerPaths(a.plane.metrics, a.paths.Stats, a.plane.paths.Stats)
+		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
@@ -64,7 +64,7 @@ func (a *agent) newAnnouncing() {
 	if a.stores.roster != nil {
 		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
 	}
-	a.plane.metrics.MustRegister(a.announcing.Collector(), a.lost.Collector())
+	a.plane.metrics = append(a.plane.metrics, a.announcing.Collector(), a.lost.Collect)
 }
 
 // newNaming creates the part that answers DNS queries for the names of services.
@@ -76,7 +76,7 @@ func (a *agent) newNaming() (err error) {
 	if err != nil {
 		return err
 	}
-	a.plane.metrics.MustRegister(a.naming.Collector())
+	a.plane.metrics = append(a.plane.metrics, a.naming.Collect)
 	return nil
 }
 

@@ -10,12 +10,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/takeover"
@@ -38,7 +37,7 @@ type plane struct {
 	io.Closer
 	about      api.Dataplane       // without Findings, see now
 	findings   func() []v1.Finding // those that are not OK
-	metrics    *prometheus.Registry
+	metrics    []metric.Collector
 	checks     func() []v1.Check              // additional lines of the status; nil: none
 	open       func() func() []takeover.Count // counts connections that end with the process
 	end        func(takeover.Backend)         // ends connections
@@ -117,7 +116,7 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 	}
 	return &plane{Plane: target, Closer: closers{target, paths}, paths: paths,
 		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
-		metrics: ipvsMetrics(target), drain: func(context.Context) {},
+		metrics: []metric.Collector{collectIPVS(target)}, drain: func(context.Context) {},
 		remove: func(ctx context.Context) error { return errors.Join(paths.Remove(ctx), target.Remove(ctx)) },
 		open:   func() func() []takeover.Count { return func() []takeover.Count { return nil } }, end: func(takeover.Backend) {}, // the kernel has all connections
 		relay: func(takeover.Count) {}, relayEnded: func() {}}, nil
@@ -144,7 +143,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance,
 	target := proxy.New(o)
 	return &plane{Plane: target, Closer: target,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		metrics: prometheus.NewRegistry(), checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
+		checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
 		open:       func() func() []takeover.Count { return openConnections(target) },
 		end:        func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
 		relay:      func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
@@ -187,17 +186,25 @@ func notOK(findings []ipvs.Finding) []v1.Finding {
 	return out
 }
 
-// ipvsMetrics counts the dataplane's requests to the kernel.
-func ipvsMetrics(t *ipvs.Target) *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	count := func(name, help string, value func(ipvs.Stats) uint64) {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "ironvip", Subsystem: "ipvs", Name: name, Help: help},
-			func() float64 { return float64(value(t.Stats())) }))
+// ipvsMetrics are the dataplane's requests to the kernel.
+var ipvsMetrics = metric.NewGroup("IPVS", "ipvs_")
+
+var (
+	familyServiceWrites  = ipvsMetrics.Counter("service_writes_total", "IPVS messages sent that change something.")
+	familyDumps          = ipvsMetrics.Counter("dumps_total", "IPVS queries sent.")
+	familyNFTWrites      = ipvsMetrics.Counter("nftables_writes_total", "nftables messages sent.")
+	familyAddressWrites  = ipvsMetrics.Counter("address_writes_total", "Virtual addresses added or deleted.")
+	familyConntrackFlows = ipvsMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted.")
+)
+
+// collectIPVS returns the collector of the dataplane's requests to the kernel.
+func collectIPVS(t *ipvs.Target) metric.Collector {
+	return func(w *metric.Writer) {
+		s := t.Stats()
+		w.Add(familyServiceWrites, float64(s.WritesSent))
+		w.Add(familyDumps, float64(s.DumpsSent))
+		w.Add(familyNFTWrites, float64(s.NFTMessages))
+		w.Add(familyAddressWrites, float64(s.AddressWrites))
+		w.Add(familyConntrackFlows, float64(s.ConntrackFlows))
 	}
-	count("service_writes_total", "IPVS messages sent that change something.", func(s ipvs.Stats) uint64 { return s.WritesSent })
-	count("dumps_total", "IPVS queries sent.", func(s ipvs.Stats) uint64 { return s.DumpsSent })
-	count("nftables_writes_total", "nftables messages sent.", func(s ipvs.Stats) uint64 { return s.NFTMessages })
-	count("address_writes_total", "Virtual addresses added or deleted.", func(s ipvs.Stats) uint64 { return s.AddressWrites })
-	count("conntrack_deletions_total", "Connection tracking entries deleted.", func(s ipvs.Stats) uint64 { return s.ConntrackFlows })
-	return r
 }

@@ -76,6 +76,12 @@ func TestMetricsAreClean(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	page := read(t, metrics)
+	for _, family := range regexp.MustCompile(`(?m)^# TYPE (ironvip_\w+) (\w+)$`).FindAllStringSubmatch(string(body), -1) {
+		if !strings.Contains(page, fmt.Sprintf("\n| `%s` | %s |", family[1], family[2])) {
+			t.Errorf("docs/metrics.md has no %s %s", family[2], family[1])
+		}
+	}
 	var own strings.Builder // without those of the Go runtime, which the Prometheus library makes
 	for line := range strings.Lines(string(body)) {
 		if strings.Contains(line, "ironvip_") {

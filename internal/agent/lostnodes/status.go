@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
 )
 
@@ -41,8 +40,10 @@ func (f *Follower) Checks(now time.Time) []v1.Check {
 	return []v1.Check{c}
 }
 
-// Collector returns the metric of lost nodes.
-func (f *Follower) Collector() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ironvip_nodes_lost", Help: "Nodes that were present and are silent."},
-		func() float64 { return float64(f.rows.Len()) })
-}
+// Metrics are the metrics of nodes.
+var Metrics = metric.NewGroup("Nodes", "")
+
+var familyLost = Metrics.Gauge("nodes_lost", "Nodes that were present and are silent.")
+
+// Collect is the collector of the metric of lost nodes.
+func (f *Follower) Collect(w *metric.Writer) { w.Add(familyLost, float64(f.rows.Len())) }

@@ -1,63 +1,46 @@
 package naming
 
 import (
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ironvip/ironvip/dns/server"
+	"github.com/ironvip/ironvip/internal/metric"
 )
 
-type collector struct{ n *Naming }
-
-// Collector returns the metrics of DNS.
-func (n *Naming) Collector() prometheus.Collector { return &collector{n} }
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("ironvip_dns_"+name, help, labels, nil)
-}
+// Metrics are the metrics of DNS.
+var Metrics = metric.NewGroup("DNS", "dns_")
 
 var (
-	descUp          = desc("up", "1: the address is served by UDP and TCP.", "listen")
-	descQueries     = desc("queries_total", "Answered queries.", "transport", "type", "rcode")
-	descDropped     = desc("dropped_total", "Queries and connections without an answer.", "reason")
-	descNames       = desc("names", "Names that are answered, with those of ports and addresses.")
-	descConflicts   = desc("name_conflicts", "Names that services want and other services have.")
-	descConnections = desc("tcp_connections", "Open TCP connections.")
-	descDuration    = desc("query_duration_seconds", "Time from the receipt of a query to its reply.")
+	familyUp          = Metrics.Gauge("up", "1: the address is served by UDP and TCP.", "listen")
+	familyQueries     = Metrics.Counter("queries_total", "Answered queries.", "transport", "type", "rcode")
+	familyDropped     = Metrics.Counter("dropped_total", "Queries and connections without an answer.", "reason")
+	familyNames       = Metrics.Gauge("names", "Names that are answered, with those of ports and addresses.")
+	familyConflicts   = Metrics.Gauge("name_conflicts", "Names that services want and other services have.")
+	familyConnections = Metrics.Gauge("tcp_connections", "Open TCP connections.")
+	familyDuration    = Metrics.Histogram("query_duration_seconds", "Time from the receipt of a query to its reply.")
 )
 
-// Describe implements prometheus.Collector. It describes nothing, because there are no series while
-// names are not answered.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector. It costs O(addresses to listen at).
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	if !c.n.Config().DNS.On() {
+// Collect is the collector of the metrics of DNS. It costs O(addresses to listen at). There are no
+// series while names are not answered.
+func (n *Naming) Collect(w *metric.Writer) {
+	if !n.Config().DNS.On() {
 		return
 	}
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	for _, l := range n.server.Listeners() {
+		w.Truth(familyUp, l.Up, l.Addr.String())
 	}
-	for _, l := range c.n.server.Listeners() {
-		up := 0.0
-		if l.Up {
-			up = 1
-		}
-		send(descUp, prometheus.GaugeValue, up, l.Addr.String())
-	}
-	counters := c.n.server.Counters()
+	counters := n.server.Counters()
 	for q := range counters.Queries() {
-		send(descQueries, prometheus.CounterValue, float64(q.Count), q.Transport.String(), q.Type, q.Code.String())
+		w.Add(familyQueries, float64(q.Count), q.Transport.String(), q.Type, q.Code.String())
 	}
 	for _, r := range server.Reasons {
-		send(descDropped, prometheus.CounterValue, float64(counters.Dropped(r)), r.String())
+		w.Add(familyDropped, float64(counters.Dropped(r)), r.String())
 	}
-	send(descNames, prometheus.GaugeValue, float64(c.n.Stage.Len()))
-	send(descConflicts, prometheus.GaugeValue, float64(c.n.Stage.Conflicts().Len()))
-	send(descConnections, prometheus.GaugeValue, float64(counters.Connections()))
+	w.Add(familyNames, float64(n.Stage.Len()))
+	w.Add(familyConflicts, float64(n.Stage.Conflicts().Len()))
+	w.Add(familyConnections, float64(counters.Connections()))
 	upTo, count, sum := counters.Durations()
-	buckets := make(map[float64]uint64, len(upTo))
-	for i, n := range upTo {
-		buckets[server.Buckets[i].Seconds()] = n
+	b := metric.Buckets{Counts: upTo[:], Count: count, Sum: sum.Seconds()}
+	for _, bound := range server.Buckets {
+		b.Bounds = append(b.Bounds, bound.Seconds())
 	}
-	ch <- prometheus.MustNewConstHistogram(descDuration, count, sum.Seconds(), buckets)
+	w.AddHistogram(familyDuration, b)
 }

@@ -15,13 +15,12 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
@@ -235,32 +234,8 @@ func TestStatusAndMetrics(t *testing.T) {
 	}
 }
 
-// series returns the metrics, except for the histogram, and checks their names.
-func (w *world) series() (out []string) {
+// series returns the metrics.
+func (w *world) series() []string {
 	w.t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(w.Collector())
-	families, err := registry.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
-		w.t.Errorf("%v %v", problems, err)
-	}
-	for _, f := range families {
-		for _, m := range f.Metric {
-			var labels []string
-			for _, l := range m.Label {
-				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
-			}
-			name := f.GetName()
-			if len(labels) > 0 {
-				name += "{" + strings.Join(labels, ",") + "}"
-			}
-			if m.Histogram == nil {
-				out = append(out, fmt.Sprint(name, " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
-			}
-		}
-	}
-	return out
+	return strings.FieldsFunc(metrictest.Text(w.t, w.Collect), func(r rune) bool { return r == '\n' })
 }
