@@ -42,11 +42,11 @@ func (b *built) get(t *testing.T, write func(dir string) error) string {
 	return b.dir
 }
 
-var builtPrograms, builtPackages built
+var builtPrograms, builtPackages, builtOldPackages built
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, b := range []*built{&builtPrograms, &builtPackages} {
+	for _, b := range []*built{&builtPrograms, &builtPackages, &builtOldPackages} {
 		_ = os.RemoveAll(b.dir)
 	}
 	os.Exit(code)

@@ -1,0 +1,298 @@
+//go:build system
+
+package packages
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// oldPackages builds packages of an older version, for the processor of this host.
+func oldPackages(t *testing.T) string {
+	t.Helper()
+	return builtOldPackages.get(t, func(dir string) error {
+		return script(repository(t), "packaging/package.sh", []string{dir}, "VERSION=v1.1.0", "ARCHS="+hostArch(t))
+	})
+}
+
+// newDeb and oldDeb are the packages below a root.
+func newDeb(t *testing.T) string { return "/packages/new/" + filepath.Base(deb(t, hostArch(t))) }
+
+func oldDeb(t *testing.T) string {
+	return strings.NewReplacer("new", "old", "1.2.3", "1.1.0").Replace(newDeb(t))
+}
+
+const (
+	config  = "[dataplane]\nmode = \"proxy\"\n"
+	enabled = "/etc/systemd/system/multi-user.target.wants/ironvip.service"
+	// What the agent writes at its first start.
+	state = "/var/lib/ironvip/ironvip.db"
+)
+
+// has reports whether systemctl was called with the words, among calls.
+func has(calls []string, words string) bool { return slices.Contains(calls, words) }
+
+const takeOver = "kill --kill-whom=main --signal=USR2 ironvip.service"
+
+// checkTakeOver checks that the calls of an upgrade let the new version take over.
+func checkTakeOver(t *testing.T, what string, calls []string) {
+	t.Helper()
+	if !has(calls, takeOver) {
+		t.Errorf("%s: no take-over: %q", what, calls)
+	}
+	checkNoStop(t, what, calls)
+}
+
+// checkNoStop checks that calls neither stop nor start a unit.
+func checkNoStop(t *testing.T, what string, calls []string) {
+	t.Helper()
+	for _, call := range calls {
+		if word, _, _ := strings.Cut(call, " "); word == "stop" || word == "restart" || word == "try-restart" || word == "start" {
+			t.Errorf("%s: systemctl %s", what, call)
+		}
+	}
+}
+
+// The life of the .deb on a host with systemd.
+func TestDebScripts(t *testing.T) {
+	r := newRoot(t, true)
+	before := r.tree()
+
+	// Without a configuration, the agent is enabled and does not start.
+	text := r.must("dpkg", "-i", oldDeb(t))
+	if calls := r.calls(); !has(calls, "start ironvip.service") || !has(calls, "daemon-reload") || !has(calls, "restart systemd-modules-load.service") {
+		t.Errorf("installation: %q", calls)
+	}
+	if strings.Contains(text, "ironvip: ") {
+		t.Errorf("the installation warns: %s", text)
+	}
+	if !r.exists(enabled) || r.exists("/run/units/ironvip.service") {
+		t.Error("after the installation, the agent is not enabled, or runs without a configuration")
+	}
+	if r.exists(strings.Replace(enabled, "ironvip.service", "ironvip-announcer.service", 1)) {
+		t.Error("after the installation, the announcer is enabled")
+	}
+	if user := r.must("getent", "passwd", "ironvip"); !strings.Contains(user, ":/var/lib/ironvip:") {
+		t.Errorf("user %s", user)
+	}
+
+	// With one, the agent runs. The announcer runs, too.
+	r.write("/etc/ironvip/ironvip.toml", config)
+	r.write(state, "leases")
+	r.must("systemctl", "start", "ironvip.service")
+	if !r.exists("/run/units/ironvip.service") {
+		t.Fatal("the agent does not start with a configuration")
+	}
+	announcer, stop := r.start("/usr/libexec/ironvip/ironvip-announcer", "--socket", "/tmp/announcer.sock")
+	wait.Until(t, "the announcer runs", func() bool { return r.exists("/tmp/announcer.sock") })
+	r.write("/run/units/ironvip-announcer.service", strconv.Itoa(announcer)+"\n")
+	r.kernelState()
+	r.calls()
+
+	// The same version again changes no program.
+	if text := r.must("dpkg", "-i", oldDeb(t)); strings.Contains(text, "announcer goes on") {
+		t.Errorf("the announcer is not of another version: %s", text)
+	}
+	checkTakeOver(t, "the same version", r.calls())
+
+	// Upgrade and downgrade are take-overs, and leave the announcer and the kernel alone.
+	for _, step := range []struct{ what, deb, version string }{{"upgrade", newDeb(t), "v1.2.3"}, {"downgrade", oldDeb(t), "v1.1.0"}, {"upgrade again", newDeb(t), "v1.2.3"}} {
+		text := r.must("dpkg", "-i", step.deb)
+		checkTakeOver(t, step.what, r.calls())
+		if step.version != "v1.1.0" && !strings.Contains(text, "the former version of the announcer goes on: run 'systemctl restart ironvip-announcer'") {
+			t.Errorf("%s does not tell about the announcer: %s", step.what, text)
+		}
+		if got := r.must("ironvip", "version"); !strings.Contains(got, step.version) {
+			t.Errorf("after the %s, the version is %s", step.what, got)
+		}
+		if !r.kernelStateStays() || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") {
+			t.Errorf("the %s removes something", step.what)
+		}
+	}
+
+	// A configuration that the new version refuses keeps the former process.
+	r.write("/etc/ironvip/ironvip.toml", "mode = 1\n")
+	if text := r.must("dpkg", "-i", oldDeb(t)); !strings.Contains(text, "configuration invalid: the former version goes on") {
+		t.Errorf("an upgrade with an invalid configuration: %s", text)
+	}
+	if calls := r.calls(); has(calls, takeOver) {
+		t.Errorf("an upgrade with an invalid configuration: %q", calls)
+	} else {
+		checkNoStop(t, "an upgrade with an invalid configuration", calls)
+	}
+	r.write("/etc/ironvip/ironvip.toml", config)
+
+	// A stopped agent stays stopped.
+	r.must("systemctl", "stop", "ironvip.service")
+	r.calls()
+	r.must("dpkg", "-i", newDeb(t))
+	if calls := r.calls(); has(calls, "start ironvip.service") || has(calls, takeOver) {
+		t.Errorf("the upgrade with a stopped agent: %q", calls)
+	}
+
+	// An agent outside of its unit prevents the removal, and the units start again.
+	stop()
+	r.must("rm", "-f", "/tmp/announcer.sock", "/run/units/ironvip-announcer.service", state)
+	r.must("mkdir", "-p", "/run/ironvip")
+	_, stop = r.start("ironvip", "agent", "--config", "/etc/ironvip")
+	wait.For(t, "the agent runs", func() error { return r.command("ironvip", "version", "--timeout", "1s").Run() })
+	wait.Until(t, "the agent has its socket", func() bool { return r.exists("/run/ironvip/ironvip.sock") })
+	if out, err := r.command("dpkg", "-r", "ironvip").CombinedOutput(); err == nil || !strings.Contains(string(out), "package not removed: end the agent or announcer that runs without its unit") {
+		t.Errorf("the removal beside a running agent: %v\n%s", err, out)
+	}
+	if status := r.must("dpkg-query", "-W", "-f", "${db:Status-Abbrev}", "ironvip"); status[1] != 'i' {
+		t.Errorf("after the refused removal, the package is %q", status)
+	}
+	if calls := r.calls(); !has(calls, "start ironvip.service") {
+		t.Errorf("the units don't start after the refused removal: %q", calls)
+	}
+	stop()
+	if !r.exists(state) {
+		t.Fatal("the agent has no state file")
+	}
+
+	// The removal stops both, and cleans the kernel. The rest stays.
+	r.kernelState()
+	r.must("dpkg", "-r", "ironvip")
+	if calls := r.calls(); !has(calls, "stop ironvip-announcer.service ironvip.service") {
+		t.Errorf("removal: %q", calls)
+	}
+	if r.kernelStateStays() || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") || r.exists("/usr/bin/ironvip") {
+		t.Error("after the removal, there is kernel state or the program, or no state file or configuration")
+	}
+
+	// Another installation starts the agent, which is still enabled.
+	r.must("dpkg", "-i", oldDeb(t))
+	if calls := r.calls(); !has(calls, "start ironvip.service") || slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "preset") }) {
+		t.Errorf("installation after a removal: %q", calls)
+	}
+	if !r.exists("/run/units/ironvip.service") {
+		t.Error("the agent does not run after a removal and an installation")
+	}
+	// An upgrade after that is one.
+	r.must("dpkg", "-i", newDeb(t))
+	checkTakeOver(t, "upgrade after a removal", r.calls())
+
+	// If it was disabled, it stays off.
+	r.must("systemctl", "--no-reload", "disable", "ironvip.service")
+	r.must("dpkg", "-r", "ironvip")
+	r.calls()
+	r.must("dpkg", "-i", newDeb(t))
+	if calls := r.calls(); has(calls, "start ironvip.service") || r.exists(enabled) {
+		t.Errorf("installation of a disabled agent: %q", calls)
+	}
+
+	// Purge leaves the root as it was before.
+	r.must("dpkg", "--purge", "ironvip")
+	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(r.tree(), "\n")); diff != "" {
+		t.Errorf("after the purge (-before +after):\n%s", diff)
+	}
+}
+
+// In a root where systemd does not run, as in an image that is built, the scripts touch neither
+// processes nor the kernel.
+func TestDebScriptsWithoutSystemd(t *testing.T) {
+	r := newRoot(t, false)
+	r.kernelState()
+	r.write("/etc/ironvip/ironvip.toml", config)
+	before := r.tree()
+	r.must("dpkg", "-i", oldDeb(t))
+	r.must("dpkg", "-i", newDeb(t))
+	if !r.exists(enabled) {
+		t.Error("the agent is not enabled")
+	}
+	r.must("dpkg", "-r", "ironvip")
+	if calls := r.calls(); !slices.Equal(calls, []string{"preset ironvip.service"}) {
+		t.Errorf("calls without systemd: %q", calls)
+	}
+	if !r.kernelStateStays() {
+		t.Error("the removal changed the kernel")
+	}
+	r.must("dpkg", "--purge", "ironvip")
+	want := strings.ReplaceAll(strings.ReplaceAll(before, "/etc/ironvip\n", ""), "/etc/ironvip/ironvip.toml\n", "")
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(r.tree(), "\n")); diff != "" {
+		t.Errorf("after the purge (-before +after):\n%s", diff)
+	}
+}
+
+// The installation warns of files of make install, which hide its own, but not of a masked unit.
+func TestDebWarnsOfMakeInstall(t *testing.T) {
+	r := newRoot(t, true)
+	r.write("/etc/systemd/system/ironvip.service", "[Service]\n")
+	r.must("ln", "-s", "/dev/null", "/etc/systemd/system/ironvip-announcer.service")
+	r.write("/usr/local/bin/ironvip", "#!/bin/sh\n")
+	text := r.must("dpkg", "-i", newDeb(t))
+	for _, want := range []string{"/etc/systemd/system/ironvip.service hides the unit", "/usr/local/bin/ironvip hides /usr/bin/ironvip"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	if strings.Contains(text, "ironvip-announcer.service hides") {
+		t.Errorf("a warning of a masked unit: %s", text)
+	}
+}
+
+// The same scripts, run by rpm.
+func TestRPMScripts(t *testing.T) {
+	r := newRoot(t, true)
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := r.outside(append([]string{need.Program(t, "rpm"), "--root", r.dir, "--nodeps"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("rpm %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	newer := rpm(t, hostArch(t))
+	older := filepath.Join(oldPackages(t), strings.Replace(filepath.Base(newer), "1.2.3", "1.1.0", 1))
+
+	run("--install", older)
+	if calls := r.calls(); !has(calls, "preset ironvip.service") || !has(calls, "daemon-reload") || r.exists("/run/units/ironvip.service") {
+		t.Errorf("installation: %q", calls)
+	}
+	r.must("getent", "passwd", "ironvip")
+
+	r.write("/etc/ironvip/ironvip.toml", config)
+	r.write(state, "leases")
+	r.must("systemctl", "start", "ironvip.service")
+	r.kernelState()
+	r.calls()
+	for _, step := range []struct {
+		what, version string
+		args          []string
+	}{{"upgrade", "v1.2.3", []string{"--upgrade", newer}}, {"downgrade", "v1.1.0", []string{"--upgrade", "--oldpackage", older}}} {
+		run(step.args...)
+		checkTakeOver(t, step.what, r.calls())
+		if got := r.must("ironvip", "version"); !strings.Contains(got, step.version) || !r.kernelStateStays() {
+			t.Errorf("after the %s: version %s, kernel state %t", step.what, got, r.kernelStateStays())
+		}
+	}
+
+	run("--erase", "ironvip")
+	if calls := r.calls(); !has(calls, "stop ironvip-announcer.service ironvip.service") || !has(calls, "--no-reload disable ironvip.service ironvip-announcer.service") {
+		t.Errorf("removal: %q", calls)
+	}
+	if r.kernelStateStays() || r.exists(enabled) || r.exists("/usr/bin/ironvip") || r.exists("/usr/libexec/ironvip") || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") {
+		t.Errorf("after the removal: kernel state %t\n%s", r.kernelStateStays(), r.must("find", "/etc/ironvip", "/var/lib/ironvip", "/usr/libexec", "/etc/systemd/system"))
+	}
+}
+
+// The programs for arm64 run.
+func TestARM64Runs(t *testing.T) {
+	dir := t.TempDir()
+	output(t, "dpkg-deb", "--extract", deb(t, "arm64"), dir)
+	if got := output(t, "qemu-aarch64-static", dir+"/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
+		t.Errorf("the version of ironvip is %q", got)
+	}
+	if got := output(t, "qemu-aarch64-static", dir+"/usr/libexec/ironvip/ironvip-announcer", "--version"); strings.TrimSpace(got) != version {
+		t.Errorf("the version of ironvip-announcer is %q", got)
+	}
+}
