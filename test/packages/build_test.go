@@ -55,6 +55,9 @@ func TestMain(m *testing.M) {
 // programs builds the programs for both processors, and returns their folder.
 func programs(t *testing.T) string {
 	t.Helper()
+	for _, name := range repositoryFiles(t) {
+		_, _ = os.Stat(filepath.Join(repository(t), name)) // go test then knows that a result depends on the file
+	}
 	return builtPrograms.get(t, func(dir string) error {
 		return script(repository(t), "sh", []string{"-euc", ". packaging/version.sh; . packaging/build.sh; stage=$1; build_programs amd64 arm64", "sh", dir})
 	}) + "/programs"
@@ -138,10 +141,7 @@ func TestPackageFiles(t *testing.T) {
 func TestSecondBuildIsIdentical(t *testing.T) {
 	first := packages(t)
 	tree, out := t.TempDir(), t.TempDir()
-	copyTree(t, repository(t), tree)
-	if err := os.Symlink(filepath.Join(repository(t), ".cache"), filepath.Join(tree, ".cache")); err != nil {
-		t.Fatal(err)
-	}
+	copyTree(t, tree)
 	arch := hostArch(t)
 	if err := script(tree, "packaging/package.sh", []string{out}, "ARCHS="+arch, "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "USER=other", "GOFLAGS=-buildvcs=true"); err != nil {
 		t.Fatal(err)
@@ -154,10 +154,22 @@ func TestSecondBuildIsIdentical(t *testing.T) {
 	}
 }
 
-// copyTree copies the files that git knows or would add. Only the owner can read the copies.
-func copyTree(t *testing.T, from, to string) {
+// repositoryFiles are the files that git knows or would add.
+func repositoryFiles(t *testing.T) []string {
 	t.Helper()
-	for name := range strings.SplitSeq(strings.TrimSuffix(output(t, "git", "-C", from, "ls-files", "-z", "-co", "--exclude-standard"), "\x00"), "\x00") {
+	text := output(t, "git", "-C", repository(t), "ls-files", "-z", "-co", "--exclude-standard")
+	return strings.Split(strings.TrimSuffix(text, "\x00"), "\x00")
+}
+
+// copyTree copies this repository to a folder, with the download cache as a link. Only the owner can read
+// the copies.
+func copyTree(t *testing.T, to string) {
+	t.Helper()
+	from := repository(t)
+	if err := os.Symlink(filepath.Join(from, ".cache"), filepath.Join(to, ".cache")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range repositoryFiles(t) {
 		info, err := os.Lstat(filepath.Join(from, name))
 		if err != nil || !info.Mode().IsRegular() { // deleted, or a link
 			continue
