@@ -29,6 +29,7 @@
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
 //	unhealthy.go    the index of unhealthy services and notable frontends
+//	states.go       events about the states of services
 //	metrics.go      Prometheus metrics
 //	convergence.go  the time from a change until the dataplane has it
 package api
@@ -61,7 +62,7 @@ func New(d Deps) *Server {
 		d.Log = slog.Default()
 	}
 	s := &Server{Deps: d, convergence: newConvergence(&d)}
-	s.unhealthy = &unhealthyIndex{tables: s.tables()}
+	s.unhealthy = &unhealthyIndex{tables: s.tables(), events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections, Policy: d.policy, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.backendRoutes()
@@ -88,7 +89,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *server
 	return s.http.Serve(ctx, l, certificates)
 }
 
-// Run updates the convergence measurements and the unhealthy index until ctx ends.
+// Run updates the convergence measurements and the unhealthy index, and publishes events about the
+// states of services, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()

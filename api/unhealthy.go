@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
@@ -19,17 +20,21 @@ import (
 // unhealthyIndex contains the services that aren't healthy and the notable frontends, so that a
 // status needs no scan of the rest. It follows the tables that a status depends on. A query costs
 // O(changes since the last update + unhealthy rows), the first one O(all rows). Memory is
-// O(unhealthy rows).
+// O(unhealthy rows). It also publishes the changes of states.
 type unhealthyIndex struct {
 	tables *status.Tables
+	events *event.Log // may be nil
 
 	mu        sync.Mutex
-	feeds     *unhealthyFeeds // nil before the first query
+	feeds     *unhealthyFeeds // nil before the first update
 	served    func() int      // services with frontends
 	endpoints func() int      // of all frontends
 	backends  func() int      // of all services
 	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
+
+	changed map[vip.ServiceKey]struct{}     // since the last publish
+	told    map[vip.ServiceKey]status.State // the bad states that events have told, until they end
 }
 
 // unhealthyService is what the index knows of a service that isn't healthy.
@@ -55,16 +60,17 @@ type unhealthyFeeds struct {
 	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
 }
 
-// updateInterval bounds how long tables keep tombstones for the feeds.
-const updateInterval = 10 * time.Second
+// updateInterval bounds how long tables keep tombstones for the feeds, and how soon an event tells
+// the state of a service. States that last for less are not told. Without changes, an update costs
+// one look at each feed.
+const updateInterval = time.Second
 
-// run updates the index at intervals after the first query, until ctx ends.
+// run updates the index at intervals, until ctx ends.
 func (s *unhealthyIndex) run(ctx context.Context) {
-	for backoff.Sleep(ctx, updateInterval) {
+	for ok := true; ok; ok = backoff.Sleep(ctx, updateInterval) {
 		s.mu.Lock()
-		if s.feeds != nil {
-			s.update()
-		}
+		s.update()
+		s.publish()
 		s.mu.Unlock()
 	}
 	s.mu.Lock()
@@ -171,6 +177,7 @@ func (s *unhealthyIndex) update() {
 		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
 			states: t.Overrides.Watch(), health: t.Health.Watch(), passive: t.Passive.Watch(), conflicts: t.NameConflicts.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
+		s.changed, s.told = make(map[vip.ServiceKey]struct{}), make(map[vip.ServiceKey]status.State)
 	}
 	if s.served == nil {
 		s.backends = t.Services.Sum(func(s *vip.Service) int { return len(s.Backends) })
@@ -196,6 +203,7 @@ func (s *unhealthyIndex) update() {
 		}
 	})
 	for k := range services {
+		s.changed[k] = struct{}{}
 		if in := t.Input(k, time.Time{}); in.Service == nil {
 			delete(s.services, k)
 		} else if r := status.Brief(in); r.State == status.Healthy {

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// An event tells each bad state of a service, and its end.
+func TestEventsTellStates(t *testing.T) {
+	w, log := newWritten(), event.NewLog(100, time.Now)
+	index := unhealthyIndex{tables: New(w.deps()).tables(), events: log}
+	var last uint64
+	// told returns the events of an update.
+	told := func() (out []string) {
+		index.update()
+		index.publish()
+		events, _ := log.Since(last)
+		for _, e := range events {
+			last = e.ID
+			out = append(out, strings.TrimSpace(e.Kind+" "+e.Service))
+			if e.Service != "" && !strings.HasPrefix(e.Message, e.Service+" is "+strings.TrimPrefix(e.Kind, "service_")) {
+				t.Errorf("%+v", e)
+			}
+		}
+		return out
+	}
+	set := func(i int, state vip.State) {
+		w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: state})
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if got := told(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	for i := range 3 {
+		w.healthy(i)
+	}
+	expect("services that come")
+	set(1, vip.Drain)
+	expect("a backend drains", "service_degraded s1")
+	expect("nothing happens")
+	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(1)), Checks: []vip.CheckResult{{Health: vip.Unhealthy}}})
+	expect("something else changes")
+	frontend := frontendNo(1)
+	row := w.frontends.Row(frontend)
+	w.frontends.Put(row.Value)
+	wanted := row.Value
+	wanted.Backends = nil
+	w.frontends.Put(wanted)
+	expect("pending for a moment")
+	w.healthy(1)
+	w.health.Delete(oneBackend.Key(serviceNo(1)))
+	w.states.Delete(oneBackend.Key(serviceNo(1)))
+	expect("it serves again", "service_healthy s1")
+	set(2, vip.Maint)
+	w.states.Delete(oneBackend.Key(serviceNo(2)))
+	expect("down between two updates")
+	set(0, vip.Drain)
+	expect("another", "service_degraded s0")
+	w.services.Delete(serviceNo(0))
+	expect("it is deleted")
+	w.healthy(0)
+	w.states.Delete(oneBackend.Key(serviceNo(0)))
+	expect("it comes back")
+
+	for i := range 50 {
+		w.healthy(100 + i)
+		set(100+i, vip.Drain)
+	}
+	if got := told(); len(got) != maxStateEvents+1 || got[maxStateEvents] != "services_changed" {
+		t.Errorf("50 services are down: %q", got)
+	}
+	if events, _ := log.Since(last - 1); !strings.HasPrefix(events[0].Message, "30 more services") {
+		t.Errorf("%+v", events)
+	}
+}
+
+// The cost of an event doesn't depend on the number of services, also if they are down.
+func TestEventsReadOnlyWhatChanged(t *testing.T) {
+	cost := func(n int) float64 {
+		w := newWritten()
+		for i := range n {
+			w.healthy(i)
+			w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: vip.Drain})
+		}
+		w.healthy(n)
+		index := unhealthyIndex{tables: New(w.deps()).tables(), events: event.NewLog(10, time.Now)}
+		index.update()
+		index.publish()
+		changed := vip.BackendState{Backend: oneBackend.Key(serviceNo(n))}
+		return testing.AllocsPerRun(20, func() {
+			for _, changed.State = range []vip.State{vip.Drain, vip.Ready} {
+				w.states.Set(changed)
+				index.update()
+				index.publish()
+			}
+		})
+	}
+	if few, many := cost(10), cost(5_000); many > 2*few {
+		t.Errorf("among 5,000 services that are down an event costs %.0f allocations, among 10 %.0f", many, few)
+	}
+}
+
+// A running API publishes the events without a query.
+func TestStatesReachTheEvents(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
+	seen := func(kind string) func() bool {
+		return func() bool {
+			for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+				if e.Kind == kind && e.Service == "web" {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	wait.Until(t, "the service is down", seen("service_down"))
+	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
+	wait.Until(t, "the service serves again", seen("service_healthy"))
+}
