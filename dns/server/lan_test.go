@@ -38,7 +38,7 @@ func newLAN(t *testing.T, settings Settings) *lan {
 		settings.Listen = append(settings.Listen, netip.AddrPortFrom(a, lanPort))
 	}
 	hasAddr := func(a netip.Addr) (has bool) {
-		l.node.Do(func() { has = hostnet.HasAddr(a) })
+		l.node.Do(func() { has = new(hostnet.Snapshot).HasAddr(a) })
 		return has
 	}
 	l.start(Options{Settings: settings, Sockets: inside(t, l.node, settings.Listen...), HasAddr: hasAddr, Moved: func() <-chan struct{} { return l.moved }})

@@ -121,6 +121,14 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 	await(t, out, "a table without them", func(s Snapshot) bool {
 		return !slices.ContainsFunc(s.Addrs, func(a Addr) bool { return a.Prefix.Addr() == ours })
 	})
+	// The host has an address without a route of its own table, as one of a VRF.
+	do(t, netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: second.IP, Mask: net.CIDRMask(32, 32)}, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST}))
+	s, _, _ := out.Get(struct{}{})
+	for addr, want := range map[string]bool{"192.0.2.1": true, "192.0.2.2": true, "192.0.2.4": false, "198.51.100.7": true} {
+		if got := s.HasAddr(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("the host has %s: %v, want %v", addr, got, want)
+		}
+	}
 	// Changes without a pause don't postpone the next read.
 	busy, err := netlink.ParseAddr("203.0.113.1/24")
 	do(t, err)

@@ -3,16 +3,18 @@ package hostnet
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// HasAddr reports whether packets to an address are for this host, by the kernel's routes: an interface
-// has it, or its range is a local one, such as 127.0.0.0/8. So it also sees what a Snapshot leaves out. It
-// is true if that can't be read, and for an address with a zone.
-func HasAddr(a netip.Addr) bool {
-	if a.Zone() != "" {
+// HasAddr reports whether packets to an address are for this host: an interface has it, by the snapshot,
+// or the kernel's routes say so now. The routes also know what a snapshot leaves out, and local ranges,
+// such as 127.0.0.0/8. They don't know an address of a VRF, which has its own. HasAddr is true if the
+// routes can't be read, and for an address with a zone.
+func (s *Snapshot) HasAddr(a netip.Addr) bool {
+	if a.Zone() != "" || slices.ContainsFunc(s.Addrs, func(has Addr) bool { return has.Prefix.Addr() == a }) {
 		return true
 	}
 	routes, err := netlink.RouteGet(a.AsSlice())

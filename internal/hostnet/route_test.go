@@ -76,10 +76,12 @@ func TestPrefixes(t *testing.T) {
 }
 
 // The host has the addresses of its interfaces and the ranges that the kernel takes for local, and no
-// others.
+// others. The routes don't know an address of a VRF.
 func TestHasAddr(t *testing.T) {
-	for addr, want := range map[string]bool{"127.0.0.1": true, "127.1.2.3": true, "::1": true, "192.0.2.1": false, "2001:db8::1": false, "fe80::1%lo": true} {
-		if got := HasAddr(netip.MustParseAddr(addr)); got != want {
+	s := Snapshot{Addrs: []Addr{{Prefix: netip.MustParsePrefix("192.0.2.7/24"), Link: "vrf0"}, {Prefix: netip.MustParsePrefix("2001:db8::7/64"), Link: "vrf0"}}}
+	for addr, want := range map[string]bool{"127.0.0.1": true, "127.1.2.3": true, "::1": true, "192.0.2.1": false, "2001:db8::1": false, "fe80::1%lo": true,
+		"192.0.2.7": true, "2001:db8::7": true} {
+		if got := s.HasAddr(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %v, want %v", addr, got, want)
 		}
 	}

@@ -68,8 +68,14 @@ func New(o Options) (*Naming, error) {
 		return nil, err
 	}
 	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log})}
-	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: hostnet.HasAddr, Moved: o.Host.Changed, Events: o.Events, Log: o.Log})
+	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: n.hasAddr, Moved: o.Host.Changed, Events: o.Events, Log: o.Log})
 	return n, nil
+}
+
+// hasAddr reports whether this host has an address. It is true as long as the host's network is unknown.
+func (n *Naming) hasAddr(a netip.Addr) bool {
+	s, _, known := n.Host.Get(struct{}{})
+	return !known || s.HasAddr(a)
 }
 
 // Zone returns the domain and the configured addresses.
