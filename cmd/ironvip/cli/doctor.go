@@ -200,7 +200,7 @@ func fromStatus(s v1.NodeStatus) []doctor.Finding {
 			out = append(out, doctor.Finding{Level: doctor.Level(c.Level), Check: "agent_" + c.Name, Text: c.Name + ": " + text, Fix: fix})
 		}
 		add(c.Message, c.Hint)
-		for _, p := range c.Problems {
+		for _, p := range furtherProblems(c) {
 			add(p.String(), p.Hint)
 		}
 		if c.More > 0 {

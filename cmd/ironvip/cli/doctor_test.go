@@ -3,9 +3,11 @@ package cli
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,5 +31,21 @@ func TestPortsOfTheAgent(t *testing.T) {
 		if got := ofAgent(c.status, listen); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", what, got, c.want)
 		}
+	}
+}
+
+// A problem that the line of its check has already is in no line of its own. One with another hint or
+// place is.
+func TestProblemsAreShownOnce(t *testing.T) {
+	const lost = "DNS queries are not answered at 192.0.2.1:53: no interface of this host has the address"
+	s := v1.NodeStatus{Ready: true, Checks: []v1.Check{{Name: "dns", Level: v1.LevelWarn, Message: lost + ", and 1 more", Hint: "add it", Problems: []v1.Problem{
+		{Message: lost, Hint: "add it"}, {Message: "DNS queries are not answered at 192.0.2.2:53: bind: permission denied", Hint: "choose another port"}}},
+		{Name: "store", Level: v1.LevelWarn, Message: "not a value", Problems: []v1.Problem{{Place: "leases/a", Message: "not a value"}}}}}
+	findings := fromStatus(s)
+	if len(findings) != 5 || findings[1].Text != "dns: "+lost+", and 1 more" || findings[2].Fix != "choose another port" || findings[4].Text != "store: leases/a: not a value" {
+		t.Errorf("%+v", findings)
+	}
+	if text := checksText(&output.Printer{}, s.Checks); strings.Count(text, lost) != 1 || strings.Count(text, "permission denied") != 1 || strings.Count(text, "not a value") != 2 {
+		t.Errorf("%s", text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func checksText(p *output.Printer, checks []v1.Check) string {
 	grid := output.Grid{Indent: strings.Repeat(" ", 6)}
 	for _, c := range checks {
 		grid.AddSparse(levelCell(c.Level), c.Name+" ", output.Join("     hint: ", c.Message, c.Hint))
-		for _, problem := range c.Problems {
+		for _, problem := range furtherProblems(c) {
 			grid.AddSparse("", "", "- "+problemLine(problem))
 		}
 		if c.More > 0 {
@@ -109,6 +110,13 @@ func checksText(p *output.Printer, checks []v1.Check) string {
 		}
 	}
 	return grid.Text(p)
+}
+
+// furtherProblems returns the problems of a check that its message doesn't have.
+func furtherProblems(c v1.Check) []v1.Problem {
+	return slices.DeleteFunc(slices.Clone(c.Problems), func(p v1.Problem) bool {
+		return strings.Contains(c.Message, p.String()) && (p.Hint == "" || p.Hint == c.Hint)
+	})
 }
 
 // levelCounts counts the warnings and failures and names the command that shows details.
