@@ -48,7 +48,7 @@ var nameOrder = order[zone.ConflictKey]{
 type listDNSNamesInput struct {
 	Paging
 	Service string `query:"service" doc:"names of this service only: \"web\" or \"shop/web\""`
-	State   string `query:"state" enum:"answered,conflict" doc:"names with this state only"`
+	State   string `query:"state" enum:"answered,conflict,undecided" doc:"names with this state only"`
 }
 
 // listDNSNames costs O(services) per page, or O(names of a service).
@@ -69,7 +69,7 @@ func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (v1.DNSN
 	out := v1.DNSNameList{Domain: domain, Listen: convert(listen, netip.AddrPort.String), Revision: s.servicesRevision()}
 	var keys []zone.ConflictKey
 	for n := range names {
-		if in.State == "" || (in.State == v1.NameConflict) == n.Lost {
+		if in.State == "" || in.State == nameState(&n) {
 			keys = append(keys, zone.ConflictKey{Name: n.Name, Service: n.Service})
 		}
 	}
@@ -86,14 +86,21 @@ func (s *Server) dnsName(k zone.ConflictKey) (v1.DNSName, bool) {
 	}
 	n := &names[i]
 	out := v1.DNSName{Name: n.Name, Kind: n.Kind.String(), Service: n.Service.String(), Addresses: append([]netip.Addr{}, n.VIPs...),
-		State: v1.NameAnswered, Since: when(n.Since.Time())}
-	if n.Lost {
-		out.State = v1.NameConflict
-		if n.Winner != (vip.ServiceKey{}) {
-			out.Winner = n.Winner.String()
-		}
+		State: nameState(n), Since: when(n.Since.Time())}
+	if n.Winner != (vip.ServiceKey{}) {
+		out.Winner = n.Winner.String()
 	}
 	return out, true
+}
+
+func nameState(n *zone.Name) string {
+	switch {
+	case n.Lost && n.Undecided:
+		return v1.NameUndecided
+	case n.Lost:
+		return v1.NameConflict
+	}
+	return v1.NameAnswered
 }
 
 type queryDNSInput struct {
@@ -147,6 +154,9 @@ func records(in []message.Record) []v1.DNSRecord {
 
 // why says what a name is, and why the answer is not its records.
 func why(e *zone.Explanation) string {
+	if e.Why == zone.NotDecided { // no service has the name
+		return e.Why.String()
+	}
 	var is string
 	switch e.Kind {
 	case zone.Reserved:

@@ -10,17 +10,15 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // noNames is a Naming without names.
 func noNames() Naming {
-	clock := &table.Clock{}
-	stage, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal"}, Clock: clock, Services: table.New(clock, vip.KeyOfService, nil),
-		Allocations: table.New(clock, vip.KeyOfAllocation, nil), Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
+	tables := dnstest.NewTables()
+	stage, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal"}, Clock: tables.Clock, Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases})
 	if err != nil {
 		panic(err)
 	}
@@ -162,4 +160,42 @@ func TestDNSQueries(t *testing.T) {
 	if a := r.ask("GET", v1.PathDNSNames+"?service=A", ""); a.StatusCode != http.StatusBadRequest {
 		t.Errorf("a service that can't exist: %s", a.Status)
 	}
+}
+
+// formerWinners are what a dns.Stage has stored in its last run.
+type formerWinners map[string]vip.ServiceKey
+
+func (f formerWinners) All() (map[string]vip.ServiceKey, error)       { return f, nil }
+func (formerWinners) Write(map[string]vip.ServiceKey, []string) error { return nil }
+
+// After a restart, a name of a service that has not been read yet is undecided, and says so, until every
+// source has been read.
+func TestUndecidedName(t *testing.T) {
+	tables := dnstest.NewTables()
+	stage, err := dns.New(dns.Options{Settings: zone.Settings{Domain: "vip.internal", Servers: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}, Clock: tables.Clock,
+		Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases, Store: formerWinners{"shop.example.com": dnstest.Key("old")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dnstest.Run(t, stage.Run)
+	r := newRig(t, func(d *Deps) { d.Naming.Stage = stage })
+	tables.Service("young", "shop.example.com")
+	tables.Allocate("young", 2, "192.0.2.7")
+	const undecided = `"name":"shop.example.com","kind":"hostname","service":"young","addresses":["192.0.2.7"],"state":"undecided","winner":"old"`
+	r.eventually(v1.PathDNSNames+"?state=undecided", undecided)
+	r.eventually(v1.PathDNSNames+"?service=young", undecided, `"name":"young.default.svc.vip.internal","kind":"canonical","service":"young","addresses":["192.0.2.7"],"state":"answered"`)
+	for _, state := range []string{v1.NameAnswered, v1.NameConflict} {
+		if text := string(r.ask("GET", v1.PathDNSNames+"?state="+state, "").body); strings.Contains(text, "shop.example.com") {
+			t.Errorf("names that are %s: %s", state, text)
+		}
+	}
+	const query = v1.PathDNSQuery + "?name=shop.example.com"
+	answer := must[v1.DNSAnswer](r, "GET", query, "")
+	if answer.RCode != "SERVFAIL" || answer.Service != "" || !strings.HasPrefix(answer.Why, "several services wanted this name before the restart") ||
+		len(answer.Conflicts) != 1 || answer.Conflicts[0].Service != "young" || answer.Conflicts[0].State != v1.NameUndecided {
+		t.Errorf("%+v", answer)
+	}
+	tables.Listed()
+	r.eventually(query, `"rcode":"NOERROR"`, `"service":"young"`, "192.0.2.7")
+	r.eventually(v1.PathDNSNames+"?state=answered", "shop.example.com")
 }

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -16,8 +17,15 @@ type ContestedStore interface {
 	// Write stores the values of put durably and deletes the keys in remove, all or nothing. A missing
 	// key in remove is not an error. It keeps neither argument.
 	Write(put map[string]vip.ServiceKey, remove []string) error
-	// All returns every value that can be read, also together with an error.
+	// All returns every value that can be read, also together with an error. The error is an unreadable if
+	// it has the names of all others.
 	All() (map[string]vip.ServiceKey, error)
+}
+
+// unreadable is the error of stored values that can't be read. A *store.Error is one.
+type unreadable interface {
+	error
+	Unreadable() (names []string)
 }
 
 // contested is a name that several services want, and the one that has it.
@@ -40,22 +48,32 @@ const (
 type keeper struct {
 	store  ContestedStore
 	want   table.Reader[string, contested]
-	stored map[string]vip.ServiceKey // what the store has
+	stored map[string]vip.ServiceKey // what the store has; a zero key if it can't be read
 	open   map[string]struct{}       // names that may differ in want and stored
 	log    *slog.Logger
 }
 
-// newKeeper reads what the last run has stored.
-func newKeeper(store ContestedStore, want table.Reader[string, contested], log *slog.Logger) *keeper {
-	stored, err := store.All()
-	if err != nil {
+// newKeeper reads what the last run has stored. A name with a winner that can't be read is held for
+// nobody until every source has been read, when it is stored anew or removed.
+func newKeeper(from ContestedStore, want table.Reader[string, contested], log *slog.Logger) *keeper {
+	stored, err := from.All()
+	if stored == nil {
+		stored = make(map[string]vip.ServiceKey)
+	}
+	var names []string
+	if bad, ok := errors.AsType[unreadable](err); ok {
+		names = bad.Unreadable()
+	}
+	switch {
+	case len(names) > 0:
+		log.Error("contested names unreadable; they get SERVFAIL until every source has been read, and are then stored again", "names", len(names), "err", err)
+		for _, name := range names {
+			stored[name] = vip.ServiceKey{}
+		}
+	case err != nil:
 		log.Error("contested names unreadable; until every source has been read, clients can get the address of a service that has lost its name", "err", err)
 	}
-	k := &keeper{store: store, want: want, stored: stored, open: make(map[string]struct{}), log: log}
-	if k.stored == nil {
-		k.stored = make(map[string]vip.ServiceKey)
-	}
-	return k
+	return &keeper{store: from, want: want, stored: stored, open: make(map[string]struct{}), log: log}
 }
 
 // run writes until the context ends, and then writes the rest once. It begins when synced is closed: the
@@ -105,11 +123,12 @@ func (k *keeper) write() error {
 	put := make(map[string]vip.ServiceKey)
 	var remove []string
 	for name := range k.open {
-		row, was := k.want.Row(name), k.stored[name]
+		row := k.want.Row(name)
+		was, is := k.stored[name]
 		switch {
-		case row != nil && row.Value.winner != was:
+		case row != nil && (!is || row.Value.winner != was):
 			put[name] = row.Value.winner
-		case row == nil && was != (vip.ServiceKey{}):
+		case row == nil && is:
 			remove = append(remove, name)
 		}
 	}
@@ -124,6 +143,6 @@ func (k *keeper) write() error {
 	for _, name := range remove {
 		delete(k.stored, name)
 	}
-	clear(k.open)
+	k.open = make(map[string]struct{}) // to clear it would cost as much as the largest batch
 	return nil
 }

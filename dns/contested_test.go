@@ -1,10 +1,13 @@
 package dns
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,8 +29,10 @@ func openStore(t *testing.T) *store.Bucket[vip.ServiceKey] {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return store.NewBucket[vip.ServiceKey](db, "contested names")
+	return store.NewBucket[vip.ServiceKey](db, contestedBucket)
 }
+
+const contestedBucket = "contested names"
 
 // awaitStored waits until a store has the names with their winners.
 func awaitStored(t *testing.T, s ContestedStore, want map[string]vip.ServiceKey) {
@@ -42,8 +47,8 @@ func awaitStored(t *testing.T, s ContestedStore, want map[string]vip.ServiceKey)
 
 // shop adds a service that wants shop.example.com, with a lease.
 func (w *world) shop(name string, since int, vip string) {
-	w.service(name, "shop.example.com", name+".example.com")
-	w.allocate(name, since, vip)
+	w.Service(name, "shop.example.com", name+".example.com")
+	w.Allocate(name, since, vip)
 	w.await(name+".example.com", "NOERROR "+vip)
 }
 
@@ -51,36 +56,48 @@ func (w *world) shop(name string, since int, vip string) {
 // the winner is silent: also with other settings. The winner is answered at once.
 func TestContestedNameAfterRestart(t *testing.T) {
 	s := openStore(t)
-	w := newWorldWith(t, s)
+	w := newWorldWith(t, s, nil)
 	w.shop("young", 2, "10.64.0.2")
 	w.shop("old", 1, "10.64.0.1")
 	w.await("shop.example.com", "NOERROR 10.64.0.1")
 	if all, err := s.All(); err != nil || len(all) > 0 {
 		t.Errorf("before every source has listed its services, %v is stored; %v", all, err)
 	}
-	w.listed()
+	w.Listed()
 	stored := map[string]vip.ServiceKey{"shop.example.com": key("old")}
 	awaitStored(t, s, stored)
 	w.end()
 
-	w = newWorldWith(t, s)
-	w.lease("10.64.0.1", 1, ipam.Held, "old")
-	w.lease("10.64.0.2", 2, ipam.Held, "young")
+	w = newWorldWith(t, s, nil)
+	w.Lease("10.64.0.1", 1, ipam.Held, "old")
+	w.Lease("10.64.0.2", 2, ipam.Held, "young")
 	w.shop("young", 2, "10.64.0.2")
 	w.await("old.vip.internal", "NOERROR 10.64.0.1")
 	w.check("shop.example.com", "SERVFAIL")
 	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != zone.NotDecided {
 		t.Errorf("%+v, %v", e, err)
 	}
+	undecided := func() {
+		t.Helper()
+		want := zone.Conflict{ConflictKey: zone.ConflictKey{Name: "shop.example.com", Service: key("young")}, Winner: key("old"), Undecided: true}
+		if c, _, ok := w.Conflicts().Get(want.ConflictKey); !ok || c != want {
+			t.Errorf("conflict %+v, %v", c, ok)
+		}
+		if n := w.NamesOf(key("young"))[2]; n.Name != want.Name || !n.Lost || !n.Undecided || n.Winner != want.Winner {
+			t.Errorf("name %+v", n)
+		}
+	}
+	undecided()
 	changed := settings()
 	changed.TTL = time.Second
 	if err := w.Reconfigure(changed); err != nil {
 		t.Fatal(err)
 	}
 	w.check("shop.example.com", "SERVFAIL")
+	undecided()
 	w.shop("old", 1, "10.64.0.1")
 	w.check("shop.example.com", "NOERROR 10.64.0.1")
-	w.listed()
+	w.Listed()
 	<-w.Synced()
 	w.check("shop.example.com", "NOERROR 10.64.0.1")
 	awaitStored(t, s, stored)
@@ -94,15 +111,61 @@ func TestContestedNameIsReleased(t *testing.T) {
 	if err := s.Write(stored, nil); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorldWith(t, s)
+	w := newWorldWith(t, s, nil)
 	w.shop("young", 2, "10.64.0.2")
 	w.check("shop.example.com", "SERVFAIL")
-	w.listed() // by a timeout
+	began := w.ConflictsRevision(key("young"))
+	w.Listed() // by a timeout
 	w.await("shop.example.com", "NOERROR 10.64.0.2")
+	wait.Until(t, "readers of the service wake", func() bool { return w.ConflictsRevision(key("young")) > began && w.Conflicts().Len() == 0 })
 	awaitStored(t, s, nil)
 	w.shop("old", 1, "10.64.0.1")
 	w.await("shop.example.com", "NOERROR 10.64.0.1")
 	awaitStored(t, s, map[string]vip.ServiceKey{"shop.example.com": key("old")})
+}
+
+// A stored winner that can't be read holds its name for nobody. When every source has listed its
+// services, the name is stored again, or removed if nobody contests it, and the next start finds nothing
+// wrong.
+func TestUnreadableContestedNames(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (*store.DB, *store.Bucket[vip.ServiceKey]) {
+		db, err := store.Open(filepath.Join(dir, store.FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db, store.NewBucket[vip.ServiceKey](db, contestedBucket)
+	}
+	db, s := open()
+	if err := errors.Join(store.NewBucket[int](db, contestedBucket).Write(map[string]int{"shop.example.com": 1, "gone.example.com": 2}, nil),
+		s.Put("fine.example.com", key("old"))); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	w := newWorldWith(t, s, slog.New(slog.NewTextHandler(&log, nil)))
+	w.shop("young", 2, "10.64.0.2")
+	w.check("shop.example.com", "SERVFAIL")
+	w.shop("old", 1, "10.64.0.1")
+	w.check("shop.example.com", "SERVFAIL")
+	w.Listed()
+	w.await("shop.example.com", "NOERROR 10.64.0.1")
+	stored := map[string]vip.ServiceKey{"shop.example.com": key("old")}
+	awaitStored(t, s, stored)
+	w.end()
+	if got := log.String(); strings.Count(got, "level=ERROR") != 1 || !strings.Contains(got, "contested names unreadable; they get SERVFAIL until") || !strings.Contains(got, "names=2") {
+		t.Errorf("the log: %s", got)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	db, s = open()
+	defer db.Close()
+	log.Reset()
+	newWorldWith(t, s, slog.New(slog.NewTextHandler(&log, nil))).end()
+	if strings.Contains(log.String(), "unreadable") {
+		t.Errorf("the log of the next start: %s", log.String())
+	}
 }
 
 // An end before every source has listed its services changes nothing that is stored.
@@ -112,7 +175,7 @@ func TestContestedNamesSurviveAnEarlyEnd(t *testing.T) {
 	if err := s.Write(stored, nil); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorldWith(t, s)
+	w := newWorldWith(t, s, nil)
 	w.shop("young", 2, "10.64.0.2")
 	w.shop("younger", 3, "10.64.0.3")
 	w.end()
@@ -124,13 +187,13 @@ func TestContestedNamesSurviveAnEarlyEnd(t *testing.T) {
 // Names are stored also while nobody answers them, and those of a former domain are removed.
 func TestContestedNamesFollowTheSettings(t *testing.T) {
 	s := openStore(t)
-	w := newWorldWith(t, s)
-	w.service("a", "b.vip.internal", "b.vip.test")
-	w.allocate("a", 1, "10.64.0.1")
-	w.service("b")
-	w.allocate("b", 2, "10.64.0.2")
-	w.listed()
-	w.granted()
+	w := newWorldWith(t, s, nil)
+	w.Service("a", "b.vip.internal", "b.vip.test")
+	w.Allocate("a", 1, "10.64.0.1")
+	w.Service("b")
+	w.Allocate("b", 2, "10.64.0.2")
+	w.Listed()
+	w.Granted()
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.internal": key("a")})
 	off := settings()
 	off.Servers = nil
@@ -142,10 +205,10 @@ func TestContestedNamesFollowTheSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("a")})
-	w.allocate("b", 0, "10.64.0.2") // without a lease
-	w.allocate("a", 0, "10.64.0.1")
-	w.service("c", "b.vip.test")
-	w.allocate("c", 1, "10.64.0.3")
+	w.Allocate("b", 0, "10.64.0.2") // without a lease
+	w.Allocate("a", 0, "10.64.0.1")
+	w.Service("c", "b.vip.test")
+	w.Allocate("c", 1, "10.64.0.3")
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("c")})
 }
 
@@ -199,23 +262,23 @@ func TestWritesOfContestedNames(t *testing.T) {
 			return nil
 		})
 	}
-	w := newWorldWith(t, s)
+	w := newWorldWith(t, s, nil)
 	for i := range services {
 		name := fmt.Sprintf("h%d.example.com", i)
 		for since, kind := range []string{"old", "new"} {
-			w.service(fmt.Sprint(kind, i), name)
-			w.allocate(fmt.Sprint(kind, i), 1+since, fmt.Sprintf("10.64.%d.%d", since, i))
+			w.Service(fmt.Sprint(kind, i), name)
+			w.Allocate(fmt.Sprint(kind, i), 1+since, fmt.Sprintf("10.64.%d.%d", since, i))
 		}
 	}
 	last := fmt.Sprint("new", services-1)
 	w.await(last+".vip.internal", fmt.Sprint("NOERROR 10.64.1.", services-1))
-	w.listed()
-	w.granted()
+	w.Listed()
+	w.Granted()
 	wrote("what differs", 2, 2, "h0.example.com", key("old0")) // one new, one gone
-	w.allocate("new0", 2, "10.64.2.0")
-	w.allocate("old0", 3, "10.64.0.0")
+	w.Allocate("new0", 2, "10.64.2.0")
+	w.Allocate("old0", 3, "10.64.0.0")
 	wrote("another winner", 1, 1, "h0.example.com", key("new0"))
-	w.services.Delete(key("new0"))
+	w.Services.Delete(key("new0"))
 	wrote("an end", 1, 1, "h0.example.com", vip.ServiceKey{})
 }
 
@@ -223,11 +286,11 @@ func TestWritesOfContestedNames(t *testing.T) {
 func TestFailedWriteIsRepeated(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := &writes{stored: map[string]vip.ServiceKey{}, failing: true}
-		w := newWorldWith(t, s)
-		w.listed()
-		w.granted()
-		w.service("old", "shop.example.com")
-		w.service("young", "shop.example.com")
+		w := newWorldWith(t, s, nil)
+		w.Listed()
+		w.Granted()
+		w.Service("old", "shop.example.com")
+		w.Service("young", "shop.example.com")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		s.mu.Lock()
@@ -244,7 +307,7 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 		s.mu.Lock()
 		s.failing = true
 		s.mu.Unlock()
-		w.services.Delete(key("old"))
+		w.Services.Delete(key("old"))
 		synctest.Wait()
 		s.mu.Lock()
 		s.failing = false

@@ -54,8 +54,7 @@ type Stage struct {
 	held    map[string]vip.ServiceKey // who had contested names in the last run; nil when listed
 	listed  bool                      // every source has listed its services, and they are in the zone
 	serial  uint32
-	touched map[vip.ServiceKey]bool // scratch
-	applied int                     // changes that were given to the zone, for tests
+	applied int // changes that were given to the zone, for tests
 }
 
 // chunk is how many changes the zone gets at once when nothing asks for more: queries wait for them,
@@ -71,7 +70,7 @@ func New(o Options) (*Stage, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Stage{
-		Options: o, loaded: make(chan struct{}), synced: make(chan struct{}), leased: newLeased(), touched: make(map[vip.ServiceKey]bool),
+		Options: o, loaded: make(chan struct{}), synced: make(chan struct{}), leased: newLeased(),
 		conflicts: table.New(o.Clock, zone.KeyOfConflict, func(a, b zone.Conflict) bool { return a == b }),
 		contested: table.New(o.Clock, keyOfContested, func(a, b contested) bool { return a == b }),
 	}
@@ -104,13 +103,15 @@ func (s *Stage) Explain(name string, t message.Type) (zone.Explanation, error) {
 	return s.zone.Load().Explain(name, t)
 }
 
-// NamesOf returns the names that a service has and claims. See zone.NamesOf. It calls a name lost only
-// if the table of conflicts has it: without a server, no name is lost.
+// NamesOf returns the names that a service has and claims. See zone.NamesOf. It calls a name lost, or
+// undecided, only if the table of conflicts has it: without a server, no name is lost.
 func (s *Stage) NamesOf(k vip.ServiceKey) []zone.Name {
 	names := s.zone.Load().NamesOf(k)
 	for i := range names {
 		n := &names[i]
-		n.Lost = n.Lost && s.conflicts.Row(zone.ConflictKey{Name: n.Name, Service: k}) != nil
+		if n.Lost && s.conflicts.Row(zone.ConflictKey{Name: n.Name, Service: k}) == nil {
+			n.Lost, n.Winner, n.Undecided = false, vip.ServiceKey{}, false
+		}
 	}
 	return names
 }
@@ -191,7 +192,7 @@ func (s *Stage) hold(winners map[string]vip.ServiceKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held = winners
-	s.zone.Load().Hold(winners)
+	s.report(s.zone.Load().Hold(winners))
 }
 
 type (
@@ -207,30 +208,30 @@ func (s *Stage) step(leases []leaseChange, services []serviceChange, allocations
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	touched := make(map[vip.ServiceKey]bool)
 	if s.leased != nil {
 		for i := range leases {
-			s.leased.set(leases[i].Value, leases[i].Deleted, s.touched)
+			s.leased.set(leases[i].Value, leases[i].Deleted, touched)
 		}
 	}
 	for i := range services {
-		s.touched[services[i].Value.Key] = true
+		touched[services[i].Value.Key] = true
 	}
 	for i := range allocations {
 		if asked := allocations[i].Value.Asked; asked != nil {
-			s.touched[asked.Key] = true
+			touched[asked.Key] = true
 		}
 	}
-	s.apply(s.changes())
+	s.apply(s.changes(touched))
 	return true
 }
 
-// changes returns what the zone should know of the services in touched, and empties it.
-func (s *Stage) changes() []zone.Change {
-	changes := make([]zone.Change, 0, len(s.touched))
-	for k := range s.touched {
+// changes returns what the zone should know of services.
+func (s *Stage) changes(of map[vip.ServiceKey]bool) []zone.Change {
+	changes := make([]zone.Change, 0, len(of))
+	for k := range of {
 		changes = append(changes, s.change(k))
 	}
-	clear(s.touched)
 	// Names don't depend on the order. It is the same for equal changes, so that tests can rely on it.
 	slices.SortFunc(changes, func(a, b zone.Change) int { return a.Key.Compare(b.Key) })
 	return changes
@@ -315,20 +316,21 @@ func (s *Stage) finish(complete bool) (changed bool) {
 	first := !s.listed
 	s.listed = true
 	if first || complete {
+		touched := make(map[vip.ServiceKey]bool)
 		for k := range s.leased.of { // of the others, the zone already has the newest
 			if s.Services.Row(k) == nil || complete && s.Allocations.Row(k) == nil {
-				s.touched[k] = true
+				touched[k] = true
 			}
 		}
 		if complete {
 			s.leased = nil
 		}
-		for changes := range slices.Chunk(s.changes(), chunk) {
+		for changes := range slices.Chunk(s.changes(touched), chunk) {
 			s.apply(changes)
 		}
 	}
 	if first {
-		s.zone.Load().SetSynced()
+		s.report(s.zone.Load().SetSynced())
 		s.held = nil
 		close(s.synced)
 		s.Log.Info("names of services are complete", "names", s.zone.Load().Len())
@@ -352,6 +354,11 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 		former[k] = true
 	}
 	var changes []zone.Change
+	if s.listed {
+		z.SetSynced()
+	} else {
+		z.Hold(s.held)
+	}
 	var conflicts []zone.ConflictChange
 	flush := func() {
 		conflicts = append(conflicts, z.Apply(s.serial, changes)...)
@@ -372,11 +379,6 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 	}
 	s.nextSerial()
 	flush()
-	if s.listed {
-		z.SetSynced()
-	} else {
-		z.Hold(s.held)
-	}
 	s.Settings = settings
 	s.zone.Store(z)
 	for _, c := range conflicts {

@@ -1,9 +1,8 @@
 package dns
 
 import (
-	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -33,70 +33,29 @@ func settings() zone.Settings {
 type world struct {
 	testing.TB
 	*Stage
-	services    *table.Table[vip.ServiceKey, vip.Service]
-	allocations *table.Table[vip.ServiceKey, vip.Allocation]
-	leases      *table.Table[ipam.Resource, *ipam.Lease]
-	listed      func() // marks services as complete
-	granted     func() // marks allocations as complete
-	end         func() // ends Run
+	*dnstest.Tables
+	end func() // ends Run
 }
 
-func newWorld(t testing.TB) *world { return newWorldWith(t, nil) }
+var key = dnstest.Key
+
+func newWorld(t testing.TB) *world { return newWorldWith(t, nil, nil) }
 
 // newWorldWith creates a world whose contested names survive in a store.
-func newWorldWith(t testing.TB, store ContestedStore) *world {
-	clock := &table.Clock{}
-	w := &world{TB: t,
-		services:    table.New(clock, vip.KeyOfService, nil),
-		allocations: table.New(clock, vip.KeyOfAllocation, nil),
-		leases:      table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-	}
-	w.listed, w.granted = w.services.Initializer(), w.allocations.Initializer()
-	var err error
-	if w.Stage, err = New(Options{Settings: settings(), Clock: clock, Services: w.services, Allocations: w.allocations, Leases: w.leases, Store: store}); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	w.end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(w.end)
+func newWorldWith(t testing.TB, store ContestedStore, log *slog.Logger) *world {
+	w := &world{TB: t, Tables: dnstest.NewTables()}
+	w.Stage = newStage(t, w.Tables, store, log)
+	w.end = dnstest.Run(t, w.Run)
 	return w
 }
 
-func key(s string) vip.ServiceKey {
-	k, err := vip.ParseServiceKey(s)
+// newStage returns a Stage that doesn't run.
+func newStage(t testing.TB, tables *dnstest.Tables, store ContestedStore, log *slog.Logger) *Stage {
+	s, err := New(Options{Settings: settings(), Clock: tables.Clock, Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases, Store: store, Log: log})
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
-	return k
-}
-
-func (w *world) service(name string, hostnames ...string) {
-	w.services.Set(vip.Service{Key: key(name), Hostnames: vip.HostnamesOf(hostnames...), Ports: []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80}}})
-}
-
-// allocate grants addresses to a service.
-func (w *world) allocate(name string, since int, vips ...string) {
-	a := vip.Allocation{Asked: &vip.Service{Key: key(name)}, Since: vip.Instant(since)}
-	for _, v := range vips {
-		a.VIPs = append(a.VIPs, netip.MustParseAddr(v))
-	}
-	w.allocations.Set(a)
-}
-
-// lease stores a lease.
-func (w *world) lease(addr string, since int, state ipam.LeaseState, holders ...string) {
-	l := &ipam.Lease{Resource: ipam.Resource{Addr: netip.MustParseAddr(addr)}, State: state, Since: vip.Instant(since)}
-	for _, h := range holders {
-		l.Holders = append(l.Holders, ipam.Holder{Service: key(h)})
-	}
-	w.leases.Set(l)
+	return s
 }
 
 // answer returns the code and the addresses of a name.
@@ -110,20 +69,7 @@ func (s *Stage) answer(t testing.TB, name string, qtype uint16) string {
 	if err := m.Unpack(reply); err != nil {
 		t.Fatal(err)
 	}
-	text := dns.RcodeToString[m.Rcode]
-	for _, rr := range m.Answer {
-		switch rr := rr.(type) {
-		case *dns.A:
-			text += " " + rr.A.String()
-		case *dns.AAAA:
-			text += " " + rr.AAAA.String()
-		case *dns.PTR:
-			text += " " + rr.Ptr
-		case *dns.SRV:
-			text += " " + rr.Target
-		}
-	}
-	return text
+	return dnstest.Short(&m)
 }
 
 // await waits until a name has an answer.
@@ -151,12 +97,12 @@ func (w *world) check(name, want string) {
 func TestStart(t *testing.T) {
 	w := newWorld(t)
 	w.check("web.vip.internal", "SERVFAIL")
-	w.lease("10.64.0.2", 2, ipam.Held, "web", "prod/gone")
-	w.lease("2001:db8::1", 1, ipam.Held, "web")
-	w.lease("10.64.0.9", 1, ipam.Cooling, "cold")
-	w.lease("10.64.0.8", 1, ipam.Blocked, "odd")
-	w.leases.Set(&ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{{Service: key("port")}}})
-	w.lease("10.64.0.3", 3, ipam.Held, "moved")
+	w.Lease("10.64.0.2", 2, ipam.Held, "web", "prod/gone")
+	w.Lease("2001:db8::1", 1, ipam.Held, "web")
+	w.Lease("10.64.0.9", 1, ipam.Cooling, "cold")
+	w.Lease("10.64.0.8", 1, ipam.Blocked, "odd")
+	w.Leases.Set(&ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{{Service: key("port")}}})
+	w.Lease("10.64.0.3", 3, ipam.Held, "moved")
 	w.await("moved.vip.internal", "NOERROR 10.64.0.3")
 	w.check("web.vip.internal", "NOERROR 10.64.0.2")
 	w.check("gone.prod.svc.vip.internal", "NOERROR 10.64.0.2")
@@ -168,17 +114,17 @@ func TestStart(t *testing.T) {
 	}
 
 	// A lease that changes while the sources are still silent.
-	w.lease("10.64.0.3", 3, ipam.Cooling, "moved")
+	w.Lease("10.64.0.3", 3, ipam.Cooling, "moved")
 	w.await("moved.vip.internal", "SERVFAIL")
-	w.lease("10.64.0.4", 4, ipam.Held, "moved")
+	w.Lease("10.64.0.4", 4, ipam.Held, "moved")
 	w.await("moved.vip.internal", "NOERROR 10.64.0.4")
 
 	// Its source lists a service, whose allocation comes later.
-	w.service("web", "shop.example.com")
+	w.Service("web", "shop.example.com")
 	w.await("shop.example.com", "NOERROR 10.64.0.2")
-	w.service("fresh")
+	w.Service("fresh")
 	w.await("fresh.vip.internal", "NOERROR")
-	w.allocate("fresh", 9, "10.64.0.20")
+	w.Allocate("fresh", 9, "10.64.0.20")
 	w.await("fresh.vip.internal", "NOERROR 10.64.0.20")
 
 	// Every source has listed its services: the others are gone. The allocation of web still comes.
@@ -187,20 +133,20 @@ func TestStart(t *testing.T) {
 		t.Error("synced before the sources")
 	default:
 	}
-	w.listed()
+	w.Listed()
 	<-w.Synced()
 	w.check("gone.prod.svc.vip.internal", "NXDOMAIN")
 	w.check("moved.vip.internal", "NXDOMAIN")
 	w.check("www.example.com", "REFUSED")
 	w.check("web.vip.internal", "NOERROR 10.64.0.2")
 
-	w.service("second")
-	w.granted()
+	w.Service("second")
+	w.Granted()
 	w.await("web.vip.internal", "NOERROR") // complete, and none for it
-	w.allocate("web", 1, "10.64.0.2")
+	w.Allocate("web", 1, "10.64.0.2")
 	w.await("web.vip.internal", "NOERROR 10.64.0.2")
-	w.lease("10.64.0.5", 1, ipam.Held, "second")
-	w.allocate("web", 1, "10.64.0.6")
+	w.Lease("10.64.0.5", 1, ipam.Held, "second")
+	w.Allocate("web", 1, "10.64.0.6")
 	w.await("web.vip.internal", "NOERROR 10.64.0.6")
 	w.check("second.vip.internal", "NOERROR") // leases have no effect any more
 }
@@ -208,28 +154,28 @@ func TestStart(t *testing.T) {
 // ready is a world in which every source has listed its services.
 func ready(t testing.TB) *world {
 	w := newWorld(t)
-	w.listed()
-	w.granted()
+	w.Listed()
+	w.Granted()
 	<-w.Synced()
 	return w
 }
 
 func TestChanges(t *testing.T) {
 	w := ready(t)
-	w.service("web", "shop.example.com")
-	w.allocate("web", 1, "10.64.0.1")
+	w.Service("web", "shop.example.com")
+	w.Allocate("web", 1, "10.64.0.1")
 	w.await("web.vip.internal", "NOERROR 10.64.0.1")
 	w.check("shop.example.com", "NOERROR 10.64.0.1")
 	if got := w.answer(t, "1.0.64.10.in-addr.arpa", dns.TypePTR); got != "NOERROR web.default.svc.vip.internal." {
 		t.Errorf("PTR: %s", got)
 	}
-	w.allocations.Delete(key("web"))
+	w.Allocations.Delete(key("web"))
 	w.await("web.vip.internal", "NOERROR")
-	w.services.Delete(key("web"))
+	w.Services.Delete(key("web"))
 	w.await("web.vip.internal", "NXDOMAIN")
-	w.allocate("web", 1, "10.64.0.1") // of a service that is gone
-	w.service("db")
-	w.allocate("db", 2, "10.64.0.2")
+	w.Allocate("web", 1, "10.64.0.1") // of a service that is gone
+	w.Service("db")
+	w.Allocate("db", 2, "10.64.0.2")
 	w.await("db.vip.internal", "NOERROR 10.64.0.2")
 	w.check("web.vip.internal", "NXDOMAIN")
 	if names := slices.Collect(w.Names()); len(names) != 2 || names[0].Name != "db.default.svc.vip.internal" || names[1].Name != "db.vip.internal" {
@@ -246,11 +192,11 @@ func TestChanges(t *testing.T) {
 // Two services claim one hostname. The table has the claim that lost, until it wins.
 func TestConflicts(t *testing.T) {
 	w := ready(t)
-	w.service("old", "shop.example.com")
-	w.service("young", "shop.example.com", "vip.internal")
-	w.allocate("young", 2, "10.64.0.2")
+	w.Service("old", "shop.example.com")
+	w.Service("young", "shop.example.com", "vip.internal")
+	w.Allocate("young", 2, "10.64.0.2")
 	w.await("young.vip.internal", "NOERROR 10.64.0.2")
-	w.allocate("old", 1, "10.64.0.1")
+	w.Allocate("old", 1, "10.64.0.1")
 	w.await("shop.example.com", "NOERROR 10.64.0.1")
 	lost := zone.ConflictKey{Name: "shop.example.com", Service: key("young")}
 	wait.Until(t, "the conflict", func() bool {
@@ -264,20 +210,20 @@ func TestConflicts(t *testing.T) {
 	if _, rev, _ := w.Conflicts().Get(lost); began < rev {
 		t.Errorf("revision %d of the service, %d of its conflict", began, rev)
 	}
-	w.services.Delete(key("old"))
+	w.Services.Delete(key("old"))
 	w.await("shop.example.com", "NOERROR 10.64.0.2")
 	wait.Until(t, "the end of the conflict", func() bool { return w.Conflicts().Row(lost) == nil })
 	if ended := w.ConflictsRevision(key("young")); ended <= began {
 		t.Errorf("revision %d of the end, %d of the beginning", ended, began)
 	}
-	w.services.Delete(key("young"))
+	w.Services.Delete(key("young"))
 	wait.Until(t, "the service is forgotten", func() bool { return w.ConflictsRevision(key("young")) == 0 })
 }
 
 // While nobody answers, no claim is a conflict, and no name is lost.
 func TestNoConflictsWithoutServer(t *testing.T) {
 	w := ready(t)
-	w.service("young", "vip.internal")
+	w.Service("young", "vip.internal")
 	wait.Until(t, "the conflict", func() bool { return w.Conflicts().Len() == 1 })
 	lost := func(want int) {
 		t.Helper()
@@ -297,8 +243,8 @@ func TestNoConflictsWithoutServer(t *testing.T) {
 	if err := w.Reconfigure(off); err != nil {
 		t.Fatal(err)
 	}
-	w.service("other", "svc.vip.internal")
-	w.allocate("other", 1, "10.64.0.2")
+	w.Service("other", "svc.vip.internal")
+	w.Allocate("other", 1, "10.64.0.2")
 	w.await("other.vip.internal", "NOERROR 10.64.0.2")
 	if n := w.Conflicts().Len(); n != 0 {
 		t.Errorf("%d conflicts without a server", n)
@@ -315,17 +261,11 @@ func TestNoConflictsWithoutServer(t *testing.T) {
 
 // A conflict that new settings bring is in the table only when the zone answers by them.
 func TestReconfigureReportsWhatIsAnswered(t *testing.T) {
-	clock := &table.Clock{}
-	services := table.New(clock, vip.KeyOfService, nil)
-	web := vip.Service{Key: key("web"), Hostnames: vip.HostnamesOf("vip.test")}
-	services.Set(web)
-	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: table.New(clock, vip.KeyOfAllocation, nil),
-		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dnstest.NewTables()
+	tables.Service("web", "vip.test")
+	s := newStage(t, tables, nil, nil)
 	reports := 0
-	s.conflicts = table.New(clock, func(c *zone.Conflict) zone.ConflictKey {
+	s.conflicts = table.New(tables.Clock, func(c *zone.Conflict) zone.ConflictKey {
 		if reports++; s.answer(t, "web.vip.test", dns.TypeA) != "NOERROR" {
 			t.Errorf("conflict %v before the zone", c)
 		}
@@ -345,27 +285,22 @@ func TestReconfigureReportsWhatIsAnswered(t *testing.T) {
 // their addresses, not all of them again.
 func TestCostOfTheStart(t *testing.T) {
 	const known, gone, refused = 2000, 1100, 3
-	clock := &table.Clock{}
-	services, allocations := table.New(clock, vip.KeyOfService, nil), table.New(clock, vip.KeyOfAllocation, nil)
-	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: allocations,
-		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables := dnstest.NewTables()
+	s := newStage(t, tables, nil, nil)
+	touched := make(map[vip.ServiceKey]bool)
 	for i := range known + gone {
 		k := key(fmt.Sprint("s", i))
 		addr := netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)})
-		s.leased.set(&ipam.Lease{Resource: ipam.Resource{Addr: addr}, State: ipam.Held, Holders: []ipam.Holder{{Service: k}}}, false, s.touched)
+		s.leased.set(&ipam.Lease{Resource: ipam.Resource{Addr: addr}, State: ipam.Held, Holders: []ipam.Holder{{Service: k}}}, false, touched)
 		if i >= known {
 			continue
 		}
-		service := vip.Service{Key: k}
-		services.Set(service)
+		tables.Service(k.Name)
 		if i >= refused {
-			allocations.Set(vip.Allocation{Asked: &service, VIPs: []netip.Addr{addr}})
+			tables.Allocate(k.Name, 0, addr.String())
 		}
 	}
-	s.apply(s.changes())
+	s.apply(s.changes(touched))
 	for _, c := range []struct {
 		complete bool
 		want     int
@@ -385,10 +320,10 @@ func TestCostOfTheStart(t *testing.T) {
 // New settings take effect as a whole.
 func TestReconfigure(t *testing.T) {
 	w := newWorld(t)
-	w.lease("10.64.0.3", 3, ipam.Held, "leased")
-	w.service("web", "vip.internal", "db.vip.test", "shop.example.com")
-	w.service("other", "shop.example.com")
-	w.allocate("web", 1, "10.64.0.1")
+	w.Lease("10.64.0.3", 3, ipam.Held, "leased")
+	w.Service("web", "vip.internal", "db.vip.test", "shop.example.com")
+	w.Service("other", "shop.example.com")
+	w.Allocate("web", 1, "10.64.0.1")
 	w.await("web.vip.internal", "NOERROR 10.64.0.1")
 	w.await("leased.vip.internal", "NOERROR 10.64.0.3")
 	changed := settings()
@@ -407,8 +342,8 @@ func TestReconfigure(t *testing.T) {
 	if !slices.Equal(lost, []string{"shop.example.com other web"}) {
 		t.Errorf("conflicts %q", lost)
 	}
-	w.listed()
-	w.granted()
+	w.Listed()
+	w.Granted()
 	<-w.Synced()
 	w.check("db.vip.internal", "NXDOMAIN") // below a hostname
 	w.check("web.example.com", "REFUSED")
@@ -423,7 +358,7 @@ func TestReconfigure(t *testing.T) {
 	}
 	w.check("web.vip.internal", "NOERROR 10.64.0.1")
 	w.check("none.vip.internal", "NXDOMAIN")
-	w.service("later")
+	w.Service("later")
 	w.await("later.vip.internal", "NOERROR")
 }
 
@@ -435,12 +370,12 @@ func TestAnswersDuringRenames(t *testing.T) {
 	w := ready(t)
 	for i := range 200 { // other services, whose addresses must not appear
 		name := fmt.Sprintf("other-%d", i)
-		w.service(name)
-		w.allocate(name, 1, fmt.Sprintf("10.64.1.%d", i))
+		w.Service(name)
+		w.Allocate(name, 1, fmt.Sprintf("10.64.1.%d", i))
 	}
-	w.allocate("a", 1, "10.64.0.1")
-	w.allocate("b", 2, "10.64.0.2")
-	w.services.SetAll([]vip.Service{{Key: key("a"), Hostnames: vip.HostnamesOf("shop.example.com")}, {Key: key("b")}})
+	w.Allocate("a", 1, "10.64.0.1")
+	w.Allocate("b", 2, "10.64.0.2")
+	w.Services.SetAll([]vip.Service{{Key: key("a"), Hostnames: vip.HostnamesOf("shop.example.com")}, {Key: key("b")}})
 	w.await("shop.example.com", "NOERROR 10.64.0.1")
 	w.await("other-199.vip.internal", "NOERROR 10.64.1.199")
 
@@ -471,17 +406,17 @@ func TestAnswersDuringRenames(t *testing.T) {
 		if i%2 == 0 {
 			holder, other, addr = "b", "a", "10.64.0.2"
 		}
-		w.services.SetAll([]vip.Service{{Key: key(other)}, {Key: key(holder), Hostnames: vip.HostnamesOf("shop.example.com")}})
+		w.Services.SetAll([]vip.Service{{Key: key(other)}, {Key: key(holder), Hostnames: vip.HostnamesOf("shop.example.com")}})
 		switch i % 4 {
 		case 0:
-			w.service("churn")
+			w.Service("churn")
 		case 1:
-			w.allocate("churn", 3, "10.64.0.3")
+			w.Allocate("churn", 3, "10.64.0.3")
 		case 2:
-			w.allocate("churn", 3, "10.64.0.4")
+			w.Allocate("churn", 3, "10.64.0.4")
 		case 3:
-			w.services.Delete(key("churn"))
-			w.allocations.Delete(key("churn"))
+			w.Services.Delete(key("churn"))
+			w.Allocations.Delete(key("churn"))
 		}
 		if i%9 == 0 { // else the readers would see few of them on one core
 			wait.Until(t, "the move", func() bool { return seen.Load() == "NOERROR "+addr || t.Failed() })
@@ -505,17 +440,17 @@ func BenchmarkChange(b *testing.B) {
 			w := ready(b)
 			for i := range n {
 				name := fmt.Sprintf("other-%d", i)
-				w.service(name)
-				w.allocate(name, 1, netip.AddrFrom4([4]byte{10, 65, byte(i >> 8), byte(i)}).String())
+				w.Service(name)
+				w.Allocate(name, 1, netip.AddrFrom4([4]byte{10, 65, byte(i >> 8), byte(i)}).String())
 			}
-			w.service("web")
-			w.allocate("web", 1, "10.64.0.1")
+			w.Service("web")
+			w.Allocate("web", 1, "10.64.0.1")
 			w.await("web.vip.internal", "NOERROR 10.64.0.1")
 			query := message.NewQuery(1, []byte("\x03web\x03vip\x08internal\x00"), message.A)
 			out := make([]byte, 0, message.MaxUDP)
 			for i := 0; b.Loop(); i++ {
 				last := byte(2 + i%2)
-				w.allocate("web", 1, netip.AddrFrom4([4]byte{10, 64, 0, last}).String())
+				w.Allocate("web", 1, netip.AddrFrom4([4]byte{10, 64, 0, last}).String())
 				for {
 					reply, _ := w.Answer(out, query, false)
 					if len(reply) > 50 && reply[len(reply)-12] == last { // before OPT
@@ -529,30 +464,19 @@ func BenchmarkChange(b *testing.B) {
 
 // When the stage is loaded, it answers the names of services whose leases were there at its start.
 func TestLoaded(t *testing.T) {
-	clock := &table.Clock{}
-	services := table.New(clock, vip.KeyOfService, nil)
-	services.Initializer() // no source has listed its services
-	leases := table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	tables := dnstest.NewTables()
 	for i := range 2000 { // more than a batch of a feed
-		leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)})}, State: ipam.Held,
-			Holders: []ipam.Holder{{Service: key(fmt.Sprint("s", i))}}})
+		tables.Lease(fmt.Sprintf("10.64.%d.%d", i>>8, i&0xff), 1, ipam.Held, fmt.Sprint("s", i))
 	}
-	s, err := New(Options{Settings: settings(), Clock: clock, Services: services, Allocations: table.New(clock, vip.KeyOfAllocation, nil), Leases: leases})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newStage(t, tables, nil, nil)
 	if table.IsClosed(s.Loaded()) {
 		t.Error("loaded before Run")
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	dnstest.Run(t, s.Run)
 	<-s.Loaded()
 	for _, i := range []int{0, 1999} {
 		if got, want := s.answer(t, fmt.Sprintf("s%d.vip.internal", i), dns.TypeA), fmt.Sprintf("NOERROR 10.64.%d.%d", i>>8, i&0xff); got != want {
 			t.Errorf("s%d: %s, want %s", i, got, want)
 		}
 	}
-	cancel()
-	<-done
 }

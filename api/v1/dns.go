@@ -14,8 +14,9 @@ const (
 
 // The states of DNS names.
 const (
-	NameAnswered = "answered"
-	NameConflict = "conflict" // another service has the name, or no service can
+	NameAnswered  = "answered"
+	NameConflict  = "conflict"  // another service has the name, or no service can
+	NameUndecided = "undecided" // queries get SERVFAIL after a restart, until every source has been read
 )
 
 // DNSName is a DNS name that a service has or wants.
@@ -24,8 +25,8 @@ type DNSName struct {
 	Kind      string       `json:"kind" enum:"canonical,short,hostname"`
 	Service   string       `json:"service"`
 	Addresses []netip.Addr `json:"addresses" doc:"the VIPs of the service; empty while it has none"`
-	State     string       `json:"state" enum:"answered,conflict"`
-	Winner    string       `json:"winner,omitempty" doc:"in a conflict, the service that has the name; queries get its VIPs. Absent: no service can have it"`
+	State     string       `json:"state" enum:"answered,conflict,undecided"`
+	Winner    string       `json:"winner,omitempty" doc:"in a conflict, the service that has the name; queries get its VIPs. Absent: no service can have it. Of an undecided name, the service that had it before the restart, if known"`
 	Since     *time.Time   `json:"since,omitempty" doc:"when the oldest lease of the service was created; in a conflict, the oldest wins"`
 }
 

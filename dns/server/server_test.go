@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -223,7 +224,7 @@ func TestTakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{at, netip.AddrPortFrom(loopback6, w.port)}}, Answerer: testZone(t), Sockets: next})
-	run(t, s)
+	dnstest.Run(t, s.Run)
 	b := make([]byte, message.MaxUDP)
 	if n, err := u.Read(b); err != nil || b[0] != query[0] || b[1] != query[1] {
 		t.Errorf("reply %x, %v", b[:n], err)
@@ -245,7 +246,7 @@ func TestTried(t *testing.T) {
 	if table.IsClosed(s.Tried()) {
 		t.Error("tried before Run")
 	}
-	run(t, s)
+	dnstest.Run(t, s.Run)
 	<-s.Tried()
 	for _, l := range s.Listeners() {
 		if l.Up != (l.Addr == kept) || (l.Err != nil) != (l.Addr == absent) {

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -235,7 +236,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	at := netip.AddrPortFrom(loopback4, freeport.Reserve(t, nil, loopback4)[1])
 	answerer := &oneAtATime{Answerer: testZone(t)}
 	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{at}}, Answerer: answerer, Events: event.NewLog(100, time.Now)})
-	run(t, s)
+	dnstest.Run(t, s.Run)
 	s.awaitUp(t)
 	query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
 	var group sync.WaitGroup

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -68,26 +68,7 @@ func (w *world) start(o Options) {
 	o.Answerer, o.Events = testZone(w), event.NewLog(100, time.Now)
 	w.Server = New(o)
 	w.idle, w.message = time.Hour, time.Hour // no test depends on the speed of the machine
-	w.end = run(w, w.Server)
-}
-
-// run runs a server until the end of the test, or until the returned func is called.
-func run(t testing.TB, s *Server) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	ended := false
-	end = func() {
-		if !ended {
-			ended = true
-			cancel()
-			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Errorf("Run: %v", err)
-			}
-		}
-	}
-	t.Cleanup(end)
-	return end
+	w.end = dnstest.Run(w, w.Run)
 }
 
 // awaitUp waits until every address is served.

@@ -20,6 +20,9 @@ type Conflict struct {
 	// Winner is the service that has the name, because its lease is older. It is zero if no service
 	// can have it, because ironvip uses it itself.
 	Winner vip.ServiceKey
+	// Undecided states that no service has the name yet, and queries get SERVFAIL: Winner had it in the
+	// last run (zero: nobody knows who), and not every source has listed its services. See Hold.
+	Undecided bool
 }
 
 // KeyOfConflict returns the key of a conflict.
@@ -31,9 +34,10 @@ type ConflictChange struct {
 	Gone bool
 }
 
-// Hold states which service had each contested name in the last run, by name without a dot at the end.
-// Before SetSynced, no other service is answered for it: its source may not have listed it yet.
-func (z *Zone) Hold(winners map[string]vip.ServiceKey) {
+// Hold states which service had each contested name in the last run, by name without a dot at the end; a
+// zero key if nobody knows. Before SetSynced, no other service is answered for it: its source may not
+// have listed it yet. It returns the claims that changed, and must not be called concurrently with Apply.
+func (z *Zone) Hold(winners map[string]vip.ServiceKey) []ConflictChange {
 	held := make(map[string]vip.ServiceKey, len(winners))
 	for name, k := range winners {
 		if wire, err := message.PackName(nil, name); err == nil {
@@ -42,19 +46,43 @@ func (z *Zone) Hold(winners map[string]vip.ServiceKey) {
 	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if !z.synced {
-		z.held = held
+	if z.synced {
+		return nil
+	}
+	z.held = held
+	z.changeHeld()
+	return z.changedConflicts()
+}
+
+// heldFor returns the service that had a name in the last run, and whether it is held for that: another
+// service claims it, or none. The caller holds mu.
+func (z *Zone) heldFor(n *node) (winner vip.ServiceKey, held bool) {
+	if n == nil || n.kind == Reserved || len(z.held) == 0 {
+		return winner, false
+	}
+	winner, held = z.held[n.name]
+	return winner, held && (n.owner == nil || n.owner.key() != winner)
+}
+
+// changeHeld notes the claims of held names for changedConflicts.
+func (z *Zone) changeHeld() {
+	for name := range z.held {
+		if n := z.names[name]; n != nil {
+			z.changeClaims(n)
+		}
 	}
 }
 
-// isHeld reports whether another service than the owner of a name had it in the last run. The caller
-// holds mu.
-func (z *Zone) isHeld(n *node) bool {
-	if n == nil || n.kind == Reserved || len(z.held) == 0 {
-		return false
+// changeClaims notes every claim of a name for changedConflicts.
+func (z *Zone) changeClaims(n *node) {
+	if n.owner == nil {
+		return
 	}
-	k, held := z.held[n.name]
-	return held && (n.owner == nil || n.owner.key() != k)
+	name := message.NameString(n.name)
+	z.changed[ConflictKey{name, n.owner.key()}] = true
+	for _, s := range z.rivals[n] {
+		z.changed[ConflictKey{name, s.key()}] = true
+	}
 }
 
 // Contested returns the service that has a name, if several services want it. The name has no dot at
@@ -131,11 +159,12 @@ func (z *Zone) release(s *service) {
 		return
 	}
 	former := n.owner
+	_, held := z.heldFor(n)
 	z.withdraw(n, s)
 	if former != nil && n.owner == nil {
 		z.count--
 	}
-	if former != nil && n.kind != Address && former != s {
+	if former != nil && n.kind != Address && (former != s || held) {
 		z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
 	}
 	z.settle(n, former)
@@ -193,13 +222,9 @@ func (z *Zone) settle(n *node, former *service) {
 			n.kind = Short
 		}
 		z.write(n, n.owner.node.records)
-		if len(rivals) == 0 && (former == nil || former == n.owner) {
-			return
-		}
-		name := message.NameString(n.name)
-		z.changed[ConflictKey{name, n.owner.key()}] = true
-		for _, s := range rivals {
-			z.changed[ConflictKey{name, s.key()}] = true
+		_, held := z.heldFor(n)
+		if len(rivals) > 0 || held || former != nil && former != n.owner {
+			z.changeClaims(n)
 		}
 	case Address:
 		z.rewrite(n, z.pointerRecords(n.owner, rivals))
@@ -215,7 +240,7 @@ func (z *Zone) changedConflicts() []ConflictChange {
 	for k := range z.changed {
 		out = append(out, z.conflict(k))
 	}
-	clear(z.changed)
+	z.changed = make(map[ConflictKey]bool) // to clear it would cost as much as the largest batch
 	return out
 }
 
@@ -230,8 +255,15 @@ func (z *Zone) conflict(k ConflictKey) ConflictChange {
 		return gone
 	}
 	n := z.names[string(z.buf)]
-	if n == nil || !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.key() == k.Service }) {
+	if n == nil || n.owner == nil {
 		return gone
 	}
-	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: n.owner.key()}}
+	winner, held := z.heldFor(n)
+	if !held {
+		winner = n.owner.key()
+	}
+	if !(held && n.owner.key() == k.Service) && !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.key() == k.Service }) {
+		return gone
+	}
+	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: winner, Undecided: held}}
 }

@@ -109,13 +109,29 @@ func TestReservedNames(t *testing.T) {
 	w.checkConflicts()
 }
 
-// Whatever happened, a zone answers and reports what a new zone with the same services does.
+// Whatever happened, a zone answers and reports what a new zone with the same services does, while
+// names are held and after that.
 func TestHistoryHasNoEffect(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t)
 		now := map[vip.ServiceKey]Service{}
 		names := []string{"a", "b", "dns", "svc", "prod/a", "prod/b"}
-		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+		held := map[string]vip.ServiceKey{}
+		for _, name := range rapid.SliceOfN(rapid.SampledFrom([]string{"a.vip.internal", "y.vip.internal", "h.example.com", "i.h.example.com", "svc.vip.internal"}), 0, 3).Draw(rt, "held") {
+			if held[name] = (vip.ServiceKey{}); rapid.Bool().Draw(rt, "known") {
+				held[name] = key(rapid.SampledFrom(names).Draw(rt, "former winner"))
+			}
+		}
+		w := newWorld(t)
+		w.Zone.synced = false
+		steps := rapid.IntRange(1, 30).Draw(rt, "steps")
+		holdAt, syncAt := rapid.IntRange(0, steps-1).Draw(rt, "hold at"), rapid.IntRange(0, 2*steps).Draw(rt, "synced at")
+		for step := range steps {
+			if step == holdAt {
+				w.report(w.Hold(held))
+			}
+			if step == syncAt {
+				w.report(w.SetSynced())
+			}
 			var changes []Change
 			for range rapid.IntRange(1, 3).Draw(rt, "batch") {
 				k := key(rapid.SampledFrom(names).Draw(rt, "service"))
@@ -139,6 +155,9 @@ func TestHistoryHasNoEffect(t *testing.T) {
 			w.report(w.Apply(1, changes))
 		}
 		fresh := newWorld(t)
+		if fresh.Zone.synced = syncAt < steps; !fresh.Zone.synced {
+			fresh.Hold(held)
+		}
 		for _, s := range now {
 			fresh.set(s)
 		}
@@ -155,9 +174,9 @@ func TestHistoryHasNoEffect(t *testing.T) {
 			}
 		}
 		contested := map[string]vip.ServiceKey{}
-		for k, c := range w.conflicts {
-			if c.Winner != (vip.ServiceKey{}) {
-				contested[k.Name] = c.Winner
+		for name, n := range w.names {
+			if len(w.Zone.rivals[n]) > 0 && n.kind != Address {
+				contested[message.NameString([]byte(name))] = n.owner.key()
 			}
 		}
 		for k := range now {
@@ -166,8 +185,12 @@ func TestHistoryHasNoEffect(t *testing.T) {
 				if got, ok := w.Contested(n.Name); ok != is || got != winner {
 					rt.Fatalf("%s is contested: %v, won by %s; want %v, %s", n.Name, ok, got, is, winner)
 				}
-				if c, ok := w.conflicts[ConflictKey{n.Name, k}]; ok != n.Lost || c.Winner != n.Winner {
+				if c, ok := w.conflicts[ConflictKey{n.Name, k}]; ok != n.Lost || c.Winner != n.Winner || c.Undecided != n.Undecided {
 					rt.Fatalf("%+v, but conflict %+v, %v", n, c, ok)
+				}
+				reserved := n.Lost && n.Winner == (vip.ServiceKey{}) && !n.Undecided
+				if got := w.answer(t, n.Name, dns.TypeA); (got == "SERVFAIL") != n.Undecided && !reserved {
+					rt.Fatalf("%+v, but the answer is %s", n, got)
 				}
 				if !n.Lost {
 					want := ""

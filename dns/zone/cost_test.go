@@ -179,10 +179,9 @@ func BenchmarkAnswer(b *testing.B) {
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {
 		z := many(b, n)
-		other := addrs("10.250.0.1")
 		b.Run(fmt.Sprintf("address/%d", n), func(b *testing.B) {
 			b.ReportAllocs()
-			s := []Change{{Service: numbered(11)}}
+			s, other := []Change{{Service: numbered(11)}}, addrs("10.250.0.1")
 			for i := 0; b.Loop(); i++ {
 				s[0].VIPs, other = other, s[0].VIPs
 				z.Apply(2, s)

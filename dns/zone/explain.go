@@ -15,8 +15,9 @@ type Name struct {
 	VIPs    []netip.Addr // of Service; it is answered with them only if Lost is false
 	Since   vip.Instant  // the age of the claim; zero: the service has no lease
 	Lost    bool         // the service doesn't have the name; see Winner
-	// Winner is the service that has the name. It is zero if no service can have it.
-	Winner vip.ServiceKey
+	// Winner and Undecided are those of a Conflict.
+	Winner    vip.ServiceKey
+	Undecided bool
 }
 
 // NamesOf returns the names that a service has and claims, without those of its ports and addresses:
@@ -42,9 +43,12 @@ func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
 			}
 		}
 		n := z.names[string(read.buf)]
+		winner, held := z.heldFor(n)
 		switch {
 		case kind != Canonical && read.reserved(read.buf):
 			name.Lost = true
+		case held:
+			name.Lost, name.Winner, name.Undecided = true, winner, true
 		case n != nil && n.owner != nil && n.owner != s:
 			name.Lost, name.Winner = true, n.owner.key()
 		}
@@ -72,7 +76,7 @@ type Explanation struct {
 
 	Kind    Kind
 	Service vip.ServiceKey   // that has the name; zero: none
-	Rivals  []vip.ServiceKey // that claim it too, oldest first
+	Rivals  []vip.ServiceKey // that claim it and don't have it, oldest first
 }
 
 // Explain answers a question as Answer does, by TCP, and says why. The name has no escapes. The error
@@ -95,7 +99,11 @@ func (z *Zone) Explain(name string, t message.Type) (Explanation, error) {
 	defer z.mu.RUnlock()
 	if n := z.names[string(wire)]; n != nil {
 		e.Kind = n.kind
-		if n.owner != nil {
+		switch _, held := z.heldFor(n); {
+		case n.owner == nil:
+		case held:
+			e.Rivals = append(e.Rivals, n.owner.key())
+		default:
 			e.Service = n.owner.key()
 		}
 		for _, s := range z.rivals[n] {

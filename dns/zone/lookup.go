@@ -14,7 +14,7 @@ const (
 	NoVIP                  // the service has no address of the type yet
 	NoName                 // nothing has the name
 	NotSynced              // nothing known has the name, and not every source has listed its services
-	NotDecided             // the service that had the contested name is unknown, and not every source has listed its services
+	NotDecided             // the service that had the contested name doesn't claim it, and not every source has listed its services
 	OtherZone              // the name is in no zone of ironvip
 	NotAnswered            // a type that is not answered: a transfer, for example
 )
@@ -25,7 +25,7 @@ var whys = [...]string{
 	NoVIP:       "the service has no address of this type",
 	NoName:      "no service has this name",
 	NotSynced:   "the name is unknown, and not every source has listed its services yet",
-	NotDecided:  "another service had this name before the restart, and not every source has listed its services yet",
+	NotDecided:  "several services wanted this name before the restart, and not every source has listed its services yet",
 	OtherZone:   "the name is in no zone of ironvip",
 	NotAnswered: "queries of this type are not supported",
 }
@@ -43,7 +43,7 @@ func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
 	z.mu.RLock()
 	n, synced := z.names[string(name)], z.synced
 	r.Serial = z.serial
-	if z.isHeld(n) {
+	if _, held := z.heldFor(n); held {
 		z.mu.RUnlock()
 		r.Code = message.ServFail
 		return NotDecided

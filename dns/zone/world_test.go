@@ -171,12 +171,17 @@ func (w *world) check(rows ...string) {
 	}
 }
 
-// checkConflicts compares the claims that services don't have, as "name service winner".
+// checkConflicts compares the claims that services don't have, as "name service winner", with
+// "undecided" after it if they are.
 func (w *world) checkConflicts(want ...string) {
 	w.Helper()
 	var got []string
 	for _, c := range w.conflicts {
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Name, c.Service, c.Winner)))
+		text := fmt.Sprintf("%s %s %s", c.Name, c.Service, c.Winner)
+		if c.Undecided {
+			text += " undecided"
+		}
+		got = append(got, strings.TrimSpace(text))
 	}
 	slices.Sort(got)
 	slices.Sort(want)

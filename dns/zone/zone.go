@@ -67,8 +67,8 @@ type Service struct {
 	Ports     []vip.Port
 }
 
-// Zone is the names of all services. Create one with New. Apply must not be called concurrently;
-// every other method may be.
+// Zone is the names of all services. Create one with New. Apply, Hold and SetSynced must not be called
+// concurrently; every other method may be.
 type Zone struct {
 	domain     string // wire format
 	domainText string // without a dot at the end
@@ -212,11 +212,14 @@ func (z *Zone) fix(name, records string) {
 }
 
 // SetSynced states that every source has listed its services: what is unknown doesn't exist, and a
-// contested name is decided.
-func (z *Zone) SetSynced() {
+// contested name is decided. It returns the claims that changed, and must not be called concurrently
+// with Apply.
+func (z *Zone) SetSynced() []ConflictChange {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	z.changeHeld()
 	z.synced, z.held = true, nil
+	return z.changedConflicts()
 }
 
 // Len returns the number of names that have a service. Names of ports and addresses count, too.

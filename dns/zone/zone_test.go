@@ -2,6 +2,7 @@ package zone
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func TestBeforeTheSync(t *testing.T) {
 func TestHeldNames(t *testing.T) {
 	w := newWorld(t)
 	w.Zone.synced = false
-	w.Hold(map[string]vip.ServiceKey{"shop.example.com": key("old"), "b.example.com": key("old"), "other.example.com": key("gone"), "young.vip.internal": key("young"), "vip.internal": key("old")})
+	w.report(w.Hold(map[string]vip.ServiceKey{"shop.example.com": key("old"), "b.example.com": key("old"), "other.example.com": key("gone"), "young.vip.internal": key("young"), "vip.internal": key("old")}))
 	hosts := func(name string, since int, addr string) Service {
 		return svc(name, since, addr).with("shop.example.com", "a.b.example.com", "other.example.com")
 	}
@@ -210,14 +211,18 @@ func TestHeldNames(t *testing.T) {
 		)
 	}
 	check("SERVFAIL")
-	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != NotDecided || e.Code != message.ServFail || e.Service != key("young") {
+	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != NotDecided || e.Code != message.ServFail || e.Service != (vip.ServiceKey{}) || !slices.Equal(e.Rivals, []vip.ServiceKey{key("young")}) {
 		t.Errorf("%+v, %v", e, err)
 	}
+	w.checkConflicts("other.example.com young gone undecided", "shop.example.com young old undecided")
 	w.set(hosts("old", 1, "10.64.16.1"))
 	check("10.64.16.1")
+	w.checkConflicts("a.b.example.com young old", "other.example.com old gone undecided", "other.example.com young gone undecided", "shop.example.com young old")
 	w.remove("old")
 	check("SERVFAIL")
-	w.SetSynced()
+	w.checkConflicts("other.example.com young gone undecided", "shop.example.com young old undecided")
+	w.report(w.SetSynced())
+	w.checkConflicts()
 	w.check("shop.example.com A: 10.64.16.2", "b.example.com A: REFUSED", "other.example.com A: 10.64.16.2")
 	w.Hold(map[string]vip.ServiceKey{"shop.example.com": key("old")}) // too late
 	w.check("shop.example.com A: 10.64.16.2")

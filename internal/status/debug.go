@@ -138,12 +138,12 @@ var (
 		}
 		row(f.Key.String(), f.Service.String(), result, endpoints(f))
 	}}
-	NameConflictCells = Cells[zone.Conflict]{"name service winner", func(c *zone.Conflict, row func(...string)) {
+	NameConflictCells = Cells[zone.Conflict]{"name service winner undecided", func(c *zone.Conflict, row func(...string)) {
 		winner := ""
 		if c.Winner != (vip.ServiceKey{}) {
 			winner = c.Winner.String()
 		}
-		row(c.Name, c.Service.String(), winner)
+		row(c.Name, c.Service.String(), winner, strconv.FormatBool(c.Undecided))
 	}}
 	EligibleCells = Cells[announce.Eligible]{"vip mode services reason", func(e *announce.Eligible, row func(...string)) {
 		row(e.Addr.String(), e.Mode.String(), strconv.Itoa(e.Services), e.Reason)

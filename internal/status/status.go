@@ -284,6 +284,13 @@ func nameProblem(s *vip.Service, k vip.ServiceKey, first string, n *zone.Name) v
 		p.Field, p.Hint = "hostnames", "remove it from one of the two services"
 	}
 	switch {
+	case n.Undecided:
+		who := "a service"
+		if n.Winner != (vip.ServiceKey{}) {
+			who = "service " + n.Winner.String()
+		}
+		p.Message = fmt.Sprintf("%s is not answered yet: %s had it before the restart, and not every source has been read", n.Name, who)
+		p.Hint = "wait until every source is synced: ironvip source list"
 	case n.Winner == vip.ServiceKey{}:
 		p.Message, p.Hint = fmt.Sprintf("%s is a name that ironvip needs itself", n.Name), "use another name"
 	default:

@@ -138,6 +138,16 @@ func TestStatus(t *testing.T) {
 			"Its DNS names are web.default.svc.vip.internal.",
 		},
 	}, {
+		name: "undecided names", in: statusOf(service("web", two), "192.0.2.1", func(in *Input) {
+			in.Names = []zone.Name{{Name: "web.default.svc.vip.internal", Kind: zone.Canonical}, {Name: "shop.example.com", Kind: zone.Hostname, Lost: true, Winner: key("old"), Undecided: true},
+				{Name: "www.example.com", Kind: zone.Hostname, Lost: true, Undecided: true}}
+		}), want: Degraded, ready: 2, lines: []string{
+			"web is degraded: a part of it is not served as requested.",
+			"services.d/web.toml:1: hostnames: shop.example.com is not answered yet: service old had it before the restart, and not every source has been read. Hint: wait until every source is synced: ironvip source list.",
+			"services.d/web.toml:1: hostnames: www.example.com is not answered yet: a service had it before the restart, and not every source has been read. Hint: wait until every source is synced: ironvip source list.",
+			"Its DNS names are web.default.svc.vip.internal.",
+		},
+	}, {
 		name: "one backend is enough", in: statusOf(service("web", two[:1]), "192.0.2.1"), want: Healthy, ready: 1,
 		lines: []string{"web is healthy: its one backend takes new connections."},
 	}, {

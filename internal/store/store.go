@@ -55,6 +55,9 @@ type Error struct {
 // Unwrap returns the problem and the cause for errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return []error{e.Problem, e.Err} }
 
+// Unreadable returns Keys, for callers that know the error by its methods.
+func (e *Error) Unreadable() []string { return e.Keys }
+
 // DB is an open state file. Its methods and those of its buckets may be called from any goroutine.
 type DB struct {
 	path string

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -27,14 +27,15 @@ import (
 type named struct {
 	*host
 	ports freeport.Block
-	at    string // where queries are answered
+	at    string       // where queries are answered
+	from  dnstest.Dial // from where they come
 }
 
 // newNamed creates a host that answers DNS queries at a free port of loopback. More is appended to
 // [dns].
 func newNamed(t *testing.T, more string) *named {
 	t.Helper()
-	n := &named{host: newHost(t), ports: freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))}
+	n := &named{host: newHost(t), ports: freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1")), from: dnstest.Here}
 	n.at = fmt.Sprintf("127.0.0.1:%d", n.ports[1])
 	n.dns(more, "")
 	return n
@@ -49,18 +50,7 @@ func (n *named) dns(more, others string) {
 // ask sends one query by "udp" or "tcp" and returns the answer in short form: the response code, and
 // the data of the records in the answer.
 func (n *named) ask(transport, name, kind string) (string, error) {
-	q := new(dns.Msg)
-	q.SetQuestion(dns.Fqdn(name), dns.StringToType[kind])
-	q.SetEdns0(1232, false)
-	reply, _, err := (&dns.Client{Net: transport, Timeout: 20 * time.Second}).Exchange(q, n.at)
-	if err != nil {
-		return "", err
-	}
-	words := []string{dns.RcodeToString[reply.Rcode]}
-	for _, r := range reply.Answer {
-		words = append(words, strings.TrimPrefix(r.String(), r.Header().String()))
-	}
-	return strings.Join(words, " "), nil
+	return dnstest.Ask(n.from, 20*time.Second, transport, n.at, name, kind)
 }
 
 // resolves waits until a query has this answer by UDP, and then checks it by TCP.
@@ -308,68 +298,19 @@ func TestDNSConflict(t *testing.T) {
 	})
 }
 
-// asker queries a name again and again, and collects the different answers in their order. A missing
-// answer is none.
-type asker struct {
-	name string
-	stop func()
-	mu   sync.Mutex
-	seen []string
-	all  int // answers
-}
-
-// answers returns the different answers, and how many there were in all.
-func (a *asker) answers() (seen []string, all int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.seen), a.all
-}
-
 // awaitMore waits until an asker has more answers than that.
-func (n *named) awaitMore(a *asker, than int) {
+func (n *named) awaitMore(a *dnstest.Asker, than int) {
 	n.t.Helper()
-	n.eventually("an answer for "+a.name, func() error {
-		if _, all := a.answers(); all <= than {
+	n.eventually("an answer for "+a.Name, func() error {
+		if _, all := a.Answers(); all <= than {
 			return fmt.Errorf("%d answers", all)
 		}
 		return nil
 	})
 }
 
-func (n *named) keepAsking(name string) *asker {
-	a := &asker{name: name}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		client := &dns.Client{Timeout: 200 * time.Millisecond}
-		q := new(dns.Msg)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			q.SetQuestion(dns.Fqdn(name), dns.TypeA)
-			reply, _, err := client.Exchange(q, n.at)
-			if err != nil {
-				time.Sleep(time.Millisecond) // refused: nothing listens
-				continue
-			}
-			text := dns.RcodeToString[reply.Rcode]
-			for _, r := range reply.Answer {
-				text += " " + r.(*dns.A).A.String()
-			}
-			a.mu.Lock()
-			a.all++
-			if !slices.Contains(a.seen, text) {
-				a.seen = append(a.seen, text)
-			}
-			a.mu.Unlock()
-		}
-	}()
-	a.stop = sync.OnceFunc(func() { close(done); <-ended })
-	n.t.Cleanup(a.stop)
-	return a
+func (n *named) keepAsking(name string) *dnstest.Asker {
+	return dnstest.KeepAsking(n.t, n.from, n.at, name)
 }
 
 // The names of services resolve after a crash although Consul is away, and nothing says meanwhile that
@@ -391,11 +332,11 @@ func TestDNSWithoutConsul(t *testing.T) {
 	n.resolves("www.example.com", "A", "NOERROR "+web)
 	n.keeps("cache consul", "default/web", func(string) bool { return true })
 	consul.Stop()
-	asking := []*asker{n.keepAsking("web.vip.internal"), n.keepAsking("db.default.svc.vip.internal")}
+	asking := []*dnstest.Asker{n.keepAsking("web.vip.internal"), n.keepAsking("db.default.svc.vip.internal")}
 	n.kill()
 	var before []int
 	for _, a := range asking {
-		_, all := a.answers()
+		_, all := a.Answers()
 		before = append(before, all)
 	}
 	n.start()
@@ -404,8 +345,8 @@ func TestDNSWithoutConsul(t *testing.T) {
 	n.resolves("db.vip.internal", "A", "NOERROR "+db)
 	for i, want := range []string{"NOERROR " + web, "NOERROR " + db} {
 		n.awaitMore(asking[i], before[i]+1) // one may have been on its way before
-		if seen, _ := asking[i].answers(); !slices.Equal(seen, []string{want}) {
-			t.Errorf("answers for %s during the restart: %q, want only %s", asking[i].name, seen, want)
+		if seen, _ := asking[i].Answers(); !slices.Equal(seen, []string{want}) {
+			t.Errorf("answers for %s during the restart: %q, want only %s", asking[i].Name, seen, want)
 		}
 	}
 }
@@ -428,13 +369,14 @@ func TestDNSWithoutSource(t *testing.T) {
 	}
 	n.dns("", "[[source]]\ntype = \"static\"\npath = \"services.d\"\n") // without it, a missing directory is no services
 	// All of them ask from the start on, because the answers are others after the timeout.
-	asking := map[*asker]string{n.keepAsking("web.vip.internal"): "NOERROR " + web, n.keepAsking("web.default.svc.vip.internal"): "NOERROR " + web,
+	asking := map[*dnstest.Asker]string{n.keepAsking("web.vip.internal"): "NOERROR " + web, n.keepAsking("web.default.svc.vip.internal"): "NOERROR " + web,
 		n.keepAsking("none.vip.internal"): "SERVFAIL", n.keepAsking("shop.example.com"): "SERVFAIL"}
 	n.launch()
 	for a, want := range asking {
 		n.awaitMore(a, 0)
-		if a.stop(); a.seen[0] != want {
-			t.Errorf("the first answer for %s is %s, want %s", a.name, a.seen[0], want)
+		a.Stop()
+		if seen, _ := a.Answers(); seen[0] != want {
+			t.Errorf("the first answer for %s is %s, want %s", a.Name, seen[0], want)
 		}
 	}
 	n.resolves("none.vip.internal", "A", "NXDOMAIN") // after the timeout
@@ -483,15 +425,18 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	asking := n.keepAsking("shop.example.com")
 	n.launch()
 	n.resolves("newer.example.com", "A", "NOERROR "+newer)
-	mentions(t, "dns query", n.ok("dns", "query", "shop.example.com"), "SERVFAIL", "another service had this name before the restart")
+	mentions(t, "dns query", n.ok("dns", "query", "shop.example.com"), "SERVFAIL", "several services wanted this name before the restart", "newer wants this name: held for older.")
+	mentions(t, "dns list", n.ok("dns", "list"), "held for older")
+	mentions(t, "explain", n.cli("service", "explain", "newer").stdout, "newer is degraded", "shop.example.com is not answered yet: service older had it before the restart", "Its DNS names are newer.default.svc.vip.internal, newer.vip.internal, newer.example.com.")
 	if err := os.Rename(away, place); err != nil {
 		t.Fatal(err)
 	}
 	n.resolves("shop.example.com", "A", "NOERROR "+older)
-	asking.stop()
-	for _, answer := range asking.seen {
+	asking.Stop()
+	seen, _ := asking.Answers()
+	for _, answer := range seen {
 		if answer != "SERVFAIL" && answer != "NOERROR "+older {
-			t.Errorf("the answers are %q, want SERVFAIL and then %s only", asking.seen, older)
+			t.Errorf("the answers are %q, want SERVFAIL and then %s only", seen, older)
 		}
 	}
 }

@@ -17,7 +17,9 @@ import (
 func (a *app) dnsListCommand() *cobra.Command {
 	cmd := listCommand(a, "list the DNS names of services", allDNSNames, a.dnsListView)
 	cmd.Long = `Lists the names that services have or want, with the VIPs that queries get. If several services
-want one name, the service with the oldest lease has it, and STATE names it for the others.`
+want one name, the service with the oldest lease has it, and STATE names it for the others. After a
+restart, such a name is held for the service that had it, and gets SERVFAIL until every source has
+been read. The state of the addresses in dns.listen is in "ironvip status".`
 	return cmd
 }
 
@@ -44,6 +46,10 @@ func (a *app) dnsListView(list v1.DNSNameList) output.View {
 
 func nameState(n v1.DNSName) output.Cell {
 	switch {
+	case n.State == v1.NameUndecided && n.Winner != "":
+		return output.Cell{Text: "held for " + n.Winner, Style: output.Caution}
+	case n.State == v1.NameUndecided:
+		return output.Cell{Text: "undecided", Style: output.Caution}
 	case n.Winner != "":
 		return output.Cell{Text: "taken by " + n.Winner, Style: output.Caution}
 	case n.State == v1.NameConflict:
@@ -101,8 +107,12 @@ func answerText(p *output.Printer, d v1.DNSAnswer) string {
 	if len(d.Answer)+len(d.Authority)+len(d.Additional) > 0 {
 		b.WriteString(grid.Text(p))
 	}
+	wants := "wants this name"
+	if d.Service != "" {
+		wants += ", too"
+	}
 	for _, n := range d.Conflicts {
-		fmt.Fprintf(&b, "%s wants this name, too: %s.\n", n.Service, nameState(n).Text)
+		fmt.Fprintf(&b, "%s %s: %s.\n", n.Service, wants, nameState(n).Text)
 	}
 	return b.String()
 }

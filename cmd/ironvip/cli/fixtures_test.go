@@ -132,10 +132,14 @@ func dnsNames() v1.DNSNameList {
 	shop.State, shop.Winner = v1.NameConflict, "shop/db"
 	reserved := answered("svc.vip.internal", v1.NameHostname, "web", 3*time.Hour, "192.0.2.10")
 	reserved.State = v1.NameConflict
+	held := answered("www.example.com", v1.NameHostname, "web", 3*time.Hour, "192.0.2.10")
+	held.State, held.Winner = v1.NameUndecided, "shop/db"
+	unreadable := answered("www.example.net", v1.NameHostname, "web", 3*time.Hour, "192.0.2.10")
+	unreadable.State = v1.NameUndecided
 	return v1.DNSNameList{Domain: "vip.internal", Listen: []string{"127.0.0.1:8653"}, Revision: 230, Items: []v1.DNSName{
 		answered("db.shop.svc.vip.internal", v1.NameCanonical, "shop/db", 12*24*time.Hour, "192.0.2.11", "2001:db8::11"), new,
 		answered("shop.example.com", v1.NameHostname, "shop/db", 12*24*time.Hour, "192.0.2.11", "2001:db8::11"), shop, reserved,
-		answered("web.vip.internal", v1.NameShort, "web", 3*time.Hour, "192.0.2.10")}}
+		answered("web.vip.internal", v1.NameShort, "web", 3*time.Hour, "192.0.2.10"), held, unreadable}}
 }
 
 func dnsAnswer() v1.DNSAnswer {

@@ -42,6 +42,8 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/nodes", 200, nodes())
 	a.on("GET /v1/dns/names", 200, dnsNames())
 	a.on("GET /v1/dns/query?name=shop.example.com", 200, dnsAnswer())
+	a.on("GET /v1/dns/query?name=www.example.com", 200, v1.DNSAnswer{Name: "www.example.com", Type: "A", RCode: "SERVFAIL", Why: "several services wanted this name before the restart, and not every source has listed its services yet",
+		Answer: []v1.DNSRecord{}, Authority: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Conflicts: dnsNames().Items[6:7]})
 	a.on("GET /v1/dns/query?name=none.vip.internal&type=AAAA", 200, v1.DNSAnswer{Name: "none.vip.internal", Type: "AAAA", RCode: "NXDOMAIN", Why: "no service has this name",
 		Answer: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Authority: []v1.DNSRecord{{Name: "vip.internal", TTL: 1, Type: "SOA", Data: "ns.dns.vip.internal hostmaster.vip.internal 1763900000 7200 1800 86400 1"}}})
 	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
@@ -62,7 +64,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "pool list", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "pool list", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

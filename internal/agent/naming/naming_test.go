@@ -1,30 +1,26 @@
 package naming
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -37,8 +33,8 @@ type world struct {
 	*Naming
 	t      *testing.T
 	config atomic.Pointer[configs.Config]
-	tables pipeline.Tables
-	synced func()
+	tables *dnstest.Tables
+	host   *table.Table[struct{}, hostnet.Snapshot]
 	events *event.Log
 	end    func()
 }
@@ -50,27 +46,16 @@ func newWorld(t *testing.T, config string) *world {
 
 func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 	t.Helper()
-	clock := table.NewClock(time.Now())
-	w := &world{t: t, tables: pipeline.NewTables(clock), events: event.NewLog(100, time.Now)}
-	w.synced = w.tables.Services.Initializer()
+	tables := dnstest.NewTables()
+	w := &world{t: t, tables: tables, host: table.New(tables.Clock, hostnet.KeyOf, hostnet.Same), events: event.NewLog(100, time.Now)}
 	w.configure(config)
 	var err error
-	w.Naming, err = New(Options{Config: w.config.Load, Services: w.tables.Services, Allocations: w.tables.Allocations,
-		Leases: table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
-		Host:   w.tables.Host, Sockets: set, Clock: clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
+	w.Naming, err = New(Options{Config: w.config.Load, Services: tables.Services, Allocations: tables.Allocations, Leases: tables.Leases,
+		Host: w.host, Sockets: set, Clock: tables.Clock, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	w.end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(w.end)
+	w.end = dnstest.Run(t, w.Run)
 	return w
 }
 
@@ -85,29 +70,19 @@ func (w *world) configure(text string) {
 }
 
 func (w *world) service(name string, since int, vipText string, hostnames ...string) {
-	s := vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Hostnames: vip.HostnamesOf(hostnames...)}
-	w.tables.Services.Set(s)
-	w.tables.Allocations.Set(vip.Allocation{Asked: &s, Since: vip.Instant(since), VIPs: []netip.Addr{netip.MustParseAddr(vipText)}})
+	w.tables.Service(name, hostnames...)
+	w.tables.Allocate(name, since, vipText)
 }
 
 // resolves waits until a name has an address at a server.
 func (w *world) resolves(at, name, want string) {
 	w.t.Helper()
 	wait.For(w.t, name+" is "+want, func() error {
-		q := new(dns.Msg)
-		q.SetQuestion(dns.Fqdn(name), dns.TypeA)
-		reply, _, err := (&dns.Client{Timeout: 20 * time.Second}).Exchange(q, at)
-		if err != nil {
-			return err
+		got, err := dnstest.Ask(dnstest.Here, 20*time.Second, "udp", at, name, "A")
+		if err == nil && got != want {
+			err = fmt.Errorf("it is %s", got)
 		}
-		got := dns.RcodeToString[reply.Rcode]
-		for _, r := range reply.Answer {
-			got = r.(*dns.A).A.String()
-		}
-		if got != want {
-			return fmt.Errorf("it is %s", got)
-		}
-		return nil
+		return err
 	})
 }
 
@@ -130,7 +105,7 @@ func TestReload(t *testing.T) {
 	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 	w := newWorld(t, "")
 	w.service("web", 1, "192.0.2.10")
-	w.synced()
+	w.tables.Listed()
 	if checks := w.Checks(); len(checks) > 0 {
 		t.Errorf("without dns.listen: %+v", checks)
 	}
@@ -139,12 +114,12 @@ func TestReload(t *testing.T) {
 	}
 	w.configure("[dns]\nlisten = ['" + at(1) + "']")
 	w.Reload()
-	w.resolves(at(1), "web.vip.internal", "192.0.2.10")
+	w.resolves(at(1), "web.vip.internal", "NOERROR 192.0.2.10")
 	w.says(v1.LevelOK, "names of 1 service in vip.internal at "+at(1))
 
 	w.configure("[dns]\nlisten = ['" + at(1) + "', '" + at(2) + "']\ndomain = 'lb.example.com'\nshort_names = false")
 	w.Reload()
-	w.resolves(at(2), "web.default.svc.lb.example.com", "192.0.2.10")
+	w.resolves(at(2), "web.default.svc.lb.example.com", "NOERROR 192.0.2.10")
 	w.resolves(at(1), "web.lb.example.com", "NXDOMAIN")
 	w.resolves(at(1), "web.vip.internal", "REFUSED")
 
@@ -170,7 +145,7 @@ func TestClaimed(t *testing.T) {
 	off.configure("[dns]\nlisten = ['" + at + "']")
 	off.Reload()
 	off.service("web", 1, "192.0.2.10")
-	off.resolves(at, "web.vip.internal", "192.0.2.10")
+	off.resolves(at, "web.vip.internal", "NOERROR 192.0.2.10")
 	next, err := off.Sockets.Next()
 	if err != nil {
 		t.Fatal(err)
@@ -198,9 +173,9 @@ func TestStatusAndMetrics(t *testing.T) {
 		t.Errorf("problems %+v", p)
 	}
 	other.Close()
-	w.resolves(at, "shop.example.com", "192.0.2.10")
+	w.resolves(at, "shop.example.com", "NOERROR 192.0.2.10")
 	w.says(v1.LevelOK, "unknown names get SERVFAIL until every source has been read")
-	w.synced()
+	w.tables.Listed()
 	w.resolves(at, "none.vip.internal", "NXDOMAIN")
 
 	w.service("new", 2, "192.0.2.11", "shop.example.com")
@@ -227,7 +202,7 @@ func TestStatusAndMetrics(t *testing.T) {
 
 	series := w.series()
 	for _, want := range []string{`ironvip_dns_up{listen="` + at + `"} 1`, `ironvip_dns_queries_total{rcode="NXDOMAIN",transport="udp",type="A"} 1`,
-		`ironvip_dns_dropped_total{reason="malformed"} 0`, `ironvip_dns_names 7`, `ironvip_dns_name_conflicts 0`, `ironvip_dns_tcp_connections 0`} {
+		`ironvip_dns_dropped_total{reason="malformed"} 0`, `ironvip_dns_names 9`, `ironvip_dns_name_conflicts 0`, `ironvip_dns_tcp_connections 0`} {
 		if !slices.Contains(series, want) {
 			t.Errorf("no %s in\n%s", want, strings.Join(series, "\n"))
 		}

@@ -104,7 +104,12 @@ func (n *Naming) followConflicts(ctx context.Context) error {
 }
 
 func taken(c *zone.Conflict) string {
-	if c.Winner == (vip.ServiceKey{}) {
+	switch {
+	case c.Undecided && c.Winner == (vip.ServiceKey{}):
+		return fmt.Sprintf("service %s doesn't have the DNS name %s yet: a service that had it before the restart can come", c.Service, c.Name)
+	case c.Undecided:
+		return fmt.Sprintf("service %s doesn't have the DNS name %s yet: service %s had it before the restart", c.Service, c.Name, c.Winner)
+	case c.Winner == (vip.ServiceKey{}):
 		return fmt.Sprintf("service %s can't have the DNS name %s: ironvip needs it itself", c.Service, c.Name)
 	}
 	return fmt.Sprintf("service %s can't have the DNS name %s: service %s has it, with the older lease", c.Service, c.Name, c.Winner)
