@@ -67,6 +67,10 @@ install: build man ## install the programs, the systemd units and the samples (a
 package: ## write the .deb and .rpm packages for amd64 and arm64 to bin/packages
 	@packaging/package.sh
 
+.PHONY: release
+release: ## write packages, changes, modules (SBOM) and checksums to bin/release
+	@packaging/release.sh
+
 .PHONY: clean
 clean: ## remove build results; keep the download cache
 	rm -rf bin

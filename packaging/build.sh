@@ -8,10 +8,11 @@ say() { echo "${0##*/}: $*" >&2; }
 die() { say "$*"; exit 1; }
 . test/fetch.sh
 
-# tool NAME PACKAGE builds a tool from tools/NAME/go.mod into .cache/tools.
+# tool NAME PACKAGE builds a tool from tools/NAME/go.mod into .cache/tools: the same bytes in any folder, because
+# cyclonedx-gomod records its own checksum.
 tool() {
 	mkdir -p .cache/tools
-	(cd "tools/$1" && again go mod download && go build -o ../../.cache/tools/"$1" "$2")
+	(cd "tools/$1" && again go mod download && go build -trimpath -buildvcs=false -o ../../.cache/tools/"$1" "$2")
 }
 
 # build_programs ARCH... builds both programs for each processor in $programs/ARCH. The same commit makes the same bytes,

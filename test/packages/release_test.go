@@ -1,0 +1,133 @@
+//go:build system
+
+package packages
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A release has the packages, the changes, the modules and the checksums of all of them. A second one
+// has the same bytes.
+func TestRelease(t *testing.T) {
+	tree := t.TempDir()
+	copyTree(t, tree)
+	changes := "## 1.2.3: a release\n\n- New things.\n\n"
+	if err := os.WriteFile(filepath.Join(tree, "CHANGELOG.md"), []byte("# Changelog\n\n## Unreleased: later\n\n- Later.\n\n"+changes+"## 1.2.2\n\n- Old.\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "release")
+	write := func() string {
+		t.Helper()
+		if err := script(tree, "packaging/release.sh", []string{out}, "PROGRAMS="+programs(t)); err != nil {
+			t.Fatal(err)
+		}
+		sums, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(sums)
+	}
+	sums := write()
+	var names []string
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff([]string{
+		"CHANGES.md", "SHA256SUMS", "VERSION", "ironvip-1.2.3-1.aarch64.rpm", "ironvip-1.2.3-1.x86_64.rpm",
+		"ironvip-amd64.cdx.json", "ironvip-announcer-amd64.cdx.json", "ironvip-announcer-arm64.cdx.json", "ironvip-arm64.cdx.json",
+		"ironvip_1.2.3-1_amd64.deb", "ironvip_1.2.3-1_arm64.deb",
+	}, names); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = out
+	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != len(names)-1 {
+		t.Errorf("checksums: %v\n%s", err, text)
+	}
+	for name, want := range map[string]string{"VERSION": version + "\n", "CHANGES.md": changes} {
+		if text, err := os.ReadFile(filepath.Join(out, name)); err != nil || string(text) != want {
+			t.Errorf("%s is %q (%v), want %q", name, text, err, want)
+		}
+	}
+	for _, arch := range archs {
+		for _, program := range []string{"ironvip", "ironvip-announcer"} {
+			checkModules(t, filepath.Join(out, program+"-"+arch+".cdx.json"), filepath.Join(programs(t), arch, program))
+		}
+	}
+
+	if err := os.WriteFile(filepath.Join(out, "of-another-version"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again := write(); again != sums {
+		t.Errorf("the second release differs:\n%s\n%s", sums, again)
+	}
+}
+
+// checkModules compares a list of modules with those that Go has recorded in the program.
+func checkModules(t *testing.T, sbom, program string) {
+	t.Helper()
+	text, err := os.ReadFile(sbom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		BOMFormat string
+		Metadata  struct {
+			Component struct{ Name, Version string }
+		}
+		Components []struct{ Name, Version string }
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	if c := list.Metadata.Component; list.BOMFormat != "CycloneDX" || c.Name != "github.com/ironvip/ironvip" || c.Version != version {
+		t.Errorf("%s describes %q %+v", sbom, list.BOMFormat, c)
+	}
+	var got, want []string
+	for _, c := range list.Components {
+		got = append(got, c.Name+" "+c.Version)
+	}
+	for line := range strings.Lines(output(t, "go", "version", "-m", program)) {
+		switch f := strings.Fields(line); f[0] {
+		case "dep":
+			want = append(want, f[1]+" "+f[2])
+		case program + ":":
+			want = append(want, "std "+f[1])
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" || len(want) < 3 {
+		t.Errorf("modules of %s (-want +got):\n%s", sbom, diff)
+	}
+}
+
+// The changes are those of the version. Without a section, there is no release.
+func TestChanges(t *testing.T) {
+	tree := t.TempDir()
+	copyTree(t, tree)
+	if err := os.WriteFile(filepath.Join(tree, "CHANGELOG.md"), []byte("# Changelog\n\n## Unreleased\n\nnew\n\n## 1.2.3: text\n\nold\n\n## 1.2.30\n\nother\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[string]string{
+		"v1.2.3": "## 1.2.3: text\n\nold\n\n", "v1.2.30": "## 1.2.30\n\nother\n", "v1.2.3-5-gabcdef0": "## Unreleased\n\nnew\n\n", "abcdef0-dirty": "## Unreleased\n\nnew\n\n",
+		"v1.2.3-rc.1": "## Unreleased\n\nnew\n\n", "v1.2": "", "v1x2x3": "",
+	} {
+		text, err := exec.CommandContext(t.Context(), filepath.Join(tree, "packaging/changes.sh"), version).Output()
+		if string(text) != want || (err == nil) != (want != "") {
+			t.Errorf("changes of %s: %q (%v), want %q", version, text, err, want)
+		}
+	}
+}
