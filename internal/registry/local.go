@@ -29,13 +29,16 @@ type Local[V any] struct {
 	damaged  map[string]struct{} // keys of values that can't be read, until they are replaced or removed
 	repaired chan struct{}       // closed when a damaged value was replaced or removed
 	versions map[string]uint64
+	writing  map[string]int // keys that are being written: the disk may be newer than versions
+	written  *sync.Cond     // with mu: a key is no longer being written
 	last     uint64
 	restored []Item[V] // for the first Watch
 }
 
 // NewLocal reads the bucket. Unreadable values become Problems. An error concerns the whole bucket.
 func NewLocal[V any](bucket Bucket[V]) (*Local[V], error) {
-	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
+	l := &Local[V]{bucket: bucket, versions: map[string]uint64{}, writing: map[string]int{}, damaged: map[string]struct{}{}, repaired: make(chan struct{})}
+	l.written = sync.NewCond(&l.mu)
 	all, err := bucket.All()
 	if err != nil {
 		var damage *store.Error
@@ -63,15 +66,28 @@ func (l *Local[V]) Version(key string) uint64 {
 	return l.versions[key]
 }
 
-// Get implements Store. It reads the disk.
+// Get implements Store. It reads the disk, and waits for a write of the key: the value and the
+// version must belong together.
 func (l *Local[V]) Get(key string) Item[V] {
-	item := Item[V]{Key: key, Version: l.Version(key)}
-	value, ok, err := l.bucket.Get(key)
-	if err != nil || !ok {
-		item.Version = 0
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		for l.writing[key] > 0 {
+			l.written.Wait()
+		}
+		item := Item[V]{Key: key, Version: l.versions[key]}
+		l.mu.Unlock()
+		value, ok, err := l.bucket.Get(key)
+		l.mu.Lock()
+		if l.writing[key] > 0 || l.versions[key] != item.Version {
+			continue // it was written meanwhile
+		}
+		if err != nil || !ok {
+			item.Version = 0
+		}
+		item.Value = value
+		return item
 	}
-	item.Value = value
-	return item
 }
 
 // Fetch implements Store. It does nothing, because no other host writes.
@@ -111,6 +127,7 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 		}
 		for i := range b.Edits {
 			written = append(written, &b.Edits[i])
+			l.writing[b.Edits[i].Key]++
 		}
 	}
 	l.mu.Unlock()
@@ -126,11 +143,17 @@ func (l *Local[V]) Commit(_ context.Context, batches []*Batch[V]) error {
 			}
 		}
 	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range written {
+		if l.writing[e.Key]--; l.writing[e.Key] == 0 {
+			delete(l.writing, e.Key)
+		}
+	}
+	l.written.Broadcast()
 	if err != nil {
 		return &StoreError{Err: err}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, e := range written {
 		if _, was := l.damaged[e.Key]; was {
 			delete(l.damaged, e.Key)

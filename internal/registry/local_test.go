@@ -40,3 +40,44 @@ func TestLocalConditions(t *testing.T) {
 		}
 	}
 }
+
+// A value that is read during writes has its own version, not that of the value before.
+func TestLocalGetDuringWrites(t *testing.T) {
+	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	l, err := NewLocal(store.NewBucket[int](db, "numbers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := map[uint64]int{} // values by version
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; n <= 30; n++ {
+			b := &Batch[int]{Edits: []Edit[int]{{Key: "a", Version: l.Version("a"), Value: &n}}}
+			if err := l.Commit(t.Context(), []*Batch[int]{b}); err != nil || b.Err != nil {
+				t.Error(err, b.Err)
+			}
+			written[b.Edits[0].Written] = n
+		}
+	}()
+	read := map[uint64]int{}
+	for open := true; open; {
+		select {
+		case <-done:
+			open = false
+		default:
+		}
+		if item := l.Get("a"); item.Version != 0 {
+			read[item.Version] = item.Value
+		}
+	}
+	for version, n := range read {
+		if written[version] != n {
+			t.Errorf("version %d was read with the value %d, and written with %d", version, n, written[version])
+		}
+	}
+}
