@@ -27,7 +27,7 @@ var open = map[string][]string{
 		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain", "GET /v1/nodes/checks",
 		"GET /v1/overrides", "GET /v1/pools", "GET /v1/services", "GET /v1/services/:namespace/:name", "GET /v1/services/:namespace/:name/backends",
 		"GET /v1/services/:namespace/:name/backends/:id", "GET /v1/services/:namespace/:name/backends/:id/connections", "GET /v1/services/:namespace/:name/explain",
-		"GET /v1/services/:namespace/:name/stats", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/vips", "GET /v1/vips/:ip",
+		"GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/vips", "GET /v1/vips/:ip",
 	},
 	"registrar": {
 		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "PATCH /v1/services/:namespace/:name", "POST /v1/services:apply",
@@ -35,7 +35,7 @@ var open = map[string][]string{
 		"PUT /v1/services/:namespace/:name/backends/:id/state",
 	},
 	"operator": {
-		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/reload",
+		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/reload",
 		"POST /v1/sources/:source/resync", "PUT /v1/nodes/:name/drain",
 	},
 	"admin": {"DELETE /v1/tokens/:token", "GET /v1/export", "GET /v1/tokens", "PUT /v1/tokens/:token"},
@@ -75,10 +75,10 @@ func TestRoutesByRole(t *testing.T) {
 		for _, route := range all {
 			method, path, _ := strings.Cut(route, " ")
 			for _, namespace := range []string{"shop", "other"} {
-				place := regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(strings.Replace(path, "services:apply", "services|apply", 1), func(name string) string {
+				place := regexp.MustCompile(`:[a-z]+`).ReplaceAllStringFunc(strings.Replace(path, "services:", "services|", 1), func(name string) string {
 					return map[string]string{":namespace": namespace, ":ip": "192.0.2.77"}[name] + strings.Repeat("absent", boolInt(name != ":namespace" && name != ":ip"))
 				})
-				place = strings.Replace(place, "services|apply", "services:apply", 1)
+				place = strings.Replace(place, "services|", "services:", 1)
 				for _, role := range roles {
 					want := role.String() == least || slices.IndexFunc(roles, func(x access.Role) bool { return x == role }) >= slices.IndexFunc(roles, func(x access.Role) bool { return x.String() == least })
 					if role == access.Registrar && least == "registrar" && namespace != "shop" && path != v1.PathApply {

@@ -320,7 +320,7 @@ func otherDetails(want, have *vip.Frontend) (out differences) {
 func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairResult, error) {
 	ctx, cancel := readingTime(ctx)
 	defer cancel()
-	out := v1.RepairResult{Problems: []v1.Problem{}}
+	out := v1.RepairResult{Items: []v1.DiffEntry{}, Problems: []v1.Problem{}}
 	found, err := s.Repair(ctx)
 	if err != nil {
 		return out, unreadable("repair", err)
@@ -328,12 +328,14 @@ func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairRes
 	for _, d := range found {
 		applied, _, _ := s.Applied.Get(d.Key)
 		if applied.Problem == nil {
-			out.Repaired++
+			out.Items = append(out.Items, diffEntry(d))
 			continue
 		}
 		p := v1.Problem(*applied.Problem)
 		p.Place = cmp.Or(p.Place, d.Key.String())
 		out.Problems = append(out.Problems, p)
 	}
+	out.Repaired = len(out.Items)
+	slices.SortFunc(out.Items, func(a, b v1.DiffEntry) int { return strings.Compare(a.Frontend, b.Frontend) })
 	return out, nil
 }

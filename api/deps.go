@@ -102,8 +102,10 @@ type Deps struct {
 	Outliers reconcile.Outliers
 	// Connections counts the connections of backends; nil if the dataplane can't.
 	Connections reconcile.Connections
-	Diff        func(context.Context) ([]Difference, error) // reads the dataplane
-	Repair      func(context.Context) ([]Difference, error) // the same, and repairs the differences
+	// ConnectionLister lists single connections; nil if the dataplane can't.
+	ConnectionLister reconcile.ConnectionLister
+	Diff             func(context.Context) ([]Difference, error) // reads the dataplane
+	Repair           func(context.Context) ([]Difference, error) // the same, and repairs the differences
 	// Preview returns what the allocator would grant, and grants nothing.
 	Preview func([]vip.Service) []vip.Allocation
 	Config  Config

@@ -29,7 +29,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 	}
 	r := newRig(t, func(d *Deps) {
 		d.Announcing = newAnnounceRig().api()
-		d.Statistics, d.Connections = &reconciletest.Statistics{}, idle{}
+		d.Statistics, d.Connections, d.ConnectionLister = &reconciletest.Statistics{}, idle{}, &connectionList{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
 		d.ForgetNode = func(context.Context, string) error { return nil }
 		d.CompareChecks = func(context.Context, []*vip.Service) (v1.CheckComparisonList, error) {
@@ -167,7 +167,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	if c.body != "" { // like curl -d
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	stream := false
+	stream := strings.HasPrefix(path, v1.PathWatchServices)
 	for _, h := range c.headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)

@@ -58,6 +58,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
 	out.PreferenceApplied, out.Body.Local = applied, done.Local
+	out.Body.Revision = max(out.Body.Revision, done.Rev) // the end of an override is no part of the status
 	return out, nil
 }
 

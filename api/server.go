@@ -13,11 +13,13 @@
 //	deps.go         what the handlers read and call
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
+//	watch.go        a stream of services
 //	apply.go        many services in one request, and plans
 //	leases.go       addresses, node ports and pools
 //	sources.go      sources
 //	dataplane.go    the dataplane: frontends, differences, repair
 //	stats.go        traffic
+//	connections.go  single connections
 //	node.go         the node's health, the fleet's nodes, snapshots, tables
 //	dns.go          DNS names, and answers to queries
 //	tokens.go       tokens of callers
@@ -28,6 +30,7 @@
 //	request.go      what requests have in common: bodies, preconditions
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
+//	feeds.go        the changes that the status of a service depends on
 //	unhealthy.go    the index of unhealthy services and notable frontends
 //	states.go       events about the states of services
 //	metrics.go      Prometheus metrics
@@ -68,6 +71,7 @@ func New(d Deps) *Server {
 	s.backendRoutes()
 	s.overrideRoutes()
 	s.statsRoutes()
+	s.connectionRoutes()
 	s.leaseRoutes()
 	s.sourceRoutes()
 	s.dataplaneRoutes()

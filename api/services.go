@@ -23,6 +23,10 @@ func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
 		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
+	server.Handle(s.http, server.Route{Path: v1.PathWatchServices, Need: access.View, ID: "watch-services", Tag: "services", Summary: "Follow services",
+		Description: "A stream of lines of JSON without an end: each selected service, a line with synced, and then each change of a service. " +
+			"The cost of a change does not depend on the number of services. Empty lines keep the connection open.",
+		Content: s.http.JSON(ndjson, v1.ServiceChange{})}, s.watchServices)
 	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-service", Tag: "services", Summary: "Get a service",
 		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
@@ -57,12 +61,17 @@ func (p ServicePath) key() vip.ServiceKey {
 type listServicesInput struct {
 	Paging
 	WaitRead
+	Selection
+	State string `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
+}
+
+// Selection selects services. Inputs embed it, so it is exported: huma ignores unexported fields.
+type Selection struct {
 	Source string   `query:"source" doc:"of this source only"`
-	State  string   `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
-func (in *listServicesInput) selects(v *vip.Service) bool {
+func (in *Selection) selects(v *vip.Service) bool {
 	if in.Source != "" && v.Source != in.Source {
 		return false
 	}

@@ -7,13 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,10 +23,10 @@ type unhealthyIndex struct {
 	events *event.Log // may be nil
 
 	mu        sync.Mutex
-	feeds     *unhealthyFeeds // nil before the first update
-	served    func() int      // services with frontends
-	endpoints func() int      // of all frontends
-	backends  func() int      // of all services
+	feeds     *statusFeeds // nil before the first update
+	served    func() int   // services with frontends
+	endpoints func() int   // of all frontends
+	backends  func() int   // of all services
 	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
 
@@ -48,18 +45,6 @@ type unhealthyService struct {
 	until   vip.Instant
 }
 
-type unhealthyFeeds struct {
-	services    *table.Feed[vip.ServiceKey, vip.Service]
-	allocations *table.Feed[vip.ServiceKey, vip.Allocation]
-	compiled    *table.Feed[vip.ServiceKey, pipeline.Compiled]
-	states      *table.Feed[vip.BackendKey, vip.BackendState]
-	health      *table.Feed[vip.BackendKey, vip.BackendHealth]
-	passive     *table.Feed[vip.PassiveKey, vip.PassiveHealth]
-	conflicts   *table.Feed[zone.ConflictKey, zone.Conflict] // of DNS names
-	frontends   *table.Feed[vip.FrontendKey, vip.Frontend]
-	applied     *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
-}
-
 // updateInterval bounds how long tables keep tombstones for the feeds, and how soon an event tells
 // the state of a service. States that last for less are not told. Without changes, an update costs
 // one look at each feed.
@@ -75,16 +60,8 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.feeds; f != nil {
-		f.services.Close()
-		f.allocations.Close()
-		f.compiled.Close()
-		f.states.Close()
-		f.health.Close()
-		f.passive.Close()
-		f.conflicts.Close()
-		f.frontends.Close()
-		f.applied.Close()
+	if s.feeds != nil {
+		s.feeds.close()
 		s.feeds = nil
 	}
 }
@@ -174,8 +151,7 @@ func (s *unhealthyIndex) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
 func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
-		s.feeds = &unhealthyFeeds{services: t.Services.Watch(), allocations: t.Allocations.Watch(), compiled: t.Compiled.Watch(),
-			states: t.Overrides.Watch(), health: t.Health.Watch(), passive: t.Passive.Watch(), conflicts: t.NameConflicts.Watch(), frontends: t.Frontends.Watch(), applied: t.Applied.Watch()}
+		s.feeds = watchStatus(t)
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
 		s.changed, s.told = make(map[vip.ServiceKey]struct{}), make(map[vip.ServiceKey]status.State)
 	}
@@ -184,24 +160,7 @@ func (s *unhealthyIndex) update() {
 		s.served = t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) })
 		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
 	}
-	services, frontends := make(map[vip.ServiceKey]struct{}), make(map[vip.FrontendKey]struct{})
-	eachChange(s.feeds.services, func(s *vip.Service) { services[s.Key] = struct{}{} })
-	eachChange(s.feeds.allocations, func(a *vip.Allocation) { services[a.Asked.Key] = struct{}{} })
-	eachChange(s.feeds.compiled, func(c *pipeline.Compiled) { services[c.Service.Key] = struct{}{} })
-	eachChange(s.feeds.states, func(s *vip.BackendState) { services[s.Backend.Service] = struct{}{} })
-	eachChange(s.feeds.health, func(h *vip.BackendHealth) { services[h.Backend.Service] = struct{}{} })
-	eachChange(s.feeds.passive, func(h *vip.PassiveHealth) { services[h.Service] = struct{}{} })
-	eachChange(s.feeds.conflicts, func(c *zone.Conflict) { services[c.Service] = struct{}{} })
-	eachChange(s.feeds.frontends, func(f *vip.Frontend) {
-		frontends[f.Key], services[f.Service] = struct{}{}, struct{}{}
-	})
-	eachChange(s.feeds.applied, func(a *reconcile.AppliedFrontend) {
-		k := a.Tried.Value.Key
-		frontends[k] = struct{}{}
-		if f := t.Frontends.Row(k); f != nil {
-			services[f.Value.Service] = struct{}{}
-		}
-	})
+	services, frontends := s.feeds.changed()
 	for k := range services {
 		s.changed[k] = struct{}{}
 		if in := t.Input(k, time.Time{}); in.Service == nil {
@@ -234,14 +193,4 @@ func (s *unhealthyIndex) update() {
 
 func isNotable(f *status.Frontend) bool {
 	return f.Pending() || f.Applied.Problem != nil || f.Applied.Warning != nil || f.Leaves()
-}
-
-// eachChange calls with for the newest value of each changed row, or the last value of a
-// deleted one.
-func eachChange[K comparable, V any](feed *table.Feed[K, V], with func(*V)) {
-	for batch, _ := feed.TryNext(); len(batch) > 0; batch, _ = feed.TryNext() {
-		for i := range batch {
-			with(&batch[i].Value)
-		}
-	}
 }

@@ -50,22 +50,12 @@ func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) b
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		services, allocations, compiled, frontends, applied, states, health, names := s.Services.Changed(), s.Allocations.Changed(),
-			s.Compiled.Changed(), s.Frontends.Changed(), s.Applied.Changed(), s.Overrides.Changed(), s.Health.Changed(), s.Naming.Stage.Conflicts().Changed() // before looking
+		changes := s.changes() // before looking
 		if done() {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if changes.wait(ctx.Done(), nil) == ended {
 			return done()
-		case <-services:
-		case <-allocations:
-		case <-compiled:
-		case <-frontends:
-		case <-applied:
-		case <-states:
-		case <-health:
-		case <-names:
 		}
 	}
 }

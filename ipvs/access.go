@@ -23,6 +23,7 @@ type access struct {
 	watch   *kernel.Conn // for Connections, which may run during Apply
 	count   *kernel.Conn // for statistics
 	conns   connectionTable
+	list    connectionList
 	device  *host.Device
 	fw      filters
 	sysctl  host.Tunables
@@ -62,6 +63,12 @@ type connectionTable interface {
 	Close()
 }
 
+// connectionList has every single connection, see kernel.Conns.
+type connectionList interface {
+	Each(ctx context.Context, yield func(*kernel.Entry) bool) error
+	Close()
+}
+
 // unwrappers are the tunnel devices of a real server, see host.Tunnels.
 type unwrappers interface {
 	Read() (map[netip.Addr]bool, error)
@@ -87,6 +94,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 func openHost(o Options, stats *counters) (h access, err error) {
 	h = access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
+		list:   &kernel.Conns{Path: kernel.ProcConns},
 		fw:     filter.New(o.Table, o.Mark, &stats.nftMessages),
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
 		flows:  conntrack.Table{Dumps: &stats.conntrackDumps, Deleted: &stats.conntrack},
@@ -104,6 +112,9 @@ func (h *access) openIPVS(ctx context.Context, stats *counters) (err error) {
 		}
 	}
 	_, _ = h.conns.Read() // opens it in this namespace; later reads report an error
+	if list, is := h.list.(*kernel.Conns); is {
+		_ = list.Open() // the same
+	}
 	return nil
 }
 
@@ -118,4 +129,5 @@ func (h *access) close() {
 		h.device.Close()
 	}
 	h.conns.Close()
+	h.list.Close()
 }

@@ -168,7 +168,7 @@ func (k *fakeKernel) open(ctx context.Context, stats *counters) (access, error) 
 		Name: DefaultDevice, Stats: &stats.addresses, Conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
 		Dial: func() (host.Links, error) { return fakeLinks{k}, nil },
 	}
-	h.fw, h.sysctl, h.flows, h.free, h.conns, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}.Free, fakeConnections{k}, fakeTunnels{k}
+	h.fw, h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}.Free, fakeConnections{k}, fakeList{}, fakeTunnels{k}
 	return h, nil
 }
 

@@ -56,7 +56,7 @@ func (k *nullKernel) target() *Target {
 	}
 	own := &counters{}
 	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
-	h.sysctl, h.flows, h.free, h.conns, h.tunnels = fakeTunables{k.device}, fakeFlows{k.device}, fakePorts{k.device}.Free, fakeConnections{k.device}, fakeTunnels{k.device}
+	h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeTunables{k.device}, fakeFlows{k.device}, fakePorts{k.device}.Free, fakeConnections{k.device}, fakeList{}, fakeTunnels{k.device}
 	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
 	if err != nil {
 		panic(err)

@@ -91,6 +91,7 @@ type Target struct {
 
 	idleTracker *idleTracker
 	statsReader *statsReader
+	lister      *lister
 
 	findings host.Findings // the sysctls and modules, as last checked
 }
@@ -108,6 +109,8 @@ var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
 	_ reconcile.Statistics  = (*Target)(nil)
+
+	_ reconcile.ConnectionLister = (*Target)(nil)
 )
 
 // New connects to the kernel, creates the device and sets the sysctls. A sysctl that
@@ -164,7 +167,7 @@ func unopenedTarget(o Options, h access, stats *counters) *Target {
 	o = o.withDefaults()
 	return &Target{
 		access: h, opt: o, stats: stats,
-		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns},
+		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
 		records: newRecords(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, staleFlows: conntrack.Flows{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
 }
@@ -174,6 +177,7 @@ func (t *Target) Close() error {
 	t.kernel.Close()
 	t.idleTracker.close()
 	t.statsReader.close()
+	t.lister.close()
 	t.device.Close()
 	return nil
 }

@@ -133,6 +133,8 @@ var (
 	_ reconcile.Admission   = (*Target)(nil)
 	_ reconcile.Outliers    = (*Target)(nil)
 
+	_ reconcile.ConnectionLister = (*Target)(nil)
+
 	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
 )
 

@@ -101,6 +101,19 @@ type DiffEntry struct {
 
 // RepairResult is the response to a repair.
 type RepairResult struct {
-	Repaired int       `json:"repaired" doc:"frontends that were repaired"`
-	Problems []Problem `json:"problems"`
+	Repaired int         `json:"repaired" doc:"frontends that were repaired"`
+	Items    []DiffEntry `json:"items" doc:"what was repaired"`
+	Problems []Problem   `json:"problems" doc:"of the frontends that were not"`
+}
+
+// Connection is a line of the list of connections.
+type Connection struct {
+	Service  string `json:"service,omitempty"`
+	Frontend string `json:"frontend,omitempty" doc:"what the client connected to: \"192.0.2.10:80/tcp\""`
+	Client   string `json:"client,omitempty" doc:"\"198.51.100.7:40312\"; in the state AFFINITY only the address"`
+	Backend  string `json:"backend,omitempty" doc:"\"10.1.0.11:8080\""`
+	State    string `json:"state,omitempty" doc:"as the dataplane names it, such as ESTABLISHED; UDP: a client of a UDP service; AFFINITY: the record of where a client's next connection goes"`
+	Expires  uint64 `json:"expires_seconds,omitempty" doc:"when it ends if nothing more is sent; absent: unknown"`
+
+	Problem *Problem `json:"problem,omitempty" doc:"why the list ends here, in a last line without other fields"`
 }

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden files: only for addi
 func TestJSONIsStable(t *testing.T) {
 	for _, v := range []any{ProblemDocument{}, Service{}, ServiceList{}, Deleted{}, Explanation{}, ApplyRequest{}, ApplyResult{},
 		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, OverrideList{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, CheckComparisonList{}, EventList{}, AnnouncementList{}, AnnouncePeerList{}, DNSNameList{}, DNSAnswer{}, NodeDrain{}, Token{}, TokenList{},
-		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, BackendConnections{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
+		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, BackendConnections{}, Connection{}, ServiceChange{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
 		kind := reflect.TypeOf(v)
 		t.Run(kind.Name(), func(t *testing.T) {
 			full := reflect.New(kind)

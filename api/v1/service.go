@@ -193,3 +193,10 @@ type ApplyItem struct {
 	VIPs      []netip.Addr `json:"vips,omitempty"`
 	Problems  []Problem    `json:"problems,omitempty"`
 }
+
+// ServiceChange is a line of the stream of services. It has one of the fields.
+type ServiceChange struct {
+	Service *Service `json:"service,omitempty" doc:"a service, in its newest state"`
+	Deleted string   `json:"deleted,omitempty" doc:"the name of a service that no longer exists, or that is no longer selected"`
+	Synced  bool     `json:"synced,omitempty" doc:"all services that existed at the beginning were sent"`
+}

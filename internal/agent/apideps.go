@@ -22,6 +22,7 @@ func (a *agent) apiDeps() api.Deps {
 	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	admission, _ := a.plane.Plane.(reconcile.Admission)
 	connections, _ := a.plane.Plane.(reconcile.Connections)
+	lister, _ := a.plane.Plane.(reconcile.ConnectionLister)
 	outliers, _ := a.plane.Plane.(reconcile.Outliers)
 	var probes func() probe.Stats
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
@@ -60,7 +61,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: statistics, Connections: connections, Admission: admission, Outliers: outliers,
+		Statistics: statistics, Connections: connections, ConnectionLister: lister, Admission: admission, Outliers: outliers,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,
 		Log: a.log,

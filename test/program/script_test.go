@@ -24,7 +24,7 @@ import (
 // backends, a, b and c. The files below etc/ are the agent's configuration directory;
 // ironvip.toml is written for the script, with more.toml appended.
 //
-// Variables: $POOL is the first three bytes of the pool's addresses, $MODE the dataplane,
+// Variables: $POOL is the first three bytes of the pool's addresses, $MODE the dataplane, $IRONVIP the binary,
 // $SOCKET the API's address. $a is the address and port of backend a, ${a_port} its port,
 // and ${a_toml} and ${a_json} name it in a list of backends. b and c have the same variables. Every file of
 // the archive may use them.
@@ -134,6 +134,7 @@ func (s *script) fill(env *testscript.Env) {
 	env.Setenv("POOL", s.pool)
 	env.Setenv("POOL_BASE", poolBase)
 	env.Setenv("MODE", mode)
+	env.Setenv("IRONVIP", bin(s.t))
 	env.Setenv("SOCKET", "unix://"+filepath.Join(s.dir, "sock"))
 	env.Setenv("IRONVIP_ADDR", env.Getenv("SOCKET"))
 	for name, b := range s.backends {

@@ -61,7 +61,7 @@ type answer struct {
 }
 
 type request struct {
-	Line, Prefer, Body string
+	Line, Prefer, IfMatch, Body string
 }
 
 func newAgent(t *testing.T) *fakeAgent {
@@ -101,7 +101,7 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	line := r.Method + " " + r.URL.RequestURI()
 	a.mu.Lock()
-	a.asked = append(a.asked, request{line, r.Header.Get("Prefer"), string(body)})
+	a.asked = append(a.asked, request{line, r.Header.Get("Prefer"), r.Header.Get("If-Match"), string(body)})
 	ans, known := a.answers[line]
 	a.mu.Unlock()
 	if !known {
@@ -119,8 +119,25 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if list, ok := ans.body.([]v1.ServiceChange); ok {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		for _, c := range list {
+			_ = json.NewEncoder(w).Encode(c)
+		}
+		return
+	}
+	if next, ok := ans.body.(func() answer); ok {
+		ans = next()
+	}
 	if next, ok := ans.body.(func() any); ok {
 		ans.body = next()
+	}
+	if list, ok := ans.body.([]v1.Connection); ok {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		for _, c := range list {
+			_ = json.NewEncoder(w).Encode(c)
+		}
+		return
 	}
 	kind := "application/json"
 	if _, isProblem := ans.body.(v1.ProblemDocument); isProblem {
@@ -177,9 +194,13 @@ func (a *fakeAgent) run(t *testing.T, line string) result {
 
 func (a *fakeAgent) runWith(t *testing.T, o Options, line string) result {
 	t.Helper()
+	env := o.Getenv
 	o.Getenv = func(name string) string {
-		if name == EnvAddr {
+		switch {
+		case name == EnvAddr:
 			return "unix://" + a.socket
+		case env != nil:
+			return env(name)
 		}
 		return ""
 	}

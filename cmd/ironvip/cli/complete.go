@@ -90,6 +90,17 @@ func overrideNames(ctx context.Context, c *client.Client, _ []string) (out []cob
 	return out, err
 }
 
+// poolNames proposes the names of pools that are not in args.
+func poolNames(ctx context.Context, c *client.Client, args []string) (out []cobra.Completion, err error) {
+	list, err := c.Pools(ctx)
+	for _, p := range list.Items {
+		if !slices.Contains(args, p.Name) {
+			out = append(out, cobra.CompletionWithDesc(p.Name, commaList(p.CIDRs)))
+		}
+	}
+	return out, err
+}
+
 // sourceNames proposes the names of the sources.
 func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Sources(ctx)

@@ -138,13 +138,51 @@ exit code is 0 without differences and 10 with differences.`,
 }
 
 func diffView(d v1.DataplaneDiff) output.View {
-	grid := &output.Grid{Footer: output.Plural(len(d.Items), "difference") + ". They are repaired at the next resync.\n"}
-	for _, e := range d.Items {
+	return differencesView(d, d.Items, output.Plural(len(d.Items), "difference")+". They are repaired at the next resync, or now with ironvip dataplane repair.\n")
+}
+
+// differencesView has a line for each difference in a document.
+func differencesView(document any, items []v1.DiffEntry, footer string) output.View {
+	grid := &output.Grid{Footer: footer}
+	for _, e := range items {
 		grid.Add(actionCell(e.Action), e.Frontend, e.Service, strings.Join(e.Details, "; "))
 	}
-	view := output.List(d, grid, "no differences")
-	view.Names = output.Texts(d.Items, func(e v1.DiffEntry) string { return e.Frontend })
+	view := output.List(document, grid, "no differences")
+	view.Names = output.Texts(items, func(e v1.DiffEntry) string { return e.Frontend })
 	return view
+}
+
+func (a *app) dataplaneRepairCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "repair",
+		Short: "compare the dataplane with the desired state now, and repair the differences",
+		Long: `Reads the kernel (or the userspace dataplane) completely, and repairs what differs from the
+desired state, as the agent does by itself every 30 seconds. It prints what it repaired. It
+also repairs at once what another program keeps changing; by itself, the agent waits longer
+each time. If the dataplane refuses a repair, the exit code is 3.`,
+		Example: "  ironvip dataplane diff\n  ironvip dataplane repair",
+		Args:    cobra.NoArgs,
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			r, err := c.Repair(ctx)
+			if err != nil {
+				return err
+			}
+			view := differencesView(r, r.Items, output.Plural(len(r.Items), "frontend")+" repaired\n")
+			if len(r.Problems) > 0 && len(r.Items) == 0 {
+				view.Empty = "no frontend repaired"
+			}
+			if err := a.show(view); err != nil {
+				return err
+			}
+			for _, p := range r.Problems {
+				a.printer().Label("error", output.Bad, problemLine(p))
+			}
+			if len(r.Problems) > 0 {
+				return exit(ExitDegraded)
+			}
+			return nil
+		}),
+	}
 }
 
 // actionCell returns the sign of a change, as in a plan.

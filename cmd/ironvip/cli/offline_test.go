@@ -135,20 +135,24 @@ func TestVersion(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	a := node(t)
 	for line, want := range map[string]string{
-		"service get ":              "web\thealthy 192.0.2.10\nshop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
-		"service get web ":          "shop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
-		"service explain web ":      ":4\n",
-		"backend drain shop/db ":    "10.1.0.21:5432\tready, unknown\n10.1.0.22:5432\tmaint, unhealthy\n:4\n",
-		"source resync ":            "rest\trest\nstatic\tstatic\n:4\n",
-		"service list --source ":    "rest\trest\nstatic\tstatic\n:4\n",
-		"service list --state ":     "healthy\nunchecked\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
-		"service list -o ":          "table\nwide\njson\nyaml\nname\n:4\n",
-		"dataplane ":                "clean\tremove everything that an agent left in the kernel; needs no agent\ndiff\tcompare the dataplane with the desired state\nshow\tshow the dataplane and all desired frontends\n:4\n",
-		"config validate ":          "toml\n:8\n",
-		"service apply -f ":         "toml\njson\nyaml\nyml\n:8\n",
-		"events --service shop/":    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
-		"service get BAD":           ":4\n",
-		"backend drain NOT_A_NAME ": ":4\n",
+		"service get ":                          "web\thealthy 192.0.2.10\nshop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
+		"service get web ":                      "shop/db\tdegraded 192.0.2.11,2001:db8::11\nlate\tpending\n:4\n",
+		"service explain web ":                  ":4\n",
+		"backend drain shop/db ":                "10.1.0.21:5432\tready, unknown\n10.1.0.22:5432\tmaint, unhealthy\n:4\n",
+		"source resync ":                        "rest\trest\nstatic\tstatic\n:4\n",
+		"service list --source ":                "rest\trest\nstatic\tstatic\n:4\n",
+		"service list --state ":                 "healthy\nunchecked\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
+		"service list -o ":                      "table\nwide\njson\nyaml\nname\n:4\n",
+		"dataplane ":                            "clean\tremove everything that an agent left in the kernel; needs no agent\nconnections\tlist single connections through this host, as ipvsadm -Lnc does\ndiff\tcompare the dataplane with the desired state\nrepair\tcompare the dataplane with the desired state now, and repair the differences\nshow\tshow the dataplane and all desired frontends\n:4\n",
+		"dataplane connections --service shop/": "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
+		"pool get ":                             "public-v4\t192.0.2.0/24\nv6\t2001:db8:1::/64\n:4\n",
+		"service edit shop/":                    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
+		"service watch web shop/":               "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
+		"config validate ":                      "toml\n:8\n",
+		"service apply -f ":                     "toml\njson\nyaml\nyml\n:8\n",
+		"events --service shop/":                "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
+		"service get BAD":                       ":4\n",
+		"backend drain NOT_A_NAME ":             ":4\n",
 	} {
 		words := append([]string{"__complete"}, strings.Split(line, " ")...)
 		got := complete(t, a, words)

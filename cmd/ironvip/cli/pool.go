@@ -76,6 +76,69 @@ func (a *app) poolListView(list v1.PoolList) output.View {
 	return output.List(list, grid, "no pools: services get no addresses; add a [[pool]] to the configuration")
 }
 
+func (a *app) poolGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get NAME...",
+		Short: "show pools in full: ranges, use, and what is wrong with them",
+		Long: `Shows pools in full. "pool list" has a line for each; "vip list" has the addresses that
+services hold. COOLING addresses were released lately and are given to others later. HELD OUT
+are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes.`,
+		Example:           "  ironvip pool get public-v4\n  ironvip pool get public-v4 -o json",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.complete(poolNames),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			list, err := c.Pools(ctx)
+			if err != nil {
+				return err
+			}
+			pools := make([]v1.Pool, len(args))
+			for i, name := range args {
+				at := slices.IndexFunc(list.Items, func(p v1.Pool) bool { return p.Name == name })
+				if at < 0 {
+					return &failure{code: ExitNotFound, err: fmt.Errorf("pool %q does not exist", name), hint: "run ironvip pool list"}
+				}
+				pools[i] = list.Items[at]
+			}
+			return a.show(poolView(pools))
+		}),
+	}
+}
+
+func poolView(pools []v1.Pool) output.View {
+	return output.View{
+		Data:  oneOrList(pools),
+		Names: output.Texts(pools, func(p v1.Pool) string { return p.Name }),
+		Text: func(p *output.Printer) string {
+			return strings.Join(output.Texts(pools, func(pool v1.Pool) string { return poolText(p, pool) }), "\n")
+		},
+	}
+}
+
+func poolText(p *output.Printer, pool v1.Pool) string {
+	facts := output.Grid{Indent: "  "}
+	fact := func(name, text string) {
+		if text != "" {
+			facts.Add(output.Cell{Text: name, Style: output.Faint}, text)
+		}
+	}
+	fact("cidrs", commaList(pool.CIDRs))
+	fact("exclude", commaList(pool.Exclude))
+	fact("auto assign", yesNo(pool.AutoAssign))
+	fact("used", fmt.Sprintf("%s of %s", count(pool.Used), count(pool.Size)))
+	fact("free", count(pool.Free))
+	fact("cooling", count(pool.Cooling))
+	fact("held out", count(pool.HeldOut))
+	text := p.Paint(pool.Name, output.Strong)
+	if pool.Removed {
+		text += " is removed from the configuration, and some of its addresses are held"
+	}
+	text += "\n" + facts.Text(p)
+	for _, alarm := range pool.Alarms {
+		text += p.Paint("WARN", output.Caution) + "  " + output.Clean(problemLine(alarm)) + "\n"
+	}
+	return text
+}
+
 func count(n uint64) string {
 	const most = 1<<53 - 1 // the upper limit of the API's counts
 	if n >= most {

@@ -21,6 +21,9 @@ type Grid struct {
 	Header []string // one per column; "+SIZE" is a column of -o wide only; nil: no header
 	Rows   [][]Cell // each as long as Header, or shorter
 	Footer string   // after the rows
+
+	widths    []int // of the columns, at least; the widest cells so far after Text
+	continued bool  // the header was printed
 }
 
 // NewGrid returns a table with a header.
@@ -50,10 +53,17 @@ func (g *Grid) AddSparse(values ...any) {
 	g.Rows = append(g.Rows, row)
 }
 
+// Continue returns the grid for the rows that follow those of g, once g has been printed: with the
+// same columns, at least as wide, and without the header line. A table of unknown length is printed
+// in such parts.
+func (g *Grid) Continue() *Grid {
+	return &Grid{Indent: g.Indent, Header: g.Header, widths: g.widths, continued: true}
+}
+
 // Text returns the grid as text. Widths count characters and exclude color codes.
 func (g *Grid) Text(p *Printer) string {
 	var lines [][]Cell
-	if g.Header != nil {
+	if g.Header != nil && !g.continued {
 		header := make([]Cell, len(g.Header))
 		for i, h := range g.Header {
 			header[i].Text = strings.TrimPrefix(h, "+")
@@ -62,7 +72,7 @@ func (g *Grid) Text(p *Printer) string {
 	}
 	lines = append(lines, g.Rows...)
 
-	var widths []int
+	widths := g.widths
 	for i, line := range lines {
 		lines[i] = g.shown(line, p.Format == Wide)
 		for column, c := range lines[i] {
@@ -72,6 +82,7 @@ func (g *Grid) Text(p *Printer) string {
 			widths[column] = max(widths[column], utf8.RuneCountInString(Clean(c.Text)))
 		}
 	}
+	g.widths = widths
 	var b strings.Builder
 	for _, line := range lines {
 		b.WriteString(g.Indent)

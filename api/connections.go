@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// ndjson is the type of a list with one JSON document per line.
+const ndjson = "application/x-ndjson"
+
+func (s *Server) connectionRoutes() {
+	server.Handle(s.http, server.Route{Path: v1.PathConnections, Lacks: server.Needs(s.ConnectionLister != nil, "dataplane that lists connections"),
+		Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",
+		Description: "Reads the dataplane, and sends each connection through this host as a line of JSON, in any order. The list has no pages: it is not stored anywhere. " +
+			"A line with a problem is the last one. It needs the role operator, because it has the addresses of clients.",
+		Content: s.http.JSON(ndjson, v1.Connection{})}, s.listConnections)
+}
+
+type listConnectionsInput struct {
+	Service string `query:"service" doc:"of this service only: \"name\" or \"namespace/name\""`
+	Limit   int    `query:"limit" minimum:"1" doc:"end the list after this many connections; absent: list all"`
+}
+
+// listConnections keeps no more of the list in memory than the dataplane does. The first connection
+// is read before the response begins, so that an unreadable dataplane has an ordinary problem.
+func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) (*server.Stream, error) {
+	at := s.serviceFinder()
+	want := func(key vip.FrontendKey) bool { _, known := at(key); return known }
+	if in.Service != "" {
+		of, err := vip.ParseServiceKey(in.Service)
+		if err != nil {
+			return nil, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+		}
+		if s.Services.Row(of) == nil && len(s.unhealthy.of(of)) == 0 {
+			return nil, noService(of)
+		}
+		want = func(key vip.FrontendKey) bool { service, known := at(key); return known && service == of }
+	}
+	end, err := s.http.OpenStream()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := readingTime(ctx)
+	next, stop := iter.Pull2(s.connections(ctx, want, in.Limit))
+	done := func() { stop(); cancel(); end() }
+	c, err, more := next()
+	if err != nil {
+		done()
+		return nil, unreadable("list the connections of", err)
+	}
+	return server.NewStream(func(h huma.Context) {
+		defer done()
+		h.SetHeader("Content-Type", ndjson)
+		h.SetStatus(http.StatusOK)
+		out := json.NewEncoder(h.BodyWriter())
+		for ; more; c, err, more = next() {
+			line := v1.Connection{}
+			if err != nil {
+				line.Problem = &v1.Problem{Code: v1.CodeDataplane, Message: "the list is not complete: " + err.Error()}
+			} else {
+				service, _ := at(c.Frontend)
+				line = connection(service, c)
+			}
+			if out.Encode(line) != nil { // the caller is gone
+				return
+			}
+		}
+	}), nil
+}
+
+// connections yields the connections to wanted frontends, at most limit of them if that is not 0,
+// and an error at the end if the list is not complete.
+func (s *Server) connections(ctx context.Context, want func(vip.FrontendKey) bool, limit int) iter.Seq2[reconcile.Connection, error] {
+	return func(yield func(reconcile.Connection, error) bool) {
+		n, wanted := 0, true
+		err := s.ConnectionLister.ListConnections(ctx, want, func(c reconcile.Connection) bool {
+			n++
+			wanted = yield(c, nil)
+			return wanted && n != limit
+		})
+		if err != nil && wanted {
+			yield(reconcile.Connection{}, err)
+		}
+	}
+}
+
+func connection(service vip.ServiceKey, c reconcile.Connection) v1.Connection {
+	out := v1.Connection{Service: service.String(), Frontend: c.Frontend.String(), Client: c.Client.String(), Backend: c.Backend.String(),
+		State: c.State, Expires: uint64(c.Expires / time.Second)}
+	if c.Client.Port() == 0 {
+		out.Client = c.Client.Addr().String()
+	}
+	return out
+}
+
+// serviceFinder returns a function that finds the service of a frontend, which may be a single port
+// of a range. It costs O(1), and O(frontends) once if a key is no frontend of its own.
+func (s *Server) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
+	type place struct {
+		addr     netip.Addr
+		protocol vip.Protocol
+	}
+	ranges := sync.OnceValue(func() map[place][]vip.Frontend {
+		out := map[place][]vip.Frontend{}
+		for key, f := range s.Frontends.All() {
+			if key.Ranged() {
+				p := place{key.Addr, key.Protocol}
+				out[p] = append(out[p], f)
+			}
+		}
+		return out
+	})
+	return func(key vip.FrontendKey) (vip.ServiceKey, bool) {
+		for _, audience := range []vip.Audience{key.Audience, vip.Everyone, vip.InternalClients} {
+			key.Audience = audience
+			if row := s.Frontends.Row(key); row != nil {
+				return row.Value.Service, true
+			}
+		}
+		for _, f := range ranges()[place{key.Addr, key.Protocol}] {
+			if f.Key.Port <= key.Port && key.Port <= f.Key.LastPort {
+				return f.Service, true
+			}
+		}
+		return vip.ServiceKey{}, false
+	}
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+)
+
+func connectionList() []v1.Connection {
+	return []v1.Connection{
+		{Service: "web", Frontend: "192.0.2.10:80/tcp", Client: "198.51.100.7:40312", Backend: "10.1.0.11:8080", State: "ESTABLISHED", Expires: 898},
+		{Service: "shop/db", Frontend: "[2001:db8::11]:5432/tcp", Client: "[2001:db8:1::9]:51112", Backend: "[2001:db8:2::21]:5432", State: "FIN_WAIT", Expires: 7},
+		{Service: "web", Frontend: "192.0.2.10:80/tcp", Client: "198.51.100.7", Backend: "10.1.0.11:8080", State: "AFFINITY", Expires: 10799},
+		{Service: "web", Frontend: "192.0.2.10:443/tcp", Client: "198.51.100.8:1024", Backend: "10.1.0.12:8443", State: "CONNECTING"},
+	}
+}
+
+func TestConnectionsCommand(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/dataplane/connections?limit=1001", 200, connectionList())
+	a.on("GET /v1/dataplane/connections", 200, connectionList())
+	a.on("GET /v1/dataplane/connections?limit=3&service=web", 200, connectionList()[:3])
+	a.on("GET /v1/dataplane/connections?limit=1001&service=idle", 200, []v1.Connection{})
+	a.on("GET /v1/dataplane/connections?limit=1001&service=none", 404, problem(404, v1.CodeNotFound, `service "none" does not exist`, "create it first"))
+	a.on("GET /v1/dataplane/connections?limit=1001&service=torn", 200, append(connectionList()[:1], v1.Connection{Problem: &v1.Problem{Code: v1.CodeDataplane, Message: "the list is not complete: timed out"}}))
+	var all strings.Builder
+	for _, format := range output.Formats() {
+		line := "dataplane connections -o " + string(format)
+		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+	}
+	for _, line := range []string{"dataplane connections --limit 0", "dataplane conns --limit 2 --service web", "dataplane connections --service idle",
+		"dataplane connections --service none", "dataplane connections --service torn", "dataplane connections --limit -1"} {
+		all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+	}
+	golden(t, "dataplane_connections.txt", all.String())
+}
+
+// A long list is printed in parts with one header, aligned with the widest cells so far.
+func TestConnectionsInParts(t *testing.T) {
+	a := newAgent(t)
+	list := make([]v1.Connection, 2*connectionsAtOnce+1)
+	for i := range list {
+		list[i] = connectionList()[0]
+	}
+	list[connectionsAtOnce] = connectionList()[1]
+	a.on("GET /v1/dataplane/connections", 200, list)
+	r := a.run(t, "dataplane connections --limit 0")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if len(lines) != 1+len(list) || strings.Count(r.stdout, "CLIENT") != 1 {
+		t.Fatalf("%d lines, %d headers", len(lines), strings.Count(r.stdout, "CLIENT"))
+	}
+	column := func(line string) int { return strings.Index(line, "192.0.2.10:80/tcp") }
+	if first, last := column(lines[1]), column(lines[len(lines)-1]); first != len("198.51.100.7:40312  ") || last != len("[2001:db8:1::9]:51112  ") {
+		t.Errorf("the columns begin at %d and at %d", first, last)
+	}
+}
+
+func TestRepairCommand(t *testing.T) {
+	a := newAgent(t)
+	failed := v1.Problem{Code: v1.CodeDataplane, Place: "192.0.2.12:80/tcp", Message: "add the service: no buffer space available"}
+	var all strings.Builder
+	for _, r := range []v1.RepairResult{
+		{Items: []v1.DiffEntry{}, Problems: []v1.Problem{}},
+		{Repaired: 3, Items: diff().Items, Problems: []v1.Problem{}},
+		{Items: []v1.DiffEntry{}, Problems: []v1.Problem{failed}},
+		{Repaired: 1, Items: diff().Items[:1], Problems: []v1.Problem{failed}},
+	} {
+		a.on("POST /v1/dataplane/repair", 200, r)
+		for _, format := range []output.Format{output.Table, output.JSON, output.Name} {
+			line := "dataplane repair -o " + string(format)
+			all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+		}
+	}
+	golden(t, "dataplane_repair.txt", all.String())
+}

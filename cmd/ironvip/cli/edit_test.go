@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// ofAPI returns a service that may be edited.
+func ofAPI() v1.Service {
+	s := web()
+	s.Source, s.Origin = "rest", "api"
+	one := 1
+	s.Spec.Backends = []spec.Backend{{Address: "10.1.0.11", Weight: &one}, {Address: "10.1.0.12", Port: 8080, Weight: &one}}
+	s.Status.Backends = []v1.BackendStatus{{ID: "10.1.0.11", Address: "10.1.0.11", Weight: 1, State: "ready", Usable: true}, {ID: "10.1.0.12:8080", Address: "10.1.0.12", Port: 8080, Weight: 1, State: "ready"}}
+	return s
+}
+
+// editor returns an environment with an editor that runs the lines of a script in turn, one for each
+// time it is started: commands of the shell for the file $1.
+func editor(t *testing.T, lines ...string) func(string) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	script := filepath.Join(t.TempDir(), "editor")
+	text := "#!/bin/sh\nn=$(cat " + script + ".n 2>/dev/null || echo 0)\necho $((n+1)) > " + script + ".n\ncp \"$1\" " + script + ".seen$n\ncase $n in\n"
+	for i, line := range lines {
+		text += string(rune('0'+i)) + ") " + line + ";;\n"
+	}
+	if err := os.WriteFile(script, []byte(text+"esac\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return func(name string) string {
+		return map[string]string{"EDITOR": script, "SEEN": script + ".seen"}[name]
+	}
+}
+
+// answersOf returns a file, which the editor shares with the command as it does a terminal.
+func answersOf(t *testing.T, text string) *os.File {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "answers")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func left(t *testing.T) (files []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "ironvip-web-*.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestServiceEdit(t *testing.T) {
+	const path = "/v1/services/default/web"
+	invalid := problem(422, v1.CodeInvalidService, "scheduler: unknown scheduler", "use wrr", v1.Problem{Code: vip.CodeInvalid, Field: "scheduler", Message: "unknown scheduler"})
+	for _, c := range []struct {
+		name    string
+		editor  []string
+		put     []answer // in turn
+		answers string   // of the user
+		code    int
+		says    []string
+		puts    int
+		left    string // what the file that is left has; "": there is none
+	}{
+		{name: "stored", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`}, put: []answer{{200, ofAPI()}}, says: []string{"service web updated (revision 214), applied"}, puts: 1},
+		{name: "not changed", editor: []string{`echo '# a comment' >> "$1"`}, says: []string{"service web not changed"}},
+		{name: "a mistake, then correct", editor: []string{`sed -i 's/scheduler = /schedular = /' "$1"`, `sed -i 's/schedular = "wrr"/scheduler = "nq"/' "$1"`}, answers: "y\n", put: []answer{{200, ofAPI()}},
+			says: []string{"unknown key", "Edit again? [Y/n]", "updated"}, puts: 1},
+		{name: "a mistake, given up", editor: []string{`sed -i 's/scheduler = /schedular = /' "$1"`}, answers: "n\n", code: ExitError, says: []string{"unknown key", "your text is in", "service apply -f"}, left: "schedular"},
+		{name: "a mistake, no terminal", editor: []string{`echo 'x = ' >> "$1"`}, code: ExitError, says: []string{"your text is in"}, left: "x = "},
+		{name: "refused, then correct", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`, `sed -i 's/"wlc"/"sed"/' "$1"`}, answers: "\n", put: []answer{{422, invalid}, {200, ofAPI()}}, says: []string{"unknown scheduler", "updated"}, puts: 2},
+		{name: "changed meanwhile", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`, `true`}, answers: "y\n", put: []answer{{412, problem(412, v1.CodePreconditionFailed, `service "web" was changed: its spec is at revision 211`, "GET it again")}, {200, ofAPI()}},
+			says: []string{"was changed", "updated"}, puts: 2},
+		{name: "another name", editor: []string{`sed -i 's/name = "web"/name = "other"/' "$1"`}, answers: "n\n", code: ExitError, says: []string{"has the service other, not web"}, left: "other"},
+		{name: "two services", editor: []string{`printf '[[service]]\nname = "b"\nports = [{port = 1}]\n' >> "$1"`}, answers: "n\n", code: ExitError, says: []string{"has 2 services, not one"}, left: `"b"`},
+		{name: "stored, not applied", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`}, put: []answer{{504, problem(504, v1.CodeApplyTimeout, "service stored, but not applied within 30s", "")}}, code: ExitError, says: []string{"not applied within"}, puts: 1, left: `"wlc"`},
+		{name: "the editor fails", editor: []string{`exit 3`}, code: ExitError, says: []string{"exit status 3"}},
+		{name: "the editor fails after a change", editor: []string{`echo '# x' >> "$1"; exit 3`}, code: ExitError, says: []string{"exit status 3", "your text is in"}, left: "# x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := newAgent(t)
+			a.on("GET "+path, 200, ofAPI())
+			n := 0
+			a.on("PUT "+path, 0, func() answer {
+				n++
+				return c.put[min(n, len(c.put))-1]
+			})
+			r := a.runWith(t, Options{Getenv: editor(t, c.editor...), Stdin: answersOf(t, c.answers)}, "service edit web")
+			if r.code != c.code || r.stdout != "" {
+				t.Errorf("exit code %d, want %d\n%s", r.code, c.code, r)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(r.stderr, s) {
+					t.Errorf("stderr does not say %q:\n%s", s, r.stderr)
+				}
+			}
+			if n != c.puts {
+				t.Errorf("%d puts, want %d", n, c.puts)
+			}
+			files := left(t)
+			if (c.left != "") != (len(files) == 1) {
+				t.Fatalf("files %q", files)
+			}
+			if c.left != "" {
+				text, err := os.ReadFile(files[0])
+				if err != nil || !strings.Contains(string(text), c.left) {
+					t.Errorf("%v, the file has\n%s", err, text)
+				}
+			}
+		})
+	}
+}
+
+// The text of the second time has the user's changes, and the definition of the others as comments.
+// It is stored only if that is still the newest.
+func TestServiceEditAfterAConflict(t *testing.T) {
+	a := newAgent(t)
+	now := ofAPI()
+	a.on("GET /v1/services/default/web", 200, func() any { return now })
+	first := true
+	a.on("PUT /v1/services/default/web", 0, func() answer {
+		if first {
+			first = false
+			now.Spec.Scheduler, now.ETag = "sed", `"300.301"`
+			return answer{412, problem(412, v1.CodePreconditionFailed, "changed", "")}
+		}
+		return answer{200, now}
+	})
+	env := editor(t, `sed -i 's/"wrr"/"wlc"/' "$1"`, `true`)
+	if r := a.runWith(t, Options{Getenv: env, Stdin: answersOf(t, "y\n")}, "service edit web"); r.code != ExitOK {
+		t.Fatal(r)
+	}
+	seen, err := os.ReadFile(env("SEEN") + "1")
+	if err != nil || !strings.Contains(string(seen), "\nscheduler = \"wlc\"") || !strings.Contains(string(seen), "# scheduler = \"sed\"") {
+		t.Errorf("%v:\n%s", err, seen)
+	}
+	var tags []string
+	for _, q := range a.requests() {
+		if strings.HasPrefix(q.Line, "PUT") {
+			tags = append(tags, q.IfMatch)
+			var s v1.ServiceSpec
+			if err := json.Unmarshal([]byte(q.Body), &s); err != nil || s.Scheduler != "wlc" || len(s.Backends) != 2 {
+				t.Errorf("%v: %s", err, q.Body)
+			}
+		}
+	}
+	if len(tags) != 2 || tags[0] != `"210.214"` || tags[1] != `"300.301"` {
+		t.Errorf("preconditions %q", tags)
+	}
+}
+
+func TestServiceEditOfAnotherSource(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/services/default/web", 200, web())
+	if r := a.runWith(t, Options{Getenv: editor(t, "exit 9")}, "service edit web"); r.code != ExitConflict || !strings.Contains(r.stderr, "services.d/web.toml:7") {
+		t.Error(r)
+	}
+	if r := a.run(t, "backend weight web 10.1.0.11 3"); r.code != ExitConflict || !strings.Contains(r.stderr, "source static") {
+		t.Error(r)
+	}
+}
+
+func TestBackendWeight(t *testing.T) {
+	for _, c := range []struct {
+		command string
+		code    int
+		says    string
+		weights string // of the definition that is stored; "": none
+	}{
+		{"backend weight web 10.1.0.12:8080 7", ExitOK, "backend web/10.1.0.12:8080 has weight 1 (revision 214), applied", "1 7"},
+		{"backend weight web/10.1.0.12 7 --no-wait", ExitOK, "web/10.1.0.12:8080", "1 7"}, // the only one of the address
+		{"backend weight web 10.1.0.11 0", ExitConflict, "last usable backend", ""},
+		{"backend weight web 10.1.0.11 0 --force", ExitOK, "", "0 1"},
+		{"backend weight web 10.1.0.12:8080 0", ExitOK, "", "1 0"},
+		{"backend weight web 10.1.0.99 1", ExitNotFound, "has no backend 10.1.0.99", ""},
+		{"backend weight web 10.1.0.11 65536", ExitUsage, "0 to 65535", ""},
+		{"backend weight web 10.1.0.11 many", ExitUsage, "invalid weight", ""},
+		{"backend weight web 10.1.0.11", ExitUsage, "", ""},
+	} {
+		a := newAgent(t)
+		a.on("GET /v1/services/default/web", 200, ofAPI())
+		n := 0
+		a.on("PUT /v1/services/default/web", 0, func() answer {
+			if n++; n == 1 { // changed meanwhile
+				return answer{412, problem(412, v1.CodePreconditionFailed, "changed", "")}
+			}
+			return answer{200, ofAPI()}
+		})
+		r := a.run(t, c.command)
+		if r.code != c.code || !strings.Contains(r.stderr, c.says) {
+			t.Errorf("%s: %s", c.command, r)
+		}
+		stored := ""
+		for _, q := range a.requests() {
+			var s v1.ServiceSpec
+			if strings.HasPrefix(q.Line, "PUT") && json.Unmarshal([]byte(q.Body), &s) == nil {
+				stored = strings.TrimSpace(strings.Join([]string{weightText(s.Backends[0]), weightText(s.Backends[1])}, " "))
+			}
+		}
+		if stored != c.weights {
+			t.Errorf("%s stored %q, want %q", c.command, stored, c.weights)
+		}
+	}
+}
+
+func weightText(b spec.Backend) string {
+	return string(rune('0' + *b.Weight))
+}
+
+func TestServiceWatch(t *testing.T) {
+	a := newAgent(t)
+	first, moved := web(), web()
+	moved.Status.State = v1.StateDegraded
+	quiet := moved
+	quiet.Status.Summary = "the same line"
+	late := db()
+	a.on("GET /v1/services:watch", 200, []v1.ServiceChange{{Service: &first}, {Synced: true}, {Service: &moved}, {Service: &quiet}, {Service: &late}, {Deleted: "web"}})
+	a.on("GET /v1/services:watch?label=a%3Db&service=web&service=none&source=rest", 200, []v1.ServiceChange{{Service: &first}, {Synced: true}})
+	var all strings.Builder
+	for _, line := range []string{"service watch", "service watch -o name", "service watch --only-changes", "service watch --only-changes -o json", "service watch web none --source rest -l a=b"} {
+		r := a.run(t, line)
+		if r.code != ExitUnreachable { // the canned stream ends
+			t.Errorf("%s", r)
+		}
+		all.WriteString("$ ironvip " + line + "\n" + r.stdout)
+		for l := range strings.Lines(r.stderr) {
+			if strings.Contains(l, "waiting") {
+				all.WriteString(l)
+			}
+		}
+	}
+	golden(t, "service_watch.txt", all.String())
+}

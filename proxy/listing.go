@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// listed is implemented by the links that are connections for operators.
+type listed interface {
+	// describe returns the connection, without its frontend and backend. now is that of Target.
+	describe(now int64) reconcile.Connection
+}
+
+// ListConnections implements reconcile.ConnectionLister. It costs O(frontends and endpoints, and
+// the connections of those that are wanted). Connections that an earlier process still relays are
+// counted, but not listed.
+func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
+	t.mu.RLock()
+	keys := slices.Collect(maps.Keys(t.frontends))
+	t.mu.RUnlock()
+	for _, key := range keys {
+		f := t.frontend(key)
+		if f == nil || !want(key) {
+			continue
+		}
+		for addr, e := range f.backends.Load().all {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			for _, l := range e.listed() {
+				c := l.describe(t.now())
+				c.Frontend, c.Backend = key, addr
+				if !yield(c) {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// listed returns the endpoint's links that are connections.
+func (e *endpoint) listed() (out []listed) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.links {
+		if c, is := l.(listed); is {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// until returns how long a timeout after last still takes; 0: there is no timeout.
+func until(timeout time.Duration, last, now int64) time.Duration {
+	if timeout <= 0 {
+		return 0
+	}
+	return max(timeout-time.Duration(now-last), time.Second)
+}
+
+func (c *connection) describe(now int64) reconcile.Connection {
+	relay := &c.f.backends.Load().relay
+	out := reconcile.Connection{Client: c.attempt.client, State: "ESTABLISHED", Expires: until(relay.IdleTimeout, c.last.Load(), now)}
+	if c.half.Load() {
+		out.State, out.Expires = "HALF_CLOSED", until(relay.HalfCloseTimeout, c.last.Load(), now)
+	}
+	return out
+}
+
+func (s *session) describe(now int64) reconcile.Connection {
+	return reconcile.Connection{Client: s.client, State: reconcile.StateUDP, Expires: until(s.listener.idle(), s.used.Load(), now)}
+}
+
+func (d *dialing) describe(int64) reconcile.Connection {
+	return reconcile.Connection{Client: d.c.attempt.client, State: "CONNECTING"}
+}

@@ -1,0 +1,134 @@
+package proxy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// list returns the connections of wanted frontends, as "client backend state".
+func (b *bench) list(want func(vip.FrontendKey) bool) (out []string) {
+	b.Helper()
+	err := b.ListConnections(b.Context(), want, func(c reconcile.Connection) bool {
+		if c.State != "CONNECTING" && (c.Expires <= 0 || c.Expires > time.Hour) {
+			b.Errorf("%+v expires in %s", c, c.Expires)
+		}
+		out = append(out, fmt.Sprintf("%s %s %s", c.Client, c.Backend, c.State))
+		return true
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// The list has each open connection and UDP session with its client and backend, until it ends.
+func TestConnectionsAreListed(t *testing.T) {
+	udp := udpBackend(t, "127.0.0.1", "b")
+	holds := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) { // until the client closes
+		_, _ = c.Write([]byte("h\n"))
+		_, _ = c.Read(make([]byte, 1))
+		_, _ = c.Read(make([]byte, 1))
+	})
+	p := newTarget(t, Options{})
+	held, other := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
+	p.must(onVIP(held, vip.RoundRobin, holds))
+	p.must(onVIP(other, vip.RoundRobin, udp))
+	listed := func(want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		wait.For(t, "the connections are listed", func() error {
+			if got := p.list(everyFrontend); !slices.Equal(got, want) {
+				return fmt.Errorf("%q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	listed()
+	a, b := dial(t, held), dial(t, held)
+	a.line(t)
+	b.line(t)
+	c := udpClient(t, other)
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 9)); err != nil {
+		t.Fatal(err)
+	}
+	local := func(c net.Conn) netip.AddrPort { return netip.MustParseAddrPort(c.LocalAddr().String()) }
+	listed(fmt.Sprintf("%s %s ESTABLISHED", local(a), holds), fmt.Sprintf("%s %s ESTABLISHED", local(b), holds), fmt.Sprintf("%s %s UDP", local(c), udp))
+	if got, want := p.list(func(k vip.FrontendKey) bool { return k == other }), []string{fmt.Sprintf("%s %s UDP", local(c), udp)}; !slices.Equal(got, want) {
+		t.Errorf("of one frontend: %q, want %q", got, want)
+	}
+	if err := b.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	listed(fmt.Sprintf("%s %s UDP", local(c), udp))
+	n := 0
+	if err := p.ListConnections(t.Context(), everyFrontend, func(reconcile.Connection) bool { n++; return false }); err != nil || n != 1 {
+		t.Errorf("a caller that has enough: %d, %v", n, err)
+	}
+}
+
+// A connection of which one side has ended is half-closed.
+func TestHalfClosedConnectionIsListed(t *testing.T) {
+	end := make(chan struct{})
+	defer close(end)
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		_, _ = c.Read(make([]byte, 1))
+		<-end
+	})
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, "half-closed", func() error {
+		if got, want := p.list(everyFrontend), []string{fmt.Sprintf("%s %s HALF_CLOSED", addrPort(c.LocalAddr()), backend)}; !slices.Equal(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// Lists during traffic and changes, for the race detector.
+func TestListedWhileServing(t *testing.T) {
+	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	both := onVIP(key, vip.RoundRobin, a, b)
+	p.must(both)
+	done := make(chan struct{})
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		for {
+			p.list(everyFrontend)
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	for i := range 60 {
+		if i%10 == 0 {
+			p.must(without(both, b))
+			p.must(both)
+		}
+		dial(t, key).line(t)
+	}
+	close(done)
+	tasks.Wait()
+}
