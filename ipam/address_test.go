@@ -107,6 +107,27 @@ func TestHugeIPv6Pools(t *testing.T) {
 	}
 }
 
+// A full pool's message counts what the same plan gives away, as in a check of files.
+func TestFullByThePlan(t *testing.T) {
+	cfg := pools(pool("p", "192.0.2.0/29"))
+	cfg.ReuseDelay = time.Minute
+	w := newWorld(t, cfg)
+	w.get("held")
+	w.get("cools")
+	w.release("cools")
+	var proposed []vip.Service
+	for i := range 5 {
+		proposed = append(proposed, vip.Service{Key: key(fmt.Sprint("s", i)), Source: "s"})
+	}
+	got := w.a.Preview(append(proposed, vip.Service{Key: key("cools"), Source: "s"}))
+	if p := got[4].Problems; len(p) != 1 || !strings.Contains(p[0].Message, "5 are held, 1 cool down") {
+		t.Errorf("%+v", got)
+	}
+	if len(got[5].VIPs) != 1 {
+		t.Errorf("the last holder of a cooling address: %+v", got[5])
+	}
+}
+
 func TestAllocationWalksOn(t *testing.T) {
 	cfg := pools(pool("p", "192.0.2.0/29"))
 	cfg.ReuseDelay = 0

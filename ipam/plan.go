@@ -19,6 +19,7 @@ type plan struct {
 	now     vip.Instant
 	ops     []Op                            // in order; several on one resource build on each other
 	pending map[Resource]*Lease             // the leases that the ops make; none is nil
+	planned map[string]usage                // what the ops add to the usage of pools (modulo 2^64)
 	shares  map[shareKey][]Resource         // addresses that become shareable
 	cursors map[*pool.Ranges]numbers.Number // where automatic allocation continues after the ops
 	waiting vip.Problem                     // of services that wait for the leader
@@ -36,6 +37,7 @@ func newPlan(s *state, now time.Time, n int) *plan {
 		now:     vip.InstantOf(now),
 		ops:     make([]Op, 0, n),
 		pending: make(map[Resource]*Lease, n),
+		planned: make(map[string]usage),
 		shares:  make(map[shareKey][]Resource),
 		cursors: make(map[*pool.Ranges]numbers.Number),
 	}
@@ -161,6 +163,10 @@ func (p *plan) set(w *answer, op Op) {
 	w.ops = append(w.ops, len(p.ops))
 	p.ops = append(p.ops, op)
 	p.pending[r] = op.New
+	if op.Old != nil {
+		count(p.planned, op.Old, ^uint64(0))
+	}
+	count(p.planned, op.New, 1)
 	if k := shareOf(op.New); k.key != "" {
 		p.shares[k] = append(p.shares[k], r)
 	}

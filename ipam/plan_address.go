@@ -326,7 +326,8 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 	in := from.Ranges[f]
 	op, ok := p.free(in, p.index.addrs[f], func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} }, want)
 	if !ok {
-		u := p.index.usage[from.Name]
+		u, planned := p.index.usage[from.Name], p.planned[from.Name]
+		u.held, u.cooling = u.held+planned.held, u.cooling+planned.cooling
 		return Op{}, vip.Problem{
 			Code:    vip.CodePoolFull,
 			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", from.Name, familyName(f), u.held, u.cooling),

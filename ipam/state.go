@@ -199,10 +199,10 @@ func (x *index) update(r Resource, old, now *Lease) {
 	}
 	x.owned.Follow(old, now)
 	if old != nil {
-		x.count(old, ^uint64(0))
+		count(x.usage, old, ^uint64(0))
 	}
 	if now != nil {
-		x.count(now, 1)
+		count(x.usage, now, 1)
 	}
 	if until := coolingUntil(now); until == 0 {
 		x.cooling.Drop(r)
@@ -229,17 +229,17 @@ func coolingUntil(l *Lease) vip.Instant {
 }
 
 // count adds by (modulo 2^64) to the usage of the lease's pool.
-func (x *index) count(l *Lease, by uint64) {
+func count(of map[string]usage, l *Lease, by uint64) {
 	if !l.Resource.Addr.IsValid() {
 		return
 	}
-	u := x.usage[l.Pool]
+	u := of[l.Pool]
 	if l.State == Cooling {
 		u.cooling += by
 	} else {
 		u.held += by
 	}
-	x.usage[l.Pool] = u
+	of[l.Pool] = u
 }
 
 // shareOf returns the share key of an address; one without a key can't be shared.

@@ -37,6 +37,7 @@ func node(t *testing.T) *fakeAgent {
 		{Name: "prometheus", TokenSpec: v1.TokenSpec{Role: "viewer"}, Created: *ago(48 * time.Hour)}}})
 	a.on("GET /v1/vips", 200, vips())
 	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
+	a.on("GET /v1/vips/192.0.2.11", 200, vips().Items[1])
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())
 	a.on("GET /v1/nodes", 200, nodes())
@@ -52,7 +53,8 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/dataplane/frontends?service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
 	a.on("GET /v1/dataplane/diff", 200, diff())
 	a.on("POST /v1/config/plan", 200, plan())
-	a.on("GET /v1/events", 200, v1.EventList{Items: events(), Last: 42})
+	a.on("GET /v1/events", 200, v1.EventList{Items: append([]v1.Event{{ID: 40, Time: now.Add(-3 * time.Hour), Kind: "lease_given", Service: "shop/db", Object: "192.0.2.11",
+		Message: "192.0.2.11 is given to shop/db from pool public-v4"}}, events()...), Last: 42})
 	a.on("GET /v1/debug/tables", 200, v1.DebugTableList{Items: []v1.DebugTableInfo{{Name: "services", Rows: 2, Revision: 99}, {Name: "host", Rows: 0, Revision: 3}}})
 	a.on("GET /v1/debug/tables/services", 200, v1.DebugTable{Name: "services", Revision: 99, Columns: []string{"service", "node_ports"},
 		Rows: [][]string{{"shop/db", ""}, {"web", "80/tcp=30080"}}})
@@ -64,7 +66,7 @@ func TestReadingCommands(t *testing.T) {
 	a := node(t)
 	for _, command := range []string{
 		"status", "service list", "service get web", "service get shop/db web", "service get media", "service explain shop/db", "backend list",
-		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events",
+		"backend list shop/db", "backend list web shop/db", "backend list web --nodes", "override list", "token list", "vip list", "vip get 192.0.2.11", "vip history 192.0.2.11", "pool list", "pool get public-v4", "source list", "node list", "dns list", "dns query shop.example.com", "dns query none.vip.internal aaaa", "dns query www.example.com", "dataplane show", "dataplane diff", "config plan", "events",
 		"debug table", "debug table services",
 	} {
 		t.Run(command, func(t *testing.T) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -16,15 +17,75 @@ import (
 func (a *app) vipListCommand() *cobra.Command {
 	var kind string
 	read := func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
-		return client.AllPages(
-			func(cursor string) (v1.VIPList, error) {
-				return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"), cursor, 0)
-			},
-			func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
+		return allVIPs(ctx, c, strings.ReplaceAll(kind, "-", "_"))
 	}
 	cmd := listCommand(a, "list the addresses and node ports that are held or in cooldown", read, a.vipListView)
 	choiceFlag(cmd, &kind, "kind", "list only this kind: address or node-port", "address", "node-port")
 	return cmd
+}
+
+func allVIPs(ctx context.Context, c *client.Client, kind string) (v1.VIPList, error) {
+	return client.AllPages(
+		func(cursor string) (v1.VIPList, error) { return c.VIPs(ctx, kind, cursor, 0) },
+		func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
+}
+
+func (a *app) vipGetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "get ADDRESS",
+		Short:             "show who holds an address",
+		Example:           "  ironvip vip get 192.0.2.10 -o json",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(onlyFirst(leasedAddresses)),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			v, err := c.VIP(ctx, args[0])
+			if err != nil {
+				return notFound(err, "run ironvip vip list")
+			}
+			view := a.vipListView(v1.VIPList{Items: []v1.VIP{v}})
+			view.Data = v
+			return a.show(view)
+		}),
+	}
+}
+
+func (a *app) vipHistoryCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "history ADDRESS",
+		Short: "show the events of an address or a node port",
+		Long: `Shows which services got and gave up an address or a node port, and when it was announced.
+The agent keeps the latest thousand events of all kinds in memory; its log has older ones.`,
+		Example:           "  ironvip vip history 192.0.2.10\n  ironvip vip history 30080/tcp",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(onlyFirst(leasedAddresses)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			object := args[0]
+			if number, protocol, isPort := strings.Cut(object, "/"); isPort {
+				object = "node port " + number + "/" + strings.ToLower(protocol) // as in events
+			} else if addr, err := netip.ParseAddr(object); err == nil {
+				object = addr.Unmap().String()
+			} else {
+				return usage(cmd, "invalid address %q", object)
+			}
+			return a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+				list, err := c.Events(ctx, 0)
+				if err != nil {
+					return err
+				}
+				list.Items = slices.DeleteFunc(list.Items, func(e v1.Event) bool { return e.Object != object })
+				return a.show(a.eventsView(list))
+			})(cmd, args)
+		},
+	}
+}
+
+// leasedAddresses proposes the addresses with a lease.
+func leasedAddresses(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+	list, err := allVIPs(ctx, c, v1.KindAddress)
+	for _, v := range list.Items {
+		out = append(out, cobra.CompletionWithDesc(v.Address, v.State))
+	}
+	return out, err
 }
 
 func (a *app) vipListView(list v1.VIPList) output.View {
