@@ -41,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: renamed command", "vip export --config x", "", 0, nil, ExitUsage,
 			[]string{`error: unknown command "export" for "ironvip vip"`, `hint: it was renamed: use "ironvip snapshot save"`}},
 		{"usage: another renamed command", "vip import vips.json --help", "", 0, nil, ExitUsage, []string{`use "ironvip snapshot restore"`}},
-		{"usage: group of renamed commands", "vip", "", 0, nil, ExitUsage, []string{"ironvip vip: command missing: use list\n"}},
+		{"usage: group of renamed commands", "vip", "", 0, nil, ExitUsage, []string{"ironvip vip: command missing: use get, history, list\n"}},
 		{"usage: group alone", "service", "", 0, nil, ExitUsage, []string{"command missing: use apply, delete, edit, explain, get, list"}},
 		{"usage: format", "-o xml status", "", 0, nil, ExitUsage, []string{"use table, wide, json, yaml or name"}},
 		{"usage: service name", "service get UPPER", "", 0, nil, ExitUsage, []string{"error: service \"UPPER\" is not a DNS label", "hint: use NAME or NAMESPACE/NAME"}},
