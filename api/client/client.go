@@ -23,6 +23,9 @@ import (
 	"strings"
 	"time"
 
+	json2 "github.com/go-json-experiment/json"
+	json1 "github.com/go-json-experiment/json/v1"
+
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
@@ -161,7 +164,7 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	if out == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	} else {
-		err = json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out)
+		err = json2.UnmarshalRead(io.LimitReader(resp.Body, maxAnswer), out, json1.DefaultOptionsV1())
 	}
 	if err != nil {
 		return c.unreachable(ctx, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err))

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -12,12 +13,15 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
+// MaxLimit is the largest number of rows in a page of services.
+const MaxLimit = 1000
+
 // List selects the services of a list, and a page of them.
 type List struct {
 	Source string   // of this source only
 	State  string   // in this state only: "healthy", "unchecked", "elsewhere", "degraded", "down", "pending", "refused"
 	Labels []string // with all of these: "key" or "key=value"
-	Limit  int      // rows in a page, 1 to 1,000; 0: the server's default
+	Limit  int      // rows in a page, 1 to MaxLimit; 0: the server's default
 	Cursor string   // Next of the previous page
 	Wait            // blocks until the list is newer
 }
@@ -81,10 +85,11 @@ func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
 }
 
 // AllServices yields every service that l selects, page by page. It ends at the first error. It
-// ignores Cursor and Wait of l.
+// ignores Cursor and Wait of l. Without a Limit, the pages are as large as possible, because each one
+// costs the agent O(services).
 func (c *Client) AllServices(ctx context.Context, l List) iter.Seq2[v1.Service, error] {
 	return func(yield func(v1.Service, error) bool) {
-		l.Cursor, l.Wait = "", Wait{}
+		l.Cursor, l.Wait, l.Limit = "", Wait{}, cmp.Or(l.Limit, MaxLimit)
 		for {
 			page, err := c.Services(ctx, l)
 			if err != nil {

@@ -66,7 +66,7 @@ func TestFollowEndsQuietlyWhenInterrupted(t *testing.T) {
 func TestNoLeaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a := &fakeAgent{answers: map[string]answer{}}
-	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
+	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{web()}})
 	a.on("GET /v1/status", 200, healthyStatus())
 	s := httptest.NewServer(a)
 	defer s.Close()

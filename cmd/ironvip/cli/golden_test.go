@@ -13,10 +13,10 @@ import (
 func node(t *testing.T) *fakeAgent {
 	a := newAgent(t)
 	a.on("GET /v1/status", 200, nodeStatus())
-	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})
-	a.on("GET /v1/services?cursor=p2", 200, v1.ServiceList{Items: []v1.Service{waiting()}, Revision: 231})
-	a.on("GET /v1/services?label=team%3Dshop&source=static&state=healthy", 200, v1.ServiceList{Items: []v1.Service{web()}, Revision: 230})
-	a.on("GET /v1/services?source=rest", 200, v1.ServiceList{Items: []v1.Service{media()}, Revision: 230})
+	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{web(), db()}, Next: "p2", Revision: 230})
+	a.on("GET /v1/services?cursor=p2&limit=1000", 200, v1.ServiceList{Items: []v1.Service{waiting()}, Revision: 231})
+	a.on("GET /v1/services?label=team%3Dshop&limit=1000&source=static&state=healthy", 200, v1.ServiceList{Items: []v1.Service{web()}, Revision: 230})
+	a.on("GET /v1/services?limit=1000&source=rest", 200, v1.ServiceList{Items: []v1.Service{media()}, Revision: 230})
 	a.on("GET /v1/services/default/web", 200, web())
 	a.on("GET /v1/services/shop/db", 200, db())
 	a.on("GET /v1/services/default/media", 200, media())
@@ -102,8 +102,8 @@ func TestReadingCommandsWithFilters(t *testing.T) {
 // they write an empty list.
 func TestNothingToShow(t *testing.T) {
 	a := newAgent(t)
-	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{}})
-	a.on("GET /v1/services?state=refused", 200, v1.ServiceList{Items: []v1.Service{}})
+	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{}})
+	a.on("GET /v1/services?limit=1000&state=refused", 200, v1.ServiceList{Items: []v1.Service{}})
 	a.on("GET /v1/overrides", 200, v1.OverrideList{Items: []v1.Override{}})
 	a.on("GET /v1/vips", 200, v1.VIPList{Items: []v1.VIP{}})
 	a.on("GET /v1/pools", 200, v1.PoolList{Items: []v1.Pool{}})

@@ -53,7 +53,7 @@ func forEach[T any](names []string, read func(vip.ServiceKey) (T, error)) ([]T, 
 }
 
 func (a *app) serviceListCommand() *cobra.Command {
-	var by client.List
+	by := client.List{Limit: client.MaxLimit} // each page costs the agent O(services)
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},

@@ -58,7 +58,7 @@ func TestStatsCommands(t *testing.T) {
 // doesn't request them.
 func TestServiceListWithoutConnections(t *testing.T) {
 	a := newAgent(t)
-	a.on("GET /v1/services", 200, v1.ServiceList{Items: []v1.Service{web()}})
+	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{web()}})
 	a.on("GET /v1/stats", 503, problem(503, v1.CodeDataplane, "read the counters of the dataplane: timed out", ""))
 	r := a.run(t, "service list")
 	if r.code != ExitOK || !strings.Contains(r.stdout, "web ") || !strings.Contains(r.stderr, "connections unknown: read the counters") {
