@@ -132,7 +132,20 @@ func (src *supervised) remove(keys []vip.ServiceKey, full bool) {
 	}
 }
 
+// loggedProblems is how many problems of a source the log has.
+const loggedProblems = 20
+
+// setProblems replaces the problems. The log gets those that are new.
 func (src *supervised) setProblems(problems []vip.Problem) {
+	former := src.problems[:min(len(src.problems), loggedProblems)]
+	for _, p := range problems[:min(len(problems), loggedProblems)] {
+		if !slices.Contains(former, p) {
+			src.Log.Warn("source has a problem", "source", src.name, "problem", p, "hint", p.Hint)
+		}
+	}
+	if len(problems) == 0 && len(former) > 0 {
+		src.Log.Info("source has no problems left", "source", src.name)
+	}
 	src.problems, src.outdated = problems, true
 }
 

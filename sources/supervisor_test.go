@@ -367,6 +367,40 @@ func TestStaleIsLoggedOnceAMinute(t *testing.T) {
 	})
 }
 
+func TestNewProblemsAreLogged(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b, src := newBench(), newDriven()
+		b.Add("s", "static", src)
+		b.start(t)
+		out := <-src.out
+		problem := func(i int) vip.Problem {
+			return vip.Problem{Code: vip.CodeInvalid, Place: fmt.Sprintf("web.toml:%d", i), Message: "unknown key", Hint: "remove it"}
+		}
+		var problems []vip.Problem
+		for step, want := range []int{1, 2, 2} { // the third one repeats the second
+			if step < 2 {
+				problems = append(problems, problem(step))
+			}
+			out.Replace(services("a"), slices.Clone(problems))
+			if got := strings.Count(b.logged.String(), `problem="web.toml:`); got != want {
+				t.Errorf("step %d: %d problems logged, want %d:\n%s", step, got, want, b.logged.String())
+			}
+		}
+		out.Problems(nil)
+		if got := strings.Count(b.logged.String(), "no problems left"); got != 1 {
+			t.Errorf("%d ends logged", got)
+		}
+		for i := range 1000 {
+			problems = append(problems, problem(i))
+		}
+		before := strings.Count(b.logged.String(), "\n")
+		out.Problems(problems)
+		if lines := strings.Count(b.logged.String(), "\n") - before; lines != loggedProblems {
+			t.Errorf("%d lines for 1,000 problems", lines)
+		}
+	})
+}
+
 func TestResync(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
