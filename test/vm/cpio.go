@@ -30,15 +30,15 @@ func newCpioWriter(w io.Writer) *cpioWriter {
 func (c *cpioWriter) has(name string) bool { return c.seen[cleanName(name)] }
 
 func (c *cpioWriter) dir(name string, perm uint32) {
-	c.entry(name, unix.S_IFDIR|perm, 0, 0, nil)
+	c.entry(cpioFile{name: name, mode: unix.S_IFDIR | perm})
 }
 
 func (c *cpioWriter) symlink(name, target string) {
-	c.entry(name, unix.S_IFLNK|0o777, 0, int64(len(target)), strings.NewReader(target))
+	c.entry(cpioFile{name: name, mode: unix.S_IFLNK | 0o777, size: int64(len(target)), content: strings.NewReader(target)})
 }
 
 func (c *cpioWriter) charDevice(name string, perm, major, minor uint32) {
-	c.entry(name, unix.S_IFCHR|perm, uint64(major)<<32|uint64(minor), 0, nil)
+	c.entry(cpioFile{name: name, mode: unix.S_IFCHR | perm, rdev: uint64(major)<<32 | uint64(minor)})
 }
 
 func (c *cpioWriter) text(name, content string) {
@@ -46,50 +46,61 @@ func (c *cpioWriter) text(name, content string) {
 }
 
 func (c *cpioWriter) file(name string, perm uint32, size int64, r io.Reader) {
-	c.entry(name, unix.S_IFREG|perm, 0, size, r)
+	c.entry(cpioFile{name: name, mode: unix.S_IFREG | perm, size: size, content: r})
 }
 
 // close writes the trailer and returns the first error of the whole archive.
 func (c *cpioWriter) close() error {
-	c.header("TRAILER!!!", 0, 0, 0, 0)
+	c.ino = 0
+	c.header(cpioFile{name: "TRAILER!!!"})
 	return c.err
 }
 
-func (c *cpioWriter) entry(name string, mode uint32, rdev uint64, size int64, r io.Reader) {
-	name = cleanName(name)
-	if c.seen[name] {
-		return
-	}
-	if parent := path.Dir(name); parent != "." {
-		c.dir(parent, 0o755)
-	}
-	c.seen[name] = true
-	if size > 1<<32-1 && c.err == nil {
-		c.err = fmt.Errorf("cpio: %s: %d bytes is more than the format's 4 GiB", name, size)
-	}
-	c.ino++
-	c.header(name, c.ino, mode, rdev, size)
-	if r == nil || c.err != nil {
-		return
-	}
-	if n, err := io.CopyN(c.w, r, size); err != nil {
-		c.err = fmt.Errorf("cpio: %s: after %d of %d bytes: %w", name, n, size, err)
-		return
-	}
-	c.pad(size)
+// cpioFile is one file, of any kind.
+type cpioFile struct {
+	name     string
+	mode     uint32 // kind and permissions
+	uid, gid int
+	rdev     uint64
+	size     int64
+	content  io.Reader
 }
 
-func (c *cpioWriter) header(name string, ino, mode uint32, rdev uint64, size int64) {
+func (c *cpioWriter) entry(e cpioFile) {
+	e.name = cleanName(e.name)
+	if c.seen[e.name] {
+		return
+	}
+	if parent := path.Dir(e.name); parent != "." {
+		c.dir(parent, 0o755)
+	}
+	c.seen[e.name] = true
+	if e.size > 1<<32-1 && c.err == nil {
+		c.err = fmt.Errorf("cpio: %s: %d bytes is more than the format's 4 GiB", e.name, e.size)
+	}
+	c.ino++
+	c.header(e)
+	if e.content == nil || c.err != nil {
+		return
+	}
+	if n, err := io.CopyN(c.w, e.content, e.size); err != nil {
+		c.err = fmt.Errorf("cpio: %s: after %d of %d bytes: %w", e.name, n, e.size, err)
+		return
+	}
+	c.pad(e.size)
+}
+
+func (c *cpioWriter) header(e cpioFile) {
 	if c.err != nil {
 		return
 	}
 	nlink := 1
-	if mode&unix.S_IFMT == unix.S_IFDIR {
+	if e.mode&unix.S_IFMT == unix.S_IFDIR {
 		nlink = 2
 	}
 	// magic, ino, mode, uid, gid, nlink, mtime, size, dev (2), rdev (2), name length with its NUL, checksum (unused)
 	n, err := fmt.Fprintf(c.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
-		ino, mode, 0, 0, nlink, 0, size, 0, 0, rdev>>32, rdev&0xffffffff, len(name)+1, 0, name)
+		c.ino, e.mode, e.uid, e.gid, nlink, 0, e.size, 0, 0, e.rdev>>32, e.rdev&0xffffffff, len(e.name)+1, 0, e.name)
 	c.err = err
 	c.pad(int64(n))
 }

@@ -31,23 +31,10 @@ func guest() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
-	body, err := os.ReadFile(jobFile)
+	j, err := readJob()
 	if err != nil {
 		return err
 	}
-	var j job
-	if err := json.Unmarshal(body, &j); err != nil {
-		return fmt.Errorf("%s: %w", jobFile, err)
-	}
-	output, err := openSerial("/dev/ttyS0")
-	if err != nil {
-		return err
-	}
-	controlFD, err := openSerial("/dev/ttyS1")
-	if err != nil {
-		return err
-	}
-	control := fdWriter(controlFD)
 	if err := unix.Sethostname([]byte(guestHostname)); err != nil {
 		return fmt.Errorf("hostname: %w", err)
 	}
@@ -64,14 +51,43 @@ func guest() error {
 			return fmt.Errorf("%s up: %w", guestDevice, err)
 		}
 	}
+	if j.Systemd {
+		return becomeSystemd()
+	}
 	// As on a server: some tests hold thousands of sockets.
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 1 << 20}); err != nil {
 		return fmt.Errorf("RLIMIT_NOFILE: %w", err)
 	}
+	return perform(j)
+}
+
+func readJob() (*job, error) {
+	body, err := os.ReadFile(jobFile)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{}
+	if err := json.Unmarshal(body, j); err != nil {
+		return nil, fmt.Errorf("%s: %w", jobFile, err)
+	}
+	return j, nil
+}
+
+// perform runs the program of the job, and sends its results to the host.
+func perform(j *job) error {
+	output, err := openSerial("/dev/ttyS0")
+	if err != nil {
+		return err
+	}
+	controlFD, err := openSerial("/dev/ttyS1")
+	if err != nil {
+		return err
+	}
+	control := fdWriter(controlFD)
 	if err := sendStart(control); err != nil {
 		return err
 	}
-	status, err := runProgram(&j, output)
+	status, err := runProgram(j, output)
 	if err != nil {
 		// Not an error of the VM: use a shell's status, and write the reason to the program's
 		// output.

@@ -33,6 +33,11 @@ func buildImage(o *options) (*os.File, error) {
 func writeImage(f *os.File, o *options) error {
 	buf := bufio.NewWriterSize(f, 1<<20)
 	im := &image{cpio: newCpioWriter(buf)}
+	if o.root != "" {
+		if err := im.shipRoot(o.root); err != nil {
+			return err
+		}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -49,16 +54,9 @@ func writeImage(f *os.File, o *options) error {
 	}
 
 	im.shipProgram(o.args[0], o.args[0])
-	for _, p := range slices.Concat(witnesses, o.programs) {
-		file, err := findProgram(p)
-		if err != nil {
+	if o.root == "" {
+		if err := im.shipTools(o.programs); err != nil {
 			return err
-		}
-		im.shipProgram(file, file)
-	}
-	for _, optional := range []string{"/etc/ld.so.cache", "/etc/iproute2"} {
-		if _, err := os.Stat(optional); err == nil {
-			im.shipTree(optional, optional)
 		}
 	}
 	for _, hf := range o.files {
@@ -75,7 +73,9 @@ func writeImage(f *os.File, o *options) error {
 	for _, d := range o.outDirs {
 		im.cpio.dir(d, 0o755)
 	}
-	im.shipLibraries()
+	if o.root == "" {
+		im.shipLibraries()
+	}
 
 	modules, err := filepath.EvalSymlinks(filepath.Join(o.cache, "modules"))
 	if err != nil {
@@ -89,7 +89,7 @@ func writeImage(f *os.File, o *options) error {
 	if err != nil {
 		return err
 	}
-	j := job{Args: o.args, Env: o.env, Dir: o.dir, Collect: o.collect, Network: len(o.reach) > 0}
+	j := job{Args: o.args, Env: o.env, Dir: o.dir, Collect: o.collect, Network: len(o.reach) > 0, Systemd: o.root != ""}
 	for _, m := range order {
 		guest := "/lib/modules/" + m
 		im.ship(filepath.Join(modules, m), guest)
@@ -186,6 +186,23 @@ func (im *image) shipLibraries() {
 	for _, l := range libs {
 		im.ship(l, l)
 	}
+}
+
+// shipTools copies programs that tests run, and the settings that these read.
+func (im *image) shipTools(programs []string) error {
+	for _, p := range slices.Concat(witnesses, programs) {
+		file, err := findProgram(p)
+		if err != nil {
+			return err
+		}
+		im.shipProgram(file, file)
+	}
+	for _, optional := range []string{"/etc/ld.so.cache", "/etc/iproute2"} {
+		if _, err := os.Stat(optional); err == nil {
+			im.shipTree(optional, optional)
+		}
+	}
+	return nil
 }
 
 // findProgram searches the PATH, and directories with tools that a user's PATH often omits.

@@ -41,6 +41,9 @@ func main() {
 }
 
 func hostMain() int {
+	if len(os.Args) == 2 && os.Args[1] == performFlag {
+		return performMain()
+	}
 	if len(os.Args) == 3 && os.Args[1] == relayFlag {
 		return relay(os.Args[2])
 	}

@@ -32,6 +32,7 @@ type job struct {
 	Modules []string `json:"modules"` // files of kernel modules, in load order
 	Collect []string `json:"collect"` // absolute files and directories to return if they exist
 	Network bool     `json:"network"` // the guest has a network device for access to the host
+	Systemd bool     `json:"systemd"` // pid 1 becomes systemd, which runs the program in a unit
 }
 
 // exitStatus is how the program ended: by Signal if that isn't zero, otherwise with Code.

@@ -205,6 +205,9 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 	vm := &qemu{console: &tail{}, stderr: &tail{}}
 	cmdline := "console=ttyS2 quiet panic=-1 oops=panic 8250.nr_uarts=4 mitigations=off nokaslr tsc=reliable " +
 		"no_timer_check random.trust_cpu=on cryptomgr.notests rcupdate.rcu_expedited=1 rdinit=/init"
+	if o.root != "" {
+		cmdline += " systemd.getty_auto=no systemd.log_color=no systemd.status_unit_format=name"
+	}
 	if o.verbose {
 		cmdline = strings.Replace(cmdline, " quiet", "", 1)
 		vm.console.also = os.Stderr

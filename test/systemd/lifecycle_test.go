@@ -1,0 +1,237 @@
+//go:build vm
+
+package systemd
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const (
+	older, newer = "1.0.0", "1.1.0"
+	config       = "/etc/ironvip/ironvip.toml"
+)
+
+var web = netip.MustParseAddrPort("10.96.0.10:80")
+
+// TestLifecycle takes a host from the installation to the purge, with IPVS and with the userspace proxy.
+// A client asks all the time, and one connection stays open.
+func TestLifecycle(t *testing.T) {
+	for _, mode := range []string{"ipvs", "proxy"} {
+		t.Run(mode, func(t *testing.T) {
+			h := newHost(t)
+			before := kernelState(t)
+
+			h.install(older)
+			h.unit("inactive", "enabled")
+			if now := kernelState(t); now != before {
+				t.Errorf("an installation without configuration changed the kernel:\n%s", now)
+			}
+
+			h.configure(mode)
+			run(t, "systemctl", "start", "ironvip")
+			h.running(older)
+			h.served()
+			kept := h.connect()
+			for _, version := range []string{newer, older} {
+				asking := h.ask()
+				h.install(version)
+				h.running(version)
+				asking.end()
+				if _, err := kept.Ask(); err != nil {
+					t.Errorf("the connection that was open before version %s: %v", version, err)
+				}
+			}
+
+			pid := h.pid()
+			run(t, "systemctl", "kill", "--signal=KILL", "ironvip")
+			wait.For(t, "a new process", func() error {
+				if now := h.pid(); now == pid || now == "0" {
+					return fmt.Errorf("the main process is %s", now)
+				}
+				return nil
+			})
+			h.running(older)
+			h.served()
+
+			run(t, "dpkg", "--remove", "ironvip")
+			if now := kernelState(t); now != before {
+				t.Errorf("the removal left something in the kernel, or took too much. Before:\n%s\nafter:\n%s", before, now)
+			}
+			exist(t, true, config, "/var/lib/ironvip/ironvip.db")
+
+			h.install(newer)
+			h.running(newer)
+			h.served()
+
+			run(t, "dpkg", "--purge", "ironvip")
+			if now := kernelState(t); now != before {
+				t.Errorf("the purge left something in the kernel, or took too much. Before:\n%s\nafter:\n%s", before, now)
+			}
+			exist(t, false, "/etc/ironvip", "/var/lib/ironvip", "/usr/bin/ironvip", "/etc/systemd/system/multi-user.target.wants/ironvip.service")
+			if passwd := read(t, "/etc/passwd"); strings.Contains(passwd, "ironvip") {
+				t.Errorf("the user is still there:\n%s", passwd)
+			}
+		})
+	}
+}
+
+// host is this machine, with a client and two backends beside it.
+type host struct {
+	*netlab.Lab
+	t *testing.T
+}
+
+func newHost(t *testing.T) *host {
+	h := &host{netlab.NewHere(t), t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := command("journalctl", "--no-pager", "--output=cat", "--lines=60", "--unit=ironvip")
+			t.Logf("the end of the agent's log:\n%s", out)
+			out, _ = command("ironvip", "source", "list", "--output=wide")
+			t.Logf("its sources:\n%s", out)
+		}
+		command("dpkg", "--purge", "ironvip")
+	})
+	for _, b := range h.Backends {
+		b.Serve("tcp", netip.AddrPortFrom(b.Addr4, 8080))
+	}
+	return h
+}
+
+func (h *host) install(version string) {
+	h.t.Helper()
+	run(h.t, "dpkg", "--install", "/packages/ironvip_"+version+"-1_amd64.deb")
+	if out := run(h.t, "ironvip", "version"); !strings.Contains(out, version) {
+		h.t.Errorf("version %s is installed, and the program says %s", version, out)
+	}
+}
+
+// unit checks the state of the agent's unit.
+func (h *host) unit(active, enabled string) {
+	h.t.Helper()
+	for command, want := range map[string]string{"is-active": active, "is-enabled": enabled} {
+		if out, _ := commandOut("systemctl", command, "ironvip"); strings.TrimSpace(out) != want {
+			h.t.Errorf("systemctl %s: %q instead of %q", command, strings.TrimSpace(out), want)
+		}
+	}
+}
+
+func (h *host) configure(mode string) {
+	h.t.Helper()
+	var backends []string
+	for _, b := range h.Backends {
+		backends = append(backends, fmt.Sprintf("{ address = %q }", b.Addr4))
+	}
+	write(h.t, config, fmt.Sprintf("[dataplane]\nmode = %q\n[ipam]\npod_cidrs = [\"10.244.0.0/16\"]\n[[source]]\ntype = \"static\"\npath = \"/etc/ironvip/services.d\"\n[[pool]]\nname = \"vips\"\ncidrs = [\"10.96.0.0/24\"]\n", mode))
+	write(h.t, "/etc/ironvip/services.d/web.toml", fmt.Sprintf("[[service]]\nname = \"web\"\nvips = [%q]\nports = [ { port = %d, target_port = 8080 } ]\nbackends = [ %s ]\n",
+		web.Addr(), web.Port(), strings.Join(backends, ", ")))
+}
+
+// running waits until systemd has the agent as active, and the agent answers with a version.
+func (h *host) running(version string) {
+	h.t.Helper()
+	wait.For(h.t, "the agent runs with version "+version, func() error {
+		out, err := commandOut("ironvip", "status", "--output=json")
+		var s struct{ Version string }
+		if json.Unmarshal([]byte(out), &s) != nil {
+			return fmt.Errorf("ironvip status: %v: %s", err, out)
+		}
+		if !strings.Contains(s.Version, version) {
+			return fmt.Errorf("the agent's version is %s", s.Version)
+		}
+		return nil
+	})
+	h.unit("active", "enabled")
+}
+
+func (h *host) pid() string {
+	h.t.Helper()
+	return strings.TrimSpace(run(h.t, "systemctl", "show", "--property=MainPID", "--value", "ironvip"))
+}
+
+// served waits until the service answers.
+func (h *host) served() {
+	h.t.Helper()
+	wait.For(h.t, "the service answers", func() error {
+		_, err := h.Client.Ask("tcp", web)
+		return err
+	})
+}
+
+func (h *host) connect() *netlab.Conn {
+	h.t.Helper()
+	c, err := h.Client.Dial("tcp", web)
+	if err == nil {
+		_, err = c.Ask()
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// asking is a client that opens one connection after another.
+type asking struct {
+	t             *testing.T
+	stop          chan struct{}
+	done          chan struct{}
+	asked, failed int
+	first         error
+}
+
+func (h *host) ask() *asking {
+	a := &asking{t: h.t, stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		for {
+			select {
+			case <-a.stop:
+				return
+			default:
+			}
+			a.asked++
+			if _, err := h.Client.Ask("tcp", web); err != nil {
+				a.failed++
+				if a.first == nil {
+					a.first = err
+				}
+			}
+		}
+	}()
+	return a
+}
+
+// end stops the client, and checks that every request was answered.
+func (a *asking) end() {
+	a.t.Helper()
+	close(a.stop)
+	<-a.done
+	if a.failed > 0 || a.asked < 10 {
+		a.t.Errorf("%d of %d requests failed, the first one with: %v", a.failed, a.asked, a.first)
+	}
+	a.t.Logf("%d requests during the installation", a.asked)
+}
+
+// kernelState is what ironvip changes in the kernel, besides its sysctls.
+func kernelState(t *testing.T) string {
+	t.Helper()
+	return run(t, "nft", "list", "ruleset") + run(t, "ipvsadm", "--save", "--numeric") + run(t, "ip", "-brief", "address") +
+		run(t, "ip", "rule") + run(t, "ip", "route", "show", "table", "all")
+}
+
+func exist(t *testing.T, want bool, files ...string) {
+	t.Helper()
+	for _, f := range files {
+		if _, err := os.Lstat(f); (err == nil) != want {
+			t.Errorf("%s exists: %t, want %t", f, !want, want)
+		}
+	}
+}
