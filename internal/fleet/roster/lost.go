@@ -30,6 +30,8 @@ type Lost struct {
 	Since time.Time    `json:"since"`           // when the leader saw it last, by the leader's clock
 	VIPs  []netip.Addr `json:"vips,omitempty"`  // that it announced, as far as the leader knows: the first ones
 	Owned int          `json:"owned,omitempty"` // how many they were
+	// Format is the newest format of the tree that the host has read.
+	Format Format `json:"format,omitzero"`
 }
 
 // LostRow is a Lost with its key.
@@ -103,7 +105,8 @@ func (r *Roster) lose(key string, now time.Time) []fleet.Write {
 		return nil
 	}
 	node := NodeOf(key)
-	l := Lost{Since: now.Add(-r.tree.AwayFor(node)).UTC().Truncate(time.Millisecond)}
+	was, _ := r.rows.Get(key)
+	l := Lost{Since: now.Add(-r.tree.AwayFor(node)).UTC().Truncate(time.Millisecond), Format: was.Value.Format}
 	if r.records != nil {
 		l.VIPs, l.Owned = r.records.Announced(node)
 	}

@@ -34,6 +34,8 @@ func Folders() []string { return []string{Folder, LostFolder} }
 type Member struct {
 	// NoProbes states that the host runs no health checks.
 	NoProbes bool `json:"no_probes,omitempty"`
+	// Format is the newest format of the tree that the host reads.
+	Format Format `json:"format,omitzero"`
 }
 
 // Row is a Member with its key.
