@@ -427,7 +427,15 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	n.resolves("newer.example.com", "A", "NOERROR "+newer)
 	mentions(t, "dns query", n.ok("dns", "query", "shop.example.com"), "SERVFAIL", "several services wanted this name before the restart", "newer wants this name: held for older.")
 	mentions(t, "dns list", n.ok("dns", "list"), "held for older")
-	mentions(t, "explain", n.cli("service", "explain", "newer").stdout, "newer is degraded", "shop.example.com is not answered yet: service older had it before the restart", "Its DNS names are newer.default.svc.vip.internal, newer.vip.internal, newer.example.com.")
+	n.eventually("explain says that the name is held", func() error {
+		out := n.cli("service", "explain", "newer").stdout
+		for _, line := range []string{"newer is degraded", "shop.example.com is not answered yet: service older had it before the restart", "Its DNS names are newer.default.svc.vip.internal, newer.vip.internal, newer.example.com."} {
+			if !strings.Contains(out, line) {
+				return fmt.Errorf("no %q in\n%s", line, out)
+			}
+		}
+		return nil
+	})
 	if err := os.Rename(away, place); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ var (
 	familyQueries     = Metrics.Counter("queries_total", "Answered queries.", "transport", "type", "rcode")
 	familyDropped     = Metrics.Counter("dropped_total", "Queries and connections without an answer.", "reason")
 	familyNames       = Metrics.Gauge("names", "Names that are answered, with those of ports and addresses.")
-	familyConflicts   = Metrics.Gauge("name_conflicts", "Names that services want and other services have.")
+	familyConflicts   = Metrics.Gauge("name_conflicts", "Names that services want and don't have.")
 	familyConnections = Metrics.Gauge("tcp_connections", "Open TCP connections.")
 	familyDuration    = Metrics.Histogram("query_duration_seconds", "Time from the receipt of a query to its reply.")
 )
