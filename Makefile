@@ -67,6 +67,10 @@ install: build man ## install the programs, the systemd units and the samples (a
 package: ## write the .deb and .rpm packages for amd64 and arm64 to bin/packages
 	@packaging/package.sh
 
+.PHONY: image
+image: ## write a container image for amd64 and arm64 to bin/image (OCI image layout)
+	@packaging/image.sh
+
 .PHONY: release
 release: ## write packages, changes, modules (SBOM) and checksums to bin/release
 	@packaging/release.sh

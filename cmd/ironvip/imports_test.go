@@ -17,7 +17,7 @@ const module = "github.com/ironvip/ironvip/"
 // stand side by side and don't import each other. A package belongs to the longest folder
 // that it is below; packages of one folder may import each other.
 var layers = [][]string{
-	{"cmd"},
+	{"cmd", "packaging"},
 	{"internal/agent"},
 	{"api"},
 	{"internal/store/snapshot", "internal/status", "internal/migrate"},
@@ -42,7 +42,7 @@ var layers = [][]string{
 
 // stdlibOnly are the packages that import only the standard library and each other.
 var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
-	"internal/backoff", "internal/text", "internal/httpstop", "api/v1"}
+	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "packaging/image"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of
 // the list stands for the packages below it, too.

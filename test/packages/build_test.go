@@ -42,11 +42,11 @@ func (b *built) get(t *testing.T, write func(dir string) error) string {
 	return b.dir
 }
 
-var builtPrograms, builtPackages, builtOldPackages built
+var builtPrograms, builtPackages, builtOldPackages, builtImage built
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for _, b := range []*built{&builtPrograms, &builtPackages, &builtOldPackages} {
+	for _, b := range []*built{&builtPrograms, &builtPackages, &builtOldPackages, &builtImage} {
 		_ = os.RemoveAll(b.dir)
 	}
 	os.Exit(code)

@@ -37,6 +37,7 @@ drwxr-xr-x /usr/share/doc/ironvip/examples
 -rw-r--r-- /usr/share/doc/ironvip/examples/ironvip.toml
 drwxr-xr-x /usr/share/doc/ironvip/examples/kubernetes
 -rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/clusterrole.yaml
+-rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/daemonset.yaml
 drwxr-xr-x /usr/share/doc/ironvip/examples/services.d
 -rw-r--r-- /usr/share/doc/ironvip/examples/services.d/example.toml
 -rw-r--r-- /usr/share/fish/vendor_completions.d/ironvip.fish
