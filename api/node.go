@@ -30,7 +30,7 @@ func (s *Server) nodeRoutes() {
 	server.Handle(s.http, server.Route{Path: v1.PathMetrics, Early: true, Need: access.View, ID: "metrics", Tag: "node", Summary: "Prometheus metrics",
 		Content: server.Text("text/plain", "")}, s.metrics())
 	server.Handle(s.http, server.Route{Path: v1.PathOpenAPI, Early: true, Need: access.View, ID: "openapi", Tag: "node", Summary: "This document",
-		Content: server.Text("application/openapi+json", "")}, s.openAPI)
+		Content: server.Object("application/openapi+json")}, s.openAPI)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathNodes, Lacks: server.Needs(s.Nodes != nil, "fleet"), Need: access.View, ID: "list-nodes", Tag: "node", Summary: "List the nodes of the fleet",
 		Description: "Nodes that are lost included. Without a shared store, the node that answers and the peers of its announcer. 503 while the shared store is unavailable."}, s.listNodes)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathNodes + "/{name}", Lacks: server.Needs(s.ForgetNode != nil, "fleet"), Need: access.Operate, ID: "forget-node", Tag: "node", Summary: "Forget a lost node",
@@ -39,7 +39,7 @@ func (s *Server) nodeRoutes() {
 		Description: "Which nodes of the fleet probe a backend, and what each finds. 503 while the shared store is unavailable."}, s.compareChecks)
 	server.Handle(s.http, server.Route{Path: v1.PathExport, Lacks: server.Needs(s.Snapshot != nil, "store"), Need: access.Administer, ID: "export", Tag: "addresses", Summary: "Save a snapshot of the store",
 		Description: "Leases, registrations and overrides, for a backup or another store. `ironvip snapshot restore` reads it.",
-		Content:     server.Text("application/json", "")}, s.export)
+		Content:     server.Object("application/json")}, s.export)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables, Need: access.View, ID: "list-debug-tables", Tag: "debug",
 		Summary: "List the tables of the pipeline"}, s.listDebugTables)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathDebugTables + "/{table}", Need: access.View, ID: "get-debug-table", Tag: "debug",

@@ -82,6 +82,11 @@ func Text(kind, description string) map[string]*huma.MediaType {
 	return map[string]*huma.MediaType{kind: {Schema: &huma.Schema{Type: huma.TypeString, Description: description}}}
 }
 
+// Object describes the body of a response that is a JSON object with any keys.
+func Object(kind string) map[string]*huma.MediaType {
+	return map[string]*huma.MediaType{kind: {Schema: &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true}}}
+}
+
 // writeDocument renders the OpenAPI document after all routes are registered.
 func (s *Server) writeDocument() []byte {
 	b, err := json.Marshal(s.api.OpenAPI())
