@@ -27,7 +27,7 @@ var open = map[string][]string{
 		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain", "GET /v1/nodes/checks",
 		"GET /v1/overrides", "GET /v1/pools", "GET /v1/services", "GET /v1/services/:namespace/:name", "GET /v1/services/:namespace/:name/backends",
 		"GET /v1/services/:namespace/:name/backends/:id", "GET /v1/services/:namespace/:name/backends/:id/connections", "GET /v1/services/:namespace/:name/explain",
-		"GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/vips", "GET /v1/vips/:ip",
+		"GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/top", "GET /v1/vips", "GET /v1/vips/:ip",
 	},
 	"registrar": {
 		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "PATCH /v1/services/:namespace/:name", "POST /v1/services:apply",

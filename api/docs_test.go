@@ -167,7 +167,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	if c.body != "" { // like curl -d
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	stream := strings.HasPrefix(path, v1.PathWatchServices)
+	stream := strings.HasPrefix(path, v1.PathWatchServices) || strings.HasPrefix(path, v1.PathTop)
 	for _, h := range c.headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)

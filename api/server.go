@@ -19,6 +19,7 @@
 //	sources.go      sources
 //	dataplane.go    the dataplane: frontends, differences, repair
 //	stats.go        traffic
+//	top.go          a stream of the busiest services
 //	connections.go  single connections
 //	node.go         the node's health, the fleet's nodes, snapshots, tables
 //	dns.go          DNS names, and answers to queries

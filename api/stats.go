@@ -21,6 +21,9 @@ func (s *Server) statsRoutes() {
 	counters := server.Needs(s.Statistics != nil, "dataplane with counters")
 	server.HandleJSON(s.http, server.Route{Path: v1.PathStats, Lacks: counters, Need: access.View, ID: "list-stats", Tag: "services", Summary: "Read the traffic of every service",
 		Description: "Connections, bytes and packets from one read of the dataplane's counters. Services without frontends are missing."}, s.listStats)
+	server.Handle(s.http, server.Route{Path: v1.PathTop, Lacks: counters, Need: access.View, ID: "top-services", Tag: "services", Summary: "Follow the busiest services",
+		Description: "A stream of lines of JSON: the services that carried most in each interval. The counters are read once per interval.",
+		Content:     s.http.JSON(ndjson, v1.Top{})}, s.topServices)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/stats", Lacks: counters, Need: access.View, ID: "service-stats", Tag: "services",
 		Summary: "Read a service's traffic, by frontend and backend"}, s.serviceStats)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathServices + "/{namespace}/{name}/backends/{id}/connections", Lacks: server.Needs(s.Connections != nil, "dataplane that counts connections"),
@@ -38,23 +41,32 @@ func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsLis
 	if err != nil {
 		return out, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, countingTime)
-	defer cancel()
-	totals, err := s.Statistics.Totals(ctx, s.wanted)
+	of, err := s.serviceTotals(ctx)
 	if err != nil {
 		return out, unreadable("read the counters of", err)
-	}
-	of := map[vip.ServiceKey]reconcile.Traffic{}
-	for f, t := range s.counted(totals) {
-		sum := of[f.Service]
-		sum.Add(t)
-		of[f.Service] = sum
 	}
 	counted := s.Statistics.Counted()
 	out.Items, out.Next = page(Paging(*in), serviceOrder, last, slices.Collect(maps.Keys(of)), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
 		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
 	})
 	return out, nil
+}
+
+// serviceTotals reads the traffic of every service, at a cost of O(frontends).
+func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcile.Traffic, error) {
+	ctx, cancel := context.WithTimeout(ctx, countingTime)
+	defer cancel()
+	totals, err := s.Statistics.Totals(ctx, s.wanted)
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[vip.ServiceKey]reconcile.Traffic, len(totals))
+	for f, t := range s.counted(totals) {
+		sum := of[f.Service]
+		sum.Add(t)
+		of[f.Service] = sum
+	}
+	return of, nil
 }
 
 // wanted reports whether the dataplane should have a frontend.

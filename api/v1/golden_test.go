@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden files: only for addi
 func TestJSONIsStable(t *testing.T) {
 	for _, v := range []any{ProblemDocument{}, Service{}, ServiceList{}, Deleted{}, Explanation{}, ApplyRequest{}, ApplyResult{},
 		BackendSpec{}, Backend{}, BackendList{}, StateSpec{}, OverrideList{}, NodeStatus{}, Health{}, VIPList{}, PoolList{}, SourceList{}, NodeList{}, CheckComparisonList{}, EventList{}, AnnouncementList{}, AnnouncePeerList{}, DNSNameList{}, DNSAnswer{}, NodeDrain{}, Token{}, TokenList{},
-		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, BackendConnections{}, Connection{}, ServiceChange{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
+		Dataplane{}, FrontendList{}, DataplaneDiff{}, RepairResult{}, ServiceStats{}, StatsList{}, BackendConnections{}, Connection{}, ServiceChange{}, Top{}, DebugTableList{}, DebugTable{}, Plan{}, ValidateResult{}, ReloadResult{}} {
 		kind := reflect.TypeOf(v)
 		t.Run(kind.Name(), func(t *testing.T) {
 			full := reflect.New(kind)
@@ -85,6 +85,8 @@ func fill(v reflect.Value, name string) {
 		v.SetInt(7)
 	case reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(7)
+	case reflect.Float64:
+		v.SetFloat(7.5)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(v.Elem(), name)

@@ -26,6 +26,7 @@ const (
 	PathEvents             = "/v1/events"
 	PathDebugTables        = "/v1/debug/tables"
 	PathStats              = "/v1/stats"
+	PathTop                = "/v1/top"
 	PathStatus             = "/v1/status"
 	PathHealthz            = "/healthz"
 	PathReadyz             = "/readyz"

@@ -1,5 +1,7 @@
 package v1
 
+import "time"
+
 // Traffic is the traffic of a service, a frontend or a backend, as its dataplane counts it. Values
 // that a dataplane doesn't count are absent: the userspace proxy counts no packets, inactive
 // connections or rates. A counter restarts at 0 with its frontend or backend, and with an agent
@@ -74,4 +76,23 @@ type StatsList struct {
 type ServiceTotal struct {
 	Service string  `json:"service" doc:"\"name\" or \"namespace/name\""`
 	Traffic Traffic `json:"traffic"`
+}
+
+// Top is a line of the stream of the busiest services.
+type Top struct {
+	Time     time.Time    `json:"time" doc:"the end of the interval"`
+	Seconds  float64      `json:"seconds" doc:"the length of the interval; all rates are per second of it"`
+	Services int          `json:"services" doc:"with counters"`
+	Sum      TopService   `json:"sum" doc:"of all services"`
+	Items    []TopService `json:"items" doc:"the busiest first"`
+	Problem  *Problem     `json:"problem,omitempty" doc:"why the counters could not be read"`
+}
+
+// TopService is what a service has carried in an interval.
+type TopService struct {
+	Service     string  `json:"service,omitempty"`
+	Active      uint64  `json:"active_connections" doc:"at the end"`
+	Connections float64 `json:"connections_per_second" doc:"new ones"`
+	In          float64 `json:"bytes_in_per_second" doc:"from clients"`
+	Out         float64 `json:"bytes_out_per_second" doc:"to clients"`
 }

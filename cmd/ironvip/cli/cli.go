@@ -184,7 +184,9 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		group("debug", "inspect the agent's internals", a.debugTableCommand()),
 		a.reloadCommand(),
 		a.eventsCommand(),
+		a.topCommand(),
 		a.doctorCommand(),
+		a.bugreportCommand(),
 		a.versionCommand(),
 		a.manCommand(),
 	)

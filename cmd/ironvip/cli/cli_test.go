@@ -126,6 +126,12 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if list, ok := ans.body.([]v1.Top); ok {
+		for _, t := range list {
+			_ = json.NewEncoder(w).Encode(t)
+		}
+		return
+	}
 	if next, ok := ans.body.(func() answer); ok {
 		ans = next()
 	}

@@ -37,8 +37,13 @@ func paint(s string, style Style) string {
 // ColorWanted reports whether text written to w should be colored: w is a terminal, NO_COLOR
 // (https://no-color.org) is not set and TERM isn't "dumb".
 func ColorWanted(w any, getenv func(string) string) bool {
+	return IsTerminal(w) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Clean makes s safe for one line of a terminal. Line breaks and tabs become spaces; other control

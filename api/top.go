@@ -1,0 +1,138 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+type topInput struct {
+	Interval string `query:"interval" default:"5s" doc:"between two reads of the counters: 1s to 1m"`
+	Limit    int    `query:"limit" minimum:"1" maximum:"1000" default:"20" doc:"services in a line"`
+	Count    int    `query:"count" minimum:"0" doc:"end after this many lines; 0: never"`
+	By       string `query:"by" enum:"connections,active,in,out,bytes" default:"connections" doc:"sort by the rate of connections, open connections, or the rate of bytes"`
+}
+
+// topServices sends the rates of the busiest services at intervals.
+func (s *Server) topServices(_ context.Context, in *topInput) (*server.Stream, error) {
+	interval, err := time.ParseDuration(in.Interval)
+	if err != nil || interval < time.Second || interval > time.Minute {
+		return nil, server.BadRequest("interval must be between 1s and 1m", "use a duration such as interval=5s",
+			vip.Problem{Code: vip.CodeInvalid, Field: "query.interval", Message: "must be between 1s and 1m"})
+	}
+	end, err := s.http.OpenStream()
+	if err != nil {
+		return nil, err
+	}
+	return server.NewStream(func(h huma.Context) {
+		defer end()
+		h.SetHeader("Content-Type", ndjson)
+		h.SetStatus(http.StatusOK)
+		if f, ok := h.BodyWriter().(http.Flusher); ok {
+			f.Flush()
+		}
+		s.sendTop(h, in, interval)
+	}), nil
+}
+
+// sendTop reads the counters once per interval, which costs O(frontends), and sends the differences
+// of the busiest services. It keeps the counters of all services between two reads.
+func (s *Server) sendTop(h huma.Context, in *topInput, interval time.Duration) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	out := json.NewEncoder(h.BodyWriter())
+	var last map[vip.ServiceKey]reconcile.Traffic
+	var read time.Time
+	for sent := 0; in.Count == 0 || sent < in.Count; {
+		server.Allow(h.Context(), interval+answerTime)
+		if !server.StillPermitted(h.Context()) {
+			return
+		}
+		now := time.Now()
+		totals, err := s.serviceTotals(h.Context())
+		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
+		switch {
+		case err != nil:
+			line.Problem = &v1.Problem{Code: v1.CodeDataplane, Message: err.Error()}
+		case last != nil:
+			line = top(line, last, totals, now.Sub(read), in)
+		}
+		if err == nil {
+			last, read = totals, now
+		}
+		if len(line.Items) > 0 || line.Seconds > 0 || err != nil {
+			if out.Encode(line) != nil {
+				return
+			}
+			if f, ok := h.BodyWriter().(http.Flusher); ok {
+				f.Flush()
+			}
+			if sent++; err != nil && in.Count > 0 || sent == in.Count {
+				return
+			}
+		}
+		select {
+		case <-h.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// top returns the line of an interval. A service that was not there before began at 0. Counters that
+// are lower than before, because the dataplane has created a frontend again, count from 0, too.
+func top(line v1.Top, last, now map[vip.ServiceKey]reconcile.Traffic, took time.Duration, in *topInput) v1.Top {
+	line.Seconds, line.Services = took.Seconds(), len(now)
+	rate := func(before, after uint64) float64 {
+		if after < before {
+			before = 0
+		}
+		return float64(after-before) / line.Seconds
+	}
+	type row struct {
+		key vip.ServiceKey
+		v1.TopService
+	}
+	rows := make([]row, 0, len(now))
+	for key, t := range now {
+		was := last[key]
+		r := row{key, v1.TopService{Active: t.Active, Connections: rate(was.Connections, t.Connections),
+			In: rate(was.In.Bytes, t.In.Bytes), Out: rate(was.Out.Bytes, t.Out.Bytes)}}
+		rows = append(rows, r)
+		line.Sum.Active += r.Active
+		line.Sum.Connections += r.Connections
+		line.Sum.In += r.In
+		line.Sum.Out += r.Out
+	}
+	value := func(r *row) float64 {
+		switch in.By {
+		case "active":
+			return float64(r.Active)
+		case "in":
+			return r.In
+		case "out":
+			return r.Out
+		case "bytes":
+			return r.In + r.Out
+		}
+		return r.Connections
+	}
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(value(&b), value(&a)), cmp.Compare(b.Active, a.Active), compareKeys(a.key, b.key))
+	})
+	for _, r := range rows[:min(in.Limit, len(rows))] {
+		r.Service = r.key.String()
+		line.Items = append(line.Items, r.TopService)
+	}
+	return line
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/redact"
+)
+
+// untar returns the files of a report, without the directory.
+func untar(t *testing.T, archive []byte) map[string]string {
+	t.Helper()
+	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for r := tar.NewReader(unzipped); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		out[name] = string(text)
+	}
+}
+
+// No part of a report has a secret: of the configuration, of the files that it names, of events, or
+// of anything that looks like one. The rest is there.
+func TestBugreportHasNoSecrets(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const secret = "n0body-may-see-this"
+	write("consul-token", secret+"-1\n")
+	write("heartbeat-keys", secret+"-2 and more\n"+secret+"-3 of sixteen\n")
+	write("ironvip.toml", "[consul]\naddress = \"https://admin:"+secret+"-4@consul.example:8501\"\ntoken_file = \""+dir+"/consul-token\"\n[announce]\nkey_file = \"heartbeat-keys\"\n")
+	write("services.d/web.toml", "# password: "+secret+"-5\n[[service]]\nname = \"web\"\n")
+	a := node(t)
+	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{{ID: 1, Kind: "x", Message: "consul refused " + secret + "-1: Authorization: Bearer " + secret + "-6"},
+		{ID: 2, Kind: "y", Message: "token ironvip_" + strings.Repeat("n0body", 8) + " expired; -----BEGIN PRIVATE KEY-----\n" + secret + "-7\n-----END PRIVATE KEY-----"}}})
+	r := a.runWith(t, Options{Host: wellHost()}, "bugreport -f - --config "+dir)
+	if r.code != ExitOK {
+		t.Fatal(r.stderr)
+	}
+	files := untar(t, []byte(r.stdout))
+	for name, text := range files {
+		for _, s := range []string{"n0body", "and more", "of sixteen"} {
+			if strings.Contains(text, s) {
+				t.Errorf("%s has a secret:\n%s", name, text)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"version.txt": "0.1.0", "status.json": `"level"`, "services.json": `"web"`, "dataplane.json": "frontends", "events.json": "consul refused REMOVED", "parts.txt": "status.json",
+		"config.txt": "consul", "files" + dir + "/ironvip.toml": "token_file", "files" + dir + "/services.d/web.toml": "[[service]]",
+	} {
+		if !strings.Contains(files[name], want) {
+			t.Errorf("%s has no %q:\n%s", name, want, files[name])
+		}
+	}
+}
+
+// A part that is too large is cut at a line, so that no part of a secret is left, and noted.
+func TestBugreportCutsParts(t *testing.T) {
+	var archive bytes.Buffer
+	r := &report{tar: tar.NewWriter(&archive), dir: "r", clean: redact.New(), most: 40}
+	err := r.add("big.txt", "a program", func(out io.Writer) error {
+		_, err := io.Copy(out, strings.NewReader("a line that stays\ntoken = n0body-may-see-this-long-one\nmore\n"))
+		return err
+	})
+	if err != nil || r.tar.Close() != nil {
+		t.Fatal(err)
+	}
+	if h, err := tar.NewReader(&archive).Next(); err != nil || h.Size != int64(len("a line that stays\n")) || !strings.Contains(r.parts.String(), "a program: cut after 40 bytes") {
+		t.Errorf("%+v, %v, %s", h, err, r.parts.String())
+	}
+}
+
+// Parts that fail are noted, and the archive is complete nevertheless.
+func TestBugreportWithoutAnAgent(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "report.tar.gz")
+	line := "bugreport --addr unix://" + dir + "/none --config " + dir + " -f " + file
+	r := run(t, Options{Host: wellHost()}, line)
+	if r.code != ExitOK || r.stdout != "" || !strings.Contains(r.stderr, "written to "+file) || !strings.Contains(r.stderr, "not complete: see parts.txt") {
+		t.Fatal(r)
+	}
+	archive, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := untar(t, archive)
+	for _, want := range []string{"status.json              ironvip status -o json: exit code 6", "ironvip.toml: no such file", "version.txt              ironvip version: complete"} {
+		if !strings.Contains(files["parts.txt"], want) {
+			t.Errorf("parts.txt has no %q:\n%s", want, files["parts.txt"])
+		}
+	}
+	if !strings.Contains(files["status.json"], "no agent answers") {
+		t.Errorf("status.json:\n%s", files["status.json"])
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if r := run(t, Options{Host: wellHost()}, line); r.code != ExitError { // an archive is not overwritten
+		t.Error(r)
+	}
+}
