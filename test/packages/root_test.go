@@ -15,7 +15,7 @@ import (
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// root is a Debian of its own: a layer of files above that of setup.sh, in a mount and a network
+// root is a Debian of its own: a layer of files above that of test/debian.sh, in a mount and a network
 // namespace. Its systemctl is testdata/systemctl. The packages of both versions are in /packages.
 type root struct {
 	t    *testing.T
@@ -41,9 +41,9 @@ exec cat`
 func newRoot(t *testing.T, systemd bool) *root {
 	t.Helper()
 	need.Root(t)
-	base := filepath.Join(repository(t), ".cache/packages/root")
+	base := filepath.Join(repository(t), ".cache/debian/root")
 	if _, err := os.Stat(base); err != nil {
-		need.Lack(t, need.ReasonProgram, "a Debian root: run test/packages/setup.sh")
+		need.Lack(t, need.ReasonProgram, "a Debian root: run test/debian.sh")
 	}
 	newer, older := packages(t), oldPackages(t)
 	dir := t.TempDir()

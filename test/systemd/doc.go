@@ -1,3 +1,3 @@
 // Package systemd tests the Debian package on a machine with systemd and IPVS: vmrun boots a Debian root
-// (test/vm/debian.sh), in which the tests run. /packages has the package in two versions.
+// (test/debian.sh), in which the tests run. /packages has the package in two versions.
 package systemd

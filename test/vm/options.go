@@ -30,7 +30,7 @@ type options struct {
 	programs    []string      // host programs to ship, by name or path
 	files       []hostFile
 	modules     []string // in addition to baseModules
-	root        string   // an archive with a Debian root; its systemd is pid 1 of the guest. "": the guest has only what is shipped
+	root        string   // a folder with a Debian root; its systemd is pid 1 of the guest. "": the guest has only what is shipped
 	reach       []uint16 // ports of the host's loopback for the guest; none: no network
 	args        []string // the program and its arguments
 	env         []string // the guest program's
@@ -76,7 +76,7 @@ func parseOptions(args, environ []string) (*options, error) {
 	files := fs.String("files", env["IRONVIP_VM_FILES"], "files and folders to ship: /host/path:/guest/path, comma-separated; IRONVIP_VM_FILES")
 	modules := fs.String("modules", env["IRONVIP_VM_MODULES"], "more kernel modules to load, comma-separated; IRONVIP_VM_MODULES")
 	reach := fs.String("reach", env["IRONVIP_VM_REACH"], "TCP ports of the host's 127.0.0.1 that the guest reaches, comma-separated, as ports of "+reachAddr+"; IRONVIP_VM_REACH (default: none, and no network)")
-	root := fs.String("root", env["IRONVIP_VM_ROOT"], "tar archive of a root file system, of test/vm/debian.sh, whose systemd runs the program in a unit; IRONVIP_VM_ROOT (default: a guest without systemd)")
+	root := fs.String("root", env["IRONVIP_VM_ROOT"], "folder with a root file system, such as that of test/debian.sh, whose systemd runs the program in a unit; IRONVIP_VM_ROOT (default: a guest without systemd)")
 	verbose := fs.Bool("v", env["IRONVIP_VM_VERBOSE"] != "" && env["IRONVIP_VM_VERBOSE"] != "0", "show the guest's console and the time spent; IRONVIP_VM_VERBOSE")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fs.SetOutput(os.Stdout)

@@ -3,50 +3,53 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// shipRoot copies a whole root file system from a tar archive. It comes first: what it has, the other
-// parts of the image don't replace.
-func (im *image) shipRoot(archive string) error {
-	f, err := os.Open(archive)
+// shipRoot copies a whole root file system from a folder. It comes first: what it has, the other parts
+// of the image don't replace.
+func (im *image) shipRoot(folder string) error {
+	folder, err := filepath.EvalSymlinks(folder)
 	if err != nil {
-		return fmt.Errorf("%w (test/vm/debian.sh makes it)", err)
+		return fmt.Errorf("root: %w (test/debian.sh makes it)", err)
 	}
-	defer f.Close()
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if err == io.EOF {
-			return nil
-		}
+	return filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return fmt.Errorf("%s: %w", archive, err)
+			return err
 		}
-		e := cpioFile{name: h.Name, mode: uint32(h.Mode & 0o7777), uid: h.Uid, gid: h.Gid}
-		switch h.Typeflag {
-		case tar.TypeReg:
-			e.mode |= unix.S_IFREG
-			e.size, e.content = h.Size, r
-		case tar.TypeDir:
-			e.mode |= unix.S_IFDIR
-		case tar.TypeSymlink:
-			e.mode |= unix.S_IFLNK
-			e.size, e.content = int64(len(h.Linkname)), bytes.NewReader([]byte(h.Linkname))
-		case tar.TypeLink: // a second name of a file: a symbolic link is as good, and takes no memory
-			e.mode = unix.S_IFLNK | 0o777
-			target := "/" + cleanName(h.Linkname)
-			e.size, e.content = int64(len(target)), bytes.NewReader([]byte(target))
-		default: // devices: the kernel makes them
-			continue
+		info, err := d.Info()
+		if err != nil || name == folder {
+			return err
 		}
-		if cleanName(e.name) != "" {
+		st := info.Sys().(*syscall.Stat_t)
+		e := cpioFile{name: strings.TrimPrefix(name, folder), mode: st.Mode, uid: int(st.Uid), gid: int(st.Gid)}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
 			im.cpio.entry(e)
+		case unix.S_IFLNK:
+			target, err := os.Readlink(name)
+			if err != nil {
+				return err
+			}
+			e.size, e.content = int64(len(target)), strings.NewReader(target)
+			im.cpio.entry(e)
+		case unix.S_IFREG:
+			f, err := os.Open(name)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			e.size, e.content = st.Size, f
+			im.cpio.entry(e)
+		default: // devices: the kernel makes them
 		}
-	}
+		return im.cpio.err
+	})
 }
