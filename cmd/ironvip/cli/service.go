@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -96,9 +97,12 @@ func (a *app) serviceGetCommand() *cobra.Command {
 		Use:   "get NAME...",
 		Short: "show services in full: definition, addresses, every backend",
 		Long: `Shows services in full. With -o toml, json or yaml it prints their definition in the form
-that "service apply" reads; "service list -o json" has the status as well. Backends that all
-registered themselves with a ttl are left out of the definition, because an apply would
-replace them.`,
+that "service apply" reads; "service list -o json" has the status as well.
+
+If all backends registered themselves with a ttl, the definition leaves them out, and an apply
+keeps them. If only some did, it has all backends, because an apply removes those that are
+not in its list. Then a message names them: one that is gone by the time of an apply would
+return without a ttl, so remove it from the file.`,
 		Example:           "  ironvip service get web\n  ironvip service get web -o toml > web.toml",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(services),
@@ -115,8 +119,27 @@ replace them.`,
 					conns[serviceName(s)] = a.backendConnections(ctx, c, vip.ServiceKey{Namespace: s.Spec.Namespace, Name: s.Spec.Name}, list[i].Status.Backends)
 				}
 			}
+			if !a.printer().People() && a.format != output.Name {
+				a.nameRegistered(list)
+			}
 			return a.show(a.serviceView(list, conns))
 		}),
+	}
+}
+
+// nameRegistered names the backends that registered themselves with a ttl, and are in the definition
+// of their service because others did not.
+func (a *app) nameRegistered(list []v1.Service) {
+	for _, s := range list {
+		var registered []string
+		for _, b := range s.Status.Backends {
+			if b.TTL != "" && !b.Removed {
+				registered = append(registered, b.ID)
+			}
+		}
+		if len(registered) > 0 && definition(s).Backends != nil {
+			a.printer().Label("note", output.Faint, fmt.Sprintf("service %s: %s registered with a ttl; an apply after they are gone would add them without one", serviceName(s), strings.Join(registered, ", ")))
+		}
 	}
 }
 

@@ -52,7 +52,9 @@ func (a *app) serviceView(list []v1.Service, conns map[string]map[string]uint64)
 }
 
 // definition returns what an apply of the same service would send. It omits "backends" if all
-// backends registered themselves, because these remain without that key.
+// backends registered themselves, because these remain without that key. With the key, an apply
+// removes what is not in the list, so the list has all backends even if only one is not registered;
+// those that are still registered keep their ttl.
 func definition(s v1.Service) v1.ServiceSpec {
 	if !slices.ContainsFunc(s.Status.Backends, func(b v1.BackendStatus) bool { return !b.Removed && b.TTL == "" }) {
 		s.Spec.Backends = nil

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +63,30 @@ func TestBackendCells(t *testing.T) {
 	} {
 		if state, check := backendState(tc.b), a.checkCell(tc.b).Text; state != tc.state || check != tc.check {
 			t.Errorf("%q, %q; want %q, %q", state, check, tc.state, tc.check)
+		}
+	}
+}
+
+// The definition has the backends that registered themselves only if it has others, and a message
+// names them then.
+func TestDefinitionOfRegisteredBackends(t *testing.T) {
+	own, registered := v1.BackendStatus{ID: "10.1.0.11", Address: "10.1.0.11"}, v1.BackendStatus{ID: "10.1.0.12:80", Address: "10.1.0.12", Port: 80, TTL: "10s"}
+	for _, c := range []struct {
+		backends []v1.BackendStatus
+		listed   bool
+		names    string
+	}{
+		{[]v1.BackendStatus{own}, true, ""},
+		{[]v1.BackendStatus{registered}, false, ""},
+		{[]v1.BackendStatus{own, registered}, true, "note: service web: 10.1.0.12:80 registered with a ttl"},
+	} {
+		s := ofAPI()
+		s.Status.Backends = c.backends
+		a := newAgent(t)
+		a.on("GET /v1/services/default/web", 200, s)
+		r := a.run(t, "service get web -o toml")
+		if strings.Contains(r.stdout, "backends") != c.listed || (r.stderr != "") != (c.names != "") || !strings.HasPrefix(r.stderr, c.names) {
+			t.Errorf("%+v:\n%s", c.backends, r)
 		}
 	}
 }

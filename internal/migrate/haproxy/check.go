@@ -9,16 +9,24 @@ import (
 )
 
 // check collects what a section says about checks. A service has one check, so the options of the
-// last server count.
+// first server with "check" count.
 type check struct {
-	on            bool // a server has "check"
-	server        bool // the server that is being read has it
-	kind          vip.CheckType
-	https         bool
-	spec          spec.HealthCheck
-	interval      *spec.Duration
-	fast, timeout *spec.Duration
-	rise, fall    int
+	on      bool // a server has "check"
+	server  bool // the server that is being read has it
+	kind    vip.CheckType
+	spec    spec.HealthCheck
+	timeout *spec.Duration
+	own     serverCheck // of the server that is being read
+	first   serverCheck // of the first server with "check"
+	firstOf string      // its name
+}
+
+// serverCheck are the options of one server's check. Zero values are not set.
+type serverCheck struct {
+	https          bool
+	port           spec.PortNumber
+	interval, fast spec.Duration
+	rise, fall     int
 }
 
 // HAProxy's defaults.
@@ -127,28 +135,46 @@ func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
 		n, _ := p.number(l, option, value, 1, vip.MaxRiseFall)
 		return n
 	}
+	period := func() spec.Duration {
+		if d := p.positive(l, value, vip.MinCheckInterval, vip.MaxCheckInterval); d != nil {
+			return *d
+		}
+		return 0
+	}
 	switch option {
 	case "check":
 		c.server = true
 	case "no-check":
 		c.server = false
 	case "inter":
-		c.interval = p.positive(l, value, vip.MinCheckInterval, vip.MaxCheckInterval)
+		c.own.interval = period()
 	case "fastinter":
-		c.fast = p.positive(l, value, vip.MinCheckInterval, vip.MaxCheckInterval)
+		c.own.fast = period()
 	case "rise":
-		c.rise = number()
+		c.own.rise = number()
 	case "fall":
-		c.fall = number()
+		c.own.fall = number()
 	case "port":
-		c.port(p, l, value)
+		if n, ok := p.number(l, "port", value, 1, 65535); ok {
+			c.own.port = spec.PortNumber(n)
+		}
 	case "check-ssl":
-		c.https = true
+		c.own.https = true
 	case "downinter", "check-send-proxy", "observe", "on-error":
 	default:
 		return false
 	}
 	return true
+}
+
+// endServer takes in the check of the server that was read, and notes what is lost of it.
+func (c *check) endServer(p *proxy, l *line, name string) {
+	switch {
+	case !c.on:
+		c.on, c.first, c.firstOf = true, c.own, name
+	case c.own != c.first:
+		p.Note(l.Place, "server %s has other options of its check than server %s: a service has one check, that of server %s", name, c.firstOf, c.firstOf)
+	}
 }
 
 // result returns the check of the service. Without "check" at a server, HAProxy checks nothing.
@@ -157,10 +183,13 @@ func (c *check) result() *spec.HealthCheck {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	out := c.spec
+	if c.first.port != 0 {
+		out.Port = c.first.port
+	}
 	out.Type = vip.CheckTCP.String()
 	if c.kind == vip.CheckHTTP {
 		out.Type = vip.CheckHTTP.String()
-		if c.https {
+		if c.first.https {
 			out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true
 		}
 		out.Send, out.Expect = "", ""
@@ -171,13 +200,13 @@ func (c *check) result() *spec.HealthCheck {
 		out.Method, out.Path, out.Host, out.Status, out.Body = "", "", "", "", ""
 	}
 	interval := spec.Duration(defaultInter)
-	if c.interval != nil {
-		interval = *c.interval
+	if c.first.interval != 0 {
+		interval = c.first.interval
 	}
 	out.Interval = &interval
 	fast := interval
-	if c.fast != nil {
-		fast = min(*c.fast, interval)
+	if c.first.fast != 0 {
+		fast = min(c.first.fast, interval)
 	}
 	out.FastInterval = &fast
 	timeout := min(interval, spec.Duration(vip.MaxCheckTimeout)) // HAProxy's default is the interval
@@ -185,7 +214,7 @@ func (c *check) result() *spec.HealthCheck {
 		timeout = *c.timeout
 	}
 	out.Timeout = &timeout
-	rise, fall := orDefault(c.rise, defaultRise), orDefault(c.fall, defaultFall)
+	rise, fall := orDefault(c.first.rise, defaultRise), orDefault(c.first.fall, defaultFall)
 	out.Rise, out.Fall = &rise, &fall
 	return &out
 }

@@ -173,3 +173,30 @@ func TestNotesOfDefaultsAreNotRepeated(t *testing.T) {
 		t.Error(notes)
 	}
 }
+
+// A service has the check of its first server with one. Other options of other servers are noted, and
+// don't change it.
+func TestServersWithDifferentChecks(t *testing.T) {
+	const note = "has other options of its check than server"
+	for _, c := range []struct {
+		lines    []string
+		interval string
+		noted    []string
+	}{
+		{[]string{"server a 10.1.0.1:80 check inter 1s", "server b 10.1.0.2:80 check inter 1s"}, "1s", nil},
+		{[]string{"server a 10.1.0.1:80 check inter 1s", "server b 10.1.0.2:80 check inter 5s", "server c 10.1.0.3:80 check"}, "1s", []string{"f:4: server b", "f:5: server c"}},
+		{[]string{"server a 10.1.0.1:80 inter 9s", "server b 10.1.0.2:80 check"}, "2s", nil},
+		{[]string{"default-server check inter 3s", "server a 10.1.0.1:80", "server b 10.1.0.2:80 rise 7", "server c 10.1.0.3:80 port 81"}, "3s", []string{"f:5: server b", "f:6: server c"}},
+		{[]string{"server a 10.1.0.1:80 check inter 1s", "server b 10.1.0.2:80 inter 7s"}, "1s", nil},
+	} {
+		s, notes := one(t, c.lines...)
+		if s.Health.Interval.String() != c.interval || strings.Count(notes, note) != len(c.noted) {
+			t.Errorf("%q: interval %s, want %s; notes %s", c.lines, s.Health.Interval, c.interval, notes)
+		}
+		for _, n := range c.noted {
+			if !strings.Contains(notes, n+" "+note) {
+				t.Errorf("%q: notes without %q: %s", c.lines, n, notes)
+			}
+		}
+	}
+}

@@ -48,7 +48,7 @@ func (p *proxy) server(l *line, words []string) {
 		}
 		b.Port = spec.PortNumber(n)
 	}
-	p.check.server = false
+	p.check.server, p.check.own = false, serverCheck{}
 	options := append(append([]string(nil), p.standard...), words[2:]...)
 	for i := 0; i < len(options); i++ {
 		option, value := options[i], ""
@@ -59,7 +59,7 @@ func (p *proxy) server(l *line, words []string) {
 		p.serverOption(l, &b, option, value)
 	}
 	if p.check.server {
-		p.check.on = true
+		p.check.endServer(p, l, words[0])
 	} else {
 		p.unchecked = append(p.unchecked, uncheckedServer{l.Place, words[0]})
 	}

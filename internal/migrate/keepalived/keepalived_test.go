@@ -166,3 +166,30 @@ func FuzzConvert(f *testing.F) {
 		}
 	})
 }
+
+// Definitions of some hosts, and those of several lines, are used like others. What generates lines is
+// noted with its line.
+func TestDefinitionsOfHostsAndOfLines(t *testing.T) {
+	result, notes := convert(t, "@main $VIP=10.0.0.1\n"+
+		"$SERVERS= \\\n real_server 10.1.0.1 80 { weight 2 } \\\n real_server 10.1.0.2 80 { \\\n } \n"+
+		"virtual_server $VIP 80 {\n protocol TCP\n weight 9\n $SERVERS\n ~SEQ(n, 1, 9) real_server 10.1.1.$n 80 { }\n}\n")
+	if len(result.Services) != 1 {
+		t.Fatalf("%+v\n%s", result.Services, notes)
+	}
+	s := result.Services[0]
+	var backends []string
+	for _, b := range s.Backends {
+		backends = append(backends, fmt.Sprintf("%s %d", b.Address, *b.Weight))
+	}
+	if want := []string{"10.1.0.1 2", "10.1.0.2 9"}; !slices.Equal(backends, want) || s.VIPs[0] != "10.0.0.1" {
+		t.Errorf("backends %q, want %q, at %q", backends, want, s.VIPs)
+	}
+	for _, note := range []string{`f:1: "$VIP=10.0.0.1" applies to some hosts only (@main)`, `f:10: "~SEQ(n, 1, 9) real_server 10.1.1.$n 80 { }" is not converted: write the lines out`} {
+		if !strings.Contains(notes, note) {
+			t.Errorf("no note %q:\n%s", note, notes)
+		}
+	}
+	if strings.Contains(notes, "weight") || strings.Contains(notes, "not defined") {
+		t.Errorf("notes:\n%s", notes)
+	}
+}

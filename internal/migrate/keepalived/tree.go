@@ -2,6 +2,7 @@ package keepalived
 
 import (
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,30 +111,69 @@ func (r *reader) lines(name string) []line {
 		}
 		raw = strings.TrimSuffix(raw, "\r")
 		if before, more := strings.CutSuffix(raw, `\`); more {
-			joined += before + " "
+			joined += before + "\n"
 			continue
 		}
-		raw, joined = joined+raw, ""
+		raw, joined = r.forAllHosts(at, joined+raw), ""
+		if r.define(raw) {
+			continue
+		}
+		raw = strings.ReplaceAll(raw, "\n", " ")
 		words := split(raw)
-		if len(words) == 0 || r.define(raw) {
+		if len(words) == 0 {
 			continue
 		}
-		if words = r.expand(at, words, raw); len(words) == 0 {
+		if function, _, is := strings.Cut(words[0], "("); is && (function == "~SEQ" || function == "~LST") {
+			r.result.Note(at, "%q is not converted: write the lines out", strings.Join(words, " "))
 			continue
 		}
-		if strings.HasPrefix(words[0], "@") {
-			r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(words[1:], " "), words[0])
-			if words = words[1:]; len(words) == 0 {
+		for expanded := range splitWords(r.expand(at, words, raw)) {
+			if strings.HasPrefix(expanded[0], "include") && len(expanded) == 2 {
+				out = append(out, r.include(at, expanded[1])...)
 				continue
 			}
+			out = append(out, pieces(at, expanded)...)
 		}
-		if strings.HasPrefix(words[0], "include") && len(words) == 2 {
-			out = append(out, r.include(at, words[1])...)
-			continue
-		}
-		out = append(out, pieces(at, words)...)
 	}
 	return out
+}
+
+// forAllHosts removes the "@NAME" of a line that applies to some hosts only, and notes it.
+func (r *reader) forAllHosts(at migrate.Place, raw string) string {
+	trimmed := strings.TrimLeft(raw, " \t")
+	if !strings.HasPrefix(trimmed, "@") {
+		return raw
+	}
+	host, rest, _ := strings.Cut(strings.Replace(trimmed, "\t", " ", 1), " ")
+	r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(split(strings.ReplaceAll(rest, "\n", " ")), " "), host)
+	return rest
+}
+
+// newLine separates the lines of a definition among words.
+const newLine = "\n"
+
+// splitWords yields the words of each line that is not empty.
+func splitWords(words []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for len(words) > 0 {
+			end := slices.Index(words, newLine)
+			if end < 0 {
+				end = len(words)
+			}
+			if end > 0 && !yield(words[:end]) {
+				return
+			}
+			words = words[min(end+1, len(words)):]
+		}
+	}
+}
+
+// splitLines divides a text into words, with newLine between its lines.
+func splitLines(text string) (words []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		words = append(append(words, split(line)...), newLine)
+	}
+	return words[:len(words)-1]
 }
 
 // pieces divides the words of a line at braces, so that each piece is words, "{" or "}".
@@ -198,8 +238,13 @@ func (r *reader) define(raw string) bool {
 	if !found || !dollar || !isName(name) {
 		return false
 	}
-	words := split(value)
-	r.definitions[name] = strings.Join(words, " ")
+	var lines []string
+	for line := range strings.SplitSeq(value, "\n") { // one line, or more that end with a backslash
+		if words := split(line); len(words) > 0 {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	r.definitions[name] = strings.Join(lines, "\n")
 	return true
 }
 
@@ -220,7 +265,7 @@ func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
 		unknown = append(unknown, names...)
 		size += len(text)
 		if text != w {
-			out = append(out, split(text)...)
+			out = append(out, splitLines(text)...)
 		} else {
 			out = append(out, w)
 		}

@@ -23,6 +23,7 @@ type server struct {
 	service spec.Service
 	sorry   *statement  // the sorry_server, if it is a backend
 	check   timing      // defaults of its real servers' checks
+	weight  *int        // of real servers without one
 	checks  []realCheck // of the real servers, in their order
 }
 
@@ -232,6 +233,10 @@ func (v *server) statement(s *statement) {
 		// elsewhere in this file; an unhealthy backend is never removed
 	case "virtualhost":
 		v.check.host = s.arg(0)
+	case "weight":
+		if n, ok := v.number(s, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+			v.weight = migrate.Weight(n)
+		}
 	default:
 		if v.check.set(s, v.converter) {
 			return
@@ -293,6 +298,7 @@ func (v *server) realServer(s *statement) {
 	if !ok {
 		return
 	}
+	b.Weight = v.weight
 	where := "real_server " + strings.Join(s.words[1:], " ")
 	check := realCheck{Place: s.Place, timing: v.check}
 	for i := range s.block {
