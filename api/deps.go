@@ -47,7 +47,9 @@ type Deps struct {
 	Started time.Time
 	// MaxConnections bounds the connections of each listener; see server.Options. 0: no bound.
 	MaxConnections int
-	Hosts          []string // additional names of this host that callers may use over TCP
+	// ClientRate bounds the requests of one client in a second; see server.Options. 0: no bound.
+	ClientRate int
+	Hosts      []string // additional names of this host that callers may use over TCP
 
 	// Policy returns who may do what. Nil: nobody may do anything that isn't public.
 	Policy func() *access.Policy

@@ -67,7 +67,7 @@ var (
 	familyServiceRefused  = stateMetrics.Counter("service_refused_total", "Clients of the service that the dataplane refused, by reason; only reasons that occurred.", "service", "reason")
 	familyQueue           = stateMetrics.Gauge("service_queued_clients", "Clients that wait for a place, only of services with max_queue.", "service")
 	familyFull            = stateMetrics.Gauge("service_full", "1: new clients of the service find no place (max_connections); only of services with max_connections or max_queue, userspace proxy only.", "service")
-	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "Callers of the API that were refused because of a limit: connections, streams.", "kind")
+	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "Callers of the API that were refused because of a limit: connections, client_connections, client_requests, streams.", "kind")
 	familyReady           = stateMetrics.Gauge("ready", "1: the first full reconcile is done.")
 	familyReloadOK        = stateMetrics.Gauge("config_last_reload_successful", "1: the last load of the configuration succeeded.")
 	familyConvergence     = stateMetrics.Histogram("convergence_duration_seconds", "Time from a source's change of a service until the dataplane has applied it.", "source")

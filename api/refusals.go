@@ -37,6 +37,8 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 // addRefusals adds the counters of refused clients and callers. It costs O(services).
 func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedConnections.Count()), "connections")
+	w.Add(familyAPIRefused, float64(s.http.RefusedOfClients.Count()), "client_connections")
+	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
 	if s.Admission == nil {
 		return
@@ -67,6 +69,14 @@ func (s *Server) limitChecks() []v1.Check {
 	if r := &s.http.RefusedConnections; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open on each listener",
 			text.Plural(int(r.Count()), "connection"), s.http.Connections))
+	}
+	if r := &s.http.RefusedOfClients; r.Within(recentRefusal) {
+		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may have %d on each listener",
+			text.Plural(int(r.Count()), "connection"), s.http.ClientConnections))
+	}
+	if r := &s.http.RefusedRequests; r.Within(recentRefusal) {
+		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may send %d in a second",
+			text.Plural(int(r.Count()), "request"), s.http.ClientRate))
 	}
 	if r := &s.http.RefusedStreams; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open",

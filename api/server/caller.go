@@ -23,19 +23,19 @@ type peer struct {
 	remote   string   // the address of a TCP peer, without its port
 	loopback bool     // the connection is from a loopback address to a loopback address
 	who      func() string
+	client   client // whose limits apply
 }
 
 type peerKey struct{}
 
-// withPeer records the peer of a new connection in the context of its requests. It costs two system
-// calls per connection.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
+// newPeer returns the peer of a new connection, or nil if it is gone. It costs two system calls.
+func newPeer(c net.Conn) *peer {
 	p := &peer{}
 	switch c := c.(type) {
 	case *net.UnixConn:
 		raw, err := c.SyscallConn()
 		if err != nil {
-			return ctx
+			return nil
 		}
 		var cred *unix.Ucred
 		var failed error
@@ -45,18 +45,19 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 			}
 		})
 		if err != nil || failed != nil {
-			return ctx
+			return nil
 		}
 		p.isUnix, p.uid = true, cred.Uid
 	default:
 		host, _, err := net.SplitHostPort(c.RemoteAddr().String())
 		if err != nil {
-			return ctx
+			return nil
 		}
 		p.remote, p.loopback = host, isLoopback(c.RemoteAddr()) && isLoopback(c.LocalAddr())
 	}
 	p.who = sync.OnceValue(p.find) // the user database is read once for a connection
-	return context.WithValue(ctx, peerKey{}, p)
+	p.client = clientOf(p, c)
+	return p
 }
 
 func isLoopback(a net.Addr) bool {

@@ -51,6 +51,7 @@ type limitedListener struct {
 	net.Listener
 	s    *Server
 	most int // 0: no limit
+	each int // of one client; 0: no limit
 
 	mu             sync.Mutex
 	within, excess connections
@@ -59,13 +60,16 @@ type limitedListener struct {
 // connections are those within the limit, or those in excess.
 type connections struct {
 	open   int
-	silent list.List // of *limitedConn without a request, longest first
+	of     map[client]int // open ones of each known client
+	silent list.List      // of *limitedConn without a request, longest first
 }
 
 // limitedConn is a connection of a limitedListener.
 type limitedConn struct {
 	net.Conn
 	l     *limitedListener
+	peer  *peer         // nil: unknown
+	mine  bool          // in excess because of its client's limit
 	of    *connections  // of l; nil when c has ended
 	place *list.Element // in of.silent; nil during a request
 	since time.Time     // when it became silent
@@ -86,42 +90,87 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 
 // add returns the connection for the server, or nil if it was closed.
 func (l *limitedListener) add(c net.Conn) *limitedConn {
+	out := &limitedConn{Conn: c, l: l, of: &l.within, peer: newPeer(c)}
 	l.mu.Lock()
-	of, victim := &l.within, (*limitedConn)(nil)
-	if l.most > 0 && l.within.open >= l.most {
-		if victim = l.within.first(); victim == nil || time.Since(victim.since) < minIdle {
-			l.s.RefusedConnections.add()
-			of, victim = &l.excess, nil
-			if l.excess.open >= excessConnections {
-				victim = l.excess.first()
-			}
-		}
-	}
+	victim := l.place(out)
 	if victim != nil {
 		victim.remove()
 	}
-	var out *limitedConn
-	if of == &l.within || of.open < excessConnections {
-		out = &limitedConn{Conn: c, l: l, of: of}
-		of.open++
+	admitted := out.of == &l.within || l.excess.open < excessConnections
+	if admitted {
+		out.of.count(out.client(), 1)
 		out.silent()
 	}
 	l.mu.Unlock()
 	if victim != nil {
 		_ = victim.Conn.Close()
 	}
-	if out == nil {
+	if !admitted {
 		_ = c.Close()
+		return nil
 	}
 	return out
 }
 
-// first returns the connection that has had no request for longest, or nil.
-func (cs *connections) first() *limitedConn {
-	if e := cs.silent.Front(); e != nil {
-		return e.Value.(*limitedConn)
+// place decides whether a new connection is within the limits or in excess, and returns the connection
+// that it replaces, or nil. At its own limit, a client replaces only its own connections. The caller
+// holds mu.
+func (l *limitedListener) place(c *limitedConn) (victim *limitedConn) {
+	who := c.client()
+	switch {
+	case l.each > 0 && who != client{} && l.within.of[who] >= l.each:
+		c.mine = true
+		victim = l.within.first(who)
+	case l.most > 0 && l.within.open >= l.most:
+		victim = l.within.first(client{})
+	default:
+		return nil
+	}
+	if victim != nil && time.Since(victim.since) >= minIdle {
+		return victim
+	}
+	if c.mine {
+		l.s.RefusedOfClients.add()
+	} else {
+		l.s.RefusedConnections.add()
+	}
+	c.of, victim = &l.excess, nil
+	if l.excess.open >= excessConnections {
+		victim = l.excess.first(client{})
+	}
+	return victim
+}
+
+// first returns the connection that has had no request for longest, or nil: of one client, or of any
+// if who is the zero value. For one client, it costs O(connections).
+func (cs *connections) first(who client) *limitedConn {
+	for e := cs.silent.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*limitedConn); who == (client{}) || c.client() == who {
+			return c
+		}
 	}
 	return nil
+}
+
+// count adds n to the open connections. The caller holds mu.
+func (cs *connections) count(who client, n int) {
+	cs.open += n
+	if who == (client{}) {
+		return
+	}
+	if cs.of == nil {
+		cs.of = map[client]int{}
+	}
+	if cs.of[who] += n; cs.of[who] == 0 {
+		delete(cs.of, who)
+	}
+}
+
+func (c *limitedConn) client() client {
+	if c.peer == nil {
+		return client{}
+	}
+	return c.peer.client
 }
 
 // silent records that c has no request. The caller holds mu.
@@ -141,7 +190,7 @@ func (c *limitedConn) remove() {
 	if c.place != nil {
 		c.busy()
 	}
-	c.of.open--
+	c.of.count(c.client(), -1)
 	c.of = nil
 }
 
@@ -172,17 +221,20 @@ func (l *limitedListener) setState(conn net.Conn, state http.ConnState) {
 
 type excessKey struct{}
 
-// withConnection is a ConnContext of http.Server: see withPeer. It also marks the requests of
-// connections beyond the limit.
+// withConnection is a ConnContext of http.Server. It records the peer of the connection in the context
+// of its requests, and marks the requests of connections beyond a limit.
 func withConnection(ctx context.Context, c net.Conn) context.Context {
-	c = plain(c)
-	if limited, ok := c.(*limitedConn); ok {
-		if limited.inExcess() {
-			ctx = context.WithValue(ctx, excessKey{}, true)
-		}
-		c = limited.Conn
+	limited, ok := plain(c).(*limitedConn)
+	if !ok {
+		return ctx
 	}
-	return withPeer(ctx, c)
+	if limited.inExcess() {
+		ctx = context.WithValue(ctx, excessKey{}, limited)
+	}
+	if limited.peer == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, limited.peer)
 }
 
 // plain returns the connection below TLS.
@@ -203,11 +255,16 @@ func (c *limitedConn) inExcess() bool {
 // excess returns the problem of a request on a connection beyond the limit, or nil. The connection
 // is closed after the answer.
 func excess(w http.ResponseWriter, r *http.Request) *Problem {
-	if r.Context().Value(excessKey{}) == nil {
+	c, is := r.Context().Value(excessKey{}).(*limitedConn)
+	if !is {
 		return nil
 	}
 	w.Header().Set("Connection", "close")
-	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, "too many connections to the API",
+	detail := "too many connections to the API"
+	if c.mine {
+		detail += " of " + c.client().String()
+	}
+	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, detail,
 		"try again later; close connections and event streams that are not needed").RetryAfter(1)
 }
 

@@ -102,6 +102,10 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			write(rec, r, p)
 			return
 		}
+		if p := s.slowDown(r); p != nil {
+			write(rec, r, p)
+			return
+		}
 		if p := s.admit(r); p != nil {
 			write(rec, r, p)
 			return

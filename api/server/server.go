@@ -11,6 +11,7 @@
 //	server.go      the Server and its limits
 //	unix.go        the unix socket
 //	limit.go       limits of connections and streams
+//	client.go      limits of one client
 //	caller.go      who sent a request
 //	authorize.go   what the caller may do
 //	tls.go         the certificate and its changes
@@ -60,6 +61,10 @@ type Options struct {
 	// Connections bounds the open connections of each listener; 0: no bound. Beyond it, callers get
 	// 503. Event streams on all listeners may be half as many.
 	Connections int
+	// ClientConnections bounds the open connections of one client to each listener; 0: no bound.
+	ClientConnections int
+	// ClientRate bounds the requests of one client in a second; 0: no bound. Beyond it, they get 429.
+	ClientRate int
 	// Policy returns who may do what. It is called for each request.
 	Policy func() *access.Policy
 	// Gate returns why a route that isn't Early can't be answered now, or nil.
@@ -78,7 +83,10 @@ type Server struct {
 	repeats            repeats
 	streams            atomic.Int64 // open, see OpenStream
 	RefusedConnections Refusals     // of all listeners
+	RefusedOfClients   Refusals     // connections of clients with too many
+	RefusedRequests    Refusals     // of clients that sent too many
 	RefusedStreams     Refusals
+	rates              rates
 }
 
 // New returns a server without routes and listeners.
@@ -95,7 +103,7 @@ func New(o Options) *Server {
 func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certificates) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	limited := &limitedListener{Listener: l, s: s, most: s.Connections}
+	limited := &limitedListener{Listener: l, s: s, most: s.Connections, each: s.ClientConnections}
 	var silent httpstop.Silent
 	accept := net.Listener(limited)
 	if certificates != nil {

@@ -1,0 +1,271 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// serveClients serves the answer "ok" until the end of the test, with limits for each client. GET /hold
+// answers when release is closed.
+func serveClients(t *testing.T, o Options, release chan struct{}) (*Server, net.Addr) {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	s := New(o)
+	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			<-release
+		}
+		io.WriteString(w, "ok")
+	}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Serve(ctx, l, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return s, l.Addr()
+}
+
+// callFrom connects from an address of this host.
+func callFrom(t *testing.T, from string, to net.Addr) *caller {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &caller{c, bufio.NewReader(c)}
+}
+
+// A client that has all its connections in use is refused, and others are not.
+func TestConnectionsOfOneClient(t *testing.T) {
+	release := make(chan struct{})
+	s, addr := serveClients(t, Options{Connections: 8, ClientConnections: 4}, release)
+	var busy sync.WaitGroup
+	for range 4 {
+		c := callFrom(t, "127.0.0.1", addr)
+		c.send("/hold")
+		busy.Go(func() { c.answer(t) })
+	}
+	wait.Until(t, "four requests are held", func() bool {
+		c := callFrom(t, "127.0.0.1", addr)
+		c.send("/")
+		r, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			return false
+		}
+		body, _ := io.ReadAll(r.Body)
+		return r.StatusCode == http.StatusServiceUnavailable && strings.Contains(string(body), "of 127.0.0.1")
+	})
+	if s.RefusedOfClients.Count() == 0 || s.RefusedConnections.Count() != 0 {
+		t.Errorf("%d and %d refused", s.RefusedOfClients.Count(), s.RefusedConnections.Count())
+	}
+	for range 4 {
+		c := callFrom(t, "127.0.0.2", addr)
+		c.send("/")
+		if r := c.answer(t); r.StatusCode != http.StatusOK {
+			t.Errorf("another client: %s", r.Status)
+		}
+	}
+	close(release)
+	busy.Wait()
+}
+
+// A client that opens 10,000 connections and sends nothing has no effect on another one: its open
+// connection stays, and new ones are answered.
+func TestTenThousandIdleConnections(t *testing.T) {
+	const most = 64
+	s, addr := serveClients(t, Options{Connections: most, ClientConnections: most / 2}, nil)
+	open := callFrom(t, "127.0.0.2", addr)
+	for i := range 10_000 {
+		c, err := net.Dial("tcp", addr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if i%1000 != 0 {
+			continue
+		}
+		open.send("/")
+		if r := open.answer(t); r.StatusCode != http.StatusOK {
+			t.Errorf("an open connection, after %d: %s", i, r.Status)
+		}
+		c2 := callFrom(t, "127.0.0.2", addr)
+		c2.send("/")
+		if r := c2.answer(t); r.StatusCode != http.StatusOK {
+			t.Errorf("a new connection, after %d: %s", i, r.Status)
+		}
+	}
+	if s.RefusedConnections.Count() != 0 || s.RefusedOfClients.Count() < 9000 {
+		t.Errorf("%d and %d refused", s.RefusedConnections.Count(), s.RefusedOfClients.Count())
+	}
+}
+
+// A client that sends too many requests is told to come back. Others are answered.
+func TestRequestsOfOneClient(t *testing.T) {
+	s, addr := serveClients(t, Options{ClientRate: 1}, nil)
+	ask := func(from string) *http.Response {
+		c := callFrom(t, from, addr)
+		c.send("/")
+		return c.answer(t)
+	}
+	var refused *http.Response
+	wait.Until(t, "a client is refused", func() bool {
+		refused = ask("127.0.0.1")
+		return refused.StatusCode != http.StatusOK
+	})
+	if refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") != "1" {
+		t.Errorf("%s %v", refused.Status, refused.Header)
+	}
+	if r := ask("127.0.0.2"); r.StatusCode != http.StatusOK {
+		t.Errorf("another client: %s", r.Status)
+	}
+	if s.RefusedRequests.Count() == 0 {
+		t.Error("not counted")
+	}
+}
+
+func TestRates(t *testing.T) {
+	var r rates
+	now := time.Unix(1000, 0)
+	one := client{isUnix: true, uid: 1}
+	for i := range 100 {
+		if !r.allow(one, 100, now) {
+			t.Fatalf("refused after %d", i)
+		}
+	}
+	if r.allow(one, 100, now) {
+		t.Error("one too many is allowed")
+	}
+	if !r.allow(client{isUnix: true, uid: 2}, 100, now) {
+		t.Error("another client is refused")
+	}
+	if now = now.Add(10 * time.Millisecond); !r.allow(one, 100, now) || r.allow(one, 100, now) {
+		t.Error("not one more after a hundredth of a second")
+	}
+	if now = now.Add(time.Second); !r.allow(one, 2, now) {
+		t.Error("refused with another limit")
+	}
+	r.allow(one, 2, now)
+	if r.allow(one, 2, now) {
+		t.Error("another limit has no effect")
+	}
+	// Many clients share one count, until others are silent.
+	for i := range 2 * maxClients {
+		r.allow(client{network: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)}, 100, now)
+	}
+	if len(r.of) != maxClients {
+		t.Errorf("%d clients", len(r.of))
+	}
+	late := client{network: netip.MustParsePrefix("192.0.2.1/32")}
+	if r.allow(late, 100, now) {
+		t.Error("a client beyond the limit has a count of its own")
+	}
+	if now = now.Add(2 * time.Second); !r.allow(late, 100, now) || len(r.of) != 1 {
+		t.Errorf("%d clients after two seconds", len(r.of))
+	}
+}
+
+func TestClients(t *testing.T) {
+	at := func(s string) client {
+		near, far := net.Pipe()
+		defer far.Close()
+		return clientOf(&peer{}, addressed{near, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s))})
+	}
+	for _, c := range []struct{ address, name string }{
+		{"192.0.2.1:1", "192.0.2.1"}, {"[::ffff:192.0.2.1]:1", "192.0.2.1"}, {"[2001:db8::1]:1", "2001:db8::/64"}, {"[fe80::1%eth0]:1", "fe80::/64"},
+	} {
+		if got := at(c.address).String(); got != c.name {
+			t.Errorf("%s is %s, want %s", c.address, got, c.name)
+		}
+	}
+	if got := clientOf(&peer{isUnix: true, uid: 7}, nil).String(); got != "uid 7" {
+		t.Error(got)
+	}
+	if clientOf(nil, nil) != (client{}) {
+		t.Error("an unknown client is known")
+	}
+}
+
+// addressed is a connection from an address.
+type addressed struct {
+	net.Conn
+	from net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.from }
+
+// Headers without an end are cut off, and other callers are answered meanwhile.
+func TestHeaderFloods(t *testing.T) {
+	_, addr := serveClients(t, Options{Connections: 16, ClientConnections: 8}, nil)
+	for _, flood := range []string{
+		"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + strings.Repeat("x", 2*maxHeaderBytes),
+		"GET / HTTP/1.1\r\nHost: localhost\r\n" + strings.Repeat("X-Many: y\r\n", maxHeaderBytes/5),
+		"GET /" + strings.Repeat("x", 2*maxHeaderBytes),
+	} {
+		c := callFrom(t, "127.0.0.1", addr)
+		go func() { _, _ = io.WriteString(c, flood) }()
+		other := callFrom(t, "127.0.0.1", addr)
+		other.send("/")
+		if r := other.answer(t); r.StatusCode != http.StatusOK {
+			t.Errorf("another caller: %s", r.Status)
+		}
+		if r := c.answer(t); r.StatusCode != http.StatusRequestHeaderFieldsTooLarge || !r.Close {
+			t.Errorf("%.40q: %s", flood, r.Status)
+		}
+	}
+}
+
+// A header that is sent byte by byte ends after the time of a header, whatever comes.
+func TestSlowHeader(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		s := New(Options{Log: slog.New(slog.DiscardHandler)})
+		ctx, cancel := context.WithCancel(context.Background())
+		l, ended := make(pipes), make(chan error)
+		go func() { ended <- s.Serve(ctx, l, nil) }()
+		near, far := net.Pipe()
+		l <- far
+		start := time.Now()
+		_, err := io.WriteString(near, "GET / HTTP/1.1\r\nX-Slow: ")
+		for err == nil && time.Since(start) < time.Minute {
+			time.Sleep(time.Second)
+			_, err = io.WriteString(near, "x")
+		}
+		if took := time.Since(start); took < readHeaderTimeout || took > readHeaderTimeout+2*time.Second {
+			t.Error(fmt.Sprint("ended after ", took))
+		}
+		near.Close()
+		cancel()
+		<-ended
+	})
+}
+
+// pipes is a net.Listener without a network, so that it works with fake time.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, open := <-p; open {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
