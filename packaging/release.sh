@@ -1,13 +1,14 @@
 #!/bin/sh
 # Writes a release: packaging/release.sh [DIR], by default bin/release. It has the packages, the section of the changelog
-# (CHANGES.md), the modules in each program (SBOM in CycloneDX), the version, and the checksums of all of them. The same
-# commit makes the same bytes.
+# (CHANGES.md), the modules in each program (SBOM in CycloneDX), the version, and the checksums of all of them. ARCHS is
+# as in package.sh. The same commit makes the same bytes.
 set -eu
 umask 022
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-bin/release}")
 [ ! -e "$out" ] || [ -e "$out/SHA256SUMS" ] || { echo "release.sh: $out exists and is no release" >&2; exit 1; }
 rm -rf "$out" # files of another version
+archs=${ARCHS:-amd64 arm64}
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 . packaging/version.sh
@@ -17,11 +18,11 @@ mkdir -p "$out"
 packaging/changes.sh "$VERSION" >"$out/CHANGES.md"
 echo "$VERSION" >"$out/VERSION"
 
-build_programs amd64 arm64
-PROGRAMS=$programs packaging/package.sh "$out"
+build_programs $archs
+ARCHS=$archs PROGRAMS=$programs packaging/package.sh "$out"
 tool cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 time=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
-for arch in amd64 arm64; do
+for arch in $archs; do
 	for program in ironvip ironvip-announcer; do
 		.cache/tools/cyclonedx-gomod bin -json -noserial -std -version "$VERSION" "$programs/$arch/$program" |
 			sed -E "s/(\"timestamp\": )\"[^\"]*\"/\1\"$time\"/" >"$out/$program-$arch.cdx.json"

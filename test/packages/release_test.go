@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A release has the packages, the changes, the modules and the checksums of all of them. A second one
-// has the same bytes.
+// A release has the packages, the changes, the modules and the checksums of all of them. A second one,
+// for the processor of this host, has the same bytes.
 func TestRelease(t *testing.T) {
 	tree := t.TempDir()
 	copyTree(t, tree)
@@ -24,9 +24,9 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "release")
-	write := func() string {
+	write := func(env ...string) string {
 		t.Helper()
-		if err := script(tree, "packaging/release.sh", []string{out}, "PROGRAMS="+programs(t)); err != nil {
+		if err := script(tree, "packaging/release.sh", []string{out}, append(env, "PROGRAMS="+programs(t))...); err != nil {
 			t.Fatal(err)
 		}
 		sums, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
@@ -70,8 +70,9 @@ func TestRelease(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(out, "of-another-version"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if again := write(); again != sums {
-		t.Errorf("the second release differs:\n%s\n%s", sums, again)
+	again := lines(write("ARCHS=" + hostArch(t)))
+	if diff := cmp.Diff(slices.DeleteFunc(lines(sums), func(line string) bool { return !slices.Contains(again, line) }), again); diff != "" || len(again) != 6 {
+		t.Errorf("the second release differs (-first +second):\n%s\n%s", diff, sums)
 	}
 }
 
