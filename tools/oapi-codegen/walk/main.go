@@ -73,6 +73,8 @@ func main() {
 	call("explain-service", 200)(c.ExplainServiceWithResponse(ctx, ns, web))
 	call("service-stats", 200)(c.ServiceStatsWithResponse(ctx, ns, web))
 	call("list-stats", 200)(c.ListStatsWithResponse(ctx, nil))
+	second, once := "1s", int64(1)
+	stream("top-services")(c.TopServices(ctx, &client.TopServicesParams{Interval: &second, Count: &once}))
 
 	own := backend + ":10"
 	call("put-backend", 201)(c.PutBackendWithResponse(ctx, ns, web, own, nil, read[client.PutBackendJSONRequestBody](`{"weight": 2, "ttl": "5m"}`)))
