@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"net/http"
 	"slices"
@@ -38,7 +39,7 @@ func (s *Server) watchServices(_ context.Context, in *watchServicesInput) (*serv
 		defer end()
 		h.SetHeader("Content-Type", ndjson)
 		h.SetStatus(http.StatusOK)
-		w := &serviceWatcher{s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, h: h, out: json.NewEncoder(h.BodyWriter())}
+		w := &serviceWatcher{s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed(), h: h}
 		w.run()
 	}), nil
 }
@@ -49,9 +50,9 @@ type serviceWatcher struct {
 	s     *Server
 	in    *watchServicesInput
 	names map[vip.ServiceKey]bool   // empty: all
-	sent  map[vip.ServiceKey]uint64 // the revisions that the caller has
+	sent  map[vip.ServiceKey]uint64 // hashes of the lines that the caller has
+	seed  maphash.Seed
 	h     huma.Context
-	out   *json.Encoder
 }
 
 // run ends when the caller is gone, or is no longer permitted.
@@ -71,7 +72,7 @@ func (w *serviceWatcher) run() {
 				return
 			}
 		}
-		if !synced && w.out.Encode(v1.ServiceChange{Synced: true}) != nil {
+		if !synced && w.send(v1.ServiceChange{Synced: true}) != nil {
 			return
 		}
 		w.flush()
@@ -83,7 +84,8 @@ func (w *serviceWatcher) run() {
 	}
 }
 
-// look sends a service that may have changed.
+// look sends a service that may have changed. It compares lines, because revisions don't tell every
+// change: a part of the status that ends, such as an override, has none.
 func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	if len(w.names) > 0 && !w.names[key] {
 		return nil
@@ -93,16 +95,31 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	svc, exists := w.s.service(key)
 	switch {
 	case row != nil && exists && w.in.selects(&row.Value):
-		if had && last == svc.Revision {
-			return nil
+		line, err := json.Marshal(v1.ServiceChange{Service: &svc})
+		hash := maphash.Bytes(w.seed, line)
+		if err != nil || had && last == hash {
+			return err
 		}
-		w.sent[key] = svc.Revision
-		return w.out.Encode(v1.ServiceChange{Service: &svc})
+		w.sent[key] = hash
+		return w.write(line)
 	case had:
 		delete(w.sent, key)
-		return w.out.Encode(v1.ServiceChange{Deleted: key.String()})
+		return w.send(v1.ServiceChange{Deleted: key.String()})
 	}
 	return nil
+}
+
+func (w *serviceWatcher) send(c v1.ServiceChange) error {
+	line, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return w.write(line)
+}
+
+func (w *serviceWatcher) write(line []byte) error {
+	_, err := w.h.BodyWriter().Write(append(line, '\n'))
+	return err
 }
 
 // keepAlive returns whether the caller is still there and permitted.

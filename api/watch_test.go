@@ -98,6 +98,31 @@ func TestWatchServices(t *testing.T) {
 	}
 }
 
+// The end of an override is a change, also if it is not the newest part of the status.
+func TestWatchEndOfAnOverride(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0},{"address":"10.0.0.3"}]}`, "Prefer: wait=60")
+	set := func(backend, state string) {
+		must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", backend), `{"state":"`+state+`"}`, "Prefer: wait=60")
+	}
+	set("10.0.0.2", "drain") // without a weight, it changes nothing else
+	set("10.0.0.3", "drain")
+	w := r.watch("?service=web")
+	if got := w.next() + ", " + w.next(); got != "web degraded 3, synced" {
+		t.Fatal(got)
+	}
+	set("10.0.0.2", "ready")
+	for {
+		var c v1.ServiceChange
+		if err := w.lines.Decode(&c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Service.Status.Backends[1].State == "ready" {
+			return
+		}
+	}
+}
+
 // The end of an override has a higher revision than its beginning, also if it changes nothing else.
 func TestRevisionOfAnOverride(t *testing.T) {
 	r := newRig(t)
