@@ -20,13 +20,13 @@ const maxStateEvents = 20
 // that is new. A pending service keeps the state that it had. It costs O(changed services). The
 // caller holds mu.
 func (s *unhealthyIndex) publish() {
-	published, more := 0, 0
+	added, more := 0, 0
 	for _, k := range slices.SortedFunc(maps.Keys(s.changed), compareKeys) {
-		e, told := s.tell(k)
+		e, changed := s.stateEvent(k)
 		switch {
-		case !told:
-		case published < maxStateEvents:
-			published++
+		case !changed:
+		case added < maxStateEvents:
+			added++
 			s.events.Add(e)
 		default:
 			more++
@@ -38,16 +38,16 @@ func (s *unhealthyIndex) publish() {
 	s.changed = make(map[vip.ServiceKey]struct{}) // a map never gives back its memory
 }
 
-// tell returns the event about the state of a changed service, if it is not the one that was told
-// last.
-func (s *unhealthyIndex) tell(k vip.ServiceKey) (e event.Event, changed bool) {
-	before, wasTold := s.told[k]
-	if _, bad := s.services[k]; !bad && !wasTold {
+// stateEvent returns the event about the state of a changed service, if the state is not the one that
+// was published last.
+func (s *unhealthyIndex) stateEvent(k vip.ServiceKey) (e event.Event, changed bool) {
+	before, wasBad := s.published[k]
+	if _, bad := s.services[k]; !bad && !wasBad {
 		return e, false // the common case: it came, or changed, and is healthy
 	}
 	in := s.tables.Input(k, time.Now())
 	if in.Service == nil {
-		delete(s.told, k)
+		delete(s.published, k)
 		return e, false
 	}
 	report := status.Of(in)
@@ -58,13 +58,13 @@ func (s *unhealthyIndex) tell(k vip.ServiceKey) (e event.Event, changed bool) {
 		if state == before {
 			return e, false
 		}
-		s.told[k] = state
+		s.published[k] = state
 		e.Kind = "service_" + string(state)
 	default:
-		if !wasTold {
+		if !wasBad {
 			return e, false
 		}
-		delete(s.told, k)
+		delete(s.published, k)
 		e.Kind = "service_healthy"
 	}
 	e.Service = k.String()

@@ -12,13 +12,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// An event tells each bad state of a service, and its end.
-func TestEventsTellStates(t *testing.T) {
+// An event has each bad state of a service, and its end.
+func TestEventsOfStates(t *testing.T) {
 	w, log := newWritten(), event.NewLog(100, time.Now)
 	index := unhealthyIndex{tables: New(w.deps()).tables(), events: log}
 	var last uint64
-	// told returns the events of an update.
-	told := func() (out []string) {
+	// published returns the events of an update.
+	published := func() (out []string) {
 		index.update()
 		index.publish()
 		events, _ := log.Since(last)
@@ -36,7 +36,7 @@ func TestEventsTellStates(t *testing.T) {
 	}
 	expect := func(what string, want ...string) {
 		t.Helper()
-		if got := told(); fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := published(); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
@@ -75,7 +75,7 @@ func TestEventsTellStates(t *testing.T) {
 		w.healthy(100 + i)
 		set(100+i, vip.Drain)
 	}
-	if got := told(); len(got) != maxStateEvents+1 || got[maxStateEvents] != "services_changed" {
+	if got := published(); len(got) != maxStateEvents+1 || got[maxStateEvents] != "services_changed" {
 		t.Errorf("50 services are down: %q", got)
 	}
 	if events, _ := log.Since(last - 1); !strings.HasPrefix(events[0].Message, "30 more services") {

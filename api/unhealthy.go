@@ -30,8 +30,8 @@ type unhealthyIndex struct {
 	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
 
-	changed map[vip.ServiceKey]struct{}     // since the last publish
-	told    map[vip.ServiceKey]status.State // the bad states that events have told, until they end
+	changed   map[vip.ServiceKey]struct{}     // since the last publish
+	published map[vip.ServiceKey]status.State // the bad states that events have, until they end
 }
 
 // unhealthyService is what the index knows of a service that isn't healthy.
@@ -45,8 +45,8 @@ type unhealthyService struct {
 	until   vip.Instant
 }
 
-// updateInterval bounds how long tables keep tombstones for the feeds, and how soon an event tells
-// the state of a service. States that last for less are not told. Without changes, an update costs
+// updateInterval bounds how long tables keep tombstones for the feeds, and how soon an event has
+// the state of a service. States that last for less have no event. Without changes, an update costs
 // one look at each feed.
 const updateInterval = time.Second
 
@@ -153,7 +153,7 @@ func (s *unhealthyIndex) update() {
 	if s.feeds == nil {
 		s.feeds = watchStatus(t)
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
-		s.changed, s.told = make(map[vip.ServiceKey]struct{}), make(map[vip.ServiceKey]status.State)
+		s.changed, s.published = make(map[vip.ServiceKey]struct{}), make(map[vip.ServiceKey]status.State)
 	}
 	if s.served == nil {
 		s.backends = t.Services.Sum(func(s *vip.Service) int { return len(s.Backends) })
