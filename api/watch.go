@@ -84,8 +84,8 @@ func (w *serviceWatcher) run() {
 	}
 }
 
-// look sends a service that may have changed. It compares lines, because revisions don't tell every
-// change: a part of the status that ends, such as an override, has none.
+// look sends a service that may have changed. It compares lines, because some changes raise no
+// revision: a part of the status that ends, such as an override, has none.
 func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	if len(w.names) > 0 && !w.names[key] {
 		return nil

@@ -277,13 +277,13 @@ func (s *Server) MostStreams() int {
 	return max(s.Connections/2, 1)
 }
 
-// OpenStream counts a response without an end. The caller calls done at its end.
+// OpenStream counts a response without an end or a known length. The caller calls done at its end.
 func (s *Server) OpenStream() (done func(), err error) {
 	if n, most := s.streams.Add(1), s.MostStreams(); most > 0 && n > int64(most) {
 		s.streams.Add(-1)
 		s.RefusedStreams.add()
-		return nil, Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, "too many event streams",
-			"try again later, or list events: the same address without Accept: text/event-stream").RetryAfter(5)
+		return nil, Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, "too many streams",
+			"try again later, or read a list with pages instead").RetryAfter(5)
 	}
 	return sync.OnceFunc(func() { s.streams.Add(-1) }), nil
 }

@@ -169,7 +169,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		open = append(open, done)
 	}
-	if _, err := s.OpenStream(); err == nil || !strings.Contains(err.Error(), "too many event streams") {
+	if _, err := s.OpenStream(); err == nil || !strings.Contains(err.Error(), "too many streams") {
 		t.Errorf("a fourth stream: %v", err)
 	}
 	if n := s.RefusedStreams.Count(); n != 1 {
