@@ -103,7 +103,7 @@ func TestRequests(t *testing.T) {
 		},
 		`DELETE /v1/services/default/web If-Match="1.2" Prefer=wait=90`: func() error { _, err := c.DeleteService(ctx, "default", "web", w); return err },
 		"POST /v1/services:apply?atomic=true&dry_run=true":              func() error { _, err := c.Apply(ctx, nil, true, true, Write{}); return err },
-		"GET /v1/services/default/web/backends":                         func() error { _, err := c.Backends(ctx, "default", "web"); return err },
+		"GET /v1/services/default/web/backends?limit=1000":              func() error { _, err := c.Backends(ctx, "default", "web"); return err },
 		"GET /v1/services/default/web/backends/10.0.0.1:80":             func() error { _, err := c.Backend(ctx, "default", "web", "10.0.0.1:80"); return err },
 		"PUT /v1/services/default/web/backends/%5B::1%5D:80": func() error {
 			_, err := c.PutBackend(ctx, "default", "web", "[::1]:80", v1.BackendSpec{}, Write{})
@@ -123,7 +123,7 @@ func TestRequests(t *testing.T) {
 			return err
 		},
 		"GET /v1/services/default/web/backends/10.0.0.1/connections": func() error { _, err := c.BackendConnections(ctx, "default", "web", "10.0.0.1"); return err },
-		"GET /v1/overrides": func() error { _, err := c.Overrides(ctx); return err },
+		"GET /v1/overrides?limit=1000":                               func() error { _, err := c.Overrides(ctx); return err },
 		"DELETE /v1/overrides/default/web/%5B::1%5D:80 Prefer=wait=1": func() error {
 			_, err := c.DeleteOverride(ctx, "default", "web", "[::1]:80", Write{Wait: time.Second})
 			return err
@@ -257,18 +257,18 @@ func TestListsFollowTheirPages(t *testing.T) {
 		return err
 	}
 	for path, call := range map[string]func() error{
-		"/v1/services/default/web/backends": func() error { l, err := c.Backends(ctx, "default", "web"); return of(l, len(l.Items), err) },
-		"/v1/overrides":                     func() error { l, err := c.Overrides(ctx); return of(l, len(l.Items), err) },
-		"/v1/pools":                         func() error { l, err := c.Pools(ctx); return of(l, len(l.Items), err) },
-		"/v1/sources":                       func() error { l, err := c.Sources(ctx); return of(l, len(l.Items)-int(l.Revision-7), err) },
-		"/v1/nodes":                         func() error { l, err := c.Nodes(ctx); return of(l, len(l.Items), err) },
-		"/v1/nodes/checks?service=web":      func() error { l, err := c.CompareChecks(ctx, "web"); return of(l, len(l.Items), err) },
-		"/v1/announce/peers":                func() error { l, err := c.AnnouncePeers(ctx); return of(l, len(l.Items), err) },
-		"/v1/dataplane/diff":                func() error { l, err := c.Diff(ctx); return of(l, len(l.Items), err) },
-		"/v1/debug/tables":                  func() error { l, err := c.DebugTables(ctx); return of(l, len(l.Items), err) },
-		"/v1/stats":                         func() error { l, err := c.Stats(ctx); return of(l, len(l.Items), err) },
-		"/v1/tokens":                        func() error { l, err := c.Tokens(ctx); return of(l, len(l.Items), err) },
-		"/v1/events?since=4":                func() error { l, err := c.Events(ctx, 4); return of(l, len(l.Items)-int(l.Last-3), err) },
+		"/v1/services/default/web/backends?limit=1000": func() error { l, err := c.Backends(ctx, "default", "web"); return of(l, len(l.Items), err) },
+		"/v1/overrides?limit=1000":                     func() error { l, err := c.Overrides(ctx); return of(l, len(l.Items), err) },
+		"/v1/pools":                                    func() error { l, err := c.Pools(ctx); return of(l, len(l.Items), err) },
+		"/v1/sources":                                  func() error { l, err := c.Sources(ctx); return of(l, len(l.Items)-int(l.Revision-7), err) },
+		"/v1/nodes?limit=1000":                         func() error { l, err := c.Nodes(ctx); return of(l, len(l.Items), err) },
+		"/v1/nodes/checks?service=web":                 func() error { l, err := c.CompareChecks(ctx, "web"); return of(l, len(l.Items), err) },
+		"/v1/announce/peers":                           func() error { l, err := c.AnnouncePeers(ctx); return of(l, len(l.Items), err) },
+		"/v1/dataplane/diff":                           func() error { l, err := c.Diff(ctx); return of(l, len(l.Items), err) },
+		"/v1/debug/tables":                             func() error { l, err := c.DebugTables(ctx); return of(l, len(l.Items), err) },
+		"/v1/stats":                                    func() error { l, err := c.Stats(ctx); return of(l, len(l.Items), err) },
+		"/v1/tokens":                                   func() error { l, err := c.Tokens(ctx); return of(l, len(l.Items), err) },
+		"/v1/events?since=4":                           func() error { l, err := c.Events(ctx, 4); return of(l, len(l.Items)-int(l.Last-3), err) },
 	} {
 		asked = nil
 		err := call()

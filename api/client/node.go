@@ -45,7 +45,7 @@ func (c *Client) Sources(ctx context.Context) (v1.SourceList, error) {
 
 // Nodes returns every node of the fleet.
 func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
-	return fetchAll(ctx, c, call{path: v1.PathNodes}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.PathNodes, query: page("", MaxLimit)}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
 }
 
 // CompareChecks returns what the nodes of the fleet find of the backends of services; of all services

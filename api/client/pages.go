@@ -7,6 +7,10 @@ import (
 	"strconv"
 )
 
+// MaxLimit is the largest number of rows in a page of every list. Lists that can be long are read in
+// these pages, because each page costs the agent a scan of the list.
+const MaxLimit = 1000
+
 // AllPages reads every page of a list into the first one. Its revision remains that of the first
 // page, so that a wait for changes misses nothing. parts returns a page's items and the cursor of
 // the next page.
@@ -22,7 +26,8 @@ func AllPages[P, T any](read func(cursor string) (P, error), parts func(*P) (ite
 	return all, err
 }
 
-// fetchAll sends a request for each page of a list, and returns the whole list.
+// fetchAll sends a request for each page of a list, and returns the whole list. The limit of a page is
+// part of q.
 func fetchAll[P, T any](ctx context.Context, c *Client, q call, parts func(*P) (items *[]T, next *string)) (P, error) {
 	return AllPages(func(cursor string) (P, error) {
 		one := q

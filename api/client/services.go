@@ -13,9 +13,6 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// MaxLimit is the largest number of rows in a page of services.
-const MaxLimit = 1000
-
 // List selects the services of a list, and a page of them.
 type List struct {
 	Source string   // of this source only
@@ -156,7 +153,7 @@ func (c *Client) Explain(ctx context.Context, namespace, name string) (v1.Explan
 
 // Backends returns every backend of a service.
 func (c *Client) Backends(ctx context.Context, namespace, name string) (v1.BackendList, error) {
-	return fetchAll(ctx, c, call{path: v1.BackendsPath(namespace, name)}, func(l *v1.BackendList) (*[]v1.BackendStatus, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.BackendsPath(namespace, name), query: page("", MaxLimit)}, func(l *v1.BackendList) (*[]v1.BackendStatus, *string) { return &l.Items, &l.Next })
 }
 
 // Backend returns one backend.
@@ -194,7 +191,7 @@ func (c *Client) SetBackendState(ctx context.Context, namespace, name, id string
 
 // Overrides returns every operator override.
 func (c *Client) Overrides(ctx context.Context) (v1.OverrideList, error) {
-	return fetchAll(ctx, c, call{path: v1.PathOverrides}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.PathOverrides, query: page("", MaxLimit)}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
 }
 
 // DeleteOverride ends an operator override. If IsNotFound(err), there is none.

@@ -24,7 +24,7 @@ eligible host announces the VIP, and OWNER is this host or empty.`
 
 func allAnnouncements(c *client.Client, ctx context.Context) (v1.AnnouncementList, error) {
 	return client.AllPages(
-		func(cursor string) (v1.AnnouncementList, error) { return c.Announcements(ctx, cursor, 0) },
+		func(cursor string) (v1.AnnouncementList, error) { return c.Announcements(ctx, cursor, client.MaxLimit) },
 		func(page *v1.AnnouncementList) (*[]v1.Announcement, *string) { return &page.Items, &page.Next })
 }
 

@@ -39,7 +39,9 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 				return err
 			}
 			frontends, err := client.AllPages(
-				func(cursor string) (v1.FrontendList, error) { return c.Frontends(ctx, service, cursor, 0) },
+				func(cursor string) (v1.FrontendList, error) {
+					return c.Frontends(ctx, service, cursor, client.MaxLimit)
+				},
 				func(page *v1.FrontendList) (*[]v1.Frontend, *string) { return &page.Items, &page.Next })
 			if err != nil {
 				return err

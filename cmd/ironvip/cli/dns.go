@@ -25,7 +25,7 @@ been read. The state of the addresses in dns.listen is in "ironvip status".`
 
 func allDNSNames(c *client.Client, ctx context.Context) (v1.DNSNameList, error) {
 	return client.AllPages(
-		func(cursor string) (v1.DNSNameList, error) { return c.DNSNames(ctx, cursor, 0) },
+		func(cursor string) (v1.DNSNameList, error) { return c.DNSNames(ctx, cursor, client.MaxLimit) },
 		func(page *v1.DNSNameList) (*[]v1.DNSName, *string) { return &page.Items, &page.Next })
 }
 

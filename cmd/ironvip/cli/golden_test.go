@@ -20,8 +20,8 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/services/default/web", 200, web())
 	a.on("GET /v1/services/shop/db", 200, db())
 	a.on("GET /v1/services/default/media", 200, media())
-	a.on("GET /v1/services/shop/db/backends", 200, v1.BackendList{Items: db().Status.Backends, Revision: 99})
-	a.on("GET /v1/services/default/web/backends", 200, v1.BackendList{Items: web().Status.Backends, Revision: 214})
+	a.on("GET /v1/services/shop/db/backends?limit=1000", 200, v1.BackendList{Items: db().Status.Backends, Revision: 99})
+	a.on("GET /v1/services/default/web/backends?limit=1000", 200, v1.BackendList{Items: web().Status.Backends, Revision: 214})
 	a.on("GET /v1/services/shop/db/explain", 200, v1.Explanation{Service: "shop/db", State: v1.StateDegraded, Revision: 99,
 		Lines: []string{"shop/db is degraded since 12m: 10.1.0.22:5432 is in maintenance.",
 			"vips[0]: 192.0.2.12 is held by api. Hint: ask for another address.",
@@ -30,18 +30,18 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/stats", 200, statsList())
 	a.on("GET /v1/services/default/web/stats", 200, webStats())
 	a.on("GET /v1/services/shop/db/stats", 200, dbStats())
-	a.on("GET /v1/overrides", 200, overrides())
+	a.on("GET /v1/overrides?limit=1000", 200, overrides())
 	a.on("GET /v1/tokens", 200, v1.TokenList{Items: []v1.Token{
 		{Name: "deploy", TokenSpec: v1.TokenSpec{Role: "registrar", Namespaces: []string{"shop", "web"}, Expires: ago(-48 * time.Hour)}, Created: *ago(time.Hour), Author: "root"},
 		{Name: "old", TokenSpec: v1.TokenSpec{Role: "viewer", Expires: ago(time.Hour)}, Created: *ago(48 * time.Hour), Expired: true, Author: "token ci"},
 		{Name: "prometheus", TokenSpec: v1.TokenSpec{Role: "viewer"}, Created: *ago(48 * time.Hour)}}})
-	a.on("GET /v1/vips", 200, vips())
-	a.on("GET /v1/vips?kind=node_port", 200, v1.VIPList{Items: vips().Items[3:]})
+	a.on("GET /v1/vips?limit=1000", 200, vips())
+	a.on("GET /v1/vips?kind=node_port&limit=1000", 200, v1.VIPList{Items: vips().Items[3:]})
 	a.on("GET /v1/vips/192.0.2.11", 200, vips().Items[1])
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())
-	a.on("GET /v1/nodes", 200, nodes())
-	a.on("GET /v1/dns/names", 200, dnsNames())
+	a.on("GET /v1/nodes?limit=1000", 200, nodes())
+	a.on("GET /v1/dns/names?limit=1000", 200, dnsNames())
 	a.on("GET /v1/dns/query?name=shop.example.com", 200, dnsAnswer())
 	a.on("GET /v1/dns/query?name=www.example.com", 200, v1.DNSAnswer{Name: "www.example.com", Type: "A", RCode: "SERVFAIL", Why: "several services wanted this name before the restart, and not every source has listed its services yet",
 		Answer: []v1.DNSRecord{}, Authority: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Conflicts: dnsNames().Items[6:7]})
@@ -49,8 +49,8 @@ func node(t *testing.T) *fakeAgent {
 		Answer: []v1.DNSRecord{}, Additional: []v1.DNSRecord{}, Authority: []v1.DNSRecord{{Name: "vip.internal", TTL: 1, Type: "SOA", Data: "ns.dns.vip.internal hostmaster.vip.internal 1763900000 7200 1800 86400 1"}}})
 	a.on("GET /v1/nodes/checks?service=web", 200, comparison())
 	a.on("GET /v1/dataplane", 200, plane())
-	a.on("GET /v1/dataplane/frontends", 200, frontends())
-	a.on("GET /v1/dataplane/frontends?service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
+	a.on("GET /v1/dataplane/frontends?limit=1000", 200, frontends())
+	a.on("GET /v1/dataplane/frontends?limit=1000&service=shop%2Fdb", 200, v1.FrontendList{Items: frontends().Items[1:2]})
 	a.on("GET /v1/dataplane/diff", 200, diff())
 	a.on("POST /v1/config/plan", 200, plan())
 	a.on("GET /v1/events", 200, v1.EventList{Items: append([]v1.Event{{ID: 40, Time: now.Add(-3 * time.Hour), Kind: "lease_given", Service: "shop/db", Object: "192.0.2.11",
@@ -104,10 +104,10 @@ func TestNothingToShow(t *testing.T) {
 	a := newAgent(t)
 	a.on("GET /v1/services?limit=1000", 200, v1.ServiceList{Items: []v1.Service{}})
 	a.on("GET /v1/services?limit=1000&state=refused", 200, v1.ServiceList{Items: []v1.Service{}})
-	a.on("GET /v1/overrides", 200, v1.OverrideList{Items: []v1.Override{}})
-	a.on("GET /v1/vips", 200, v1.VIPList{Items: []v1.VIP{}})
+	a.on("GET /v1/overrides?limit=1000", 200, v1.OverrideList{Items: []v1.Override{}})
+	a.on("GET /v1/vips?limit=1000", 200, v1.VIPList{Items: []v1.VIP{}})
 	a.on("GET /v1/pools", 200, v1.PoolList{Items: []v1.Pool{}})
-	a.on("GET /v1/dns/names", 200, v1.DNSNameList{Items: []v1.DNSName{}, Listen: []string{}})
+	a.on("GET /v1/dns/names?limit=1000", 200, v1.DNSNameList{Items: []v1.DNSName{}, Listen: []string{}})
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{}})
 	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{InSync: true, Items: []v1.DiffEntry{}})
 	a.on("POST /v1/config/plan", 200, v1.Plan{Changes: []v1.PlanChange{}, Problems: []v1.Problem{}})

@@ -26,7 +26,7 @@ func (a *app) vipListCommand() *cobra.Command {
 
 func allVIPs(ctx context.Context, c *client.Client, kind string) (v1.VIPList, error) {
 	return client.AllPages(
-		func(cursor string) (v1.VIPList, error) { return c.VIPs(ctx, kind, cursor, 0) },
+		func(cursor string) (v1.VIPList, error) { return c.VIPs(ctx, kind, cursor, client.MaxLimit) },
 		func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
 }
 
