@@ -34,10 +34,14 @@ drwxr-xr-x /usr/libexec/ironvip
 drwxr-xr-x /usr/share/doc/ironvip
 -rw-r--r-- /usr/share/doc/ironvip/CHANGELOG.md.gz
 drwxr-xr-x /usr/share/doc/ironvip/examples
+drwxr-xr-x /usr/share/doc/ironvip/examples/grafana
+-rw-r--r-- /usr/share/doc/ironvip/examples/grafana/ironvip.json
 -rw-r--r-- /usr/share/doc/ironvip/examples/ironvip.toml
 drwxr-xr-x /usr/share/doc/ironvip/examples/kubernetes
 -rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/clusterrole.yaml
 -rw-r--r-- /usr/share/doc/ironvip/examples/kubernetes/daemonset.yaml
+drwxr-xr-x /usr/share/doc/ironvip/examples/prometheus
+-rw-r--r-- /usr/share/doc/ironvip/examples/prometheus/ironvip.rules.yml
 drwxr-xr-x /usr/share/doc/ironvip/examples/services.d
 -rw-r--r-- /usr/share/doc/ironvip/examples/services.d/example.toml
 -rw-r--r-- /usr/share/fish/vendor_completions.d/ironvip.fish
