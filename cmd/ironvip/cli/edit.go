@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,7 +28,7 @@ func runEditor(ctx context.Context, o *Options, editor, file string) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "editor", file) // editor may have arguments
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Stdin, o.Stdout, o.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("editor %s: %w", editor, err)
+		return &failure{code: ExitError, err: fmt.Errorf("editor %s: %w", editor, err), hint: "set VISUAL or EDITOR to an editor that works; nothing was stored"}
 	}
 	return nil
 }
@@ -66,6 +67,7 @@ type edit struct {
 	write   client.Write
 	answers *bufio.Scanner
 	file    string // "" before it exists, and once it is not needed
+	saved   string // what the file has
 	edited  bool   // the file differs from what the agent has
 }
 
@@ -139,23 +141,24 @@ func withoutComments(text string) string {
 	return out.String()
 }
 
-// open writes the text to the file, and returns it as the user has saved it.
+// open makes the file have the text, and returns it as the user has saved it. The text begins with
+// what the file has: nothing that the user wrote is lost if the disk is full.
 func (e *edit) open(ctx context.Context, text string) (string, error) {
-	if e.file == "" {
-		f, err := os.CreateTemp("", "ironvip-"+e.key.Name+"-*.toml") // only this user may read it
-		if err != nil {
-			return "", err
+	if err := e.extend(strings.TrimPrefix(text, e.saved)); err != nil {
+		if !e.edited {
+			e.remove()
 		}
-		e.file = f.Name()
-		if err := f.Close(); err != nil {
-			return "", err
-		}
+		return "", &failure{code: ExitError, err: err, hint: "set TMPDIR to a directory that has space and that you may write"}
 	}
-	if err := os.WriteFile(e.file, []byte(text), 0o600); err != nil {
-		return "", err
-	}
+	e.saved = text
 	err := runEditor(ctx, &e.a.Options, cmp.Or(e.a.Getenv("VISUAL"), e.a.Getenv("EDITOR"), "vi"), e.file)
 	edited, readErr := os.ReadFile(e.file)
+	if errors.Is(readErr, fs.ErrNotExist) {
+		readErr = &failure{code: ExitError, err: fmt.Errorf("%s does not exist: the editor removed it", e.file), hint: "edit again, and save the text in this file; nothing was stored"}
+		e.file = ""
+	} else if readErr == nil {
+		e.saved = string(edited)
+	}
 	if err != nil && !e.edited && string(edited) == text {
 		e.remove() // it has nothing of the user's
 	}
@@ -168,21 +171,42 @@ func (e *edit) open(ctx context.Context, text string) (string, error) {
 	return string(edited), err
 }
 
+// extend appends to the file. It creates the file first if there is none.
+func (e *edit) extend(more string) error {
+	var f *os.File
+	var err error
+	if e.file == "" {
+		f, err = os.CreateTemp("", "ironvip-"+e.key.Name+"-*.toml") // only this user may read it
+	} else {
+		f, err = os.OpenFile(e.file, os.O_WRONLY|os.O_APPEND, 0)
+	}
+	if err != nil {
+		return err
+	}
+	e.file = f.Name()
+	_, err = f.WriteString(more)
+	return errors.Join(err, f.Close())
+}
+
 // store sends the edited definition. It returns the mistakes of the text, or an error of the agent.
 func (e *edit) store(ctx context.Context, text string) (v1.Service, []vip.Problem, error) {
 	services, problems := input.Services(e.file, []byte(text))
 	if len(problems) > 0 {
 		return v1.Service{}, problems, nil
 	}
-	wrong := func(message string) (v1.Service, []vip.Problem, error) {
-		return v1.Service{}, []vip.Problem{{Code: vip.CodeInvalid, Place: e.file, Message: message, Hint: "create others with ironvip service apply"}}, nil
+	wrong := func(message, hint string) (v1.Service, []vip.Problem, error) {
+		return v1.Service{}, []vip.Problem{{Code: vip.CodeInvalid, Place: e.file, Message: message, Hint: hint}}, nil
 	}
-	if len(services) != 1 {
-		return wrong(fmt.Sprintf("has %s, not one", output.Plural(len(services), "service")))
+	const others = "create others with ironvip service apply"
+	switch {
+	case len(services) == 0:
+		return wrong("has no service", "write its definition, or run ironvip service delete "+e.key.String())
+	case len(services) > 1:
+		return wrong(fmt.Sprintf("has %s, not one", output.Plural(len(services), "service")), others)
 	}
 	s := services[0]
 	if name := nameOf(cmp.Or(s.Namespace, vip.DefaultNamespace), s.Name); name != e.key.String() {
-		return wrong(fmt.Sprintf("has the service %s, not %s", name, e.key))
+		return wrong(fmt.Sprintf("has the service %s, not %s", name, e.key), others)
 	}
 	stored, err := e.c.PutService(ctx, e.key.Namespace, e.key.Name, s, e.write)
 	return stored, nil, err
@@ -208,11 +232,11 @@ func (e *edit) changedMeanwhile(ctx context.Context, text string, refusal error)
 	}
 	e.write.IfMatch = s.ETag
 	var b bytes.Buffer
-	b.WriteString(strings.TrimRight(text, "\n") + "\n\n# The service was changed meanwhile. The definition above replaces this one:\n")
+	b.WriteString(text + "\n\n# The service was changed meanwhile. The definition above replaces this one:\n")
 	for line := range strings.Lines(now) {
 		b.WriteString("# " + line)
 	}
-	return b.String(), refusal
+	return b.String(), &failure{code: ExitConflict, err: refusal, hint: "compare with the new definition, which the file has as comments now; storing again replaces it"}
 }
 
 // again asks whether to open the editor again.
@@ -235,7 +259,9 @@ func (e *edit) giveUp(err error) error {
 	if err != nil {
 		code = e.a.report(err)
 	}
-	if e.file != "" {
+	if strings.TrimSpace(e.saved) == "" {
+		e.remove() // there is no text
+	} else if e.file != "" {
 		e.a.printer().Say("your text is in %s: store it with ironvip service apply -f %s", e.file, e.file)
 	}
 	return exit(code)

@@ -86,11 +86,13 @@ func TestServiceEdit(t *testing.T) {
 		{name: "a mistake, no terminal", editor: []string{`echo 'x = ' >> "$1"`}, code: ExitError, says: []string{"your text is in"}, left: "x = "},
 		{name: "refused, then correct", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`, `sed -i 's/"wlc"/"sed"/' "$1"`}, answers: "\n", put: []answer{{422, invalid}, {200, ofAPI()}}, says: []string{"unknown scheduler", "updated"}, puts: 2},
 		{name: "changed meanwhile", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`, `true`}, answers: "y\n", put: []answer{{412, problem(412, v1.CodePreconditionFailed, `service "web" was changed: its spec is at revision 211`, "GET it again")}, {200, ofAPI()}},
-			says: []string{"was changed", "updated"}, puts: 2},
+			says: []string{"was changed", "hint: compare with the new definition", "updated"}, puts: 2},
 		{name: "another name", editor: []string{`sed -i 's/name = "web"/name = "other"/' "$1"`}, answers: "n\n", code: ExitError, says: []string{"has the service other, not web"}, left: "other"},
 		{name: "two services", editor: []string{`printf '[[service]]\nname = "b"\nports = [{port = 1}]\n' >> "$1"`}, answers: "n\n", code: ExitError, says: []string{"has 2 services, not one"}, left: `"b"`},
 		{name: "stored, not applied", editor: []string{`sed -i 's/"wrr"/"wlc"/' "$1"`}, put: []answer{{504, problem(504, v1.CodeApplyTimeout, "service stored, but not applied within 30s", "")}}, code: ExitError, says: []string{"not applied within"}, puts: 1, left: `"wlc"`},
-		{name: "the editor fails", editor: []string{`exit 3`}, code: ExitError, says: []string{"exit status 3"}},
+		{name: "emptied", editor: []string{`: > "$1"`}, answers: "n\n", code: ExitError, says: []string{"has no service", "service delete web"}},
+		{name: "the editor removes the file", editor: []string{`rm "$1"`}, code: ExitError, says: []string{"does not exist: the editor removed it"}},
+		{name: "the editor fails", editor: []string{`exit 3`}, code: ExitError, says: []string{"exit status 3", "set VISUAL or EDITOR"}},
 		{name: "the editor fails after a change", editor: []string{`echo '# x' >> "$1"; exit 3`}, code: ExitError, says: []string{"exit status 3", "your text is in"}, left: "# x"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -162,6 +164,16 @@ func TestServiceEditAfterAConflict(t *testing.T) {
 	}
 	if len(tags) != 2 || tags[0] != `"210.214"` || tags[1] != `"300.301"` {
 		t.Errorf("preconditions %q", tags)
+	}
+}
+
+func TestServiceEditWithoutDirectory(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/services/default/web", 200, ofAPI())
+	env := editor(t, "exit 9")
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	if r := a.runWith(t, Options{Getenv: env, Stdin: answersOf(t, "")}, "service edit web"); r.code != ExitError || !strings.Contains(r.stderr, "hint: set TMPDIR") || strings.Contains(r.stderr, "your text") {
+		t.Error(r)
 	}
 }
 

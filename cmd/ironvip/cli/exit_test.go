@@ -49,6 +49,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: run ironvip backend list web"}},
 		{"usage: address", "--addr ftp://x status", "", 0, nil, ExitUsage, []string{"unix://PATH"}},
 		{"usage: state", "service list --state fine", "", 0, nil, ExitUsage, []string{`--state "fine": use healthy, unchecked, elsewhere`}},
+		{"usage: no address to get", "vip get web", "", 0, nil, ExitUsage, []string{`invalid address "web"`}},
 		{"usage: no address", "vip history web", "", 0, nil, ExitUsage, []string{`invalid address "web"`}},
 		{"no lease", "vip get 192.0.2.99", "GET /v1/vips/192.0.2.99", 404, v1.ProblemDocument{Status: 404, Code: v1.CodeNotFound, Detail: "no lease for 192.0.2.99"}, ExitNotFound, []string{"no lease for 192.0.2.99", "run ironvip vip list"}},
 		{"usage: kind", "vip list --kind node_port", "", 0, nil, ExitUsage, []string{`--kind "node_port": use address, node-port`}},

@@ -37,15 +37,20 @@ func (a *app) vipGetCommand() *cobra.Command {
 		Example:           "  ironvip vip get 192.0.2.10 -o json",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(onlyFirst(leasedAddresses)),
-		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-			v, err := c.VIP(ctx, args[0])
-			if err != nil {
-				return notFound(err, "run ironvip vip list")
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := netip.ParseAddr(args[0]); err != nil {
+				return usage(cmd, "invalid address %q", args[0])
 			}
-			view := a.vipListView(v1.VIPList{Items: []v1.VIP{v}})
-			view.Data = v
-			return a.show(view)
-		}),
+			return a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+				v, err := c.VIP(ctx, args[0])
+				if err != nil {
+					return notFound(err, "run ironvip vip list")
+				}
+				view := a.vipListView(v1.VIPList{Items: []v1.VIP{v}})
+				view.Data = v
+				return a.show(view)
+			})(cmd, args)
+		},
 	}
 }
 
