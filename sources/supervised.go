@@ -135,13 +135,22 @@ func (src *supervised) remove(keys []vip.ServiceKey, full bool) {
 // loggedProblems is how many problems of a source the log has.
 const loggedProblems = 20
 
-// setProblems replaces the problems. The log gets those that are new.
+// setProblems replaces the problems. The log gets those that are new, and the number of those that
+// it does not have.
 func (src *supervised) setProblems(problems []vip.Problem) {
 	former := src.problems[:min(len(src.problems), loggedProblems)]
 	for _, p := range problems[:min(len(problems), loggedProblems)] {
-		if !slices.Contains(former, p) {
-			src.Log.Warn("source has a problem", "source", src.name, "problem", p, "hint", p.Hint)
+		if slices.Contains(former, p) {
+			continue
 		}
+		attrs := []any{"source", src.name, "problem", p}
+		if p.Hint != "" {
+			attrs = append(attrs, "hint", p.Hint)
+		}
+		src.Log.Warn("source has a problem", attrs...)
+	}
+	if more := len(problems) - loggedProblems; more > 0 && len(problems) != len(src.problems) {
+		src.Log.Warn("source has more problems", "source", src.name, "count", more, "hint", "run ironvip source list")
 	}
 	if len(problems) == 0 && len(former) > 0 {
 		src.Log.Info("source has no problems left", "source", src.name)

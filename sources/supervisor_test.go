@@ -395,8 +395,11 @@ func TestNewProblemsAreLogged(t *testing.T) {
 		}
 		before := strings.Count(b.logged.String(), "\n")
 		out.Problems(problems)
-		if lines := strings.Count(b.logged.String(), "\n") - before; lines != loggedProblems {
-			t.Errorf("%d lines for 1,000 problems", lines)
+		if lines := strings.Count(b.logged.String(), "\n") - before; lines != loggedProblems+1 {
+			t.Errorf("%d lines for %d problems", lines, len(problems))
+		}
+		if want := fmt.Sprintf("count=%d", len(problems)-loggedProblems); !strings.Contains(b.logged.String(), want) {
+			t.Errorf("the log does not have %s:\n%s", want, b.logged.String())
 		}
 	})
 }
