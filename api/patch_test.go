@@ -70,6 +70,7 @@ func TestPatchIsRefused(t *testing.T) {
 		{name: "another source's", path: "/v1/services/default/from-file", body: `{"pool":"lan"}`, status: 409, code: v1.CodeReadOnlySource},
 		{name: "no such service", path: "/v1/services/default/ghost", body: `{}`, status: 404, code: v1.CodeNotFound},
 		{name: "a version that isn't there any more", body: `{}`, headers: []string{asPatch, `If-Match: "1.1"`}, status: 412, code: v1.CodePreconditionFailed},
+		{name: "only if there is none", body: `{}`, headers: []string{asPatch, `If-None-Match: *`}, status: 412, code: v1.CodePreconditionFailed},
 		{name: "no ETag of ours", body: `{}`, headers: []string{asPatch, `If-Match: x`}, status: 400, code: v1.CodeInvalidRequest},
 		{name: "as plain JSON", body: `{}`, headers: []string{"Content-Type: application/json"}, status: 415, code: v1.CodeUnsupportedMedia},
 		{name: "as a form", body: `{}`, headers: []string{"Content-Type: application/x-www-form-urlencoded"}, status: 415, code: v1.CodeUnsupportedMedia},
@@ -89,6 +90,9 @@ func TestPatchIsRefused(t *testing.T) {
 		}
 		if a.StatusCode != c.status || doc.Code != c.code || field != c.field {
 			t.Errorf("%s: %s, code %q, field %q; want %d, %q, %q\n%s", c.name, a.Status, doc.Code, field, c.status, c.code, c.field, a.body)
+		}
+		if c.status != 409 && doc.Hint == "" && field == "" {
+			t.Errorf("%s: no hint: %s", c.name, a.body)
 		}
 		if c.status == 415 && a.Header.Get("Accept-Patch") != v1.MergePatchType {
 			t.Errorf("%s: Accept-Patch %q", c.name, a.Header.Get("Accept-Patch"))

@@ -182,12 +182,12 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v
 type patchServiceInput struct {
 	ServicePath
 	Payload
-	IfMatch string `header:"If-Match" doc:"as with PUT"`
+	Preconditions
 	PreferWait
 }
 
 func (s *Server) patchService(ctx context.Context, in *patchServiceInput) (*object[v1.Service], error) {
-	check, err := Preconditions{IfMatch: in.IfMatch}.check(in.key())
+	check, err := in.check(in.key())
 	if err != nil {
 		return nil, err
 	}

@@ -77,6 +77,8 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 		hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
 	case http.StatusRequestTimeout:
 		code = v1.CodeRequestTimeout
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		hint = "see /openapi.json for what this call accepts"
 	case http.StatusInternalServerError:
 		for _, d := range m.Errors {
 			s.Log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
