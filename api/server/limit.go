@@ -265,7 +265,7 @@ func excess(w http.ResponseWriter, r *http.Request) *Problem {
 		detail += " of " + c.client().String()
 	}
 	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, detail,
-		"try again later; close connections and event streams that are not needed").RetryAfter(1)
+		"try again later; close connections and streams that are not needed").RetryAfter(1)
 }
 
 // MostStreams returns how many responses without an end may be open: as many as half of the

@@ -72,7 +72,7 @@ const (
 	CodeApplyFailed        = "apply_failed"         // 502: stored, but the dataplane refused it
 	CodeApplyTimeout       = "apply_timeout"        // 504: stored, but not in the dataplane within the time limit
 	CodeDataplane          = "dataplane_unreadable" // 503: the dataplane could not be read
-	CodeOverloaded         = "overloaded"           // 503: too many connections or event streams
+	CodeOverloaded         = "overloaded"           // 503: too many connections or streams
 	CodeTooManyRequests    = "too_many_requests"    // 429: this client sends too many requests
 	CodeUnavailable        = "unavailable"          // 503: this agent was built or started without it
 	CodeInternal           = "internal"             // 500: an error in the agent; the log has the request id

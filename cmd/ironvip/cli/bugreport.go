@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/redact"
 )
 
@@ -163,7 +164,7 @@ func (a *app) writeReport(ctx context.Context, to io.Writer, dir, config string)
 		return err
 	}
 	if r.failed > 0 {
-		a.printer().Say("%d parts are not complete: see parts.txt in the archive", r.failed)
+		a.printer().Say("%s incomplete: see parts.txt in the archive", output.Plural(r.failed, "part"))
 	}
 	return errors.Join(r.tar.Close(), zipped.Close())
 }

@@ -105,7 +105,7 @@ func TestBugreportWithoutAnAgent(t *testing.T) {
 	file := filepath.Join(dir, "report.tar.gz")
 	line := "bugreport --addr unix://" + dir + "/none --config " + dir + " -f " + file
 	r := run(t, Options{Host: wellHost()}, line)
-	if r.code != ExitOK || r.stdout != "" || !strings.Contains(r.stderr, "written to "+file) || !strings.Contains(r.stderr, "not complete: see parts.txt") {
+	if r.code != ExitOK || r.stdout != "" || !strings.Contains(r.stderr, "written to "+file) || !strings.Contains(r.stderr, "incomplete: see parts.txt") {
 		t.Fatal(r)
 	}
 	archive, err := os.ReadFile(file)
