@@ -33,10 +33,9 @@ func LoadOrLastGood(path, stateDir string) (c *Config, problems []vip.Problem) {
 	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeOverlap }) {
 		return nil, problems
 	}
+	// A file with another state directory is that of another agent, so the copy in the default one is
+	// not its own.
 	copyAt := filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
-	if stateDir == "" && missing(copyAt) {
-		copyAt = filepath.Join(DefaultStateDir, lastGoodName)
-	}
 	saved, problem := tomlfile.ReadFile(copyAt, MaxSize)
 	if problem != nil {
 		if !missing(copyAt) {
