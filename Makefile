@@ -65,6 +65,7 @@ install: build man ## install the programs, the systemd units and the samples (a
 
 .PHONY: package
 package: ## write the .deb and .rpm packages for amd64 and arm64 to bin/packages
+	@rm -rf bin/packages
 	@packaging/package.sh
 
 .PHONY: image
