@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -115,9 +116,9 @@ type Deps struct {
 	Nodes func(context.Context) (v1.NodeList, error)
 	// ForgetNode removes a lost node from the list. Its errors are those of roster.Forget.
 	ForgetNode func(ctx context.Context, node string) error
-	// CompareChecks returns what the nodes of the fleet find of the backends of services. Its errors
-	// are those of Nodes.
-	CompareChecks func(context.Context, []*vip.Service) (v1.CheckComparisonList, error)
+	// CompareChecks returns what the nodes of the fleet find of the backends of services, one service
+	// after the other. A row is made when it is asked for. Its errors are those of Nodes.
+	CompareChecks func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error)
 	// Announcing has the announcements of VIPs. Nil: this agent has no announcer.
 	Announcing *Announcing
 	// Snapshot returns the whole store as one document.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,8 +34,8 @@ func TestExamplesOfTheManual(t *testing.T) {
 		d.Statistics, d.Connections, d.ConnectionLister = &reconciletest.Statistics{}, idle{}, &connectionList{}
 		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{Store: "bolt", Items: []v1.Node{}}, nil }
 		d.ForgetNode = func(context.Context, string) error { return nil }
-		d.CompareChecks = func(context.Context, []*vip.Service) (v1.CheckComparisonList, error) {
-			return v1.CheckComparisonList{Items: []v1.CheckComparison{}}, nil
+		d.CompareChecks = func(context.Context, []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+			return slices.Values([]v1.CheckComparison{}), nil
 		}
 		d.Snapshot = func(context.Context) (snapshot.Document, error) {
 			return snapshot.NewDocument(snapshot.Contents{}), nil

@@ -241,8 +241,8 @@ type compareChecksInput struct {
 	Service []string `query:"service,explode" maxItems:"100" doc:"of these services only: \"name\" or \"namespace/name\""`
 }
 
-// compareChecks reads the rows of all nodes from the store for each page, and costs O(backends) of
-// the services after the cursor.
+// compareChecks reads the rows of all nodes from the store for each page, and costs O(services) and
+// O(backends) of the services of the page.
 func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out v1.CheckComparisonList, err error) {
 	last, err := checkOrder.after(Paging(in.LongPaging))
 	if err != nil {
@@ -268,14 +268,25 @@ func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out
 	}
 	services = slices.DeleteFunc(services, func(v *vip.Service) bool { return in.Cursor != "" && v.Key.Compare(last.backend.Service) < 0 })
 	slices.SortFunc(services, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
-	if out, err = s.CompareChecks(ctx, services); err != nil {
+	rows, err := s.CompareChecks(ctx, services)
+	if err != nil {
 		here := v1.PathServices + "/NAMESPACE/NAME"
 		if len(services) == 1 {
 			here = v1.ServicePath(services[0].Key.Namespace, services[0].Key.Name)
 		}
 		return out, nodesAway(err, here+"/backends")
 	}
-	out.Items, out.Next, err = list(Paging(in.LongPaging), checkOrder, out.Items, keyOfCheck)
+	// The rows of a service have no order, so the page needs all rows of its last service.
+	var read []v1.CheckComparison
+	for row := range rows {
+		if n := len(read); n > in.Limit && read[n-1].Service != row.Service {
+			break
+		}
+		if in.Cursor == "" || checkOrder.compare(keyOfCheck(&row), last) > 0 {
+			read = append(read, row)
+		}
+	}
+	out.Items, out.Next, err = list(Paging(in.LongPaging), checkOrder, read, keyOfCheck)
 	return out, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"reflect"
 	"slices"
@@ -91,12 +92,12 @@ func TestCompareChecks(t *testing.T) {
 	var asked []string
 	var away error
 	r := newRig(t, func(d *Deps) {
-		d.CompareChecks = func(_ context.Context, services []*vip.Service) (v1.CheckComparisonList, error) {
+		d.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
 			asked = nil
 			for _, s := range services {
 				asked = append(asked, s.Key.String())
 			}
-			return v1.CheckComparisonList{Items: []v1.CheckComparison{{Service: "web", Nodes: []v1.CheckFinding{}}}}, away
+			return slices.Values([]v1.CheckComparison{{Service: "web", Nodes: []v1.CheckFinding{}}}), away
 		}
 	})
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
@@ -117,6 +118,42 @@ func TestCompareChecks(t *testing.T) {
 		if doc := a.problem(t); a.StatusCode != 503 || doc.Code != v1.CodeStoreUnavailable || !strings.HasPrefix(doc.Hint, "see "+want+" for this node alone") {
 			t.Errorf("%q with consul away: %s %s", query, a.Status, a.body)
 		}
+	}
+}
+
+// A page makes the rows of its services, and none of the others.
+func TestPageOfCompareChecks(t *testing.T) {
+	made := 0
+	r := newRig(t, func(d *Deps) {
+		d.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+			return func(yield func(v1.CheckComparison) bool) {
+				for _, s := range services {
+					for _, b := range s.Backends {
+						made++
+						if !yield(v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Nodes: []v1.CheckFinding{}}) {
+							return
+						}
+					}
+				}
+			}, nil
+		}
+	})
+	for i := range 10 {
+		must[v1.Service](r, "PUT", v1.ServicePath("shop", fmt.Sprintf("s%d", i)), webBody("10.0.0.2", "10.0.0.1"))
+	}
+	seen, path := 0, v1.PathNodeChecks+"?limit=2"
+	for cursor := ""; ; {
+		made = 0
+		list := must[v1.CheckComparisonList](r, "GET", path+"&cursor="+cursor, "")
+		if seen += len(list.Items); made > 2+2+2+1 { // rows before the cursor, of the page, of the next service and one more
+			t.Errorf("a page of 2 rows made %d of the rows", made)
+		}
+		if cursor = list.Next; cursor == "" {
+			break
+		}
+	}
+	if seen < 20 {
+		t.Errorf("%d rows in all pages", seen)
 	}
 }
 

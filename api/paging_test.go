@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,15 +27,16 @@ func TestEveryListHasPages(t *testing.T) {
 		d.Nodes = func(context.Context) (v1.NodeList, error) {
 			return v1.NodeList{Items: []v1.Node{{Name: "lb2"}, {Name: "lb1"}, {Name: "lb3"}}}, nil
 		}
-		d.CompareChecks = func(_ context.Context, services []*vip.Service) (out v1.CheckComparisonList, _ error) {
+		d.CompareChecks = func(_ context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
+			var rows []v1.CheckComparison
 			for _, s := range services {
 				for _, b := range s.Backends {
 					for _, port := range []uint16{80, 443} {
-						out.Items = append(out.Items, v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Port: port, Nodes: []v1.CheckFinding{}})
+						rows = append(rows, v1.CheckComparison{Service: s.Key.String(), Backend: b.ID(), Check: "tcp", Port: port, Nodes: []v1.CheckFinding{}})
 					}
 				}
 			}
-			return out, nil
+			return slices.Values(rows), nil
 		}
 		d.Diff = func(context.Context) (out []Difference, _ error) {
 			for port := range uint16(3) {

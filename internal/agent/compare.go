@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"time"
 
@@ -14,14 +15,13 @@ import (
 
 // compareChecks returns what the nodes of the fleet or, without a fleet, this host find of the
 // backends of services. It reads the rows of all nodes.
-func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (v1.CheckComparisonList, error) {
-	out := v1.CheckComparisonList{Items: []v1.CheckComparison{}}
+func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (iter.Seq[v1.CheckComparison], error) {
 	compare := func(*vip.Service, *vip.Backend) []v1.CheckComparison { return nil } // a real server has no checks
 	switch {
 	case a.share != nil:
 		nodes, err := a.stores.tree.Nodes(ctx)
 		if err != nil {
-			return out, err
+			return nil, err
 		}
 		own := slices.IndexFunc(nodes, func(n membership.Node) bool { return n.Name == a.config.get().Node.Name })
 		if own >= 0 { // the published row may be some seconds old
@@ -32,12 +32,17 @@ func (a *agent) compareChecks(ctx context.Context, services []*vip.Service) (v1.
 	case a.probes != nil:
 		compare = a.ownChecks
 	}
-	for _, s := range services {
-		for i := range s.Backends {
-			out.Items = append(out.Items, compare(s, &s.Backends[i])...)
+	return func(yield func(v1.CheckComparison) bool) {
+		for _, s := range services {
+			for i := range s.Backends {
+				for _, row := range compare(s, &s.Backends[i]) {
+					if !yield(row) {
+						return
+					}
+				}
+			}
 		}
-	}
-	return out, nil
+	}, nil
 }
 
 // ownChecks returns what this host finds of a backend, without a fleet.
