@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -105,30 +104,8 @@ func TestHalfClosedConnectionIsListed(t *testing.T) {
 
 // Lists during traffic and changes, for the race detector.
 func TestListedWhileServing(t *testing.T) {
-	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	both := onVIP(key, vip.RoundRobin, a, b)
-	p.must(both)
-	done := make(chan struct{})
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		for {
-			p.list(everyFrontend)
-			select {
-			case <-done:
-				return
-			default:
-			}
-		}
+	whileServing(t, func(p *bench, _ vip.FrontendKey) bool {
+		p.list(everyFrontend)
+		return true
 	})
-	for i := range 60 {
-		if i%10 == 0 {
-			p.must(without(both, b))
-			p.must(both)
-		}
-		dial(t, key).line(t)
-	}
-	close(done)
-	tasks.Wait()
 }

@@ -138,26 +138,35 @@ func TestUDPIsCounted(t *testing.T) {
 
 // Concurrent reads, traffic and changes, for the race detector. No counter decreases.
 func TestCountedWhileServing(t *testing.T) {
+	var last reconcile.Traffic
+	whileServing(t, func(p *bench, key vip.FrontendKey) bool {
+		all, err := p.Totals(t.Context(), everyFrontend)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		now := all[key]
+		if now.Connections < last.Connections || now.In.Bytes < last.In.Bytes || now.Out.Bytes < last.Out.Bytes {
+			t.Errorf("%+v after %+v", now, last)
+		}
+		last = now
+		return true
+	})
+}
+
+// whileServing calls read until it returns false, while clients connect to a frontend and its backends
+// change.
+func whileServing(t *testing.T, read func(p *bench, key vip.FrontendKey) bool) {
+	t.Helper()
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	both := onVIP(key, vip.RoundRobin, a, b)
 	p.must(both)
 	done := make(chan struct{})
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		var last reconcile.Traffic
-		for {
-			all, err := p.Totals(t.Context(), everyFrontend)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			now := all[key]
-			if now.Connections < last.Connections || now.In.Bytes < last.In.Bytes || now.Out.Bytes < last.Out.Bytes {
-				t.Errorf("%+v after %+v", now, last)
-			}
-			last = now
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for read(p, key) {
 			select {
 			case <-done:
 				return
@@ -173,7 +182,7 @@ func TestCountedWhileServing(t *testing.T) {
 		dial(t, key).line(t)
 	}
 	close(done)
-	tasks.Wait()
+	reader.Wait()
 }
 
 // everyFrontend selects all frontends for Totals.
