@@ -2,12 +2,9 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -33,22 +30,11 @@ func (c *Client) Connections(ctx context.Context, service string, limit int) ite
 		if limit > 0 {
 			q.Set("limit", strconv.Itoa(limit))
 		}
-		resp, err := c.send(ctx, call{method: http.MethodGet, path: v1.PathConnections, query: q, header: http.Header{"Accept": {"application/x-ndjson, application/json"}}})
-		if err != nil {
-			yield(v1.Connection{}, err)
-			return
-		}
-		defer resp.Body.Close()
-		lines := json.NewDecoder(resp.Body)
-		for {
-			var line v1.Connection
-			err := lines.Decode(&line)
-			switch {
-			case errors.Is(err, io.EOF):
+		for line, err := range stream[v1.Connection](ctx, c, v1.PathConnections, q) {
+			if err == io.EOF {
 				return
-			case err != nil:
-				err = c.unreachable(ctx, fmt.Errorf("list of connections: %w", err))
-			case line.Problem != nil:
+			}
+			if err == nil && line.Problem != nil {
 				err = errors.New(line.Problem.Message)
 			}
 			if !yield(line, err) || err != nil {

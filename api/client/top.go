@@ -2,12 +2,9 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -27,8 +24,6 @@ type Top struct {
 // an error, unless Count items were yielded.
 func (c *Client) Top(ctx context.Context, t Top) iter.Seq2[v1.Top, error] {
 	return func(yield func(v1.Top, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		q := url.Values{"interval": {t.Interval.String()}, "limit": {strconv.Itoa(t.Limit)}}
 		if t.Count > 0 {
 			q.Set("count", strconv.Itoa(t.Count))
@@ -36,26 +31,15 @@ func (c *Client) Top(ctx context.Context, t Top) iter.Seq2[v1.Top, error] {
 		if t.By != "" {
 			q.Set("by", t.By)
 		}
-		resp, err := c.send(ctx, call{method: http.MethodGet, path: v1.PathTop, query: q, header: http.Header{"Accept": {"application/x-ndjson, application/json"}}})
-		if err != nil {
-			yield(v1.Top{}, err)
-			return
-		}
-		defer resp.Body.Close()
-		for n, lines := 0, json.NewDecoder(resp.Body); ; n++ {
-			var line v1.Top
-			err := lines.Decode(&line)
-			switch {
-			case errors.Is(err, io.EOF) && t.Count > 0 && n == t.Count:
+		n := 0
+		for line, err := range stream[v1.Top](ctx, c, v1.PathTop, q) {
+			if err == io.EOF && t.Count > 0 && n == t.Count {
 				return
-			case errors.Is(err, io.EOF):
-				err = c.unreachable(ctx, fmt.Errorf("the agent ended the stream"))
-			case err != nil:
-				err = c.unreachable(ctx, err)
-			case line.Problem != nil:
+			}
+			if err = c.ended(ctx, err); err == nil && line.Problem != nil {
 				err = errors.New(line.Problem.Message)
 			}
-			if !yield(line, err) || err != nil {
+			if n++; !yield(line, err) || err != nil {
 				return
 			}
 		}

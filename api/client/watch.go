@@ -2,12 +2,7 @@ package client
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"iter"
-	"net/http"
 	"net/url"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -18,8 +13,6 @@ import (
 // services; none: all. The last pair has the reason as its error.
 func (c *Client) WatchServices(ctx context.Context, l List, names ...string) iter.Seq2[v1.ServiceChange, error] {
 	return func(yield func(v1.ServiceChange, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
 		q := url.Values{}
 		if l.Source != "" {
 			q.Set("source", l.Source)
@@ -30,24 +23,10 @@ func (c *Client) WatchServices(ctx context.Context, l List, names ...string) ite
 		for _, name := range names {
 			q.Add("service", name)
 		}
-		resp, err := c.send(ctx, call{method: http.MethodGet, path: v1.PathWatchServices, query: q, header: http.Header{"Accept": {"application/x-ndjson, application/json"}}})
-		if err != nil {
-			yield(v1.ServiceChange{}, err)
-			return
-		}
-		defer resp.Body.Close()
-		for lines := json.NewDecoder(resp.Body); ; {
-			var change v1.ServiceChange
-			if err = lines.Decode(&change); err != nil {
-				break
-			}
-			if !yield(change, nil) {
+		for change, err := range stream[v1.ServiceChange](ctx, c, v1.PathWatchServices, q) {
+			if err = c.ended(ctx, err); !yield(change, err) || err != nil {
 				return
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("the agent ended the stream")
-		}
-		yield(v1.ServiceChange{}, c.unreachable(ctx, err))
 	}
 }
