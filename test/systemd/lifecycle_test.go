@@ -21,65 +21,82 @@ const (
 
 var web = netip.MustParseAddrPort("10.96.0.10:80")
 
-// TestLifecycle takes a host from the installation to the purge, with IPVS and with the userspace proxy.
-// A client asks all the time, and one connection stays open.
+// TestLifecycle takes a host from the installation to the purge, with IPVS. A client asks during
+// upgrades, and one connection stays open.
 func TestLifecycle(t *testing.T) {
-	for _, mode := range []string{"ipvs", "proxy"} {
-		t.Run(mode, func(t *testing.T) {
-			h := newHost(t)
-			before := kernelState(t)
+	h := newHost(t)
+	before := kernelState(t)
 
-			h.install(older)
-			h.unit("inactive", "enabled")
-			if now := kernelState(t); now != before {
-				t.Errorf("an installation without configuration changed the kernel:\n%s", now)
-			}
+	h.install(older)
+	h.unit("inactive", "enabled")
+	h.restored("an installation without configuration", before)
 
-			h.configure(mode)
-			run(t, "systemctl", "start", "ironvip")
-			h.running(older)
-			h.served()
-			kept := h.connect()
-			for _, version := range []string{newer, older} {
-				asking := h.ask()
-				h.install(version)
-				h.running(version)
-				asking.end()
-				if _, err := kept.Ask(); err != nil {
-					t.Errorf("the connection that was open before version %s: %v", version, err)
-				}
-			}
+	h.start("ipvs")
+	h.replace(newer, older)
 
-			pid := h.pid()
-			run(t, "systemctl", "kill", "--signal=KILL", "ironvip")
-			wait.For(t, "a new process", func() error {
-				if now := h.pid(); now == pid || now == "0" {
-					return fmt.Errorf("the main process is %s", now)
-				}
-				return nil
-			})
-			h.running(older)
-			h.served()
+	pid := h.pid()
+	run(t, "systemctl", "kill", "--signal=KILL", "ironvip")
+	wait.For(t, "a new process", func() error {
+		if now := h.pid(); now == pid || now == "0" {
+			return fmt.Errorf("the main process is %s", now)
+		}
+		return nil
+	})
+	h.running(older)
+	h.served()
 
-			run(t, "dpkg", "--remove", "ironvip")
-			if now := kernelState(t); now != before {
-				t.Errorf("the removal left something in the kernel, or took too much. Before:\n%s\nafter:\n%s", before, now)
-			}
-			exist(t, true, config, "/var/lib/ironvip/ironvip.db")
+	run(t, "dpkg", "--remove", "ironvip")
+	h.restored("the removal", before)
+	exist(t, true, config, "/var/lib/ironvip/ironvip.db")
 
-			h.install(newer)
-			h.running(newer)
-			h.served()
+	h.install(newer)
+	h.running(newer)
+	h.served()
 
-			run(t, "dpkg", "--purge", "ironvip")
-			if now := kernelState(t); now != before {
-				t.Errorf("the purge left something in the kernel, or took too much. Before:\n%s\nafter:\n%s", before, now)
-			}
-			exist(t, false, "/etc/ironvip", "/var/lib/ironvip", "/usr/bin/ironvip", "/etc/systemd/system/multi-user.target.wants/ironvip.service")
-			if passwd := read(t, "/etc/passwd"); strings.Contains(passwd, "ironvip") {
-				t.Errorf("the user is still there:\n%s", passwd)
-			}
-		})
+	run(t, "dpkg", "--purge", "ironvip")
+	h.restored("the purge", before)
+	exist(t, false, "/etc/ironvip", "/var/lib/ironvip", "/usr/bin/ironvip", "/etc/systemd/system/multi-user.target.wants/ironvip.service")
+	if passwd := read(t, "/etc/passwd"); strings.Contains(passwd, "ironvip") {
+		t.Errorf("the user is still there:\n%s", passwd)
+	}
+
+	// The userspace proxy carries the connections itself.
+	h.install(older)
+	h.start("proxy")
+	h.replace(newer)
+	run(t, "dpkg", "--purge", "ironvip")
+	h.restored("the purge with the userspace proxy", before)
+}
+
+// start writes the configuration and starts the agent.
+func (h *host) start(mode string) {
+	h.t.Helper()
+	h.configure(mode)
+	run(h.t, "systemctl", "start", "ironvip")
+	h.running(older)
+	h.served()
+}
+
+// replace installs versions one after the other, while a client asks.
+func (h *host) replace(versions ...string) {
+	h.t.Helper()
+	kept := h.connect()
+	for _, version := range versions {
+		asking := h.ask()
+		h.install(version)
+		h.running(version)
+		asking.end()
+		if _, err := kept.Ask(); err != nil {
+			h.t.Errorf("the connection that was open before version %s: %v", version, err)
+		}
+	}
+}
+
+// restored checks that the kernel has what it had before.
+func (h *host) restored(after, before string) {
+	h.t.Helper()
+	if now := kernelState(h.t); now != before {
+		h.t.Errorf("%s left something in the kernel, or took too much. Before:\n%s\nnow:\n%s", after, before, now)
 	}
 }
 
@@ -98,7 +115,6 @@ func newHost(t *testing.T) *host {
 			out, _ = command("ironvip", "source", "list", "--output=wide")
 			t.Logf("its sources:\n%s", out)
 		}
-		command("dpkg", "--purge", "ironvip")
 	})
 	for _, b := range h.Backends {
 		b.Serve("tcp", netip.AddrPortFrom(b.Addr4, 8080))
