@@ -68,7 +68,8 @@ func New(d Deps) *Server {
 	s := &Server{Deps: d, convergence: newConvergence(&d)}
 	s.unhealthy = &unhealthyIndex{tables: s.tables(), events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
-		ClientConnections: (d.MaxConnections + 1) / 2, ClientRate: d.ClientRate, Policy: d.policy, Gate: s.waitBegun, Log: d.Log})
+		// More than half, which streams may take: the streams of a client must not shut out its own commands.
+		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
 	s.backendRoutes()
 	s.overrideRoutes()
