@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
 )
@@ -36,8 +37,8 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// A shutdown closes connections that have sent nothing, old and new ones, and lets a request in
-// progress end.
+// A shutdown closes connections that have sent nothing, old and new ones. It lets a request in progress
+// end, and answers one that was on its way.
 func TestSilentConnectionsDontDelayTheShutdown(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		var silent Silent
@@ -52,8 +53,15 @@ func TestSilentConnectionsDontDelayTheShutdown(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
+		time.Sleep(time.Minute)
+		fresh := l.dial()
 		silent.Stop()
-		late := l.dial()
+		late, lateBusy := l.dial(), l.dial()
+		for _, c := range []net.Conn{fresh, lateBusy} {
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+				t.Fatalf("a request that was on its way: %v", err)
+			}
+		}
 		for name, c := range map[string]net.Conn{"old": old, "late": late} {
 			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("the %s connection: %v, want its end", name, err)
@@ -62,8 +70,10 @@ func TestSilentConnectionsDontDelayTheShutdown(t *testing.T) {
 		down := make(chan error, 1)
 		go func() { down <- server.Shutdown(context.Background()) }()
 		close(answer)
-		if r, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil || r.StatusCode != http.StatusOK {
-			t.Errorf("the request in progress: %v, %v", r, err)
+		for name, c := range map[string]net.Conn{"in progress": busy, "on its way": fresh, "of a new connection": lateBusy} {
+			if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != http.StatusOK {
+				t.Errorf("the request %s: %v, %v", name, r, err)
+			}
 		}
 		if err := <-down; err != nil {
 			t.Error(err)
