@@ -53,6 +53,8 @@ type limitedListener struct {
 	most int // 0: no limit
 	each int // of one client; 0: no limit
 
+	closing sync.Once
+
 	mu             sync.Mutex
 	within, excess connections
 }
@@ -86,6 +88,12 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 			return accepted, nil
 		}
 	}
+}
+
+// Close implements net.Listener. Only the first call has an effect: http.Server closes it, too.
+func (l *limitedListener) Close() (err error) {
+	l.closing.Do(func() { err = l.Listener.Close() })
+	return err
 }
 
 // add returns the connection for the server, or nil if it was closed.

@@ -132,14 +132,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certif
 	case <-ctx.Done():
 	}
 	cancel()
+	// First no more connections: Shutdown does not know one that is being accepted, and would not wait for
+	// its request.
+	_ = limited.Close()
+	if err := <-failed; !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
+	}
 	silent.Stop()
 	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer end()
 	if server.Shutdown(grace) != nil {
 		_ = server.Close() // cut off the remaining requests
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
 	}
 	return ctx.Err()
 }
