@@ -104,7 +104,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certif
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	limited := &limitedListener{Listener: l, s: s, most: s.Connections, each: s.ClientConnections}
-	var silent httpstop.Silent
+	var conns httpstop.Conns
 	accept := net.Listener(limited)
 	if certificates != nil {
 		accept = tls.NewListener(limited, certificates.Config())
@@ -119,7 +119,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certif
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ConnContext:       withConnection,
 		ConnState: func(c net.Conn, state http.ConnState) {
-			silent.Track(c, state)
+			conns.Track(c, state)
 			limited.setState(c, state)
 		},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
@@ -132,17 +132,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certif
 	case <-ctx.Done():
 	}
 	cancel()
-	// First no more connections: Shutdown does not know one that is being accepted, and would not wait for
-	// its request.
+	// First no more connections: the request of one that is being accepted is answered, too.
 	_ = limited.Close()
 	if err := <-failed; !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)
 	}
-	silent.Stop()
 	grace, end := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer end()
-	if server.Shutdown(grace) != nil {
-		_ = server.Close() // cut off the remaining requests
-	}
+	conns.Stop(grace, server)
 	return ctx.Err()
 }

@@ -92,7 +92,7 @@ type port struct {
 	ready     atomic.Int64
 	server    *Server
 	http      *http.Server
-	silent    httpstop.Silent // of http
+	conns     httpstop.Conns // of http
 	listeners map[netip.Addr]*net.TCPListener
 }
 
@@ -236,7 +236,7 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 	p.http = &http.Server{
 		Handler:           p,
 		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime,
-		MaxHeaderBytes: maxHeader, ConnState: p.silent.Track,
+		MaxHeaderBytes: maxHeader, ConnState: p.conns.Track,
 		ErrorLog: log.New(io.Discard, "", 0), // errors of clients are not logged
 	}
 	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would occupy a slot
@@ -260,10 +260,7 @@ func (s *Server) close(k vip.ServiceKey, end func(sockets.Socket)) {
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 		defer cancel()
-		p.silent.Stop()
-		if p.http.Shutdown(ctx) != nil {
-			p.http.Close()
-		}
+		p.conns.Stop(ctx, p.http)
 	})
 }
 

@@ -28,7 +28,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Close() error   { return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 func (p *pipes) dial() net.Conn {
@@ -37,47 +37,88 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// A shutdown closes connections that have sent nothing, old and new ones. It lets a request in progress
-// end, and answers one that was on its way.
-func TestSilentConnectionsDontDelayTheShutdown(t *testing.T) {
+const request = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// A stop closes connections that have sent nothing or are idle. It lets a request in progress end, and
+// answers one that is on its way.
+func TestStop(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var silent Silent
+		var conns Conns
 		answer := make(chan struct{})
-		server := &http.Server{ConnState: silent.Track, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-answer })}
+		server := &http.Server{ConnState: conns.Track, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-answer })}
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = server.Serve(l) }()
-
-		old, busy := l.dial(), l.dial()
-		if _, err := io.WriteString(busy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		time.Sleep(time.Minute)
-		fresh := l.dial()
-		silent.Stop()
-		late, lateBusy := l.dial(), l.dial()
-		for _, c := range []net.Conn{fresh, lateBusy} {
-			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-				t.Fatalf("a request that was on its way: %v", err)
+		send := func(c net.Conn) {
+			t.Helper()
+			if _, err := io.WriteString(c, request); err != nil {
+				t.Fatal(err)
 			}
 		}
-		for name, c := range map[string]net.Conn{"old": old, "late": late} {
-			if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-				t.Errorf("the %s connection: %v, want its end", name, err)
-			}
-		}
-		down := make(chan error, 1)
-		go func() { down <- server.Shutdown(context.Background()) }()
-		close(answer)
-		for name, c := range map[string]net.Conn{"in progress": busy, "on its way": fresh, "of a new connection": lateBusy} {
+		answered := func(name string, c net.Conn) {
+			t.Helper()
 			if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != http.StatusOK {
 				t.Errorf("the request %s: %v, %v", name, r, err)
 			}
 		}
-		if err := <-down; err != nil {
-			t.Error(err)
-		}
+
+		idle, old, busy := l.dial(), l.dial(), l.dial()
+		send(idle)
+		answer <- struct{}{}
+		answered("before the stop", idle)
+		send(busy)
+		time.Sleep(time.Minute)
+		fresh, silent := l.dial(), l.dial()
+		synctest.Wait()
+		close(l.done)
 		<-ended
+		began, stopped := time.Now(), make(chan struct{})
+		go func() { defer close(stopped); conns.Stop(context.Background(), server) }()
+		synctest.Wait()
+		for name, c := range map[string]net.Conn{"old": old, "idle": idle} {
+			if _, err := c.Read(make([]byte, 1)); err != io.EOF || time.Since(began) > 0 {
+				t.Errorf("the %s connection after %s: %v, want its end", name, time.Since(began), err)
+			}
+		}
+		time.Sleep(Patience / 2)
+		send(fresh)
+		if _, err := silent.Read(make([]byte, 1)); err != io.EOF || time.Since(began) != Patience {
+			t.Errorf("the silent connection after %s: %v, want its end", time.Since(began), err)
+		}
+		close(answer)
+		answered("in progress", busy)
+		answered("on its way", fresh)
+		<-stopped
+		if took := time.Since(began); took != Patience {
+			t.Errorf("the stop took %s", took)
+		}
+	})
+}
+
+// A request that is not answered in time is cut off.
+func TestStopHasAnEnd(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var conns Conns
+		answer := make(chan struct{})
+		server := &http.Server{ConnState: conns.Track, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-answer })}
+		l := &pipes{make(chan net.Conn), make(chan struct{})}
+		go server.Serve(l)
+		busy := l.dial()
+		if _, err := io.WriteString(busy, request); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(l.done)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		began := time.Now()
+		conns.Stop(ctx, server)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the stop took %s", took)
+		}
+		if _, err := busy.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the connection: %v, want its end", err)
+		}
+		close(answer)
 	})
 }
