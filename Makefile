@@ -40,9 +40,17 @@ check: ## formatting, vet, staticcheck and prose
 unit vm program servers: ## one lane of `make test`
 	@test/run $@
 
+.PHONY: kernels
+kernels: ## the VM lane on the kernels 5.10, 6.1 and 6.12 (KERNELS=5.10 for one; about an hour each)
+	@test/run kernels
+
 .PHONY: bench
 bench: ## the benchmarks of BENCHMARKS.md (about 75 minutes)
 	@test/run bench
+
+.PHONY: bench-proxy
+bench-proxy: ## the userspace proxy beside HAProxy, nginx and io.Copy (about five minutes, on a quiet machine)
+	@test/run bench_proxy
 
 .PHONY: man
 man: ## write the manual pages to bin/man

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,13 +22,13 @@ import (
 // open are the routes by the lowest role that may use them. Each route of the API is in it once, so
 // that a new route needs a decision. A registrar has the namespace "shop".
 var open = map[string][]string{
-	"none": {"GET /healthz", "GET /readyz"},
+	"none": {"DELETE /ui/session", "GET /healthz", "GET /readyz", "POST /ui/session"},
 	"viewer": {
 		"GET /metrics", "GET /openapi.json", "GET /v1/announce/peers", "GET /v1/announcements", "GET /v1/announcements/:ip", "GET /v1/dataplane", "GET /v1/dataplane/diff",
 		"GET /v1/dataplane/frontends", "GET /v1/debug/tables", "GET /v1/debug/tables/:table", "GET /v1/dns/names", "GET /v1/dns/query", "GET /v1/events", "GET /v1/nodes", "GET /v1/nodes/:name/drain", "GET /v1/nodes/checks",
 		"GET /v1/overrides", "GET /v1/pools", "GET /v1/services", "GET /v1/services/:namespace/:name", "GET /v1/services/:namespace/:name/backends",
 		"GET /v1/services/:namespace/:name/backends/:id", "GET /v1/services/:namespace/:name/backends/:id/connections", "GET /v1/services/:namespace/:name/explain",
-		"GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/top", "GET /v1/vips", "GET /v1/vips/:ip",
+		"GET /v1/search", "GET /v1/services/:namespace/:name/stats", "GET /v1/services:watch", "GET /v1/sources", "GET /v1/stats", "GET /v1/status", "GET /v1/top", "GET /v1/vips", "GET /v1/vips/:ip", "GET /v1/whoami",
 	},
 	"registrar": {
 		"DELETE /v1/overrides/:namespace/:name/:id", "DELETE /v1/services/:namespace/:name", "DELETE /v1/services/:namespace/:name/backends/:id", "PATCH /v1/services/:namespace/:name", "POST /v1/services:apply",
@@ -35,8 +36,8 @@ var open = map[string][]string{
 		"PUT /v1/services/:namespace/:name/backends/:id/state",
 	},
 	"operator": {
-		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/reload",
-		"POST /v1/sources/:source/resync", "PUT /v1/nodes/:name/drain",
+		"DELETE /v1/nodes/:name", "DELETE /v1/nodes/:name/drain", "DELETE /v1/vips/:ip", "GET /v1/dataplane/connections", "POST /v1/config/plan", "POST /v1/config/validate", "POST /v1/dataplane/repair", "POST /v1/dataplane/switch", "POST /v1/reload",
+		"POST /v1/sources/:source/resync", "POST /v1/vips", "PUT /v1/nodes/:name/drain",
 	},
 	"admin": {"DELETE /v1/tokens/:token", "GET /v1/export", "GET /v1/tokens", "PUT /v1/tokens/:token"},
 }
@@ -122,6 +123,7 @@ func (r *rig) statusOf(method, path string, header ...string) int {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	req.Header.Set("Sec-Fetch-Site", "same-origin") // sessions need it
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -131,6 +133,34 @@ func (r *rig) statusOf(method, path string, header ...string) int {
 	}
 	resp.Body.Close()
 	return resp.StatusCode
+}
+
+// A caller learns who it is and what it may do.
+func TestWhoami(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+	})
+	for _, c := range []struct {
+		name  string
+		grant access.Grant
+		want  v1.Whoami
+	}{
+		{"grafana", access.Grant{Role: access.Viewer}, v1.Whoami{Name: "token grafana", Role: "viewer", Namespaces: []string{}}},
+		{"deploy", access.Grant{Role: access.Registrar, Namespaces: []string{"shop", "web"}}, v1.Whoami{Name: "token deploy", Role: "registrar", Namespaces: []string{"shop", "web"}}},
+	} {
+		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: c.name, Grant: c.grant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.want.Node, c.want.Version = "lb1", "0.0.1"
+		got := must[v1.Whoami](r, "GET", v1.PathWhoami, "", "Authorization: Bearer "+secret)
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if a := r.ask("GET", v1.PathWhoami, ""); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a caller without a role: %s", a.Status)
+	}
 }
 
 // A registrar reaches no other namespace: not by the body, not by an apply, also not partly.

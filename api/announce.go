@@ -43,7 +43,7 @@ func (s *Server) announceRoutes() {
 	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
 }
 
-var addrOrder = order[netip.Addr]{netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
+var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
 
 type listAnnouncementsInput struct{ Paging }
 
@@ -145,6 +145,7 @@ func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announc
 
 // peerOrder orders the peers by kind, other hosts before routers, and then by name.
 var peerOrder = order[announce.PeerKey]{
+	"peers",
 	func(a, b announce.PeerKey) int {
 		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	},

@@ -156,7 +156,7 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 		return nil, err
 	}
 	var body v1.BackendSpec
-	if p := in.decode(&body); p != nil {
+	if p := in.decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
 	}
 	w := spec.Backend{Address: key.Address.String(), Port: spec.PortNumber(key.Port), Weight: body.Weight, State: body.State, Node: body.Node, Zone: body.Zone,

@@ -49,7 +49,7 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 		}
 		want = func(key vip.FrontendKey) bool { service, known := at(key); return known && service == of }
 	}
-	end, err := s.http.OpenStream()
+	end, err := s.http.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}

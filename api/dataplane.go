@@ -34,6 +34,21 @@ func (s *Server) dataplaneRoutes() {
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneRepair, Lacks: server.Needs(s.Repair != nil, "repairable dataplane"),
 		Need: access.Operate, ID: "repair-dataplane", Tag: "dataplane",
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
+	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Lacks: server.Needs(s.Switch != nil, "dataplane that can be changed"),
+		Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
+		Summary: "Move the host to another dataplane", Description: "Starts a process that takes over with the other dataplane, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
+}
+
+type switchDataplaneInput struct {
+	Mode   string `query:"mode" required:"true" enum:"ipvs,nft,proxy" doc:"the new dataplane"`
+	DryRun bool   `query:"dry_run" doc:"change nothing and return a plan"`
+	Force  bool   `query:"force" doc:"also if the new dataplane does not support what services use"`
+}
+
+func (s *Server) switchDataplane(ctx context.Context, in *switchDataplaneInput) (v1.SwitchPlan, error) {
+	ctx, cancel := readingTime(ctx)
+	defer cancel()
+	return s.Switch(ctx, in.Mode, in.Force, in.DryRun)
 }
 
 func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) {
@@ -46,7 +61,7 @@ func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
-		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...)}
+		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Former: append([]v1.FormerDataplane{}, about.Former...)}
 	list := func(f *vip.Frontend, p vip.Problem) {
 		if len(out.Problems) < maxProblems {
 			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())
@@ -80,6 +95,9 @@ func (s *Server) dataplane() v1.Dataplane {
 		out.Level, out.Summary = v1.LevelWarn, fmt.Sprintf("%d of %s refused: %s", out.Failed, text.Plural(out.Frontends, "frontend"), out.Problems[max(first, 0)].Message)
 	case out.Contested > 0:
 		out.Level, out.Summary = v1.LevelWarn, text.Plural(out.Contested, "frontend")+" contested: "+contestedText(out.Problems)
+	case stats.CleanError != "":
+		out.InSync = out.Pending == 0
+		out.Level, out.Summary = v1.LevelWarn, "connections with removed backends don't end: "+stats.CleanError
 	case out.Pending > 0:
 		out.Summary = fmt.Sprintf("%d of %s pending", out.Pending, text.Plural(out.Frontends, "frontend"))
 	default:
@@ -137,7 +155,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.Fr
 	return out, nil
 }
 
-var frontendOrder = order[vip.FrontendKey]{vip.CompareFrontendKeys, vip.FrontendKey.String, parseFrontendKey}
+var frontendOrder = order[vip.FrontendKey]{"frontends", vip.CompareFrontendKeys, vip.FrontendKey.String, parseFrontendKey}
 
 // parseFrontendKey parses the result of vip.FrontendKey.String.
 func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
@@ -209,7 +227,7 @@ func (s *Server) diffDataplane(ctx context.Context, in *LongPaging) (out v1.Data
 		return out, unreadable("read", err)
 	}
 	out.InSync = len(found) == 0
-	found, out.Next, err = list(Paging(*in), frontendOrder, found, func(d *Difference) vip.FrontendKey { return d.Key })
+	found, out.Next, err = list(Paging(*in), frontendOrder.of("diff"), found, func(d *Difference) vip.FrontendKey { return d.Key })
 	out.Items = convert(found, diffEntry)
 	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -48,8 +49,8 @@ type Deps struct {
 	Started time.Time
 	// MaxConnections bounds the connections of each listener; see server.Options. 0: no bound.
 	MaxConnections int
-	// ClientRate bounds the requests of one client in a second; see server.Options. 0: no bound.
-	ClientRate int
+	// ClientRate returns the bound of one client's requests in a second; see server.Options. Nil: no bound.
+	ClientRate func() int
 	Hosts      []string // additional names of this host that callers may use over TCP
 
 	// Policy returns who may do what. Nil: nobody may do anything that isn't public.
@@ -86,11 +87,15 @@ type Deps struct {
 
 	Events *event.Log
 	Pools  func() []ipam.PoolStatus
+	// Reservations keeps addresses for services; nil: this agent can't.
+	Reservations Reservations
 	// Resync makes a source read everything again. With an error that is fleet.ErrUnavailable, the
 	// caller may retry.
 	Resync    func(ctx context.Context, source string) error
 	Stats     func() reconcile.Stats
 	Dataplane func() Dataplane
+	// Switch moves the host to another dataplane, or returns what that does.
+	Switch func(ctx context.Context, mode string, force, dryRun bool) (v1.SwitchPlan, error)
 	// Probes returns the counters of the health probes; nil: this host runs none.
 	Probes func() probe.Stats
 	// LastFailure returns when a probe of a backend last failed, and why; nil: this host runs none.
@@ -140,6 +145,12 @@ func (d *Deps) policy() *access.Policy {
 	return d.Policy()
 }
 
+// Reservations keeps addresses for services. Its errors are those of ipam.Allocator.
+type Reservations interface {
+	Reserve(context.Context, ipam.Reserving) (ipam.Lease, error)
+	Unreserve(context.Context, netip.Addr) (ipam.Lease, error)
+}
+
 // Config is the agent's configuration as the API sees it.
 type Config struct {
 	Check    func() v1.Check                                          // the config line of `ironvip status`
@@ -152,7 +163,10 @@ type Config struct {
 
 // Dataplane is the running dataplane and the reason for its choice.
 type Dataplane struct {
-	Mode     string // "ipvs", "proxy"
+	Mode     string // "ipvs", "nft", "proxy"
 	Reason   string
-	Findings []v1.Finding // what the host lacks for a dataplane
+	Findings []v1.Finding         // what the host lacks for a dataplane
+	Former   []v1.FormerDataplane // those that it has replaced
+
+	Switching string // the one to which the host is being moved; "": none
 }

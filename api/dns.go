@@ -33,6 +33,7 @@ func (s *Server) dnsRoutes() {
 
 // nameOrder orders names by name, then by the service that wants it.
 var nameOrder = order[zone.ConflictKey]{
+	"names",
 	func(a, b zone.ConflictKey) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Service.Compare(b.Service))
 	},

@@ -25,7 +25,7 @@ const keepAlive = 15 * time.Second
 
 func (s *Server) eventRoutes() {
 	content := s.http.JSON("application/json", v1.EventList{})
-	maps.Copy(content, server.Text("text/event-stream", "each event as JSON in a data line, its id in an id line"))
+	maps.Copy(content, server.Text(eventStream, "each event as JSON in a data line, its id in an id line"))
 	server.Handle(s.http, server.Route{Path: v1.PathEvents, Early: true, Need: access.View, ID: "list-events", Tag: "node", Summary: "List or follow events",
 		Description: "The newest events. With Accept: text/event-stream the answer is a stream that continues " +
 			"after the event that Last-Event-ID names.", Content: content, Lacks: server.Needs(s.Events != nil, "events")}, s.listEvents)
@@ -38,7 +38,7 @@ type listEventsInput struct {
 	LastID string `header:"Last-Event-ID" doc:"for a stream: the last event that the caller has received"`
 }
 
-func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Stream, error) {
+func (s *Server) listEvents(ctx context.Context, in *listEventsInput) (*server.Stream, error) {
 	after, err := eventOrder.after(Paging(in.LongPaging))
 	if err != nil {
 		return nil, err
@@ -52,19 +52,20 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Str
 		}
 		since = id
 	}
+	newest := since == 0
 	since = s.known(since)
-	if strings.Contains(in.Accept, "text/event-stream") {
-		done, err := s.http.OpenStream()
+	if strings.Contains(in.Accept, eventStream) {
+		done, err := s.http.OpenStream(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return server.NewStream(func(ctx huma.Context) {
+		return server.NewStream(func(h huma.Context) {
 			defer done()
-			s.streamEvents(ctx, since)
+			s.streamEvents(h, since)
 		}), nil
 	}
 	events, _ := s.Events.Since(since)
-	if since == 0 {
+	if newest {
 		events = events[max(0, len(events)-in.Limit):]
 	}
 	out := v1.EventList{Last: since}
@@ -82,17 +83,14 @@ func (s *Server) listEvents(_ context.Context, in *listEventsInput) (*server.Str
 // known returns id, or 0 if this run of the agent has not issued id. An unknown id comes from an
 // earlier run, so the caller needs all events of this run.
 func (s *Server) known(id uint64) uint64 {
-	if id == 0 {
-		return 0
-	}
-	if all, _ := s.Events.Since(id - 1); len(all) > 0 {
+	if s.Events.Issued(id) {
 		return id
 	}
 	return 0
 }
 
 func (s *Server) streamEvents(ctx huma.Context, since uint64) {
-	ctx.SetHeader("Content-Type", "text/event-stream")
+	ctx.SetHeader("Content-Type", eventStream)
 	ctx.SetHeader("X-Accel-Buffering", "no")
 	ctx.SetStatus(http.StatusOK)
 	w, done := ctx.BodyWriter(), ctx.Context().Done()

@@ -16,8 +16,9 @@ import (
 
 func (s *Server) leaseRoutes() {
 	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs, Need: access.View, ID: "list-vips", Tag: "addresses", Summary: "List leases",
-		Description: "Addresses and node ports that are held or in cooldown."}, s.listVIPs)
+		Description: "Addresses and node ports that are held, in cooldown or reserved."}, s.listVIPs)
 	server.HandleJSON(s.http, server.Route{Path: v1.PathVIPs + "/{ip}", Need: access.View, ID: "get-vip", Tag: "addresses", Summary: "Get the lease on an address"}, s.getVIP)
+	s.reservationRoutes()
 	server.HandleJSON(s.http, server.Route{Path: v1.PathPools, Need: access.View, ID: "list-pools", Tag: "addresses", Summary: "List pools", Lacks: server.Needs(s.Pools != nil, "pools")}, s.listPools)
 }
 
@@ -49,7 +50,7 @@ func kindOf(r ipam.Resource) string {
 	return v1.KindNodePort
 }
 
-var resourceOrder = order[ipam.Resource]{ipam.Resource.Compare, resourceKey, parseResource}
+var resourceOrder = order[ipam.Resource]{"vips", ipam.Resource.Compare, resourceKey, parseResource}
 
 // resourceKey returns "192.0.2.10", or "30080/tcp" for a node port.
 func resourceKey(r ipam.Resource) string {
@@ -79,8 +80,19 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 	if !ok {
 		return v1.VIP{}, false
 	}
+	return vipView(l, rev), true
+}
+
+func vipView(l *ipam.Lease, rev uint64) v1.VIP {
+	r := l.Resource
 	out := v1.VIP{Kind: kindOf(r), Pool: l.Pool, State: l.State.String(), ShareKey: l.ShareKey,
 		Holders: make([]v1.VIPHolder, 0, len(l.Holders)), Since: l.Since.Time(), Revision: rev}
+	if l.Reservation != nil {
+		out.Reservation = &v1.VIPReservation{Since: l.Reservation.Since.Time()}
+		if k := l.Reservation.For; k != (vip.ServiceKey{}) {
+			out.Reservation.For = k.String()
+		}
+	}
 	if out.Kind == v1.KindAddress {
 		out.Address = r.Addr.String()
 	} else {
@@ -89,6 +101,9 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 	if l.State == ipam.Cooling {
 		out.Until = when(l.Until.Time())
 	}
+	if l.State == ipam.Reserved {
+		return out // its holder only repeats the reservation
+	}
 	for _, h := range l.Holders {
 		holder := v1.VIPHolder{Service: h.Service.String(), Source: h.Source}
 		if out.Kind == v1.KindNodePort {
@@ -96,7 +111,7 @@ func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {
 		}
 		out.Holders = append(out.Holders, holder)
 	}
-	return out, true
+	return out
 }
 
 type getVIPInput struct {
@@ -104,16 +119,24 @@ type getVIPInput struct {
 }
 
 func (s *Server) getVIP(_ context.Context, in *getVIPInput) (v1.VIP, error) {
-	addr, err := netip.ParseAddr(in.IP)
+	addr, err := in.address()
 	if err != nil {
-		return v1.VIP{}, server.BadRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
-			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
+		return v1.VIP{}, err
 	}
-	row, ok := s.vip(ipam.Resource{Addr: addr.Unmap()})
+	row, ok := s.vip(ipam.Resource{Addr: addr})
 	if !ok {
 		return v1.VIP{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no lease for "+addr.String(), "list all leases: GET "+v1.PathVIPs)
 	}
 	return row, nil
+}
+
+func (in *getVIPInput) address() (netip.Addr, error) {
+	addr, err := netip.ParseAddr(in.IP)
+	if err != nil {
+		return addr, server.BadRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
+			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
+	}
+	return addr.Unmap(), nil
 }
 
 // maxCount is the upper limit of counts: the largest integer that every JSON reader represents
@@ -124,9 +147,9 @@ func (s *Server) listPools(_ context.Context, in *Paging) (out v1.PoolList, err 
 	pools := convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
-			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount),
-			HeldOut: min(p.HeldOut, maxCount), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
+			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount), Reserved: min(p.Reserved, maxCount),
+			HeldOut: min(p.HeldOut, maxCount), HeldRanges: p.HeldOutRanges, Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
 	})
-	out.Items, out.Next, err = list(*in, byName, pools, func(p *v1.Pool) string { return p.Name })
+	out.Items, out.Next, err = list(*in, byName.of("pools"), pools, func(p *v1.Pool) string { return p.Name })
 	return out, err
 }

@@ -54,20 +54,21 @@ var (
 	familySourceServices  = stateMetrics.Gauge("source_services", "Services of the source, including those that another source overrides.", "source")
 	familySourceProblems  = stateMetrics.Gauge("source_problems", "Problems with the source's input.", "source")
 	familySourceRestarts  = stateMetrics.Counter("source_restarts_total", "Restarts of the source after a failure.", "source")
-	familyPool            = stateMetrics.Gauge("pool_addresses", "Addresses of each pool by state: used, cooling, held_out, free.", "pool", "state")
+	familyPool            = stateMetrics.Gauge("pool_addresses", "Addresses of each pool by state: used, cooling, reserved (and not used), held_out, free.", "pool", "state")
 	familyLeases          = stateMetrics.Gauge("leases", "Leases by kind and state.", "kind", "state")
 	familyFrontends       = stateMetrics.Gauge("dataplane_frontends", "Frontends by state: applied, pending, failed.", "state")
 	familyDesired         = stateMetrics.Gauge("desired_revision", "Newest revision of the desired frontends.")
 	familyApplied         = stateMetrics.Gauge("applied_revision", "All frontend changes up to this revision have been tried.")
 	familyRepairs         = stateMetrics.Counter("drift_repairs_total", "Repairs of frontends that another program changed.")
-	familyContested       = stateMetrics.Gauge("dataplane_contested_frontends", "Frontends that another program keeps changing; their repairs back off.")
+	familyContested       = stateMetrics.Gauge("dataplane_contested_frontends", "Frontends that another program keeps changing; a repair may wait for the next resync.")
+	familyFormer          = stateMetrics.Gauge("dataplane_former_connections", "Open connections of dataplanes that were replaced, only while there are such dataplanes.", "dataplane")
 	familyWrites          = stateMetrics.Counter("dataplane_writes_total", "Frontend updates sent to the dataplane.")
 	familyStatus          = stateMetrics.Gauge("status_level", "Level of each check of ironvip status: 0 ok, 1 warning, 2 failure.", "check")
 	familyRefused         = stateMetrics.Counter("dataplane_refused_total", "Clients that the dataplane refused, by reason; userspace proxy only.", "reason")
 	familyServiceRefused  = stateMetrics.Counter("service_refused_total", "Clients of the service that the dataplane refused, by reason; only reasons that occurred.", "service", "reason")
 	familyQueue           = stateMetrics.Gauge("service_queued_clients", "Clients that wait for a place, only of services with max_queue.", "service")
 	familyFull            = stateMetrics.Gauge("service_full", "1: new clients of the service find no place (max_connections); only of services with max_connections or max_queue, userspace proxy only.", "service")
-	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "Callers of the API that were refused because of a limit: connections, client_connections, client_requests, streams.", "kind")
+	familyAPIRefused      = stateMetrics.Counter("api_refused_total", "Callers of the API that were refused because of a limit: connections, client_connections, client_requests, streams, client_streams.", "kind")
 	familyReady           = stateMetrics.Gauge("ready", "1: the first full reconcile is done.")
 	familyReloadOK        = stateMetrics.Gauge("config_last_reload_successful", "1: the last load of the configuration succeeded.")
 	familyConvergence     = stateMetrics.Histogram("convergence_duration_seconds", "Time from a source's change of a service until the dataplane has applied it.", "source")
@@ -99,6 +100,7 @@ func (s *Server) collectTables(w *metric.Writer) {
 		for _, p := range s.Pools() {
 			w.Add(familyPool, float64(p.Used), p.Name, "used")
 			w.Add(familyPool, float64(p.Cooling), p.Name, "cooling")
+			w.Add(familyPool, float64(p.Reserved), p.Name, "reserved")
 			w.Add(familyPool, float64(p.HeldOut), p.Name, "held_out")
 			w.Add(familyPool, float64(p.Free), p.Name, "free")
 		}
@@ -117,6 +119,13 @@ func (s *Server) collectTables(w *metric.Writer) {
 			w.Add(familyFrontends, float64(d.Frontends-d.Pending-d.Failed), "applied")
 			w.Add(familyFrontends, float64(d.Pending), "pending")
 			w.Add(familyFrontends, float64(d.Failed), "failed")
+			former := map[string]int{}
+			for _, f := range d.Former {
+				former[f.Mode] += f.Connections
+			}
+			for mode, n := range former {
+				w.Add(familyFormer, float64(n), mode)
+			}
 		}
 	}
 	if s.Config.Loaded != nil {
@@ -254,10 +263,10 @@ var (
 
 	familyStatsUp     = trafficMetrics.Gauge("statistics_up", "1: the dataplane's counters were read in this scrape; 0: the service traffic series are missing.")
 	familyConnections = trafficMetrics.Counter("service_connections_total", "Connections given to a backend, by frontend; a UDP client counts as one.", frontendLabels...)
-	familyBytes       = trafficMetrics.Counter("service_bytes_total", "Bytes from clients (in) and to them (out), by frontend: of IP packets with ipvs, of payload with the proxy.", directionLabels...)
-	familyPackets     = trafficMetrics.Counter("service_packets_total", "Packets from clients (in) and to them (out), by frontend; ipvs only.", directionLabels...)
+	familyBytes       = trafficMetrics.Counter("service_bytes_total", "Bytes from clients (in) and to them (out), by frontend: of IP packets with ipvs and nft, of payload with the proxy.", directionLabels...)
+	familyPackets     = trafficMetrics.Counter("service_packets_total", "Packets from clients (in) and to them (out), by frontend; not with the proxy.", directionLabels...)
 	familyActive      = trafficMetrics.Gauge("service_active_connections", "Open connections, by frontend: established TCP connections and recently active UDP clients.", frontendLabels...)
-	familyInactive    = trafficMetrics.Gauge("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; ipvs only.", frontendLabels...)
+	familyInactive    = trafficMetrics.Gauge("service_inactive_connections", "TCP connections that are opening, closing or in a timed wait, by frontend; not with the proxy.", frontendLabels...)
 )
 
 // collectTraffic reads the dataplane's counters at each scrape, with one read for all frontends.
@@ -265,6 +274,10 @@ var (
 // reset. Each frontend therefore has its own series. A sum over several would fall only partly, and
 // Prometheus would count that as a reset of the sum.
 func (s *Server) collectTraffic(w *metric.Writer) {
+	if !s.hasBegun() { // nothing is forwarded yet, and the counters wait for the start
+		w.Add(familyStatsUp, 0)
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), countingTime)
 	defer cancel()
 	totals, err := s.Statistics.Totals(ctx, s.wanted)

@@ -91,7 +91,8 @@ func (s *Server) addFailures(w *metric.Writer, view *compile.View, b *vip.Backen
 		return
 	}
 	var n reconcile.Failures
-	for _, key := range view.AddressesOf(b) {
+	var few [2]vip.PassiveKey
+	for _, key := range view.AppendAddresses(few[:0], b) {
 		n.Add(s.Outliers.Failures(key))
 	}
 	if n == (reconcile.Failures{}) {

@@ -76,7 +76,7 @@ func (s *Server) status() v1.NodeStatus {
 	add := func(c v1.Check) {
 		out.Checks = append(out.Checks, c)
 		if rank(c.Level) > rank(out.Level) {
-			out.Level, out.Next = c.Level, next[c.Name]
+			out.Level, out.Next = c.Level, cmp.Or(c.Next, next[c.Name])
 		}
 	}
 	if s.Config.Check != nil {
@@ -223,7 +223,7 @@ func (s *Server) listNodes(ctx context.Context, in *Paging) (out v1.NodeList, er
 	if out, err = s.Nodes(ctx); err != nil {
 		return out, nodesAway(err, v1.PathStatus)
 	}
-	out.Items, out.Next, err = list(*in, byName, out.Items, func(n *v1.Node) string { return n.Name })
+	out.Items, out.Next, err = list(*in, byName.of("nodes"), out.Items, func(n *v1.Node) string { return n.Name })
 	return out, err
 }
 
@@ -310,7 +310,7 @@ func (s *Server) listDebugTables(_ context.Context, in *Paging) (out v1.DebugTab
 	place := func(name string) int {
 		return slices.IndexFunc(tables, func(t v1.DebugTableInfo) bool { return t.Name == name })
 	}
-	along := byName // along the pipeline
+	along := byName.of("tables") // along the pipeline
 	along.compare = func(a, b string) int { return cmp.Compare(place(a), place(b)) }
 	out.Items, out.Next, err = list(*in, along, tables, func(t *v1.DebugTableInfo) string { return t.Name })
 	return out, err

@@ -204,6 +204,23 @@ func TestDataplane(t *testing.T) {
 	}
 }
 
+// A dataplane that can't end connections with removed backends has a warning. Its services have none.
+func TestUncleanDataplane(t *testing.T) {
+	r := newRig(t, func(d *Deps) {
+		stats := d.Stats
+		d.Stats = func() reconcile.Stats {
+			s := stats()
+			s.Unclean, s.CleanError = true, "no buffer space"
+			return s
+		}
+	})
+	must[v1.Service](r, "PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	dp := must[v1.Dataplane](r, "GET", v1.PathDataplane, "")
+	if dp.Level != v1.LevelWarn || !dp.InSync || dp.Summary != "connections with removed backends don't end: no buffer space" || len(dp.Problems) > 0 {
+		t.Errorf("%+v", dp)
+	}
+}
+
 // A contested frontend is a warning with its start and its number of changes, for the node, the
 // dataplane, the frontend and its service.
 func TestContestedFrontend(t *testing.T) {
@@ -331,7 +348,7 @@ func TestReadiness(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	log := event.NewLog(100, time.Now)
+	log := event.NewLog(100, func() time.Time { return time.UnixMicro(101) }) // the first id
 	for _, kind := range []string{"a", "b", "c", "d"} {
 		log.Add(event.Event{Kind: kind, Message: kind})
 	}
@@ -346,8 +363,9 @@ func TestEvents(t *testing.T) {
 	for _, c := range []struct {
 		query, want string
 		last        uint64
-	}{{"", "abcd", 4}, {"?limit=2", "cd", 4}, {"?since=1", "bcd", 4}, {"?since=1&limit=2", "bc", 3}, {"?since=4", "", 4},
-		{"?since=99", "abcd", 4}} { // 99 is from an earlier run
+	}{{"", "abcd", 104}, {"?limit=2", "cd", 104}, {"?since=101", "bcd", 104}, {"?since=101&limit=2", "bc", 103}, {"?since=104", "", 104},
+		// of earlier runs:
+		{"?since=2", "abcd", 104}, {"?since=999", "abcd", 104}, {"?since=2&limit=2", "ab", 102}, {"?limit=2&cursor=" + encodeCursor("events 2"), "ab", 102}} {
 		if got, last := kinds(c.query); got != c.want || last != c.last {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}
@@ -357,7 +375,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("Last-Event-ID", "3")
+	req.Header.Set("Last-Event-ID", "103")
 	resp, err := r.web.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -379,11 +397,11 @@ func TestEvents(t *testing.T) {
 		}
 		t.Fatalf("the stream ended before %q: %v", want, lines.Err())
 	}
-	expect("id: 4")
-	expect(`data: {"id":4,`)
+	expect("id: 104")
+	expect(`data: {"id":104,`)
 	log.Add(event.Event{Kind: "e", Message: "two\nlines"})
-	expect("id: 5")
-	expect(`data: {"id":5,`)
+	expect("id: 105")
+	expect(`data: {"id":105,`)
 }
 
 // Unhealthy backends are a warning, and a failure if they are most of all.

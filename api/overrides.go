@@ -38,7 +38,7 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 		return nil, err
 	}
 	var body v1.StateSpec
-	if p := in.decode(&body); p != nil {
+	if p := in.decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
 	}
 	r := overrides.Request{Backend: key, Author: server.Caller(ctx), Force: in.Force}
@@ -96,9 +96,11 @@ func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev ui
 	return problems, ctx.Err()
 }
 
+var overrideOrder = backendOrder.of("overrides")
+
 // listOverrides costs O(overrides) per page.
 func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideList, err error) {
-	last, err := backendOrder.after(*in)
+	last, err := overrideOrder.after(*in)
 	if err != nil {
 		return out, err
 	}
@@ -114,7 +116,7 @@ func (s *Server) listOverrides(_ context.Context, in *Paging) (out v1.OverrideLi
 			keys = append(keys, row.Backend)
 		}
 	}
-	out.Items, out.Next = page(*in, backendOrder, last, keys, func(k vip.BackendKey) (v1.Override, bool) {
+	out.Items, out.Next = page(*in, overrideOrder, last, keys, func(k vip.BackendKey) (v1.Override, bool) {
 		row, rev, set := s.Overrides.Get(k)
 		if !set {
 			rev = out.Revision

@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"encoding/base64"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,9 +29,16 @@ type LongPaging struct {
 
 // order is how a list sorts its rows, and how a cursor names one.
 type order[K comparable] struct {
+	list    string // in cursors, so that no other list accepts them
 	compare func(a, b K) int
 	format  func(K) string
 	parse   func(string) (K, error)
+}
+
+// of returns the order for another list.
+func (o order[K]) of(list string) order[K] {
+	o.list = list
+	return o
 }
 
 // after returns the key that the page begins after.
@@ -39,8 +47,12 @@ func (o order[K]) after(p Paging) (last K, err error) {
 		return last, nil
 	}
 	text, err := base64.RawURLEncoding.DecodeString(p.Cursor)
+	list, key, _ := strings.Cut(string(text), " ")
+	if err == nil && list != o.list {
+		err = errors.New("it is the cursor of another list")
+	}
 	if err == nil {
-		last, err = o.parse(string(text))
+		last, err = o.parse(key)
 	}
 	if err != nil {
 		return last, server.BadRequest("invalid cursor", "send next of the previous page unchanged",
@@ -65,14 +77,14 @@ func page[K comparable, V any](p Paging, o order[K], last K, keys []K, build fun
 			continue
 		}
 		if len(rows) == p.Limit {
-			return rows, encodeCursor(o.format(last))
+			return rows, encodeCursor(o.list + " " + o.format(last))
 		}
 		rows, last = append(rows, row), k
 	}
 	return rows, ""
 }
 
-// encodeCursor returns a cursor: the key of the previous page's last row, encoded to discourage
+// encodeCursor returns a cursor: the list and the key of the previous page's last row, encoded to discourage
 // callers from building one. It remains valid across changes and restarts.
 func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
@@ -92,11 +104,11 @@ func list[K comparable, V any](p Paging, o order[K], rows []V, key func(*V) K) (
 	return out, next, nil
 }
 
-// The orders of lists with keys that several lists or no other file has.
+// The orders of lists with keys that several lists or no other file has. byName needs the name of the list.
 var (
-	byName       = order[string]{strings.Compare, func(s string) string { return s }, func(s string) (string, error) { return s, nil }}
-	eventOrder   = order[uint64]{cmp.Compare[uint64], func(id uint64) string { return strconv.FormatUint(id, 10) }, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }}
-	backendOrder = order[vip.BackendKey]{compareBackends, func(k vip.BackendKey) string { return k.Service.String() + " " + k.ID() }, parseBackendKey}
+	byName       = order[string]{"", strings.Compare, func(s string) string { return s }, func(s string) (string, error) { return s, nil }}
+	eventOrder   = order[uint64]{"events", cmp.Compare[uint64], func(id uint64) string { return strconv.FormatUint(id, 10) }, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }}
+	backendOrder = order[vip.BackendKey]{"backends", compareBackends, func(k vip.BackendKey) string { return k.Service.String() + " " + k.ID() }, parseBackendKey}
 )
 
 func compareBackends(a, b vip.BackendKey) int {
@@ -121,6 +133,7 @@ type checkKey struct {
 }
 
 var checkOrder = order[checkKey]{
+	"checks",
 	func(a, b checkKey) int {
 		return cmp.Or(compareBackends(a.backend, b.backend), cmp.Compare(a.port, b.port), cmp.Compare(a.check, b.check))
 	},

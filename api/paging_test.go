@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,36 +63,39 @@ func TestEveryListHasPages(t *testing.T) {
 		}
 	}
 
-	// The lists, with parameters that they need, their number of rows at least, and whether they
-	// recognize a cursor of another list.
+	// The lists, with parameters that they need and their number of rows at least.
 	lists := map[string]struct {
-		path  string
-		rows  int
-		typed bool
+		path string
+		rows int
 	}{
 		"/v1/announce/peers":      {rows: 2},
-		"/v1/announcements":       {rows: 5, typed: true},
-		"/v1/dataplane/diff":      {rows: 3, typed: true},
-		"/v1/dataplane/frontends": {rows: 4, typed: true},
+		"/v1/announcements":       {rows: 5},
+		"/v1/dataplane/diff":      {rows: 3},
+		"/v1/dataplane/frontends": {rows: 4},
 		"/v1/debug/tables":        {rows: 2},
-		"/v1/dns/names":           {rows: 4, typed: true},
-		"/v1/events":              {path: "/v1/events?since=1", rows: 3, typed: true},
+		"/v1/dns/names":           {rows: 4},
+		"/v1/events":              {path: "/v1/events?since=1", rows: 3},
 		"/v1/nodes":               {rows: 3},
-		"/v1/nodes/checks":        {rows: 10, typed: true},
-		"/v1/overrides":           {rows: 3, typed: true},
+		"/v1/nodes/checks":        {rows: 10},
+		"/v1/overrides":           {rows: 3},
 		"/v1/pools":               {rows: 3},
-		"/v1/services":            {rows: 4, typed: true},
-		"/v1/services/{namespace}/{name}/backends": {path: webPath + "/backends", rows: 3, typed: true},
+		"/v1/services":            {rows: 4},
+		"/v1/services/{namespace}/{name}/backends": {path: webPath + "/backends", rows: 3},
 		"/v1/sources": {rows: 2},
-		"/v1/stats":   {rows: 4, typed: true},
+		"/v1/stats":   {rows: 4},
 		"/v1/tokens":  {rows: 3},
-		"/v1/vips":    {rows: 4, typed: true},
+		"/v1/vips":    {rows: 4},
 	}
 	listed := listRoutes(t, r)
 	for _, route := range listed {
 		if _, ok := lists[route]; !ok {
 			t.Errorf("the list %s is not in this test", route)
 		}
+	}
+	cursors := map[string]string{} // of the second page of each list
+	for route, l := range lists {
+		path := cmp.Or(l.path, route)
+		_, cursors[route] = r.rows(path + map[bool]string{true: "&", false: "?"}[strings.Contains(path, "?")] + "limit=1")
 	}
 	for route, l := range lists {
 		if !slices.Contains(listed, route) {
@@ -122,11 +126,16 @@ func TestEveryListHasPages(t *testing.T) {
 				t.Errorf("%s: pages of %d rows have\n%q\nthe list has\n%q", path, limit, paged, all)
 			}
 		}
-		for cursor, refused := range map[string]bool{"!": true, encodeCursor("A b\tc"): l.typed} {
-			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); (a.StatusCode == 400) != refused {
+		for _, cursor := range []string{"!", encodeCursor("A b\tc")} {
+			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); a.StatusCode != 400 {
 				t.Errorf("%s: cursor %q: %s\n%s", path, cursor, a.Status, a.body)
-			} else if refused && a.problem(t).Errors[0].Field != "query.cursor" {
+			} else if a.problem(t).Errors[0].Field != "query.cursor" {
 				t.Errorf("%s: cursor %q: %s", path, cursor, a.body)
+			}
+		}
+		for other, cursor := range cursors {
+			if a := r.ask("GET", strings.Split(path, "?")[0]+"?cursor="+cursor, ""); a.StatusCode == 200 && other != route {
+				t.Errorf("%s accepts a cursor of %s", route, other)
 			}
 		}
 		if a := r.ask("GET", strings.Split(path, "?")[0]+"?limit=0", ""); a.StatusCode != 422 {
@@ -183,4 +192,33 @@ func listRoutes(t *testing.T, r *rig) (out []string) {
 		}
 	}
 	return out
+}
+
+// The Link header of a page of services leads through the selected ones.
+func TestServicesLinkToTheNextPage(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"a", "b", "c"} {
+		must[v1.Service](r, "PUT", v1.ServicePath("default", name), webBody("10.0.0.9"))
+	}
+	var got []string
+	for path := v1.PathServices + "?limit=1&source=rest&wait=1ms&revision=1"; path != ""; {
+		a := r.ask("GET", path, "")
+		var page v1.ServiceList
+		if err := json.Unmarshal(a.body, &page); err != nil || len(page.Items) != 1 {
+			t.Fatalf("%s: %v\n%s", path, err, a.body)
+		}
+		got = append(got, page.Items[0].Spec.Name)
+		link := a.Header.Get("Link")
+		if (link != "") != (page.Next != "") {
+			t.Errorf("%s: the link is %q, next %q", path, link, page.Next)
+		}
+		if strings.Contains(link, "wait=") || strings.Contains(link, "revision=") {
+			t.Errorf("%s: the next page blocks: %q", path, link)
+		}
+		target, _ := strings.CutPrefix(link, "<")
+		path, _ = strings.CutSuffix(target, `>; rel="next"`)
+	}
+	if want := []string{"a", "b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("the links lead to %q, want %q", got, want)
+	}
 }

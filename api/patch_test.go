@@ -47,6 +47,9 @@ func TestPatchService(t *testing.T) {
 func TestPatchIsRefused(t *testing.T) {
 	r := newRig(t)
 	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"))
+	if a := r.ask("PATCH", webPath, `{"labels":{"x":"`+strings.Repeat("y", 1<<20)+`"}}`, asPatch); !strings.Contains(a.problem(t).Hint, "several patches") {
+		t.Errorf("the hint of a large patch: %s", a.body)
+	}
 	const none = "Content-Type: "
 	for _, c := range []struct {
 		name, path, body string

@@ -40,6 +40,7 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedOfClients.Count()), "client_connections")
 	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
+	w.Add(familyAPIRefused, float64(s.http.RefusedStreamsOfClients.Count()), "client_streams")
 	if s.Admission == nil {
 		return
 	}
@@ -76,7 +77,11 @@ func (s *Server) limitChecks() []v1.Check {
 	}
 	if r := &s.http.RefusedRequests; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may send %d in a second",
-			text.Plural(int(r.Count()), "request"), s.http.ClientRate))
+			text.Plural(int(r.Count()), "request"), s.http.ClientRate()))
+	}
+	if r := &s.http.RefusedStreamsOfClients; r.Within(recentRefusal) {
+		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may have %d",
+			text.Plural(int(r.Count()), "event stream"), s.http.MostClientStreams()))
 	}
 	if r := &s.http.RefusedStreams; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open",
@@ -85,6 +90,12 @@ func (s *Server) limitChecks() []v1.Check {
 	if refused == nil {
 		return nil
 	}
-	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "),
-		Hint: "close connections and event streams that are not needed, or raise LimitNOFILE; traffic is not affected"}}
+	hint := "close connections and event streams that are not needed, or raise LimitNOFILE"
+	if s.http.RefusedRequests.Within(recentRefusal) {
+		hint = "send fewer requests, or raise api.rate_limit"
+		if len(refused) > 1 {
+			hint += "; close connections and event streams that are not needed, or raise LimitNOFILE"
+		}
+	}
+	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "), Hint: hint + "; traffic is not affected"}}
 }

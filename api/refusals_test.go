@@ -90,7 +90,7 @@ func TestRefusedClients(t *testing.T) {
 // The host answers with 503 to an event stream that is one too many, and counts it.
 func TestStreamsBeyondTheLimit(t *testing.T) {
 	r := newRig(t, func(d *Deps) { d.MaxConnections = 2 })
-	done, err := r.server.http.OpenStream()
+	done, err := r.server.http.OpenStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,8 +53,9 @@ func mergePatch(contentType string) *server.Problem {
 }
 
 // decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
-// object.
-func (b *Payload) decode(into any) *server.Problem {
+// object. An unknown key and a value of the wrong type have the code of an invalid object of this
+// kind.
+func (b *Payload) decode(into any, code string) *server.Problem {
 	if p := media(b.ContentType); p != nil {
 		return p
 	}
@@ -66,7 +67,7 @@ func (b *Payload) decode(into any) *server.Problem {
 		return notJSON(problems)
 	}
 	if problems = append(problems, strict.Decode(tree, into, "")...); len(problems) > 0 {
-		return invalid(problems)
+		return invalidAs(code, problems)
 	}
 	return nil
 }
@@ -79,14 +80,24 @@ func notJSON(problems []vip.Problem) *server.Problem {
 	return server.BadRequest("the body "+message, "send one JSON object", problems...)
 }
 
-// invalid is the problem of a body that is JSON but not a valid object. The detail is the
-// first error and the number of the others.
+// invalid is the problem of a body that is JSON but not a valid service, or part of one.
 func invalid(problems []vip.Problem) *server.Problem {
+	return invalidAs(v1.CodeInvalidService, problems)
+}
+
+// invalidAs is the problem of a body that is JSON but not a valid object.
+func invalidAs(code string, problems []vip.Problem) *server.Problem {
+	return refuse(http.StatusUnprocessableEntity, code, problems)
+}
+
+// refuse is the problem of a request with errors. The detail is the first one and the number of the
+// others.
+func refuse(status int, code string, problems []vip.Problem) *server.Problem {
 	detail, hint := problems[0].Error(), problems[0].Hint
 	if more := len(problems) - 1; more > 0 {
 		detail, hint = fmt.Sprintf("%s, and %d more", detail, more), "see errors"
 	}
-	return server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService, detail, hint, problems...)
+	return server.Refuse(status, code, detail, hint, problems...)
 }
 
 // etag returns the ETag of a service: the revisions of its spec and of its status.

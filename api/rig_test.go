@@ -179,7 +179,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		t.Fatal(err)
 	}
 	registrar.Restore()
-	overridden := overrides.New(overrides.Options{Store: stored, Table: tables.Overrides, Services: tables.Services, Health: tables.Health, Events: events, Log: log})
+	overridden := overrides.New(overrides.Options{Store: stored, Table: tables.Overrides, Services: tables.Services, Health: tables.Health, Passive: tables.Passive, Events: events, Log: log})
 	overridden.Restore()
 	supervisor.Add("files", "static", r.files)
 	supervisor.Add(rest.Type, rest.Type, registrar)
@@ -193,11 +193,14 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
-		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools,
+		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
-		Tables:    []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},
-		Diff:      line.Reconciler.Diff, Repair: line.Reconciler.Repair, Preview: allocator.Preview, Log: log}
+		Switch: func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
+			return v1.SwitchPlan{From: "proxy", To: mode, Changes: mode != "proxy", Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}, nil
+		},
+		Tables: []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},
+		Diff:   line.Reconciler.Diff, Repair: line.Reconciler.Repair, Preview: allocator.Preview, Log: log}
 	for _, e := range edit {
 		e(&r.deps)
 	}

@@ -14,6 +14,8 @@
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
 //	watch.go        a stream of services
+//	sse.go          streams as lines or as server-sent events
+//	search.go       objects by a part of a name or address
 //	apply.go        many services in one request, and plans
 //	leases.go       addresses, node ports and pools
 //	sources.go      sources
@@ -23,7 +25,8 @@
 //	connections.go  single connections
 //	node.go         the node's health, the fleet's nodes, snapshots, tables
 //	dns.go          DNS names, and answers to queries
-//	tokens.go       tokens of callers
+//	tokens.go       tokens of callers, and who the caller is
+//	session.go      sessions of browsers
 //	events.go       events, and their stream
 //	config.go       configuration: validate, plan, reload
 //	view.go         a service's status in the API's form
@@ -31,6 +34,7 @@
 //	request.go      what requests have in common: bodies, preconditions
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
+//	recent.go       reads that several callers share
 //	feeds.go        the changes that the status of a service depends on
 //	unhealthy.go    the index of unhealthy services and notable frontends
 //	states.go       events about the states of services
@@ -49,7 +53,10 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/web"
 )
 
 // Server is the REST API. It may serve several listeners.
@@ -58,6 +65,8 @@ type Server struct {
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
+	nodes       recent[v1.NodeList]                          // of searches
+	totals      recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
 }
 
 // New returns a server without listeners.
@@ -69,8 +78,9 @@ func New(d Deps) *Server {
 	s.unhealthy = &unhealthyIndex{tables: s.tables(), events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
 		// More than half, which streams may take: the streams of a client must not shut out its own commands.
-		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Gate: s.waitBegun, Log: d.Log})
+		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Pages: web.Handler(), Gate: s.waitBegun, Log: d.Log})
 	s.serviceRoutes()
+	s.searchRoutes()
 	s.backendRoutes()
 	s.overrideRoutes()
 	s.statsRoutes()
@@ -84,6 +94,7 @@ func New(d Deps) *Server {
 	s.announceRoutes()
 	s.dnsRoutes()
 	s.tokenRoutes()
+	s.sessionRoutes()
 	return s
 }
 

@@ -3,11 +3,15 @@ package api
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -21,12 +25,15 @@ import (
 
 func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
-	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
+	server.Handle(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
 		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
+	watched := s.http.JSON(ndjson, v1.ServiceChange{})
+	maps.Copy(watched, server.Text(eventStream, "the same lines as lines of data, up to 500 of them in an event"))
 	server.Handle(s.http, server.Route{Path: v1.PathWatchServices, Need: access.View, ID: "watch-services", Tag: "services", Summary: "Follow services",
 		Description: "A stream of lines of JSON without an end: each selected service, a line with synced, and then each change of a service. " +
-			"The cost of a change does not depend on the number of services. Empty lines keep the connection open.",
-		Content: s.http.JSON(ndjson, v1.ServiceChange{})}, s.watchServices)
+			"The cost of a change does not depend on the number of services. Empty lines keep the connection open. " +
+			"With Accept: text/event-stream, the lines are server-sent events.",
+		Content: watched}, s.watchServices)
 	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-service", Tag: "services", Summary: "Get a service",
 		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
@@ -63,6 +70,8 @@ type listServicesInput struct {
 	WaitRead
 	Selection
 	State string `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
+
+	url url.URL // of the request
 }
 
 // Selection selects services. Inputs embed it, so it is exported: huma ignores unexported fields.
@@ -84,19 +93,43 @@ func (in *Selection) selects(v *vip.Service) bool {
 	return true
 }
 
+// Resolve is called by huma.
+func (in *listServicesInput) Resolve(ctx huma.Context) []error {
+	in.url = ctx.URL()
+	return nil
+}
+
+// link returns a Link header to the next page, or "" without one. It comes before the page, so that a
+// client can request the next one before it has read this one. Only the first page waits for a change.
+func (in *listServicesInput) link(next string) string {
+	if next == "" {
+		return ""
+	}
+	q := in.url.Query()
+	q.Set("cursor", next)
+	q.Del("wait")
+	q.Del("revision")
+	return "<" + in.url.Path + "?" + q.Encode() + `>; rel="next"`
+}
+
+type listServicesOutput struct {
+	Link string `header:"Link" doc:"to the next page, with rel=\"next\" (RFC 8288)"`
+	Body v1.ServiceList
+}
+
 // listServices costs O(services) per page, and more for each row in it.
-func (s *Server) listServices(ctx context.Context, in *listServicesInput) (v1.ServiceList, error) {
+func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
 	last, err := serviceOrder.after(in.Paging)
 	if err == nil {
 		err = in.until(s, ctx, func() bool { return s.servicesRevision() > in.Revision })
 	}
 	if err != nil {
-		return v1.ServiceList{}, err
+		return nil, err
 	}
 	out := v1.ServiceList{Revision: s.servicesRevision()} // before reading: too old costs one check, too new would lose a change
-	var keys []vip.ServiceKey
+	keys := make([]vip.ServiceKey, 0, s.Services.Len())
 	for k, v := range s.Services.All() {
-		if in.selects(&v) {
+		if in.selects(&v) && (in.Cursor == "" || compareKeys(k, last) > 0) {
 			keys = append(keys, k)
 		}
 	}
@@ -104,15 +137,15 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (v1.Se
 		row, ok := s.service(k)
 		return row, ok && (in.State == "" || row.Status.State == in.State)
 	})
-	return out, nil
+	return &listServicesOutput{Link: in.link(out.Next), Body: out}, nil
 }
 
-var serviceOrder = order[vip.ServiceKey]{compareKeys, registry.Key, vip.ParseServiceKey}
+var serviceOrder = order[vip.ServiceKey]{"services", compareKeys, registry.Key, vip.ParseServiceKey}
 
 // servicesRevision is the newest revision that a list of services depends on.
 func (s *Server) servicesRevision() uint64 {
 	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
-		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision(), s.Naming.Stage.Conflicts().Revision())
+		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision(), s.Passive.Revision(), s.Naming.Stage.Conflicts().Revision())
 }
 
 func compareKeys(a, b vip.ServiceKey) int {
@@ -134,11 +167,24 @@ type object[T any] struct {
 	Body              T
 }
 
+// newer returns a function that reports whether a service is newer than a revision or gone, or whether a
+// part of its status has ended since the last call. It costs O(one service) per call.
+func (s *Server) newer(key vip.ServiceKey, revision uint64) func() bool {
+	had := 0
+	return func() bool {
+		now := s.tables().Input(key, time.Now())
+		if now.Service == nil {
+			return true
+		}
+		rev, rows := s.statusRev(&now)
+		ended := rows < had // a row that came would have a newer revision
+		had = rows
+		return rev > revision || ended
+	}
+}
+
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*object[v1.Service], error) {
-	if err := in.until(s, ctx, func() bool {
-		now := s.tables().Input(in.key(), time.Now())
-		return now.Service == nil || s.statusRev(&now) > in.Revision
-	}); err != nil {
+	if err := in.until(s, ctx, s.newer(in.key(), in.Revision)); err != nil {
 		return nil, err
 	}
 	row, ok := s.service(in.key())

@@ -189,6 +189,8 @@ func TestRefusals(t *testing.T) {
 		{name: "a ttl of zero", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"0s"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
 		{name: "a ttl that is too short", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"1ms"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
 		{name: "a bad wait", method: "GET", path: webPath + "?wait=ever", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
+		{name: "a repeated limit", method: "GET", path: "/v1/services?limit=1&limit=2", status: 400, code: v1.CodeInvalidRequest, field: "query.limit"},
+		{name: "a repeated flag", method: "POST", path: v1.PathApply + "?dry_run=true&dry_run=false", body: `{"services":[]}`, status: 400, code: v1.CodeInvalidRequest, field: "query.dry_run"},
 		{name: "a wait too long", method: "GET", path: "/v1/services?wait=1h", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
 		{name: "a bad limit", method: "GET", path: "/v1/services?limit=0", status: 422, code: v1.CodeInvalidRequest, field: "query.limit"},
 		{name: "a query that can't be read", method: "GET", path: "/v1/services?state=healthy;limit=1", status: 400, code: v1.CodeInvalidRequest},

@@ -26,7 +26,7 @@ func (s *Server) sourceRoutes() {
 
 func (s *Server) listSources(_ context.Context, in *Paging) (out v1.SourceList, err error) {
 	out.Revision = max(s.Sources.Revision(), s.Conflicts.Revision())
-	out.Items, out.Next, err = list(*in, byName, s.sources(), func(src *v1.Source) string { return src.Name })
+	out.Items, out.Next, err = list(*in, byName.of("sources"), s.sources(), func(src *v1.Source) string { return src.Name })
 	return out, err
 }
 

@@ -35,9 +35,11 @@ func (s *Server) statsRoutes() {
 // a second.
 const countingTime = 20 * time.Second
 
+var statsOrder = serviceOrder.of("stats")
+
 // listStats costs O(frontends) and one read of the dataplane per page.
 func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsList, err error) {
-	last, err := serviceOrder.after(Paging(*in))
+	last, err := statsOrder.after(Paging(*in))
 	if err != nil {
 		return out, err
 	}
@@ -46,7 +48,7 @@ func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsLis
 		return out, unreadable("read the counters of", err)
 	}
 	counted := s.Statistics.Counted()
-	out.Items, out.Next = page(Paging(*in), serviceOrder, last, slices.Collect(maps.Keys(of)), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
+	out.Items, out.Next = page(Paging(*in), statsOrder, last, slices.Collect(maps.Keys(of)), func(key vip.ServiceKey) (v1.ServiceTotal, bool) {
 		return v1.ServiceTotal{Service: key.String(), Traffic: traffic(of[key], counted)}, true
 	})
 	return out, nil

@@ -23,12 +23,14 @@ func (s *Server) tokenRoutes() {
 		Body:        v1.TokenSpec{}}, s.createToken)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: one, Lacks: lacks, Need: access.Administer, ID: "revoke-token", Tag: "tokens", Summary: "Revoke a token",
 		Description: "This host refuses it from the response on; the other hosts of a fleet when they know."}, s.revokeToken)
+	server.HandleJSON(s.http, server.Route{Path: v1.PathWhoami, Early: true, Need: access.View, ID: "whoami", Tag: "node", Summary: "Show the caller and its role",
+		Description: "Who the agent takes the caller for, and what it may do."}, s.whoami)
 }
 
 func (s *Server) listTokens(_ context.Context, in *Paging) (out v1.TokenList, err error) {
 	now := time.Now()
 	all := convert(s.Tokens.List(), func(t tokens.Token) v1.Token { return tokenView(t, now) })
-	out.Items, out.Next, err = list(*in, byName, all, func(t *v1.Token) string { return t.Name })
+	out.Items, out.Next, err = list(*in, byName.of("tokens"), all, func(t *v1.Token) string { return t.Name })
 	return out, err
 }
 
@@ -52,7 +54,7 @@ type createTokenInput struct {
 
 func (s *Server) createToken(ctx context.Context, in *createTokenInput) (v1.Token, error) {
 	var body v1.TokenSpec
-	if p := in.decode(&body); p != nil {
+	if p := in.decode(&body, v1.CodeInvalidToken); p != nil {
 		return v1.Token{}, p
 	}
 	role, err := access.ParseRole(body.Role)
@@ -106,4 +108,12 @@ func tokenRefused(name string, err error) error {
 		return server.Refuse(http.StatusNotFound, v1.CodeNotFound, "no token \""+name+"\"", "list tokens: GET "+v1.PathTokens)
 	}
 	return writeFailed(vip.BackendKey{}, err)
+}
+
+func (s *Server) whoami(ctx context.Context, _ *struct{}) (v1.Whoami, error) {
+	return s.callerView(server.Caller(ctx), server.GrantOf(ctx)), nil
+}
+
+func (s *Server) callerView(name string, g access.Grant) v1.Whoami {
+	return v1.Whoami{Name: name, Role: g.Role.String(), Namespaces: append([]string{}, g.Namespaces...), Node: s.Node, Version: s.Version}
 }

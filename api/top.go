@@ -24,13 +24,13 @@ type topInput struct {
 }
 
 // topServices sends the rates of the busiest services at intervals.
-func (s *Server) topServices(_ context.Context, in *topInput) (*server.Stream, error) {
+func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream, error) {
 	interval, err := time.ParseDuration(in.Interval)
 	if err != nil || interval < time.Second || interval > time.Minute {
 		return nil, server.BadRequest("interval must be between 1s and 1m", "use a duration such as interval=5s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.interval", Message: "must be between 1s and 1m"})
 	}
-	end, err := s.http.OpenStream()
+	end, err := s.http.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,8 @@ func (s *Server) topServices(_ context.Context, in *topInput) (*server.Stream, e
 }
 
 // sendTop reads the counters once per interval, which costs O(frontends), and sends the differences
-// of the busiest services. It keeps the counters of all services between two reads.
+// of the busiest services. Callers share a read that is at most half an interval old. It keeps the
+// counters of all services between two reads.
 func (s *Server) sendTop(h huma.Context, in *topInput, interval time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -58,8 +59,7 @@ func (s *Server) sendTop(h huma.Context, in *topInput, interval time.Duration) {
 		if !server.StillPermitted(h.Context()) {
 			return
 		}
-		now := time.Now()
-		totals, err := s.serviceTotals(h.Context())
+		totals, now, err := s.totals.get(h.Context(), interval/2, s.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
 		switch {
 		case err != nil:

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,5 +73,26 @@ func TestTop(t *testing.T) {
 		if a := r.ask("GET", v1.PathTop+query, ""); a.StatusCode != 400 && a.StatusCode != 422 {
 			t.Errorf("%s: %s", query, a.Status)
 		}
+	}
+}
+
+// Many callers cost one read of the counters per half an interval.
+func TestTopSharesReads(t *testing.T) {
+	stats, edit := counting(everything)
+	r := newRig(t, edit)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	begin := time.Now()
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() {
+			var line v1.Top
+			if a := r.ask("GET", v1.PathTop+"?interval=1s&count=1", ""); json.Unmarshal(a.body, &line) != nil || line.Seconds < 0.5 {
+				t.Errorf("%s", a.body)
+			}
+		})
+	}
+	callers.Wait()
+	if totals, _ := stats.Readings(); totals > 2+2*int(time.Since(begin)/time.Second) {
+		t.Errorf("%d reads of the counters by 20 callers in %s", totals, time.Since(begin))
 	}
 }

@@ -52,23 +52,30 @@ func fileOf(place string) string {
 
 // statusRev returns the revision of the newest part of the status of in.Service. Call it before
 // computing the status, which reads the overrides: a revision that is too old costs the waiting
-// callers one check, one that is too new would lose a change. It costs O(one service).
-func (s *Server) statusRev(in *status.Input) uint64 {
-	rev := in.Rev
-	for i := range in.Service.Backends {
-		if _, r, ok := s.Overrides.Get(in.Service.Backends[i].Key(in.Key)); ok {
+// callers one check, one that is too new would lose a change. The end of an override, or of what
+// connections showed of a backend, has no revision: rows counts those that there are. It costs O(one
+// service).
+func (s *Server) statusRev(in *status.Input) (rev uint64, rows int) {
+	rev = in.Rev
+	read := func(r uint64, ok bool) {
+		if ok {
 			rev = max(rev, r)
-		}
-		if _, r, ok := s.Health.Get(in.Service.Backends[i].Key(in.Key)); ok {
-			rev = max(rev, r)
-		}
-		for _, key := range in.AddressesOf(&in.Service.Backends[i]) {
-			if _, r, ok := s.Passive.Get(key); ok {
-				rev = max(rev, r)
-			}
+			rows++
 		}
 	}
-	return rev
+	var few [2]vip.PassiveKey
+	for i := range in.Service.Backends {
+		key := in.Service.Backends[i].Key(in.Key)
+		_, r, ok := s.Overrides.Get(key)
+		read(r, ok)
+		_, r, ok = s.Health.Get(key)
+		read(r, ok)
+		for _, key := range in.AppendAddresses(few[:0], &in.Service.Backends[i]) {
+			_, r, ok := s.Passive.Get(key)
+			read(r, ok)
+		}
+	}
+	return rev, rows
 }
 
 // report returns the status of one service, what it was computed from, and its revision; false if
@@ -78,7 +85,7 @@ func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report,
 	if in.Service == nil {
 		return in, out, 0, false
 	}
-	rev = s.statusRev(&in)
+	rev, _ = s.statusRev(&in)
 	return in, status.Of(in), rev, true
 }
 
@@ -110,6 +117,21 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		if !n.Lost {
 			out.Status.Names = append(out.Status.Names, n.Name)
 		}
+	}
+	return out, true
+}
+
+// summary returns one service as a row of a list. It leaves out what costs most: the single backends.
+func (s *Server) summary(key vip.ServiceKey) (v1.ServiceSummary, bool) {
+	in := s.input(key)
+	if in.Service == nil {
+		return v1.ServiceSummary{}, false
+	}
+	report := status.Short(in)
+	out := v1.ServiceSummary{Name: key.String(), Source: in.Service.Source, State: string(report.State), Summary: report.Lines[0], VIPs: []netip.Addr{},
+		Ports: v1.PortsByProtocol(ports(&in), v1.PortStatus.Numbers), Usable: report.Ready, Backends: report.Total, Labels: in.Service.Labels}
+	if a := in.Allocation; a != nil {
+		out.VIPs, out.Since = append(out.VIPs, a.VIPs...), when(a.Since.Time())
 	}
 	return out, true
 }
@@ -205,7 +227,8 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	}
 	if s.Outliers != nil {
 		var n reconcile.Failures
-		for _, key := range in.AddressesOf(b) {
+		var few [2]vip.PassiveKey
+		for _, key := range in.AppendAddresses(few[:0], b) {
 			n.Add(s.Outliers.Failures(key))
 		}
 		if n.Last.After(at) {

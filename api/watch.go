@@ -3,26 +3,29 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"hash/maphash"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/vip"
 )
 
 type watchServicesInput struct {
 	Selection
 	Service []string `query:"service,explode" doc:"this service: name or namespace/name; repeatable; absent: all"`
+	View    string   `query:"view" enum:"full,summary" default:"full" doc:"full: each service with its backends; summary: each as a row of a list"`
+	Accept  string   `header:"Accept" hidden:"true"`
 }
 
-func (s *Server) watchServices(_ context.Context, in *watchServicesInput) (*server.Stream, error) {
+func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*server.Stream, error) {
 	names := map[vip.ServiceKey]bool{}
 	for _, name := range in.Service {
 		key, err := vip.ParseServiceKey(name)
@@ -31,15 +34,20 @@ func (s *Server) watchServices(_ context.Context, in *watchServicesInput) (*serv
 		}
 		names[key] = true
 	}
-	end, err := s.http.OpenStream()
+	end, err := s.http.OpenStream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return server.NewStream(func(h huma.Context) {
 		defer end()
-		h.SetHeader("Content-Type", ndjson)
-		h.SetStatus(http.StatusOK)
 		w := &serviceWatcher{s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed(), h: h}
+		kind := ndjson
+		if w.out = lines(lineWriter{h.BodyWriter()}); strings.Contains(in.Accept, eventStream) {
+			kind, w.out = eventStream, &eventWriter{to: h.BodyWriter()}
+			h.SetHeader("X-Accel-Buffering", "no")
+		}
+		h.SetHeader("Content-Type", kind)
+		h.SetStatus(http.StatusOK)
 		w.run()
 	}), nil
 }
@@ -53,7 +61,12 @@ type serviceWatcher struct {
 	sent  map[vip.ServiceKey]uint64 // hashes of the lines that the caller has
 	seed  maphash.Seed
 	h     huma.Context
+	out   lines
 }
+
+// pace is the least time between two looks at the changes. A service that changes all the time, or that
+// passes through the stages of the pipeline, is looked at once in it, whatever the number of its changes.
+const pace = 20 * time.Millisecond
 
 // run ends when the caller is gone, or is no longer permitted.
 func (w *serviceWatcher) run() {
@@ -61,6 +74,9 @@ func (w *serviceWatcher) run() {
 	defer feeds.close()
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
+	if w.out.begin() != nil {
+		return
+	}
 	for synced := false; ; synced = true {
 		changes := w.s.changes() // before looking
 		services, _ := feeds.changed()
@@ -75,7 +91,13 @@ func (w *serviceWatcher) run() {
 		if !synced && w.send(v1.ServiceChange{Synced: true}) != nil {
 			return
 		}
+		if w.out.end() != nil {
+			return
+		}
 		w.flush()
+		if !backoff.Sleep(w.h.Context(), pace) {
+			return
+		}
 		for happened := ticked; happened == ticked; {
 			if happened = changes.wait(w.h.Context().Done(), tick.C); happened == ended || happened == ticked && !w.keepAlive() {
 				return
@@ -92,16 +114,20 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	}
 	last, had := w.sent[key]
 	row := w.s.Services.Row(key)
-	svc, exists := w.s.service(key)
+	var change v1.ServiceChange
+	exists := row != nil && w.in.selects(&row.Value)
+	if exists {
+		change, exists = w.newest(key)
+	}
 	switch {
-	case row != nil && exists && w.in.selects(&row.Value):
-		line, err := json.Marshal(v1.ServiceChange{Service: &svc})
+	case exists:
+		line, err := json.Marshal(change)
 		hash := maphash.Bytes(w.seed, line)
 		if err != nil || had && last == hash {
 			return err
 		}
 		w.sent[key] = hash
-		return w.write(line)
+		return w.out.line(line)
 	case had:
 		delete(w.sent, key)
 		return w.send(v1.ServiceChange{Deleted: key.String()})
@@ -109,23 +135,28 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	return nil
 }
 
+// newest returns a service in the form that the caller wants.
+func (w *serviceWatcher) newest(key vip.ServiceKey) (v1.ServiceChange, bool) {
+	if w.in.View == "summary" {
+		row, exists := w.s.summary(key)
+		return v1.ServiceChange{Summary: &row}, exists
+	}
+	svc, exists := w.s.service(key)
+	return v1.ServiceChange{Service: &svc}, exists
+}
+
 func (w *serviceWatcher) send(c v1.ServiceChange) error {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	return w.write(line)
-}
-
-func (w *serviceWatcher) write(line []byte) error {
-	_, err := w.h.BodyWriter().Write(append(line, '\n'))
-	return err
+	return w.out.line(line)
 }
 
 // keepAlive returns whether the caller is still there and permitted.
 func (w *serviceWatcher) keepAlive() bool {
 	server.Allow(w.h.Context(), answerTime)
-	_, err := fmt.Fprintln(w.h.BodyWriter())
+	err := w.out.keepAlive()
 	w.flush()
 	return err == nil && server.StillPermitted(w.h.Context())
 }

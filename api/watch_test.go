@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // watching is an open stream of services.
@@ -17,7 +19,8 @@ type watching struct {
 	lines *json.Decoder
 }
 
-func (r *rig) watch(query string) *watching {
+// follow opens a stream of services with this content type.
+func (r *rig) follow(query, contentType string) io.Reader {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	r.t.Cleanup(cancel)
@@ -25,15 +28,21 @@ func (r *rig) watch(query string) *watching {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	req.Header.Set("Accept", contentType)
 	resp, err := r.web.Client().Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != ndjson {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != contentType {
 		r.t.Fatalf("%s %s", resp.Status, resp.Header.Get("Content-Type"))
 	}
-	return &watching{r.t, json.NewDecoder(resp.Body)}
+	return resp.Body
+}
+
+func (r *rig) watch(query string) *watching {
+	r.t.Helper()
+	return &watching{r.t, json.NewDecoder(r.follow(query, ndjson))}
 }
 
 // next returns the next line: "web healthy 2", "-web" or "synced".
@@ -137,5 +146,48 @@ func TestRevisionOfAnOverride(t *testing.T) {
 			}
 			last = b.Revision
 		}
+	}
+}
+
+// A blocking read of a service ends with the end of an override, also if it is not the newest part of the
+// status.
+func TestBlockingReadEndsWithAPart(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0},{"address":"10.0.0.3"}]}`, "Prefer: wait=60")
+	set := func(backend, state string) {
+		must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", backend), `{"state":"`+state+`"}`, "Prefer: wait=60")
+	}
+	set("10.0.0.2", "drain") // without a weight, it changes nothing else
+	set("10.0.0.3", "drain")
+	key := vip.ServiceKey{Namespace: "default", Name: "web"}
+	in := r.server.input(key)
+	rev, _ := r.server.statusRev(&in)
+	newer := r.server.newer(key, rev)
+	for range 2 { // the first call has nothing to compare with
+		if newer() {
+			t.Fatal("a read of the newest revision doesn't block")
+		}
+	}
+	set("10.0.0.2", "ready")
+	if !newer() {
+		t.Error("a read still blocks after the end of an override")
+	}
+}
+
+// What connections of clients showed of a backend makes the list of services newer.
+func TestListIsNewerAfterAnEjection(t *testing.T) {
+	w := newWritten()
+	w.fill(1, 1)
+	s := New(w.deps())
+	before := s.servicesRevision()
+	p := vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(0)), Health: vip.Ejected}
+	w.passive.Set(p)
+	if s.servicesRevision() <= before {
+		t.Error("a blocking read of the list misses an ejection")
+	}
+	before = s.servicesRevision()
+	w.passive.Delete(p.PassiveKey)
+	if s.servicesRevision() <= before {
+		t.Error("a blocking read of the list misses the end of an ejection")
 	}
 }

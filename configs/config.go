@@ -41,11 +41,12 @@ type Node struct {
 
 // Dataplane contains the settings of the dataplane.
 type Dataplane struct {
-	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS or ModeProxy
+	Mode              string         `toml:"mode"`                // ModeAuto, ModeIPVS, ModeNFT or ModeProxy
 	Role              string         `toml:"role"`                // RoleDirector or RoleRealServer
 	NodePortAddresses []AddressRange `toml:"node_port_addresses"` // empty: the host's primary addresses
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
 	Device            string         `toml:"device"`              // the interface with the VIPs
+	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
 	// HardStopAfter is how long an agent that was replaced relays its open connections.
 	HardStopAfter spec.Duration `toml:"hard_stop_after"`
 }
@@ -54,7 +55,14 @@ type Dataplane struct {
 const (
 	ModeAuto  = "auto"
 	ModeIPVS  = "ipvs"
+	ModeNFT   = "nft"
 	ModeProxy = "proxy"
+)
+
+// The uses of the kernel's sk_lookup by the userspace dataplane.
+const (
+	SkLookupAuto  = "auto"
+	SkLookupNever = "never"
 )
 
 // The roles of a host in the dataplane. A director balances. A real server is a backend of direct
@@ -121,9 +129,9 @@ const (
 func Default() *Config {
 	return &Config{
 		Node: Node{StateDir: DefaultStateDir},
-		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode},
+		API:  API{Socket: DefaultSocket, SocketMode: DefaultSocketMode, RateLimit: DefaultAPIRate},
 		Dataplane: Dataplane{Mode: ModeAuto, Role: RoleDirector, ResyncInterval: spec.Duration(DefaultResyncInterval),
-			Device: DefaultDevice, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
+			Device: DefaultDevice, SkLookup: SkLookupAuto, HardStopAfter: spec.Duration(DefaultHardStopAfter)},
 		IPAM:   IPAM{Store: StoreBolt, ReuseDelay: spec.Duration(DefaultReuseDelay), OrphanGrace: spec.Duration(ipam.DefaultOrphanGrace), NodePorts: PortRange{30000, 32767}},
 		Health: health.NewConfig(), Announce: newAnnounce(), DNS: newDNS(),
 		Consul: Consul{Prefix: DefaultConsulPrefix},

@@ -33,12 +33,14 @@ state_dir = "/srv/state"
 socket = ""
 socket_mode = "0600"
 listen = "[::1]:7480"
+rate_limit = 50
 [dataplane]
 mode = "ipvs"
 role = "real-server"
 node_port_addresses = ["192.0.2.1", "198.51.100.0/24"]
 resync_interval = "10s"
 device = "vips"
+sk_lookup = "never"
 hard_stop_after = "1m"
 [ipam]
 store = "consul"
@@ -111,8 +113,8 @@ format = "json"
 	east.Datacenter = "east"
 	want := &Config{
 		Node: Node{Name: "lb1", Zone: "rack-7", StateDir: "/srv/state"},
-		API:  API{SocketMode: 0o600, Listen: "[::1]:7480"},
-		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", HardStopAfter: spec.Duration(time.Minute),
+		API:  API{SocketMode: 0o600, Listen: "[::1]:7480", RateLimit: 50},
+		Dataplane: Dataplane{Mode: ModeIPVS, Role: RoleRealServer, ResyncInterval: spec.Duration(10 * time.Second), Device: "vips", SkLookup: SkLookupNever, HardStopAfter: spec.Duration(time.Minute),
 			NodePortAddresses: []AddressRange{{prefix("192.0.2.1/32")}, {prefix("198.51.100.0/24")}}},
 		IPAM: IPAM{Store: "consul", ReuseDelay: spec.Duration(time.Hour), OrphanGrace: spec.Duration(2 * time.Minute), NodePorts: PortRange{31000, 31999},
 			PodCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")}},
@@ -144,6 +146,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unknown key", "[api]\n\nsocket_mod = '0600'", []string{`c.toml:3: api.socket_mod: unknown key | did you mean "socket_mode"?`}},
 		{"unknown key of a pool", "[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']\n[[pool]]\nname = 'b'\ncidr = ['198.51.100.0/24']", []string{
 			`c.toml:4: pool[1].cidrs: pool "b" has no ranges | add a range: cidrs`, `c.toml:6: pool[1].cidr: unknown key | did you mean "cidrs"?`}},
+		{"the rate of the API", "[api]\nrate_limit = 0", []string{`c.toml:2: api.rate_limit: 0 is out of bounds | use 1 to 1000000`}},
 		{"store", "[ipam]\nstore = 'consol'", []string{`c.toml:2: ipam.store: "consol" is not a known value | did you mean "consul"?`}},
 		{"two addresses of the store", "[ipam]\nstore = 'consul'\nconsul_address = 'a:8500'\n[consul]\naddress = 'b:8500'", []string{
 			`c.toml:3: ipam.consul_address: is short for consul.address, which is "b:8500" at c.toml:5 | keep consul.address alone`}},

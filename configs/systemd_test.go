@@ -73,14 +73,17 @@ func settings(t *testing.T, unit string) map[string][]string {
 
 func TestUnitFitsTheAgent(t *testing.T) {
 	unit := settings(t, "ironvip.service")
-	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
+	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_BPF"
 	for key, want := range map[string]string{
 		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
-		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "512",
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "512", "LimitMEMLOCK": "infinity",
 	} {
 		if got := unit[key]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
+	}
+	if got := unit["SystemCallFilter"]; len(got) == 0 || got[len(got)-1] != "bpf" { // @privileged, which is excluded, has it
+		t.Errorf("SystemCallFilter is %q", got)
 	}
 	// Stopping must not remove what the kernel forwards.
 	for _, key := range []string{"ExecStop", "ExecStopPost"} {

@@ -49,13 +49,14 @@ func (c *Config) checkNode(t *tomlfile.Checker) {
 
 func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	d := &c.Dataplane
-	t.Choice("mode", d.Mode, ModeAuto, ModeIPVS, ModeProxy)
+	t.Choice("mode", d.Mode, ModeAuto, ModeIPVS, ModeNFT, ModeProxy)
 	t.Choice("role", d.Role, RoleDirector, RoleRealServer)
-	if d.Role == RoleRealServer && d.Mode == ModeProxy {
+	if d.Role == RoleRealServer && (d.Mode == ModeProxy || d.Mode == ModeNFT) {
 		t.Bad("role", `set dataplane.mode to "auto" or "ipvs"`, "a real server needs the kernel: dataplane.mode %q has no part in direct routing and tunnels", d.Mode)
 	}
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
+	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
 	if !isInterface(d.Device) {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), "%s is not a name for an interface: 1 to %d characters without / : %% and spaces", strict.Quote(d.Device), maxDevice)
 	} else if d.Device == "lo" {

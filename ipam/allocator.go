@@ -172,7 +172,7 @@ func (a *Allocator) Owns(addr netip.Addr) bool {
 }
 
 // SourceOf looks up in the leases table the source that a service came from when it got its
-// leases, held or cooling. If they differ, the lowest address decides, then the lowest node port:
+// leases, held or kept for it. If they differ, the lowest address decides, then the lowest node port:
 // the result is the same on every host.
 func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 	a.mu.RLock()
@@ -183,7 +183,7 @@ func (a *Allocator) SourceOf(k vip.ServiceKey) (source string, known bool) {
 			continue
 		}
 		if l, _, ok := a.leases.Get(r); ok {
-			if h := l.holder(k); h != nil {
+			if h := l.holder(k); h != nil && h.Source != "" { // none if it is only reserved
 				source, known, first = h.Source, true, r
 			}
 		}

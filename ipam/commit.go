@@ -82,8 +82,8 @@ func (a *Allocator) record(r Resource, now *Lease) {
 	if claimed {
 		delete(a.claimed, r)
 	}
-	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || claimed {
-		a.freed.send() // the resource, ports of a shared address, or a cooling lease for the service it is assigned to
+	if old != nil && old.State == Held && old.ShareKey != "" || now == nil || now.State == Reserved || claimed {
+		a.freed.send() // the resource, ports of a shared address, or what is reserved for a service or assigned to it
 	}
 }
 
@@ -114,6 +114,9 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 	if old.State == Held {
 		a.receiveLoss(&old, now)
 	}
+	if now != nil && (old.Reservation == nil) != (now.Reservation == nil) {
+		a.recallHolders(now)
+	}
 	switch {
 	case now == nil:
 	case now.State == Blocked:
@@ -137,6 +140,16 @@ func (a *Allocator) receive(r Resource, now *Lease) {
 		}
 	}
 	a.record(r, now)
+}
+
+// recallHolders recalls the services that hold a lease: their allocations say whether it is reserved.
+func (a *Allocator) recallHolders(l *Lease) {
+	if l.State != Held {
+		return
+	}
+	for i := range l.Holders {
+		a.recalls.Add(l.Holders[i].Service)
+	}
 }
 
 // receiveLoss finds what a change means for the services that held old.

@@ -81,13 +81,16 @@ func fatalProblems(cfg Config) []vip.Problem {
 // PoolStatus is the state of a pool. Numbers stop at 2^64-1, which IPv6 reaches.
 type PoolStatus struct {
 	Pool
-	Removed bool   // no longer in the configuration, but has leases
-	Size    uint64 // addresses that the configuration allows, used or not
-	Used    uint64 // held, in any range
-	Cooling uint64
-	HeldOut uint64 // part of Size that is not allocated because something else has it
-	Free    uint64
-	Alarms  []vip.Problem // sorted
+	Removed  bool   // no longer in the configuration, but has leases
+	Size     uint64 // addresses that the configuration allows, used or not
+	Used     uint64 // held, in any range
+	Cooling  uint64
+	Reserved uint64 // and not held
+	HeldOut  uint64 // part of Size that is not allocated because something else has it
+	// HeldOutRanges are these addresses, with the network and broadcast addresses among them; at most 256 prefixes.
+	HeldOutRanges []netip.Prefix
+	Free          uint64
+	Alarms        []vip.Problem // sorted
 }
 
 // Configure applies a new configuration, unless it returns problems. Leases stay as they are,
@@ -175,6 +178,9 @@ func (a *Allocator) holderOf(addr netip.Addr) (vip.ServiceKey, bool) {
 	return l.Holders[0].Service, true
 }
 
+// maxHeldOutRanges bounds the ranges that the state of a pool lists.
+const maxHeldOutRanges = 256
+
 // Pools returns the state of the pools in the order of the configuration, followed by those that
 // are no longer in it but still have leases. It costs O(ranges).
 func (a *Allocator) Pools() []PoolStatus {
@@ -182,28 +188,40 @@ func (a *Allocator) Pools() []PoolStatus {
 	defer a.mu.RUnlock()
 	var out []PoolStatus
 	for _, p := range a.pools {
-		s := PoolStatus{Pool: p.Config, Alarms: slices.Clone(a.alarms[p.Name])}
+		s := PoolStatus{Pool: p.Config, Alarms: slices.Clone(a.alarms[p.Name]), HeldOutRanges: p.HeldOut(maxHeldOutRanges)}
 		for f, r := range p.Ranges {
 			s.Size = numbers.AddSaturating(s.Size, r.Usable.Size())
 			s.HeldOut = numbers.AddSaturating(s.HeldOut, r.HeldOut)
 			s.Free = numbers.AddSaturating(s.Free, r.Free(a.index.addrs[f]))
 		}
-		s.Used, s.Cooling = a.index.usage[p.Name].held, a.index.usage[p.Name].cooling
+		u := a.index.usage[p.Name]
+		s.Used, s.Cooling, s.Reserved = u.held, u.cooling, u.reserved
 		out = append(out, s)
 	}
 	var removed []PoolStatus
 	for name, u := range a.index.usage {
-		if a.pool(name) == nil && u.held+u.cooling > 0 {
+		if a.pool(name) == nil && u.held+u.cooling+u.reserved > 0 {
 			removed = append(removed, PoolStatus{
-				Pool: Pool{Name: name}, Removed: true, Used: u.held, Cooling: u.cooling,
-				Alarms: []vip.Problem{{
-					Code:    pool.CodeNotice,
-					Message: fmt.Sprintf("pool %q is not in the configuration any more; %d of its addresses are held and stay", name, u.held),
-					Hint:    "bring the pool back, or move its services by naming another pool in them",
-				}},
+				Pool: Pool{Name: name}, Removed: true, Used: u.held, Cooling: u.cooling, Reserved: u.reserved,
+				Alarms: []vip.Problem{removedNotice(name, u)},
 			})
 		}
 	}
 	slices.SortFunc(removed, func(a, b PoolStatus) int { return strings.Compare(a.Name, b.Name) })
 	return append(out, removed...)
+}
+
+// removedNotice says what the addresses of a removed pool are used for.
+func removedNotice(name string, u usage) vip.Problem {
+	hint := "add the pool again"
+	if u.held > 0 {
+		hint += ", or name another pool in its services"
+	}
+	if u.reserved > 0 {
+		hint += ", or end its reservations: ironvip vip release ADDRESS"
+	}
+	return vip.Problem{
+		Code: pool.CodeNotice, Hint: hint,
+		Message: fmt.Sprintf("pool %q is not in the configuration any more; of its addresses, %s", name, u),
+	}
 }

@@ -29,6 +29,7 @@
 //   - leadership.go: when this host acts, if hosts share the store
 //   - commit.go: from ops, and from changes by other hosts, to visible leases
 //   - assign.go, release.go: what the pipeline calls; release.go also plans releases
+//   - reserve.go: what an operator calls to keep an address for a service, and its plan
 //   - follow.go: what the store has, at the start and later
 //   - run.go, sweep.go: what Run does at a deadline: recalls, the end of cooling, orphans
 package ipam

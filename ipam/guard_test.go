@@ -33,6 +33,7 @@ func TestPodRangeReportedLater(t *testing.T) {
 	same(t, "alarms", alarms(s), `overlap: pool "p" 10.244.0.0/26 overlaps range 10.244.0.0/27, which source kubernetes says is in use: nothing more is allocated there, held addresses are kept`)
 	same(t, "size", s.Size, 62)
 	same(t, "held out", s.HeldOut, 31)
+	same(t, "ranges held out", fmt.Sprint(s.HeldOutRanges), "[10.244.0.0/27]")
 	same(t, "free", s.Free, 30)
 	same(t, "the other pool", alarms(w.status("q")), "")
 	if !slices.Contains(w.kinds(), "pool_alarm") {
@@ -81,6 +82,7 @@ func TestHostsOwnAddressesAreHeldOut(t *testing.T) {
 		`notice: 2001:db8::2 is held out of pool "p": it is this host's own address on eth1`,
 	}, "\n"))
 	same(t, "held out", w.status("p").HeldOut, 4)
+	same(t, "ranges held out", fmt.Sprint(w.status("p").HeldOutRanges), "[192.0.2.1/32 192.0.2.2/31 2001:db8::2/128]")
 }
 
 func TestPoolOverAForeignRoute(t *testing.T) {

@@ -411,6 +411,16 @@ func TestBlockedResources(t *testing.T) {
 type blocking struct {
 	ipam.Store
 	resources []ipam.Resource
+
+	mu    sync.Mutex
+	added []ipam.LeaseChange
+}
+
+// later reports a change together with the next one of the store.
+func (s *blocking) later(c ipam.LeaseChange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.added = append(s.added, c)
 }
 
 func (s *blocking) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
@@ -420,5 +430,8 @@ func (s *blocking) Changes(ctx context.Context, since ipam.Version) ([]ipam.Leas
 			changes = append(changes, ipam.LeaseChange{Resource: r, Lease: &ipam.Lease{Resource: r, State: ipam.Blocked, Reason: "junk"}})
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changes, s.added = append(changes, s.added...), nil
 	return changes, next, err
 }

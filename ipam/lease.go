@@ -47,10 +47,20 @@ type Lease struct {
 	Pool     string
 	State    LeaseState
 	ShareKey string
-	Holders  []Holder    // oldest first; of a cooling lease, the last holder
-	Since    vip.Instant // when the first holder got it
+	Holders  []Holder    // oldest first; of a cooling lease, the last holder; of a reserved one, the service it is for, if any
+	Since    vip.Instant // when the first holder got it; of a reserved lease, when it was reserved
 	Until    vip.Instant // of a cooling lease: when any service may have it
-	Reason   string      // of a blocked lease: what the store has instead, and where
+	// Reservation keeps an address after its holders; nil: it cools down then. It is shared:
+	// nobody may change it.
+	Reservation *Reservation
+	Reason      string // of a blocked lease: what the store has instead, and where
+}
+
+// Reservation is an operator's mark on an address: nobody else gets the address, while it is held
+// and afterwards, until the operator removes the mark.
+type Reservation struct {
+	For   vip.ServiceKey // zero: for any service that requests the address by its number
+	Since vip.Instant
 }
 
 // Holder is one service's share of a lease. An address with several holders has a share key.
@@ -78,17 +88,21 @@ const (
 	// that, according to the store, hold the resource, with their names only; it counts among
 	// what those services hold.
 	Blocked
+	// Reserved leases have a Reservation and are not held. Their only holder is the service that
+	// they are for; they have none if they are for no service.
+	Reserved
 )
 
-var leaseStates = [...]string{"", Held: "held", Cooling: "cooling", Blocked: "blocked"}
+var leaseStates = [...]string{"", Held: "held", Cooling: "cooling", Blocked: "blocked", Reserved: "reserved"}
 
-// String returns "held", "cooling" or "blocked", and "" for none.
+// String returns "held", "cooling", "blocked" or "reserved", and "" for none.
 func (s LeaseState) String() string { return leaseStates[s] }
 
 // Equal reports whether two leases have equal contents.
 func (l Lease) Equal(m Lease) bool {
 	return l.Resource == m.Resource && l.Pool == m.Pool && l.State == m.State && l.ShareKey == m.ShareKey &&
-		l.Since == m.Since && l.Until == m.Until && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal)
+		l.Since == m.Since && l.Until == m.Until && l.Reason == m.Reason && slices.EqualFunc(l.Holders, m.Holders, Holder.Equal) &&
+		(l.Reservation == m.Reservation || l.Reservation != nil && m.Reservation != nil && *l.Reservation == *m.Reservation)
 }
 
 // sameLease is Equal for shared leases.
@@ -105,6 +119,26 @@ func (l Lease) HeldBy(k vip.ServiceKey) int {
 		return -1
 	}
 	return slices.IndexFunc(l.Holders, func(h Holder) bool { return h.Service == k })
+}
+
+// KeptFor reports whether nobody holds the lease and the service may have it at any time: it cools
+// down for the service or is reserved for it.
+func (l Lease) KeptFor(k vip.ServiceKey) bool {
+	return (l.State == Cooling || l.State == Reserved) && len(l.Holders) > 0 && l.Holders[0].Service == k
+}
+
+// reserved returns the lease of an address that nobody holds, with its Reservation. last is the
+// last holder; it may be nil.
+func (l Lease) reserved(last *Holder) *Lease {
+	l.State, l.ShareKey, l.Since, l.Until, l.Holders = Reserved, "", l.Reservation.Since, 0, nil
+	if k := l.Reservation.For; k != (vip.ServiceKey{}) {
+		h := Holder{Service: k}
+		if last != nil && last.Service == k {
+			h.Source, h.Node = last.Source, last.Node
+		}
+		l.Holders = []Holder{h}
+	}
+	return &l
 }
 
 // holder returns a service's entry in a lease of any state, or nil.

@@ -32,6 +32,14 @@ func TestLeaseAsJSON(t *testing.T) {
 		{ipam.Lease{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Since: since, Holders: []ipam.Holder{
 			{Service: key("web"), Source: "static", Port: vip.HealthPortKey},
 		}}, `{"resource":"node-port/tcp/30080","state":"held","holders":[{"service":"default/web","source":"static","port":"health-check"}],"since":"2026-11-08T12:00:00.000000005Z"}`},
+		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Held, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
+			Holders: []ipam.Holder{{Service: key("web"), Source: "static"}}},
+			`{"resource":"192.0.2.1","pool":"p","state":"held","holders":[{"service":"default/web","source":"static"}],"since":"2026-11-08T12:00:00.000000005Z","reservation":{"for":"default/web","since":"2026-11-08T12:00:00.000000005Z"}}`},
+		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{For: key("web"), Since: since},
+			Holders: []ipam.Holder{{Service: key("web")}}},
+			`{"resource":"192.0.2.1","pool":"p","state":"reserved","holders":[{"service":"default/web","source":""}],"since":"2026-11-08T12:00:00.000000005Z","reservation":{"for":"default/web","since":"2026-11-08T12:00:00.000000005Z"}}`},
+		{ipam.Lease{Resource: ipam.Resource{Addr: addr("192.0.2.1")}, Pool: "p", State: ipam.Reserved, Since: since, Reservation: &ipam.Reservation{Since: since}},
+			`{"resource":"192.0.2.1","pool":"p","state":"reserved","holders":null,"since":"2026-11-08T12:00:00.000000005Z","reservation":{"since":"2026-11-08T12:00:00.000000005Z"}}`},
 	} {
 		b, err := json.Marshal(c.lease)
 		if err != nil || string(b) != c.text {
@@ -92,6 +100,13 @@ func TestInvalidLeases(t *testing.T) {
 		`{"resource":"node-port/tcp/65536","state":"held","holders":[{"service":"a/b"}]}`:                                      "not a node port",
 		`{"resource":"node-port/TCP/80","state":"held","holders":[{"service":"a/b"}]}`:                                         "is not written as",
 		`{"resource":"192.0.2.1","state":"cooling","share_key":"k","holders":[{"service":"a/b"},{"service":"a/c"}],"since":1}`: "lease",
+		`{"resource":"192.0.2.1","state":"reserved"}`:                                                                          "without a reservation",
+		`{"resource":"192.0.2.1","state":"reserved","reservation":{"for":"web"}}`:                                              `"web" is not a service`,
+		`{"resource":"192.0.2.1","state":"reserved","reservation":{"for":"a/b"}}`:                                              "not the service of its reservation",
+		`{"resource":"192.0.2.1","state":"reserved","reservation":{},"holders":[{"service":"a/b"}]}`:                           "not the service of its reservation",
+		`{"resource":"192.0.2.1","state":"reserved","reservation":{"for":"a/b"},"holders":[{"service":"a/c"}]}`:                "not the service of its reservation",
+		`{"resource":"192.0.2.1","state":"cooling","reservation":{},"holders":[{"service":"a/b"}]}`:                            "only a held or reserved address",
+		`{"resource":"node-port/tcp/30080","state":"held","reservation":{},"holders":[{"service":"a/b"}]}`:                     "only a held or reserved address",
 	} {
 		var l ipam.Lease
 		if err := json.Unmarshal([]byte(text), &l); err == nil || !strings.Contains(err.Error(), want) {
@@ -105,6 +120,7 @@ func FuzzLeaseJSON(f *testing.F) {
 		`{"resource":"192.0.2.1","pool":"p","state":"held","holders":[{"service":"default/web","source":"static"}],"since":"2026-11-08T12:00:00Z"}`,
 		`{"resource":"node-port/udp/30053","state":"cooling","holders":[{"service":"a/b","source":"","port":"53/udp"}],"since":"2026-11-08T12:00:00Z","until":"2026-11-08T12:00:00+02:00"}`,
 		`{"resource":"2001:db8::1","state":"held","share_key":"k","holders":[{"service":"a/b","ports":["80/tcp"]},{"service":"a/c","ports":["1/sctp","2/udp"]}]}`,
+		`{"resource":"192.0.2.1","pool":"p","state":"reserved","holders":[{"service":"a/b"}],"reservation":{"for":"a/b","since":"2026-11-08T12:00:00Z"}}`,
 	} {
 		f.Add([]byte(s))
 		f.Add([]byte(strings.NewReplacer("80/tcp", "80-65535/tcp", "53/udp", "health-check").Replace(s)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,6 +58,13 @@ type leaseJSON struct {
 	Holders  []holderJSON `json:"holders"`
 	Since    vip.Instant  `json:"since"`
 	Until    vip.Instant  `json:"until,omitzero"`
+
+	Reservation *reservationJSON `json:"reservation,omitempty"`
+}
+
+type reservationJSON struct {
+	For   string      `json:"for,omitempty"` // as holderJSON.Service
+	Since vip.Instant `json:"since"`
 }
 
 type holderJSON struct {
@@ -79,6 +87,12 @@ func (l Lease) MarshalJSON() ([]byte, error) {
 			j.Ports = append(j.Ports, p.String())
 		}
 		out.Holders = append(out.Holders, j)
+	}
+	if r := l.Reservation; r != nil {
+		out.Reservation = &reservationJSON{Since: r.Since}
+		if r.For != (vip.ServiceKey{}) {
+			out.Reservation.For = r.For.Namespace + "/" + r.For.Name
+		}
 	}
 	return json.Marshal(out)
 }
@@ -106,11 +120,10 @@ func (l *Lease) read(in *leaseJSON) error {
 	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
 	for _, j := range in.Holders {
 		h := Holder{Source: j.Source, Node: j.Node}
-		var named bool
-		if h.Service.Namespace, h.Service.Name, named = strings.Cut(j.Service, "/"); !named || h.Service.Name == "" {
-			return fmt.Errorf("lease of %s: %q is not a service", in.Resource, j.Service)
-		}
 		var err error
+		if h.Service, err = parseService(j.Service); err != nil {
+			return fmt.Errorf("lease of %s: %w", in.Resource, err)
+		}
 		if j.Port != "" {
 			if j.Port == vip.HealthPortKey.String() {
 				h.Port = vip.HealthPortKey
@@ -127,26 +140,63 @@ func (l *Lease) read(in *leaseJSON) error {
 		}
 		out.Holders = append(out.Holders, h)
 	}
-	if err := in.check(); err != nil {
-		return fmt.Errorf("lease of %s: %w", in.Resource, err)
+	if in.Reservation != nil {
+		out.Reservation = &Reservation{Since: in.Reservation.Since}
+		if in.Reservation.For != "" {
+			var err error
+			if out.Reservation.For, err = parseService(in.Reservation.For); err != nil {
+				return fmt.Errorf("lease of %s: reservation: %w", in.Resource, err)
+			}
+		}
 	}
-	if out.State = Held; in.State == Cooling.String() {
-		out.State = Cooling
+	state := slices.Index(leaseStates[:], in.State)
+	switch out.State = LeaseState(max(0, state)); {
+	case in.Resource == Resource{}:
+		return errors.New("lease: nothing is leased")
+	case out.State == 0 || out.State == Blocked:
+		return fmt.Errorf("lease of %s: %q is not a state", in.Resource, in.State)
+	}
+	if err := out.check(); err != nil {
+		return fmt.Errorf("lease of %s: %w", in.Resource, err)
 	}
 	*l = out
 	return nil
 }
 
-func (l *leaseJSON) check() error {
+// parseService reads "namespace/name".
+func parseService(s string) (k vip.ServiceKey, err error) {
+	var named bool
+	if k.Namespace, k.Name, named = strings.Cut(s, "/"); !named || k.Name == "" {
+		return k, fmt.Errorf("%q is not a service", s)
+	}
+	return k, nil
+}
+
+// check returns an error if the allocator could not have made the lease.
+func (l *Lease) check() error {
 	switch {
-	case l.Resource == Resource{}:
-		return errors.New("nothing is leased")
-	case l.State != Held.String() && l.State != Cooling.String():
-		return fmt.Errorf("%q is not a state", l.State)
+	case l.Reservation != nil && (l.State == Cooling || !l.Resource.Addr.IsValid()):
+		return errors.New("only a held or reserved address may have a reservation")
+	case l.State == Reserved:
+		return l.checkReserved()
 	case len(l.Holders) == 0:
 		return errors.New("it has no holder")
-	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling.String()):
+	case len(l.Holders) > 1 && (l.ShareKey == "" || l.State == Cooling):
 		return fmt.Errorf("%d holders, but not shared", len(l.Holders))
+	}
+	return nil
+}
+
+func (l *Lease) checkReserved() error {
+	if l.Reservation == nil {
+		return errors.New("it is reserved without a reservation")
+	}
+	holders := 0
+	if l.Reservation.For != (vip.ServiceKey{}) {
+		holders = 1
+	}
+	if len(l.Holders) != holders || holders == 1 && l.Holders[0].Service != l.Reservation.For {
+		return errors.New("its holder is not the service of its reservation")
 	}
 	return nil
 }

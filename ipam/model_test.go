@@ -47,7 +47,7 @@ func TestModel(t *testing.T) {
 		m.world.t = t
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			before := maps.Collect(m.a.Leases().All())
-			switch op := rapid.IntRange(0, 9).Draw(rt, "op"); op {
+			switch op := rapid.IntRange(0, 11).Draw(rt, "op"); op {
 			case 0, 1, 2, 3, 4:
 				m.assignSome()
 			case 5:
@@ -86,6 +86,8 @@ func TestModel(t *testing.T) {
 			case 9:
 				m.restart()
 				m.a.SetPodCIDRs("kubernetes", m.pods)
+			case 10, 11:
+				m.reserve()
 			}
 			m.check(before)
 		}
@@ -154,6 +156,46 @@ func (m *model) assignSome() {
 	}
 }
 
+// reserve reserves an address or releases a reservation.
+func (m *model) reserve() {
+	a := addr(fmt.Sprintf("10.0.%d.%d", rapid.IntRange(0, 1).Draw(m.t, "net"), rapid.IntRange(0, 9).Draw(m.t, "host")))
+	was, _, leased := m.a.Leases().Get(ipam.Resource{Addr: a})
+	if rapid.Bool().Draw(m.t, "unreserve") {
+		_, err := m.a.Unreserve(m.t.Context(), a)
+		if marked := leased && was.Reservation != nil; (err == nil) != marked && !m.fault {
+			m.t.Fatalf("%s is released: %v, with lease %+v", a, err, was)
+		}
+		return
+	}
+	what := ipam.Reserving{Addr: a}
+	if rapid.Bool().Draw(m.t, "for") {
+		what.For = key(m.name())
+	}
+	if rapid.IntRange(0, 3).Draw(m.t, "any") == 0 {
+		what.Addr, what.Pool = netip.Addr{}, rapid.SampledFrom([]string{"p", "q"}).Draw(m.t, "pool")
+	}
+	got, err := m.a.Reserve(m.t.Context(), what)
+	switch {
+	case err != nil && what.Addr.IsValid() && !leased && m.mayGive(a) && !m.fault:
+		m.t.Fatalf("%s is free and can't be reserved: %v", a, err)
+	case err == nil && what.Addr.IsValid() && leased && (was.Reservation != nil || was.HeldBy(what.For) < 0 && !was.KeptFor(what.For)):
+		m.t.Fatalf("%s is reserved for %s although it has the lease %+v", a, what.For, was)
+	case err == nil && (got.Reservation == nil || got.Reservation.For != what.For):
+		m.t.Fatalf("%+v is reserved as %+v", what, got)
+	}
+}
+
+// checkReserved checks that a step other than Unreserve keeps a reservation, and that only its
+// service gets the address.
+func (m *model) checkReserved(was, now *ipam.Lease) {
+	if was.Reservation == nil || now == nil || now.Reservation == nil {
+		return
+	}
+	if was.State == ipam.Reserved && now.State == ipam.Held && was.Reservation.For != (vip.ServiceKey{}) && now.HeldBy(was.Reservation.For) < 0 {
+		m.t.Fatalf("%s was reserved for %s and is held by %v", now.Resource, was.Reservation.For, now.Holders)
+	}
+}
+
 // checkAnswer checks one answer against what the service had before.
 func (m *model) checkAnswer(s *vip.Service, got vip.Allocation) {
 	had, former := m.has[s.Key.Name], m.wants[s.Key.Name]
@@ -211,7 +253,8 @@ func (m *model) checkAssigned(s *vip.Service, got vip.Allocation) {
 	for _, a := range s.VIPs {
 		l, _, leased := m.a.Leases().Get(ipam.Resource{Addr: a})
 		inPool := s.Pool == "" || pool >= 0 && slices.ContainsFunc(m.cfg.Pools[pool].CIDRs, func(c netip.Prefix) bool { return c.Contains(a) })
-		if inPool && m.mayGive(a) && (!leased || l.State != ipam.Held) && !freed(m.freed) {
+		kept := leased && l.Reservation != nil && !l.KeptFor(s.Key) && len(l.Holders) > 0 // for another service
+		if inPool && !kept && m.mayGive(a) && (!leased || l.State != ipam.Held) && !freed(m.freed) {
 			m.t.Fatalf("%s was assigned %s and waits, nobody holds it, and nothing recalls it: %+v, %v", s.Key, a, l, got.Problems)
 		}
 	}
@@ -220,7 +263,11 @@ func (m *model) checkAssigned(s *vip.Service, got vip.Allocation) {
 // check checks everything else that can be relied on after any step.
 func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 	m.durable()
-	var held, cooling = map[string]uint64{}, map[string]uint64{}
+	var held, cooling, reserved = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	for r, was := range before {
+		now, _, _ := m.a.Leases().Get(r)
+		m.checkReserved(was, now)
+	}
 	for r, l := range m.a.Leases().All() {
 		taken := map[vip.PortKey]vip.ServiceKey{}
 		for _, h := range l.Holders {
@@ -233,16 +280,20 @@ func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 				taken[p] = h.Service
 			}
 		}
-		if len(l.Holders) != 1 && (l.ShareKey == "" || l.State == ipam.Cooling) || len(l.Holders) == 0 {
+		nobody := l.State == ipam.Reserved && l.Reservation.For == (vip.ServiceKey{})
+		if len(l.Holders) != 1 && !nobody && (l.ShareKey == "" || l.State != ipam.Held) || (len(l.Holders) == 0) != nobody {
 			m.t.Fatalf("%s has the holders %v", r, l.Holders)
 		}
 		if r.NodePort != 0 {
 			continue
 		}
-		if l.State == ipam.Held {
+		switch l.State {
+		case ipam.Held:
 			held[l.Pool]++
-		} else {
+		case ipam.Cooling:
 			cooling[l.Pool]++
+		default:
+			reserved[l.Pool]++
 		}
 		if _, old := before[r]; !old && !m.mayGive(r.Addr) {
 			m.t.Fatalf("%s was given to %v", r, l.Holders)
@@ -257,8 +308,8 @@ func (m *model) check(before map[ipam.Resource]*ipam.Lease) {
 				}
 			}
 		}
-		if s.Used != held[s.Name] || s.Cooling != cooling[s.Name] || s.Free != free {
-			m.t.Fatalf("pool %+v, counted %d used, %d cooling, %d free", s, held[s.Name], cooling[s.Name], free)
+		if s.Used != held[s.Name] || s.Cooling != cooling[s.Name] || s.Reserved != reserved[s.Name] || s.Free != free {
+			m.t.Fatalf("pool %+v, counted %d used, %d cooling, %d reserved, %d free", s, held[s.Name], cooling[s.Name], reserved[s.Name], free)
 		}
 	}
 }

@@ -51,23 +51,23 @@ func (p *plan) lease(r Resource) (Lease, bool) {
 	return p.state.lease(r)
 }
 
-// leasesOf returns the leases that a service holds and those that cool down for it. In a fleet
+// leasesOf returns the leases that a service holds and those that are kept for it. In a fleet
 // the older ones come first, so that every host chooses the same among them.
-func (p *plan) leasesOf(k vip.ServiceKey) (held, cooling []Lease) {
+func (p *plan) leasesOf(k vip.ServiceKey) (held, kept []Lease) {
 	for r := range p.index.owned.Of(k) {
 		l, ok := p.lease(r)
 		switch {
 		case !ok:
 		case l.HeldBy(k) >= 0:
 			held = append(held, l)
-		case l.State == Cooling && l.Holders[0].Service == k:
-			cooling = append(cooling, l)
+		case l.KeptFor(k):
+			kept = append(kept, l)
 		}
 	}
 	if p.node != "" {
 		slices.SortFunc(held, olderFirst)
 	}
-	return held, cooling
+	return held, kept
 }
 
 func olderFirst(a, b Lease) int {
@@ -108,16 +108,27 @@ func (p *plan) lost(k vip.ServiceKey) (out []Lease) {
 }
 
 // leftToLeader reports whether the service in hand waits for the leader to allocate r. It takes
-// back itself what cools down for it and what vanished from the store, so that no address leaves
+// back itself what is kept for it and what vanished from the store, so that no address leaves
 // a host for a moment.
 func (p *plan) leftToLeader(s *vip.Service, r Resource) bool {
 	if !p.waits {
 		return false
 	}
-	if l, there := p.lease(r); there && l.State == Cooling && l.Holders[0].Service == s.Key {
+	if l, there := p.lease(r); there && l.KeptFor(s.Key) {
 		return false
 	}
-	return !slices.ContainsFunc(p.vanished[s.Key], func(l Lease) bool { return l.Resource == r })
+	return p.vanishedLease(s.Key, r) == nil
+}
+
+// vanishedLease returns the lease of r that a service held when it vanished from the store, the
+// newest if it vanished repeatedly, or nil.
+func (s *state) vanishedLease(k vip.ServiceKey, r Resource) *Lease {
+	for i := range slices.Backward(s.vanished[k]) {
+		if l := &s.vanished[k][i]; l.Resource == r {
+			return l
+		}
+	}
+	return nil
 }
 
 // isFrozen reports whether the service in hand keeps what it holds as it is, and notes in the
@@ -172,32 +183,51 @@ func (p *plan) set(w *answer, op Op) {
 	}
 }
 
-// give returns the op that makes l, which has a pool, a share key and a holder, the lease of r. A
-// lease that cools down for the holder keeps its age and its pool.
+// give returns the op that makes l, which has a pool, a share key and a holder, the lease of r. Only
+// one to be reserved has no holder. A lease that cools down for the holder keeps its age and its pool.
+// A reserved one stays reserved, also if it vanished from the store and the holder claims it back.
 func (p *plan) give(r Resource, l Lease) Op {
 	l.Resource, l.State, l.Since = r, Held, p.now
-	if was, there := p.lease(r); there && was.State == Cooling && was.Holders[0].Service == l.Holders[0].Service {
-		l.Pool, l.Since = was.Pool, was.Since
+	if was, there := p.lease(r); there {
+		if was.State == Cooling && was.KeptFor(l.Holders[0].Service) {
+			l.Pool, l.Since = was.Pool, was.Since
+		}
+		l.Reservation = was.Reservation
+	} else if len(l.Holders) > 0 {
+		if was := p.vanishedLease(l.Holders[0].Service, r); was != nil {
+			l.Reservation = was.Reservation
+		}
 	}
 	return Op{New: &l}
 }
 
 // request is give for a resource that the service requests and that is not held. The service gets
 // what cools down for another one only if its source has assigned it: the source knows that the
-// former holder is done with it.
+// former holder is done with it. What is reserved for another service it never gets.
 func (p *plan) request(s *vip.Service, r Resource, l Lease) (Op, vip.Problem) {
-	if now, there := p.lease(r); there && now.Holders[0].Service != s.Key && !s.Assigned {
-		kind := "address"
-		if r.NodePort != 0 {
-			kind = "number"
-		}
+	kind := "address"
+	if r.NodePort != 0 {
+		kind = "number"
+	}
+	switch now, there := p.lease(r); {
+	case !there || now.KeptFor(s.Key):
+	case now.State == Reserved && len(now.Holders) > 0:
 		return Op{}, vip.Problem{
-			Code:    takenCode(r),
-			Message: fmt.Sprintf("%s was released by service %q and is kept for it until %s", r, now.Holders[0].Service, now.Until.Time().Format(time.RFC3339)),
-			Hint:    "wait, or request another " + kind,
+			Code: takenCode(r), Message: reservedMessage(&now),
+			Hint: "request another " + kind + ", or release the reservation: ironvip vip release " + r.String(),
+		}
+	case now.State == Cooling && !s.Assigned:
+		return Op{}, vip.Problem{
+			Code: takenCode(r), Message: cooledMessage(&now),
+			Hint: "wait, or request another " + kind,
 		}
 	}
 	return p.give(r, l), vip.Problem{}
+}
+
+// cooledMessage says for whom a lease cools down.
+func cooledMessage(l *Lease) string {
+	return fmt.Sprintf("%s was released by service %q and is kept for it until %s", l.Resource, l.Holders[0].Service, l.Until.Time().Format(time.RFC3339))
 }
 
 // free is give for the next free resource of some ranges, or else the lowest free one of their
@@ -271,6 +301,7 @@ func (w *answer) allocation(lease func(Resource) (Lease, bool)) vip.Allocation {
 	}
 	for _, r := range w.addrs {
 		if l, ok := held(r); ok {
+			out.Reserved[len(out.VIPs)] = l.Reservation != nil
 			out.VIPs = append(out.VIPs, r.Addr)
 			if out.Pool == "" {
 				out.Pool = l.Pool

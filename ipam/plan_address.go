@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ironvip/ironvip/ipam/internal/numbers"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
@@ -14,12 +13,13 @@ import (
 
 // addresses plans an address of each family that the service is to have, and drops those of
 // other families.
-func (p *plan) addresses(w *answer, held, cooling []Lease) {
+func (p *plan) addresses(w *answer, held, kept []Lease) {
 	s := w.service
-	from, noPool := p.poolFor(s, held)
+	had := append(held[:len(held):len(held)], p.lost(s.Key)...)
+	from, noPool := p.poolFor(s, had, kept)
 	families := p.families(s, from, held)
 	for _, f := range families {
-		p.address(w, f, from, noPool, addressesOf(held, f), addressesOf(cooling, f))
+		p.address(w, f, from, noPool, addressesOf(held, f), addressesOf(kept, f))
 	}
 	switch {
 	case len(families) > 0:
@@ -45,8 +45,9 @@ func addressesOf(leases []Lease, f vip.Family) (out []Lease) {
 }
 
 // poolFor returns the pool of a service: the one it names; else the one of a requested address;
-// else the one of what it holds; else the first with AutoAssign. Without one the problem says why.
-func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool.Pool, vip.Problem) {
+// else the one of what it had, which it holds or which vanished from the store; else the one of what
+// is reserved for it; else the first with AutoAssign. Without one the problem says why.
+func (p *plan) poolFor(s *vip.Service, had, kept []Lease) (*pool.Pool, vip.Problem) {
 	if s.Pool != "" {
 		if named := p.pool(s.Pool); named != nil {
 			return named, vip.Problem{}
@@ -66,10 +67,13 @@ func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool.Pool, vip.Problem) {
 			Hint: "request an address of a pool, or add a pool for it",
 		}
 	}
-	for _, l := range held {
+	for _, l := range had {
 		if from := p.pool(l.Pool); from != nil && l.Resource.Addr.IsValid() {
 			return from, vip.Problem{}
 		}
+	}
+	if from := p.poolReserved(s, kept); from != nil {
+		return from, vip.Problem{}
 	}
 	for _, from := range p.pools {
 		if from.AutoAssign {
@@ -79,6 +83,22 @@ func (p *plan) poolFor(s *vip.Service, held []Lease) (*pool.Pool, vip.Problem) {
 	return nil, vip.Problem{
 		Code: vip.CodeNoPool, Field: "pool", Message: "the service names no pool, and none has auto_assign", Hint: p.poolHint(),
 	}
+}
+
+// poolReserved returns the pool that has the lowest of the addresses that are reserved for a service
+// and that it may get, or nil. A lease's own name of its pool may be older than the configuration.
+func (p *plan) poolReserved(s *vip.Service, kept []Lease) (best *pool.Pool) {
+	wanted, lowest := s.Families.List(), Resource{}
+	for i := range kept {
+		r := kept[i].Resource
+		if kept[i].State != Reserved || len(wanted) > 0 && !slices.Contains(wanted, vip.FamilyOf(r.Addr)) || best != nil && lowest.Compare(r) < 0 {
+			continue
+		}
+		if from := p.poolOf(r.Addr); from != nil && from.Allows(r.Addr) {
+			best, lowest = from, r
+		}
+	}
+	return best
 }
 
 func (p *plan) poolHint() string {
@@ -127,14 +147,14 @@ func (p *plan) families(s *vip.Service, from *pool.Pool, held []Lease) []vip.Fam
 }
 
 // address plans the service's address of one family. It keeps the one that it holds if that fits.
-func (p *plan) address(w *answer, f vip.Family, from *pool.Pool, noPool vip.Problem, held, cooling []Lease) {
+func (p *plan) address(w *answer, f vip.Family, from *pool.Pool, noPool vip.Problem, held, kept []Lease) {
 	s := w.service
 	requested := slices.IndexFunc(s.VIPs, func(v netip.Addr) bool { return vip.FamilyOf(v) == f })
 	keep := slices.IndexFunc(held, func(l Lease) bool {
 		return requested >= 0 && l.Resource.Addr == s.VIPs[requested] || requested < 0 && fits(s, from, &l)
 	})
 	if keep < 0 {
-		op, problem := p.chooseAddress(w, f, requested, from, noPool, cooling)
+		op, problem := p.chooseAddress(w, f, requested, from, noPool, kept)
 		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
 			w.addrs = append(w.addrs, op.New.Resource)
 			w.drops = append(w.drops, resourcesOf(held)...)
@@ -155,7 +175,7 @@ func (p *plan) address(w *answer, f vip.Family, from *pool.Pool, noPool vip.Prob
 
 // chooseAddress returns the op that gives a service an address of one family: the requested one, by
 // its index in the service, or one of the pool.
-func (p *plan) chooseAddress(w *answer, f vip.Family, requested int, from *pool.Pool, noPool vip.Problem, cooling []Lease) (op Op, problem vip.Problem) {
+func (p *plan) chooseAddress(w *answer, f vip.Family, requested int, from *pool.Pool, noPool vip.Problem, kept []Lease) (op Op, problem vip.Problem) {
 	s, field := w.service, "pool"
 	switch {
 	case requested >= 0:
@@ -171,7 +191,7 @@ func (p *plan) chooseAddress(w *answer, f vip.Family, requested int, from *pool.
 			Hint: "add one to the pool, or state the families of the service",
 		}
 	default:
-		op, problem = p.allocateAddress(s, from, f, cooling)
+		op, problem = p.allocateAddress(s, from, f, kept)
 	}
 	problem.Field = cmp.Or(problem.Field, field)
 	return op, problem
@@ -262,16 +282,13 @@ func (w *answer) claims(r Resource) {
 
 // join returns the op for a share of an address that others hold.
 func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (Op, vip.Problem) {
-	first := l.Holders[0]
 	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != from.Name {
 		hint := "request another address"
 		if l.ShareKey == "" || l.Pool == from.Name {
 			hint += ", or give both services the same share_key"
 		}
 		return Op{}, vip.Problem{
-			Code:    vip.CodeAddressTaken,
-			Message: fmt.Sprintf("%s is held by service %q of source %s since %s", l.Resource.Addr, first.Service, first.Source, l.Since.Time().Format(time.RFC3339)),
-			Hint:    hint,
+			Code: vip.CodeAddressTaken, Message: heldMessage(&l), Hint: hint,
 		}
 	}
 	for i, port := range s.Ports {
@@ -284,9 +301,15 @@ func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (Op, vip.Problem) 
 	return Op{New: &l}, vip.Problem{}
 }
 
-// allocateAddress returns the op for an address that the allocator chooses: one that is shared, the
-// one that cooled down last, one that vanished from the store, or a free one.
-func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, cooling []Lease) (Op, vip.Problem) {
+// allocateAddress returns the op for an address that the allocator chooses: one that is reserved for
+// the service, one that is shared, the one that cooled down last, one that vanished from the store,
+// or a free one.
+func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, kept []Lease) (Op, vip.Problem) {
+	want := p.newAddress(s, from)
+	own := p.bestKept(from, kept)
+	if own != nil && own.State == Reserved {
+		return p.give(own.Resource, want), vip.Problem{}
+	}
 	if s.ShareKey != "" {
 		var problem vip.Problem
 		for _, r := range p.shared(shareKey{from.Name, f, s.ShareKey}) {
@@ -307,14 +330,6 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 			return Op{}, problem
 		}
 	}
-	var own *Lease
-	for i := range cooling {
-		l := &cooling[i]
-		if from.Allows(l.Resource.Addr) && (own == nil || l.Until.After(own.Until)) {
-			own = l
-		}
-	}
-	want := p.newAddress(s, from)
 	if own != nil {
 		return p.give(own.Resource, want), vip.Problem{}
 	}
@@ -326,15 +341,34 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, co
 	in := from.Ranges[f]
 	op, ok := p.free(in, p.index.addrs[f], func(k numbers.Number) Resource { return Resource{Addr: in.Addr(k)} }, want)
 	if !ok {
-		u, planned := p.index.usage[from.Name], p.planned[from.Name]
-		u.held, u.cooling = u.held+planned.held, u.cooling+planned.cooling
-		return Op{}, vip.Problem{
-			Code:    vip.CodePoolFull,
-			Message: fmt.Sprintf("pool %q has no free %s address: %d are held, %d cool down", from.Name, familyName(f), u.held, u.cooling),
-			Hint:    "add a range to the pool's cidrs, or delete services",
-		}
+		return Op{}, p.poolFull(from, f)
 	}
 	return op, vip.Problem{}
+}
+
+// bestKept returns which of the addresses that are kept for a service it gets in a pool: the lowest
+// reserved one, or the one that cooled down last; nil for none.
+func (p *plan) bestKept(from *pool.Pool, kept []Lease) (best *Lease) {
+	for i := range kept {
+		l := &kept[i]
+		switch {
+		case !from.Allows(l.Resource.Addr):
+		case best == nil, l.State == Reserved && best.State == Cooling:
+			best = l
+		case l.State != best.State:
+		case l.State == Reserved && l.Resource.Compare(best.Resource) < 0, l.State == Cooling && l.Until.After(best.Until):
+			best = l
+		}
+	}
+	return best
+}
+
+// poolFull says that a pool has no free address of a family.
+func (p *plan) poolFull(from *pool.Pool, f vip.Family) vip.Problem {
+	u, planned := p.index.usage[from.Name], p.planned[from.Name]
+	total := usage{u.held + planned.held, u.cooling + planned.cooling, u.reserved + planned.reserved}
+	message := fmt.Sprintf("pool %q has no free %s address: %s", from.Name, familyName(f), total)
+	return vip.Problem{Code: vip.CodePoolFull, Message: message, Hint: "add a range to the pool's cidrs, or delete services"}
 }
 
 // newAddress returns a service's lease of an address of a pool.

@@ -39,11 +39,11 @@ func wantedNodePorts(s *vip.Service) []wantedNodePort {
 
 // nodePorts plans the node ports of the service and its health port. Each service port has a node
 // port of its own.
-func (p *plan) nodePorts(w *answer, held, cooling []Lease) {
-	var kept []Resource
+func (p *plan) nodePorts(w *answer, held, kept []Lease) {
+	var has []Resource
 	keep := func(k vip.PortKey, r Resource) {
 		w.nodePort(k, r)
-		kept = append(kept, r)
+		has = append(has, r)
 	}
 	for _, q := range wantedNodePorts(w.service) {
 		had := nodePortOf(held, q.key, q.want.Number)
@@ -57,7 +57,7 @@ func (p *plan) nodePorts(w *answer, held, cooling []Lease) {
 			keep(q.key, had.Resource)
 			continue
 		}
-		op, problem := p.chooseNodePort(w, q, cooling)
+		op, problem := p.chooseNodePort(w, q, kept)
 		problem.Field = q.field
 		if problem = p.gain(w, op, problem); problem == (vip.Problem{}) {
 			keep(q.key, op.New.Resource)
@@ -70,7 +70,7 @@ func (p *plan) nodePorts(w *answer, held, cooling []Lease) {
 		w.problem(problem)
 	}
 	for _, l := range held {
-		if l.Resource.NodePort != 0 && !slices.Contains(kept, l.Resource) {
+		if l.Resource.NodePort != 0 && !slices.Contains(has, l.Resource) {
 			w.drops = append(w.drops, l.Resource)
 		}
 	}
@@ -91,7 +91,7 @@ func nodePortOf(leases []Lease, k vip.PortKey, number uint16) (found *Lease) {
 }
 
 // chooseNodePort returns the op that gives a service a node port.
-func (p *plan) chooseNodePort(w *answer, q wantedNodePort, cooling []Lease) (Op, vip.Problem) {
+func (p *plan) chooseNodePort(w *answer, q wantedNodePort, kept []Lease) (Op, vip.Problem) {
 	s := w.service
 	want := Lease{Holders: []Holder{{Service: s.Key, Source: s.Source, Port: q.key, Node: p.node}}}
 	switch {
@@ -100,7 +100,7 @@ func (p *plan) chooseNodePort(w *answer, q wantedNodePort, cooling []Lease) (Op,
 	case s.Assigned:
 		return Op{}, unassigned(q.field, "node port")
 	}
-	return p.allocateNodePort(s, q.key, want, cooling)
+	return p.allocateNodePort(s, q.key, want, kept)
 }
 
 func (p *plan) requestNodePort(w *answer, q wantedNodePort, want Lease) (Op, vip.Problem) {
@@ -128,9 +128,9 @@ func (p *plan) requestNodePort(w *answer, q wantedNodePort, want Lease) (Op, vip
 
 // allocateNodePort returns the op for a node port that the allocator chooses: the one that cools
 // down for the service port, the one that vanished from the store, or a free one.
-func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, want Lease, cooling []Lease) (Op, vip.Problem) {
+func (p *plan) allocateNodePort(s *vip.Service, k vip.PortKey, want Lease, kept []Lease) (Op, vip.Problem) {
 	set := p.cfg.NodePorts
-	if l := nodePortOf(cooling, k, 0); l != nil && set.contains(l.Resource.NodePort) {
+	if l := nodePortOf(kept, k, 0); l != nil && set.contains(l.Resource.NodePort) {
 		if now, _ := p.lease(l.Resource); now.State == Cooling {
 			return p.give(l.Resource, want), vip.Problem{}
 		}

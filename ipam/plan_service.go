@@ -22,10 +22,10 @@ func (p *plan) service(q request) *answer {
 	}
 	p.waits, p.frozen = q.waits, q.frozen
 	w := &answer{service: s}
-	held, cooling := p.leasesOf(s.Key)
+	held, kept := p.leasesOf(s.Key)
 	p.holding = resourcesOf(held)
-	p.addresses(w, held, cooling)
-	p.nodePorts(w, held, cooling)
+	p.addresses(w, held, kept)
+	p.nodePorts(w, held, kept)
 	if p.waits && len(w.drops) > 0 {
 		w.drops, w.waits = nil, true
 	}

@@ -205,12 +205,16 @@ func (p *releasePlan) release(r Resource, k vip.ServiceKey, cooldown time.Durati
 	return i
 }
 
-// without returns a held lease after k has left it: held by the others, cooling, or nil for free.
+// without returns a held lease after k has left it: held by the others, reserved, cooling, or nil for
+// free.
 func (p *releasePlan) without(l Lease, k vip.ServiceKey, cooldown time.Duration) *Lease {
 	i := l.HeldBy(k)
 	if len(l.Holders) > 1 {
 		l.Holders = slices.Delete(slices.Clone(l.Holders), i, i+1)
 		return &l
+	}
+	if l.Reservation != nil {
+		return l.reserved(&Holder{Service: k, Source: l.Holders[i].Source, Node: p.node})
 	}
 	wait := max(p.cfg.ReuseDelay, cooldown)
 	if p.node != "" {

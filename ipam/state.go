@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -129,7 +130,7 @@ func (s *state) markUnreadable(r Resource, now Lease, old *Lease) {
 			continue
 		}
 		known.Holders[i] = *old.holder(known.Holders[i].Service)
-		known.Pool, known.ShareKey, known.Since = old.Pool, old.ShareKey, old.Since
+		known.Pool, known.ShareKey, known.Since, known.Reservation = old.Pool, old.ShareKey, old.Since, old.Reservation
 	}
 	s.clearUnreadable(r)
 	s.unreadable[r] = unreadableLease{now, known}
@@ -150,7 +151,7 @@ type index struct {
 	addrs map[vip.Family]*numbers.Set
 	ports map[vip.Protocol]*numbers.Set
 
-	owned   Holdings                   // by service: what it holds and what cools down for it
+	owned   Holdings                   // by service: what it holds and what is kept for it
 	shares  map[shareKey][]netip.Addr  // held addresses that may be shared
 	usage   map[string]usage           // by pool, addresses only
 	cooling delayqueue.Queue[Resource] // cooling leases by the time to end them: Until, or later for another try
@@ -166,7 +167,16 @@ type shareKey struct {
 // protocols are those that node ports have.
 var protocols = []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}
 
-type usage struct{ held, cooling uint64 }
+type usage struct{ held, cooling, reserved uint64 }
+
+// String returns "2 are held, 0 cool down", and the reserved ones if there are any.
+func (u usage) String() string {
+	out := fmt.Sprintf("%d are held, %d cool down", u.held, u.cooling)
+	if u.reserved > 0 {
+		out += fmt.Sprintf(", %d are reserved", u.reserved)
+	}
+	return out
+}
 
 func newIndex() index {
 	x := index{
@@ -234,9 +244,12 @@ func count(of map[string]usage, l *Lease, by uint64) {
 		return
 	}
 	u := of[l.Pool]
-	if l.State == Cooling {
+	switch l.State {
+	case Cooling:
 		u.cooling += by
-	} else {
+	case Reserved:
+		u.reserved += by
+	default:
 		u.held += by
 	}
 	of[l.Pool] = u

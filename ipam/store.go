@@ -34,7 +34,7 @@ const MaxHolders = 32
 // service two addresses.
 type Claim struct {
 	Service vip.ServiceKey
-	Holds   []Resource // in any order, without cooling ones; includes the effect of earlier ops of the commit
+	Holds   []Resource // in any order, only held ones; includes the effect of earlier ops of the commit
 }
 
 // LeaseChange is one change a Store reports.
@@ -98,6 +98,8 @@ func (e *ConflictError) Error() string {
 		return fmt.Sprintf("%s is blocked: %s", e.Resource, e.Actual.Reason)
 	case e.Claim != nil:
 		return fmt.Sprintf("what service %s holds changed meanwhile", e.Claim.Service)
+	case e.Actual != nil && e.Actual.State == Reserved:
+		return fmt.Sprintf("%s is reserved", e.Resource)
 	case e.Actual == nil || len(e.Actual.Holders) == 0:
 		return fmt.Sprintf("%s changed meanwhile", e.Resource)
 	}

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -26,7 +27,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 		u := &batch[i]
 		u.Err = nil
 		it := &t.buffers.items[i]
-		it.update, it.key, it.old = u, u.Key, t.records.frontends[u.Key]
+		it.update, it.key, it.old = u, u.Key, t.records.Frontends[u.Key]
 		_, it.repair = t.suspect[u.Key]
 		it.repair = it.repair || u.Repair || (u.Old == nil) != (it.old == nil)
 		it.mark = t.marks.get(u.Key)
@@ -95,33 +96,15 @@ func (t *Target) desired(f *vip.Frontend, mark uint32) kernel.State {
 // update of the batch, in before or after, removes. Any other overlap is an error.
 // It costs O(ranges of the address and batch).
 func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (replaces []vip.FrontendKey, err error) {
-	space := portSpaceOf(f)
-	clash := func(k vip.FrontendKey) bool { return k != f.Key && portsOf(k).Overlaps(portsOf(f.Key)) }
 	for _, u := range before {
-		if u.New != nil && u.Err == nil && u.Key.Ranged() && portSpaceOf(u.New) == space && clash(u.Key) {
-			return nil, portsStillUsed(f.Key, u.Key)
+		if u.New != nil && u.Err == nil && holdings.Clash(f, u.New) {
+			return nil, holdings.PortsStillUsed(f.Key, u.Key)
 		}
 	}
-	for _, k := range t.records.ranges[space] {
+	return t.records.Overlaps(f, func(k vip.FrontendKey) bool {
 		goes := func(u updateOf) bool { return u.Key == k && u.New == nil }
-		switch {
-		case !clash(k):
-		case slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes):
-			replaces = append(replaces, k)
-		default:
-			return nil, portsStillUsed(f.Key, k)
-		}
-	}
-	return replaces, nil
-}
-
-// portsStillUsed is the error of a range of ports that overlaps another one.
-func portsStillUsed(k, other vip.FrontendKey) error {
-	return vip.Problem{
-		Code:    vip.CodePortTaken,
-		Message: fmt.Sprintf("the ports of %s overlap those of %s, which still exists", k, other),
-		Hint:    "wait: the agent tries again until the other one is removed",
-	}
+		return slices.ContainsFunc(before, goes) || slices.ContainsFunc(after, goes)
+	})
 }
 
 // checkOwnership blocks items in the place of a foreign service or socket. It must

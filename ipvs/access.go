@@ -7,10 +7,12 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -30,6 +32,7 @@ type access struct {
 	flows   flowTable
 	free    func(vip.FrontendKey) error // see host.FreePort
 	tunnels unwrappers
+	drift   *drift.Watch // nil: not watched
 }
 
 // counters count messages to the kernel. All sockets of a Target share them, and they
@@ -48,12 +51,15 @@ type filters interface {
 	Rebuild(ctx context.Context, pods *netipx.IPSet, c filter.Change) error
 	Exists(ctx context.Context) (bool, error)
 	Remove(ctx context.Context) error
+	Retire(ctx context.Context) error
 	Missing(ctx context.Context) error
+	Open(ctx context.Context) (port uint32, err error)
+	Close()
 }
 
 // flowTable is connection tracking, see conntrack.Table.
 type flowTable interface {
-	Delete(ctx context.Context, f conntrack.Flows) error
+	cleanup.Table
 	Supported(ctx context.Context) host.Finding
 }
 
@@ -87,6 +93,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		h.close()
 		return access{}, err
 	}
+	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), h.fw.Open, o.Log)
 	return h, nil
 }
 
@@ -128,6 +135,8 @@ func (h *access) close() {
 	if h.device != nil {
 		h.device.Close()
 	}
+	h.drift.Close()
+	h.fw.Close()
 	h.conns.Close()
 	h.list.Close()
 }

@@ -8,9 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -52,21 +53,22 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		}
 		t.unbuildable = false
 	}
+	t.drift.Forget() // what follows shows it, too
 	r, err := t.readKernel(ctx)
 	if err != nil {
 		return nil, err
 	}
 	t.pods = slices.Clone(t.opt.PodCIDRs())
-	want := podSet(t.pods)
-	held, broken := newRecords(want), !r.table.Intact
+	want := holdings.PodSet(t.pods)
+	held, broken := holdings.NewRecords(want), !r.table.Intact
 	stale := !broken && !r.table.Pods.Equal(want)
 	if stale {
 		// The records describe the table. The next Apply changes it to the wanted ranges.
-		held.pods = r.table.Pods
+		held.Pods = r.table.Pods
 	}
 	all := t.interpret(r)
 	for i := range all {
-		held.set(all[i].Value.Key, &all[i].Value)
+		held.Set(all[i].Value.Key, &all[i].Value)
 		if f := &all[i].Value; (f.Kind == vip.OnRealServer) == t.opt.RealServer {
 			t.optional = t.optional.with(f) // Apply may have nothing to do after a restart
 		}
@@ -167,7 +169,7 @@ func (t *Target) learnMarks(table *filter.Ruleset) {
 
 // ours reports whether the service at k is ours.
 func (t *Target) ours(k vip.FrontendKey, table *filter.Ruleset) bool {
-	return t.opt.Owns(k.Addr) || t.records.frontends[k] != nil ||
+	return t.opt.Owns(k.Addr) || t.records.Frontends[k] != nil ||
 		table.Has(filter.Element{Set: filter.SetFrontends, Key: k}) || table.Has(filter.Element{Set: filter.SetNodePorts, Key: k})
 }
 
@@ -194,7 +196,7 @@ func (t *Target) interpret(r *kernelState) []observed {
 		seen[k] = true
 		o := observed{Value: t.frontend(k, r, nil)}
 		if o.Value.Kind == vip.OnRealServer {
-			completeRealServer(&o.Value, t.records.frontends[k], r.tunnels)
+			completeRealServer(&o.Value, t.records.Frontends[k], r.tunnels)
 		} else {
 			o.Damage = append(o.Damage, "ipvs service missing")
 		}
@@ -212,7 +214,7 @@ func (t *Target) interpret(r *kernelState) []observed {
 	}
 	if !r.table.Intact {
 		// Without the table, nothing in the kernel shows a real server's frontends.
-		for k, f := range t.records.frontends {
+		for k, f := range t.records.Frontends {
 			if f.Kind == vip.OnRealServer && r.states[k] == nil && !seen[k] {
 				all = append(all, observed{Value: *f})
 			}
@@ -227,7 +229,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	sets, marked := r.table.Sets[k], filter.ByMark(k)
 	has := func(s filter.Set) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
-	before := t.records.frontends[k]
+	before := t.records.Frontends[k]
 	switch {
 	case s == nil && (has(filter.SetServed) || has(filter.SetServedRanges)) && !has(recordOf(&f)):
 		f.Kind, f.Forward = vip.OnRealServer, 0 // unknown here; see completeRealServer
@@ -247,7 +249,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	}
 	switch f.SourceRanges = r.ranges[k]; {
 	case f.SourceRanges == nil && has(filter.SetRestricted):
-		f.SourceRanges = noClient
+		f.SourceRanges = holdings.NoClient
 	case !r.table.Intact && before != nil && f.SourceRanges == nil:
 		f.SourceRanges = before.SourceRanges
 	}
@@ -275,18 +277,18 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 
 // inspect adds the damage that a frontend can't express: missing parts, and settings
 // that only another program makes.
-func (t *Target) inspect(o *observed, r *kernelState, held *records, broken bool) {
+func (t *Target) inspect(o *observed, r *kernelState, held *holdings.Records, broken bool) {
 	d := damage(o.Damage)
 	if broken {
 		d.addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
 	f := &o.Value
-	for _, a := range localTunnels(f) {
+	for _, a := range holdings.LocalTunnels(f) {
 		if !r.tunnels[a] {
 			d.addf("the device that takes packets for %s out of tunnels is missing or not as it should be", a)
 		}
 	}
-	if onDevice(f) {
+	if holdings.OnDevice(f) {
 		if r.device.Fault != "" {
 			d.addf("device %s %s", t.opt.Device, r.device.Fault)
 		}
@@ -319,7 +321,7 @@ func (t *Target) inspect(o *observed, r *kernelState, held *records, broken bool
 }
 
 // inspectElements compares the sets with the elements that f needs.
-func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, held *records) {
+func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, held *holdings.Records) {
 	mark := r.marks(f.Key)
 	t.buffers.needed = elements(t.buffers.needed[:0], f, mark)
 	t.buffers.had = possible(t.buffers.had[:0], f.Key, mark)
@@ -330,10 +332,10 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 		}
 	}
 	want = sourceElements(want, f, mark)
-	if onDevice(f) {
+	if holdings.OnDevice(f) {
 		want = append(want, filter.AddrElement(filter.SetVIPs, f.Key.Addr))
 	}
-	for _, a := range held.hairpinsOf(f) {
+	for _, a := range held.HairpinsOf(f) {
 		want = append(want, filter.AddrElement(filter.SetHairpin, a))
 	}
 	t.buffers.needed = want
@@ -344,15 +346,11 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 	}
 }
 
-// isOrphanKey reports whether a key stands for leftovers at an address instead of a
-// frontend.
-func isOrphanKey(k vip.FrontendKey) bool { return k.Protocol == 0 }
-
 // orphans returns what is ours and belongs to no frontend, one item per address.
-func orphans(r *kernelState, held *records) []observed {
+func orphans(r *kernelState, held *holdings.Records) []observed {
 	found := map[netip.Addr]damage{}
 	for a := range r.device.Addrs {
-		if held.vips[a] == 0 {
+		if held.VIPs[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("address %s belongs to no service", a))
 		}
 	}
@@ -361,15 +359,15 @@ func orphans(r *kernelState, held *records) []observed {
 	}
 	for k, sets := range r.table.Sets {
 		a := k.Addr
-		if sets&(1<<filter.SetVIPs) != 0 && held.vips[a] == 0 {
+		if sets&(1<<filter.SetVIPs) != 0 && held.VIPs[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetVIPs, a)))
 		}
-		if sets&(1<<filter.SetHairpin) != 0 && held.hairpins[a] == 0 {
+		if sets&(1<<filter.SetHairpin) != 0 && held.Hairpins[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("should not be: %s", filter.AddrElement(filter.SetHairpin, a)))
 		}
 	}
 	for a := range r.tunnels {
-		if held.tunnels[a] == 0 {
+		if held.Tunnels[a] == 0 {
 			found[a] = append(found[a], fmt.Sprintf("the device that takes packets for %s out of tunnels belongs to no service", a))
 		}
 	}

@@ -36,7 +36,7 @@ func BenchmarkProgramMaglev(b *testing.B) {
 			b.Fatal(err)
 		}
 		d := time.Since(start)
-		run(b, p.node, "ipvsadm", "-C")
+		run(b, p.Node, "ipvsadm", "-C")
 		return d, len(ops)
 	}
 	as := func(first string, then bool) func(want *kernel.State) []op {

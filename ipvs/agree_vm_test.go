@@ -140,11 +140,11 @@ func TestDirectorsAgree(t *testing.T) {
 				})
 			}
 			histories := map[string]func(p *planeIn){
-				"made at once": func(p *planeIn) { p.create(t, final) },
+				"made at once": func(p *planeIn) { p.Create(t, final) },
 				"from another scheduler": func(p *planeIn) {
 					r := rand.New(rand.NewPCG(7, 7))
 					old := with(final, func(f *vip.Frontend) { f.Scheduler, f.Backends = vip.RoundRobin, nil })
-					p.create(t, old)
+					p.Create(t, old)
 					for _, i := range r.Perm(len(final.Backends)) {
 						next := with(old, func(f *vip.Frontend) {
 							f.Backends = append(f.Backends, final.Backends[i])
@@ -161,19 +161,19 @@ func TestDirectorsAgree(t *testing.T) {
 						b := final.Backends[i]
 						rules += fmt.Sprintf("-a -u 10.96.0.1:53 -r %s -m -w %d\n", b.Addr, b.Weight)
 					}
-					runWith(t, p.node, rules, "ipvsadm", "-R")
-					damage := p.read(t)[final.Key].Damage
+					runWith(t, p.Node, rules, "ipvsadm", "-R")
+					damage := p.Read(t)[final.Key].Damage
 					if !slices.ContainsFunc(damage, func(s string) bool { return strings.Contains(s, "another order") }) {
 						t.Errorf("the order is not seen as damage: %q", damage)
 					}
-					p.put(t, repairOf(final))
+					p.Put(t, repairOf(final))
 				},
 			}
 			for seed := range uint64(2) {
 				histories[fmt.Sprint("random ", seed)] = func(p *planeIn) {
 					r := rand.New(rand.NewPCG(seed, 1))
 					old := subset(r)
-					p.create(t, old)
+					p.Create(t, old)
 					for range 8 {
 						next := subset(r)
 						p.change(t, old, next)
@@ -187,7 +187,7 @@ func TestDirectorsAgree(t *testing.T) {
 				lab := netlab.New(t)
 				p := newPlane(t, lab.Director)
 				histories[name](p)
-				p.wants(t, final)
+				p.Wants(t, final)
 				lab.Director.Do(func() {
 					if f := p.Target.sysctl.Check(expireConnections); !f.OK {
 						t.Errorf("%s: %v", name, f)
@@ -211,7 +211,7 @@ func TestConnectionsSurviveReordering(t *testing.T) {
 	w := newTown(t)
 	f := frontend("10.96.0.1:80", vip.TCP, w.backends("10.96.0.1:80", 2)[1])
 	f.Scheduler = vip.MaglevHash
-	w.create(t, f)
+	w.Create(t, f)
 	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestConnectionsSurviveReordering(t *testing.T) {
 	if n := w.Stats().WritesSent - before.WritesSent; n != 3 {
 		t.Errorf("a backend that belongs below one other cost %d messages, want 3", n)
 	}
-	w.wants(t, lower)
+	w.Wants(t, lower)
 	if a, err := c.Ask(); err != nil || a.Name != "backend2" {
 		t.Errorf("the open connection: %v, %v", a, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 )
 
 // Apply implements reconcile.Target. It costs as many messages as parts that
@@ -52,7 +52,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		return err
 	}
 	if slices.ContainsFunc(items, func(it *item) bool { return it.repair }) {
-		if err := t.ensureDevice(); err != nil {
+		if err := t.addresses.Prepare(); err != nil {
 			return err
 		}
 		t.setSysctls()
@@ -64,22 +64,20 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 	}
 	for _, it := range items { // after addBefore has compared all: they may share addresses
 		if !it.result.blocked {
-			t.records.set(it.key, it.update.New)
+			t.records.Set(it.key, it.update.New)
 		}
 	}
 	if err := t.stages(ctx, items, up); err != nil {
 		for _, it := range items {
 			if it.update.New == nil {
-				t.records.set(it.key, it.old) // parts of it may exist, and they are ours
+				t.records.Set(it.key, it.old) // parts of it may exist, and they are ours
 			}
 			t.loosenHairpins(it)
 		}
 		return err
 	}
 	for _, it := range items {
-		if it.update.Err = it.err(); it.update.Err == nil {
-			it.update.Err = it.result.flows
-		}
+		it.update.Err = it.err()
 	}
 	return nil
 }

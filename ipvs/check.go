@@ -7,10 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -30,7 +31,7 @@ func Err(findings []Finding) error { return host.Err(findings) }
 func Check(realServer bool) []Finding { return check(host.ProcSysNet, "/", realServer) }
 
 func check(sysNet, root string, realServer bool) []Finding {
-	modules := host.ModuleIndex(root, host.KernelRelease())
+	modules := host.ModuleIndex(root, linux.Release())
 	ipvs := checkIPVS()
 	out := []host.Finding{host.CheckCapability(), ipvs}
 	for _, s := range kernel.Schedulers() {
@@ -44,7 +45,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	out = append(out, host.TryDummy(ctx), modules.Check("nf_conntrack"), conntrack.Try(ctx))
 	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
 		s := host.Sysctls{Root: sysNet}
-		for _, w := range settings(host.ParseVersion(host.KernelRelease())) {
+		for _, w := range settings(linux.ParseVersion(linux.Release())) {
 			f := s.Check(w)
 			if !f.OK {
 				f.Detail += "; the agent sets it if it may"

@@ -67,8 +67,8 @@ func TestKernelKeepsWhatIsWritten(t *testing.T) {
 			want = append(want, fmt.Sprintf("-a %s %s -r %s -m -w %d", flag, c.at, b.Addr, b.Weight))
 		}
 	}
-	p.create(t, all...)
-	p.wants(t, all...)
+	p.Create(t, all...)
+	p.Wants(t, all...)
 
 	var lines []string
 	for line := range strings.Lines(run(t, lab.Director, "ipvsadm", "-Sn")) {

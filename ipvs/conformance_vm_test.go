@@ -3,19 +3,16 @@
 package ipvs
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -32,65 +29,15 @@ func TestConformance(t *testing.T) {
 		Backends: func(t *testing.T, p vip.Protocol, f vip.Family, n int) []netip.AddrPort {
 			var all []netip.AddrPort
 			for i := range n {
-				all = append(all, serveAddress(t, lab.Backends[i%len(lab.Backends)], p, f))
+				all = append(all, lab.Backends[i%len(lab.Backends)].ServeAddress(p, f))
 			}
 			return all
 		},
-		Ask:     func(t *testing.T, k vip.FrontendKey) (string, error) { return ask(lab.Client, k) },
+		Ask:     func(t *testing.T, k vip.FrontendKey) (string, error) { return lab.Client.AskAddress(k) },
 		Durable: true,
 		Writes:  func() uint64 { return last.Stats().Writes() },
 		Witness: func(t *testing.T, want []vip.Frontend) { witness(t, lab.Director, want) },
 	})
-}
-
-// serveAddress starts a server that answers with its own address.
-func serveAddress(t *testing.T, n *netlab.Node, p vip.Protocol, f vip.Family) netip.AddrPort {
-	own := n.Addr4
-	if f == vip.IPv6 {
-		own = n.Addr6
-	}
-	if p == vip.UDP {
-		c := n.ListenPacket(netip.AddrPortFrom(own, 0))
-		at := c.LocalAddr().(*net.UDPAddr).AddrPort()
-		go func() {
-			buf := make([]byte, 100)
-			for {
-				_, from, err := c.ReadFromUDPAddrPort(buf)
-				if err != nil {
-					return
-				}
-				c.WriteToUDPAddrPort([]byte(at.String()+"\n"), from)
-			}
-		}()
-		return at
-	}
-	l := n.Listen(netip.AddrPortFrom(own, 0))
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprintln(c, at)
-			c.Close()
-		}
-	}()
-	return at
-}
-
-func ask(n *netlab.Node, k vip.FrontendKey) (string, error) {
-	c, err := n.Dial(k.Protocol.String(), k.AddrPort())
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := c.Write([]byte("?\n")); err != nil {
-		return "", err
-	}
-	line, err := bufio.NewReader(c.Conn).ReadString('\n')
-	return strings.TrimSpace(line), err
 }
 
 // witness compares the kernel's services with want as ipvsadm lists them, the addresses as ip

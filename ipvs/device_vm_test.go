@@ -26,7 +26,7 @@ func TestAddressIsTheHostsOwnWhenApplied(t *testing.T) {
 		for i := range count {
 			for _, pool := range []netip.Prefix{pool4, pool6} {
 				f := frontend(netip.AddrPortFrom(nth(pool, 100+i), 80).String(), vip.TCP)
-				p.create(t, f)
+				p.Create(t, f)
 				routes, err := lab.Director.Netlink.RouteGet(f.Key.Addr.AsSlice())
 				if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
 					late[vip.FamilyOf(f.Key.Addr)]++

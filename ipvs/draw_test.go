@@ -64,16 +64,6 @@ func drawWish(t *rapid.T) *vip.Frontend {
 	return f
 }
 
-// displaced returns the keys of the frontends that have one of f's ports in their range.
-func displaced(want map[vip.FrontendKey]*vip.Frontend, f *vip.Frontend) (keys []vip.FrontendKey) {
-	for k, g := range want {
-		if k != f.Key && k.Ranged() && f.Key.Ranged() && portSpaceOf(g) == portSpaceOf(f) && portsOf(k).Overlaps(portsOf(f.Key)) {
-			keys = append(keys, k)
-		}
-	}
-	return keys
-}
-
 // drawListener draws a frontend at a key. Its backends are in and out of the pod ranges and
 // shared between frontends. Weights may be 0.
 func drawListener(t *rapid.T, at string, p vip.Protocol) *vip.Frontend {
@@ -137,12 +127,4 @@ func drawReal(t *rapid.T, at string, p vip.Protocol) *vip.Frontend {
 		}
 	}
 	return f
-}
-
-func brief(f *vip.Frontend) string {
-	s := fmt.Sprintf("%s %s %s %v %s %v:", f.Key, f.Scheduler, f.Masquerade, f.Affinity, f.Forward, f.SourceRanges)
-	for _, b := range f.Backends {
-		s += fmt.Sprintf(" %s*%d", b.Addr, b.Weight)
-	}
-	return s
 }

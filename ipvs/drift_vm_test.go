@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -115,14 +115,14 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			for _, f := range all {
 				want[f.Key] = f
 			}
-			p.create(t, all...)
-			p.wants(t, all...)
+			p.Create(t, all...)
+			p.Wants(t, all...)
 			for _, cmd := range c.break_ {
 				// nft wants its braces as one argument or as words, either will do.
 				run(t, lab.Director, strings.Fields(cmd)...)
 			}
 
-			have := p.read(t)
+			have := p.Read(t)
 			var repair []updateOf
 			seen := false
 			for k, f := range want {
@@ -146,8 +146,8 @@ func TestDriftIsSeenAndRepaired(t *testing.T) {
 			if !seen {
 				t.Errorf("nothing is seen to be wrong with %q: %+v", c.sees, have)
 			}
-			p.put(t, repair...)
-			p.wants(t, all...)
+			p.Put(t, repair...)
+			p.Wants(t, all...)
 			var vips []vip.Frontend
 			for _, f := range all {
 				vips = append(vips, *f)
@@ -162,14 +162,14 @@ func TestSysctlDrift(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
 	f := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...)
-	p.create(t, f)
+	p.Create(t, f)
 	lab.Director.Sysctl("ipv4/vs/conntrack", "0")
-	o := p.read(t)[f.Key]
+	o := p.Read(t)[f.Key]
 	if len(o.Damage) != 1 || !strings.Contains(o.Damage[0], "net.ipv4.vs.conntrack is 0, needs 1") {
 		t.Errorf("damage %q", o.Damage)
 	}
-	p.put(t, repairOf(f))
-	p.wants(t, f)
+	p.Put(t, repairOf(f))
+	p.Wants(t, f)
 	lab.Director.Do(func() { p.sysctl = host.Sysctls{Root: t.TempDir()}; p.setSysctls() })
 	bad := 0
 	for _, f := range p.Findings() {
@@ -180,7 +180,7 @@ func TestSysctlDrift(t *testing.T) {
 	if bad == 0 {
 		t.Errorf("findings %+v", p.Findings())
 	}
-	p.wants(t, f)
+	p.Wants(t, f)
 }
 
 // New pod ranges take effect at the next change or, without one, at the next read.
@@ -190,7 +190,7 @@ func TestPodRangesChange(t *testing.T) {
 	p := newPlane(t, lab.Director, func(o *Options) { o.PodCIDRs = func() []netip.Prefix { return now } })
 	a := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...)
 	b := frontend("10.96.0.2:80", vip.TCP, addrs("10.77.1.2:80")...)
-	p.create(t, a, b)
+	p.Create(t, a, b)
 	has := func(when string, in ...string) {
 		t.Helper()
 		got := run(t, lab.Director, "nft", "list", "set", "inet", "ironvip", "pods4") + run(t, lab.Director, "nft", "list", "set", "inet", "ironvip", "hairpin4")
@@ -205,20 +205,20 @@ func TestPodRangesChange(t *testing.T) {
 	c := with(a, func(f *vip.Frontend) { f.Backends[0].Weight = 3 })
 	p.change(t, a, c)
 	has("with a change", "10.77.2.0/24", "10.77.2.2 . 10.77.2.2")
-	p.wants(t, b, c)
+	p.Wants(t, b, c)
 	now = []netip.Prefix{netip.MustParsePrefix("10.77.1.0/24")}
 	damaged := 0
-	for _, o := range p.read(t) {
+	for _, o := range p.Read(t) {
 		if len(o.Damage) > 0 {
 			damaged++
-			p.put(t, updateOf{Key: o.Value.Key, Old: &o.Value, New: &o.Value, Repair: true})
+			p.Put(t, updateOf{Key: o.Value.Key, Old: &o.Value, New: &o.Value, Repair: true})
 		}
 	}
 	if damaged != 1 {
 		t.Errorf("%d frontends are damaged, want one that stands for all", damaged)
 	}
 	has("with a repair", "10.77.1.0/24", "10.77.1.2 . 10.77.1.2")
-	p.wants(t, b, c)
+	p.Wants(t, b, c)
 }
 
 // A change before the detection of drift is applied, too.
@@ -238,18 +238,18 @@ func TestChangeOfWhatIsNotAsBelieved(t *testing.T) {
 			p := newPlane(t, lab.Director)
 			a := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...)
 			b := frontend("10.96.0.2:80", vip.TCP, addrs("10.77.1.2:80")...)
-			p.create(t, a, b)
+			p.Create(t, a, b)
 			run(t, lab.Director, strings.Fields(cmd)...)
 			changed := with(a, func(f *vip.Frontend) {
 				f.Backends[0].Weight = 5
 				f.Backends = append(f.Backends, vip.Endpoint{Addr: addrs("10.77.2.2:81")[0], Weight: 1})
 			})
 			c := frontend("10.96.0.3:80", vip.TCP, addrs("10.77.1.2:80")...)
-			p.put(t,
+			p.Put(t,
 				updateOf{Key: a.Key, Old: a, New: changed},
 				updateOf{Key: b.Key, Old: b},
 				updateOf{Key: c.Key, New: c})
-			p.wants(t, changed, c)
+			p.Wants(t, changed, c)
 		})
 	}
 }
@@ -286,16 +286,16 @@ func TestForeignThingsStay(t *testing.T) {
 	before := snapshot()
 
 	p := newPlane(t, lab.Director)
-	p.wants(t)
+	p.Wants(t)
 	all := many(20, 3)
 	node := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
 	node.Kind = vip.OnHost
 	all = append(all, node)
-	p.create(t, all...)
-	p.wants(t, all...)
+	p.Create(t, all...)
+	p.Wants(t, all...)
 	for _, f := range all {
 		p.change(t, f, with(f, func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }))
-		p.put(t, updateOf{Key: f.Key, Old: f, New: f, Repair: true})
+		p.Put(t, updateOf{Key: f.Key, Old: f, New: f, Repair: true})
 	}
 	if after := snapshot(); after != before {
 		t.Errorf("foreign things were\n%s\nand are\n%s", before, after)
@@ -317,21 +317,21 @@ func TestForeignThingsStay(t *testing.T) {
 	if out := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(out, "30081") {
 		t.Errorf("the clash left something behind:\n%s", out)
 	}
-	p.wants(t, all...)
+	p.Wants(t, all...)
 	// Taking back what never was is no harm to it either.
-	p.put(t, updateOf{Key: clash.Key, Old: clash, Repair: true})
+	p.Put(t, updateOf{Key: clash.Key, Old: clash, Repair: true})
 
 	for _, f := range all {
 		p.remove(t, f)
 	}
-	p.wants(t)
+	p.Wants(t)
 	if after := snapshot(); after != before {
 		t.Errorf("foreign things were\n%s\nand are\n%s", before, after)
 	}
 	// When the foreign service goes, the port is free for ours.
 	run(t, lab.Director, "ipvsadm", "-D", "-t", "10.77.0.1:30081")
-	p.create(t, clash)
-	p.wants(t, clash)
+	p.Create(t, clash)
+	p.Wants(t, clash)
 }
 
 // A new agent adopts 50 services without a write, and changes one with one message. An agent that
@@ -356,7 +356,7 @@ func TestAdopt(t *testing.T) {
 		f.Kind = vip.OnHost
 		all = append(all, f)
 	}
-	p.create(t, all...)
+	p.Create(t, all...)
 	before := run(t, lab.Director, "ipvsadm", "-Sn") + run(t, lab.Director, "nft", "list", "ruleset") + run(t, lab.Director, "ip", "addr")
 	p.Close()
 

@@ -1,10 +1,10 @@
 package ipvs
 
 import (
-	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -52,56 +52,6 @@ func possible(out []filter.Element, k vip.FrontendKey, mark uint32) []filter.Ele
 	return out
 }
 
-// onDevice reports whether f's address is on our device.
-func onDevice(f *vip.Frontend) bool { return f.Kind != vip.OnHost }
-
-// masquerade returns f's mode in normal form. For a node port auto means always, as in
-// kube-proxy for cluster policy, because its clients come from anywhere.
-func masquerade(f *vip.Frontend) vip.Masquerade {
-	switch {
-	case forward(f) != vip.ForwardNAT, f.Kind == vip.OnRealServer:
-		return vip.MasqueradeNever
-	case f.Masquerade == vip.MasqueradeNever, f.Masquerade == vip.MasqueradeAlways, f.Masquerade == vip.MasqueradeOwn:
-		return f.Masquerade
-	case f.Kind == vip.OnHost:
-		return vip.MasqueradeAlways
-	}
-	return vip.MasqueradeAuto
-}
-
-// noClient stands for source ranges without a range of the frontend's family: no client
-// may reach it.
-var noClient = []netip.Prefix{{}}
-
-// sources returns f's source ranges of its family in normal form: disjoint, sorted, and
-// as few as possible. Restricted is false if every client may reach f.
-func sources(f *vip.Frontend) (ranges []netip.Prefix, restricted bool) {
-	if len(f.SourceRanges) == 0 || f.Kind != vip.OnVIP {
-		return nil, false
-	}
-	var own []netip.Prefix
-	for _, p := range f.SourceRanges {
-		if p.IsValid() && p.Addr().Is4() == f.Key.Addr.Is4() {
-			own = append(own, p)
-		}
-	}
-	ranges = podSet(own).Prefixes()
-	if len(ranges) == 1 && ranges[0].Bits() == 0 {
-		return nil, false
-	}
-	return ranges, true
-}
-
-// sameSources reports whether a and b, of one key, allow the same clients.
-func sameSources(a, b *vip.Frontend) bool {
-	if a.Kind == b.Kind && slices.Equal(a.SourceRanges, b.SourceRanges) {
-		return true
-	}
-	x, some := sources(a)
-	y, others := sources(b)
-	return some == others && slices.Equal(x, y)
-}
-
 // elements appends the elements that f needs except sources. The elements of addresses
 // and backends are shared between frontends, see records.
 func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Element {
@@ -115,7 +65,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 	if !f.Usable() {
 		out = append(out, filter.ElementOf(filter.SetRefused, f.Key, mark))
 	}
-	switch masquerade(f) {
+	switch holdings.Masquerade(f) {
 	case vip.MasqueradeAlways:
 		out = append(out, filter.ElementOf(filter.SetMasqAlways, f.Key, mark))
 	case vip.MasqueradeAuto:
@@ -123,7 +73,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 	case vip.MasqueradeOwn:
 		out = append(out, filter.ElementOf(filter.SetMasqOwn, f.Key, mark))
 	}
-	if _, restricted := sources(f); restricted {
+	if _, restricted := holdings.Sources(f); restricted {
 		out = append(out, filter.ElementOf(filter.SetRestricted, f.Key, mark))
 	}
 	return out
@@ -131,7 +81,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 
 // sourceElements appends an element for each of f's source ranges.
 func sourceElements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Element {
-	ranges, _ := sources(f)
+	ranges, _ := holdings.Sources(f)
 	for _, r := range ranges {
 		e := filter.ElementOf(filter.SetSources, f.Key, mark)
 		e.Source = r
@@ -175,7 +125,7 @@ func (r *buffers) elementChanges(up, down filter.Change, it *item, new *vip.Fron
 			down[e] = false
 		}
 	}
-	if new == nil || repair || len(before) != 1 || !sameSources(before[0], new) {
+	if new == nil || repair || len(before) != 1 || !holdings.SameSources(before[0], new) {
 		sourceChanges(up, down, mark, before, new, repair)
 	}
 }
@@ -206,4 +156,32 @@ func sourceChanges(up, down filter.Change, mark uint32, before []*vip.Frontend, 
 	for e := range had {
 		gone[e] = false
 	}
+}
+
+// elementsOfAll returns every element that the recorded frontends need. It leaves out what the
+// table can't contain and only another program causes: a frontend without its mark,
+// and the higher of two overlapping ranges of ports.
+func elementsOfAll(h *holdings.Records, m *marks) filter.Change {
+	c := make(filter.Change, 3*len(h.Frontends)+len(h.Hairpins))
+	var buf []filter.Element
+	for _, f := range h.Frontends {
+		mark := m.get(f.Key)
+		overlaps := func(k vip.FrontendKey) bool {
+			return vip.CompareFrontendKeys(k, f.Key) < 0 && holdings.PortsOf(k).Overlaps(holdings.PortsOf(f.Key))
+		}
+		if hasMark(f) && mark == 0 || f.Key.Ranged() && slices.ContainsFunc(h.Ranges[holdings.PortSpaceOf(f)], overlaps) {
+			continue
+		}
+		buf = sourceElements(elements(buf[:0], f, mark), f, mark)
+		for _, e := range buf {
+			c[e] = true
+		}
+	}
+	for a := range h.VIPs {
+		c[filter.AddrElement(filter.SetVIPs, a)] = true
+	}
+	for a := range h.Hairpins {
+		c[filter.AddrElement(filter.SetHairpin, a)] = true
+	}
+	return c
 }

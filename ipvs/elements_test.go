@@ -9,11 +9,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/vip"
 )
 
-var testPods = podSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
+var testPods = holdings.PodSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
 
 func TestPodSetIsDisjoint(t *testing.T) {
 	for _, c := range []struct{ prefixes, want []string }{
@@ -32,7 +33,7 @@ func TestPodSetIsDisjoint(t *testing.T) {
 			prefixes = append(prefixes, netip.MustParsePrefix(p))
 		}
 		var got []string
-		for _, p := range podSet(prefixes).Prefixes() {
+		for _, p := range holdings.PodSet(prefixes).Prefixes() {
 			got = append(got, p.String())
 		}
 		if !slices.Equal(got, c.want) {
@@ -162,7 +163,7 @@ func (m modelTable) put(c filter.Change) error {
 			switch {
 			case e == o:
 			case e.Set == o.Set && e.Key == o.Key && e.Source == o.Source,
-				e.Set.Kind() == filter.KindPorts && e.Set == o.Set && e.Key.Addr == o.Key.Addr && portsOf(e.Key).Overlaps(portsOf(o.Key)),
+				e.Set.Kind() == filter.KindPorts && e.Set == o.Set && e.Key.Addr == o.Key.Addr && holdings.PortsOf(e.Key).Overlaps(holdings.PortsOf(o.Key)),
 				e.Source.IsValid() && e.Set == o.Set && e.Key == o.Key && e.Source.Overlaps(o.Source):
 				return fmt.Errorf("%v, but there is %v", e, o)
 			case e.Set.HasMark() && o.Set.HasMark() && (e.Mark == o.Mark) != (e.Key == o.Key):
@@ -203,7 +204,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 		{Addr: six, Port: 1, LastPort: 65535, Protocol: vip.UDP},
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		target := &Target{records: newRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
+		target := &Target{records: holdings.NewRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
 		want := map[vip.FrontendKey]*vip.Frontend{}
 		table := modelTable{}
 		for range rapid.IntRange(1, 8).Draw(t, "batches") {
@@ -216,7 +217,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				u := updateOf{Key: k, Old: want[k], Repair: rapid.Bool().Draw(t, "repair")}
 				if what > 1 {
 					u.New = drawFrontend(t, k)
-					if u.Old != nil && onDevice(u.Old) != onDevice(u.New) { // an address has one of the two kinds
+					if u.Old != nil && holdings.OnDevice(u.Old) != holdings.OnDevice(u.New) { // an address has one of the two kinds
 						u.New.Kind, u.New.Forward = u.Old.Kind, u.Old.Forward
 					}
 				} else if u.Old == nil && !u.Repair {
@@ -239,7 +240,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				target.addBefore(up, it)
 			}
 			for _, it := range items {
-				target.records.set(it.key, it.update.New)
+				target.records.Set(it.key, it.update.New)
 			}
 			for e, present := range up {
 				restricts := e.Source.IsValid() || e.Set == filter.SetRestricted || e.Set == filter.SetMarkedRestricted
@@ -269,7 +270,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 			if n := needed(want); !maps.Equal(n, unmarked(table)) {
 				t.Fatalf("the table has %v\nneeded is %v", table, n)
 			}
-			if all := target.records.all(&target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
+			if all := elementsOfAll(target.records, &target.marks); !maps.Equal(map[filter.Element]bool(all), map[filter.Element]bool(table)) {
 				t.Fatalf("a rebuilt table would have %v, not %v", all, table)
 			}
 			for k := range target.marks.of {

@@ -9,9 +9,10 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -61,7 +62,7 @@ func excludes(e, other filter.Element) bool {
 	}
 	switch e.Set.Kind() {
 	case filter.KindPorts:
-		return e.Key.Protocol == other.Key.Protocol && portsOf(e.Key).Overlaps(portsOf(other.Key))
+		return e.Key.Protocol == other.Key.Protocol && holdings.PortsOf(e.Key).Overlaps(holdings.PortsOf(other.Key))
 	case filter.KindSource:
 		return e.Key == other.Key && e.Source.Overlaps(other.Source)
 	case filter.KindMarkSource:
@@ -118,6 +119,10 @@ func (f fakeFilters) Exists(context.Context) (bool, error) {
 	return f.k.table != nil, nil
 }
 
+func (f fakeFilters) Open(context.Context) (uint32, error) { return 0, nil }
+
+func (f fakeFilters) Close() {}
+
 func (f fakeFilters) Missing(context.Context) error {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
@@ -130,6 +135,8 @@ func (f fakeFilters) Missing(context.Context) error {
 func (f fakeFilters) Remove(ctx context.Context) error {
 	return f.transaction(ctx, "of removal", func() error { f.k.table = nil; return nil })
 }
+
+func (f fakeFilters) Retire(context.Context) error { panic("not used") }
 
 func (f fakeFilters) Read(ctx context.Context) (*filter.Ruleset, error) {
 	if err := ctx.Err(); err != nil {
@@ -178,15 +185,14 @@ func (f fakeFlows) Supported(context.Context) host.Finding {
 	return host.Finding{Name: conntrack.NoNetlink.Name, OK: true}
 }
 
-func (f fakeFlows) Delete(ctx context.Context, all conntrack.Flows) error {
-	if len(all) == 0 {
-		return nil
-	}
+func (f fakeFlows) Sweep(ctx context.Context, family vip.Family, match conntrack.Flow, end func(*conntrack.Entry) bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return f.k.call("conntrack delete", fmt.Sprint(all), func() error {
-		maps.DeleteFunc(f.k.entries, func(x conntrack.Flow, _ struct{}) bool { return all.Has(x) })
+	return f.k.call("conntrack sweep", fmt.Sprint(family, match), func() error {
+		maps.DeleteFunc(f.k.entries, func(x conntrack.Flow, _ struct{}) bool {
+			return vip.FamilyOf(x.Frontend.Addr) == family && x.Frontend.Protocol == match.Frontend.Protocol && end(&conntrack.Entry{Flow: x})
+		})
 		return nil
 	})
 }

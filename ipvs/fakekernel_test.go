@@ -12,10 +12,11 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -56,6 +57,8 @@ type call struct {
 
 func (c call) String() string { return fmt.Sprintf("%d: %s %s", c.n, c.kind, c.what) }
 
+const clientsStay = "clients stay" // how the witness describes entries that Clean should have deleted
+
 // fault is how a call fails.
 type fault struct {
 	err  error
@@ -91,7 +94,7 @@ func newFakeKernel() *fakeKernel {
 		sysctls:    map[string]string{},
 		entries:    map[conntrack.Flow]struct{}{},
 	}
-	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), forwarding6) {
+	for _, s := range append(settings(linux.ParseVersion(linux.Release())), forwarding6) {
 		k.sysctls[s.Key] = "0"
 	}
 	return k
@@ -412,7 +415,7 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 			left = !stays
 		}
 		if left {
-			say(x.Frontend, "clients stay with %s, which has left", x.Backend)
+			say(x.Frontend, "%s with %s, which has left", clientsStay, x.Backend)
 		}
 	}
 	return wrong

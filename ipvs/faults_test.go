@@ -15,8 +15,8 @@ import (
 	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -105,7 +105,7 @@ func honest(kind string) []fault {
 		return not(rtnl.ErrDumpInterrupted, unix.ENOBUFS)
 	case "sysctl read", "sysctl write":
 		return not(unix.EPERM)
-	case "conntrack delete":
+	case "conntrack sweep":
 		return append(lost(unix.ENOBUFS), not(unix.EPERM)...)
 	}
 	panic("a call of kind " + kind)

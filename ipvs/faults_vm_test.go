@@ -5,10 +5,8 @@ package ipvs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,125 +15,36 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/netlink/netlinktest"
-	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/netlab"
-	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // loop is a Reconciler on a plane.
 type loop struct {
-	t        *testing.T
-	p        *planeIn
-	clock    table.Clock
-	desired  *table.Table[vip.FrontendKey, vip.Frontend]
-	applied  *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
-	r        *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
-	want     map[vip.FrontendKey]vip.Frontend
-	applying sync.Mutex // held while the dataplane changes
-	stop     func()
-}
-
-// lockedPlane holds a mutex while it applies.
-type lockedPlane struct {
-	*planeIn
-	applying *sync.Mutex
-}
-
-func (p lockedPlane) Apply(ctx context.Context, updates []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
-	p.applying.Lock()
-	defer p.applying.Unlock()
-	return p.planeIn.Apply(ctx, updates)
+	*planetest.Loop
+	t *testing.T
+	p *planeIn
 }
 
 func newLoop(t *testing.T, p *planeIn, resync time.Duration) *loop {
-	l := &loop{t: t, p: p, want: map[vip.FrontendKey]vip.Frontend{}}
-	l.desired = table.New(&l.clock, vip.KeyOfFrontend, nil)
-	l.applied = table.New(&l.clock, reconcile.KeyOfApplied, nil)
-	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: l.desired, Target: lockedPlane{p, &l.applying}, Applied: l.applied, Resync: resync, MinBackoff: time.Millisecond, MaxBackoff: 50 * time.Millisecond,
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); l.r.Run(ctx) }()
-	l.stop = func() { cancel(); <-done }
-	t.Cleanup(l.stop)
-	return l
-}
-
-func (l *loop) set(all ...*vip.Frontend) {
-	for _, f := range all {
-		l.want[f.Key] = *f
-		l.desired.Set(*f)
-	}
-}
-
-// wait waits until ok returns "".
-func (l *loop) wait(ok func() string) {
-	l.t.Helper()
-	wait.For(l.t, "the dataplane", func() error {
-		if why := ok(); why != "" {
-			return errors.New(why)
-		}
-		return nil
-	})
+	return &loop{planetest.NewLoop(t, p, resync), t, p}
 }
 
 // waitApplied waits until all frontends are applied, and checks the kernel with other programs.
 func (l *loop) waitApplied() {
 	l.t.Helper()
-	l.wait(l.unapplied)
-	var all []vip.Frontend
-	for _, f := range l.want {
-		all = append(all, f)
-	}
-	l.witness(all...)
-}
-
-// unapplied returns what is not applied yet, or "" if everything is applied and stays so.
-func (l *loop) unapplied() string {
-	s := l.r.Stats()
-	for key := range l.want {
-		_, rev, _ := l.desired.Get(key)
-		if a, _, ok := l.applied.Get(key); !ok || a.Tried.Rev < rev || a.Problem != nil {
-			return fmt.Sprintf("%s: applied is %+v, the dataplane %q", key, a.Problem, s.TargetError)
-		}
-	}
-	if s.Failing > 0 || s.TargetError != "" {
-		return fmt.Sprintf("%+v", s)
-	}
-	diff, err := l.r.Repair(l.t.Context())
-	if err != nil || len(diff) > 0 {
-		return fmt.Sprintf("%v %+v", err, diff)
-	}
-	return ""
+	l.Wait(l.Unapplied)
+	l.witness(l.All()...)
 }
 
 // witness checks the kernel with other programs. It waits for the end of a change, because the
 // kernel has only a part of it before.
 func (l *loop) witness(want ...vip.Frontend) {
 	l.t.Helper()
-	l.applying.Lock()
-	defer l.applying.Unlock()
-	witness(l.t, l.p.node, want)
-}
-
-// waitReported waits until a frontend's status, or the dataplane's, contains a text.
-func (l *loop) waitReported(key vip.FrontendKey, text string) {
-	l.t.Helper()
-	l.wait(func() string {
-		s := l.r.Stats()
-		a, _, _ := l.applied.Get(key)
-		said := s.TargetError
-		if a.Problem != nil {
-			said += " " + a.Problem.Message + " " + a.Problem.Hint
-		}
-		if strings.Contains(said, text) {
-			return ""
-		}
-		return fmt.Sprintf("%s: %q doesn't say %q", key, said, text)
-	})
+	l.p.Applying.Lock()
+	defer l.p.Applying.Unlock()
+	witness(l.t, l.p.Node, want)
 }
 
 // hooked is a socket that calls a function before one write.
@@ -193,7 +102,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
 			all := aFew()
 			l := newLoop(t, p, 200*time.Millisecond)
-			l.set(all[0], all[2])
+			l.Set(all[0], all[2])
 			l.waitApplied()
 			now := services
 			if c.route {
@@ -205,7 +114,7 @@ func TestForeignHandHalfWay(t *testing.T) {
 				}
 			}
 			now.before.Store(&do)
-			l.set(with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), all[1], all[3])
+			l.Set(with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), all[1], all[3])
 			l.waitApplied()
 			if now.before.Load() != nil {
 				t.Error("it never came to pass")
@@ -222,7 +131,7 @@ func TestRightsLostHalfWay(t *testing.T) {
 			p := newPlane(t, lab.Director)
 			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
 			all := aFew()
-			p.create(t, all[0])
+			p.Create(t, all[0])
 			at := services
 			if route {
 				at = addresses
@@ -244,8 +153,8 @@ func TestRightsLostHalfWay(t *testing.T) {
 				}
 				batch[i].Repair = true
 			}
-			p.put(t, batch...)
-			p.wants(t, all[1], all[3])
+			p.Put(t, batch...)
+			p.Wants(t, all[1], all[3])
 			witness(t, lab.Director, []vip.Frontend{*all[1], *all[3]})
 		})
 	}
@@ -278,7 +187,7 @@ func TestAnswersLost(t *testing.T) {
 			lab := netlab.New(t)
 			p := newPlane(t, lab.Director)
 			old := many(8, 30)
-			p.create(t, old...)
+			p.Create(t, old...)
 			// Delete half of the services: the kernel answers each message about them with an
 			// error.
 			for _, f := range old[:4] {
@@ -298,11 +207,11 @@ func TestAnswersLost(t *testing.T) {
 			if err := deafen(p.kernel.Socket.(*netlink.Conn).FD()); err != nil {
 				t.Fatal(err)
 			}
-			p.put(t, batch...)
+			p.Put(t, batch...)
 			if p.Stats().AnswersLost == 0 {
 				t.Error("no answer was lost")
 			}
-			p.wants(t, want...)
+			p.Wants(t, want...)
 			var all []vip.Frontend
 			for _, f := range want {
 				all = append(all, *f)

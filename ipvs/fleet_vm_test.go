@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -58,9 +59,9 @@ func recordFleet(b *testing.B, all []*vip.Frontend) *recorded {
 	f := &recorded{all: all}
 	alone(b, func(t testing.TB, lab *netlab.Lab) {
 		p := newPlane(t, lab.Director)
-		p.read(t) // nothing, as an agent that starts
+		p.Read(t) // nothing, as an agent that starts
 		f.made = tap(t, lab.Director, func() { p.createAll(t, all) }).changes()
-		f.read = tap(t, lab.Director, func() { p.read(t) }).queries()
+		f.read = tap(t, lab.Director, func() { p.Read(t) }).queries()
 	})
 	return f
 }
@@ -72,7 +73,7 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 	ways := []func(t testing.TB, lab *netlab.Lab){
 		func(t testing.TB, lab *netlab.Lab) {
 			p := newPlane(t, lab.Director)
-			p.read(t)
+			p.Read(t)
 			timed := &timedMessenger{Socket: p.device.Conn}
 			p.device.Conn = timed
 			settle(t)
@@ -133,7 +134,7 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 // observe reads everything and keeps nothing of it, as a reconciler that finds no
 // change.
 func (p *planeIn) observe(t testing.TB) (n int) {
-	p.node.Do(func() {
+	p.Node.Do(func() {
 		for _, err := range p.Target.Actual(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
@@ -161,33 +162,19 @@ func (m *timedMessenger) Write(ctx context.Context, n int, put func(b []byte, i 
 // it programmed by name, the namespaces with the rest of it, and the kernel's
 // work of that.
 func alone(b *testing.B, do func(t testing.TB, lab *netlab.Lab)) {
-	s := &scope{TB: b}
 	defer settle(b)
-	defer s.end()
-	lab := netlab.New(s)
-	do(s, lab)
-	run(b, lab.Director, "ipvsadm", "-C")
-	link, err := lab.Director.Netlink.LinkByName(DefaultDevice)
-	if err == nil {
-		err = lab.Director.Netlink.LinkDel(link)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-}
-
-// scope is a testing.TB whose cleanups are not those of the whole benchmark.
-type scope struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (s *scope) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
-
-func (s *scope) end() {
-	for _, f := range slices.Backward(s.cleanups) {
-		f()
-	}
+	scope.Run(b, func(t testing.TB) {
+		lab := netlab.New(t)
+		do(t, lab)
+		run(b, lab.Director, "ipvsadm", "-C")
+		link, err := lab.Director.Netlink.LinkByName(DefaultDevice)
+		if err == nil {
+			err = lab.Director.Netlink.LinkDel(link)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	})
 }
 
 // settle collects our garbage and waits until the kernel is idle.

@@ -9,10 +9,10 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/nftwire"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -141,6 +141,12 @@ func (f nullFilters) Rebuild(_ context.Context, pods *netipx.IPSet, c filter.Cha
 }
 
 func (f nullFilters) Remove(context.Context) error { return nil }
+
+func (f nullFilters) Retire(context.Context) error { return nil }
+
+func (f nullFilters) Open(context.Context) (uint32, error) { return 0, nil }
+
+func (f nullFilters) Close() {}
 
 func (f nullFilters) Missing(context.Context) error { return nil }
 

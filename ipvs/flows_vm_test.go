@@ -19,7 +19,7 @@ func TestUDPBackendOfARangeLeaves(t *testing.T) {
 		for _, target := range []uint16{0, 8080} {
 			w := newTown(t)
 			f := ranged(frontend(at, vip.UDP, w.backends(at, 2)...), 8100, target)
-			w.create(t, f)
+			w.Create(t, f)
 			c, err := w.Client.Dial("udp", netip.AddrPortFrom(f.Key.Addr, 8080))
 			if err != nil {
 				t.Fatal(err)

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -13,7 +14,7 @@ import (
 func TestConnReuseModeByKernel(t *testing.T) {
 	for v, want := range map[string]bool{"4.0": false, "4.1": true, "4.19": true, "5.8": true, "5.9": false, "6.1": false} {
 		got := false
-		for _, s := range settings(host.ParseVersion(v)) {
+		for _, s := range settings(linux.ParseVersion(v)) {
 			got = got || s.Key == "ipv4/vs/conn_reuse_mode"
 		}
 		if got != want {
@@ -35,7 +36,7 @@ func TestCheckAnywhere(t *testing.T) {
 		}
 	}
 	bad := []host.Finding{{Name: "a", OK: true, Required: true}, {Name: "b", Detail: "x"}, {Name: "c", Required: true, Detail: "is not", Remedy: "do"}}
-	if err := host.Err(bad); err == nil || err.Error() != "ipvs needs c: is not" {
+	if err := host.Err(bad); err == nil || err.Error() != "the dataplane needs c: is not" {
 		t.Errorf("%v", err)
 	}
 }

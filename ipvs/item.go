@@ -3,6 +3,7 @@ package ipvs
 import (
 	"fmt"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -50,7 +51,6 @@ func (j *job) failed() bool { return j.rejected && j.have == nil }
 type result struct {
 	blocked bool    // the place is taken, so nothing is programmed
 	errs    []error // except those of the job
-	flows   error   // clients may stay with removed backends; everything else is done
 }
 
 func (it *item) fail(err error) { it.result.errs = append(it.result.errs, err) }
@@ -92,7 +92,7 @@ func (it *item) before(all []*vip.Frontend) []*vip.Frontend {
 // onHost reports whether the item concerns no virtual address, before or after.
 func (it *item) onHost() bool {
 	for _, f := range it.versions() {
-		if f != nil && onDevice(f) {
+		if f != nil && holdings.OnDevice(f) {
 			return false
 		}
 	}

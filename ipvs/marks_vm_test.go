@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -59,8 +59,8 @@ func (w *town) port(f *vip.Frontend, port uint16) netip.AddrPort {
 func TestPortRange(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		p := f.Key.Protocol.String()
-		w.create(t, f)
-		w.wants(t, f)
+		w.Create(t, f)
+		w.Wants(t, f)
 		for _, from := range []*netlab.Node{w.Client, w.Director} {
 			for _, port := range []uint16{7000, 7050, 7099} {
 				seen := map[string]bool{}
@@ -99,12 +99,12 @@ func TestPortRange(t *testing.T) {
 		if _, err := w.Client.Ask(p, w.port(f, 7033)); err != nil {
 			t.Errorf("with a target port: %v", err)
 		}
-		w.wants(t, fixed)
+		w.Wants(t, fixed)
 
 		// Another range that overlaps it replaces it.
 		wider := ranged(f, 7100, 0)
-		w.put(t, updateOf{Key: fixed.Key, Old: fixed}, updateOf{Key: wider.Key, New: wider})
-		w.wants(t, wider)
+		w.Put(t, updateOf{Key: fixed.Key, Old: fixed}, updateOf{Key: wider.Key, New: wider})
+		w.Wants(t, wider)
 		if _, err := w.Client.Ask(p, w.port(f, 7100)); err != nil {
 			t.Errorf("the wider range: %v", err)
 		}
@@ -112,11 +112,11 @@ func TestPortRange(t *testing.T) {
 		if err := w.Apply(t.Context(), batch); err != nil || batch[0].Err == nil {
 			t.Errorf("a range that overlaps another: %v, %v", err, batch[0].Err)
 		}
-		w.wants(t, wider)
+		w.Wants(t, wider)
 		w.remove(t, wider)
-		w.wants(t)
-		w.create(t, f)
-		w.wants(t, f)
+		w.Wants(t)
+		w.Create(t, f)
+		w.Wants(t, f)
 		w.clean(t, f)
 	})
 }
@@ -142,8 +142,8 @@ func TestPortRangeMasqueradeAndSources(t *testing.T) {
 		at := f.Key.AddrPort().String()
 		for _, mode := range []vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever, vip.MasqueradeOwn} {
 			f := with(f, func(f *vip.Frontend) { f.Masquerade = mode })
-			w.create(t, f)
-			w.wants(t, f)
+			w.Create(t, f)
+			w.Wants(t, f)
 			for _, c := range []struct {
 				from  *netlab.Node
 				keeps bool
@@ -172,15 +172,15 @@ func TestPortRangeMasqueradeAndSources(t *testing.T) {
 		}
 		ranges := []string{"10.77.0.0/24", "fd77::/64"}
 		limited := restricted(f, ranges...)
-		w.create(t, limited)
-		w.wants(t, limited)
+		w.Create(t, limited)
+		w.Wants(t, limited)
 		if _, err := w.Client.Ask(p, w.port(f, 7050)); err != nil {
 			t.Errorf("an allowed client: %v", err)
 		}
 		w.refused(t, w.Backends[0], f.Key.Protocol, w.port(f, 7050))
 		other := restricted(f, "192.0.2.0/24", "2001:db8::/32")
 		w.change(t, limited, other)
-		w.wants(t, other)
+		w.Wants(t, other)
 		w.refused(t, w.Client, f.Key.Protocol, w.port(f, 7050))
 		if _, err := w.Director.Ask(p, w.port(f, 7050)); err != nil {
 			t.Errorf("this host's own connection: %v", err)
@@ -203,8 +203,8 @@ func TestInternalAudience(t *testing.T) {
 			port := max(cluster.Key.Port, cluster.Key.LastPort)
 			local := with(cluster, func(f *vip.Frontend) { f.Backends, f.Masquerade = f.Backends[1:], vip.MasqueradeOwn })
 			inside := internal(with(cluster, func(f *vip.Frontend) { f.Masquerade = vip.MasqueradeAuto }))
-			w.create(t, local, inside)
-			w.wants(t, local, inside)
+			w.Create(t, local, inside)
+			w.Wants(t, local, inside)
 			asks := func(from *netlab.Node, want ...string) {
 				t.Helper()
 				seen := map[string]bool{}
@@ -244,7 +244,7 @@ func TestInternalAudience(t *testing.T) {
 			// Source ranges concern pods, but not this host.
 			limited := restricted(inside, "10.77.0.0/24", "fd77::/64")
 			w.change(t, inside, limited)
-			w.wants(t, local, limited)
+			w.Wants(t, local, limited)
 			w.refused(t, w.Backends[0], p, w.port(cluster, port))
 			asks(w.Director, "backend1", "backend2")
 			asks(w.Client, "backend2")
@@ -259,7 +259,7 @@ func TestPortRangeWithBackendOnTheDirector(t *testing.T) {
 		own := w.node4or6(w.Director, f.Key.AddrPort().String())
 		at := w.Director.Serve(f.Key.Protocol.String(), netip.AddrPortFrom(own, 2300))
 		here := with(f, func(f *vip.Frontend) { f.Backends = []vip.Endpoint{{Addr: at, Weight: 1}} })
-		w.create(t, here)
+		w.Create(t, here)
 		for _, from := range []*netlab.Node{w.Client, w.Director} {
 			for range 2 {
 				if a, err := from.Ask(f.Key.Protocol.String(), w.port(f, 7050)); err != nil || a.Name != "director" {
@@ -289,8 +289,8 @@ func TestMarksOfOthers(t *testing.T) {
 }`, "nft", "-f", "-")
 	w.Backends[0].Serve("tcp", netip.AddrPortFrom(w.Backends[0].Addr4, 7050))
 	f := ranged(frontend("10.96.0.1:7000", vip.TCP, w.backends("10.96.0.1:80", 1)...), 7099, 0)
-	w.create(t, f)
-	w.wants(t, f)
+	w.Create(t, f)
+	w.Wants(t, f)
 	for _, from := range []*netlab.Node{w.Client, w.Director} {
 		if _, err := from.Ask("tcp", w.port(f, 7050)); err != nil {
 			t.Errorf("%s: %v", from.Name, err)
@@ -302,13 +302,13 @@ func TestMarksOfOthers(t *testing.T) {
 	// One that takes our next mark while we don't look.
 	run(t, w.Director, "ipvsadm", "-A", "-f", fmt.Sprint(filter.MarkAt(2)), "-s", "sed")
 	g := ranged(frontend("10.96.0.2:7000", vip.TCP, w.backends("10.96.0.1:80", 1)...), 7099, 0)
-	w.create(t, g)
-	w.wants(t, f, g)
+	w.Create(t, g)
+	w.Wants(t, f, g)
 	if m := w.marks.get(g.Key); m == filter.MarkAt(2) || !filter.IsMark(m) {
 		t.Errorf("the mark is %#x", m)
 	}
 	p := newPlane(t, w.Director)
-	p.wants(t, f, g)
+	p.Wants(t, f, g)
 	if p.marks.get(f.Key) != w.marks.get(f.Key) || p.marks.get(g.Key) != w.marks.get(g.Key) {
 		t.Error("a successor has other marks")
 	}
@@ -326,11 +326,11 @@ func TestRealServer(t *testing.T) {
 		w := newTown(t)
 		served := onRealServer(frontend(strings.Replace(at, ":80", ":2300", 1), p))
 		wide := onRealServer(ranged(frontend(strings.Replace(at, ":80", ":7000", 1), p), 7099, 0))
-		w.create(t, served, wide)
+		w.Create(t, served, wide)
 		for _, port := range []uint16{2300, 7050, 7100} {
 			w.Director.Serve(p.String(), w.port(served, port))
 		}
-		w.wants(t, served, wide)
+		w.Wants(t, served, wide)
 		if out := run(t, w.Director, "ipvsadm", "-Sn"); out != "" {
 			t.Errorf("services on a real server:\n%s", out)
 		}
@@ -340,7 +340,7 @@ func TestRealServer(t *testing.T) {
 			}
 		}
 		w.refused(t, w.Client, p, w.port(served, 7100))
-		newPlane(t, w.Director).wants(t, served, wide)
+		newPlane(t, w.Director).Wants(t, served, wide)
 		w.clean(t, served, wide)
 	})
 }
@@ -351,7 +351,7 @@ func TestPortRangeIsCounted(t *testing.T) {
 	everyRange(t, func(t *testing.T, w *town, f *vip.Frontend) {
 		p := f.Key.Protocol.String()
 		plain := frontend(w.port(f, 80).String(), f.Key.Protocol, w.backends(f.Key.AddrPort().String(), 1)...)
-		w.create(t, f, plain)
+		w.Create(t, f, plain)
 		c, err := w.Client.Dial(p, w.port(f, 7050))
 		if err != nil {
 			t.Fatal(err)
@@ -410,7 +410,7 @@ func TestFindAndRemoveByMark(t *testing.T) {
 	run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")
 	before := run(t, lab.Director, "ipvsadm", "-Sn")
 	f := ranged(frontend("10.96.0.1:7000", vip.TCP, addrs("10.77.1.2:80")...), 7099, 0)
-	newPlane(t, lab.Director).create(t, f, onRealServer(frontend("10.96.0.2:80", vip.TCP)))
+	newPlane(t, lab.Director).Create(t, f, onRealServer(frontend("10.96.0.2:80", vip.TCP)))
 	lab.Director.Do(func() {
 		r, err := Find(t.Context(), Options{})
 		if err != nil {

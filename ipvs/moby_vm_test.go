@@ -67,7 +67,7 @@ func TestReadsWhatMobyWrites(t *testing.T) {
 		if err != nil || got == nil || got.Service != want.Service || !slices.Equal(got.Dests, want.Dests) {
 			t.Errorf("%s is read as %+v, %v, want %+v", f.Key, got, err, want)
 		}
-		o, there := p.read(t)[f.Key]
+		o, there := p.Read(t)[f.Key]
 		if !there || !p.Same(&o.Value, f) {
 			t.Errorf("%s is taken for %+v", f.Key, o.Value)
 		}

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -71,13 +71,13 @@ func TestSchedulerNotLoaded(t *testing.T) {
 	removeModule(t, "ip_vs_lc")
 	l := newLoop(t, p, -1)
 	all := aFew()
-	l.set(all[0])
+	l.Set(all[0])
 	l.waitApplied()
 	lacks := func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }
-	l.set(with(all[0], lacks), all[1], with(all[3], lacks))
+	l.Set(with(all[0], lacks), all[1], with(all[3], lacks))
 	for _, f := range []*vip.Frontend{all[0], all[3]} {
-		l.waitReported(f.Key, "the kernel has no scheduler \"lc\"")
-		l.waitReported(f.Key, "modprobe ip_vs_lc")
+		l.WaitReported(f.Key, "the kernel has no scheduler \"lc\"")
+		l.WaitReported(f.Key, "modprobe ip_vs_lc")
 	}
 	l.witness(*all[0], *all[1])
 	insertModule(t, "ip_vs_lc")
@@ -92,7 +92,7 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	services := hook(&p.kernel.Socket)
 	l := newLoop(t, p, 200*time.Millisecond)
 	all := aFew()
-	l.set(all...)
+	l.Set(all...)
 	l.waitApplied()
 
 	loaded, err := os.ReadFile("/proc/modules")
@@ -118,7 +118,7 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	defer goOn()
 	wait := func() { close(stopped); <-hold }
 	services.before.Store(&wait)
-	l.set(with(all[0], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
+	l.Set(with(all[0], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
 	<-stopped
 	run(t, lab.Director, "ipvsadm", "-C")
 	for _, s := range schedulers {
@@ -126,9 +126,9 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	}
 	removeModule(t, "ip_vs")
 	goOn()
-	l.waitReported(all[0].Key, "modprobe ip_vs")
-	l.set(with(all[1], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
-	l.waitReported(all[1].Key, "IPVS")
+	l.WaitReported(all[0].Key, "modprobe ip_vs")
+	l.Set(with(all[1], func(f *vip.Frontend) { f.Backends[0].Weight = 9 }))
+	l.WaitReported(all[1].Key, "IPVS")
 	comeBack()
 	l.waitApplied()
 }
@@ -168,7 +168,7 @@ func TestCheckNamesMissingModules(t *testing.T) {
 			if f.OK || f.Unknown || f.Required != required || f.Remedy != "modprobe "+module || f.Detail == "" {
 				t.Errorf("without it: %+v", f)
 			}
-			if err := host.Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "ipvs needs kernel module "+module+": ") {
+			if err := host.Err(all); (err != nil) != required || required && !strings.Contains(err.Error(), "the dataplane needs kernel module "+module+": ") {
 				t.Errorf("without it: %v", err)
 			}
 			for _, f := range all {
@@ -201,12 +201,12 @@ func TestTableNeedsAModule(t *testing.T) {
 			removeModule(t, name)
 			l := newLoop(t, p, 200*time.Millisecond)
 			all := aFew()
-			l.set(all...)
+			l.Set(all...)
 			for _, f := range all {
-				l.waitReported(f.Key, "ipvs needs kernel module "+name)
+				l.WaitReported(f.Key, "the dataplane needs kernel module "+name)
 			}
 			for range 20 {
-				if got := l.r.Stats().TargetError; !strings.Contains(got, name) {
+				if got := l.Stats().TargetError; !strings.Contains(got, name) {
 					t.Fatalf("the dataplane's error is %q, but nothing was loaded", got)
 				}
 				time.Sleep(50 * time.Millisecond)
@@ -235,7 +235,7 @@ func TestConntrackNetlinkMissing(t *testing.T) {
 		t.Errorf("at the start the fix is %q", got)
 	}
 	f := frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53", "10.77.2.2:53")...)
-	p.create(t, f)
+	p.Create(t, f)
 	fewer := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
 	p.change(t, f, fewer)
 	if got := bad(); got == "" {

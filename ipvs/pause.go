@@ -3,7 +3,7 @@ package ipvs
 import (
 	"context"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 )
 
 // pause drops new connections of the services that get another scheduler, and returns

@@ -19,7 +19,7 @@ func TestSchedulerChangesRefuseNobody(t *testing.T) {
 	a := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(lab.Backends[0].Addr4, 0))
 	b := lab.Backends[1].Serve("tcp", netip.AddrPortFrom(lab.Backends[1].Addr4, 0))
 	f := frontend("10.96.0.1:80", vip.TCP, a, b)
-	p.create(t, f)
+	p.Create(t, f)
 
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
@@ -55,5 +55,5 @@ func TestSchedulerChangesRefuseNobody(t *testing.T) {
 	if ipvs, nft := after.WritesSent-before.WritesSent, after.NFTMessages-before.NFTMessages; ipvs != changes || nft != 3*changes {
 		t.Errorf("%d changes of a scheduler cost %d ipvs messages and %d of nftables", changes, ipvs, nft)
 	}
-	p.wants(t, f)
+	p.Wants(t, f)
 }

@@ -1,13 +1,13 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"net/netip"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -84,7 +84,7 @@ func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
 
 // appendDests appends f's destinations.
 func appendDests(all []kernel.Dest, f *vip.Frontend) []kernel.Dest {
-	method := methodOf(forward(f))
+	method := methodOf(holdings.Forward(f))
 	for _, b := range f.Backends {
 		all = append(all, kernel.Dest{Addr: b.Addr, Weight: uint32(b.Weight), Forward: method, Upper: b.MaxConnections})
 	}
@@ -114,9 +114,6 @@ func forwardOf(dests []kernel.Dest) vip.Forward {
 	}
 	return vip.ForwardNAT
 }
-
-// forward returns f's forwarding method in normal form.
-func forward(f *vip.Frontend) vip.Forward { return cmp.Or(f.Forward, vip.ForwardNAT) }
 
 // isHash reports whether a scheduler has the flags fallback and port.
 func isHash(s vip.Scheduler) bool { return s == vip.SourceHash || s == vip.MaglevHash }

@@ -43,7 +43,7 @@ func TestNodePortThatTheHostListensOn(t *testing.T) {
 			t.Errorf("its neighbour: %v", batch[1].Err)
 		}
 	}
-	p.wants(t, good)
+	p.Wants(t, good)
 	if out := run(t, lab.Director, "ipvsadm", "-Sn"); strings.Contains(out, "30090") {
 		t.Errorf("ipvs has it nevertheless:\n%s", out)
 	}
@@ -56,8 +56,8 @@ func TestNodePortThatTheHostListensOn(t *testing.T) {
 	})
 
 	listener.Close()
-	p.create(t, f)
-	p.wants(t, f, good)
+	p.Create(t, f)
+	p.Wants(t, f, good)
 
 	lab.Director.Do(func() {
 		late, err := net.Listen("tcp4", "0.0.0.0:30090")
@@ -67,6 +67,6 @@ func TestNodePortThatTheHostListensOn(t *testing.T) {
 		t.Cleanup(func() { late.Close() })
 	})
 	again := newPlane(t, lab.Director)
-	again.wants(t, f, good)
+	again.Wants(t, f, good)
 	again.change(t, f, with(f, func(f *vip.Frontend) { f.Scheduler = vip.LeastConnection }))
 }

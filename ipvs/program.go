@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -21,7 +22,7 @@ const rounds = 4
 func (t *Target) program(ctx context.Context, items []*item) error {
 	todo := make([]*item, 0, len(items))
 	for _, it := range items {
-		if !it.result.blocked && !it.service.deleted && !isOrphanKey(it.key) {
+		if !it.result.blocked && !it.service.deleted && !it.key.Leftover() {
 			todo = append(todo, it)
 		}
 	}
@@ -49,7 +50,7 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 					continue
 				}
 				s.have = have
-				it.addLostClients(t.staleFlows)
+				it.addLostClients(&t.outdated)
 			}
 			s.errs, s.unread, s.again = nil, false, false
 			ops = s.plan(ops, i)
@@ -65,7 +66,6 @@ func (t *Target) program(ctx context.Context, items []*item) error {
 			return it.result.blocked || s.rejected || !s.unread && !s.again
 		})
 	}
-	t.deleteStaleFlows(ctx, items)
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (t *Target) vacate(ctx context.Context, items []*item) error {
 	}
 	for _, it := range items {
 		if i := slices.IndexFunc(it.replaces, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
-			it.block(portsStillUsed(it.key, it.replaces[i]))
+			it.block(holdings.PortsStillUsed(it.key, it.replaces[i]))
 		}
 	}
 	return nil
@@ -122,7 +122,7 @@ func (t *Target) carryOut(ctx context.Context, ops []op, todo []*item) error {
 		}
 	}
 	defer t.resume(ctx, t.pause(ctx, ops, todo))
-	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, t.staleFlows) })
+	return runOps(ctx, t.kernel, ops, func(i int, err error) { todo[ops[i].item].outcome(&ops[i], err, &t.outdated) })
 }
 
 // expireAgain resets the sysctl that carryOut set. If that fails, every Apply tries
@@ -141,29 +141,17 @@ func (t *Target) expireAgain() {
 	}
 }
 
-// deleteStaleFlows deletes outdated connection tracking entries. If that fails, the
-// items' results report it.
-func (t *Target) deleteStaleFlows(ctx context.Context, items []*item) {
-	err := t.flows.Delete(ctx, t.staleFlows)
-	if conntrack.IsMissing(err) {
-		// A retry doesn't help. The next batch tries again.
-		t.report(conntrack.NoNetlink)
-		err = nil
-	} else if err == nil && len(t.staleFlows) > 0 {
-		t.findings.Repaired(conntrack.NoNetlink.Name)
-	}
-	if err == nil {
-		clear(t.staleFlows)
-		return
-	}
-	left := map[vip.FrontendKey]bool{}
-	for x := range t.staleFlows {
-		left[x.Frontend] = true
-	}
-	for _, it := range items {
-		if left[it.key] {
-			it.result.flows = fmt.Errorf("clients of %s may stay with backends that left: %w", it.key, err)
-		}
+// Unclean implements reconcile.Cleaner.
+func (t *Target) Unclean() bool { return t.outdated.Unclean() }
+
+// Clean implements reconcile.Cleaner: it deletes the connection tracking entries of UDP clients of backends that left. A
+// client that keeps sending would stay with its backend as long as it sends.
+func (t *Target) Clean(ctx context.Context) error { return t.outdated.Clean(ctx, t.records) }
+
+// Suspect implements reconcile.Cleaner.
+func (t *Target) Suspect() {
+	if !t.opt.RealServer { // it forwards nothing
+		t.outdated.Suspect()
 	}
 }
 
@@ -178,7 +166,7 @@ func (j *job) plan(ops []op, i int) []op {
 }
 
 // outcome records the outcome of one change.
-func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
+func (it *item) outcome(o *op, err error, outdated *cleanup.Outdated) {
 	s := &it.service
 	if s.rejected || it.result.blocked {
 		return // the following changes fail because the service doesn't exist
@@ -190,9 +178,9 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 			s.owned = true
 			s.made = kernel.State{Service: *o.service}
 			s.have = &s.made
-			stale.Add(it.key, netip.AddrPort{}) // of clients that came too early
+			outdated.Add(it.key, netip.AddrPort{}) // of clients that came too early
 		default:
-			it.addRemovedClients(o, stale)
+			it.addRemovedClients(o, outdated)
 		}
 		return
 	case netlink.ErrUnknown:
@@ -202,7 +190,7 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	}
 	switch {
 	case err == unix.ESRCH && o.cmd == kernel.CmdDelService, err == unix.ENOENT && o.cmd == kernel.CmdDelDest:
-		it.addRemovedClients(o, stale) // by another program, which leaves the clients
+		it.addRemovedClients(o, outdated) // by another program, which leaves the clients
 	case err == unix.EEXIST, err == unix.ESRCH, err == unix.ENOENT && o.cmd == kernel.CmdSetDest:
 		s.unread = true // the records are wrong
 	case o.cmd == kernel.CmdNewService || o.cmd == kernel.CmdSetService || o.cmd == kernel.CmdDelService:
@@ -213,27 +201,27 @@ func (it *item) outcome(o *op, err error, stale conntrack.Flows) {
 	}
 }
 
-// addRemovedClients adds the clients that may be with a removed backend to stale.
-func (it *item) addRemovedClients(o *op, stale conntrack.Flows) {
+// addRemovedClients adds the clients that may be with a removed backend to outdated.
+func (it *item) addRemovedClients(o *op, outdated *cleanup.Outdated) {
 	switch {
 	case o.moves: // it is added again
 	case o.cmd == kernel.CmdDelDest:
-		stale.Add(it.key, o.dest.Addr)
+		outdated.Add(it.key, o.dest.Addr)
 	case o.cmd == kernel.CmdDelService && (it.service.have == nil || len(it.service.have.Dests) > 0): // otherwise its destinations were removed before
-		stale.Add(it.key, netip.AddrPort{})
+		outdated.Add(it.key, netip.AddrPort{})
 	}
 }
 
 // addLostClients adds the clients of recorded backends that another program removed
-// and that aren't wanted again to stale.
-func (it *item) addLostClients(stale conntrack.Flows) {
+// and that aren't wanted again to outdated.
+func (it *item) addLostClients(outdated *cleanup.Outdated) {
 	for _, f := range []*vip.Frontend{it.old, it.update.Old} {
 		if f == nil {
 			continue
 		}
 		for _, b := range f.Backends {
 			if !it.service.have.Serves(b.Addr) && !it.service.want.Serves(b.Addr) {
-				stale.Add(it.key, b.Addr)
+				outdated.Add(it.key, b.Addr)
 			}
 		}
 	}

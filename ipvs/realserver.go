@@ -5,29 +5,16 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// localTunnels returns the addresses of this host to which directors tunnel f's packets,
-// sorted.
-func localTunnels(f *vip.Frontend) []netip.Addr {
-	if f == nil || f.Kind != vip.OnRealServer || forward(f) != vip.ForwardTunnel {
-		return nil
-	}
-	var all []netip.Addr
-	for _, b := range f.Backends {
-		all = append(all, b.Addr.Addr())
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
-}
 
 // addTunnels creates the tunnel devices that items need, before packets can come.
 func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 	done := map[netip.Addr]error{}
 	for _, it := range items {
-		had := localTunnels(it.old)
-		for _, a := range localTunnels(it.update.New) {
+		had := holdings.LocalTunnels(it.old)
+		for _, a := range holdings.LocalTunnels(it.update.New) {
 			if it.result.blocked || !it.repair && slices.Contains(had, a) {
 				continue
 			}
@@ -48,12 +35,12 @@ func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 // removeTunnels deletes the tunnel devices that no frontend needs any more.
 func (t *Target) removeTunnels(ctx context.Context, items []*item) error {
 	for _, it := range items {
-		gone := append(localTunnels(it.old), localTunnels(it.update.Old)...)
-		if isOrphanKey(it.key) {
+		gone := append(holdings.LocalTunnels(it.old), holdings.LocalTunnels(it.update.Old)...)
+		if it.key.Leftover() {
 			gone = append(gone, it.key.Addr)
 		}
 		for _, a := range gone {
-			if t.records.tunnels[a] > 0 {
+			if t.records.Tunnels[a] > 0 {
 				continue
 			}
 			if err := ctx.Err(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -50,8 +50,8 @@ func TestRealServers(t *testing.T) {
 				for i, b := range lab.Backends {
 					b.Sysctl("ipv4/conf/all/rp_filter", []string{"0", "1"}[i])
 					plane := newPlane(t, b)
-					plane.create(t, real(f, b))
-					plane.wants(t, real(f, b))
+					plane.Create(t, real(f, b))
+					plane.Wants(t, real(f, b))
 					planes = append(planes, plane)
 					b.Serve(p.String(), f.Key.AddrPort())
 					if out := run(t, b, "ipvsadm", "-Sn"); out != "" {
@@ -59,8 +59,8 @@ func TestRealServers(t *testing.T) {
 					}
 				}
 				director := newPlane(t, lab.Director)
-				director.create(t, f)
-				director.wants(t, f)
+				director.Create(t, f)
+				director.Wants(t, f)
 				seen := map[string]int{}
 				for range 6 {
 					a, err := lab.Client.Ask(p.String(), f.Key.AddrPort())
@@ -76,14 +76,14 @@ func TestRealServers(t *testing.T) {
 				}
 				// A restart with nothing changed writes nothing.
 				again := newPlane(t, lab.Backends[0])
-				again.wants(t, real(f, lab.Backends[0]))
+				again.Wants(t, real(f, lab.Backends[0]))
 				again.change(t, real(f, lab.Backends[0]), real(f, lab.Backends[0]))
 				if n := again.Stats().Writes(); n != 0 {
 					t.Errorf("a restart wrote %d times", n)
 				}
 				// At the end nothing is left.
 				planes[1].remove(t, real(f, lab.Backends[1]))
-				planes[1].wants(t)
+				planes[1].Wants(t)
 				lab.Backends[0].Do(func() {
 					if err := again.Remove(t.Context()); err != nil {
 						t.Error(err)
@@ -117,7 +117,7 @@ func TestRealServerIsQuiet(t *testing.T) {
 	run(t, b, "ip", "addr", "del", "10.96.0.1/32", "dev", "lo")
 	b.Sysctl("ipv4/ip_forward", "0")
 	p := newPlane(t, b, func(o *Options) { o.RealServer = true })
-	p.create(t, real(direct(lab, "10.96.0.1:80", vip.TCP, vip.ForwardDirect), b))
+	p.Create(t, real(direct(lab, "10.96.0.1:80", vip.TCP, vip.ForwardDirect), b))
 	b.Do(func() {
 		if f := p.Target.sysctl.Check(host.Setting{Key: "ipv4/ip_forward", Value: "0"}); !f.OK {
 			t.Errorf("a real server was made to forward: %v", f)
@@ -145,11 +145,11 @@ func TestConnectionMovesBetweenDirectors(t *testing.T) {
 					f, to = ranged(f, 89, 0), netip.AddrPortFrom(f.Key.Addr, 85)
 				}
 				for _, b := range lab.Backends {
-					newPlane(t, b).create(t, real(f, b))
+					newPlane(t, b).Create(t, real(f, b))
 					b.Serve("tcp", to)
 				}
-				newPlane(t, lab.Director).create(t, f)
-				newPlane(t, second.Node).create(t, f)
+				newPlane(t, lab.Director).Create(t, f)
+				newPlane(t, second.Node).Create(t, f)
 				var conns []*netlab.Conn
 				var names []string
 				seen := map[string]int{}

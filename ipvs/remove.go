@@ -8,8 +8,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -28,7 +29,8 @@ type Remains struct {
 	Blind []string
 
 	access
-	target *Target // nil if the kernel lacks a part
+	states map[vip.FrontendKey]*kernel.State // of Services
+	target *Target                           // nil if the kernel lacks a part
 }
 
 // Remnant is one IPVS service.
@@ -42,13 +44,19 @@ type Remnant struct {
 // are ours: those recorded in the table, those on an address of our device, and those
 // on an address that Owns accepts; Owns may be nil. It needs the rights to read IPVS
 // and nftables, and reads each once.
-func Find(ctx context.Context, o Options) (*Remains, error) {
+func Find(ctx context.Context, o Options) (*Remains, error) { return find(ctx, o, false) }
+
+// FindRecorded does the same for what the table records, while another dataplane has the device and the addresses. Without
+// the table, it finds nothing, and doesn't look at IPVS.
+func FindRecorded(ctx context.Context, o Options) (*Remains, error) { return find(ctx, o, true) }
+
+func find(ctx context.Context, o Options, recorded bool) (*Remains, error) {
 	o = o.withDefaults()
 	stats := &counters{}
 	h, err := openHost(o, stats)
 	r := &Remains{access: h}
 	if err == nil {
-		err = r.find(ctx, o, stats)
+		err = r.find(ctx, o, stats, recorded)
 	}
 	if err != nil {
 		r.close()
@@ -57,7 +65,7 @@ func Find(ctx context.Context, o Options) (*Remains, error) {
 	return r, nil
 }
 
-func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
+func (r *Remains) find(ctx context.Context, o Options, stats *counters, recorded bool) error {
 	state, err := r.device.Read()
 	if err != nil {
 		return err
@@ -84,6 +92,8 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 		return err
 	case there:
 		r.Table = o.Table
+	case recorded:
+		return nil
 	}
 	err = r.openIPVS(ctx, stats)
 	if errors.Is(err, kernel.ErrNoIPVS) {
@@ -96,7 +106,7 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters) error {
 	leased := o.Owns
 	o.Owns = func(a netip.Addr) bool {
 		_, here := state.Addrs[a]
-		return here || leased != nil && leased(a)
+		return !recorded && here || leased != nil && leased(a)
 	}
 	r.target = unopenedTarget(o, r.access, stats)
 	return r.findServices(ctx)
@@ -107,6 +117,7 @@ func (r *Remains) findServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.states = found.states
 	// Keep the ranges that the table has.
 	r.target.opt.PodCIDRs = found.table.Pods.Prefixes
 	for k, s := range found.states {
@@ -129,7 +140,7 @@ func (r *Remains) findServices(ctx context.Context) error {
 // Sysctls returns the names of the sysctls that a dataplane sets on this kernel.
 func Sysctls() []string {
 	var names []string
-	for _, s := range append(settings(host.ParseVersion(host.KernelRelease())), optionalSettings{forward6: true, agree: true, realServer: true}.settings()...) {
+	for _, s := range append(settings(linux.ParseVersion(linux.Release())), optionalSettings{forward6: true, agree: true, realServer: true}.settings()...) {
 		names = append(names, host.SysctlName(s.Key))
 	}
 	return names
@@ -173,7 +184,7 @@ func (t *Target) withdraw(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read what is to be removed: %w", err)
 		}
-		if !isOrphanKey(o.Value.Key) {
+		if !o.Value.Key.Leftover() {
 			batch = append(batch, updateOf{Key: o.Value.Key, Old: &o.Value})
 		}
 	}

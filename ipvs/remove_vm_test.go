@@ -78,7 +78,7 @@ func TestFindAndRemove(t *testing.T) {
 			})
 			host := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
 			host.Kind = vip.OnHost
-			p.create(t, host,
+			p.Create(t, host,
 				frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80", "10.77.2.2:80")...),
 				frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53")...),
 				frontend("10.96.0.2:80", vip.TCP),
@@ -157,7 +157,7 @@ func TestAnothersDeviceInTheRoomOfOurs(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
 	f := frontend("10.96.0.1:80", vip.TCP, addrPort("10.77.1.2:80"))
-	p.create(t, f)
+	p.Create(t, f)
 	run(t, lab.Director, "ip", "link", "del", "ironvip0")
 	run(t, lab.Director, "ip", "link", "add", "ironvip0", "type", "veth", "peer", "name", "other0")
 	run(t, lab.Director, "ip", "link", "set", "ironvip0", "up")

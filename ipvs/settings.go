@@ -1,13 +1,14 @@
 package ipvs
 
 import (
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // settings are the sysctls that the dataplane always needs. Kernel is the version of the
 // running one.
-func settings(kernel host.Version) []host.Setting {
+func settings(kernel linux.Version) []host.Setting {
 	all := []host.Setting{
 		{Key: "ipv4/ip_forward", Value: "1", Why: "packets to backends on other hosts are forwarded"},
 		{Key: "ipv4/vs/conntrack", Value: "1", Why: "masquerading and refusing need connection tracking of ipvs connections"},

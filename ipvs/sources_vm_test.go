@@ -75,16 +75,16 @@ func TestSourceRanges(t *testing.T) {
 		w.change(t, wider, otherFamily)
 		w.refused(t, w.Client, p, f.Key.AddrPort())
 		passes(w.Director, f)
-		w.wants(t, otherFamily, other)
+		w.Wants(t, otherFamily, other)
 
 		all := restricted(f, "0.0.0.0/0", "::/0")
 		w.change(t, otherFamily, all)
 		passes(w.Client, f)
-		w.wants(t, f, other)
+		w.Wants(t, f, other)
 		w.change(t, all, f)
 		passes(w.Client, f)
 		w.remove(t, f)
-		w.wants(t, other)
+		w.Wants(t, other)
 		if out := run(t, w.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(out, "192.0.2.0") || strings.Contains(out, host(w.Backends[1])) {
 			t.Errorf("source ranges stay behind:\n%s", out)
 		}
@@ -98,8 +98,8 @@ func TestMasqueradeOwn(t *testing.T) {
 		w := newTown(t)
 		f := frontend(at, p, w.backends(at, 2)...)
 		f.Masquerade = vip.MasqueradeOwn
-		w.create(t, f)
-		w.wants(t, f)
+		w.Create(t, f)
+		w.Wants(t, f)
 		for range 2 {
 			if a, err := w.Client.Ask(p.String(), f.Key.AddrPort()); err != nil || a.Client.Addr() != w.node4or6(w.Client, at) {
 				t.Errorf("the client is seen as %v, %v", a, err)
@@ -118,7 +118,7 @@ func TestMasqueradeOwn(t *testing.T) {
 			t.Errorf("a backend that reaches another is seen as %v, %v", a, err)
 		}
 		w.remove(t, one)
-		w.wants(t)
+		w.Wants(t)
 	})
 }
 
@@ -146,11 +146,11 @@ func TestOneChangeAmongRestrictedServices(t *testing.T) {
 		count("a weight", f, with(f, func(f *vip.Frontend) { f.Backends[0].Weight = 3 }), 1, 0)
 		count("a source range more", f, with(f, func(f *vip.Frontend) { f.SourceRanges = append(prefixes("203.0.113.0/24"), f.SourceRanges...) }), 0, 1)
 		count("a source range instead", f, with(f, func(f *vip.Frontend) { f.SourceRanges = append(prefixes("203.0.113.0/24"), f.SourceRanges[1:]...) }), 0, 3)
-		p.wants(t, all...)
+		p.Wants(t, all...)
 
 		// The same for one with a mark; none of it is a reason to touch another.
 		wide := ranged(restricted(frontend("10.96.250.1:7000", vip.TCP, addrs("172.16.0.1:80")...), "192.0.2.0/24"), 7099, 0)
-		p.create(t, wide)
+		p.Create(t, wide)
 		count("a weight behind a range of ports", wide, with(wide, func(f *vip.Frontend) { f.Backends[0].Weight = 3 }), 1, 0)
 		count("a source range more of a range of ports", wide, restricted(wide, "192.0.2.0/24", "203.0.113.0/24"), 0, 1)
 	}
@@ -171,7 +171,7 @@ func BenchmarkChangeAmongRestricted(b *testing.B) {
 				}
 				p.createAll(b, all)
 				f := frontend("10.96.200.1:80", vip.TCP, addrs("172.16.0.1:8080")...)
-				p.create(b, f)
+				p.Create(b, f)
 				g := with(f, func(f *vip.Frontend) { f.Backends = nil }) // refused: one transaction
 				if own {
 					g = restricted(f, "192.0.2.0/24")

@@ -6,10 +6,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 )
 
 // addBefore adds to up the changes of the table that must come before an item is
@@ -21,19 +20,19 @@ func (t *Target) addBefore(up filter.Change, it *item) {
 	}
 	t.buffers.elementChanges(up, nil, it, f, it.repair)
 	for _, k := range it.replaces { // with all elements: without the record, the meaning of its mark is unknown
-		gone, mark := t.records.frontends[k], t.marks.get(k)
+		gone, mark := t.records.Frontends[k], t.marks.get(k)
 		for _, e := range sourceElements(elements(nil, gone, mark), gone, mark) {
 			up[e] = false
 		}
 	}
-	if onDevice(f) && (it.old == nil || it.repair) {
+	if holdings.OnDevice(f) && (it.old == nil || it.repair) {
 		up[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = true
 	}
 	var had []netip.Addr
 	if it.old != nil && !it.repair {
-		had = t.records.hairpinsOf(it.old)
+		had = t.records.HairpinsOf(it.old)
 	}
-	for _, a := range t.records.hairpinsOf(f) {
+	for _, a := range t.records.HairpinsOf(f) {
 		if !slices.Contains(had, a) {
 			up[filter.AddrElement(filter.SetHairpin, a)] = true
 		}
@@ -49,7 +48,7 @@ func (t *Target) removalsAfter(items []*item, up filter.Change) filter.Change {
 		t.loosenHairpins(it)
 	}
 	for a := range t.looseHairpins {
-		if t.records.hairpins[a] == 0 {
+		if t.records.Hairpins[a] == 0 {
 			down[filter.AddrElement(filter.SetHairpin, a)] = false
 		}
 	}
@@ -64,7 +63,7 @@ func (t *Target) removalsAfter(items []*item, up filter.Change) filter.Change {
 // releaseMarks releases the marks that neither a service nor the table has any more.
 func (t *Target) releaseMarks(items []*item) {
 	for _, it := range items {
-		if f := t.records.frontends[it.key]; it.mark != 0 && (f == nil || !hasMark(f)) {
+		if f := t.records.Frontends[it.key]; it.mark != 0 && (f == nil || !hasMark(f)) {
 			t.marks.release(it.key)
 		}
 	}
@@ -77,16 +76,16 @@ func (t *Target) removeAfter(down filter.Change, it *item) {
 	switch {
 	case it.result.blocked, it.service.failed() && f != nil:
 		// It is foreign or missing, so it must not be recorded as ours.
-		t.records.set(it.key, nil)
+		t.records.Set(it.key, nil)
 		f, withdrawn = nil, true
 	case f == nil && it.err() != nil:
-		t.records.set(it.key, it.old) // it still exists and is ours
+		t.records.Set(it.key, it.old) // it still exists and is ours
 		return
 	}
-	if !isOrphanKey(it.key) {
+	if !it.key.Leftover() {
 		t.buffers.elementChanges(nil, down, it, f, it.repair || withdrawn)
 	}
-	if t.records.vips[it.key.Addr] == 0 && !it.onHost() {
+	if t.records.VIPs[it.key.Addr] == 0 && !it.onHost() {
 		down[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = false
 	}
 }
@@ -98,11 +97,11 @@ func (t *Target) loosenHairpins(it *item) {
 		if f == nil {
 			continue
 		}
-		for _, a := range t.records.hairpinsOf(f) {
+		for _, a := range t.records.HairpinsOf(f) {
 			t.looseHairpins[a] = struct{}{}
 		}
 	}
-	if isOrphanKey(it.key) { // leftovers at this address
+	if it.key.Leftover() { // leftovers at this address
 		t.looseHairpins[it.key.Addr] = struct{}{}
 	}
 }
@@ -111,23 +110,23 @@ func (t *Target) loosenHairpins(it *item) {
 func (t *Target) updateTable(ctx context.Context, up filter.Change) error {
 	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
 		t.pods, t.stalePods = slices.Clone(pods), true
-		before := t.records.hairpins
-		held := newRecords(podSet(pods))
-		for k, f := range t.records.frontends {
-			held.set(k, f)
+		before := t.records.Hairpins
+		held := holdings.NewRecords(holdings.PodSet(pods))
+		for k, f := range t.records.Frontends {
+			held.Set(k, f)
 		}
-		same := held.pods.Equal(t.records.pods)
+		same := held.Pods.Equal(t.records.Pods)
 		t.records = held
 		if !same && !t.broken {
 			for a := range before {
-				if held.hairpins[a] == 0 {
+				if held.Hairpins[a] == 0 {
 					up[filter.AddrElement(filter.SetHairpin, a)] = false
 				}
 			}
-			for a := range held.hairpins {
+			for a := range held.Hairpins {
 				up[filter.AddrElement(filter.SetHairpin, a)] = true
 			}
-			err := t.rebuildIfMissing(ctx, t.fw.SetPods(ctx, held.pods, up))
+			err := t.rebuildIfMissing(ctx, t.fw.SetPods(ctx, held.Pods, up))
 			if t.stalePods = err != nil; err != nil {
 				for a := range before {
 					t.looseHairpins[a] = struct{}{}
@@ -138,7 +137,7 @@ func (t *Target) updateTable(ctx context.Context, up filter.Change) error {
 		t.stalePods = false // or it is rebuilt below
 	}
 	if t.broken {
-		if len(t.records.frontends) == 0 && len(up) == 0 {
+		if len(t.records.Frontends) == 0 && len(up) == 0 {
 			return nil // the table isn't needed yet
 		}
 		return t.rebuildIfMissing(ctx, filter.ErrNoTable)
@@ -153,7 +152,7 @@ func (t *Target) rebuildIfMissing(ctx context.Context, err error) error {
 		return err
 	}
 	t.broken = true
-	err = t.fw.Rebuild(ctx, t.records.pods, t.records.all(&t.marks))
+	err = t.fw.Rebuild(ctx, t.records.Pods, elementsOfAll(t.records, &t.marks))
 	t.broken, t.unbuildable = err != nil, errors.Is(err, filter.ErrNoTable)
 	if t.unbuildable {
 		// The kernel answers ENOENT for a missing module, too.
@@ -176,11 +175,11 @@ func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
 	}
 	for _, it := range items {
 		a := it.key.Addr
-		if it.update.New == nil && !it.onHost() && t.records.vips[a] == 0 {
+		if it.update.New == nil && !it.onHost() && t.records.VIPs[a] == 0 {
 			drop(host.Single(a), it)
 		}
 		for _, p := range t.widePrefixes {
-			if isOrphanKey(it.key) && p.Addr() == a {
+			if it.key.Leftover() && p.Addr() == a {
 				drop(p, it)
 			}
 		}
@@ -193,7 +192,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	fresh := make([]netip.Addr, 0, len(items))
 	placed := func(it *item) bool {
 		f := it.update.New
-		return f != nil && onDevice(f) && !it.result.blocked && !it.service.rejected && (it.old == nil || it.repair)
+		return f != nil && holdings.OnDevice(f) && !it.result.blocked && !it.service.rejected && (it.old == nil || it.repair)
 	}
 	for _, it := range items {
 		if placed(it) {
@@ -202,35 +201,16 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	}
 	slices.SortFunc(fresh, netip.Addr.Compare)
 	fresh = slices.Compact(fresh)
-	var astray error
-	failed := func(a netip.Addr, err error) {
-		known := false
+	failed := func(a netip.Addr, err error) (known bool) {
 		for _, it := range items { // every frontend at the address
 			if it.key.Addr == a && placed(it) {
 				it.fail(err)
 				known = true
 			}
 		}
-		if !known {
-			astray = err
-		}
+		return known
 	}
-	if !t.addressesLost {
-		err := t.device.Add(ctx, fresh, failed)
-		if !errors.Is(err, unix.ENODEV) {
-			return err
-		}
-		// The device was deleted with all its addresses.
-		if err := t.ensureDevice(); err != nil {
-			return err
-		}
-	}
-	t.addressesLost = true
-	if err := t.device.Add(ctx, t.neededAddresses(items), failed); err != nil {
-		return err
-	}
-	t.addressesLost = astray != nil
-	return astray
+	return t.addresses.Put(ctx, fresh, func() []netip.Addr { return t.neededAddresses(items) }, failed)
 }
 
 // neededAddresses returns the addresses of all recorded frontends except those without
@@ -238,22 +218,15 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 func (t *Target) neededAddresses(items []*item) []netip.Addr {
 	without := map[netip.Addr]int{}
 	for _, it := range items {
-		if it.service.failed() && it.update.New != nil && onDevice(it.update.New) {
+		if it.service.failed() && it.update.New != nil && holdings.OnDevice(it.update.New) {
 			without[it.key.Addr]++
 		}
 	}
-	all := make([]netip.Addr, 0, len(t.records.vips))
-	for a, n := range t.records.vips {
+	all := make([]netip.Addr, 0, len(t.records.VIPs))
+	for a, n := range t.records.VIPs {
 		if n > without[a] {
 			all = append(all, a)
 		}
 	}
 	return all
-}
-
-// ensureDevice creates or repairs the device. If it had to, addresses may be lost.
-func (t *Target) ensureDevice() error {
-	changed, err := t.device.Ensure()
-	t.addressesLost = t.addressesLost || changed || err != nil // an answer may have been lost after the change
-	return err
 }

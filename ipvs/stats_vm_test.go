@@ -6,13 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -195,7 +200,7 @@ func TestStatisticsAreThoseOfIpvsadm(t *testing.T) {
 		t.Errorf("%+v after a backend left, before %+v, %v", after, before, err)
 	}
 	w.remove(t, fewer)
-	w.create(t, fewer)
+	w.Create(t, fewer)
 	if again, _, err := w.Breakdown(t.Context(), all[0].Key); err != nil || again.Connections != 0 || again.In.Bytes != 0 {
 		t.Errorf("%+v, %v of a frontend that was added again", again, err)
 	}
@@ -310,7 +315,7 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 		for _, f := range rest {
 			gone = append(gone, updateOf{Key: f.Key, Old: f})
 		}
-		w.put(t, gone...)
+		w.Put(t, gone...)
 	}
 	stop()
 	reader.Wait()
@@ -324,6 +329,7 @@ func TestStatisticsWhileServicesComeAndGo(t *testing.T) {
 // docs/ipvs.md). A second namespace with estimation shows when the counters should have been
 // updated.
 func TestStatisticsWithoutEstimation(t *testing.T) {
+	needRunEstimation(t)
 	still, clock := newTown(t), newTown(t)
 	still.Director.Sysctl("ipv4/vs/run_estimation", "0")
 	frontends := map[*town]*vip.Frontend{}
@@ -400,10 +406,17 @@ func TestStatisticsBesideAnotherNamespace(t *testing.T) {
 // cost only their place in the dump.
 func TestStatisticsBesideForeignServices(t *testing.T) {
 	lab, other := netlab.New(t), netlab.New(t)
+	for _, node := range []*netlab.Node{lab.Director, other.Director} {
+		// Linux 6.12 crashes in ip_vs_estimation_kthread with hundreds of services on a processor as slow as an emulated
+		// one. This test reads no counters.
+		if canStopCounters() {
+			node.Sysctl("ipv4/vs/run_estimation", "0")
+		}
+	}
 	newPlane(t, other.Director).createAll(t, many(250, 1)) // in nearly all of the 256 buckets that the kernel walks
 	p := newPlane(t, lab.Director)
 	ours := frontend("10.96.0.1:80", vip.TCP, addrPort("10.77.1.2:8080"))
-	p.create(t, ours)
+	p.Create(t, ours)
 	var foreign strings.Builder
 	for i := range 300 {
 		fmt.Fprintf(&foreign, "-A -t 192.0.2.%d:%d -s rr\n", i%250+1, 80+i/250)
@@ -421,4 +434,15 @@ func TestStatisticsBesideForeignServices(t *testing.T) {
 	if n := p.Stats().DumpsSent - before; n > 2 {
 		t.Errorf("%d queries, want one of all and at most one of ours; the table has %d of 301 services", n, len(table))
 	}
+}
+
+// needRunEstimation skips the test on a kernel whose counters can't be stopped.
+func needRunEstimation(t *testing.T) {
+	t.Helper()
+	need.KernelFeature(t, linux.RunEstimation, canStopCounters())
+}
+
+func canStopCounters() bool {
+	_, err := os.Stat(filepath.Join(host.ProcSysNet, estimationOff.Key))
+	return err == nil
 }

@@ -12,7 +12,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,7 +48,7 @@ func drawAct(t *rapid.T) act {
 	switch rapid.IntRange(0, 11).Draw(t, "act") {
 	case 0, 1, 2, 3:
 		f := drawWish(t)
-		return act{"wish for " + brief(f), func(w *world) { w.place(f) }}
+		return act{"wish for " + planetest.Brief(f), func(w *world) { w.place(f) }}
 	case 4:
 		nth := rapid.IntRange(0, 9).Draw(t, "nth")
 		return act{fmt.Sprintf("drop the %d. of all", nth), func(w *world) {
@@ -145,8 +147,10 @@ func TestStorm(t *testing.T) {
 
 // place adds a desired frontend, and removes those with one of its ports.
 func (w *world) place(f *vip.Frontend) {
-	for _, k := range displaced(w.want, f) {
-		w.set(k, nil)
+	for k, g := range w.want {
+		if holdings.Clash(f, g) {
+			w.set(k, nil)
+		}
 	}
 	w.put(f)
 }

@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/ipvs/internal/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -49,7 +50,7 @@ func TestFindingEndsWithWhatItSays(t *testing.T) {
 	var w *world
 	bubble.Test(t, func(*testing.T) {
 		w = newWorld()
-		key := settings(host.ParseVersion(host.KernelRelease()))[1].Key
+		key := settings(linux.ParseVersion(linux.Release()))[1].Key
 		w.k.fail(func(c call) *fault {
 			if c.kind == "sysctl write" && c.what == key {
 				return &fault{err: unix.EPERM}

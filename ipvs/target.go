@@ -9,10 +9,12 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/ipvs/internal/conntrack"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
-	"github.com/ironvip/ironvip/ipvs/internal/host"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -62,8 +64,8 @@ type Stats struct {
 // Writes is the number of changes of all kinds.
 func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.AddressWrites }
 
-// Target is the IPVS dataplane: a reconcile.Plane, reconcile.Connections and
-// reconcile.Statistics. It works in the network namespace of the calling thread, so
+// Target is the IPVS dataplane: a reconcile.Plane, reconcile.Connections,
+// reconcile.Statistics, reconcile.Watched and reconcile.Cleaner. It works in the network namespace of the calling thread, so
 // all calls must come from threads of one namespace.
 type Target struct {
 	access
@@ -73,17 +75,17 @@ type Target struct {
 
 	// The recorded state of the kernel, without the details of services, which the
 	// caller of Apply knows.
-	records       *records
+	records       *holdings.Records
 	pods          []netip.Prefix // the last result of PodCIDRs
 	stalePods     bool           // the table has other pod ranges
 	adopted       bool           // records have been read from the kernel
 	broken        bool           // the table must be rebuilt
 	unbuildable   bool           // the last rebuild failed; a module may be missing
-	addressesLost bool           // the device may lack addresses
+	addresses     holdings.Addresses
 	widePrefixes  []netip.Prefix // on the device when it was last read, besides single addresses
 	suspect       map[vip.FrontendKey]struct{}
 	buffers       buffers
-	staleFlows    conntrack.Flows         // connection tracking entries to delete
+	outdated      cleanup.Outdated        // clients of UDP; the other protocols follow the services
 	looseHairpins map[netip.Addr]struct{} // backends whose hairpin elements may have to be removed
 
 	expiryOff bool             // connections of deleted backends don't expire; see expireAgain
@@ -111,6 +113,10 @@ var (
 	_ reconcile.Statistics  = (*Target)(nil)
 
 	_ reconcile.ConnectionLister = (*Target)(nil)
+
+	_ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
+
+	_ reconcile.Cleaner = (*Target)(nil)
 )
 
 // New connects to the kernel, creates the device and sets the sysctls. A sysctl that
@@ -153,7 +159,7 @@ func TableOf(device string) string {
 // newTarget returns a Target for h. It closes h on an error.
 func newTarget(o Options, h access, stats *counters) (*Target, error) {
 	t := unopenedTarget(o, h, stats)
-	if err := t.ensureDevice(); err != nil {
+	if err := t.addresses.Prepare(); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -165,11 +171,13 @@ func newTarget(o Options, h access, stats *counters) (*Target, error) {
 // unopenedTarget returns a Target that has changed nothing yet.
 func unopenedTarget(o Options, h access, stats *counters) *Target {
 	o = o.withDefaults()
-	return &Target{
-		access: h, opt: o, stats: stats,
+	t := &Target{
+		access: h, opt: o, stats: stats, addresses: holdings.Addresses{Device: h.device},
 		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
-		records: newRecords(podSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, staleFlows: conntrack.Flows{}, looseHairpins: map[netip.Addr]struct{}{},
+		records: holdings.NewRecords(holdings.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
+	t.outdated = cleanup.Outdated{Table: h.flows, Protocols: []vip.Protocol{vip.UDP}, Owns: o.Owns, Findings: &t.findings, Report: t.report}
+	return t
 }
 
 // Close closes the sockets. The kernel continues to forward.
@@ -179,6 +187,8 @@ func (t *Target) Close() error {
 	t.statsReader.close()
 	t.lister.close()
 	t.device.Close()
+	t.drift.Close()
+	t.fw.Close()
 	return nil
 }
 
@@ -201,7 +211,7 @@ func (t *Target) wantedSettings() []host.Setting {
 	if t.opt.RealServer {
 		return t.optional.settings()
 	}
-	return append(settings(host.ParseVersion(host.KernelRelease())), t.optional.settings()...)
+	return append(settings(linux.ParseVersion(linux.Release())), t.optional.settings()...)
 }
 
 // setSysctls sets the sysctls, and reports those that can't be set.
@@ -222,19 +232,13 @@ func (t *Target) report(f host.Finding) {
 // others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
-		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(localTunnels(a), localTunnels(b))
+		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(holdings.LocalTunnels(a), holdings.LocalTunnels(b))
 	}
 	// The kernel stores the forwarding method per destination, so it is unknown without
 	// any.
 	empty := len(a.Backends)+len(b.Backends) == 0 && Unsupported(a) == nil && Unsupported(b) == nil
-	return a.Kind == b.Kind && (empty || forward(a) == forward(b)) && sameSources(a, b) && !proxied(a) && !proxied(b) &&
-		masquerade(a) == masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
-}
-
-// proxied reports whether f asks for headers of the PROXY protocol, which Unsupported rejects.
-func proxied(f *vip.Frontend) bool {
-	r := f.Relay.Get()
-	return f.Key.Protocol == vip.TCP && (r.ProxyProtocol != 0 || len(r.AcceptProxyFrom) > 0)
+	return a.Kind == b.Kind && (empty || holdings.Forward(a) == holdings.Forward(b)) && holdings.SameSources(a, b) && !holdings.Proxied(a) && !holdings.Proxied(b) &&
+		holdings.Masquerade(a) == holdings.Masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }
 
 // sameDest reports whether two endpoints of one forwarding method are the same

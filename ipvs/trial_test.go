@@ -24,7 +24,7 @@ func TestMissingModuleIsReportedUntilLoaded(t *testing.T) {
 		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
 		w.waitIdle()
 		for range 20 {
-			if got := w.r.Stats().TargetError; !strings.Contains(got, "ipvs needs kernel module nft_masq") {
+			if got := w.r.Stats().TargetError; !strings.Contains(got, "the dataplane needs kernel module nft_masq") {
 				w.errorf("the dataplane's error is %q", got)
 			}
 			time.Sleep(testBackoff / 3)

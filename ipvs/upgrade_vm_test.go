@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -49,7 +49,7 @@ func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 	node6 := frontend("[fd77::1]:30080", vip.TCP, addrs("[fd77:1::2]:80")...)
 	node4.Kind, node6.Kind = vip.OnHost, vip.OnHost
 	all := []*vip.Frontend{frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...), node4, node6}
-	have := p.read(t)
+	have := p.Read(t)
 	if len(have) != len(all) {
 		t.Errorf("read %v", have)
 	}
@@ -62,14 +62,14 @@ func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 		repair = append(repair, updateOf{Key: f.Key, Old: &o.Value, New: f, Repair: true})
 	}
 	before := p.Stats()
-	p.put(t, repair[0])
+	p.Put(t, repair[0])
 	if now := run(t, lab.Director, "nft", "list", "table", "inet", "ironvip"); strings.Contains(now, "ironvip 1") || !strings.Contains(now, filter.LayoutVersion) {
 		t.Errorf("the first repair leaves\n%s", now)
 	}
-	p.put(t, repair[1:]...)
-	p.wants(t, all...)
+	p.Put(t, repair[1:]...)
+	p.Wants(t, all...)
 	if now := run(t, lab.Director, "ipvsadm", "-Sn"); now != services || p.Stats().WritesSent != before.WritesSent {
 		t.Errorf("services were\n%s\nand are\n%s", services, now)
 	}
-	newPlane(t, lab.Director).wants(t, all...)
+	newPlane(t, lab.Director).Wants(t, all...)
 }

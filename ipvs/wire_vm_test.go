@@ -278,7 +278,7 @@ func TestWire(t *testing.T) {
 	p := newPlane(t, first.Director)
 	f := frontend("10.96.0.1:80", 6, addrs("10.77.1.2:8080", "10.77.2.2:8080")...)
 	before := p.Stats()
-	w := tap(t, first.Director, func() { p.create(t, f) })
+	w := tap(t, first.Director, func() { p.Create(t, f) })
 	after := p.Stats()
 	if got, want := w.changes().of(unix.NETLINK_GENERIC).count(), int(after.WritesSent-before.WritesSent); got != want {
 		t.Errorf("the monitor saw %d ipvs messages, we count %d", got, want)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
@@ -107,18 +108,44 @@ func (w *world) waitIdle() {
 	w.k.traffic()
 }
 
-// wrong returns the differences between the kernel and the desired state.
+// wrong returns the differences between the kernel and what an agent can make of the desired state.
 func (w *world) wrong() map[vip.FrontendKey][]string {
 	if w.amnesia {
-		w.k.alter(func() { clear(w.k.entries) })
+		// Nothing shows that the clients of a removed frontend on the host's own addresses were ours.
+		w.k.alter(func() {
+			maps.DeleteFunc(w.k.entries, func(x conntrack.Flow, _ struct{}) bool { return !owns(x.Frontend.Addr) })
+		})
 	}
-	return w.k.witness(w.want, w.foreign)
+	if !w.amnesia || !w.unrecorded {
+		return w.k.witness(w.want, w.foreign)
+	}
+	// Services without a record are foreign, and nothing else of a frontend in conflict is in the
+	// kernel: no element of its key, and no hairpin element that only its backends need.
+	want, foreign := maps.Clone(w.want), maps.Clone(w.foreign)
+	maps.DeleteFunc(want, func(key vip.FrontendKey, _ *vip.Frontend) bool { return w.conflicts(key) })
+	w.k.alter(func() {
+		for key, s := range w.k.services {
+			if !owns(key.Addr) && foreign[key] == nil {
+				foreign[key] = s
+			}
+		}
+	})
+	return w.k.witness(want, foreign)
+}
+
+// conflicts reports whether the agent has lost the record of a frontend's service, and reports a
+// conflict with it. The table records which services on the host's own addresses are ours. An agent
+// without that record treats them as foreign, and leaves them unchanged.
+func (w *world) conflicts(key vip.FrontendKey) bool {
+	row, _, _ := w.applied.Get(key)
+	return w.amnesia && w.unrecorded && !owns(key.Addr) && row.Problem != nil && row.Problem.Code == vip.CodePortTaken
 }
 
 // checkReported checks that every present difference is reported: in the key's applied row, in that
 // of a key with the same address, or for the dataplane as a whole.
 func (w *world) checkReported() {
-	if s := w.r.Stats(); s.TargetError != "" || !s.Synced {
+	s := w.r.Stats()
+	if s.TargetError != "" || !s.Synced {
 		return
 	}
 	failing := map[vip.FrontendKey]string{}
@@ -128,7 +155,7 @@ func (w *world) checkReported() {
 		}
 	}
 	for key, what := range w.wrong() {
-		said := failing[key] != ""
+		said := failing[key] != "" || s.CleanError != "" && !slices.ContainsFunc(what, func(x string) bool { return !strings.HasPrefix(x, clientsStay) })
 		for other := range failing {
 			f := w.want[other]
 			said = said || key.Protocol == 0 && (other.Addr == key.Addr || f == nil ||
@@ -143,13 +170,8 @@ func (w *world) checkReported() {
 // checkApplied checks that the desired state is applied, and that no report contradicts this.
 func (w *world) checkApplied() {
 	wrong, s := w.wrong(), w.r.Stats()
-	// The table records which services on the host's own addresses are ours. An agent without that
-	// record treats them as foreign, reports conflicts with them, and leaves them unchanged.
-	if w.amnesia && w.unrecorded {
-		maps.DeleteFunc(wrong, func(key vip.FrontendKey, _ []string) bool { return key.Protocol != 0 && !owns(key.Addr) })
-	}
 	for key := range w.want {
-		if a, _, tried := w.applied.Get(key); w.amnesia && w.unrecorded && a.Problem != nil && a.Problem.Code == vip.CodePortTaken {
+		if a, _, tried := w.applied.Get(key); w.conflicts(key) {
 			s.Failing--
 		} else if !tried || a.Tried.Rev == 0 || a.Problem != nil {
 			w.errorf("%s: applied is %+v", key, a.Problem)
@@ -158,8 +180,8 @@ func (w *world) checkApplied() {
 	for _, key := range slices.SortedFunc(maps.Keys(wrong), vip.CompareFrontendKeys) {
 		w.errorf("%s: %s", key, strings.Join(wrong[key], "; "))
 	}
-	if s.Failing > 0 || s.TargetError != "" {
-		w.errorf("%d frontends fail, the dataplane %q", s.Failing, s.TargetError)
+	if s.Failing > 0 || s.TargetError != "" || s.Unclean || s.CleanError != "" {
+		w.errorf("%d frontends fail, the dataplane %q, it is unclean: %v, %q", s.Failing, s.TargetError, s.Unclean, s.CleanError)
 	}
 	for _, f := range w.target.Findings() {
 		name, isSysctl := strings.CutPrefix(f.Name, "sysctl net.")

@@ -4,17 +4,16 @@ import (
 	"errors"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// acceptPoller waits for the first client of each listening socket, TCP or UDP, in one goroutine. A
-// listener gets its own goroutine, with a stack of 4 KB, only when its first client arrives. Most
-// of thousands of listeners never need one. The zero value is ready. Its methods may be called
-// concurrently.
+// acceptPoller waits for the first client of each listening socket, TCP or UDP, in one goroutine. Only
+// when its first client arrives, a TCP listener gets a place in a loop, and a UDP listener its own
+// goroutine, with a stack of 4 KB. Most of thousands of listeners never need that. The zero value is
+// ready. Its methods may be called concurrently.
 type acceptPoller struct {
 	mu      sync.Mutex
 	epoll   *os.File // nil before the first wait. It contains the listeners, and Go's own poller polls it
@@ -22,21 +21,8 @@ type acceptPoller struct {
 	waiting map[uint64]func()
 	last    uint64 // last key of waiting; keys are not reused, unlike descriptors
 	closed  bool
-	turned  atomic.Pointer[time.Time] // when run was in a turn last; nil before the first wait
+	turns   turns // of run
 	watch   sync.WaitGroup
-}
-
-// pollerTurn is the longest time between two turns of a poller that works.
-const pollerTurn = time.Second
-
-// lastTurn returns the time of the last turn, and zero before the first wait. It does not wait for a
-// turn that hangs.
-func (d *acceptPoller) lastTurn() time.Time {
-	at := d.turned.Load()
-	if at == nil {
-		return time.Time{}
-	}
-	return *at
 }
 
 // wait calls ready once, when a client of l arrives or l fails. ready must not block. The ticket is
@@ -52,7 +38,7 @@ func (d *acceptPoller) wait(l syscall.Conn, ready func()) (ticket uint64, err er
 		return 0, err
 	}
 	d.last++
-	// After the first event (one-shot), the listener's own goroutine accepts. The kernel removes a
+	// After the first event (one-shot), the listener's loop or goroutine accepts. The kernel removes a
 	// socket from the set when it is closed.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(d.last), Pad: int32(d.last >> 32)}
 	var failed error
@@ -96,14 +82,9 @@ func (d *acceptPoller) open() error {
 		return err
 	}
 	d.epoll, d.fd, d.waiting = epoll, fd, make(map[uint64]func())
-	d.noteTurn()
+	d.turns.begin()
 	d.watch.Go(func() { d.run(raw) })
 	return nil
-}
-
-func (d *acceptPoller) noteTurn() {
-	now := time.Now()
-	d.turned.Store(&now)
 }
 
 // run calls the functions of ready listeners until epoll is closed.
@@ -111,7 +92,7 @@ func (d *acceptPoller) run(epoll syscall.RawConn) {
 	events := make([]unix.EpollEvent, 128)
 	for {
 		n := 0
-		_ = d.epoll.SetReadDeadline(time.Now().Add(pollerTurn)) // fails only once epoll is closed
+		_ = d.epoll.SetReadDeadline(time.Now().Add(longestTurn)) // fails only once epoll is closed
 		if err := epoll.Read(func(fd uintptr) bool {
 			n, _ = unix.EpollWait(int(fd), events, 0)
 			return n > 0
@@ -119,7 +100,7 @@ func (d *acceptPoller) run(epoll syscall.RawConn) {
 			return
 		}
 		d.mu.Lock()
-		d.noteTurn()
+		d.turns.note()
 		for _, e := range events[:n] {
 			ticket := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
 			if ready := d.waiting[ticket]; ready != nil {

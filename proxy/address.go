@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
@@ -26,26 +27,54 @@ type device interface {
 }
 
 // addresses records which VIPs are on our device and which frontends need them. One goroutine at a
-// time may use it.
+// time may use it, except isLocal.
 type addresses struct {
 	device device
 	name   string
 	owns   func(netip.Addr) bool
 
-	users map[netip.Addr]int  // number of OnVIP frontends that listen there
-	put   map[netip.Addr]bool // addresses that this process added or adopted
-	there map[netip.Addr]bool // addresses of the device at the last refresh; nil before the first
+	users map[netip.Addr]users // the OnVIP frontends that listen there
+	put   map[netip.Addr]bool  // addresses that this process added or adopted
+	there map[netip.Addr]bool  // addresses of the device at the last refresh; nil before the first
 
 	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
 	binds  func(netip.Addr) bool         // whether a socket can be bound
-	local  *netipx.IPSet                 // of routes since the last refresh; nil if not read
+
+	mu      sync.Mutex              // guards the following
+	local   *netipx.IPSet           // of routes since the last refresh; nil if not read
+	removed map[netip.Addr]struct{} // by us since then
+}
+
+// users are the frontends that share an address.
+type users struct {
+	n   uint32
+	one place // of one of them; zero after its end, until one is needed again
+}
+
+// place is a FrontendKey without its address.
+type place struct {
+	port, last uint16
+	protocol   vip.Protocol
+	audience   vip.Audience
+}
+
+func placeAt(key vip.FrontendKey) place {
+	return place{key.Port, key.LastPort, key.Protocol, key.Audience}
+}
+
+// key returns the FrontendKey of a place, or zero for a zero place.
+func (p place) key(addr netip.Addr) vip.FrontendKey {
+	if p == (place{}) {
+		return vip.FrontendKey{}
+	}
+	return vip.FrontendKey{Addr: addr, Port: p.port, LastPort: p.last, Protocol: p.protocol, Audience: p.audience}
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {
 	if owns == nil {
 		owns = func(netip.Addr) bool { return false }
 	}
-	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]int), put: make(map[netip.Addr]bool),
+	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]users), put: make(map[netip.Addr]bool),
 		routes: localRoutes, binds: isLocal}
 }
 
@@ -55,7 +84,9 @@ func (a *addresses) refresh() error {
 	if err != nil {
 		return err
 	}
-	a.local = nil
+	a.mu.Lock()
+	a.local, a.removed = nil, nil
+	a.mu.Unlock()
 	a.there = make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
 		a.there[addr] = true
@@ -94,7 +125,7 @@ func (a *addresses) use(spec *vip.Frontend) {
 		return
 	}
 	addr := spec.Key.Addr
-	a.users[addr]++
+	a.users[addr] = users{a.users[addr].n + 1, placeAt(spec.Key)}
 	if a.ours(addr) {
 		a.put[addr] = true // adopted: from now on, its absence is damage
 	}
@@ -106,14 +137,23 @@ func (a *addresses) unuse(spec *vip.Frontend) {
 		return
 	}
 	addr := spec.Key.Addr
-	if a.users[addr]--; a.users[addr] <= 0 {
-		delete(a.users, addr)
+	u := a.users[addr]
+	if u.one == placeAt(spec.Key) {
+		u.one = place{}
 	}
+	if u.n <= 1 {
+		delete(a.users, addr)
+		return
+	}
+	u.n--
+	a.users[addr] = u
 }
 
 // restore adds addr again if it is missing, no matter whether we or the host had added it.
 func (a *addresses) restore(addr netip.Addr) error {
-	if a.binds(addr) {
+	// An address can be bound to for a moment after its removal.
+	gone := a.put[addr] && a.there != nil && !a.there[addr]
+	if !gone && a.binds(addr) {
 		return nil
 	}
 	return a.add(addr)
@@ -121,7 +161,7 @@ func (a *addresses) restore(addr netip.Addr) error {
 
 // drop removes addr from the device if it is ours and no frontend uses it.
 func (a *addresses) drop(addr netip.Addr) error {
-	if a.users[addr] > 0 || !a.ours(addr) {
+	if a.users[addr].n > 0 || !a.ours(addr) {
 		return nil
 	}
 	if err := a.device.remove(addr); err != nil {
@@ -129,6 +169,12 @@ func (a *addresses) drop(addr netip.Addr) error {
 	}
 	delete(a.put, addr)
 	delete(a.there, addr)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.removed == nil {
+		a.removed = make(map[netip.Addr]struct{})
+	}
+	a.removed[addr] = struct{}{}
 	return nil
 }
 
@@ -147,7 +193,13 @@ func (a *addresses) damage(addr netip.Addr) string {
 // isLocal is like the function isLocal, with positive results as of the last refresh. It reads the
 // routes once for all addresses. It tries a socket only for an address that has no local route,
 // which ip_nonlocal_bind can still allow.
-func (a *addresses) isLocal(addr netip.Addr) bool {
+// It may be called concurrently.
+func (a *addresses) isLocal(addr netip.Addr) bool { return a.hasRoute(addr) || a.binds(addr) }
+
+// hasRoute reports whether addr had a local route at the last refresh, and we haven't removed it since.
+func (a *addresses) hasRoute(addr netip.Addr) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.local == nil {
 		routes, err := a.routes()
 		if err != nil {
@@ -155,14 +207,15 @@ func (a *addresses) isLocal(addr netip.Addr) bool {
 		}
 		a.local = routes
 	}
-	return a.local.Contains(addr) || a.binds(addr)
+	_, removed := a.removed[addr]
+	return !removed && a.local.Contains(addr)
 }
 
 // orphans returns our addresses on the device that no frontend uses.
 func (a *addresses) orphans() []netip.Addr {
 	var out []netip.Addr
 	for _, addr := range slices.SortedFunc(maps.Keys(a.there), netip.Addr.Compare) {
-		if a.users[addr] == 0 && a.ours(addr) {
+		if a.users[addr].n == 0 && a.ours(addr) {
 			out = append(out, addr)
 		}
 	}

@@ -107,7 +107,7 @@ func (a *attempt) next() *endpoint {
 		return b.usable[i]
 	}
 	claim, addr := b.affinity.claim(a.client.Addr(), func(addr netip.AddrPort) bool {
-		i, ok := b.index[addr]
+		i, ok := b.usable.index(addr)
 		if !ok || slices.Contains(a.tried, i) || b.usable[i].state.Full() || !b.usable[i].outlier.admits(a.f.target.now(), b.relay.ConnectTimeout) {
 			return false
 		}
@@ -122,8 +122,11 @@ func (a *attempt) next() *endpoint {
 		return b.usable[i].addr, true
 	})
 	a.claim, a.table = claim, b.affinity
-	return b.all[addr]
+	return b.all.of(addr)
 }
+
+// errMustWait means that the client has to wait for a place, and the caller can't.
+var errMustWait = errors.New("the client must wait for a place")
 
 // errElsewhere means that another goroutine connects the client, or has done so.
 var errElsewhere = errors.New("the client is connected elsewhere")
@@ -133,23 +136,22 @@ var errElsewhere = errors.New("the client is connected elsewhere")
 // would fail, too. Of simultaneous calls, one returns the outcome; the others return errElsewhere.
 func (a *attempt) connect(try func(*endpoint) (bool, error)) (*endpoint, error) {
 	for {
-		e, err := a.start()
+		e, err := a.start(true)
 		if err != nil {
 			return nil, err
 		}
 		if connected, err := a.attemptAt(e, try); connected {
 			return e, nil
 		} else if err != nil {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return nil, a.conclude(err)
+			return nil, a.fail(err)
 		}
 	}
 }
 
 // start returns the next backend to try. The client doesn't wait in the queue while another backend
-// may still answer.
-func (a *attempt) start() (*endpoint, error) {
+// may still answer. If the caller can't wait, start returns errMustWait instead, and a further call
+// may.
+func (a *attempt) start(canWait bool) (*endpoint, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	began := a.f.target.now()
@@ -163,7 +165,10 @@ func (a *attempt) start() (*endpoint, error) {
 		e, why = a.take()
 		err = why.err()
 	} else {
-		e, err = a.place()
+		e, err = a.place(canWait)
+		if errors.Is(err, errMustWait) {
+			return nil, err
+		}
 		if a.deadline == 0 {
 			a.deadline = a.f.target.now() + int64(max(a.f.target.opts.ConnectBudget, a.f.backends.Load().relay.ConnectTimeout))
 		} else {
@@ -192,15 +197,27 @@ func (a *attempt) conclude(err error) error {
 func (a *attempt) attemptAt(e *endpoint, try func(*endpoint) (bool, error)) (connected bool, err error) {
 	defer func() {
 		if !connected {
-			a.mu.Lock()
-			a.running--
-			a.remember(e)
-			a.mu.Unlock()
-			e.leave()
-			a.service.wake()
+			a.lose(e)
 		}
 	}()
 	return try(e)
+}
+
+// lose gives the place of a backend that the client was not connected to to others.
+func (a *attempt) lose(e *endpoint) {
+	a.mu.Lock()
+	a.running--
+	a.remember(e)
+	a.mu.Unlock()
+	e.leave()
+	a.service.wake()
+}
+
+// fail ends the search with an error, or returns errElsewhere if it goes on without the caller.
+func (a *attempt) fail(err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.conclude(err)
 }
 
 // remember excludes a backend to which the client could not be connected: if it is ejected, for its

@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,16 +52,12 @@ func BenchmarkThroughput(b *testing.B) {
 
 // BenchmarkRoundTrip sends 100 bytes and waits for their echo.
 func BenchmarkRoundTrip(b *testing.B) {
-	for _, c := range []struct {
-		name  string
-		via   bool
-		pipes int
-	}{{"direct", false, 0}, {"spliced", true, 100}, {"buffered", true, 0}} {
-		b.Run(c.name, func(b *testing.B) {
+	for _, via := range []bool{false, true} {
+		b.Run(map[bool]string{false: "direct", true: "proxied"}[via], func(b *testing.B) {
 			backend := tcpBackend(b, "127.0.0.1", func(c *net.TCPConn) {
 				io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
 			})
-			addr := through(b, c.via, c.pipes, backend)
+			addr := through(b, via, 100, backend)
 			conn, err := net.Dial("tcp", addr.String())
 			if err != nil {
 				b.Fatal(err)
@@ -185,6 +183,70 @@ func BenchmarkIdleFrontends(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkStart opens frontends without clients, and reports the processor time of the process, its
+// memory, and that of the kernel's slab, which other programs change, too.
+func BenchmarkStart(b *testing.B) {
+	for _, c := range []struct {
+		n        int
+		skLookup bool
+	}{{10_000, false}, {10_000, true}, {60_000, true}} {
+		b.Run(fmt.Sprintf("frontends=%d/sk_lookup=%t", c.n, c.skLookup), func(b *testing.B) {
+			batch := make([]reconcile.Update[vip.FrontendKey, vip.Frontend], c.n)
+			for i := range batch {
+				key := vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 98, byte(i >> 8), byte(i)}), Port: 40000, Protocol: vip.TCP}
+				batch[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.WeightedRoundRobin, netip.MustParseAddrPort("127.0.0.1:9"))}
+			}
+			least, heap, slab := time.Hour, uint64(0), uint64(0)
+			files := 0
+			for b.Loop() {
+				runtime.GC()
+				runtime.GC()
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				kernel, start := slabBytes(b), processorTime(b)
+				p := New(Options{SkLookup: c.skLookup, Files: 19_000})
+				if err := p.Apply(b.Context(), batch); err != nil || batch[c.n-1].Err != nil {
+					b.Fatal(err, batch[c.n-1].Err)
+				}
+				least = min(least, processorTime(b)-start)
+				slab = slabBytes(b) - kernel
+				files = p.listening
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				heap = after.HeapAlloc - before.HeapAlloc + after.StackInuse - before.StackInuse
+				p.Close()
+			}
+			b.ReportMetric(float64(least.Microseconds())/1000, "cpu-ms")
+			b.ReportMetric(float64(heap)/1e6, "process-MB")
+			b.ReportMetric(float64(int64(slab))/1e6, "slab-MB")
+			b.ReportMetric(float64(files), "descriptors")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func processorTime(b *testing.B) time.Duration {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// slabBytes returns the kernel's Slab of /proc/meminfo.
+func slabBytes(b *testing.B) uint64 {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var kib uint64
+	_, rest, _ := strings.Cut(string(text), "\nSlab:")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		b.Fatal(err)
+	}
+	return kib << 10
 }
 
 // BenchmarkApply changes one weight of one frontend among many.

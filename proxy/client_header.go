@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
@@ -21,47 +22,45 @@ func (f *frontend) announced(peer netip.Addr) bool {
 	return slices.ContainsFunc(f.backends.Load().relay.AcceptProxyFrom, func(p netip.Prefix) bool { return p.Contains(peer) })
 }
 
-// ends returns the two ends of the client's connection. If it is announced, they are those in its
-// header; a client that the balancer doesn't know, or the balancer itself, has the connection's own.
-// It returns false, and counts the reason in s, if there is no valid header or source ranges don't
-// allow the client.
-func (f *frontend) ends(client *net.TCPConn, announced bool, s *service) (proxyproto.Header, bool) {
-	h := proxyproto.Header{Source: addrPort(client.RemoteAddr()), Destination: addrPort(client.LocalAddr())}
-	if !announced {
-		return h, true
-	}
-	switch in, err := f.readHeader(client); {
+// readHeader reads the PROXY header of a client, and goes on with connect. The client and the address
+// that it has connected to are those in the header; a client that the balancer doesn't know, or the
+// balancer itself, has the connection's own. The client is reset, and the reason counted, if there is
+// no valid header or source ranges don't allow the client.
+func (c *connection) readHeader() step {
+	f, a := c.f, c.attempt
+	switch h, err := c.header(); {
 	case err != nil:
-		f.headerFailed(s, h.Source, err)
-		return h, false
-	case in.Known():
-		h = in
+		f.headerFailed(c.owner, a.client, err)
+		c.abort()
+		return over
+	case h.Known():
+		a.client, a.to = h.Source, h.Destination
 	}
-	if !f.accepts(f.backends.Load().sources, h.Source.Addr()) {
-		f.target.refuse(s, outsideRanges)
-		return h, false
+	if !f.accepts(f.backends.Load().sources, a.client.Addr()) {
+		f.target.refuse(c.owner, outsideRanges)
+		c.abort()
+		return over
 	}
-	return h, true
+	return c.connect()
 }
 
-func addrPort(a net.Addr) netip.AddrPort {
-	ap := a.(*net.TCPAddr).AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
-
-// readHeader reads the header, and ends when the frontend does.
-func (f *frontend) readHeader(client *net.TCPConn) (proxyproto.Header, error) {
-	if err := client.SetReadDeadline(time.Now().Add(f.target.opts.HeaderTimeout)); err != nil {
+// header reads the header, and ends when the frontend does. It waits with Go's poller, by a second
+// descriptor of the socket, instead of the one that the connect will have.
+func (c *connection) header() (proxyproto.Header, error) {
+	fd, err := unix.FcntlInt(uintptr(c.client.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return proxyproto.Header{}, os.NewSyscallError("fcntl", err)
+	}
+	client := os.NewFile(uintptr(fd), "client")
+	defer client.Close()
+	if err := client.SetReadDeadline(time.Now().Add(c.f.target.opts.HeaderTimeout)); err != nil {
 		return proxyproto.Header{}, err
 	}
-	stop := context.AfterFunc(f.ctx, func() { reset(client) })
+	stop := context.AfterFunc(c.f.life.context(), func() { client.Close() })
 	defer stop()
 	h, err := proxyproto.Read(client)
-	switch {
-	case err == nil:
-		err = client.SetReadDeadline(time.Time{})
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = fmt.Errorf("%w within %s", errHeaderLate, f.target.opts.HeaderTimeout)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w within %s", errHeaderLate, c.f.target.opts.HeaderTimeout)
 	}
 	return h, err
 }

@@ -14,8 +14,12 @@ import (
 
 // TestConformance runs the suite for every dataplane. Its IPv6 VIP is ::1 on loopback.
 func TestConformance(t *testing.T) {
+	conforms(t, func(t *testing.T) reconcile.Plane { return newTarget(t, Options{}).Target })
+}
+
+func conforms(t *testing.T, open func(*testing.T) reconcile.Plane) {
 	reconciletest.RunPlane(t, reconciletest.Harness{
-		New: func(t *testing.T) reconcile.Plane { return newTarget(t, Options{}).Target },
+		New: open,
 		VIPs: []netip.Addr{
 			netip.MustParseAddr("127.96.1.1"), netip.MustParseAddr("127.96.1.2"), netip.MustParseAddr("::1"),
 		},

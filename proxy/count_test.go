@@ -33,7 +33,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		p.must(f)
 		front := p.frontend(f.Key)
 		ends := front.backends.Load().all
-		ends[busy].state.Open.Store(3)
+		ends.of(busy).state.Open.Store(3)
 		var asked []*attempt
 		var chosen []*endpoint
 		for i := range 6 {
@@ -46,7 +46,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		}
 		n := 0
 		for _, e := range chosen {
-			if e == ends[idle] {
+			if e == ends.of(idle) {
 				n++
 			}
 		}
@@ -60,7 +60,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 			e.leave()
 			asked[i].end()
 		}
-		ends[busy].state.Open.Add(-3)
+		ends.of(busy).state.Open.Add(-3)
 		wantNoneOpen(t, p, f.Key)
 	}
 }
@@ -165,7 +165,7 @@ func BenchmarkChoose(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
 					a := front.attempt(netip.AddrPortFrom(testClient(i%1000), 40000), front.backends.Load().service)
-					e, _ := a.place()
+					e, _ := a.place(true)
 					e.leave()
 					a.end()
 				}

@@ -1,12 +1,14 @@
 package proxy
 
 import (
-	"context"
 	"errors"
-	"net"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
 )
@@ -24,49 +26,154 @@ const (
 
 // dialing is a connect to a backend, as a link of its endpoint.
 //
-// It runs in the client's goroutine. If it has no answer after the delay, its timer tries another
-// backend in a goroutine of its own, while this one goes on. The first that is connected serves the
-// client. The others are given up at once, except for one connect of each backend: its outcome shows
-// whether the backend is silent or only slow. A connect that is answered within the delay needs no
-// second goroutine.
+// It has no goroutine: the connection's loop reports when the socket is connected. If there is no
+// answer after the delay, alarm tries another backend in a goroutine, while this one goes on. The
+// first that is connected serves the client. The others are given up at once, except for one connect
+// of each backend: its outcome shows whether the backend is silent or only slow.
 type dialing struct {
-	c      *connection
-	e      *endpoint
-	began  int64 // by Target.now
-	cancel context.CancelFunc
+	c     *connection
+	e     *endpoint
+	began int64 // by Target.now
+
+	mu   sync.Mutex // held while it starts, so that nothing ends it before
+	sock *socket
+	done bool // one of the loop, cancel and dial handles the outcome
+
+	timed timed
+	due   atomic.Int64 // when alarm is called, by Target.now
 
 	// guarded by attempt.mu
-	timer    *time.Timer
 	rest     time.Duration // from the end of the delay to the timeout; 0: the delay has passed
 	timedOut bool
 	ended    bool
 	witness  bool // its outcome counts for all that the backend leaves without an answer
 }
 
+// errCanceled means that the connect is no longer needed.
+var errCanceled = errors.New("the connect was canceled")
+
 func (d *dialing) abort() { d.cancel() }
 
-// dial tries to connect c to e, or handles the error. Meanwhile and afterwards, e has it as a link.
-// It returns an error if other backends would fail, too.
-func (c *connection) dial(e *endpoint) (bool, error) {
-	f := c.f
-	if err := f.ctx.Err(); err != nil {
+// cancel ends the connect without waiting for that.
+func (d *dialing) cancel() { go d.endWith(errCanceled) }
+
+func (d *dialing) endWith(err error) { d.end(func() error { return err }) }
+
+// ready implements watcher.
+func (d *dialing) ready(s *socket, events uint32) {
+	d.end(func() error {
+		s.note(events)
+		if s.broken {
+			if err := s.connectError(); err != nil {
+				return dialError(d.e.addr, err)
+			}
+		}
+		return nil
+	})
+}
+
+// end goes on after the end of the connect, which why returns, unless that was done.
+func (d *dialing) end(why func() error) {
+	d.mu.Lock()
+	before := d.done
+	d.done = true
+	d.mu.Unlock()
+	if before {
+		return
+	}
+	c := d.c
+	c.task(func() step {
+		switch won, err := d.outcome(why()); {
+		case won:
+			return connected
+		case err != nil:
+			return c.refuse(c.attempt.fail(err))
+		}
+		go c.task(c.connect) // may wait in the queue
+		return pending
+	})
+}
+
+// dial starts to connect c to e. Meanwhile and afterwards, e has it as a link. If it returns false, it
+// has handled the error. It returns an error if other backends would fail, too.
+func (c *connection) dial(e *endpoint) (began bool, _ error) {
+	d := &dialing{c: c, e: e, began: c.f.target.now()}
+	return d.orLose(func() (bool, error) {
+		added, err := d.begin()
+		if !added || err == nil {
+			return added, err
+		}
+		return d.settle(err)
+	})
+}
+
+// orLose calls do. Without success, also after a panic, it gives the place to others. After a panic,
+// nothing is left of the connect.
+func (d *dialing) orLose(do func() (bool, error)) (ok bool, _ error) {
+	panics := true
+	defer func() {
+		if panics {
+			d.abandon()
+		}
+		if !ok {
+			d.c.attempt.lose(d.e)
+		}
+	}()
+	ok, err := do()
+	panics = false
+	return ok, err
+}
+
+// abandon ends the connect, however far it has come, after a panic.
+func (d *dialing) abandon() {
+	d.c.cutOff(d.sock)
+	if _, witness := d.stop(); witness {
+		d.e.outlier.settle()
+	}
+	d.e.remove(d)
+	d.e.remove(d.c)
+}
+
+// begin reports whether it has added the connect to its endpoint. With an error, the connect is done.
+func (d *dialing) begin() (added bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.done = true // unless it begins
+	if err := d.c.f.life.context().Err(); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithCancel(f.ctx)
-	defer cancel()
-	d := &dialing{c: c, e: e, began: f.target.now(), cancel: cancel}
-	if !e.add(d) { // removed meanwhile
+	if !d.e.add(d) { // removed meanwhile
 		return false, nil
 	}
 	d.start()
-	dialer := net.Dialer{KeepAliveConfig: keepAlive}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", e.addr.String())
-	won := false
-	if err == nil {
-		won, err = d.win(conn.(*net.TCPConn))
+	if d.sock, err = connectTo(d.e.addr); err != nil {
+		err = dialError(d.e.addr, err)
+	} else {
+		err = d.c.loop.add(d.sock, d)
 	}
-	timedOut, witness := d.end()
+	d.done = err != nil
+	return true, err
+}
+
+// outcome takes in the end of the connect.
+func (d *dialing) outcome(err error) (won bool, _ error) {
+	return d.orLose(func() (bool, error) { return d.settle(err) })
+}
+
+// settle connects the client, or handles the error. It returns an error if other backends would fail,
+// too.
+func (d *dialing) settle(err error) (won bool, _ error) {
+	f, e := d.c.f, d.e
+	if err == nil && f.target.opts.Own(e.addr.Addr()) && d.sock.localAddr() == e.addr {
+		err = dialError(e.addr, unix.ECONNREFUSED) // connected to itself: nothing listens there
+	}
+	if err == nil {
+		won, err = d.win()
+	}
+	if !won && d.sock != nil {
+		d.sock.reset()
+	}
+	timedOut, witness := d.stop()
 	if witness {
 		defer e.outlier.settle()
 	}
@@ -77,8 +184,8 @@ func (c *connection) dial(e *endpoint) (bool, error) {
 	switch {
 	case err == nil: // removed meanwhile, or another backend was faster
 	case timedOut:
-		d.failed(&net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(e.addr), Err: os.ErrDeadlineExceeded})
-	case f.ctx.Err() != nil, errors.Is(err, context.Canceled): // the same
+		d.failed(dialError(e.addr, os.ErrDeadlineExceeded))
+	case f.life.context().Err() != nil, errors.Is(err, errCanceled):
 	case isLocalFault(err):
 		f.complain("connect to a backend", err)
 		if lacksDescriptor(err) {
@@ -104,7 +211,7 @@ func (d *dialing) failed(err error) {
 	}
 }
 
-// start starts the timer.
+// start begins to wait for the delay.
 func (d *dialing) start() {
 	a := d.c.attempt
 	b := a.f.backends.Load()
@@ -117,21 +224,41 @@ func (d *dialing) start() {
 	timeout := min(b.relay.ConnectTimeout, time.Duration(a.deadline-d.began))
 	delay = min(delay, timeout)
 	d.rest = timeout - delay
-	d.timer = time.AfterFunc(delay, d.alarm)
+	d.wake(delay)
 }
 
-// end stops the timer. It returns whether the connect has timed out, and whether its outcome counts
+// wake calls alarm after a time.
+func (d *dialing) wake(after time.Duration) {
+	t := d.c.f.target
+	d.timed.of = d
+	d.due.Store(t.now() + int64(after))
+	t.dials.add(&d.timed, d.due.Load())
+}
+
+// visit implements expirer.
+func (d *dialing) visit(now int64) (next int64, expired bool) {
+	next = d.due.Load()
+	return next, now >= next
+}
+
+// expire implements expirer.
+func (d *dialing) expire() { go d.alarm() }
+
+// stop ends the waits. It returns whether the connect has timed out, and whether its outcome counts
 // for others.
-func (d *dialing) end() (timedOut, witness bool) {
+func (d *dialing) stop() (timedOut, witness bool) {
 	d.c.attempt.mu.Lock()
 	defer d.c.attempt.mu.Unlock()
 	d.ended = true
-	d.timer.Stop()
-	return d.timedOut, d.witness
+	d.c.f.target.dials.remove(&d.timed)
+	witness, d.witness = d.witness, false
+	return d.timedOut, witness
 }
 
-// alarm is called after the delay, and again after the timeout.
+// alarm is called after the delay, and again after the timeout. A panic ends the connect, so that it
+// doesn't last for as long as its backend is silent.
 func (d *dialing) alarm() {
+	defer d.c.f.contain(d.c.owner, func() { d.endWith(errCanceled) })
 	if d.overdue() {
 		d.c.task(d.c.connect)
 	}
@@ -151,7 +278,7 @@ func (d *dialing) overdue() bool {
 		return false
 	}
 	d.witness = d.e.outlier.doubt(d.began, d.rest)
-	d.timer.Reset(d.rest)
+	d.wake(d.rest)
 	d.rest = 0
 	switch {
 	case a.over:
@@ -171,26 +298,28 @@ func (d *dialing) overdue() bool {
 
 // win connects the client to the backend that has answered: it sends the PROXY header, if the
 // service has one. It returns false if another backend was faster, or this one was removed; and an
-// error if the backend has ended the connection. If it returns false, it has closed conn.
-func (d *dialing) win(conn *net.TCPConn) (bool, error) {
+// error if the backend has ended the connection.
+func (d *dialing) win() (bool, error) {
 	c, a := d.c, d.c.attempt
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if d.e.outlier.accepted(d.began); a.over {
-		reset(conn)
 		return false, nil
 	}
 	if v := c.f.backends.Load().relay.ProxyProtocol; v != 0 { // a write to a new connection doesn't block
-		h := proxyproto.Header{Source: a.client, Destination: a.to}
-		if _, err := conn.Write(h.Append(nil, proxyproto.Version(v))); err != nil {
-			conn.Close()
-			return false, err
+		to := a.to
+		if !to.IsValid() {
+			to = c.localAddr()
+		}
+		h := proxyproto.Header{Source: a.client, Destination: to}
+		if _, err := unix.Write(d.sock.fd, h.Append(nil, proxyproto.Version(v))); err != nil {
+			return false, dialError(d.e.addr, os.NewSyscallError("write", err))
 		}
 	}
-	c.server, c.endpoint = conn, d.e
+	c.loop.own(d.sock, c)
+	c.become(d.sock, d.e)
 	if !d.e.swap(d, c) {
-		c.server = nil
-		reset(conn)
+		c.become(nil, nil)
 		return false, nil
 	}
 	a.over = true

@@ -1,9 +1,9 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -202,7 +202,7 @@ func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
 	g.Affinity = time.Hour
 	p.must(g)
 	const busy = 5 // so that the other one is the client's backend
-	open := &p.frontend(key).backends.Load().all[good].state.Open
+	open := &p.frontend(key).backends.Load().all.of(good).state.Open
 	open.Add(busy)
 	defer open.Add(-busy)
 	began := time.Now()
@@ -237,12 +237,12 @@ func TestALateBackendThatFailsCountsOnce(t *testing.T) {
 	c := &connection{f: front, owner: s, attempt: front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)}
 	next := func() *dialing {
 		t.Helper()
-		e, err := c.attempt.start()
+		e, err := c.attempt.start(true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(e.leave)
-		return &dialing{c: c, e: e, began: p.now(), cancel: func() {}, timer: time.NewTimer(time.Hour), rest: time.Hour}
+		return &dialing{c: c, e: e, began: p.now(), done: true, rest: time.Hour}
 	}
 	late := next()
 	if !late.overdue() {
@@ -275,39 +275,39 @@ func TestConnectsEndWithTheirFrontend(t *testing.T) {
 	c.wantReset(t)
 }
 
-// A connect that is answered within the delay needs no goroutine besides those of the standard
-// library, and no more memory than one with a timeout.
-func TestCostOfAQuickConnect(t *testing.T) {
-	at := backlog(t, 1000)
+// A connection whose connect is answered within the delay needs no goroutine, and few allocations: the
+// connection, its attempt and connect, two sockets, and what the standard library needs for addresses.
+func TestCostOfAConnection(t *testing.T) {
 	p := newTarget(t, Options{})
-	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, at, tcpBackend(t, "127.0.0.1", named("other")))
-	p.must(f)
-	front := p.frontend(f.Key)
-	s, e := front.backends.Load().service, front.backends.Load().all[at]
-	began := runtime.NumGoroutine()
-	ours := testing.AllocsPerRun(100, func() {
-		c := &connection{f: front, owner: s, attempt: front.attempt(netip.AddrPort{}, s)}
-		c.attempt.deadline = 1 << 62
-		if ok, err := c.dial(e); !ok {
-			t.Fatal(err)
-		}
-		e.remove(c)
-		reset(c.server)
-	})
-	wait.Until(t, "no more goroutines than before", func() bool { return runtime.NumGoroutine() <= began })
-	plain := testing.AllocsPerRun(100, func() {
-		ctx, cancel := context.WithTimeout(front.ctx, time.Minute)
-		defer cancel()
-		d := net.Dialer{KeepAliveConfig: keepAlive}
-		conn, err := d.DialContext(ctx, "tcp", at.String())
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backlog(t, 200)))
+	front := p.frontend(key)
+	goroutines := 0
+	connect := func() {
+		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reset(conn.(*net.TCPConn))
-	})
-	const own = 3 // connection, attempt, dialing
-	if ours > plain+own {
-		t.Errorf("%v allocations, %v of a connect without a second one", ours, plain)
+		n := front.tally.connections.Load()
+		front.welcome(newSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"))
+		for front.tally.connections.Load() == n {
+			runtime.Gosched()
+		}
+		goroutines = min(goroutines, runtime.NumGoroutine()) // a timer that fires has one for a moment
+		unix.Close(ends[1])
+		p.frontend(key).backends.Load().usable[0].abort()
+		for p.Stats().Connections > 0 {
+			runtime.Gosched()
+		}
+	}
+	connect() // starts the loops
+	before := runtime.NumGoroutine()
+	goroutines = math.MaxInt
+	if n := testing.AllocsPerRun(100, connect); n > 12 {
+		t.Errorf("%v allocations", n)
+	}
+	if goroutines > before {
+		t.Errorf("%d goroutines, %d without the connection", goroutines, before)
 	}
 }
 

@@ -17,6 +17,7 @@ func (t *Target) Drain(ctx context.Context) {
 	t.closed = true
 	frontends := slices.Collect(maps.Values(t.frontends))
 	t.mu.Unlock()
+	t.entrance.stop()
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
 	t.drains.Store(true)
 	drained := make(chan struct{})

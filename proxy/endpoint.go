@@ -12,6 +12,22 @@ import (
 // link is a connection, a session, or an attempt at one, of an endpoint.
 type link interface{ abort() }
 
+// endpoints are those of a frontend, in the order of their addresses.
+type endpoints []*endpoint
+
+// of returns the endpoint of an address, or nil.
+func (all endpoints) of(addr netip.AddrPort) *endpoint {
+	if i, found := all.index(addr); found {
+		return all[i]
+	}
+	return nil
+}
+
+// index returns the index of the endpoint of an address, if there is one.
+func (all endpoints) index(addr netip.AddrPort) (int, bool) {
+	return slices.BinarySearchFunc(all, addr, func(e *endpoint, addr netip.AddrPort) int { return e.addr.Compare(addr) })
+}
+
 // endpoint is a backend of a frontend, with any weight. An update of the frontend keeps it with its
 // connections.
 type endpoint struct {
@@ -31,7 +47,7 @@ type endpoint struct {
 	followed bool // usable is known
 
 	mu    sync.Mutex
-	links map[link]struct{}
+	links map[link]struct{} // nil before the first one
 	gone  bool
 }
 
@@ -62,6 +78,9 @@ func (e *endpoint) add(l link) bool {
 	defer e.mu.Unlock()
 	if e.gone {
 		return false
+	}
+	if e.links == nil {
+		e.links = make(map[link]struct{})
 	}
 	e.links[l] = struct{}{}
 	return true

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -33,9 +32,8 @@ type frontend struct {
 	target *Target
 	key    vip.FrontendKey
 
-	ctx    context.Context // canceled when the frontend is closed
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup // all goroutines of the frontend
+	life  lifetime       // until the frontend is closed
+	tasks sync.WaitGroup // the goroutines of the frontend, and the tasks of its clients
 
 	spec     *vip.Frontend // as applied
 	listener listener
@@ -48,16 +46,15 @@ type frontend struct {
 
 // backends is the set from which a frontend chooses. It is immutable; an update replaces it.
 type backends struct {
-	all      map[netip.AddrPort]*endpoint
-	usable   []*endpoint            // those with a weight, in the order of picker's indexes
-	index    map[netip.AddrPort]int // of usable; only with affinity
+	all      endpoints
+	usable   endpoints // those with a weight; picker has their indexes
 	picker   pick.Picker
 	withPort bool
 	affinity *affinity // nil: none
 	// anyClient: a backend gets any clients, not those that the scheduler or the affinity assigns to it
 	anyClient bool
 	sources   []netip.Prefix // clients outside are refused; empty: none
-	relay     vip.Relay
+	relay     *vip.Relay
 	service   *service // nil before the first spec
 }
 
@@ -67,39 +64,60 @@ var byClient = []vip.Scheduler{vip.SourceHash, vip.MaglevHash}
 // newFrontend returns a frontend without a listener.
 func newFrontend(t *Target, spec *vip.Frontend) *frontend {
 	f := &frontend{target: t, key: spec.Key}
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.backends.Store(&backends{})
+	f.backends.Store(&noBackends)
 	f.choose(spec)
 	return f
+}
+
+// noBackends is the set of a frontend without a spec.
+var noBackends backends
+
+// defaultRelay is the settings of all frontends without others.
+var defaultRelay = (*vip.Relay)(nil).Get()
+
+func relayOf(spec *vip.Frontend) *vip.Relay {
+	if spec.Relay == nil {
+		return &defaultRelay
+	}
+	relay := spec.Relay.Get()
+	return &relay
 }
 
 // choose sets spec's backends and closes the endpoints that spec no longer has.
 func (f *frontend) choose(spec *vip.Frontend) {
 	old := f.backends.Load()
 	b := &backends{
-		all:      make(map[netip.AddrPort]*endpoint, len(spec.Backends)),
+		all:      make(endpoints, 0, len(spec.Backends)),
 		withPort: spec.SchedulerPort,
 		affinity: old.affinity,
 		sources:  spec.SourceRanges,
-		relay:    spec.Relay.Get(),
+		relay:    relayOf(spec),
 	}
 	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
-		b.service = f.target.join(spec.Service, &b.relay)
+		b.service = f.target.join(spec.Service, b.relay)
 	}
-	f.target.setRelay(b.service, &b.relay)
-	var candidates []pick.Backend
+	f.target.setRelay(b.service, b.relay)
+	candidates := make([]pick.Backend, 0, len(spec.Backends))
 	for _, e := range spec.Backends {
-		end := old.all[e.Addr]
+		end := old.all.of(e.Addr)
 		if end == nil {
 			end = b.service.newEndpoint(e.Addr)
 			f.target.outliers.join(end, f, b.service.key)
 			f.target.relayed.join(end)
 		}
 		end.state.Most.Store(int64(e.MaxConnections))
-		b.all[e.Addr] = end
+		b.all = append(b.all, end)
 		if e.Weight > 0 {
-			b.usable = append(b.usable, end)
 			candidates = append(candidates, pick.Backend{Addr: e.Addr, Weight: uint32(e.Weight), State: &end.state})
+		}
+	}
+	b.usable = b.all
+	if len(candidates) < len(b.all) {
+		b.usable = make(endpoints, 0, len(candidates))
+		for i, e := range spec.Backends {
+			if e.Weight > 0 {
+				b.usable = append(b.usable, b.all[i])
+			}
 		}
 	}
 	picker, err := pick.New(scheduler(spec), candidates, &f.turn)
@@ -116,12 +134,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	default:
 		b.affinity.setTimeout(spec.Affinity)
 	}
-	if b.affinity != nil {
-		b.index = make(map[netip.AddrPort]int, len(b.usable))
-		for i, e := range b.usable {
-			b.index[e.addr] = i
-		}
-	}
 	f.spec = spec
 	f.backends.Store(b)
 	f.target.outliers.follow(f, b)
@@ -130,8 +142,8 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	if old.service != nil && old.service != b.service {
 		f.target.part(old.service)
 	}
-	for addr, end := range old.all {
-		if b.all[addr] == nil {
+	for _, end := range old.all {
+		if b.all.of(end.addr) == nil {
 			end.close()
 			f.target.relayed.drop(end)
 		}
@@ -146,7 +158,7 @@ func (f *frontend) close() {
 	if f.listener != nil {
 		f.listener.close()
 	}
-	f.cancel()
+	f.life.end()
 	b := f.backends.Load()
 	for _, e := range b.all {
 		e.close()

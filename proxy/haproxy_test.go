@@ -65,8 +65,8 @@ func source(addr string) string {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), 0).String()
 }
 
-// ports returns two free ports of an address.
-func ports(t *testing.T, addr string) (a, b netip.AddrPort) {
+// twoPorts returns two free ports of an address.
+func twoPorts(t *testing.T, addr string) (a, b netip.AddrPort) {
 	t.Helper()
 	at := netip.MustParseAddr(addr)
 	block := freeport.Reserve(t, nil, at)
@@ -82,7 +82,7 @@ func TestHAProxyInFront(t *testing.T) {
 				p := newTarget(t, Options{})
 				key := freeKey(t, on.vip, vip.TCP)
 				p.must(accepts(sends(onVIP(key, vip.SourceHash, tcpBackend(t, "127.0.0.1", headed("a"))), vip.ProxyV2), on.haproxy+on.bits))
-				front, _ := ports(t, on.haproxy)
+				front, _ := twoPorts(t, on.haproxy)
 				config := fmt.Sprintf("listen front\n bind %s\n unique-id-format %%{+X}o\\ %%ci\n source %s\n server s %s %s\n", front, source(on.haproxy), key.AddrPort(), option)
 				haproxy(t, config, front)
 				c, err := net.Dial("tcp", front.String())
@@ -114,7 +114,7 @@ func TestHAProxyBehind(t *testing.T) {
 	for family, on := range loopbacks {
 		for _, v := range []vip.ProxyVersion{vip.ProxyV1, vip.ProxyV2} {
 			t.Run(fmt.Sprint(family, " ", v), func(t *testing.T) {
-				behind, _ := ports(t, on.haproxy)
+				behind, _ := twoPorts(t, on.haproxy)
 				haproxy(t, fmt.Sprintf("frontend f\n mode http\n bind %s accept-proxy\n", behind)+
 					" http-request return status 200 content-type text/plain lf-string \"%[src] %[src_port] %[dst] %[dst_port]\"\n", behind)
 				p := newTarget(t, Options{})
@@ -171,7 +171,7 @@ func TestHAProxyOnBothSides(t *testing.T) {
 				io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)) //nolint:errcheck // the client counts
 			})
 			key := freeKey(t, on.vip, vip.TCP)
-			front, behind := ports(t, on.haproxy)
+			front, behind := twoPorts(t, on.haproxy)
 			haproxy(t, fmt.Sprintf("listen front\n bind %s\n source %s\n server s %s send-proxy-v2\n", front, source(on.haproxy), key.AddrPort())+
 				fmt.Sprintf("listen behind\n bind %s accept-proxy\n server s %s send-proxy\n", behind, backend), front, behind)
 			p := newTarget(t, Options{})

@@ -34,12 +34,26 @@ type bench struct {
 	*Target
 }
 
+// acceptor returns what accepts the clients of a frontend that has had one. The poller's goroutine
+// has made it.
+func (b *bench) acceptor(key vip.FrontendKey) *acceptor {
+	b.acceptPoller.mu.Lock()
+	defer b.acceptPoller.mu.Unlock()
+	a := b.frontend(key).listener.(*tcpListener).acceptor
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a
+}
+
 func newTarget(t testing.TB, opts Options) *bench {
 	t.Helper()
 	before := openFDs(t)
 	ignore := goleak.IgnoreCurrent()
 	if opts.Log == nil && testing.Verbose() {
 		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	if opts.device == nil && opts.Device == "" {
+		opts.device = &netlinkDevice{name: "ironvip0"} // not watched: who waits for the kernel stops the clock of a bubble
 	}
 	target := New(opts)
 	t.Cleanup(func() {
@@ -194,8 +208,12 @@ func serveOn(t testing.TB, l net.Listener, serve func(*net.TCPConn)) {
 	tasks.Go(func() {
 		for {
 			c, err := l.Accept()
-			if err != nil {
+			if errors.Is(err, net.ErrClosed) {
 				return
+			}
+			if err != nil { // without free descriptors, also if no client has arrived
+				time.Sleep(time.Millisecond)
+				continue
 			}
 			mu.Lock()
 			open[c] = true
@@ -376,4 +394,37 @@ func (s *silent) wake(serve func(*net.TCPConn)) {
 		s.t.Fatal(err)
 	}
 	serveOn(s.t, s.l, serve)
+}
+
+// reset closes c so that its peer receives a reset, even if data is unsent.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// control runs f on c's descriptor if c is open.
+func control(c syscall.Conn, f func(fd int)) bool {
+	raw, err := c.SyscallConn()
+	return err == nil && raw.Control(func(fd uintptr) { f(int(fd)) }) == nil
+}
+
+// bare returns a socket of the proxy that is the same connection as c.
+func bare(t testing.TB, c *net.TCPConn) *socket {
+	t.Helper()
+	fd := -1
+	control(c, func(of int) { fd, _ = unix.FcntlInt(uintptr(of), unix.F_DUPFD_CLOEXEC, 0) })
+	s := newSocket(fd)
+	t.Cleanup(s.close)
+	return s
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	ap := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// unsent returns the number of bytes written to c that its peer has not acknowledged.
+func unsent(c *net.TCPConn) (n int) {
+	control(c, func(fd int) { n = newSocket(fd).unsent() })
+	return n
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -13,19 +12,13 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// keepAlive detects dead peers, on both sides of a connection, within about three minutes.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 60 * time.Second, Interval: 20 * time.Second, Count: 6}
-
 // listen opens the frontend's listener.
 func (f *frontend) listen() error {
-	open := listenTCP
-	if f.key.Protocol == vip.UDP {
-		open = listenUDP
-	}
-	l, err := open(f)
+	l, err := f.target.entrance.listen(f)
 	if err == nil {
 		f.listener = l
 	}
@@ -35,10 +28,10 @@ func (f *frontend) listen() error {
 // newBackoff returns the waits between attempts when file descriptors or memory are missing.
 func newBackoff() backoff.Backoff { return backoff.Backoff{Lo: 5 * time.Millisecond, Hi: time.Second} }
 
-// passes reports whether an error of accept or receive is temporary, so that the socket can be used
-// again.
+// passes reports whether an error of accept, receive or a loop is temporary, so that the socket can be
+// used again.
 func passes(err error) bool {
-	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO,
+	return isOneOf(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ENOSPC, unix.ECONNABORTED, unix.EPROTO,
 		unix.EPERM, unix.ENETDOWN, unix.ENETUNREACH, unix.EHOSTDOWN, unix.EHOSTUNREACH, unix.ECONNREFUSED,
 		unix.ECONNRESET, unix.EINTR, unix.EAGAIN, unix.EOPNOTSUPP)
 }
@@ -64,7 +57,11 @@ func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	}
 	key := spec.Key
 	p := vip.Problem{Code: vip.CodeDataplane}
+	var held heldError
 	switch {
+	case errors.As(err, &held) && held.by.Port() != key.Port:
+		p.Message = fmt.Sprintf("listen on %s: an sk_lookup program of another process, such as a second agent, passes its clients to %s", key, held.by)
+		p.Hint = fmt.Sprintf("see the process with: ss -l%snp sport = :%d; stop it or give it other services", key.Protocol.String()[:1], held.by.Port())
 	case isNotLocal(err):
 		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
 	case errors.Is(err, unix.EADDRINUSE):
@@ -80,6 +77,9 @@ func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		p.Message = fmt.Sprintf("listen on %s: no file descriptor left of %d", key, openfiles.Limit())
 		p.Hint = "raise LimitNOFILE in the systemd unit (ulimit -n)"
+	case errors.Is(err, sklookup.ErrFull):
+		p.Message = fmt.Sprintf("listen on %s: %v", key, err)
+		p.Hint = `set dataplane.sk_lookup to "never", or divide the services among hosts`
 	case errors.Is(err, unix.EAFNOSUPPORT):
 		p.Message = fmt.Sprintf("listen on %s: this host has no %s", key, vip.FamilyOf(key.Addr))
 	default:

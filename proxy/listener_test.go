@@ -3,7 +3,9 @@ package proxy
 import (
 	"bytes"
 	"log/slog"
+	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -28,41 +31,9 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	who(t, key)
 	wait.Until(t, "idle, and the backend is", func() bool { return p.Stats().Connections == 0 && openFDs(t) <= fds })
 
-	// The client's socket is created first; then no descriptors remain.
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	low := old
-	low.Cur = uint64(openFDs(t) + 20)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	restore := sync.OnceFunc(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) })
-	defer restore()
-	var filler []int
-	free := func() {
-		for _, f := range filler {
-			unix.Close(f)
-		}
-		filler = nil
-	}
-	defer free()
-	for {
-		f, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			break
-		}
-		filler = append(filler, f)
-	}
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: key.Addr.As4(), Port: int(key.Port)}); err != nil {
-		t.Fatal(err)
-	}
+	fd := unconnected(t) // before the descriptors are gone
+	free := p.exhaust()
+	connect(t, fd, key)
 	start := time.Now()
 	reported := func() int { return strings.Count(log.String(), "too many open files") }
 	wait.Until(t, "error logged", func() bool { return reported() > 0 })
@@ -72,13 +43,173 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 		t.Errorf("%d lines of the log, want %d at most", n, most)
 	}
 	free()
-	restore()
-	buf := make([]byte, 10)
-	if n, err := unix.Read(fd, buf); err != nil || string(buf[:n]) != "a\n" {
-		t.Errorf("%q, %v once descriptors are there again", buf[:n], err)
-	}
+	wantLine(t, fd, "a\n")
 	if err := p.frontend(key).listener.died(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Clients that arrive while accept waits for descriptors don't shorten the wait, and start no further
+// one.
+func TestAcceptPausesOnceForAllClients(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	who(t, key)
+	a := p.acceptor(key)
+	a.mu.Lock()
+	a.pause = backoff.Backoff{Lo: time.Hour, Hi: time.Hour}
+	a.mu.Unlock()
+	wait.Until(t, "idle", func() bool { return p.Stats().Connections == 0 })
+	var clients [20]int
+	for i := range clients {
+		clients[i] = unconnected(t)
+	}
+	free := p.exhaust()
+	attempts := func() uint64 { return p.refused.count(noDescriptor) }
+	for i, fd := range clients {
+		connect(t, fd, key)
+		wait.Until(t, "an attempt", func() bool { return attempts() > 0 })
+		a.ready(a.socket, unix.EPOLLIN)
+		if n := attempts(); n != 1 {
+			t.Fatalf("%d attempts after %d clients, want one until the end of the pause", n, i+1)
+		}
+	}
+	free()
+	a.resume(a.accept)
+	for _, fd := range clients {
+		wantLine(t, fd, "a\n")
+	}
+}
+
+// The first client of a listener arrives when no descriptors are left. It waits for one, and the
+// listener stays.
+func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	fd := unconnected(t)
+	free := p.exhaust()
+	connect(t, fd, key)
+	wait.Until(t, "an attempt", func() bool { return p.refused.count(noDescriptor) > 0 })
+	free()
+	wantLine(t, fd, "a\n")
+	if err := p.frontend(key).listener.died(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A listener whose loop can't start tries again.
+func TestAnAcceptorWaitsForItsLoop(t *testing.T) {
+	p := newTarget(t, Options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	loops := &eventLoops{}
+	defer loops.close()
+	welcomed, failed := make(chan struct{}), make(chan error, 100)
+	a := &acceptor{stats: &p.stats, died: func(err error) { failed <- err }, failed: func(err error) { failed <- err },
+		welcome: func(client *socket, _ netip.AddrPort) { client.close(); close(welcomed) }}
+	defer a.stop()
+	fd := unconnected(t)
+	free := p.exhaust()
+	if err := a.start(loops, l.(*net.TCPListener)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; !lacksDescriptor(err) {
+		t.Fatal(err)
+	}
+	free()
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	connect(t, fd, vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP})
+	<-welcomed
+}
+
+// More processors mean more loops, but without descriptors, those that run serve the clients.
+func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	p := newTarget(t, Options{})
+	var loops eventLoops
+	defer loops.close()
+	if err := loops.open(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.GOMAXPROCS(6)
+	free := p.exhaust()
+	if one, err := loops.pick(); err != nil || one != loops.all[0] {
+		t.Errorf("%v, %v, want the first", one, err)
+	}
+	free()
+	if _, err := loops.pick(); err != nil || len(loops.all) != 3 {
+		t.Errorf("%d loops, %v, want 3", len(loops.all), err)
+	}
+}
+
+// unconnected returns a TCP socket that isn't connected.
+func unconnected(t testing.TB) (fd int) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30}); err != nil { // see wantLine
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func connect(t *testing.T, fd int, key vip.FrontendKey) {
+	t.Helper()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: key.Addr.As4(), Port: int(key.Port)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantLine(t *testing.T, fd int, want string) {
+	t.Helper()
+	buf := make([]byte, 10)
+	n, err := unix.Read(fd, buf)
+	for err == unix.EINTR { //nolint:errorlint // a read with a timeout isn't restarted after a signal
+		n, err = unix.Read(fd, buf)
+	}
+	if err != nil || string(buf[:n]) != want {
+		t.Errorf("%q, %v once descriptors are there again, want %q", buf[:max(n, 0)], err, want)
+	}
+}
+
+// exhaust takes all descriptors of this process until free is called, at the latest at the end of
+// the test.
+func (b *bench) exhaust() (free func()) {
+	t := b.TB
+	t.Helper()
+	b.background.Wait() // it gives descriptors back
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	fd := unconnected(t)
+	var filler []int
+	free = sync.OnceFunc(func() {
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+		for _, f := range filler {
+			unix.Close(f)
+		}
+	})
+	t.Cleanup(free)
+	low := old
+	low.Cur = uint64(openFDs(t) + 20)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		f, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return free
+		}
+		filler = append(filler, f)
 	}
 }
 

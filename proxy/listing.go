@@ -28,13 +28,13 @@ func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey)
 		if f == nil || !want(key) {
 			continue
 		}
-		for addr, e := range f.backends.Load().all {
+		for _, e := range f.backends.Load().all {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			for _, l := range e.listed() {
 				c := l.describe(t.now())
-				c.Frontend, c.Backend = key, addr
+				c.Frontend, c.Backend = key, e.addr
 				if !yield(c) {
 					return nil
 				}
@@ -61,11 +61,11 @@ func until(timeout time.Duration, last, now int64) time.Duration {
 	if timeout <= 0 {
 		return 0
 	}
-	return max(timeout-time.Duration(now-last), time.Second)
+	return max(timeout-time.Duration(max(now-last, 0)), time.Second) // it may have been used since now was read
 }
 
 func (c *connection) describe(now int64) reconcile.Connection {
-	relay := &c.f.backends.Load().relay
+	relay := c.f.backends.Load().relay
 	out := reconcile.Connection{Client: c.attempt.client, State: "ESTABLISHED", Expires: until(relay.IdleTimeout, c.last.Load(), now)}
 	if c.half.Load() {
 		out.State, out.Expires = "HALF_CLOSED", until(relay.HalfCloseTimeout, c.last.Load(), now)

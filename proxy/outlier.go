@@ -149,13 +149,14 @@ func (o *outliers) part(e *endpoint) {
 func (o *outliers) follow(f *frontend, b *backends) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	usable := make(map[*endpoint]bool, len(b.usable))
-	for _, e := range b.usable {
-		usable[e] = true
-	}
+	usable := b.usable // in the order of all
 	for _, e := range b.all {
 		was := e.usable
-		if e.usable = usable[e]; e.usable && !was && e.followed {
+		e.usable = len(usable) > 0 && usable[0] == e
+		if e.usable {
+			usable = usable[1:]
+		}
+		if e.usable && !was && e.followed {
 			e.outlier.readmit()
 		}
 		e.followed = true
@@ -423,7 +424,7 @@ func (x *outlier) count(by int) {
 }
 
 // counts reports whether e is a usable endpoint of its frontend, which may have dropped it already.
-func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load().all[e.addr] == e }
+func (e *endpoint) counts() bool { return e.usable && e.frontend.backends.Load().all.of(e.addr) == e }
 
 // note marks the row for the next report.
 func (x *outlier) note() {

@@ -273,7 +273,7 @@ var refusedErr = &net.OpError{Op: "dial", Err: unix.ECONNREFUSED}
 func inSketch(t *testing.T, test func(t *testing.T, s *sketch, w *watched), frontends ...[]string) {
 	bubble.Test(t, func(t *testing.T) {
 		w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }), events: event.NewLog(100, time.Now)}
-		s := &sketch{Target: New(Options{Passive: w.rows, Events: w.events, Files: 100})}
+		s := &sketch{Target: New(Options{Passive: w.rows, Events: w.events, Files: 100, device: noDevice{}})}
 		defer s.Close()
 		synctest.Wait() // the reporter waits for news
 		for i, backends := range frontends {
@@ -303,7 +303,9 @@ func at(name string) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, name[0]}), 80)
 }
 
-func (s *sketch) of(name string) *outlier { return s.fronts[0].backends.Load().all[at(name)].outlier }
+func (s *sketch) of(name string) *outlier {
+	return s.fronts[0].backends.Load().all.of(at(name)).outlier
+}
 
 // ejected lists the ejected backends of all frontends.
 func (s *sketch) ejected() (out string) {
@@ -490,9 +492,9 @@ func TestADroppedBackendDoesNotCount(t *testing.T) {
 	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
 		f := s.fronts[0]
 		b := *f.backends.Load()
-		dropped := b.all[at("a")]
-		b.all = map[netip.AddrPort]*endpoint{at("b"): b.all[at("b")]}
-		b.usable = []*endpoint{b.all[at("b")]}
+		dropped := b.all.of(at("a"))
+		b.all = endpoints{b.all.of(at("b"))}
+		b.usable = b.all
 		whole := f.backends.Swap(&b)
 		dropped.outlier.refused(refusedErr)
 		if f.skipped != 0 {
@@ -528,7 +530,7 @@ func TestEventsAreFew(t *testing.T) {
 			f.listener = noListener{}
 			defer f.close()
 			for _, name := range []string{"a", "b"} {
-				all = append(all, f.backends.Load().all[at(name)].outlier)
+				all = append(all, f.backends.Load().all.of(at(name)).outlier)
 			}
 		}
 		for _, x := range all {
@@ -553,7 +555,7 @@ func TestAGoodConnectionIsNoNews(t *testing.T) {
 	p := newTarget(t, Options{})
 	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, at("a"), at("b"))
 	p.must(f)
-	x := p.frontend(f.Key).backends.Load().all[at("a")].outlier
+	x := p.frontend(f.Key).backends.Load().all.of(at("a")).outlier
 	x.answered()
 	p.outliers.mu.Lock() // a call that took it would hang
 	defer p.outliers.mu.Unlock()
@@ -574,7 +576,7 @@ func BenchmarkGoodConnection(b *testing.B) {
 	p := newTarget(b, Options{})
 	f := onVIP(freeKey(b, "127.96.0.1", vip.TCP), vip.RoundRobin, at("a"), at("b"))
 	p.must(f)
-	x := p.frontend(f.Key).backends.Load().all[at("a")].outlier
+	x := p.frontend(f.Key).backends.Load().all.of(at("a")).outlier
 	x.answered()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -591,10 +593,10 @@ func TestEndpointsLeaveTheirOutlier(t *testing.T) {
 			x := s.of("a")
 			left := map[*endpoint]struct{}{}
 			for _, f := range s.fronts {
-				left[f.backends.Load().all[at("a")]] = struct{}{}
+				left[f.backends.Load().all.of(at("a"))] = struct{}{}
 			}
 			for _, i := range order {
-				e := s.fronts[i].backends.Load().all[at("a")]
+				e := s.fronts[i].backends.Load().all.of(at("a"))
 				s.outliers.part(e)
 				s.outliers.part(e)
 				delete(left, e)

@@ -1,11 +1,22 @@
 package proxy
 
 import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/proxy/pick"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -106,19 +117,172 @@ func TestPanicWhileRelaying(t *testing.T) {
 	client, far := tcpPair(t)
 	server, backend := tcpPair(t)
 	defer far.Close()
-	c := &connection{f: f, owner: f.backends.Load().service, client: client, server: server}
-	ended := make(chan struct{})
-	f.tasks.Go(func() {
-		defer close(ended)
-		defer f.contain(c.owner, c.abort)
-		c.relay() // no tallies: the first byte panics
-	})
+	s := f.backends.Load().service
+	for _, e := range f.backends.Load().all {
+		e.state.Open.Add(1)
+		e.state.Shared.Add(1)
+		p.capacity.take(s, connectionFiles)
+		p.capacity.connections.Add(1)
+		f.tasks.Add(1)
+		loop, err := p.loops.pick()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &connection{f: f, owner: s, loop: loop, attempt: f.attempt(netip.AddrPort{}, s), endpoint: e, client: bare(t, client), server: bare(t, server)}
+		client.Close()
+		server.Close()
+		c.relay()
+		c.io.Lock()
+		err = loop.add(c.server, c) // no tallies: the first byte panics
+		c.io.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := backend.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
-	if n, _ := p.Panicked(); n == 0 {
-		t.Error("no panic")
+	wait.Until(t, "a panic, and nothing open", func() bool {
+		n, _ := p.Panicked()
+		return n > 0 && p.Stats().Connections == 0
+	})
+	if _, err := io.Copy(io.Discard, far); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client gets %v, want a reset", err)
 	}
 	backend.Close()
+}
+
+// A panic after the backend has answered leaves nothing of the connect: no socket, link or place.
+func TestPanicAfterAConnect(t *testing.T) {
+	var faults atomic.Bool
+	ended := make(chan error, 1)
+	addr := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		_, err := io.Copy(io.Discard, c)
+		ended <- err
+	})
+	p := newTarget(t, Options{Own: func(netip.Addr) bool {
+		if faults.Load() {
+			panic("a fault")
+		}
+		return true
+	}})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, addr))
+	faults.Store(true)
+	wantRefused(t, key)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the backend's socket is open")
+	}
+	faults.Store(false)
+	p.wantNothing(t, key, addr)
+}
+
+// So does a panic while the connect begins.
+func TestPanicBeforeAConnect(t *testing.T) {
+	p := newTarget(t, Options{})
+	key, addr := freeKey(t, "127.96.0.1", vip.TCP), tcpBackend(t, "127.0.0.1", named("a"))
+	p.must(onVIP(key, vip.RoundRobin, addr))
+	f := p.frontend(key)
+	s := f.backends.Load().service
+	p.capacity.take(s, connectionFiles)
+	p.capacity.connections.Add(1)
+	f.tasks.Add(1)
+	client, _ := tcpPair(t)
+	c := &connection{f: f, owner: s, client: bare(t, client), attempt: f.attempt(netip.AddrPort{}, s)} // no loop
+	c.task(c.connectNow)
+	p.wantNothing(t, key, addr)
+}
+
+func (b *bench) wantNothing(t *testing.T, key vip.FrontendKey, addr netip.AddrPort) {
+	t.Helper()
+	wait.Until(t, "a panic, and nothing open", func() bool {
+		n, _ := b.Panicked()
+		return n > 0 && b.capacity.used.Load() == 0
+	})
+	e := b.frontend(key).backends.Load().all.of(addr)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.state.Open.Load(); n != 0 || len(e.links) != 0 {
+		t.Errorf("%d places and %d links are left", n, len(e.links))
+	}
+}
+
+// A panic while a connection ends, or while its end is handled, ends nothing else.
+func TestPanicAtTheEnd(t *testing.T) {
+	p := newTarget(t, Options{})
+	key, addr := freeKey(t, "127.96.0.1", vip.TCP), tcpBackend(t, "127.0.0.1", named("a"))
+	p.must(onVIP(key, vip.RoundRobin, addr))
+	c := dial(t, key)
+	c.line(t)
+	one := p.only()
+	one.io.Lock()
+	endpoint := one.endpoint
+	one.endpoint = nil // finish panics
+	one.io.Unlock()
+	one.abort()
+	if n, _ := p.Panicked(); n != 1 {
+		t.Errorf("%d panics", n)
+	}
+	if n := p.Stats().Connections; n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+	endpoint.remove(one)
+	endpoint.leave()
+	c.wantReset(t)
+
+	f := p.frontend(key)
+	func() {
+		defer f.contain(one.owner, func() { panic("another fault") })
+		panic("a fault")
+	}()
+	if got := who(t, key); got != "a" {
+		t.Error(got)
+	}
+}
+
+// A panic while a connect is late ends that connect alone. Its client goes to another backend.
+func TestPanicAfterTheDelay(t *testing.T) {
+	p := newTarget(t, Options{})
+	var faults atomic.Int32
+	faults.Store(1)
+	p.outliers.now = func() int64 {
+		if strings.Contains(string(debug.Stack()), ".doubt(") && faults.Add(-1) == 0 {
+			panic("a fault")
+		}
+		return p.Target.now()
+	}
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	late := newSilent(t, "127.0.0.1")
+	p.must(patient(onVIP(key, vip.RoundRobin, late.addr, tcpBackend(t, "127.0.0.1", named("a")))))
+	for n, _ := p.Panicked(); n == 0; n, _ = p.Panicked() {
+		if got := who(t, key); got != "a" {
+			t.Fatal(got)
+		}
+	}
+}
+
+// A log that nobody reads stops no client.
+func TestAStalledLogStopsNobody(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	log := logwriter.New(writer)
+	defer writer.Close()
+	defer log.Flush(testTimeout)
+	defer func() { go io.Copy(io.Discard, reader) }()
+	p := newTarget(t, Options{Log: log.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) })})
+	for log.Flush(0) {
+		p.log.Warn("a line that fills the pipe")
+	}
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p.breakPicks(key, 1)
+	wantRefused(t, key) // which is logged
+	if got := who(t, key); got != "a" {
+		t.Error(got)
+	}
 }

@@ -24,6 +24,7 @@ func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Fronte
 	if len(batch) < 2 || slices.ContainsFunc(batch, removes) {
 		return out
 	}
+	t.entrance.begin(t.newKeys(batch))
 	var next atomic.Int64
 	var opening sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(batch)) {
@@ -34,7 +35,39 @@ func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Fronte
 		})
 	}
 	opening.Wait()
+	out.drop(t.entrance.flush())
 	return out
+}
+
+// newKeys returns the keys of a batch without a frontend.
+func (t *Target) newKeys(batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) []vip.FrontendKey {
+	keys := make([]vip.FrontendKey, 0, len(batch))
+	for _, u := range batch {
+		if u.New.Kind == vip.OnVIP && t.frontend(u.Key) == nil {
+			keys = append(keys, u.Key)
+		}
+	}
+	return keys
+}
+
+// drop closes the frontends that failed.
+func (a preopened) drop(failed []vip.FrontendKey) {
+	if len(failed) == 0 {
+		return
+	}
+	keys := make(map[vip.FrontendKey]struct{}, len(failed))
+	for _, key := range failed {
+		keys[key] = struct{}{}
+	}
+	for i, f := range a {
+		if f == nil {
+			continue
+		}
+		if _, failed := keys[f.key]; failed {
+			f.close()
+			a[i] = nil
+		}
+	}
 }
 
 // preopen opens a new frontend. It returns nil if the frontend exists or can't be opened.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"container/list"
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -161,13 +162,18 @@ func (a *attempt) awaits(b *backends, now int64) bool {
 
 // place returns a backend with a place for the client, and counts the connection there and in the
 // service, until leave. If all are full, the client waits in the queue, if it may. The caller holds
-// mu, which is free during the wait. No backend is tried meanwhile.
-func (a *attempt) place() (*endpoint, error) {
+// mu, which is free during the wait. No backend is tried meanwhile. It returns errMustWait instead of
+// waiting if the caller can't.
+func (a *attempt) place(canWait bool) (*endpoint, error) {
 	s := a.service
 	if a.entered || s.queue.length.Load() == 0 || !a.waits() {
 		if e, why := a.take(); !why.waits() || !a.waits() {
 			return e, why.err()
 		}
+	}
+	if !canWait {
+		a.from = nil // a place that it missed may be free later
+		return nil, errMustWait
 	}
 	w := s.push(a)
 	if w == nil {
@@ -204,8 +210,8 @@ func (a *attempt) wait(w *waiter) error {
 		return nil
 	case <-a.patience.C: // or end was called
 		return queueTimeout
-	case <-a.f.ctx.Done():
-		return a.f.ctx.Err()
+	case <-a.f.life.context().Done():
+		return context.Canceled
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -319,27 +320,36 @@ func TestQueueBesideRefusingBackends(t *testing.T) {
 	if name != "full" {
 		t.Fatal(name)
 	}
-	var waiting []*client
+	type answer struct {
+		from *client
+		name string
+	}
+	answers := make(chan answer, 5) // in any order: a client that tries a backend just then misses its turn
 	for range 5 {
-		waiting = append(waiting, p.waits(t, f))
+		c := p.waits(t, f)
+		go func() {
+			name, _ := c.r.ReadString('\n')
+			answers <- answer{c, strings.TrimSpace(name)}
+		}()
 	}
 	before := failures()
 	wait.Until(t, "the ejected one is tried again", func() bool { return failures() > before })
 	if n := failures(); n > 10 {
 		t.Errorf("the clients tried %d times", n)
 	}
-	for _, next := range waiting[:3] {
+	for range 3 {
 		inside.Close()
-		if got := next.line(t); got != "full" {
-			t.Fatal(got)
+		next := <-answers
+		if next.name != "full" {
+			t.Fatal(next.name)
 		}
-		inside = next
+		inside = next.from
 	}
 
 	// A backend that works again is found without a free place elsewhere.
 	tcpBackendAt(t, dead, named("back"))
-	if got := waiting[3].line(t); got != "back" {
-		t.Error(got)
+	if got := <-answers; got.name != "back" {
+		t.Error(got.name)
 	}
 }
 
@@ -423,17 +433,17 @@ func TestOneGoroutineOfAClientWaits(t *testing.T) {
 	}
 	for _, ends := range []bool{false, true} {
 		first, second := client(), client()
-		e, err := first.start()
+		e, err := first.start(true)
 		if err != nil {
 			t.Fatal(err)
 		}
 		waits := make(chan error)
 		go func() {
-			_, err := second.start()
+			_, err := second.start(true)
 			waits <- err
 		}()
 		wait.Until(t, "it waits", func() bool { return s.queue.length.Load() == 1 })
-		if _, err := second.start(); err != errElsewhere {
+		if _, err := second.start(true); err != errElsewhere {
 			t.Errorf("another goroutine: %v", err)
 		}
 		if n := s.queue.length.Load(); n != 1 {
@@ -471,7 +481,7 @@ func TestPlacesCostNothing(t *testing.T) {
 	a := front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), p.service(f.Service))
 	if n := testing.AllocsPerRun(100, func() {
 		a.tried = a.tried[:0]
-		e, _ := a.place()
+		e, _ := a.place(true)
 		e.leave()
 		a.exit()
 	}); n != 0 {
@@ -492,7 +502,7 @@ func BenchmarkWake(b *testing.B) {
 				return p.frontend(f.Key).attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)
 			}
 			for range backends {
-				if _, err := attempt().place(); err != nil {
+				if _, err := attempt().place(true); err != nil {
 					b.Fatal(err)
 				}
 			}

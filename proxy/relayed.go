@@ -145,7 +145,7 @@ func (t *Target) Abort(frontend vip.FrontendKey, backend netip.AddrPort) {
 	if f == nil {
 		return
 	}
-	if e := f.backends.Load().all[backend]; e != nil {
+	if e := f.backends.Load().all.of(backend); e != nil {
 		e.abort()
 		t.relayed.drop(e)
 	}

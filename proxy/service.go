@@ -111,7 +111,7 @@ func (s *service) newEndpoint(addr netip.AddrPort) *endpoint {
 		s.loads[addr] = l
 	}
 	l.users++
-	e := &endpoint{addr: addr, of: s, links: make(map[link]struct{})}
+	e := &endpoint{addr: addr, of: s}
 	e.state.Shared = &l.open
 	return e
 }

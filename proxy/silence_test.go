@@ -291,7 +291,7 @@ func TestAllBackendsStopToAnswer(t *testing.T) {
 func TestAStreakIsShort(t *testing.T) {
 	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
 		f := s.fronts[0]
-		a, b := f.backends.Load().all[at("a")], f.backends.Load().all[at("b")]
+		a, b := f.backends.Load().all.of(at("a")), f.backends.Load().all.of(at("b"))
 		begin := func(e *endpoint) *connection {
 			c := &connection{f: f, endpoint: e}
 			c.before = e.compare()

@@ -3,24 +3,21 @@ package proxy
 import (
 	"errors"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// io.Copy between TCP connections also splices, but it holds a pipe (two descriptors and its
-// buffers) for each direction while it runs. A mostly idle connection would hold it permanently.
-// io.Copy also doesn't report which side failed. The code below holds a pipe or a buffer only
-// during a transfer, so an idle connection costs two descriptors and no buffer.
+// A message that fits into a buffer costs a read and a write. More than that goes through a pipe, which
+// saves copying it but takes two system calls more to find out that nothing is left. A pipe or a
+// buffer is held only during a transfer, so an idle connection costs two descriptors and no buffer.
 
 const (
 	spliceChunk = 1 << 20   // most bytes that one splice moves; the pipe's size is a further bound
 	pipeSize    = 256 << 10 // requested
 	leastPipe   = 64 << 10  // the kernel's default; a buffer is better than a smaller pipe
-	bufferSize  = 32 << 10  // for a copy without a pipe
+	bufferSize  = 32 << 10  // a read that fills it begins to splice
 	idlePipes   = 64        // pipes kept for reuse
 )
 
@@ -120,154 +117,103 @@ func (p *pipes) close() {
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// stream copies from one TCP connection to another until the source ends.
+// stream is what is copied from one TCP connection to another. It never waits.
 type stream struct {
-	dst, src *net.TCPConn
-	pipes    *pipes
+	dst, src *socket
+	bulk     bool        // the last transfer was larger than a buffer
 	buffered bool        // the kernel can't splice these sockets
 	stuck    atomic.Bool // the destination accepts no more for now
 
 	pipe    *pipe
 	buffer  *[bufferSize]byte
-	pending int // bytes in pipe or buffer
-	done    int // bytes of buffer already written
-	err     error
-	bytes   int64           // written
-	spliced int64           // part of bytes that went through a pipe
-	count   func(bytes int) // called with the number of bytes written; nil: not counted
+	pending int   // bytes in pipe or buffer
+	done    int   // bytes of buffer already written
+	spliced int64 // bytes that went through a pipe
 }
 
-// copy runs the stream and returns the error of each side. Both are nil if the source ended
-// normally.
-func (s *stream) copy() (readErr, writeErr error) {
-	src, err := s.src.SyscallConn()
-	if err != nil {
-		return err, nil
-	}
-	dst, err := s.dst.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	defer s.release()
-	fill, drain := s.fill, s.drain
-	for {
-		if err := s.do(src.Read, fill); err != nil {
-			return err, nil
+// fill reads what the source has, into a pipe if that is much. It returns 0 without an error if there
+// is nothing for now, and then src isn't readable; or at the end of the source.
+func (s *stream) fill(pipes *pipes) (n int, err error) {
+	for s.src.readable {
+		if s.bulk && s.pipe == nil && !s.buffered {
+			s.pipe = pipes.get()
 		}
-		if s.pending == 0 {
-			return nil, nil
-		}
-		if err := s.do(dst.Write, drain); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (s *stream) do(wait func(func(uintptr) bool) error, f func(uintptr) bool) error {
-	s.err = nil
-	if err := wait(f); err != nil {
-		return err
-	}
-	return s.err
-}
-
-// fill reads what the source has. It returns false if there is nothing yet, and then holds neither
-// pipe nor buffer while it waits.
-func (s *stream) fill(fd uintptr) bool {
-	for {
-		if s.pipe == nil && !s.buffered {
-			s.pipe = s.pipes.get()
-		}
-		var n int
-		var err error
+		room := bufferSize
 		if s.pipe != nil {
 			var moved int64
-			moved, err = unix.Splice(int(fd), nil, s.pipe.w, nil, spliceChunk, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
-			n = int(moved)
+			moved, err = unix.Splice(s.src.fd, nil, s.pipe.w, nil, spliceChunk, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			n, room = int(moved), 0
 		} else {
 			if s.buffer == nil {
 				s.buffer = buffers.Get().(*[bufferSize]byte)
 			}
-			n, err = unix.Read(int(fd), s.buffer[:])
+			n, err = unix.Read(s.src.fd, s.buffer[:])
 		}
 		switch {
+		case s.pipe != nil && (err == nil && n == 0 || s.src.careful && errors.Is(err, unix.EAGAIN)):
+			// At an urgent byte, a splice finds nothing or the end, although more follows. A read goes on
+			// after it. The event of the byte may still be to come.
+			s.release(pipes)
+			s.bulk = false
 		case err == nil:
 			s.pending, s.done = n, 0
-			return true
+			s.bulk = n >= bufferSize
+			if n > 0 && n < room && !s.src.careful {
+				s.src.readable = false // there was no more; an event says when there is
+			}
+			return n, nil
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
-			s.release()
-			return false
+			s.src.readable = false
 		case s.pipe != nil && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)):
-			s.release()
+			s.release(pipes)
 			s.buffered = true
 		default:
-			s.pending, s.err = 0, err
-			return true
+			return 0, err
 		}
 	}
+	return 0, nil
 }
 
-// drain writes everything that fill read. It returns false if the destination accepts no more for
-// now.
-func (s *stream) drain(fd uintptr) bool {
-	for s.pending > 0 {
-		var n int
-		var err error
+// drain writes what fill read, and returns how many bytes. It returns 0 without an error if the
+// destination accepts no more for now.
+func (s *stream) drain() (n int, err error) {
+	for s.dst.writable {
 		if s.pipe != nil {
 			var moved int64
-			moved, err = unix.Splice(s.pipe.r, nil, int(fd), nil, s.pending, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+			moved, err = unix.Splice(s.pipe.r, nil, s.dst.fd, nil, s.pending, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 			n = int(moved)
-			s.spliced += max(moved, 0)
 		} else {
-			n, err = unix.Write(int(fd), s.buffer[s.done:s.done+s.pending])
+			n, err = unix.Write(s.dst.fd, s.buffer[s.done:s.done+s.pending])
 		}
 		switch {
 		case err == nil && n == 0:
-			s.err = io.ErrShortWrite
-			return true
+			return 0, io.ErrShortWrite
 		case err == nil:
 			s.pending -= n
 			s.done += n
-			s.bytes += int64(n)
-			if s.count != nil {
-				s.count(n)
+			if s.pipe != nil {
+				s.spliced += int64(n)
 			}
-			if s.stuck.Load() {
-				s.stuck.Store(false)
-			}
+			return n, nil
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):
-			s.stuck.Store(true)
-			return false
+			s.dst.writable = false
 		default:
-			s.err = err
-			return true
+			return 0, err
 		}
 	}
-	return true
+	return 0, nil
 }
 
 // release returns the pipe and the buffer.
-func (s *stream) release() {
+func (s *stream) release(pipes *pipes) {
 	if s.pipe != nil {
-		s.pipes.put(s.pipe, s.pending == 0)
+		pipes.put(s.pipe, s.pending == 0)
 		s.pipe = nil
 	}
 	if s.buffer != nil {
 		buffers.Put(s.buffer)
 		s.buffer = nil
 	}
-}
-
-// reset closes c so that its peer receives a reset, even if data is unsent.
-func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0)
-	_ = c.Close()
-}
-
-// control runs f on c's descriptor if c is open.
-func control(c syscall.Conn, f func(fd int)) bool {
-	raw, err := c.SyscallConn()
-	return err == nil && raw.Control(func(fd uintptr) { f(int(fd)) }) == nil
 }

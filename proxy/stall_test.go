@@ -34,7 +34,7 @@ type answer struct {
 func newClientele(s *sketch, backends ...string) *clientele {
 	w := &clientele{sketch: s, sent: make([]int, len(backends))}
 	for _, name := range backends {
-		w.backends = append(w.backends, s.fronts[0].backends.Load().all[at(name)])
+		w.backends = append(w.backends, s.fronts[0].backends.Load().all.of(at(name)))
 	}
 	w.choose = func(i int) int { return i % len(backends) }
 	w.takes = func(int, time.Time) (time.Duration, bool) { return 2 * time.Millisecond, true }

@@ -65,8 +65,8 @@ func (t *Target) Breakdown(_ context.Context, key vip.FrontendKey) (reconcile.Br
 		return reconcile.Breakdown{}, false, nil
 	}
 	out := reconcile.Breakdown{Traffic: f.traffic(), Endpoints: map[netip.AddrPort]reconcile.Traffic{}}
-	for addr, e := range f.backends.Load().all {
-		out.Endpoints[addr] = e.tally.traffic(e.state.Open.Load())
+	for _, e := range f.backends.Load().all {
+		out.Endpoints[e.addr] = e.tally.traffic(e.state.Open.Load())
 	}
 	return out, true, nil
 }

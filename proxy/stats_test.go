@@ -49,7 +49,7 @@ func traffic(connections, active, in, out uint64) reconcile.Traffic {
 	return reconcile.Traffic{Connections: connections, Active: active, In: reconcile.Volume{Bytes: in}, Out: reconcile.Volume{Bytes: out}}
 }
 
-type endpoints = map[netip.AddrPort]reconcile.Traffic
+type endpointTraffic = map[netip.AddrPort]reconcile.Traffic
 
 // Every byte of TCP is counted once for its backend and once for the frontend, spliced or not. The
 // frontend's counters keep the traffic of a removed backend.
@@ -71,32 +71,32 @@ func TestTCPIsCounted(t *testing.T) {
 			key := freeKey(t, "127.96.0.1", vip.TCP)
 			both := onVIP(key, vip.RoundRobin, backend, idle)
 			p.must(weigh(both, idle, 0))
-			p.counted(key, reconcile.Breakdown{Endpoints: endpoints{backend: {}, idle: {}}})
+			p.counted(key, reconcile.Breakdown{Endpoints: endpointTraffic{backend: {}, idle: {}}})
 			for i := range uint64(2) {
 				conn := dial(t, key)
 				if _, err := conn.Write(make([]byte, up)); err != nil {
 					t.Fatal(err)
 				}
 				n := traffic(i+1, 1, (i+1)*up, i*down)
-				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n, idle: {}}})
+				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n, idle: {}}})
 				conn.CloseWrite()
 				if got, err := io.Copy(io.Discard, conn); err != nil || got != down {
 					t.Fatal(got, err)
 				}
 				n = traffic(i+1, 0, (i+1)*up, (i+1)*down)
-				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n, idle: {}}})
+				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n, idle: {}}})
 			}
 			all := traffic(2, 0, 2*up, 2*down)
 			p.must(without(both, backend))
-			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{idle: {}}})
+			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpointTraffic{idle: {}}})
 			p.must(both) // it returns as a new backend
-			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpoints{backend: {}, idle: {}}})
+			p.counted(key, reconcile.Breakdown{Traffic: all, Endpoints: endpointTraffic{backend: {}, idle: {}}})
 			p.remove(key)
 			if _, found, err := p.Breakdown(t.Context(), key); found || err != nil {
 				t.Errorf("a frontend that is gone: %v, %v", found, err)
 			}
 			p.must(both)
-			p.counted(key, reconcile.Breakdown{Endpoints: endpoints{backend: {}, idle: {}}})
+			p.counted(key, reconcile.Breakdown{Endpoints: endpointTraffic{backend: {}, idle: {}}})
 		})
 	}
 }
@@ -111,7 +111,7 @@ func TestRetriedConnectionIsCountedOnce(t *testing.T) {
 		who(t, key)
 	}
 	n := traffic(4, 0, 0, 4*2)
-	p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{refuses: {}, works: n}})
+	p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{refuses: {}, works: n}})
 }
 
 // A UDP client counts as a connection. Datagrams count by their payload, including empty ones.
@@ -132,7 +132,7 @@ func TestUDPIsCounted(t *testing.T) {
 			}
 		}
 		n := traffic(i+1, i+1, (i+1)*9010, (i+1)*9016)
-		p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpoints{backend: n}})
+		p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n}})
 	}
 }
 

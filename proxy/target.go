@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sockets"
@@ -55,6 +56,11 @@ type Options struct {
 
 	// Sockets opens the listeners. Nil: a set that has inherited none.
 	Sockets *sockets.Set
+	// SkLookup lets one socket for each protocol and family listen for all VIPs, if the kernel and
+	// the process's rights allow it; see Entrance.
+	SkLookup bool
+	// Succeeds means that the process that had the inherited sockets accepts clients until Settle.
+	Succeeds bool
 
 	// EndRelayed ends the connections that an earlier dataplane still relays for a backend, which was
 	// removed; see Relayed. It must not block. Nil: there is no earlier dataplane.
@@ -68,7 +74,8 @@ type Options struct {
 	// Log defaults to discarding.
 	Log *slog.Logger
 
-	device device // for tests
+	device  device // for tests
+	watched bool   // the device is the kernel's
 }
 
 func (o Options) withDefaults() Options {
@@ -89,6 +96,7 @@ func (o Options) withDefaults() Options {
 	}
 	if o.device == nil {
 		o.device = &netlinkDevice{name: o.Device}
+		o.watched = true
 	}
 	return o
 }
@@ -100,10 +108,13 @@ type Target struct {
 	log          *slog.Logger
 	epoch        time.Time
 	addresses    *addresses
+	watcher      *watch.Watcher               // of the addresses; nil: they can't be watched
 	awaited      map[vip.FrontendKey]struct{} // failed because their address was not the host's
 	wildcards    wildcards                    // as of this Apply
 	pipes        *pipes
-	wheel        wheel
+	loops        eventLoops
+	wheel        wheel // of the timeouts of connections
+	dials        wheel // of connects
 	capacity     capacity
 	services     services
 	relayed      *relayed
@@ -113,6 +124,9 @@ type Target struct {
 	errorLog     throttle
 	headerLog    throttle
 	acceptPoller acceptPoller
+	receivers    receivers
+	entrance     entrance
+	about        Entrance
 	background   sync.WaitGroup // tasks that New started
 	reporter     sync.WaitGroup // of the outliers
 	stop         func()         // ends it
@@ -135,7 +149,8 @@ var (
 
 	_ reconcile.ConnectionLister = (*Target)(nil)
 
-	_ reconcile.Waiter[vip.FrontendKey] = (*Target)(nil)
+	_ reconcile.Waiter[vip.FrontendKey]  = (*Target)(nil)
+	_ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
 )
 
 // errClosed is the error of Apply after Close.
@@ -156,10 +171,18 @@ func New(opts Options) *Target {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	t.wheel.now = t.now
+	if opts.watched {
+		var err error
+		if t.watcher, err = watch.Open(watch.Options{Device: opts.Device}); err != nil {
+			t.log.Warn("changes of addresses are not seen at once", "err", err)
+		}
+	}
+	t.wheel.now, t.wheel.tick = t.now, wheelTick
+	t.dials.now, t.dials.tick = t.now, dialTick
 	t.outliers = newOutliers(t.now)
 	t.relayed = newRelayed(opts.EndRelayed)
 	t.capacity.most.Store(int64(opts.Files))
+	t.enter()
 	t.background.Go(makeRoom)
 	t.reporter.Go(func() { t.reportOutliers(ctx) })
 	return t
@@ -212,9 +235,12 @@ func (t *Target) Arrived() func(vip.FrontendKey) bool {
 	}
 }
 
-// LastTurn returns when the loop that waits for clients has last shown that it runs. It does so every
-// second, whether clients arrive or not. The time is zero before the first listener.
-func (t *Target) LastTurn() time.Time { return t.acceptPoller.lastTurn() }
+// LastTurn returns when the loop that is furthest behind has last shown that it runs: the one that waits
+// for first clients, one that relays TCP, or one that has received a datagram and passes it on. The first two
+// do so every second, with and without work. The time is zero before the first listener.
+func (t *Target) LastTurn() time.Time {
+	return earlier(earlier(t.acceptPoller.turns.at(), t.loops.lastTurn()), t.receivers.lastTurn())
+}
 
 // now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
@@ -319,8 +345,13 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			yield(observed{}, err)
 			return
 		}
+		t.watcher.Take(nil) // what follows shows it, too
 		if err := t.addresses.refresh(); err != nil {
 			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", t.opts.Device, err))
+			return
+		}
+		if err := t.entrance.refresh(); err != nil {
+			yield(observed{}, fmt.Errorf("read the program of sk_lookup: %w", err))
 			return
 		}
 		t.mu.RLock()
@@ -352,6 +383,11 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 	}
 }
 
+// Settle ends a take-over: clients of frontends that an earlier process had and this one doesn't are
+// refused from now on. Until then they wait. Call it once every frontend has been applied and the
+// earlier process accepts no more clients.
+func (t *Target) Settle() { t.entrance.settle() }
+
 // Connections implements reconcile.Connections: TCP connections, including those being established,
 // and UDP sessions.
 func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
@@ -360,9 +396,9 @@ func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.
 		return nil, nil
 	}
 	open := make(map[netip.AddrPort]int)
-	for addr, e := range f.backends.Load().all {
+	for _, e := range f.backends.Load().all {
 		if n := e.state.Open.Load(); n > 0 {
-			open[addr] = int(n)
+			open[e.addr] = int(n)
 		}
 	}
 	return open, nil
@@ -376,11 +412,16 @@ func (t *Target) Close() error {
 	frontends := slices.Collect(maps.Values(t.frontends))
 	t.frontends = nil
 	t.mu.Unlock()
+	t.entrance.stop()
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
 	onEach(frontends, (*frontend).close)
+	t.entrance.close()
 	t.acceptPoller.close()
+	t.loops.close()
 	t.wheel.close()
+	t.dials.close()
 	t.pipes.close()
+	t.watcher.Close()
 	t.stop()
 	t.reporter.Wait()
 	t.background.Wait()

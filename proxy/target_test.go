@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -230,7 +232,7 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// A listener that ends by itself is reported as damage. A repair opens it again, and its
+// A listener that another process shuts down is reported as damage. A repair opens it again, and its
 // connections survive both.
 func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
@@ -241,7 +243,7 @@ func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 	c := dial(t, key)
 	c.line(t)
 
-	p.frontend(key).listener.(*tcpListener).l.Close()
+	control(p.frontend(key).listener.(*tcpListener).l, func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
 	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 	got := p.actual()
 	if len(got) != 1 || len(got[0].Damage) != 1 || !strings.Contains(got[0].Damage[0], "listener "+key.String()+" died") {

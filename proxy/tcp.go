@@ -1,16 +1,13 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
@@ -18,24 +15,29 @@ import (
 // clients: a closed port would be available to any process that listens on 0.0.0.0, and could not
 // be opened again.
 type tcpListener struct {
-	f      *frontend
-	l      *net.TCPListener
-	ticket uint64 // at the acceptPoller
-	ended  atomic.Bool
-	death  atomic.Pointer[error]
+	f        *frontend
+	l        *net.TCPListener
+	ticket   uint64    // at the acceptPoller
+	acceptor *acceptor // nil before the first client
+	ended    atomic.Bool
+	death    atomic.Pointer[error]
 }
 
 func listenTCP(f *frontend) (listener, error) {
 	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
-	l, err := f.target.opts.Sockets.ListenTCP(f.ctx, f.key.AddrPort())
+	err := f.target.loops.open()
+	var l *net.TCPListener
+	if err == nil {
+		l, err = f.target.opts.Sockets.ListenTCP(context.Background(), f.key.AddrPort())
+	}
 	if err != nil {
 		f.target.releaseListener()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l}
-	if t.ticket, err = f.target.acceptPoller.wait(t.l, func() { f.tasks.Go(t.accept) }); err != nil {
+	if t.ticket, err = f.target.acceptPoller.wait(t.l, t.accept); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -51,6 +53,9 @@ func (t *tcpListener) stop() { t.end((*sockets.Set).Release) }
 func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
 		t.f.target.acceptPoller.cancel(t.ticket)
+		if t.acceptor != nil {
+			t.acceptor.stop()
+		}
 		how(t.f.target.opts.Sockets, t.l)
 		t.f.target.releaseListener()
 	}
@@ -63,77 +68,93 @@ func (t *tcpListener) died() error {
 	return nil
 }
 
-// accept runs from the first client until the listener is closed or fails.
+// accept begins to accept clients when the first one has arrived.
 func (t *tcpListener) accept() {
-	target := t.f.target
-	pause := newBackoff()
-	for {
-		client, err := t.l.AcceptTCP()
-		switch {
-		case err == nil:
-			pause.Reset()
-		case t.f.ctx.Err() == nil && passes(err):
-			t.f.complain("accept", err)
-			if lacksDescriptor(err) { // the client waits
-				target.refuse(t.f.backends.Load().service, noDescriptor)
-			}
-			backoff.Sleep(t.f.ctx, pause.Next())
-			continue
-		default: // closed by us: the error is not used; or broken
-			t.death.Store(&err)
-			t.l.Close()
-			return
+	t.acceptor = &acceptor{stats: &t.f.target.stats, welcome: t.f.welcome, died: t.die, failed: func(err error) {
+		t.f.complain("accept", err)
+		if lacksDescriptor(err) { // the client waits
+			t.f.target.refuse(t.f.backends.Load().service, noDescriptor)
 		}
-		_ = client.SetKeepAliveConfig(keepAlive) // fails only for a client that is gone
-		target.stats.accepted.Add(1)
-		t.welcome(client)
+	}}
+	if err := t.acceptor.start(&t.f.target.loops, t.l); err != nil {
+		t.acceptor = nil
+		t.die(err)
 	}
+}
+
+func (t *tcpListener) die(err error) {
+	t.death.Store(&err)
+	t.l.Close()
 }
 
 // welcome starts to serve a client, or refuses it.
-func (t *tcpListener) welcome(client *net.TCPConn) {
-	defer t.f.contain(t.f.backends.Load().service, func() { reset(client) })
-	peer := addrPort(client.RemoteAddr()).Addr()
-	announced := t.f.announced(peer)
-	s := t.f.admit(peer, announced, connectionFiles)
+func (f *frontend) welcome(client *socket, peer netip.AddrPort) {
+	defer f.contain(f.backends.Load().service, client.reset)
+	announced := f.announced(peer.Addr())
+	s := f.admit(peer.Addr(), announced, connectionFiles)
 	if s == nil {
-		reset(client)
+		client.reset()
 		return
 	}
-	t.f.target.capacity.connections.Add(1)
-	t.f.tasks.Add(1)
-	go t.f.serve(client, announced, s)
+	loop, err := f.target.loops.pick()
+	if err != nil {
+		f.complain("start a loop for connections", err)
+		f.target.capacity.give(s, connectionFiles)
+		f.target.refuse(s, noDescriptor)
+		client.reset()
+		return
+	}
+	f.target.capacity.connections.Add(1)
+	f.tasks.Add(1)
+	c := &connection{f: f, owner: s, loop: loop, client: client, attempt: f.attempt(peer, s)}
+	c.attempt.mayWait = true
+	if announced {
+		go c.task(c.readHeader)
+	} else {
+		c.task(c.connectNow)
+	}
 }
 
-// serve connects one client to a backend and relays until both directions end. An announced client
-// begins with a PROXY header. The connection is counted in s.
-func (f *frontend) serve(client *net.TCPConn, announced bool, s *service) {
-	c := &connection{f: f, owner: s, client: client, attempt: f.attempt(netip.AddrPort{}, s)}
-	c.task(func() bool {
-		ends, ok := f.ends(client, announced, s)
-		if !ok {
-			reset(client)
-			return true
-		}
-		a := c.attempt
-		a.client, a.to, a.mayWait = ends.Source, ends.Destination, true
-		return c.connect()
-	})
+// step is how far a task of a client has come.
+type step uint8
+
+const (
+	// over: the client needs nothing more.
+	over step = iota
+	// elsewhere: another task serves the client.
+	elsewhere
+	// pending: the task goes on in another goroutine, or with an event of a socket.
+	pending
+	// connected: the client's bytes can be relayed.
+	connected
+)
+
+// task takes the next step of a client. Each task of a client has the descriptor of one connect. It
+// gives that back when it ends; and, if the client needs nothing more, or do panics, what else the
+// client has.
+func (c *connection) task(do func() step) {
+	if c.take(do) == connected {
+		c.relay()
+	}
 }
 
-// task runs what a goroutine does for the client. It gives back the descriptor of one connect; and,
-// if do reports that the client needs nothing more, or panics, what else the client has.
-func (c *connection) task(do func() (done bool)) {
-	defer c.f.tasks.Done()
-	done := true
-	defer func() {
+func (c *connection) take(do func() step) (next step) {
+	next = over // after a panic
+	defer func() { c.leave(next) }()
+	defer c.f.contain(c.owner, c.abort)
+	next = do()
+	return next
+}
+
+// leave ends a task that doesn't go on.
+func (c *connection) leave(last step) {
+	if last == over || last == elsewhere {
 		c.f.target.capacity.give(c.owner, backendFiles)
-		if done {
+		if last == over {
 			c.release()
 		}
-	}()
-	defer c.f.contain(c.owner, c.abort)
-	done = do()
+		c.f.tasks.Done()
+	}
 }
 
 // release gives back what the client has. Further calls do nothing.
@@ -145,38 +166,76 @@ func (c *connection) release() {
 	}
 }
 
-// connect connects the client to a backend and relays. Nothing has been read from the client yet, so
-// any backend is possible. It reports whether the client needs nothing more: another goroutine may
-// serve it.
-func (c *connection) connect() (done bool) {
-	switch e, err := c.attempt.connect(c.dial); {
-	case e != nil:
-		defer e.leave()
-		defer e.remove(c)
-		c.relay()
-	case errors.Is(err, errElsewhere):
-		return false
-	default:
-		if why := reasonOf(err); why != admitted {
-			c.f.target.refuse(c.owner, why)
+// connect starts to connect the client to a backend. Nothing has been read from the client yet, so any
+// backend is possible. It may wait in the queue.
+func (c *connection) connect() step { return c.tryAll(true) }
+
+// connectNow is connect for a goroutine that can't wait.
+func (c *connection) connectNow() step { return c.tryAll(false) }
+
+func (c *connection) tryAll(canWait bool) step {
+	for {
+		e, err := c.attempt.start(canWait)
+		switch {
+		case errors.Is(err, errMustWait):
+			go c.task(c.connect)
+			return pending
+		case err != nil:
+			return c.refuse(err)
 		}
-		reset(c.client)
+		switch began, err := c.dial(e); {
+		case began:
+			return pending
+		case err != nil:
+			return c.refuse(c.attempt.fail(err))
+		}
 	}
-	return true
+}
+
+// refuse resets the client, unless another task serves it.
+func (c *connection) refuse(err error) step {
+	if errors.Is(err, errElsewhere) {
+		return elsewhere
+	}
+	if why := reasonOf(err); why != admitted {
+		c.f.target.refuse(c.owner, why)
+	}
+	c.abort()
+	return over
 }
 
 // connection is one client's connection to one backend.
 type connection struct {
-	f              *frontend
-	owner          *service
-	attempt        *attempt
-	client, server *net.TCPConn // server is nil until it is connected
-	released       atomic.Bool
-	endpoint       *endpoint
-	tallies        tallies
-	up, down       direction
+	f        *frontend
+	owner    *service
+	attempt  *attempt
+	loop     *eventLoop
+	released atomic.Bool
+	endpoint *endpoint
+	tallies  tallies
 	activity
 	request
+
+	io             sync.Mutex // guards the next ones. Locks of attempts are taken before it
+	client, server *socket    // server is nil until it is connected
+	relays         bool       // until the sockets are closed
+	flushes        bool       // the client gets an answer before its socket is closed
+	flushed        bool
+	up, down       direction
+}
+
+// localAddr returns the address that the client has connected to.
+func (c *connection) localAddr() netip.AddrPort {
+	c.io.Lock()
+	defer c.io.Unlock()
+	return c.client.localAddr()
+}
+
+// become sets the backend.
+func (c *connection) become(server *socket, e *endpoint) {
+	c.io.Lock()
+	defer c.io.Unlock()
+	c.server, c.endpoint = server, e
 }
 
 // in and out count bytes passed on to the backend and to the client.
@@ -188,123 +247,4 @@ func (c *connection) in(bytes int) {
 func (c *connection) out(bytes int) {
 	c.getsAnswer(c.used())
 	c.tallies.out(bytes)
-}
-
-// abort resets both sides immediately.
-func (c *connection) abort() {
-	reset(c.client)
-	if c.server != nil {
-		reset(c.server)
-	}
-}
-
-// direction is one of a connection's two streams.
-type direction struct {
-	stream
-	finished atomic.Bool // the end of the stream was passed on to dst
-	readErr  error       // of the copy, after its end
-	writeErr error
-}
-
-// relay copies in both directions until both end. It passes on each end separately (half-close),
-// and a reset as a reset. It needs one goroutine in addition to the caller's.
-func (c *connection) relay() {
-	up, down := &c.up, &c.down
-	up.dst, up.src, up.pipes, up.count = c.server, c.client, c.f.target.pipes, c.in
-	down.dst, down.src, down.pipes, down.count = c.client, c.server, c.f.target.pipes, c.out
-	c.watch()
-	defer c.f.target.wheel.remove(&c.timed)
-	var both sync.WaitGroup
-	both.Go(func() {
-		defer c.f.contain(c.owner, c.abort)
-		c.pump(down, up)
-	})
-	c.pump(up, down)
-	both.Wait()
-	c.judge()
-	if up.writeErr != nil {
-		// The backend answered and closed without reading everything, as for a rejected upload.
-		// Closing a socket with unread bytes sends a reset, which can overtake the answer, so flush
-		// the answer to the client first.
-		flush(c.client)
-	}
-	c.client.Close()
-	c.server.Close()
-}
-
-// judge takes in a connection without an answer as evidence about the backend. A client that ends
-// its direction first may be the cause of a reset.
-func (c *connection) judge() {
-	switch {
-	case c.answered.Load():
-	case (isReset(c.down.readErr) || isReset(c.up.writeErr)) && !c.up.finished.Load():
-		c.endpoint.outlier.reset()
-	case c.down.finished.Load():
-		c.endpoint.outlier.closed()
-	case c.up.finished.Load():
-		c.givesUp()
-	}
-}
-
-// pump runs one direction; back is the other.
-func (c *connection) pump(d, back *direction) {
-	readErr, writeErr := d.copy()
-	d.readErr, d.writeErr = readErr, writeErr
-	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
-		c.givesUp()
-	}
-	if d == &c.down && (readErr == nil || isReset(readErr)) && !c.up.finished.Load() {
-		c.isClosed()
-	}
-	switch {
-	case readErr == nil && writeErr == nil && (back.finished.Load() || !dead(d.src)):
-		d.finished.Store(true)
-		_ = d.dst.CloseWrite()
-		c.halfClose()
-	case writeErr != nil && dead(d.dst):
-		// The source may have sent data before it failed: the other direction reads this to its end
-		// and then ends the connection.
-	default:
-		// The source was reset; or it has ended, and the other direction found the reset. The
-		// destination gets the data sent before and then a reset, because an end would make an
-		// incomplete response look complete.
-		flush(d.dst)
-		reset(d.src)
-		reset(d.dst)
-	}
-}
-
-// dead reports whether the kernel or this process has closed the connection.
-func dead(c *net.TCPConn) bool {
-	_, alive := unsent(c)
-	return !alive
-}
-
-// unsent returns the number of written bytes that the peer has not acknowledged, and whether the
-// connection is alive.
-func unsent(c *net.TCPConn) (n int, alive bool) {
-	const closed = 7 // TCP_CLOSE
-	open := control(c, func(fd int) {
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil || info.State == closed {
-			return
-		}
-		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
-		alive = err == nil
-	})
-	return n, open && alive
-}
-
-// flushTime bounds the wait of flush.
-const flushTime = 2 * time.Second
-
-// flush waits until the peer has received everything written to c, or the connection ends.
-func flush(c *net.TCPConn) {
-	wait := 200 * time.Microsecond
-	for end := time.Now().Add(flushTime); time.Now().Before(end); time.Sleep(wait) {
-		if n, alive := unsent(c); n == 0 || !alive {
-			return
-		}
-		wait = min(2*wait, 50*time.Millisecond)
-	}
 }

@@ -9,10 +9,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -142,35 +146,237 @@ func TestTCPLargeTransfersBothWays(t *testing.T) {
 	}
 }
 
-// Bytes go through a pipe in the kernel and not through this process.
+// A small message goes through a buffer, which costs fewer system calls. Most of a large transfer goes
+// through a pipe in the kernel and not through this process.
 func TestTCPIsSpliced(t *testing.T) {
-	client, near := tcpPair(t)
-	far, server := tcpPair(t)
-	pipes := &pipes{most: 2}
-	defer pipes.close()
-	s := &stream{dst: far, src: near, pipes: pipes}
-	go func() {
-		for range 64 {
-			client.Write(make([]byte, 16<<10))
-		}
-		client.CloseWrite()
-	}()
-	var copied sync.WaitGroup
-	copied.Go(func() {
-		s.copy()
-		s.dst.CloseWrite()
+	const small, large = 1000, 64 << 20
+	ends := make(chan struct{})
+	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, small))
+		_, _ = c.Write(make([]byte, small))
+		_, _ = io.CopyN(io.Discard, struct{ io.Reader }{c}, large)
+		fmt.Fprintln(c, "all")
+		<-ends
 	})
-	n, err := io.Copy(io.Discard, server)
-	copied.Wait()
-	if err != nil || n != 1<<20 {
-		t.Fatal(n, err)
+	defer close(ends)
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, backend))
+	c := dial(t, key)
+	_, _ = c.Write(make([]byte, small))
+	if _, err := io.ReadFull(c.r, make([]byte, small)); err != nil {
+		t.Fatal(err)
 	}
-	if s.buffered || s.spliced != n || s.bytes != n {
-		t.Fatalf("of %d bytes %d spliced, %d written, buffered %v", n, s.spliced, s.bytes, s.buffered)
+	spliced := func() (up, down int64) {
+		one := p.only()
+		one.io.Lock()
+		defer one.io.Unlock()
+		return one.up.spliced, one.down.spliced
 	}
-	if s.pipe != nil || s.buffer != nil {
-		t.Error("pipe or buffer still held")
+	if up, down := spliced(); up != 0 || down != 0 {
+		t.Errorf("%d and %d bytes of small messages spliced", up, down)
 	}
+	if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, large)); err != nil {
+		t.Fatal(err)
+	}
+	c.line(t)
+	if up, _ := spliced(); up < large/2 {
+		t.Errorf("of %d bytes %d spliced", large, up)
+	}
+	wait.Until(t, "no pipe is held", func() bool { return p.pipes.held() == 0 })
+}
+
+// Both sides of each connection detect dead peers, and send small messages at once. The first client
+// arrives before the listener has the options that later ones inherit.
+func TestSocketOptions(t *testing.T) {
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			p := newTarget(t, Options{})
+			key := freeKey(t, family.vip, vip.TCP)
+			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, family.backend, named("a"))))
+			for client := range 3 {
+				c := dial(t, key)
+				c.line(t)
+				one := p.only()
+				one.io.Lock()
+				for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
+					for _, o := range keepAliveOptions {
+						if got, err := unix.GetsockoptInt(fd, o.level, o.name); err != nil || got != o.value {
+							t.Errorf("client %d, %s: option %d of level %d is %d, want %d, %v", client, side, o.name, o.level, got, o.value, err)
+						}
+					}
+				}
+				one.io.Unlock()
+				c.Close()
+				wait.Until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
+			}
+		})
+	}
+}
+
+// A read ends at an urgent byte, although more has arrived. The byte itself is lost, as in every proxy.
+func TestTCPAfterAnUrgentByte(t *testing.T) {
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	c := dial(t, key)
+	c.line(t)
+	one := p.only()
+	one.io.Lock() // all arrives before the loop reads
+	control(c.TCPConn, func(fd int) {
+		if _, err := unix.SendmsgN(fd, []byte("abc!"), nil, nil, unix.MSG_OOB); err != nil {
+			t.Error(err)
+		}
+	})
+	fmt.Fprintln(c, "def")
+	for unsent(c.TCPConn) > 0 {
+		runtime.Gosched()
+	}
+	one.io.Unlock()
+	if got := c.line(t); got != "abcdef" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A splice ends at an urgent byte, too, and goes on after it neither by itself nor with the end.
+func TestATransferGoesOnAfterAnUrgentByte(t *testing.T) {
+	for name, ends := range map[string]bool{"open": false, "ended": true} {
+		t.Run(name, func(t *testing.T) {
+			const bulk = 200_000
+			tail := bytes.Repeat([]byte("tail"), 1000)
+			p := newTarget(t, Options{})
+			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+				fmt.Fprintln(c, "a")
+				all := make([]byte, bulk+len(tail))
+				n, err := io.ReadFull(c, all)
+				if err == nil && !bytes.HasSuffix(all, tail) {
+					err = errors.New("other bytes")
+				}
+				fmt.Fprintln(c, n, err)
+				io.Copy(io.Discard, c)
+			})))
+			c := dial(t, key)
+			c.line(t)
+			one := p.only()
+			one.io.Lock() // all arrives before the loop reads
+			err := unix.SetsockoptInt(one.client.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 2*bulk)
+			c.Write(make([]byte, bulk))
+			control(c.TCPConn, func(fd int) {
+				if _, failed := unix.SendmsgN(fd, []byte("!"), nil, nil, unix.MSG_OOB); failed != nil {
+					t.Error(failed)
+				}
+			})
+			c.Write(tail)
+			if ends {
+				c.CloseWrite()
+			}
+			wait.Until(t, "it has arrived", func() bool { return unsent(c.TCPConn) == 0 })
+			one.io.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if got, want := c.line(t), fmt.Sprintf("%d <nil>", bulk+len(tail)); got != want {
+				t.Errorf("the backend gets %s, want %s", got, want)
+			}
+			one.io.Lock()
+			defer one.io.Unlock()
+			if one.up.spliced == 0 {
+				t.Error("nothing was spliced")
+			}
+		})
+	}
+}
+
+// A transfer that is always ready leaves the other connections of its loop their turn, and then goes on
+// without an event of its sockets.
+func TestATransferTakesTurns(t *testing.T) {
+	oneLoop(t)
+	const turn = fillsPerTurn * bufferSize
+	var got atomic.Int64
+	p := newTarget(t, Options{})
+	p.pipes.most = 0
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
+		fmt.Fprintln(c, "a")
+		_, _ = io.Copy(writerFunc(func(b []byte) { got.Add(int64(len(b))) }), c)
+	})))
+	c := dial(t, key)
+	c.line(t)
+	one := p.only()
+	echo := onVIP(freeKey(t, "127.96.0.2", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("echo")))
+	p.must(echo)
+	other := dial(t, echo.Key)
+	other.line(t)
+
+	one.loop.own(one.client, deaf{})
+	one.io.Lock()
+	if err := errors.Join(unix.SetsockoptInt(one.client.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 16*turn),
+		unix.SetsockoptInt(one.server.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 16*turn)); err != nil {
+		t.Error(err)
+	}
+	one.io.Unlock()
+	sent := 0
+	for sent < 2*turn { // all of it arrives before the proxy reads
+		n, _ := c.Write(make([]byte, bufferSize))
+		sent += n
+		wait.Until(t, "it has arrived", func() bool { return unsent(c.TCPConn) == 0 })
+	}
+	other.echo(t, "the loop has had all events of the transfer")
+	one.loop.own(one.client, one)
+
+	one.io.Lock()
+	one.client.readable = true
+	before := p.frontend(key).tally.in.Load()
+	one.pump(&one.up, &one.down)
+	n := p.frontend(key).tally.in.Load() - before
+	one.io.Unlock()
+	if n != turn {
+		t.Errorf("%d bytes in one turn, want %d", n, turn)
+	}
+	other.echo(t, "between the turns")
+	wait.Until(t, "the rest", func() bool { return got.Load() == int64(sent) }, func() any { return got.Load() })
+}
+
+// A listener with more clients than it may accept in a turn goes on after it without another client.
+func TestAListenerTakesTurns(t *testing.T) {
+	oneLoop(t)
+	p := newTarget(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	first := dial(t, key)
+	first.line(t)
+	a := p.acceptor(key)
+	loop := a.socket.loop
+	loop.own(a.socket, deaf{})
+	var clients []*client
+	for range acceptsPerTurn + 10 {
+		clients = append(clients, dial(t, key))
+	}
+	first.echo(t, "the loop has had all events of the listener")
+	loop.own(a.socket, a)
+	a.ready(a.socket, unix.EPOLLIN)
+	for _, c := range clients {
+		c.line(t)
+	}
+}
+
+// deaf ignores events.
+type deaf struct{}
+
+func (deaf) ready(*socket, uint32) {}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
+}
+
+// oneLoop makes all connections of the test share a loop.
+func oneLoop(t *testing.T) {
+	before := runtime.GOMAXPROCS(2)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
 func tcpPair(t testing.TB) (a, b *net.TCPConn) {

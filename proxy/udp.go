@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -32,18 +33,36 @@ const maxFirst = 2 << 10
 // unreachable, which would otherwise need a raw socket. Another process can take the port
 // meanwhile.
 type udpListener struct {
-	f *frontend
+	f   *frontend
+	way arrival
 
 	mu       sync.Mutex
-	conn     *net.UDPConn // nil while closed
+	open     bool
+	conn     *net.UDPConn // replies leave through it; nil while closed or not needed
 	ticket   uint64       // of conn, at the acceptPoller
-	stopped  atomic.Bool  // conn is used for replies only
+	stopped  atomic.Bool  // new datagrams are left to other processes
 	sessions map[netip.AddrPort]*session
 	death    error
 }
 
-func listenUDP(f *frontend) (listener, error) {
-	u := &udpListener{f: f, sessions: make(map[netip.AddrPort]*session)}
+// arrival is how datagrams reach a udpListener and where replies leave. The caller of a method holds
+// the listener's mu.
+type arrival interface {
+	// begin makes datagrams arrive, and end makes the kernel answer port unreachable; the frontend
+	// is gone or may begin again. After stop, end leaves datagrams to other processes.
+	begin(u *udpListener) error
+	end(u *udpListener, gone bool)
+	// stop makes datagrams arrive no more.
+	stop(u *udpListener)
+	// reply prepares conn for a new session, and idle is called after the last one.
+	reply(u *udpListener) error
+	idle(u *udpListener)
+	// died returns the error that has ended the arrival.
+	died(u *udpListener) error
+}
+
+func listenUDP(f *frontend, way arrival) (listener, error) {
+	u := &udpListener{f: f, way: way, sessions: make(map[netip.AddrPort]*session)}
 	// Opened even if it is closed immediately, to check that the address exists and the port is
 	// free.
 	if err := u.usable(true); err != nil {
@@ -56,41 +75,73 @@ func (u *udpListener) usable(yes bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
-	case yes && u.conn == nil:
-		if err := u.f.target.reserveListener(); err != nil {
-			u.death = err
-			return err
-		}
-		socket, err := u.f.target.opts.Sockets.ListenUDP(u.f.ctx, u.f.key.AddrPort())
-		if u.death = err; err != nil {
-			u.f.target.releaseListener()
-			return err
-		}
-		u.conn = socket
-		if u.ticket, u.death = u.f.target.acceptPoller.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); u.death != nil {
-			u.shut()
+	case yes && !u.open:
+		if u.death = u.way.begin(u); u.death != nil {
 			return u.death
 		}
+		u.open = true
 	case !yes:
-		u.shut()
+		u.shut(false)
 	}
 	return nil
 }
 
+// ownSocket is the arrival by a socket of the frontend.
+type ownSocket struct{}
+
+func (ownSocket) begin(u *udpListener) error {
+	if err := u.f.target.reserveListener(); err != nil {
+		return err
+	}
+	socket, err := u.f.target.opts.Sockets.ListenUDP(context.Background(), u.f.key.AddrPort())
+	if err != nil {
+		u.f.target.releaseListener()
+		return err
+	}
+	u.conn = socket
+	if u.ticket, err = u.f.target.acceptPoller.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); err != nil {
+		ownSocket{}.end(u, false)
+		return err
+	}
+	return nil
+}
+
+func (ownSocket) end(u *udpListener, _ bool) {
+	if u.conn == nil {
+		return
+	}
+	u.f.target.acceptPoller.cancel(u.ticket)
+	if u.stopped.Load() {
+		u.f.target.opts.Sockets.Release(u.conn)
+	} else {
+		u.f.target.opts.Sockets.Remove(u.conn)
+	}
+	u.f.target.releaseListener()
+	u.conn = nil
+}
+
+func (ownSocket) stop(u *udpListener) {
+	u.f.target.acceptPoller.cancel(u.ticket)
+	_ = u.conn.SetReadDeadline(time.Unix(1, 0)) // ends read
+}
+
+func (ownSocket) reply(*udpListener) error  { return nil }
+func (ownSocket) idle(*udpListener)         {}
+func (ownSocket) died(u *udpListener) error { return u.death }
+
 func (u *udpListener) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.shut()
+	u.shut(true)
 }
 
 // stop ends the receipt of datagrams. Sessions still send the replies of their backends.
 func (u *udpListener) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.conn != nil {
-		u.stopped.Store(true)
-		u.f.target.acceptPoller.cancel(u.ticket)
-		_ = u.conn.SetReadDeadline(time.Unix(1, 0)) // ends read
+	u.stopped.Store(true)
+	if u.open {
+		u.way.stop(u)
 	}
 	for _, s := range u.sessions {
 		_ = s.server.SetReadDeadline(time.Now()) // makes answers look at idle again
@@ -108,18 +159,12 @@ func (u *udpListener) idle() time.Duration {
 	return u.f.target.opts.UDPIdle
 }
 
-// shut closes the socket and ends every session. The caller holds mu.
-func (u *udpListener) shut() {
-	if u.conn != nil {
-		u.f.target.acceptPoller.cancel(u.ticket)
-		if u.stopped.Load() {
-			u.f.target.opts.Sockets.Release(u.conn)
-		} else {
-			u.f.target.opts.Sockets.Remove(u.conn)
-		}
-		u.f.target.releaseListener()
-		u.conn = nil
+// shut ends the arrival and every session. The caller holds mu.
+func (u *udpListener) shut(gone bool) {
+	if u.open || gone {
+		u.way.end(u, gone)
 	}
+	u.open = false
 	for _, s := range u.sessions {
 		s.server.Close() // its reader cleans up
 	}
@@ -129,18 +174,20 @@ func (u *udpListener) shut() {
 func (u *udpListener) died() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.death
+	return u.way.died(u)
 }
 
 // read receives datagrams from the first one on, until conn is closed or fails. It takes a buffer
 // only when a datagram has arrived, because thousands of frontends may wait.
 func (u *udpListener) read(conn *net.UDPConn) {
+	turns, leave := u.f.target.receivers.join()
+	defer leave()
 	raw, _ := conn.SyscallConn() // fails only without a socket
 	pause := newBackoff()
 	for {
 		err := awaitDatagram(raw)
 		if err == nil {
-			err = u.readOne(conn)
+			err = u.readOne(conn, turns)
 		}
 		switch {
 		case err == nil:
@@ -149,7 +196,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 			return
 		case passes(err):
 			u.f.complain("receive", err)
-			backoff.Sleep(u.f.ctx, pause.Next())
+			backoff.Sleep(u.f.life.context(), pause.Next())
 		default:
 			u.mu.Lock()
 			u.death = err
@@ -160,12 +207,14 @@ func (u *udpListener) read(conn *net.UDPConn) {
 }
 
 // readOne forwards one datagram.
-func (u *udpListener) readOne(conn *net.UDPConn) error {
+func (u *udpListener) readOne(conn *net.UDPConn, turns *turns) error {
 	defer u.f.contain(u.f.backends.Load().service, func() {})
 	buf := datagrams.Get().(*[maxDatagram]byte)
 	defer datagrams.Put(buf)
 	n, client, err := conn.ReadFromUDPAddrPort(buf[:])
 	if err == nil {
+		turns.begin()
+		defer turns.end()
 		u.forward(client, buf[:n], nil)
 	}
 	return err
@@ -237,7 +286,7 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 	if s := u.sessions[client]; s != nil {
 		return s, nil
 	}
-	if u.conn == nil {
+	if !u.open {
 		return nil, net.ErrClosed
 	}
 	usable := len(u.f.backends.Load().usable)
@@ -245,9 +294,14 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 		return nil, unreachable
 	}
 	t := u.f.target
+	defer u.mayIdle()
 	owner := u.f.admit(client.Addr(), false, sessionFiles)
 	if owner == nil {
 		return nil, errRefused
+	}
+	if err := u.way.reply(u); err != nil {
+		t.capacity.give(owner, sessionFiles)
+		return nil, err
 	}
 	t.capacity.sessions.Add(1)
 	s := &session{listener: u, owner: owner, front: u.conn, client: client, attempt: u.f.attempt(client, owner)}
@@ -282,6 +336,14 @@ func (u *udpListener) forget(s *session) {
 	defer u.mu.Unlock()
 	if u.sessions[s.client] == s {
 		delete(u.sessions, s.client)
+		u.mayIdle()
+	}
+}
+
+// mayIdle is called when there may be no session left. The caller holds mu.
+func (u *udpListener) mayIdle() {
+	if len(u.sessions) == 0 && u.open {
+		u.way.idle(u)
 	}
 }
 

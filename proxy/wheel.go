@@ -6,9 +6,11 @@ import (
 	"time"
 )
 
-// A wheel has wheelSlots slots of wheelTick each: 128 s. Visits are late by up to a tick.
+// A wheel has wheelSlots slots of one tick each: 128 s with the tick of the timeouts, and 5 s with that
+// of connects. Visits are late by up to a tick.
 const (
 	wheelTick  = 250 * time.Millisecond
+	dialTick   = 10 * time.Millisecond
 	wheelSlots = 512
 )
 
@@ -17,7 +19,8 @@ const (
 // There is one timer for all entries, set to the next slot that has some. Adding, removing and
 // visiting an entry cost O(1) and allocate nothing. The methods may be called concurrently.
 type wheel struct {
-	now func() int64 // the time of all visits, in nanoseconds
+	now  func() int64  // the time of all visits, in nanoseconds
+	tick time.Duration // of a slot
 
 	mu     sync.Mutex
 	slots  [wheelSlots]*timed
@@ -93,9 +96,9 @@ func (w *wheel) close() {
 // half of the wheel, because entries that arrived together would be visited together.
 func (w *wheel) put(e *timed, at int64) {
 	if w.empty() {
-		w.seen = w.now() / int64(wheelTick)
+		w.seen = w.now() / int64(w.tick)
 	}
-	due := (at + int64(wheelTick) - 1) / int64(wheelTick)
+	due := (at + int64(w.tick) - 1) / int64(w.tick)
 	if due >= w.seen+wheelSlots {
 		w.spread++
 		due = w.seen + wheelSlots/2 + w.spread%(wheelSlots/2)
@@ -144,7 +147,7 @@ func (w *wheel) arm() {
 		return
 	}
 	w.alarm = next
-	wait := time.Duration(next*int64(wheelTick) - w.now())
+	wait := time.Duration(next*int64(w.tick) - w.now())
 	if w.timer == nil {
 		w.timer = time.AfterFunc(wait, w.turn)
 	} else {
@@ -158,7 +161,7 @@ func (w *wheel) turn() {
 	now := w.now()
 	w.alarm = 0
 	var expired *timed // linked by next
-	for tick := w.next(); tick != 0 && tick*int64(wheelTick) <= now; tick = w.next() {
+	for tick := w.next(); tick != 0 && tick*int64(w.tick) <= now; tick = w.next() {
 		w.seen = tick
 		e := w.slots[tick%wheelSlots]
 		for e != nil {
@@ -172,6 +175,7 @@ func (w *wheel) turn() {
 			e = following
 		}
 	}
+	w.seen = max(w.seen, now/int64(w.tick)) // also if all entries that were due have been removed
 	w.arm()
 	w.mu.Unlock()
 	for e := expired; e != nil; {

@@ -38,7 +38,7 @@ func (i *timedItem) change(f func()) {
 
 func newWheel() *wheel {
 	start := time.Now()
-	return &wheel{now: func() int64 { return int64(time.Since(start)) }}
+	return &wheel{tick: wheelTick, now: func() int64 { return int64(time.Since(start)) }}
 }
 
 func (w *wheel) start(timeout time.Duration) *timedItem {

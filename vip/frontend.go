@@ -43,9 +43,15 @@ func (k FrontendKey) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Add
 // Ranged reports whether the key is for a range of ports.
 func (k FrontendKey) Ranged() bool { return k.LastPort != 0 }
 
-// String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range, and
-// "192.0.2.10:80/tcp+internal" for internal clients.
+// Leftover reports whether the key stands for leftovers of a dataplane at an address, which belong to no frontend.
+func (k FrontendKey) Leftover() bool { return k.Protocol == 0 }
+
+// String returns "192.0.2.10:80/tcp", "192.0.2.10:10000-10099/tcp" for a range, "192.0.2.10:80/tcp+internal" for internal
+// clients, and "192.0.2.10" for leftovers at this address.
 func (k FrontendKey) String() string {
+	if k.Leftover() {
+		return k.Addr.String()
+	}
 	ports := k.AddrPort().String()
 	if k.Ranged() {
 		ports = fmt.Sprintf("%s-%d", ports, k.LastPort)

@@ -255,6 +255,7 @@ type Allocation struct {
 	NodePorts  map[PortKey]uint16 // granted node ports
 	Since      Instant            // when the oldest of the leases was created
 	Problems   []Problem          // what could not be granted, and who holds it
+	Reserved   [2]bool            // of each of VIPs: it stays reserved after the service
 }
 
 // PortKey identifies a port, or a range of ports, of a service. Port 0 with TCP is the service's

@@ -131,6 +131,21 @@ func TestEnumsAsText(t *testing.T) {
 	}
 }
 
+func TestTextOfFrontendKeys(t *testing.T) {
+	four, six := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::1")
+	for want, key := range map[string]FrontendKey{
+		"192.0.2.10:80/tcp":             {Addr: four, Port: 80, Protocol: TCP},
+		"192.0.2.10:80-89/udp":          {Addr: four, Port: 80, LastPort: 89, Protocol: UDP},
+		"[2001:db8::1]:80/tcp+internal": {Addr: six, Port: 80, Protocol: TCP, Audience: InternalClients},
+		"192.0.2.10":                    {Addr: four}, // leftovers
+		"2001:db8::1":                   {Addr: six},
+	} {
+		if got := key.String(); got != want || key.Leftover() != (key.Protocol == 0) {
+			t.Errorf("%q, leftover %t, want %q", got, key.Leftover(), want)
+		}
+	}
+}
+
 func TestFrontendKeysInOrder(t *testing.T) {
 	key := func(a string, port uint16, p Protocol) FrontendKey {
 		return FrontendKey{Addr: netip.MustParseAddr(a), Port: port, Protocol: p}

@@ -2,6 +2,7 @@ package announcer
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -10,11 +11,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/logwriter"
 )
 
 // gcPercent is Go's GOGC: the announcer allocates little once it has its VIPs, and runs on each host
 // beside the agent. Decision 48 has the measurements.
 const gcPercent = 25
+
+// mostFlush is how long the process waits at its end until stderr has accepted the last lines.
+const mostFlush = 2 * time.Second
 
 // Main runs an announcer that logs to stderr until SIGINT or SIGTERM, which lets other hosts take over.
 // It sets every option but Socket and Version. It is what "ironvip announcer" and ironvip-announcer do.
@@ -33,7 +39,9 @@ func Main(ctx context.Context, o Options) error {
 			return a
 		}
 	}
-	o.Log = slog.New(slog.NewTextHandler(os.Stderr, options))
+	stderr := logwriter.New(os.Stderr)
+	defer func() { stderr.Flush(mostFlush) }()
+	o.Log = stderr.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, options) })
 	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
 	o.ShuttingDown = shuttingDown
 	return New(o).Run(ctx)

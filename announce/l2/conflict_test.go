@@ -91,9 +91,7 @@ func TestAnotherStationAppears(t *testing.T) {
 	eth0 := device(t, rival, "eth0")
 	must(t, rival.Netlink.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(vip6, 64)}))
 	wait.Until(t, "the kernel of the other station finds the duplicate", func() bool {
-		all, err := rival.Netlink.AddrList(eth0, netlink.FAMILY_V6)
-		must(t, err)
-		for _, x := range all {
+		for _, x := range netlab.List(t, func() ([]netlink.Addr, error) { return rival.Netlink.AddrList(eth0, netlink.FAMILY_V6) }) {
 			if got, _ := netip.AddrFromSlice(x.IP); got == vip6 {
 				return x.Flags&unix.IFA_F_DADFAILED != 0
 			}

@@ -163,18 +163,39 @@ func (o *observer) answered(what string, addrs []netip.Addr, macs ...string) {
 	o.t.Helper()
 	for _, a := range addrs {
 		wait.Until(o.t, fmt.Sprintf("%s: answers for %v come from %v", what, a, macs), func() bool {
-			start := time.Now()
-			time.Sleep(8 * askEvery)
-			var from []string
-			for _, s := range o.after(start, a) {
-				if !slices.Contains(from, s.mac) {
-					from = append(from, s.mac)
-				}
-			}
-			slices.Sort(from)
-			return slices.Equal(from, slices.Sorted(slices.Values(macs)))
+			return o.hears(a, macs...)
 		}, func() any { return o.after(time.Now().Add(-100*time.Millisecond), a) })
 	}
+}
+
+// hears reports whether answers for an address come from exactly these stations now.
+func (o *observer) hears(a netip.Addr, macs ...string) bool {
+	start := time.Now()
+	time.Sleep(8 * askEvery)
+	var from []string
+	for _, s := range o.after(start, a) {
+		if !slices.Contains(from, s.mac) {
+			from = append(from, s.mac)
+		}
+	}
+	slices.Sort(from)
+	return slices.Equal(from, slices.Sorted(slices.Values(macs)))
+}
+
+// owns gives a speaker the addresses and waits until it answers for them. A busy machine can stop it for longer than
+// its dead-man time: then it gets them again. It returns how often the speaker has lapsed.
+func (o *observer) owns(a *speaker, addrs ...netip.Addr) (lapses int) {
+	o.t.Helper()
+	lapses = a.lapsed()
+	a.own(addrs...)
+	wait.Until(o.t, a.name+" owns the addresses", func() bool {
+		if n := a.lapsed(); n > lapses {
+			lapses = n
+			a.own(addrs...)
+		}
+		return !slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return !o.hears(addr, a.mac) })
+	})
+	return lapses
 }
 
 // silentSince checks that a station has claimed none of the addresses since a time.
@@ -234,11 +255,7 @@ func cached(t *testing.T, n *netlab.Node, a netip.Addr) string {
 	if a.Is6() {
 		family = netlink.FAMILY_V6
 	}
-	all, err := n.Netlink.NeighList(link.Attrs().Index, family)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range all {
+	for _, x := range netlab.List(t, func() ([]netlink.Neigh, error) { return n.Netlink.NeighList(link.Attrs().Index, family) }) {
 		if got, _ := netip.AddrFromSlice(x.IP); got.Unmap() == a && x.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
 			return x.HardwareAddr.String()
 		}

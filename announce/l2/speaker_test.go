@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -73,8 +74,7 @@ func TestStoppedAnnouncer(t *testing.T) {
 	c := defaults()
 	c.DeadMan = shortDeadMan
 	a, b := start(t, l.a, c), start(t, l.b, defaults())
-	a.own(vips...)
-	l.watch.answered("a owns the addresses", vips, a.mac)
+	lapses := l.watch.owns(a, vips...)
 	a.signal(syscall.SIGSTOP)
 	stopped := time.Now()
 	time.Sleep(shortDeadMan) // as other hosts wait before they take over
@@ -82,15 +82,14 @@ func TestStoppedAnnouncer(t *testing.T) {
 	l.watch.answered("b took over", vips, b.mac)
 	continued := time.Now()
 	a.signal(syscall.SIGCONT)
-	wait.Until(t, "a notices that it was stopped", func() bool { return a.lapsed() == 1 })
+	wait.Until(t, "a notices that it was stopped", func() bool { return a.lapsed() > lapses })
 	l.watch.answered("a continues", vips, b.mac)
 	l.watch.silentSince(stopped.Add(shortDeadMan+slack), a.mac, vips...)
 	l.watch.silentSince(continued, a.mac, vips...)
 	a.waitFor("closed gate", func(r l2.Report) bool { return r.State == l2.GateClosed })
 	b.release(vips...)
-	a.own(vips...)
+	l.watch.owns(a, vips...)
 	a.is(l2.Announced, vips...)
-	l.watch.answered("a owns them again", vips, a.mac)
 }
 
 // An announcer that runs but calls Refresh no longer is silent after the dead-man time.
@@ -99,8 +98,7 @@ func TestRefreshEnds(t *testing.T) {
 	c := defaults()
 	c.DeadMan = shortDeadMan
 	a, _ := start(t, l.a, c), start(t, l.b, defaults())
-	a.own(vips...)
-	l.watch.answered("a owns the addresses", vips, a.mac)
+	lapses := l.watch.owns(a, vips...)
 	a.do("pause")
 	paused := time.Now()
 	a.waitFor("closed gate", func(r l2.Report) bool { return r.State == l2.GateClosed })
@@ -111,7 +109,7 @@ func TestRefreshEnds(t *testing.T) {
 		}
 	}
 	a.do("continue")
-	wait.Until(t, "the next refresh reports it", func() bool { return a.lapsed() == 1 })
+	wait.Until(t, "the next refresh reports it", func() bool { return a.lapsed() > lapses })
 	l.watch.answered("refreshed, but nothing is owned", vips)
 }
 
@@ -138,12 +136,8 @@ func TestGateIsRestored(t *testing.T) {
 	a, b := start(t, l.a, defaults()), start(t, l.b, defaults())
 	a.own(vips...)
 	l.watch.answered("a owns the addresses", vips, a.mac)
-	for _, args := range [][]string{
-		{"flush", "ruleset"},
-		{"delete", "table", "arp", gate.TableName},
-		{"delete", "table", "netdev", gate.TableName},
-		{"flush", "set", "netdev", gate.TableName, "mine6"},
-	} {
+	restored := func(args ...string) {
+		t.Helper()
 		for s, n := range map[*speaker]int{a: 0, b: 1} {
 			if s == b && args[1] == "set" {
 				continue // its set is empty
@@ -159,6 +153,15 @@ func TestGateIsRestored(t *testing.T) {
 		}
 		l.watch.answered("nft "+strings.Join(args, " "), vips, a.mac)
 	}
+	restored("flush", "ruleset")
+	restored("delete", "table", "arp", gate.TableName)
+	var egress bool
+	var err error
+	l.a.Do(func() { egress, err = gate.HasEgress(t.Context()) })
+	must(t, err)
+	need.KernelFeature(t, linux.Egress, egress) // without it, the gate has no second table
+	restored("delete", "table", "netdev", gate.TableName)
+	restored("flush", "set", "netdev", gate.TableName, "mine6")
 }
 
 // The kernel's ARP requests don't have virtual addresses as their senders: other stations would send

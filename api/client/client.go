@@ -24,7 +24,7 @@ import (
 	"time"
 
 	json2 "github.com/go-json-experiment/json"
-	json1 "github.com/go-json-experiment/json/v1"
+	"github.com/go-json-experiment/json/jsontext"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
@@ -160,11 +160,21 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	if err != nil {
 		return err
 	}
+	return c.decode(ctx, q, resp, out)
+}
+
+// lenient are the options for documents of an agent. By default, the decoder refuses some text that
+// encoding/json accepts. Checking for duplicate names costs time, and an agent writes none.
+var lenient = json2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+// decode decodes the response to q into out, which may be nil, and closes its body.
+func (c *Client) decode(ctx context.Context, q call, resp *http.Response, out any) (err error) {
 	defer resp.Body.Close()
+	body := io.LimitReader(resp.Body, maxAnswer)
 	if out == nil {
-		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+		_, err = io.Copy(io.Discard, body)
 	} else {
-		err = json2.UnmarshalRead(io.LimitReader(resp.Body, maxAnswer), out, json1.DefaultOptionsV1())
+		err = json2.UnmarshalRead(body, out, lenient)
 	}
 	if err != nil {
 		return c.unreachable(ctx, fmt.Errorf("%s %s: read the answer: %w", q.method, q.path, err))
@@ -213,6 +223,17 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 		return nil, refusal(resp)
 	}
 	return resp, nil
+}
+
+// RoundTrip implements http.RoundTripper: it sends a request to the agent, whatever its host is, with the
+// token of the client. It has no timeout but that of the request's context.
+func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
+	out := r.Clone(r.Context())
+	out.URL.Scheme, out.URL.Host, out.Host = c.base.Scheme, c.base.Host, ""
+	if c.token != "" {
+		out.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return c.http.Transport.RoundTrip(out)
 }
 
 var errTimeout = errors.New("no answer in time")

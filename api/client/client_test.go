@@ -1,14 +1,19 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/bubble"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -130,20 +136,21 @@ func TestRequests(t *testing.T) {
 		},
 		"GET /v1/status": func() error { _, err := c.Status(ctx); return err },
 		"GET /readyz":    func() error { return c.Ready(ctx) },
-		"GET /v1/vips?cursor=c&kind=address&limit=3":      func() error { _, err := c.VIPs(ctx, "address", "c", 3); return err },
-		"GET /v1/vips/192.0.2.1":                          func() error { _, err := c.VIP(ctx, "192.0.2.1"); return err },
-		"GET /v1/pools":                                   func() error { _, err := c.Pools(ctx); return err },
-		"GET /v1/sources":                                 func() error { _, err := c.Sources(ctx); return err },
-		"POST /v1/sources/static/resync":                  func() error { _, err := c.Resync(ctx, "static"); return err },
-		"GET /v1/dataplane":                               func() error { _, err := c.Dataplane(ctx); return err },
-		"GET /v1/dataplane/frontends?limit=2&service=web": func() error { _, err := c.Frontends(ctx, "web", "", 2); return err },
-		"GET /v1/dataplane/diff":                          func() error { _, err := c.Diff(ctx); return err },
-		"POST /v1/dataplane/repair":                       func() error { _, err := c.Repair(ctx); return err },
-		"POST /v1/config/validate":                        func() error { _, err := c.Validate(ctx); return err },
-		"POST /v1/config/plan":                            func() error { _, err := c.Plan(ctx); return err },
-		"POST /v1/reload":                                 func() error { _, err := c.Reload(ctx); return err },
-		"GET /v1/events?since=4":                          func() error { _, err := c.Events(ctx, 4); return err },
-		"GET /metrics":                                    func() error { return c.Get(ctx, v1.PathMetrics, &strings.Builder{}) },
+		"GET /v1/vips?cursor=c&kind=address&limit=3":                 func() error { _, err := c.VIPs(ctx, "address", "c", 3); return err },
+		"GET /v1/vips/192.0.2.1":                                     func() error { _, err := c.VIP(ctx, "192.0.2.1"); return err },
+		"GET /v1/pools":                                              func() error { _, err := c.Pools(ctx); return err },
+		"GET /v1/sources":                                            func() error { _, err := c.Sources(ctx); return err },
+		"POST /v1/sources/static/resync":                             func() error { _, err := c.Resync(ctx, "static"); return err },
+		"GET /v1/dataplane":                                          func() error { _, err := c.Dataplane(ctx); return err },
+		"GET /v1/dataplane/frontends?limit=2&service=web":            func() error { _, err := c.Frontends(ctx, "web", "", 2); return err },
+		"GET /v1/dataplane/diff":                                     func() error { _, err := c.Diff(ctx); return err },
+		"POST /v1/dataplane/repair":                                  func() error { _, err := c.Repair(ctx); return err },
+		"POST /v1/dataplane/switch?dry_run=true&force=true&mode=nft": func() error { _, err := c.Switch(ctx, "nft", true, true); return err },
+		"POST /v1/config/validate":                                   func() error { _, err := c.Validate(ctx); return err },
+		"POST /v1/config/plan":                                       func() error { _, err := c.Plan(ctx); return err },
+		"POST /v1/reload":                                            func() error { _, err := c.Reload(ctx); return err },
+		"GET /v1/events?since=4":                                     func() error { _, err := c.Events(ctx, 4); return err },
+		"GET /metrics":                                               func() error { return c.Get(ctx, v1.PathMetrics, &strings.Builder{}) },
 	} {
 		if err := call(); err != nil || got != want {
 			t.Errorf("sent %q, %v; want %q", got, err, want)
@@ -301,5 +308,150 @@ func TestFollowEvents(t *testing.T) {
 	}
 	for range c.FollowEvents(t.Context(), 3) {
 		break // this also ends the request; goleak would detect a leak
+	}
+}
+
+// The next page of services is requested as soon as the header of a page names it. An agent without the
+// header names it in the page.
+func TestServicePagesAhead(t *testing.T) {
+	for _, header := range []bool{true, false} {
+		asked := make(chan struct{})
+		c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("cursor") == "c d" {
+				close(asked)
+				w.Write([]byte(`{"items":[{"source":"second"}]}`))
+				return
+			}
+			if header {
+				w.Header().Set("Link", `</v1/services?cursor=c+d&limit=1000>; rel="next"`)
+				w.Write([]byte(`{"items":[`))
+				http.NewResponseController(w).Flush()
+				<-asked
+			} else {
+				w.Write([]byte(`{"items":[`))
+			}
+			w.Write([]byte(`{"source":"first"}],"next":"c d"}`))
+		})
+		var got []string
+		for s, err := range c.AllServices(t.Context(), List{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, s.Source)
+		}
+		if want := []string{"first", "second"}; !slices.Equal(got, want) {
+			t.Errorf("with header %v: %v, want %v", header, got, want)
+		}
+	}
+}
+
+// roundTrip is a transport without a network.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// untilDone is a body that fails as soon as the request is over.
+type untilDone struct {
+	io.Reader
+	ctx context.Context
+}
+
+func (b untilDone) Read(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	return b.Reader.Read(p)
+}
+
+// A caller that works on a page for longer than the time limit gets the next one. The limit still ends
+// a page that doesn't come.
+func TestServicePagesForASlowCaller(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		c, err := New("127.0.0.1:1", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.http = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			cursor := r.URL.Query().Get("cursor")
+			if cursor == "2" {
+				<-r.Context().Done()
+				return nil, context.Cause(r.Context())
+			}
+			next := map[string]string{"": "1", "1": "2"}[cursor]
+			return &http.Response{StatusCode: 200, Header: http.Header{"Link": {`</v1/services?cursor=` + next + `>; rel="next"`}},
+				Body: io.NopCloser(untilDone{strings.NewReader(`{"items":[{}],"next":"` + next + `"}`), r.Context()})}, nil
+		})}
+		pages, begin := 0, time.Now()
+		for _, err := range c.ServicePages(t.Context(), List{}) {
+			if err != nil {
+				if pages != 2 || !IsCode(err, CodeTimeout) {
+					t.Errorf("page %d: %v", pages, err)
+				}
+				break
+			}
+			pages++
+			time.Sleep(time.Hour)
+		}
+		if took := time.Since(begin); pages != 2 || took != 2*time.Hour {
+			t.Errorf("%d pages in %s", pages, took)
+		}
+	})
+}
+
+// A caller that stops reading leaves no request behind: neither a goroutine (TestMain) nor a body.
+func TestServicePagesEndEarly(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	c := newClient(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("cursor") != "" {
+			close(begun)
+			<-r.Context().Done()
+			close(ended)
+			return
+		}
+		w.Header().Set("Link", `</v1/services?cursor=c>; rel="next"`)
+		w.Write([]byte(`{"items":[{}],`))
+		http.NewResponseController(w).Flush()
+		<-begun
+		w.Write([]byte(`"next":"c"}`))
+	})
+	for range c.AllServices(t.Context(), List{}) {
+		break
+	}
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the second request goes on")
+	}
+}
+
+// The client reads the document of each type that its methods return as encoding/json does.
+func TestDecodesEveryDocument(t *testing.T) {
+	methods, read := reflect.TypeFor[*Client](), 0
+	for i := range methods.NumMethod() {
+		kind := methods.Method(i).Type
+		if kind.NumOut() == 0 || !strings.HasSuffix(kind.Out(0).PkgPath(), "/api/v1") {
+			continue
+		}
+		name := kind.Out(0).Name()
+		text, err := os.ReadFile(filepath.Join("../v1/testdata", name+".json"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a part of another type
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		read++
+		got, want := reflect.New(kind.Out(0)), reflect.New(kind.Out(0))
+		if err := json.Unmarshal(text, want.Interface()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		answer := &http.Response{Body: io.NopCloser(bytes.NewReader(text))}
+		if err := new(Client).decode(t.Context(), call{}, answer, got.Interface()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !reflect.DeepEqual(got.Interface(), want.Interface()) {
+			t.Errorf("%s:\n%+v\nwant\n%+v", name, got.Elem(), want.Elem())
+		}
+	}
+	if read < 20 {
+		t.Errorf("only %d documents", read)
 	}
 }

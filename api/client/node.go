@@ -28,6 +28,17 @@ func (c *Client) VIPs(ctx context.Context, kind, cursor string, limit int) (v1.V
 	return fetch[v1.VIPList](ctx, c, call{path: v1.PathVIPs, query: q})
 }
 
+// ReserveVIP reserves an address and returns its lease.
+func (c *Client) ReserveVIP(ctx context.Context, spec v1.ReservationSpec) (v1.VIP, error) {
+	return fetch[v1.VIP](ctx, c, call{method: http.MethodPost, path: v1.PathVIPs, body: spec})
+}
+
+// ReleaseVIP releases the reservation of an address and returns its lease, with the state "free" if
+// it has none.
+func (c *Client) ReleaseVIP(ctx context.Context, address string) (v1.VIP, error) {
+	return fetch[v1.VIP](ctx, c, call{method: http.MethodDelete, path: v1.VIPPath(address)})
+}
+
 // VIP returns the lease on one address.
 func (c *Client) VIP(ctx context.Context, address string) (v1.VIP, error) {
 	return fetch[v1.VIP](ctx, c, call{path: v1.VIPPath(address)})
@@ -81,6 +92,18 @@ func (c *Client) Diff(ctx context.Context) (v1.DataplaneDiff, error) {
 // Repair reads the dataplane and repairs the differences immediately.
 func (c *Client) Repair(ctx context.Context) (v1.RepairResult, error) {
 	return fetch[v1.RepairResult](ctx, c, call{method: http.MethodPost, path: v1.PathDataplaneRepair})
+}
+
+// Switch moves the host to another dataplane. With dryRun, it only returns what that does.
+func (c *Client) Switch(ctx context.Context, mode string, force, dryRun bool) (v1.SwitchPlan, error) {
+	q := url.Values{"mode": {mode}}
+	if force {
+		q.Set("force", "true")
+	}
+	if dryRun {
+		q.Set("dry_run", "true")
+	}
+	return fetch[v1.SwitchPlan](ctx, c, call{method: http.MethodPost, path: v1.PathDataplaneSwitch, query: q})
 }
 
 // Validate checks the configuration on the agent's disk.

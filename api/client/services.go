@@ -63,8 +63,8 @@ func (w Write) header() http.Header {
 	return h
 }
 
-// Services returns one page of services.
-func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
+// call returns the request of a page.
+func (l List) call() call {
 	q := url.Values{}
 	for k, v := range map[string]string{"source": l.Source, "state": l.State, "cursor": l.Cursor} {
 		if v != "" {
@@ -78,17 +78,47 @@ func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
 		q.Set("limit", strconv.Itoa(l.Limit))
 	}
 	l.Wait.query(q)
-	return fetch[v1.ServiceList](ctx, c, call{path: v1.PathServices, query: q, wait: l.For})
+	return call{method: http.MethodGet, path: v1.PathServices, query: q, wait: l.For}
 }
 
-// AllServices yields every service that l selects, page by page. It ends at the first error. It
-// ignores Cursor and Wait of l. Without a Limit, the pages are as large as possible, because each one
-// costs the agent O(services).
+// Services returns one page of services.
+func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
+	return fetch[v1.ServiceList](ctx, c, l.call())
+}
+
+// ServicePages yields the pages of all services that l selects. It ends at the first error. It ignores
+// Cursor and Wait of l. Without a Limit, the pages are as large as possible, because each one costs the
+// agent O(services).
+//
+// The agent works on a page while the caller works on the one before it. Beside the caller's page, at
+// most one is on its way or in memory. The time that the caller takes doesn't count for the time limit of a page.
+func (c *Client) ServicePages(ctx context.Context, l List) iter.Seq2[v1.ServiceList, error] {
+	return func(yield func(v1.ServiceList, error) bool) {
+		l.Cursor, l.Wait, l.Limit = "", Wait{}, cmp.Or(l.Limit, MaxLimit)
+		next := begin[v1.ServiceList](ctx, c, l.call())
+		defer func() { next.drop() }()
+		for next != nil {
+			now := next
+			next = nil
+			if l.Cursor = now.nextPage(); l.Cursor != "" {
+				next = begin[v1.ServiceList](ctx, c, l.call())
+			}
+			page, err := now.result()
+			if !yield(page, err) || err != nil {
+				return
+			}
+			if next == nil && page.Next != "" { // of an agent without the header
+				l.Cursor = page.Next
+				next = begin[v1.ServiceList](ctx, c, l.call())
+			}
+		}
+	}
+}
+
+// AllServices yields every service that l selects, as ServicePages does.
 func (c *Client) AllServices(ctx context.Context, l List) iter.Seq2[v1.Service, error] {
 	return func(yield func(v1.Service, error) bool) {
-		l.Cursor, l.Wait, l.Limit = "", Wait{}, cmp.Or(l.Limit, MaxLimit)
-		for {
-			page, err := c.Services(ctx, l)
+		for page, err := range c.ServicePages(ctx, l) {
 			if err != nil {
 				yield(v1.Service{}, err)
 				return
@@ -98,10 +128,6 @@ func (c *Client) AllServices(ctx context.Context, l List) iter.Seq2[v1.Service, 
 					return
 				}
 			}
-			if page.Next == "" {
-				return
-			}
-			l.Cursor = page.Next
 		}
 	}
 }

@@ -91,24 +91,32 @@ func Caller(ctx context.Context) string {
 	return p.who()
 }
 
+// GrantOf returns what the caller of a request may do.
+func GrantOf(ctx context.Context) access.Grant {
+	if r := requestOf(ctx); r != nil {
+		return r.caller.Grant
+	}
+	return access.Grant{}
+}
+
 // identify returns who sent a request and what they may do, or why they can't be identified. A token
-// counts before a certificate, and a certificate before the process. A token that is not valid is
+// in a header counts before one in a cookie, a token before a certificate, and a certificate before the process. A token that is not valid is
 // an error, also for a caller that needs none.
 func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller, *Problem) {
 	p, known := r.Context().Value(peerKey{}).(*peer)
 	if header := r.Header.Get("Authorization"); header != "" {
-		token, is := bearer(header)
-		if !is || policy.Tokens == nil {
-			return access.Caller{}, unauthorized("only tokens of this agent are accepted", "send \"Authorization: Bearer TOKEN\"")
+		token, _ := bearer(header)
+		return holder(policy, token)
+	}
+	if token, has := sessionToken(r); has {
+		if p := crossOrigin(r); p != nil {
+			return access.Caller{}, p
 		}
-		caller, err := policy.Tokens(token)
-		switch {
-		case errors.Is(err, access.ErrNotReady):
-			return access.Caller{}, Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, err.Error(), "try again later").RetryAfter(1)
-		case err != nil:
-			return access.Caller{}, unauthorized(err.Error(), "create one with ironvip token create")
+		caller, p := holder(policy, token)
+		if p != nil && p.Status == http.StatusUnauthorized { // the browser would send it forever
+			p.header.Set("Set-Cookie", sessionCookie(r, ""))
 		}
-		return caller, nil
+		return caller, p
 	}
 	var caller access.Caller
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -123,6 +131,21 @@ func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller
 		caller = access.Caller{Name: p.who(), Grant: policy.OfProcess(p.uid, p.groups)}
 	case p.loopback && policy.InsecureLoopback && r.TLS == nil:
 		caller = access.Caller{Name: p.who(), Grant: access.Grant{Role: access.Admin}}
+	}
+	return caller, nil
+}
+
+// holder returns who has a token; "" is none.
+func holder(policy *access.Policy, token string) (access.Caller, *Problem) {
+	if token == "" || policy.Tokens == nil {
+		return access.Caller{}, unauthorized("only tokens of this agent are accepted", "send \"Authorization: Bearer TOKEN\"")
+	}
+	caller, err := policy.Tokens(token)
+	switch {
+	case errors.Is(err, access.ErrNotReady):
+		return access.Caller{}, Refuse(http.StatusServiceUnavailable, v1.CodeStoreUnavailable, err.Error(), "try again later").RetryAfter(1)
+	case err != nil:
+		return access.Caller{}, unauthorized(err.Error(), "create one with ironvip token create")
 	}
 	return caller, nil
 }

@@ -54,6 +54,26 @@ func (c client) String() string {
 	return c.network.String()
 }
 
+// tally counts what is open.
+type tally struct {
+	open int
+	of   map[client]int // of each known client
+}
+
+// count adds n to what a client has open.
+func (t *tally) count(who client, n int) {
+	t.open += n
+	if who == (client{}) {
+		return
+	}
+	if t.of == nil {
+		t.of = map[client]int{}
+	}
+	if t.of[who] += n; t.of[who] == 0 {
+		delete(t.of, who)
+	}
+}
+
 // maxClients bounds the clients with a count of requests of their own. Further ones share one.
 const maxClients = 4096
 
@@ -69,17 +89,22 @@ type rates struct {
 func (r *rates) allow(c client, perSecond int, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.limiter(c, perSecond, now)
+	return r.limiter(c, perSecond, now).AllowN(now, 1)
+}
+
+// limiter returns the count of a client, with a limit in requests a second. The caller holds mu.
+func (r *rates) limiter(c client, perSecond int, now time.Time) *rate.Limiter {
+	l := r.find(c, perSecond, now)
 	if l.Burst() != perSecond { // the configuration has changed
 		l.SetLimitAt(now, rate.Limit(perSecond))
 		l.SetBurstAt(now, perSecond)
 	}
-	return l.AllowN(now, 1)
+	return l
 }
 
-// limiter returns the count of a client, and forgets those of clients that were silent for a second
+// find returns the count of a client, and forgets those of clients that were silent for a second
 // when there are too many. The caller holds mu.
-func (r *rates) limiter(c client, perSecond int, now time.Time) *rate.Limiter {
+func (r *rates) find(c client, perSecond int, now time.Time) *rate.Limiter {
 	if l := r.of[c]; l != nil {
 		return l
 	}
@@ -107,14 +132,15 @@ func (r *rates) limiter(c client, perSecond int, now time.Time) *rate.Limiter {
 
 // slowDown returns the problem of a request of a client that sends too many, or nil.
 func (s *Server) slowDown(r *http.Request) *Problem {
-	if s.ClientRate <= 0 {
+	if s.ClientRate == nil {
 		return nil
 	}
 	p, known := r.Context().Value(peerKey{}).(*peer)
-	if !known || s.rates.allow(p.client, s.ClientRate, time.Now()) {
+	most := s.ClientRate()
+	if !known || s.rates.allow(p.client, most, time.Now()) {
 		return nil
 	}
 	s.RefusedRequests.add()
-	return Refuse(http.StatusTooManyRequests, v1.CodeTooManyRequests, fmt.Sprintf("too many requests of %s: at most %d in a second", p.client, s.ClientRate),
-		"send fewer requests; apply and list many services with one").RetryAfter(1)
+	return Refuse(http.StatusTooManyRequests, v1.CodeTooManyRequests, fmt.Sprintf("too many requests of %s: at most %d in a second", p.client, most),
+		"send fewer requests: apply and list many services with one, or raise api.rate_limit").RetryAfter(1)
 }

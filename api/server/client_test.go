@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -121,7 +122,7 @@ func TestTenThousandIdleConnections(t *testing.T) {
 
 // A client that sends too many requests is told to come back. Others are answered.
 func TestRequestsOfOneClient(t *testing.T) {
-	s, addr := serveClients(t, Options{ClientRate: 1}, nil)
+	s, addr := serveClients(t, Options{ClientRate: func() int { return 1 }}, nil)
 	ask := func(from string) *http.Response {
 		c := callFrom(t, from, addr)
 		c.send("/")
@@ -134,6 +135,9 @@ func TestRequestsOfOneClient(t *testing.T) {
 	})
 	if refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") != "1" {
 		t.Errorf("%s %v", refused.Status, refused.Header)
+	}
+	if body, err := io.ReadAll(refused.Body); err != nil || !strings.Contains(string(body), "raise api.rate_limit") {
+		t.Errorf("no hint at the limit: %v %s", err, body)
 	}
 	if r := ask("127.0.0.2"); r.StatusCode != http.StatusOK {
 		t.Errorf("another client: %s", r.Status)
@@ -269,3 +273,95 @@ func (p pipes) Accept() (net.Conn, error) {
 }
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// The limit of requests is read for each request, so that a reload changes it.
+func TestRateChanges(t *testing.T) {
+	var most atomic.Int64
+	most.Store(1)
+	_, addr := serveClients(t, Options{ClientRate: func() int { return int(most.Load()) }}, nil)
+	status := func() int {
+		c := callFrom(t, "127.0.0.1", addr)
+		c.send("/")
+		return c.answer(t).StatusCode
+	}
+	wait.Until(t, "the client is refused", func() bool { return status() == http.StatusTooManyRequests })
+	most.Store(1 << 20)
+	wait.Until(t, "the client is answered", func() bool { return status() == http.StatusOK })
+	for i := range 20 {
+		if got := status(); got != http.StatusOK {
+			t.Fatalf("request %d: %d", i, got)
+		}
+	}
+}
+
+// A client that opens streams without an end leaves some to others, and is told to come back.
+func TestStreamsOfOneClient(t *testing.T) {
+	s := New(Options{Connections: 16, Log: slog.New(slog.DiscardHandler)}) // 8 streams, 6 of one client
+	release := make(chan struct{})
+	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done, err := s.OpenStream(r.Context())
+		if err != nil {
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer done()
+		w.WriteHeader(http.StatusOK)
+		http.NewResponseController(w).Flush()
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Serve(ctx, l, nil) }()
+	t.Cleanup(func() { close(release); cancel(); <-ended })
+	// open returns the status of a new stream.
+	open := func(from string) (*caller, int) {
+		t.Helper()
+		c := callFrom(t, from, l.Addr())
+		c.send("/")
+		r, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.StatusCode != http.StatusOK {
+			c.Close()
+		}
+		return c, r.StatusCode
+	}
+	var mine []*caller
+	for i := range 6 {
+		c, status := open("127.0.0.1")
+		if status != http.StatusOK {
+			t.Fatalf("stream %d: %d", i, status)
+		}
+		mine = append(mine, c)
+	}
+	for range 100 {
+		if _, status := open("127.0.0.1"); status != http.StatusServiceUnavailable {
+			t.Fatalf("a seventh stream of one client: %d", status)
+		}
+	}
+	if n := s.RefusedStreamsOfClients.Count(); n != 100 || s.RefusedStreams.Count() != 0 {
+		t.Errorf("%d refused of clients, %d of all", n, s.RefusedStreams.Count())
+	}
+	for i := range 2 {
+		if _, status := open("127.0.0.2"); status != http.StatusOK {
+			t.Errorf("stream %d of another client: %d", i, status)
+		}
+	}
+	if _, status := open("127.0.0.3"); status != http.StatusServiceUnavailable || s.RefusedStreams.Count() != 1 {
+		t.Errorf("a ninth stream: %d, %d refused", status, s.RefusedStreams.Count())
+	}
+	mine[0].Close()
+	wait.Until(t, "a stream that its client has ended makes room", func() bool {
+		_, status := open("127.0.0.3")
+		return status == http.StatusOK
+	})
+}

@@ -61,9 +61,8 @@ type limitedListener struct {
 
 // connections are those within the limit, or those in excess.
 type connections struct {
-	open   int
-	of     map[client]int // open ones of each known client
-	silent list.List      // of *limitedConn without a request, longest first
+	tally
+	silent list.List // of *limitedConn without a request, longest first
 }
 
 // limitedConn is a connection of a limitedListener.
@@ -158,20 +157,6 @@ func (cs *connections) first(who client) *limitedConn {
 		}
 	}
 	return nil
-}
-
-// count adds n to the open connections. The caller holds mu.
-func (cs *connections) count(who client, n int) {
-	cs.open += n
-	if who == (client{}) {
-		return
-	}
-	if cs.of == nil {
-		cs.of = map[client]int{}
-	}
-	if cs.of[who] += n; cs.of[who] == 0 {
-		delete(cs.of, who)
-	}
 }
 
 func (c *limitedConn) client() client {
@@ -274,24 +259,4 @@ func excess(w http.ResponseWriter, r *http.Request) *Problem {
 	}
 	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, detail,
 		"try again later; close connections and streams that are not needed").RetryAfter(1)
-}
-
-// MostStreams returns how many responses without an end may be open: as many as half of the
-// connections of a listener, so that other requests are answered. 0: no bound.
-func (s *Server) MostStreams() int {
-	if s.Connections == 0 {
-		return 0
-	}
-	return max(s.Connections/2, 1)
-}
-
-// OpenStream counts a response without an end or a known length. The caller calls done at its end.
-func (s *Server) OpenStream() (done func(), err error) {
-	if n, most := s.streams.Add(1), s.MostStreams(); most > 0 && n > int64(most) {
-		s.streams.Add(-1)
-		s.RefusedStreams.add()
-		return nil, Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, "too many streams",
-			"try again later, or read a list with pages instead").RetryAfter(5)
-	}
-	return sync.OnceFunc(func() { s.streams.Add(-1) }), nil
 }

@@ -29,6 +29,7 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 // request is what the context of a request contains.
 type request struct {
 	id      string
+	http    *http.Request
 	conn    *http.ResponseController // of its connection
 	problem *v1.ProblemDocument      // that it was answered with; nil: none
 
@@ -92,6 +93,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		of := &request{id: id, conn: conn}
 		ctx := context.WithValue(r.Context(), contextKey{}, of)
 		r = r.WithContext(ctx)
+		of.http = r
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(rec, r, p)
@@ -169,27 +171,25 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 }
 
 // admit checks requests on TCP. It refuses a Host that isn't this agent and an Origin that isn't
-// the Host. A web page in a browser on this host must not reach the agent, neither under its own
+// the Host, also with TLS: a browser adds a client certificate to the requests of any page. A web page in a browser on this host must not reach the agent, neither under its own
 // name (rebound to 127.0.0.1) nor across origins. Only processes of this host can use the unix
 // socket.
 func (s *Server) admit(r *http.Request) *Problem {
-	if r.TLS != nil { // a page under another name could not have been served: the certificate is not for that name
-		return nil
-	}
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
 		return nil
 	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if !s.knownHost(strings.Trim(host, "[]")) {
-		return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "Host header \""+r.Host+"\" is not a name of this agent",
-			"use its address, localhost, or the node's name")
+	if r.TLS == nil { // with TLS, a page under another name could not have been served: the certificate is not for that name
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		if !s.knownHost(strings.Trim(host, "[]")) {
+			return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "Host header \""+r.Host+"\" is not a name of this agent",
+				"use its address, localhost, or the node's name")
+		}
 	}
 	for _, origin := range r.Header["Origin"] {
-		u, err := url.Parse(origin)
-		if err != nil || u.Host == "" || u.Host != r.Host {
+		if !isOwnOrigin(r, origin) {
 			return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "origin \""+origin+"\" not allowed",
 				"call the API from the same origin, or without a browser")
 		}

@@ -75,6 +75,9 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 	case http.StatusRequestEntityTooLarge:
 		code, detail = v1.CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
 		hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
+		if ctx.Method() == http.MethodPatch {
+			hint = "split it into several patches, or replace whole services with " + v1.PathApply + ", which accepts 64 MiB"
+		}
 	case http.StatusRequestTimeout:
 		code = v1.CodeRequestTimeout
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:

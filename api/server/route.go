@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func newEngine() *gin.Engine {
@@ -46,13 +48,44 @@ const needKey = "need"
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	path := strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(op.Path)
 	need, _ := op.Metadata[needKey].(access.Need)
+	single := singleParameters(op)
 	a.server.Engine.Handle(op.Method, path, func(c *gin.Context) {
 		if p := a.server.authorize(c.Request, op.OperationID, need, c.Param("namespace")); p != nil {
 			write(c.Writer, c.Request, p)
 			return
 		}
+		if p := repeated(c.Request, single); p != nil {
+			write(c.Writer, c.Request, p)
+			return
+		}
 		handler(humagin.NewContext(op, c))
 	})
+}
+
+// singleParameters returns the parameters of a query that may occur once.
+func singleParameters(op *huma.Operation) (names []string) {
+	for _, p := range op.Parameters {
+		if p.In == "query" && p.Schema.Type != huma.TypeArray {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// repeated returns the problem of a query with several values of one of the parameters, or nil. Huma
+// would take the first, and other programs take the last.
+func repeated(r *http.Request, names []string) *Problem {
+	if r.URL.RawQuery == "" || len(names) == 0 {
+		return nil
+	}
+	q := r.URL.Query()
+	for _, name := range names {
+		if n := len(q[name]); n > 1 {
+			return BadRequest(fmt.Sprintf("query parameter %q occurs %d times", name, n), "send it once",
+				vip.Problem{Code: vip.CodeInvalid, Field: "query." + name, Message: "occurs more than once"})
+		}
+	}
+	return nil
 }
 
 // Route describes one route.

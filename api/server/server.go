@@ -13,11 +13,13 @@
 //	limit.go       limits of connections and streams
 //	client.go      limits of one client
 //	caller.go      who sent a request
+//	session.go     sessions of browsers, and where their requests come from
 //	authorize.go   what the caller may do
 //	tls.go         the certificate and its changes
 //	middleware.go  what every request needs: id, log, check of the caller, panics
 //	repeat.go      limits the log lines of requests that clients repeat
 //	route.go       adding routes
+//	pages.go       the pages beside the routes
 //	openapi.go     the OpenAPI document and its schemas
 //	problem.go     problem documents
 package server
@@ -31,7 +33,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -59,14 +60,18 @@ type Options struct {
 	Hosts   []string // additional names of this host that callers may use over TCP
 	Version string   // of the agent, for the OpenAPI document
 	// Connections bounds the open connections of each listener; 0: no bound. Beyond it, callers get
-	// 503. Event streams on all listeners may be half as many.
+	// 503. Streams on all listeners may be half as many, and those of one client three quarters of
+	// these.
 	Connections int
 	// ClientConnections bounds the open connections of one client to each listener; 0: no bound.
 	ClientConnections int
-	// ClientRate bounds the requests of one client in a second; 0: no bound. Beyond it, they get 429.
-	ClientRate int
+	// ClientRate returns the bound of the requests of one client in a second. It is called for each
+	// request. Nil: no bound. Beyond it, they get 429.
+	ClientRate func() int
 	// Policy returns who may do what. It is called for each request.
 	Policy func() *access.Policy
+	// Pages answers GET requests below /ui/, from anybody. Nil: there are none.
+	Pages http.Handler
 	// Gate returns why a route that isn't Early can't be answered now, or nil.
 	Gate func(context.Context) error
 	Log  *slog.Logger
@@ -80,20 +85,21 @@ type Server struct {
 	Document func() []byte // the OpenAPI document, rendered at the first call, after all routes were added
 	api      huma.API
 
-	repeats            repeats
-	streams            atomic.Int64 // open, see OpenStream
-	RefusedConnections Refusals     // of all listeners
-	RefusedOfClients   Refusals     // connections of clients with too many
-	RefusedRequests    Refusals     // of clients that sent too many
-	RefusedStreams     Refusals
-	rates              rates
+	repeats                 repeats
+	streams                 streams
+	RefusedConnections      Refusals // of all listeners
+	RefusedOfClients        Refusals // connections of clients with too many
+	RefusedRequests         Refusals // of clients that sent too many
+	RefusedStreams          Refusals
+	RefusedStreamsOfClients Refusals // of clients with too many
+	rates                   rates
 }
 
 // New returns a server without routes and listeners.
 func New(o Options) *Server {
 	s := &Server{Options: o, Engine: newEngine()}
 	s.api = s.newAPI()
-	s.Handler = s.wrap(s.Engine)
+	s.Handler = s.wrap(s.withPages(s.Engine))
 	s.Document = sync.OnceValue(s.writeDocument)
 	return s
 }

@@ -4,7 +4,7 @@ import "time"
 
 // Dataplane reports which dataplane runs and whether it matches the desired state.
 type Dataplane struct {
-	Mode    string `json:"mode" doc:"\"ipvs\" or \"proxy\", the one in userspace"`
+	Mode    string `json:"mode" doc:"\"ipvs\", \"nft\" or \"proxy\", the one in userspace"`
 	Reason  string `json:"reason" doc:"why this one was chosen"`
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Summary string `json:"summary" doc:"\"in sync: 47 services, 212 backends\""`
@@ -17,12 +17,51 @@ type Dataplane struct {
 	Backends        int        `json:"backends"`
 	Pending         int        `json:"pending" doc:"frontends not yet applied at their newest revision"`
 	Failed          int        `json:"failed" doc:"frontends that the dataplane refused"`
-	Contested       int        `json:"contested" doc:"frontends that another program keeps changing; their repairs back off"`
+	Contested       int        `json:"contested" doc:"frontends that another program keeps changing; a repair may wait for the next resync"`
 	Repairs         uint64     `json:"drift_repairs" doc:"since the agent started"`
 	LastResync      *time.Time `json:"last_resync,omitempty"`
 
 	Problems []Problem `json:"problems"`
 	Findings []Finding `json:"findings" doc:"missing requirements of the dataplane on this host, with the fix"`
+
+	Switching string `json:"switching,omitempty" doc:"the dataplane to which the host is being moved"`
+
+	Former []FormerDataplane `json:"former" doc:"the dataplanes that this one has replaced and that still have connections"`
+}
+
+// What happens to open connections when a host moves to another dataplane.
+const (
+	SwitchContinues = "continue" // until they end, or for hard_stop_after at most
+	SwitchMoves     = "move"     // to the new dataplane, with the client's next datagram
+	SwitchEnds      = "end"      // at once
+)
+
+// SwitchPlan is what a switch to another dataplane does.
+type SwitchPlan struct {
+	From          string              `json:"from" enum:"ipvs,nft,proxy"`
+	To            string              `json:"to" enum:"ipvs,nft,proxy"`
+	Changes       bool                `json:"changes" doc:"false: the host runs this dataplane"`
+	HardStopAfter uint64              `json:"hard_stop_after_seconds,omitempty" doc:"how long connections may continue"`
+	Connections   []SwitchConnections `json:"connections" doc:"that are open now"`
+	Refused       []Problem           `json:"refused" doc:"what services use and the new dataplane does not support"`
+	Problems      []Problem           `json:"problems" doc:"why the switch is not possible"`
+}
+
+// SwitchConnections are open connections of one protocol and state.
+type SwitchConnections struct {
+	Protocol    string `json:"protocol"`
+	State       string `json:"state" doc:"as the dataplane names it, such as ESTABLISHED"`
+	Connections int    `json:"connections"`
+	Then        string `json:"then" enum:"continue,move,end" doc:"continue: until they end, or for hard_stop_after_seconds; move: with the client's next datagram; end: at once"`
+}
+
+// FormerDataplane is a dataplane that another one has replaced. It takes no new connections.
+type FormerDataplane struct {
+	Mode        string     `json:"mode" doc:"\"ipvs\", \"nft\" or \"proxy\""`
+	Process     int        `json:"process,omitempty" doc:"the process that relays its connections; absent: they are in the kernel"`
+	Connections int        `json:"connections" doc:"that are open"`
+	Until       *time.Time `json:"until,omitempty" doc:"when the last ones are ended"`
+	Problem     string     `json:"problem,omitempty" doc:"why it can't be ended; this is tried again"`
 }
 
 // Finding is a requirement of a dataplane that this host does not meet.

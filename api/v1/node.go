@@ -32,9 +32,12 @@ type Check struct {
 	Level   string `json:"level" enum:"ok,warn,fail"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	Next    string `json:"-"` // the command to run next, in the place of the usual one for this line
 	// Problems lists the individual problems if one line is not enough.
 	Problems []Problem `json:"problems,omitempty"`
-	More     int       `json:"more,omitempty" doc:"problems beyond these"`
+	// InMessage is the number of problems, from the first, that Message and Hint have as well.
+	InMessage int `json:"in_message,omitempty" doc:"problems, from the first, that the message has as well"`
+	More      int `json:"more,omitempty" doc:"problems beyond these"`
 }
 
 // Health is the response of /healthz and /readyz.
@@ -112,19 +115,36 @@ const (
 	KindNodePort = "node_port"
 )
 
-// VIP is one lease: an address or a node port that is in use or in its cooldown.
+// VIP is one lease: an address or a node port that is in use, in its cooldown or reserved.
 type VIP struct {
 	Kind     string      `json:"kind" enum:"address,node_port"`
 	Address  string      `json:"address,omitempty" doc:"of an address"`
 	NodePort uint16      `json:"node_port,omitempty" doc:"of a node port"`
 	Protocol string      `json:"protocol,omitempty" doc:"of a node port"`
 	Pool     string      `json:"pool,omitempty"`
-	State    string      `json:"state" enum:"held,cooling"`
+	State    string      `json:"state" enum:"held,cooling,reserved,free" doc:"reserved: and not held; free: only in the response to the release of a reservation"`
 	ShareKey string      `json:"share_key,omitempty"`
 	Holders  []VIPHolder `json:"holders" doc:"oldest first; of a cooling lease the last holder"`
-	Since    time.Time   `json:"since" doc:"when the first holder got it"`
+	Since    time.Time   `json:"since" doc:"when the first holder got it; if it is reserved and not held, when it was reserved"`
 	Until    *time.Time  `json:"until,omitempty" doc:"of a cooling lease: when another service can get it"`
-	Revision uint64      `json:"revision"`
+
+	Reservation *VIPReservation `json:"reservation,omitempty" doc:"of a reserved address, held or not"`
+
+	Revision uint64 `json:"revision"`
+}
+
+// VIPReservation is an operator's mark on an address, which keeps it after its holders.
+type VIPReservation struct {
+	For   string    `json:"for,omitempty" doc:"the only service that gets it: \"name\" or \"namespace/name\"; absent: any service that requests the address"`
+	Since time.Time `json:"since"`
+}
+
+// ReservationSpec says which address to reserve, and for which service.
+type ReservationSpec struct {
+	Address string `toml:"address" json:"address,omitempty" doc:"an address of a pool"`
+	Pool    string `toml:"pool" json:"pool,omitempty" doc:"without address: reserve any free address of this pool"`
+	Family  string `toml:"family" json:"family,omitempty" enum:"ipv4,ipv6" doc:"with pool: the family; default the pool's, ipv4 if it has both"`
+	For     string `toml:"for" json:"for,omitempty" doc:"the only service that gets it, which need not exist: \"name\" or \"namespace/name\"; default: any service that requests the address"`
 }
 
 // VIPHolder is one service that holds a lease.
@@ -147,11 +167,13 @@ type Pool struct {
 	CIDRs      []netip.Prefix `json:"cidrs"`
 	Exclude    []netip.Prefix `json:"exclude"`
 	AutoAssign bool           `json:"auto_assign"`
-	Removed    bool           `json:"removed,omitempty" doc:"no longer in the configuration, but some addresses are held"`
+	Removed    bool           `json:"removed,omitempty" doc:"no longer in the configuration, but some addresses are held or kept"`
 	Size       uint64         `json:"size" doc:"allocatable addresses, used or not"`
 	Used       uint64         `json:"used"`
 	Cooling    uint64         `json:"cooling"`
+	Reserved   uint64         `json:"reserved" doc:"reserved and not held"`
 	HeldOut    uint64         `json:"held_out" doc:"the host's own, its gateways and overlaps"`
+	HeldRanges []netip.Prefix `json:"held_out_ranges,omitempty" doc:"where these are; at most 256"`
 	Free       uint64         `json:"free"`
 	Alarms     []Problem      `json:"alarms"`
 }
@@ -191,6 +213,9 @@ type Event struct {
 	Service string    `json:"service,omitempty"`
 	Object  string    `json:"object,omitempty" doc:"the affected object"`
 	Message string    `json:"message"`
+	// Count and First are set only if the agent no longer lists all of these events.
+	Count uint64     `json:"count,omitempty" doc:"events of this kind, service and object since first, with this one"`
+	First *time.Time `json:"first,omitempty" doc:"time of the first of them"`
 }
 
 // EventList is a page of events, oldest first.

@@ -19,6 +19,7 @@ const (
 	PathDataplaneFrontends = "/v1/dataplane/frontends"
 	PathDataplaneDiff      = "/v1/dataplane/diff"
 	PathDataplaneRepair    = "/v1/dataplane/repair"
+	PathDataplaneSwitch    = "/v1/dataplane/switch"
 	PathConnections        = "/v1/dataplane/connections"
 	PathConfigValidate     = "/v1/config/validate"
 	PathConfigPlan         = "/v1/config/plan"
@@ -27,7 +28,10 @@ const (
 	PathDebugTables        = "/v1/debug/tables"
 	PathStats              = "/v1/stats"
 	PathTop                = "/v1/top"
+	PathSearch             = "/v1/search"
 	PathStatus             = "/v1/status"
+	PathWhoami             = "/v1/whoami"
+	PathSession            = "/ui/session"
 	PathHealthz            = "/healthz"
 	PathReadyz             = "/readyz"
 	PathMetrics            = "/metrics"
@@ -83,7 +87,7 @@ func BackendConnectionsPath(namespace, name, id string) string {
 	return BackendPath(namespace, name, id) + "/connections"
 }
 
-// VIPPath is the path of one address's lease: GET.
+// VIPPath is the path of one address's lease: GET, and DELETE of its reservation.
 func VIPPath(address string) string { return PathVIPs + "/" + url.PathEscape(address) }
 
 // TokenPath is the path of one token: PUT, DELETE.

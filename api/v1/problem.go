@@ -48,15 +48,19 @@ func (p Problem) String() string {
 // "unknown_key", "address_taken").
 const (
 	CodeInvalidRequest     = "invalid_request"      // 400: not JSON, a bad parameter, cursor or header
-	CodeInvalidService     = "invalid_service"      // 422: an invalid service; see errors
+	CodeInvalidService     = "invalid_service"      // 422: an invalid service, backend or state; see errors
 	CodeInvalidConfig      = "invalid_config"       // 422: an invalid configuration; see errors
 	CodeInvalidToken       = "invalid_token"        // 422: an invalid token to create; see errors
+	CodeInvalidReservation = "invalid_reservation"  // 422: an address that can't be reserved; see errors
 	CodeNotFound           = "not_found"            // 404: object not found
 	CodeNoRoute            = "no_route"             // 404: path not found
 	CodeMethodNotAllowed   = "method_not_allowed"   // 405
 	CodeReadOnlySource     = "read_only_source"     // 409: another source owns the name
 	CodeConflict           = "conflict"             // 409: another host of the fleet wrote the service first
+	CodeAddressTaken       = "address_taken"        // 409: the address to reserve is in use or reserved, or the one to release is not reserved
+	CodePoolFull           = "pool_full"            // 409: the pool has no free address to reserve
 	CodeLastBackend        = "last_backend"         // 409: the change would leave a port without a usable backend; force=true permits it
+	CodeSwitchRefused      = "switch_refused"       // 409: the host can't move to the dataplane, or only with services refused; force=true permits that
 	CodeAmbiguousBackend   = "ambiguous_backend"    // 409: several backends have the address; the hint lists their ids
 	CodeDeletedMeanwhile   = "deleted_meanwhile"    // 409: another client reverted the write before the response
 	CodePreconditionFailed = "precondition_failed"  // 412: If-Match or If-None-Match is not met

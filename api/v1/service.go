@@ -2,6 +2,9 @@ package v1
 
 import (
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/vip/spec"
@@ -69,6 +72,36 @@ type PortStatus struct {
 	LastPort   uint16 `json:"last_port,omitempty" doc:"of a range of ports"`
 	TargetPort uint16 `json:"target_port,omitempty" doc:"absent, for a range only: the client's destination port"`
 	NodePort   uint16 `json:"node_port,omitempty" doc:"granted port on the host's own addresses"`
+}
+
+// Numbers returns the number of a port, or its range: "10000-10099".
+func (p PortStatus) Numbers() string {
+	n := strconv.Itoa(int(p.Port))
+	if p.LastPort != 0 {
+		n += "-" + strconv.Itoa(int(p.LastPort))
+	}
+	return n
+}
+
+// PortsByProtocol returns ports, grouped by protocol: "80,10000-10099/tcp 443/udp". text returns the
+// text of a port, such as its Numbers; a port without text is left out.
+func PortsByProtocol(in []PortStatus, text func(PortStatus) string) string {
+	var protocols, texts []string // in the order of the first port of a protocol
+	for _, p := range in {
+		n := text(p)
+		if n == "" {
+			continue
+		}
+		if i := slices.Index(protocols, p.Protocol); i >= 0 {
+			texts[i] += "," + n
+		} else {
+			protocols, texts = append(protocols, p.Protocol), append(texts, n)
+		}
+	}
+	for i := range texts {
+		texts[i] += "/" + protocols[i]
+	}
+	return strings.Join(texts, " ")
 }
 
 // BackendStatus is one backend of a service.
@@ -196,7 +229,22 @@ type ApplyItem struct {
 
 // ServiceChange is a line of the stream of services. It has one of the fields.
 type ServiceChange struct {
-	Service *Service `json:"service,omitempty" doc:"a service, in its newest state"`
-	Deleted string   `json:"deleted,omitempty" doc:"the name of a service that no longer exists, or that is no longer selected"`
-	Synced  bool     `json:"synced,omitempty" doc:"all services that existed at the beginning were sent"`
+	Service *Service        `json:"service,omitempty" doc:"a service, in its newest state"`
+	Summary *ServiceSummary `json:"summary,omitempty" doc:"the same in short, in place of service; with view=summary"`
+	Deleted string          `json:"deleted,omitempty" doc:"the name of a service that no longer exists, or that is no longer selected"`
+	Synced  bool            `json:"synced,omitempty" doc:"all services that existed at the beginning were sent"`
+}
+
+// ServiceSummary is a service as a row of a list.
+type ServiceSummary struct {
+	Name     string            `json:"name" doc:"NAME in the namespace default, else NAMESPACE/NAME"`
+	Source   string            `json:"source" doc:"the source that owns the service"`
+	State    string            `json:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused"`
+	Summary  string            `json:"summary" doc:"the state and its reason in a sentence"`
+	VIPs     []netip.Addr      `json:"vips" doc:"granted addresses, IPv4 first"`
+	Ports    string            `json:"ports" doc:"by protocol: \"80,443/tcp 443/udp\""`
+	Usable   int               `json:"usable" doc:"backends that are usable, with those that serve only as backup"`
+	Backends int               `json:"backends" doc:"backends that the service lists"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Since    *time.Time        `json:"allocated_at,omitempty" doc:"when the oldest of the addresses was assigned"`
 }

@@ -24,3 +24,17 @@ type TokenList struct {
 	Items []Token `json:"items"`
 	Next  string  `json:"next,omitempty" doc:"cursor of the next page; absent on the last"`
 }
+
+// Whoami is the caller of a request and the agent that answers it.
+type Whoami struct {
+	Name       string   `json:"name" doc:"the user of the process, \"token NAME\", \"certificate SUBJECT\", or \"tcp ADDRESS\""`
+	Role       string   `json:"role" enum:"viewer,registrar,operator,admin"`
+	Namespaces []string `json:"namespaces" doc:"of a registrar: those that it may write; empty for other roles, which are not limited to namespaces"`
+	Node       string   `json:"node" doc:"the node that answers"`
+	Version    string   `json:"version" doc:"of the agent"`
+}
+
+// SessionSpec is the body of a login of a browser.
+type SessionSpec struct {
+	Token string `toml:"token" json:"token" doc:"the text of a token, which becomes the cookie of the session"`
+}

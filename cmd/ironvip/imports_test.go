@@ -20,13 +20,14 @@ var layers = [][]string{
 	{"cmd", "packaging"},
 	{"internal/agent"},
 	{"api"},
-	{"internal/store/snapshot", "internal/status", "internal/migrate"},
+	{"internal/store/snapshot", "internal/status", "internal/migrate", "web"},
 	{"configs"},
-	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "proxy", "health", "announce", "dns", "internal/healthport"},
+	{"sources/static", "sources/rest", "sources/consul", "sources/kubernetes", "sources/cache", "ipvs", "nft", "proxy", "health", "announce", "dns", "internal/healthport"},
 	{"sources/publish", "sources/draft", "dns/resolved"},
 	{"sources"},
 	{"internal/pipeline"},
 	{"ipam"},
+	{"internal/kernelplane"},
 	{"internal/reconcile"},
 	{"internal/overrides", "internal/tokens"},
 	{"internal/registry"},
@@ -35,14 +36,14 @@ var layers = [][]string{
 	{"internal/fleet/treekv", "internal/fleet/treestatus"},
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover"},
-	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sockopt", "internal/httpstop"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover", "internal/sockdiag"},
+	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter"},
 	{"vip"},
 }
 
 // stdlibOnly are the packages that import only the standard library and each other.
 var stdlibOnly = []string{"vip", "vip/spec", "vip/spec/strict", "internal/access", "internal/event", "internal/table", "internal/table/keyed", "internal/delayqueue", "internal/hostclock", "internal/workqueue",
-	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "packaging/image"}
+	"internal/backoff", "internal/text", "internal/httpstop", "api/v1", "web", "packaging/image"}
 
 // only narrows the rule for packages that must stay independent of the machinery. A folder of
 // the list stands for the packages below it, too.
@@ -70,8 +71,10 @@ var only = map[string][]string{
 	"internal/pipeline/compile": {"vip"},
 	"ipam/internal/numbers":     {},
 	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},
-	"ipvs":                      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
-	"proxy":                     {"vip", "internal/reconcile", "internal/backoff", "internal/sockets", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
+	"internal/kernelplane":      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
+	"ipvs":                      {"vip", "internal/reconcile", "internal/kernelplane", "internal/netlink", "internal/nftwire"},
+	"nft":                       {"vip", "internal/reconcile", "internal/kernelplane", "internal/netlink", "internal/nftwire"},
+	"proxy":                     {"vip", "internal/reconcile", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
 	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},
 }
 

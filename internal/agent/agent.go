@@ -5,7 +5,7 @@
 // Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// takeover.go, predecessor.go and successor.go replace a running agent by another process. apideps.go, plan.go,
+// mode.go chooses the dataplane, former.go ends the one before, and connections.go counts those of both; switch.go moves a host to another one. takeover.go, predecessor.go, relayed.go and successor.go replace a running agent by another process. apideps.go, plan.go,
 // nodes.go and health.go answer the API. clean.go and snapshot.go work without a running agent.
 package agent
 
@@ -20,6 +20,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
@@ -56,6 +57,15 @@ const stopGrace = 500 * time.Millisecond
 // and savings.
 const gcPercent = 50
 
+// startReserve is memory that the garbage collector counts as live until the dataplane has every
+// service. Nothing touches it, so the kernel provides no page for it. A start of thousands of
+// services creates garbage while the heap is small: collections at gcPercent of that would take a
+// third of the start's processor time.
+var startReserve atomic.Pointer[[]byte]
+
+// startReserveSize allows about 100 MB of garbage, less than such a start needs at its peak anyway.
+const startReserveSize = 128 << 20
+
 // Options specify which agent to run.
 type Options struct {
 	Config   string // the configuration: a directory with ironvip.toml, or the file
@@ -69,8 +79,10 @@ type Options struct {
 // Run runs an agent until ctx ends or a part of the agent fails permanently. It returns nil after
 // ctx ended.
 func Run(ctx context.Context, o Options) error {
+	defer func() { stderr().Flush(mostFlush) }() // before others write to stderr
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+		startReserve.Store(new(make([]byte, startReserveSize)))
 	}
 	if !o.Demo {
 		return runAgents(ctx, o)
@@ -124,29 +136,33 @@ type agent struct {
 	stores    *stores
 	began     chan struct{} // closed once the contents of the stores are restored
 
-	tables     pipeline.Tables
-	supervisor *sources.Supervisor
-	statuses   *table.Table[string, sources.Status]
-	reloaders  map[string]sources.Reloader // the sources that read files, by name
-	caches     []*cache.Source
-	background []part // parts of sources that write back
-	rest       *rest.Source
-	overrides  *overrides.Overrides
-	watcher    *hostnet.Watcher
-	allocator  *ipam.Allocator
-	plane      *plane
-	pipeline   *pipeline.Pipeline
-	probes     *health.Stage // nil on a real server
-	prober     *probe.Engine
-	paths      *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // of the probes; nil: the dataplane has none
-	share      *share.Share                                        // nil without a fleet
-	probed     *table.Table[probe.Target, probe.Result]            // what the prober finds; nil: no prober
-	health     *healthport.Server
-	announcing *announcing.Announcing
-	naming     *naming.Naming
-	lost       *lostnodes.Follower
-	troubled   func() int // the number of services with problems
-	lag        lag
+	tables      pipeline.Tables
+	supervisor  *sources.Supervisor
+	statuses    *table.Table[string, sources.Status]
+	reloaders   map[string]sources.Reloader // the sources that read files, by name
+	caches      []*cache.Source
+	background  []part // parts of sources that write back
+	rest        *rest.Source
+	overrides   *overrides.Overrides
+	watcher     *hostnet.Watcher
+	allocator   *ipam.Allocator
+	plane       *plane
+	connections *connections
+	former      atomic.Pointer[former] // the dataplane in the kernel that this one replaces; nil: none
+	wish        atomic.Pointer[wish]   // the dataplane of the next process; nil: as configured
+	relayed     relayed                // the connections of the predecessor
+	pipeline    *pipeline.Pipeline
+	probes      *health.Stage // nil on a real server
+	prober      *probe.Engine
+	paths       *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // of the probes; nil: the dataplane has none
+	share       *share.Share                                        // nil without a fleet
+	probed      *table.Table[probe.Target, probe.Result]            // what the prober finds; nil: no prober
+	health      *healthport.Server
+	announcing  *announcing.Announcing
+	naming      *naming.Naming
+	lost        *lostnodes.Follower
+	troubled    func() int // the number of services with problems
+	lag         lag
 }
 
 // runAgent runs an agent until the context ends, a part of it fails permanently, or another process
@@ -171,7 +187,7 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 			return nil, err
 		}
 		if e != nil {
-			begin.predecessor, leave = e, e.close
+			begin.predecessor, begin.mode, leave = e, e.p.Mode, e.close
 		}
 	}
 	a, err := newAgent(o, cfg, problems, begin)
@@ -290,9 +306,14 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 		return nil, err
 	}
 	a.newOverrides(cfg)
-	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
+	last, _, err := planeNote(a.db).Get(lastPlaneKey)
+	if err != nil {
 		return nil, err
 	}
+	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, last.Mode, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
+		return nil, err
+	}
+	a.connections = newConnections(a.plane, &a.relayed)
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)
 	a.newAnnouncing()

@@ -19,9 +19,7 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
-	statistics, _ := a.plane.Plane.(reconcile.Statistics)
 	admission, _ := a.plane.Plane.(reconcile.Admission)
-	connections, _ := a.plane.Plane.(reconcile.Connections)
 	lister, _ := a.plane.Plane.(reconcile.ConnectionLister)
 	outliers, _ := a.plane.Plane.(reconcile.Outliers)
 	var probes func() probe.Stats
@@ -39,14 +37,14 @@ func (a *agent) apiDeps() api.Deps {
 		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
-		Events:    a.events,
-		Pools:     a.allocator.Pools,
+		Events: a.events,
+		Pools:  a.allocator.Pools, Reservations: a.allocator,
 		Resync:    a.resync,
 		Stats:     a.pipeline.Reconciler.Stats,
-		Dataplane: a.plane.now,
-		Diff:      a.pipeline.Reconciler.Diff,
-		Repair:    a.pipeline.Reconciler.Repair,
-		Preview:   a.allocator.Preview,
+		Dataplane: a.dataplane, Switch: a.switchPlane,
+		Diff:    a.pipeline.Reconciler.Diff,
+		Repair:  a.pipeline.Reconciler.Repair,
+		Preview: a.allocator.Preview,
 		Config: api.Config{
 			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
 			Loaded: func() (bool, time.Time) {
@@ -61,15 +59,10 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: statistics, Connections: connections, ConnectionLister: lister, Admission: admission, Outliers: outliers,
+		Statistics: a.connections, Connections: a.connections, ConnectionLister: lister, Admission: admission, Outliers: outliers,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
-		ClientRate:     clientRate,
+		ClientRate:     func() int { return a.config.get().API.RateLimit },
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,
 		Log: a.log,
 	}
 }
-
-// clientRate is how many requests one client of the API may send in a second. Thousands of backends
-// behind one address can send their heartbeats, and a client that does nothing else takes less than a
-// tenth of a processor.
-const clientRate = 1000

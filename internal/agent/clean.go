@@ -27,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -100,6 +101,14 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		return result, cleanFailed("look for what an agent left", err)
 	}
 	defer kernel.Close()
+	rules, err := nft.Find(ctx, nft.Options{Device: cfg.Dataplane.Device})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left", err)
+	}
+	defer rules.Close()
+	if rules.Bridge != "" {
+		kernel.Foreign = ""
+	}
 	paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(cfg.Dataplane.Device))})
 	if err != nil {
 		return result, cleanFailed("look for what an agent left for health probes", err)
@@ -110,9 +119,9 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		return result, cleanFailed("look for what the announcer left", err)
 	}
 	for _, blind := range kernel.Blind {
-		note("%s: there can be no services of ours", blind)
+		note("%s: there can be no IPVS services of ours", blind)
 	}
-	list(&result, kernel, paths, &announced)
+	list(&result, kernel, rules, paths, &announced)
 	resolver := false
 	if kernel.Foreign != "" { // otherwise systemd-resolved forgets the device's settings with the device
 		if resolver, err = resolved.Remains(ctx, cfg.ResolvedSettings()); err != nil && cfg.ResolvedSettings().On {
@@ -126,7 +135,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
 	if kernel.Foreign != "" {
-		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy: somebody else made it, and it stays with every address on it", kernel.Foreign))
+		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy, or a bridge without ports and ARP: somebody else made it, and it stays with every address on it", kernel.Foreign))
 	}
 	for _, k := range kernel.Others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
@@ -139,7 +148,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if req.DryRun || len(result.Items) == 0 {
 		return result, nil
 	}
-	err = errors.Join(announced.Remove(ctx), paths.Remove(ctx), kernel.Remove(ctx))
+	err = errors.Join(announced.Remove(ctx), paths.Remove(ctx), rules.Remove(ctx), kernel.Remove(ctx))
 	if resolver {
 		err = errors.Join(err, resolved.Remove(ctx, cfg.ResolvedSettings()))
 	}
@@ -152,7 +161,7 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 }
 
 // list adds what was found, in the order of removal.
-func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains, a *remains.Remains) {
+func list(result *CleanResult, r *ipvs.Remains, n *nft.Remains, p *probepath.Remains, a *remains.Remains) {
 	add := func(kind, name, detail string) {
 		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
@@ -161,6 +170,19 @@ func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains, a *remains
 	}
 	for _, addr := range r.Addresses {
 		add("address", addr.String(), "on "+r.Device)
+	}
+	for _, addr := range n.Addresses {
+		add("address", addr.String(), "on "+n.Bridge)
+	}
+	for _, s := range n.Services {
+		detail := "in the damaged nftables table"
+		if s.Scheduler != 0 {
+			detail = s.Scheduler.String() + ", " + text.Plural(s.Backends, "backend")
+		}
+		add("service", s.Key.String(), detail)
+	}
+	if n.Table != "" {
+		add("table", "inet "+n.Table, "nftables, of the nft dataplane")
 	}
 	for _, s := range r.Services {
 		add("service", s.Key.String(), s.Scheduler+", "+text.Plural(s.Backends, "backend"))
@@ -180,8 +202,10 @@ func list(result *CleanResult, r *ipvs.Remains, p *probepath.Remains, a *remains
 	if r.Table != "" {
 		add("table", "inet "+r.Table, "nftables")
 	}
-	if r.Device != "" {
-		add("device", r.Device, "")
+	for _, device := range []string{r.Device, n.Bridge} {
+		if device != "" {
+			add("device", device, "")
+		}
 	}
 }
 

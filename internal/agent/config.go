@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
@@ -77,6 +79,12 @@ func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
 	return out
 }
 
+// stderr is where all loggers of this process write. They don't wait for its reader.
+var stderr = sync.OnceValue(func() *logwriter.Writer { return logwriter.New(os.Stderr) })
+
+// mostFlush is how long the process waits at its end until stderr has accepted the last lines.
+const mostFlush = 2 * time.Second
+
 // newLogger logs to stderr, without times if systemd adds them.
 func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
 	setLevel(level, cfg)
@@ -90,9 +98,9 @@ func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
 		}
 	}
 	if cfg.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+		return stderr().Logger(func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, options) })
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, options))
+	return stderr().Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, options) })
 }
 
 func setLevel(level *slog.LevelVar, cfg *configs.Config) {

@@ -17,6 +17,8 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -38,6 +40,7 @@ insecure_loopback = true
 [announce]
 socket = "{{.Dir}}/announcer.sock"
 [dataplane]
+mode = "{{.Mode}}"
 device = "ironvip-demo"
 [dns]
 listen = [{{with .DNS}}"{{.}}"{{end}}]
@@ -107,13 +110,21 @@ func (d *demo) serve(ctx context.Context, name string) error {
 	return nil
 }
 
+// demoMode returns the dataplane of a demo. It is never nft: the clients and backends are on the loopback.
+func demoMode() string {
+	if ipvs.Err(ipvs.Check(false)) == nil {
+		return configs.ModeIPVS
+	}
+	return configs.ModeProxy
+}
+
 func (d *demo) write() error {
 	data := struct {
-		Dir, Listen, DNS string
-		Port             int
-		Addrs            []string
-		Ports            []string
-	}{Dir: d.dir, Listen: freeAPIAddress(), DNS: freeDNSAddress(), Port: demoPort(), Addrs: d.addrs}
+		Dir, Listen, DNS, Mode string
+		Port                   int
+		Addrs                  []string
+		Ports                  []string
+	}{Dir: d.dir, Listen: freeAPIAddress(), DNS: freeDNSAddress(), Mode: demoMode(), Port: demoPort(), Addrs: d.addrs}
 	for _, a := range d.addrs {
 		_, port, _ := net.SplitHostPort(a)
 		data.Ports = append(data.Ports, port)
@@ -198,6 +209,7 @@ func (d *demo) greet(ctx context.Context, a *agent, out io.Writer) {
 	fmt.Fprintf(out, "ironvip %s demo: three backends, two services, everything on this host's loopback\n", a.version)
 	fmt.Fprintf(out, "dataplane  %s (%s)\n", a.plane.about.Mode, a.plane.about.Reason)
 	fmt.Fprintf(out, "API        http://%s/v1/services\n", a.config.get().API.Listen)
+	fmt.Fprintf(out, "dashboard  http://%s/ui/\n", a.config.get().API.Listen)
 	fmt.Fprintf(out, "files      %s\n\n", d.dir)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	var urls []string

@@ -52,8 +52,8 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 }
 
 // lastProgress returns when the loop of the agent's main work that is furthest behind has last made a
-// turn: the reconcile loop, or the userspace proxy's loop that waits for clients. Both make turns
-// without work, too. The time is zero before the first reconcile.
+// turn: the reconcile loop, or one of the userspace proxy's loops, which wait for clients and relay TCP.
+// They make turns without work, too. The time is zero before the first reconcile.
 func (a *agent) lastProgress() time.Time {
 	at := a.pipeline.Reconciler.Stats().LastRound
 	if a.plane.lastTurn != nil {
@@ -80,7 +80,7 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := append(a.stateChecks(), a.takeoverChecks()...)
+	checks := slices.Concat(a.stateChecks(), a.takeoverChecks(), a.formerChecks())
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}

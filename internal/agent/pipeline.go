@@ -36,7 +36,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
-		Plane: a.plane.Plane, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(),
+		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(),
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{
@@ -164,6 +164,7 @@ func (a *agent) parts() []part {
 		{"the tokens", a.access.tokens.Run},
 		{"the lost nodes", a.lost.Run},
 		{"DNS names", a.naming.Run},
+		{"the end of other dataplanes", a.endFormers},
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})

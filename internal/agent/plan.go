@@ -52,7 +52,7 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	}
 	now := a.config.get()
 	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
-	for _, c := range configChanges(now, cfg) {
+	for _, c := range configChanges(a.config.startedWith(), now, cfg) {
 		plan.Append(c)
 	}
 	return plan, problems
@@ -69,11 +69,12 @@ func (a *agent) leases() iter.Seq[*ipam.Lease] {
 	}
 }
 
-// configChanges returns the pools and keys of ironvip.toml that differ. A reload applies the pools
-// and the keys that Diff reports as live.
-func configChanges(old, new *configs.Config) []status.Change {
-	out := poolChanges(old.Pools, new.Pools)
-	live, restart := configs.Diff(old, new)
+// configChanges returns the pools and keys of ironvip.toml that differ from those in effect. A reload applies the pools and
+// the keys that Diff reports as live. The others are those of the start, also after reloads.
+func configChanges(started, now, new *configs.Config) []status.Change {
+	out := poolChanges(now.Pools, new.Pools)
+	live, _ := configs.Diff(now, new)
+	_, restart := configs.Diff(started, new)
 	for _, key := range live {
 		if key != "pool" {
 			out = append(out, keyChange(key, ""))
@@ -83,7 +84,7 @@ func configChanges(old, new *configs.Config) []status.Change {
 	}
 	for _, key := range restart {
 		impact := "takes effect when the agent is restarted"
-		if isMove(old, new, key) {
+		if isMove(started, new, key) {
 			impact += ", which it refuses until the leases are moved: ironvip snapshot save, restore"
 		}
 		out = append(out, keyChange(key, impact))

@@ -72,12 +72,32 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 	}} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for _, c := range configChanges(config(), tc.new) {
+			for _, c := range configChanges(config(), config(), tc.new) {
 				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name(), c.Detail, c.Impact))
 			}
 			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 			}
 		})
+	}
+}
+
+// After a reload, a key that waits for a restart is still in the plan, and the status names the plan.
+func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
+	started := configs.Default()
+	reloaded := configs.Default()
+	reloaded.Dataplane.Mode = configs.ModeNFT
+	changes := configChanges(started, reloaded, reloaded)
+	if len(changes) != 1 || changes[0].Key != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted" {
+		t.Errorf("changes %+v", changes)
+	}
+	a := &agent{config: newLiveConfig(started, nil)}
+	_, restart := a.config.diff(reloaded)
+	a.config.set(reloaded, restart, nil)
+	if c := a.configCheck(); c.Next != "ironvip config plan" || c.Message != "restart needed for dataplane.mode" {
+		t.Errorf("check %+v", c)
+	}
+	if changes := configChanges(started, started, started); len(changes) != 0 {
+		t.Errorf("changes %+v although nothing differs", changes)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -21,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,21 +37,28 @@ type outlierReports struct {
 type plane struct {
 	reconcile.Plane
 	io.Closer
-	about      api.Dataplane       // without Findings, see now
-	findings   func() []v1.Finding // those that are not OK
-	metrics    []metric.Collector
-	checks     func() []v1.Check              // additional lines of the status; nil: none
-	open       func() func() []takeover.Count // counts connections that end with the process
-	end        func(takeover.Backend)         // ends connections
-	relay      func(takeover.Count)           // counts connections of a predecessor
-	relayEnded func()                         // ends those counts
+	about    api.Dataplane       // without Findings, see now
+	findings func() []v1.Finding // those that are not OK
+	metrics  []metric.Collector
+	checks   func() []v1.Check // additional lines of the status; nil: none
+	relays   *relays           // nil: the kernel has the connections
 
-	lastTurn func() time.Time // of the loop that waits for clients, zero before the first; nil: the kernel forwards
+	settle func() // called once everything has been applied and no predecessor accepts clients
+
+	lastTurn func() time.Time // of the dataplane's loop that is furthest behind, zero before the first; nil: the kernel forwards
 
 	paths *probepath.Target // of probes; nil: none
 
 	drain  func(context.Context)       // accepts no more clients, and waits for the end of the open connections
 	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
+}
+
+// relays are the connections of a dataplane that end with its process. The counts include those of the predecessor.
+type relays struct {
+	open  func() func() []takeover.Count // counts connections
+	end   func(takeover.Backend)         // ends connections
+	add   func(takeover.Count)           // counts connections of the predecessor
+	ended func()                         // the predecessor has none any more
 }
 
 // now returns the present description of the plane, because findings appear and disappear.
@@ -59,45 +68,28 @@ func (p *plane) now() api.Dataplane {
 	return about
 }
 
-// choosePlane creates the dataplane that the configuration requests. Own reports whether an address
-// is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
+// choosePlane creates the dataplane that the configuration requests. Before is the one that this host ran last, or "". Own
+// reports whether an address is one of the host's own.
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, before string, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
-	if cfg.Dataplane.Mode == configs.ModeProxy {
-		return newProxy(cfg, allocator, begin, own, out, "the configuration asks for it", log), nil
+	check := func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) }
+	chosen, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, before, check)
+	if begin.mode != "" {
+		chosen, err = chooseAsked(begin.mode, cfg.Dataplane.Mode, check)
 	}
-	findings := ipvs.Check(cfg.Dataplane.Role == configs.RoleRealServer)
-	useIPVS, why, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, findings)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case useIPVS:
-		return newIPVS(live, allocator, why, log)
 	}
-	for _, f := range findings {
-		if f.Required && !f.OK {
-			log.Warn("the ipvs dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
-		}
+	for _, f := range chosen.Lacks {
+		log.Warn("a preferred dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 	}
-	return newProxy(cfg, allocator, begin, own, out, why, log), nil
-}
-
-// chooseMode selects IPVS or the userspace proxy from the findings of ipvs.Check, and returns the
-// reason. If the configuration requires IPVS and something is missing, it returns an error that
-// names it and the fix.
-func chooseMode(mode, role string, findings []ipvs.Finding) (useIPVS bool, why string, err error) {
-	missing := ipvs.Err(findings)
-	switch {
-	case missing == nil && mode == configs.ModeIPVS:
-		return true, "the configuration asks for it", nil
-	case missing == nil:
-		return true, "the kernel and this process's rights allow it", nil
-	case mode == configs.ModeIPVS:
-		return false, "", fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", configs.ModeIPVS, withHints(missing))
-	case role == configs.RoleRealServer:
-		return false, "", fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
+	switch chosen.Mode {
+	case configs.ModeIPVS:
+		return newIPVS(live, allocator, chosen.Why, log)
+	case configs.ModeNFT:
+		return newNFT(live, allocator, chosen.Why, log)
 	}
-	return false, firstLine(missing), nil
+	return newProxy(cfg, allocator, begin, own, out, chosen.Why, log), nil
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
@@ -114,12 +106,34 @@ func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.
 		target.Close()
 		return nil, fmt.Errorf("start the ipvs dataplane: paths of health probes: %w", err)
 	}
-	return &plane{Plane: target, Closer: closers{target, paths}, paths: paths,
-		about: api.Dataplane{Mode: "ipvs", Reason: why}, findings: func() []v1.Finding { return notOK(target.Findings()) },
-		metrics: []metric.Collector{collectIPVS(target)}, drain: func(context.Context) {},
-		remove: func(ctx context.Context) error { return errors.Join(paths.Remove(ctx), target.Remove(ctx)) },
-		open:   func() func() []takeover.Count { return func() []takeover.Count { return nil } }, end: func(takeover.Backend) {}, // the kernel has all connections
-		relay: func(takeover.Count) {}, relayEnded: func() {}}, nil
+	p := kernelPlane(target, api.Dataplane{Mode: configs.ModeIPVS, Reason: why}, target.Findings, collectCounts(ipvsCounts, target.Stats))
+	p.Closer, p.paths = closers{target, paths}, paths
+	p.remove = func(ctx context.Context) error { return errors.Join(paths.Remove(ctx), target.Remove(ctx)) }
+	return p, nil
+}
+
+func newNFT(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
+	target, err := nft.New(nft.Options{
+		Device: live.get().Dataplane.Device, Bridge: nft.NoDummy(), Owns: allocator.Owns,
+		PodCIDRs: func() []netip.Prefix { return live.get().IPAM.PodCIDRs }, Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the nft dataplane: %w", err)
+	}
+	return kernelPlane(target, api.Dataplane{Mode: configs.ModeNFT, Reason: why}, target.Findings, collectCounts(nftCounts, target.Stats)), nil
+}
+
+// kernelTarget is a dataplane in the kernel.
+type kernelTarget interface {
+	reconcile.Plane
+	io.Closer
+	Remove(context.Context) error
+}
+
+// kernelPlane returns the plane of a dataplane that has all connections in the kernel: they outlive this process.
+func kernelPlane(target kernelTarget, about api.Dataplane, findings func() []ipvs.Finding, metrics metric.Collector) *plane {
+	return &plane{Plane: target, Closer: target, about: about, findings: func() []v1.Finding { return notOK(findings()) },
+		metrics: []metric.Collector{metrics}, drain: func(context.Context) {}, remove: target.Remove, settle: func() {}}
 }
 
 // closers are closed in order.
@@ -134,20 +148,26 @@ func (c closers) Close() error {
 }
 
 func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
-	o := proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: begin.sockets, Passive: out.rows, Events: out.events, Log: log}
+	o := proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: begin.sockets, SkLookup: cfg.Dataplane.SkLookup == configs.SkLookupAuto, Passive: out.rows, Events: out.events, Log: log}
 	if p := begin.predecessor; p != nil {
+		o.Succeeds = true
 		o.EndRelayed = func(frontend vip.FrontendKey, addr netip.AddrPort) {
 			p.end(takeover.Backend{Frontend: frontend, Addr: addr})
 		}
 	}
 	target := proxy.New(o)
-	return &plane{Plane: target, Closer: target,
+	if o.SkLookup {
+		why += "; " + target.Entrance().String()
+	}
+	return &plane{Plane: target, Closer: target, settle: target.Settle,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
 		checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
-		open:       func() func() []takeover.Count { return openConnections(target) },
-		end:        func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
-		relay:      func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
-		relayEnded: target.RelayedEnded}
+		relays: &relays{
+			open:  func() func() []takeover.Count { return openConnections(target) },
+			end:   func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
+			add:   func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
+			ended: target.RelayedEnded,
+		}}
 }
 
 // openConnections returns a function that counts the connections of the proxy. A call costs
@@ -186,25 +206,37 @@ func notOK(findings []ipvs.Finding) []v1.Finding {
 	return out
 }
 
-// ipvsMetrics are the dataplane's requests to the kernel.
-var ipvsMetrics = metric.NewGroup("IPVS", "ipvs_")
+// kernelCount is one metric of what a dataplane with counts S sends to the kernel.
+type kernelCount[S any] struct {
+	family *metric.Family
+	of     func(S) uint64
+}
 
 var (
-	familyServiceWrites  = ipvsMetrics.Counter("service_writes_total", "IPVS messages sent that change something.")
-	familyDumps          = ipvsMetrics.Counter("dumps_total", "IPVS queries sent.")
-	familyNFTWrites      = ipvsMetrics.Counter("nftables_writes_total", "nftables messages sent.")
-	familyAddressWrites  = ipvsMetrics.Counter("address_writes_total", "Virtual addresses added or deleted.")
-	familyConntrackFlows = ipvsMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted.")
+	ipvsMetrics = metric.NewGroup("IPVS", "ipvs_")
+	ipvsCounts  = []kernelCount[ipvs.Stats]{
+		{ipvsMetrics.Counter("service_writes_total", "IPVS messages sent that change something."), func(s ipvs.Stats) uint64 { return s.WritesSent }},
+		{ipvsMetrics.Counter("dumps_total", "IPVS queries sent."), func(s ipvs.Stats) uint64 { return s.DumpsSent }},
+		{ipvsMetrics.Counter("nftables_writes_total", "nftables messages sent."), func(s ipvs.Stats) uint64 { return s.NFTMessages }},
+		{ipvsMetrics.Counter("address_writes_total", "Virtual addresses added or deleted."), func(s ipvs.Stats) uint64 { return s.AddressWrites }},
+		{ipvsMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), func(s ipvs.Stats) uint64 { return s.ConntrackFlows }},
+	}
+
+	nftMetrics = metric.NewGroup("The nft dataplane", "nft_")
+	nftCounts  = []kernelCount[nft.Stats]{
+		{nftMetrics.Counter("table_writes_total", "nftables messages sent that change something."), func(s nft.Stats) uint64 { return s.NFTMessages }},
+		{nftMetrics.Counter("address_writes_total", "Virtual addresses added or deleted."), func(s nft.Stats) uint64 { return s.AddressWrites }},
+		{nftMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), func(s nft.Stats) uint64 { return s.ConntrackFlows }},
+		{nftMetrics.Counter("conntrack_dumps_total", "Connection tracking queries sent."), func(s nft.Stats) uint64 { return s.ConntrackDumps }},
+	}
 )
 
-// collectIPVS returns the collector of the dataplane's requests to the kernel.
-func collectIPVS(t *ipvs.Target) metric.Collector {
+// collectCounts returns the collector of counts.
+func collectCounts[S any](counts []kernelCount[S], read func() S) metric.Collector {
 	return func(w *metric.Writer) {
-		s := t.Stats()
-		w.Add(familyServiceWrites, float64(s.WritesSent))
-		w.Add(familyDumps, float64(s.DumpsSent))
-		w.Add(familyNFTWrites, float64(s.NFTMessages))
-		w.Add(familyAddressWrites, float64(s.AddressWrites))
-		w.Add(familyConntrackFlows, float64(s.ConntrackFlows))
+		s := read()
+		for _, c := range counts {
+			w.Add(c.family, float64(c.of(s)))
+		}
 	}
 }

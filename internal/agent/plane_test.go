@@ -6,34 +6,55 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/ipvs"
 )
 
-// If a module that the rules need is missing, "auto" selects the proxy. If the configuration
-// requires IPVS, it is an error that names the module and the fix.
-func TestMissingModuleChoosesTheProxy(t *testing.T) {
-	all := []ipvs.Finding{
-		{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "nf_tables", OK: true, Required: true},
-		{Name: "kernel module nft_masq", Required: true, Detail: "nf_tables has no expression \"masq\"", Remedy: "modprobe nft_masq"},
-		{Name: "kernel module nf_conntrack_netlink", Detail: "x", Remedy: "modprobe nf_conntrack_netlink"},
+// Mode auto takes the first of ipvs, nft and proxy that can run, but keeps the one that the host ran before. If the
+// configuration requires one that can't, it is an error that names what is missing and the fix.
+func TestChooseMode(t *testing.T) {
+	lacks := func(module string) []host.Finding {
+		return []host.Finding{{Name: "nf_tables", OK: true, Required: true},
+			{Name: "kernel module " + module, Required: true, Detail: "the kernel has none", Remedy: "modprobe " + module}, {Name: "sysctl x", Detail: "is 0"}}
 	}
-	const reason = `ipvs needs kernel module nft_masq: nf_tables has no expression "masq"`
+	has := map[string][]host.Finding{}
+	noIPVS := map[string][]host.Finding{configs.ModeIPVS: lacks("ip_vs")}
+	noNFT := map[string][]host.Finding{configs.ModeNFT: lacks("nft_numgen")}
+	neither := map[string][]host.Finding{configs.ModeIPVS: lacks("ip_vs"), configs.ModeNFT: lacks("nft_numgen")}
+	const (
+		all    = "the kernel and this process's rights allow it"
+		asked  = "the configuration asks for it"
+		ipvsNo = "ipvs can't run: the dataplane needs kernel module ip_vs: the kernel has none"
+		nftNo  = "nft can't run: the dataplane needs kernel module nft_numgen: the kernel has none"
+		too    = `this host ran it before; ipvs can run, too: dataplane.mode = "ipvs" selects it`
+	)
 	for _, c := range []struct {
-		mode, role string
-		findings   []ipvs.Finding
-		useIPVS    bool
-		why        string
-		err        string
+		mode, role, before string
+		found              map[string][]host.Finding
+		want, why, err     string
 	}{
-		{configs.ModeAuto, "", all, false, reason, ""},
-		{configs.ModeIPVS, "", all, false, "", reason + "     fix: modprobe nft_masq"},
-		{configs.ModeAuto, configs.RoleRealServer, all, false, "", reason + "     fix: modprobe nft_masq"},
-		{configs.ModeAuto, "", all[:2], true, "the kernel and this process's rights allow it", ""},
-		{configs.ModeIPVS, "", append(all[:2:2], all[3]), true, "the configuration asks for it", ""},
+		{"auto", "", "", has, "ipvs", all, ""},
+		{"auto", "", "", noNFT, "ipvs", all, ""},
+		{"auto", "", "", noIPVS, "nft", ipvsNo, ""},
+		{"auto", "", "", neither, "proxy", ipvsNo + "; " + nftNo, ""},
+		{"auto", "", "ipvs", has, "ipvs", all, ""},
+		{"auto", "", "nft", has, "nft", too, ""},
+		{"auto", "", "proxy", has, "proxy", too, ""},
+		{"auto", "", "nft", noIPVS, "nft", ipvsNo, ""},
+		{"auto", "", "proxy", noIPVS, "proxy", ipvsNo + `; this host ran it before; nft can run, too: dataplane.mode = "nft" selects it`, ""},
+		{"auto", "", "nft", noNFT, "ipvs", "nft, which this host ran before, can't run any more", ""},
+		{"auto", "", "ipvs", noIPVS, "nft", ipvsNo + "; ipvs, which this host ran before, can't run any more", ""},
+		{"ipvs", "", "nft", has, "ipvs", asked, ""},
+		{"nft", "", "", has, "nft", asked, ""},
+		{"proxy", "", "", neither, "proxy", asked, ""},
+		{"ipvs", "", "", noIPVS, "", "", "needs kernel module ip_vs: the kernel has none     fix: modprobe ip_vs"},
+		{"nft", "", "", noNFT, "", "", "needs kernel module nft_numgen: the kernel has none     fix: modprobe nft_numgen"},
+		{"auto", configs.RoleRealServer, "", has, "ipvs", "a real server needs it", ""},
+		{"auto", configs.RoleRealServer, "", noIPVS, "", "", "needs kernel module ip_vs: the kernel has none     fix: modprobe ip_vs"},
 	} {
-		useIPVS, why, err := chooseMode(c.mode, c.role, c.findings)
-		if useIPVS != c.useIPVS || why != c.why || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("mode %q, role %q: %v, %q, %v", c.mode, c.role, useIPVS, why, err)
+		got, err := chooseMode(c.mode, c.role, c.before, func(mode string) []host.Finding { return c.found[mode] })
+		if got.Mode != c.want || err == nil && got.Why != c.why || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("mode %q, role %q, before %q: %+v, %v", c.mode, c.role, c.before, got, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type inheritance struct {
 	predecessor predecessor      // nil: none
 	failure     *takeoverFailure // of another process, before; nil: none
 	signals     *signals
+	mode        string // of the dataplane, by the wish of an operator; "": as configured
 }
 
 // predecessor is what serves clients until an agent is ready, and relays its open connections
@@ -33,9 +35,8 @@ type predecessor interface {
 	follow(context.Context, func(takeover.Count)) error
 	// end ends its connections to a backend. It doesn't wait.
 	end(takeover.Backend)
-	// retire makes the predecessor accept no more clients. Reload says that the configuration must
-	// be read again. An error means that this agent must end.
-	retire(context.Context) (reload bool, err error)
+	// retire makes the predecessor accept no more clients. An error means that this agent must end.
+	retire(context.Context) (takeover.Farewell, error)
 	// close tells it that this agent has ended or doesn't start.
 	close()
 }
@@ -43,11 +44,17 @@ type predecessor interface {
 // follow passes the connections of the predecessor to the dataplane. An error ends the agent.
 func (a *agent) follow(ctx context.Context) error {
 	defer close(a.followed)
-	defer a.plane.relayEnded()
-	for _, c := range a.predecessor.open() {
-		a.plane.relay(c)
+	defer a.predecessorEnded()
+	count := func(c takeover.Count) {
+		a.relayed.count(c)
+		if a.plane.relays != nil {
+			a.plane.relays.add(c)
+		}
 	}
-	return a.predecessor.follow(ctx, a.plane.relay)
+	for _, c := range a.predecessor.open() {
+		count(c)
+	}
+	return a.predecessor.follow(ctx, count)
 }
 
 // elder is a process from which this one takes over.
@@ -64,15 +71,15 @@ func (e *elder) follow(ctx context.Context, open func(takeover.Count)) error {
 
 func (e *elder) end(b takeover.Backend) { e.p.End(b) }
 
-func (e *elder) retire(ctx context.Context) (reload bool, err error) {
-	reload, err = e.p.Ready(ctx)
+func (e *elder) retire(ctx context.Context) (takeover.Farewell, error) {
+	farewell, err := e.p.Ready(ctx)
 	if _, resumed := errors.AsType[*takeover.ResumedError](err); resumed {
-		return false, withResumeHint(err)
+		return farewell, withResumeHint(err)
 	}
 	if err != nil && ctx.Err() == nil {
 		e.log.Warn("taken over without an answer", "err", err)
 	}
-	return reload, nil
+	return farewell, nil
 }
 
 func (e *elder) close() { e.p.Close() }
@@ -105,7 +112,7 @@ func newFormerPlane(ctx context.Context, a *agent) *formerPlane {
 }
 
 func (f *formerPlane) open() []takeover.Count {
-	f.opened = f.plane.open()()
+	f.opened = f.openConnections()()
 	return f.opened
 }
 
@@ -121,7 +128,7 @@ func (f *formerPlane) follow(ctx context.Context, open func(takeover.Count)) err
 		defer cancel()
 		<-f.drained
 	}()
-	takeover.Changes(ctx, f.opened, f.plane.open(), func(changed []takeover.Count) error {
+	takeover.Changes(ctx, f.opened, f.openConnections(), func(changed []takeover.Count) error {
 		for _, c := range changed {
 			open(c)
 		}
@@ -130,9 +137,9 @@ func (f *formerPlane) follow(ctx context.Context, open func(takeover.Count)) err
 	return nil
 }
 
-func (f *formerPlane) end(b takeover.Backend) { f.plane.end(b) }
+func (f *formerPlane) end(b takeover.Backend) { f.endConnections(b) }
 
-func (f *formerPlane) retire(context.Context) (reload bool, err error) {
+func (f *formerPlane) retire(context.Context) (takeover.Farewell, error) {
 	f.once.Do(func() {
 		close(f.retired)
 		go func() {
@@ -142,7 +149,9 @@ func (f *formerPlane) retire(context.Context) (reload bool, err error) {
 			f.former()
 		}()
 	})
-	return false, nil
+	farewell := f.farewell()
+	farewell.PID = os.Getpid()
+	return farewell, nil
 }
 
 func (f *formerPlane) close() {

@@ -121,7 +121,7 @@ func (a *agent) configCheck() v1.Check {
 		c.Hint = "run `ironvip config validate` to see all"
 	case len(pending) > 0:
 		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")
-		c.Hint = "systemctl restart ironvip"
+		c.Hint, c.Next = "systemctl restart ironvip", "ironvip config plan"
 	}
 	return c
 }

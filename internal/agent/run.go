@@ -102,6 +102,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 		return nil
 	case <-a.pipeline.Reconciler.Synced():
 	}
+	startReserve.Store(nil)
 	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	if err := a.settle(ctx); err != nil {
 		return err
@@ -129,14 +130,16 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 // nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
 	if a.predecessor != nil {
-		reload, err := a.predecessor.retire(ctx)
+		farewell, err := a.predecessor.retire(ctx)
 		if err != nil {
 			return err
 		}
-		if reload {
+		a.predecessorRetired(farewell)
+		if farewell.Reload {
 			a.signals.reload()
 		}
 	}
+	a.plane.settle()
 	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
 		select {
 		case <-ctx.Done():

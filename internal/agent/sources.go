@@ -49,7 +49,7 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 // newOverrides creates the overrides. In a fleet, operators can set them while Consul is away: they
 // wait in the state file.
 func (a *agent) newOverrides(cfg *configs.Config) {
-	o := overrides.Options{Store: a.stores.States, Table: a.tables.Overrides, Services: a.tables.Services, Health: a.tables.Health, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
+	o := overrides.Options{Store: a.stores.States, Table: a.tables.Overrides, Services: a.tables.Services, Health: a.tables.Health, Passive: a.tables.Passive, Fetch: a.rest.Fetch, Events: a.events, Log: a.log}
 	if tree := a.stores.tree; tree != nil {
 		o.Store, o.Fleet, o.Node = a.stores.Pending, tree, cfg.Node.Name
 	}

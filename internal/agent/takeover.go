@@ -133,10 +133,10 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 	defer stopWatch()
 	err := a.closeStores()
 	if err == nil {
-		err = r.Give(r.next, a.plane.open()())
+		err = r.Give(r.next, a.openConnections()(), a.wished())
 	}
 	if err == nil {
-		err = r.AwaitReady(ctx, a.plane.end)
+		err = r.AwaitReady(ctx, a.endConnections)
 	}
 	if ctx.Err() != nil {
 		r.next.Close()
@@ -148,12 +148,14 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 	stopRefusing()
 	stopWatch()
 	a.systemd.mainPID(r.PID)
-	_ = r.Bye(strays.handedOver())
+	farewell := a.farewell()
+	farewell.Reload = strays.handedOver()
+	_ = r.Bye(farewell)
 	r.next.Close()
 	a.log.Info("handed over", "pid", r.PID, "connections_end_within", a.hardStopAfter())
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
-	following.Go(func() { r.Follow(ctx, a.plane.open(), a.plane.end) })
+	following.Go(func() { r.Follow(ctx, a.openConnections(), a.endConnections) })
 	a.drain(ctx, a.hardStopAfter())
 	cancel()
 	following.Wait()
@@ -211,6 +213,29 @@ func (a *agent) feedWatchdog(ctx context.Context) (stop func()) {
 	}
 }
 
+// openConnections returns a function that counts the connections that end with this process or with its predecessor.
+func (a *agent) openConnections() func() []takeover.Count {
+	if a.plane.relays != nil {
+		return a.plane.relays.open()
+	}
+	return a.relayed.counts
+}
+
+// endConnections ends those of a backend.
+func (a *agent) endConnections(b takeover.Backend) {
+	switch {
+	case a.plane.relays != nil:
+		a.plane.relays.end(b)
+	case a.predecessor != nil:
+		a.predecessor.end(b)
+	}
+}
+
+// farewell says what this process still does once another one serves all clients.
+func (a *agent) farewell() takeover.Farewell {
+	return takeover.Farewell{Relays: a.plane.relays != nil || a.relayed.now() != nil, Within: a.hardStopAfter()}
+}
+
 func (a *agent) hardStopAfter() time.Duration {
 	return time.Duration(a.config.get().Dataplane.HardStopAfter)
 }
@@ -231,7 +256,7 @@ func (a *agent) drain(ctx context.Context, most time.Duration) {
 
 // takeOver adds the listening sockets of the agent that has the state directory to set. It returns
 // nil if there is no agent. The other agent has released the state directory then.
-func takeOver(ctx context.Context, cfg *configs.Config, set *sockets.Set, log *slog.Logger) (predecessor, error) {
+func takeOver(ctx context.Context, cfg *configs.Config, set *sockets.Set, log *slog.Logger) (*elder, error) {
 	path := takeoverPath(cfg)
 	p, problems, err := takeover.RequestFrom(ctx, path, set)
 	logInherited(log, problems)

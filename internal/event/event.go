@@ -1,38 +1,73 @@
 // Package event keeps the latest events for operators, such as a repaired drift, a conflict or a
-// drained backend. It is a bounded ring in memory; logs and metrics keep the history.
+// drained backend. The log is bounded and in memory; logs and metrics keep the history.
 package event
 
 import (
+	"container/list"
+	"slices"
 	"sync"
 	"time"
 )
 
+// MaxAlike is the most events with the same kind, service and object in a log. So a service that
+// changes its state all the time does not remove the events of all others.
+const MaxAlike = 4
+
 // Event is one event.
 type Event struct {
-	ID      uint64    `json:"id"` // grows by one; unique within a run of the agent
+	ID      uint64    `json:"id"` // grows by one within a run of the agent, and is above the IDs of earlier runs
 	Time    time.Time `json:"time"`
 	Kind    string    `json:"kind"` // stable and machine-readable: "drift_repaired"
 	Service string    `json:"service,omitempty"`
 	Object  string    `json:"object,omitempty"` // the affected object: "192.0.2.10:80/tcp", "public-v4"
 	Message string    `json:"message"`
+	// Count is the number of events with this kind, service and object since First, with this one. Both
+	// are set only if the log no longer has all of these.
+	Count uint64     `json:"count,omitempty"`
+	First *time.Time `json:"first,omitempty"`
 }
 
-// Log is a ring of events. Its methods may be called concurrently.
+// Log has the latest events. Its methods may be called concurrently.
 type Log struct {
-	now func() time.Time
+	now   func() time.Time
+	size  int
+	first uint64 // ID of the first event
 
 	mu      sync.Mutex
-	ring    []Event // ring[id % len] once full
-	next    uint64  // ID of the next event; IDs start at 1
+	events  *list.List // of Event, by ID; at most size
+	alike   map[subject]*history
+	next    uint64 // ID of the next event
 	changed chan struct{}
 }
 
-// NewLog returns a log that keeps the latest size events.
-func NewLog(size int, now func() time.Time) *Log {
-	return &Log{now: now, ring: make([]Event, size), next: 1, changed: make(chan struct{})}
+// subject is what events that are alike have in common.
+type subject struct{ kind, service, object string }
+
+func (e *Event) subject() subject { return subject{e.Kind, e.Service, e.Object} }
+
+// history is what the log has of a subject.
+type history struct {
+	kept  []*list.Element // oldest first, 1 to MaxAlike
+	count uint64          // with those that were removed
+	first time.Time
 }
 
-// Add appends e, and sets its ID and time. A nil Log ignores it.
+// NewLog returns a log that keeps the latest size events. IDs start at the time of day in microseconds,
+// so that a reader can continue after an event of an earlier run of the agent.
+func NewLog(size int, now func() time.Time) *Log {
+	first := uint64(now().UnixMicro())
+	return &Log{now: now, size: size, first: first, events: list.New(), alike: map[subject]*history{}, next: first, changed: make(chan struct{})}
+}
+
+// Issued reports whether id is that of an event of this log, which may have removed it.
+func (l *Log) Issued(id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first <= id && id < l.next
+}
+
+// Add appends e, and sets its ID, time and count. A nil Log ignores it. Of MaxAlike events that are
+// like e, the oldest is removed. It costs O(1).
 func (l *Log) Add(e Event) {
 	if l == nil {
 		return
@@ -40,24 +75,45 @@ func (l *Log) Add(e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.ID, e.Time = l.next, l.now()
-	l.ring[e.ID%uint64(len(l.ring))] = e
 	l.next++
+	h := l.alike[e.subject()]
+	if h == nil {
+		h = &history{first: e.Time}
+		l.alike[e.subject()] = h
+	}
+	if h.count++; len(h.kept) == MaxAlike {
+		l.events.Remove(h.kept[0])
+		h.kept = slices.Delete(h.kept, 0, 1)
+	}
+	if first := h.first; h.count > MaxAlike {
+		e.Count, e.First = h.count, &first
+	}
+	h.kept = append(h.kept, l.events.PushBack(e))
+	if l.events.Len() > l.size {
+		l.removeOldest()
+	}
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
+// removeOldest removes the oldest event. A subject without events is forgotten. The caller holds mu.
+func (l *Log) removeOldest() {
+	oldest := l.events.Remove(l.events.Front()).(Event)
+	h := l.alike[oldest.subject()]
+	if h.kept = slices.Delete(h.kept, 0, 1); len(h.kept) == 0 {
+		delete(l.alike, oldest.subject())
+	}
+}
+
 // Since returns the kept events with an ID above id, oldest first, and a channel that is closed at
-// the next event.
+// the next event. It costs O(returned events).
 func (l *Log) Since(id uint64) ([]Event, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	oldest := uint64(1)
-	if size := uint64(len(l.ring)); l.next > size {
-		oldest = l.next - size
-	}
 	var out []Event
-	for i := max(id+1, oldest); i < l.next; i++ {
-		out = append(out, l.ring[i%uint64(len(l.ring))])
+	for at := l.events.Back(); at != nil && at.Value.(Event).ID > id; at = at.Prev() {
+		out = append(out, at.Value.(Event))
 	}
+	slices.Reverse(out)
 	return out, l.changed
 }

@@ -1,12 +1,13 @@
 package event
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
 
 func TestLogKeepsTheNewest(t *testing.T) {
-	l := NewLog(3, time.Now)
+	l := NewLog(3, func() time.Time { return time.UnixMicro(1) })
 	_, changed := l.Since(0)
 	for range 5 {
 		l.Add(Event{Kind: "k"})
@@ -27,6 +28,84 @@ func TestLogKeepsTheNewest(t *testing.T) {
 			}
 		}
 	}
+	for id, want := range map[uint64]bool{0: false, 1: true, 2: true, 5: true, 6: false} {
+		if l.Issued(id) != want {
+			t.Errorf("ID %d is issued: %t", id, !want)
+		}
+	}
+}
+
+// IDs of the next run of an agent are above those of this one.
+func TestIDsGrowAcrossRuns(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	run := func() uint64 {
+		l := NewLog(2, func() time.Time { return now })
+		for range 1000 {
+			l.Add(Event{Kind: "k"})
+		}
+		events := l.all()
+		return events[len(events)-1].ID
+	}
+	first := run()
+	now = now.Add(time.Second)
+	if second := run(); second <= first+1000 {
+		t.Errorf("the runs end with the IDs %d and %d", first, second)
+	}
+}
+
+// A service that changes its state all the time leaves the events of others in the log. Its latest
+// events are listed, and the last has the number of all and the time of the first.
+func TestLogBoundsRepeatedEvents(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := begin
+	l := NewLog(20, func() time.Time { return now })
+	l.Add(Event{Kind: "lease_given", Service: "db"})
+	const times = 1000
+	for range times {
+		for _, kind := range []string{"service_down", "service_healthy"} {
+			now = now.Add(time.Second)
+			l.Add(Event{Kind: kind, Service: "web"})
+		}
+	}
+	l.Add(Event{Kind: "service_down", Service: "db"})
+	got, _ := l.Since(0)
+	if len(got) != 2+2*MaxAlike || got[0].Kind != "lease_given" {
+		t.Fatalf("%d events, want %d of the service that flaps and those of another: %+v", len(got), 2*MaxAlike, got)
+	}
+	for i, e := range got[1 : len(got)-1] {
+		kind, first := "service_down", begin.Add(time.Second)
+		if i%2 == 1 {
+			kind, first = "service_healthy", first.Add(time.Second)
+		}
+		count := uint64(times - MaxAlike + 1 + i/2)
+		if e.Kind != kind || e.Count != count || e.First == nil || !e.First.Equal(first) || e.ID != uint64(begin.UnixMicro())+uint64(2*times+1-2*MaxAlike+i) {
+			t.Errorf("event %d: %+v, want the %dth %s since %s", i, e, count, kind, first)
+		}
+	}
+	if last := got[len(got)-1]; last.Count != 0 || last.First != nil {
+		t.Errorf("a first event is counted: %+v", last)
+	}
+}
+
+// What no longer has an event is forgotten: the memory of a log is bounded by its size.
+func TestLogForgetsSubjects(t *testing.T) {
+	l := NewLog(5, time.Now)
+	for i := range 100 {
+		l.Add(Event{Kind: "k", Object: fmt.Sprint(i % 10)})
+	}
+	if len(l.alike) != 5 || l.events.Len() != 5 {
+		t.Errorf("%d subjects of %d events, want 5", len(l.alike), l.events.Len())
+	}
+	for _, e := range l.all() {
+		if e.Count != 0 {
+			t.Errorf("counted with forgotten ones: %+v", e)
+		}
+	}
+}
+
+func (l *Log) all() []Event {
+	events, _ := l.Since(0)
+	return events
 }
 
 func TestNilLogDrops(t *testing.T) {

@@ -166,7 +166,7 @@ func (c *Conn) Write(ctx context.Context, n int, put func(b []byte, i int) []byt
 		count := i - first
 		clear(outcome[:count])
 		c.stats.Writes.Add(uint64(count))
-		if err := c.send(b); err != nil {
+		if err := c.send(ctx, b, true); err != nil {
 			return err
 		}
 		c.collect(c.seq-uint32(count)+1, outcome[:count])
@@ -177,7 +177,8 @@ func (c *Conn) Write(ctx context.Context, n int, put func(b []byte, i int) []byt
 	return nil
 }
 
-func (c *Conn) send(b []byte) error {
+// send sends messages, which change something or ask for it.
+func (c *Conn) send(ctx context.Context, b []byte, write bool) error {
 	if c.fd < 0 {
 		if err := c.Open(); err != nil {
 			return err
@@ -186,6 +187,13 @@ func (c *Conn) send(b []byte) error {
 	}
 	c.stats.Sends.Add(1)
 	c.unread = nil // answers to earlier messages
+	if i := interceptorOf(ctx); i != nil {
+		return i(b, write, c.transmit)
+	}
+	return c.transmit(b)
+}
+
+func (c *Conn) transmit(b []byte) error {
 	for {
 		_, err := unix.Write(c.fd, b)
 		if err == unix.EINTR {
@@ -259,10 +267,10 @@ type Batch interface {
 }
 
 // Transact sends a batch. It returns the errors of all messages, joined.
-func (c *Conn) Transact(x Batch) error {
+func (c *Conn) Transact(ctx context.Context, x Batch) error {
 	first := c.seq + 1
 	c.seq += 2
-	if err := c.send(x.End(first, c.seq, c.port)); err != nil {
+	if err := c.send(ctx, x.End(first, c.seq, c.port), true); err != nil {
 		return err
 	}
 	var failed error
@@ -301,7 +309,7 @@ func (c *Conn) Query(ctx context.Context, put func(b []byte) []byte, each func(t
 	c.seq++
 	EndMessage(b, c.seq, c.port)
 	c.stats.Dumps.Add(1)
-	if err := c.send(b); err != nil {
+	if err := c.send(ctx, b, false); err != nil {
 		return err
 	}
 	err := c.answers(c.seq, each)

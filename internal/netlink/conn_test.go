@@ -232,7 +232,7 @@ func TestTransact(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err = conn.Transact(emptyBatch{})
+			err = conn.Transact(t.Context(), emptyBatch{})
 			if (err == nil) != (c.want == nil) {
 				t.Fatal(err)
 			}

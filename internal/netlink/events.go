@@ -1,6 +1,7 @@
 package netlink
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -44,7 +45,9 @@ func Subscribe(protocol int, groups ...int) (*Events, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("subscribe to netlink events: %w", err)
 	}
-	return &Events{file: os.NewFile(uintptr(fd), "netlink events"), in: make([]byte, recvBytes)}, nil
+	e := &Events{file: os.NewFile(uintptr(fd), "netlink events"), in: make([]byte, recvBytes)}
+	e.SetBuffer(eventBuffer)
+	return e, nil
 }
 
 func subscribe(fd int, groups []int) error {
@@ -52,14 +55,47 @@ func subscribe(fd int, groups []int) error {
 		return os.NewSyscallError("bind", err)
 	}
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
-			return os.NewSyscallError(fmt.Sprintf("join group %d", g), err)
+		if err := membership(fd, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
+			return err
 		}
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, eventBuffer)
+	return nil
+}
+
+func membership(fd, option, group int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, group); err != nil {
+		return os.NewSyscallError(fmt.Sprintf("join or leave group %d", group), err)
 	}
 	return nil
+}
+
+// Leave leaves a group until Join. The kernel makes no events that nobody receives.
+func (e *Events) Leave(group int) error { return e.control(unix.NETLINK_DROP_MEMBERSHIP, group) }
+
+// Join joins a group.
+func (e *Events) Join(group int) error { return e.control(unix.NETLINK_ADD_MEMBERSHIP, group) }
+
+func (e *Events) control(option, group int) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = membership(int(fd), option, group) })
+	return cmp.Or(err, failed)
+}
+
+// SetBuffer sets the size of the receive buffer, in bytes. Without CAP_NET_ADMIN, the system's limit applies.
+func (e *Events) SetBuffer(n int) {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, n)
+		}
+	})
 }
 
 // Next waits for the next event. ErrLost doesn't end the subscription; any other error does, also
@@ -88,3 +124,87 @@ func (e *Events) Next() (Event, error) {
 
 // Close ends the subscription.
 func (e *Events) Close() error { return e.file.Close() }
+
+// Wait waits until an event has arrived, and leaves it to Drain. It may run beside Drain. It returns an error after Close.
+func (e *Events) Wait() error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	})
+}
+
+// Drain calls each for every event that has arrived, and doesn't wait. The kernel delivers an event before the system call
+// that causes it returns, so a caller also sees the last change that it made itself. The caller must not use Next. ErrLost
+// doesn't end the subscription; any other error does.
+func (e *Events) Drain(each func(Event)) error {
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	lost := false
+	if err := raw.Control(func(fd uintptr) { lost, err = e.drain(int(fd), each) }); err != nil {
+		return err
+	}
+	if err == nil && lost {
+		err = ErrLost
+	}
+	return err
+}
+
+func (e *Events) drain(fd int, each func(Event)) (lost bool, err error) {
+	for {
+		n, err := unix.Read(fd, e.in)
+		switch {
+		case err == unix.EAGAIN:
+			return lost, nil
+		case err == unix.EINTR:
+			continue
+		case err == unix.ENOBUFS:
+			lost = true
+			continue
+		case err != nil:
+			return lost, os.NewSyscallError("read", err)
+		case n == len(e.in): // it may have been truncated
+			lost = true
+			continue
+		}
+		for b := e.in[:n]; len(b) > 0; {
+			h, data, rest, err := NextMessage(b)
+			if err != nil {
+				lost = true
+				break
+			}
+			each(Event{Type: h.Type, Port: binary.NativeEndian.Uint32(b[12:]), Data: data})
+			b = rest
+		}
+	}
+}
+
+// Ignore drops the events that the socket with that port causes, in the kernel, so that they cost the reader nothing. It
+// replaces the port of an earlier call.
+func (e *Events) Ignore(port uint32) error {
+	var native [4]byte
+	binary.NativeEndian.PutUint32(native[:], port)
+	const portAt, everything = 12, 0xffffffff // the position in nlmsghdr; the length of an event that passes
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 0, Jf: 1, K: binary.BigEndian.Uint32(native[:])},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: everything},
+	}
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+	return cmp.Or(err, os.NewSyscallError("setsockopt SO_ATTACH_FILTER", failed))
+}

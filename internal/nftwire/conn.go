@@ -12,13 +12,15 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// sendBuffer bounds the size of one transaction, because it is one send.
-const sendBuffer = 8 << 20
+// sendBuffer bounds the size of one transaction, because it is one send. The kernel takes no memory
+// of it before.
+const sendBuffer = 64 << 20
 
 // Conn is a netlink socket to nf_tables. It is not safe for concurrent use.
 type Conn struct {
 	nl      *netlink.Conn
 	element Element // reused by Elements
+	dump    []byte  // reused while the socket is open: the messages of a dump, each after its length
 }
 
 // NewConn returns a closed socket.
@@ -36,7 +38,10 @@ func (c *Conn) Open(ctx context.Context) error {
 }
 
 // Close closes the socket.
-func (c *Conn) Close() { c.nl.Close() }
+func (c *Conn) Close() {
+	c.nl.Close()
+	c.dump = nil
+}
 
 // Commit opens the socket, sends a transaction, and closes the socket. The error
 // joins those that the kernel reported for the messages.
@@ -46,19 +51,28 @@ func (c *Conn) Commit(ctx context.Context, x *Transaction) error {
 	}
 	defer c.Close()
 	c.nl.SetSendBuffer(sendBuffer)
-	return c.nl.Transact(x)
+	return c.nl.Transact(ctx, x)
 }
 
 // Send sends a transaction on the open socket, and opens it if it is closed. It is Commit for owners
 // of a table that recognize their own events by the socket's port.
 func (c *Conn) Send(ctx context.Context, x *Transaction) error {
-	if c.nl.FD() < 0 {
-		if err := c.Open(ctx); err != nil {
-			return err
-		}
-		c.nl.SetSendBuffer(sendBuffer)
+	if err := c.Ensure(ctx); err != nil {
+		return err
 	}
-	return c.nl.Transact(x)
+	return c.nl.Transact(ctx, x)
+}
+
+// Ensure opens the socket for Send if it is closed.
+func (c *Conn) Ensure(ctx context.Context) error {
+	if c.nl.FD() >= 0 {
+		return nil
+	}
+	if err := c.Open(ctx); err != nil {
+		return err
+	}
+	c.nl.SetSendBuffer(sendBuffer)
+	return nil
 }
 
 // Port returns the port of the open socket, see netlink.Event.
@@ -69,34 +83,78 @@ func (c *Conn) query(ctx context.Context, typ, flags uint16, put func(b []byte) 
 	return c.queryFamily(ctx, nftables.TableFamilyINet, typ, flags, put, each)
 }
 
-// queryFamily sends a request about a table of a family. It ignores that a change interrupted a
-// dump: the owner of a table is its only writer, and the next resync finds what a
-// dump missed.
+// dumpTries bounds the tries of a dump. Each takes milliseconds, so they all fail only while others change the tables
+// hundreds of times in a second.
+const dumpTries = 20
+
+// queryFamily sends a request about a table of a family. Any change of the tables of this namespace during a dump can
+// make it miss or repeat objects. Then it is repeated, so each sees only whole dumps. The error after dumpTries is
+// netlink.ErrInterrupted.
 func (c *Conn) queryFamily(ctx context.Context, family nftables.TableFamily, typ, flags uint16, put func(b []byte) []byte, each func(data []byte) error) error {
-	err := c.nl.Query(ctx, func(b []byte) []byte {
-		return put(appendTableMessage(b, byte(family), typ, flags))
-	}, func(got uint16, data []byte) error {
-		if got>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
-			return netlink.ErrMalformed
-		}
-		return each(data)
-	})
-	if err == netlink.ErrInterrupted {
-		return nil
+	err := netlink.ErrInterrupted
+	for try := 0; try < dumpTries && err == netlink.ErrInterrupted; try++ {
+		c.dump = c.dump[:0]
+		err = c.nl.Query(ctx, func(b []byte) []byte {
+			return put(appendTableMessage(b, byte(family), typ, flags))
+		}, func(got uint16, data []byte) error {
+			if got>>8 != unix.NFNL_SUBSYS_NFTABLES || len(data) < 4 {
+				return netlink.ErrMalformed
+			}
+			c.dump = append(binary.NativeEndian.AppendUint32(c.dump, uint32(len(data))), data...)
+			return nil
+		})
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for b := c.dump; len(b) > 0; {
+		end := 4 + binary.NativeEndian.Uint32(b)
+		if err := each(b[4:end]); err != nil {
+			return err
+		}
+		b = b[end:]
+	}
+	return nil
 }
 
 // TableExists reports whether a table with the name and family of t exists.
 func (c *Conn) TableExists(ctx context.Context, t *nftables.Table) (bool, error) {
-	err := c.queryFamily(ctx, t.Family, unix.NFT_MSG_GETTABLE, 0, func(b []byte) []byte {
-		return netlink.AppendAttrString(b, unix.NFTA_TABLE_NAME, t.Name)
-	}, func([]byte) error { return nil })
-	if err == unix.ENOENT {
-		return false, nil
-	}
-	return err == nil, err
+	there, _, err := c.Table(ctx, t)
+	return there, err
 }
+
+// Table reports whether a table with the name and family of t exists, and whether it is dormant: packets then pass none
+// of its chains.
+func (c *Conn) Table(ctx context.Context, t *nftables.Table) (there, dormant bool, err error) {
+	err = c.queryFamily(ctx, t.Family, unix.NFT_MSG_GETTABLE, 0, func(b []byte) []byte {
+		return netlink.AppendAttrString(b, unix.NFTA_TABLE_NAME, t.Name)
+	}, func(data []byte) error {
+		flags, err := netlink.Find(data[4:], unix.NFTA_TABLE_FLAGS)
+		dormant = len(flags) >= 4 && binary.BigEndian.Uint32(flags)&unix.NFT_TABLE_F_DORMANT != 0
+		return err
+	})
+	if err == unix.ENOENT {
+		return false, false, nil
+	}
+	return err == nil, dormant, err
+}
+
+// Generation returns the number of the last transaction that changed any table of the network namespace.
+func (c *Conn) Generation(ctx context.Context) (n uint32, err error) {
+	err = c.queryFamily(ctx, nftables.TableFamilyUnspecified, unix.NFT_MSG_GETGEN, 0, func(b []byte) []byte { return b }, func(data []byte) error {
+		id, err := netlink.Find(data[4:], nftaGenID)
+		if err == nil && len(id) < 4 {
+			err = netlink.ErrMalformed
+		}
+		if err == nil {
+			n = binary.BigEndian.Uint32(id)
+		}
+		return err
+	})
+	return n, err
+}
+
+const nftaGenID = 1
 
 // Sets calls each for each set of a table, with the length of its keys in bytes.
 func (c *Conn) Sets(ctx context.Context, table string, each func(name string, keyLen uint32)) error {
@@ -121,25 +179,65 @@ func (c *Conn) Sets(ctx context.Context, table string, each func(name string, ke
 	})
 }
 
-// Elements calls each for each element of a set. The element is valid during the
-// call only.
-func (c *Conn) Elements(ctx context.Context, table, set string, each func(x *Element)) error {
-	err := c.query(ctx, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, func(b []byte) []byte {
-		b = netlink.AppendAttrString(b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
-		return netlink.AppendAttrString(b, unix.NFTA_SET_ELEM_LIST_SET, set)
-	}, func(data []byte) error {
-		list, err := elementList(data)
-		for err == nil && c.element.next(&list) {
-			each(&c.element)
-		}
-		return errors.Join(err, list.Err)
-	})
-	c.element = Element{} // its slices point into the socket's buffer
+// Element calls each for the element of a set with a key, and an end if it is an interval of a concatenation. It reports
+// whether there is one. The element is valid during the call only.
+func (c *Conn) Element(ctx context.Context, table, set string, key, end []byte, each func(x *Element)) (bool, error) {
+	err := c.query(ctx, unix.NFT_MSG_GETSETELEM, 0, func(b []byte) []byte {
+		b, list := netlink.BeginNest(appendSet(b, table, set), unix.NFTA_SET_ELEM_LIST_ELEMENTS|nftNested)
+		b, one := netlink.BeginNest(b, unix.NFTA_LIST_ELEM|nftNested)
+		return netlink.EndNest(netlink.EndNest(appendKey(b, key, end), one), list)
+	}, func(data []byte) error { return c.eachOf(data, each) })
+	c.element = Element{}
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// eachOf calls each for the elements of a message.
+func (c *Conn) eachOf(data []byte, each func(x *Element)) error {
+	list, err := elementList(data)
+	for err == nil && c.element.next(&list) {
+		each(&c.element)
+	}
+	return errors.Join(err, list.Err)
+}
+
+// Counters calls each for the elements of a set whose counters run, as far as it can while others change the tables: it
+// may miss elements, and repeat them. The element is valid during the call only.
+func (c *Conn) Counters(ctx context.Context, table, set string, each func(x *Element)) error {
+	err := netlink.ErrInterrupted
+	for try := 0; try < counterTries && err == netlink.ErrInterrupted; try++ {
+		err = c.nl.Query(ctx, func(b []byte) []byte {
+			return appendSet(appendTableMessage(b, unix.NFPROTO_INET, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP), table, set)
+		}, func(_ uint16, data []byte) error { return c.eachOf(data, each) })
+	}
+	c.element = Element{}
+	if err == netlink.ErrInterrupted {
+		return nil
+	}
 	return err
 }
 
-// Chains calls each for each chain of a table. Only the name is set, and the hook
-// and priority of base chains.
+// counterTries bounds the tries of Counters. Each adds what the others have missed.
+const counterTries = 3
+
+// appendSet appends the name of a set, and that of its table.
+func appendSet(b []byte, table, set string) []byte {
+	b = netlink.AppendAttrString(b, unix.NFTA_SET_ELEM_LIST_TABLE, table)
+	return netlink.AppendAttrString(b, unix.NFTA_SET_ELEM_LIST_SET, set)
+}
+
+// Elements calls each for each element of a set. The element is valid during the
+// call only.
+func (c *Conn) Elements(ctx context.Context, table, set string, each func(x *Element)) error {
+	err := c.query(ctx, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP, func(b []byte) []byte { return appendSet(b, table, set) }, func(data []byte) error { return c.eachOf(data, each) })
+	c.element = Element{} // its slices point into the dump
+	return err
+}
+
+// Chains calls each for each chain of a table. Only the name is set, and the hook,
+// priority and policy of base chains.
 func (c *Conn) Chains(ctx context.Context, table string, each func(nftables.Chain)) error {
 	return c.query(ctx, unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP, func(b []byte) []byte { return b }, func(data []byte) error {
 		if in, err := netlink.Find(data[4:], unix.NFTA_CHAIN_TABLE); err != nil || netlink.String(in) != table {
@@ -164,13 +262,18 @@ func (c *Conn) Rules(ctx context.Context, table string, each func(chain string, 
 	})
 }
 
-// decodeChain reads a chain's name, and its hook if it has one.
+// decodeChain reads a chain's name, and its hook and policy if it has them.
 func decodeChain(data []byte) (c nftables.Chain, err error) {
 	a := netlink.Attrs{B: data[4:]}
 	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
 		switch typ {
 		case unix.NFTA_CHAIN_NAME:
 			c.Name = netlink.String(v)
+		case unix.NFTA_CHAIN_POLICY:
+			if len(v) >= 4 {
+				policy := nftables.ChainPolicy(binary.BigEndian.Uint32(v))
+				c.Policy = &policy
+			}
 		case unix.NFTA_CHAIN_HOOK:
 			hook := netlink.Attrs{B: v}
 			for typ, v, ok := hook.Next(); ok; typ, v, ok = hook.Next() {

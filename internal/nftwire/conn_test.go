@@ -4,6 +4,7 @@ package nftwire
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -83,6 +85,65 @@ func TestCommitInKernel(t *testing.T) {
 		err := conn.Rules(t.Context(), table.Name, func(chain string, userData []byte) { got = append(got, chain+" "+string(userData)) })
 		if want := []string{"empty first", "empty second"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("rules %q, %v, want %q", got, err, want)
+		}
+	})
+}
+
+// A dump during which the tables of the namespace change is repeated until it is whole, and only the whole one is seen.
+func TestDumpDuringAChangeIsRepeated(t *testing.T) {
+	netlab.New(t).Director.Do(func() {
+		conn, other := NewConn(), NewConn()
+		defer conn.Close()
+		commit := func(put func(x *Transaction)) {
+			t.Helper()
+			var x Transaction
+			x.Begin()
+			put(&x)
+			if err := other.Commit(t.Context(), &x); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The foreign chains come before ours in the kernel's list. Without them, those of ours have other numbers in it.
+		foreign, ours := &nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet}, &nftables.Table{Name: "ours", Family: nftables.TableFamilyINet}
+		const chains = 2000
+		commit(func(x *Transaction) {
+			for _, table := range []*nftables.Table{foreign, ours} {
+				x.AddTable(table)
+				for i := range chains {
+					x.AddChain(&nftables.Chain{Name: fmt.Sprintf("chain%d", i), Table: table})
+				}
+			}
+		})
+		changes, dumps := 0, 0
+		ctx := netlink.Intercept(t.Context(), func(b []byte, write bool, send func([]byte) error) error {
+			dumps++
+			err := send(b) // the kernel reads the first part of the dump now, and the others later
+			if changes > 0 {
+				changes--
+				commit(func(x *Transaction) { x.AddTable(foreign); x.DeleteTable(foreign) })
+			}
+			return err
+		})
+		if err := conn.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list := func() (names map[string]bool, err error) {
+			names = map[string]bool{}
+			err = conn.Chains(ctx, ours.Name, func(c nftables.Chain) {
+				if names[c.Name] {
+					t.Errorf("%s is listed twice", c.Name)
+				}
+				names[c.Name] = true
+			})
+			return names, err
+		}
+		changes = 2
+		if names, err := list(); err != nil || len(names) != chains || dumps != 3 {
+			t.Errorf("%d chains after %d dumps, %v, want %d after 3", len(names), dumps, err, chains)
+		}
+		changes, dumps = 1000, 0
+		if names, err := list(); err != netlink.ErrInterrupted || len(names) != 0 || dumps != dumpTries {
+			t.Errorf("%d chains after %d dumps, %v, want an error after %d", len(names), dumps, err, dumpTries)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
@@ -18,7 +19,10 @@ type Element struct {
 	Key     []byte
 	End     []byte        // last key of an interval in a concatenation
 	Value   []byte        // of a map
+	Verdict *expr.Verdict // of a map of verdicts. Only its chain is read back
 	Timeout time.Duration // of sets with a timeout, in whole milliseconds; 0: the set's. It is not read back
+	Packets uint64        // of its counter, which is not written
+	Bytes   uint64
 	edge    bool
 }
 
@@ -38,7 +42,11 @@ func (e *Element) next(list *netlink.Attrs) bool {
 		case nftables.NFTA_SET_ELEM_KEY_END:
 			e.End, err = dataValue(v)
 		case unix.NFTA_SET_ELEM_DATA:
-			e.Value, err = dataValue(v)
+			if e.Verdict, err = verdictOf(v); e.Verdict == nil && err == nil {
+				e.Value, err = dataValue(v)
+			}
+		case unix.NFTA_SET_ELEM_EXPR:
+			e.Packets, e.Bytes, err = counterOf(v)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.edge = len(v) >= 4 && binary.BigEndian.Uint32(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		}
@@ -49,7 +57,32 @@ func (e *Element) next(list *netlink.Attrs) bool {
 	return list.Err == nil
 }
 
+// verdictOf reads the format of appendVerdict. It returns nil for a value of another type.
+func verdictOf(v []byte) (*expr.Verdict, error) {
+	data, err := netlink.Find(v, unix.NFTA_DATA_VERDICT)
+	if data == nil || err != nil {
+		return nil, err
+	}
+	chain, err := netlink.Find(data, unix.NFTA_VERDICT_CHAIN)
+	return &expr.Verdict{Chain: netlink.String(chain)}, err
+}
+
 // dataValue reads the format of appendData.
+// counterOf returns the values of a counter.
+func counterOf(v []byte) (packets, bytes uint64, err error) {
+	data, err := netlink.Find(v, unix.NFTA_EXPR_DATA)
+	a := netlink.Attrs{B: data}
+	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
+		switch {
+		case typ == unix.NFTA_COUNTER_PACKETS && len(v) == 8:
+			packets = binary.BigEndian.Uint64(v)
+		case typ == unix.NFTA_COUNTER_BYTES && len(v) == 8:
+			bytes = binary.BigEndian.Uint64(v)
+		}
+	}
+	return packets, bytes, cmp.Or(err, a.Err)
+}
+
 func dataValue(v []byte) ([]byte, error) {
 	value, err := netlink.Find(v, unix.NFTA_DATA_VALUE)
 	if value == nil && err == nil {

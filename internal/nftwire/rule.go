@@ -16,19 +16,25 @@ func (x *Transaction) AddRule(table, chain string, exprs []expr.Any, userData []
 	b = netlink.AppendAttrString(b, unix.NFTA_RULE_CHAIN, chain)
 	b, list := netlink.BeginNest(b, unix.NFTA_RULE_EXPRESSIONS|nftNested)
 	for _, e := range exprs {
-		name, data := appendExpr(x.expr[:0], e)
-		if name == "" {
+		if b = x.appendNamed(b, unix.NFTA_LIST_ELEM, e); b == nil {
 			return fmt.Errorf("nftables rule of chain %s: no encoding of %T", chain, e)
 		}
-		var one int
-		b, one = netlink.BeginNest(b, unix.NFTA_LIST_ELEM|nftNested)
-		b = netlink.AppendAttrString(b, unix.NFTA_EXPR_NAME, name)
-		b = netlink.EndNest(netlink.AppendAttr(b, unix.NFTA_EXPR_DATA|nftNested, data...), one)
-		x.expr = data
 	}
 	x.b = netlink.AppendAttr(netlink.EndNest(b, list), unix.NFTA_RULE_USERDATA, userData...)
 	x.done()
 	return nil
+}
+
+// appendNamed appends an expression with its name, or returns nil if it has no encoding.
+func (x *Transaction) appendNamed(b []byte, typ uint16, e expr.Any) []byte {
+	name, data := appendExpr(x.expr[:0], e)
+	if name == "" {
+		return nil
+	}
+	x.expr = data
+	b, one := netlink.BeginNest(b, typ|nftNested)
+	b = netlink.AppendAttrString(b, unix.NFTA_EXPR_NAME, name)
+	return netlink.EndNest(netlink.AppendAttr(b, unix.NFTA_EXPR_DATA|nftNested, data...), one)
 }
 
 // number is an attribute with a number for its value.
@@ -53,7 +59,11 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 		if e.SourceRegister {
 			register = unix.NFTA_CT_SREG
 		}
-		return "ct", appendNumbers(b, number{unix.NFTA_CT_KEY, uint32(e.Key)}, number{register, e.Register})
+		b = appendNumbers(b, number{unix.NFTA_CT_KEY, uint32(e.Key)}, number{register, e.Register})
+		if ofDirection(e.Key) {
+			b = netlink.AppendAttr(b, unix.NFTA_CT_DIRECTION, byte(e.Direction))
+		}
+		return "ct", b
 	case *expr.Meta:
 		register := uint16(unix.NFTA_META_DREG)
 		if e.SourceRegister {
@@ -106,15 +116,8 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 		b = appendNumbers(b, number{unix.NFTA_IMMEDIATE_DREG, e.Register})
 		return "immediate", appendData(b, unix.NFTA_IMMEDIATE_DATA, e.Data)
 	case *expr.Verdict:
-		var data, verdict int
 		b = appendNumbers(b, number{unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT})
-		b, data = netlink.BeginNest(b, unix.NFTA_IMMEDIATE_DATA|nftNested)
-		b, verdict = netlink.BeginNest(b, unix.NFTA_DATA_VERDICT|nftNested)
-		b = appendNumbers(b, number{unix.NFTA_VERDICT_CODE, uint32(e.Kind)})
-		if e.Chain != "" {
-			b = netlink.AppendAttrString(b, unix.NFTA_VERDICT_CHAIN, e.Chain)
-		}
-		return "immediate", netlink.EndNest(netlink.EndNest(b, verdict), data)
+		return "immediate", appendVerdict(b, unix.NFTA_IMMEDIATE_DATA, e)
 	case *expr.Fib:
 		return "fib", appendNumbers(b,
 			number{unix.NFTA_FIB_DREG, e.Register},
@@ -125,6 +128,79 @@ func appendExpr(b []byte, e expr.Any) (name string, _ []byte) {
 		return "reject", netlink.AppendAttr(b, unix.NFTA_REJECT_ICMP_CODE, e.Code)
 	case *expr.Masq:
 		return "masq", b
+	case *expr.Counter:
+		b = netlink.AppendAttr64BE(b, unix.NFTA_COUNTER_BYTES, e.Bytes)
+		return "counter", netlink.AppendAttr64BE(b, unix.NFTA_COUNTER_PACKETS, e.Packets)
+	case *expr.Numgen:
+		return "numgen", appendNumbers(b,
+			number{unix.NFTA_NG_DREG, e.Register},
+			number{unix.NFTA_NG_MODULUS, e.Modulus},
+			number{unix.NFTA_NG_TYPE, e.Type},
+			number{unix.NFTA_NG_OFFSET, e.Offset})
+	case *expr.Hash:
+		return "hash", appendNumbers(b,
+			number{unix.NFTA_HASH_SREG, e.SourceRegister},
+			number{unix.NFTA_HASH_DREG, e.DestRegister},
+			number{unix.NFTA_HASH_LEN, e.Length},
+			number{unix.NFTA_HASH_MODULUS, e.Modulus},
+			number{unix.NFTA_HASH_SEED, e.Seed}, // without one, the kernel draws it
+			number{unix.NFTA_HASH_OFFSET, e.Offset},
+			number{unix.NFTA_HASH_TYPE, uint32(e.Type)})
+	case *expr.NAT:
+		b = appendNumbers(b, number{unix.NFTA_NAT_TYPE, uint32(e.Type)}, number{unix.NFTA_NAT_FAMILY, e.Family},
+			number{unix.NFTA_NAT_REG_ADDR_MIN, e.RegAddrMin})
+		if e.RegProtoMin != 0 {
+			b = appendNumbers(b, number{unix.NFTA_NAT_REG_PROTO_MIN, e.RegProtoMin})
+		}
+		return "nat", b
+	case *expr.Dynset:
+		return "dynset", appendDynset(b, e)
 	}
 	return "", b
+}
+
+// appendDynset appends a change of a set by packets. It may have one expression for new elements.
+func appendDynset(b []byte, e *expr.Dynset) []byte {
+	b = appendNumbers(b, number{unix.NFTA_DYNSET_SREG_KEY, e.SrcRegKey})
+	if e.SrcRegData != 0 {
+		b = appendNumbers(b, number{unix.NFTA_DYNSET_SREG_DATA, e.SrcRegData})
+	}
+	b = appendNumbers(b, number{unix.NFTA_DYNSET_OP, e.Operation})
+	if e.Timeout > 0 {
+		b = netlink.AppendAttr64BE(b, unix.NFTA_DYNSET_TIMEOUT, uint64(e.Timeout.Milliseconds()))
+	}
+	b = netlink.AppendAttrString(b, unix.NFTA_DYNSET_SET_NAME, e.SetName)
+	b = appendNumbers(b, number{unix.NFTA_DYNSET_SET_ID, e.SetID})
+	if len(e.Exprs) > 0 {
+		name, data := appendExpr(nil, e.Exprs[0])
+		one := netlink.AppendAttrString(nil, unix.NFTA_EXPR_NAME, name)
+		one = netlink.AppendAttr(one, unix.NFTA_EXPR_DATA|nftNested, data...)
+		b = netlink.AppendAttr(b, unix.NFTA_DYNSET_EXPR|nftNested, one...)
+	}
+	return appendNumbers(b, number{unix.NFTA_DYNSET_FLAGS, 0})
+}
+
+// appendVerdict appends a verdict.
+func appendVerdict(b []byte, typ uint16, e *expr.Verdict) []byte {
+	b, data := netlink.BeginNest(b, typ|nftNested)
+	b, verdict := netlink.BeginNest(b, unix.NFTA_DATA_VERDICT|nftNested)
+	b = appendNumbers(b, number{unix.NFTA_VERDICT_CODE, uint32(e.Kind)})
+	if e.Chain != "" {
+		b = netlink.AppendAttrString(b, unix.NFTA_VERDICT_CHAIN, e.Chain)
+	}
+	return netlink.EndNest(netlink.EndNest(b, verdict), data)
+}
+
+// Parts of a connection's addresses and ports. Unlike expr.CtKeySRC and CtKeyDST, these fail for the other
+// family.
+const (
+	CtKeySrcIP  expr.CtKey = 19
+	CtKeyDstIP  expr.CtKey = 20
+	CtKeySrcIP6 expr.CtKey = 21
+	CtKeyDstIP6 expr.CtKey = 22
+)
+
+// ofDirection reports whether both directions of a connection have the key.
+func ofDirection(k expr.CtKey) bool {
+	return k == expr.CtKeyPROTOSRC || k == expr.CtKeyPROTODST || k >= CtKeySrcIP && k <= CtKeyDstIP6
 }

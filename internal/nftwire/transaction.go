@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
@@ -57,6 +58,9 @@ func (x *Transaction) End(first, last, port uint32) []byte {
 	return x.b
 }
 
+// Size returns the bytes so far.
+func (x *Transaction) Size() int { return len(x.b) }
+
 // SetFamily sets the family of the messages that follow, for tables that are not inet tables.
 func (x *Transaction) SetFamily(f nftables.TableFamily) { x.family = byte(f) }
 
@@ -93,6 +97,14 @@ func (x *Transaction) AddScratchTable(t *nftables.Table) {
 	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t, unix.NFT_TABLE_F_DORMANT)
 }
 
+// AddOwnedTable creates a table that only the sending socket can change, and that the kernel deletes when the socket is
+// closed. The transaction fails if the table exists.
+func (x *Transaction) AddOwnedTable(t *nftables.Table) {
+	x.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, t, nftTableOwner)
+}
+
+const nftTableOwner = 2 // NFT_TABLE_F_OWNER
+
 // DeleteTable deletes a table with all its contents.
 func (x *Transaction) DeleteTable(t *nftables.Table) { x.table(unix.NFT_MSG_DELTABLE, 0, t, 0) }
 
@@ -115,6 +127,9 @@ func (x *Transaction) AddSet(s *nftables.Set, number uint32) {
 	if s.HasTimeout {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
+	if s.Dynamic {
+		flags |= unix.NFT_SET_EVAL
+	}
 	if s.Concatenation {
 		flags |= nftables.NFT_SET_CONCAT
 	}
@@ -126,11 +141,20 @@ func (x *Transaction) AddSet(s *nftables.Set, number uint32) {
 	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_KEY_LEN, s.KeyType.Bytes)
 	b = netlink.AppendAttr32BE(b, unix.NFTA_SET_ID, number)
 	if s.IsMap {
-		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_DATA_TYPE, s.DataType.GetNFTMagic())
+		typ := s.DataType.GetNFTMagic()
+		if s.DataType == nftables.TypeVerdict {
+			typ = unix.NFT_DATA_VERDICT
+		}
+		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_DATA_TYPE, typ)
 		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_DATA_LEN, s.DataType.Bytes)
 	}
-	if s.HasTimeout {
+	if s.HasTimeout && s.Timeout != 0 {
 		b = netlink.AppendAttr64BE(b, unix.NFTA_SET_TIMEOUT, uint64(s.Timeout.Milliseconds()))
+	}
+	if s.Size > 0 {
+		var desc int
+		b, desc = netlink.BeginNest(b, unix.NFTA_SET_DESC|nftNested)
+		b = netlink.EndNest(netlink.AppendAttr32BE(b, unix.NFTA_SET_DESC_SIZE, s.Size), desc)
 	}
 	if s.Concatenation {
 		var desc, concat, field int
@@ -142,6 +166,9 @@ func (x *Transaction) AddSet(s *nftables.Set, number uint32) {
 		}
 		b = netlink.EndNest(netlink.EndNest(b, concat), desc)
 	}
+	if s.Counter { // of each element
+		b = x.appendNamed(b, nftSetExpr, &expr.Counter{})
+	}
 	// The byte order in which nft prints the keys. The kernel ignores it.
 	order := uint32(1)
 	if s.Interval || s.KeyByteOrder == binaryutil.BigEndian {
@@ -152,6 +179,9 @@ func (x *Transaction) AddSet(s *nftables.Set, number uint32) {
 }
 
 const nftSetFieldLen = 1
+
+// nftSetExpr is NFTA_SET_EXPR: the expression that each element has.
+const nftSetExpr = 17
 
 // AddChain creates a chain.
 func (x *Transaction) AddChain(c *nftables.Chain) {
@@ -174,6 +204,14 @@ func (x *Transaction) AddChain(c *nftables.Chain) {
 	x.done()
 }
 
+// FlushChain deletes all rules of a chain.
+func (x *Transaction) FlushChain(table, chain string) {
+	x.message(unix.NFT_MSG_DELRULE, 0)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_RULE_TABLE, table)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_RULE_CHAIN, chain)
+	x.done()
+}
+
 // BeginElements begins a message that adds elements to a set or deletes them.
 // AddElement appends to it, EndElements ends it.
 func (x *Transaction) BeginElements(typ, flags uint16, table, set string) (list int) {
@@ -188,17 +226,26 @@ func (x *Transaction) AddElement(e *Element) {
 	if e.edge {
 		b = netlink.AppendAttr32BE(b, unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 	}
-	b = appendData(b, unix.NFTA_SET_ELEM_KEY, e.Key)
-	if len(e.End) > 0 {
-		b = appendData(b, nftables.NFTA_SET_ELEM_KEY_END, e.End)
-	}
+	b = appendKey(b, e.Key, e.End)
 	if len(e.Value) > 0 {
 		b = appendData(b, unix.NFTA_SET_ELEM_DATA, e.Value)
+	}
+	if e.Verdict != nil {
+		b = appendVerdict(b, unix.NFTA_SET_ELEM_DATA, e.Verdict)
 	}
 	if e.Timeout > 0 {
 		b = netlink.AppendAttr64BE(b, unix.NFTA_SET_ELEM_TIMEOUT, uint64(max(1, e.Timeout.Milliseconds())))
 	}
 	x.b = netlink.EndNest(b, start)
+}
+
+// appendKey appends the key of an element, and its end if it has one.
+func appendKey(b, key, end []byte) []byte {
+	b = appendData(b, unix.NFTA_SET_ELEM_KEY, key)
+	if len(end) > 0 {
+		b = appendData(b, nftables.NFTA_SET_ELEM_KEY_END, end)
+	}
+	return b
 }
 
 // EndElements ends a message of elements.

@@ -27,8 +27,8 @@ func (e *LastBackendError) Error() string {
 
 // lastOf returns an error if a backend is the last usable one at one of its service's ports, in its
 // family. Otherwise it returns the condition that the backends which remain stay usable: one for
-// each port is enough. A backend is usable if it has a weight, is not unhealthy, and is ready, or
-// terminating, because it then serves while none is ready. It costs O(ports x backends). The caller
+// each port is enough. A backend is usable if it has a weight, is neither unhealthy nor ejected, and is
+// ready, or terminating, because it then serves while none is ready. It costs O(ports x backends). The caller
 // holds the service's lock.
 func (o *Overrides) lastOf(key vip.BackendKey) (*LastBackendError, []registry.Condition) {
 	svc, _, ok := o.Services.Get(key.Service)
@@ -39,12 +39,12 @@ func (o *Overrides) lastOf(key vip.BackendKey) (*LastBackendError, []registry.Co
 	var alone []string
 	var remain []registry.Condition
 	for i := range svc.Ports {
-		port := svc.Ports[i].Name
-		if !svc.Backends[own].Serves(port) || !o.usable(&svc.Backends[own], key.Service, port) {
+		port := &svc.Ports[i]
+		if !svc.Backends[own].Serves(port.Name) || !o.usable(&svc.Backends[own], svc.Key, port) {
 			continue
 		}
 		if c, found := o.another(&svc, own, port); !found {
-			alone = append(alone, port)
+			alone = append(alone, port.Name)
 		} else if !slices.Contains(remain, c) {
 			remain = append(remain, c)
 		}
@@ -60,11 +60,11 @@ func (o *Overrides) lastOf(key vip.BackendKey) (*LastBackendError, []registry.Co
 
 // another finds a usable backend of a port beside the one at index own. It returns the version of
 // its override, which another host may just have changed.
-func (o *Overrides) another(svc *vip.Service, own int, port string) (registry.Condition, bool) {
+func (o *Overrides) another(svc *vip.Service, own int, port *vip.Port) (registry.Condition, bool) {
 	family := vip.FamilyOf(svc.Backends[own].Address)
 	for i := range svc.Backends {
 		b := &svc.Backends[i]
-		if i == own || vip.FamilyOf(b.Address) != family || !b.Serves(port) || !o.usable(b, svc.Key, port) {
+		if i == own || vip.FamilyOf(b.Address) != family || !b.Serves(port.Name) || !o.usable(b, svc.Key, port) {
 			continue
 		}
 		at := storeKey(b.Key(svc.Key))
@@ -78,12 +78,18 @@ func (o *Overrides) another(svc *vip.Service, own int, port string) (registry.Co
 
 // usable reports whether a backend takes new connections at a service port, if only while no other
 // is ready.
-func (o *Overrides) usable(b *vip.Backend, service vip.ServiceKey, port string) bool {
+func (o *Overrides) usable(b *vip.Backend, service vip.ServiceKey, port *vip.Port) bool {
 	if b.Health == vip.Unhealthy {
 		return false
 	}
-	if row := o.Health.Row(b.Key(service)); row != nil && row.Value.Unhealthy(port) {
+	if row := o.Health.Row(b.Key(service)); row != nil && row.Value.Unhealthy(port.Name) {
 		return false
+	}
+	if o.Passive != nil {
+		at := vip.PassiveKey{Service: service, Protocol: port.Protocol, Addr: b.Endpoint(port.TargetPort)}
+		if row := o.Passive.Row(at); row != nil && row.Value.Health == vip.Ejected {
+			return false
+		}
 	}
 	state := cmp.Or(b.State, vip.Ready)
 	if row, _, set := o.Table.Get(b.Key(service)); set {

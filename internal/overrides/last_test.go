@@ -16,9 +16,9 @@ import (
 )
 
 // serves sets the backends of the web service with ports a and b: "10.0.0.1", "10.0.0.1*0" with
-// weight 0, "10.0.0.1=drain" with a state, "10.0.0.1@a" for a port.
+// weight 0, "10.0.0.1=drain" with a state, "10.0.0.1!" unhealthy, "10.0.0.1?a" ejected at a port, "10.0.0.1@a" for a port.
 func (h *host) serves(backends ...string) {
-	svc := vip.Service{Key: webKey, Ports: []vip.Port{{Name: "a", Port: 80}, {Name: "b", Port: 81}}}
+	svc := vip.Service{Key: webKey, Ports: []vip.Port{{Name: "a", Port: 80, TargetPort: 8080}, {Name: "b", Port: 81, TargetPort: 8081}}}
 	for _, text := range backends {
 		b := vip.Backend{Weight: 1}
 		if rest, found := strings.CutSuffix(text, "*0"); found {
@@ -30,11 +30,21 @@ func (h *host) serves(backends ...string) {
 				h.t.Fatal(err)
 			}
 		}
+		text, ejected, _ := strings.Cut(text, "?")
+		text, unhealthy := strings.CutSuffix(text, "!")
+		if unhealthy {
+			b.Health = vip.Unhealthy
+		}
 		text, port, _ := strings.Cut(text, "@")
 		if port != "" {
 			b.Ports = vip.NamesOf(port)
 		}
 		b.Address = netip.MustParseAddr(text)
+		for i := range svc.Ports {
+			if p := &svc.Ports[i]; p.Name == ejected {
+				h.passive.Set(vip.PassiveHealth{PassiveKey: vip.PassiveKey{Service: webKey, Protocol: p.Protocol, Addr: b.Endpoint(p.TargetPort)}, Health: vip.Ejected})
+			}
+		}
 		svc.Backends = append(svc.Backends, b)
 	}
 	h.services.Set(svc)
@@ -53,6 +63,11 @@ func TestLastBackendNeedsForce(t *testing.T) {
 		"maint":                    {backends: "10.0.0.1", to: vip.Maint, want: `10.0.0.1 is the last usable backend of service "web"`},
 		"ready":                    {backends: "10.0.0.1", to: vip.Ready},
 		"the other has weight 0":   {backends: "10.0.0.1 10.0.0.2*0", want: `10.0.0.1 is the last usable backend of service "web"`},
+		"the other is unhealthy":   {backends: "10.0.0.1 10.0.0.2!", want: `10.0.0.1 is the last usable backend of service "web"`},
+		"it is unhealthy":          {backends: "10.0.0.1!"},
+		"the other is ejected":     {backends: "10.0.0.1 10.0.0.2?a", want: `10.0.0.1 is the last usable backend of service "web" at port a`},
+		"it is ejected":            {backends: "10.0.0.1?a 10.0.0.2"},
+		"one of three is ejected":  {backends: "10.0.0.1 10.0.0.2?b 10.0.0.3"},
 		"the other drains":         {backends: "10.0.0.1 10.0.0.2=drain", want: `10.0.0.1 is the last usable backend of service "web"`},
 		"the other is terminating": {backends: "10.0.0.1 10.0.0.2=terminating"},
 		"the other is overridden":  {backends: "10.0.0.1 10.0.0.2", set: map[string]vip.State{"10.0.0.2": vip.Maint}, want: `10.0.0.1 is the last usable backend of service "web"`},

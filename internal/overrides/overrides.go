@@ -41,6 +41,7 @@ type Options struct {
 	Table    *table.Table[vip.BackendKey, vip.BackendState]  // this package is its only writer
 	Services table.Reader[vip.ServiceKey, vip.Service]       // of every source
 	Health   table.Reader[vip.BackendKey, vip.BackendHealth] // results of health checks
+	Passive  table.Reader[vip.PassiveKey, vip.PassiveHealth] // what connections of clients showed; may be nil
 	// Fleet is the hosts that share the store; nil for one host. Node is the name of this host.
 	Fleet Fleet
 	Node  string

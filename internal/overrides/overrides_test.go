@@ -45,6 +45,7 @@ type host struct {
 	name     string
 	services *table.Table[vip.ServiceKey, vip.Service]
 	table    *table.Table[vip.BackendKey, vip.BackendState]
+	passive  *table.Table[vip.PassiveKey, vip.PassiveHealth]
 	events   *event.Log
 	tree     *fleettest.Host // nil: no fleet
 	stop     func()
@@ -54,6 +55,8 @@ func newHost(t *testing.T, name string, clock *table.Clock, o Options) *host {
 	h := &host{t: t, name: name, services: table.New(clock, vip.KeyOfService, nil), table: table.New(clock, vip.KeyOfBackendState, nil), events: event.NewLog(100, time.Now)}
 	o.Node, o.Services, o.Table, o.Events = name, h.services, h.table, h.events
 	o.Health = table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil)
+	h.passive = table.New(&table.Clock{}, vip.KeyOfPassiveHealth, nil)
+	o.Passive = h.passive
 	h.Overrides = New(o)
 	return h
 }

@@ -70,7 +70,9 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 		kept:    &reached{},
 		renewed: renewed,
 	}
-	d.connections, _ = o.Plane.(reconcile.Connections)
+	if d.connections = o.Connections; d.connections == nil {
+		d.connections, _ = o.Plane.(reconcile.Connections)
+	}
 	d.timer.Stop()
 	return d
 }

@@ -78,11 +78,13 @@ type Options struct {
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
 	Drains    DrainStore     // nil: deadlines don't survive a restart
 
-	// Plane is the dataplane. If it is a reconcile.Connections, a drain also ends when the backend
-	// has no connections left. It may also be a Partial.
+	// Plane is the dataplane. It may be a Partial.
 	Plane  reconcile.Plane
 	Resync time.Duration   // of the Reconciler
 	Moved  <-chan struct{} // of the Reconciler
+	// Connections counts the connections of backends: a drain also ends when a backend has none left. Nil: the Plane
+	// counts them; if it can't, only the deadline ends a drain.
+	Connections reconcile.Connections
 
 	Events *event.Log
 	Log    *slog.Logger // nil: discards

@@ -34,6 +34,8 @@ type Stats struct {
 	Contested    int       // keys that another program changes repeatedly; their repairs wait
 	LastResync   time.Time // time of the last full read of the Target; zero: never
 	TargetError  string    // why the whole Target is unavailable; "" if it is available
+	Unclean      bool      // a Cleaner has something to do
+	CleanError   string    // why the last Clean failed; "" if it succeeded
 	LastRound    time.Time // time of the loop's last round, for the watchdog
 }
 

@@ -72,7 +72,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 		} else {
 			r.targetWorks(programming)
 		}
-		r.note(func(s *Stats) { s.Writes += uint64(n) })
+		r.note(func(s *Stats) { s.Writes, s.Unclean = s.Writes+uint64(n), r.cleaning.unclean() })
 		for i := range updates[:n] {
 			u := &updates[i]
 			if err != nil {

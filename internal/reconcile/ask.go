@@ -2,10 +2,13 @@ package reconcile
 
 import "context"
 
-// Diff reads the Target now and returns its differences from the applied state. It changes nothing. It costs a read of
-// the whole Target.
+// Diff reads the Target now and returns its differences from the applied state. It repairs only what a Watched Target has
+// already seen. It costs a read of the whole Target.
 func (r *Reconciler[K, V]) Diff(ctx context.Context) ([]Difference[K, V], error) {
-	return r.ask(ctx, r.compare)
+	return r.ask(ctx, func(ctx context.Context) ([]Difference[K, V], error) {
+		r.lookFirst(ctx)
+		return r.compare(ctx)
+	})
 }
 
 // Repair runs a resync now and returns the repaired differences.

@@ -8,43 +8,37 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Repairs of a key that another program changes repeatedly are limited, because each repair costs both programs work
-// without an effect. The first changes are repaired immediately. After that, the key is contested, which is reported
-// once, and its repairs wait. All times are counted in resyncs.
+// A Target that is Watched repairs a change by another program at once. If that program changes it again and again, each
+// repair costs both of them work without an effect. So a key has a budget of immediate repairs, and beyond it a repair
+// waits for the next resync, which repairs in any case.
 const (
-	freeRepairs = 3  // changes of a key that are repaired in the resync that finds them
-	maxWait     = 10 // the waits before a repair are 2, 4, 8 and then this
+	freeRepairs = 3  // changes of a key after which it is contested, which is reported once
+	budget      = 20 // immediate repairs of a key; each resync gives one back
 	calmAfter   = 10 // resyncs in a row without a change that end a contest
 )
 
 // contest is the history of one key that another program changed.
 type contest struct {
-	since  time.Time // of the first drift
-	drifts int       // changes found after it had been right
-	what   string    // description of the last change
-	wait   int       // resyncs until the next repair
-	calm   int       // resyncs in a row without a change
-	seen   bool      // changed or failing in this resync
+	since   time.Time // of the first drift
+	drifts  int       // changes found after it had been right
+	what    string    // description of the last change
+	by      string    // the program that made it, or ""
+	spent   int       // of the budget
+	waiting bool      // damaged, to be repaired by the next resync
+	calm    int       // resyncs in a row without a change
+	seen    bool      // changed or failing since the last resync
 }
 
 func (c *contest) contested() bool { return c.drifts > freeRepairs }
 
-// waitAfter returns how many resyncs pass before a repair.
-func waitAfter(drifts int) int {
-	if n := drifts - freeRepairs; n < 4 {
-		return 1 << n
-	}
-	return maxWait
-}
-
 // contests has the keys that another program changed recently. The zero value is ready.
 type contests[K comparable] struct {
 	byKey map[K]*contest
-	fresh []K // contested since the last resync
+	fresh []K // contested since the last report
 }
 
-// found records that a resync found a key changed, and reports whether to repair it now.
-func (c *contests[K]) found(k K, what string, now time.Time) bool {
+// found records a change of a key by another program.
+func (c *contests[K]) found(k K, what, by string, now time.Time) *contest {
 	x := c.byKey[k]
 	if x == nil {
 		if c.byKey == nil {
@@ -54,18 +48,32 @@ func (c *contests[K]) found(k K, what string, now time.Time) bool {
 		c.byKey[k] = x
 	}
 	x.seen, x.what = true, what
-	if x.wait > 0 {
-		x.wait--
-		return x.wait == 0
+	if x.waiting { // a resync finds what an event has shown
+		x.waiting = false
+		return x
 	}
-	if x.drifts++; !x.contested() {
-		return true
-	}
-	x.wait = waitAfter(x.drifts)
-	if x.drifts == freeRepairs+1 {
+	x.by = by
+	if x.drifts++; x.drifts == freeRepairs+1 {
 		c.fresh = append(c.fresh, k)
 	}
-	return false
+	return x
+}
+
+// spend reports whether the change that was found may be repaired at once. Otherwise, it waits for the next resync.
+func (c *contest) spend() bool {
+	if c.spent >= budget {
+		c.waiting = true
+		return false
+	}
+	c.spent++
+	return true
+}
+
+// repaired records that a key is as it should be.
+func (c *contests[K]) repaired(k K) {
+	if x := c.byKey[k]; x != nil {
+		x.waiting = false
+	}
 }
 
 // failing records that a resync found a key with a pending retry, which is neither a change nor calm.
@@ -75,24 +83,27 @@ func (c *contests[K]) failing(k K) {
 	}
 }
 
-// end ends a resync and returns the keys that are no longer contested. It costs O(contests).
-func (c *contests[K]) end() (over []K) {
+// end ends a resync. It returns the keys that are no longer contested, and those whose repair waited and wasn't needed.
+// It costs O(contests).
+func (c *contests[K]) end() (over, right []K) {
 	for k, x := range c.byKey {
-		switch {
-		case x.seen:
-			x.seen, x.calm = false, 0
-		default:
-			x.wait = 0 // another program restored it, so the next change is a new drift
-			if x.calm++; x.calm < calmAfter {
-				continue
-			}
-			if x.contested() {
-				over = append(over, k)
-			}
-			delete(c.byKey, k)
+		if x.waiting {
+			right = append(right, k)
 		}
+		x.spent, x.waiting = max(x.spent-1, 0), false
+		if x.seen {
+			x.seen, x.calm = false, 0
+			continue
+		}
+		if x.calm++; x.calm < calmAfter {
+			continue
+		}
+		if x.contested() {
+			over = append(over, k)
+		}
+		delete(c.byKey, k)
 	}
-	return over
+	return over, right
 }
 
 // count returns how many keys are contested.
@@ -106,39 +117,48 @@ func (c *contests[K]) count() int {
 	return n
 }
 
-// warning returns the problem of a contested key, with its start and the number of changes.
+// warning returns the problem of a contested key, with its start, the number of changes and the other program.
 func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
-	return vip.Problem{
+	p := vip.Problem{
 		Code: vip.CodeContested,
-		Message: fmt.Sprintf("somebody else keeps changing it: %d times since %s, the last time it %s; repairs now wait for up to %s",
-			c.drifts, c.since.UTC().Format(time.RFC3339), c.what, maxWait*r.Resync),
+		Message: fmt.Sprintf("somebody else keeps changing it: %d times since %s; the last time: %s",
+			c.drifts, c.since.UTC().Format(time.RFC3339), c.what),
 		Hint: "run ironvip doctor to find the program and its setting",
 	}
+	if c.by != "" {
+		p.Message += ", by " + c.by
+		p.Hint = "stop " + c.by + ", or change its setting"
+	}
+	if c.waiting {
+		p.Message += fmt.Sprintf("; its repair waits for up to %s", r.Resync)
+	}
+	return p
 }
 
-// updateContests ends a resync: it reports keys that became contested or calm, and updates their applied rows.
-func (r *Reconciler[K, V]) updateContests(diff []Difference[K, V]) {
-	for i := range diff {
-		d := &diff[i]
-		c := r.contests.byKey[d.Key]
-		e, has := r.have.get(d.Key)
-		if c == nil || !c.contested() || !has || e.suspect() { // strays have no row
-			continue
-		}
-		row, _, ok := r.Applied.Get(d.Key)
-		if !ok || row.Problem != nil && row.Problem.Code != vip.CodeContested {
-			continue // keep the more serious problem
-		}
-		w := r.warning(c)
-		if row.Warning != nil && *row.Warning == w && (row.Problem != nil) == (c.wait > 0) {
-			continue
-		}
-		row.Warning, row.Problem = &w, nil
-		if c.wait > 0 { // the repair waits
-			row.Problem = &w
-		}
-		r.mark(d.Key, row)
+// showContest updates the applied row of a key that another program changes.
+func (r *Reconciler[K, V]) showContest(k K) {
+	c := r.contests.byKey[k]
+	e, has := r.have.get(k)
+	if c == nil || !c.contested() && !c.waiting || !has || e.suspect() { // strays have no row
+		return
 	}
+	row, _, ok := r.Applied.Get(k)
+	if !ok || row.Problem != nil && row.Problem.Code != vip.CodeContested {
+		return // keep the more serious problem
+	}
+	w := r.warning(c)
+	if row.Warning != nil && *row.Warning == w && (row.Problem != nil) == c.waiting {
+		return
+	}
+	row.Warning, row.Problem = &w, nil
+	if c.waiting {
+		row.Problem = &w
+	}
+	r.mark(k, row)
+}
+
+// reportContests sends an event for each key that has become contested.
+func (r *Reconciler[K, V]) reportContests() {
 	for i, k := range r.contests.fresh {
 		if i == maxEvents {
 			r.publish(event.Event{Kind: "dataplane_contested", Message: fmt.Sprintf("%d more keys are contested", len(r.contests.fresh)-i)})
@@ -147,7 +167,20 @@ func (r *Reconciler[K, V]) updateContests(diff []Difference[K, V]) {
 		r.publish(event.Event{Kind: "dataplane_contested", Service: r.serviceAt(k), Object: fmt.Sprint(k), Message: r.warning(r.contests.byKey[k]).Message})
 	}
 	r.contests.fresh = nil
-	for i, k := range r.contests.end() {
+	r.noteContests()
+}
+
+func (r *Reconciler[K, V]) noteContests() {
+	r.note(func(s *Stats) { s.Contested = r.contests.count() })
+}
+
+// endContests ends a resync: it reports the keys that are no longer contested.
+func (r *Reconciler[K, V]) endContests() {
+	over, right := r.contests.end()
+	for _, k := range right {
+		r.showContest(k)
+	}
+	for i, k := range over {
 		if row, _, ok := r.Applied.Get(k); ok && row.Warning != nil {
 			if row.Warning = nil; row.Problem != nil && row.Problem.Code == vip.CodeContested {
 				row.Problem = nil
@@ -156,10 +189,10 @@ func (r *Reconciler[K, V]) updateContests(diff []Difference[K, V]) {
 		}
 		if i < maxEvents {
 			r.publish(event.Event{Kind: "dataplane_calm", Service: r.serviceAt(k), Object: fmt.Sprint(k),
-				Message: fmt.Sprintf("unchanged by other programs for %s: repairs no longer wait", calmAfter*r.Resync)})
+				Message: fmt.Sprintf("unchanged by other programs for %s", calmAfter*r.Resync)})
 		}
 	}
-	r.note(func(s *Stats) { s.Contested = r.contests.count() })
+	r.noteContests()
 }
 
 func (r *Reconciler[K, V]) publish(e event.Event) {

@@ -67,7 +67,13 @@ type Reconciler[K comparable, V any] struct {
 	contests contests[K]       // keys that another program changes repeatedly
 	swept    bool              // strays of the start have been removed
 	faults   map[operation]int // failures in a row of the whole Target, by operation
-	updates  []Update[K, V]    // buffers of one batch
+	watched  Watched[K]        // the Target, or nil
+	again    *time.Timer       // the resync that a Look needs
+	lastLook time.Time         // of the last such resync
+	later    *time.Timer       // the Look that waits
+	looking  looking
+	cleaning cleaning
+	updates  []Update[K, V] // buffers of one batch
 	rows     []*table.Row[V]
 
 	asks   chan func(context.Context) // to be run by the loop
@@ -86,8 +92,13 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	if o.Service == nil {
 		o.Service = func(*V) string { return "" }
 	}
+	watched, _ := o.Target.(Watched[K])
 	return &Reconciler[K, V]{
 		Options:  o,
+		watched:  watched,
+		again:    stoppedTimer(),
+		later:    stoppedTimer(),
+		cleaning: newCleaning(o.Target),
 		have:     newHoldings(o.Desired.KeyOf),
 		failing:  make(map[K]struct{}),
 		reported: make(map[K]struct{}),
@@ -116,17 +127,26 @@ func (r *Reconciler[K, V]) note(change func(*Stats)) {
 	change(&r.stats)
 }
 
-// Run reconciles until the context ends and returns its error. It does not change the Target at its end.
+// Run reconciles until the context ends and returns its error. At its end, it changes nothing, but cleans a Cleaner, for at
+// most 2 s.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	if err := r.adopt(ctx); err != nil {
 		return err
 	}
+	defer r.cleanLast(ctx)
 	feed := r.Desired.Watch()
 	defer feed.Close()
 	resync := newTicker(r.Resync)
 	defer resync.Stop()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
+	defer r.again.Stop()
+	defer r.later.Stop()
+	defer r.cleaning.timer.Stop()
+	var disturbed <-chan struct{}
+	if r.watched != nil {
+		disturbed = r.watched.Disturbed()
+	}
 
 	for {
 		ready := table.IsClosed(r.Desired.Ready())
@@ -134,6 +154,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		if len(batch) > 0 {
 			r.receive(ctx, batch, ready)
 		}
+		r.cleaning.arm()
 		r.note(func(s *Stats) { s.LastRound, s.AppliedRev = time.Now(), feed.Seen() })
 		if len(batch) > 0 {
 			if err := ctx.Err(); err != nil {
@@ -143,8 +164,16 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 			select {
 			case <-r.retries.timer.C:
 				r.retry(ctx)
+			case <-disturbed:
+				r.lookSoon(ctx)
+			case <-r.later.C:
+				r.look(ctx)
+			case <-r.again.C:
+				r.lookAtAll(ctx)
+			case <-r.cleaning.timer.C:
+				r.clean(ctx)
 			case <-resync.C:
-				r.resync(ctx, false)
+				r.resyncOnTime(ctx)
 			case f := <-r.asks:
 				f(ctx)
 			case <-r.Moved:
@@ -156,7 +185,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		if ready && !r.swept {
 			r.sweep(ctx)
 			r.swept = true
-			r.note(func(s *Stats) { s.Synced = true })
+			r.cleaning.suspect()
+			r.note(func(s *Stats) { s.Synced, s.Unclean = true, r.cleaning.unclean() })
 			close(r.synced)
 			continue
 		}
@@ -171,8 +201,16 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		case <-becameReady:
 		case <-r.retries.timer.C:
 			r.retry(ctx)
+		case <-disturbed:
+			r.lookSoon(ctx)
+		case <-r.later.C:
+			r.look(ctx)
+		case <-r.again.C:
+			r.lookAtAll(ctx)
+		case <-r.cleaning.timer.C:
+			r.clean(ctx)
 		case <-resync.C:
-			r.resync(ctx, false)
+			r.resyncOnTime(ctx)
 		case f := <-r.asks:
 			f(ctx)
 		case <-r.Moved:
@@ -247,6 +285,12 @@ func (r *Reconciler[K, V]) targetWorks(op operation) {
 	r.Log.Info("dataplane recovered")
 	r.Events.Add(event.Event{Kind: eventRecovered, Message: "the dataplane works again"})
 	r.note(func(s *Stats) { s.TargetError = "" })
+}
+
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }
 
 // newTicker returns a ticker; with a negative period it never ticks.

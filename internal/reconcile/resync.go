@@ -20,19 +20,16 @@ func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 	r.apply(ctx, updates, make([]*table.Row[V], len(updates)))
 }
 
-// resync reads the Target, repairs the differences from the applied state and returns them. Repairs of contested keys
-// wait, unless a caller asked for this resync.
+// resync reads the Target, repairs the differences from the applied state and returns them. If a caller asked for it, the
+// differences are no changes that count against another program.
 func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference[K, V], error) {
 	diff, err := r.compare(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var updates []Update[K, V]
-	var rows []*table.Row[V]
-	var found []string
+	repair := drift[K, V]{}
 	now := time.Now()
 	for _, d := range diff {
-		u := Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}
 		e, has := r.have.get(d.Key)
 		if e.suspect() {
 			r.contests.failing(d.Key)
@@ -42,17 +39,47 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 			continue // left to the feed or the sweep
 		}
 		what, cure := describe(d)
-		if !asked && !r.contests.found(d.Key, what, now) {
-			continue
+		if !asked {
+			r.contests.found(d.Key, what, "", now)
 		}
-		updates, rows, found = append(updates, u), append(rows, e.row), append(found, what+", "+cure)
+		repair.add(Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}, e.row, what+", "+cure)
 	}
-	r.apply(ctx, updates, rows)
-	r.report(updates, found)
-	if !asked && ctx.Err() == nil {
-		r.updateContests(diff)
-	}
+	r.repair(ctx, &repair)
 	return diff, nil
+}
+
+// resyncOnTime is the resync of each interval.
+func (r *Reconciler[K, V]) resyncOnTime(ctx context.Context) {
+	if _, err := r.resync(ctx, false); err == nil && ctx.Err() == nil {
+		r.endContests()
+	}
+}
+
+// drift is what other programs changed, with its repair.
+type drift[K comparable, V any] struct {
+	updates []Update[K, V]
+	rows    []*table.Row[V]
+	found   []string // describes the drift of each update
+}
+
+func (d *drift[K, V]) add(u Update[K, V], row *table.Row[V], found string) {
+	d.updates, d.rows, d.found = append(d.updates, u), append(d.rows, row), append(d.found, found)
+}
+
+// repair applies the updates of a drift and reports them.
+func (r *Reconciler[K, V]) repair(ctx context.Context, d *drift[K, V]) {
+	r.apply(ctx, d.updates, d.rows)
+	if ctx.Err() != nil {
+		return
+	}
+	r.report(d.updates, d.found)
+	for i := range d.updates {
+		if u := &d.updates[i]; u.Err == nil {
+			r.contests.repaired(u.Key)
+		}
+		r.showContest(d.updates[i].Key)
+	}
+	r.reportContests()
 }
 
 // report logs repaired drift and sends events. found describes the drift of each update.

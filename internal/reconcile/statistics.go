@@ -34,8 +34,8 @@ type Counted struct {
 	Rates    bool
 }
 
-// Traffic is the traffic of a frontend or an endpoint. In is from clients to backends, Out is the reverse. IPVS counts
-// bytes of whole IP packets, the userspace proxy bytes of payload.
+// Traffic is the traffic of a frontend or an endpoint. In is from clients to backends, Out is the reverse. IPVS and
+// nftables count bytes of whole IP packets, the userspace proxy bytes of payload.
 type Traffic struct {
 	// Connections counts the connections assigned to an endpoint. A UDP client's
 	// address and port count as one.

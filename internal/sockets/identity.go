@@ -86,7 +86,7 @@ func (i identifier) identify(fd int) (place, error) {
 		return v
 	}
 	if get(unix.SO_TYPE) < 0 {
-		return place{}, errNoSocket
+		return identifyBPF(fd)
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is an open socket of a Set: a *net.TCPListener, a *net.UnixListener or a *net.UDPConn.
+// Socket is an open socket of a Set: a *net.TCPListener, a *net.UnixListener or a *net.UDPConn; or the
+// *os.File of a BPF object that passes clients to one.
 type Socket interface {
 	syscall.Conn
 	io.Closer
@@ -48,9 +49,9 @@ type Set struct {
 
 // place is where a socket listens.
 type place struct {
-	protocol string         // "tcp", "udp" or "unix"
+	protocol string         // "tcp", "udp", "unix" or "bpf"
 	at       netip.AddrPort // of the first two
-	path     string         // of unix
+	path     string         // of unix; the kind and number of a BPF object
 }
 
 // network returns "tcp4", "udp6" and so on, so that no socket accepts both families.
@@ -62,7 +63,7 @@ func (p place) network() string {
 }
 
 func (p place) String() string {
-	if p.protocol == "unix" {
+	if p.protocol == "unix" || p.protocol == "bpf" {
 		return p.path
 	}
 	return p.at.String() + "/" + p.protocol
@@ -245,6 +246,28 @@ func (s *Set) inherit(here identifier, fd int) error {
 		return nil // the process ended while it moved a socket to another shelf
 	}
 	return fmt.Errorf("a second socket of %s", p)
+}
+
+// Has reports whether a socket of an address is inherited and not yet claimed. Protocol is "tcp" or
+// "udp".
+func (s *Set) Has(protocol string, at netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.inherited[place{protocol: protocol, at: at}]
+	return ok
+}
+
+// AddressOf returns the address of the inherited socket with a cookie (SO_COOKIE). It costs O(inherited
+// sockets).
+func (s *Set) AddressOf(cookie uint64) (at netip.AddrPort, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p, fd := range s.inherited {
+		if p.at.IsValid() && cookie != 0 && cookieOf(fd) == cookie {
+			return p.at, true
+		}
+	}
+	return at, false
 }
 
 // cookieOf returns the kernel's number of a socket, which its copies have, too.

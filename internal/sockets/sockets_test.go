@@ -16,6 +16,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // free returns an address with a port of the kernel's choice.
@@ -450,7 +453,9 @@ func TestOtherNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	other := identifier{namespace: newIdentifier().namespace + 1}
+	here := newIdentifier().namespace
+	need.KernelFeature(t, linux.NetnsCookie, here != 0)
+	other := identifier{namespace: here + 1}
 	if _, err := other.identify(fd); err == nil || !strings.Contains(err.Error(), "another network namespace") {
 		t.Errorf("identify: %v", err)
 	}

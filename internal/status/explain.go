@@ -14,7 +14,7 @@ import (
 // explain returns sentences on a service: the state and its main reason, then each
 // problem, then what the service holds.
 func explain(in *Input, s *Report) []string {
-	lines := []string{fmt.Sprintf("%s is %s: %s.", in.Key, s.State, reason(in, s))}
+	lines := []string{headline(in, s)}
 	for _, p := range s.Problems {
 		lines = append(lines, sentence(p))
 	}
@@ -35,6 +35,11 @@ func explain(in *Input, s *Report) []string {
 		lines = append(lines, line+".")
 	}
 	return lines
+}
+
+// headline returns the state and its main reason.
+func headline(in *Input, s *Report) string {
+	return fmt.Sprintf("%s is %s: %s.", in.Key, s.State, reason(in, s))
 }
 
 // reason returns the main reason for the state.
@@ -469,7 +474,7 @@ func holdings(in *Input) (lines []string) {
 	if a == nil {
 		return nil
 	}
-	for _, addr := range a.VIPs {
+	for i, addr := range a.VIPs {
 		how := "was assigned"
 		if in.Service != nil && slices.Contains(in.Service.VIPs, addr) {
 			how = "was requested"
@@ -484,7 +489,11 @@ func holdings(in *Input) (lines []string) {
 		if !a.Since.IsZero() {
 			line += " on " + a.Since.Time().Format(time.DateOnly)
 		}
-		lines = append(lines, line+" and is held by this service.")
+		if a.Reserved[i] {
+			lines = append(lines, line+", is held by this service and stays reserved after it.")
+		} else {
+			lines = append(lines, line+" and is held by this service.")
+		}
 	}
 	if in.Service == nil {
 		return lines

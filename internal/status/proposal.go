@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/sources/static"
 	"github.com/ironvip/ironvip/vip"
@@ -136,7 +137,7 @@ func (p *Proposal) lostNames(after []Planned) (out []vip.Problem) {
 
 // On is the host that a plan is for.
 type On struct {
-	Mode string // of its dataplane: configs.ModeIPVS or ModeProxy; "" is unknown
+	Mode string // of its dataplane: configs.ModeIPVS, ModeNFT or ModeProxy; "" is unknown
 	Node compile.Node
 }
 
@@ -147,6 +148,7 @@ var dataplanes = map[string]struct {
 	ignored     func(*vip.Service) []vip.Problem
 }{
 	configs.ModeIPVS:  {ipvs.Unsupported, ipvs.Ignored},
+	configs.ModeNFT:   {nft.Unsupported, nft.Ignored},
 	configs.ModeProxy: {proxy.Unsupported, func(*vip.Service) []vip.Problem { return nil }},
 }
 
@@ -169,6 +171,14 @@ func (p *Plan) check(is *Planned, on On) {
 	}
 	p.Problems = append(p.Problems, inService(problems, s)...)
 	p.Warnings = append(p.Warnings, inService(warnings, s)...)
+}
+
+// Unsupported returns why a dataplane can't serve a frontend, or nil.
+func Unsupported(mode string, f *vip.Frontend) *vip.Problem {
+	if problem, bad := errors.AsType[vip.Problem](dataplanes[mode].unsupported(f)); bad {
+		return &problem
+	}
+	return nil
 }
 
 // ineffective returns the settings of services that have no effect on any dataplane.

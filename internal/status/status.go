@@ -100,6 +100,14 @@ func Of(in Input) Report {
 	return out
 }
 
+// Short returns the report with the first of its Lines only, at less cost than Of.
+func Short(in Input) Report {
+	out := compute(&in)
+	out.Problems = append(out.Problems, in.Refused...)
+	out.Lines = []string{headline(&in, &out)}
+	return out
+}
+
 // Brief returns the report without Refused and Lines, at less cost than Of.
 func Brief(in Input) Report { return compute(&in) }
 

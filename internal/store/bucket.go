@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -100,29 +102,57 @@ func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 	return value, ok, err
 }
 
-// All returns every value. It omits unreadable values and returns an *Error that is ErrDamaged and
-// has their Keys.
-func (b *Bucket[V]) All() (map[string]V, error) {
-	all := make(map[string]V)
-	var keys, bad []string
-	err := b.view(func(bucket *bbolt.Bucket) error {
+// Sealed is a stored value that is not decoded yet.
+type Sealed[V any] struct {
+	key    string
+	stored []byte
+}
+
+// Key returns the key.
+func (s Sealed[V]) Key() string { return s.key }
+
+// Open decodes the value. It returns an error if the value is damaged.
+func (s Sealed[V]) Open() (value V, err error) {
+	err = unseal(s.key, s.stored, &value)
+	return value, err
+}
+
+// Sealed returns every value without decoding it, in the order of the keys.
+func (b *Bucket[V]) Sealed() (all []Sealed[V], err error) {
+	err = b.view(func(bucket *bbolt.Bucket) error {
 		return bucket.ForEach(func(k, raw []byte) error {
-			key := string(k)
-			var v V
-			if err := unseal(key, raw, &v); err != nil {
-				keys, bad = append(keys, key), append(bad, fmt.Sprintf("%q: %v", key, err))
-				return nil
-			}
-			all[key] = v
+			// A copy: a read error of the mapped file would end other goroutines.
+			all = append(all, Sealed[V]{string(k), bytes.Clone(raw)})
 			return nil
 		})
 	})
+	return all, err
+}
+
+// All returns every value. It omits unreadable values and returns an *Error that is ErrDamaged and
+// has their Keys.
+func (b *Bucket[V]) All() (map[string]V, error) {
+	sealed, err := b.Sealed()
+	values, errs := make([]V, len(sealed)), make([]error, len(sealed))
+	parallel.All(len(sealed), func(i int) bool {
+		values[i], errs[i] = sealed[i].Open()
+		return true
+	})
+	all := make(map[string]V, len(sealed))
+	var unreadable, bad []string
+	for i, s := range sealed {
+		if errs[i] != nil {
+			unreadable, bad = append(unreadable, s.key), append(bad, fmt.Sprintf("%q: %v", s.key, errs[i]))
+		} else {
+			all[s.key] = values[i]
+		}
+	}
 	if err == nil && len(bad) > 0 {
 		if more := len(bad) - 5; more > 0 {
 			bad = append(bad[:5], fmt.Sprintf("and %d more", more))
 		}
 		damaged := b.damaged(strings.Join(bad, "; "))
-		damaged.Keys, err = keys, damaged
+		damaged.Keys, err = unreadable, damaged
 	}
 	return all, err
 }

@@ -12,6 +12,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -202,13 +203,17 @@ func (d *DB) Failing() error {
 	return nil
 }
 
-// apply performs one write and counts it in its bucket's tally.
+// apply performs one write and counts it in its bucket's tally. A value that is stored already costs no page.
 func (w *write) apply(tx *bbolt.Tx, t *tally) error {
 	bucket, err := tx.CreateBucketIfNotExists([]byte(w.bucket))
 	if err != nil {
 		return err
 	}
-	t.remove(bucket.Get(w.key))
+	was := bucket.Get(w.key)
+	if w.value != nil && bytes.Equal(was, w.value) {
+		return nil
+	}
+	t.remove(was)
 	t.add(w.value)
 	if w.value == nil {
 		return bucket.Delete(w.key)

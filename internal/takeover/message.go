@@ -6,7 +6,8 @@
 // line of text:
 //
 //	new: "takeover 1"
-//	old: refused, and the conversation ends; or sockets, which follow (see sockets.Set.Send), then
+//	old: refused, and the conversation ends; or sockets, which follow (see sockets.Set.Send), with the
+//	     dataplane that an operator asked for, then
 //	     the open connections, and start
 //	new: alive, every second; ready when it serves everything
 //	old: bye: it accepts no more clients. Or resumed: it has waited long enough, goes on, and the
@@ -65,21 +66,24 @@ type Count struct {
 
 // message is what one side sends: one of its fields.
 type message struct {
-	Refused string   `json:"refused,omitempty"` // why
-	Sockets bool     `json:"sockets,omitempty"`
-	Start   bool     `json:"start,omitempty"`
-	Alive   bool     `json:"alive,omitempty"`
-	Ready   bool     `json:"ready,omitempty"`
-	Bye     *bye     `json:"bye,omitempty"`
-	Resumed string   `json:"resumed,omitempty"` // why
-	Open    *Count   `json:"open,omitempty"`
-	End     *Backend `json:"end,omitempty"`
+	Refused string    `json:"refused,omitempty"` // why
+	Mode    string    `json:"mode,omitempty"`    // with Sockets: of the new dataplane, by the wish of an operator
+	Sockets bool      `json:"sockets,omitempty"`
+	Start   bool      `json:"start,omitempty"`
+	Alive   bool      `json:"alive,omitempty"`
+	Ready   bool      `json:"ready,omitempty"`
+	Bye     *Farewell `json:"bye,omitempty"`
+	Resumed string    `json:"resumed,omitempty"` // why
+	Open    *Count    `json:"open,omitempty"`
+	End     *Backend  `json:"end,omitempty"`
 }
 
-// bye is the last message about the take-over itself.
-type bye struct {
-	// Reload says that the old process was asked to reload its configuration since the request.
-	Reload bool `json:"reload,omitempty"`
+// Farewell is the last message about the take-over itself: the old process accepts no more clients.
+type Farewell struct {
+	Reload bool          `json:"reload,omitempty"` // it was asked to reload its configuration since the request
+	PID    int           `json:"pid,omitempty"`
+	Relays bool          `json:"relays,omitempty"` // its dataplane is the userspace proxy, or it has taken over from one that still relays
+	Within time.Duration `json:"within,omitempty"` // it ends its last connection then
 }
 
 // conversation is one side. Several goroutines may send, one may receive.

@@ -30,12 +30,13 @@ func (e *ResumedError) Error() string { return "the running agent goes on: " + e
 // Predecessor is the running agent, as the process that takes over sees it. The caller closes it.
 type Predecessor struct {
 	Open []Count // its connections at the start
+	Mode string  // the dataplane that this process must run; "": as it is configured
 	*conversation
 	unix *net.UnixConn
 
 	beating context.CancelFunc
 	beats   sync.WaitGroup
-	bye     chan bye      // has room for one
+	bye     chan Farewell // has room for one
 	over    chan struct{} // closed at the end of Run
 	resumed string        // the result of Run: why the other one goes on; "": it doesn't
 
@@ -57,7 +58,7 @@ func RequestFrom(ctx context.Context, path string, set *sockets.Set) (p *Predece
 	case err != nil:
 		return nil, nil, err
 	}
-	p = &Predecessor{conversation: converse(conn), unix: conn.(*net.UnixConn), bye: make(chan bye, 1), over: make(chan struct{})}
+	p = &Predecessor{conversation: converse(conn), unix: conn.(*net.UnixConn), bye: make(chan Farewell, 1), over: make(chan struct{})}
 	p.ends.more = make(chan struct{}, 1)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if problems, err = p.request(set); err != nil {
@@ -91,6 +92,7 @@ func (p *Predecessor) request(set *sockets.Set) (problems []error, err error) {
 	case !first.Sockets:
 		return nil, fmt.Errorf("unknown answer %q", line)
 	}
+	p.Mode = first.Mode
 	if problems, err = set.Receive(p.unix); err != nil {
 		return problems, err
 	}
@@ -150,31 +152,31 @@ func (p *Predecessor) Run(ctx context.Context, open func(Count)) error {
 }
 
 // Ready reports that this process serves everything, and returns when the other one accepts no more
-// clients. Run must be active. It returns whether the configuration must be reloaded. An error that
-// is a *ResumedError means that this process must end; after any other, it is the agent.
-func (p *Predecessor) Ready(ctx context.Context) (reload bool, err error) {
+// clients. Run must be active. An error that is a
+// *ResumedError means that this process must end; after any other, it is the agent.
+func (p *Predecessor) Ready(ctx context.Context) (Farewell, error) {
 	p.stopBeats()
 	_ = p.send(message{Ready: true}) // with an error, Run ends, too
 	timeout := time.NewTimer(byeTime)
 	defer timeout.Stop()
 	select {
 	case b := <-p.bye:
-		return b.Reload, nil
+		return b, nil
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return Farewell{}, ctx.Err()
 	case <-timeout.C:
-		return false, errors.New("the replaced agent does not answer")
+		return Farewell{}, errors.New("the replaced agent does not answer")
 	case <-p.over:
 	}
 	select {
 	case b := <-p.bye:
-		return b.Reload, nil
+		return b, nil
 	default:
 	}
 	if p.resumed != "" {
-		return false, &ResumedError{p.resumed}
+		return Farewell{}, &ResumedError{p.resumed}
 	}
-	return false, errors.New("the replaced agent has ended before")
+	return Farewell{}, errors.New("the replaced agent has ended before")
 }
 
 // End makes the other agent end its connections to a backend. It doesn't wait.

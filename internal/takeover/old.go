@@ -73,17 +73,17 @@ func (r *Request) Close() {
 	r.process.close()
 }
 
-// Give sends the listening sockets and the open connections. They stay in set. The error is a
-// *NotReadyError.
-func (r *Request) Give(set *sockets.Set, open []Count) error {
-	if err := r.give(set, open); err != nil {
+// Give sends the listening sockets and the open connections. They stay in set. Mode is the dataplane that the new process
+// must run, or "": as it is configured. The error is a *NotReadyError.
+func (r *Request) Give(set *sockets.Set, open []Count, mode string) error {
+	if err := r.give(set, open, mode); err != nil {
 		return &NotReadyError{fmt.Sprintf("it does not take the listening sockets: %v", err), errors.Is(err, os.ErrDeadlineExceeded)}
 	}
 	return nil
 }
 
-func (r *Request) give(set *sockets.Set, open []Count) error {
-	if err := r.send(message{Sockets: true}); err != nil {
+func (r *Request) give(set *sockets.Set, open []Count, mode string) error {
+	if err := r.send(message{Sockets: true, Mode: mode}); err != nil {
 		return err
 	}
 	r.given = open
@@ -158,10 +158,10 @@ func (r *Request) Resume(ctx context.Context, why *NotReadyError) error {
 	return r.process.end(ctx)
 }
 
-// Bye reports that this process accepts no more clients. Reload says that it was asked to reload
-// its configuration since the request.
-func (r *Request) Bye(reload bool) error {
-	return r.send(message{Bye: &bye{Reload: reload}})
+// Bye reports that this process accepts no more clients.
+func (r *Request) Bye(f Farewell) error {
+	f.PID = os.Getpid()
+	return r.send(message{Bye: &f})
 }
 
 // Follow reports the changes of the open connections and calls end, until ctx ends. If the other

@@ -66,7 +66,7 @@ func begin(t *testing.T, open ...Count) *agents {
 			a.old, err = ReadRequest(conn)
 		}
 		if err == nil {
-			err = a.old.Give(given, open)
+			err = a.old.Give(given, open, "nft")
 		}
 		done <- err
 	}()
@@ -128,22 +128,24 @@ func TestConversation(t *testing.T) {
 		t.Errorf("ended %v", b)
 	}
 	type result struct {
-		reload bool
-		err    error
+		Farewell
+		err error
 	}
+	farewell := Farewell{Reload: true, Relays: true, Within: time.Minute}
 	bye := make(chan result, 1)
 	go func() {
-		reload, err := a.new.Ready(t.Context())
-		bye <- result{reload, err}
+		f, err := a.new.Ready(t.Context())
+		bye <- result{f, err}
 	}()
 	if err := <-ready; err != nil {
 		t.Fatal(err)
 	}
-	if err := a.old.Bye(true); err != nil {
+	if err := a.old.Bye(farewell); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-bye; r.err != nil || !r.reload {
-		t.Errorf("%+v", r)
+	farewell.PID = os.Getpid()
+	if r := <-bye; r.err != nil || r.Farewell != farewell {
+		t.Errorf("%+v, want %+v", r, farewell)
 	}
 	a.setOld(backend(1), 2) // one less than at first, and none of the second
 	a.setOld(backend(3), 5)
@@ -326,7 +328,7 @@ func TestNotReading(t *testing.T) {
 					there.Close()
 				}
 				start := time.Now()
-				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, nil)
+				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, nil, "")
 				why, ok := errors.AsType[*NotReadyError](err)
 				if took := time.Since(start); !ok || why.Hangs != hangs || took > writeTime {
 					t.Errorf("%v after %s", err, took)
@@ -360,7 +362,7 @@ func TestSuspendedAgent(t *testing.T) {
 	if err := a.old.AwaitReady(t.Context(), a.end); err != nil {
 		t.Error(err)
 	}
-	if err := a.old.Bye(false); err != nil {
+	if err := a.old.Bye(Farewell{}); err != nil {
 		t.Error(err)
 	}
 }

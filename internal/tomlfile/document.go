@@ -15,29 +15,33 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Document is a parsed TOML file.
+// Document is a parsed TOML file, or a part of one. It is not safe for concurrent use.
 type Document struct {
-	Path string
-	Text []byte
-	Tree map[string]any
-	at   positions
+	Path  string
+	Text  []byte
+	Tree  map[string]any
+	above int // lines of the file above Text
+	// lines is the reader of Text's lines, as far as they were asked for; nil: never.
+	lines *scanner
 }
 
 // Parse reads the content of the file at path. The problem, if any, has the line that is not
 // valid TOML.
-func Parse(path string, text []byte) (*Document, *vip.Problem) {
+func Parse(path string, text []byte) (*Document, *vip.Problem) { return ParsePart(path, text, 0) }
+
+// ParsePart is Parse for a part of a file that is TOML by itself, below this number of other lines.
+func ParsePart(path string, text []byte, above int) (*Document, *vip.Problem) {
 	refused := func(line int, message, hint string) *vip.Problem {
-		return &vip.Problem{Code: vip.CodeInvalid, Place: place(path, line), Message: message, Hint: hint}
+		return &vip.Problem{Code: vip.CodeInvalid, Place: Place(path, above+line), Message: message, Hint: hint}
 	}
 	if line := notUTF8(text); line > 0 { // the TOML reader would skip a UTF-16 byte order mark
 		return nil, refused(line, "not UTF-8 text", "save the file as UTF-8")
 	}
-	at, err := scan(text)
-	if deep, ok := errors.AsType[depthError](err); ok {
+	if deep, ok := errors.AsType[depthError](checkDepth(text)); ok {
 		return nil, refused(deep.line, deep.Error(), "nest less deep")
 	}
 	tree := map[string]any{}
-	if _, err := toml.Decode(string(text), &tree); err != nil {
+	if err := toml.Unmarshal(text, &tree); err != nil {
 		pe, ok := errors.AsType[toml.ParseError](err)
 		if !ok {
 			return nil, &vip.Problem{Code: vip.CodeInvalid, Place: path, Message: "not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")}
@@ -48,14 +52,31 @@ func Parse(path string, text []byte) (*Document, *vip.Problem) {
 		}
 		return nil, p
 	}
-	return &Document{Path: path, Text: text, Tree: tree, at: at}, nil
+	return &Document{Path: path, Text: text, Tree: tree, above: above}, nil
+}
+
+// line returns the line of field within Text. It reads Text up to this field, or all of it if the
+// field isn't there.
+func (d *Document) line(field string) (line int, found bool) {
+	if d.lines == nil {
+		d.lines = newScanner(d.Text, positions{})
+	}
+	for d.lines.lines[field] == 0 && d.lines.next() {
+	}
+	return d.lines.lines.line(field), d.lines.lines[field] > 0
 }
 
 // Has reports whether the document has a key or table at field, a path of package strict.
-func (d *Document) Has(field string) bool { return d.at[field] > 0 }
+func (d *Document) Has(field string) bool {
+	_, found := d.line(field)
+	return found
+}
 
 // Place returns the file and line of field, or of the nearest table around it.
-func (d *Document) Place(field string) string { return place(d.Path, d.at.line(field)) }
+func (d *Document) Place(field string) string {
+	line, _ := d.line(field)
+	return Place(d.Path, d.above+line)
+}
 
 // Locate sets the place of each problem that has none, from its field, and sorts all by place.
 func (d *Document) Locate(problems []vip.Problem) {
@@ -69,6 +90,9 @@ func (d *Document) Locate(problems []vip.Problem) {
 
 // notUTF8 returns the first line that is not UTF-8, or 0.
 func notUTF8(text []byte) int {
+	if utf8.Valid(text) {
+		return 0
+	}
 	for rest, at := text, 0; len(rest) > 0; {
 		r, n := utf8.DecodeRune(rest)
 		if r == utf8.RuneError && n == 1 {
@@ -87,7 +111,8 @@ func firstSentence(s string) string {
 	return strings.TrimSuffix(strings.SplitN(strings.TrimSpace(s), "\n\n", 2)[0], ".")
 }
 
-func place(path string, line int) string { return path + ":" + strconv.Itoa(line) }
+// Place returns the place of a line: "web.toml:7".
+func Place(path string, line int) string { return path + ":" + strconv.Itoa(line) }
 
 // SortProblems orders problems by file, then by line. Problems of one line keep their order.
 func SortProblems(problems []vip.Problem) {

@@ -33,12 +33,14 @@ type depthError struct{ line int }
 
 func (e depthError) Error() string { return fmt.Sprintf("more than %d levels", maxDepth) }
 
-// scan finds the lines of a TOML document. At invalid TOML it stops without an error, because the
-// TOML reader reports it. Scan first, because only scan bounds the depth.
-func scan(src []byte) (positions, error) {
-	s := scanner{src: bytes.TrimPrefix(src, []byte("\ufeff")), at: 1, lines: positions{}, arrays: map[string]int{}}
-	s.document()
-	return s.lines, s.err
+// checkDepth returns a depthError for a document that nests too deep. At invalid TOML it stops
+// without an error, because the TOML reader reports it. Check first, because only this bounds the
+// depth.
+func checkDepth(src []byte) error {
+	s := newScanner(src, nil)
+	for s.next() {
+	}
+	return s.err
 }
 
 // node is a table or value within the document.
@@ -47,20 +49,30 @@ type node struct {
 	depth int
 }
 
-// scanner reads a document from front to back. Its methods need no results for failures: stop
-// removes the rest of the document, and every loop ends with the document.
+// scanner reads a document from front to back, one header or entry with each call of next. Its
+// methods need no results for failures: stop removes the rest of the document, and every loop ends
+// with the document.
 type scanner struct {
-	src    []byte // the rest of the document
-	at     int    // its line
-	lines  positions
+	src    []byte         // the rest of the document
+	at     int            // its line
+	lines  positions      // nil: only the depth matters, and nodes have no path
 	arrays map[string]int // the number of [[headers]] of a path so far
+	table  node           // of the last header
 	err    error          // a depthError
+}
+
+// newScanner returns a scanner that records the lines in into. If it is nil, only the depth matters.
+func newScanner(src []byte, into positions) *scanner {
+	return &scanner{src: bytes.TrimPrefix(src, []byte("\ufeff")), at: 1, lines: into, arrays: map[string]int{}}
 }
 
 func (s *scanner) stop() { s.src = nil }
 
 // found records the line of a path, at its first occurrence.
 func (s *scanner) found(path string) {
+	if s.lines == nil {
+		return
+	}
 	if _, known := s.lines[path]; !known {
 		s.lines[path] = s.at
 	}
@@ -119,20 +131,23 @@ func (s *scanner) skipTo(chars string) {
 	s.skip(n)
 }
 
-func (s *scanner) document() {
-	var table node
-	for s.blanks(true); len(s.src) > 0; s.blanks(true) {
-		switch {
-		case s.accept("[["):
-			table = s.key(node{}, true)
-			s.expect("]]")
-		case s.accept("["):
-			table = s.key(node{}, false)
-			s.expect("]")
-		default:
-			s.entry(table)
-		}
+// next reads the next header, or the next key and its value. It returns false at the end.
+func (s *scanner) next() bool {
+	s.blanks(true)
+	if len(s.src) == 0 {
+		return false
 	}
+	switch {
+	case s.accept("[["):
+		s.table = s.key(node{}, true)
+		s.expect("]]")
+	case s.accept("["):
+		s.table = s.key(node{}, false)
+		s.expect("]")
+	default:
+		s.entry(s.table)
+	}
+	return true
 }
 
 // entry reads a key in a table, and its value.
@@ -148,23 +163,31 @@ func (s *scanner) entry(table node) {
 func (s *scanner) key(at node, item bool) node {
 	for {
 		s.blanks(false)
-		path := strict.Join(at.path, s.part())
+		part := s.part()
 		s.deepen(&at)
 		s.blanks(false)
 		more := s.accept(".")
-		if !more && item {
-			s.arrays[path]++
+		if s.lines != nil {
+			at.path = s.item(strict.Join(at.path, part), item && !more)
 		}
-		at.path = path
-		if n := s.arrays[path]; n > 0 {
-			at.path = strict.Index(path, n-1)
-		}
-		s.found(path)
-		s.found(at.path)
 		if !more {
 			return at
 		}
 	}
+}
+
+// item records the line of a key, and returns the path that the key means. Another item is added to
+// an array of tables if more is set.
+func (s *scanner) item(path string, more bool) string {
+	if more {
+		s.arrays[path]++
+	}
+	s.found(path)
+	if n := s.arrays[path]; n > 0 {
+		path = strict.Index(path, n-1)
+		s.found(path)
+	}
+	return path
 }
 
 // deepen adds a level to the depth of a node.
@@ -235,8 +258,11 @@ func (s *scanner) value(at node) {
 		s.skip(1)
 		s.deepen(&at)
 		for i := 0; s.another("]"); i++ {
-			item := node{strict.Index(at.path, i), at.depth}
-			s.found(item.path)
+			item := node{depth: at.depth}
+			if s.lines != nil {
+				item.path = strict.Index(at.path, i)
+				s.found(item.path)
+			}
 			s.value(item)
 		}
 	case '{':

@@ -121,3 +121,11 @@ func TestManyServicesOnAStallingConsul(t *testing.T) {
 	cancel()
 	running.Wait()
 }
+
+func TestReservationAtOnceOnConsul(t *testing.T) {
+	server := consultest.Start(t, consultest.Options{Memory: true})
+	reserveAtOnce(t, rivals(t, func(name string) ipam.Store {
+		store, _, _ := join(t, server, name, "ironvip")
+		return store
+	}))
+}

@@ -27,9 +27,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -50,6 +50,7 @@ type Stats struct {
 // Target is a reconcile.Target for paths. It works in the network namespace of the calling thread.
 type Target struct {
 	access
+	watch tableWatch // of the rules; the zero value sees nothing
 
 	// The goroutine of Apply and Actual uses these.
 	record  map[vip.ProbePath]uint32 // the paths that the table may have, with their marks
@@ -65,7 +66,10 @@ type Target struct {
 	blocked error                    // why none of them works
 }
 
-var _ reconcile.Target[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
+var (
+	_ reconcile.Target[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
+	_ reconcile.Watched[vip.ProbePath]               = (*Target)(nil)
+)
 
 type (
 	updateOf = reconcile.Update[vip.ProbePath, vip.ProbePath]
@@ -78,7 +82,9 @@ func New(o Options) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTarget(a), nil
+	t := newTarget(a)
+	t.watch = watchTable(context.Background(), o.Table, a.table)
+	return t, nil
 }
 
 func newTarget(a access) *Target {
@@ -89,6 +95,7 @@ func newTarget(a access) *Target {
 // Close closes the socket. Paths stay.
 func (t *Target) Close() error {
 	t.services.Close()
+	t.watch.close()
 	return nil
 }
 

@@ -7,8 +7,8 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/reconcile"
-	"github.com/ironvip/ironvip/ipvs/internal/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/vip"
 )

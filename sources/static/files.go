@@ -9,14 +9,15 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -59,8 +60,11 @@ type files struct {
 	bad     map[string]struct{}         // the files with problems
 	twice   map[vip.ServiceKey]struct{} // the services that several files define
 	dir     identity                    // of the directory at the last read
-	parsed  int                         // number of files parsed so far
-	pools   []spec.Pool                 // of the last parse
+	parsed  atomic.Int64                // number of files parsed so far
+	decoded atomic.Int64                // number of their blocks that were not known
+	earlier map[string]earlier          // the files of an earlier run, until this run has read the directory
+	chosen  map[vip.ServiceKey]string   // the files of their definitions in effect, until then
+	pools   []spec.Pool                 // at the last read
 	epoch   int                         // changes with pools
 }
 
@@ -103,37 +107,6 @@ func newFiles(o Options) *files {
 		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}}
 }
 
-// restore loads the last good services of an earlier run of the agent.
-func (f *files) restore(all map[string]LastGood) {
-	states := map[string]*file{}
-	winners := map[vip.ServiceKey]string{}
-	for name, s := range all {
-		path, _, _ := strings.Cut(name, "\x00")
-		if filepath.Dir(path) != f.o.Path {
-			continue // belongs to another source
-		}
-		service, problems := s.Spec.Build(f.o.Name, s.Origin)
-		if len(problems) > 0 { // valid only in an earlier version
-			f.o.Log.Error("a stored service is refused", "service", s.Spec.Title(), "err", problems[0])
-			continue
-		}
-		state := states[path]
-		if state == nil {
-			state = &file{rows: map[vip.ServiceKey]*row{}}
-			states[path] = state
-		}
-		state.rows[service.Key] = &row{service: service, origin: s.Origin}
-		if !s.Aside {
-			winners[service.Key] = path
-		}
-	}
-	var c change
-	for path, state := range states {
-		f.set(path, state, &c)
-	}
-	maps.Copy(f.winners, winners)
-}
-
 // known reports whether any file is known, including files of an earlier run.
 func (f *files) known() bool { return len(f.byPath) > 0 }
 
@@ -147,8 +120,14 @@ func (f *files) distrust(paths map[string]struct{}) {
 }
 
 // read updates the state from the directory, or only from some files if only is not nil. If another
-// directory is there now, it reads all of that. On an error the state is unchanged.
+// directory is there now, it reads all of that. On an error the state is unchanged, or that of an earlier run.
 func (f *files) read(ctx context.Context, how mode, only map[string]struct{}) (c change, err error) {
+	defer func() {
+		if err != nil {
+			f.recall()
+		}
+		f.chosen = nil
+	}()
 	dir := stampOf(f.o.Path).identity
 	var paths, gone []string
 	if only != nil && f.dir != (identity{}) && f.dir == dir {
@@ -161,12 +140,17 @@ func (f *files) read(ctx context.Context, how mode, only map[string]struct{}) (c
 		// The likely cause is that the directory's mount is gone.
 		return c, fmt.Errorf("services directory %s was replaced by an empty one; put files into it, or reload if that is meant", f.o.Path)
 	}
+	if pools := f.o.Pools(); !reflect.DeepEqual(pools, f.pools) {
+		f.pools = pools
+		f.epoch++
+	}
 	fresh := make([]*file, len(paths))
-	for i, path := range paths {
-		if err := ctx.Err(); err != nil {
-			return c, err
-		}
-		fresh[i] = f.look(path, how)
+	parallel.All(len(paths), func(i int) bool {
+		fresh[i] = f.look(paths[i], how)
+		return ctx.Err() == nil
+	})
+	if err := ctx.Err(); err != nil {
+		return c, err
 	}
 	f.dir = dir
 
@@ -195,6 +179,11 @@ func (f *files) list() (paths, gone []string, err error) {
 			gone = append(gone, path)
 		}
 	}
+	for path := range f.earlier {
+		if _, there := slices.BinarySearch(paths, path); !there {
+			gone = append(gone, path)
+		}
+	}
 	return paths, gone, nil
 }
 
@@ -210,7 +199,8 @@ func existing(files map[string]struct{}) (paths, gone []string) {
 	return paths, gone
 }
 
-// look returns the new state of a file, or nil if it is unchanged.
+// look returns the new state of a file, or nil if it is unchanged. It is safe for concurrent use with
+// different paths.
 func (f *files) look(path string, how mode) *file {
 	known := f.byPath[path]
 	at := time.Now()
@@ -236,25 +226,24 @@ func (f *files) look(path string, how mode) *file {
 		now = stamp{} // changes of permissions and links do not show in the stamp
 		content = ServicesFile{Path: path, Incomplete: true, Problems: []vip.Problem{*problem}}
 	} else {
-		f.parsed++
+		f.parsed.Add(1)
 		content, rows = f.parse(path, data, known)
+	}
+	if known == nil && content.lacks() {
+		known = f.earlier[path].decode(f.o)
 	}
 	state := content.over(known, rows)
 	state.stamp, state.hash, state.epoch = now, hash, f.epoch
 	return state
 }
 
-// parse parses a file that had the state before, which may be nil. If the file has no problems, only
-// changed blocks are parsed. The rows are those of the services.
+// parse parses a file that had the state before, which may be nil. It parses only changed blocks, if it
+// can. The rows are those of the services.
 func (f *files) parse(path string, data []byte, before *file) (content ServicesFile, rows map[vip.ServiceKey]*row) {
-	if pools := f.o.Pools(); !reflect.DeepEqual(pools, f.pools) {
-		f.pools = pools
-		f.epoch++
-	}
-	if before == nil || len(before.problems) == 0 {
-		if rows, ok := parseBlocks(path, data, f.o.Name, f.pools, before.texts(f.epoch)); ok {
-			return ServicesFile{Path: path}, rows
-		}
+	content, rows, decoded, ok := parseBlocks(path, data, f.o.Name, f.pools, before.texts(f.epoch))
+	f.decoded.Add(int64(decoded))
+	if ok {
+		return content, rows
 	}
 	content = ParseServices(path, data, f.o.Name, f.pools)
 	rows = make(map[vip.ServiceKey]*row, len(content.Services))
@@ -275,6 +264,11 @@ func (known *file) texts(epoch int) map[digest]*row {
 	}
 	delete(out, digest{})
 	return out
+}
+
+// lacks reports whether services of the state before may stay in effect.
+func (content *ServicesFile) lacks() bool {
+	return content.Incomplete || content.Empty || len(content.Refused) > 0
 }
 
 // over returns the state of a file with this content and these rows that had another state before,
@@ -364,6 +358,12 @@ func (f *files) set(path string, now *file, c *change) {
 	if before == nil {
 		before = &file{}
 	}
+	for key := range f.earlier[path] {
+		if _, has := now.rows[key]; !has {
+			c.edited = append(c.edited, definition{path, key})
+		}
+	}
+	delete(f.earlier, path)
 	for key, r := range now.rows {
 		if old, had := before.rows[key]; !had || old != r && !reflect.DeepEqual(&old.service, &r.service) {
 			f.edit(key, path, had, true, c)
@@ -406,7 +406,7 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 }
 
 // decide selects the definition in effect for a name, after the definition of the file at path has
-// changed. The file in effect keeps its place. Otherwise the first file is selected.
+// changed. The file in effect, also of an earlier run, keeps its place. Otherwise the first file is selected.
 func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	claims := f.claims[key]
 	was, had := f.winners[key]
@@ -420,6 +420,9 @@ func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	winner := claims[0]
 	if had && slices.Contains(claims, was) {
 		winner = was
+	}
+	if first, known := f.chosen[key]; known && slices.Contains(claims, first) {
+		winner = first
 	}
 	if had && winner != was {
 		c.edited = append(c.edited, definition{winner, key}) // it is no longer Aside

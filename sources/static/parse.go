@@ -1,6 +1,7 @@
 package static
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -34,12 +35,19 @@ type ServicesFile struct {
 // ParseServices parses the content of one services file. Source becomes each service's Source, and
 // "path:line" its Origin. The services are checked against pools, which may be nil.
 func ParseServices(path string, data []byte, source string, pools []spec.Pool) ServicesFile {
-	out := ServicesFile{Path: path, Empty: len(strings.TrimSpace(string(data))) == 0}
-	doc, problem := tomlfile.Parse(path, data)
-	if problem != nil {
-		out.Incomplete, out.Problems = true, []vip.Problem{*problem}
-		return out
+	out := ServicesFile{Path: path, Incomplete: true}
+	if doc, problem := tomlfile.Parse(path, data); problem != nil {
+		out.Problems = []vip.Problem{*problem}
+	} else {
+		out = parseDocument(doc, source, pools)
 	}
+	out.Empty = len(bytes.TrimSpace(data)) == 0
+	return out
+}
+
+// parseDocument is ParseServices for a file that is TOML, without Empty.
+func parseDocument(doc *tomlfile.Document, source string, pools []spec.Pool) ServicesFile {
+	out := ServicesFile{Path: doc.Path}
 	var blocks []map[string]any
 	switch list := doc.Tree["service"].(type) {
 	case nil:
@@ -83,10 +91,7 @@ func ParseServices(path string, data []byte, source string, pools []spec.Pool) S
 // service parses one [[service]] block.
 func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[string]any, source string, pools []spec.Pool, first map[vip.ServiceKey]string) {
 	origin := doc.Place(path)
-	var written spec.Service
-	problems := strict.Decode(block, &written, "")
-	built, more := written.Build(source, origin)
-	problems = spec.Merge(problems, append(more, spec.CheckAgainstPools(&written, pools)...))
+	built, title, problems := build(block, source, origin, pools)
 	if built.Key != (vip.ServiceKey{}) {
 		if earlier, twice := first[built.Key]; twice {
 			problems = append(problems, Duplicate(built.Key, origin, earlier))
@@ -100,12 +105,24 @@ func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[st
 		f.Incomplete = true
 	}
 	for _, p := range problems {
-		p.Service = written.Title()
+		p.Service = title
 		f.add(doc, path+"."+p.Field, p)
 	}
 	if len(problems) == 0 {
 		f.Services = append(f.Services, built)
 	}
+}
+
+// build makes a service of a block's tree. Its key is zero if it has no usable name. Title is its
+// name for messages. The problems have fields, but no places.
+func build(block map[string]any, source, origin string, pools []spec.Pool) (built vip.Service, title string, problems []vip.Problem) {
+	var written spec.Service
+	problems = strict.Decode(block, &written, "")
+	built, more := written.Build(source, origin)
+	if more = append(more, spec.CheckAgainstPools(&written, pools)...); len(problems)+len(more) > 0 {
+		problems = spec.Merge(problems, more)
+	}
+	return built, written.Title(), problems
 }
 
 // add records a problem at a path. A problem at the top level has no field yet.

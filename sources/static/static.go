@@ -50,8 +50,8 @@ type LastGood struct {
 // Store keeps the last good definitions, by file and service. *store.Bucket implements it. Several
 // static sources may share it.
 type Store interface {
-	// All returns every value. If the error is store.ErrDamaged, the map holds the readable values.
-	All() (map[string]LastGood, error)
+	// Sealed returns every value, not decoded.
+	Sealed() ([]store.Sealed[LastGood], error)
 	// Batch makes all writes by fill durable, or none.
 	Batch(fill func(tx *store.Tx[LastGood])) error
 }
@@ -61,8 +61,8 @@ type Options struct {
 	Config
 	Name  string // the source's name; "": Type
 	Store Store
-	// Pools returns the pools to check services against; nil: none. It is called each time a file
-	// is read.
+	// Pools returns the pools to check services against; nil: none. It is called each time the
+	// directory, or some of its files, are read.
 	Pools    func() []spec.Pool
 	Debounce time.Duration // how long the directory must be quiet; 0: DefaultDebounce
 	Poll     time.Duration // interval of polls; 0: DefaultPoll
@@ -281,14 +281,15 @@ func (s *Source) load() {
 		return
 	}
 	s.loaded = true
-	all, err := s.o.Store.All()
+	all, err := s.o.Store.Sealed()
 	if err != nil {
 		s.log.Error("some of the last good services could not be read", "err", err)
 	}
 	s.files.restore(all)
 }
 
-// save stores what the Store lacks. A failed write is tried again with the next read of the
+// save stores what the Store lacks. A value that the Store has already is not written: after the first read,
+// every definition is compared with it. A failed write is tried again with the next read of the
 // directory. The caller holds mu.
 func (s *Source) save() {
 	s.saveDue = false

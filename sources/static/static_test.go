@@ -504,12 +504,12 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 	}
 	touch(old)
 	b.expect("web:80")
-	before := b.files.parsed
+	before := b.files.parsed.Load()
 	b.expect("web:80")
 	touch(old.Add(time.Second))
 	b.expect("web:80")
-	if b.files.parsed != before {
-		t.Errorf("parsed %d times more", b.files.parsed-before)
+	if b.files.parsed.Load() != before {
+		t.Errorf("parsed %d times more", b.files.parsed.Load()-before)
 	}
 	// The size and time are the same, as on a coarse file system. An event reveals the change.
 	b.write("a.toml", service("web", 81))
@@ -559,11 +559,12 @@ func TestOneChangeOfManyIsOnePut(t *testing.T) {
 	if len(b.sink.rows) != files*each {
 		t.Fatalf("%d services", len(b.sink.rows))
 	}
-	b.sink.replaces, b.files.parsed = 0, 0
+	b.sink.replaces = 0
+	b.files.parsed.Store(0)
 	b.write("f007.toml", service("s-new", 80)+strings.Replace(file(7), "80", "81", 1))
 	b.refresh(t.Context(), nil, true)
-	if b.files.parsed != 1 || b.sink.puts != 2 || b.sink.replaces != 0 || b.sink.deletions != 0 {
-		t.Errorf("%d files parsed, %d puts, %d replaces, %d deletions; want 1, 2, 0, 0", b.files.parsed, b.sink.puts, b.sink.replaces, b.sink.deletions)
+	if b.files.parsed.Load() != 1 || b.sink.puts != 2 || b.sink.replaces != 0 || b.sink.deletions != 0 {
+		t.Errorf("%d files parsed, %d puts, %d replaces, %d deletions; want 1, 2, 0, 0", b.files.parsed.Load(), b.sink.puts, b.sink.replaces, b.sink.deletions)
 	}
 	b.write("f007.toml", file(7))
 	b.refresh(t.Context(), nil, true)
@@ -639,5 +640,5 @@ func TestKilledAfterAMistake(t *testing.T) {
 
 type failing struct{}
 
-func (failing) All() (map[string]LastGood, error)        { return nil, store.ErrUnavailable }
-func (failing) Batch(func(tx *store.Tx[LastGood])) error { return store.ErrUnavailable }
+func (failing) Sealed() ([]store.Sealed[LastGood], error) { return nil, store.ErrUnavailable }
+func (failing) Batch(func(tx *store.Tx[LastGood])) error  { return store.ErrUnavailable }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -147,10 +148,9 @@ func throughRouter(r router, hosts int, bfd time.Duration, left int, happen, und
 // waysTo returns how many next hops a node's route to an address has.
 func waysTo(b testing.TB, n *netlab.Node, to netip.Addr) int {
 	b.Helper()
-	list, err := n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[to.Is4()])
-	if err != nil {
-		b.Fatal(err)
-	}
+	list := netlab.List(b, func() ([]netlink.Route, error) {
+		return n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[to.Is4()])
+	})
 	ways := 0
 	for _, r := range list {
 		if r.Dst != nil && r.Dst.String() == netip.PrefixFrom(to, to.BitLen()).String() {

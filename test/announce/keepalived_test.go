@@ -146,11 +146,7 @@ func (k *pair) holds(i int) (n int) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	list, err := k.Nodes[i].Netlink.AddrList(link, netlink.FAMILY_ALL)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	for _, a := range list {
+	for _, a := range netlab.List(k.t, func() ([]netlink.Addr, error) { return k.Nodes[i].Netlink.AddrList(link, netlink.FAMILY_ALL) }) {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && (ip.Unmap() == vip4(0) || ip.Unmap() == vip6(0)) {
 			n++
 		}

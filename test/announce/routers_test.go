@@ -22,10 +22,9 @@ import (
 // routeTo returns a node's route to a VIP, or nil.
 func routeTo(t testing.TB, n *netlab.Node, vip netip.Addr) *netlink.Route {
 	t.Helper()
-	list, err := n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[vip.Is4()])
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := netlab.List(t, func() ([]netlink.Route, error) {
+		return n.Netlink.RouteList(nil, map[bool]int{true: unix.AF_INET, false: unix.AF_INET6}[vip.Is4()])
+	})
 	for _, r := range list {
 		if r.Dst != nil && r.Dst.String() == netip.PrefixFrom(vip, vip.BitLen()).String() {
 			return &r

@@ -307,11 +307,7 @@ func TestPartitionEnds(t *testing.T) {
 // neighbor returns the state of a node's entry for another one, which heartbeats use; 0: there is none.
 func neighbor(t testing.TB, at, of *netlab.Node) int {
 	t.Helper()
-	all, err := at.Netlink.NeighList(0, netlink.FAMILY_V4)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range all {
+	for _, n := range netlab.List(t, func() ([]netlink.Neigh, error) { return at.Netlink.NeighList(0, netlink.FAMILY_V4) }) {
 		if addr, _ := netip.AddrFromSlice(n.IP); addr.Unmap() == of.Addr4 {
 			return n.State
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/exclusive"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -18,6 +19,7 @@ import (
 // demo starts an agent in demo mode, and returns the process and the address of its API.
 func demo(t *testing.T) (agent *process.Process, listen string) {
 	t.Helper()
+	exclusive.Use(t, exclusive.Demo)
 	agent = start(t, ironvip(t), "agent", "--demo")
 	wait.For(t, "the demo greets", func() error {
 		found := regexp.MustCompile(`IRONVIP_ADDR=http://(\S+)`).FindStringSubmatch(agent.LogEnd(1 << 16))

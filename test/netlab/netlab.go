@@ -251,6 +251,22 @@ func (n *Node) Holds(p netip.Prefix) {
 	}))
 }
 
+// Deliver and Bounce add and remove the route by which the kernel takes packets for an address of a
+// device. Without it, the node doesn't serve the address, although the device has it.
+func (n *Node) Deliver(dev string, p netip.Prefix) { n.local(dev, p, (*netlink.Handle).RouteAdd) }
+func (n *Node) Bounce(dev string, p netip.Prefix)  { n.local(dev, p, (*netlink.Handle).RouteDel) }
+
+func (n *Node) local(dev string, p netip.Prefix, change func(*netlink.Handle, *netlink.Route) error) {
+	n.t.Helper()
+	link, err := n.Netlink.LinkByName(dev)
+	must(n.t, n.Name+": device "+dev, err)
+	route := &netlink.Route{Dst: ipNet(p), LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}
+	if p.Addr().Is4() {
+		route.Scope = netlink.SCOPE_HOST
+	}
+	must(n.t, fmt.Sprintf("%s: local route to %v", n.Name, p), change(n.Netlink, route))
+}
+
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -4,13 +4,17 @@ package program
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // On a kernel without IPVS, clean reports that, and removes what can exist there, for example a
@@ -41,10 +45,32 @@ func TestCleanWithoutIPVS(t *testing.T) {
 	clean := []string{bin(t), "dataplane", "clean", "--config", h.dir}
 	inside(0, "nft", "add", "table", "inet", "neighbour")
 	before := inside(0, "nft", "list", "ruleset")
-	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "there can be no services of ours", "nothing to remove")
+	mentions(t, "nothing there", inside(0, clean...), "no IPVS", "there can be no IPVS services of ours", "nothing to remove")
 	inside(0, "nft", "add", "table", "inet", "ironvip")
 	mentions(t, "dry run", inside(10, append(clean, "--dry-run")...), "inet ironvip")
 	mentions(t, "clean", inside(0, clean...), "inet ironvip", "removed 1 object")
+	leave := func() {
+		t.Helper()
+		l.Director.Do(func() {
+			target, err := nft.New(nft.Options{Bridge: true, Owns: func(netip.Addr) bool { return true }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer target.Close()
+			f := vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}, Scheduler: vip.RoundRobin}
+			batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: &f}}
+			if err := errors.Join(target.Apply(t.Context(), batch), batch[0].Err); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	leave()
+	mentions(t, "dry run after nft", inside(10, append(clean, "--dry-run")...), "10.96.0.1", "on ironvip0", "10.96.0.1:80/tcp", "rr, 0 backends", "inet ironvip_nft")
+	mentions(t, "clean after nft", inside(0, clean...), "removed 4 objects")
+	mentions(t, "clean again", inside(0, clean...), "nothing to remove")
+	if links := inside(0, "ip", "-o", "link"); strings.Contains(links, "ironvip0") {
+		t.Errorf("the bridge is left: %s", links)
+	}
 	if now := inside(0, "nft", "list", "ruleset"); now != before || !strings.Contains(now, "neighbour") {
 		t.Errorf("after clean there is %q, before there was %q", now, before)
 	}

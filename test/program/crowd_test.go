@@ -111,7 +111,6 @@ func TestConnectionsOfAllDescriptors(t *testing.T) {
 	}
 	h.write("services.d/a.toml", service("crowded", `health = { type = "none" }`, backends...))
 	h.start()
-	before := h.files()
 	crowded := h.vip("crowded") + ":8080"
 	open := make([]net.Conn, 0, connections)
 	defer func() {
@@ -127,11 +126,15 @@ func TestConnectionsOfAllDescriptors(t *testing.T) {
 		open = append(open, c)
 	}
 	h.eventually("all have a backend", func() error {
-		if n := h.files() - before; n < 2*connections {
-			return fmt.Errorf("%d descriptors, want %d", n, 2*connections)
+		want := fmt.Sprintf("ironvip_service_active_connections{frontend=\"%s/tcp\",port=\"8080/tcp\",service=\"crowded\"} %d\n", crowded, connections)
+		if all := h.scrape(); !strings.Contains(all, want) {
+			return fmt.Errorf("no line %s", want)
 		}
 		return nil
 	})
+	if n := h.files(); n < 2*connections {
+		t.Errorf("%d descriptors for %d connections", n, connections)
+	}
 	for _, l := range strings.Split(h.scrape(), "\n") {
 		if strings.Contains(l, "refused_total{") && !strings.HasSuffix(l, " 0") {
 			t.Errorf("clients are refused: %s", l)
@@ -141,7 +144,7 @@ func TestConnectionsOfAllDescriptors(t *testing.T) {
 
 // moreFiles raises the limit of descriptors of this process and the agent to n, if it may, until the
 // end of the test. It returns the limit.
-func moreFiles(t *testing.T, n int) int {
+func moreFiles(t testing.TB, n int) int {
 	t.Helper()
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/ironvip/ironvip/test/exclusive"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -30,6 +31,7 @@ func TestDemo(t *testing.T) {
 	need.Root(t)
 	for _, uid := range []uint32{0, nobody} {
 		t.Run(fmt.Sprintf("uid %d", uid), func(t *testing.T) {
+			exclusive.Use(t, exclusive.Demo)
 			dir := publicDir(t)
 			tmp := filepath.Join(dir, "tmp")
 			if err := os.Mkdir(tmp, 0o777); err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/exclusive"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -28,6 +29,7 @@ const (
 	changes   notRun = "changes this host, or needs a stopped agent"
 	wantsUnit notRun = "needs systemd or other addresses of the agent"
 	wantsPeer notRun = "needs other hosts"
+	endless   notRun = "runs until Ctrl-C"
 )
 
 // notRunnable are the beginnings of commands that are not run against the demo.
@@ -41,10 +43,14 @@ var notRunnable = []struct {
 	{"ironvip config schema > /etc", changes},
 	{"ironvip --addr https:", wantsUnit},
 	{"ironvip agent ", changes},
+	{"ironvip dashboard", endless},
 	{"ironvip dataplane clean", changes},
+	{"ironvip dataplane switch", changes},
 	{"ironvip snapshot compare", changes},
 	{"ironvip snapshot restore", changes},
 	{"ironvip node new-id", changes},
+	{"ironvip vip reserve", wantsPath}, // and a pool of its own
+	{"ironvip vip release", wantsPath},
 	{"ironvip node forget", wantsPeer},
 	{"ironvip backend list web --nodes", wantsPeer},
 	{"ironvip announce explain", wantsPeer},
@@ -173,6 +179,7 @@ var isCommand = regexp.MustCompile(`^[^\[\]]*$`)
 // startDemo runs a demo until the test ends, and returns the address of its API.
 func startDemo(t *testing.T, dir string) string {
 	t.Helper()
+	exclusive.Use(t, exclusive.Demo)
 	out := &lockedBuffer{}
 	cmd := exec.Command(filepath.Join(dir, "ironvip"), "agent", "--demo")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)

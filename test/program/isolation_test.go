@@ -166,7 +166,7 @@ func TestCallersOfTheAPI(t *testing.T) {
 			c.Close()
 		}
 	}
-	if statuses[http.StatusOK] != 16 || statuses[http.StatusServiceUnavailable] != 624 {
+	if statuses[http.StatusOK] != 12 || statuses[http.StatusServiceUnavailable] != 628 {
 		t.Errorf("answers to event streams: %v", statuses)
 	}
 	for range 640 {
@@ -181,14 +181,14 @@ func TestCallersOfTheAPI(t *testing.T) {
 	}
 	h.eventually("the status names the cause", func() error {
 		r := h.cli("status")
-		for _, want := range []string{"event streams refused since the start: at most 16", "close connections and event streams"} {
+		for _, want := range []string{"event streams refused since the start: one client may have 12", "close connections and event streams"} {
 			if !strings.Contains(r.stdout, want) {
 				return fmt.Errorf("status without %q: %s%s", want, r.stdout, r.stderr)
 			}
 		}
 		return nil
 	})
-	if text := h.scrape(); !strings.Contains(text, `ironvip_api_refused_total{kind="streams"} 624`) {
+	if text := h.scrape(); !strings.Contains(text, `ironvip_api_refused_total{kind="client_streams"} 628`) {
 		t.Error("the refused streams are not counted")
 	}
 	if n := h.files(); n > before+64 {

@@ -10,7 +10,7 @@ import (
 )
 
 // With IPVS configured on a kernel without it, the agent reports what is missing with a fix, and
-// ends. Without a configured mode, it selects the proxy and reports the reason.
+// ends. Without a configured mode, it selects nft and reports the reason.
 func TestNoIPVS(t *testing.T) {
 	parallel(t)
 	need.Root(t)
@@ -18,12 +18,12 @@ func TestNoIPVS(t *testing.T) {
 		t.Log("this kernel has IPVS: TestUnprivilegedAgent has the refusal for want of rights")
 		return
 	}
-	h := newHost(t)
+	h, _ := newLab(t)
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "ipvs"`)
 	mentions(t, "ipvs", h.fails(), `dataplane.mode = "ipvs"`, "ip_vs", "fix: ", "hint: ", `"auto"`)
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
 	h.start()
-	mentions(t, "auto", h.ok("dataplane", "show"), "proxy", "ip_vs")
+	mentions(t, "auto", h.ok("dataplane", "show"), "nft", "ip_vs")
 	r := h.cli("doctor", "--config", h.dir)
-	mentions(t, "doctor", r.stdout, "ip_vs")
+	mentions(t, "doctor", r.stdout, "ip_vs", "the nft dataplane is used")
 }

@@ -277,12 +277,29 @@ func (m *manager) launchWithStore(h *host, more ...*os.File) {
 	h.ready()
 }
 
+// skLookupSockets are the descriptors of the services of newServices with sk_lookup: a socket of TCP
+// and one of UDP, the two maps and the link.
+const skLookupSockets = 5
+
+// withListeners gives each frontend a listener. withSkLookup is the default.
+func withListeners(h *host) {
+	h.edit("ironvip.toml", "resync_interval", "sk_lookup = \"never\"\nresync_interval")
+}
+
+func withSkLookup(*host) {}
+
 // With the listeners in the service manager's store, neither a restart nor a crash of the agent
 // refuses a client. A removed service has no listener in the store.
 func TestRestartWithDescriptorStore(t *testing.T) {
+	t.Run("sk_lookup", func(t *testing.T) { restartWithDescriptorStore(t, skLookupSockets, skLookupSockets, withSkLookup) })
+	t.Run("listeners", func(t *testing.T) { restartWithDescriptorStore(t, 4, 1, withListeners) })
+}
+
+func restartWithDescriptorStore(t *testing.T, all, fewer int, set func(*host)) {
 	parallel(t)
 	h := newHost(t)
 	newServices(t, h)
+	set(h)
 	m := newManager(t, h)
 	h.start()
 	stored := func(n int) {
@@ -294,7 +311,7 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 			return nil
 		})
 	}
-	stored(4 + ownSockets)
+	stored(all + ownSockets)
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
 	c := newClients(t, web, dns)
 	api := newCallers(t, h)
@@ -304,7 +321,7 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 	c.more(h, 100)
 	c.check("restart", false)
 	api.check("restart")
-	stored(4 + ownSockets)
+	stored(all + ownSockets)
 
 	c = newClients(t, web, dns)
 	c.more(h, 100)
@@ -315,7 +332,7 @@ func TestRestartWithDescriptorStore(t *testing.T) {
 
 	h.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
 	h.remove("services.d/dns.toml")
-	stored(1 + ownSockets)
+	stored(fewer + ownSockets)
 	h.serves(web, "b")
 	if strings.Contains(h.log.String(), "inherited socket not used") {
 		t.Errorf("the agent doesn't use what it has stored:\n%s", h.log)
@@ -328,6 +345,7 @@ func TestRestartWithManyListeners(t *testing.T) {
 	const services, portsOfEach = 60, 50
 	h := newHost(t)
 	newServices(t, h)
+	withListeners(h)
 	a := newBackend(t, "a")
 	var ports []string
 	for i := range portsOfEach {
@@ -415,54 +433,18 @@ func TestInheritedJunk(t *testing.T) {
 	}
 }
 
-// takeOver starts an agent that replaces h's, and returns it.
-func (h *host) takeOver() *host {
-	h.t.Helper()
-	next := &host{t: h.t, dir: h.dir, pool: h.pool, log: &lockedBuffer{}, adjust: func(cmd *exec.Cmd) {
-		if h.adjust != nil {
-			h.adjust(cmd)
-		}
-		cmd.Args = append(cmd.Args, "--take-over")
-	}}
-	h.t.Cleanup(func() {
-		next.stop()
-		if h.t.Failed() {
-			h.t.Logf("the new agent's log:\n%s", next.log)
-		}
-	})
-	next.launch()
-	h.eventually("the agent has handed over", func() error {
-		if !strings.Contains(h.log.String(), "handed over") {
-			return errors.New(next.log.String())
-		}
-		return nil
-	})
-	next.ready()
-	return next
-}
-
-// ended waits for the end of the process by itself, without an error.
-func (h *host) ended() {
-	h.t.Helper()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case err := <-h.done:
-		if err != nil {
-			h.t.Errorf("the agent ended: %v", err)
-		}
-		h.cmd = nil
-	case <-time.After(maxWait):
-		h.t.Fatalf("the agent did not end within %s", maxWait)
-	}
-}
-
 // A new process takes over from a running agent: no client is refused or cut off, connections stay
 // with the old process, and it ends with the last one.
 func TestTakeOver(t *testing.T) {
+	t.Run("sk_lookup", func(t *testing.T) { takesOver(t, withSkLookup) })
+	t.Run("listeners", func(t *testing.T) { takesOver(t, withListeners) })
+}
+
+func takesOver(t *testing.T, set func(*host)) {
 	parallel(t)
 	h := newHost(t)
 	newServices(t, h)
+	set(h)
 	h.adjust = func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--take-over") } // without an agent, it just starts
 	h.start()
 	h.adjust = nil
@@ -518,6 +500,7 @@ func TestFailedTakeOver(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
 	newServices(t, h)
+	withListeners(h)
 	m := newManager(t, h, "WATCHDOG_USEC=2000000")
 	h.start()
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
@@ -645,13 +628,14 @@ func TestSignalsDuringATakeOver(t *testing.T) {
 	go fake.Run(t.Context(), func(takeover.Count) {})
 	h.signalOnly(syscall.SIGHUP)
 	time.Sleep(100 * time.Millisecond) // a late signal would weaken the test
-	if reload, err := fake.Ready(t.Context()); err != nil || !reload {
-		t.Errorf("reload: %v, %v", reload, err)
+	if last, err := fake.Ready(t.Context()); err != nil || !last.Reload {
+		t.Errorf("the last message: %+v, %v", last, err)
 	}
 	h.ended()
 
 	h = newHost(t)
 	newServices(t, h)
+	withListeners(h) // the new agent is this test, which accepts with one
 	h.start()
 	web := netip.MustParseAddrPort(h.vip("web") + ":8080")
 	fake, set := h.fakeTakeOver()

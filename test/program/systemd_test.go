@@ -251,7 +251,7 @@ func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
 	h.serves(h.vip("web")+":8080", "a")
 }
 
-// The agent works as a user with only the unit's three capabilities.
+// The agent works as a user with only the unit's capabilities.
 func TestUnprivilegedAgent(t *testing.T) {
 	parallel(t)
 	need.Root(t)
@@ -259,11 +259,11 @@ func TestUnprivilegedAgent(t *testing.T) {
 	a := newBackend(t, "a")
 	h.write("services.d/web.toml", strings.Replace(service("web", "", a), "port = 8080", "port = 81", 1))
 	h.belongsTo(nobody)
-	const netBindService, netAdmin, netRaw = 10, 12, 13 // CAP_ of each
+	const netBindService, netAdmin, netRaw, bpf = 10, 12, 13, 39 // CAP_ of each
 	h.adjust = func(cmd *exec.Cmd) {
 		cmd.Path = h.publicBinary()
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-		cmd.SysProcAttr.AmbientCaps = []uintptr{netBindService, netAdmin, netRaw}
+		cmd.SysProcAttr.AmbientCaps = []uintptr{netBindService, netAdmin, netRaw, bpf}
 	}
 	h.start()
 	addr := h.vip("web") + ":81" // below 1024
@@ -274,6 +274,9 @@ func TestUnprivilegedAgent(t *testing.T) {
 	h.serves(addr, "a")
 	h.serves(h.vip("api")+":8080", "a")
 	h.ok("status", "--wait")
+	if mode == "proxy" {
+		mentions(t, "dataplane show", h.ok("dataplane", "show"), "clients arrive by sk_lookup")
+	}
 	h.stop()
 
 	// Without capabilities, missing privileges are reported with a hint.

@@ -115,7 +115,7 @@ type plane interface {
 }
 
 // startHost starts with the services of the hub, and with the present state of the dataplane.
-// Paths is nil on a real server and with the userspace proxy.
+// Paths is nil on a real server and with a dataplane that needs none.
 func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node compile.Node, addrs *table.Table[struct{}, hostnet.Snapshot], nodePorts []netip.Prefix) *host {
 	t.Helper()
 	tables := pipeline.NewTables(h.tables.Clock)
@@ -182,6 +182,14 @@ func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 		if a, _, ok := m.Applied.Get(k); !ok || a.Tried.Rev < rev {
 			return fmt.Errorf("%s is not applied", k)
 		}
+	}
+	return m.clean()
+}
+
+// clean reports whether all connections have ended that changes have made outdated.
+func (m *host) clean() error {
+	if s := m.Reconciler.Stats(); s.Unclean {
+		return fmt.Errorf("connections with removed backends are not ended: %s", s.CleanError)
 	}
 	return nil
 }

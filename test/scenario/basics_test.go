@@ -128,11 +128,11 @@ backends = [ { address = "{backend1}" } ]
 `),
 			ask(client, "host:7022/tcp", 1, only(director)),
 			ask(client, "host:7022/udp", 1, only(director)),
-			on{
-				kernel: all(refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"), refused(b1, "web:7022/tcp"),
+			inKernel(
+				all(refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"), refused(b1, "web:7022/tcp"),
 					refused(director, "web:7022/tcp"), refused(director, "web:7022/udp")),
-				userspace: ask(client, "web:7022/tcp", 1, only(director)),
-			}.step,
+				ask(client, "web:7022/tcp", 1, only(director)),
+			),
 		},
 	},
 	{

@@ -2,6 +2,12 @@
 
 package scenario
 
+import (
+	"fmt"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
 // leaving is a service with changing backends.
 func leaving(drain, backends string) string {
 	return `[[service]]
@@ -117,7 +123,7 @@ var changes = []scenario{
 			put(leaving("1h", first+","+second)),
 			hold("x", client, "web"), hold("u", client, "web:7053/udp"),
 			restart(),
-			on{kernel: all(held("x", marked("x")), held("u", marked("u"))), userspace: ended("x")}.step,
+			inKernel(all(held("x", marked("x")), held("u", marked("u"))), ended("x")),
 			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
 			ask(client, "web:7053/udp", 2, by(counts{b1: 1, b2: 1})),
 			remove("web"),
@@ -130,11 +136,11 @@ var changes = []scenario{
 			hold("x", client, "web", only(b1)),
 			put(leaving("1h", second)),
 			restart(),
-			on{kernel: held("x", only(b1)), userspace: ended("x")}.step,
+			inKernel(held("x", only(b1)), ended("x")),
 			ask(client, "web", 2, only(b2)),
 			put(leaving("1h", first+","+second)),
 			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
-			on{kernel: held("x", only(b1)), userspace: all()}.step,
+			inKernel(held("x", only(b1)), all()),
 		},
 	},
 	{
@@ -142,15 +148,14 @@ var changes = []scenario{
 		steps: []step{
 			put(changing(`scheduler = "rr"`)),
 			hold("x", client, "web"), hold("p", pod, "web"), hold("d", director, "web"),
-			put(changing(`scheduler = "wlc"`)), goOn,
-			put(changing(`scheduler = "mh"`)), goOn,
+			eachScheduler(goOn),
 			put(changing("scheduler = \"rr\"\naffinity = { timeout = \"1h\" }")), goOn,
 			put(changing(`masquerade = "always"`)), goOn,
 			put(changing("source_ranges = [ \"192.0.2.0/24\", \"2001:db8::/32\" ]")), goOn,
 			refused(client, "web"),
 			put(changing(localToAll)), goOn,
 			put(changing(``)), goOn,
-			ask(client, "web", 2, anyOf(b1, b2)),
+			ask(client, "web", 24, anyOf(b1, b2)),
 		},
 	},
 	{
@@ -161,8 +166,11 @@ var changes = []scenario{
 			put(changing(`external_traffic = "local"`)), goOn,
 			hold("q", pod, "web"),
 			put(changing(``)), goOn,
-			ended("q"), // with the frontend for clients inside
-			ask(client, "web", 2, anyOf(b1, b2)), ask(pod, "web", 2, anyOf(b1, b2)),
+			on{
+				kernel:   ended("q"), // with the frontend for clients inside
+				nftables: held("q", marked("q")),
+			}.step,
+			ask(client, "web", 24, anyOf(b1, b2)), ask(pod, "web", 24, anyOf(b1, b2)),
 		},
 	},
 	{
@@ -217,6 +225,23 @@ name = "web"
 ports = [ { port = 7080, target_port = 7081 } ]
 backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "here" } ]
 `
+}
+
+// eachScheduler takes a step with each scheduler that the dataplane has.
+func eachScheduler(then step) step {
+	return func(r *run) error {
+		for _, s := range vip.Schedulers() {
+			if why, err := r.dataplane.refuses(scheduler(s)); err != nil {
+				return err
+			} else if why != "" {
+				continue
+			}
+			if err := all(put(changing(fmt.Sprintf("scheduler = %q", s))), then)(r); err != nil {
+				return fmt.Errorf("scheduler %q: %w", s, err)
+			}
+		}
+		return nil
+	}
 }
 
 // goOn expects that the connections x, p and d continue.

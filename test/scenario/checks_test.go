@@ -151,9 +151,10 @@ func failing(p place, reason string) step {
 	})
 }
 
-// losesVIP removes the VIP of a service from a real server's device; getsVIP adds it again.
-func losesVIP(p place) step { return vipOf(p, (*netlab.Node).DelAddr) }
-func getsVIP(p place) step  { return vipOf(p, (*netlab.Node).AddAddr) }
+// losesVIP stops a real server from taking packets for the VIP of a service; getsVIP ends that. The
+// address stays on the device, because the agent of the real server restores it at once.
+func losesVIP(p place) step { return vipOf(p, (*netlab.Node).Bounce) }
+func getsVIP(p place) step  { return vipOf(p, (*netlab.Node).Deliver) }
 
 func vipOf(p place, change func(*netlab.Node, string, netip.Prefix)) step {
 	return func(r *run) error {

@@ -110,10 +110,10 @@ var clients = []scenario{
 			ask(pod, "web", 1, only(b1)), ask(director, "web", 1, only(b1)), ask(pod, "web:7053/udp", 1, only(b1)),
 			ask(director, "web:7053/udp", 1, only(b1)),
 			refused(client, "web"), refused(b1, "web"),
-			on{
-				kernel:    all(refused(client, "web:7053/udp"), refused(b2, "web:7053/udp")),
-				userspace: all(ignored(client, "web:7053/udp"), ignored(b2, "web:7053/udp")),
-			}.step,
+			inKernel(
+				all(refused(client, "web:7053/udp"), refused(b2, "web:7053/udp")),
+				all(ignored(client, "web:7053/udp"), ignored(b2, "web:7053/udp")),
+			),
 			ask(client, "web@node", 1, only(b1)), // node ports accept every client that can reach the host
 			ask(client, "open", 1, only(b1)),
 			hold("x", pod, "web"),
@@ -155,7 +155,7 @@ var clients = []scenario{
 		},
 	},
 	{
-		name: "limits of connections", shows: []*feature{backendLimit, serviceLimit}, families: both,
+		name: "limits of connections", shows: []*feature{backendLimit}, families: both,
 		steps: []step{
 			put(bounded(1, 2, "")),
 			holdAll(3, client, "web", by(counts{b1: 1, b2: 2})),
@@ -163,10 +163,20 @@ var clients = []scenario{
 			held("web 0"), held("web 1"), held("web 2"),
 			put(bounded(0, 2, "")), // applies at once
 			ask(client, "web", 1, only(b1)),
-			on{ // the open connections count, and continue
-				userspace: all(put(bounded(0, 0, "max_connections = 3\n")), refused(client, "web")),
-				kernel:    all(),
-			}.step,
+			held("web 0"), held("web 1"), held("web 2"),
+			put(bounded(0, 0, "")),
+			ask(client, "web", 2),
+		},
+	},
+	{
+		name: "a limit of a service", shows: []*feature{serviceLimit}, families: both,
+		steps: []step{
+			put(bounded(0, 0, "")),
+			holdAll(3, client, "web"),
+			inKernel(
+				all(putInPart(bounded(0, 0, "max_connections = 3\n"), "max_connections"), ask(client, "web", 1)),
+				all(put(bounded(0, 0, "max_connections = 3\n")), refused(client, "web")), // the open connections count
+			),
 			held("web 0"), held("web 1"), held("web 2"),
 			put(bounded(0, 0, "")),
 			ask(client, "web", 2),

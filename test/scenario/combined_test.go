@@ -64,10 +64,10 @@ var combined = []scenario{
 			held("x", marked("x")),
 			ask(client, "web", 2, not("x"), as("other")),
 			restart(),
-			on{kernel: held("x", marked("x")), userspace: all()}.step,
+			inKernel(held("x", marked("x")), all()),
 			ask(client, "web", 2, marked("other")),
 			state("web", "x", vip.Ready),
-			on{kernel: held("x", marked("x")), userspace: all()}.step,
+			inKernel(held("x", marked("x")), all()),
 			ask(client, "web", 2, marked("x")),
 		},
 	},
@@ -149,8 +149,8 @@ var combined = []scenario{
 	{
 		name: "a port that the host listens on, too", shows: []*feature{localOutside, refusal}, families: both, isolated: true,
 		steps: []step{
-			on{
-				kernel: all(
+			inKernel(
+				all(
 					put(onHostPort(`{ address = "{backend1}", node = "there" }`)),
 					refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"),
 					ask(pod, "web:7022/tcp", 1, only(b1)), ask(director, "web:7022/tcp", 1, only(b1)),
@@ -161,8 +161,8 @@ var combined = []scenario{
 					restart(),
 					refused(client, "web:7022/tcp"), refused(client, "web:7022/udp"), refused(pod, "web:7022/tcp"), refused(director, "web:7022/tcp"),
 				),
-				userspace: put(placed(`external_traffic = "local"`, first)), // it rejects the policies, and ports of other services
-			}.step,
+				put(placed(`external_traffic = "local"`, first)), // the proxy rejects the policies, and ports of other services
+			),
 		},
 	},
 	{

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -18,6 +20,7 @@ import (
 type dataplane struct {
 	name        string
 	unsupported func(*vip.Frontend) error // the check that Apply uses
+	random      bool                      // rr and wrr choose at random, not in turn
 	open        func(l *lab, pods []netip.Prefix) (plane, error)
 }
 
@@ -26,7 +29,11 @@ var (
 		name:        "proxy",
 		unsupported: proxy.Unsupported,
 		open: func(l *lab, _ []netip.Prefix) (plane, error) {
-			return proxy.New(proxy.Options{Device: device, Owns: l.owns, Own: l.own}), nil
+			p := proxy.New(proxy.Options{Device: device, Owns: l.owns, Own: l.own, SkLookup: l.skLookup})
+			if e := p.Entrance(); e.SkLookup != l.skLookup {
+				return p, errors.New(e.String())
+			}
+			return p, nil
 		},
 	}
 	kernel = &dataplane{
@@ -38,8 +45,21 @@ var (
 			})
 		},
 	}
-	dataplanes = []*dataplane{userspace, kernel}
+	nftables = &dataplane{
+		name:        "nft",
+		unsupported: nft.Unsupported,
+		random:      true,
+		open: func(l *lab, pods []netip.Prefix) (plane, error) {
+			return nft.New(nft.Options{
+				Device: device, Bridge: noDummy(), Owns: l.owns, PodCIDRs: func() []netip.Prefix { return pods }, Log: slog.New(slog.DiscardHandler),
+			})
+		},
+	}
+	dataplanes = []*dataplane{userspace, kernel, nftables}
 )
+
+// noDummy is the same for all network namespaces.
+var noDummy = sync.OnceValue(nft.NoDummy)
 
 // feature is one thing that a service may request, or that its traffic depends on. Sample is the
 // part of a service that requests it. A dataplane doesn't support the feature if its Unsupported
@@ -60,7 +80,11 @@ const (
 )
 
 func scheduler(name vip.Scheduler) *feature {
-	return &feature{name: fmt.Sprintf("`scheduler = %q`", name), sample: someService + fmt.Sprintf("scheduler = %q\n", name)}
+	f := &feature{name: fmt.Sprintf("`scheduler = %q`", name), sample: someService + fmt.Sprintf("scheduler = %q\n", name)}
+	if name == vip.RoundRobin || name == vip.WeightedRoundRobin {
+		f.does = map[string]string{"proxy": "yes", "ipvs": "yes", "nft": "at random"}
+	}
+	return f
 }
 
 // The features, in the order of the document. To add one, also add a scenario that shows it.
@@ -92,7 +116,7 @@ var (
 		sample: "ports = [ { port = 80, target_port = 8080 } ]\naffinity = {}\nexternal_traffic = \"local\"\n" + someBackend}
 	states      = &feature{name: "weight 0, `drain`, `maint`, `terminating`", sample: somePort + "backends = [ { address = \"10.1.0.11\", weight = 0 }, { address = \"10.1.0.12\", state = \"drain\" } ]\n"}
 	replacement = &feature{name: "a backend that refuses a connection", sample: someService,
-		does: map[string]string{"ipvs": "the client is refused", "proxy": "another backend is tried"}}
+		does: map[string]string{"ipvs": "the client is refused", "nft": "the client is refused", "proxy": "another backend is tried"}}
 
 	localBoth    = &feature{name: "both traffic policies `local`", sample: someService + "external_traffic = \"local\"\ninternal_traffic = \"local\"\n"}
 	localOutside = &feature{name: "different `external_traffic` and `internal_traffic`", sample: someService + "external_traffic = \"local\"\n"}
@@ -105,16 +129,16 @@ var (
 	masqAlways    = &feature{name: "`masquerade = \"always\"`", sample: someService + "masquerade = \"always\"\n"}
 	masqNever     = &feature{name: "`masquerade = \"never\"`", sample: someService + "masquerade = \"never\"\n"}
 	clientAddress = &feature{name: "backends see the client's address where `masquerade` allows", sample: someService,
-		does: map[string]string{"proxy": "always this host's address", "ipvs": "yes"}}
+		does: map[string]string{"proxy": "always this host's address", "ipvs": "yes", "nft": "yes"}}
 
 	sourceRanges = &feature{name: "`source_ranges`", sample: someService + "source_ranges = [ \"192.0.2.0/24\" ]\n"}
 	rangesOfUDP  = &feature{name: "a datagram from outside `source_ranges`", sample: udpPort + someBackend + "source_ranges = [ \"192.0.2.0/24\" ]\n",
-		does: map[string]string{"proxy": "dropped", "ipvs": "port unreachable"}}
+		does: map[string]string{"proxy": "dropped", "ipvs": "port unreachable", "nft": "port unreachable"}}
 	proxyProtocol = &feature{name: "`proxy_protocol`", sample: someService + "proxy_protocol = \"v2\"\n"}
 	acceptProxy   = &feature{name: "`accept_proxy_from`", sample: someService + "accept_proxy_from = [ \"192.0.2.0/24\" ]\n"}
 	backendLimit  = &feature{name: "`max_connections` of backends", sample: somePort + "backends = [ { address = \"10.1.0.11\", max_connections = 100 } ]\n"}
 	serviceLimit  = &feature{name: "`max_connections` and `max_queue` of a service", sample: someService + "max_connections = 100\nmax_queue = 10\n",
-		does: map[string]string{"proxy": "yes", "ipvs": "no effect"}}
+		does: map[string]string{"proxy": "yes", "ipvs": "no effect", "nft": "no effect"}}
 	nodePorts  = &feature{name: "`node_port`", sample: "ports = [ { port = 80, node_port = \"auto\" } ]\n" + someBackend}
 	portRange  = &feature{name: "a port range", sample: "ports = [ { port = \"10000-10099\" } ]\n" + someBackend}
 	allPorts   = &feature{name: "`port = \"all\"`", sample: "ports = [ { port = \"all\" } ]\n" + someBackend}
@@ -135,12 +159,12 @@ var (
 
 	refusal  = &feature{name: "a service without a usable backend refuses immediately", sample: somePort}
 	unserved = &feature{name: "a VIP's other ports don't expose listeners on all addresses of the host", sample: someService,
-		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes"}}
+		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes", "nft": "yes"}}
 	drain    = &feature{name: "a removed backend keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
 	settings = &feature{name: "open connections when settings change", sample: someService}
 	udpMove  = &feature{name: "UDP clients of a removed backend move immediately", sample: udpPort + someBackend}
 	outlive  = &feature{name: "open connections at a restart of the agent", sample: someService,
-		does: map[string]string{"ipvs": "continue", "proxy": "end"}}
+		does: map[string]string{"ipvs": "continue", "nft": "continue", "proxy": "end"}}
 )
 
 // groups are the features in the document's groups.

@@ -60,6 +60,12 @@ type lab struct {
 	// isolated states that each node is a separate host, with IPv6 and with sockets on all of its
 	// addresses. Otherwise nodes are loopback addresses, and clients must bind to theirs.
 	isolated bool
+	// onlyIsolated leaves out the scenarios that need no separate hosts.
+	onlyIsolated bool
+	// lacks are the kernel modules that this kernel need not have: it leaves out their scenarios.
+	lacks []string
+	// skLookup makes clients reach the userspace dataplane by sk_lookup.
+	skLookup bool
 	runs     int
 }
 
@@ -254,7 +260,7 @@ func (l *lab) startDirector(t testing.TB, h *hub, pods, nodePorts []netip.Prefix
 		return nil, err
 	}
 	var paths *probepath.Target
-	if l.dataplane != userspace {
+	if l.dataplane == kernel { // the others refuse what needs paths
 		if paths, err = probepath.New(probepath.Options{Table: probes}); err != nil {
 			return nil, err
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 )
 
 var update = flag.Bool("update", false, "write docs/dataplanes.md")
@@ -41,7 +43,7 @@ const intro = "# Dataplane features\n\n" +
 	"`go test ./test/scenario -run TestDocument -update` generates this page. A \"no\" is followed by the\n" +
 	"dataplane's refusal, as the status of a service shows it. Everything else is shown by the\n" +
 	"scenarios in the last column, with real connections. [testing-vm.md](testing-vm.md) describes how to\n" +
-	"add a scenario; [proxy.md](proxy.md) and [ipvs.md](ipvs.md) give the reasons.\n"
+	"add a scenario; [proxy.md](proxy.md), [ipvs.md](ipvs.md) and [nft.md](nft.md) give the reasons.\n"
 
 // matrix generates the document.
 func matrix() (string, error) {
@@ -71,8 +73,30 @@ func matrix() (string, error) {
 			fmt.Fprintf(&b, " | %s |\n", strings.Join(names, "; "))
 		}
 	}
+	b.WriteString(kernelsIntro)
+	fmt.Fprintf(&b, "\n| | since Linux | %s | used by | without it |\n|%s\n", strings.Join(kernels, " | "), strings.Repeat("---|", len(kernels)+4))
+	for _, f := range linux.All() {
+		fmt.Fprintf(&b, "| %s | %s", f.Name, f.First())
+		for _, k := range kernels {
+			has := "no"
+			if f.In(k) {
+				has = "yes"
+			}
+			b.WriteString(" | " + has)
+		}
+		fmt.Fprintf(&b, " | %s | %s |\n", f.Use, f.Without)
+	}
 	return b.String(), nil
 }
+
+// kernels are those of "make kernels".
+var kernels = []string{"5.10", "6.1", "6.12"}
+
+const kernelsIntro = "\n## Kernels\n\n" +
+	"`make kernels` runs the tests of the kernel VM on Debian's cloud kernels 5.10 (bullseye), 6.1 (bookworm)\n" +
+	"and 6.12 (bookworm-backports). `ipvs` and `nft` have the features above on each of them; `proxy` needs\n" +
+	"sockets only. The table has what ironvip uses and an older kernel lacks. Nothing of it is required. A\n" +
+	"distribution may have it in an older kernel; `ironvip doctor` tries it.\n"
 
 // cell describes a dataplane's support of a feature.
 func (d *dataplane) cell(f *feature) (string, error) {
@@ -83,6 +107,7 @@ func (d *dataplane) cell(f *feature) (string, error) {
 	if why != "" {
 		_, what, _ := strings.Cut(why, " does not support ")
 		what, _, _ = strings.Cut(what, "; nor ") // the first reason is enough
+		what = strings.ReplaceAll(what, "; does not support ", "; ")
 		return "no: " + strings.ReplaceAll(what, "|", `\|`), nil
 	}
 	if does := f.does[d.name]; does != "" {

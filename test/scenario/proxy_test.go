@@ -8,13 +8,28 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestProxyOnLoopback needs no privileges.
+// TestProxyOnLoopback needs no privileges. Each frontend has a listener.
 func TestProxyOnLoopback(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	t.Run("table", func(t *testing.T) { runTable(t, newLoopback(t, userspace)) })
+	t.Run("table", func(t *testing.T) { runTable(t, newLoopback(t, userspace), every()) })
 }
 
-// TestProxyInNamespaces runs the table between separate hosts.
+// TestProxyInNamespaces runs the table between separate hosts. Clients arrive by sk_lookup.
 func TestProxyInNamespaces(t *testing.T) {
-	inNamespace(t, func(t *testing.T) { runTable(t, newNamespaces(t, userspace)) })
+	t.Parallel()
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, userspace)
+		l.skLookup = true
+		runTable(t, l, every())
+	})
+}
+
+// TestListenersInNamespaces runs what TestProxyOnLoopback can't.
+func TestListenersInNamespaces(t *testing.T) {
+	t.Parallel()
+	inNamespace(t, func(t *testing.T) {
+		l := newNamespaces(t, userspace)
+		l.onlyIsolated = true
+		runTable(t, l, every())
+	})
 }

@@ -60,6 +60,12 @@ func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.F
 	}
 }
 
+// Clean implements reconcile.Cleaner.
+func (p *planeAt) Clean(ctx context.Context) (err error) {
+	p.node.Do(func() { err = p.Target.Clean(ctx) })
+	return err
+}
+
 // Close removes everything from the namespace, which outlives the dataplane.
 func (p *planeAt) Close() (err error) {
 	p.node.Do(func() { err = p.Remove(context.Background()) })

@@ -31,7 +31,7 @@ type scenario struct {
 	families  []vip.Family // nil is IPv4
 	dual      bool         // VIPs of both families at once, with requests in each of families
 	isolated  bool         // needs separate hosts: IPv6, wildcard listeners, addresses that are added and removed
-	modules   []string     // additional modules that the kernel's IPVS needs
+	modules   []string     // kernel modules that it needs unless it is refused
 	nodePorts string       // range of the host's addresses that serve node ports; "" is the lab's default
 	pods      []place      // the places inside the pod ranges; nil is the place pod
 	steps     []step
@@ -46,12 +46,14 @@ func every() []scenario {
 
 // fits reports whether the lab can run the scenario in that family.
 func (s *scenario) fits(l *lab, family vip.Family) bool {
-	return slices.Contains(l.families(), family) && (l.isolated || !s.isolated && !s.dual)
+	separate := s.isolated || s.dual || family == vip.IPv6
+	lacks := slices.ContainsFunc(s.modules, func(m string) bool { return slices.Contains(l.lacks, m) })
+	return !lacks && slices.Contains(l.families(), family) && (l.isolated || !s.isolated && !s.dual) && (separate || !l.onlyIsolated)
 }
 
-// runTable runs the scenarios that fit the lab.
-func runTable(t *testing.T, l *lab) {
-	for _, s := range every() {
+// runTable runs those scenarios that fit the lab.
+func runTable(t *testing.T, l *lab, all []scenario) {
+	for _, s := range all {
 		families := s.families
 		if families == nil {
 			families = []vip.Family{vip.IPv4}
@@ -66,11 +68,6 @@ func runTable(t *testing.T, l *lab) {
 
 // run runs one scenario, in one family.
 func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
-	if l.dataplane == kernel {
-		for _, m := range s.modules {
-			need.Module(t, m)
-		}
-	}
 	l.runs++
 	r := &run{TB: t, lab: l, family: family, held: map[string]*netlab.Conn{}, marks: map[string]place{}, answered: map[string]map[place]place{}, probed: map[place]*checkServer{}}
 	for _, f := range s.shows {
@@ -80,6 +77,11 @@ func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
 		}
 		if why != "" {
 			r.unsupported = why
+		}
+	}
+	if r.unsupported == "" {
+		for _, m := range s.modules {
+			need.Module(t, m)
 		}
 	}
 	inside := s.pods

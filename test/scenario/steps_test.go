@@ -42,6 +42,7 @@ type run struct {
 	marks       map[string]place
 	answered    map[string]map[place]place // the server that answered each client
 	probed      map[place]*checkServer     // the servers for health checks
+	retries     bool                       // the present step is repeated until it succeeds
 }
 
 // step is one action or expectation.
@@ -90,7 +91,21 @@ func put(text string) step {
 					}
 					return fmt.Errorf("service %s: %w", s.Key, p)
 				}
+				if err := until(r.Context(), m.clean); err != nil {
+					return err
+				}
 			}
+		}
+		return nil
+	}
+}
+
+// putInPart is put, and expects that a setting has no effect and that the service's status says so.
+func putInPart(text, field string) step {
+	return func(r *run) error {
+		err := put(text)(r)
+		if p, is := errors.AsType[vip.Problem](err); !is || p.Code != vip.CodeUnsupported || p.Field != field {
+			return fmt.Errorf("%v; want a problem of code %s with %s", err, vip.CodeUnsupported, field)
 		}
 		return nil
 	}
@@ -105,7 +120,7 @@ func remove(name string) step {
 		for _, p := range problems {
 			err = errors.Join(err, p)
 		}
-		return err
+		return errors.Join(err, until(r.Context(), r.host.clean))
 	}
 }
 
@@ -192,17 +207,48 @@ func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
 // check is an expectation of the answers to requests from one place.
 type check func(r *run, from place, got []answer) error
 
-// counts expects how often each server answered.
+// counts expects how often each server answered. A dataplane that chooses at random must meet it
+// only in one of several tries, see eventually; otherwise it needs only answers of the same servers.
 type counts map[place]int
 
 func by(want counts) check {
-	return func(_ *run, _ place, got []answer) error {
+	return func(r *run, _ place, got []answer) error {
+		if r.dataplane.random && !r.retries {
+			for _, a := range got {
+				if want[place(a.Name)] == 0 {
+					return fmt.Errorf("answered by %s, want any of %v", a.Name, want)
+				}
+			}
+			return nil
+		}
 		have := counts{}
 		for _, a := range got {
 			have[place(a.Name)]++
 		}
 		if !maps.Equal(have, want) {
 			return fmt.Errorf("answered by %v, want %v", have, want)
+		}
+		return nil
+	}
+}
+
+// shares expects these counts of answers on average: each within a fifth of all answers. With the 200
+// answers of a test, that is more than five standard deviations.
+func shares(want counts) check {
+	return func(_ *run, _ place, got []answer) error {
+		have := counts{}
+		for _, a := range got {
+			have[place(a.Name)]++
+		}
+		sum := 0
+		for _, n := range want {
+			sum += n
+		}
+		for _, p := range []place{b1, b2, b3} {
+			mean := len(got) * want[p] / sum
+			if off := have[p] - mean; want[p] == 0 && off != 0 || 5*max(off, -off) > len(got) {
+				return fmt.Errorf("answered by %v, want shares of %v", have, want)
+			}
 		}
 		return nil
 	}
@@ -594,13 +640,32 @@ func release(names ...string) step {
 
 // eventually retries a step until it succeeds.
 func eventually(s step) step {
-	return func(r *run) error { return until(r.Context(), func() error { return s(r) }) }
+	return func(r *run) error {
+		r.retries = true
+		defer func() { r.retries = false }()
+		return until(r.Context(), func() error { return s(r) })
+	}
 }
 
-// on has a step for each dataplane, for differences between them.
+// on has a step for each dataplane that doesn't refuse the scenario, for differences between them.
 type on map[*dataplane]step
 
 func (o on) step(r *run) error { return o[r.dataplane](r) }
+
+// ifRandom takes a step on dataplanes that choose at random, and another one on those that take turns.
+func ifRandom(random, turns step) step {
+	return func(r *run) error {
+		if r.dataplane.random {
+			return random(r)
+		}
+		return turns(r)
+	}
+}
+
+// inKernel has one step for the dataplanes that forward packets in the kernel, and one for the proxy.
+func inKernel(forwarded, relayed step) step {
+	return on{kernel: forwarded, nftables: forwarded, userspace: relayed}.step
+}
 
 // all combines steps into one.
 func all(steps ...step) step {
@@ -617,8 +682,8 @@ func all(steps ...step) step {
 // serveAt starts another server at a place, until the scenario ends.
 func serveAt(p place, network string, port uint16) step {
 	return func(r *run) error {
-		if network == "sctp" && r.dataplane == userspace {
-			return nil // refused; this kernel may not support it
+		if network == "sctp" && r.unsupported != "" {
+			return nil // this kernel may not support it
 		}
 		r.nodes[p].For(r).Serve(network, netip.AddrPortFrom(r.addr(p, r.family), port))
 		return nil
@@ -767,8 +832,8 @@ func balance(from place, to string, v proxyproto.Version, client place, checks .
 // director.
 func realServers(places ...place) step {
 	return func(r *run) error {
-		if r.dataplane == userspace {
-			return nil // it refuses the services for real servers
+		if r.unsupported != "" {
+			return nil // the dataplane refuses the services for real servers
 		}
 		for _, p := range places {
 			plane, err := r.openAt(p)

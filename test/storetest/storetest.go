@@ -379,6 +379,11 @@ func (c *suite) roundTrip(t *testing.T) {
 		{Resource: ipam.Resource{NodePort: 30081, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{health}, Since: start},
 		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.1")}, Pool: "p", State: ipam.Held, ShareKey: "k", Holders: []ipam.Holder{web, db}, Since: start},
 		{Resource: ipam.Resource{Addr: netip.MustParseAddr("2001:db8::1")}, Pool: "p", State: ipam.Cooling, Holders: []ipam.Holder{db}, Since: start, Until: start.Add(time.Hour)},
+		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.2")}, Pool: "p", State: ipam.Held, Holders: []ipam.Holder{db}, Since: start,
+			Reservation: &ipam.Reservation{For: db.Service, Since: start}},
+		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.3")}, Pool: "p", State: ipam.Reserved, Holders: []ipam.Holder{db}, Since: start,
+			Reservation: &ipam.Reservation{For: db.Service, Since: start}},
+		{Resource: ipam.Resource{Addr: netip.MustParseAddr("192.0.2.4")}, Pool: "p", State: ipam.Reserved, Since: start, Reservation: &ipam.Reservation{Since: start}},
 		{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.UDP}, State: ipam.Held, Holders: []ipam.Holder{port}, Since: start},
 		{Resource: ipam.Resource{NodePort: 30080, Protocol: vip.TCP}, State: ipam.Held, Holders: []ipam.Holder{port}, Since: start},
 	}

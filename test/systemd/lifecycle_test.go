@@ -63,7 +63,9 @@ func TestLifecycle(t *testing.T) {
 	// The userspace proxy carries the connections itself.
 	h.install(older)
 	h.start("proxy")
+	h.bySkLookup()
 	h.replace(newer)
+	h.bySkLookup()
 	run(t, "dpkg", "--purge", "ironvip")
 	h.restored("the purge with the userspace proxy", before)
 }
@@ -75,6 +77,18 @@ func (h *host) start(mode string) {
 	run(h.t, "systemctl", "start", "ironvip")
 	h.running(older)
 	h.served()
+}
+
+// bySkLookup checks that the unit allows the userspace proxy what sk_lookup needs.
+func (h *host) bySkLookup() {
+	h.t.Helper()
+	if out := run(h.t, "ironvip", "dataplane", "show"); !strings.Contains(out, "clients arrive by sk_lookup") {
+		h.t.Errorf("the proxy of the packaged unit doesn't use sk_lookup:\n%s", out)
+	}
+	out, err := command("ironvip", "doctor") // other checks may fail here
+	if !strings.Contains(out, "one socket for each protocol and family listens for all VIPs") {
+		h.t.Errorf("doctor doesn't find sk_lookup: %v\n%s", err, out)
+	}
 }
 
 // replace installs versions one after the other, while a client asks.

@@ -81,7 +81,7 @@ func writeImage(f *os.File, o *options) error {
 	if err != nil {
 		return fmt.Errorf("the VM's kernel: %w (run test/vm/setup.sh)", err)
 	}
-	names := slices.Concat(baseModules, o.modules)
+	names := slices.Concat(baseModules, mergedModules, o.modules)
 	if len(o.reach) > 0 {
 		names = append(names, reachModules...)
 	}

@@ -24,9 +24,13 @@ var baseModules = []string{
 	"ip_set_hash_ip",
 }
 
+// mergedModules are loaded, too, where a kernel still has them as files. Newer kernels have them in
+// nf_tables.
+var mergedModules = []string{"nft_counter", "nft_objref"}
+
 // moduleOrder returns the files to load for names, relative to dir (a depmod'ed
-// /lib/modules/<version>). Each file occurs once, after its dependencies. Built-in modules need no
-// file.
+// /lib/modules/<version>). Each file occurs once, after its dependencies. Modules that
+// are built in or merged into others need no file.
 func moduleOrder(dir string, names []string) ([]string, error) {
 	deps, err := readModulesDep(filepath.Join(dir, "modules.dep"))
 	if err != nil {
@@ -63,7 +67,7 @@ func moduleOrder(dir string, names []string) ([]string, error) {
 		switch {
 		case ok:
 			load(file)
-		case !inKernel[name]:
+		case !inKernel[name] && !slices.Contains(mergedModules, name):
 			return nil, fmt.Errorf("the kernel in %s has no module %q", filepath.Dir(dir), name)
 		}
 	}

@@ -28,6 +28,7 @@ func TestModuleOrder(t *testing.T) {
 		{[]string{"d", "a", "d"}, "[k/c.ko k/d.ko k/b-x.ko k/a.ko]"},
 		{[]string{"b_x"}, "[k/c.ko k/b-x.ko]"},
 		{[]string{"b-x", "tun"}, "[k/c.ko k/b-x.ko]"},
+		{[]string{"nft_counter", "d"}, "[k/c.ko k/d.ko]"},
 		{nil, "[]"},
 	} {
 		got, err := moduleOrder(dir, tc.names)

@@ -23,6 +23,7 @@ import (
 type options struct {
 	mem         int // MiB
 	cpus        int
+	icount      bool          // the guest's clock counts its instructions, one in a nanosecond
 	timeout     time.Duration // of the whole run; 0: none
 	bootTimeout time.Duration // of the first boot; each repeated boot has twice the time of the one before
 	cache       string        // the directory of setup.sh with vmlinux and modules
@@ -69,6 +70,7 @@ func parseOptions(args, environ []string) (*options, error) {
 	fs.SetOutput(io.Discard) // the caller prints the error
 	mem := fs.String("mem", env["IRONVIP_VM_MEM"], "memory, such as 768M or 2G; IRONVIP_VM_MEM (default 512M, 1G for -race binaries, and more for large images)")
 	cpus := fs.String("cpus", env["IRONVIP_VM_CPUS"], "processors; IRONVIP_VM_CPUS (default 1)")
+	icount := fs.Bool("icount", env["IRONVIP_VM_ICOUNT"] != "" && env["IRONVIP_VM_ICOUNT"] != "0", "make the guest's clock count its instructions, one in a nanosecond, so that times repeat on any host; IRONVIP_VM_ICOUNT")
 	timeout := fs.String("timeout", env["IRONVIP_VM_TIMEOUT"], "kill the VM after this time, 0 for never; IRONVIP_VM_TIMEOUT (default: -test.timeout and some slack, else 10m)")
 	bootTimeout := fs.String("boot-timeout", cmp.Or(env["IRONVIP_VM_BOOT_TIMEOUT"], defaultBootTimeout.String()), "boot again, with twice the time, if the program has not started after this time; IRONVIP_VM_BOOT_TIMEOUT")
 	cache := fs.String("cache", env["IRONVIP_VM_CACHE"], "folder with the kernel; IRONVIP_VM_CACHE (default: \"current\" next to vmrun)")
@@ -91,7 +93,7 @@ func parseOptions(args, environ []string) (*options, error) {
 		return nil, errors.New("no program to run (-h lists the flags)")
 	}
 
-	o := &options{verbose: *verbose, programs: list(*programs), modules: list(*modules), cpus: 1}
+	o := &options{verbose: *verbose, programs: list(*programs), modules: list(*modules), cpus: 1, icount: *icount}
 	var err error
 	if o.dir, err = os.Getwd(); err != nil {
 		return nil, err

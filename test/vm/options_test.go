@@ -66,6 +66,7 @@ func TestParseOptions(t *testing.T) {
 			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout, o.verbose) }, "1024 2 3s true"},
 		{"flags win", "-mem 768 -cpus 3 -timeout 0 /bin/x", []string{"IRONVIP_VM_MEM=1G", "IRONVIP_VM_CPUS=2", "IRONVIP_VM_TIMEOUT=3s"},
 			func(o *options) any { return fmt.Sprint(o.mem, o.cpus, o.timeout) }, "768 3 0s"},
+		{"instructions", "/bin/x", []string{"IRONVIP_VM_ICOUNT=1"}, func(o *options) any { return o.icount }, true},
 		{"the test's timeout and slack", "/bin/x.test -test.timeout=1m", nil, func(o *options) any { return o.timeout }, time.Minute + testSlack},
 		{"the test has none", "/bin/x.test -test.timeout=0s", nil, func(o *options) any { return o.timeout }, time.Duration(0)},
 		{"own timeout wins", "-timeout 5s /bin/x.test -test.timeout=1m", nil, func(o *options) any { return o.timeout }, 5 * time.Second},

@@ -193,6 +193,14 @@ type qemu struct {
 	end     error          // how the process ended, set by stop
 }
 
+// accelerator names the translator. It counts instructions in one thread only.
+func accelerator(o *options) string {
+	if o.icount {
+		return "tcg,thread=single"
+	}
+	return "tcg,thread=multi"
+}
+
 func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error) {
 	bin, err := findProgram("qemu-system-x86_64")
 	if err != nil {
@@ -205,6 +213,9 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 	vm := &qemu{console: &tail{}, stderr: &tail{}}
 	cmdline := "console=ttyS2 quiet panic=-1 oops=panic 8250.nr_uarts=4 mitigations=off nokaslr tsc=reliable " +
 		"no_timer_check random.trust_cpu=on cryptomgr.notests rcupdate.rcu_expedited=1 rdinit=/init"
+	if !o.icount {
+		cmdline += clockParameters()
+	}
 	if o.root != "" {
 		cmdline += " systemd.getty_auto=no systemd.log_color=no systemd.status_unit_format=name"
 	}
@@ -215,7 +226,7 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 	// The child's file 3 is the image. Files 4, 5 and 6 are the serial ports, which QEMU opens
 	// again by path, so that it makes only its own side non-blocking.
 	args := []string{
-		"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(mem) + "M",
+		"-M", "pc", "-accel", accelerator(o), "-cpu", "max,-cx16", "-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(mem) + "M",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", kernel, "-initrd", "/proc/self/fd/3", "-append", cmdline,
 		"-chardev", "file,id=output,path=/proc/self/fd/4", "-serial", "chardev:output",
@@ -223,6 +234,9 @@ func startQEMU(o *options, mem int, kernel string, image *os.File) (*qemu, error
 		// The console must be the third port, because a waiting reader doesn't need that port's
 		// interrupt (4).
 		"-chardev", "file,id=console,path=/proc/self/fd/6", "-serial", "chardev:console",
+	}
+	if o.icount {
+		args = append(args, "-icount", "shift=0,sleep=off")
 	}
 	args = append(args, reachArgs(o.reach, self)...)
 	vm.cmd = exec.Command(bin, args...)

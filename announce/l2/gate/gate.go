@@ -130,6 +130,13 @@ func (g *Gate) tryEgress(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
+// HasEgress reports whether the kernel has the egress hook, see Gate.Egress, in the network namespace of the calling thread.
+func HasEgress(ctx context.Context) (bool, error) {
+	g := Gate{conn: nftwire.NewConn()}
+	defer g.Close()
+	return g.tryEgress(ctx)
+}
+
 // SetGuarded sets the addresses that the gate is for. Rebuild must follow.
 func (g *Gate) SetGuarded(s *netipx.IPSet) { g.guarded = s }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/wire"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -58,9 +59,7 @@ func newBench(t *testing.T) *bench {
 		t.Cleanup(b.gate.Close)
 		b.arp, b.nd = b.socket(frame.TypeARP), b.socket(frame.TypeIPv6)
 	})
-	if !b.gate.Egress {
-		t.Fatal("this kernel has no egress hook")
-	}
+	need.KernelFeature(t, linux.Egress, b.gate.Egress)
 	b.client.Do(func() {
 		arp, nd := b.socket(frame.TypeARP), b.socket(frame.TypeIPv6)
 		go arp.Receive(func(_ int, f []byte) {

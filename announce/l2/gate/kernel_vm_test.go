@@ -3,33 +3,26 @@
 package gate_test
 
 import (
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/gate"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 )
 
-// The VM's kernel is older than 6.12: adding an element again doesn't renew its timeout. This is why
-// Refresh deletes it in between, and why the tests of this package run in the VM, too.
-func TestAddingAgainDoesNotRefresh(t *testing.T) {
+// Adding an element again renews its timeout only since Linux 6.12. This is why Refresh deletes it in
+// between, and why the tests of this package run in the VM, too: its kernel is older.
+func TestAddingAgainRenewsOnNewKernels(t *testing.T) {
 	b := newBench(t)
-	b.open(vip4)
-	const life = 2 * time.Second
-	add := []string{"add", "element", "netdev", gate.TableName, "alive", "{ eth0 timeout 2s }"}
-	b.nft(add...)
-	added := time.Now()
-	if !b.announce(vip4) {
-		t.Fatal("the gate is closed after the first addition")
+	for _, timeout := range []string{"1h", "2h"} {
+		b.nft("add", "element", "netdev", gate.TableName, "alive", "{ eth0 timeout "+timeout+" }")
 	}
-	b.nft(add...)
-	again := time.Now()
-	for b.announce(vip4) {
-		if time.Since(again) > 2*life {
-			t.Fatal("the element doesn't expire")
-		}
-		time.Sleep(time.Millisecond)
+	list := b.nft("list", "set", "netdev", gate.TableName, "alive")
+	want := "timeout 1h"
+	if !linux.ParseVersion(linux.Release()).Before(6, 12) {
+		want = "timeout 2h"
 	}
-	if took := time.Since(added); took > life+life/4 && time.Since(again) >= life {
-		t.Errorf("the element expired after %v: this kernel renews timeouts", took)
+	if !strings.Contains(list, want) {
+		t.Errorf("after adding an element again, with 2h for 1h, the set has not %s:\n%s", want, list)
 	}
 }

@@ -80,7 +80,8 @@ and ip print, if they are there. It changes nothing and needs no agent, but then
 Tokens, passwords and keys are removed: those in the files that the configuration names,
 and whatever looks like one. Addresses and names of services stay. Look into the archive
 before you give it to others. A part that fails, or has more than 16 MiB, is noted in
-parts.txt, and the rest is written.`,
+parts.txt, and the rest is written. A list of services that is larger ends with a whole one;
+parts.txt has the number of all.`,
 		Example: "  ironvip bugreport\n  ironvip bugreport -f - | ssh admin@example.com 'cat > report.tar.gz'",
 		Args:    cobra.NoArgs,
 	}
@@ -185,7 +186,9 @@ func (a *app) nested(ctx context.Context, out io.Writer, args, path []string) er
 	if messages.Len() > 0 {
 		_, _ = fmt.Fprintf(out, "\n--- messages ---\n%s", messages.Bytes())
 	}
-	if code != ExitOK {
+	switch code {
+	case ExitOK, ExitDegraded, ExitChanges: // findings are what the report is for
+	default:
 		return fmt.Errorf("exit code %d", code)
 	}
 	return nil
@@ -218,6 +221,9 @@ func (r *report) add(name, what string, fill func(io.Writer) error) error {
 	part := &bounded{most: r.most}
 	err := fill(part)
 	switch {
+	case part.cut && part.items.whole > 0:
+		err = errors.Join(err, fmt.Errorf("cut after %d bytes: has the first %d of %d items", r.most, part.items.fit, part.items.all))
+		part.text = append(part.text[:part.items.whole], "\n  ]\n}\n"...)
 	case part.cut:
 		err = errors.Join(err, fmt.Errorf("cut after %d bytes", r.most))
 		part.text = part.text[:bytes.LastIndexByte(part.text, '\n')+1] // the cut may have split a secret
@@ -241,17 +247,60 @@ func (r *report) write(name string, text []byte) error {
 	return err
 }
 
-// bounded keeps the beginning of what is written to it.
+// bounded keeps the beginning of what is written to it. Of the list of a JSON object, that ends with
+// an item, so that the part can be read as JSON.
 type bounded struct {
-	text []byte
-	most int
-	cut  bool
+	text  []byte
+	most  int
+	cut   bool
+	items items
 }
 
 // Write implements io.Writer. It never fails, so that a program is not ended by its output.
 func (b *bounded) Write(p []byte) (int, error) {
+	b.items.scan(p, b.most)
 	room := min(b.most-len(b.text), len(p))
 	b.text = append(b.text, p[:room]...)
 	b.cut = b.cut || room < len(p)
 	return len(p), nil
+}
+
+// items counts the objects in the lists of a JSON object: {"items": [{...}, {...}]}. It keeps no text,
+// because an output may be much larger than its part.
+type items struct {
+	all, fit int // in the whole output, and in a part
+	whole    int // bytes up to the end of the last that fits
+	at       int // bytes so far
+	open     []byte
+	quoted   bool // within a string
+	escaped  bool // after a backslash
+	other    bool // the text is no JSON object, or it has ended
+}
+
+// scan reads the next bytes of an output with parts of most bytes.
+func (s *items) scan(p []byte, most int) {
+	for _, c := range p {
+		s.at++
+		switch {
+		case s.other:
+			return
+		case s.escaped:
+			s.escaped = false
+		case s.quoted:
+			s.escaped, s.quoted = c == '\\', c != '"'
+		case c == '{' || c == '[':
+			s.open = append(s.open, c)
+		case len(s.open) == 0:
+			s.other = c > ' '
+		case c == '"':
+			s.quoted = true
+		case c == '}' || c == ']':
+			if s.open = s.open[:len(s.open)-1]; c == '}' && string(s.open) == "{[" {
+				if s.all++; s.at+len("\n  ]\n}\n") <= most {
+					s.fit, s.whole = s.all, s.at
+				}
+			}
+			s.other = len(s.open) == 0
+		}
+	}
 }

@@ -4,10 +4,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,6 +62,7 @@ func TestBugreportHasNoSecrets(t *testing.T) {
 	write("ironvip.toml", "[consul]\naddress = \"https://admin:"+secret+"-4@consul.example:8501\"\ntoken_file = \""+dir+"/consul-token\"\n[announce]\nkey_file = \"heartbeat-keys\"\n")
 	write("services.d/web.toml", "# password: "+secret+"-5\n[[service]]\nname = \"web\"\n")
 	a := node(t)
+	a.on("GET /v1/dataplane/diff", 200, v1.DataplaneDiff{Items: []v1.DiffEntry{{}}})
 	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{{ID: 1, Kind: "x", Message: "consul refused " + secret + "-1: Authorization: Bearer " + secret + "-6"},
 		{ID: 2, Kind: "y", Message: "token ironvip_" + strings.Repeat("n0body", 8) + " expired; -----BEGIN PRIVATE KEY-----\n" + secret + "-7\n-----END PRIVATE KEY-----"}}})
 	r := a.runWith(t, Options{Host: wellHost()}, "bugreport -f - --config "+dir)
@@ -74,7 +78,7 @@ func TestBugreportHasNoSecrets(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"version.txt": "0.1.0", "status.json": `"level"`, "services.json": `"web"`, "dataplane.json": "frontends", "events.json": "consul refused REMOVED", "parts.txt": "status.json",
+		"version.txt": "0.1.0", "status.json": `"level"`, "services.json": `"web"`, "dataplane.json": "frontends", "events.json": "consul refused REMOVED", "parts.txt": "ironvip dataplane diff -o json: complete", // with a finding
 		"config.txt": "consul", "files" + dir + "/ironvip.toml": "token_file", "files" + dir + "/services.d/web.toml": "[[service]]",
 	} {
 		if !strings.Contains(files[name], want) {
@@ -96,6 +100,66 @@ func TestBugreportCutsParts(t *testing.T) {
 	}
 	if h, err := tar.NewReader(&archive).Next(); err != nil || h.Size != int64(len("a line that stays\n")) || !strings.Contains(r.parts.String(), "a program: cut after 40 bytes") {
 		t.Errorf("%+v, %v, %s", h, err, r.parts.String())
+	}
+}
+
+// A list that is too large ends with a whole item, is JSON, and parts.txt has the number of all items.
+func TestBugreportCutsLists(t *testing.T) {
+	type item struct {
+		Name string   `json:"name"`
+		Tags []string `json:"tags"`
+		Of   any      `json:"of"`
+	}
+	var list struct {
+		Items []item `json:"items"`
+		Next  string `json:"next"`
+	}
+	for i := range 100 {
+		list.Items = append(list.Items, item{Name: fmt.Sprintf("s%d \"}] \\", i), Tags: []string{"{", "]"}, Of: []any{map[string]int{"a": 1}}})
+	}
+	all, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, "\n\n--- messages ---\nnote: {[\n"...)
+	one := len(all) / 100
+	for _, most := range []int{len(all), len(all) / 2, len(all)/2 + 1, len(all)/2 + one/2, one + one/2, len(all) - 1, len(all) - 40} {
+		var archive bytes.Buffer
+		r := &report{tar: tar.NewWriter(&archive), dir: "r", clean: redact.New(), most: most}
+		err := r.add("services.json", "ironvip service list", func(out io.Writer) error {
+			for chunk := range slices.Chunk(all, 7) {
+				if _, err := out.Write(chunk); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil || r.tar.Close() != nil {
+			t.Fatal(err)
+		}
+		unpacked := tar.NewReader(&archive)
+		h, err := unpacked.Next()
+		if err != nil || h.Size > int64(most) {
+			t.Fatalf("%d: %+v, %v", most, h, err)
+		}
+		text, err := io.ReadAll(unpacked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most == len(all) {
+			if !bytes.Equal(text, all) || !strings.Contains(r.parts.String(), "ironvip service list: complete") {
+				t.Errorf("a part that fits is changed: %s", r.parts.String())
+			}
+			continue
+		}
+		got := list
+		got.Items = nil
+		if err := json.Unmarshal(text, &got); err != nil || len(got.Items) == 0 || got.Items[len(got.Items)-1].Name != list.Items[len(got.Items)-1].Name {
+			t.Errorf("%d: %v, %d items:\n%s", most, err, len(got.Items), text)
+		}
+		if want := fmt.Sprintf("cut after %d bytes: has the first %d of 100 items\n", most, len(got.Items)); !strings.Contains(r.parts.String(), want) {
+			t.Errorf("%d: %s, want %s", most, r.parts.String(), want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -57,6 +58,43 @@ func TestConnectionsInParts(t *testing.T) {
 	}
 }
 
+func TestSwitchCommand(t *testing.T) {
+	a := newAgent(t)
+	problem := v1.Problem{Code: "invalid", Field: "dataplane.mode", Place: "ironvip.toml:4", Message: `dataplane.mode = "ipvs" contradicts`, Hint: `set it to "auto"`}
+	plan := v1.SwitchPlan{From: "ipvs", To: "proxy", Changes: true, HardStopAfter: 600, Refused: []v1.Problem{}, Problems: []v1.Problem{},
+		Connections: []v1.SwitchConnections{{Protocol: "tcp", State: "ESTABLISHED", Connections: 41, Then: v1.SwitchEnds}, {Protocol: "udp", State: "UDP", Connections: 1, Then: v1.SwitchMoves}}}
+	impossible := plan
+	impossible.Problems, impossible.Refused = []v1.Problem{problem}, []v1.Problem{{Code: "unsupported", Service: "web", Field: "forward", Message: "proxy has no dr"}}
+	for _, c := range []struct {
+		flags string
+		plan  v1.SwitchPlan
+		code  int
+	}{
+		{"--plan", plan, ExitChanges},
+		{"--plan", impossible, ExitError},
+		{"--plan", v1.SwitchPlan{From: "proxy", To: "proxy"}, ExitOK},
+		{"--no-wait", plan, ExitOK},
+	} {
+		query := "?mode=proxy"
+		if c.flags == "--plan" {
+			query = "?dry_run=true&mode=proxy"
+		}
+		a.on("POST /v1/dataplane/switch"+query, 200, c.plan)
+		out := a.run(t, "dataplane switch proxy "+c.flags).String()
+		if !strings.Contains(out, fmt.Sprintf("-- exit %d --", c.code)) && c.code != ExitOK || c.code == ExitOK && strings.Contains(out, "-- exit") && !strings.Contains(out, "-- exit 0 --") {
+			t.Errorf("%s: want exit %d:\n%s", c.flags, c.code, out)
+		}
+		for _, p := range c.plan.Problems {
+			if !strings.Contains(out, p.Place) || !strings.Contains(out, p.Hint) || !strings.Contains(out, "proxy has no dr") {
+				t.Errorf("the problem is missing:\n%s", out)
+			}
+		}
+		if c.plan.Connections != nil && (!strings.Contains(out, "41 connections") || !strings.Contains(out, "end at once") || !strings.Contains(out, "move with their next datagram")) {
+			t.Errorf("connections are missing:\n%s", out)
+		}
+	}
+}
+
 func TestRepairCommand(t *testing.T) {
 	a := newAgent(t)
 	failed := v1.Problem{Code: v1.CodeDataplane, Place: "192.0.2.12:80/tcp", Message: "add the service: no buffer space available"}
@@ -74,4 +112,14 @@ func TestRepairCommand(t *testing.T) {
 		}
 	}
 	golden(t, "dataplane_repair.txt", all.String())
+}
+
+// Both processes end during a switch: the command doesn't wait for ever.
+func TestSwitchWithoutAnAgent(t *testing.T) {
+	a := newAgent(t)
+	a.on("POST /v1/dataplane/switch?mode=nft", 200, v1.SwitchPlan{From: "proxy", To: "nft", Changes: true})
+	a.on("GET /v1/dataplane", 503, v1.ProblemDocument{Status: 503, Code: v1.CodeUnavailable, Detail: "gone"})
+	if r := a.run(t, "dataplane switch nft --timeout 1s"); r.code != ExitError || !strings.Contains(r.stderr, "nft does not serve, and no agent has answered for 1s") {
+		t.Errorf("%+v", r)
+	}
 }

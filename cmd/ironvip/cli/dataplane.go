@@ -67,6 +67,9 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 				resync += ", last read " + a.ago(plane.LastResync)
 			}
 			facts.Add("drift", resync)
+			for _, f := range plane.Former {
+				facts.Add("former", a.formerText(f))
+			}
 			b.WriteString(facts.Text(p))
 			for _, f := range plane.Findings {
 				fmt.Fprintf(&b, "%s  %s\n", levelWord(p, f.Level), output.Clean(output.Join("    fix: ", f.Message, f.Fix)))
@@ -78,6 +81,18 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 			return b.String()
 		},
 	}
+}
+
+// formerText describes a dataplane that was replaced.
+func (a *app) formerText(f v1.FormerDataplane) string {
+	if f.Problem != "" {
+		return f.Mode + ": " + f.Problem
+	}
+	where := f.Mode + " drains"
+	if f.Process != 0 {
+		where += fmt.Sprintf(" in process %d", f.Process)
+	}
+	return output.Join(", ends ", where+": "+output.Plural(f.Connections, "connection"), a.ago(f.Until)+" at the latest")
 }
 
 // fewBackends is the number of backends per frontend in a table; -o wide shows all.
@@ -160,8 +175,8 @@ func (a *app) dataplaneRepairCommand() *cobra.Command {
 		Short: "compare the dataplane with the desired state now, and repair the differences",
 		Long: `Reads the kernel (or the userspace dataplane) completely, and repairs what differs from the
 desired state, as the agent does by itself every 30 seconds. It prints what it repaired. It
-also repairs at once what another program keeps changing; by itself, the agent waits longer
-each time. If the dataplane refuses a repair, the exit code is 3.`,
+also repairs what another program keeps changing, for which the agent itself may wait until
+the next of these looks. If the dataplane refuses a repair, the exit code is 3.`,
 		Example: "  ironvip dataplane diff\n  ironvip dataplane repair",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -205,14 +220,15 @@ func (a *app) dataplaneCleanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "remove everything that an agent left in the kernel; needs no agent",
-		Long: `Removes what an agent left in this host's kernel: its IPVS services, the device with
-the virtual addresses and the nftables table. It also removes what the announcer left: the
+		Long: `Removes what an agent left in this host's kernel, whichever dataplane it ran: the services
+of IPVS, the nftables tables of the ipvs and nft dataplanes and of the paths of probes, and
+the device with the virtual addresses. The userspace proxy leaves only addresses. It also removes what the announcer left: the
 gate of layer 2, changed arp_announce of interfaces, and routes. If the device stays, because somebody else
 made it, it reverts the settings of the device in systemd-resolved. It removes nothing else. It
 needs no agent, and refuses to run while an agent or an announcer runs (exit code 5).
 
-An IPVS service belongs to ironvip if the nftables table records it, or if its address is on
-ironvip's device or leased. Other services with addresses of a pool are shown and kept,
+An IPVS service belongs to ironvip if the table of the ipvs dataplane records it, or if its address
+is on ironvip's device or leased. Other services with addresses of a pool are shown and kept,
 unless --pools is given. If the state file is missing or damaged, the table and the device
 are enough. Sysctls, the state file and the configuration stay.
 

@@ -32,8 +32,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "diagnose this host and suggest fixes",
-		Long: `Checks this host: the kernel, its settings, conflicting programs, the configuration, the
-state directory and the agent (at the socket of that configuration unless --addr names
+		Long: `Checks this host: the kernel, its settings, conflicting programs, the host's firewall, the MTU
+of tunnels, the configuration, the state directory and the agent (at the socket of that configuration unless --addr names
 another). It changes nothing and needs neither an agent nor root; as root, it checks more. The
 exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 		Args: cobra.NoArgs,
@@ -69,9 +69,9 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	want := doctor.Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := v.Config; c != nil {
-		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
+		want.Mode, want.SkLookup, want.StateDir, want.Device = c.Dataplane.Mode, c.Dataplane.SkLookup, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
-			want.Mode = configs.ModeIPVS // the agent has nothing to fall back to
+			want.Mode, want.RealServer = configs.ModeIPVS, true // the agent has nothing to fall back to
 		}
 		want.Announce = announceWant(c)
 		want.DNS.Domain = c.DNS.Domain
@@ -93,6 +93,9 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	defer c.Close()
 	now, err := c.Status(ctx)
 	want.DNS.Agent = ofAgent(now, want.DNS.Listen)
+	if err == nil {
+		want.Tunnels = tunnelsOf(ctx, c)
+	}
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
 	doc.Findings = append(doc.Findings, fromConfig(path, v)...)
 	if err != nil {
@@ -106,6 +109,34 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
+}
+
+// tunnelsOf returns the backends that the agent reaches through tunnels, as far as the agent says.
+func tunnelsOf(ctx context.Context, c *client.Client) (out []netip.Addr) {
+	const page = 500
+	seen := map[netip.Addr]bool{}
+	for cursor := ""; ; {
+		list, err := c.Frontends(ctx, "", cursor, page)
+		for _, f := range list.Items {
+			if f.Forward != vip.ForwardTunnel.String() || f.Kind == vip.OnRealServer.String() {
+				continue
+			}
+			for _, b := range f.Backends {
+				a, err := netip.ParseAddrPort(b.Address)
+				addr := a.Addr()
+				if err != nil {
+					addr, err = netip.ParseAddr(b.Address) // without a port
+				}
+				if err == nil && !seen[addr] {
+					seen[addr] = true
+					out = append(out, addr)
+				}
+			}
+		}
+		if cursor = list.Next; err != nil || cursor == "" {
+			return out
+		}
+	}
 }
 
 // ofAgent returns the addresses of dns.listen where an agent answers DNS queries, or tries to, and reports
@@ -170,6 +201,10 @@ func fromConfig(path string, v status.Validation) []doctor.Finding {
 		return []doctor.Finding{finding(doctor.OK, "config "+path+": "+v.Summary, "")}
 	}
 	var out []doctor.Finding
+	if v.Config == nil {
+		out = append(out, finding(doctor.Fail, fmt.Sprintf("configuration %s can't be used: the other lines are about the defaults, with dataplane.mode %q, device %s and state directory %s",
+			path, configs.ModeAuto, configs.DefaultDevice, configs.DefaultStateDir), "correct what the next lines name, then run ironvip doctor again"))
+	}
 	for _, p := range v.Warnings {
 		out = append(out, finding(doctor.Warn, p.Error(), p.Hint))
 	}

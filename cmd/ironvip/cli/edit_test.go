@@ -203,6 +203,9 @@ func TestBackendWeight(t *testing.T) {
 		{"backend weight web 10.1.0.99 1", ExitNotFound, "has no backend 10.1.0.99", ""},
 		{"backend weight web 10.1.0.11 65536", ExitUsage, "0 to 65535", ""},
 		{"backend weight web 10.1.0.11 many", ExitUsage, "invalid weight", ""},
+		{"backend weight web 10.1.0.11 -1", ExitUsage, `invalid weight "-1": must be 0 to 65535`, ""},
+		{"backend weight web 10.1.0.11 -25 --force", ExitUsage, `invalid weight "-25"`, ""},
+		{"backend weight web 10.1.0.11 1 -x", ExitUsage, "unknown shorthand flag: 'x'", ""},
 		{"backend weight web 10.1.0.11", ExitUsage, "", ""},
 	} {
 		a := newAgent(t)
@@ -258,4 +261,15 @@ func TestServiceWatch(t *testing.T) {
 		}
 	}
 	golden(t, "service_watch.txt", all.String())
+}
+
+// A watch of services that do not exist says that it waits, and writes nothing to stdout.
+func TestServiceWatchOfNothing(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/services:watch?label=a%3Db", 200, []v1.ServiceChange{{Synced: true}})
+	for _, line := range []string{"service watch -l a=b", "service watch -l a=b --only-changes -o json"} {
+		if r := a.run(t, line); r.stdout != "" || !strings.Contains(r.stderr, "no matching services yet: waiting") {
+			t.Errorf("%s: %s", line, r)
+		}
+	}
 }

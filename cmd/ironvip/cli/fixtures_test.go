@@ -172,9 +172,15 @@ func vips() v1.VIPList {
 		{Kind: v1.KindAddress, Address: "192.0.2.10", Pool: "public-v4", State: "held", Since: now.Add(-12 * 24 * time.Hour), Revision: 7,
 			Holders: []v1.VIPHolder{{Service: "web", Source: "static"}}},
 		{Kind: v1.KindAddress, Address: "192.0.2.11", Pool: "public-v4", State: "held", ShareKey: "edge", Since: now.Add(-3 * time.Hour), Revision: 8,
-			Holders: []v1.VIPHolder{{Service: "shop/db", Source: "rest"}, {Service: "shop/cache", Source: "rest"}}},
+			Holders: []v1.VIPHolder{{Service: "shop/db", Source: "rest"}, {Service: "shop/cache", Source: "rest"}}, Reservation: &v1.VIPReservation{For: "shop/db", Since: now.Add(-time.Hour)}},
 		{Kind: v1.KindAddress, Address: "192.0.2.40", Pool: "public-v4", State: "cooling", Since: now.Add(-time.Hour), Until: &until, Revision: 9,
 			Holders: []v1.VIPHolder{{Service: "gone", Source: "rest"}}},
+		{Kind: v1.KindAddress, Address: "192.0.2.41", Pool: "public-v4", State: "reserved", Since: now.Add(-time.Hour), Revision: 11,
+			Holders: []v1.VIPHolder{}, Reservation: &v1.VIPReservation{For: "web", Since: now.Add(-time.Hour)}},
+		{Kind: v1.KindAddress, Address: "192.0.2.42", Pool: "public-v4", State: "reserved", Since: now.Add(-time.Minute), Revision: 12,
+			Holders: []v1.VIPHolder{}, Reservation: &v1.VIPReservation{Since: now.Add(-time.Minute)}},
+		{Kind: v1.KindAddress, Address: "192.0.2.43", Pool: "public-v4", State: "held", Since: now.Add(-time.Minute), Revision: 13,
+			Holders: []v1.VIPHolder{{Service: "mail", Source: "static"}}, Reservation: &v1.VIPReservation{For: "web", Since: now.Add(-time.Minute)}},
 		{Kind: v1.KindNodePort, NodePort: 30080, Protocol: "tcp", State: "held", Since: now.Add(-12 * 24 * time.Hour), Revision: 10,
 			Holders: []v1.VIPHolder{{Service: "web", Source: "static", Port: "80/tcp"}}},
 	}}
@@ -183,7 +189,7 @@ func vips() v1.VIPList {
 func pools() v1.PoolList {
 	return v1.PoolList{Items: []v1.Pool{
 		{Name: "public-v4", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Exclude: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")},
-			AutoAssign: true, Size: 238, Used: 41, Cooling: 1, HeldOut: 2, Free: 194, Alarms: []v1.Problem{}},
+			AutoAssign: true, Size: 238, Used: 41, Cooling: 1, Reserved: 2, HeldOut: 2, HeldRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.16/31")}, Free: 194, Alarms: []v1.Problem{}},
 		{Name: "v6", CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}, Size: 1<<53 - 1, Used: 1204, Free: 1<<53 - 1,
 			Alarms: []v1.Problem{{Code: "overlap", Message: "2001:db8:1::/64 overlaps the route 2001:db8::/32 of br0", Hint: "choose another range"}}},
 	}}
@@ -228,7 +234,8 @@ func plane() v1.Dataplane {
 	return v1.Dataplane{Mode: "ipvs", Reason: "the kernel has IPVS and we may use it", Level: v1.LevelWarn, Summary: "1 of 3 frontends pending",
 		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),
 		Problems: []v1.Problem{}, Findings: []v1.Finding{{Level: v1.LevelFail, Name: "net.ipv4.vs.conntrack",
-			Message: "net.ipv4.vs.conntrack = 0, needs 1 for nat", Fix: "sysctl -w net.ipv4.vs.conntrack=1"}}}
+			Message: "net.ipv4.vs.conntrack = 0, needs 1 for nat", Fix: "sysctl -w net.ipv4.vs.conntrack=1"}},
+		Former: []v1.FormerDataplane{{Mode: "proxy", Process: 4711, Connections: 2, Until: ago(-9 * time.Minute)}, {Mode: "nft", Problem: "count the connections of nft: netlink: timeout"}}}
 }
 
 func frontends() v1.FrontendList {

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -72,5 +73,17 @@ func TestNoLeaks(t *testing.T) {
 	defer s.Close()
 	for _, line := range []string{"service list", "status --wait", "__complete service get ", "version", "doctor --config /nonexistent"} {
 		run(t, Options{Host: wellHost()}, "--addr "+s.URL+" "+line)
+	}
+}
+
+// An event of which the agent doesn't list all has the number of them.
+func TestEventsAreCounted(t *testing.T) {
+	a, first := newAgent(t), now.Add(-3*time.Hour)
+	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{
+		{ID: 7, Time: now, Kind: "service_down", Service: "web", Message: "web is down", Count: 1204, First: &first},
+		{ID: 8, Time: now, Kind: "service_down", Service: "db", Message: "db is down"},
+	}})
+	if r := a.run(t, "events"); !strings.Contains(r.stdout, "web is down (1 204 times in 3h)\n") || !strings.Contains(r.stdout, "db is down\n") {
+		t.Error(r)
 	}
 }

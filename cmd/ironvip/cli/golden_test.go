@@ -36,7 +36,7 @@ func node(t *testing.T) *fakeAgent {
 		{Name: "old", TokenSpec: v1.TokenSpec{Role: "viewer", Expires: ago(time.Hour)}, Created: *ago(48 * time.Hour), Expired: true, Author: "token ci"},
 		{Name: "prometheus", TokenSpec: v1.TokenSpec{Role: "viewer"}, Created: *ago(48 * time.Hour)}}})
 	a.on("GET /v1/vips?limit=1000", 200, vips())
-	a.on("GET /v1/vips?kind=node_port&limit=1000", 200, v1.VIPList{Items: vips().Items[3:]})
+	a.on("GET /v1/vips?kind=node_port&limit=1000", 200, v1.VIPList{Items: vips().Items[6:]})
 	a.on("GET /v1/vips/192.0.2.11", 200, vips().Items[1])
 	a.on("GET /v1/pools", 200, pools())
 	a.on("GET /v1/sources", 200, sourceList())

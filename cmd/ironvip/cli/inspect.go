@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +22,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "show events: repaired drift, conflicts, drained backends",
-		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. With
---follow it prints each new event until Ctrl-C.`,
+		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. Of
+more than four with the same kind, service and object it keeps the latest four, and the
+message has the number of all. With --follow it prints each new event until Ctrl-C.`,
 		Example: "  ironvip events --follow\n  ironvip events --service web -o json",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -76,11 +78,19 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, 
 func (a *app) eventsView(list v1.EventList) output.View {
 	grid := output.NewGrid("+ID", "+TIME", "WHEN", "KIND", "SERVICE", "OBJECT", "MESSAGE")
 	for _, e := range list.Items {
-		grid.Add(output.Count(int64(e.ID)), e.Time.Format(time.RFC3339), output.Ago(e.Time, a.Now()), e.Kind, e.Service, e.Object, e.Message)
+		grid.Add(output.Count(int64(e.ID)), e.Time.Format(time.RFC3339), output.Ago(e.Time, a.Now()), e.Kind, e.Service, e.Object, eventMessage(e))
 	}
 	view := output.List(list, grid, "no events")
 	view.Names = output.Texts(list.Items, func(e v1.Event) string { return e.Kind })
 	return view
+}
+
+// eventMessage returns the message of an event, and how often it happened if not all are listed.
+func eventMessage(e v1.Event) string {
+	if e.Count == 0 || e.First == nil {
+		return e.Message
+	}
+	return fmt.Sprintf("%s (%s times in %s)", e.Message, output.Count(int64(e.Count)), output.Age(e.Time.Sub(*e.First)))
 }
 
 // eventView returns one line of --follow. It shows the clock time, because a relative time would

@@ -102,6 +102,12 @@ func TestMutatingCommands(t *testing.T) {
 		{"backend drain web 10.1.0.13:8080 --force", "PUT /v1/services/default/web/backends/10.1.0.13:8080/state?force=true", 200, drained, ExitOK},
 		{"override clear web/10.1.0.13:8080", "DELETE /v1/overrides/default/web/10.1.0.13:8080", 200, v1.Deleted{Service: "web", Backend: "10.1.0.13:8080", Revision: 226, Applied: true}, ExitOK},
 		{"override clear web/10.1.0.14", "DELETE /v1/overrides/default/web/10.1.0.14", 404, problem(404, v1.CodeNotFound, "backend 10.1.0.14 of service \"web\" has no override", "list overrides: GET /v1/overrides"), ExitNotFound},
+		{"vip reserve 192.0.2.41 --for web", "POST /v1/vips", 201, vips().Items[3], ExitOK},
+		{"vip reserve --pool public-v4 -o name", "POST /v1/vips", 201, vips().Items[4], ExitOK},
+		{"vip reserve 192.0.2.41", "POST /v1/vips", 409, problem(409, v1.CodeAddressTaken, `192.0.2.41 is held by service "db" of source static since 2026-11-08T12:00:00Z`, "choose another address"), ExitConflict},
+		{"vip release 192.0.2.11", "DELETE /v1/vips/192.0.2.11", 200, vips().Items[1], ExitOK},
+		{"vip release 192.0.2.41", "DELETE /v1/vips/192.0.2.41", 200, v1.VIP{Kind: v1.KindAddress, Address: "192.0.2.41", Pool: "public-v4", State: "free", Since: now, Holders: []v1.VIPHolder{}, Revision: 301}, ExitOK},
+		{"vip release 192.0.2.10", "DELETE /v1/vips/192.0.2.10", 409, problem(409, v1.CodeAddressTaken, `192.0.2.10 is held by service "web" of source static since 2026-11-08T12:00:00Z, and is not reserved`, "delete the service"), ExitConflict},
 		{"source resync static", "POST /v1/sources/static/resync", 200, sourceList().Items[1], ExitOK},
 		{"reload --wait", "POST /v1/reload", 200, v1.ReloadResult{Revision: 224, Message: "1 pool added", Warnings: []v1.Problem{
 			{Code: "restart", Field: "api.listen", Message: "waits for a restart", Hint: "systemctl restart ironvip"}}}, ExitOK},
@@ -120,7 +126,7 @@ func TestMutatingCommands(t *testing.T) {
 			continue
 		}
 		wantPrefer := "wait=30"
-		if strings.Contains(c.command, "--no-wait") || strings.Contains(c.command, "--dry-run") || strings.HasPrefix(c.command, "source") ||
+		if strings.Contains(c.command, "--no-wait") || strings.Contains(c.command, "--dry-run") || strings.HasPrefix(c.command, "source") || strings.HasPrefix(c.command, "vip") ||
 			strings.HasPrefix(c.command, "reload") {
 			wantPrefer = ""
 		}

@@ -43,6 +43,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	noIPVS := func(h *doctor.Host) {
+		h.NFT = func() []ipvs.Finding { return nil }
 		h.IPVS = func() []ipvs.Finding {
 			return []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true},
 				{Name: "kernel module ip_vs", Required: true, Detail: "the kernel has no IPVS, or it isn't loaded", Remedy: "modprobe ip_vs"}}
@@ -102,6 +103,19 @@ func TestDoctor(t *testing.T) {
 	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER", unread, "UNREAD").Replace(all.String()))
 }
 
+// With a configuration that can't be used, doctor names the mistake and what it checks instead.
+func TestDoctorOfABrokenConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[dataplane]\nmode = \"nft\"\ndevice = 7\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, Options{Host: wellHost()}, "doctor --config "+dir+" --addr unix:///nonexistent.sock")
+	if r.code != ExitError || !strings.Contains(r.stdout, "can't be used") || !strings.Contains(r.stdout, `the defaults, with dataplane.mode "auto", device ironvip0 and state directory /var/lib/ironvip`) ||
+		!strings.Contains(r.stdout, "ironvip.toml:3: dataplane.device: ") {
+		t.Errorf("%s", r)
+	}
+}
+
 // Doctor works on any machine without a panic.
 func TestDoctorOnThisHost(t *testing.T) {
 	r := run(t, Options{}, "doctor --addr unix:///nonexistent.sock")
@@ -143,7 +157,7 @@ func TestCompletion(t *testing.T) {
 		"service list --source ":                "rest\trest\nstatic\tstatic\n:4\n",
 		"service list --state ":                 "healthy\nunchecked\nelsewhere\ndegraded\ndown\npending\nrefused\n:4\n",
 		"service list -o ":                      "table\nwide\njson\nyaml\nname\n:4\n",
-		"dataplane ":                            "clean\tremove everything that an agent left in the kernel; needs no agent\nconnections\tlist single connections through this host, as ipvsadm -Lnc does\ndiff\tcompare the dataplane with the desired state\nrepair\tcompare the dataplane with the desired state now, and repair the differences\nshow\tshow the dataplane and all desired frontends\n:4\n",
+		"dataplane ":                            "clean\tremove everything that an agent left in the kernel; needs no agent\nconnections\tlist single connections through this host, as ipvsadm -Lnc does\ndiff\tcompare the dataplane with the desired state\nrepair\tcompare the dataplane with the desired state now, and repair the differences\nshow\tshow the dataplane and all desired frontends\nswitch\tmove this host to another dataplane\n:4\n",
 		"dataplane connections --service shop/": "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",
 		"pool get ":                             "public-v4\t192.0.2.0/24\nv6\t2001:db8:1::/64\n:4\n",
 		"service edit shop/":                    "shop/db\tdegraded 192.0.2.11,2001:db8::11\n:4\n",

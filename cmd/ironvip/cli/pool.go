@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func (a *app) vipListCommand() *cobra.Command {
@@ -19,7 +22,7 @@ func (a *app) vipListCommand() *cobra.Command {
 	read := func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
 		return allVIPs(ctx, c, strings.ReplaceAll(kind, "-", "_"))
 	}
-	cmd := listCommand(a, "list the addresses and node ports that are held or in cooldown", read, a.vipListView)
+	cmd := listCommand(a, "list the addresses and node ports that are held, in cooldown or reserved", read, a.vipListView)
 	choiceFlag(cmd, &kind, "kind", "list only this kind: address or node-port", "address", "node-port")
 	return cmd
 }
@@ -66,7 +69,11 @@ The agent keeps the latest thousand events of all kinds in memory; its log has o
 		RunE: func(cmd *cobra.Command, args []string) error {
 			object := args[0]
 			if number, protocol, isPort := strings.Cut(object, "/"); isPort {
-				object = "node port " + number + "/" + strings.ToLower(protocol) // as in events
+				port, err := nodePort(number, protocol)
+				if err != nil {
+					return usage(cmd, "invalid node port %q: %v", object, err)
+				}
+				object = "node port " + port.String() // as in events
 			} else if addr, err := netip.ParseAddr(object); err == nil {
 				object = addr.Unmap().String()
 			} else {
@@ -82,6 +89,19 @@ The agent keeps the latest thousand events of all kinds in memory; its log has o
 			})(cmd, args)
 		},
 	}
+}
+
+// nodePort parses the two parts of "30080/tcp".
+func nodePort(number, protocol string) (k vip.PortKey, err error) {
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return k, errors.New("the port must be 1 to 65535")
+	}
+	k.Port = uint16(n)
+	if k.Protocol.UnmarshalText([]byte(strings.ToLower(protocol))) != nil {
+		return k, errors.New("the protocol must be tcp, udp or sctp")
+	}
+	return k, nil
 }
 
 // leasedAddresses proposes the addresses with a lease.
@@ -108,6 +128,14 @@ func (a *app) vipListView(list v1.VIPList) output.View {
 				state.Text += ", free " + a.ago(v.Until)
 			}
 		}
+		if r := v.Reservation; r != nil && v.State == "held" {
+			state.Text += ", reserved"
+			if r.For != "" && !slices.ContainsFunc(v.Holders, func(h v1.VIPHolder) bool { return h.Service == r.For }) {
+				state.Text += " for " + r.For
+			}
+		} else if r != nil && r.For != "" {
+			holders = append(holders, "for "+r.For)
+		}
 		grid.Add(leaseName(v), v.Pool, state, strings.Join(holders, ","), output.Since(v.Since, a.Now()),
 			strings.Join(slices.Compact(sources), ","), v.ShareKey, v.Revision)
 	}
@@ -127,13 +155,13 @@ func (a *app) poolListCommand() *cobra.Command {
 }
 
 func (a *app) poolListView(list v1.PoolList) output.View {
-	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE")
+	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE")
 	for _, p := range list.Items {
 		used := output.Cell{Text: fmt.Sprintf("%s of %s", count(p.Used), count(p.Size))}
 		if p.Free == 0 {
 			used.Style = output.Caution
 		}
-		grid.Add(p.Name, commaList(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.HeldOut), yesNo(p.AutoAssign),
+		grid.Add(p.Name, commaList(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.Reserved), count(p.HeldOut), yesNo(p.AutoAssign),
 			count(p.Size), commaList(p.Exclude))
 		for _, alarm := range p.Alarms {
 			grid.Footer += a.printer().Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+problemLine(alarm)) + "\n"
@@ -147,8 +175,8 @@ func (a *app) poolGetCommand() *cobra.Command {
 		Use:   "get NAME...",
 		Short: "show pools in full: ranges, use, and what is wrong with them",
 		Long: `Shows pools in full. "pool list" has a line for each; "vip list" has the addresses that
-services hold. COOLING addresses were released lately and are given to others later. HELD OUT
-are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes.`,
+services hold. COOLING addresses were released lately and are given to others later. RESERVED
+addresses are kept for a service that does not hold them ("vip reserve"). HELD OUT are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes.`,
 		Example:           "  ironvip pool get public-v4\n  ironvip pool get public-v4 -o json",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(poolNames),
@@ -193,10 +221,15 @@ func poolText(p *output.Printer, pool v1.Pool) string {
 	fact("used", fmt.Sprintf("%s of %s", count(pool.Used), count(pool.Size)))
 	fact("free", count(pool.Free))
 	fact("cooling", count(pool.Cooling))
-	fact("held out", count(pool.HeldOut))
+	fact("reserved", count(pool.Reserved))
+	heldOut := count(pool.HeldOut)
+	if len(pool.HeldRanges) > 0 {
+		heldOut += ": " + commaList(pool.HeldRanges)
+	}
+	fact("held out", heldOut)
 	text := p.Paint(pool.Name, output.Strong)
 	if pool.Removed {
-		text += " is removed from the configuration, and some of its addresses are held"
+		text += " is removed from the configuration, and some of its addresses are held or kept"
 	}
 	text += "\n" + facts.Text(p)
 	for _, alarm := range pool.Alarms {

@@ -54,7 +54,7 @@ func forEach[T any](names []string, read func(vip.ServiceKey) (T, error)) ([]T, 
 }
 
 func (a *app) serviceListCommand() *cobra.Command {
-	by := client.List{Limit: client.MaxLimit} // each page costs the agent O(services)
+	var by client.List
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -62,24 +62,29 @@ func (a *app) serviceListCommand() *cobra.Command {
 		Example: "  ironvip service list\n  ironvip service list --state degraded -o wide\n  ironvip service list --label team=web -o name",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-			list, err := client.AllPages(
-				func(cursor string) (v1.ServiceList, error) {
-					by.Cursor = cursor
-					return c.Services(ctx, by)
-				},
-				func(page *v1.ServiceList) (*[]v1.Service, *string) { return &page.Items, &page.Next })
-			if err != nil {
-				return err
+			connections := func() (map[string]uint64, error) { return nil, nil }
+			if a.printer().People() { // in the time of the first page
+				connections = inBackground(func() (map[string]uint64, error) { return openConnections(ctx, c) })
 			}
-			var connections map[string]uint64
-			if a.printer().People() && len(list.Items) > 0 {
-				connections = a.connections(ctx, c)
+			table := serviceTable{a: a}
+			for page, err := range c.ServicePages(ctx, by) {
+				if err != nil {
+					return err
+				}
+				if table.grid == nil {
+					open, err := connections()
+					if err != nil && len(page.Items) > 0 {
+						a.printer().Say("connections unknown: %v", err)
+					}
+					table.begin(page, open)
+				}
+				table.add(page.Items)
 			}
 			empty := "no services"
 			if by.Source != "" || by.State != "" || len(by.Labels) > 0 {
 				empty = "no matching services"
 			}
-			return a.show(a.serviceListView(list, connections, empty))
+			return a.show(output.List(table.list, table.grid, empty))
 		}),
 	}
 	flags := cmd.Flags()
@@ -90,6 +95,21 @@ func (a *app) serviceListCommand() *cobra.Command {
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
 	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	return cmd
+}
+
+// inBackground calls f in the background. The result waits for its end.
+func inBackground[T any](f func() (T, error)) (wait func() (T, error)) {
+	var out T
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out, err = f()
+	}()
+	return func() (T, error) {
+		<-done
+		return out, err
+	}
 }
 
 func (a *app) serviceGetCommand() *cobra.Command {
@@ -138,7 +158,11 @@ func (a *app) nameRegistered(list []v1.Service) {
 			}
 		}
 		if len(registered) > 0 && definition(s).Backends != nil {
-			a.printer().Label("note", output.Faint, fmt.Sprintf("service %s: %s registered with a ttl; an apply after they are gone would add them without one", serviceName(s), strings.Join(registered, ", ")))
+			gone := "after it is gone would add it"
+			if len(registered) > 1 {
+				gone = "after they are gone would add them"
+			}
+			a.printer().Label("note", output.Faint, fmt.Sprintf("service %s: %s registered with a ttl; an apply %s without one", serviceName(s), strings.Join(registered, ", "), gone))
 		}
 	}
 }

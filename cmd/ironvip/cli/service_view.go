@@ -15,19 +15,37 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-func (a *app) serviceListView(list v1.ServiceList, connections map[string]uint64, empty string) output.View {
-	grid := output.NewGrid("NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE",
+// serviceTable is the table of services, made page by page. It keeps the services themselves only if
+// they are printed for programs.
+type serviceTable struct {
+	a           *app
+	list        v1.ServiceList
+	grid        *output.Grid
+	connections map[string]uint64
+}
+
+// begin begins the table with the revision of the first page, so that a wait for changes misses nothing.
+func (t *serviceTable) begin(first v1.ServiceList, connections map[string]uint64) {
+	t.list = v1.ServiceList{Items: []v1.Service{}, Revision: first.Revision}
+	t.connections = connections
+	t.grid = output.NewGrid("NAME", "VIP", "PORTS", "BACKENDS", "STATE", "SOURCE", "CONN", "AGE",
 		"+DNS NAME", "+POOL", "+SCHEDULER", "+NODE PORTS", "+REVISION", "+SUMMARY")
-	for _, s := range list.Items {
-		name, st := serviceName(s), s.Status
+}
+
+func (t *serviceTable) add(services []v1.Service) {
+	for i := range services {
+		s := &services[i]
+		name, st := serviceName(*s), &s.Status
 		conn := ""
-		if n, known := connections[name]; known {
+		if n, known := t.connections[name]; known {
 			conn = count(n)
 		}
-		grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(st), serviceState(st), s.Source,
-			conn, a.age(st.Since), firstName(st), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
+		t.grid.Add(name, commaList(st.VIPs), ports(st.Ports), backendCount(*st), serviceState(*st), s.Source,
+			conn, t.a.age(st.Since), firstName(*st), st.Pool, s.Spec.Scheduler, nodePorts(st.Ports), s.Revision, st.Summary)
 	}
-	return output.List(list, grid, empty)
+	if !t.a.printer().People() {
+		t.list.Items = append(t.list.Items, services...)
+	}
 }
 
 // serviceView shows services in full as text, with the open connections by service and backend. For
@@ -106,7 +124,7 @@ func (a *app) serviceText(p *output.Printer, s v1.Service, conns map[string]uint
 
 	ports := output.Grid{Indent: "  ", Header: []string{"PORT", "NAME", "TARGET", "NODE PORT"}}
 	for _, port := range st.Ports {
-		ports.Add(numbers(port)+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))
+		ports.Add(port.Numbers()+"/"+port.Protocol, port.Name, target(port, st.Backends), number(port.NodePort))
 	}
 	b.WriteString(ports.Text(p))
 	if len(st.Backends) > 0 {
@@ -208,37 +226,11 @@ func stateStyle(state string) output.Style {
 func commaList[T fmt.Stringer](of []T) string { return strings.Join(output.Texts(of, T.String), ",") }
 
 // ports returns a service's ports, grouped by protocol: "80,10000-10099/tcp 443/udp".
-func ports(in []v1.PortStatus) string {
-	return byProtocol(in, numbers)
-}
+func ports(in []v1.PortStatus) string { return v1.PortsByProtocol(in, v1.PortStatus.Numbers) }
 
 // nodePorts returns the granted node ports in the same form.
 func nodePorts(in []v1.PortStatus) string {
-	return byProtocol(in, func(p v1.PortStatus) string { return number(p.NodePort) })
-}
-
-// numbers returns a port's number, or its range: "10000-10099".
-func numbers(p v1.PortStatus) string {
-	return output.Join("-", number(p.Port), number(p.LastPort))
-}
-
-func byProtocol(in []v1.PortStatus, text func(v1.PortStatus) string) string {
-	var protocols []string
-	numbers := map[string][]string{}
-	for _, p := range in {
-		n := text(p)
-		if n == "" {
-			continue
-		}
-		if numbers[p.Protocol] == nil {
-			protocols = append(protocols, p.Protocol)
-		}
-		numbers[p.Protocol] = append(numbers[p.Protocol], n)
-	}
-	for i, protocol := range protocols {
-		protocols[i] = strings.Join(numbers[protocol], ",") + "/" + protocol
-	}
-	return strings.Join(protocols, " ")
+	return v1.PortsByProtocol(in, func(p v1.PortStatus) string { return number(p.NodePort) })
 }
 
 // backendCount returns how many of the backends that are not leaving are usable: "2/3", and after a

@@ -44,21 +44,18 @@ that this dataplane has no such counter.`,
 	}
 }
 
-// connections returns the open connections of every service by name, for display in other output.
-// If they are unavailable, it returns none and prints the reason to stderr.
-func (a *app) connections(ctx context.Context, c *client.Client) map[string]uint64 {
+// openConnections returns the open connections of every service by name, for display in other output.
+// An agent without counters has none.
+func openConnections(ctx context.Context, c *client.Client) (map[string]uint64, error) {
 	list, err := c.Stats(ctx)
-	if err != nil {
-		if !client.IsNotFound(err) {
-			a.printer().Say("connections unknown: %v", err)
-		}
-		return nil
+	if client.IsNotFound(err) {
+		err = nil
 	}
 	out := make(map[string]uint64, len(list.Items))
 	for _, s := range list.Items {
 		out[s.Service] = s.Traffic.Active
 	}
-	return out
+	return out, err
 }
 
 func statsListView(list v1.StatsList) output.View {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -114,9 +113,7 @@ func checksText(p *output.Printer, checks []v1.Check) string {
 
 // furtherProblems returns the problems of a check that its message doesn't have.
 func furtherProblems(c v1.Check) []v1.Problem {
-	return slices.DeleteFunc(slices.Clone(c.Problems), func(p v1.Problem) bool {
-		return strings.Contains(c.Message, p.String()) && (p.Hint == "" || p.Hint == c.Hint)
-	})
+	return c.Problems[min(max(c.InMessage, 0), len(c.Problems)):]
 }
 
 // levelCounts counts the warnings and failures and names the command that shows details.

@@ -80,6 +80,9 @@ func (w *serviceWatch) take(c v1.ServiceChange) error {
 				p.Say("service %s does not exist: waiting for it", name)
 			}
 		}
+		if len(w.names) == 0 && len(w.printed) == 0 {
+			p.Say("no matching services yet: waiting for one")
+		}
 		if err := w.flush(); err != nil || p.People() {
 			return err
 		}

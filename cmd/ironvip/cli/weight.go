@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -35,6 +37,16 @@ BACKEND is an id from "backend list"; SERVICE/BACKEND works, too.`,
 	}
 	dontWait := noWait(cmd.Flags())
 	cmd.Flags().BoolVar(&force, "force", false, "permit the weight 0 for the last usable backend")
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// A negative weight looks like a flag.
+		if missing, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			word := "-" + missing.GetSpecifiedShortnames()
+			if _, err := strconv.ParseInt(word, 10, 64); err == nil {
+				return invalidWeight(cmd, word)
+			}
+		}
+		return cmd.Parent().FlagErrorFunc()(cmd, err)
+	})
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		key, id, err := parseBackend(args[:len(args)-1])
 		if err != nil {
@@ -43,7 +55,7 @@ BACKEND is an id from "backend list"; SERVICE/BACKEND works, too.`,
 		word := args[len(args)-1]
 		weight, err := strconv.ParseUint(word, 10, 32)
 		if err != nil || weight > vip.MaxWeight {
-			return usage(cmd, "invalid weight %q: must be 0 to %d", word, vip.MaxWeight)
+			return invalidWeight(cmd, word)
 		}
 		id, stored, err := setWeight(ctx, c, key, id, int(weight), force, a.write(*dontWait))
 		if err != nil {
@@ -58,6 +70,10 @@ BACKEND is an id from "backend list"; SERVICE/BACKEND works, too.`,
 		return showChange(a, []v1.Backend{b}, []string{key.String() + "/" + id})
 	})
 	return cmd
+}
+
+func invalidWeight(cmd *cobra.Command, word string) error {
+	return usage(cmd, "invalid weight %q: must be 0 to %d", word, vip.MaxWeight)
 }
 
 // setWeight reads the definition of a service, and writes it with the new weight. It begins again if

@@ -187,7 +187,7 @@ func TestChecks(t *testing.T) {
 	b.write(t, "key", "0123456789abcdef")
 	b.update()
 	c := b.Checks()[0]
-	if c.Level != v1.LevelFail || !strings.Contains(c.Message, "the announcer is not reachable") || c.Hint != "systemctl status ironvip-announcer" {
+	if c.Level != v1.LevelFail || !strings.Contains(c.Message, "the announcer is not reachable") || c.Hint != "systemctl status ironvip-announcer" || c.InMessage != 0 {
 		t.Errorf("%+v", c)
 	}
 	fleet := newBench(t, true, "[ipam]\nstore = \"consul\"\n[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")
@@ -201,7 +201,7 @@ func TestChecks(t *testing.T) {
 	some := newBench(t, true, strings.ReplaceAll(pair, `peers = ["10.0.0.1", "10.0.0.2", "[2001:db8::2]:7000"]`, "")+"[[pool]]\nname = \"plain\"\ncidrs = [\"10.0.0.192/28\"]\nannounce = \"off\"\n[ipam]\nstore = \"consul\"\n")
 	some.write(t, "key", "0123456789abcdef")
 	some.update()
-	if c := some.Checks(); len(c) != 1 || !slices.ContainsFunc(c[0].Problems, func(p v1.Problem) bool { return strings.Contains(p.Message, "off, and pool plain is in the subnet") }) {
+	if c := some.Checks(); len(c) != 1 || c[0].InMessage != 0 || !slices.ContainsFunc(c[0].Problems, func(p v1.Problem) bool { return strings.Contains(p.Message, "off, and pool plain is in the subnet") }) {
 		t.Errorf("%+v", c)
 	}
 	off := newBench(t, false, "[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")

@@ -73,7 +73,7 @@ func (a *Announcing) Checks() []v1.Check {
 		warn(v1.LevelWarn, "this host is not published to the fleet: "+problem, "see the store's line")
 	}
 	if len(c.Problems) > 0 && c.Hint == "" {
-		c.Hint = c.Problems[0].Hint
+		c.Hint, c.InMessage = c.Problems[0].Hint, 1
 		if c.Message += "; " + c.Problems[0].Message; len(c.Problems) > 1 {
 			c.Message += fmt.Sprintf(", and %d more", len(c.Problems)-1)
 		}

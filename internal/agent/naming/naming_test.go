@@ -169,8 +169,8 @@ func TestStatusAndMetrics(t *testing.T) {
 	w := newWorld(t, "[dns]\nlisten = ['"+at+"']")
 	w.service("web", 1, "192.0.2.10", "shop.example.com")
 	w.says(v1.LevelWarn, "DNS queries are not answered at "+at)
-	if p := w.Checks()[0].Problems; len(p) != 1 || p[0].Code != vip.CodePortTaken {
-		t.Errorf("problems %+v", p)
+	if c := w.Checks()[0]; len(c.Problems) != 1 || c.Problems[0].Code != vip.CodePortTaken || c.InMessage != 1 || c.Message != c.Problems[0].Message {
+		t.Errorf("%+v", c)
 	}
 	other.Close()
 	w.resolves(at, "shop.example.com", "NOERROR 192.0.2.10")

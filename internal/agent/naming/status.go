@@ -53,7 +53,7 @@ func (n *Naming) Checks() []v1.Check {
 		c.Message += "; unknown names get SERVFAIL until every source has been read"
 	}
 	if len(c.Problems) > 0 {
-		c.Hint = c.Problems[0].Hint
+		c.Hint, c.InMessage = c.Problems[0].Hint, 1
 		if c.Message = c.Problems[0].Message; len(c.Problems) > 1 {
 			c.Message += fmt.Sprintf(", and %d more", len(c.Problems)-1)
 		}

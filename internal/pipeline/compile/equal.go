@@ -46,6 +46,7 @@ func SameAllocation(a, b vip.Allocation) bool {
 		a.Pool == b.Pool &&
 		a.Since == b.Since &&
 		slices.Equal(a.VIPs, b.VIPs) &&
+		a.Reserved == b.Reserved &&
 		maps.Equal(a.NodePorts, b.NodePorts) &&
 		slices.Equal(a.Problems, b.Problems)
 }

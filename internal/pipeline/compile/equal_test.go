@@ -26,7 +26,8 @@ var asked vip.Service
 func exampleAllocation() vip.Allocation {
 	return vip.Allocation{
 		Asked: &asked, ServiceRev: 1, VIPs: []netip.Addr{addr("192.0.2.10")},
-		Pool: "p", NodePorts: map[vip.PortKey]uint16{{Port: 1, Protocol: vip.TCP}: 30000}, Since: vip.InstantOf(time.Unix(5, 0)),
+		Reserved: [2]bool{true, false},
+		Pool:     "p", NodePorts: map[vip.PortKey]uint16{{Port: 1, Protocol: vip.TCP}: 30000}, Since: vip.InstantOf(time.Unix(5, 0)),
 		Problems: []vip.Problem{{Code: "c"}},
 	}
 }

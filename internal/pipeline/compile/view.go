@@ -57,7 +57,8 @@ func (v *View) UsableAt(b *vip.Backend, port string) bool {
 // PassiveOf returns what connections of clients showed of a backend: an ejection at one of its
 // ports, else evidence that it works, else nil.
 func (v *View) PassiveOf(b *vip.Backend) (out *vip.PassiveHealth) {
-	for _, key := range v.AddressesOf(b) {
+	var few [2]vip.PassiveKey
+	for _, key := range v.AppendAddresses(few[:0], b) {
 		if row := v.Passive(key); row != nil && (out == nil || row.Health == vip.Ejected && out.Health != vip.Ejected) {
 			out = row
 		}
@@ -65,11 +66,11 @@ func (v *View) PassiveOf(b *vip.Backend) (out *vip.PassiveHealth) {
 	return out
 }
 
-// AddressesOf returns the keys of a backend in the passive table: one for each port of the service
-// that it serves. It returns none without the table.
-func (v *View) AddressesOf(b *vip.Backend) (out []vip.PassiveKey) {
+// AppendAddresses appends the keys of a backend in the passive table to out: one for each port of the
+// service that it serves. It appends none without the table.
+func (v *View) AppendAddresses(out []vip.PassiveKey, b *vip.Backend) []vip.PassiveKey {
 	if v.Passive == nil {
-		return nil
+		return out
 	}
 	for i := range v.Service.Ports {
 		p := &v.Service.Ports[i]

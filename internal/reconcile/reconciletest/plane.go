@@ -27,6 +27,8 @@ type Harness struct {
 	// new port) and returns the answer. A refusal is syscall.ECONNREFUSED or
 	// ECONNRESET.
 	Ask func(t *testing.T, k vip.FrontendKey) (string, error)
+	// Schedulers are those that the dataplane has, of the suite's; nil: all of them.
+	Schedulers []vip.Scheduler
 	// Durable says that what was programmed outlives the Target's process.
 	Durable bool
 	// Writes counts the changes made to the dataplane so far, in its own unit
@@ -74,6 +76,16 @@ func RunPlane(t *testing.T, h Harness) {
 	}
 }
 
+// schedulers returns the schedulers of the suite that the dataplane has.
+func (p *plane) schedulers() []vip.Scheduler {
+	all := []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection,
+		vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash}
+	return slices.DeleteFunc(all, func(s vip.Scheduler) bool { return p.Schedulers != nil && !slices.Contains(p.Schedulers, s) })
+}
+
+// anotherScheduler returns one that the suite's frontends don't have at first.
+func (p *plane) anotherScheduler() vip.Scheduler { return p.schedulers()[2] }
+
 func (p *plane) empty() { p.check() }
 
 func (p *plane) lifecycle() {
@@ -85,7 +97,7 @@ func (p *plane) lifecycle() {
 	f.Backends = slices.Clone(f.Backends)
 	f.Backends[0].Weight = 7
 	p.set(f)
-	f.Scheduler = vip.LeastConnection
+	f.Scheduler = p.anotherScheduler()
 	p.set(f)
 	f.Affinity = time.Hour
 	p.set(f)
@@ -176,7 +188,7 @@ func (p *plane) unsupportedUpdate() {
 			p.answers(good.Key, backends...)
 		}
 	}
-	good.Scheduler = vip.LeastConnection
+	good.Scheduler = p.anotherScheduler()
 	p.set(good) // and it can be changed as before
 }
 
@@ -184,8 +196,7 @@ func (p *plane) traffic() {
 	for _, proto := range []vip.Protocol{vip.TCP, vip.UDP} {
 		for _, addr := range []netip.Addr{p.v4(0), p.v6()} {
 			backends := p.servers(proto, vip.FamilyOf(addr), 3)
-			for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection,
-				vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
+			for _, s := range p.schedulers() {
 				f := p.frontend(addr, 8080, proto, backends...)
 				f.Scheduler = s
 				p.set(f)
@@ -272,14 +283,14 @@ func (p *plane) adopts() {
 	if n := p.Writes() - before; n != 0 {
 		p.t.Errorf("reading cost %d writes", n)
 	}
-	// The restarted Target changes one thing with one write.
+	// The restarted Target changes one thing with at most one write.
 	old := p.want[vip.FrontendKey{Addr: p.v4(0), Port: 8080, Protocol: vip.TCP}]
 	f := old
 	f.Backends = p.endpoints(backends...)
 	f.Backends[2].Weight = 9
 	before = p.Writes()
 	p.set(f)
-	if n := p.Writes() - before; n != 1 {
+	if n := p.Writes() - before; n > 1 { // a dataplane where round robin has no weights needs none
 		p.t.Errorf("one weight cost %d writes", n)
 	}
 }
@@ -360,11 +371,12 @@ func (p *plane) clear() {
 	}
 }
 
-// answers checks that exactly these backends answer.
+// answers checks that exactly these backends answer. A dataplane that chooses at random may take long to choose each: with
+// three of them, one is still missing after all tries once in 10^20 times.
 func (p *plane) answers(k vip.FrontendKey, want ...netip.AddrPort) {
 	p.t.Helper()
 	got := map[netip.AddrPort]int{}
-	for range 4 * len(want) {
+	for i := 0; i < 4*len(want) || i < 40*len(want) && len(got) < len(want); i++ {
 		got[p.ask(k)]++
 	}
 	for _, w := range want {

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -128,6 +129,7 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 		p.conflict(Conflict{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
 	}
 	new := l.Holders // holders that the store doesn't have
+	mark, differs := mergeReservations(l, there)
 	switch {
 	case l.State == ipam.Cooling && exists && there.State == ipam.Cooling && isLast(there, l):
 		p.result.Same++
@@ -141,6 +143,21 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 	case exists && there.State == ipam.Cooling && !isLast(there, l):
 		conflict("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
 		return
+	case differs || exists && there.State == ipam.Reserved && len(there.Holders) > 0 && !isAmong(there.Holders[0].Service, l.Holders):
+		conflict("in the store it is reserved%s", reservedFor(there))
+		return
+	case exists && there.State == ipam.Reserved && l.State == ipam.Reserved:
+		p.result.Same++
+		return
+	case exists && there.State == ipam.Held && l.State == ipam.Reserved && there.Reservation == nil && !isAmong(mark.For, there.Holders):
+		conflict("the store has it for %s", holdersOf(there))
+		return
+	case exists && there.State == ipam.Held && l.State == ipam.Reserved:
+		new = nil
+		if there.Reservation != nil {
+			p.result.Same++
+			return
+		}
 	case exists && there.State == ipam.Held:
 		new = nil
 		for _, h := range l.Holders {
@@ -156,7 +173,7 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 				return
 			}
 		}
-		if len(new) == 0 {
+		if len(new) == 0 && (mark == nil) == (there.Reservation == nil) {
 			p.result.Same++
 			return
 		}
@@ -179,8 +196,12 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 			base = there
 		}
 	}
-	if l.State == ipam.Cooling {
+	base.Reservation = mark
+	if base.State != ipam.Held {
 		base.Holders = onNode(l.Holders, node)
+		new = nil
+	}
+	if len(new) == 0 { // nobody gets it, or only the reservation is new
 		p.ops = append(p.ops, ipam.Op{Old: old, New: &base})
 		return
 	}
@@ -194,6 +215,27 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 		}
 		old, base = &next, next
 	}
+}
+
+// mergeReservations returns the reservation that a lease has after the restore, with those of the
+// document and the store, and whether they differ.
+func mergeReservations(l, there ipam.Lease) (mark *ipam.Reservation, differs bool) {
+	if l.Reservation == nil || there.Reservation == nil {
+		return cmp.Or(l.Reservation, there.Reservation), false
+	}
+	return there.Reservation, l.Reservation.For != there.Reservation.For
+}
+
+// reservedFor returns " for web", or "" for a reservation for nobody.
+func reservedFor(l ipam.Lease) string {
+	if k := l.Reservation.For; k != (vip.ServiceKey{}) {
+		return " for " + k.String()
+	}
+	return ""
+}
+
+func isAmong(k vip.ServiceKey, holders []ipam.Holder) bool {
+	return slices.ContainsFunc(holders, func(h ipam.Holder) bool { return h.Service == k })
 }
 
 func onNode(in []ipam.Holder, node string) []ipam.Holder {
@@ -241,7 +283,7 @@ func adopted(r rest.Record, node string, now time.Time) rest.Record {
 func holdings(leases map[ipam.Resource]ipam.Lease) map[vip.ServiceKey][]ipam.Resource {
 	out := map[vip.ServiceKey][]ipam.Resource{}
 	for r, l := range leases {
-		if l.State == ipam.Cooling {
+		if l.State == ipam.Cooling || l.State == ipam.Reserved {
 			continue
 		}
 		for _, h := range l.Holders {

@@ -48,6 +48,25 @@ func cooling(r ipam.Resource, service string, until time.Time) ipam.Lease {
 	return l
 }
 
+// reserved returns a lease that nobody holds; "" is for nobody.
+func reserved(r ipam.Resource, service string) ipam.Lease {
+	l := lease(r)
+	if service != "" {
+		l = lease(r, service)
+	}
+	l.State = ipam.Reserved
+	return marked(l, service)
+}
+
+// marked returns a lease with a reservation.
+func marked(l ipam.Lease, service string) ipam.Lease {
+	l.Reservation = &ipam.Reservation{Since: l.Since}
+	if service != "" {
+		l.Reservation.For = key(service)
+	}
+	return l
+}
+
 func leases(all ...ipam.Lease) map[ipam.Resource]ipam.Lease {
 	out := map[ipam.Resource]ipam.Lease{}
 	for _, l := range all {
@@ -203,6 +222,27 @@ func TestClashes(t *testing.T) {
 			[]string{"lease 192.0.2.1 of shared-b: the store has it for shared-a"}, 0},
 		{"not shared there", []ipam.Lease{lease(addr("192.0.2.1"), "a")}, []ipam.Lease{lease(addr("192.0.2.1"), "shared-b")},
 			[]string{"lease 192.0.2.1 of shared-b: the store has it for a"}, 0},
+		{"reserved", nil, []ipam.Lease{reserved(addr("192.0.2.1"), "web"), reserved(addr("192.0.2.2"), "")}, nil, 2},
+		{"reserved for the same", []ipam.Lease{reserved(addr("192.0.2.1"), "web")}, []ipam.Lease{reserved(addr("192.0.2.1"), "web")}, nil, 0},
+		{"reserved for others", []ipam.Lease{reserved(addr("192.0.2.1"), "web"), reserved(addr("192.0.2.2"), "")}, []ipam.Lease{reserved(addr("192.0.2.1"), "api"), reserved(addr("192.0.2.2"), "api"), reserved(addr("192.0.2.3"), "")},
+			[]string{"lease 192.0.2.1 of api: in the store it is reserved for web", "lease 192.0.2.2 of api: in the store it is reserved"}, 1},
+		{"reserved, and held there by the same", []ipam.Lease{lease(addr("192.0.2.1"), "web")}, []ipam.Lease{reserved(addr("192.0.2.1"), "web")}, nil, 1},
+		{"reserved, and held there by another", []ipam.Lease{lease(addr("192.0.2.1"), "api")}, []ipam.Lease{reserved(addr("192.0.2.1"), "web")},
+			[]string{"lease 192.0.2.1 of web: the store has it for api"}, 0},
+		{"reserved for nobody, and held there", []ipam.Lease{lease(addr("192.0.2.1"), "api")}, []ipam.Lease{reserved(addr("192.0.2.1"), "")},
+			[]string{"lease 192.0.2.1: the store has it for api"}, 0},
+		{"reserved for nobody, and held and reserved there", []ipam.Lease{marked(lease(addr("192.0.2.1"), "api"), "")}, []ipam.Lease{reserved(addr("192.0.2.1"), "")}, nil, 0},
+		{"held, and reserved there for the same", []ipam.Lease{reserved(addr("192.0.2.1"), "web")}, []ipam.Lease{lease(addr("192.0.2.1"), "web")}, nil, 1},
+		{"held, and reserved there for another", []ipam.Lease{reserved(addr("192.0.2.1"), "api")}, []ipam.Lease{lease(addr("192.0.2.1"), "web")},
+			[]string{"lease 192.0.2.1 of web: in the store it is reserved for api"}, 0},
+		{"held, and reserved there for nobody", []ipam.Lease{reserved(addr("192.0.2.1"), "")}, []ipam.Lease{lease(addr("192.0.2.1"), "web")}, nil, 1},
+		{"held and reserved, and held there", []ipam.Lease{lease(addr("192.0.2.1"), "web")}, []ipam.Lease{marked(lease(addr("192.0.2.1"), "web"), "web")}, nil, 1},
+		{"held and reserved in both", []ipam.Lease{marked(lease(addr("192.0.2.1"), "web"), "web")}, []ipam.Lease{marked(lease(addr("192.0.2.1"), "web"), "web")}, nil, 0},
+		{"held, and reserved for others", []ipam.Lease{marked(lease(addr("192.0.2.1"), "web"), "web")}, []ipam.Lease{marked(lease(addr("192.0.2.1"), "web"), "")},
+			[]string{"lease 192.0.2.1 of web: in the store it is reserved for web"}, 0},
+		{"reserved, and it cools down for another", []ipam.Lease{cooling(addr("192.0.2.1"), "api", noon.Add(time.Minute))}, []ipam.Lease{reserved(addr("192.0.2.1"), "web")},
+			[]string{"lease 192.0.2.1 of web: in the store it cools down until 2026-11-08T12:01:00Z, after api"}, 0},
+		{"reserved, and it cools down for the same", []ipam.Lease{cooling(addr("192.0.2.1"), "web", noon.Add(time.Minute))}, []ipam.Lease{reserved(addr("192.0.2.1"), "web")}, nil, 1},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			b := newBench(t, "lb2")
@@ -224,7 +264,13 @@ func TestClashes(t *testing.T) {
 				t.Errorf("wrote %d leases, want %d", got.Leases, c.leases)
 			}
 			held := map[string]int{}
-			for _, l := range b.contents().Leases {
+			for r, l := range b.contents().Leases {
+				if was := in.Leases[r].Reservation; len(c.want) == 0 && was != nil && (l.Reservation == nil || l.Reservation.For != was.For) {
+					t.Errorf("%s has lost its reservation: %+v", r, l)
+				}
+				if text, err := json.Marshal(l); err != nil || json.Unmarshal(text, new(ipam.Lease)) != nil {
+					t.Errorf("%s can't be stored: %s, %v", r, text, err)
+				}
 				for _, h := range l.Holders {
 					if l.State == ipam.Held {
 						held[fmt.Sprint(h.Service, l.Resource.Addr.Is4())]++

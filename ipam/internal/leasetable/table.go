@@ -116,7 +116,7 @@ func (t *Table) After(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, err
 // held returns l if it is held, or blocked and therefore held by the services it names;
 // otherwise nil.
 func held(l *ipam.Lease) *ipam.Lease {
-	if l == nil || l.State == ipam.Cooling {
+	if l == nil || l.State == ipam.Cooling || l.State == ipam.Reserved {
 		return nil
 	}
 	return l

@@ -81,6 +81,21 @@ func New(p Config, g *Guard) *Pool {
 	return out
 }
 
+// HeldOut returns what is held out of the pool's ranges: IPv4 first, at most the given number of prefixes.
+func (p *Pool) HeldOut(most int) []netip.Prefix {
+	var cidrs netipx.IPSetBuilder
+	for _, c := range p.CIDRs {
+		cidrs.AddPrefix(c)
+	}
+	cidrs.Intersect(p.guard.set)
+	for _, e := range p.Exclude {
+		cidrs.RemovePrefix(e)
+	}
+	set, _ := cidrs.IPSet() // fails on invalid input only, which Check refuses
+	prefixes := set.Prefixes()
+	return prefixes[:min(len(prefixes), most)]
+}
+
 // NodePorts returns the ranges of the node ports from first to last.
 func NodePorts(first, last uint16) *Ranges {
 	all := numbers.Spans{{First: numbers.OfPort(first), Last: numbers.OfPort(last)}}

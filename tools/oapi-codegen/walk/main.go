@@ -70,6 +70,7 @@ func main() {
 		fail("list-services: two pages: %s %s", list.Body, next.Body)
 	}
 	stream("watch-services")(c.WatchServices(ctx, nil))
+	call("search", 200)(c.SearchWithResponse(ctx, &client.SearchParams{Q: &vip}))
 	call("explain-service", 200)(c.ExplainServiceWithResponse(ctx, ns, web))
 	call("service-stats", 200)(c.ServiceStatsWithResponse(ctx, ns, web))
 	call("list-stats", 200)(c.ListStatsWithResponse(ctx, nil))
@@ -89,6 +90,13 @@ func main() {
 
 	call("list-vips", 200)(c.ListVipsWithResponse(ctx, nil))
 	call("get-vip", 200)(c.GetVipWithResponse(ctx, vip))
+	reserved, err := c.ReserveVipWithResponse(ctx, read[client.ReserveVipJSONRequestBody](`{"address": "`+vip+`", "for": "web"}`))
+	call("reserve-vip", 201)(reserved, err)
+	if r := reserved.JSON201.Reservation; r == nil || r.For == nil || *r.For != "web" {
+		fail("reserve-vip: %s", reserved.Body)
+	}
+	call("release-vip", 200)(c.ReleaseVipWithResponse(ctx, vip))
+	call("release-vip", 409)(c.ReleaseVipWithResponse(ctx, vip))
 	call("list-pools", 200)(c.ListPoolsWithResponse(ctx, nil))
 	call("list-sources", 200)(c.ListSourcesWithResponse(ctx, nil))
 	call("resync-source", 200)(c.ResyncSourceWithResponse(ctx, "rest"))
@@ -96,6 +104,8 @@ func main() {
 	call("list-frontends", 200)(c.ListFrontendsWithResponse(ctx, nil))
 	call("diff-dataplane", 200)(c.DiffDataplaneWithResponse(ctx, nil))
 	call("repair-dataplane", 200)(c.RepairDataplaneWithResponse(ctx))
+	dryRun := true
+	call("switch-dataplane", 200)(c.SwitchDataplaneWithResponse(ctx, &client.SwitchDataplaneParams{Mode: "proxy", DryRun: &dryRun}))
 	stream("list-connections")(c.ListConnections(ctx, nil))
 	call("validate-config", 200)(c.ValidateConfigWithResponse(ctx))
 	call("plan-config", 200)(c.PlanConfigWithResponse(ctx))
@@ -121,6 +131,17 @@ func main() {
 	token, err := c.CreateTokenWithResponse(ctx, "ci", read[client.CreateTokenJSONRequestBody](`{"role": "viewer"}`))
 	call("create-token", 200)(token, err)
 	call("list-tokens", 200)(c.ListTokensWithResponse(ctx, nil))
+	call("whoami", 200)(c.WhoamiWithResponse(ctx))
+	ownPage := func(_ context.Context, r *http.Request) error {
+		r.Header.Set("Sec-Fetch-Site", "same-origin") // as a browser on a page of the agent
+		return nil
+	}
+	login, err := json.Marshal(map[string]*string{"token": token.JSON200.Token})
+	if err != nil {
+		fail("log-in: %v", err)
+	}
+	call("log-in", 200)(c.LogInWithResponse(ctx, read[client.LogInJSONRequestBody](string(login)), ownPage))
+	call("log-out", 204)(c.LogOutWithResponse(ctx, ownPage))
 	call("revoke-token", 200)(c.RevokeTokenWithResponse(ctx, "ci"))
 	call("delete-service", 200)(c.DeleteServiceWithResponse(ctx, ns, web, nil))
 	call("get-service", 404)(c.GetServiceWithResponse(ctx, ns, web, nil))

@@ -1,6 +1,7 @@
 // Package doctor checks whether ironvip can work on a host, and suggests fixes.
 //
-// Its input is a Host (the files of /proc and /sys, the findings of ipvs.Check, disk facts)
+// Its input is a Host (the files of /proc and /sys, the findings of ipvs.Check and nft.Check,
+// disk facts)
 // and what the config wants. Its outputs are findings in the order of the checks. It needs no
 // agent and no root, and changes nothing. It reports what it may not read.
 package doctor
@@ -12,8 +13,11 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,6 +45,7 @@ type Host struct {
 	Files    fs.FS                           // the root directory; /proc and /sys are read from it
 	PID      int                             // of this process
 	IPVS     func() []ipvs.Finding           // what IPVS needs
+	NFT      func() []nft.Finding            // what the nft dataplane needs
 	Disk     func(path string) (Disk, error) // the file system that holds path
 	Writable func(path string) (bool, error) // whether this process may write into the directory
 	State    func(path string) error         // the result of store.Check
@@ -51,12 +56,22 @@ type Host struct {
 	Addrs func(device string) ([]netip.Addr, error)
 	// Holders asks which other stations answer ARP for addresses. It may be nil.
 	Holders func(addrs []netip.Addr) ([]l2.Holder, error)
+	// Firewall finds nftables rules that drop what must pass, and Route the device on the way to an address, with its
+	// MTU. They may be nil.
+	Firewall func(firewall.Query) ([]firewall.Drop, error)
+	// Legacy finds tables of iptables-legacy that drop packets. It may be nil.
+	Legacy func() ([]firewall.Legacy, error)
+	// Has tries a feature of the kernel. Not known: the kernel's version decides. It may be nil.
+	Has   func(linux.Feature) (has, known bool)
+	Route func(netip.Addr) (device string, mtu int, err error)
 	// Query looks a TXT record up at a server, by "udp" or "tcp", Resolve the IPv4 or IPv6 addresses
 	// of a name, and Bind opens a socket at the server's address. They may be nil.
 	Query   func(transport string, server netip.AddrPort, name string) error
 	Resolve func(transport string, server netip.AddrPort, name string, four bool) ([]netip.Addr, error)
 	Bind    func(transport string, server netip.AddrPort) error
 	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.
+	// SkLookup tries to load the program of the userspace dataplane, as this process. Nil: unknown.
+	SkLookup func() error
 	Resolved func(resolved.Settings) resolved.State
 	// Lookup looks up the text records of a name as other programs do. It may be nil without Resolved.
 	Lookup func(name string) error
@@ -80,14 +95,17 @@ const DefaultConfig = "/etc/ironvip"
 
 // Want is what the config needs of the host.
 type Want struct {
-	Config   string // absolute path of the configuration's directory or file; DefaultConfig if empty
-	Mode     string // dataplane.mode
-	StateDir string
-	Device   string         // that carries the VIPs
-	Pools    []netip.Prefix // the ranges VIPs are drawn from
-	Excluded []netip.Prefix // excluded from the pools
-	Announce Announce
-	DNS      DNS
+	Config     string // absolute path of the configuration's directory or file; DefaultConfig if empty
+	Mode       string // dataplane.mode
+	SkLookup   string // dataplane.sk_lookup
+	StateDir   string
+	Device     string         // that carries the VIPs
+	Pools      []netip.Prefix // the ranges VIPs are drawn from
+	Excluded   []netip.Prefix // excluded from the pools
+	RealServer bool           // the host takes packets from directors
+	Tunnels    []netip.Addr   // the backends that this host reaches through tunnels
+	Announce   Announce
+	DNS        DNS
 }
 
 // Examine runs every check.
@@ -96,18 +114,23 @@ func Examine(h Host, w Want) []Finding {
 	agent := findAgent(h, procs, cmp.Or(w.Config, DefaultConfig))
 	var out []Finding
 	out = append(out, kernel(h))
+	out = append(out, features(h, w)...)
 	out = append(out, dataplane(h, w)...)
 	out = append(out, conntrack(h)...)
+	out = append(out, firewalls(h, w)...)
+	out = append(out, legacy(h, w)...)
+	out = append(out, tunnels(h, w)...)
 	if procErr != nil {
 		out = append(out, Finding{Warn, "processes", "can't list the processes that run here: " + procErr.Error(), ""})
 	}
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
+	out = append(out, skLookup(h, w, agent)...)
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
 	out = append(out, dns(h, w)...)
 	out = append(out, resolvers(h, w)...)
-	out = append(out, openFiles(h, agent))
+	out = append(out, openFiles(h, w, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)
 	return out

@@ -11,11 +11,16 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,9 +36,11 @@ func host(files map[string]string) Host {
 	}
 	return Host{Files: m, PID: 7,
 		IPVS:     func() []ipvs.Finding { return []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}} },
+		NFT:      func() []nft.Finding { return []nft.Finding{{Name: "nf_tables", OK: true, Required: true}} },
 		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
 		State:    func(string) error { return nil },
+		SkLookup: func() error { return nil },
 	}
 }
 
@@ -57,6 +64,27 @@ func TestHealthyHost(t *testing.T) {
 	for _, f := range findings {
 		if f.Check == "" || f.Text == "" || f.Fix != "" {
 			t.Errorf("a finding of a healthy host: %+v", f)
+		}
+	}
+}
+
+var proxying = Want{Mode: configs.ModeProxy, SkLookup: configs.SkLookupAuto, StateDir: "/s"}
+
+// The reason of a kernel that refuses sk_lookup is reported, and is no failure.
+func TestSkLookupIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		level Level
+		says  string
+	}{
+		{&sklookup.RefusedError{Reason: "too old", Hint: "upgrade", Err: unix.EINVAL}, Warn, "so each frontend has a listener: too old upgrade"},
+		{&sklookup.RefusedError{Reason: "this process lacks CAP_BPF", Err: unix.EPERM}, OK, "sk_lookup can't be checked: this process lacks CAP_BPF"},
+	} {
+		h := host(nil)
+		h.SkLookup = func() error { return c.err }
+		found := only(Examine(h, proxying), "sk_lookup")
+		if len(found) != 1 || found[0].Level != c.level || !strings.Contains(found[0].Text+" "+found[0].Fix, c.says) {
+			t.Errorf("found %+v, want %q", found, c.says)
 		}
 	}
 }
@@ -97,6 +125,7 @@ func TestFindings(t *testing.T) {
 
 		{"kube-proxy, iptables by default", kubeProxy(), want, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs by flag", kubeProxy("--proxy-mode", "ipvs"), want, Warn, "kube_proxy", "--ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64"},
+		{"kube-proxy, ipvs, beside nft", kubeProxy("--proxy-mode", "ipvs"), Want{Mode: configs.ModeNFT, StateDir: "/s", Pools: want.Pools}, OK, "kube_proxy", ""},
 		{"kube-proxy, ipvs, excludes exactly our addresses us", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,192.0.2.0/24,2001:db8::/64"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, ipvs, excludes our addresses more", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.0.0/16,::/0"), want, OK, "kube_proxy", "excludes our addresses"},
 		{"kube-proxy, ipvs, spares a part", kubeProxy("--proxy-mode=ipvs", "--ipvs-exclude-cidrs", "192.0.2.0/25,::/0"), want, Warn, "kube_proxy", "deletes services"},
@@ -146,9 +175,15 @@ func TestFindings(t *testing.T) {
 		{"the limit of another configuration's agent", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config=/srv/other")), want, OK, "open_files", "this shell may open 1048576 files"},
 		{"the agent of a configuration by its directory", with(agent(agentStatus), "proc/8/cmdline", args("/usr/bin/ironvip", "agent", "--config", "/srv/other/")),
 			Want{Mode: configs.ModeAuto, StateDir: "/s", Config: "/srv/other/ironvip.toml"}, OK, "capabilities", "agent (pid 8)"},
+		{"agent without rights, nft configured", agent("CapEff:\t0\n"), Want{Mode: configs.ModeNFT, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
 		{"another agent when this configuration has none", agent("CapEff:\t0\n"), Want{Mode: configs.ModeIPVS, StateDir: "/s", Config: "/srv/other"}, OK, "capabilities", ""},
+		{"sk_lookup", agent("CapEff:\t0000008000001000\n"), proxying, OK, "sk_lookup", "listens for all VIPs"},
+		{"sk_lookup without its right", agent(agentStatus), proxying, Warn, "sk_lookup", "agent (pid 8) has no CAP_BPF, which sk_lookup needs: each frontend has a listener"},
+		{"sk_lookup is off", agent(agentStatus), Want{Mode: configs.ModeProxy, SkLookup: configs.SkLookupNever, StateDir: "/s"}, OK, "sk_lookup", ""},
+		{"sk_lookup with ipvs", agent(agentStatus), want, OK, "sk_lookup", ""},
 		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
 		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
+		{"few files, nft configured", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, Want{Mode: configs.ModeNFT, StateDir: "/s"}, OK, "open_files", "this shell may open 4096 files"},
 		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -213,6 +248,9 @@ func TestDataplane(t *testing.T) {
 		has  []ipvs.Finding
 		want []Finding
 	}{
+		{"nft instead", configs.ModeAuto, []ipvs.Finding{{Name: "kernel module ip_vs", Required: true, Detail: "no", Remedy: "modprobe ip_vs"}, {Name: "nf_tables", OK: true, Required: true}}, []Finding{
+			{OK, "ipvs", "ipvs: nf_tables", ""}, {Warn, "ipvs", "kernel module ip_vs: no", "modprobe ip_vs"},
+			{OK, "dataplane", "dataplane: auto; until this is fixed, the nft dataplane is used", ""}}},
 		{"all there", configs.ModeAuto, []ipvs.Finding{{Name: "kernel module ip_vs", OK: true, Required: true}, {Name: "sysctl net.ipv4.ip_forward", OK: true}},
 			[]Finding{{OK, "ipvs", "ipvs: ip_vs, net.ipv4.ip_forward", ""}}},
 		{"required, auto", configs.ModeAuto, []ipvs.Finding{missing, {Name: "kernel module ip_vs_wrr", OK: true, Detail: "not loaded; whether it can be is not known"}}, []Finding{
@@ -220,6 +258,14 @@ func TestDataplane(t *testing.T) {
 			{OK, "dataplane", "dataplane: auto; until this is fixed, the userspace dataplane is used", ""}}},
 		{"required, ipvs", configs.ModeIPVS, []ipvs.Finding{missing}, []Finding{{Fail, "ipvs", "kernel module ip_vs: the kernel has no IPVS", "modprobe ip_vs"}}},
 		{"required, userspace", configs.ModeProxy, []ipvs.Finding{missing}, []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}},
+		{"nft", configs.ModeNFT, []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", OK: true, Required: true}, {Name: "nf_tables", OK: true, Required: true},
+			{Name: "kernel module nft_numgen", Required: true, Detail: `nf_tables has no expression "numgen"`, Remedy: "modprobe nft_numgen"},
+			{Name: "sysctl net.ipv4.ip_forward", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.ip_forward=1"}}, []Finding{
+			{OK, "nft", "nft: CAP_NET_ADMIN, nf_tables", ""},
+			{Fail, "nft", `kernel module nft_numgen: nf_tables has no expression "numgen"`, "modprobe nft_numgen"},
+			{Warn, "nft", "net.ipv4.ip_forward is 0, needs 1", "sysctl -w net.ipv4.ip_forward=1"}}},
+		{"nft, no rights to look", configs.ModeNFT, []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"}}, []Finding{
+			{Warn, "nft", "this user may not read nf_tables (no CAP_NET_ADMIN): some requirements were not checked", "run ironvip doctor as root"}}},
 		{"not required", configs.ModeIPVS, []ipvs.Finding{{Name: "sysctl net.ipv4.vs.conntrack", Detail: "is 0, needs 1", Remedy: "sysctl -w net.ipv4.vs.conntrack=1"}},
 			[]Finding{{Warn, "ipvs", "net.ipv4.vs.conntrack is 0, needs 1", "sysctl -w net.ipv4.vs.conntrack=1"}}},
 		{"no rights to look", configs.ModeIPVS, []ipvs.Finding{{Name: "capability CAP_NET_ADMIN", Required: true, Detail: "not held"},
@@ -229,7 +275,14 @@ func TestDataplane(t *testing.T) {
 				{Warn, "ipvs", "this user may not read IPVS and nf_tables (no CAP_NET_ADMIN): some requirements were not checked", "run ironvip doctor as root"}}},
 	} {
 		h := host(nil)
-		h.IPVS = func() []ipvs.Finding { return c.has }
+		// Only the selected dataplane is checked.
+		h.IPVS, h.NFT = func() []ipvs.Finding { return c.has }, func() []ipvs.Finding { return []ipvs.Finding{missing} }
+		if c.name == "nft instead" {
+			h.NFT = func() []ipvs.Finding { return nil }
+		}
+		if c.mode == configs.ModeNFT {
+			h.IPVS, h.NFT = nil, h.IPVS
+		}
 		got := dataplane(h, Want{Mode: c.mode})
 		if len(got) != len(c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
@@ -405,7 +458,7 @@ func TestThisHost(t *testing.T) {
 	if got := stateDir(h, Want{StateDir: dir + "/none"}); got[0].Level != Warn || !strings.Contains(got[0].Text, "does not exist") {
 		t.Errorf("no state directory: %+v", got)
 	}
-	if got := openFiles(h, nil); !strings.Contains(got.Text, "may open") {
+	if got := openFiles(h, Want{}, nil); !strings.Contains(got.Text, "may open") {
 		t.Errorf("limits: %+v", got)
 	}
 	if _, err := processes(h.Files); err != nil {
@@ -453,5 +506,44 @@ func TestUnannouncedVIPs(t *testing.T) {
 	w.Announce.Off = nil
 	if got := find(); len(got) > 0 {
 		t.Errorf("all pools are announced: %+v", got)
+	}
+}
+
+// What the kernel lacks is named if the configuration uses it: by a trial, or else by the kernel's version. The trial decides on
+// kernels of distributions, which have features of later ones.
+func TestKernelFeatures(t *testing.T) {
+	old := map[string]string{"proc/sys/kernel/osrelease": "5.10.0-32-cloud-amd64\n"}
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  Want
+		has   func(linux.Feature) (bool, bool)
+		lacks []linux.Feature
+	}{
+		{"new kernel", nil, announcing, nil, nil},
+		{"old kernel", old, announcing, nil, []linux.Feature{linux.OwnedTables, linux.NetnsCookie, linux.Egress, linux.RunEstimation}},
+		{"old kernel that announces nothing", old, want, nil, []linux.Feature{linux.OwnedTables, linux.NetnsCookie, linux.RunEstimation}},
+		{"old kernel, real server", old, Want{Mode: configs.ModeAuto, RealServer: true, StateDir: "/s"}, nil, nil},
+		{"old kernel, proxy", old, proxying, nil, []linux.Feature{linux.NetnsCookie}},
+		{"older kernel, nft", map[string]string{"proc/sys/kernel/osrelease": "5.4.0"}, Want{Mode: configs.ModeNFT, StateDir: "/s"}, nil, []linux.Feature{linux.ConntrackFilter, linux.OwnedTables}},
+		{"old kernel with features of later ones", old, announcing, func(f linux.Feature) (bool, bool) { return true, true }, nil},
+		{"new kernel without a feature", nil, announcing, func(f linux.Feature) (bool, bool) { return false, f == linux.Egress }, []linux.Feature{linux.Egress}},
+	} {
+		h := host(c.files)
+		h.Has = c.has
+		got := only(Examine(h, c.want), "kernel_feature")
+		if len(got) != len(c.lacks) {
+			t.Errorf("%s: %+v", c.name, got)
+			continue
+		}
+		for i, f := range c.lacks {
+			level := OK
+			if f == linux.Egress {
+				level = Warn
+			}
+			if got[i].Level != level || !strings.Contains(got[i].Text, strings.ReplaceAll(f.Name, "`", "")+" (Linux "+f.First()+"): "+f.Without) || (got[i].Fix != "") != (level == Warn) {
+				t.Errorf("%s: %+v", c.name, got[i])
+			}
+		}
 	}
 }

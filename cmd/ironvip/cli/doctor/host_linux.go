@@ -9,12 +9,18 @@ import (
 	"os"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/announce/l2/gate"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/proxy"
 )
 
 // ThisHost returns the machine of this process, a real server or a director.
@@ -22,15 +28,21 @@ func ThisHost(realServer bool) Host {
 	return Host{
 		Files:    os.DirFS("/"),
 		PID:      os.Getpid(),
+		SkLookup: proxy.SkLookup,
 		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
+		NFT:      nft.Check,
 		Services: services,
 		Addrs:    addrs,
 		Holders: func(addrs []netip.Addr) ([]l2.Holder, error) {
 			return l2.Ask(context.Background(), addrs, time.Second)
 		},
-		Query:   query,
-		Resolve: resolve,
-		Bind:    bind,
+		Firewall: firewall.Find,
+		Legacy:   firewall.FindLegacy,
+		Has:      has,
+		Route:    route,
+		Query:    query,
+		Resolve:  resolve,
+		Bind:     bind,
 		Resolved: func(s resolved.Settings) resolved.State {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
@@ -61,6 +73,46 @@ func ThisHost(realServer bool) Host {
 			return unix.Access(path, unix.W_OK) == nil, nil
 		},
 	}
+}
+
+// has tries a feature of the kernel.
+func has(f linux.Feature) (has, known bool) {
+	switch f {
+	case linux.Egress:
+		has, err := gate.HasEgress(context.Background())
+		return has, err == nil
+	case linux.RunEstimation:
+		if _, err := os.Stat("/proc/sys/net/ipv4/vs"); err != nil {
+			return false, false // IPVS isn't loaded
+		}
+		_, err := os.Stat("/proc/sys/net/ipv4/vs/run_estimation")
+		return err == nil, true
+	case linux.NetnsCookie:
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return false, false
+		}
+		defer unix.Close(fd)
+		_, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err == nil, true
+	}
+	return false, false
+}
+
+// route returns the device on the way to an address, and its MTU.
+func route(a netip.Addr) (device string, mtu int, err error) {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err != nil {
+		return "", 0, err
+	}
+	if len(routes) == 0 {
+		return "", 0, unix.ENETUNREACH
+	}
+	link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return "", 0, err
+	}
+	return link.Attrs().Name, link.Attrs().MTU, nil
 }
 
 // addrs lists a device's addresses.

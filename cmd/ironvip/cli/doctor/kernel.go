@@ -3,10 +3,13 @@ package doctor
 import (
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/ipvs"
 )
 
@@ -32,17 +35,62 @@ func kernel(h Host) Finding {
 	return Finding{OK, "kernel", fmt.Sprintf("kernel %s", release), ""}
 }
 
-// capability is the name of the requirement for reading IPVS.
+// features reports what the kernel lacks of what the configuration uses. Other checks have sk_lookup.
+// A real server neither balances nor announces, so it uses nothing of it.
+func features(h Host, w Want) (out []Finding) {
+	release, err := line(h, "proc/sys/kernel/osrelease")
+	if err != nil || w.RealServer {
+		return nil
+	}
+	uses := map[linux.Feature]bool{
+		linux.ConntrackFilter: w.Mode != configs.ModeProxy,
+		linux.OwnedTables:     w.Mode == configs.ModeNFT || w.Mode == configs.ModeAuto,
+		linux.NetnsCookie:     !insists(w),
+		linux.Egress:          slices.Contains(w.Announce.Modes, announce.L2.String()),
+		linux.RunEstimation:   w.Mode == configs.ModeIPVS || w.Mode == configs.ModeAuto,
+	}
+	for _, f := range linux.All() {
+		if !uses[f] {
+			continue
+		}
+		has, known := false, false
+		if h.Has != nil {
+			has, known = h.Has(f)
+		}
+		if !known {
+			has = f.In(release)
+		}
+		if has {
+			continue
+		}
+		finding := Finding{OK, "kernel_feature", fmt.Sprintf("kernel %s lacks %s (Linux %s): %s", release, strings.ReplaceAll(f.Name, "`", ""), f.First(), f.Without), ""}
+		if f == linux.Egress { // a safeguard against two owners of a VIP
+			finding.Level, finding.Fix = Warn, fmt.Sprintf("run Linux %s or later, with CONFIG_NETFILTER_EGRESS", f.First())
+		}
+		out = append(out, finding)
+	}
+	return out
+}
+
+// capability is the name of the requirement for reading IPVS and nf_tables.
 const capability = "CAP_NET_ADMIN"
 
-// dataplane checks what IPVS needs. A missing requirement fails only if the config insists
-// on IPVS; otherwise the userspace dataplane takes over. Requirements that this process may
-// not check are reported as unchecked, not as missing.
+// dataplane checks what IPVS needs, or the nft dataplane if the config insists on it. A missing
+// requirement fails only if the config insists on its dataplane; otherwise the nft or the userspace
+// dataplane is used. Requirements that this process may not check are reported as unchecked, not as missing.
 func dataplane(h Host, w Want) []Finding {
-	if w.Mode == configs.ModeProxy {
+	var check, reads string
+	var all []ipvs.Finding
+	switch w.Mode {
+	case configs.ModeProxy:
 		return []Finding{{OK, "dataplane", "dataplane: userspace, as configured; it needs nothing of the kernel", ""}}
+	case configs.ModeNFT:
+		check = "nft"
+		reads, all = "nf_tables", h.NFT()
+	default:
+		check = "ipvs"
+		reads, all = "IPVS and nf_tables", h.IPVS()
 	}
-	all := h.IPVS()
 	unknown, noIPVS := false, false
 	for _, r := range all {
 		unknown = unknown || r.Unknown || shortName(r.Name) == capability && !r.OK
@@ -57,25 +105,32 @@ func dataplane(h Host, w Want) []Finding {
 		case r.OK:
 			met = append(met, shortName(r.Name))
 		case r.Unknown || shortName(r.Name) == capability: // reported once, below
-		case r.Required && w.Mode == configs.ModeIPVS:
-			out = append(out, Finding{Fail, "ipvs", describe(r), r.Remedy})
+		case r.Required && insists(w):
+			out = append(out, Finding{Fail, check, describe(r), r.Remedy})
 		default:
 			fallback = fallback || r.Required
-			out = append(out, Finding{Warn, "ipvs", describe(r), r.Remedy})
+			out = append(out, Finding{Warn, check, describe(r), r.Remedy})
 		}
 	}
 	if len(met) > 0 {
-		out = append([]Finding{{OK, "ipvs", "ipvs: " + strings.Join(met, ", "), ""}}, out...)
+		out = append([]Finding{{OK, check, check + ": " + strings.Join(met, ", "), ""}}, out...)
 	}
 	if unknown {
-		out = append(out, Finding{Warn, "ipvs", "this user may not read IPVS and nf_tables (no " + capability + "): some requirements were not checked",
+		out = append(out, Finding{Warn, check, "this user may not read " + reads + " (no " + capability + "): some requirements were not checked",
 			"run ironvip doctor as root"})
 	}
 	if fallback {
-		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the userspace dataplane is used", ""})
+		other := "userspace"
+		if ipvs.Err(h.NFT()) == nil {
+			other = "nft"
+		}
+		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the " + other + " dataplane is used", ""})
 	}
 	return out
 }
+
+// insists reports whether the agent doesn't start without its dataplane in the kernel.
+func insists(w Want) bool { return w.Mode == configs.ModeIPVS || w.Mode == configs.ModeNFT }
 
 // shortName returns a requirement's name without its kind.
 func shortName(name string) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 )
 
-// needed are the capabilities of the IPVS dataplane, by their bit in capability.h.
+// needed are the capabilities of the dataplanes in the kernel, by their bit in capability.h.
 var needed = []struct {
 	bit  uint
 	name string
@@ -39,7 +39,7 @@ func rights(h Host, w Want, agent *process) []Finding {
 		return []Finding{{OK, "capabilities", fmt.Sprintf("agent (pid %d) has %s", agent.pid, strings.Join(all, ", ")), ""}}
 	}
 	level := Warn
-	if w.Mode == configs.ModeIPVS {
+	if insists(w) {
 		level = Fail
 	}
 	return []Finding{{level, "capabilities", fmt.Sprintf("agent (pid %d) has no %s", agent.pid, strings.Join(missing, ", ")),
@@ -51,8 +51,8 @@ func rights(h Host, w Want, agent *process) []Finding {
 const fewFiles = 65536
 
 // openFiles checks the hard limit of the agent or, without one, of this process. Go programs
-// raise the soft limit to the hard limit.
-func openFiles(h Host, agent *process) Finding {
+// raise the soft limit to the hard limit. A dataplane in the kernel needs few.
+func openFiles(h Host, w Want, agent *process) Finding {
 	pid, whose := h.PID, "this shell"
 	if agent != nil {
 		pid, whose = agent.pid, fmt.Sprintf("agent (pid %d)", agent.pid)
@@ -68,7 +68,7 @@ func openFiles(h Host, agent *process) Finding {
 			continue
 		}
 		hard, err := strconv.ParseUint(fields[1], 10, 64)
-		if err == nil && hard < fewFiles {
+		if err == nil && hard < fewFiles && !insists(w) {
 			return Finding{Warn, "open_files",
 				fmt.Sprintf("%s may open %d files only; the userspace dataplane needs two for each connection", whose, hard),
 				"LimitNOFILE=1048576 in the unit, or ulimit -n"}

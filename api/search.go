@@ -1,0 +1,290 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ironvip/ironvip/api/server"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// nodesTimeout bounds how long a search waits for the nodes of a fleet, which are read from its store.
+const nodesTimeout = 300 * time.Millisecond
+
+// nodesAge is how old the nodes in a search may be: one that follows each key must not read the store for each.
+const nodesAge = 2 * time.Second
+
+// maxSearch bounds the text of a search, in characters.
+const maxSearch = 100
+
+func (s *Server) searchRoutes() {
+	server.HandleJSON(s.http, server.Route{Path: v1.PathSearch, Need: access.View, ID: "search", Tag: "services", Summary: "Find objects by a part of a name or address",
+		Description: "Services, VIPs, backends (by address or node), nodes, pools and DNS names, without regard to case: first exact matches, then names that begin with the text, then the others."}, s.search)
+}
+
+type searchInput struct {
+	Text  string `query:"q" doc:"required: a part of a name, of an address, or of address:port; 1 to 100 characters"`
+	Limit int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"the best matches"`
+}
+
+// search costs O(services + backends + leases), and computes the state of the results only.
+func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, error) {
+	f := newFinder(in.Text, in.Limit)
+	if f.text == "" || utf8.RuneCountInString(in.Text) > maxSearch {
+		return v1.SearchResult{}, server.BadRequest("q must have 1 to 100 characters", "use a part of a name or address, such as q=web",
+			vip.Problem{Code: vip.CodeInvalid, Field: "query.q", Message: "must have 1 to 100 characters"})
+	}
+	domain, _ := s.Naming.Zone()
+	for k, v := range s.Services.All() {
+		f.service(k, &v)
+		if !f.wants(v1.KindName, f.rankNames(k, v.Hostnames.List(), domain)) {
+			continue
+		}
+		for _, n := range s.Naming.Stage.NamesOf(k) {
+			f.offer(v1.KindName, f.rank(n.Name), func() match { return match{name: n.Name, service: k} })
+		}
+	}
+	for r, l := range s.Leases.All() {
+		f.lease(r, l)
+	}
+	if s.Pools != nil {
+		for _, p := range s.Pools() {
+			f.offer(v1.KindPool, f.rank(p.Name), func() match {
+				return match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)}
+			})
+		}
+	}
+	out := v1.SearchResult{Matches: []v1.SearchMatch{}}
+	if s.Nodes != nil {
+		nodes, _, err := s.nodes.get(ctx, nodesAge, func(ctx context.Context) (v1.NodeList, error) {
+			ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
+			defer cancel()
+			return s.Nodes(ctx)
+		})
+		if err != nil {
+			out.Missing = append(out.Missing, v1.KindNode)
+		}
+		for _, n := range nodes.Items {
+			f.offer(v1.KindNode, f.rank(n.Name), func() match { return match{name: n.Name, state: n.State, detail: n.Dataplane} })
+		}
+	}
+	for i := range f.best {
+		out.Matches = append(out.Matches, s.matchView(&f.best[i]))
+	}
+	return out, nil
+}
+
+// match is a found object. Those of a service get their state once they are among the best.
+type match struct {
+	rank          quality
+	kind          int // of kinds
+	name          string
+	service       vip.ServiceKey
+	backend       int // of the service
+	state, detail string
+}
+
+// kinds are the kinds of matches in the order of matches that are alike.
+var kinds = []string{v1.KindService, v1.KindVIP, v1.KindBackend, v1.KindNode, v1.KindPool, v1.KindName}
+
+// quality is how good a match is: the lower, the better.
+type quality int
+
+const (
+	exactly quality = iota
+	beginsWith
+	contains
+	nothing
+)
+
+// finder collects the best matches.
+type finder struct {
+	text  string         // in lower case
+	bytes []byte         // the same
+	at    netip.AddrPort // the same, if it is an address and a port
+	limit int
+	best  []match // sorted
+	buf   []byte  // of one name or address
+}
+
+func newFinder(text string, limit int) *finder {
+	f := &finder{text: strings.ToLower(strings.TrimSpace(text)), limit: limit}
+	if a, err := netip.ParseAddr(strings.Trim(f.text, "[]")); err == nil { // one spelling of several
+		f.text = a.Unmap().String()
+	} else if at, err := netip.ParseAddrPort(f.text); err == nil {
+		f.at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+		f.text = f.at.String()
+	}
+	f.bytes = []byte(f.text)
+	return f
+}
+
+// rank returns how good a match a name is.
+func (f *finder) rank(name string) quality {
+	name = strings.ToLower(name) // most are, and are not copied
+	return rankAt(strings.Index(name, f.text), len(name), len(f.text))
+}
+
+// rankAt returns how good a match is by its place in a name; -1: there is none.
+func rankAt(place, nameLength, textLength int) quality {
+	switch {
+	case place < 0:
+		return nothing
+	case nameLength == textLength:
+		return exactly
+	case place == 0:
+		return beginsWith
+	}
+	return contains
+}
+
+// rankNames returns how good a match the best DNS name is that a service may have. It reads no names,
+// because that costs more than all else.
+func (f *finder) rankNames(k vip.ServiceKey, hostnames []string, domain string) quality {
+	best := nothing
+	for _, h := range hostnames {
+		best = min(best, f.rank(h))
+	}
+	for _, between := range [][3]string{{".", k.Namespace, ".svc."}, {"."}} {
+		f.buf = append(f.buf[:0], k.Name...)
+		for _, part := range between {
+			f.buf = append(f.buf, part...)
+		}
+		f.buf = append(f.buf, domain...)
+		best = min(best, rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes)))
+	}
+	return best
+}
+
+// rankAddress returns how good a match an address, or an address and a port, is.
+func (f *finder) rankAddress(addr netip.Addr, port uint16) quality {
+	if f.at.IsValid() && f.at.Addr() != addr { // the text has a port: nothing else can contain it
+		return nothing
+	}
+	f.buf = addr.AppendTo(f.buf[:0])
+	if port == 0 || string(f.buf) == f.text {
+		return rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes))
+	}
+	f.buf = netip.AddrPortFrom(addr, port).AppendTo(f.buf[:0])
+	at := bytes.Index(f.buf, f.bytes)
+	if at == 1 && f.buf[0] == '[' {
+		at = 0
+	}
+	return rankAt(at, len(f.buf), len(f.bytes))
+}
+
+// service looks at a service and its backends.
+func (f *finder) service(k vip.ServiceKey, v *vip.Service) {
+	f.offer(v1.KindService, min(f.rank(k.Name), f.rank(k.String())), func() match { return match{service: k} })
+	for i := range v.Backends {
+		b := &v.Backends[i]
+		r := f.rankAddress(b.Address, b.Port)
+		if b.Port == 0 && f.at.IsValid() && f.at.Addr() == b.Address && slices.ContainsFunc(v.Ports, func(p vip.Port) bool { return p.TargetPort == f.at.Port() }) {
+			r = exactly // an event or a counter names it with a port of the service
+		}
+		if b.Node != "" { // a node itself is a better match
+			r = min(r, f.rank(b.Node)+1)
+		}
+		f.offer(v1.KindBackend, r, func() match { return match{name: b.ID(), service: k, backend: i} })
+	}
+}
+
+// lease looks at the lease of an address.
+func (f *finder) lease(r ipam.Resource, l *ipam.Lease) {
+	if !r.Addr.IsValid() {
+		return
+	}
+	rank := f.rankAddress(r.Addr, 0)
+	if f.at.IsValid() && f.at.Addr() == r.Addr {
+		rank = beginsWith // one of its ports
+	}
+	f.offer(v1.KindVIP, rank, func() match {
+		m := match{name: r.Addr.String(), state: l.State.String()}
+		if len(l.Holders) > 0 {
+			m.service = l.Holders[0].Service
+		}
+		if l.Pool != "" {
+			m.detail = "pool " + l.Pool
+		}
+		return m
+	})
+}
+
+// wants reports whether a match may be one of the best.
+func (f *finder) wants(kind string, r quality) bool {
+	if r >= nothing || len(f.best) < f.limit {
+		return r < nothing
+	}
+	last := &f.best[len(f.best)-1]
+	return cmp.Or(cmp.Compare(r, last.rank), cmp.Compare(slices.Index(kinds, kind), last.kind)) <= 0
+}
+
+// offer adds a match if it is one of the best. It makes the match only if it may be.
+func (f *finder) offer(kind string, r quality, make func() match) {
+	if !f.wants(kind, r) {
+		return
+	}
+	m := make()
+	m.rank, m.kind = r, slices.Index(kinds, kind)
+	i, known := slices.BinarySearchFunc(f.best, m, compareMatches)
+	if known || i == f.limit { // a table may show a row that changes twice
+		return
+	}
+	if len(f.best) == f.limit {
+		f.best = f.best[:f.limit-1]
+	}
+	f.best = slices.Insert(f.best, i, m)
+}
+
+func compareMatches(a, b match) int {
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name), compareKeys(a.service, b.service))
+}
+
+// matchView returns a match in the API's form.
+func (s *Server) matchView(m *match) v1.SearchMatch {
+	out := v1.SearchMatch{Kind: kinds[m.kind], Name: m.name, State: m.state, Detail: m.detail}
+	if m.service != (vip.ServiceKey{}) {
+		out.Service = m.service.String()
+	}
+	switch out.Kind {
+	case v1.KindService:
+		out.Name = out.Service
+		if row, ok := s.summary(m.service); ok {
+			out.State, out.Detail = row.State, strings.TrimSpace(text.Join(row.VIPs, ", ", netip.Addr.String)+" "+row.Ports)
+		}
+	case v1.KindBackend:
+		if in := s.input(m.service); in.Service != nil && m.backend < len(in.Service.Backends) {
+			out.State, out.Detail = stateOfBackend(&in, &in.Service.Backends[m.backend])
+		}
+	case v1.KindName:
+		for _, n := range s.Naming.Stage.NamesOf(m.service) {
+			if n.Name == m.name {
+				out.State, out.Detail = nameState(&n), text.Join(n.VIPs, ", ", netip.Addr.String)
+			}
+		}
+	}
+	return out
+}
+
+// stateOfBackend returns the state of a backend, or its health if it is ready, and where it is.
+func stateOfBackend(in *status.Input, b *vip.Backend) (state, place string) {
+	state = in.StateOf(b).String()
+	if health, _ := in.Observed(b); in.StateOf(b) == vip.Ready {
+		state = health.String()
+	}
+	if b.Node != "" {
+		place = "node " + b.Node
+	}
+	return state, place
+}

@@ -1,0 +1,138 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// found returns the matches of a search, one line each.
+func (r *rig) found(text string) string {
+	r.t.Helper()
+	var out strings.Builder
+	for _, m := range must[v1.SearchResult](r, "GET", v1.PathSearch+"?q="+text, "").Matches {
+		fmt.Fprintf(&out, "%s %s|%s|%s|%s\n", m.Kind, m.Name, m.Service, m.State, m.Detail)
+	}
+	return out.String()
+}
+
+func TestSearch(t *testing.T) {
+	reads, begin := 0, time.Now()
+	r := newRig(t, func(d *Deps) {
+		d.Nodes = func(context.Context) (v1.NodeList, error) {
+			reads++
+			return v1.NodeList{Items: []v1.Node{{Name: "Rack7-lb1", State: "present", Dataplane: "nft"}}}, nil
+		}
+	})
+	must[v1.Service](r, "PUT", "/v1/services/shop/cart", `{"ports":[{"port":80,"target_port":8080}],"backends":[{"address":"10.1.0.11","node":"rack7-a"},{"address":"10.1.0.12","port":9000},{"address":"10.1.0.110"}]}`, "Prefer: wait=60")
+	must[v1.Service](r, "PUT", "/v1/services/default/cart-old", `{"ports":[{"port":80}],"backends":[{"address":"10.2.0.1"}]}`, "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", v1.BackendStatePath("shop", "cart", "10.1.0.12:9000"), `{"state":"drain"}`, "Prefer: wait=60")
+	cart, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "shop", Name: "cart"})
+	at := cart.VIPs[0].String()
+	for _, c := range []struct{ text, want string }{
+		{"10.1.0.11", "backend 10.1.0.11|shop/cart|unchecked|node rack7-a\nbackend 10.1.0.110|shop/cart|unchecked|\n"},
+		{"10.1.0.11:8080", "backend 10.1.0.11|shop/cart|unchecked|node rack7-a\n"}, // the service's target port
+		{"10.1.0.12:9000", "backend 10.1.0.12:9000|shop/cart|drain|\n"},
+		{"10.1.0.12:9001", ""},
+		{"2:90", "backend 10.1.0.12:9000|shop/cart|drain|\n"},
+		{at, "vip " + at + "|shop/cart|held|pool lan\n"},
+		{at + ":80", "vip " + at + "|shop/cart|held|pool lan\n"},
+		{"lan", "pool lan|||192.0.2.0/24\n"},
+		{"RACK7", "node Rack7-lb1||present|nft\nbackend 10.1.0.11|shop/cart|unchecked|node rack7-a\n"},
+		{"shop/cart", "service shop/cart|shop/cart|degraded|" + at + " 80/tcp\n"},
+		{"cart.shop", "dns_name cart.shop.svc.vip.internal|shop/cart|answered|" + at + "\n"},
+		{"nothing", ""},
+	} {
+		if got := r.found(c.text); got != c.want {
+			t.Errorf("%s:\n%swant:\n%s", c.text, got, c.want)
+		}
+	}
+	// The best first: an exact name, then those that begin with it, then those that contain it.
+	var names []string
+	for _, m := range must[v1.SearchResult](r, "GET", v1.PathSearch+"?q=cart&limit=4", "").Matches {
+		names = append(names, m.Kind+" "+m.Name)
+	}
+	if got := strings.Join(names, ", "); got != "service shop/cart, service cart-old, dns_name cart-old.default.svc.vip.internal, dns_name cart-old.vip.internal" {
+		t.Errorf("%s", got)
+	}
+	if begun := time.Since(begin); begun < nodesAge && reads != 1 {
+		t.Errorf("%d reads of the nodes in %s", reads, begun)
+	}
+	away := newRig(t, func(d *Deps) {
+		d.Nodes = func(context.Context) (v1.NodeList, error) { return v1.NodeList{}, errors.New("consul is away") }
+	})
+	if got := must[v1.SearchResult](away, "GET", v1.PathSearch+"?q=rack7", ""); len(got.Missing) != 1 || got.Missing[0] != "node" || len(got.Matches) != 0 {
+		t.Errorf("without nodes: %+v", got)
+	}
+	for _, q := range []string{"", "?q=", "?q=%20", "?q=" + strings.Repeat("x", 101), "?q=x&limit=0", "?q=x&limit=101"} {
+		if a := r.ask("GET", v1.PathSearch+q, ""); a.StatusCode != 400 && a.StatusCode != 422 {
+			t.Errorf("%q: %s", q, a.Status)
+		}
+	}
+}
+
+// One spelling of an IPv6 address finds the others.
+func TestSearchAddressSpellings(t *testing.T) {
+	a := netip.MustParseAddr("2001:db8::1")
+	for text, want := range map[string]quality{"2001:DB8:0:0::1": exactly, "[2001:db8::1]:80": exactly, "[2001:db8::1]": exactly, "2001:db8": beginsWith, "[2001:db8": beginsWith,
+		"db8::": contains, "::1]:8": contains, "[2001:db8::1]:81": nothing, "10.0.0.1": nothing} {
+		if got := newFinder(text, 1).rankAddress(a, 80); got != want {
+			t.Errorf("%s: rank %d, want %d", text, got, want)
+		}
+	}
+}
+
+// filledSearch returns a server with many services and their leases.
+func filledSearch(services, backends int) *Server {
+	w := newWritten()
+	w.fill(services, backends)
+	d := w.deps()
+	leases := table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	for i := range services {
+		leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: frontendNo(i).Addr}, Pool: "lan", State: ipam.Held, Holders: []ipam.Holder{{Service: serviceNo(i)}}})
+	}
+	d.Leases, d.Policy = leases, everyone
+	return New(d)
+}
+
+// A search does not allocate memory for objects that don't match, and keeps the best of those that do.
+func TestSearchMemory(t *testing.T) {
+	cost := func(services int) float64 {
+		s := filledSearch(services, 4)
+		if out, err := s.search(t.Context(), &searchInput{Text: "1", Limit: 20}); err != nil || len(out.Matches) != 20 {
+			t.Fatal(out, err)
+		}
+		return testing.AllocsPerRun(5, func() {
+			if out, err := s.search(t.Context(), &searchInput{Text: "absent", Limit: 20}); err != nil || len(out.Matches) != 0 {
+				t.Fatal(out, err)
+			}
+		})
+	}
+	if few, many := cost(100), cost(10_000); many > few+100 {
+		t.Errorf("%.0f allocations among 10,000 services, %.0f among 100", many, few)
+	}
+}
+
+// BenchmarkSearch measures a search among 10,000 services with 4 backends each.
+func BenchmarkSearch(b *testing.B) {
+	s := filledSearch(10_000, 4)
+	for _, text := range []string{"s77", "10.1", "1", "absent", "10.5.3.2:8080"} {
+		b.Run(text, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := s.search(b.Context(), &searchInput{Text: text, Limit: 20}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/tokens"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const sameOrigin = "Sec-Fetch-Site: same-origin"
+
+// sessions returns an agent that only tokens open, and a function that creates one.
+func sessions(t *testing.T) (r *rig, create func(name string, role access.Role, expires time.Time) string) {
+	r = newRig(t, func(d *Deps) {
+		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+	})
+	return r, func(name string, role access.Role, expires time.Time) string {
+		t.Helper()
+		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: name, Grant: access.Grant{Role: role}, Expires: expires})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return secret
+	}
+}
+
+// login returns the Cookie header of a new session.
+func (r *rig) login(token string) string {
+	r.t.Helper()
+	a := r.ask("POST", v1.PathSession, `{"token":"`+token+`"}`, sameOrigin)
+	if a.StatusCode != http.StatusOK || len(a.Cookies()) != 1 {
+		r.t.Fatalf("login: %s %v %s", a.Status, a.Header, a.body)
+	}
+	return "Cookie: " + a.Cookies()[0].Name + "=" + a.Cookies()[0].Value
+}
+
+func TestSession(t *testing.T) {
+	r, create := sessions(t)
+	token := create("ann", access.Operator, time.Time{})
+	a := r.ask("POST", v1.PathSession, `{"token":"`+token+`"}`, sameOrigin)
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(r.web.URL, "http://"))
+	if want := "ironvip-" + port + "=" + token + "; Path=/v1/; HttpOnly; SameSite=Strict"; a.Header.Get("Set-Cookie") != want {
+		t.Errorf("the cookie is %q, want %q", a.Header.Get("Set-Cookie"), want)
+	}
+	if strings.Contains(string(a.body), token) || !strings.Contains(string(a.body), `"name":"token ann","role":"operator"`) {
+		t.Errorf("the answer is %s", a.body)
+	}
+	cookie := r.login(token)
+	if who := must[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie); who.Name != "token ann" {
+		t.Errorf("the caller is %+v", who)
+	}
+	// A cookie of another port is of another agent, and a token in a header counts before a cookie.
+	if a := r.ask("GET", v1.PathWhoami, "", "Cookie: ironvip-1="+token); a.StatusCode != http.StatusUnauthorized {
+		t.Errorf("the cookie of another port: %s", a.Status)
+	}
+	if who := must[v1.Whoami](r, "GET", v1.PathWhoami, "", cookie, "Authorization: Bearer "+create("bob", access.Viewer, time.Time{})); who.Name != "token bob" {
+		t.Errorf("with a token and a cookie the caller is %+v", who)
+	}
+	out := r.ask("DELETE", v1.PathSession, "", cookie, sameOrigin)
+	if want := "ironvip-" + port + "=; Path=/v1/; Max-Age=0; HttpOnly; SameSite=Strict"; out.StatusCode != http.StatusNoContent || out.Header.Get("Set-Cookie") != want {
+		t.Errorf("logout: %s %q", out.Status, out.Header.Get("Set-Cookie"))
+	}
+	if strings.Contains(r.log.String(), token) {
+		t.Error("the log has the token")
+	}
+}
+
+// A browser sends the cookie with requests that other pages make it send. They change nothing.
+func TestSessionNeedsItsOrigin(t *testing.T) {
+	r, create := sessions(t)
+	token := create("ann", access.Operator, time.Time{})
+	cookie := r.login(token)
+	own := "Origin: " + r.web.URL
+	for _, c := range []struct {
+		name    string
+		headers []string
+		want    int
+	}{
+		{"own page", []string{sameOrigin}, 200},
+		{"own page, with its origin", []string{sameOrigin, own}, 200},
+		{"own page of a browser without Sec-Fetch-Site", []string{own}, 200},
+		{"no origin", nil, 403},
+		{"another site", []string{"Sec-Fetch-Site: cross-site"}, 403},
+		{"another site that is served as this host", []string{"Sec-Fetch-Site: cross-site", own}, 403},
+		{"another port of this host", []string{"Sec-Fetch-Site: same-site"}, 403},
+		{"an address that the user typed", []string{"Sec-Fetch-Site: none"}, 403},
+		{"another origin", []string{"Origin: http://evil.example"}, 403},
+		{"another origin, but the browser is wrong", []string{sameOrigin, "Origin: http://evil.example"}, 403},
+		{"no page", []string{"Origin: null"}, 403},
+		{"two origins", []string{own, "Origin: http://evil.example"}, 403},
+	} {
+		a := r.ask("PUT", webPath, webBody("10.0.0.1"), append(c.headers, cookie)...)
+		if got := min(a.StatusCode, 403); got != c.want && (c.want != 200 || got != 201) {
+			t.Errorf("%s: %s %s", c.name, a.Status, a.body)
+		}
+		if a.StatusCode == 403 && a.problem(t).Code != v1.CodeForbiddenOrigin {
+			t.Errorf("%s: %s", c.name, a.body)
+		}
+		headers := strings.Join(c.headers, " ")
+		foreign := strings.Contains(headers, "cross-site") || strings.Contains(headers, "same-site") || strings.Contains(headers, "evil") || c.name == "no page"
+		if read := r.ask("GET", webPath, "", append(c.headers, cookie)...); (read.StatusCode == 403) != foreign {
+			t.Errorf("%s: a read is %s", c.name, read.Status)
+		}
+		login := r.ask("POST", v1.PathSession, `{"token":"`+token+`"}`, c.headers...)
+		if login.StatusCode != c.want {
+			t.Errorf("%s: login is %s", c.name, login.Status)
+		}
+		if out := r.ask("DELETE", v1.PathSession, "", append(c.headers, cookie)...); (out.StatusCode == 204) != (c.want == 200) {
+			t.Errorf("%s: logout is %s", c.name, out.Status)
+		}
+	}
+	if a := r.ask("PUT", webPath, webBody("10.0.0.1"), "Authorization: Bearer "+token); a.StatusCode != 200 {
+		t.Errorf("a program needs no origin: %s", a.Status)
+	}
+	if a := r.ask("GET", webPath, "", cookie, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate"); a.StatusCode != 200 {
+		t.Errorf("a link to the API: %s", a.Status)
+	}
+}
+
+// A session may do what its token may, and ends with it. The answer then removes the cookie.
+func TestSessionEndsWithItsToken(t *testing.T) {
+	r, create := sessions(t)
+	viewer := r.login(create("viewer", access.Viewer, time.Time{}))
+	if a := r.ask("PUT", webPath, webBody("10.0.0.1"), viewer, sameOrigin); a.StatusCode != http.StatusForbidden || a.problem(t).Code != v1.CodeForbidden {
+		t.Errorf("a write of a viewer: %s", a.Status)
+	}
+	if err := r.deps.Tokens.Revoke(t.Context(), "viewer"); err != nil {
+		t.Fatal(err)
+	}
+	a := r.ask("GET", v1.PathServices, "", viewer)
+	if a.StatusCode != http.StatusUnauthorized || !strings.Contains(a.Header.Get("Set-Cookie"), "Max-Age=0") {
+		t.Errorf("a revoked token: %s %v", a.Status, a.Header)
+	}
+	expires := time.Now().Add(5 * time.Second)
+	brief := r.login(create("brief", access.Viewer, expires))
+	wait.Until(t, "the token has expired", func() bool {
+		return r.ask("GET", v1.PathServices, "", brief).StatusCode == http.StatusUnauthorized
+	})
+	if time.Now().Before(expires) {
+		t.Error("the session ended before its token")
+	}
+	for body, want := range map[string]int{`{"token":"ironvip_wrong"}`: 401, `{"token":""}`: 422, `{}`: 422, `{"token":"x","user":"y"}`: 422, `token`: 400} {
+		a := r.ask("POST", v1.PathSession, body, sameOrigin)
+		if a.StatusCode != want || a.Header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %s %v", body, a.Status, a.Header)
+		}
+	}
+}

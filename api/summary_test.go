@@ -1,0 +1,217 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// browser reads server-sent events.
+type browser struct {
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func (r *rig) browse(query string) *browser {
+	r.t.Helper()
+	return &browser{r.t, bufio.NewScanner(r.follow(query, eventStream))}
+}
+
+// next returns the data of the next event, or its other fields.
+func (b *browser) next() string {
+	b.t.Helper()
+	var data []string
+	for b.lines.Scan() {
+		line := b.lines.Text()
+		if line == "" {
+			return strings.Join(data, "\n")
+		}
+		if text, is := strings.CutPrefix(line, "data: "); is {
+			line = text
+		}
+		data = append(data, line)
+	}
+	b.t.Fatalf("the stream ended: %v", b.lines.Err())
+	return ""
+}
+
+// The rows of services as server-sent events: all rows of the beginning in one event, then the changes of
+// rows, and nothing for a change of something else.
+func TestWatchSummaries(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8080}]}`, "Prefer: wait=60")
+	b := r.browse("?view=summary")
+	if got := b.next(); got != "retry: 1000" {
+		t.Fatalf("the first event is %q", got)
+	}
+	lines := strings.Split(b.next(), "\n")
+	if len(lines) != 3 || lines[2] != `{"synced":true}` {
+		t.Fatalf("the second event is %q", lines)
+	}
+	var web v1.ServiceChange
+	if err := json.Unmarshal([]byte(lines[1]), &web); err != nil || web.Summary == nil || web.Service != nil {
+		t.Fatal(lines[1], err)
+	}
+	full := must[v1.Service](r, "GET", webPath, "")
+	got := web.Summary
+	if got.Name != "web" || got.Source != "rest" || got.State != "unchecked" || got.Summary != full.Status.Summary || got.Ports != "80,443,8000-8010/tcp 443/udp" ||
+		got.Usable != 1 || got.Backends != 1 || got.Labels["app"] != "shop" || len(got.VIPs) != 1 || got.VIPs[0] != full.Status.VIPs[0] || !got.Since.Equal(*full.Status.Since) {
+		t.Errorf("the row is %s", lines[1])
+	}
+	// A change that the row does not show sends nothing: the next event is that of the next change.
+	must[v1.Service](r, "PUT", webPath, `{"labels":{"app":"shop"},"ports":[{"port":80},{"port":443},{"port":443,"protocol":"udp"},{"port":"8000-8010"}],"backends":[{"address":"10.0.0.1","port":8081}]}`, "Prefer: wait=60")
+	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
+	for {
+		event := b.next()
+		if event == `{"deleted":"web"}` {
+			break
+		}
+		var c v1.ServiceChange
+		if err := json.Unmarshal([]byte(event), &c); err != nil || c.Summary == nil || c.Summary.State == "unchecked" && c.Summary.Usable == 1 && len(c.Summary.VIPs) == 1 {
+			t.Fatalf("an event without a change: %s (%v)", event, err)
+		}
+	}
+	if a := r.ask("GET", v1.PathWatchServices+"?view=short", ""); a.StatusCode != 422 {
+		t.Errorf("an unknown view: %s", a.Status)
+	}
+}
+
+// The first line of an explanation costs less than the whole.
+func TestSummaryIsTheFirstLine(t *testing.T) {
+	r := newRig(t)
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"), "Prefer: wait=60")
+	must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", "10.0.0.2:8080"), `{"state":"drain"}`, "Prefer: wait=60")
+	for _, k := range []vip.ServiceKey{{Namespace: "default", Name: "web"}, {Namespace: "default", Name: "from-file"}} {
+		full, _ := r.server.service(k)
+		short, ok := r.server.summary(k)
+		if !ok || short.Summary != full.Status.Summary || short.State != full.Status.State || short.Usable != full.Status.Usable || short.Backends != len(full.Status.Backends) {
+			t.Errorf("%+v, in full %+v", short, full.Status)
+		}
+	}
+}
+
+// received counts the rows and events that watchers receive.
+type received struct {
+	*httptest.ResponseRecorder
+	rows, bytes *atomic.Int64
+}
+
+func (w received) Write(p []byte) (int, error) {
+	w.rows.Add(int64(strings.Count(string(p), `"summary":{`)))
+	w.bytes.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// reads counts the rows of services that are read.
+type reads struct {
+	table.Reader[vip.ServiceKey, vip.Service]
+	n atomic.Int64
+}
+
+func (r *reads) Get(k vip.ServiceKey) (vip.Service, uint64, bool) {
+	r.n.Add(1)
+	return r.Reader.Get(k)
+}
+
+func (r *reads) Row(k vip.ServiceKey) *table.Row[vip.Service] {
+	r.n.Add(1)
+	return r.Reader.Row(k)
+}
+
+// One change that 20 watchers of 10,000 services see costs 20 rows and no scan.
+func TestWatchersCost(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const services, watchers = 10_000, 20
+		w := newWritten()
+		w.fill(services, 4)
+		d := w.deps()
+		counted := &reads{Reader: d.Services}
+		d.Services, d.Policy = counted, everyone
+		d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		handler := New(d).Handler()
+		ctx, cancel := context.WithCancel(t.Context())
+		var rows, bytes atomic.Int64
+		for range watchers {
+			go func() {
+				req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.PathWatchServices+"?view=summary", nil)
+				req.Header.Set("Accept", eventStream)
+				handler.ServeHTTP(received{httptest.NewRecorder(), &rows, &bytes}, req)
+			}()
+		}
+		settled := func() { // the pace is over, and nothing is left to do
+			time.Sleep(2 * pace)
+			synctest.Wait()
+		}
+		settled()
+		if got := rows.Load(); got != services*watchers {
+			t.Fatalf("%d rows at the beginning", got)
+		}
+		step := func(what string, wantRows int64, change func()) {
+			rows.Store(0)
+			bytes.Store(0)
+			counted.n.Store(0)
+			change()
+			settled()
+			if got := rows.Load(); got != wantRows {
+				t.Errorf("%s: %d rows, want %d", what, got, wantRows)
+			}
+			if got := counted.n.Load(); got > 4*watchers {
+				t.Errorf("%s: %d services read", what, got)
+			}
+			if wantRows == 0 && bytes.Load() > 0 {
+				t.Errorf("%s: %d bytes sent", what, bytes.Load())
+			}
+		}
+		first := vip.BackendKey{Service: serviceNo(7), Address: w.services.Row(serviceNo(7)).Value.Backends[0].Address, Port: 8080}
+		step("a drain", watchers, func() { w.states.Set(vip.BackendState{Backend: first, State: vip.Drain}) })
+		step("another author", 0, func() { w.states.Set(vip.BackendState{Backend: first, State: vip.Drain, Author: "ann"}) })
+		step("a burst of changes", watchers, func() {
+			for range 100 {
+				w.states.Delete(first)
+				w.states.Set(vip.BackendState{Backend: first, State: vip.Drain})
+			}
+			w.states.Delete(first)
+		})
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// BenchmarkWatchSummaries measures the beginning of a stream of the rows of 10,000 services.
+func BenchmarkWatchSummaries(b *testing.B) {
+	w := newWritten()
+	w.fill(10_000, 4)
+	s := New(w.deps())
+	for _, view := range []string{"summary", "full"} {
+		b.Run(view, func(b *testing.B) {
+			b.ReportAllocs()
+			size := 0
+			for b.Loop() {
+				size = 0
+				for i := range 10_000 {
+					watcher := &serviceWatcher{s: s, in: &watchServicesInput{View: view}}
+					c, _ := watcher.newest(serviceNo(i))
+					line, err := json.Marshal(c)
+					if err != nil {
+						b.Fatal(err)
+					}
+					size += len(line)
+				}
+			}
+			b.ReportMetric(float64(size)/10_000, "B/row")
+		})
+	}
+}

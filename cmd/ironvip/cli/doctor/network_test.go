@@ -1,0 +1,117 @@
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
+	"github.com/ironvip/ironvip/configs"
+)
+
+// A firewall that drops packets is named, with its own command.
+func TestFirewall(t *testing.T) {
+	four, six := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")
+	for _, c := range []struct {
+		drop      firewall.Drop
+		text, fix string
+	}{
+		{firewall.Drop{Family: "inet", Table: "firewalld", Chain: "filter_INPUT", To: four},
+			"chain filter_INPUT of nftables table inet firewalld (firewalld) drops packets to 192.0.2.0/24 that no rule of it accepts",
+			`firewall-cmd --permanent --add-rich-rule='rule family="ipv4" destination address="192.0.2.0/24" accept' && firewall-cmd --reload`},
+		{firewall.Drop{Family: "ip6", Table: "filter", Chain: "INPUT", To: six, Chains: []string{"INPUT", "ufw6-user-input"}},
+			"(ufw) drops packets to 2001:db8::/64", "ufw allow to 2001:db8::/64"},
+		{firewall.Drop{Family: "ip", Table: "filter", Chain: "FORWARD", Forward: true, To: four, Chains: []string{"FORWARD", "DOCKER-USER"}},
+			"(Docker) drops answers of backends", "iptables -I DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
+		{firewall.Drop{Family: "ip", Table: "filter", Chain: "INPUT", To: four, Chains: []string{"INPUT", "DOCKER-USER"}},
+			"(iptables) drops packets", "iptables -I INPUT -d 192.0.2.0/24 -j ACCEPT"},
+		{firewall.Drop{Family: "inet", Table: "mine", Chain: "in", To: six}, "chain in of nftables table inet mine drops packets", "nft insert rule inet mine in ip6 daddr 2001:db8::/64 accept"},
+		{firewall.Drop{Family: "inet", Table: "mine", Chain: "fwd", Forward: true, To: six}, "drops answers", "nft insert rule inet mine fwd ct state established,related accept"},
+	} {
+		h := host(nil)
+		h.Firewall = func(firewall.Query) ([]firewall.Drop, error) { return []firewall.Drop{c.drop}, nil }
+		found := firewalls(h, want)
+		if len(found) != 1 || found[0].Level != Warn || !strings.Contains(found[0].Text, c.text) || found[0].Fix != c.fix {
+			t.Errorf("%+v: %+v", c.drop, found)
+		}
+	}
+}
+
+// The userspace proxy and a real server forward no answers. Our own tables are no foreign ones. What can't be read is said.
+func TestFirewallQuery(t *testing.T) {
+	for _, c := range []struct {
+		mode       string
+		realServer bool
+		forward    bool
+	}{{configs.ModeProxy, false, false}, {configs.ModeAuto, false, true}, {configs.ModeIPVS, false, true}, {configs.ModeIPVS, true, false}} {
+		h, w := host(nil), want
+		w.Mode, w.RealServer, w.Device = c.mode, c.realServer, configs.DefaultDevice
+		h.Firewall = func(q firewall.Query) ([]firewall.Drop, error) {
+			if q.Forward != c.forward || len(q.Pools) != 2 || len(q.Ours) != 3 || q.Ours[0] != "ironvip" {
+				t.Errorf("%+v asks %+v", c, q)
+			}
+			return nil, nil
+		}
+		if f := firewalls(h, w); len(f) != 1 || f[0].Level != OK {
+			t.Errorf("%+v", f)
+		}
+	}
+	h := host(nil)
+	for _, err := range []error{unix.EPERM, errors.New("no nf_tables")} {
+		h.Firewall = func(firewall.Query) ([]firewall.Drop, error) { return nil, err }
+		if f := firewalls(h, want); len(f) != 1 || f[0].Level != Warn || !strings.Contains(f[0].Text, "not checked") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// A device with too small an MTU for tunnels is named, with what it needs.
+func TestTunnelMTU(t *testing.T) {
+	h, w := host(nil), want
+	mtu := 1500
+	h.Route = func(a netip.Addr) (string, int, error) {
+		if a == netip.MustParseAddr("10.9.9.9") {
+			return "", 0, unix.ENETUNREACH
+		}
+		return "eth0", mtu, nil
+	}
+	if f := tunnels(h, w); f != nil {
+		t.Errorf("without tunnels: %+v", f)
+	}
+	w.Tunnels = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("fd00::1")}
+	f := tunnels(h, w)
+	if len(f) != 2 || f[0].Level != Warn || f[0].Text != "eth0 has MTU 1500: a packet of 1500 bytes from a client has 1520 in the tunnel to 10.0.0.1, 10.0.0.2" ||
+		!strings.HasPrefix(f[0].Fix, "ip link set eth0 mtu 1520,") || !strings.HasSuffix(f[0].Fix, "advmss 1440") || !strings.Contains(f[1].Text, "1540 in the tunnel to fd00::1") {
+		t.Errorf("%+v", f)
+	}
+	mtu = 9000
+	if f := tunnels(h, w); len(f) != 1 || f[0].Level != OK {
+		t.Errorf("with jumbo frames: %+v", f)
+	}
+}
+
+// Tables of iptables-legacy that drop packets are named, and what can't be read is said.
+func TestLegacyTables(t *testing.T) {
+	h := host(nil)
+	for _, c := range []struct {
+		found []firewall.Legacy
+		err   error
+		want  string // of each finding
+	}{
+		{nil, nil, ""},
+		{[]firewall.Legacy{{Command: "iptables-legacy", Drops: 3}}, nil, "filter table of iptables-legacy drops packets (3 rules"},
+		{[]firewall.Legacy{{Command: "ip6tables-legacy", Drops: 1}}, nil, "ip6tables-legacy-save -t filter"},
+		{nil, &fs.PathError{Op: "open", Path: "/proc", Err: unix.EACCES}, "run ironvip doctor as root"},
+		{nil, errors.New("strange"), "not checked: strange"},
+	} {
+		h.Legacy = func() ([]firewall.Legacy, error) { return c.found, c.err }
+		got := only(Examine(h, want), "firewall_legacy")
+		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Level != Warn || !strings.Contains(got[0].Text+" "+got[0].Fix, c.want)) {
+			t.Errorf("%+v, %v: %+v", c.found, c.err, got)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The history of a node port has the events that the allocator reports for it, and no others.
+func TestHistoryOfANodePort(t *testing.T) {
+	a := newAgent(t)
+	object := func(port uint16, p vip.Protocol) string { return ipam.Resource{NodePort: port, Protocol: p}.String() }
+	a.on("GET /v1/events", 200, v1.EventList{Items: []v1.Event{
+		{ID: 1, Time: now, Kind: "lease_given", Service: "web", Object: object(30080, vip.TCP), Message: "given"},
+		{ID: 2, Time: now, Kind: "lease_given", Service: "dns", Object: object(30080, vip.UDP), Message: "of another protocol"},
+		{ID: 3, Time: now, Kind: "lease_given", Service: "db", Object: object(30081, vip.TCP), Message: "of another port"},
+		{ID: 4, Time: now, Kind: "lease_released", Service: "web", Object: object(30080, vip.TCP), Message: "released"},
+	}})
+	for _, spelled := range []string{"30080/tcp", "30080/TCP"} {
+		r := a.run(t, "vip history "+spelled)
+		if r.code != ExitOK || !strings.Contains(r.stdout, "given") || !strings.Contains(r.stdout, "released") || strings.Contains(r.stdout, "another") {
+			t.Errorf("%s: %s", spelled, r)
+		}
+	}
+}

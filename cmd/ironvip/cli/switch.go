@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
+)
+
+func (a *app) dataplaneSwitchCommand() *cobra.Command {
+	var plan, force, noWait bool
+	modes := []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}
+	cmd := &cobra.Command{
+		Use:   "switch ipvs|nft|proxy",
+		Short: "move this host to another dataplane",
+		Long: `Starts a process that takes over from the running agent with another dataplane, and waits until
+it serves all clients. Until then, the present dataplane serves them. With --plan, it only shows
+what happens to the open connections, what services would lose, and why it is not possible. The
+exit code is 10 then if the dataplane would change, and 1 if the switch is not possible.
+
+dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one. The
+process reads the configuration, so keys that wait for a restart take effect, too.
+
+If services use what the new dataplane does not support, --force is needed.`,
+		Example:           "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
+		Args:              cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs:         modes,
+		ValidArgsFunction: cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp),
+		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			p, err := c.Switch(ctx, args[0], force, plan)
+			if err != nil {
+				return err
+			}
+			if !plan && p.Changes && !noWait {
+				if err := a.awaitSwitch(ctx, c, p.To); err != nil {
+					return err
+				}
+			}
+			if err := a.show(switchView(p)); err != nil {
+				return err
+			}
+			switch {
+			case plan && len(p.Problems) > 0:
+				return exit(ExitError)
+			case plan && p.Changes:
+				return exit(ExitChanges)
+			case !plan && p.Changes && !noWait:
+				a.printer().Say("%s serves; connections that are left: ironvip status", p.To)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&plan, "plan", false, "change nothing and show what would happen (exit code 10 if the dataplane would change)")
+	cmd.Flags().BoolVar(&force, "force", false, "also if the new dataplane does not support what services use")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "don't wait until the new dataplane serves")
+	return cmd
+}
+
+// switchPoll is the interval at which the progress of a switch is asked for.
+const switchPoll = 200 * time.Millisecond
+
+// awaitSwitch waits until a dataplane serves, or the agent goes on with the one before. It fails if nobody answers for
+// --timeout.
+func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) error {
+	answered := time.Now()
+	for {
+		now, err := c.Dataplane(ctx)
+		if err == nil {
+			answered = time.Now()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%s does not serve yet: %w", to, ctx.Err())
+		case err != nil && time.Since(answered) > a.timeout:
+			return fmt.Errorf("%s does not serve, and no agent has answered for %s: %w", to, a.timeout, err)
+		case err != nil || now.Switching != "": // between both processes, nobody may answer
+		case now.Mode == to && now.Ready:
+			return nil
+		case now.Mode != to:
+			why := "no process has taken over; see the agent's log"
+			if status, err := c.Status(ctx); err == nil {
+				for _, check := range status.Checks {
+					if check.Name == "take-over" {
+						why = check.Message
+					}
+				}
+			}
+			return fmt.Errorf("not moved to %s, %s goes on: %s", to, now.Mode, why)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(switchPoll):
+		}
+	}
+}
+
+func switchView(s v1.SwitchPlan) output.View {
+	return output.View{
+		Data:  s,
+		Names: []string{s.To},
+		Text: func(p *output.Printer) string {
+			if !s.Changes {
+				return fmt.Sprintf("this host runs %s\n", s.To)
+			}
+			var b strings.Builder
+			fmt.Fprintf(&b, "%s -> %s\n", s.From, s.To)
+			grid := &output.Grid{}
+			for _, c := range s.Connections {
+				then := map[string]string{
+					v1.SwitchContinues: fmt.Sprintf("continue until they end, for %s at most", time.Duration(s.HardStopAfter)*time.Second),
+					v1.SwitchMoves:     "move with their next datagram",
+					v1.SwitchEnds:      "end at once",
+				}[c.Then]
+				style := output.Plain
+				if c.Then == v1.SwitchEnds {
+					style = output.Bad
+				}
+				grid.Add(output.Plural(c.Connections, "connection"), c.Protocol, c.State, output.Cell{Text: then, Style: style})
+			}
+			b.WriteString(grid.Text(p))
+			if len(s.Connections) == 0 {
+				b.WriteString("no open connections\n")
+			}
+			if len(s.Refused) > 0 {
+				fmt.Fprintf(&b, "%s does not support what services use:\n%s", s.To, problemsText("  ", s.Refused))
+			}
+			if len(s.Problems) > 0 {
+				b.WriteString("not possible:\n" + problemsText("  ", s.Problems))
+			}
+			return b.String()
+		},
+	}
+}

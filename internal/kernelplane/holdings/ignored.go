@@ -1,0 +1,33 @@
+package holdings
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Ignored returns the settings of s that have no effect with a dataplane in the kernel: those for relayed
+// connections. The kernel forwards packets, so it doesn't connect to backends, doesn't limit the
+// connections of a service, and has timeouts of its own for all services. Defaults are no requests.
+func Ignored(dataplane, unlimited string, s *vip.Service) []vip.Problem {
+	var out []vip.Problem
+	check := func(field string, asked, usual any, why string) {
+		if asked == usual {
+			return
+		}
+		p := vip.Unsupported(dataplane, field, fmt.Sprintf("%s %v: %s", field, asked, why))
+		p.Hint = fmt.Sprintf(`remove %s, or use dataplane.mode "proxy"`, field)
+		out = append(out, p)
+	}
+	asked, usual := s.Relay.Get(), (*vip.Relay)(nil).Get()
+	const kernels = "connections are forgotten after the kernel's own timeout"
+	if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == vip.TCP }) {
+		check("connect_timeout", asked.ConnectTimeout, usual.ConnectTimeout, "clients connect to the backend themselves")
+		check("idle_timeout", asked.IdleTimeout, usual.IdleTimeout, kernels)
+		check("half_close_timeout", asked.HalfCloseTimeout, usual.HalfCloseTimeout, kernels)
+		check("max_queue", asked.MaxQueue, usual.MaxQueue, unlimited)
+	}
+	check("max_connections", asked.MaxConnections, usual.MaxConnections, unlimited)
+	return out
+}

@@ -1,0 +1,136 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Finding is one thing that the dataplane needs of the host, and its state.
+type Finding struct {
+	Name     string // "kernel module ip_vs", "sysctl net.ipv4.vs.conntrack"
+	OK       bool
+	Unknown  bool   // not OK because this process may not check it
+	Required bool   // the dataplane can't run without it
+	Detail   string // what was found, and why it matters
+	Remedy   string // a command, or what to do; "" if OK
+}
+
+// Err returns the problem of a finding that isn't OK.
+func (f Finding) Err() error {
+	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
+}
+
+// Err returns the problems of the required findings that aren't OK, or nil.
+func Err(findings []Finding) error {
+	var errs []error
+	for _, f := range findings {
+		if f.OK || !f.Required {
+			continue
+		}
+		errs = append(errs, vip.Problem{
+			Code: vip.CodeDataplane, Message: fmt.Sprintf("the dataplane needs %s: %s", f.Name, f.Detail), Hint: f.Remedy,
+		})
+	}
+	return errors.Join(errs...)
+}
+
+// CheckCapability checks for the capability that every change of the dataplane needs.
+func CheckCapability() Finding {
+	f := Finding{Name: "capability CAP_NET_ADMIN", OK: true, Required: true, Detail: "held"}
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&h, &data[0]); err != nil {
+		f.OK, f.Detail = false, fmt.Sprintf("unknown: %v", err)
+	} else if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
+		f.OK, f.Detail = false, "not held by this process"
+	}
+	if !f.OK {
+		f.Remedy = "run the agent from its systemd unit, or as root"
+	}
+	return f
+}
+
+// MissingModule returns the finding for a missing kernel module.
+func MissingModule(name, detail string, required bool) Finding {
+	return Finding{Name: "kernel module " + name, Required: required, Detail: detail, Remedy: "modprobe " + name}
+}
+
+// TrialOf returns the finding for a trial of a module. Err is the trial's outcome, and
+// missing the error without the module.
+func TrialOf(module, detail string, required bool, err, missing error) Finding {
+	f := MissingModule(module, detail, required)
+	switch {
+	case err == nil:
+		f.OK, f.Detail, f.Remedy = true, "usable", ""
+	case errors.Is(err, unix.EPERM):
+		f.Unknown, f.Detail, f.Remedy = true, "not checked: "+err.Error(), ""
+	case !errors.Is(err, missing):
+		f.Detail = err.Error()
+	}
+	return f
+}
+
+// TryMessage sends one message and returns its outcome.
+func TryMessage(ctx context.Context, protocol int, put func(b []byte) []byte) (outcome error) {
+	c, err := netlink.Dial(protocol, &netlink.Counters{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = c.Write(ctx, 1, func(b []byte, _ int) []byte { return put(b) }, func(_ int, err error) { outcome = err })
+	return cmp.Or(err, outcome)
+}
+
+// Findings are the last findings about a host, by name. They may be used from several
+// goroutines.
+type Findings struct {
+	mu  sync.Mutex
+	all []Finding
+}
+
+// Set records a finding. It reports whether the finding has changed.
+func (f *Findings) Set(x Finding) (changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.all, func(g Finding) bool { return g.Name == x.Name })
+	if i < 0 {
+		f.all = append(f.all, x)
+		return true
+	}
+	changed = f.all[i] != x
+	f.all[i] = x
+	return changed
+}
+
+// Get returns the last finding of a name.
+func (f *Findings) Get(name string) (Finding, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.all, func(g Finding) bool { return g.Name == name })
+	if i < 0 {
+		return Finding{}, false
+	}
+	return f.all[i], true
+}
+
+// Repaired records that what a finding reported is usable now.
+func (f *Findings) Repaired(name string) {
+	if x, known := f.Get(name); known && !x.OK {
+		f.Set(Finding{Name: name, OK: true, Required: x.Required, Detail: "usable"})
+	}
+}
+
+func (f *Findings) List() []Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all)
+}

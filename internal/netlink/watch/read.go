@@ -1,0 +1,134 @@
+package watch
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+)
+
+// readRoute reads an event about a link or an address.
+func (w *Watcher) readRoute(e netlink.Event) {
+	switch e.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		w.readLink(e)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		w.readAddr(e)
+	}
+}
+
+// readLink follows the state of the device.
+func (w *Watcher) readLink(e netlink.Event) {
+	if len(e.Data) < unix.SizeofIfInfomsg || e.Data[0] == unix.AF_BRIDGE {
+		return
+	}
+	index, flags := binary.NativeEndian.Uint32(e.Data[4:]), binary.NativeEndian.Uint32(e.Data[8:])
+	name, err := netlink.Find(e.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
+	if err != nil {
+		w.seen.Lost = true
+		return
+	}
+	named := netlink.String(name) == w.o.Device
+	switch {
+	case !named && index != w.index:
+		return
+	case !named, e.Type == unix.RTM_DELLINK: // renamed or deleted
+		if index != w.index {
+			return // an earlier device of this name
+		}
+		w.index, w.renamed = 0, w.renamed || !named
+		w.seen.Device = w.linkAuthor(e)
+		return
+	}
+	w.index = index
+	if w.renamed { // what happened to its addresses meanwhile was not seen
+		w.renamed, w.seen.Lost = false, true
+	}
+	const want = unix.IFF_UP | unix.IFF_NOARP
+	if flags&want == want {
+		w.seen.Device = nil
+	} else if w.seen.Device == nil {
+		w.seen.Device = w.linkAuthor(e)
+	}
+}
+
+func (w *Watcher) linkAuthor(e netlink.Event) *Author {
+	a := w.authors.ofRoute(e.Port)
+	return &a
+}
+
+// readAddr follows the addresses of the device.
+func (w *Watcher) readAddr(e netlink.Event) {
+	if len(e.Data) < unix.SizeofIfAddrmsg || binary.NativeEndian.Uint32(e.Data[4:]) != w.index || w.index == 0 {
+		return
+	}
+	// With IFA_LOCAL, IFA_ADDRESS may be the peer.
+	attrs := e.Data[unix.SizeofIfAddrmsg:]
+	local, err := netlink.Find(attrs, unix.IFA_LOCAL)
+	if err == nil && local == nil {
+		local, err = netlink.Find(attrs, unix.IFA_ADDRESS)
+	}
+	addr, ok := netip.AddrFromSlice(local)
+	if err != nil || !ok {
+		w.seen.Lost = true
+		return
+	}
+	if int(e.Data[1]) != addr.BitLen() {
+		return // the address of a whole network isn't ours
+	}
+	if e.Type == unix.RTM_NEWADDR {
+		delete(w.seen.Gone, addr)
+		return
+	}
+	if w.seen.Gone == nil {
+		w.seen.Gone = make(map[netip.Addr]Author)
+	}
+	w.seen.Gone[addr] = w.authors.ofRoute(e.Port)
+}
+
+// readTable reads an event of nftables. The kernel sends the events of a transaction together, and then one that names
+// the program.
+func (w *Watcher) readTable(e netlink.Event) {
+	if e.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(e.Data) < 4 {
+		return
+	}
+	if e.Type&0xff == unix.NFT_MSG_NEWGEN {
+		if w.touched {
+			w.touched, w.seen.Table = false, committer(e)
+		}
+		return
+	}
+	if e.Data[0] != unix.NFPROTO_INET {
+		return
+	}
+	// The name of the table has the same number in messages about tables, chains, rules and sets.
+	name, err := netlink.Find(e.Data[4:], unix.NFTA_TABLE_NAME)
+	if err != nil {
+		w.seen.Lost = true
+	} else if netlink.String(name) == w.o.Table {
+		w.touched = true
+	}
+}
+
+// committer returns the author of a transaction.
+func committer(e netlink.Event) *Author {
+	a := &Author{}
+	attrs := netlink.Attrs{B: e.Data[4:]}
+	for typ, v, ok := attrs.Next(); ok; typ, v, ok = attrs.Next() {
+		switch {
+		case typ == nftaGenProcPID && len(v) >= 4:
+			a.PID = int(binary.BigEndian.Uint32(v))
+		case typ == nftaGenProcName:
+			a.Name = netlink.String(v)
+		}
+	}
+	return a
+}
+
+// From linux/netfilter/nf_tables.h.
+const (
+	nftaGenProcPID  = 2
+	nftaGenProcName = 3
+)

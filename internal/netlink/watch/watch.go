@@ -1,0 +1,265 @@
+package watch
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+)
+
+// Options say what to watch. Each part is optional.
+type Options struct {
+	Device string // with virtual addresses
+	Table  string // an nftables table of family inet
+}
+
+// Seen is what other programs have changed. The zero value is nothing.
+type Seen struct {
+	// Lost is set if the kernel dropped events, so that anything may have changed.
+	Lost bool
+	// Device is set if the device is gone, down or speaks ARP.
+	Device *Author
+	// Gone are the addresses that were removed from the device.
+	Gone map[netip.Addr]Author
+	// Table is set if a transaction touched the table.
+	Table *Author
+}
+
+// Any reports whether anything was seen.
+func (s *Seen) Any() bool { return s.Lost || s.Device != nil || len(s.Gone) > 0 || s.Table != nil }
+
+// Watcher watches. A nil Watcher sees nothing. Its methods may be called concurrently.
+type Watcher struct {
+	o       Options
+	changed chan struct{}
+	asked   atomic.Uint64
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	sources []*source
+	authors authors
+	ask     *netlink.Conn // for single addresses
+	seen    Seen
+	index   uint32 // of the device; 0: it doesn't exist
+	renamed bool   // it was renamed since the last Take
+	touched bool   // the transaction that is being read touches the table
+}
+
+// source is one subscription.
+type source struct {
+	protocol int
+	events   *netlink.Events
+	read     func(*Watcher, netlink.Event)
+}
+
+// Open subscribes in the network namespace of the calling thread. Watching a table needs CAP_NET_ADMIN.
+func Open(o Options) (*Watcher, error) {
+	w := &Watcher{o: o, changed: make(chan struct{}, 1), authors: openAuthors()}
+	if o.Device != "" {
+		if err := w.subscribe((*Watcher).readRoute, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
+		}
+		var err error
+		if w.ask, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}); err == nil {
+			err = w.find() // after the subscription, which sees what follows
+		}
+		if err != nil {
+			w.Close()
+			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
+		}
+	}
+	if o.Table != "" {
+		if err := w.subscribe((*Watcher).readTable, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
+			w.Close()
+			return nil, fmt.Errorf("watch nftables table inet %s: %w", o.Table, err)
+		}
+	}
+	for _, s := range w.sources {
+		w.running.Go(func() { w.run(s) })
+	}
+	return w, nil
+}
+
+func (w *Watcher) subscribe(read func(*Watcher, netlink.Event), protocol int, groups ...int) error {
+	events, err := netlink.Subscribe(protocol, groups...)
+	if err == nil {
+		w.sources = append(w.sources, &source{protocol, events, read})
+	}
+	return err
+}
+
+// IgnoreTable ignores the transactions that the socket with that port commits.
+func (w *Watcher) IgnoreTable(port uint32) error { return w.ignore(unix.NETLINK_NETFILTER, port) }
+
+// IgnoreAddresses ignores changes of IPv4 addresses by the socket with that port. For those of IPv6, the kernel doesn't
+// name the socket.
+func (w *Watcher) IgnoreAddresses(port uint32) error { return w.ignore(unix.NETLINK_ROUTE, port) }
+
+func (w *Watcher) ignore(protocol int, port uint32) error {
+	for _, s := range w.sources {
+		if s.protocol == protocol {
+			return s.events.Ignore(port)
+		}
+	}
+	return nil
+}
+
+// Aside calls commit, which commits one transaction of nftables, without events: the kernel would make one for each element,
+// which takes as long as the rest. Generation returns the number of all transactions so far. It shows whether another program
+// has committed one meanwhile. Then the table counts as touched, by an unknown program.
+func (w *Watcher) Aside(generation func() (uint32, error), commit func() error) error {
+	events := w.tables()
+	before, err := generation()
+	if events == nil || err != nil || events.Leave(unix.NFNLGRP_NFTABLES) != nil {
+		return commit()
+	}
+	want := before + 1
+	done := commit()
+	if done != nil {
+		want = before
+	}
+	err = events.Join(unix.NFNLGRP_NFTABLES)
+	if after, failed := generation(); err != nil || failed != nil || after != want {
+		w.mu.Lock()
+		if w.seen.Table == nil {
+			w.seen.Table = &Author{}
+		}
+		w.mu.Unlock()
+		w.signal()
+	}
+	return done
+}
+
+// tables returns the subscription of nftables, or nil.
+func (w *Watcher) tables() *netlink.Events {
+	for _, s := range w.sources {
+		if s.protocol == unix.NETLINK_NETFILTER {
+			return s.events
+		}
+	}
+	return nil
+}
+
+// Changed delivers after something was seen. It has one reader. For a nil Watcher, it is nil.
+func (w *Watcher) Changed() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.changed
+}
+
+// Take returns what was seen since the last call. It includes every change that was made before the call. Of the addresses,
+// it returns those for which wanted is true, so that a dataplane doesn't see what it removed itself. Nil wants none.
+func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
+	if w == nil {
+		return Seen{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sources {
+		w.drain(s)
+	}
+	seen := w.seen
+	w.seen, w.renamed = Seen{}, false
+	for a := range seen.Gone {
+		if wanted == nil || !wanted(a) || a.Is6() && w.there(a) {
+			delete(seen.Gone, a)
+		}
+	}
+	return seen
+}
+
+// Queries returns how many addresses were asked for.
+func (w *Watcher) Queries() uint64 { return w.asked.Load() }
+
+// there asks whether an IPv6 address is on the device. The kernel sends the event of a new one later, from a work queue.
+func (w *Watcher) there(a netip.Addr) bool {
+	w.asked.Add(1)
+	err := w.ask.Query(context.Background(), func(b []byte) []byte {
+		b = netlink.BeginMessage(b, unix.RTM_GETADDR, 0)
+		b = append(b, unix.AF_INET6, 128, 0, 0)
+		b = binary.NativeEndian.AppendUint32(b, w.index)
+		return netlink.AppendAddr(b, unix.IFA_ADDRESS, a)
+	}, func(uint16, []byte) error { return nil })
+	return err == nil && w.index != 0
+}
+
+// find asks for the index of the device.
+func (w *Watcher) find() error {
+	w.index = 0
+	err := w.ask.Query(context.Background(), func(b []byte) []byte {
+		b = append(netlink.BeginMessage(b, unix.RTM_GETLINK, 0), make([]byte, unix.SizeofIfInfomsg)...)
+		return netlink.AppendAttrString(b, unix.IFLA_IFNAME, w.o.Device)
+	}, func(_ uint16, data []byte) error {
+		if len(data) < unix.SizeofIfInfomsg {
+			return netlink.ErrMalformed
+		}
+		w.index = binary.NativeEndian.Uint32(data[4:])
+		return nil
+	})
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// Close ends the subscriptions.
+func (w *Watcher) Close() {
+	if w == nil {
+		return
+	}
+	for _, s := range w.sources {
+		_ = s.events.Close()
+	}
+	w.running.Wait()
+	w.authors.close()
+	if w.ask != nil {
+		w.ask.Close()
+	}
+}
+
+// run signals what arrives, until Close or an error of the subscription, which is not expected: then the resync finds
+// what others change.
+func (w *Watcher) run(s *source) {
+	for s.events.Wait() == nil {
+		w.mu.Lock()
+		err := w.drain(s)
+		any := w.seen.Any()
+		w.mu.Unlock()
+		if any {
+			w.signal()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (w *Watcher) signal() {
+	select {
+	case w.changed <- struct{}{}:
+	default: // the last one was not received yet
+	}
+}
+
+// drain reads the events that have arrived. The caller holds the lock.
+func (w *Watcher) drain(s *source) error {
+	err := s.events.Drain(func(e netlink.Event) { s.read(w, e) })
+	if errors.Is(err, netlink.ErrLost) {
+		w.seen.Lost, err = true, nil
+		if s.protocol == unix.NETLINK_NETFILTER {
+			w.touched = false // the end of that transaction may be lost
+		} else if w.find() != nil {
+			w.index = 0 // the next event of the device has it
+		}
+	}
+	return err
+}

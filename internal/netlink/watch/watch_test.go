@@ -1,0 +1,350 @@
+//go:build linux
+
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables"
+	rtnl "github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+const device, table = "ironvip0", "ironvip"
+
+var (
+	addr4 = netip.MustParseAddr("10.96.0.1")
+	addr6 = netip.MustParseAddr("fd96::1")
+)
+
+func every(netip.Addr) bool { return true }
+
+// host is a network namespace with a device, and a Watcher of it.
+type host struct {
+	*testing.T
+	*netlab.Node
+	w *watch.Watcher
+}
+
+func newHost(t *testing.T) *host {
+	need.Program(t, "nft")
+	need.Program(t, "ip")
+	h := &host{t, netlab.NewLAN(t, "host").Nodes[0], nil}
+	h.run("ip link add ironvip0 type bridge") // not every kernel has dummy devices
+	h.run("ip link set ironvip0 arp off up")
+	h.add("10.96.0.1/32", "fd96::1/128")
+	h.run("nft add table inet ironvip")
+	h.Do(func() {
+		w, err := watch.Open(watch.Options{Device: device, Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.w = w
+	})
+	t.Cleanup(h.w.Close)
+	return h
+}
+
+func (h *host) add(prefixes ...string) {
+	for _, p := range prefixes {
+		h.AddAddr(device, netip.MustParsePrefix(p))
+	}
+}
+
+func (h *host) run(command string) {
+	h.Helper()
+	h.Do(func() {
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+			h.Fatalf("%s: %v: %s", command, err, out)
+		}
+	})
+}
+
+// take returns what has been seen by now, without the programs.
+func (h *host) take() string {
+	s := h.w.Take(every)
+	var parts []string
+	if s.Lost {
+		parts = append(parts, "lost")
+	}
+	if s.Device != nil {
+		parts = append(parts, "device")
+	}
+	for _, a := range []netip.Addr{addr4, addr6} {
+		if _, gone := s.Gone[a]; gone {
+			parts = append(parts, a.String())
+			delete(s.Gone, a)
+		}
+	}
+	for a := range s.Gone {
+		h.Errorf("%s is gone, too", a)
+	}
+	if s.Table != nil {
+		parts = append(parts, "table")
+	}
+	return strings.Join(parts, " ")
+}
+
+// What another program changes of the device and the table is seen as soon as its system call has returned. What it
+// changes elsewhere, or changes back, is nothing.
+func TestSeesWhatOthersChange(t *testing.T) {
+	h := newHost(t)
+	for _, c := range []struct{ command, want string }{
+		{"ip addr del 10.96.0.1/32 dev ironvip0", "10.96.0.1"},
+		{"ip addr add 10.96.0.1/32 dev ironvip0", ""},
+		{"ip addr del fd96::1/128 dev ironvip0", "fd96::1"},
+		{"ip addr add fd96::1/128 dev ironvip0 nodad; ip addr del fd96::1/128 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{"ip addr flush dev ironvip0", "10.96.0.1 fd96::1"},
+		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{"ip addr add 10.96.9.1/24 dev ironvip0; ip addr del 10.96.9.1/24 dev ironvip0", ""}, // isn't ours
+		{"ip addr add 10.96.0.1/32 dev lo; ip addr del 10.96.0.1/32 dev lo", ""},
+		{"ip link set ironvip0 arp on", "device"},
+		{"ip link set ironvip0 arp off", ""},
+		{"ip link set ironvip0 down", "device fd96::1"}, // the kernel removes addresses of IPv6
+		{"ip link set ironvip0 up; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{"ip link set ironvip0 mtu 1400", ""},
+		{"ip link set ironvip0 down; ip link set ironvip0 name other", "device fd96::1"},
+		{"ip addr flush dev other", ""},
+		{"ip link set other name ironvip0; ip link set ironvip0 up", ""},
+		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		// What happens to a device under another name is not seen.
+		{"ip link set ironvip0 down; ip link set ironvip0 name other; ip addr flush dev other; ip link set other name ironvip0; ip link set ironvip0 up", "lost fd96::1"},
+		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{"ip link del ironvip0", "device 10.96.0.1 fd96::1"},
+		{"ip link add ironvip0 type bridge; ip link set ironvip0 arp off up; ip addr add 10.96.0.1/32 dev ironvip0", ""},
+		{"ip addr del 10.96.0.1/32 dev ironvip0", "10.96.0.1"},
+		{"nft add set inet ironvip vips '{ type ipv4_addr; }'", "table"},
+		{"nft add element inet ironvip vips '{ 10.96.0.1 }'", "table"},
+		{"nft add table inet other; nft add table ip ironvip; nft delete table ip ironvip", ""},
+		{"nft flush ruleset", "table"},
+		{"nft add table inet other; nft flush ruleset", ""},
+	} {
+		h.run(c.command)
+		if got := h.take(); got != c.want {
+			t.Errorf("%s: seen %q, want %q", c.command, got, c.want)
+		}
+	}
+}
+
+// An address that the dataplane doesn't want, because it has removed it itself, is not seen, and costs no question.
+func TestRemovedAddressIsNotSeen(t *testing.T) {
+	h := newHost(t)
+	h.run("ip addr flush dev ironvip0")
+	if s := h.w.Take(func(a netip.Addr) bool { return a == addr4 }); len(s.Gone) != 1 {
+		t.Errorf("seen %+v", s)
+	}
+	if n := h.w.Queries(); n != 0 {
+		t.Errorf("%d questions", n)
+	}
+}
+
+// A change is signaled, and nothing is signaled after it was taken.
+func TestSignalsOnce(t *testing.T) {
+	h := newHost(t)
+	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
+	<-h.w.Changed()
+	if got := h.take(); got != "10.96.0.1" {
+		t.Errorf("seen %q", got)
+	}
+	if got := h.take(); got != "" {
+		t.Errorf("seen %q again", got)
+	}
+}
+
+// The program that changed something is named: of a transaction by the kernel, of an address by the socket, as long as the
+// program runs.
+func TestNamesTheProgram(t *testing.T) {
+	h := newHost(t)
+	h.run("nft add set inet ironvip vips '{ type ipv4_addr; }'")
+	if s := h.w.Take(every); s.Table == nil || s.Table.Name != "nft" || s.Table.PID == 0 || s.Table.String() != fmt.Sprintf("nft (pid %d)", s.Table.PID) {
+		t.Errorf("table changed by %+v", s.Table)
+	}
+	// ip reads commands from a pipe, which keeps it running.
+	var ip *exec.Cmd
+	h.Do(func() {
+		ip = exec.Command("ip", "-batch", "-")
+		commands, err := ip.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ip.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { commands.Close(); _ = ip.Wait() })
+		fmt.Fprintln(commands, "addr del 10.96.0.1/32 dev ironvip0")
+	})
+	var s watch.Seen
+	for len(s.Gone) == 0 {
+		<-h.w.Changed() // the first signal may be of the table
+		s = h.w.Take(every)
+	}
+	if a := s.Gone[addr4]; a.Name != "ip" || a.PID != ip.Process.Pid {
+		t.Errorf("address removed by %+v, want ip, %d", a, ip.Process.Pid)
+	}
+	if got := (watch.Author{}).String(); got != "" {
+		t.Errorf("an unknown program is %q", got)
+	}
+}
+
+// The dataplane's own sockets are ignored in the kernel: their changes don't wake anybody and fill no buffer.
+func TestIgnoresOwnSockets(t *testing.T) {
+	h := newHost(t)
+	ctx := context.Background()
+	var route *netlink.Conn
+	nft := nftwire.NewConn()
+	var index int
+	h.Do(func() {
+		var err error
+		if route, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := nft.Open(ctx); err != nil {
+			t.Fatal(err)
+		}
+		link, err := rtnl.LinkByName(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index = link.Attrs().Index
+	})
+	t.Cleanup(route.Close)
+	t.Cleanup(nft.Close)
+	if err := h.w.IgnoreAddresses(route.Port()); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.w.IgnoreTable(nft.Port()); err != nil {
+		t.Fatal(err)
+	}
+	var x nftwire.Transaction
+	for range 1000 {
+		for _, typ := range []uint16{unix.RTM_DELADDR, unix.RTM_NEWADDR} {
+			err := route.Write(ctx, 1, func(b []byte, _ int) []byte {
+				b = netlink.BeginMessage(b, typ, unix.NLM_F_CREATE)
+				b = append(b, unix.AF_INET, 32, 0, 0, byte(index), byte(index>>8), 0, 0)
+				return netlink.AppendAddr(b, unix.IFA_LOCAL, addr4)
+			}, func(_ int, err error) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.Begin()
+		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
+		x.DeleteTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
+		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
+		if err := nft.Send(ctx, &x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-h.w.Changed():
+		t.Errorf("woken for %q", h.take())
+	default:
+	}
+	if got := h.take(); got != "" {
+		t.Errorf("seen %q", got)
+	}
+	h.run("ip addr del 10.96.0.1/32 dev ironvip0; nft delete table inet ironvip") // others are seen as before
+	if got := h.take(); got != "10.96.0.1 table" {
+		t.Errorf("seen %q", got)
+	}
+}
+
+// Lost events are reported, and later ones are seen.
+func TestReportsLostEvents(t *testing.T) {
+	h := newHost(t)
+	h.w.Overrun(func() {
+		for range 100 {
+			h.run("ip addr add 10.96.0.2/32 dev ironvip0; ip addr del 10.96.0.2/32 dev ironvip0")
+		}
+	})
+	<-h.w.Changed()
+	if s := h.w.Take(every); !s.Lost {
+		t.Errorf("seen %+v", s)
+	}
+	h.w.Take(every)
+	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
+	if got := h.take(); got != "10.96.0.1" {
+		t.Errorf("seen %q", got)
+	}
+}
+
+// A host that can't be watched has a nil Watcher.
+func TestNilWatcher(t *testing.T) {
+	var w *watch.Watcher
+	if s := w.Take(every); s.Any() || w.Changed() != nil {
+		t.Errorf("%+v", s)
+	}
+	w.Close()
+}
+
+// A transaction that is committed aside isn't seen, whether it succeeds or not. One of another program at the same time is,
+// by an unknown program, and signaled. Later ones are seen as always.
+func TestTransactionAside(t *testing.T) {
+	h := newHost(t)
+	ctx := context.Background()
+	nft := nftwire.NewConn()
+	h.Do(func() {
+		if err := nft.Open(ctx); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(nft.Close)
+	generation := func() (uint32, error) { return nft.Generation(ctx) }
+	commit := func(name string) error {
+		var x nftwire.Transaction
+		x.Begin()
+		x.DeleteTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet})
+		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
+		return nft.Send(ctx, &x)
+	}
+	for _, c := range []struct {
+		what, name, other, want string
+	}{
+		{"alone", table, "", ""},
+		{"that fails", "missing", "", ""},
+		{"beside another program", table, "nft add set inet ironvip vips '{ type ipv4_addr; }'", "table"},
+		{"beside one with another table", table, "nft add table inet other", "table"},
+		{"that fails beside another program", "missing", "nft add set inet ironvip vips '{ type ipv4_addr; }'", "table"},
+	} {
+		err := h.w.Aside(generation, func() error {
+			if c.other != "" {
+				h.run(c.other)
+			}
+			return commit(c.name)
+		})
+		if (err != nil) != (c.name != table) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if c.want != "" {
+			<-h.w.Changed()
+		}
+		if got := h.take(); got != c.want {
+			t.Errorf("%s: seen %q, want %q", c.what, got, c.want)
+		}
+	}
+	h.run("nft add set inet ironvip names '{ type ifname; }'")
+	if s := h.w.Take(every); s.Table == nil || s.Table.Name != "nft" {
+		t.Errorf("a later one: %+v", s)
+	}
+	if err := h.w.Aside(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }); err != nil {
+		t.Error(err)
+	}
+	if got := h.take(); got != "table" {
+		t.Errorf("without the number: seen %q", got)
+	}
+}

@@ -1,0 +1,113 @@
+package sklookup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// RefusedError says why the kernel doesn't accept the program.
+type RefusedError struct {
+	Reason string
+	Hint   string // what to do; may be empty
+	Err    error  // of the kernel
+}
+
+func (e *RefusedError) Error() string { return e.Reason }
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Hint returns what to do about an error of Open; "" if nothing is known.
+func Hint(err error) string {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		return refused.Hint
+	}
+	return ""
+}
+
+// needs are the capabilities that the kernel asks for, with their numbers.
+var needs = []struct {
+	name string
+	bit  uint
+}{{"CAP_BPF", unix.CAP_BPF}, {"CAP_NET_ADMIN", unix.CAP_NET_ADMIN}}
+
+// refusal explains an error of Open.
+func refusal(err error) error {
+	out := &RefusedError{Reason: "the kernel refuses the program: " + err.Error(), Err: err}
+	if _, rejected := errors.AsType[*ebpf.VerifierError](err); rejected {
+		out.Reason = "the kernel's verifier rejects the program: " + err.Error()
+		out.Hint = "report this with the version of the kernel"
+	}
+	lacks := lacking()
+	switch {
+	case errors.Is(err, unix.EPERM) && len(lacks) > 0:
+		out.Reason = "this process lacks " + strings.Join(lacks, " and ")
+		out.Hint = "add AmbientCapabilities=, CapabilityBoundingSet= of CAP_BPF CAP_NET_ADMIN and SystemCallFilter=bpf to the systemd unit, or run as root"
+	case errors.Is(err, unix.EPERM) && isLockedDown():
+		out.Reason = "the kernel's lockdown forbids BPF"
+	case errors.Is(err, unix.EPERM):
+		out.Reason = "BPF is forbidden (EPERM): by a seccomp filter, a security module or the limit of locked memory"
+		out.Hint = "allow the system call bpf (SystemCallFilter= of the unit), and set LimitMEMLOCK=infinity before Linux 5.11"
+	case isMissing():
+		out.Reason = "the system call bpf is missing (ENOSYS): by a seccomp filter, or in this kernel"
+	case errors.Is(err, unix.ENOMEM):
+		out.Reason = "the kernel has no memory for the maps (ENOMEM)"
+	case errors.Is(err, unix.E2BIG):
+		out.Reason = "too many sk_lookup programs are attached to this network namespace"
+		out.Hint = "see them with: bpftool net show"
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
+		out.Reason = fmt.Sprintf("this kernel has no sk_lookup, which Linux 5.9 and later have (CONFIG_BPF_SYSCALL, CONFIG_INET): %v", err)
+	}
+	return out
+}
+
+// isMissing reports whether there is no system call bpf. Errors of the library don't show that: it then
+// names something that older kernels lack.
+func isMissing() bool {
+	_, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(noCommand), 0, 0)
+	return errno == unix.ENOSYS
+}
+
+const noCommand = 1<<31 - 1
+
+// lacking returns the names of needed capabilities that this process doesn't have.
+func lacking() (names []string) {
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return nil
+	}
+	has := effective(status)
+	if has&(1<<unix.CAP_SYS_ADMIN) != 0 { // includes both
+		return nil
+	}
+	for _, n := range needs {
+		if has&(1<<n.bit) == 0 {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// effective reads the effective capabilities in a file /proc/PID/status; all if they are missing.
+func effective(status []byte) uint64 {
+	for line := range bytes.Lines(status) {
+		fields := bytes.Fields(line)
+		if len(fields) == 2 && string(fields[0]) == "CapEff:" {
+			if bits, err := strconv.ParseUint(string(fields[1]), 16, 64); err == nil {
+				return bits
+			}
+		}
+	}
+	return ^uint64(0)
+}
+
+// isLockedDown reports whether the kernel's lockdown is on.
+func isLockedDown() bool {
+	state, err := os.ReadFile("/sys/kernel/security/lockdown")
+	return err == nil && len(state) > 0 && !bytes.Contains(state, []byte("[none]"))
+}

@@ -1,0 +1,403 @@
+package sklookup
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// MaxFrontends bounds the addresses and ports of a Table. The kernel needs 2 MiB for the map's
+// buckets at once, and about 100 bytes for each entry.
+const MaxFrontends = 1 << 17
+
+// Slot is where the clients of a frontend go: one socket for each protocol and family, or Refused.
+type Slot uint32
+
+// The slots.
+const (
+	TCP4 Slot = iota
+	TCP6
+	UDP4
+	UDP6
+	slots // the number of sockets
+
+	// Refused makes the kernel answer as for a closed port, whatever other sockets there are.
+	Refused Slot = 0xff
+)
+
+// The names of the maps, by which the next process recognizes them. The number is that of their
+// layout: a process that needs another one doesn't recognize them.
+const (
+	frontendsName = "ironvip_front1"
+	socketsName   = "ironvip_sock1"
+	programName   = "ironvip_lookup"
+)
+
+// Key is an address and port of clients' packets with a protocol of IP, as in the map.
+type Key [20]byte
+
+// KeyOf returns the Key of an address and port. The protocol is 6 or 17.
+func KeyOf(at netip.AddrPort, protocol uint8) (k Key) {
+	addr := at.Addr().As16()
+	copy(k[:], addr[:])
+	binary.NativeEndian.PutUint16(k[16:], at.Port())
+	binary.NativeEndian.PutUint16(k[18:], uint16(protocol))
+	return k
+}
+
+// At returns the address and port.
+func (k Key) At() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(k[:16])).Unmap(), binary.NativeEndian.Uint16(k[16:]))
+}
+
+// Protocol returns the protocol of IP.
+func (k Key) Protocol() uint8 { return uint8(binary.NativeEndian.Uint16(k[18:])) }
+
+// Table is the attached program with its maps. Its methods may be called concurrently, except Close.
+type Table struct {
+	frontends *ebpf.Map
+	sockets   *ebpf.Map
+	program   *ebpf.Program
+	link      *link.NetNsLink
+	inherited bool
+	updates   atomic.Uint64
+}
+
+// Updates returns how many system calls have put entries into the table.
+func (t *Table) Updates() uint64 { return t.updates.Load() }
+
+// Open loads the program and attaches it. It continues with the maps and the link in files, those of
+// another process's Files, if it knows their layout: then the program is replaced without a gap, and
+// all entries stay. Open closes the files; if it doesn't use them, it detaches their program, so that
+// it can't pass clients to a process that doesn't expect them. The error is a *RefusedError.
+func Open(files []*os.File) (*Table, error) {
+	t, err := open(files)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return t, nil
+}
+
+func open(files []*os.File) (*Table, error) {
+	_ = rlimit.RemoveMemlock() // before Linux 5.11; a failure shows when a map is made
+	t, err := adopt(files)
+	if err != nil {
+		return nil, err
+	}
+	t.inherited = t.link != nil
+	if err := t.complete(); err != nil {
+		t.Detach()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Probe returns the *RefusedError that Open would return. It attaches nothing.
+func Probe() error {
+	_ = rlimit.RemoveMemlock()
+	t := &Table{}
+	defer t.Close()
+	if err := t.load(); err != nil {
+		return refusal(err)
+	}
+	return nil
+}
+
+// complete makes what the table doesn't have, and attaches the program.
+func (t *Table) complete() error {
+	if err := t.load(); err != nil {
+		return err
+	}
+	if t.inherited {
+		return t.link.Update(t.program)
+	}
+	return t.attach()
+}
+
+// load makes the maps, unless they are inherited, and the program.
+func (t *Table) load() (err error) {
+	if !t.inherited {
+		if t.frontends, err = ebpf.NewMap(frontendsSpec()); err != nil {
+			return err
+		}
+		if t.sockets, err = ebpf.NewMap(socketsSpec()); err != nil {
+			return err
+		}
+	}
+	t.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: programName, Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup,
+		License: "Dual MIT/GPL", Instructions: program(t.frontends, t.sockets)})
+	return err
+}
+
+// attach attaches the program to the network namespace of this thread.
+func (t *Table) attach() error {
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	l, err := link.AttachNetNs(int(namespace.Fd()), t.program)
+	if err != nil {
+		return err
+	}
+	if t.link != nil {
+		t.link.Close()
+	}
+	t.link = l
+	return nil
+}
+
+func frontendsSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: frontendsName, Type: ebpf.Hash, KeySize: 20, ValueSize: 4, MaxEntries: MaxFrontends, Flags: unix.BPF_F_NO_PREALLOC}
+}
+
+// socketsSpec has values of 8 bytes, so that a lookup returns the cookie of a socket.
+func socketsSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: socketsName, Type: ebpf.SockMap, KeySize: 4, ValueSize: 8, MaxEntries: uint32(slots)}
+}
+
+// adopt returns a table with the maps and the link of another process, or an empty table.
+func adopt(files []*os.File) (*Table, error) {
+	t := &Table{}
+	for _, f := range files {
+		t.recognize(f)
+		f.Close()
+	}
+	if t.frontends != nil && t.sockets != nil && t.link != nil && t.Attached() == nil {
+		return t, nil
+	}
+	t.Detach()
+	return &Table{}, nil
+}
+
+// recognize takes a copy of f into the table, if it is a part of it. The kernel's description of an
+// object doesn't say whether it is a map or a link, so the name of the descriptor decides.
+func (t *Table) recognize(f *os.File) {
+	switch target, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); target {
+	case "anon_inode:bpf_link":
+		l, err := duplicated(f, link.NewFromFD)
+		if err != nil {
+			return
+		}
+		if n, ok := l.(*link.NetNsLink); ok && t.link == nil {
+			t.link = n
+			return
+		}
+		l.Close()
+	case "anon_inode:bpf-map":
+		if m, err := duplicated(f, ebpf.NewMapFromFD); err == nil {
+			t.recognizeMap(m)
+		}
+	}
+}
+
+func (t *Table) recognizeMap(m *ebpf.Map) {
+	info, err := m.Info()
+	switch {
+	case err == nil && t.frontends == nil && info.Name == frontendsName && frontendsSpec().Compatible(m) == nil:
+		t.frontends = m
+	case err == nil && t.sockets == nil && info.Name == socketsName && socketsSpec().Compatible(m) == nil:
+		t.sockets = m
+	default:
+		m.Close()
+	}
+}
+
+// duplicated calls a function that takes a descriptor with a copy of f's.
+func duplicated[T any](f *os.File, take func(int) (T, error)) (T, error) {
+	var none T
+	fd, err := duplicate(f)
+	if err != nil {
+		return none, err
+	}
+	return take(fd)
+}
+
+func duplicate(f syscall.Conn) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var failed error
+	if err := raw.Control(func(of uintptr) { fd, failed = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return -1, err
+	}
+	return fd, failed
+}
+
+// Inherited reports whether Open has continued with the maps of another process.
+func (t *Table) Inherited() bool { return t.inherited }
+
+// Files returns copies of the descriptors that keep program, link and maps alive, for Open.
+func (t *Table) Files() (files []*os.File, err error) {
+	for name, fd := range map[string]int{frontendsName: t.frontends.FD(), socketsName: t.sockets.FD(), programName: t.link.FD()} {
+		copied, failed := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if failed != nil {
+			err = os.NewSyscallError("fcntl", failed)
+			continue
+		}
+		files = append(files, os.NewFile(uintptr(copied), name))
+	}
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return nil, err
+	}
+	return files, nil
+}
+
+// SetSocket makes the kernel pass the clients of all frontends with a slot to a listening TCP socket
+// or an unconnected UDP socket. The kernel removes the socket from the table when it is closed; then
+// it looks for other sockets.
+func (t *Table) SetSocket(s Slot, socket syscall.Conn) error {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = t.sockets.Put(uint32(s), uint64(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+// Cookie returns the kernel's number (SO_COOKIE) of the socket of a slot; 0: none.
+func (t *Table) Cookie(s Slot) uint64 {
+	var cookie uint64
+	if t.sockets.Lookup(uint32(s), &cookie) != nil {
+		return 0
+	}
+	return cookie
+}
+
+// ErrFull is the error of Put for more than MaxFrontends entries.
+var ErrFull = fmt.Errorf("the map of frontends is full: it has room for %d", MaxFrontends)
+
+// Put adds a frontend, or changes its slot.
+func (t *Table) Put(k Key, s Slot) error {
+	t.updates.Add(1)
+	err := t.frontends.Put(k[:], uint32(s))
+	if errors.Is(err, unix.E2BIG) {
+		return ErrFull
+	}
+	return err
+}
+
+// PutAll is Put for many frontends, in one system call. It returns how many of them, from the first one on, it
+// has put. Every kernel with sk_lookup has this call: it is older.
+func (t *Table) PutAll(keys []Key, slots []Slot) (n int, err error) {
+	t.updates.Add(1)
+	n, err = t.frontends.BatchUpdate(keys, slots, nil)
+	if errors.Is(err, unix.E2BIG) {
+		err = ErrFull
+	}
+	return n, err
+}
+
+// Delete removes a frontend. It succeeds if there is none.
+func (t *Table) Delete(k Key) error {
+	if err := t.frontends.Delete(k[:]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// All reads the whole table.
+func (t *Table) All() (map[Key]Slot, error) {
+	out := make(map[Key]Slot)
+	var at Key
+	var s uint32
+	all := t.frontends.Iterate()
+	for all.Next(&at, &s) {
+		out[at] = Slot(s)
+	}
+	return out, all.Err()
+}
+
+// Attached returns an error if the program is no longer attached to the network namespace.
+func (t *Table) Attached() error {
+	here, err := namespace()
+	if err != nil {
+		return err
+	}
+	info, err := t.link.Info()
+	if err != nil {
+		return err
+	}
+	netns := info.NetNs()
+	switch {
+	case netns == nil || netns.NetnsInode == 0:
+		return errors.New("the sk_lookup program was detached")
+	case netns.NetnsInode != here:
+		return errors.New("the sk_lookup program is attached to another network namespace")
+	}
+	return nil
+}
+
+// Reattach attaches the program again after someone has detached it.
+func (t *Table) Reattach() error { return t.attach() }
+
+// namespace returns the inode of this thread's network namespace.
+func namespace() (uint32, error) {
+	var s unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &s); err != nil {
+		return 0, err
+	}
+	return uint32(s.Ino), nil
+}
+
+// Discard detaches the program in files, those of another process's Files, and closes them.
+func Discard(files []*os.File) {
+	t := &Table{}
+	for _, f := range files {
+		t.recognize(f)
+		f.Close()
+	}
+	t.Detach()
+}
+
+// IDs returns the kernel's numbers of the objects, 0 for one that doesn't exist.
+func (t *Table) IDs() (program ebpf.ProgramID, attached link.ID, maps []ebpf.MapID) {
+	if info, err := t.program.Info(); err == nil {
+		program, _ = info.ID()
+	}
+	if info, err := t.link.Info(); err == nil {
+		attached = info.ID
+	}
+	for _, m := range []*ebpf.Map{t.frontends, t.sockets} {
+		if info, err := m.Info(); err == nil {
+			id, _ := info.ID()
+			maps = append(maps, id)
+		}
+	}
+	return program, attached, maps
+}
+
+// Close closes this process's descriptors. The program stays attached if another process has copies.
+func (t *Table) Close() {
+	if t.link != nil {
+		_ = t.link.Close()
+	}
+	_, _, _ = t.program.Close(), t.frontends.Close(), t.sockets.Close() // nil is allowed
+}
+
+// DetachOnly detaches the program as bpftool does. Reattach attaches it again.
+func (t *Table) DetachOnly() error { return t.link.Detach() }
+
+// Detach detaches the program, also for other processes that have copies, and closes everything.
+func (t *Table) Detach() {
+	if t.link != nil {
+		_ = t.link.Detach()
+	}
+	t.Close()
+}

@@ -1,0 +1,167 @@
+// Package sockdiag asks the kernel which socket gets the packets for an address and port. A question costs
+// one lookup, however many sockets the host has. Programs of type sk_lookup take part in it, so the answer
+// can be a socket that is bound elsewhere.
+package sockdiag
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+)
+
+// Place is where packets go.
+type Place struct {
+	At       netip.AddrPort
+	Protocol uint8 // of IP: 6 or 17
+}
+
+// Conn asks about the network namespace in which it was opened. It is not safe for concurrent use.
+type Conn struct {
+	netlink  *netlink.Conn
+	counters netlink.Counters
+}
+
+// Sends returns how many system calls have carried questions.
+func (c *Conn) Sends() uint64 { return c.counters.Sends.Load() }
+
+// Open returns a Conn. It returns an error if this kernel doesn't answer: a kernel without the modules
+// tcp_diag or udp_diag says that there is no socket, whatever the question is.
+func Open() (*Conn, error) {
+	c := &Conn{}
+	c.netlink = netlink.NewConn(unix.NETLINK_SOCK_DIAG, &c.counters)
+	if err := c.netlink.Open(); err != nil {
+		return nil, err
+	}
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		if err := c.check(protocol); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Probe returns the error that Open would return.
+func Probe() error {
+	c, err := Open()
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// Close closes the Conn. Nil is allowed.
+func (c *Conn) Close() {
+	if c != nil {
+		c.netlink.Close()
+	}
+}
+
+// check asks about a socket that it has opened.
+func (c *Conn) check(protocol uint8) error {
+	kind, module := unix.SOCK_STREAM, "tcp_diag"
+	if protocol == unix.IPPROTO_UDP {
+		kind, module = unix.SOCK_DGRAM, "udp_diag"
+	}
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return fmt.Errorf("bind to a loopback address: %w", err)
+	}
+	if kind == unix.SOCK_STREAM {
+		if err := unix.Listen(fd, 1); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return fmt.Errorf("getsockname: %w", err)
+	}
+	at := name.(*unix.SockaddrInet4)
+	_, found, err := c.Lookup(Place{netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)), protocol})
+	if err == nil && !found {
+		return fmt.Errorf("this kernel doesn't say which socket has a port: load the module %s", module)
+	}
+	return err
+}
+
+// Lookup returns where the socket is bound that gets the packets for a place, and whether there is one.
+// For TCP, this is a listening socket; for UDP, one that isn't connected.
+func (c *Conn) Lookup(p Place) (at netip.AddrPort, found bool, err error) {
+	err = c.netlink.Query(context.Background(), func(b []byte) []byte { return question(b, p) }, func(_ uint16, data []byte) error {
+		at, err = answer(data)
+		found = err == nil
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return at, found, err
+}
+
+// Taken asks about n places in few system calls, and calls taken with those that have a socket. If it
+// returns an error, the others are unknown.
+func (c *Conn) Taken(n int, place func(i int) Place, taken func(i int)) error {
+	var failed error
+	err := c.netlink.Write(context.Background(), n, func(b []byte, i int) []byte { return question(b, place(i)) }, func(i int, err error) {
+		switch {
+		case err == nil:
+			taken(i)
+		case !errors.Is(err, unix.ENOENT):
+			failed = err
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// answerHead is the size of struct inet_diag_msg of linux/inet_diag.h before its inet_diag_sockid.
+const answerHead = 4
+
+// Offsets in struct inet_diag_sockid.
+const (
+	near, far         = 0, 2 // ports
+	nearAddr, farAddr = 4, 20
+	cookie            = 40
+	sizeOfID          = 48
+)
+
+// question appends a message that asks for one socket.
+func question(b []byte, p Place) []byte {
+	b = netlink.BeginMessage(b, unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_REQUEST)
+	family, addr := uint8(unix.AF_INET6), p.At.Addr().AsSlice()
+	if p.At.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	b = append(b, family, p.Protocol, 0, 0, 0xff, 0xff, 0xff, 0xff)
+	var id [sizeOfID]byte
+	port, at := near, nearAddr
+	if p.Protocol == unix.IPPROTO_UDP { // the kernel takes the ends the other way round, and keeps it so
+		port, at = far, farAddr
+	}
+	binary.BigEndian.PutUint16(id[port:], p.At.Port())
+	copy(id[at:], addr)
+	binary.NativeEndian.PutUint64(id[cookie:], ^uint64(0)) // any
+	return append(b, id[:]...)
+}
+
+// answer returns where the socket in an answer is bound.
+func answer(data []byte) (netip.AddrPort, error) {
+	if len(data) < answerHead+sizeOfID {
+		return netip.AddrPort{}, netlink.ErrMalformed
+	}
+	id := data[answerHead:]
+	addr := netip.AddrFrom16([16]byte(id[nearAddr:]))
+	if data[0] == unix.AF_INET {
+		addr = netip.AddrFrom4([4]byte(id[nearAddr:]))
+	}
+	return netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(id[near:])), nil
+}

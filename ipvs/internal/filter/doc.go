@@ -1,9 +1,0 @@
-// Package filter is the nftables table of the IPVS dataplane: it refuses and
-// restricts clients, marks packets of services by firewall mark, and masquerades.
-//
-// The rules never change (layout.go). All state is in sets and maps (set.go), so a
-// change of a frontend is a change of a few elements in one transaction. Table
-// applies changes, rebuilds the table, and reads it into a Ruleset. Package ipvs
-// decides which elements a frontend needs. The package owns one table of family
-// inet and never touches another.
-package filter

@@ -1,0 +1,60 @@
+package probepath
+
+import (
+	"context"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// tableWatch sees what others change of our table. Without it, only the resync does: then the probes of all paths fail
+// meanwhile, and their backends are taken for unhealthy.
+type tableWatch struct {
+	*watch.Watcher // nil: not watched
+	table          *filter.Table
+	ignored        uint32
+}
+
+// watchTable watches in the network namespace of the calling thread. Without the right to, it sees nothing.
+func watchTable(ctx context.Context, name string, of rules) (w tableWatch) {
+	table, is := of.(*filter.Table)
+	if !is {
+		return w
+	}
+	watcher, err := watch.Open(watch.Options{Table: name})
+	if err != nil {
+		return w
+	}
+	w = tableWatch{Watcher: watcher, table: table}
+	w.ignoreOwn(ctx)
+	return w
+}
+
+// ignoreOwn ignores the transactions of the table's socket, whose port changes after an error.
+func (w *tableWatch) ignoreOwn(ctx context.Context) {
+	if port, err := w.table.Open(ctx); err == nil && port != w.ignored && w.IgnoreTable(port) == nil {
+		w.ignored = port
+	}
+}
+
+func (w *tableWatch) close() {
+	w.Close()
+	if w.table != nil {
+		w.table.Close()
+	}
+}
+
+// Disturbed implements reconcile.Watched.
+func (t *Target) Disturbed() <-chan struct{} { return t.watch.Changed() }
+
+// Look implements reconcile.Watched. Paths are few, so a changed table is a reason to read everything.
+func (t *Target) Look(ctx context.Context) (sight reconcile.Sight[vip.ProbePath], err error) {
+	seen := t.watch.Take(nil)
+	if seen.Table != nil {
+		t.watch.ignoreOwn(ctx)
+	}
+	sight.Unknown = len(t.record) > 0 && (seen.Lost || seen.Table != nil)
+	return sight, nil
+}

@@ -1,0 +1,47 @@
+package ipvs
+
+import (
+	"context"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Disturbed implements reconcile.Watched.
+func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
+
+// Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table. The
+// kernel has no events of IPVS.
+func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey], error) {
+	return t.drift.Look(ctx, t.records, &t.addresses, t.lookAtTable)
+}
+
+// lookAtTable compares the table with the records.
+func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
+	if !t.adopted || len(t.records.Frontends) == 0 {
+		return drift.Whole, nil // the table isn't needed
+	}
+	table, err := t.fw.Read(ctx)
+	switch {
+	case err != nil:
+		return drift.Whole, err
+	case !table.Intact:
+		t.broken = true
+		return drift.Broken, nil
+	case !table.Pods.Equal(t.records.Pods) || !sameElements(table, elementsOfAll(t.records, &t.marks)):
+		return drift.Altered, nil
+	}
+	return drift.Whole, nil
+}
+
+// sameElements reports whether the table has exactly these elements.
+func sameElements(table *filter.Ruleset, want filter.Change) bool {
+	for e := range want {
+		if !table.Has(e) {
+			return false
+		}
+	}
+	return table.Len() == len(want)
+}

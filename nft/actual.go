@@ -1,0 +1,149 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Actual implements reconcile.Target. It costs one read each of the table and the device.
+func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
+	return reconcile.ReadAll(ctx, t.readState)
+}
+
+// readState reads the kernel and replaces the records by what it found. If the table isn't intact,
+// the records of this process say what must be there.
+func (t *Target) readState(ctx context.Context) ([]observed, error) {
+	t.drift.Forget() // what follows shows it, too
+	if t.adopted {
+		t.forget(ctx)
+	}
+	rules, found, err := t.readTable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	device, err := t.addresses.Read()
+	if err != nil {
+		return nil, err
+	}
+	found.highest.raise(t.content.highest)
+	broken, pods := !rules.Intact, rules.Pods
+	if broken {
+		// It will be rebuilt from what this process knows and what is whole in it.
+		whole := newContent()
+		whole.highest, pods = found.highest, t.records.Pods
+		for k, s := range found.services {
+			if s.whole() {
+				whole.services[k] = s
+			}
+		}
+		for k, f := range t.records.Frontends {
+			whole.services[k] = desired(f, t.content.services[k], &whole.highest)
+		}
+		found = whole
+	}
+	held := holdings.NewRecords(pods)
+	all := make([]observed, 0, len(found.services))
+	for k, s := range found.services {
+		all = append(all, observed{Value: s.taken()})
+		held.Set(k, &all[len(all)-1].Value)
+		t.forward6 = t.forward6 || k.Addr.Is6()
+	}
+	for i := range all {
+		t.inspect(&all[i], rules, device, held)
+	}
+	untuned := t.sysctlDrift()
+	t.pods = slices.Clone(t.opt.PodCIDRs())
+	stale := !broken && !rules.Pods.Equal(holdings.PodSet(t.pods))
+	if len(all) > 0 {
+		// Any repair fixes what concerns all frontends, so report it for one of them.
+		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
+		i := slices.IndexFunc(all, func(o observed) bool { return o.Value.Key == first })
+		if stale {
+			all[i].Damage = append(all[i].Damage, "pod ranges in the nftables table are not as configured")
+		}
+		all[i].Damage = append(all[i].Damage, untuned...)
+	}
+	all = append(all, orphans(rules, device, held)...)
+	t.replaceRecords(held)
+	t.content, t.broken, t.adopted, t.wide = found, broken, true, device.Wide
+	clear(t.missing)
+	clear(t.guarded)
+	for a := range device.Addrs {
+		if held.VIPs[a] == 0 {
+			t.guarded[a] = true
+		}
+	}
+	for _, p := range device.Wide {
+		if held.VIPs[p.Addr()] == 0 {
+			t.guarded[p.Addr()] = true
+		}
+	}
+	for a := range held.VIPs {
+		if _, ok := device.Addrs[a]; !ok {
+			t.missing[a] = true
+		}
+	}
+	return all, nil
+}
+
+// inspect adds the damage that a frontend can't express.
+func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceState, held *holdings.Records) {
+	addf := func(format string, args ...any) { o.Damage = append(o.Damage, fmt.Sprintf(format, args...)) }
+	f := &o.Value
+	if !rules.Intact {
+		addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
+	}
+	if holdings.OnDevice(f) {
+		if device.Fault != "" {
+			addf("device %s %s", t.opt.Device, device.Fault)
+		}
+		if _, ok := device.Addrs[f.Key.Addr]; !ok {
+			addf("address %s missing from %s", f.Key.Addr, t.opt.Device)
+		}
+		if e := filter.AddrElement(filter.SetVIPs, f.Key.Addr); rules.Intact && !rules.Has(e) {
+			addf("missing: %s", e)
+		}
+	}
+	for _, a := range held.HairpinsOf(f) {
+		if e := filter.AddrElement(filter.SetHairpin, a); rules.Intact && !rules.Has(e) {
+			addf("missing: %s", e)
+		}
+	}
+}
+
+// orphans returns what is ours and belongs to no frontend, one item per address.
+func orphans(rules *filter.Ruleset, device host.DeviceState, held *holdings.Records) []observed {
+	found := map[netip.Addr][]string{}
+	add := func(a netip.Addr, format string, args ...any) {
+		found[a] = append(found[a], fmt.Sprintf(format, args...))
+	}
+	for a := range device.Addrs {
+		if held.VIPs[a] == 0 {
+			add(a, "address %s belongs to no service", a)
+		}
+	}
+	for _, p := range device.Wide {
+		add(p.Addr(), "address %s sends all of %s to the device", p, p.Masked())
+	}
+	for k := range rules.Sets {
+		for set, counts := range map[filter.Set]map[netip.Addr]int{filter.SetVIPs: held.VIPs, filter.SetHairpin: held.Hairpins} {
+			if e := filter.AddrElement(set, k.Addr); rules.Has(e) && counts[k.Addr] == 0 {
+				add(k.Addr, "should not be: %s", e)
+			}
+		}
+	}
+	out := make([]observed, 0, len(found))
+	for a, d := range found {
+		out = append(out, observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: a}, Kind: vip.OnVIP}, Damage: d, Orphan: true})
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+package nft
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// needOwnedTables skips the test on a kernel that can't hold connections.
+func (w *world) needOwnedTables() {
+	w.t.Helper()
+	table := filter.Of(w.layout, &w.nftMessages)
+	var err error
+	w.Director.Do(func() { err = table.Hold(w.t.Context()) })
+	table.Close()
+	need.KernelFeature(w.t, linux.OwnedTables, err == nil)
+}
+
+// Another program flushes the ruleset, and nothing repairs the table. Open connections go on in both directions, whoever
+// sends first.
+func TestOpenConnectionsOutliveAFlush(t *testing.T) {
+	for _, m := range []vip.Masquerade{vip.MasqueradeAlways, vip.MasqueradeOwn} {
+		w := newWorld(t)
+		w.needOwnedTables()
+		l := w.Backends[0].Listen(netip.AddrPortFrom(w.Backends[0].Addr4, 0))
+		f := frontend("10.96.0.1", 80, vip.TCP, vip.Endpoint{Addr: l.Addr().(*net.TCPAddr).AddrPort(), Weight: 1})
+		f.Masquerade = m
+		w.set(f)
+		for _, clientFirst := range []bool{false, true} {
+			w.Put(t, updateOf{Key: f.Key, Old: &f, New: &f, Repair: true})
+			client, err := w.Client.DialContext(t.Context(), "tcp", "10.96.0.1:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			w.run("nft flush ruleset")
+			pass := func(from, to net.Conn) {
+				t.Helper()
+				_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
+				if _, err := from.Write([]byte("hello")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(to, make([]byte, 5)); err != nil {
+					t.Fatalf("masquerade %v, client first %v: %v", m, clientFirst, err)
+				}
+			}
+			if clientFirst {
+				pass(client, server)
+				pass(server, client)
+			} else {
+				pass(server, client)
+				pass(client, server)
+			}
+		}
+	}
+}
+
+// Between a flush and the repair, this host answers new clients. After it, they reach their backends, also a client of UDP
+// that goes on with the same socket. Clients of UDP that were there before stay where they are.
+func TestClientsThatCameAfterAFlush(t *testing.T) {
+	w := newWorld(t)
+	f := frontend("10.96.0.1", 53, vip.UDP, w.servers("udp", false, 0)...)
+	ranged := frontend("10.96.0.1", 6000, vip.UDP, w.servers("udp", false, 0)...)
+	ranged.Key.LastPort = 6009
+	w.set(f)
+	w.set(ranged)
+	dial := func(port uint16) *netlab.Conn {
+		c, err := w.Client.Dial("udp", netip.AddrPortFrom(f.Key.Addr, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	ports := []uint16{53, 6005}
+	before, names, after := map[uint16]*netlab.Conn{}, map[uint16]string{}, map[uint16]*netlab.Conn{}
+	for _, port := range ports {
+		before[port], after[port] = dial(port), dial(port)
+		a, err := before[port].Ask()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[port] = a.Name
+	}
+	w.run("nft flush ruleset")
+	for _, port := range ports {
+		if a, err := after[port].Ask(); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("without a table: %v %v", a, err)
+		}
+	}
+	w.Put(t, updateOf{Key: f.Key, Old: &f, New: &f, Repair: true})
+	for _, port := range ports {
+		if _, err := after[port].Ask(); err != nil {
+			t.Errorf("port %d: a client that came before the repair: %v", port, err)
+		}
+		if a, err := before[port].Ask(); err != nil || a.Name != names[port] {
+			t.Errorf("port %d: an open one: %v %v, want %s", port, a, err, names[port])
+		}
+	}
+}
+
+// The table that holds connections goes with the agent, and is the only one besides that of the dataplane.
+func TestHoldEndsWithTheAgent(t *testing.T) {
+	w := newWorld(t)
+	w.needOwnedTables()
+	w.set(frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...))
+	if got := strings.Count(w.list(), "table inet ironvip_nft_"); got != 1 {
+		t.Errorf("%d tables hold connections", got)
+	}
+	w.Director.Do(func() { w.Close() })
+	if text := w.list(); strings.Contains(text, "ironvip_nft_") || !strings.Contains(text, "table inet ironvip_nft ") {
+		t.Errorf("after the agent:\n%s", text)
+	}
+}

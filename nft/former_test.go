@@ -1,0 +1,45 @@
+package nft
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// The table outlives an end that fails half-way. A repetition ends the rest.
+func TestEndIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
+	w.set(f)
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	r := w.remains()
+	fails := netlink.Intercept(t.Context(), func(b []byte, write bool, send func([]byte) error) error {
+		if h, _, _, err := netlink.NextMessage(b); err == nil && h.Type>>8 == unix.NFNL_SUBSYS_CTNETLINK && write {
+			return unix.ENOBUFS
+		}
+		return send(b)
+	})
+	w.Director.Do(func() { err = r.End(fails) })
+	if err == nil || !strings.Contains(w.run("nft list tables"), "ironvip_nft") {
+		t.Errorf("the first end: %v", err)
+	}
+	w.Director.Do(func() { err = w.remains().End(t.Context()) })
+	if err != nil || strings.Contains(w.run("nft list tables"), "ironvip_nft") {
+		t.Errorf("the second end: %v", err)
+	}
+	if a, err := c.Ask(); err == nil {
+		t.Errorf("a connection outlasts its dataplane: %v", a)
+	}
+}

@@ -1,0 +1,192 @@
+package nft
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A start with a changed table keeps all services that are whole, even those that the first batch
+// doesn't have.
+func TestStartKeepsServicesOfAChangedTable(t *testing.T) {
+	w := newWorld(t)
+	all := w.servers("tcp", false, 0)
+	f, g := frontend("10.96.0.1", 80, vip.TCP, all[0]), frontend("10.96.0.2", 80, vip.TCP, all[1])
+	g.Affinity = time.Minute
+	w.set(f)
+	w.set(g)
+	w.run("nft flush chain inet ironvip_nft arriving")
+	w.planeIn = newPlane(t, w.Director)
+	w.Put(t, updateOf{Key: f.Key, Old: &f, New: &f, Repair: true})
+	if got := w.asks(w.Client, g.Key, 80, 2); got["backend2"] != 2 {
+		t.Errorf("%v", got)
+	}
+	w.check(w.planeIn)
+}
+
+// An address goes before its rules.
+func TestAddressGoesFirst(t *testing.T) {
+	w := newWorld(t)
+	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
+	w.set(f)
+	var n atomic.Uint64
+	w.fw = filter.Of(newLayout(strings.Repeat("x", 300), w.opt.Mark), &n) // the kernel refuses this name
+	if err := w.Apply(t.Context(), []updateOf{{Key: f.Key, Old: &f}}); err == nil {
+		t.Fatal("the rules have changed")
+	}
+	if out := w.run("ip addr show dev ironvip0"); strings.Contains(out, "10.96.0.1/") {
+		t.Errorf("the address outlasts its rules: %s", out)
+	}
+}
+
+// A new table guards an address that no frontend has, until it goes.
+func TestGuardOfAnOrphan(t *testing.T) {
+	w := newWorld(t)
+	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
+	w.set(f)
+	w.run("ip addr add 10.96.0.9/32 dev ironvip0; nft delete table inet ironvip_nft")
+	own := w.Director.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:0"))
+	w.planeIn = newPlane(t, w.Director)
+	w.Put(t, updateOf{Key: f.Key, New: &f, Repair: true})
+	orphan := netip.MustParseAddr("10.96.0.9")
+	w.refused(w.Client, "tcp", netip.AddrPortFrom(orphan, own.Port()))
+	w.Put(t, updateOf{Key: vip.FrontendKey{Addr: orphan}})
+	w.check(w.planeIn)
+}
+
+// A table whose numbers of classes are all taken is rebuilt without those that no service has.
+func TestClassesAreReleased(t *testing.T) {
+	w := newWorld(t)
+	all := w.servers("tcp", false, 0)
+	f := frontend("10.96.0.1", 80, vip.TCP, all[0])
+	w.set(f)
+	for i := uint32(1); len(w.content.classes) < maxClass; i++ {
+		w.content.classes[class{affinity: i}] = i + 1
+	}
+	g := frontend("10.96.0.2", 80, vip.TCP, all[1])
+	g.Affinity = time.Hour
+	w.set(g)
+	if n := len(w.content.classes); n != 2 {
+		t.Errorf("%d classes, want 2", n)
+	}
+	w.asks(w.Client, f.Key, 80, 2)
+	w.asks(w.Client, g.Key, 80, 2)
+}
+
+// Connections with a backend that is back stay, although their end was due before.
+func TestBackendIsBack(t *testing.T) {
+	w := newWorld(t)
+	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)[0])
+	w.set(f)
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	gone := f
+	gone.Backends = nil
+	for _, u := range []updateOf{{Key: f.Key, Old: &f, New: &gone}, {Key: f.Key, Old: &gone, New: &f}} {
+		if err := w.Apply(t.Context(), []updateOf{u}); err != nil || u.Err != nil {
+			t.Fatal(err, u.Err)
+		}
+	}
+	if !w.Unclean() {
+		t.Error("nothing to clean")
+	}
+	if err := w.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.Stats().ConntrackFlows; n != 0 {
+		t.Errorf("%d connections are ended", n)
+	}
+	if _, err := c.Ask(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A packet that connection tracking can't assign to its connection isn't answered.
+func TestInvalidPacketIsNotAnswered(t *testing.T) {
+	w := newWorld(t)
+	if got := w.run("cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"); got != "1\n" {
+		t.Errorf("nf_conntrack_tcp_be_liberal is %q", got)
+	}
+	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
+	w.set(f)
+	w.run("echo 0 > /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := c.Ask()
+	var raw net.PacketConn
+	w.Client.Do(func() { raw, err = net.ListenPacket("ip4:tcp", "0.0.0.0") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	// An acknowledgement from far outside the window, then a connection to a port without a service.
+	from := netip.AddrPortFrom(w.Client.Addr4, a.Client.Port())
+	const ack, syn, rst = 0x10, 0x02, 0x04
+	for _, one := range []struct {
+		port  uint16
+		flags byte
+	}{{80, ack}, {81, syn}} {
+		b := segment(from, netip.AddrPortFrom(f.Key.Addr, one.port), one.flags)
+		if _, err := raw.WriteTo(b, &net.IPAddr{IP: f.Key.Addr.AsSlice()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for b := make([]byte, 2000); ; {
+		n, _, err := raw.ReadFrom(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := binary.BigEndian.Uint16(b)
+		if n < 20 || b[13]&rst == 0 || binary.BigEndian.Uint16(b[2:]) != from.Port() {
+			continue
+		}
+		if port == 80 {
+			t.Error("an open connection is reset")
+		}
+		if port == 81 {
+			break
+		}
+	}
+	if _, err := c.Ask(); err != nil {
+		t.Errorf("the connection: %v", err)
+	}
+}
+
+// segment returns a segment of TCP over IPv4 with an arbitrary sequence number.
+func segment(from, to netip.AddrPort, flags byte) []byte {
+	b := binary.BigEndian.AppendUint16(nil, from.Port())
+	b = binary.BigEndian.AppendUint16(b, to.Port())
+	b = append(b, 1, 2, 3, 4, 5, 6, 7, 8, 5<<4, flags, 1, 0, 0, 0, 0, 0)
+	pseudo := append(append(append([]byte{}, from.Addr().AsSlice()...), to.Addr().AsSlice()...), 0, 6, 0, byte(len(b)))
+	sum := uint32(0)
+	for _, part := range [][]byte{pseudo, b} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(b[16:], ^uint16(sum))
+	return b
+}

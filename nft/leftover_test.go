@@ -1,0 +1,138 @@
+package nft
+
+import (
+	"testing"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/planetest"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// An agent that ended after changes of the table, but before it ended the connections with a removed backend and of a removed
+// service, leaves that to the next one.
+func TestLeftoverConnectionsAreEnded(t *testing.T) {
+	for _, addr := range []string{"10.96.0.1", "fd96::1"} {
+		w := newWorld(t)
+		all := w.servers("tcp", addr != "10.96.0.1", 0)
+		f, gone := frontend(addr, 80, vip.TCP, all...), frontend(addr, 81, vip.TCP, all...)
+		w.set(f)
+		w.set(gone)
+		dial := func(k vip.FrontendKey) (*netlab.Conn, string) {
+			c, err := w.Client.Dial("tcp", k.AddrPort())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := c.Ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, a.Name
+		}
+		open := map[string]*netlab.Conn{}
+		for len(open) < len(all) {
+			c, name := dial(f.Key)
+			open[name] = c
+		}
+		open["gone"], _ = dial(gone.Key)
+		less := f
+		less.Backends = all[1:]
+		batch := []updateOf{{Key: f.Key, Old: &f, New: &less}, {Key: gone.Key, Old: &gone}}
+		if err := w.Apply(t.Context(), batch); err != nil || batch[0].Err != nil || batch[1].Err != nil {
+			t.Fatal(err, batch)
+		}
+		w.planeIn = newPlane(t, w.Director)
+		w.Wants(t, &less)
+		w.Suspect()
+		if err := w.Clean(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range open {
+			if a, err := c.Ask(); (err == nil) != (name == "backend2") {
+				t.Errorf("a connection with %s: %v, %v", name, a, err)
+			}
+		}
+		if w.Unclean() || w.Stats().Writes() > 0 {
+			t.Errorf("unclean: %v, %d writes", w.Unclean(), w.Stats().Writes())
+		}
+	}
+}
+
+// A removal sends nothing to connection tracking. A burst of removals shares one dump, whatever it is about.
+func TestRemovalsShareADump(t *testing.T) {
+	const n = 20
+	w := newWorld(t)
+	all := w.servers("tcp", false, 0)
+	var batch []updateOf
+	for i := range n {
+		f := frontend("10.96.0.1", uint16(80+i), vip.TCP, all...)
+		w.set(f)
+		less := f
+		less.Backends = all[1:]
+		batch = append(batch, updateOf{Key: f.Key, Old: &f, New: &less})
+	}
+	before := w.Stats().ConntrackDumps
+	for _, u := range batch {
+		if err := w.Apply(t.Context(), []updateOf{u}); err != nil || u.Err != nil {
+			t.Fatal(err, u.Err)
+		}
+	}
+	if now := w.Stats().ConntrackDumps; now != before {
+		t.Errorf("%d removals sent %d dumps", n, now-before)
+	}
+	if err := w.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.Stats().ConntrackDumps; now != before+1 {
+		t.Errorf("a clean of %d removals sent %d dumps", n, now-before)
+	}
+}
+
+// The loop ends connections with removed backends after a change: those of TCP end, and clients of UDP move. A burst of
+// changes costs a few dumps, and the end of the loop leaves nothing.
+func TestLoopEndsConnections(t *testing.T) {
+	const n = 30
+	w := newWorld(t)
+	all := map[vip.Protocol][]vip.Endpoint{vip.TCP: w.servers("tcp", false, 0), vip.UDP: w.servers("udp", false, 0)}
+	var before, after []*vip.Frontend
+	for i := range n {
+		for p, backends := range all {
+			f := frontend("10.96.0.1", uint16(80+i), p, backends[0])
+			less := f
+			less.Backends = backends[1:]
+			before, after = append(before, &f), append(after, &less)
+		}
+	}
+	l := planetest.NewLoop(t, w.planeIn, -1, before...)
+	<-l.Synced()
+	l.Wait(func() string {
+		if l.Stats().Unclean {
+			return "unclean"
+		}
+		return ""
+	})
+	open := make([]*netlab.Conn, len(before))
+	for i, f := range before {
+		c, err := w.Client.Dial(f.Key.Protocol.String(), f.Key.AddrPort())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, err := c.Ask(); err != nil || a.Name != "backend1" {
+			t.Fatal(a, err)
+		}
+		open[i] = c
+	}
+	dumps := w.Stats().ConntrackDumps
+	l.Set(after...)
+	l.Wait(l.Unapplied)
+	l.Stop()
+	// A search costs a dump for each protocol. One or two are usual, more if the changes come slowly.
+	if sent := w.Stats().ConntrackDumps - dumps; sent < 2 || sent > n/2 {
+		t.Errorf("%d changes sent %d dumps", len(after), sent)
+	}
+	for i, f := range before {
+		a, err := open[i].Ask()
+		if moved := err == nil && a.Name == "backend2"; moved != (f.Key.Protocol == vip.UDP) || err == nil && !moved {
+			t.Errorf("%s: %v, %v", f.Key, a, err)
+		}
+	}
+}

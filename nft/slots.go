@@ -1,0 +1,154 @@
+package nft
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/vip"
+)
+
+// hashSlots is the number of slots of a service that chooses by a hash. It is prime, so each backend
+// has a permutation of all slots.
+const hashSlots = 251
+
+// shareSlots bounds the slots of a service that chooses at random. With weights that need more, the
+// shares are rounded to this number.
+const shareSlots = 1024
+
+// share is how many slots a backend has.
+type share struct {
+	addr netip.AddrPort
+	n    int
+}
+
+// sharesOf returns the shares of f's usable backends for choosing slots at random. Exact is false if they
+// are rounded.
+func sharesOf(f *vip.Frontend) (all []share, exact bool) {
+	total, divisor := 0, 0
+	all = make([]share, 0, len(f.Backends))
+	for _, b := range f.Backends {
+		if b.Weight == 0 {
+			continue
+		}
+		w := int(b.Weight)
+		if f.Scheduler == vip.RoundRobin {
+			w = 1
+		}
+		all = append(all, share{b.Addr, w})
+		total, divisor = total+w, gcd(w, divisor)
+	}
+	if len(all) == 0 {
+		return nil, true
+	}
+	total /= divisor
+	exact = total <= max(shareSlots, len(all))
+	for i := range all {
+		if all[i].n /= divisor; !exact {
+			all[i].n = max(1, all[i].n*shareSlots/total)
+		}
+	}
+	return all, exact
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// byShare returns slots with these shares, in any order. It keeps of the old slots what it can, because each changed
+// slot is a change of the kernel's table.
+func byShare(old []netip.AddrPort, shares []share) []netip.AddrPort {
+	left := slices.Clone(shares)
+	slices.SortFunc(left, func(a, b share) int { return a.addr.Compare(b.addr) })
+	total := 0
+	for _, s := range left {
+		total += s.n
+	}
+	out := make([]netip.AddrPort, total)
+	for i := range min(total, len(old)) {
+		at, known := slices.BinarySearchFunc(left, old[i], func(s share, a netip.AddrPort) int { return s.addr.Compare(a) })
+		if known && left[at].n > 0 {
+			out[i] = old[i]
+			left[at].n--
+		}
+	}
+	next := 0
+	for i := range out {
+		if out[i].IsValid() {
+			continue
+		}
+		for left[next].n == 0 {
+			next++
+		}
+		out[i] = left[next].addr
+		left[next].n--
+	}
+	return out
+}
+
+// byHash returns the slots of a service that chooses by a hash, by the Maglev algorithm: each
+// backend has a permutation of the slots, and they take free slots in turn, by weight. When one
+// goes, its slots are distributed, and few others change. The result depends on f's backends alone,
+// so that all hosts send a client to the same one.
+func byHash(f *vip.Frontend) []netip.AddrPort {
+	type taker struct {
+		addr           netip.AddrPort
+		at, skip       int
+		weight, credit int
+	}
+	var takers []taker
+	highest := 0
+	for _, b := range f.Backends {
+		if b.Weight == 0 {
+			continue
+		}
+		h := fnv.New64a()
+		key, _ := b.Addr.MarshalBinary()
+		_, _ = h.Write(key)
+		sum := binary.BigEndian.AppendUint64(nil, mix(h.Sum64()))
+		takers = append(takers, taker{addr: b.Addr, at: int(binary.BigEndian.Uint32(sum) % hashSlots),
+			skip: int(binary.BigEndian.Uint32(sum[4:])%(hashSlots-1)) + 1, weight: int(b.Weight)})
+		highest = max(highest, int(b.Weight))
+	}
+	if len(takers) == 0 {
+		return nil
+	}
+	out := make([]netip.AddrPort, hashSlots)
+	for taken := 0; taken < hashSlots; {
+		for i := range takers {
+			t := &takers[i]
+			for t.credit += t.weight; t.credit >= highest && taken < hashSlots; t.credit -= highest {
+				for out[t.at].IsValid() {
+					t.at = (t.at + t.skip) % hashSlots
+				}
+				out[t.at] = t.addr
+				taken++
+			}
+		}
+	}
+	return out
+}
+
+// mix spreads the bits of similar hashes, as the finalizer of MurmurHash3 does.
+func mix(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
+
+// preferred returns the backend with the highest weight, the first of several.
+func preferred(f *vip.Frontend) []netip.AddrPort {
+	best := slices.MaxFunc(f.Backends, func(a, b vip.Endpoint) int {
+		if a.Weight != b.Weight {
+			return int(a.Weight) - int(b.Weight)
+		}
+		return b.Addr.Compare(a.Addr)
+	})
+	return []netip.AddrPort{best.Addr}
+}

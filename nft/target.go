@@ -1,0 +1,257 @@
+package nft
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Defaults of Options.
+const (
+	DefaultDevice = "ironvip0"
+	DefaultTable  = "ironvip_nft" // beside that of package ipvs, so that one can replace the other without a gap
+	DefaultMark   = 0x1000        // as in package ipvs
+)
+
+// Options configure a Target. Owns is required.
+type Options struct {
+	Device string // the device for virtual addresses
+	// Bridge makes the device a bridge without ports, for a kernel without dummy devices.
+	Bridge bool
+	Table  string // our nftables table, of family inet; by default TableOf(Device)
+	// Mark is the bit of the packet mark that the table uses while a packet passes through this
+	// host.
+	Mark uint32
+	// Owns reports whether an address is ours: in a pool, or leased.
+	Owns func(netip.Addr) bool
+	// PodCIDRs returns the ranges of clients that keep their address under masquerade
+	// "auto". It may be nil. Every Apply calls it, so it must not block.
+	PodCIDRs func() []netip.Prefix
+	Log      *slog.Logger
+}
+
+// Stats count what a Target has sent to the kernel.
+type Stats struct {
+	NFTMessages    uint64 // nftables messages
+	AddressWrites  uint64 // addresses added or deleted
+	ConntrackFlows uint64 // connection tracking entries deleted
+	ConntrackDumps uint64 // connection tracking queries
+	TableReads     uint64 // reads of the table because another program has touched it
+}
+
+// Writes is the number of changes of all kinds.
+func (s Stats) Writes() uint64 { return s.NFTMessages + s.AddressWrites }
+
+// Target is the nft dataplane: a reconcile.Plane, reconcile.Connections, reconcile.ConnectionLister, reconcile.Statistics,
+// reconcile.Watched and reconcile.Cleaner. It works in the network namespace of the calling thread, so all calls must come from threads of
+// one namespace.
+type Target struct {
+	opt       Options
+	layout    *filter.Layout
+	fw        *filter.Table
+	addresses holdings.Addresses
+	sysctl    host.Tunables
+	flows     conntrack.Table
+	free      func(vip.FrontendKey) error // see host.FreePort
+	drift     *drift.Watch                // nil: not watched
+
+	nftMessages, addressWrites, deletedFlows, flowDumps, looks atomic.Uint64
+
+	reading  sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
+	records  *holdings.Records
+	content  *content            // of the table
+	pods     []netip.Prefix      // the last result of PodCIDRs
+	adopted  bool                // records and content are what the kernel has
+	broken   bool                // the table must be rebuilt
+	wide     []netip.Prefix      // on the device when it was last read, besides single addresses
+	missing  map[netip.Addr]bool // addresses that the device lacks
+	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
+	forward6 bool                // a frontend needs IPv6 forwarding
+	outdated cleanup.Outdated
+	former   former
+	sweeper  counterReader // for Apply
+	stats    counterReader // for readers
+	findings host.Findings
+}
+
+var (
+	_ reconcile.Plane       = (*Target)(nil)
+	_ reconcile.Connections = (*Target)(nil)
+	_ reconcile.Statistics  = (*Target)(nil)
+
+	_ reconcile.ConnectionLister = (*Target)(nil)
+	_ reconcile.Cleaner          = (*Target)(nil)
+)
+
+// New connects to the kernel, creates the device and sets the sysctls. A sysctl that can't be set is
+// a finding, not an error.
+func New(o Options) (*Target, error) {
+	o = o.withDefaults()
+	if bits.OnesCount32(o.Mark) != 1 {
+		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
+	}
+	t, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.addresses.Prepare(); err != nil {
+		t.Close()
+		return nil, err
+	}
+	if err := t.fw.Hold(context.Background()); err != nil {
+		o.Log.Info("open connections don't outlive a flush of the nftables ruleset", "err", err)
+	}
+	t.drift = drift.Open(context.Background(), o.Device, o.Table, t.addresses.Port(), t.fw.Open, o.Log)
+	t.fw.Aside = t.drift.Aside
+	t.report(t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
+	t.setSysctls()
+	return t, nil
+}
+
+// open returns a Target that has changed nothing yet.
+func open(o Options) (*Target, error) {
+	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
+		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
+	t.fw = filter.Of(t.layout, &t.nftMessages)
+	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
+	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
+	t.outdated = cleanup.Outdated{Table: t.flows, Protocols: conntrack.Protocols, Translated: true,
+		Owns: o.Owns, Findings: &t.findings, Report: t.report}
+	device, err := host.OpenDevice(o.Device, &t.addressWrites)
+	if err != nil {
+		return nil, err
+	}
+	if o.Bridge {
+		device.Kind = host.BridgeKind
+	}
+	t.addresses.Device = device
+	return t, nil
+}
+
+// withDefaults sets what is missing.
+func (o Options) withDefaults() Options {
+	o.Device, o.Mark = cmp.Or(o.Device, DefaultDevice), cmp.Or(o.Mark, DefaultMark)
+	o.Table = cmp.Or(o.Table, TableOf(o.Device))
+	if o.PodCIDRs == nil {
+		o.PodCIDRs = func() []netip.Prefix { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// TableOf returns the name of the table of a dataplane with this device.
+func TableOf(device string) string {
+	if device == DefaultDevice {
+		return DefaultTable
+	}
+	return device + "_nft"
+}
+
+// Close closes the sockets. The kernel continues to forward.
+func (t *Target) Close() error {
+	t.addresses.Close()
+	t.drift.Close()
+	t.fw.Close()
+	return nil
+}
+
+// Stats returns the current counts. It may be called at any time.
+func (t *Target) Stats() Stats {
+	return Stats{NFTMessages: t.nftMessages.Load(), AddressWrites: t.addressWrites.Load(),
+		ConntrackFlows: t.deletedFlows.Load(), ConntrackDumps: t.flowDumps.Load(), TableReads: t.looks.Load()}
+}
+
+// Findings returns the sysctls that the Target sets and the optional modules that it uses, as last
+// checked. It may be called at any time.
+func (t *Target) Findings() []host.Finding { return t.findings.List() }
+
+// settings are the sysctls that the dataplane needs.
+func (t *Target) settings() []host.Setting {
+	all := []host.Setting{
+		{Key: "ipv4/ip_forward", Value: "1", Why: "packets to backends on other hosts are forwarded"},
+		{Key: "netfilter/nf_conntrack_tcp_be_liberal", Value: "1", Why: "late answers of backends are translated, too, instead of resetting the connection"},
+	}
+	if t.forward6 {
+		all = append(all, host.Setting{Key: "ipv6/conf/all/forwarding", Value: "1", Why: "packets to IPv6 backends on other hosts are forwarded"})
+	}
+	return all
+}
+
+func (t *Target) setSysctls() {
+	for _, w := range t.settings() {
+		t.report(t.sysctl.Set(w))
+	}
+}
+
+// sysctlDrift returns the sysctls that have changed since they were set, and those that were never
+// set. It records which of the others have been repaired.
+func (t *Target) sysctlDrift() (out []string) {
+	for _, w := range t.settings() {
+		f := t.sysctl.Check(w)
+		switch before, known := t.findings.Get(f.Name); {
+		case f.OK:
+			t.findings.Set(f)
+		case !known || before.OK:
+			out = append(out, f.Name+" "+f.Detail)
+		}
+	}
+	return out
+}
+
+// report records a finding, and logs it if it is new and not OK.
+func (t *Target) report(f host.Finding) {
+	if t.findings.Set(f) && !f.OK {
+		t.opt.Log.Warn(f.Name+" is not as the nft dataplane needs it", "detail", f.Detail, "fix", f.Remedy)
+	}
+}
+
+// Same implements reconcile.Target. Frontends that Unsupported rejects differ from all others, so that
+// Apply sees and rejects them.
+func (t *Target) Same(a, b *vip.Frontend) bool {
+	if Unsupported(a) != nil || Unsupported(b) != nil || a.Key != b.Key || a.Kind != b.Kind || a.Scheduler != b.Scheduler ||
+		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || holdings.Masquerade(a) != holdings.Masquerade(b) ||
+		!holdings.SameSources(a, b) || len(a.Backends) != len(b.Backends) {
+		return false
+	}
+	da, db := divisorOf(a), divisorOf(b)
+	return slices.EqualFunc(a.Backends, b.Backends, func(x, y vip.Endpoint) bool {
+		return x.Addr == y.Addr && normal(a, x.Weight, da) == normal(b, y.Weight, db)
+	})
+}
+
+// divisorOf returns what all weights of f have in common.
+func divisorOf(f *vip.Frontend) (d int) {
+	for _, b := range f.Backends {
+		d = gcd(int(b.Weight), d)
+	}
+	return max(d, 1)
+}
+
+// normal returns a weight as it takes effect: round robin knows only whether there is one, and
+// weighted round robin only how weights relate.
+func normal(f *vip.Frontend, w uint16, divisor int) int {
+	switch f.Scheduler {
+	case vip.RoundRobin:
+		return min(int(w), 1)
+	case vip.WeightedRoundRobin:
+		return int(w) / divisor
+	}
+	return int(w)
+}

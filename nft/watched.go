@@ -1,0 +1,68 @@
+package nft
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
+	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+var _ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
+
+// Disturbed implements reconcile.Watched.
+func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
+
+// Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table.
+func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey], error) {
+	return t.drift.Look(ctx, t.records, &t.addresses, t.lookAtTable)
+}
+
+// lookAtTable compares the table with the records.
+func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
+	if !t.adopted {
+		return drift.Whole, nil // the next Apply reads it
+	}
+	t.looks.Add(1)
+	table, found, err := t.readTable(ctx)
+	switch {
+	case err != nil:
+		return drift.Whole, err
+	case !table.Intact:
+		// Without frontends, the next one rebuilds it.
+		t.broken = true
+		return drift.Broken, nil
+	case !table.Pods.Equal(t.records.Pods) || !t.sameAddresses(table) || !found.equal(t.content):
+		return drift.Altered, nil
+	}
+	return drift.Whole, nil
+}
+
+// sameAddresses reports whether the sets of every dataplane have what the records say.
+func (t *Target) sameAddresses(table *filter.Ruleset) bool {
+	for set, counts := range map[filter.Set]map[netip.Addr]int{filter.SetVIPs: t.records.VIPs, filter.SetHairpin: t.records.Hairpins} {
+		for a := range counts {
+			if !table.Has(filter.AddrElement(set, a)) {
+				return false
+			}
+		}
+	}
+	return table.Len() == len(t.records.VIPs)+len(t.records.Hairpins)
+}
+
+// equal reports whether two contents have the same services and chains. Both are consistent.
+func (c *content) equal(d *content) bool {
+	for o := range c.chains {
+		if !maps.Equal(c.chains[o], d.chains[o]) {
+			return false
+		}
+	}
+	return maps.EqualFunc(c.services, d.services, func(a, b *service) bool {
+		return a.number == b.number && a.class == b.class && a.classNo == b.classNo && slices.Equal(a.slots, b.slots) &&
+			maps.Equal(a.members, b.members) && maps.Equal(a.weights, b.weights) && slices.Equal(a.sources, b.sources)
+	})
+}

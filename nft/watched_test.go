@@ -1,0 +1,194 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/planetest"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// whole returns an error if the kernel lacks a part of these frontends, as a restarted Target would read it.
+func (p *planeIn) whole(ctx context.Context, all []vip.Frontend) error {
+	var found []observed
+	var err error
+	p.Node.Do(func() {
+		var fresh *Target
+		if fresh, err = open(p.opt); err == nil {
+			defer fresh.Close()
+			found, err = fresh.readState(ctx)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	same := 0
+	for _, o := range found {
+		if len(o.Damage) > 0 {
+			return fmt.Errorf("%s: %v", o.Value.Key, o.Damage)
+		}
+		if slices.ContainsFunc(all, func(f vip.Frontend) bool { return p.Same(&o.Value, &f) }) {
+			same++
+		}
+	}
+	if len(found) != len(all) || same != len(all) {
+		return fmt.Errorf("%d frontends, %d of them as they should be", len(found), same)
+	}
+	return nil
+}
+
+// Without any resync, every change by another program is repaired at once. Own changes cause no reading of the table.
+func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
+	need.Root(t)
+	need.Program(t, "nft")
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	desired, applied := table.New(&table.Clock{}, vip.KeyOfFrontend, nil), table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+	events := event.NewLog(1000, time.Now)
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p, Applied: applied, Resync: -1, Events: events})
+	all := []vip.Frontend{
+		frontend("10.96.0.1", 80, vip.TCP, vip.Endpoint{Addr: backendAt(1), Weight: 1}, vip.Endpoint{Addr: backendAt(2), Weight: 1}),
+		frontend("10.96.0.1", 53, vip.UDP, vip.Endpoint{Addr: backendAt(3), Weight: 1}),
+		frontend("fd96::1", 80, vip.TCP),
+	}
+	desired.Initializer()()
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	running.Go(func() { _ = r.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+
+	for range 5 {
+		for _, f := range all {
+			desired.Set(f)
+		}
+		wait.Until(t, "programmed", func() bool { return applied.Len() == len(all) })
+		for _, f := range all {
+			desired.Delete(f.Key)
+		}
+		wait.Until(t, "removed", func() bool { return applied.Len() == 0 })
+	}
+	for _, f := range all {
+		desired.Set(f)
+	}
+	wait.Until(t, "programmed", func() bool { return applied.Len() == len(all) })
+	started := r.Stats()
+	if n := p.Stats().TableReads; n != 0 || started.DriftRepairs != 0 {
+		t.Errorf("own changes cost %d reads and %d repairs", n, started.DriftRepairs)
+	}
+	restored := func(command string) {
+		t.Helper()
+		lab.Director.Run("sh", "-c", command)
+		began := time.Now()
+		wait.For(t, command, func() error { return p.whole(t.Context(), all) })
+		t.Logf("%s: repaired after %v", command, time.Since(began))
+	}
+	o := originOf(all[0].Key)
+	reads := p.Stats().TableReads
+	for _, address := range []string{"10.96.0.1/32", "fd96::1/128"} {
+		restored("ip addr del " + address + " dev ironvip0")
+	}
+	restored("ip link del ironvip0")
+	restored("ip link set ironvip0 down")
+	restored("ip link del ironvip0; ip link add ironvip0 type bridge; ip link set ironvip0 up")
+	restored("ip link set ironvip0 arp on; ip addr flush dev ironvip0")
+	if n := p.Stats().TableReads - reads; n != 0 {
+		t.Errorf("changes of the device cost %d reads of the table", n)
+	}
+	for _, command := range []string{
+		"nft delete table inet ironvip_nft",
+		"nft flush ruleset",
+		"nft flush table inet ironvip_nft",
+		"nft flush chain inet ironvip_nft arriving",
+		"nft flush map inet ironvip_nft shards",
+		"nft add table inet ironvip_nft '{ flags dormant; }'",
+		"nft add chain inet ironvip_nft arriving '{ policy drop; }'",
+		"nft flush chain inet ironvip_nft " + class{choice: chooseAny, slots: 2, masquerade: vip.MasqueradeAuto, scheduler: vip.WeightedRoundRobin}.chain(o),
+		fmt.Sprintf("nft delete element inet ironvip_nft services4_%s { 10.96.0.1 . tcp . 80 }", o),
+		fmt.Sprintf("nft flush map inet ironvip_nft slots4_%s", o),
+	} {
+		reads = p.Stats().TableReads
+		restored(command)
+		if n := p.Stats().TableReads - reads; n != 1 {
+			t.Errorf("%s: %d reads of the table", command, n)
+		}
+	}
+	if s := r.Stats(); s.LastResync != started.LastResync {
+		t.Error("everything was read")
+	}
+	found, _ := events.Since(0)
+	last := slices.DeleteFunc(found, func(e event.Event) bool { return e.Kind != "drift_repaired" })
+	if len(last) == 0 || !strings.Contains(last[len(last)-1].Message, "nftables table inet ironvip_nft is missing or not as it should be, repaired; changed by nft (pid ") {
+		t.Errorf("events %+v", last)
+	}
+	// The rest of the table is valid, so a resync finds what differs.
+	restored("nft flush set inet ironvip_nft vips4")
+	if s := r.Stats(); s.LastResync == started.LastResync {
+		t.Error("nothing was read")
+	}
+}
+
+// The kernel makes no events of a large transaction: none arrive, and the table isn't read.
+func TestLargeTransactionsMakeNoEvents(t *testing.T) {
+	need.Root(t)
+	need.Program(t, "nft")
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	asides := 0
+	aside := p.fw.Aside
+	p.fw.Aside = func(generation func() (uint32, error), send func() error) error {
+		asides++
+		return aside(generation, send)
+	}
+	all := fleet(200)
+	p.Put(t, all...)
+	if asides != 1 {
+		t.Errorf("%d large transactions", asides)
+	}
+	last := all[0].New
+	changed := *last
+	changed.Backends = changed.Backends[1:]
+	p.Put(t, updateOf{Key: last.Key, Old: last, New: &changed})
+	if asides != 1 {
+		t.Error("a small transaction is treated as a large one")
+	}
+	select {
+	case <-p.Disturbed():
+		t.Error("own transactions are seen")
+	default:
+	}
+}
+
+// When another program deletes many addresses at once, one repair restores all of them.
+func TestManyAddressesAreOneRepair(t *testing.T) {
+	need.Root(t)
+	need.Program(t, "ip")
+	lab := netlab.New(t)
+	p := newPlane(t, lab.Director)
+	var all []*vip.Frontend
+	var values []vip.Frontend
+	for i := range 40 {
+		f := frontend(fmt.Sprintf("10.96.0.%d", i+1), 80, vip.TCP, vip.Endpoint{Addr: backendAt(1), Weight: 1})
+		all, values = append(all, &f), append(values, f)
+	}
+	l := planetest.NewLoop(t, p, -1, all...)
+	l.Wait(l.Unapplied)
+	before := l.Stats().DriftRepairs
+	lab.Director.Run("ip", "addr", "flush", "dev", "ironvip0")
+	wait.For(t, "the repair", func() error { return p.whole(t.Context(), values) })
+	// The loop may look in the middle of it: a repair for each address until it is one for all.
+	if n := l.Stats().DriftRepairs - before; n < 1 || n > 20 {
+		t.Errorf("%d repairs of 40 addresses", n)
+	}
+	l.Stop()
+}

@@ -1,0 +1,90 @@
+package proxy
+
+import (
+	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/sockdiag"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// entrance is how the clients of frontends reach this process. New selects one.
+type entrance interface {
+	// listen opens the listener of a frontend. It may be called concurrently.
+	listen(f *frontend) (listener, error)
+	// begin precedes the calls of listen for many new frontends. Their clients may arrive only after
+	// flush, which returns the frontends that failed after all.
+	begin(keys []vip.FrontendKey)
+	flush() (failed []vip.FrontendKey)
+	// refresh reads what the kernel has, for the method died of listeners.
+	refresh() error
+	// settle refuses the clients of frontends that an earlier process had and this one doesn't.
+	// Until then they wait.
+	settle()
+	// stop leaves new clients to other processes. close follows.
+	stop()
+	close()
+}
+
+// Entrance describes how clients reach the proxy.
+type Entrance struct {
+	SkLookup bool   // one socket for each protocol and family, selected by the kernel's sk_lookup
+	Reason   string // why not
+	Hint     string // what allows sk_lookup; may be empty
+}
+
+// String returns "clients arrive by sk_lookup", or "clients arrive at one listener for each frontend: "
+// with the reason and the hint.
+func (e Entrance) String() string {
+	switch {
+	case e.SkLookup:
+		return "clients arrive by sk_lookup"
+	case e.Hint != "":
+		return "clients arrive at one listener for each frontend: " + e.Reason + " (" + e.Hint + ")"
+	}
+	return "clients arrive at one listener for each frontend: " + e.Reason
+}
+
+// Entrance returns how clients reach the proxy. It does not change.
+func (t *Target) Entrance() Entrance { return t.about }
+
+// enter selects the entrance. A Target without sk_lookup detaches the program of an earlier process,
+// which would pass clients to sockets that nobody reads.
+func (t *Target) enter() {
+	inherited := t.opts.Sockets.InheritedBPF()
+	t.entrance = ownListeners{}
+	if !t.opts.SkLookup {
+		sklookup.Discard(inherited)
+		t.about = Entrance{Reason: "dataplane.sk_lookup is never"}
+		return
+	}
+	s, err := newSteering(t, inherited)
+	if err == nil {
+		t.entrance, t.about = s, Entrance{SkLookup: true}
+		return
+	}
+	t.about = Entrance{Reason: "sk_lookup can't work here: " + err.Error(), Hint: sklookup.Hint(err)}
+}
+
+// ownListeners is the entrance with a socket for each frontend.
+type ownListeners struct{}
+
+func (ownListeners) listen(f *frontend) (listener, error) {
+	if f.key.Protocol == vip.UDP {
+		return listenUDP(f, ownSocket{})
+	}
+	return listenTCP(f)
+}
+
+func (ownListeners) begin([]vip.FrontendKey)  {}
+func (ownListeners) flush() []vip.FrontendKey { return nil }
+func (ownListeners) refresh() error           { return nil }
+func (ownListeners) settle()                  {}
+func (ownListeners) stop()                    {}
+func (ownListeners) close()                   {}
+
+// SkLookup returns why the entrance by sk_lookup can't work for this process, or nil. It attaches nothing.
+func SkLookup() error {
+	if err := sklookup.Probe(); err != nil {
+		return err
+	}
+	return sockdiag.Probe()
+}

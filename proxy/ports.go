@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockdiag"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// ports knows whether another socket gets the clients of an address and port. A program of sk_lookup would
+// take them from it without a word. It may be used concurrently.
+type ports struct {
+	mu    sync.Mutex
+	diag  *sockdiag.Conn
+	asked bool                         // about all frontends that begin
+	taken map[vip.FrontendKey]struct{} // of those
+}
+
+// heldError means that a socket of another process gets the clients of a frontend. It is EADDRINUSE.
+type heldError struct{ by netip.AddrPort }
+
+func (e heldError) Error() string { return fmt.Sprintf("the socket at %s gets its clients", e.by) }
+func (e heldError) Unwrap() error { return unix.EADDRINUSE }
+
+func placeOf(key vip.FrontendKey) sockdiag.Place {
+	return sockdiag.Place{At: key.AddrPort(), Protocol: uint8(key.Protocol)}
+}
+
+// ask asks about many frontends at once, for the calls of free until forget. Without an answer, free asks
+// about each one.
+func (p *ports) ask(keys []vip.FrontendKey) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken = make(map[vip.FrontendKey]struct{})
+	p.asked = p.diag.Taken(len(keys), func(i int) sockdiag.Place { return placeOf(keys[i]) }, func(i int) { p.taken[keys[i]] = struct{}{} }) == nil
+}
+
+func (p *ports) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked, p.taken = false, nil
+}
+
+// free returns a heldError if a socket gets the clients of a frontend.
+func (p *ports) free(key vip.FrontendKey) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, taken := p.taken[key]; p.asked && !taken {
+		return nil
+	}
+	by, found, err := p.diag.Lookup(placeOf(key))
+	switch {
+	case err != nil:
+		return fmt.Errorf("ask the kernel who has the port: %w", err)
+	case found:
+		return heldError{by}
+	}
+	return nil
+}
+
+func (p *ports) close() { p.diag.Close() }

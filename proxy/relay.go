@@ -1,0 +1,254 @@
+package proxy
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// direction is one of a connection's two streams. The connection's io guards it, except the atomics.
+type direction struct {
+	stream
+	finished atomic.Bool // the end of the stream was passed on to dst
+	over     bool        // nothing more is copied
+	flushing bool        // dst gets what was written before both sides are reset
+	readErr  error       // of the copy, after its end
+	writeErr error
+}
+
+// fillsPerTurn bounds what one direction of a connection copies before the others of its loop.
+const fillsPerTurn = 4
+
+// relay begins to copy in both directions. That goes on in ready until both have ended. It passes on
+// each end separately (half-close), and a reset as a reset.
+func (c *connection) relay() {
+	defer c.f.contain(c.owner, c.abort)
+	c.watch()
+	c.change(func() {
+		c.up.dst, c.up.src = c.server, c.client
+		c.down.dst, c.down.src = c.client, c.server
+		c.relays = true
+		if !c.client.isOpen() { // aborted meanwhile
+			c.cut()
+		} else if err := c.loop.add(c.client, c); err != nil {
+			c.f.complain("wait for a client", err)
+			c.cut()
+		} else {
+			c.copy()
+		}
+	})
+}
+
+// ready implements watcher.
+func (c *connection) ready(s *socket, events uint32) {
+	defer c.f.contain(c.owner, c.abort)
+	if c.turn(s, events) {
+		c.finish()
+	}
+}
+
+func (c *connection) turn(s *socket, events uint32) (ended bool) {
+	c.io.Lock()
+	defer c.io.Unlock()
+	s.note(events)
+	c.copy()
+	return c.settle()
+}
+
+// copy copies what it can without waiting. The caller holds io.
+func (c *connection) copy() {
+	c.pump(&c.up, &c.down)
+	c.pump(&c.down, &c.up)
+}
+
+// pump runs one direction; back is the other.
+func (c *connection) pump(d, back *direction) {
+	for range fillsPerTurn {
+		if d.over || d.flushing {
+			return
+		}
+		if d.pending == 0 {
+			switch n, err := d.fill(c.f.target.pipes); {
+			case err != nil || n == 0 && d.src.readable:
+				c.ends(d, back, err, nil)
+				return
+			case n == 0:
+				d.release(c.f.target.pipes)
+				return
+			}
+		}
+		for d.pending > 0 {
+			n, err := d.drain()
+			switch {
+			case err != nil:
+				c.ends(d, back, nil, err)
+				return
+			case n == 0:
+				d.stuck.Store(true)
+				return
+			}
+			if d == &c.up {
+				c.in(n)
+			} else {
+				c.out(n)
+			}
+			if d.stuck.Load() {
+				d.stuck.Store(false)
+			}
+		}
+		if !d.src.readable {
+			d.release(c.f.target.pipes)
+			return
+		}
+	}
+	c.loop.again(d.src)
+}
+
+// ends ends a direction. Both errors are nil if the source has ended normally.
+func (c *connection) ends(d, back *direction, readErr, writeErr error) {
+	d.readErr, d.writeErr = readErr, writeErr
+	d.release(c.f.target.pipes)
+	if d == &c.up && writeErr == nil && (readErr == nil || isReset(readErr)) {
+		c.givesUp()
+	}
+	if d == &c.down && (readErr == nil || isReset(readErr)) && !c.up.finished.Load() {
+		c.isClosed()
+	}
+	switch {
+	case readErr == nil && writeErr == nil && (back.finished.Load() || !d.src.broken && back.writeErr == nil || !d.src.dead()):
+		d.finished.Store(true)
+		d.over = true
+		if !back.finished.Load() { // otherwise, settle closes both sides
+			d.dst.closeWrite()
+			c.halfClose()
+		}
+	case writeErr != nil && d.dst.dead():
+		// The source may have sent data before it failed: the other direction reads this to its end
+		// and then ends the connection.
+		d.over = true
+	default:
+		// The source was reset; or it has ended, and the other direction found the reset. The
+		// destination gets the data sent before and then a reset, because an end would make an
+		// incomplete response look complete.
+		d.flushing = true
+		c.flush(d.dst, func() {
+			d.flushing, d.over = false, true
+			c.cut()
+		})
+	}
+}
+
+// settle closes both sides when both directions have ended. It reports whether finish must follow.
+func (c *connection) settle() (ended bool) {
+	if !c.relays || c.flushes || !c.up.over || !c.down.over {
+		return false
+	}
+	if c.up.writeErr != nil && !c.flushed {
+		// The backend answered and closed without reading everything, as for a rejected upload.
+		// Closing a socket with unread bytes sends a reset, which can overtake the answer, so flush
+		// the answer to the client first.
+		c.flushes, c.flushed = true, true
+		c.flush(c.client, func() { c.flushes = false })
+		if c.flushes {
+			return false
+		}
+	}
+	c.relays = false
+	c.client.close()
+	c.server.close()
+	return true
+}
+
+// cut resets both sides, and ends the directions that are still copied. The caller holds io.
+func (c *connection) cut() {
+	c.client.reset()
+	if c.server != nil {
+		c.server.reset()
+	}
+	for _, d := range []*direction{&c.up, &c.down} {
+		if c.relays && !d.over && !d.flushing {
+			d.readErr, d.over = net.ErrClosed, true
+			d.release(c.f.target.pipes)
+		}
+	}
+}
+
+// abort resets both sides immediately. It is called from the timing wheel, too, and from where all
+// connections are ended; a panic ends neither.
+func (c *connection) abort() {
+	defer c.f.contain(c.owner, nil)
+	c.change(c.cut)
+}
+
+// cutOff resets a socket that may be the backend's side.
+func (c *connection) cutOff(s *socket) {
+	c.io.Lock()
+	defer c.io.Unlock()
+	if s != nil {
+		s.reset()
+	}
+}
+
+// change calls do with io, and ends the connection if nothing is copied any more.
+func (c *connection) change(do func()) {
+	if c.changed(do) {
+		c.finish()
+	}
+}
+
+func (c *connection) changed(do func()) (ended bool) {
+	c.io.Lock()
+	defer c.io.Unlock()
+	do()
+	return c.settle()
+}
+
+// flushTime bounds the wait of flush.
+const flushTime = 2 * time.Second
+
+// flush calls then when the peer of s has received everything written to it, or the connection has
+// ended: at once, or later with io. The caller holds io, too.
+func (c *connection) flush(s *socket, then func()) {
+	if s.unsent() == 0 {
+		then()
+		return
+	}
+	go func() {
+		defer c.f.contain(c.owner, c.abort)
+		wait := 200 * time.Microsecond
+		for end := time.Now().Add(flushTime); c.isUnsent(s) && time.Now().Before(end); time.Sleep(wait) {
+			wait = min(2*wait, 50*time.Millisecond)
+		}
+		c.change(then)
+	}()
+}
+
+func (c *connection) isUnsent(s *socket) bool {
+	c.io.Lock()
+	defer c.io.Unlock()
+	return s.unsent() > 0
+}
+
+// finish gives back what the connection has, after its sockets were closed.
+func (c *connection) finish() {
+	defer c.f.contain(c.owner, nil)
+	defer c.leave(over)
+	defer c.endpoint.leave()
+	defer c.endpoint.remove(c)
+	c.f.target.wheel.remove(&c.timed)
+	c.judge()
+}
+
+// judge takes in a connection without an answer as evidence about the backend. A client that ends
+// its direction first may be the cause of a reset.
+func (c *connection) judge() {
+	switch {
+	case c.answered.Load():
+	case (isReset(c.down.readErr) || isReset(c.up.writeErr)) && !c.up.finished.Load():
+		c.endpoint.outlier.reset()
+	case c.down.finished.Load():
+		c.endpoint.outlier.closed()
+	case c.up.finished.Load():
+		c.givesUp()
+	}
+}

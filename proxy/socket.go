@@ -1,0 +1,187 @@
+package proxy
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is one side of a TCP connection. Go's poller doesn't have it; a loop does, from loop.add on.
+// Its owner guards it: a descriptor that is closed may be that of another socket a moment later.
+type socket struct {
+	fd int // -1: closed
+
+	loop     *eventLoop // nil: it has no events
+	owner    watcher    // guarded by loop.mu
+	slot, id uint32
+
+	readable, writable bool
+	// careful: a read that returns less than it could may not have emptied the socket, because its end,
+	// an error or an urgent byte follows
+	careful bool
+	broken  bool // it is closed in both directions, or has an error
+}
+
+func newSocket(fd int) *socket { return &socket{fd: fd, writable: true} }
+
+// note takes in events.
+func (s *socket) note(events uint32) {
+	const wrong = unix.EPOLLHUP | unix.EPOLLERR
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLPRI|wrong) != 0 {
+		s.readable = true
+	}
+	if events&(unix.EPOLLOUT|wrong) != 0 {
+		s.writable = true
+	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLPRI|wrong) != 0 {
+		s.careful = true
+	}
+	if events&wrong != 0 {
+		s.broken = true
+	}
+}
+
+func (s *socket) isOpen() bool { return s.fd >= 0 }
+
+func (s *socket) close() {
+	if s.isOpen() {
+		if s.loop != nil {
+			s.loop.forget(s)
+		}
+		unix.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// reset closes s so that its peer receives a reset, even if data is unsent.
+func (s *socket) reset() {
+	if s.isOpen() {
+		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		s.close()
+	}
+}
+
+// closeWrite ends the direction to the peer.
+func (s *socket) closeWrite() { _ = unix.Shutdown(s.fd, unix.SHUT_WR) }
+
+// state returns the state of the connection in the kernel.
+func (s *socket) state() uint8 {
+	if !s.isOpen() {
+		return tcpClosed
+	}
+	info, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return tcpClosed
+	}
+	return info.State
+}
+
+// States of the kernel.
+const (
+	tcpClosed    = 7 // TCP_CLOSE
+	tcpCloseWait = 8 // TCP_CLOSE_WAIT
+)
+
+// dead reports whether the kernel or this process has closed the connection.
+func (s *socket) dead() bool { return s.state() == tcpClosed }
+
+// isEnded reports whether the peer has ended its direction or reset the connection, even if not
+// everything before that was read.
+func (s *socket) isEnded() bool {
+	state := s.state()
+	return state == tcpClosed || state == tcpCloseWait
+}
+
+// unsent returns the number of written bytes that the peer has not acknowledged; 0 if it never will.
+func (s *socket) unsent() int {
+	if !s.isOpen() {
+		return 0
+	}
+	n, err := unix.IoctlGetInt(s.fd, unix.SIOCOUTQ)
+	if err != nil || n > 0 && s.dead() {
+		return 0
+	}
+	return n
+}
+
+// localAddr returns the address that the peer has connected to.
+func (s *socket) localAddr() netip.AddrPort {
+	a, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return addrPortOf(a)
+}
+
+func addrPortOf(a unix.Sockaddr) netip.AddrPort {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		addr := netip.AddrFrom16(a.Addr).Unmap()
+		if a.ZoneId != 0 {
+			addr = addr.WithZone(strconv.Itoa(int(a.ZoneId)))
+		}
+		return netip.AddrPortFrom(addr, uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// keepAliveOptions detect dead peers, on both sides of a connection, within about three minutes.
+// Accepted sockets inherit them from the listener, as they do TCP_NODELAY.
+var keepAliveOptions = []struct{ level, name, value int }{
+	{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 60},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 20},
+	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 6},
+	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+}
+
+// prepare sets the options of a connection, or those that the connections of a listener inherit. It
+// fails only for a peer that is gone.
+func prepare(fd int) {
+	for _, o := range keepAliveOptions {
+		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value)
+	}
+}
+
+// connectTo starts to connect to an address, and doesn't wait for the answer. The socket is writable
+// when the connection is established.
+func connectTo(to netip.AddrPort) (*socket, error) {
+	family, at := unix.AF_INET, unix.Sockaddr(nil)
+	if addr := to.Addr().Unmap(); addr.Is4() {
+		at = &unix.SockaddrInet4{Addr: addr.As4(), Port: int(to.Port())}
+	} else {
+		family, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: addr.As16(), Port: int(to.Port())}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	prepare(fd)
+	if err := unix.Connect(fd, at); err != nil && err != unix.EINPROGRESS && err != unix.EINTR { //nolint:errorlint // an errno
+		unix.Close(fd)
+		return nil, os.NewSyscallError("connect", err)
+	}
+	return newSocket(fd), nil
+}
+
+// connectError returns why a connect failed, or nil.
+func (s *socket) connectError() error {
+	errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	switch {
+	case err != nil:
+		return os.NewSyscallError("getsockopt", err)
+	case errno != 0:
+		return os.NewSyscallError("connect", unix.Errno(errno))
+	}
+	return nil
+}
+
+// dialError returns the error of a connect in the form of the standard library.
+func dialError(to netip.AddrPort, err error) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
+}

@@ -1,0 +1,598 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/sockdiag"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// steering is the entrance by sk_lookup: the kernel passes the clients of all VIPs to one socket for
+// each protocol and family. The address and port of the client's packets select the frontend.
+//
+// Two kinds of frontends have sockets of their own: those of node ports, because the port may belong
+// to another process, and those that have inherited one, because clients may wait in its queue.
+//
+// The sockets and the table may be those of an earlier process. The entries in its table then lead
+// clients here before this process has their frontends. These clients wait.
+type steering struct {
+	target *Target
+	table  *sklookup.Table
+	files  []*os.File // the table's, in the set of sockets
+	ports  ports
+
+	ctx    context.Context // canceled by stop
+	cancel context.CancelFunc
+	reads  sync.WaitGroup // goroutines that accept or receive
+
+	mu        sync.RWMutex
+	shared    map[sklookup.Slot]*sharedSocket
+	tcp       map[sklookup.Key]*frontend
+	udp       map[sklookup.Key]*udpListener
+	unclaimed map[sklookup.Key][]newcomer // of the earlier process, with clients that wait
+	waiting   int                         // number of these clients
+	succeeds  bool                        // the earlier process accepts clients
+	stopped   bool
+	missing   map[sklookup.Key]struct{}      // entries of ours that the table didn't have at the last refresh
+	detached  error                          // at the last refresh
+	batch     map[sklookup.Key]sklookup.Slot // entries that flush puts into the table; nil: they are put at once
+}
+
+// mostWaiting bounds the clients that wait for the frontend of an earlier process.
+const mostWaiting = 1024
+
+// newcomer is an accepted client.
+type newcomer struct {
+	client *socket
+	peer   netip.AddrPort
+}
+
+// sharedSocket is the socket of a slot.
+type sharedSocket struct {
+	socket  sockets.Socket
+	ticket  uint64                   // at the acceptPoller
+	run     func()                   // begins to accept or receive, when something has arrived
+	accepts atomic.Pointer[acceptor] // nil before the first client, and for UDP
+	death   error                    // guarded by steering.mu
+}
+
+func newSteering(t *Target, inherited []*os.File) (*steering, error) {
+	diag, err := sockdiag.Open()
+	if err != nil {
+		sklookup.Discard(inherited)
+		return nil, err
+	}
+	table, err := sklookup.Open(inherited)
+	if err != nil {
+		diag.Close()
+		return nil, err
+	}
+	s := &steering{target: t, table: table, ports: ports{diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
+		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key][]newcomer), succeeds: t.opts.Succeeds}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := s.adopt(); err != nil {
+		diag.Close()
+		table.Detach()
+		return nil, err
+	}
+	return s, nil
+}
+
+// adopt takes over the entries and sockets of an earlier process, and passes on what keeps the table.
+func (s *steering) adopt() error {
+	entries, err := s.table.All()
+	if err != nil {
+		return err
+	}
+	for k := range entries {
+		s.unclaimed[k] = nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for slot := range sklookup.Slot(len(slotNames)) {
+		if s.table.Cookie(slot) != 0 {
+			if err := s.open(slot); err != nil {
+				return err
+			}
+		}
+	}
+	files, err := s.table.Files()
+	if err != nil {
+		return err
+	}
+	if err := s.target.opts.Sockets.AddBPF(files); err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return err
+	}
+	s.files = files
+	return nil
+}
+
+// Slots of the protocols and families.
+var slotNames = [...]string{sklookup.TCP4: "tcp4", sklookup.TCP6: "tcp6", sklookup.UDP4: "udp4", sklookup.UDP6: "udp6"}
+
+// slotOf returns the slot of a frontend.
+func slotOf(key vip.FrontendKey) sklookup.Slot {
+	slots := [2]sklookup.Slot{sklookup.TCP4, sklookup.TCP6}
+	if key.Protocol == vip.UDP {
+		slots = [2]sklookup.Slot{sklookup.UDP4, sklookup.UDP6}
+	}
+	if key.Addr.Is4() {
+		return slots[0]
+	}
+	return slots[1]
+}
+
+func entryOf(key vip.FrontendKey) sklookup.Key {
+	return sklookup.KeyOf(key.AddrPort(), uint8(key.Protocol))
+}
+
+func (s *steering) listen(f *frontend) (listener, error) {
+	key := f.key
+	if f.spec.Kind != vip.OnVIP || s.target.opts.Sockets.Has(key.Protocol.String(), key.AddrPort()) {
+		return ownListeners{}.listen(f)
+	}
+	if !s.target.addresses.isLocal(key.Addr) {
+		return nil, unix.EADDRNOTAVAIL
+	}
+	if key.Protocol == vip.UDP {
+		return listenUDP(f, &steered{s: s, isNew: f.listener == nil})
+	}
+	l := &steeredTCP{s: s, f: f}
+	var err error
+	if l.inherited, err = s.enter(key, f.listener == nil, func() { s.tcp[entryOf(key)] = f }); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// steeredTCP is the listener of a frontend without a socket.
+type steeredTCP struct {
+	s         *steering
+	f         *frontend
+	inherited bool // an earlier process had it
+	stopped   bool
+}
+
+func (l *steeredTCP) usable(bool) error { return nil }
+func (l *steeredTCP) died() error       { return l.s.died(l.f.key) }
+
+func (l *steeredTCP) stop() {
+	l.stopped = true
+	l.s.leave(l.f.key, l.inherited)
+}
+
+func (l *steeredTCP) close() {
+	if !l.stopped {
+		l.s.remove(l.f.key)
+	}
+}
+
+// enter makes the clients of a frontend arrive. It calls add before the first one arrives. It returns
+// whether an earlier process had the frontend. A new frontend that no earlier process had doesn't take a
+// port that a socket has. Later, a socket that is bound to the port gets nothing.
+func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) (inherited bool, err error) {
+	entry, slot := entryOf(key), slotOf(key)
+	if isNew && !s.succeedsTo(entry) {
+		if err := s.ports.free(key); err != nil {
+			return false, err
+		}
+	}
+	s.mu.Lock()
+	err = s.repair(slot)
+	if err == nil && !s.stopped {
+		add()
+	}
+	waiting, inherited := s.unclaimed[entry]
+	delete(s.unclaimed, entry)
+	s.waiting -= len(waiting)
+	delete(s.missing, entry)
+	s.mu.Unlock()
+	if err == nil {
+		err = s.put(entry, slot)
+	}
+	for _, client := range waiting {
+		s.welcome(client)
+	}
+	return inherited, err
+}
+
+// succeedsTo reports whether an earlier process had a frontend that this one doesn't have yet.
+func (s *steering) succeedsTo(entry sklookup.Key) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	_, known := s.unclaimed[entry]
+	return known
+}
+
+// put puts an entry into the table, or lets flush do that.
+func (s *steering) put(entry sklookup.Key, slot sklookup.Slot) error {
+	s.mu.Lock()
+	batched := s.batch != nil
+	if batched {
+		s.batch[entry] = slot
+	}
+	s.mu.Unlock()
+	if batched {
+		return nil
+	}
+	return s.table.Put(entry, slot)
+}
+
+func (s *steering) begin(keys []vip.FrontendKey) {
+	s.mu.Lock()
+	s.batch = make(map[sklookup.Key]sklookup.Slot, len(keys))
+	if len(s.unclaimed) > 0 {
+		keys = slices.DeleteFunc(keys, func(key vip.FrontendKey) bool { _, known := s.unclaimed[entryOf(key)]; return known })
+	}
+	s.mu.Unlock()
+	s.ports.ask(keys)
+}
+
+func (s *steering) flush() (failed []vip.FrontendKey) {
+	s.ports.forget()
+	s.mu.Lock()
+	batch := s.batch
+	s.batch = nil
+	s.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	keys, slots := make([]sklookup.Key, 0, len(batch)), make([]sklookup.Slot, 0, len(batch))
+	for key, slot := range batch {
+		keys, slots = append(keys, key), append(slots, slot)
+	}
+	n, err := s.table.PutAll(keys, slots)
+	if err == nil {
+		return nil
+	}
+	for _, key := range keys[n:] {
+		failed = append(failed, keyOf(key))
+	}
+	return failed
+}
+
+// keyOf is the reverse of entryOf.
+func keyOf(entry sklookup.Key) vip.FrontendKey {
+	at := entry.At()
+	return vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.Protocol(entry.Protocol())}
+}
+
+// repair makes the socket of a slot, and attaches the program, if that is necessary. The caller holds
+// mu.
+func (s *steering) repair(slot sklookup.Slot) error {
+	if s.stopped {
+		return errClosed
+	}
+	if s.detached != nil {
+		if err := s.table.Reattach(); err != nil {
+			return fmt.Errorf("attach the sk_lookup program: %w", err)
+		}
+		s.detached = nil
+	}
+	if shared := s.shared[slot]; shared != nil && shared.death == nil {
+		return nil
+	}
+	return s.open(slot)
+}
+
+// open opens the socket of a slot, or adopts that of an earlier process. It is bound to a loopback
+// address and a free port, where nothing is served. The caller holds mu.
+func (s *steering) open(slot sklookup.Slot) error {
+	at, inherited := s.target.opts.Sockets.AddressOf(s.table.Cookie(slot))
+	if !inherited {
+		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+		if slot == sklookup.TCP6 || slot == sklookup.UDP6 {
+			at = netip.AddrPortFrom(netip.IPv6Loopback(), 0)
+		}
+	}
+	s.closeSocket(slot, (*sockets.Set).Remove) // if it has died
+	if err := s.target.reserveListener(); err != nil {
+		return err
+	}
+	shared, err := s.openAt(slot, at)
+	if err != nil {
+		s.target.releaseListener()
+		return fmt.Errorf("open the common socket of %s: %w", slotNames[slot], err)
+	}
+	s.shared[slot] = shared
+	err = s.table.SetSocket(slot, shared.socket)
+	if err == nil && !s.succeeds {
+		err = s.start(shared)
+	}
+	if err != nil {
+		s.closeSocket(slot, (*sockets.Set).Remove)
+	}
+	return err
+}
+
+func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket, error) {
+	shared := &sharedSocket{}
+	if slot == sklookup.TCP4 || slot == sklookup.TCP6 {
+		if err := s.target.loops.open(); err != nil {
+			return nil, err
+		}
+		l, err := s.target.opts.Sockets.ListenTCP(s.ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		a := &acceptor{stats: &s.target.stats, failed: s.complain, died: func(err error) { s.die(shared, err) }}
+		a.welcome = func(client *socket, peer netip.AddrPort) { s.welcome(newcomer{client, peer}) }
+		shared.socket = l
+		shared.run = func() {
+			if err := a.start(&s.target.loops, l); err != nil {
+				s.reads.Go(func() { s.die(shared, err) })
+				return
+			}
+			shared.accepts.Store(a)
+		}
+		return shared, nil
+	}
+	conn, err := s.target.opts.Sockets.ListenUDP(s.ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if err := receiveDestinations(conn, at.Addr()); err != nil {
+		s.target.opts.Sockets.Remove(conn)
+		return nil, err
+	}
+	shared.socket = conn
+	shared.run = func() {
+		s.reads.Go(func() { s.die(shared, s.receive(conn)) })
+	}
+	return shared, nil
+}
+
+func (s *steering) die(shared *sharedSocket, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shared.death = err
+}
+
+// start begins to accept or receive. The caller holds mu.
+func (s *steering) start(shared *sharedSocket) (err error) {
+	shared.ticket, err = s.target.acceptPoller.wait(shared.socket, shared.run)
+	return err
+}
+
+// closeSocket closes the socket of a slot, if there is one. The caller holds mu, and clients that are
+// accepted wait for it, so the end of accepting isn't awaited here, but by close.
+func (s *steering) closeSocket(slot sklookup.Slot, how func(*sockets.Set, sockets.Socket)) {
+	if shared := s.shared[slot]; shared != nil {
+		s.target.acceptPoller.cancel(shared.ticket)
+		if a := shared.accepts.Load(); a == nil {
+			how(s.target.opts.Sockets, shared.socket)
+		} else {
+			s.reads.Go(func() {
+				a.stop() // first: another process may have the socket, so closing it doesn't end its events
+				how(s.target.opts.Sockets, shared.socket)
+			})
+		}
+		s.target.releaseListener()
+		delete(s.shared, slot)
+	}
+}
+
+// complain reports an error that passes, of any client.
+func (s *steering) complain(err error) {
+	now := s.target.now()
+	if s.target.errorLog.pass(now, time.Second) {
+		s.target.log.Warn("accept", "err", err)
+	}
+	if lacksDescriptor(err) { // the client waits
+		s.target.refused.add(noDescriptor, now)
+	}
+}
+
+// welcome passes a client to its frontend.
+func (s *steering) welcome(client newcomer) {
+	at := client.client.localAddr()
+	entry := sklookup.KeyOf(at, uint8(vip.TCP))
+	if !s.admit(entry, client) && !s.wait(entry, client) {
+		client.client.reset()
+	}
+}
+
+// admit passes a client to its frontend, if it exists. The lock ensures that no client arrives once
+// the frontend is closed.
+func (s *steering) admit(entry sklookup.Key, client newcomer) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f := s.tcp[entry]
+	if f != nil {
+		f.welcome(client.client, client.peer)
+	}
+	return f != nil
+}
+
+// wait makes a client wait for a frontend that an earlier process had. It returns false if it had
+// none.
+func (s *steering) wait(entry sklookup.Key, client newcomer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.tcp[entry]; f != nil { // meanwhile
+		f.welcome(client.client, client.peer)
+		return true
+	}
+	waiting, known := s.unclaimed[entry]
+	if !known || s.stopped || s.waiting >= mostWaiting {
+		return false
+	}
+	s.unclaimed[entry] = append(waiting, client)
+	s.waiting++
+	return true
+}
+
+// remove makes the kernel refuse the clients of a frontend, as it does those of a closed port.
+func (s *steering) remove(key vip.FrontendKey) {
+	s.mu.Lock()
+	delete(s.batch, entryOf(key))
+	s.mu.Unlock()
+	if err := s.table.Delete(entryOf(key)); err != nil {
+		s.target.log.Warn("frontend left in the map of sk_lookup", "frontend", key.String(), "err", err)
+	}
+	s.forget(key)
+}
+
+// leave leaves the clients of a frontend to other processes. If this process goes on, only one that an
+// earlier process had, too, keeps its entry.
+func (s *steering) leave(key vip.FrontendKey, inherited bool) {
+	s.mu.RLock()
+	stopped := s.stopped
+	s.mu.RUnlock()
+	if !stopped && !inherited {
+		s.remove(key)
+		return
+	}
+	s.forget(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !stopped {
+		s.unclaimed[entryOf(key)] = nil
+	}
+}
+
+func (s *steering) forget(key vip.FrontendKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key.Protocol == vip.UDP {
+		delete(s.udp, entryOf(key))
+	} else {
+		delete(s.tcp, entryOf(key))
+	}
+}
+
+// died returns why the clients of a frontend don't arrive, as of the last refresh.
+func (s *steering) died(key vip.FrontendKey) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.detached != nil {
+		return s.detached
+	}
+	if _, missing := s.missing[entryOf(key)]; missing {
+		return errors.New("it is missing in the map of sk_lookup")
+	}
+	if shared := s.shared[slotOf(key)]; shared != nil {
+		return shared.death
+	}
+	return nil
+}
+
+// refresh reads the table before it takes the lock, because clients wait for the lock in the event
+// loops.
+func (s *steering) refresh() error {
+	detached := s.table.Attached()
+	entries, err := s.table.All()
+	if err != nil {
+		return err
+	}
+	missing := s.missingIn(entries)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.detached, s.missing = detached, missing
+	return nil
+}
+
+// missingIn returns the entries of ours that the table doesn't have; nil: none.
+func (s *steering) missingIn(entries map[sklookup.Key]sklookup.Slot) (missing map[sklookup.Key]struct{}) {
+	look := func(entry sklookup.Key) {
+		if slot, ok := entries[entry]; ok && slot == slotOf(keyOf(entry)) {
+			return
+		}
+		if missing == nil {
+			missing = make(map[sklookup.Key]struct{})
+		}
+		missing[entry] = struct{}{}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for entry := range s.tcp {
+		look(entry)
+	}
+	for entry := range s.udp {
+		look(entry)
+	}
+	return missing
+}
+
+func (s *steering) settle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	for entry, waiting := range s.unclaimed {
+		if err := s.table.Delete(entry); err != nil {
+			s.target.log.Warn("frontend of an earlier process left in the map of sk_lookup", "frontend", keyOf(entry).String(), "err", err)
+		}
+		for _, client := range waiting {
+			client.client.reset()
+		}
+	}
+	clear(s.unclaimed)
+	s.waiting = 0
+	if !s.succeeds {
+		return
+	}
+	s.succeeds = false
+	for _, shared := range s.shared {
+		if err := s.start(shared); err != nil {
+			shared.death = err
+		}
+	}
+}
+
+func (s *steering) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	s.stopped = true
+	s.cancel()
+	var accepting []*acceptor
+	for _, shared := range s.shared {
+		s.target.acceptPoller.cancel(shared.ticket)
+		if a := shared.accepts.Load(); a != nil {
+			accepting = append(accepting, a)
+		}
+	}
+	s.mu.Unlock() // an acceptor that welcomes a client waits for it
+	for _, a := range accepting {
+		a.stop()
+	}
+	s.mu.Lock()
+	for slot := range s.shared {
+		s.closeSocket(slot, (*sockets.Set).Release)
+	}
+	for _, waiting := range s.unclaimed {
+		for _, client := range waiting {
+			client.client.reset()
+		}
+	}
+	clear(s.unclaimed)
+}
+
+func (s *steering) close() {
+	s.reads.Wait()
+	for _, f := range s.files {
+		s.target.opts.Sockets.Release(f)
+	}
+	s.ports.close()
+	s.table.Close()
+}

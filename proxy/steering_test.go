@@ -1,0 +1,559 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// newSteered returns a Target that clients reach by sk_lookup.
+func newSteered(t testing.TB, opts Options) *bench {
+	t.Helper()
+	need.Root(t)
+	opts.SkLookup = true
+	b := newTarget(t, opts)
+	if !b.Entrance().SkLookup {
+		t.Fatal(b.Entrance())
+	}
+	return b
+}
+
+func (b *bench) steering() *steering { return b.entrance.(*steering) }
+
+func TestConformanceBySkLookup(t *testing.T) {
+	conforms(t, func(t *testing.T) reconcile.Plane { return newSteered(t, Options{}).Target })
+}
+
+// A frontend takes no port from another process. Once it has it, no other process gets its clients.
+func TestNoOtherProcessTakesAPort(t *testing.T) {
+	p := newSteered(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+	p.must(f)
+	after, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", key.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, after, named("another process"))
+	if got := who(t, key); got != "a" {
+		t.Errorf("the client got %q", got)
+	}
+	if err := p.steering().table.Delete(entryOf(key)); err != nil { // someone else does
+		t.Fatal(err)
+	}
+	p.actual()
+	p.must(f)
+	if got := who(t, key); got != "a" {
+		t.Errorf("after the repair, the client got %q", got)
+	}
+	p.remove(key)
+	if got := who(t, key); got != "another process" {
+		t.Errorf("after the end of the frontend, the client got %q", got)
+	}
+}
+
+// A port that another process has is reported as with listeners, alone and among others, until it is free.
+func TestAPortOfAnotherProcess(t *testing.T) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		for _, at := range []string{"127.96.0.1", "0.0.0.0", "::"} {
+			t.Run(protocol.String()+" "+at, func(t *testing.T) {
+				p := newSteered(t, Options{})
+				key, other := freeKey(t, "127.96.0.1", protocol), freeKey(t, "127.96.0.1", protocol)
+				holder := heldBy(t, protocol, netip.AddrPortFrom(netip.MustParseAddr(at), key.Port))
+				backend := netip.MustParseAddrPort("127.0.0.1:9")
+				f, g := onVIP(key, vip.RoundRobin, backend), onVIP(other, vip.RoundRobin, backend)
+				batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key, New: f}, {Key: other, New: g}}
+				if err := p.Apply(t.Context(), batch); err != nil || batch[1].Err != nil {
+					t.Fatal(err, batch[1].Err)
+				}
+				for _, err := range []error{batch[0].Err, p.apply(f)} {
+					if problem, ok := errors.AsType[vip.Problem](err); !ok || !strings.Contains(problem.Message, "another process holds") || !strings.Contains(problem.Hint, "ss -l") {
+						t.Errorf("error %v", err)
+					}
+				}
+				if damage := p.actual(); len(damage) != 1 || len(damage[0].Damage) > 0 {
+					t.Errorf("%+v", damage)
+				}
+				holder.Close()
+				p.must(f)
+			})
+		}
+	}
+}
+
+func heldBy(t *testing.T, protocol vip.Protocol, at netip.AddrPort) io.Closer {
+	t.Helper()
+	var c io.Closer
+	var err error
+	if protocol == vip.UDP {
+		c, err = net.ListenPacket("udp", at.String())
+	} else {
+		c, err = net.Listen("tcp", at.String())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Of two agents in one network namespace, the second one reports what the first one has.
+func TestTwoAgents(t *testing.T) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		t.Run(protocol.String(), func(t *testing.T) {
+			key, own := freeKey(t, "127.96.0.1", protocol), freeKey(t, "127.96.0.1", protocol)
+			backend := netip.MustParseAddrPort("127.0.0.1:9")
+			first := newSteered(t, Options{})
+			first.must(onVIP(key, vip.RoundRobin, backend))
+			second := newSteered(t, Options{})
+			second.must(onVIP(own, vip.RoundRobin, backend))
+			err := second.apply(onVIP(key, vip.RoundRobin, backend))
+			if problem, ok := errors.AsType[vip.Problem](err); !ok || !strings.Contains(problem.Message, "such as a second agent") {
+				t.Errorf("error %v", err)
+			}
+			first.remove(key)
+			second.must(onVIP(key, vip.RoundRobin, backend))
+		})
+	}
+}
+
+// Many new frontends cost few system calls. A change that adds none costs none.
+func TestABatchOfFrontends(t *testing.T) {
+	p := newSteered(t, Options{})
+	const n = 1000
+	backend := netip.MustParseAddrPort("127.0.0.1:9")
+	batch := make([]reconcile.Update[vip.FrontendKey, vip.Frontend], n)
+	for i := range batch {
+		f := onVIP(vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 97, byte(i >> 8), byte(i)}), Port: 20053, Protocol: vip.TCP}, vip.RoundRobin, backend)
+		batch[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f}
+	}
+	s := p.steering()
+	sends := s.ports.diag.Sends()
+	for range 2 {
+		if err := p.Apply(t.Context(), batch); err != nil || batch[n-1].Err != nil {
+			t.Fatal(err, batch[n-1].Err)
+		}
+		if u := s.table.Updates(); u != 1 {
+			t.Errorf("%d updates of the map", u)
+		}
+		if got, want := s.ports.diag.Sends()-sends, uint64((n+255)/256); got != want {
+			t.Errorf("%d sends of questions, want %d", got, want)
+		}
+	}
+	if entries, err := s.table.All(); err != nil || len(entries) != n {
+		t.Errorf("%d entries, %v", len(entries), err)
+	}
+	one := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.97.9.9"), Port: 20053, Protocol: vip.TCP}, vip.RoundRobin, backend)
+	p.must(one)
+	if u, got := s.table.Updates(), s.ports.diag.Sends()-sends; u != 2 || got != 5 {
+		t.Errorf("one more frontend: %d updates and %d questions in all", u, got)
+	}
+}
+
+// A node port belongs to whoever is first, and keeps a listener of its own.
+func TestNodePortsHaveTheirOwnListeners(t *testing.T) {
+	p := newSteered(t, Options{})
+	key := freeKey(t, "127.0.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+	f.Kind = vip.OnHost
+	p.must(f)
+	if who(t, key) != "a" {
+		t.Error("not served")
+	}
+	if l, err := net.Listen("tcp", key.AddrPort().String()); err == nil {
+		l.Close()
+		t.Error("another process can listen on the port")
+	}
+}
+
+// Any number of frontends needs one descriptor for each protocol and family.
+func TestFrontendsNeedNoDescriptors(t *testing.T) {
+	p := newSteered(t, Options{})
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	u := udpBackend(t, "127.0.0.1", "u")
+	before := openFDs(t)
+	const n = 500
+	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
+	for i := range n {
+		for protocol, backend := range map[vip.Protocol]netip.AddrPort{vip.TCP: a, vip.UDP: u} {
+			f := onVIP(vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 97, byte(i >> 8), byte(i)}), Port: 20053, Protocol: protocol}, vip.RoundRobin, backend)
+			batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f})
+		}
+	}
+	if err := p.Apply(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range batch {
+		if u.Err != nil {
+			t.Fatal(u.Err)
+		}
+	}
+	if got := openFDs(t) - before; got > 4 {
+		t.Errorf("%d frontends have taken %d descriptors", len(batch), got)
+	}
+	for _, u := range batch[n : n+2] {
+		if u.Key.Protocol == vip.TCP && who(t, u.Key) != "a" {
+			t.Errorf("%s is not served", u.Key)
+		}
+		if u.Key.Protocol == vip.UDP {
+			mustAsk(t, udpClient(t, u.Key), "x")
+		}
+	}
+}
+
+// Replies come from the address and port that the client used, for several VIPs and one client socket.
+func TestUDPRepliesBySkLookup(t *testing.T) {
+	for _, family := range []struct{ client, one, two, backend string }{
+		{"127.0.0.1", "127.96.0.1", "127.96.0.2", "127.0.0.1"}, {"::1", "::1", "::1", "::1"},
+	} {
+		p := newSteered(t, Options{})
+		one, two := freeKey(t, family.one, vip.UDP), freeKey(t, family.two, vip.UDP)
+		p.must(onVIP(one, vip.RoundRobin, udpBackend(t, family.backend, "one")))
+		p.must(onVIP(two, vip.RoundRobin, udpBackend(t, family.backend, "two")))
+		c, err := net.ListenPacket("udp", net.JoinHostPort(family.client, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for range 3 {
+			for name, key := range map[string]vip.FrontendKey{"one": one, "two": two} {
+				if _, err := c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(key.AddrPort())); err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, 100)
+				n, from, err := c.ReadFrom(buf)
+				if err != nil || string(buf[:n]) != name+" x" || from.String() != key.AddrPort().String() {
+					t.Errorf("%q from %v instead of %s: %v", buf[:n], from, key, err)
+				}
+			}
+		}
+		p.files.Lock()
+		got := p.listening
+		p.files.Unlock()
+		if got != 3 {
+			t.Errorf("%d sockets: one receives, and one replies for each frontend with sessions", got)
+		}
+	}
+}
+
+// Without a backend, the kernel answers port unreachable, although another process has the port.
+func TestUDPRefusesBesideAnotherProcess(t *testing.T) {
+	p := newSteered(t, Options{})
+	key := freeKey(t, "127.96.0.1", vip.UDP)
+	backend := udpBackend(t, "127.0.0.1", "a")
+	f := onVIP(key, vip.RoundRobin, backend)
+	p.must(f)
+	mustAsk(t, udpClient(t, key), "x")
+	p.must(weigh(f, backend, 0))
+	other, err := net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", key.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if answer, err := ask(udpClient(t, key), "x"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("got %q, %v", answer, err)
+	}
+	other.Close()
+	p.must(f)
+	mustAsk(t, udpClient(t, key), "x")
+}
+
+// dialLater connects to a key in the background.
+func dialLater(t *testing.T, key vip.FrontendKey) <-chan string {
+	out := make(chan string, 1)
+	connected := make(chan struct{})
+	go func() {
+		c, err := net.Dial("tcp", key.AddrPort().String())
+		close(connected)
+		if err != nil {
+			out <- err.Error()
+			return
+		}
+		defer c.Close()
+		buf := make([]byte, 100)
+		n, err := c.Read(buf)
+		if err != nil {
+			out <- err.Error()
+			return
+		}
+		out <- strings.TrimSpace(string(buf[:n]))
+	}()
+	select {
+	case <-connected:
+	case <-t.Context().Done():
+	}
+	return out
+}
+
+// The clients of an ended process wait until the next one has their frontend, and those of other
+// frontends are served meanwhile.
+func TestClientsWaitForTheNextProcess(t *testing.T) {
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	u := udpBackend(t, "127.0.0.1", "u")
+	keys := []vip.FrontendKey{freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP), freeKey(t, "127.96.0.3", vip.TCP)}
+	asked := freeKey(t, "127.96.0.1", vip.UDP)
+	set := &sockets.Set{}
+	first := newSteered(t, Options{Sockets: set})
+	for _, key := range keys {
+		first.must(onVIP(key, vip.RoundRobin, a))
+	}
+	first.must(onVIP(asked, vip.RoundRobin, u))
+	mustAsk(t, udpClient(t, asked), "x")
+	for range 3 { // each process has a next one
+		next, err := set.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Close()
+		var clients []<-chan string
+		for _, key := range keys {
+			clients = append(clients, dialLater(t, key))
+		}
+		second := newSteered(t, Options{Sockets: next})
+		if !second.steering().table.Inherited() {
+			t.Fatal("the table is new")
+		}
+		second.must(onVIP(asked, vip.RoundRobin, u))
+		mustAsk(t, udpClient(t, asked), "x")
+		second.must(onVIP(keys[0], vip.RoundRobin, a))
+		if got := <-clients[0]; got != "a" {
+			t.Errorf("the first client got %q", got)
+		}
+		wait.Until(t, "two clients wait", func() bool {
+			second.steering().mu.RLock()
+			defer second.steering().mu.RUnlock()
+			return second.steering().waiting == 2
+		})
+		second.must(onVIP(keys[1], vip.RoundRobin, a))
+		if got := <-clients[1]; got != "a" {
+			t.Errorf("the second client got %q", got)
+		}
+		second.Settle()
+		if got := <-clients[2]; !strings.Contains(got, "reset") {
+			t.Errorf("the client of a frontend that is gone got %q", got)
+		}
+		wantNobody(t, keys[2])
+		if names := next.RemoveUnclaimed(); len(names) > 0 {
+			t.Errorf("left: %v", names)
+		}
+		second.must(onVIP(keys[2], vip.RoundRobin, a))
+		first, set = second, next
+	}
+}
+
+// While the earlier process still accepts clients, the next one leaves them to it.
+func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	set := &sockets.Set{}
+	first := newSteered(t, Options{Sockets: set})
+	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
+	next, err := set.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := newSteered(t, Options{Sockets: next, Succeeds: true})
+	second.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("second"))))
+	for range 20 {
+		if got := who(t, key); got != "first" {
+			t.Fatalf("the client got %q", got)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	first.Drain(ctx)
+	late := dialLater(t, key)
+	second.Settle()
+	if got := <-late; got != "second" {
+		t.Errorf("the late client got %q", got)
+	}
+	first.Close()
+	if got := who(t, key); got != "second" {
+		t.Errorf("the client got %q", got)
+	}
+}
+
+// With sk_lookup off, the program of an earlier process passes no clients to sockets without a reader.
+func TestListenersAfterSkLookup(t *testing.T) {
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	a := tcpBackend(t, "127.0.0.1", named("a"))
+	set := &sockets.Set{}
+	first := newSteered(t, Options{Sockets: set})
+	first.must(onVIP(key, vip.RoundRobin, a))
+	next, err := set.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	second := newTarget(t, Options{Sockets: next})
+	second.must(onVIP(key, vip.RoundRobin, a))
+	if got := who(t, key); got != "a" {
+		t.Errorf("the client got %q", got)
+	}
+	next.RemoveUnclaimed()
+}
+
+// A listener that has clients in its queue is kept.
+func TestSkLookupAfterListeners(t *testing.T) {
+	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.1", vip.UDP)
+	a, u := tcpBackend(t, "127.0.0.1", named("a")), udpBackend(t, "127.0.0.1", "u")
+	set := &sockets.Set{}
+	first := newTarget(t, Options{Sockets: set})
+	first.must(onVIP(tcp, vip.RoundRobin, a))
+	first.must(onVIP(udp, vip.RoundRobin, u))
+	next, err := set.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	waits := dialLater(t, tcp)
+	second := newSteered(t, Options{Sockets: next})
+	second.must(onVIP(tcp, vip.RoundRobin, a))
+	second.must(onVIP(udp, vip.RoundRobin, u))
+	second.Settle()
+	next.RemoveUnclaimed()
+	if got := <-waits; got != "a" {
+		t.Errorf("the client got %q", got)
+	}
+	mustAsk(t, udpClient(t, udp), "x")
+}
+
+// What others do to our objects is damage, and is repaired.
+func TestSkLookupIsRepaired(t *testing.T) {
+	for what, break_ := range map[string]func(*steering, vip.FrontendKey) error{
+		"detached":             func(s *steering, _ vip.FrontendKey) error { return s.table.DetachOnly() },
+		"entry deleted":        func(s *steering, key vip.FrontendKey) error { return s.table.Delete(entryOf(key)) },
+		"entry changed":        func(s *steering, key vip.FrontendKey) error { return s.table.Put(entryOf(key), sklookup.Refused) },
+		"socket was shut down": func(s *steering, key vip.FrontendKey) error { return shutDown(s.shared[slotOf(key)].socket) },
+	} {
+		for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+			if protocol == vip.UDP && strings.HasPrefix(what, "socket") {
+				continue // has no effect
+			}
+			t.Run(what+" "+protocol.String(), func(t *testing.T) {
+				p := newSteered(t, Options{})
+				key := freeKey(t, "127.96.0.1", protocol)
+				f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+				served := func() bool { return who(t, key) == "a" }
+				if protocol == vip.UDP {
+					f = onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a"))
+					served = func() bool { answer, err := ask(udpClient(t, key), "x"); return err == nil && answer == "a x" }
+				}
+				p.must(f)
+				if damage := p.actual()[0].Damage; len(damage) > 0 || !served() {
+					t.Errorf("damage before anything happened: %v", damage)
+				}
+				if err := break_(p.steering(), key); err != nil {
+					t.Fatal(err)
+				}
+				wait.Until(t, "damage", func() bool { return len(p.actual()[0].Damage) > 0 })
+				p.must(f)
+				if !served() {
+					t.Error("not served after the repair")
+				}
+				if damage := p.actual()[0].Damage; len(damage) > 0 {
+					t.Errorf("still damaged: %v", damage)
+				}
+			})
+		}
+	}
+}
+
+func shutDown(s sockets.Socket) (err error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if failed := raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// A process that may not use BPF has listeners, and says why.
+func TestListenersWithoutTheRights(t *testing.T) {
+	need.Root(t)
+	done := make(chan struct{})
+	go func() { // the thread ends with the goroutine
+		defer close(done)
+		runtime.LockOSThread()
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var data [2]unix.CapUserData
+		if err := unix.Capget(&header, &data[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		data[1].Effective &^= 1 << (unix.CAP_BPF - 32)
+		data[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+		if err := unix.Capset(&header, &data[0]); err != nil {
+			t.Error(err)
+			return
+		}
+		p := New(Options{SkLookup: true})
+		defer p.Close()
+		e := p.Entrance()
+		if e.SkLookup || !strings.Contains(e.Reason, "lacks CAP_BPF") || !strings.Contains(e.Hint, "CAP_BPF CAP_NET_ADMIN") {
+			t.Errorf("%+v", e)
+		}
+		key := freeKey(t, "127.96.0.1", vip.TCP)
+		f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+		batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key, New: f}}
+		if err := errors.Join(p.Apply(context.Background(), batch), batch[0].Err); err != nil || who(t, key) != "a" {
+			t.Errorf("not served: %v", err)
+		}
+	}()
+	<-done
+}
+
+// A full map is a problem of the frontends that don't fit, and of no other.
+func TestTheMapIsFull(t *testing.T) {
+	p := newSteered(t, Options{})
+	at := netip.MustParseAddr("10.0.0.0")
+	for range sklookup.MaxFrontends {
+		at = at.Next()
+		if err := p.steering().table.Put(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6), sklookup.Refused); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
+	err := p.apply(f)
+	if problem, ok := errors.AsType[vip.Problem](err); !ok || !strings.Contains(problem.Message, "the map of frontends is full") {
+		t.Errorf("error %v", err)
+	}
+	if err := p.steering().table.Delete(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatal(err)
+	}
+	p.must(f)
+	if who(t, key) != "a" {
+		t.Error("not served")
+	}
+}
+
+func TestDestination(t *testing.T) {
+	if _, ok := destination([]byte{1, 2, 3}); ok {
+		t.Error("a broken message has a destination")
+	}
+	if _, ok := destination(nil); ok {
+		t.Error("no message has a destination")
+	}
+	if !slices.Equal(slotNames[:], []string{"tcp4", "tcp6", "udp4", "udp6"}) {
+		t.Error(slotNames)
+	}
+}

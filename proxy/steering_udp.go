@@ -1,0 +1,181 @@
+package proxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// steered is the arrival by a common socket. Replies leave through a socket that is bound to the
+// frontend's address and port while the frontend has sessions; the kernel passes no datagrams to it,
+// because the program selects another one. Without a usable backend, the kernel answers port
+// unreachable, and no other process gets the datagrams.
+type steered struct {
+	s         *steering
+	isNew     bool // until it has begun
+	inherited bool // an earlier process had the frontend
+}
+
+func (w *steered) begin(u *udpListener) (err error) {
+	key := u.f.key
+	if w.inherited, err = w.s.enter(key, w.isNew, func() { w.s.udp[entryOf(key)] = u }); err != nil {
+		w.s.remove(key)
+		return err
+	}
+	w.isNew = false
+	return nil
+}
+
+func (w *steered) end(u *udpListener, gone bool) {
+	key := u.f.key
+	switch {
+	case u.stopped.Load():
+	case gone:
+		w.s.remove(key)
+	default:
+		if err := w.s.put(entryOf(key), sklookup.Refused); err != nil {
+			u.f.complain("refuse datagrams", err)
+		}
+		w.s.forget(key)
+	}
+	w.idle(u)
+}
+
+func (w *steered) stop(u *udpListener) { w.s.leave(u.f.key, w.inherited) }
+
+func (w *steered) reply(u *udpListener) error {
+	if u.conn != nil {
+		return nil
+	}
+	if err := u.f.target.reserveListener(); err != nil {
+		return err
+	}
+	conn, err := bindReply(u.f.key.AddrPort())
+	if err != nil {
+		u.f.target.releaseListener()
+		return err
+	}
+	u.conn = conn
+	return nil
+}
+
+func (w *steered) idle(u *udpListener) {
+	if u.conn != nil {
+		u.conn.Close()
+		u.f.target.releaseListener()
+		u.conn = nil
+	}
+}
+
+func (w *steered) died(u *udpListener) error {
+	if u.death != nil {
+		return u.death
+	}
+	if !u.open {
+		return nil
+	}
+	return w.s.died(u.f.key)
+}
+
+// bindReply returns a socket for the replies of a frontend. Another process of ours may have one,
+// too, during a take-over.
+func bindReply(at netip.AddrPort) (*net.UDPConn, error) {
+	share := func(_, _ string, raw syscall.RawConn) (err error) {
+		if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); failed != nil {
+			return failed
+		}
+		return err
+	}
+	network := "udp6"
+	if at.Addr().Is4() {
+		network = "udp4"
+	}
+	conn, err := (&net.ListenConfig{Control: share}).ListenPacket(context.Background(), network, at.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// receiveDestinations makes the kernel report the destination of each datagram, of the family of like.
+func receiveDestinations(conn *net.UDPConn, like netip.Addr) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	level, name := unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR
+	if like.Is4() {
+		level, name = unix.SOL_IP, unix.IP_RECVORIGDSTADDR
+	}
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) }); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// destination returns the destination in the control messages of a datagram.
+func destination(control []byte) (at netip.AddrPort, ok bool) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return at, false
+	}
+	for _, m := range messages {
+		// struct sockaddr_in and sockaddr_in6: family, port, for IPv6 a flow label, address
+		switch {
+		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_ORIGDSTADDR && len(m.Data) >= 8:
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Data[4:8])), binary.BigEndian.Uint16(m.Data[2:])), true
+		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_ORIGDSTADDR && len(m.Data) >= 24:
+			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(m.Data[8:24])), binary.BigEndian.Uint16(m.Data[2:])), true
+		}
+	}
+	return at, false
+}
+
+// receive passes datagrams to their frontends, until conn is closed or fails, and returns that error.
+func (s *steering) receive(conn *net.UDPConn) error {
+	turns, leave := s.target.receivers.join()
+	defer leave()
+	data, control := make([]byte, maxDatagram), make([]byte, 128)
+	pause := newBackoff()
+	for {
+		n, room, _, client, err := conn.ReadMsgUDPAddrPort(data, control)
+		switch {
+		case err == nil:
+			pause.Reset()
+			turns.begin()
+			s.deliver(client, data[:n], control[:room])
+			turns.end()
+		case s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && passes(err):
+			s.complain(fmt.Errorf("receive: %w", err))
+			backoff.Sleep(s.ctx, pause.Next())
+		default:
+			return err
+		}
+	}
+}
+
+// deliver passes a datagram to its frontend. It holds no lock of s meanwhile: the listener takes no
+// datagram once it is closed.
+func (s *steering) deliver(client netip.AddrPort, data, control []byte) {
+	to, ok := destination(control)
+	if !ok {
+		return
+	}
+	s.mu.RLock()
+	u := s.udp[sklookup.KeyOf(to, uint8(vip.UDP))]
+	s.mu.RUnlock()
+	if u != nil {
+		defer u.f.contain(u.f.backends.Load().service, func() {})
+		u.forward(client, data, nil)
+	}
+}

@@ -1,0 +1,412 @@
+//go:build system
+
+package balancers
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+const (
+	loadTime    = 2 * time.Second // of each load in one round
+	messageSize = 100             // of a request and of its answer
+	kept        = 64              // connections for requests
+	opening     = 32              // connections at a time, of one request each
+	idle        = 3000            // idle connections
+	pace        = 4000            // requests a second for the latency
+	backends    = 8               // so that the balancer has enough ports to connect from
+)
+
+// competitors start a balancer at an address.
+var competitors = []struct {
+	name  string
+	start func(b *bench) *process.Process
+}{
+	{"haproxy", func(b *bench) *process.Process {
+		return b.program(need.Program(b.t, "haproxy"), "-db", "-f", b.file("haproxy.cfg", "global\n nbthread 1\n maxconn 9000\n"+
+			"defaults\n mode tcp\n timeout connect 10s\n timeout client 1h\n timeout server 1h\n"+
+			"listen web\n bind "+b.at.String()+"\n balance roundrobin\n"+b.lines(func(i int, a netip.AddrPort) string {
+			return fmt.Sprintf(" server s%d %s\n", i, a)
+		})))
+	}},
+	{"nginx", func(b *bench) *process.Process {
+		return b.program(need.Daemon(b.t, "nginx"), "-e", "stderr", "-c", b.file("nginx.conf", "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\n"+
+			"daemon off;\nmaster_process off;\npid "+b.dir+"/nginx.pid;\nevents { worker_connections 9000; }\nstream {\n upstream web {\n"+
+			b.lines(func(_ int, a netip.AddrPort) string { return fmt.Sprintf("  server %s;\n", a) })+
+			" }\n server {\n  listen "+b.at.String()+" backlog=4096;\n  proxy_pass web;\n  proxy_timeout 1h;\n }\n}\n"))
+	}},
+	{"copy", func(b *bench) *process.Process { return b.again("copy") }},
+	{"ironvip", func(b *bench) *process.Process { return b.again("ironvip") }},
+}
+
+// measures are what a balancer is compared by, in the order of the report.
+var measures = []string{"requests/s", "connections/s", "cpu-us/request", "cpu-us/connection", "B/idle-connection", "bulk-MB/s", "cpu-ms/GB", "p99-us"}
+
+// results has the values of each round.
+type results map[string]map[string][]float64
+
+func (r results) add(balancer, measure string, value float64) {
+	if r[balancer] == nil {
+		r[balancer] = make(map[string][]float64)
+	}
+	r[balancer][measure] = append(r[balancer][measure], value)
+}
+
+func (r results) median(balancer, measure string) float64 {
+	all := slices.Sorted(slices.Values(r[balancer][measure]))
+	return all[len(all)/2]
+}
+
+// BenchmarkBalancers measures all balancers in turn, in each round in another order. It reports the
+// medians of ironvip, in units of HAProxy with one thread, and logs those of all.
+func BenchmarkBalancers(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := make(results)
+	for round := range b.N {
+		for i := range competitors {
+			c := competitors[(round+i)%len(competitors)]
+			one := newBench(b)
+			one.measure(c.name, c.start, r)
+			one.loop.end()
+		}
+	}
+	var table strings.Builder
+	fmt.Fprintf(&table, "medians of %d rounds, and in units of HAProxy:\n%-20s", b.N, "")
+	for _, c := range competitors {
+		fmt.Fprintf(&table, "%20s", c.name)
+	}
+	for _, m := range measures {
+		fmt.Fprintf(&table, "\n%-20s", m)
+		for _, c := range competitors {
+			v := r.median(c.name, m)
+			fmt.Fprintf(&table, "%13.1f (%4.2f)", v, v/r.median("haproxy", m))
+		}
+		b.ReportMetric(r.median("ironvip", m)/r.median("haproxy", m), strings.ReplaceAll(m, "/", "-per-")+"-of-haproxy")
+	}
+	b.ReportMetric(0, "ns/op")
+	b.Log(table.String())
+}
+
+// bench is one balancer with its backends.
+type bench struct {
+	t    *testing.B
+	dir  string
+	at   netip.AddrPort   // of the balancer
+	to   []netip.AddrPort // of the backends
+	loop *loop
+	p    *process.Process
+
+	accepted int
+	echo     echo
+}
+
+// echo is what backends do.
+type echo int
+
+const (
+	echoes echo = iota // answer each request
+	once               // answer one request and close
+	sends              // send without end
+)
+
+func newBench(t *testing.B) *bench {
+	b := &bench{t: t, dir: t.TempDir(), loop: newLoop(t)}
+	front := netip.MustParseAddr("127.96.0.1")
+	b.at = netip.AddrPortFrom(front, freeport.Reserve(t, nil, front)[1])
+	for i := range backends {
+		addr := netip.AddrFrom4([4]byte{127, 97, 0, byte(1 + i)})
+		at := netip.AddrPortFrom(addr, freeport.Reserve(t, nil, addr)[1])
+		b.to = append(b.to, at)
+		b.loop.listen(at, b.serve)
+	}
+	return b
+}
+
+func (b *bench) file(name, text string) string {
+	path := filepath.Join(b.dir, name)
+	must(b.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func (b *bench) lines(line func(i int, a netip.AddrPort) string) string {
+	var all strings.Builder
+	for i, a := range b.to {
+		all.WriteString(line(i, a))
+	}
+	return all.String()
+}
+
+func (b *bench) program(bin string, args ...string) *process.Process {
+	return process.New(bin, filepath.Join(b.dir, "log"), nil, args...)
+}
+
+// again runs this program as a balancer.
+func (b *bench) again(name string) *process.Process {
+	what := []string{name, b.at.String()}
+	for _, a := range b.to {
+		what = append(what, a.String())
+	}
+	return b.program("/usr/bin/env", servedVariable+"="+strings.Join(what, " "), os.Args[0])
+}
+
+// serve is a backend's part of a connection.
+func (b *bench) serve(fd int) {
+	b.accepted++
+	if b.echo == sends {
+		chunk := make([]byte, 256<<10)
+		b.loop.add(fd, unix.EPOLLOUT, func() {
+			if n, err := unix.Write(fd, chunk); n < 0 && err != unix.EAGAIN { //nolint:errorlint // an errno
+				b.loop.close(fd)
+			}
+		})
+		return
+	}
+	buffer := make([]byte, messageSize)
+	b.loop.add(fd, unix.EPOLLIN, func() {
+		n, err := unix.Read(fd, buffer)
+		if n <= 0 {
+			if err != unix.EAGAIN { //nolint:errorlint // an errno
+				b.loop.close(fd)
+			}
+			return
+		}
+		_, _ = unix.Write(fd, buffer[:n])
+		if b.echo == once {
+			b.loop.close(fd)
+		}
+	})
+}
+
+// measure runs the balancer and all loads.
+func (b *bench) measure(name string, start func(*bench) *process.Process, r results) {
+	b.p = start(b)
+	must(b.t, b.p.Start())
+	defer b.p.Stop()
+	wait.Until(b.t, "the balancer accepts connections", func() bool {
+		if !b.p.Running() {
+			b.t.Fatalf("%s ended: %s", name, b.p.LogEnd(4096))
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(b.t, err)
+		defer unix.Close(fd)
+		return unix.Connect(fd, sockaddr(b.at)) == nil
+	})
+	record := func(measure string, value float64) { r.add(name, measure, value) }
+	b.requests(kept, func(asks *asking) { b.loop.run(lasts(loadTime / 4)) }) // warm
+	record("B/idle-connection", b.idleBytes())
+	b.requests(kept, func(asks *asking) {
+		cpu, n, began := b.cpu(), asks.answered, time.Now()
+		b.loop.run(lasts(loadTime))
+		n = asks.answered - n
+		record("requests/s", float64(n)/time.Since(began).Seconds())
+		record("cpu-us/request", (b.cpu()-cpu).Seconds()*1e6/float64(n))
+	})
+	record("p99-us", b.latency())
+	b.connections(record)
+	b.bulk(record)
+}
+
+// cpu returns the processor time of the balancer's process.
+func (b *bench) cpu() time.Duration {
+	var at unix.Timespec
+	clock := ^int32(b.p.Pid())<<3 | 2 // the clock of another process; see clock_getcpuclockid(3)
+	must(b.t, unix.ClockGettime(clock, &at))
+	return time.Duration(at.Nano())
+}
+
+// memory returns the private memory of the balancer's process in bytes.
+func (b *bench) memory() (sum int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", b.p.Pid()))
+	must(b.t, err)
+	for line := range bytes.Lines(text) {
+		if f := strings.Fields(string(line)); strings.HasPrefix(f[0], "Private_") {
+			kib, err := strconv.Atoi(f[1])
+			must(b.t, err)
+			sum += kib << 10
+		}
+	}
+	return sum
+}
+
+// asking is connections with a request each, followed by the next one after the answer.
+type asking struct {
+	answered int
+	fds      []int
+	busy     map[int]time.Time // since when; only of paced ones
+	free     []int
+	took     []time.Duration
+}
+
+var request = make([]byte, messageSize)
+
+// requests opens n connections, runs during, and closes them.
+func (b *bench) requests(n int, during func(*asking)) {
+	b.echo = echoes
+	a := &asking{}
+	for range n {
+		fd := b.loop.dial(b.at)
+		a.fds = append(a.fds, fd)
+		buffer := make([]byte, messageSize)
+		b.loop.add(fd, unix.EPOLLIN, func() {
+			n, err := unix.Read(fd, buffer)
+			if n != messageSize {
+				b.t.Fatalf("an answer of %d bytes, %v", n, err)
+			}
+			a.answered++
+			if a.busy == nil {
+				b.send(fd)
+				return
+			}
+			a.took = append(a.took, time.Since(a.busy[fd]))
+			a.free = append(a.free, fd)
+		})
+		b.send(fd)
+	}
+	during(a)
+	b.closeAll(a.fds)
+}
+
+func (b *bench) send(fd int) {
+	if n, err := unix.Write(fd, request); n != len(request) {
+		b.t.Fatalf("wrote %d bytes of a request, %v", n, err)
+	}
+}
+
+// closeAll closes connections and waits until the balancer has closed them, too.
+func (b *bench) closeAll(fds []int) {
+	for _, fd := range fds {
+		b.loop.close(fd)
+	}
+	b.loop.run(func() bool { return len(b.loop.on) == backends })
+}
+
+// latency returns the 99th percentile of the times of requests at a constant rate, in microseconds.
+// A time begins when the request is due.
+func (b *bench) latency() (p99 float64) {
+	b.requests(kept, func(a *asking) {
+		b.loop.run(lasts(loadTime / 10))
+		a.busy = make(map[int]time.Time, kept) // from now on, an answer is followed by no request
+		b.loop.run(func() bool { return len(a.free) == kept })
+		a.took = nil
+		timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+		must(b.t, err)
+		const interval = time.Second / pace
+		every := unix.NsecToTimespec(int64(interval))
+		must(b.t, unix.TimerfdSettime(timer, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil))
+		due := time.Now()
+		b.loop.add(timer, unix.EPOLLIN, func() {
+			var ticks [8]byte
+			_, _ = unix.Read(timer, ticks[:])
+			for now := time.Now(); due.Before(now) && len(a.free) > 0; due = due.Add(interval) {
+				fd := a.free[0]
+				a.free = a.free[1:]
+				a.busy[fd] = due
+				b.send(fd)
+			}
+		})
+		b.loop.run(lasts(loadTime))
+		b.loop.close(timer)
+		b.loop.run(func() bool { return len(a.free) == kept })
+		slices.Sort(a.took)
+		p99 = a.took[len(a.took)*99/100].Seconds() * 1e6
+	})
+	return p99
+}
+
+// idleBytes returns the balancer's private memory of a connection that had a request.
+func (b *bench) idleBytes() float64 {
+	b.echo = echoes
+	before := b.memory()
+	var fds []int
+	answered := 0
+	for range idle {
+		fd := b.loop.dial(b.at)
+		fds = append(fds, fd)
+		b.loop.add(fd, unix.EPOLLIN, func() {
+			_, _ = unix.Read(fd, make([]byte, messageSize))
+			answered++
+		})
+		b.send(fd)
+		if len(fds)%opening == 0 {
+			b.loop.run(func() bool { return answered == len(fds) })
+		}
+	}
+	b.loop.run(func() bool { return answered == idle })
+	time.Sleep(loadTime / 2)
+	after := b.memory()
+	b.closeAll(fds)
+	return float64(after-before) / idle
+}
+
+// connections opens connections of one request each, which the backend ends.
+func (b *bench) connections(record func(string, float64)) {
+	b.echo = once
+	n, open, more := 0, 0, true
+	var next func()
+	next = func() {
+		fd := b.loop.dial(b.at)
+		open++
+		buffer := make([]byte, messageSize)
+		b.loop.add(fd, unix.EPOLLIN, func() {
+			got, err := unix.Read(fd, buffer)
+			switch {
+			case got > 0 || err == unix.EAGAIN: //nolint:errorlint // an errno
+				return
+			case err != nil:
+				b.t.Fatalf("a connection ends with %v", err)
+			}
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}) // leave no TIME_WAIT
+			b.loop.close(fd)
+			open--
+			if n++; more {
+				next()
+			}
+		})
+		b.send(fd)
+	}
+	for range opening {
+		next()
+	}
+	cpu, began := b.cpu(), time.Now()
+	b.loop.run(lasts(loadTime))
+	record("connections/s", float64(n)/time.Since(began).Seconds())
+	record("cpu-us/connection", (b.cpu()-cpu).Seconds()*1e6/float64(cmp.Or(n, 1)))
+	more = false
+	b.loop.run(func() bool { return open == 0 && len(b.loop.on) == backends })
+}
+
+// bulk reads what a backend sends without end.
+func (b *bench) bulk(record func(string, float64)) {
+	b.echo = sends
+	fd := b.loop.dial(b.at)
+	bytes, buffer := 0, make([]byte, 256<<10)
+	b.loop.add(fd, unix.EPOLLIN, func() {
+		n, _ := unix.Read(fd, buffer)
+		bytes += max(n, 0)
+	})
+	b.loop.run(lasts(loadTime / 10))
+	bytes = 0
+	cpu, began := b.cpu(), time.Now()
+	b.loop.run(lasts(loadTime))
+	record("bulk-MB/s", float64(bytes)/1e6/time.Since(began).Seconds())
+	record("cpu-ms/GB", (b.cpu()-cpu).Seconds()*1e3/(float64(bytes)/1e9))
+	b.closeAll([]int{fd})
+}

@@ -1,0 +1,233 @@
+//go:build system
+
+package browser
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// chromium is the browser of all tests. Its tabs share no cookies.
+var chromium = sync.OnceValues(func() (context.Context, error) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("hide-scrollbars", true))
+	allocator, _ := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, _ := chromedp.NewContext(allocator)
+	return ctx, chromedp.Do(ctx)
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if ctx, err := chromium(); err == nil {
+		_ = chromedp.Cancel(ctx)
+	}
+	os.Exit(code)
+}
+
+// tab is one open page. It fails the test if the page reports an error that the test does not expect.
+type tab struct {
+	testing.TB
+	ctx  context.Context
+	base string // of the agent: "http://127.0.0.1:7480"
+
+	mu       sync.Mutex
+	reported []string
+}
+
+// open opens a tab of its own profile at a path of the dashboard.
+func open(t testing.TB, base, path string) *tab {
+	t.Helper()
+	need.Daemon(t, "chromium")
+	parent, err := chromium()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
+	b := &tab{TB: t, ctx: ctx, base: base}
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 900)); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	messages := chromedp.Console(ctx)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			b.mu.Lock()
+			b.reported = append(b.reported, m.String())
+			b.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the page: %s\nits console: %q", b.text("body"), b.console())
+		}
+		cancel()
+		reading.Wait()
+	})
+	b.show(path)
+	return b
+}
+
+// show opens another page of the dashboard, as after typing its address.
+func (b *tab) show(path string) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, chromedp.Navigate(b.base+path)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// console returns what the page has written to its console, such as errors and violations of the policy.
+func (b *tab) console() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.reported...)
+}
+
+// theme makes the browser prefer light or dark pages.
+func (b *tab) theme(name string) {
+	b.Helper()
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// eval returns the value of a JavaScript expression, or of its promise.
+func eval[T any](b *tab, expression string) T {
+	b.Helper()
+	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.Fatalf("%.300s: %v", expression, err)
+	}
+	return value
+}
+
+// text returns the text of the first element of a CSS selector, as the user sees it; "" without one.
+func (b *tab) text(selector string) string {
+	b.Helper()
+	return eval[string](b, fmt.Sprintf("document.querySelector(%s)?.innerText ?? ''", quote(selector)))
+}
+
+// see waits until the text of an element contains every one of these.
+func (b *tab) see(selector string, parts ...string) {
+	b.Helper()
+	wait.For(b, "the page shows it", func() error {
+		text := b.text(selector)
+		for _, p := range parts {
+			if !strings.Contains(text, p) {
+				return fmt.Errorf("%s does not show %q: %.2000s", selector, p, text)
+			}
+		}
+		return nil
+	})
+}
+
+// until waits until a JavaScript expression is true.
+func (b *tab) until(what, expression string) {
+	b.Helper()
+	wait.Until(b, what, func() bool { return eval[bool](b, "Boolean("+expression+")") })
+}
+
+// click clicks what a CSS selector finds, once it is there.
+func (b *tab) click(selector string) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, wait.Timeout)
+	defer cancel()
+	if err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
+		b.Fatalf("click %s: %v", selector, err)
+	}
+}
+
+// enter types into an input.
+func (b *tab) enter(selector, text string) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, wait.Timeout)
+	defer cancel()
+	if err := chromedp.Do(ctx, chromedp.SendKeys(chromedp.CSS(selector), text)); err != nil {
+		b.Fatalf("type into %s: %v", selector, err)
+	}
+}
+
+// resize sets the size of the window, in CSS pixels.
+func (b *tab) resize(width, height int64) {
+	b.Helper()
+	if err := chromedp.Do(b.ctx, chromedp.EmulateViewport(width, height)); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// scripts allows or forbids scripts on the pages that are opened from now on.
+func (b *tab) scripts(allowed bool) {
+	b.Helper()
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !allowed}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// quiet fails the test if the page has reported anything but what contains one of these.
+func (b *tab) quiet(except ...string) {
+	b.Helper()
+	for _, line := range b.console() {
+		if !slices.ContainsFunc(except, func(x string) bool { return strings.Contains(line, x) }) {
+			b.Errorf("the page reports: %s", line)
+		}
+	}
+}
+
+func quote(s string) string {
+	q, _ := json.Marshal(s) // a string
+	return string(q)
+}
+
+// script returns the text of a file of an npm package that setup.sh has installed.
+func script(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../.cache/browser/node_modules/" + path)
+	if err != nil {
+		t.Fatalf("%v: run test/browser/setup.sh", err)
+	}
+	return string(text)
+}
+
+// accessible fails the test for each violation that axe-core finds on the page.
+func (b *tab) accessible() {
+	b.Helper()
+	eval[any](b, script(b, "axe-core/axe.min.js")+";undefined")
+	found := eval[[]struct {
+		ID, Help string
+		Nodes    []struct{ HTML, FailureSummary string }
+	}](b, `axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}).then(r => r.violations.map(v => ({ID: v.id, Help: v.help, Nodes: v.nodes.map(n => ({HTML: n.html, FailureSummary: n.failureSummary}))})))`)
+	for _, v := range found {
+		for _, n := range v.Nodes {
+			b.Errorf("%s: %s: %s: %s", eval[string](b, "location.pathname"), v.ID, n.HTML, n.FailureSummary)
+		}
+	}
+}
+
+// valid fails the test if html-validate finds an error in the page as it is now.
+func (b *tab) valid() {
+	b.Helper()
+	file := b.TempDir() + "/page.html"
+	if err := os.WriteFile(file, []byte("<!DOCTYPE html>\n"+eval[string](b, "document.documentElement.outerHTML")), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command("../../.cache/browser/node_modules/.bin/html-validate", "--config", "htmlvalidate.json", file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Errorf("%s: %v\n%s", eval[string](b, "location.pathname"), err, out)
+	}
+}

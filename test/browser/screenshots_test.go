@@ -1,0 +1,169 @@
+//go:build system
+
+package browser
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/ironvip/ironvip/test/exclusive"
+	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+// references is the folder of the screenshots in the documentation. With IRONVIP_SCREENSHOTS=update, the
+// test writes them anew: look at them before a commit.
+const references = "../../docs/images"
+
+// tolerance is the part of the pixels with something on them that may differ from the reference: ports, rates and the
+// host's name are others in each run. An empty page differs in all of them.
+const tolerance = 0.4
+
+// demo starts the demo, and adds a service with a backend that is down.
+func demo(t *testing.T) *agent {
+	t.Helper()
+	exclusive.Use(t, exclusive.Demo)
+	dir := t.TempDir()
+	a := &agent{TB: t, dir: dir, Process: process.New(os.Getenv("IRONVIP_BIN"), filepath.Join(dir, "log"), nil, "agent", "--demo")}
+	if err := a.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Stop() })
+	wait.For(t, "the demo prints the address of its dashboard", func() error {
+		found := regexp.MustCompile(`(http://\S+)/ui/`).FindStringSubmatch(a.LogEnd(1 << 16))
+		if found == nil {
+			return fmt.Errorf("no address in %s", a.LogEnd(1<<16))
+		}
+		a.base = found[1]
+		return nil
+	})
+	go visit(t, regexp.MustCompile(`curl -s (http://\S+/)`).FindStringSubmatch(a.LogEnd(1 << 16))[1])
+	one := newBackend(t)
+	s := spec(443, one.at, "127.0.0.1:9")
+	s["labels"] = object{"team": "shop"}
+	a.call(http.MethodPut, "/v1/services/shop/checkout", s)
+	return a
+}
+
+// visit sends requests until the end of the test.
+func visit(t *testing.T, url string) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for t.Context().Err() == nil {
+		if response, err := client.Get(url); err == nil {
+			response.Body.Close()
+		}
+		select {
+		case <-t.Context().Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// The pages of the demo look as in the documentation.
+func TestScreenshots(t *testing.T) {
+	a := demo(t)
+	b := open(t, a.base, "/ui/")
+	pages := []struct {
+		name, path string
+		see        []string
+	}{
+		{"overview", "/ui/", []string{"unhealthy", "Busiest services", "3 of 254 used"}},
+		{"services", "/ui/services", []string{"3 services", "shop/checkout"}},
+		{"service", "/ui/services/shop/checkout", []string{"unhealthy", "shop/checkout is degraded", "443/tcp", "lease_given"}},
+		{"addresses", "/ui/addresses", []string{"3 of 254 used", "shop/checkout"}},
+		{"fleet", "/ui/fleet", []string{"present", "no pool is announced"}},
+		{"dataplane", "/ui/dataplane", []string{"in sync"}},
+		{"events", "/ui/events", []string{"lease_given", "backend_unhealthy"}},
+		{"plan", "/ui/plan", []string{"the files are in effect"}},
+	}
+	for _, theme := range []string{"light", "dark"} {
+		b.theme(theme)
+		for _, p := range pages {
+			b.show(p.path)
+			b.see("main", p.see...)
+			// All ages are the same, in every run.
+			eval[any](b, "document.activeElement.blur(); document.querySelectorAll('time').forEach(t => { t.dateTime = new Date(Date.now() - 200000).toISOString(); t.textContent = '3m 20s' })")
+			shot, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, p.name+"-"+theme+".png", shot)
+		}
+	}
+	b.quiet()
+}
+
+// compare compares a screenshot with its reference, or replaces the reference.
+func compare(t *testing.T, name string, shot []byte) {
+	t.Helper()
+	path := filepath.Join(references, "dashboard-"+name)
+	if os.Getenv("IRONVIP_SCREENSHOTS") == "update" {
+		if err := os.WriteFile(path, shot, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	reference, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := decode(t, reference), decode(t, shot)
+	if want.Bounds() != got.Bounds() {
+		t.Errorf("%s: %v, the reference has %v", name, got.Bounds(), want.Bounds())
+		return
+	}
+	share := difference(got, want)
+	t.Logf("%s: %.0f%%", name, share*100)
+	if share > tolerance {
+		kept := filepath.Join(t.ArtifactDir(), name)
+		_ = os.WriteFile(kept, shot, 0o644)
+		t.Errorf("%s: %.0f%% of what is on the page differs from the reference; the screenshot is %s", name, share*100, kept)
+	}
+}
+
+func decode(t *testing.T, data []byte) image.Image {
+	t.Helper()
+	i, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// difference returns the part of the pixels that differ, of those that are not background in one of the images.
+func difference(a, b image.Image) float64 {
+	bounds := a.Bounds()
+	background := b.At(bounds.Min.X+1, bounds.Max.Y-1)
+	drawn, differ := 0, 0
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			p, q := a.At(x, y), b.At(x, y)
+			if distinct(p, background) || distinct(q, background) {
+				drawn++
+			}
+			if distinct(p, q) {
+				differ++
+			}
+		}
+	}
+	return float64(differ) / float64(max(1, drawn))
+}
+
+// distinct reports whether an eye tells two colors apart.
+func distinct(p, q color.Color) bool {
+	r, g, b, _ := p.RGBA()
+	r2, g2, b2, _ := q.RGBA()
+	far := func(x, y uint32) bool { return max(x, y)-min(x, y) > 0x2000 }
+	return far(r, r2) || far(g, g2) || far(b, b2)
+}

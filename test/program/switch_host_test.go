@@ -1,0 +1,265 @@
+//go:build system && !vm
+
+package program
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/takeover"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+// listKernel prints what dataplanes have in the kernel.
+const listKernel = "nft list tables"
+
+// newNFTLab returns a lab where nft and the proxy run, with mode proxy and the two services.
+func newNFTLab(t *testing.T) (h *host, l *netlab.Lab, tcp, udp netip.AddrPort) {
+	t.Helper()
+	parallel(t)
+	need.Root(t)
+	need.Program(t, "nft")
+	h, l = newLab(t)
+	inDirector(t, l, "nft add table inet neighbour; ip link add ironvip0 type bridge; ip link set ironvip0 arp off; ip link set ironvip0 up")
+	tcp, udp = twoServices(t, h, l)
+	return h, l, tcp, udp
+}
+
+// A restart with another mode removes what the dataplane before has in the kernel, once the new one serves, and with its
+// last connection. Open connections of nft continue.
+func TestRestartWithAnotherMode(t *testing.T) {
+	h, l, tcp, udp := newNFTLab(t)
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "nft"`)
+	h.start()
+	bothServe(t, h, l, tcp, udp)
+	open, lives := opened(t, l, tcp)
+	h.stop()
+	lives("without an agent")
+
+	h.edit("ironvip.toml", `mode = "nft"`, `mode = "proxy"`)
+	h.start()
+	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	lives("with the proxy")
+	bothServe(t, h, l, tcp, udp)
+	h.kill()
+	h.start() // goes on where the last one was
+	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	lives("after kill -9")
+	drains(t, h, l, open, "1", true)
+	inKernel(t, h, l, []string{"neighbour"}, []string{"ironvip_nft"})
+	happened(t, h, "dataplane_removed", "proxy replaces nft: everything that was left is removed")
+
+	h.stop()
+	inDirector(t, l, "nft add table inet ironvip") // as of IPVS, which has no services any more
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "nft"`)
+	h.start()
+	h.reaches(l.Client, "tcp", tcp.Addr().String(), 80, l.Backends[0].Name, l.Backends[1].Name)
+	inKernel(t, h, l, []string{"neighbour", "ironvip_nft"}, []string{"inet ironvip\n"})
+
+	// Mode auto keeps what the host ran.
+	h.stop()
+	h.edit("ironvip.toml", `mode = "nft"`, `mode = "proxy"`)
+	h.start()
+	inKernel(t, h, l, []string{"neighbour"}, []string{"ironvip_nft"})
+	h.stop()
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
+	h.start()
+	mentions(t, "auto", h.ok("dataplane", "show"), "proxy", `this host ran it before; nft can run, too: dataplane.mode = "nft" selects it`)
+}
+
+// happened waits for events with these words: an event comes after what it tells.
+func happened(t *testing.T, h *host, words ...string) {
+	t.Helper()
+	h.eventually("the events", func() error {
+		events := h.ok("events")
+		for _, w := range words {
+			if !strings.Contains(events, w) {
+				return fmt.Errorf("%q is not said:\n%s", w, events)
+			}
+		}
+		return nil
+	})
+}
+
+// A take-over with another mode moves a host while clients come: none is refused, and open connections continue in both
+// directions, those of the proxy in the old process, which every later agent shows until they end. A killed agent goes on
+// in the new mode.
+func TestTakeOverWithAnotherMode(t *testing.T) {
+	h, l, tcp, udp := newNFTLab(t)
+	h.start()
+	stop := keepAsking(l, tcp, udp)
+	ofProxy, proxied := opened(t, l, tcp)
+	process := h.cmd.Process.Pid
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "nft"`)
+	next := h.takeOver()
+	mentions(t, "the dataplane", next.ok("dataplane", "show"), "nft", fmt.Sprintf("proxy drains in process %d: 1 connection, ends in", process))
+	next.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 1 connection by tcp", process))
+	mentions(t, "the metrics", next.scrape(), `ironvip_dataplane_former_connections{dataplane="proxy"} 1`)
+	proxied("with nft")
+	drains(t, next, l, ofProxy, "1", false)
+	second := next.takeOver()
+	second.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 1 connection by tcp", next.cmd.Process.Pid)) // which follows the first
+	proxied("with nft in another process")
+	follows := next.cmd.Process.Pid
+	ofProxy.Close()
+	h.ended() // until then, it has the ports of UDP
+	next.ended()
+	second.eventually("no dataplane drains", func() error {
+		if now := second.ok("status"); strings.Contains(now, "former") {
+			return errors.New(now)
+		}
+		return nil
+	})
+	happened(t, second, "dataplane_retired", "dataplane_removed", fmt.Sprintf("nft replaces proxy: process %d has ended", follows))
+
+	_, translated := opened(t, l, tcp)
+	h.edit("ironvip.toml", `mode = "nft"`, `mode = "proxy"`)
+	third := second.takeOver()
+	third.status("OK", "former", "nft drains")
+	translated("back with the proxy")
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	third.kill()
+	third.adjust = nil
+	third.start()
+	third.status("OK", "former", "nft drains")
+	translated("after kill -9")
+}
+
+// `dataplane switch` moves a host as its plan says, without a refused client, and mode auto keeps that.
+func TestSwitchCommand(t *testing.T) {
+	h, l, tcp, udp := newNFTLab(t)
+	h.start()
+	refused := h.cli("dataplane", "switch", "nft")
+	if refused.code != 5 {
+		t.Errorf("exit %d although dataplane.mode contradicts", refused.code)
+	}
+	mentions(t, "the refusal", refused.stderr, "ironvip.toml:", `dataplane.mode = "proxy" contradicts`, `set dataplane.mode to "nft", or to "auto"`)
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
+	stop := keepAsking(l, tcp, udp)
+	c, lives := opened(t, l, tcp)
+	plan := h.cli("dataplane", "switch", "nft", "--plan")
+	if plan.code != 10 {
+		t.Errorf("plan: exit %d", plan.code)
+	}
+	mentions(t, "the plan", plan.stdout, "proxy -> nft", "tcp", "continue until they end, for 10m0s at most", "udp", "move with their next datagram")
+	process := h.cmd.Process.Pid
+	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
+	h.status("OK", "former", fmt.Sprintf("proxy drains in process %d: ", process))
+	lives("with nft")
+	if again := h.ok("dataplane", "switch", "nft"); again != "this host runs nft\n" {
+		t.Errorf("once more: %s", again)
+	}
+	back := h.cli("dataplane", "switch", "proxy")
+	if back.code != 5 {
+		t.Errorf("back while the earlier proxy relays: exit %d", back.code)
+	}
+	mentions(t, "the refusal", back.stderr, fmt.Sprintf("process %d of an earlier proxy", process))
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	h.eventually("the process of the proxy has ended", func() error {
+		if now := h.ok("status"); strings.Contains(now, "former") {
+			return errors.New(now)
+		}
+		return nil
+	})
+	_, after, _ := strings.Cut(h.log.String(), `msg="handed over" pid=`)
+	pid, err := strconv.Atoi(after[:strings.IndexByte(after, ' ')])
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.ended() // its successor had its log, too
+	h.start()
+	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
+}
+
+// A process that ends before it serves changes nothing, at whichever message: the agent goes on, and after kill -9 of both
+// the next agent runs the dataplane before.
+func TestSwitchThatFails(t *testing.T) {
+	h, l, tcp, udp := newNFTLab(t)
+	program := filepath.Join(h.dir, "program") // a successor that ends at once; this test asks to take over instead of it
+	if err := os.Symlink(bin(t), program); err != nil {
+		t.Fatal(err)
+	}
+	h.adjust = func(cmd *exec.Cmd) { cmd.Path, cmd.Args[0] = program, program }
+	h.start()
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
+	stop := keepAsking(l, tcp, udp)
+	_, lives := opened(t, l, tcp)
+	begins := func(times int) (done chan result) {
+		t.Helper()
+		done = make(chan result, 1)
+		go func() { done <- h.cli("dataplane", "switch", "nft") }()
+		h.eventually("the switch begins", func() error {
+			if log := h.log.String(); strings.Count(log, "switching the dataplane") != times {
+				return errors.New(log)
+			}
+			return nil
+		})
+		return done
+	}
+	failed := func(times int, r result) {
+		t.Helper()
+		if r.code != 1 || !strings.Contains(r.stderr, "not moved to nft, proxy goes on: process ") {
+			t.Errorf("exit %d: %s%s", r.code, r.stdout, r.stderr)
+		}
+		h.resumed(times)
+		lives("after a switch that failed")
+	}
+	done := begins(1)
+	conn, err := net.Dial("unix", h.takeOverSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("takeover 1\n")); err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	failed(1, <-done)
+
+	done = begins(2)
+	var fake *takeover.Predecessor
+	var set *sockets.Set
+	l.Director.Do(func() { fake, set = h.fakeTakeOver() })
+	if fake.Mode != "nft" {
+		t.Errorf("the new process is told to run %q", fake.Mode)
+	}
+	fake.Close()
+	set.Close()
+	failed(2, <-done)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+
+	begins(3)
+	l.Director.Do(func() { fake, set = h.fakeTakeOver() })
+	h.kill()
+	fake.Close()
+	set.Close()
+	h.adjust = nil
+	h.start()
+	mentions(t, "after kill -9 of both", h.ok("dataplane", "show"), "proxy", "this host ran it before")
+}

@@ -1,0 +1,58 @@
+//go:build vm
+
+package program
+
+import "testing"
+
+// listKernel prints what dataplanes have in the kernel.
+const listKernel = "ipvsadm -Sn; nft list tables"
+
+// Between ipvs and nft, open connections stay with their backends in both directions, also if the agent is killed in
+// between. What the mode before has in the kernel goes with its last connection; what belongs to others stays.
+func TestRestartBetweenIPVSAndNFT(t *testing.T) {
+	h, l := newLab(t)
+	inDirector(t, l, "nft add table inet neighbour; ipvsadm -A -t 10.77.0.1:99 -s rr; ipvsadm -A -f 7 -s wlc")
+	tcp, udp := twoServices(t, h, l)
+	has := func(lacks ...string) {
+		t.Helper()
+		inKernel(t, h, l, []string{"neighbour", "10.77.0.1:99", "-A -f 7"}, lacks)
+	}
+	h.start()
+	bothServe(t, h, l, tcp, udp)
+	c, lives := opened(t, l, tcp)
+	h.kill()
+
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "nft"`)
+	h.start()
+	h.status("OK", "former", "ipvs drains: ") // it counts closed connections for two minutes
+	lives("with nft")
+	bothServe(t, h, l, tcp, udp)
+	h.kill()
+	lives("without an agent")
+	h.start()
+	h.status("OK", "former", "ipvs drains: ") // it counts closed connections for two minutes
+	lives("with nft, after kill -9")
+	drains(t, h, l, c, "[1-9][0-9]*", false) // IPVS counts closed ones while they are new
+
+	// Back, while both are there.
+	d, alsoLives := opened(t, l, tcp)
+	h.kill()
+	h.edit("ironvip.toml", `mode = "nft"`, `mode = "ipvs"`)
+	h.start()
+	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	lives("back with ipvs")
+	alsoLives("back with ipvs")
+	bothServe(t, h, l, tcp, udp)
+	d.Close()
+	has("ironvip_nft")
+	lives("with ipvs alone")
+
+	h.kill()
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "proxy"`)
+	h.start() // IPVS would take the packets of the proxy's clients
+	has(tcp.Addr().String(), "inet ironvip\n")
+	if _, err := c.Ask(); err == nil {
+		t.Error("a connection of IPVS survives the change to the proxy")
+	}
+	bothServe(t, h, l, tcp, udp)
+}
