@@ -11,6 +11,7 @@ package consul
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -67,6 +68,8 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	defer s.o.asked.closeIdle()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The last run may have ended before it published that these are gone. The full list removes them.
+	maps.DeleteFunc(s.entries, func(_ string, e *entry) bool { return e.gone })
 	r := newRun(s, out)
 	for _, e := range s.entries {
 		e.running, e.listed, e.epoch = false, false, 0

@@ -421,6 +421,31 @@ func TestRunAnew(t *testing.T) {
 	})
 }
 
+// A run that ends between the answer that a service is gone and the round that publishes it leaves
+// nothing of the service to the next run. The changes of the others delay that round. The list is
+// read once a second, so the answer comes about 100 steps after the removal.
+func TestRunAnewDuringARemoval(t *testing.T) {
+	const step = 9 * time.Millisecond
+	for i := range 90 {
+		play(t, Options{}, func(f *fake) { many(f, 12) }, func(s *scene) {
+			s.after(time.Second)
+			for i := range 100 + i/3 {
+				if i == 10 {
+					s.fake.set("s0000")
+				}
+				s.fake.set(fmt.Sprintf("s%04d", 1+i%11), fmt.Sprintf("n1 10.0.0.1:%d", 80+i))
+				s.after(step)
+			}
+			s.after(time.Duration(i%3) * step / 3)
+			s.run()
+			s.after(20 * time.Second)
+			if got := s.sink.String(); strings.Contains(got, "s0000") || len(s.sink.rows) != 11 {
+				t.Errorf("a new run after %d/3 steps: in effect %q", 300+i, got)
+			}
+		})
+	}
+}
+
 // Missing services that are configured by name become problems.
 func TestServicesByName(t *testing.T) {
 	play(t, Options{Config: Config{Services: []string{"web", "db"}}}, func(f *fake) { f.set("web", "n1 10.0.0.1:80") }, func(s *scene) {
