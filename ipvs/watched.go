@@ -5,6 +5,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/drift"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -19,21 +20,21 @@ func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey], er
 }
 
 // lookAtTable compares the table with the records.
-func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
+func (t *Target) lookAtTable(ctx context.Context, _ *watch.Touched) (found drift.Found, err error) {
 	if !t.adopted || len(t.records.Frontends) == 0 {
-		return drift.Whole, nil // the table isn't needed
+		return found, nil // the table isn't needed
 	}
 	table, err := t.fw.Read(ctx)
 	switch {
 	case err != nil:
-		return drift.Whole, err
+		return found, err
 	case !table.Intact:
 		t.broken = true
-		return drift.Broken, nil
+		found.State = drift.Broken
 	case !table.Pods.Equal(t.records.Pods) || !sameElements(table, elementsOfAll(t.records, &t.marks)):
-		return drift.Altered, nil
+		found.State = drift.Altered
 	}
-	return drift.Whole, nil
+	return found, nil
 }
 
 // sameElements reports whether the table has exactly these elements.

@@ -16,13 +16,38 @@ import (
 
 // Actual implements reconcile.Target. It costs one read each of the table and the device.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
-	return reconcile.ReadAll(ctx, t.readState)
+	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]observed, error) {
+		t.drift.Forget() // what follows shows it, too
+		all, err := t.readState(ctx)
+		if err == nil {
+			t.altered = false
+		}
+		return all, err
+	})
+}
+
+// readAgain reads the kernel for a batch. What others have changed besides is left to a Look, and to the resync that it asks
+// for.
+func (t *Target) readAgain(ctx context.Context, batch []updateOf) error {
+	before := t.records
+	if _, err := t.readState(ctx); err != nil || t.broken { // a rebuilt table is as recorded
+		return err
+	}
+	expected := func(k vip.FrontendKey) bool {
+		a, b := before.Frontends[k], t.records.Frontends[k]
+		return a != nil && b != nil && t.Same(a, b) || slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key == k })
+	}
+	for _, all := range []*holdings.Records{before, t.records} {
+		for k := range all.Frontends {
+			t.altered = t.altered || !expected(k)
+		}
+	}
+	return nil
 }
 
 // readState reads the kernel and replaces the records by what it found. If the table isn't intact,
 // the records of this process say what must be there.
 func (t *Target) readState(ctx context.Context) ([]observed, error) {
-	t.drift.Forget() // what follows shows it, too
 	if t.adopted {
 		t.forget(ctx)
 	}
@@ -40,13 +65,13 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		// It will be rebuilt from what this process knows and what is whole in it.
 		whole := newContent()
 		whole.highest, pods = found.highest, t.records.Pods
-		for k, s := range found.services {
+		for _, s := range found.services {
 			if s.whole() {
-				whole.services[k] = s
+				whole.put(s)
 			}
 		}
 		for k, f := range t.records.Frontends {
-			whole.services[k] = desired(f, t.content.services[k], &whole.highest)
+			whole.put(desired(f, t.content.services[k], &whole.highest))
 		}
 		found = whole
 	}
@@ -77,6 +102,8 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	t.content, t.broken, t.adopted, t.wide = found, broken, true, device.Wide
 	clear(t.missing)
 	clear(t.guarded)
+	clear(t.astray)
+	clear(t.astrayAddresses)
 	for a := range device.Addrs {
 		if held.VIPs[a] == 0 {
 			t.guarded[a] = true

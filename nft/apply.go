@@ -44,15 +44,20 @@ func (it *item) onDevice() bool {
 }
 
 // Apply implements reconcile.Target. A batch is one transaction. It costs as many elements as
-// change, and at most two messages for each set with changes. After an error, and for a repair, it
-// reads the table.
+// change, and at most two messages for each set with changes. After an error, it reads the table. For a
+// repair, it asks for the elements that others have touched, or reads the table if nobody watches it.
 func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	repair := slices.ContainsFunc(batch, func(u updateOf) bool { return u.Repair })
-	if !t.adopted || repair {
-		if _, err := t.readState(ctx); err != nil {
+	if repair && t.adopted {
+		if err := t.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	if !t.adopted {
+		if err := t.readAgain(ctx, batch); err != nil {
 			return err
 		}
 	}
@@ -204,15 +209,15 @@ func (t *Target) record(items []*item, repair bool) filter.Change {
 
 // commit sends the transaction.
 func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change) error {
-	d := newDiff()
+	d, right := newDiff(), t.restore(shared)
 	for _, it := range items {
 		if it.orphan() {
 			continue
 		}
 		if it.service != nil {
-			t.content.services[it.Key] = it.service
+			t.content.put(it.service)
 		} else {
-			delete(t.content.services, it.Key)
+			t.content.drop(it.Key)
 		}
 		d.change(it.old, it.service)
 		if it.Repair && it.old != nil && it.service != nil {
@@ -225,6 +230,7 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 	var err error = filter.ErrNoTable
 	if !t.broken {
 		err = t.fw.ApplyWith(ctx, shared, func(x *nftwire.Transaction) error {
+			right.put(x, t.opt.Table)
 			if err := t.addClasses(x, items); err != nil {
 				return err
 			}
@@ -236,6 +242,10 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 	}
 	if errors.Is(err, filter.ErrNoTable) {
 		err = t.rebuild(ctx)
+	}
+	if err == nil {
+		clear(t.astray)
+		clear(t.astrayAddresses)
 	}
 	return err
 }
@@ -321,9 +331,10 @@ func (t *Target) rebuild(ctx context.Context) error {
 		shared[filter.AddrElement(filter.SetHairpin, a)] = true
 	}
 	fresh := newContent()
-	t.content.classes, t.content.chains, t.content.highest = fresh.classes, fresh.chains, fresh.highest
+	t.content.classes, t.content.chains, t.content.highest, t.content.byNumber = fresh.classes, fresh.chains, fresh.highest, fresh.byNumber
 	for _, s := range t.content.services {
 		s.renumber(&t.content.highest)
+		t.content.byNumber[s.number] = s
 		if err := t.content.number(s); err != nil {
 			return err
 		}

@@ -17,17 +17,32 @@ import (
 // content is what the table has besides the sets of every dataplane.
 type content struct {
 	services map[vip.FrontendKey]*service
+	byNumber map[uint32]*service
 	classes  map[class]uint32        // to their numbers
 	chains   [origins]map[class]bool // those that have a chain
 	highest  numbers
 }
 
 func newContent() *content {
-	c := &content{services: map[vip.FrontendKey]*service{}, classes: map[class]uint32{}}
+	c := &content{services: map[vip.FrontendKey]*service{}, byNumber: map[uint32]*service{}, classes: map[class]uint32{}}
 	for o := range c.chains {
 		c.chains[o] = map[class]bool{}
 	}
 	return c
+}
+
+// put adds a service, or replaces the one with its key.
+func (c *content) put(s *service) {
+	c.drop(s.key)
+	c.services[s.key], c.byNumber[s.number] = s, s
+}
+
+// drop removes the service with a key, if there is one.
+func (c *content) drop(k vip.FrontendKey) {
+	if s := c.services[k]; s != nil {
+		delete(c.services, k)
+		delete(c.byNumber, s.number)
+	}
 }
 
 // memberOf is the key of a member as it was read.
@@ -36,7 +51,6 @@ type memberOf struct{ member, service uint32 }
 // reading collects elements until all sets are read: classes first, then services, then the rest.
 type reading struct {
 	content
-	byID    map[uint32]*service
 	byClass map[uint32]class
 	choices map[uint32][]uint32 // by service: the member of each slot
 	members map[memberOf]netip.AddrPort
@@ -45,10 +59,14 @@ type reading struct {
 	layout  *filter.Layout
 }
 
+func newReading(l *filter.Layout) *reading {
+	return &reading{content: *newContent(), byClass: map[uint32]class{}, choices: map[uint32][]uint32{}, members: map[memberOf]netip.AddrPort{}, layout: l}
+}
+
 // readTable reads the table. The content is consistent if the ruleset is intact. If it isn't, services
 // may not be whole.
 func (t *Target) readTable(ctx context.Context) (*filter.Ruleset, *content, error) {
-	r := &reading{content: *newContent(), byID: map[uint32]*service{}, byClass: map[uint32]class{}, choices: map[uint32][]uint32{}, members: map[memberOf]netip.AddrPort{}, layout: t.layout}
+	r := newReading(t.layout)
 	rules, err := t.fw.ReadWith(ctx, r.element)
 	if err != nil {
 		return nil, nil, err
@@ -88,14 +106,14 @@ func (r *reading) decode(set setID, x *nftwire.Element) bool {
 		}
 		both := value.word()
 		s.number, s.classNo = both&maskNumber, both>>shiftClass
-		if r.byID[s.number] != nil || originOf(s.key) != set.origin {
+		if r.byNumber[s.number] != nil || originOf(s.key) != set.origin {
 			return false
 		}
 		s.class = r.byClass[s.classNo]
-		r.services[s.key], r.byID[s.number] = s, s
+		r.services[s.key], r.byNumber[s.number] = s, s
 		r.highest.service = max(r.highest.service, s.number)
 	case kindSlots:
-		s, i := r.byID[key.word()], key.native()
+		s, i := r.byNumber[key.word()], key.native()
 		if s == nil || i >= uint32(s.class.slots) {
 			return false
 		}
@@ -105,7 +123,7 @@ func (r *reading) decode(set setID, x *nftwire.Element) bool {
 		s.slots[i] = value.backend(set.family)
 	case kindChoices:
 		id := key.word()
-		s, i := r.byID[id], key.native()
+		s, i := r.byNumber[id], key.native()
 		if s == nil || i >= uint32(s.class.slots) || s.class.affinity == 0 {
 			return false
 		}
@@ -128,13 +146,13 @@ func (r *reading) decode(set setID, x *nftwire.Element) bool {
 		r.members[m] = value.backend(set.family)
 		r.highest.member = max(r.highest.member, m.member)
 	case kindWeights:
-		s := r.byID[key.word()]
+		s := r.byNumber[key.word()]
 		if s == nil {
 			return false
 		}
 		s.weigh(key.backend(set.family), uint16(value.word()))
 	case kindSources:
-		s, end := r.byID[key.word()], fields{b: x.End}
+		s, end := r.byNumber[key.word()], fields{b: x.End}
 		if s == nil || end.word() != s.number {
 			return false
 		}
@@ -151,7 +169,7 @@ func (r *reading) decode(set setID, x *nftwire.Element) bool {
 func (r *reading) finish(rules *filter.Ruleset) {
 	members := 0
 	for id, choices := range r.choices {
-		s := r.byID[id]
+		s := r.byNumber[id]
 		s.slots, s.members = make([]netip.AddrPort, len(choices)), map[netip.AddrPort]uint32{}
 		for i, member := range choices {
 			addr := r.members[memberOf{member, id}]

@@ -72,12 +72,17 @@ type Target struct {
 
 	nftMessages, addressWrites, deletedFlows, flowDumps, looks atomic.Uint64
 
-	reading  sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
-	records  *holdings.Records
-	content  *content            // of the table
-	pods     []netip.Prefix      // the last result of PodCIDRs
-	adopted  bool                // records and content are what the kernel has
-	broken   bool                // the table must be rebuilt
+	reading sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
+	records *holdings.Records
+	content *content         // of the table
+	pods    []netip.Prefix   // the last result of PodCIDRs
+	adopted bool             // records and content are what the kernel has
+	broken  bool             // the table must be rebuilt
+	altered bool             // the records may lack what others have changed besides astray
+	astray  map[element]bool // elements that aren't as content says: true: the table has one, which goes first
+	// The same for elements of the sets of every dataplane. The value has no meaning.
+	astrayAddresses map[filter.Element]bool
+
 	wide     []netip.Prefix      // on the device when it was last read, besides single addresses
 	missing  map[netip.Addr]bool // addresses that the device lacks
 	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
@@ -126,7 +131,7 @@ func New(o Options) (*Target, error) {
 // open returns a Target that has changed nothing yet.
 func open(o Options) (*Target, error) {
 	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
+		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, astray: map[element]bool{}, astrayAddresses: map[filter.Element]bool{}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}

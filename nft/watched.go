@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/drift"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -22,24 +23,12 @@ func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey], er
 	return t.drift.Look(ctx, t.records, &t.addresses, t.lookAtTable)
 }
 
-// lookAtTable compares the table with the records.
-func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
-	if !t.adopted {
-		return drift.Whole, nil // the next Apply reads it
+// lookAtTable compares what was touched of the table with the records.
+func (t *Target) lookAtTable(ctx context.Context, touched *watch.Touched) (drift.Found, error) {
+	if !t.adopted || t.altered {
+		return drift.Found{State: drift.Altered}, nil
 	}
-	t.looks.Add(1)
-	table, found, err := t.readTable(ctx)
-	switch {
-	case err != nil:
-		return drift.Whole, err
-	case !table.Intact:
-		// Without frontends, the next one rebuilds it.
-		t.broken = true
-		return drift.Broken, nil
-	case !table.Pods.Equal(t.records.Pods) || !t.sameAddresses(table) || !found.equal(t.content):
-		return drift.Altered, nil
-	}
-	return drift.Whole, nil
+	return t.examine(ctx, touched)
 }
 
 // sameAddresses reports whether the sets of every dataplane have what the records say.
@@ -56,12 +45,7 @@ func (t *Target) sameAddresses(table *filter.Ruleset) bool {
 
 // equal reports whether two contents have the same services and chains. Both are consistent.
 func (c *content) equal(d *content) bool {
-	for o := range c.chains {
-		if !maps.Equal(c.chains[o], d.chains[o]) {
-			return false
-		}
-	}
-	return maps.EqualFunc(c.services, d.services, func(a, b *service) bool {
+	return c.sameClasses(d) && maps.EqualFunc(c.services, d.services, func(a, b *service) bool {
 		return a.number == b.number && a.class == b.class && a.classNo == b.classNo && slices.Equal(a.slots, b.slots) &&
 			maps.Equal(a.members, b.members) && maps.Equal(a.weights, b.weights) && slices.Equal(a.sources, b.sources)
 	})

@@ -2,7 +2,7 @@
 // nftables table.
 //
 // Its inputs are the events of internal/netlink/watch and the dataplane's records. Its output is a reconcile.Sight. It
-// reads the table if an event concerns it, and nothing else. It repairs nothing.
+// lets the dataplane read what an event says of the table, and nothing else. It repairs nothing.
 package drift
 
 import (
@@ -89,14 +89,31 @@ func (w *Watch) Close() {
 	}
 }
 
+// Touched returns what others have touched of the table since the last Look or Forget, and keeps it. Known is false if the
+// table isn't watched.
+func (w *Watch) Touched() (touched *watch.Touched, known bool) {
+	if w == nil {
+		return nil, false
+	}
+	return w.watcher.Touched(), true
+}
+
 // TableState is what a dataplane finds when it reads its table.
 type TableState int
 
 const (
 	Whole   TableState = iota // as recorded
 	Broken                    // missing, or not as this version makes it: any repair rebuilds it
-	Altered                   // elements differ from the records
+	Altered                   // elements differ from the records, and only a read of everything shows for which frontends
 )
+
+// Found is what a dataplane finds when it looks at what was touched of its table.
+type Found struct {
+	State TableState
+	// Damaged are the frontends with elements that differ, with a description. The zero key stands for elements that
+	// belong to no frontend.
+	Damaged map[vip.FrontendKey]string
+}
 
 // severalAddresses are those that are reported one by one. More than that are one change, and the repair of any frontend
 // restores them.
@@ -122,8 +139,8 @@ func (w *Watch) bearerOf(records *holdings.Records) *vip.Frontend {
 	return f
 }
 
-// Look returns what others have changed. Read is called if they have touched the table.
-func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context) (TableState, error)) (sight reconcile.Sight[vip.FrontendKey], err error) {
+// Look returns what others have changed. Read is called if they have touched the table, with what they have touched.
+func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey], err error) {
 	if w == nil {
 		return sight, nil
 	}
@@ -155,14 +172,23 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 	if err := w.ignore(ctx); err != nil {
 		return sight, err
 	}
-	state, err := read(ctx)
+	found, err := read(ctx, seen.Table)
 	switch {
 	case err != nil:
 		return sight, err
-	case state == Broken:
-		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), *seen.Table)
-	case state == Altered:
+	case found.State == Broken:
+		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), seen.Table.By)
+		return sight, nil
+	case found.State == Altered:
 		sight.Unknown = true
+	}
+	for k, what := range found.Damaged {
+		f := records.Frontends[k]
+		if f == nil {
+			f = w.bearerOf(records)
+		}
+		add(f, what, seen.Table.By)
+		sight.Unknown = sight.Unknown || f == nil // nothing's repair includes it
 	}
 	return sight, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -52,10 +53,14 @@ func TestLooksAtTheTable(t *testing.T) {
 
 		var addresses holdings.Addresses
 		reads, state, failure := 0, drift.Broken, error(nil)
+		var damaged map[vip.FrontendKey]string
 		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
 			t.Helper()
 			reads = 0
-			s, err := w.Look(ctx, records, &addresses, func(context.Context) (drift.TableState, error) { reads++; return state, failure })
+			s, err := w.Look(ctx, records, &addresses, func(context.Context, *watch.Touched) (drift.Found, error) {
+				reads++
+				return drift.Found{State: state, Damaged: damaged}, failure
+			})
 			if err != failure || reads != wantReads || len(s.Damaged) != wantDamaged || s.Unknown != wantUnknown {
 				t.Fatalf("%s: %+v with %d reads, %v", what, s, reads, err)
 			}
@@ -91,7 +96,10 @@ func TestLooksAtTheTable(t *testing.T) {
 		state = drift.Altered
 		run("flush", "set", "inet", "ironvip", "vips4")
 		look("an altered element", 1, 0, true)
-		state = drift.Whole
+		state, damaged = drift.Whole, map[vip.FrontendKey]string{{}: "an element too many"}
+		run("add", "element", "inet", "ironvip", "vips4", "{ 10.96.0.2 }")
+		look("an element of no frontend", 1, 1, false)
+		damaged = nil
 		run("add", "chain", "inet", "ironvip", "other")
 		look("nothing of ours", 1, 0, false)
 		run("add", "table", "inet", "other")
@@ -142,7 +150,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			}
 			addresses.Lost = false
 			node.Run("sh", "-c", command)
-			s, err := w.Look(ctx, records, &addresses, func(context.Context) (drift.TableState, error) { return drift.Whole, nil })
+			s, err := w.Look(ctx, records, &addresses, func(context.Context, *watch.Touched) (drift.Found, error) { return drift.Found{}, nil })
 			if err != nil || len(s.Damaged) != want || s.Unknown || addresses.Lost != (want == 1) {
 				t.Fatalf("%s: %d found, %v, lost %v", command, len(s.Damaged), err, addresses.Lost)
 			}

@@ -29,7 +29,7 @@ type Seen struct {
 	// Gone are the addresses that were removed from the device.
 	Gone map[netip.Addr]Author
 	// Table is set if a transaction touched the table.
-	Table *Author
+	Table *Touched
 }
 
 // Any reports whether anything was seen.
@@ -47,9 +47,9 @@ type Watcher struct {
 	authors authors
 	ask     *netlink.Conn // for single addresses
 	seen    Seen
-	index   uint32 // of the device; 0: it doesn't exist
-	renamed bool   // it was renamed since the last Take
-	touched bool   // the transaction that is being read touches the table
+	index   uint32   // of the device; 0: it doesn't exist
+	renamed bool     // it was renamed since the last Take
+	touched *Touched // by the transaction that is being read
 }
 
 // source is one subscription.
@@ -129,9 +129,7 @@ func (w *Watcher) Aside(generation func() (uint32, error), commit func() error) 
 	err = events.Join(unix.NFNLGRP_NFTABLES)
 	if after, failed := generation(); err != nil || failed != nil || after != want {
 		w.mu.Lock()
-		if w.seen.Table == nil {
-			w.seen.Table = &Author{}
-		}
+		w.seen.touch(&Touched{Unknown: true})
 		w.mu.Unlock()
 		w.signal()
 	}
@@ -175,6 +173,22 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 		}
 	}
 	return seen
+}
+
+// Touched returns what was touched of the table since the last Take, which returns it, too. It includes every change that was
+// made before the call. It returns nil if the table is untouched.
+func (w *Watcher) Touched() *Touched {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sources {
+		if s.protocol == unix.NETLINK_NETFILTER {
+			_ = w.drain(s) // an error ends the subscription, see run
+		}
+	}
+	if w.seen.Lost {
+		return &Touched{Unknown: true}
+	}
+	return w.seen.Table.clone()
 }
 
 // Queries returns how many addresses were asked for.
@@ -256,7 +270,7 @@ func (w *Watcher) drain(s *source) error {
 	if errors.Is(err, netlink.ErrLost) {
 		w.seen.Lost, err = true, nil
 		if s.protocol == unix.NETLINK_NETFILTER {
-			w.touched = false // the end of that transaction may be lost
+			w.touched = nil // the end of that transaction may be lost
 		} else if w.find() != nil {
 			w.index = 0 // the next event of the device has it
 		}
