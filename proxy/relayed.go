@@ -120,6 +120,25 @@ func (t *Target) Relayed(frontend vip.FrontendKey, backend netip.AddrPort, n int
 // RelayedEnded reports that the earlier dataplane has none left.
 func (t *Target) RelayedEnded() { t.relayed.ended() }
 
+// own returns how many connections and sessions of an endpoint this Target relays itself.
+func (r *relayed) own(e *endpoint) int64 {
+	if r == nil {
+		return e.state.Open.Load()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := e.state.Open.Load()
+	if r.endpoints[e.key()] == e {
+		n -= r.counts[e.key()]
+	}
+	return n
+}
+
+// Own returns what Connections does, without relayed ones.
+func (t *Target) Own(key vip.FrontendKey) map[netip.AddrPort]int {
+	return t.openOf(key, t.relayed.own)
+}
+
 // Busy returns the frontends with connections or sessions, including relayed ones. Final says that
 // no others will have any, because Drain has ended the listeners. It costs O(frontends and
 // endpoints).
@@ -138,7 +157,7 @@ func (t *Target) Busy() (keys []vip.FrontendKey, final bool) {
 	return keys, final
 }
 
-// Abort ends the connections and sessions to a backend, including relayed ones. It may be called
+// Abort ends the connections and sessions to a backend, except relayed ones. It may be called
 // concurrently with all other methods.
 func (t *Target) Abort(frontend vip.FrontendKey, backend netip.AddrPort) {
 	f := t.frontend(frontend)
@@ -147,6 +166,5 @@ func (t *Target) Abort(frontend vip.FrontendKey, backend netip.AddrPort) {
 	}
 	if e := f.backends.Load().all.of(backend); e != nil {
 		e.abort()
-		t.relayed.drop(e)
 	}
 }

@@ -54,6 +54,9 @@ func TestRelayedConnections(t *testing.T) {
 	if n := p.open(key, a); n != 1 {
 		t.Errorf("%d connections, want 1", n)
 	}
+	if own := p.Own(key); own[a] != 0 || own[b] != 3 {
+		t.Errorf("%v of its own", own)
+	}
 	if keys, final := p.Busy(); len(keys) != 1 || keys[0] != key || final {
 		t.Errorf("%v, %v", keys, final)
 	}
@@ -140,7 +143,7 @@ func TestRelayedConnectionsSurvive(t *testing.T) {
 	}
 }
 
-// Abort ends the connections to one backend, and no others.
+// Abort ends the connections to one backend, and no others. Those of an earlier dataplane are ended by that.
 func TestAbort(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	var e ended
@@ -157,7 +160,7 @@ func TestAbort(t *testing.T) {
 	p.Abort(key, a)
 	open["a"].wantReset(t)
 	open["b"].echo(t, "after the end of others")
-	if got := e.take(); len(got) != 1 || got[0] != a {
+	if got := e.take(); len(got) > 0 {
 		t.Errorf("ended: %v", got)
 	}
 	p.Abort(freeKey(t, "127.96.0.9", vip.TCP), a) // not known: no effect

@@ -391,17 +391,22 @@ func (t *Target) Settle() { t.entrance.settle() }
 // Connections implements reconcile.Connections: TCP connections, including those being established,
 // and UDP sessions.
 func (t *Target) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return t.openOf(key, func(e *endpoint) int64 { return e.state.Open.Load() }), nil
+}
+
+// openOf counts connections and sessions of a frontend by backend.
+func (t *Target) openOf(key vip.FrontendKey, count func(*endpoint) int64) map[netip.AddrPort]int {
 	f := t.frontend(key)
 	if f == nil {
-		return nil, nil
+		return nil
 	}
 	open := make(map[netip.AddrPort]int)
 	for _, e := range f.backends.Load().all {
-		if n := e.state.Open.Load(); n > 0 {
+		if n := count(e); n > 0 {
 			open[e.addr] = int(n)
 		}
 	}
-	return open, nil
+	return open
 }
 
 // Close ends every connection and waits for all goroutines. VIP addresses stay on the device, and

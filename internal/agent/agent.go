@@ -124,7 +124,6 @@ type agent struct {
 	inheritance
 	settled  chan struct{}     // closed when this agent serves all clients, and nothing else does
 	resumed  chan error        // the predecessor goes on; has room for one
-	followed chan struct{}     // closed when the predecessor has no connections; nil: none
 	leave    func()            // ends the predecessor
 	requests *net.UnixListener // of processes that want to take over; nil: not possible
 
@@ -150,7 +149,7 @@ type agent struct {
 	connections *connections
 	former      atomic.Pointer[former] // the dataplane in the kernel that this one replaces; nil: none
 	wish        atomic.Pointer[wish]   // the dataplane of the next process; nil: as configured
-	relayed     relayed                // the connections of the predecessor
+	relayed     relayed                // the connections that other processes relay
 	pipeline    *pipeline.Pipeline
 	probes      *health.Stage // nil on a real server
 	prober      *probe.Engine
@@ -197,9 +196,9 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 	if greet == nil {
 		a.listenForTakeover(ctx)
 	}
-	stop, release := a.startFollowing(ctx), leave
-	a.leave = func() { stop(); release() }
-	leave = func() { a.leave() }
+	stop := a.startFollowing(ctx)
+	a.leave = leave
+	leave = func() { stop(); a.leave() }
 	err = a.run(ctx, greet)
 	if r, ok := errors.AsType[*request](err); ok {
 		return a.handOver(ctx, r)
@@ -256,6 +255,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	}
 	defer func() {
 		if err != nil {
+			a.relayed.close()
 			_ = a.close() // the first error is more informative
 		}
 	}()
@@ -310,7 +310,13 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if err != nil {
 		return nil, err
 	}
-	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, last.Mode, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
+	if err := a.relayed.find(context.Background(), cfg); err != nil {
+		return nil, err
+	}
+	if pids := a.relayed.pids(); len(pids) > 0 {
+		a.log.Info("other processes relay connections, or are being replaced", "pids", pids)
+	}
+	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, &a.relayed, last.Mode, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
 		return nil, err
 	}
 	a.connections = newConnections(a.plane, &a.relayed)

@@ -74,9 +74,10 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 		former.open[key][gone] = 40
 		former.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
 		p := &plane{Plane: &countingPlane{open: counts(1, 0)}}
-		r := &relayed{}
+		process := &relaying{}
+		r := &relayed{processes: []*relaying{process}}
 		c := newConnections(p, r)
-		r.count(takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: b}, N: 100})
+		r.count(process, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: b}, N: 100})
 		check := func(when string, wantA, wantB, all int) {
 			t.Helper()
 			open, err := c.Connections(t.Context(), key)
@@ -108,7 +109,7 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 		close(c.looked)
 		synctest.Wait()
 		check("with all", 11, 120, 1+30+40+100)
-		r.count(takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: b}})
+		r.end(process)
 		check("without a predecessor", 11, 20, 1+30+40)
 		if err := c.close(); err != nil || !former.closed {
 			t.Errorf("close: %v, closed %t", err, former.closed)

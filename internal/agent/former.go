@@ -255,10 +255,11 @@ func connectionsText(open map[vip.Protocol]int) string {
 
 // formers returns the dataplanes that this one has replaced.
 func (a *agent) formers() (out []former) {
-	for _, f := range []*former{a.former.Load(), a.relayed.now()} {
-		if f != nil {
-			out = append(out, *f)
-		}
+	if f := a.former.Load(); f != nil {
+		out = append(out, *f)
+	}
+	for _, f := range a.relayed.now() {
+		out = append(out, *f)
 	}
 	return out
 }

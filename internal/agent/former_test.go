@@ -53,37 +53,49 @@ func TestTimeOfAFormerDataplane(t *testing.T) {
 	}
 }
 
-// The connections of the predecessor are those that it has reported, whichever comes first: its end or its farewell.
+// The connections of all processes count until each ends. One that has ended is reported with the connections that it had,
+// whichever comes first: its end, or that this agent serves all clients.
 func TestRelayed(t *testing.T) {
 	backend := func(p vip.Protocol, port uint16) takeover.Backend {
 		return takeover.Backend{Frontend: vip.FrontendKey{Port: port, Protocol: p}}
 	}
-	count := func(r *relayed) {
-		r.count(takeover.Count{Backend: backend(vip.TCP, 1), N: 5})
-		r.count(takeover.Count{Backend: backend(vip.TCP, 2), N: 1})
-		r.count(takeover.Count{Backend: backend(vip.UDP, 3), N: 2})
-		r.count(takeover.Count{Backend: backend(vip.TCP, 1), N: 2})
-		r.count(takeover.Count{Backend: backend(vip.TCP, 2)})
+	a, b := &relaying{}, &relaying{}
+	r := relayed{processes: []*relaying{a, b}}
+	r.state(a, takeover.State{PID: 7, Within: time.Hour})
+	r.state(b, takeover.State{PID: 8, Within: time.Minute})
+	for _, c := range []takeover.Count{{Backend: backend(vip.TCP, 1), N: 5}, {Backend: backend(vip.TCP, 2), N: 1}, {Backend: backend(vip.UDP, 3), N: 2}, {Backend: backend(vip.TCP, 1), N: 2}, {Backend: backend(vip.TCP, 2)}} {
+		r.count(a, c)
 	}
-	var r relayed
-	count(&r)
-	if f := r.now(); f != nil {
-		t.Errorf("it accepts clients: %s", f)
+	r.count(b, takeover.Count{Backend: backend(vip.TCP, 1), N: 4})
+	sums := map[takeover.Backend]int64{}
+	r.attach(func(c takeover.Count) { sums[c.Backend] = c.N })
+	want := func(when string, tcp, udp int64) {
+		t.Helper()
+		if sums[backend(vip.TCP, 1)] != tcp || sums[backend(vip.UDP, 3)] != udp {
+			t.Errorf("%s: %v", when, sums)
+		}
 	}
-	if f := r.retire(takeover.Farewell{PID: 7, Within: time.Hour}); f != nil {
-		t.Errorf("it has not ended: %s", f)
+	want("both", 6, 2)
+	if now := r.now(); len(now) > 0 {
+		t.Errorf("they accept clients: %s", now[0])
 	}
-	if f := r.now(); f == nil || f.String() != "proxy drains in process 7: 2 connections by tcp, 1h0m0s at most" {
-		t.Errorf("%s", f)
+	if f, last := r.end(b); f != nil || last {
+		t.Errorf("ended before this agent serves all clients: %v, last %t", f, last)
 	}
-	if got := r.counts(); len(got) != 2 {
-		t.Errorf("backends with connections: %v", got)
+	want("one", 2, 2)
+	all, ended := r.retire()
+	if len(all) != 2 || len(ended) != 1 || ended[0].process != 8 || total(ended[0].open) != 4 {
+		t.Errorf("%v, of which %v have ended", all, ended)
 	}
-	if f := r.end(); f == nil || total(f.open) != 2 || r.now() != nil {
-		t.Errorf("ended with %v, then %v", f, r.now())
+	now := r.now()
+	if len(now) != 1 || now[0].String() != "proxy drains in process 7: 2 connections by tcp, 1h0m0s at most" {
+		t.Errorf("%v", now)
 	}
-	var early relayed
-	if early.end() != nil || early.retire(takeover.Farewell{PID: 7}) == nil || early.now() != nil {
-		t.Error("a predecessor that ended before its farewell was read is not reported once")
+	if f, last := r.end(a); f == nil || f.process != 7 || total(f.open) != 2 || !last {
+		t.Errorf("ended: %v, last %t", f, last)
+	}
+	want("none", 0, 0)
+	if now := r.now(); len(now) > 0 || len(r.counts()) > 0 {
+		t.Errorf("after the end: %v, %v", now, r.counts())
 	}
 }

@@ -53,12 +53,11 @@ type plane struct {
 	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
 }
 
-// relays are the connections of a dataplane that end with its process. The counts include those of the predecessor.
+// relays are the connections of a dataplane that end with its process.
 type relays struct {
-	open  func() func() []takeover.Count // counts connections
-	end   func(takeover.Backend)         // ends connections
-	add   func(takeover.Count)           // counts connections of the predecessor
-	ended func()                         // the predecessor has none any more
+	takeover.Connections
+	add   func(takeover.Count) // counts connections that other processes relay
+	ended func()               // they have none any more
 }
 
 // now returns the present description of the plane, because findings appear and disappear.
@@ -68,9 +67,9 @@ func (p *plane) now() api.Dataplane {
 	return about
 }
 
-// choosePlane creates the dataplane that the configuration requests. Before is the one that this host ran last, or "". Own
-// reports whether an address is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, before string, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
+// choosePlane creates the dataplane that the configuration requests. Relayed are the connections of other processes. Before is
+// the one that this host ran last, or "". Own reports whether an address is one of the host's own.
+func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, relayed *relayed, before string, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
 	cfg := live.get()
 	check := func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) }
 	chosen, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, before, check)
@@ -89,7 +88,7 @@ func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance,
 	case configs.ModeNFT:
 		return newNFT(live, allocator, chosen.Why, log)
 	}
-	return newProxy(cfg, allocator, begin, own, out, chosen.Why, log), nil
+	return newProxy(cfg, allocator, begin, relayed, own, out, chosen.Why, log), nil
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
@@ -147,12 +146,12 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
+func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, relayed *relayed, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
 	o := proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: begin.sockets, SkLookup: cfg.Dataplane.SkLookup == configs.SkLookupAuto, Passive: out.rows, Events: out.events, Log: log}
-	if p := begin.predecessor; p != nil {
-		o.Succeeds = true
+	o.Succeeds = begin.predecessor != nil
+	if len(relayed.processes) > 0 {
 		o.EndRelayed = func(frontend vip.FrontendKey, addr netip.AddrPort) {
-			p.end(takeover.Backend{Frontend: frontend, Addr: addr})
+			relayed.endOf(takeover.Backend{Frontend: frontend, Addr: addr})
 		}
 	}
 	target := proxy.New(o)
@@ -163,14 +162,16 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
 		checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
 		relays: &relays{
-			open:  func() func() []takeover.Count { return openConnections(target) },
-			end:   func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
+			Connections: takeover.Connections{
+				Open: func() func() []takeover.Count { return openConnections(target) },
+				End:  func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
+			},
 			add:   func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
 			ended: target.RelayedEnded,
 		}}
 }
 
-// openConnections returns a function that counts the connections of the proxy. A call costs
+// openConnections returns a function that counts the proxy's own connections. A call costs
 // O(frontends), and after the drain has begun, O(frontends that still have connections).
 func openConnections(target *proxy.Target) func() []takeover.Count {
 	var busy []vip.FrontendKey
@@ -180,7 +181,7 @@ func openConnections(target *proxy.Target) func() []takeover.Count {
 			busy, final = target.Busy()
 		}
 		busy = slices.DeleteFunc(busy, func(key vip.FrontendKey) bool {
-			all, _ := target.Connections(context.Background(), key) // never fails
+			all := target.Own(key)
 			for addr, n := range all {
 				out = append(out, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: addr}, N: int64(n)})
 			}

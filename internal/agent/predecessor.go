@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -25,36 +24,16 @@ type inheritance struct {
 	mode        string // of the dataplane, by the wish of an operator; "": as configured
 }
 
-// predecessor is what serves clients until an agent is ready, and relays its open connections
-// afterwards: another process, or a dataplane of this process.
+// predecessor is what serves clients until an agent is ready: another process, or a dataplane of this process.
 type predecessor interface {
-	// open returns its connections at the start.
-	open() []takeover.Count
-	// follow passes on changes of its connections until the last one has ended. An error means that
-	// this agent must end.
-	follow(context.Context, func(takeover.Count)) error
-	// end ends its connections to a backend. It doesn't wait.
-	end(takeover.Backend)
+	// watch returns when nothing more is heard of the predecessor. An error means that this agent must end.
+	watch(context.Context) error
 	// retire makes the predecessor accept no more clients. An error means that this agent must end.
 	retire(context.Context) (takeover.Farewell, error)
+	// drained is closed when this process has no connections of the predecessor.
+	drained() <-chan struct{}
 	// close tells it that this agent has ended or doesn't start.
 	close()
-}
-
-// follow passes the connections of the predecessor to the dataplane. An error ends the agent.
-func (a *agent) follow(ctx context.Context) error {
-	defer close(a.followed)
-	defer a.predecessorEnded()
-	count := func(c takeover.Count) {
-		a.relayed.count(c)
-		if a.plane.relays != nil {
-			a.plane.relays.add(c)
-		}
-	}
-	for _, c := range a.predecessor.open() {
-		count(c)
-	}
-	return a.predecessor.follow(ctx, count)
 }
 
 // elder is a process from which this one takes over.
@@ -63,13 +42,7 @@ type elder struct {
 	log *slog.Logger
 }
 
-func (e *elder) open() []takeover.Count { return e.p.Open }
-
-func (e *elder) follow(ctx context.Context, open func(takeover.Count)) error {
-	return withResumeHint(e.p.Run(ctx, open))
-}
-
-func (e *elder) end(b takeover.Backend) { e.p.End(b) }
+func (e *elder) watch(ctx context.Context) error { return withResumeHint(e.p.Run(ctx)) }
 
 func (e *elder) retire(ctx context.Context) (takeover.Farewell, error) {
 	farewell, err := e.p.Ready(ctx)
@@ -82,6 +55,8 @@ func (e *elder) retire(ctx context.Context) (takeover.Farewell, error) {
 	return farewell, nil
 }
 
+func (e *elder) drained() <-chan struct{} { return closedChannel }
+
 func (e *elder) close() { e.p.Close() }
 
 func withResumeHint(err error) error {
@@ -91,73 +66,47 @@ func withResumeHint(err error) error {
 	return fmt.Errorf("take over: %w\nhint: this process ends; see its log for what it waited for, then try again", err)
 }
 
-// formerPlane is the dataplane of an agent of this process that could not hand over. It keeps that
-// agent's predecessor, which may still relay connections.
+// formerPlane is the dataplane of an agent of this process that could not hand over. The next agent of this process counts
+// its connections by relay, as those of another process.
 type formerPlane struct {
 	*agent
-	former  func() // ends the predecessor of the agent
-	ctx     context.Context
-	cancel  context.CancelFunc
-	opened  []takeover.Count // as returned by open
-	retired chan struct{}
-	once    sync.Once
-	drained chan struct{}
+	former func()          // ends the predecessor of the agent
+	relay  *takeover.Relay // nil: no connections end with it
+	ctx    context.Context
+	cancel context.CancelFunc
+	once   sync.Once
+	ended  chan struct{}
 }
 
-func newFormerPlane(ctx context.Context, a *agent) *formerPlane {
-	f := &formerPlane{agent: a, former: a.leave, retired: make(chan struct{}), drained: make(chan struct{})}
+func newFormerPlane(ctx context.Context, a *agent, relay *takeover.Relay) *formerPlane {
+	f := &formerPlane{agent: a, former: a.leave, relay: relay, ended: make(chan struct{})}
 	f.ctx, f.cancel = context.WithCancel(ctx)
 	a.leave = func() {}
 	return f
 }
 
-func (f *formerPlane) open() []takeover.Count {
-	f.opened = f.openConnections()()
-	return f.opened
-}
-
-func (f *formerPlane) follow(ctx context.Context, open func(takeover.Count)) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-f.retired:
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		defer cancel()
-		<-f.drained
-	}()
-	takeover.Changes(ctx, f.opened, f.openConnections(), func(changed []takeover.Count) error {
-		for _, c := range changed {
-			open(c)
-		}
-		return nil
-	})
-	return nil
-}
-
-func (f *formerPlane) end(b takeover.Backend) { f.endConnections(b) }
+func (f *formerPlane) watch(context.Context) error { return nil }
 
 func (f *formerPlane) retire(context.Context) (takeover.Farewell, error) {
 	f.once.Do(func() {
-		close(f.retired)
+		f.relay.Retire(f.hardStopAfter())
 		go func() {
-			defer close(f.drained)
+			defer close(f.ended)
 			f.drain(f.ctx, f.hardStopAfter())
+			f.relay.Close()
 			_ = f.plane.Close()
 			f.former()
 		}()
 	})
-	farewell := f.farewell()
-	farewell.PID = os.Getpid()
-	return farewell, nil
+	return takeover.Farewell{}, nil
 }
+
+func (f *formerPlane) drained() <-chan struct{} { return f.ended }
 
 func (f *formerPlane) close() {
 	f.cancel()
 	_, _ = f.retire(f.ctx)
-	<-f.drained
+	<-f.ended
 }
 
 // takeoverFailure is the failure of another process to take over from this one.

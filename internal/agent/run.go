@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -134,11 +135,11 @@ func (a *agent) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.predecessorRetired(farewell)
 		if farewell.Reload {
 			a.signals.reload()
 		}
 	}
+	a.relaysRetired()
 	a.plane.settle()
 	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
 		select {
@@ -154,22 +155,24 @@ func (a *agent) settle(ctx context.Context) error {
 	return nil
 }
 
-// startFollowing starts to follow the connections of the predecessor. The returned function ends
-// that.
+// startFollowing starts to follow the predecessor, and the connections that other processes relay. The returned function
+// ends that.
 func (a *agent) startFollowing(ctx context.Context) (stop func()) {
-	if a.predecessor == nil {
-		return func() {}
-	}
-	a.followed, a.resumed = make(chan struct{}), make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		if err := a.follow(ctx); err != nil {
-			a.resumed <- err
-		}
-	}()
+	wait := a.followRelayed(ctx)
+	var watching sync.WaitGroup
+	if a.predecessor != nil {
+		a.resumed = make(chan error, 1)
+		watching.Go(func() {
+			if err := a.predecessor.watch(ctx); err != nil {
+				a.resumed <- err
+			}
+		})
+	}
 	return func() {
 		cancel()
-		<-a.followed
+		wait()
+		watching.Wait()
 	}
 }
 

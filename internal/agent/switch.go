@@ -159,7 +159,7 @@ func (a *agent) switchProblems(mode string) (out []vip.Problem) {
 			add(f.Name, "", "this host lacks what "+mode+" needs: "+f.Detail, f.Remedy)
 		}
 	}
-	f := a.relayed.now()
+	relaying := a.relayed.now()
 	switch {
 	case a.requests == nil:
 		add("", "", "no process can take over from this agent", "restart it with another dataplane.mode; the log has the reason")
@@ -167,8 +167,8 @@ func (a *agent) switchProblems(mode string) (out []vip.Problem) {
 		add("", "", "this agent has not finished its start", "wait for it: ironvip status --wait")
 	case a.wished() != "":
 		add("", "", "this host is moving to "+a.wished(), "wait for its end: ironvip status")
-	case f != nil && mode == configs.ModeProxy:
-		add("", "", fmt.Sprintf("process %d of an earlier proxy has the ports of UDP services until its last connection ends", f.process),
+	case len(relaying) > 0 && mode == configs.ModeProxy:
+		add("", "", fmt.Sprintf("process %d of an earlier proxy has the ports of UDP services until its last connection ends", relaying[0].process),
 			"wait for its end, see the line former dataplane of ironvip status; or end that process")
 	}
 	return out

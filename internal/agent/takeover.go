@@ -123,8 +123,10 @@ func (a *agent) refuseOthers(r *request) (stop func()) {
 // process's next agent begins with.
 func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) {
 	defer r.Close()
-	defer a.releaseRequests()
+	release := sync.OnceFunc(a.releaseRequests)
+	defer release()
 	a.log.Info("handing over", "pid", r.PID)
+	relay := a.openRelay() // first, so that the other process finds it
 	stopRefusing := sync.OnceFunc(a.refuseOthers(r))
 	defer stopRefusing()
 	strays := a.signals.during(a.log, r)
@@ -133,33 +135,44 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 	defer stopWatch()
 	err := a.closeStores()
 	if err == nil {
-		err = r.Give(r.next, a.openConnections()(), a.wished())
+		err = r.Give(r.next, a.wished())
 	}
 	if err == nil {
-		err = r.AwaitReady(ctx, a.endConnections)
+		err = r.AwaitReady(ctx)
 	}
 	if ctx.Err() != nil {
 		r.next.Close()
+		relay.Close()
 		return nil, a.plane.Close()
 	}
 	if err != nil {
-		return a.resume(ctx, r, err)
+		return a.resume(ctx, r, relay, err)
 	}
 	stopRefusing()
 	stopWatch()
 	a.systemd.mainPID(r.PID)
-	farewell := a.farewell()
-	farewell.Reload = strays.handedOver()
-	_ = r.Bye(farewell)
+	relay.Retire(a.hardStopAfter())
+	_ = r.Bye(takeover.Farewell{Reload: strays.handedOver()})
+	// The other process is the agent from now on, and whoever starts if that is killed. Nobody may reach this one by a socket.
+	release()
 	r.next.Close()
 	a.log.Info("handed over", "pid", r.PID, "connections_end_within", a.hardStopAfter())
-	ctx, cancel := context.WithCancel(ctx)
-	var following sync.WaitGroup
-	following.Go(func() { r.Follow(ctx, a.openConnections(), a.endConnections) })
 	a.drain(ctx, a.hardStopAfter())
-	cancel()
-	following.Wait()
+	relay.Close()
 	return nil, a.plane.Close()
+}
+
+// openRelay states the connections that end with this process to later agents. It returns nil if there can be none.
+func (a *agent) openRelay() *takeover.Relay {
+	if a.plane.relays == nil {
+		return nil
+	}
+	r, err := takeover.OpenRelay(relaysPath(a.config.startedWith()), a.plane.relays.Connections, a.hardStopAfter())
+	if err != nil {
+		a.log.Warn("open connections of this process will not be counted by the next one", "err", err)
+		return nil
+	}
+	return r
 }
 
 func (a *agent) releaseRequests() {
@@ -170,7 +183,7 @@ func (a *agent) releaseRequests() {
 
 // resume returns what this process's next agent begins with, after the other process has failed.
 // The dataplane of this one has accepted clients all the time.
-func (a *agent) resume(ctx context.Context, r *request, err error) (*inheritance, error) {
+func (a *agent) resume(ctx context.Context, r *request, relay *takeover.Relay, err error) (*inheritance, error) {
 	why, ok := errors.AsType[*takeover.NotReadyError](err)
 	if !ok {
 		why = &takeover.NotReadyError{Why: err.Error()}
@@ -180,7 +193,7 @@ func (a *agent) resume(ctx context.Context, r *request, err error) (*inheritance
 		a.log.Error("the other agent may serve clients, too", "err", err)
 	}
 	a.awaitState(ctx)
-	return &inheritance{sockets: r.next, predecessor: newFormerPlane(ctx, a), signals: a.signals,
+	return &inheritance{sockets: r.next, predecessor: newFormerPlane(ctx, a, relay), signals: a.signals,
 		failure: &takeoverFailure{pid: r.PID, at: time.Now(), why: why.Why}}, nil
 }
 
@@ -213,42 +226,18 @@ func (a *agent) feedWatchdog(ctx context.Context) (stop func()) {
 	}
 }
 
-// openConnections returns a function that counts the connections that end with this process or with its predecessor.
-func (a *agent) openConnections() func() []takeover.Count {
-	if a.plane.relays != nil {
-		return a.plane.relays.open()
-	}
-	return a.relayed.counts
-}
-
-// endConnections ends those of a backend.
-func (a *agent) endConnections(b takeover.Backend) {
-	switch {
-	case a.plane.relays != nil:
-		a.plane.relays.end(b)
-	case a.predecessor != nil:
-		a.predecessor.end(b)
-	}
-}
-
-// farewell says what this process still does once another one serves all clients.
-func (a *agent) farewell() takeover.Farewell {
-	return takeover.Farewell{Relays: a.plane.relays != nil || a.relayed.now() != nil, Within: a.hardStopAfter()}
-}
-
 func (a *agent) hardStopAfter() time.Duration {
 	return time.Duration(a.config.get().Dataplane.HardStopAfter)
 }
 
-// drain waits for the end of the open connections, including those of an agent that this one has
-// replaced, for at most the given time.
+// drain waits for the end of the open connections of this process, for at most the given time.
 func (a *agent) drain(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	a.plane.drain(ctx)
-	if a.followed != nil {
+	if a.predecessor != nil {
 		select {
-		case <-a.followed:
+		case <-a.predecessor.drained():
 		case <-ctx.Done():
 		}
 	}
@@ -270,7 +259,7 @@ func takeOver(ctx context.Context, cfg *configs.Config, set *sockets.Set, log *s
 	case err != nil:
 		return nil, fmt.Errorf("take over: %w\nhint: the log of the running agent has more", err)
 	}
-	log.Info("taking over", "sockets", set.Unclaimed(), "connections_to", len(p.Open))
+	log.Info("taking over", "sockets", set.Unclaimed())
 	return &elder{p, log}, nil
 }
 

@@ -16,17 +16,17 @@ func opens(counts []Count) []message {
 	return out
 }
 
-// Changes calls report with what has changed in the result of open, which has the backends with
-// connections: first compared with what was reported before, then every 200 ms. It returns when ctx
-// ends, or with an error of report.
-func Changes(ctx context.Context, reported []Count, open func() []Count, report func([]Count) error) {
+// changes calls report with what has changed in the result of open, which has the backends with
+// connections, every 200 ms: first compared with what was reported before, and a last time when ctx has ended. It returns
+// with an error of report, too.
+func changes(ctx context.Context, reported []Count, open func() []Count, report func([]Count) error) {
 	tick := time.NewTicker(countsEvery)
 	defer tick.Stop()
 	known := make(map[Backend]int64, len(reported))
 	for _, c := range reported {
 		known[c.Backend] = c.N
 	}
-	for {
+	for last := false; ; {
 		var changed []Count
 		gone := len(known)
 		now := make(map[Backend]int64, len(known))
@@ -47,12 +47,12 @@ func Changes(ctx context.Context, reported []Count, open func() []Count, report 
 			}
 		}
 		known = now
-		if len(changed) > 0 && report(changed) != nil {
+		if report(changed) != nil || last {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			return
+			last = true
 		case <-tick.C:
 		}
 	}

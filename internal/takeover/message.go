@@ -1,23 +1,26 @@
 // Package takeover is the conversation between a running agent and the process that replaces it.
 //
 // It runs over a unix socket in the state directory. Its inputs are the listening sockets of the
-// running agent and the open connections that it relays; its outputs are those sockets in the new
-// process, and the decision which of both processes is the agent. Messages are lines of JSON after a
-// line of text:
+// running agent; its outputs are those sockets in the new process, and the decision which of both
+// processes is the agent. Messages are lines of JSON after a line of text:
 //
 //	new: "takeover 1"
 //	old: refused, and the conversation ends; or sockets, which follow (see sockets.Set.Send), with the
-//	     dataplane that an operator asked for, then
-//	     the open connections, and start
+//	     dataplane that an operator asked for, and start
 //	new: alive, every second; ready when it serves everything
 //	old: bye: it accepts no more clients. Or resumed: it has waited long enough, goes on, and the
 //	     new process must end
-//	old: open, when the number of its connections to a backend changes
-//	new: end, when the old one must end its connections to a backend
 //
-// The conversation ends with the last connection of the old process. The package opens no listener
-// and knows nothing about the parts of an agent. Files: message.go (the messages), old.go and new.go
-// (the two sides), counts.go (changes of connections), process.go (the end of a process that hangs).
+// A process that relays connections states them from the request until its last one has ended, on a
+// socket of its own (Relay). Each later agent follows all of them (Relaying), in conversations like
+// this:
+//
+//	relay: relay (the State), the open connections, and start; then changes of both
+//	agent: end, when the connections to a backend must end
+//
+// The package knows nothing about the parts of an agent. Files: message.go (the messages), old.go and
+// new.go (the two sides of a take-over), relay.go and relaying.go (those of relayed connections),
+// counts.go (changes of connections), process.go (the end of a process that hangs).
 package takeover
 
 import (
@@ -75,15 +78,13 @@ type message struct {
 	Bye     *Farewell `json:"bye,omitempty"`
 	Resumed string    `json:"resumed,omitempty"` // why
 	Open    *Count    `json:"open,omitempty"`
+	Relay   *State    `json:"relay,omitempty"`
 	End     *Backend  `json:"end,omitempty"`
 }
 
 // Farewell is the last message about the take-over itself: the old process accepts no more clients.
 type Farewell struct {
-	Reload bool          `json:"reload,omitempty"` // it was asked to reload its configuration since the request
-	PID    int           `json:"pid,omitempty"`
-	Relays bool          `json:"relays,omitempty"` // its dataplane is the userspace proxy, or it has taken over from one that still relays
-	Within time.Duration `json:"within,omitempty"` // it ends its last connection then
+	Reload bool `json:"reload,omitempty"` // it was asked to reload its configuration since the request
 }
 
 // conversation is one side. Several goroutines may send, one may receive.

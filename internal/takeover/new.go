@@ -29,8 +29,7 @@ func (e *ResumedError) Error() string { return "the running agent goes on: " + e
 
 // Predecessor is the running agent, as the process that takes over sees it. The caller closes it.
 type Predecessor struct {
-	Open []Count // its connections at the start
-	Mode string  // the dataplane that this process must run; "": as it is configured
+	Mode string // the dataplane that this process must run; "": as it is configured
 	*conversation
 	unix *net.UnixConn
 
@@ -39,12 +38,6 @@ type Predecessor struct {
 	bye     chan Farewell // has room for one
 	over    chan struct{} // closed at the end of Run
 	resumed string        // the result of Run: why the other one goes on; "": it doesn't
-
-	ends struct {
-		sync.Mutex
-		waiting []message
-		more    chan struct{} // has room for one
-	}
 }
 
 // RequestFrom asks the agent that listens at path for its listening sockets, and adds them to set. The
@@ -59,7 +52,6 @@ func RequestFrom(ctx context.Context, path string, set *sockets.Set) (p *Predece
 		return nil, nil, err
 	}
 	p = &Predecessor{conversation: converse(conn), unix: conn.(*net.UnixConn), bye: make(chan Farewell, 1), over: make(chan struct{})}
-	p.ends.more = make(chan struct{}, 1)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if problems, err = p.request(set); err != nil {
 		p.Close()
@@ -103,8 +95,6 @@ func (p *Predecessor) request(set *sockets.Set) (problems []error, err error) {
 			return problems, err
 		case m.Start:
 			return problems, nil
-		case m.Open != nil:
-			p.Open = append(p.Open, *m.Open)
 		}
 	}
 }
@@ -122,16 +112,11 @@ func (p *Predecessor) beat(ctx context.Context) {
 	}
 }
 
-// Run reads what the other agent sends, until it has ended or ctx ends, and passes on its open
-// connections. It returns nil, or a *ResumedError. Call it once.
-func (p *Predecessor) Run(ctx context.Context, open func(Count)) error {
+// Run reads what the other agent sends, until it has ended the conversation or ctx ends. It returns nil,
+// or a *ResumedError. Call it once.
+func (p *Predecessor) Run(ctx context.Context) error {
 	defer close(p.over)
 	defer context.AfterFunc(ctx, func() { p.conn.Close() })()
-	var writing sync.WaitGroup
-	defer writing.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	writing.Go(func() { p.writeEnds(ctx) })
 	for {
 		m, err := p.receive(time.Time{})
 		switch {
@@ -145,8 +130,6 @@ func (p *Predecessor) Run(ctx context.Context, open func(Count)) error {
 			case p.bye <- *m.Bye:
 			default:
 			}
-		case m.Open != nil:
-			open(*m.Open)
 		}
 	}
 }
@@ -177,34 +160,6 @@ func (p *Predecessor) Ready(ctx context.Context) (Farewell, error) {
 		return Farewell{}, &ResumedError{p.resumed}
 	}
 	return Farewell{}, errors.New("the replaced agent has ended before")
-}
-
-// End makes the other agent end its connections to a backend. It doesn't wait.
-func (p *Predecessor) End(b Backend) {
-	p.ends.Lock()
-	defer p.ends.Unlock()
-	p.ends.waiting = append(p.ends.waiting, message{End: &b})
-	select {
-	case p.ends.more <- struct{}{}:
-	default:
-	}
-}
-
-func (p *Predecessor) writeEnds(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.ends.more:
-		}
-		p.ends.Lock()
-		ends := p.ends.waiting
-		p.ends.waiting = nil
-		p.ends.Unlock()
-		if p.send(ends...) != nil {
-			return
-		}
-	}
 }
 
 func (p *Predecessor) stopBeats() {

@@ -25,7 +25,6 @@ type Request struct {
 	*conversation
 	unix    *net.UnixConn
 	process process
-	given   []Count
 }
 
 // ReadRequest reads the request of a client of the socket. With an error, the connection is closed.
@@ -73,25 +72,24 @@ func (r *Request) Close() {
 	r.process.close()
 }
 
-// Give sends the listening sockets and the open connections. They stay in set. Mode is the dataplane that the new process
-// must run, or "": as it is configured. The error is a *NotReadyError.
-func (r *Request) Give(set *sockets.Set, open []Count, mode string) error {
-	if err := r.give(set, open, mode); err != nil {
+// Give sends the listening sockets, which stay in set. Mode is the dataplane that the new process must run, or "": as it is
+// configured. The error is a *NotReadyError.
+func (r *Request) Give(set *sockets.Set, mode string) error {
+	if err := r.give(set, mode); err != nil {
 		return &NotReadyError{fmt.Sprintf("it does not take the listening sockets: %v", err), errors.Is(err, os.ErrDeadlineExceeded)}
 	}
 	return nil
 }
 
-func (r *Request) give(set *sockets.Set, open []Count, mode string) error {
+func (r *Request) give(set *sockets.Set, mode string) error {
 	if err := r.send(message{Sockets: true, Mode: mode}); err != nil {
 		return err
 	}
-	r.given = open
 	_ = r.conn.SetWriteDeadline(time.Now().Add(writeTime))
 	if err := set.Send(r.unix); err != nil {
 		return err
 	}
-	return r.send(append(opens(open), message{Start: true})...)
+	return r.send(message{Start: true})
 }
 
 // NotReadyError means that the new process did not become ready. If it hangs, it may still hold
@@ -103,9 +101,9 @@ type NotReadyError struct {
 
 func (e *NotReadyError) Error() string { return e.Why }
 
-// AwaitReady returns when the new process serves everything. It calls end for each backend of which
-// the connections must end. The error is a *NotReadyError, or that of ctx.
-func (r *Request) AwaitReady(ctx context.Context, end func(Backend)) error {
+// AwaitReady returns when the new process serves everything. The error is a *NotReadyError, or that of
+// ctx.
+func (r *Request) AwaitReady(ctx context.Context) error {
 	// The loop looks at ctx at each sign of life, so the end of ctx needn't interrupt it.
 	limit := time.Now().Add(readyTime)
 	var last time.Time // set: a last look, because this process may have been suspended meanwhile
@@ -130,8 +128,6 @@ func (r *Request) AwaitReady(ctx context.Context, end func(Backend)) error {
 			return &NotReadyError{err.Error(), false}
 		case m.Ready:
 			return nil
-		case m.End != nil:
-			end(*m.End)
 		}
 		if time.Now().Before(limit) {
 			last = time.Time{}
@@ -160,31 +156,5 @@ func (r *Request) Resume(ctx context.Context, why *NotReadyError) error {
 
 // Bye reports that this process accepts no more clients.
 func (r *Request) Bye(f Farewell) error {
-	f.PID = os.Getpid()
 	return r.send(message{Bye: &f})
-}
-
-// Follow reports the changes of the open connections and calls end, until ctx ends. If the other
-// process ends before, the connections continue without it.
-func (r *Request) Follow(ctx context.Context, open func() []Count, end func(Backend)) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer context.AfterFunc(ctx, func() { r.conn.Close() })()
-	defer cancel()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer cancel()
-		for {
-			m, err := r.receive(time.Time{})
-			if err != nil {
-				return
-			}
-			if m.End != nil {
-				end(*m.End)
-			}
-		}
-	}()
-	Changes(ctx, r.given, open, func(changed []Count) error { return r.send(opens(changed)...) })
-	r.conn.Close()
-	<-ended
 }

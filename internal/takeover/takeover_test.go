@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,29 +18,18 @@ import (
 
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/test/bubble"
-	"github.com/ironvip/ironvip/test/wait"
-	"github.com/ironvip/ironvip/vip"
 )
-
-func backend(port uint16) Backend {
-	return Backend{vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: vip.TCP}, netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port)}
-}
 
 // agents are both sides of a conversation over a real socket.
 type agents struct {
-	old  *Request
-	new  *Predecessor
-	set  *sockets.Set // of new
-	open struct {
-		sync.Mutex
-		old, new map[Backend]int64
-	}
-	ended chan Backend // by old
-	ran   chan error   // the result of Run
+	old *Request
+	new *Predecessor
+	set *sockets.Set // of new
+	ran chan error   // the result of Run
 }
 
 // begin makes a request and answers it.
-func begin(t *testing.T, open ...Count) *agents {
+func begin(t *testing.T) *agents {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "takeover.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -57,8 +45,7 @@ func begin(t *testing.T, open ...Count) *agents {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agents{set: &sockets.Set{}, ended: make(chan Backend, 10), ran: make(chan error, 1)}
-	a.open.old, a.open.new = map[Backend]int64{}, map[Backend]int64{}
+	a := &agents{set: &sockets.Set{}, ran: make(chan error, 1)}
 	done := make(chan error, 1)
 	go func() {
 		conn, err := l.AcceptUnix()
@@ -66,7 +53,7 @@ func begin(t *testing.T, open ...Count) *agents {
 			a.old, err = ReadRequest(conn)
 		}
 		if err == nil {
-			err = a.old.Give(given, open, "nft")
+			err = a.old.Give(given, "nft")
 		}
 		done <- err
 	}()
@@ -78,60 +65,24 @@ func begin(t *testing.T, open ...Count) *agents {
 		t.Fatal(err)
 	}
 	a.new = p
-	go func() {
-		a.ran <- p.Run(t.Context(), func(c Count) {
-			a.open.Lock()
-			defer a.open.Unlock()
-			a.open.new[c.Backend] = c.N
-		})
-	}()
+	go func() { a.ran <- p.Run(t.Context()) }()
 	t.Cleanup(func() { a.new.Close(); a.old.Close() })
 	return a
 }
 
-func (a *agents) end(b Backend) { a.ended <- b }
-
-func (a *agents) counts() (out []Count) {
-	a.open.Lock()
-	defer a.open.Unlock()
-	for b, n := range a.open.old {
-		out = append(out, Count{b, n})
-	}
-	return out
-}
-
-func (a *agents) setOld(b Backend, n int64) {
-	a.open.Lock()
-	defer a.open.Unlock()
-	if a.open.old[b] = n; n == 0 {
-		delete(a.open.old, b)
-	}
-}
-
-func (a *agents) awaitNew(t *testing.T, b Backend, n int64) {
-	t.Helper()
-	wait.Until(t, "the count is known", func() bool { a.open.Lock(); defer a.open.Unlock(); return a.open.new[b] == n }, func() any { return a.open.new })
-}
-
-// The whole conversation: sockets and counts, a backend to end before and after ready, changes of
-// counts, the last connection.
+// The whole conversation.
 func TestConversation(t *testing.T) {
-	first, second := Count{backend(1), 3}, Count{backend(2), 1}
-	a := begin(t, first, second)
-	if !slices.Equal(a.new.Open, []Count{first, second}) || a.set.Unclaimed() != 1 {
-		t.Errorf("%v, %d sockets", a.new.Open, a.set.Unclaimed())
+	a := begin(t)
+	if a.new.Mode != "nft" || a.set.Unclaimed() != 1 {
+		t.Errorf("mode %q, %d sockets", a.new.Mode, a.set.Unclaimed())
 	}
-	a.new.End(backend(1))
 	ready := make(chan error, 1)
-	go func() { ready <- a.old.AwaitReady(t.Context(), a.end) }()
-	if b := <-a.ended; b != backend(1) {
-		t.Errorf("ended %v", b)
-	}
+	go func() { ready <- a.old.AwaitReady(t.Context()) }()
 	type result struct {
 		Farewell
 		err error
 	}
-	farewell := Farewell{Reload: true, Relays: true, Within: time.Minute}
+	farewell := Farewell{Reload: true}
 	bye := make(chan result, 1)
 	go func() {
 		f, err := a.new.Ready(t.Context())
@@ -143,43 +94,13 @@ func TestConversation(t *testing.T) {
 	if err := a.old.Bye(farewell); err != nil {
 		t.Fatal(err)
 	}
-	farewell.PID = os.Getpid()
 	if r := <-bye; r.err != nil || r.Farewell != farewell {
 		t.Errorf("%+v, want %+v", r, farewell)
 	}
-	a.setOld(backend(1), 2) // one less than at first, and none of the second
-	a.setOld(backend(3), 5)
-	ctx, last := context.WithCancel(t.Context())
-	followed := make(chan struct{})
-	go func() { defer close(followed); a.old.Follow(ctx, a.counts, a.end) }()
-	a.awaitNew(t, backend(3), 5)
-	a.awaitNew(t, backend(1), 2)
-	a.open.Lock()
-	if n, there := a.open.new[backend(2)]; !there || n != 0 {
-		t.Errorf("a backend without connections: %d, reported: %v", n, there)
-	}
-	a.open.Unlock()
-	a.new.End(backend(3))
-	if b := <-a.ended; b != backend(3) {
-		t.Errorf("ended %v", b)
-	}
-	a.setOld(backend(3), 0)
-	a.awaitNew(t, backend(3), 0)
-	last()
-	<-followed
+	a.old.Close()
 	if err := <-a.ran; err != nil {
 		t.Error(err)
 	}
-}
-
-// If the new agent ends first, the old one isn't disturbed.
-func TestNewProcessEndsFirst(t *testing.T) {
-	a := begin(t)
-	a.new.Close()
-	followed := make(chan struct{})
-	go func() { defer close(followed); a.old.Follow(t.Context(), a.counts, a.end) }()
-	<-followed
-	<-a.ran
 }
 
 // The old agent goes on: the new one must end, whether or not it believes to be ready.
@@ -302,7 +223,7 @@ func TestNotReady(t *testing.T) {
 				var playing sync.WaitGroup
 				playing.Go(func() { c.play(converse(there), ctx) })
 				start := time.Now()
-				err := (&Request{conversation: converse(here)}).AwaitReady(ctx, func(Backend) {})
+				err := (&Request{conversation: converse(here)}).AwaitReady(ctx)
 				took := time.Since(start)
 				why, ok := errors.AsType[*NotReadyError](err)
 				if !ok || why.Hangs != c.hangs || took > c.within {
@@ -328,7 +249,7 @@ func TestNotReading(t *testing.T) {
 					there.Close()
 				}
 				start := time.Now()
-				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, nil, "")
+				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, "")
 				why, ok := errors.AsType[*NotReadyError](err)
 				if took := time.Since(start); !ok || why.Hangs != hangs || took > writeTime {
 					t.Errorf("%v after %s", err, took)
@@ -359,7 +280,7 @@ func TestSuspendedAgent(t *testing.T) {
 	s.late.Store(true)
 	a.old.conversation = converse(s)
 	go a.new.Ready(t.Context())
-	if err := a.old.AwaitReady(t.Context(), a.end); err != nil {
+	if err := a.old.AwaitReady(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if err := a.old.Bye(Farewell{}); err != nil {

@@ -625,7 +625,7 @@ func TestSignalsDuringATakeOver(t *testing.T) {
 	newServices(t, h)
 	h.start()
 	fake, _ := h.fakeTakeOver()
-	go fake.Run(t.Context(), func(takeover.Count) {})
+	go fake.Run(t.Context())
 	h.signalOnly(syscall.SIGHUP)
 	time.Sleep(100 * time.Millisecond) // a late signal would weaken the test
 	if last, err := fake.Ready(t.Context()); err != nil || !last.Reload {
@@ -640,7 +640,7 @@ func TestSignalsDuringATakeOver(t *testing.T) {
 	web := netip.MustParseAddrPort(h.vip("web") + ":8080")
 	fake, set := h.fakeTakeOver()
 	over := make(chan error, 1)
-	go func() { over <- fake.Run(t.Context(), func(takeover.Count) {}) }()
+	go func() { over <- fake.Run(t.Context()) }()
 	h.stop()
 	if err := <-over; err != nil {
 		t.Errorf("the new agent must end: %v", err)

@@ -93,7 +93,7 @@ func happened(t *testing.T, h *host, words ...string) {
 }
 
 // A take-over with another mode moves a host while clients come: none is refused, and open connections continue in both
-// directions, those of the proxy in the old process, which every later agent shows until they end. A killed agent goes on
+// directions, those of the proxy in the old process, which every later agent shows until they end, also one that starts after kill -9. A killed agent goes on
 // in the new mode.
 func TestTakeOverWithAnotherMode(t *testing.T) {
 	h, l, tcp, udp := newNFTLab(t)
@@ -109,19 +109,34 @@ func TestTakeOverWithAnotherMode(t *testing.T) {
 	proxied("with nft")
 	drains(t, next, l, ofProxy, "1", false)
 	second := next.takeOver()
-	second.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 1 connection by tcp", next.cmd.Process.Pid)) // which follows the first
-	proxied("with nft in another process")
-	follows := next.cmd.Process.Pid
+	next.ended() // at once, because its connections are in the kernel
+	relays := func(h *host, when string) {
+		t.Helper()
+		h.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 1 connection by tcp", process))
+		drains(t, h, l, ofProxy, "1", false)
+		back := h.cli("dataplane", "switch", "proxy", "--plan")
+		if back.code != 1 {
+			t.Errorf("%s: plan to go back to the proxy: exit %d", when, back.code)
+		}
+		mentions(t, when, back.stdout, fmt.Sprintf("process %d of an earlier proxy", process))
+		proxied(when)
+	}
+	relays(second, "with nft in another process")
+	second.kill()
+	second.adjust = nil
+	second.start()
+	relays(second, "after kill -9")
+	second = second.takeOver()
+	relays(second, "after a take-over from an agent that started alone")
 	ofProxy.Close()
 	h.ended() // until then, it has the ports of UDP
-	next.ended()
 	second.eventually("no dataplane drains", func() error {
 		if now := second.ok("status"); strings.Contains(now, "former") {
 			return errors.New(now)
 		}
 		return nil
 	})
-	happened(t, second, "dataplane_retired", "dataplane_removed", fmt.Sprintf("nft replaces proxy: process %d has ended", follows))
+	happened(t, second, "dataplane_retired", "dataplane_removed", fmt.Sprintf("nft replaces proxy: process %d has ended", process))
 
 	_, translated := opened(t, l, tcp)
 	h.edit("ironvip.toml", `mode = "nft"`, `mode = "proxy"`)
