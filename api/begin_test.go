@@ -34,7 +34,7 @@ func notBegun() (s *Server, begin func()) {
 	statuses.Set(sources.Status{Name: "files", Type: "static"})
 	tables := pipeline.NewTables(clock)
 	tables.Services.Initializer()
-	return New(Deps{Policy: everyone, Node: "lb1", Naming: noNames(), Services: tables.Services, Sources: statuses,
+	return New(Deps{Policy: everyone, Node: "lb1", Naming: noNames(), Clock: clock, Services: tables.Services, Sources: statuses,
 		Conflicts: pipeline.NewResolve(pipeline.ResolveOptions{Services: tables.Services}).Conflicts(),
 		Leases:    table.New(clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil),
 		Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,

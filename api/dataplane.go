@@ -71,7 +71,7 @@ func (s *Server) dataplane() v1.Dataplane {
 	keys, services, backends := s.unhealthy.notableFrontends()
 	out.Backends = backends
 	for _, key := range keys {
-		f, ok := s.tables().Frontend(key)
+		f, ok := s.tables.Frontend(key)
 		switch {
 		case !ok:
 		case f.Pending():
@@ -181,7 +181,7 @@ func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
 }
 
 func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
-	fs, ok := s.tables().Frontend(key)
+	fs, ok := s.tables.Frontend(key)
 	if !ok {
 		return v1.Frontend{}, false
 	}

@@ -41,7 +41,8 @@ type Registrar interface {
 // Difference is one frontend that differs between the desired state and the dataplane.
 type Difference = reconcile.Difference[vip.FrontendKey, vip.Frontend]
 
-// Deps contains everything that the handlers read and call. The tables and Registrar are required.
+// Deps contains everything that the handlers read and call. The tables, their Clock and Registrar are
+// required.
 // If a function is nil, its endpoint returns 503 "unavailable".
 type Deps struct {
 	Node    string
@@ -62,8 +63,10 @@ type Deps struct {
 	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
 	// LocalOverrides returns the changes of overrides that are stored on this host only. Nil: none.
 	LocalOverrides func() []vip.BackendState
+	Clock          *table.Clock // of the tables
 	Services       table.Reader[vip.ServiceKey, vip.Service]
 	Sources        table.Reader[string, sources.Status]
+	Refused        table.Reader[sources.RefusedKey, sources.Refused]
 	Conflicts      table.Reader[pipeline.ConflictKey, pipeline.Conflict]
 	Overrides      table.Reader[vip.BackendKey, vip.BackendState]
 	Health         table.Reader[vip.BackendKey, vip.BackendHealth]

@@ -67,7 +67,7 @@ func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (v1.DNSN
 		names = slices.Values(s.Naming.Stage.NamesOf(key))
 	}
 	domain, listen := s.Naming.Zone()
-	out := v1.DNSNameList{Domain: domain, Listen: convert(listen, netip.AddrPort.String), Revision: s.servicesRevision()}
+	out := v1.DNSNameList{Domain: domain, Listen: convert(listen, netip.AddrPort.String), Revision: s.tables.Revisions.Revision()}
 	var keys []zone.ConflictKey
 	for n := range names {
 		if in.State == "" || in.State == nameState(&n) {

@@ -184,7 +184,7 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 			state, unhealthy := states[key]
 			// All backends of an unchecked service are ready and usable, too.
 			if _, leaves := leave[key]; unhealthy && state.state != status.Unchecked || leaves {
-				in := s.tables().Input(key, time.Time{})
+				in := s.tables.Input(key, time.Time{})
 				if in.Service == nil {
 					continue
 				}

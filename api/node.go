@@ -68,7 +68,7 @@ func (s *Server) getStatus(context.Context, *struct{}) (v1.NodeStatus, error) { 
 // status returns the health of this node. It costs O(sources + pools + notable frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
-		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.servicesRevision(), Checks: []v1.Check{}}
+		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.tables.Revisions.Revision(), Checks: []v1.Check{}}
 	next := map[string]string{"config": "ironvip config validate", "sources": "ironvip source list", "pools": "ironvip pool list",
 		"services": "ironvip service list", "dataplane": "ironvip dataplane show", "health ports": "ironvip events", "overrides": "ironvip debug table overrides",
 		"store": "ironvip events", "state": "ironvip doctor", "capacity": "ironvip service list", "limits": "ironvip service list",

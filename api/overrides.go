@@ -58,7 +58,6 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 			BackendStatus: v1.BackendStatus{ID: key.ID(), Address: key.Address.String(), Port: key.Port, State: body.State, Removed: true}}}
 	}
 	out.PreferenceApplied, out.Body.Local = applied, done.Local
-	out.Body.Revision = max(out.Body.Revision, done.Rev) // the end of an override is no part of the status
 	return out, nil
 }
 
@@ -81,7 +80,7 @@ func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev ui
 	}
 	s.until(ctx, maxWait, func() bool {
 		problems = nil
-		in := s.tables().Input(key, time.Now())
+		in := s.tables.Input(key, time.Now())
 		for i := range in.Frontends {
 			f := &in.Frontends[i]
 			if f.Pending() {

@@ -157,7 +157,8 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	r.plane = reconciletest.NewPlane()
 	line := pipeline.New(pipeline.Options{Tables: tables, Allocator: allocator, Plane: r.plane, Resync: -1, Events: events, Log: log})
-	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: statuses, Events: events, Log: log})
+	refused := table.New(clock, sources.KeyOfRefused, sources.SameRefused)
+	supervisor := sources.NewSupervisor(sources.Options{Resolver: line.Resolve, Services: tables.Services, Statuses: statuses, Refused: refused, Events: events, Log: log})
 	r.registry = &brokenStore{Bucket: store.NewBucket[rest.Record](db, "rest")}
 	records, err := registry.NewLocal(r.registry)
 	if err != nil {
@@ -191,7 +192,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
 	r.deps = Deps{Policy: everyone, Tokens: tokens.New(known, time.Now), Node: "lb1", Version: "0.0.1", Started: time.Now(),
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
-		Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
+		Clock: clock, Refused: refused, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
 		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,
 		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,

@@ -54,6 +54,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/web"
@@ -62,6 +63,7 @@ import (
 // Server is the REST API. It may serve several listeners.
 type Server struct {
 	Deps
+	tables      *status.Tables
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
@@ -74,8 +76,8 @@ func New(d Deps) *Server {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	s := &Server{Deps: d, convergence: newConvergence(&d)}
-	s.unhealthy = &unhealthyIndex{tables: s.tables(), events: s.Events}
+	s := &Server{Deps: d, tables: statusTables(&d), convergence: newConvergence(&d)}
+	s.unhealthy = &unhealthyIndex{tables: s.tables, events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
 		// More than half, which streams may take: the streams of a client must not shut out its own commands.
 		ClientConnections: d.MaxConnections - d.MaxConnections/4, ClientRate: d.ClientRate, Policy: d.policy, Pages: web.Handler(), Gate: s.waitBegun, Log: d.Log})

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -121,12 +120,12 @@ type listServicesOutput struct {
 func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
 	last, err := serviceOrder.after(in.Paging)
 	if err == nil {
-		err = in.until(s, ctx, func() bool { return s.servicesRevision() > in.Revision })
+		err = in.until(s, ctx, func() bool { return s.tables.Revisions.Revision() > in.Revision })
 	}
 	if err != nil {
 		return nil, err
 	}
-	out := v1.ServiceList{Revision: s.servicesRevision()} // before reading: too old costs one check, too new would lose a change
+	out := v1.ServiceList{Revision: s.tables.Revisions.Revision()} // before reading: too old costs one check, too new would lose a change
 	keys := make([]vip.ServiceKey, 0, s.Services.Len())
 	for k, v := range s.Services.All() {
 		if in.selects(&v) && (in.Cursor == "" || compareKeys(k, last) > 0) {
@@ -141,12 +140,6 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 }
 
 var serviceOrder = order[vip.ServiceKey]{"services", compareKeys, registry.Key, vip.ParseServiceKey}
-
-// servicesRevision is the newest revision that a list of services depends on.
-func (s *Server) servicesRevision() uint64 {
-	return max(s.Services.Revision(), s.Allocations.Revision(), s.Compiled.Revision(), s.Frontends.Revision(),
-		s.Applied.Revision(), s.Overrides.Revision(), s.Health.Revision(), s.Passive.Revision(), s.Naming.Stage.Conflicts().Revision())
-}
 
 func compareKeys(a, b vip.ServiceKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -167,24 +160,14 @@ type object[T any] struct {
 	Body              T
 }
 
-// newer returns a function that reports whether a service is newer than a revision or gone, or whether a
-// part of its status has ended since the last call. It costs O(one service) per call.
-func (s *Server) newer(key vip.ServiceKey, revision uint64) func() bool {
-	had := 0
-	return func() bool {
-		now := s.tables().Input(key, time.Now())
-		if now.Service == nil {
-			return true
-		}
-		rev, rows := s.statusRev(&now)
-		ended := rows < had // a row that came would have a newer revision
-		had = rows
-		return rev > revision || ended
-	}
+// newer reports whether a service is newer than a revision, or gone. It costs O(1).
+func (s *Server) newer(key vip.ServiceKey, revision uint64) bool {
+	row := s.tables.Revisions.Row(key)
+	return row == nil || row.Rev > revision
 }
 
 func (s *Server) getService(ctx context.Context, in *getServiceInput) (*object[v1.Service], error) {
-	if err := in.until(s, ctx, s.newer(in.key(), in.Revision)); err != nil {
+	if err := in.until(s, ctx, func() bool { return s.newer(in.key(), in.Revision) }); err != nil {
 		return nil, err
 	}
 	row, ok := s.service(in.key())
@@ -330,10 +313,10 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 }
 
 func (s *Server) explainService(_ context.Context, in *ServicePath) (v1.Explanation, error) {
-	_, report, rev, ok := s.report(in.key())
+	from, report, ok := s.report(in.key())
 	if !ok {
 		return v1.Explanation{}, noService(in.key())
 	}
 	return v1.Explanation{Service: in.key().String(), State: string(report.State), Lines: append(append([]string{}, report.Lines...), s.refusalLines(in.key())...),
-		Revision: rev, Problems: server.Problems(report.Problems)}, nil
+		Revision: from.Rev, Problems: server.Problems(report.Problems)}, nil
 }

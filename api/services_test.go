@@ -467,7 +467,9 @@ func TestPreferWaitTimesOut(t *testing.T) {
 
 func TestWaitForNewer(t *testing.T) {
 	r := newRig(t)
-	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+	r.eventually(webPath, "web.vip.internal") // its names come last
+	svc := must[v1.Service](r, "GET", webPath, "")
 	list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
 
 	start := time.Now()
@@ -520,12 +522,12 @@ func TestRevisionIsNotNewerThanTheAnswer(t *testing.T) {
 		}
 		put(vip.Backend{})
 		var changed uint64
-		s := &Server{Deps: Deps{Registrar: &rest.Source{}, Naming: noNames(), Services: services, Frontends: frontends, Compiled: compiled,
+		d := Deps{Registrar: &rest.Source{}, Naming: noNames(), Clock: clock, Services: services, Frontends: frontends, Compiled: compiled,
 			Allocations: table.New(clock, vip.KeyOfAllocation, compile.SameAllocation),
 			Overrides:   table.New(clock, vip.KeyOfBackendState, func(a, b vip.BackendState) bool { return a == b }),
 			Health:      table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth),
-			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}}
-		got, ok := s.service(key)
+			Applied:     &interrupted{Reader: applied, left: reading, f: func() { changed = put(vip.Backend{}, vip.Backend{}) }}}
+		got, ok := New(d).service(key)
 		if !ok || len(got.Spec.Backends) == 1 && changed > 0 && got.Revision >= changed {
 			t.Errorf("changed to revision %d during reading %d of applied: answered with revision %d and %d backends", changed, reading, got.Revision, len(got.Spec.Backends))
 		}

@@ -15,7 +15,7 @@ import (
 // An event has each bad state of a service, and its end.
 func TestEventsOfStates(t *testing.T) {
 	w, log := newWritten(), event.NewLog(100, time.Now)
-	index := unhealthyIndex{tables: New(w.deps()).tables(), events: log}
+	index := unhealthyIndex{tables: New(w.deps()).tables, events: log}
 	var last uint64
 	// published returns the events of an update.
 	published := func() (out []string) {
@@ -92,7 +92,7 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 			w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: vip.Drain})
 		}
 		w.healthy(n)
-		index := unhealthyIndex{tables: New(w.deps()).tables(), events: event.NewLog(10, time.Now)}
+		index := unhealthyIndex{tables: New(w.deps()).tables, events: event.NewLog(10, time.Now)}
 		index.update()
 		index.publish()
 		changed := vip.BackendState{Backend: oneBackend.Key(serviceNo(n))}

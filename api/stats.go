@@ -93,7 +93,7 @@ func (s *Server) counted(totals map[vip.FrontendKey]reconcile.Traffic) iter.Seq2
 // serviceStats costs O(the service's frontends and backends).
 func (s *Server) serviceStats(ctx context.Context, in *ServicePath) (v1.ServiceStats, error) {
 	out := v1.ServiceStats{Service: in.key().String(), Frontends: []v1.FrontendStats{}}
-	svc := s.tables().Input(in.key(), time.Now())
+	svc := s.tables.Input(in.key(), time.Now())
 	if svc.Service == nil {
 		return out, noService(in.key())
 	}
@@ -131,7 +131,7 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 		return out, err
 	}
 	out = v1.BackendConnections{Service: key.Service.String(), Backend: key.ID(), Frontends: []v1.FrontendConnections{}}
-	svc := s.tables().Input(key.Service, time.Now())
+	svc := s.tables.Input(key.Service, time.Now())
 	if svc.Service == nil {
 		return out, noService(key.Service)
 	}

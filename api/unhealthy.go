@@ -10,7 +10,9 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,10 +25,10 @@ type unhealthyIndex struct {
 	events *event.Log // may be nil
 
 	mu        sync.Mutex
-	feeds     *statusFeeds // nil before the first update
-	served    func() int   // services with frontends
-	endpoints func() int   // of all frontends
-	backends  func() int   // of all services
+	feeds     *indexFeeds // nil before the first update
+	served    func() int  // services with frontends
+	endpoints func() int  // of all frontends
+	backends  func() int  // of all services
 	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
 
@@ -43,6 +45,20 @@ type unhealthyService struct {
 	held    int // backends with held traffic, since and until when
 	since   vip.Instant
 	until   vip.Instant
+}
+
+// indexFeeds are the changes that the index follows.
+type indexFeeds struct {
+	services  *table.Feed[vip.ServiceKey, vip.ServiceKey] // of their statuses
+	frontends *table.Feed[vip.FrontendKey, vip.Frontend]
+	applied   *table.Feed[vip.FrontendKey, reconcile.AppliedFrontend]
+}
+
+// close ends the feeds, for which the tables keep tombstones.
+func (f *indexFeeds) close() {
+	f.services.Close()
+	f.frontends.Close()
+	f.applied.Close()
 }
 
 // updateInterval bounds how long tables keep tombstones for the feeds, and how soon an event has
@@ -151,7 +167,7 @@ func (s *unhealthyIndex) of(key vip.ServiceKey) (keys []vip.FrontendKey) {
 func (s *unhealthyIndex) update() {
 	t := s.tables
 	if s.feeds == nil {
-		s.feeds = watchStatus(t)
+		s.feeds = &indexFeeds{t.Revisions.Watch(), t.Frontends.Watch(), t.Applied.Watch()}
 		s.services, s.frontends = make(map[vip.ServiceKey]unhealthyService), make(map[vip.FrontendKey]vip.ServiceKey)
 		s.changed, s.published = make(map[vip.ServiceKey]struct{}), make(map[vip.ServiceKey]status.State)
 	}
@@ -160,7 +176,10 @@ func (s *unhealthyIndex) update() {
 		s.served = t.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Frontends), 1) })
 		s.endpoints = t.Frontends.Sum(func(f *vip.Frontend) int { return len(f.Backends) })
 	}
-	services, frontends := s.feeds.changed()
+	services, frontends := make(map[vip.ServiceKey]struct{}), make(map[vip.FrontendKey]struct{})
+	eachChange(s.feeds.services, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
+	eachChange(s.feeds.frontends, func(f *vip.Frontend) { frontends[f.Key] = struct{}{} })
+	eachChange(s.feeds.applied, func(a *reconcile.AppliedFrontend) { frontends[a.Tried.Value.Key] = struct{}{} })
 	for k := range services {
 		s.changed[k] = struct{}{}
 		if in := t.Input(k, time.Time{}); in.Service == nil {

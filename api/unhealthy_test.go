@@ -22,6 +22,7 @@ import (
 
 // written contains the tables that the API reads. The tests fill them.
 type written struct {
+	clock       *table.Clock
 	services    *table.Table[vip.ServiceKey, vip.Service]
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	compiled    *table.Table[vip.ServiceKey, pipeline.Compiled]
@@ -30,11 +31,13 @@ type written struct {
 	passive     *table.Table[vip.PassiveKey, vip.PassiveHealth]
 	frontends   *table.Table[vip.FrontendKey, vip.Frontend]
 	applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
+	refused     *table.Table[sources.RefusedKey, sources.Refused]
 }
 
 func newWritten() *written {
 	clock := &table.Clock{}
 	return &written{
+		clock:       clock,
 		services:    table.New(clock, vip.KeyOfService, nil),
 		allocations: table.New(clock, vip.KeyOfAllocation, nil),
 		compiled:    table.New(clock, pipeline.KeyOfCompiled, nil),
@@ -43,11 +46,13 @@ func newWritten() *written {
 		passive:     table.New(clock, vip.KeyOfPassiveHealth, nil),
 		frontends:   table.New(clock, vip.KeyOfFrontend, nil),
 		applied:     table.New(clock, reconcile.KeyOfApplied, nil),
+		refused:     table.New(clock, sources.KeyOfRefused, nil),
 	}
 }
 
 func (w *written) deps() Deps {
-	return Deps{Registrar: nobody{}, Naming: noNames(), Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
+	return Deps{Registrar: nobody{}, Naming: noNames(), Clock: w.clock, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
+		Refused:   w.refused,
 		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
 		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -17,89 +15,38 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// tables returns the tables that statuses are computed from.
-func (s *Server) tables() *status.Tables {
-	return &status.Tables{Services: s.Services, Allocations: s.Allocations, Compiled: s.Compiled,
-		Frontends: s.Frontends, Applied: s.Applied, Overrides: s.Overrides, Health: s.Health, Passive: s.Passive,
-		Names: s.Naming.Stage.NamesOf, NameConflicts: s.Naming.Stage.Conflicts(), NamesRevision: s.Naming.Stage.ConflictsRevision}
+// statusTables returns the tables that statuses are computed from.
+func statusTables(d *Deps) *status.Tables {
+	t := &status.Tables{Services: d.Services, Allocations: d.Allocations, Compiled: d.Compiled, Frontends: d.Frontends, Applied: d.Applied,
+		Overrides: d.Overrides, Health: d.Health, Passive: d.Passive, Refused: d.Refused, Naming: d.Naming.Stage}
+	t.Revisions = status.NewRevisions(d.Clock, t)
+	return t
 }
 
-// input reads everything that the status of one service depends on. It costs O(one service +
-// problems of its source).
-func (s *Server) input(key vip.ServiceKey) status.Input {
-	in := s.tables().Input(key, time.Now())
-	if in.Service == nil || s.Sources == nil {
-		return in
-	}
-	source, _, _ := s.Sources.Get(in.Service.Source)
-	for _, p := range source.Problems {
-		if p.Service == key.String() || p.Service == "" && p.Place != "" && fileOf(p.Place) == fileOf(in.Service.Origin) {
-			in.Refused = append(in.Refused, p)
-		}
-	}
-	return in
-}
+// input reads everything that the status of one service depends on. It costs O(one service).
+func (s *Server) input(key vip.ServiceKey) status.Input { return s.tables.Input(key, time.Now()) }
 
-// fileOf returns a place without its line.
-func fileOf(place string) string {
-	if i := strings.LastIndexByte(place, ':'); i >= 0 {
-		if _, err := strconv.Atoi(place[i+1:]); err == nil {
-			return place[:i]
-		}
-	}
-	return place
-}
-
-// statusRev returns the revision of the newest part of the status of in.Service. Call it before
-// computing the status, which reads the overrides: a revision that is too old costs the waiting
-// callers one check, one that is too new would lose a change. The end of an override, or of what
-// connections showed of a backend, has no revision: rows counts those that there are. It costs O(one
-// service).
-func (s *Server) statusRev(in *status.Input) (rev uint64, rows int) {
-	rev = in.Rev
-	read := func(r uint64, ok bool) {
-		if ok {
-			rev = max(rev, r)
-			rows++
-		}
-	}
-	var few [2]vip.PassiveKey
-	for i := range in.Service.Backends {
-		key := in.Service.Backends[i].Key(in.Key)
-		_, r, ok := s.Overrides.Get(key)
-		read(r, ok)
-		_, r, ok = s.Health.Get(key)
-		read(r, ok)
-		for _, key := range in.AppendAddresses(few[:0], &in.Service.Backends[i]) {
-			_, r, ok := s.Passive.Get(key)
-			read(r, ok)
-		}
-	}
-	return rev, rows
-}
-
-// report returns the status of one service, what it was computed from, and its revision; false if
-// the service doesn't exist.
-func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report, rev uint64, ok bool) {
+// report returns the status of one service, and what it was computed from; false if the service
+// doesn't exist.
+func (s *Server) report(key vip.ServiceKey) (in status.Input, out status.Report, ok bool) {
 	in = s.input(key)
 	if in.Service == nil {
-		return in, out, 0, false
+		return in, out, false
 	}
-	rev, _ = s.statusRev(&in)
-	return in, status.Of(in), rev, true
+	return in, status.Of(in), true
 }
 
 // service returns one service in the API's form.
 func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
-	in, report, rev, ok := s.report(key)
+	in, report, ok := s.report(key)
 	if !ok {
 		return v1.Service{}, false
 	}
 	out := v1.Service{
 		Spec: spec.FromService(*in.Service), Source: in.Service.Source, Origin: in.Service.Origin,
-		Revision: rev, ETag: etag(in.ServiceRev, rev),
+		Revision: in.Rev, ETag: etag(in.ServiceRev, in.Rev),
 		Status: v1.ServiceStatus{
-			State: string(report.State), Revision: rev, SpecRev: in.ServiceRev, Applied: report.Applied,
+			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
 			Panic: report.Panics, Held: report.Held, Full: s.Admission != nil && s.Admission.Full(key),
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),

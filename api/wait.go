@@ -45,17 +45,19 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 }
 
 // until waits for done, at most for d or until the request ends, and returns the last result of
-// done. It calls done at each change of a table, so done must be cheap.
+// done. It calls done at each change of a service or its status, so done must be cheap.
 func (s *Server) until(ctx context.Context, d time.Duration, done func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
-		changes := s.changes() // before looking
+		changed := s.tables.Revisions.Changed() // before looking
 		if done() {
 			return true
 		}
-		if changes.wait(ctx.Done(), nil) == ended {
+		select {
+		case <-ctx.Done():
 			return done()
+		case <-changed:
 		}
 	}
 }

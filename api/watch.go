@@ -70,16 +70,17 @@ const pace = 20 * time.Millisecond
 
 // run ends when the caller is gone, or is no longer permitted.
 func (w *serviceWatcher) run() {
-	feeds := watchStatus(w.s.tables())
-	defer feeds.close()
+	feed := w.s.tables.Revisions.Watch()
+	defer feed.Close()
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	if w.out.begin() != nil {
 		return
 	}
 	for synced := false; ; synced = true {
-		changes := w.s.changes() // before looking
-		services, _ := feeds.changed()
+		changed := w.s.tables.Revisions.Changed() // before looking
+		services := make(map[vip.ServiceKey]struct{})
+		eachChange(feed, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 		for i, key := range slices.SortedFunc(maps.Keys(services), compareKeys) {
 			if i%100 == 0 {
 				server.Allow(w.h.Context(), answerTime)
@@ -98,16 +99,31 @@ func (w *serviceWatcher) run() {
 		if !backoff.Sleep(w.h.Context(), pace) {
 			return
 		}
-		for happened := ticked; happened == ticked; {
-			if happened = changes.wait(w.h.Context().Done(), tick.C); happened == ended || happened == ticked && !w.keepAlive() {
-				return
+		if !w.wait(changed, tick.C) {
+			return
+		}
+	}
+}
+
+// wait waits for a change, and keeps the connection open meanwhile. It reports whether the caller is still
+// there and permitted.
+func (w *serviceWatcher) wait(changed <-chan struct{}, tick <-chan time.Time) bool {
+	for {
+		select {
+		case <-w.h.Context().Done():
+			return false
+		case <-changed:
+			return true
+		case <-tick:
+			if !w.keepAlive() {
+				return false
 			}
 		}
 	}
 }
 
-// look sends a service that may have changed. It compares lines, because some changes raise no
-// revision: a part of the status that ends, such as an override, has none.
+// look sends a service that may have changed. It compares lines, because a row of a list does not show
+// every change of a service.
 func (w *serviceWatcher) look(key vip.ServiceKey) error {
 	if len(w.names) > 0 && !w.names[key] {
 		return nil

@@ -45,7 +45,6 @@ type Stage struct {
 	zone      atomic.Pointer[zone.Zone]
 	conflicts *table.Table[zone.ConflictKey, zone.Conflict]
 	contested *table.Table[string, contested] // also without a server
-	revisions revisions                       // of the table of conflicts, for each service
 	loaded    chan struct{}                   // closed when the zone has what the tables had at the start
 	synced    chan struct{}                   // closed when unknown names don't exist
 
@@ -55,6 +54,7 @@ type Stage struct {
 	listed  bool                      // every source has listed its services, and they are in the zone
 	serial  uint32
 	applied int // changes that were given to the zone, for tests
+	renamed []func(vip.ServiceKey)
 }
 
 // chunk is how many changes the zone gets at once when nothing asks for more: queries wait for them,
@@ -81,9 +81,13 @@ func New(o Options) (*Stage, error) {
 // Conflicts returns the table of claims of names that the service doesn't have.
 func (s *Stage) Conflicts() table.Reader[zone.ConflictKey, zone.Conflict] { return s.conflicts }
 
-// ConflictsRevision returns the revision at which a conflict of a service last began, changed or ended;
-// 0 if it had none. It costs O(1).
-func (s *Stage) ConflictsRevision(k vip.ServiceKey) uint64 { return s.revisions.get(k) }
+// TrackNames calls f with each service after its names have changed, apart from changes that the table of
+// conflicts has. f must be quick, and must not call the stage.
+func (s *Stage) TrackNames(f func(vip.ServiceKey)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renamed = append(s.renamed, f)
+}
 
 // Loaded is closed when the zone has the services and leases that were in the tables when Run began:
 // the names of the last run are answered.
@@ -240,11 +244,24 @@ func (s *Stage) changes(of map[vip.ServiceKey]bool) []zone.Change {
 // apply writes changes to the zone, all at once.
 func (s *Stage) apply(changes []zone.Change) {
 	s.applied += len(changes)
-	s.report(s.zone.Load().Apply(s.nextSerial(), changes))
-	for i := range changes {
-		if changes[i].Gone {
-			s.revisions.forget(changes[i].Key)
+	var renamed []vip.ServiceKey
+	if z := s.zone.Load(); len(s.renamed) > 0 {
+		for i := range changes {
+			if former, known := z.Hostnames(changes[i].Key); !known || !slices.Equal(former, changes[i].Hostnames) {
+				renamed = append(renamed, changes[i].Key)
+			}
 		}
+	}
+	s.report(s.zone.Load().Apply(s.nextSerial(), changes))
+	for _, k := range renamed {
+		s.rename(k)
+	}
+}
+
+// rename tells the trackers that the names of a service have changed.
+func (s *Stage) rename(k vip.ServiceKey) {
+	for _, f := range s.renamed {
+		f(k)
 	}
 }
 
@@ -259,15 +276,11 @@ func (s *Stage) nextSerial() uint32 {
 func (s *Stage) report(changes []zone.ConflictChange) {
 	for _, c := range changes {
 		s.contest(c.Name)
-		s.revisions.change(c.Service, func() uint64 {
-			switch {
-			case !c.Gone && len(s.Settings.Servers) > 0:
-				return s.conflicts.Set(c.Conflict)
-			case s.conflicts.Delete(c.ConflictKey):
-				return s.conflicts.Revision()
-			}
-			return 0
-		})
+		if !c.Gone && len(s.Settings.Servers) > 0 {
+			s.conflicts.Set(c.Conflict)
+		} else {
+			s.conflicts.Delete(c.ConflictKey)
+		}
 	}
 }
 
@@ -388,6 +401,9 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 		conflicts = append(conflicts, zone.ConflictChange{Conflict: zone.Conflict{ConflictKey: k}, Gone: true})
 	}
 	s.report(conflicts)
+	for k := range s.Services.All() {
+		s.rename(k)
+	}
 	var names []string
 	for name := range s.contested.All() {
 		names = append(names, name)

@@ -17,7 +17,7 @@ import (
 const relogStale = time.Minute
 
 // supervised holds one source's claims, status and shrink guard. A change costs O(change), plus
-// O(problems) if the problems change.
+// O(problems) if the problems change; see refuse.
 type supervised struct {
 	*Options
 	name, typ string
@@ -32,6 +32,7 @@ type supervised struct {
 	changed  []vip.ServiceKey        // claims that are not resolved yet
 	problems []vip.Problem           // with the source's input
 	outdated bool                    // status.Problems must be rebuilt
+	refusals refusals                // status.Problems by what they concern
 	guard    *shrinkGuard            // nil: no guard
 	status   Status
 	waited   bool // synced or timed out: the pipeline no longer waits for it
@@ -188,9 +189,15 @@ func (src *supervised) confirmSync() {
 // doubted reports whether the guard doubts the first list.
 func (src *supervised) doubted() bool { return src.guard != nil && !src.guard.first.IsZero() }
 
-// resolve resolves the claims that changed.
+// resolve resolves the claims that changed. A claim may have come to a file with problems, or gone from
+// one.
 func (src *supervised) resolve() {
 	if len(src.changed) > 0 {
+		if len(src.refusals.files) > 0 {
+			for _, key := range src.changed {
+				src.refuseOne(key)
+			}
+		}
 		src.Resolver.Changed(src.name, src.changed)
 		clear(src.changed)
 		src.changed = src.changed[:0]
@@ -214,6 +221,7 @@ func (src *supervised) commit() {
 		if g := src.guard; g != nil && g.holds() {
 			src.status.Problems = slices.Concat(src.problems, g.problems(src.name, src.claims.Len()))
 		}
+		src.refuse(src.status.Problems)
 	}
 	src.status.Services = src.claims.Len()
 	src.Statuses.Set(src.status)

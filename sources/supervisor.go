@@ -29,6 +29,7 @@ type Options struct {
 	Resolver Resolver
 	Services table.Reader[vip.ServiceKey, vip.Service] // written by the Resolver
 	Statuses *table.Table[string, Status]              // the Supervisor is its only writer
+	Refused  *table.Table[RefusedKey, Refused]         // the same; may be nil
 	// PriorServices returns the number of services that an earlier run of the agent had from a
 	// source. The source's shrink guard compares its first list with that number. The function may
 	// be nil. It must not call the Supervisor.

@@ -57,6 +57,18 @@ func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
 	return out
 }
 
+// Hostnames returns the hostnames that a known service claims, and whether the service is known.
+func (z *Zone) Hostnames(k vip.ServiceKey) (hostnames []string, known bool) {
+	read := z.reader()
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	s := read.find(k)
+	if s == nil {
+		return nil, false
+	}
+	return s.content().Hostnames, true
+}
+
 // reader returns a view of the zone with its own scratch space, for methods beside the writer. Use it
 // under mu.
 func (z *Zone) reader() *Zone {

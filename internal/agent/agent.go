@@ -137,7 +137,9 @@ type agent struct {
 
 	tables      pipeline.Tables
 	supervisor  *sources.Supervisor
+	clock       *table.Clock // of all tables
 	statuses    *table.Table[string, sources.Status]
+	refusals    *table.Table[sources.RefusedKey, sources.Refused]
 	reloaders   map[string]sources.Reloader // the sources that read files, by name
 	caches      []*cache.Source
 	background  []part // parts of sources that write back
@@ -250,7 +252,9 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 		inheritance: begin,
 		events:      event.NewLog(eventsKept, time.Now),
 		tables:      pipeline.NewTables(clock),
+		clock:       clock,
 		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
+		refusals:    table.New(clock, sources.KeyOfRefused, sources.SameRefused),
 		reloaders:   map[string]sources.Reloader{},
 	}
 	defer func() {

@@ -34,7 +34,7 @@ func (a *agent) apiDeps() api.Deps {
 		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
 		Policy: a.access.policy.Load, Tokens: a.access.tokens,
 		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
-		Services: a.tables.Services, Sources: a.statuses, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
+		Clock: a.clock, Services: a.tables.Services, Sources: a.statuses, Refused: a.refusals, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
 		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events: a.events,

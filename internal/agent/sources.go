@@ -19,7 +19,7 @@ import (
 // newSources creates the sources and their supervisor.
 func (a *agent) newSources(cfg *configs.Config) error {
 	a.supervisor = sources.NewSupervisor(sources.Options{
-		Resolver: a.pipeline.Resolve, Services: a.tables.Services, Statuses: a.statuses, PriorServices: a.priorServices, Events: a.events, Log: a.log,
+		Resolver: a.pipeline.Resolve, Services: a.tables.Services, Statuses: a.statuses, Refused: a.refusals, PriorServices: a.priorServices, Events: a.events, Log: a.log,
 	})
 	for i := range cfg.Sources {
 		if err := a.newSource(&cfg.Sources[i]); err != nil {

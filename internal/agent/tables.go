@@ -22,6 +22,7 @@ func (a *agent) debugTables() []status.DebugTable {
 	}
 	return []status.DebugTable{
 		status.NewDebugTable("sources", status.SourceCells, a.statuses),
+		status.NewDebugTable("refused", status.RefusedCells, a.refusals),
 		status.NewDebugTable("claims", status.ServiceCells, a.pipeline.Resolve.ClaimTables()...),
 		status.NewDebugTable("conflicts", status.ConflictCells, a.pipeline.Resolve.Conflicts()),
 		status.NewDebugTable("services", status.ServiceCells, a.tables.Services),

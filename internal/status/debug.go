@@ -163,6 +163,9 @@ var (
 	SourceCells = Cells[sources.Status]{"source type synced services problems stale", func(s *sources.Status, row func(...string)) {
 		row(s.Name, s.Type, strconv.FormatBool(s.Synced), strconv.Itoa(s.Services), codes(s.Problems), s.Stale)
 	}}
+	RefusedCells = Cells[sources.Refused]{"source service problems", func(r *sources.Refused, row func(...string)) {
+		row(r.Source, r.Service.String(), codes(r.Problems))
+	}}
 	HostCells = Cells[hostnet.Snapshot]{"kind address device", func(h *hostnet.Snapshot, row func(...string)) {
 		for _, a := range h.Addrs {
 			row("address", a.Prefix.String(), a.Link)

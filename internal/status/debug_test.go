@@ -79,6 +79,8 @@ func TestDebugTables(t *testing.T) {
 			"192.0.2.1|10.0.0.1|tunnel|dataplane|refused"}},
 		"members": {rowsOf(t, func(r *roster.Row) string { return r.Key }, MemberCells, roster.Row{Key: "lb1"}, roster.Row{Key: "b%2F1", Value: roster.Member{NoProbes: true}}), []string{
 			"b/1|false", "lb1|true"}},
+		"refused": {rowsOf(t, sources.KeyOfRefused, RefusedCells, sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: key("web")},
+			Problems: []vip.Problem{{Code: vip.CodeInvalid}}}), []string{"files|web|invalid"}},
 		"sources": {rowsOf(t, sources.KeyOfStatus, SourceCells, sources.Status{Name: "c", Type: "consul", Synced: true, Stale: "refused", Services: 3}), []string{
 			"c|consul|true|3||refused"}},
 		"host": {rowsOf(t, hostnet.KeyOf, HostCells, hostnet.Snapshot{Addrs: hostAddrs("10.9.0.1/24", "10.8.0.1/24").Addrs, Gateways: addrs("10.9.0.254")}), []string{

@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -42,7 +43,8 @@ type Input struct {
 	Allocation *vip.Allocation    // nil: not allocated yet
 	Compiled   *pipeline.Compiled // nil: not compiled yet
 	Frontends  []Frontend
-	Rev        uint64 // the highest revision of these rows and of what was applied
+	// Rev is the revision of the status: see NewRevisions. What is read of it may be newer.
+	Rev uint64
 	// Refused are the problems of the newest input of its source: the service is the last good
 	// version. They don't change the state.
 	Refused []vip.Problem
@@ -55,8 +57,6 @@ type Frontend struct {
 	Frontend vip.Frontend
 	Rev      uint64
 	Applied  *reconcile.AppliedFrontend // nil: not tried yet
-	// AppliedRev is the revision of Applied.
-	AppliedRev uint64
 }
 
 // Pending reports whether the dataplane has not tried the newest row yet.
@@ -307,7 +307,7 @@ func nameProblem(s *vip.Service, k vip.ServiceKey, first string, n *zone.Name) v
 	return p
 }
 
-// Tables are the tables that a status depends on. Overrides, Health and Passive may be nil.
+// Tables are the tables that a status depends on. Overrides, Health, Passive and Refused may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
@@ -317,36 +317,54 @@ type Tables struct {
 	Overrides   table.Reader[vip.BackendKey, vip.BackendState]
 	Health      table.Reader[vip.BackendKey, vip.BackendHealth]
 	Passive     table.Reader[vip.PassiveKey, vip.PassiveHealth]
-	// Names returns the DNS names of a service. It may be nil; otherwise NameConflicts has the names
-	// that services want and don't have, and NamesRevision returns the revision at which those of a
-	// service last changed.
-	Names         func(vip.ServiceKey) []zone.Name
-	NameConflicts table.Reader[zone.ConflictKey, zone.Conflict]
-	NamesRevision func(vip.ServiceKey) uint64
+	Refused     table.Reader[sources.RefusedKey, sources.Refused]
+	Naming      Naming // nil: services have no names
+	// Revisions has the revision of each status; see NewRevisions. It may be nil.
+	Revisions table.Reader[vip.ServiceKey, vip.ServiceKey]
+}
+
+// Naming has the DNS names of services: *dns.Stage.
+type Naming interface {
+	// NamesOf returns the names that a service has and wants, the canonical one first.
+	NamesOf(vip.ServiceKey) []zone.Name
+	// Conflicts has the names that services want and don't have.
+	Conflicts() table.Reader[zone.ConflictKey, zone.Conflict]
+	// TrackNames calls f with each service whose names may have changed. f must be quick.
+	TrackNames(f func(vip.ServiceKey))
 }
 
 // Input reads what the status of one service depends on. It does not find the remaining frontends
 // of a removed service. They are in the frontends table with its name.
 func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	in := Input{Key: key, Now: now}
+	if t.Revisions != nil {
+		// Before the rest: a revision that is too old costs its readers one check, one that is too new
+		// would lose a change.
+		if row := t.Revisions.Row(key); row != nil {
+			in.Rev = row.Rev
+		}
+	}
 	if s, rev, ok := t.Services.Get(key); ok {
-		in.Service, in.ServiceRev, in.Rev = &s, rev, rev
-	}
-	if a, rev, ok := t.Allocations.Get(key); ok {
-		in.Allocation, in.Rev = &a, max(in.Rev, rev)
-	}
-	if c, rev, ok := t.Compiled.Get(key); ok {
-		in.Compiled, in.Rev = &c, max(in.Rev, rev)
-		for _, live := range c.Frontends {
-			if f, ok := t.Frontend(live.Value.Key); ok {
-				in.Frontends = append(in.Frontends, f)
-				in.Rev = max(in.Rev, f.Rev, f.AppliedRev)
+		in.Service, in.ServiceRev, in.Rev = &s, rev, max(in.Rev, rev)
+		if t.Refused != nil {
+			if row := t.Refused.Row(sources.RefusedKey{Source: s.Source, Service: key}); row != nil {
+				in.Refused = row.Value.Problems
 			}
 		}
 	}
-	if t.Names != nil {
-		in.Rev = max(in.Rev, t.NamesRevision(key)) // before the names, which may be newer
-		in.Names = t.Names(key)
+	if a, _, ok := t.Allocations.Get(key); ok {
+		in.Allocation = &a
+	}
+	if c, _, ok := t.Compiled.Get(key); ok {
+		in.Compiled = &c
+		for _, live := range c.Frontends {
+			if f, ok := t.Frontend(live.Value.Key); ok {
+				in.Frontends = append(in.Frontends, f)
+			}
+		}
+	}
+	if t.Naming != nil {
+		in.Names = t.Naming.NamesOf(key)
 	}
 	if t.Overrides != nil {
 		in.Override = func(k vip.BackendKey) (vip.State, bool) {
@@ -377,8 +395,8 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 func (t *Tables) Frontend(key vip.FrontendKey) (Frontend, bool) {
 	f, rev, ok := t.Frontends.Get(key)
 	out := Frontend{Frontend: f, Rev: rev}
-	if a, rev, tried := t.Applied.Get(key); tried {
-		out.Applied, out.AppliedRev = &a, rev
+	if a, _, tried := t.Applied.Get(key); tried {
+		out.Applied = &a
 	}
 	return out, ok
 }

@@ -64,6 +64,10 @@ type Reader[K comparable, V any] interface {
 	// Sum makes the table maintain the sum of what over all rows, and returns a function that reads
 	// it. A change costs two calls of what.
 	Sum(of func(*V) int) (now func() int)
+	// Track calls f with each row that is put or deleted, and first with those that are there. The
+	// table is locked meanwhile, so a reader that sees what f has done sees the change, too. f must be
+	// quick, and must not use this table.
+	Track(f func(v *V, deleted bool))
 	// Revision returns the revision of the newest change in this table.
 	Revision() uint64
 	// Changed returns a channel that is closed at the next change.
@@ -88,6 +92,7 @@ type Table[K comparable, V any] struct {
 	buried     map[K]*node[V] // the same by key; a key that returns removes its tombstone
 	feeds      []*Feed[K, V]  // a handful
 	sums       []*sum[V]
+	trackers   []func(v *V, deleted bool)
 	rev        uint64
 	changed    chan struct{} // nil until a reader waits
 
@@ -190,11 +195,32 @@ func (t *Table[K, V]) put(n *node[V]) *Row[V] {
 		t.unlink(grave)
 		delete(t.buried, k)
 	}
+	t.add(n)
+	return &n.row
+}
+
+// Touch gives the row at k a new revision, as if its value had changed, and reports whether it exists.
+func (t *Table[K, V]) Touch(k K) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	former := t.rows.Get(k)
+	if former == nil {
+		return false
+	}
+	t.unlink(former)
+	t.count(former, -1)
+	t.add(&node[V]{row: Row[V]{Value: former.row.Value}})
+	return true
+}
+
+// add adds a node with a new revision, in place of the former one of its key, which is unlinked. The
+// caller holds mu.
+func (t *Table[K, V]) add(n *node[V]) {
 	t.append(n)
 	t.rows.Put(n)
 	t.count(n, 1)
+	t.track(n, false)
 	t.wake()
-	return &n.row
 }
 
 // Delete removes the row at k and reports whether it existed.
@@ -216,6 +242,7 @@ func (t *Table[K, V]) Delete(k K) bool {
 	} else {
 		t.rev = t.clock.now.Add(1)
 	}
+	t.track(former, true)
 	t.wake()
 	return true
 }
@@ -244,6 +271,13 @@ func (t *Table[K, V]) unlink(n *node[V]) {
 func (t *Table[K, V]) count(n *node[V], by int) {
 	for _, s := range t.sums {
 		s.now += by * s.of(&n.row.Value)
+	}
+}
+
+// track calls the trackers. The caller holds mu.
+func (t *Table[K, V]) track(n *node[V], deleted bool) {
+	for _, f := range t.trackers {
+		f(&n.row.Value, deleted)
 	}
 }
 
@@ -302,6 +336,16 @@ func (t *Table[K, V]) Sum(of func(*V) int) (now func() int) {
 		defer t.mu.Unlock()
 		return s.now
 	}
+}
+
+// Track implements Reader.
+func (t *Table[K, V]) Track(f func(v *V, deleted bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n := range t.rows.All() {
+		f(&n.row.Value, false)
+	}
+	t.trackers = append(t.trackers, f)
 }
 
 // Revision implements Reader.

@@ -88,6 +88,16 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 		}
 		var readers []*reader
 		var sums []func() int
+		tracked := map[int]int{}
+		tab.Set(entry[int]{9, 9})
+		oracle[9] = 9
+		tab.Track(func(e *entry[int], deleted bool) {
+			if deleted {
+				delete(tracked, e.key)
+			} else {
+				tracked[e.key] = e.value
+			}
+		})
 		catchUp := func(r *reader) {
 			for {
 				batch, _ := r.feed.TryNext()
@@ -117,10 +127,19 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			if !maps.Equal(r.rows, oracle) {
 				t.Fatalf("feed says %v, table holds %v", r.rows, oracle)
 			}
+			if !maps.Equal(tracked, oracle) {
+				t.Fatalf("tracker says %v, table holds %v", tracked, oracle)
+			}
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			k := rapid.IntRange(0, 9).Draw(t, "key")
-			switch rapid.IntRange(0, 8).Draw(t, "op") {
+			switch rapid.IntRange(0, 9).Draw(t, "op") {
+			case 9:
+				_, rev, there := tab.Get(k)
+				touched := tab.Touch(k)
+				if _, now, _ := tab.Get(k); touched != there || (now > rev) != there {
+					t.Fatalf("touch of key %d: %v, revision %d after %d", k, touched, now, rev)
+				}
 			case 8:
 				sums = append(sums, tab.Sum(func(e *entry[int]) int { return 1 + e.value }))
 			case 0, 1, 2:
@@ -169,6 +188,41 @@ func TestFeedReplaysToTheTable(t *testing.T) {
 			t.Fatalf("All gives %v, table holds %v", all, oracle)
 		}
 	})
+}
+
+// A reader that sees what a tracker has done sees the change of the row, too.
+func TestTrackersAreAheadOfNobody(t *testing.T) {
+	clock := &Clock{}
+	tab, seen := New(clock, keyOf[int], nil), New(clock, keyOf[int], nil)
+	tab.Track(func(e *entry[int], deleted bool) {
+		if deleted {
+			seen.Delete(e.key)
+		} else {
+			seen.Set(*e)
+		}
+	})
+	feed := seen.Watch()
+	defer feed.Close()
+	const rounds = 2000
+	go func() {
+		for i := range rounds {
+			tab.Set(entry[int]{1, i})
+			tab.Delete(1)
+		}
+		tab.Set(entry[int]{1, rounds})
+	}()
+	for last := -1; last < rounds; {
+		batch, err := feed.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range batch {
+			if row := tab.Row(1); row != nil && row.Value.value < c.Value.value || row == nil && !c.Deleted && c.Value.value == rounds {
+				t.Fatalf("tracked %v, the row is %v", c.Value, row)
+			}
+			last = c.Value.value
+		}
+	}
 }
 
 // Whoever holds a row has it as it was, whatever becomes of its key.

@@ -1,0 +1,199 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/dns"
+	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// part is a part of the status of service 0, whose backend is backendNo(0).
+type part struct {
+	name       string
+	begin, end func()
+}
+
+func backendNo(i int) vip.BackendKey {
+	return vip.BackendKey{Service: serviceNo(i), Address: oneBackend.Address, Port: oneBackend.Port}
+}
+
+// partsOf returns each part of a status that can end while its service stays.
+func partsOf(t *testing.T, w *written, names *dns.Stage) []part {
+	own, hostnames := w.services.Row(serviceNo(0)).Value, w.services.Row(serviceNo(0)).Value
+	hostnames.Hostnames = vip.HostnamesOf("shop.example.com")
+	front, allocation, compiled := w.frontends.Row(frontendNo(0)), w.allocations.Row(serviceNo(0)).Value, w.compiled.Row(serviceNo(0)).Value
+	problem := &vip.Problem{Code: vip.CodeDataplane, Message: "refused"}
+	leaving := front.Value
+	leaving.Backends = []vip.Endpoint{{Addr: front.Value.Backends[0].Addr, Leaving: vip.InstantOf(time.Now().Add(time.Minute))}}
+	failing := []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}
+	troubled := compiled
+	troubled.Problems = []vip.Problem{*problem}
+	rival := vip.Service{Key: serviceNo(1), Hostnames: hostnames.Hostnames}
+	leased := vip.Allocation{Asked: &rival, Since: 1, VIPs: []netip.Addr{frontendNo(1).Addr}}
+	settings, other := names.Settings, names.Settings
+	other.Domain = "other.internal"
+	reconfigure := func(s zone.Settings) func() {
+		return func() {
+			if err := names.Reconfigure(s); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	return []part{
+		{"an override", func() { w.states.Set(vip.BackendState{Backend: backendNo(0), State: vip.Maint}) }, func() { w.states.Delete(backendNo(0)) }},
+		{"a drain", func() { w.states.Set(vip.BackendState{Backend: backendNo(0), State: vip.Drain}) }, func() { w.states.Delete(backendNo(0)) }},
+		{"an endpoint that leaves", func() { w.frontends.Set(leaving) }, func() { w.frontends.Set(front.Value) }},
+		{"passive health", func() { w.passive.Set(vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(0)), Health: vip.Ejected}) },
+			func() { w.passive.Delete(passiveKey(serviceNo(0))) }},
+		{"health", func() { w.health.Set(vip.BackendHealth{Backend: backendNo(0), Checks: failing}) }, func() { w.health.Delete(backendNo(0)) }},
+		{"a problem of the service", func() { w.compiled.Set(troubled) }, func() { w.compiled.Set(compiled) }},
+		{"a problem of the dataplane", func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front, Problem: problem}) },
+			func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front}) }},
+		{"a result of the dataplane", func() { w.applied.Set(reconcile.AppliedFrontend{Tried: front}) }, func() { w.applied.Delete(frontendNo(0)) }},
+		{"a frontend", func() { w.frontends.Set(front.Value) }, func() { w.frontends.Delete(frontendNo(0)) }},
+		{"an allocation", func() { w.allocations.Set(allocation) }, func() { w.allocations.Delete(serviceNo(0)) }},
+		{"a problem of the source", func() {
+			w.refused.Set(sources.Refused{RefusedKey: sources.RefusedKey{Service: serviceNo(0)}, Problems: []vip.Problem{*problem}})
+		}, func() { w.refused.Delete(sources.RefusedKey{Service: serviceNo(0)}) }},
+		{"a hostname", func() { w.services.Set(hostnames) }, func() { w.services.Set(own) }},
+		{"a conflict of names", func() {
+			w.services.Set(rival)
+			w.allocations.Set(leased)
+			w.services.Set(hostnames)
+		}, func() { w.services.Delete(serviceNo(1)) }},
+		{"a domain", reconfigure(other), reconfigure(settings)},
+	}
+}
+
+// The end of any part of a status, also of one that is not the newest, raises the revision of the
+// service and changes its ETag: a read with the revision from before the end returns at once, and one that
+// waits is woken.
+func TestEndOfAnyPart(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWritten()
+		w.healthy(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		leases := table.New(w.clock, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		names, err := dns.New(dns.Options{Clock: w.clock, Services: w.services, Allocations: w.allocations, Leases: leases,
+			Settings: zone.Settings{Domain: "vip.internal", ShortNames: true, Servers: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go names.Run(ctx)
+		d := w.deps()
+		d.Policy, d.Naming.Stage = everyone, names
+		handler := New(d).Handler()
+		read := func(query, etag string) *httptest.ResponseRecorder {
+			req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.ServicePath("default", serviceNo(0).Name)+query, nil)
+			req.Header.Set("If-None-Match", etag)
+			out := httptest.NewRecorder()
+			handler.ServeHTTP(out, req)
+			return out
+		}
+		for _, p := range partsOf(t, w, names) {
+			for _, waits := range []bool{false, true} {
+				p.begin()
+				w.health.Set(vip.BackendHealth{Backend: vip.BackendKey{Service: serviceNo(0), Port: 1}}) // the newest part
+				synctest.Wait()
+				var before v1.Service
+				if err := json.Unmarshal(read("", "").Body.Bytes(), &before); err != nil {
+					t.Fatal(err)
+				}
+				if got := read("", before.ETag); got.Code != http.StatusNotModified {
+					t.Errorf("%s: %d for the ETag of the newest state", p.name, got.Code)
+				}
+				query := fmt.Sprintf("?wait=5m&revision=%d", before.Revision)
+				var after *httptest.ResponseRecorder
+				start := time.Now()
+				if waits {
+					done := make(chan struct{})
+					go func() { after = read(query, before.ETag); close(done) }()
+					synctest.Wait()
+					p.end()
+					<-done
+				} else {
+					p.end()
+					synctest.Wait()
+					after = read(query, before.ETag)
+				}
+				if took := time.Since(start); took > 0 {
+					t.Errorf("%s, waits %v: the read took %v", p.name, waits, took)
+				}
+				var now v1.Service
+				if err := json.Unmarshal(after.Body.Bytes(), &now); err != nil || after.Code != http.StatusOK || now.Revision <= before.Revision || now.ETag == before.ETag {
+					t.Errorf("%s, waits %v: %d, revision %d and ETag %s after %d and %s (%v)", p.name, waits, after.Code, now.Revision, now.ETag, before.Revision, before.ETag, err)
+				}
+				synctest.Wait()
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A change of one service wakes 20 blocking reads of other services, which read no row of 10,000
+// services. The end of a problem of a source costs a reader of its service one look.
+func TestBlockingReadsCost(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const services, readers = 10_000, 20
+		w := newWritten()
+		w.fill(services, 4)
+		refused := sources.Refused{RefusedKey: sources.RefusedKey{Source: "files", Service: serviceNo(0)}, Problems: []vip.Problem{{Code: vip.CodeInvalid}}}
+		w.refused.Set(refused)
+		d := w.deps()
+		counted := &reads{Reader: d.Services}
+		d.Services, d.Policy = counted, everyone
+		s := New(d)
+		ctx, cancel := context.WithCancel(t.Context())
+		var answers atomic.Int64
+		for i := range readers {
+			go func() {
+				path := v1.ServicePath("default", serviceNo(i).Name)
+				req := httptest.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://localhost%s?wait=5m&revision=%d", path, s.tables.Revisions.Revision()), nil)
+				s.Handler().ServeHTTP(httptest.NewRecorder(), req)
+				answers.Add(1)
+			}()
+		}
+		synctest.Wait()
+		for _, step := range []struct {
+			what           string
+			answers, reads int64
+			change         func()
+		}{
+			{"100 changes of another service", 0, 0, func() {
+				for range 50 {
+					w.states.Set(vip.BackendState{Backend: backendNo(services - 1), State: vip.Drain})
+					w.states.Delete(backendNo(services - 1))
+				}
+			}},
+			{"the end of a problem of the source", 1, 2, func() { w.refused.Delete(refused.RefusedKey) }},
+		} {
+			answers.Store(0)
+			counted.n.Store(0)
+			step.change()
+			synctest.Wait()
+			if got, rows := answers.Load(), counted.n.Load(); got != step.answers || rows > step.reads {
+				t.Errorf("%s: %d answers and %d services read, want %d and %d at most", step.what, got, rows, step.answers, step.reads)
+			}
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
