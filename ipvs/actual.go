@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
@@ -87,7 +88,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
 	all = append(all, orphans(r, held)...)
-	t.records, t.broken, t.stalePods, t.adopted, t.widePrefixes = held, broken, stale, true, r.device.Wide
+	t.records, t.broken, t.stalePods, t.adopted, t.addresses.Wide = held, broken, stale, true, r.device.Wide
 	return all, nil
 }
 
@@ -351,11 +352,11 @@ func orphans(r *kernelState, held *holdings.Records) []observed {
 	found := map[netip.Addr]damage{}
 	for a := range r.device.Addrs {
 		if held.VIPs[a] == 0 {
-			found[a] = append(found[a], fmt.Sprintf("address %s belongs to no service", a))
+			found[a] = append(found[a], drift.DescribeStray(host.Single(a)))
 		}
 	}
 	for _, p := range r.device.Wide {
-		found[p.Addr()] = append(found[p.Addr()], fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked()))
+		found[p.Addr()] = append(found[p.Addr()], drift.DescribeStray(p))
 	}
 	for k, sets := range r.table.Sets {
 		a := k.Addr

@@ -178,7 +178,7 @@ func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
 		if it.update.New == nil && !it.onHost() && t.records.VIPs[a] == 0 {
 			drop(host.Single(a), it)
 		}
-		for _, p := range t.widePrefixes {
+		for _, p := range t.addresses.Wide {
 			if it.key.Leftover() && p.Addr() == a {
 				drop(p, it)
 			}

@@ -82,7 +82,6 @@ type Target struct {
 	broken        bool           // the table must be rebuilt
 	unbuildable   bool           // the last rebuild failed; a module may be missing
 	addresses     holdings.Addresses
-	widePrefixes  []netip.Prefix // on the device when it was last read, besides single addresses
 	suspect       map[vip.FrontendKey]struct{}
 	buffers       buffers
 	outdated      cleanup.Outdated        // clients of UDP; the other protocols follow the services
@@ -114,7 +113,7 @@ var (
 
 	_ reconcile.ConnectionLister = (*Target)(nil)
 
-	_ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
+	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
 
 	_ reconcile.Cleaner = (*Target)(nil)
 )

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/drift"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
@@ -99,7 +100,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	}
 	all = append(all, orphans(rules, device, held)...)
 	t.replaceRecords(held)
-	t.content, t.broken, t.adopted, t.wide = found, broken, true, device.Wide
+	t.content, t.broken, t.adopted, t.addresses.Wide = found, broken, true, device.Wide
 	clear(t.missing)
 	clear(t.guarded)
 	clear(t.astray)
@@ -155,11 +156,11 @@ func orphans(rules *filter.Ruleset, device host.DeviceState, held *holdings.Reco
 	}
 	for a := range device.Addrs {
 		if held.VIPs[a] == 0 {
-			add(a, "address %s belongs to no service", a)
+			add(a, "%s", drift.DescribeStray(host.Single(a)))
 		}
 	}
 	for _, p := range device.Wide {
-		add(p.Addr(), "address %s sends all of %s to the device", p, p.Masked())
+		add(p.Addr(), "%s", drift.DescribeStray(p))
 	}
 	for k := range rules.Sets {
 		for set, counts := range map[filter.Set]map[netip.Addr]int{filter.SetVIPs: held.VIPs, filter.SetHairpin: held.Hairpins} {

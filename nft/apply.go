@@ -548,7 +548,7 @@ func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
 		if it.New == nil && it.onDevice() && t.records.VIPs[a] == 0 {
 			by[host.Single(a)] = it
 		}
-		for _, p := range t.wide {
+		for _, p := range t.addresses.Wide {
 			if it.orphan() && p.Addr() == a {
 				by[p] = it
 			}

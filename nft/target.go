@@ -83,7 +83,6 @@ type Target struct {
 	// The same for elements of the sets of every dataplane. The value has no meaning.
 	astrayAddresses map[filter.Element]bool
 
-	wide     []netip.Prefix      // on the device when it was last read, besides single addresses
 	missing  map[netip.Addr]bool // addresses that the device lacks
 	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
 	forward6 bool                // a frontend needs IPv6 forwarding

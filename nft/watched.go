@@ -13,13 +13,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-var _ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
+var _ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
 
 // Disturbed implements reconcile.Watched.
 func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
 
 // Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table.
-func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey], error) {
+func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
 	return t.drift.Look(ctx, t.records, &t.addresses, t.lookAtTable)
 }
 

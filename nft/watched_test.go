@@ -94,6 +94,10 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 		t.Logf("%s: repaired after %v", command, time.Since(began))
 	}
 	o := originOf(all[0].Key)
+	for _, address := range []string{"10.96.0.77/32", "fd96::77/128", "192.0.2.1/32", "10.96.0.1/24", "fd96:7::1/64"} {
+		restored("ip addr add " + address + " dev ironvip0")
+		lab.Director.Run("sh", "-c", "! ip addr show dev ironvip0 | grep -w "+address)
+	}
 	reads := p.Stats().TableReads
 	for _, address := range []string{"10.96.0.1/32", "fd96::1/128"} {
 		restored("ip addr del " + address + " dev ironvip0")

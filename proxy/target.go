@@ -149,8 +149,8 @@ var (
 
 	_ reconcile.ConnectionLister = (*Target)(nil)
 
-	_ reconcile.Waiter[vip.FrontendKey]  = (*Target)(nil)
-	_ reconcile.Watched[vip.FrontendKey] = (*Target)(nil)
+	_ reconcile.Waiter[vip.FrontendKey]                = (*Target)(nil)
+	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
 )
 
 // errClosed is the error of Apply after Close.

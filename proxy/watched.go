@@ -13,8 +13,8 @@ func (t *Target) Disturbed() <-chan struct{} { return t.watcher.Changed() }
 
 // Look implements reconcile.Watched: it finds addresses that another program has removed from the device. A device that is
 // down still serves its IPv4 addresses, and the kernel removes those of IPv6.
-func (t *Target) Look(context.Context) (reconcile.Sight[vip.FrontendKey], error) {
-	var sight reconcile.Sight[vip.FrontendKey]
+func (t *Target) Look(context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
+	var sight reconcile.Sight[vip.FrontendKey, vip.Frontend]
 	seen := t.watcher.Take(t.addresses.needs)
 	sight.Unknown = seen.Lost
 	for addr, by := range seen.Gone {

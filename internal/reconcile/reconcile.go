@@ -67,7 +67,7 @@ type Reconciler[K comparable, V any] struct {
 	contests contests[K]       // keys that another program changes repeatedly
 	swept    bool              // strays of the start have been removed
 	faults   map[operation]int // failures in a row of the whole Target, by operation
-	watched  Watched[K]        // the Target, or nil
+	watched  Watched[K, V]     // the Target, or nil
 	again    *time.Timer       // the resync that a Look needs
 	lastLook time.Time         // of the last such resync
 	later    *time.Timer       // the Look that waits
@@ -92,7 +92,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	if o.Service == nil {
 		o.Service = func(*V) string { return "" }
 	}
-	watched, _ := o.Target.(Watched[K])
+	watched, _ := o.Target.(Watched[K, V])
 	return &Reconciler[K, V]{
 		Options:  o,
 		watched:  watched,

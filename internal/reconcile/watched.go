@@ -3,24 +3,28 @@ package reconcile
 import (
 	"context"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Watched is the optional interface of a Target that the kernel tells of changes by other programs. The goroutine of
 // Apply calls its methods.
-type Watched[K comparable] interface {
+type Watched[K comparable, V any] interface {
 	// Disturbed delivers after another program may have changed what is ours. Changes that the Target makes don't
 	// deliver, or cost no read. The Reconciler is the only reader. A nil channel means that the kernel can't be watched.
 	Disturbed() <-chan struct{}
 	// Look examines only what changed since the last call or the last Actual. It costs O(what changed), where a table of
 	// rules is one thing.
-	Look(ctx context.Context) (Sight[K], error)
+	Look(ctx context.Context) (Sight[K, V], error)
 }
 
 // Sight is what a Look has found.
-type Sight[K comparable] struct {
+type Sight[K comparable, V any] struct {
 	// Damaged are keys whose repair restores everything that was changed. A part that several keys share, such as
 	// their address, is found for one of them.
 	Damaged []Damage[K]
+	// Strays were added and belong to no key of the desired table.
+	Strays []Stray[V]
 	// Unknown is set if more may have changed, for example because events were lost. Only Actual finds it.
 	Unknown bool
 }
@@ -30,6 +34,12 @@ type Damage[K comparable] struct {
 	Key  K
 	What string // "address 192.0.2.10 missing from ironvip0"
 	By   string // the program, such as "nft (pid 812)", or ""
+}
+
+// Stray is what another program has added. It is removed as an Orphan is.
+type Stray[V any] struct {
+	Observed[V]
+	By string // see Damage
 }
 
 // A program that floods the kernel with changes must not keep the loop, and a processor, busy.
@@ -93,16 +103,40 @@ func (r *Reconciler[K, V]) look(ctx context.Context) {
 			r.retries.add(d.Key, now)
 			continue
 		}
-		found := d.What + ", repaired"
-		if d.By != "" {
-			found += "; changed by " + d.By
-		}
-		repair.add(Update[K, V]{Key: d.Key, Old: &e.row.Value, New: &e.row.Value, Repair: true}, e.row, found)
+		repair.add(Update[K, V]{Key: d.Key, Old: &e.row.Value, New: &e.row.Value, Repair: true}, e.row, by(d.What+", repaired", d.By))
+	}
+	for i := range sight.Strays {
+		r.lookAtStray(&sight.Strays[i], now, &repair)
 	}
 	r.repair(ctx, &repair)
 	if sight.Unknown {
 		r.again.Reset(max(0, lookPause-time.Since(r.lastLook), r.looking.wait()))
 	}
+}
+
+// lookAtStray adds the removal of a stray to a repair. Before the sweep, it is left to that.
+func (r *Reconciler[K, V]) lookAtStray(s *Stray[V], now time.Time, repair *drift[K, V]) {
+	k := r.Desired.KeyOf(&s.Value)
+	if _, has := r.have.get(k); has || r.Desired.Row(k) != nil {
+		return // it is known, and waits for its removal
+	}
+	row := &table.Row[V]{Value: s.Value}
+	if !r.swept {
+		r.have.put(entry[V]{row: row, orphan: true}.with(fault{damage: s.Damage}))
+		return
+	}
+	what := s.Damage[0]
+	if r.contests.found(k, what, s.By, now).spend() {
+		repair.add(Update[K, V]{Key: k, Old: &row.Value, Repair: true}, nil, by(what+", removed", s.By))
+	}
+}
+
+// by adds the program to the description of a repair.
+func by(what, program string) string {
+	if program == "" {
+		return what
+	}
+	return what + "; changed by " + program
 }
 
 // lookAtAll is the resync after a Look that could not find everything.

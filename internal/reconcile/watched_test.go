@@ -22,7 +22,7 @@ type seeing struct {
 	disturbed chan struct{}
 
 	mu    sync.Mutex
-	sight reconcile.Sight[string]
+	sight reconcile.Sight[string, pair]
 	err   error
 	looks int
 	takes time.Duration // a Look
@@ -39,25 +39,25 @@ func (w *seeing) Apply(ctx context.Context, batch []reconcile.Update[string, pai
 // Actual forgets what was seen.
 func (w *seeing) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[pair], error] {
 	w.mu.Lock()
-	w.sight = reconcile.Sight[string]{}
+	w.sight = reconcile.Sight[string, pair]{}
 	w.mu.Unlock()
 	return w.Recorder.Actual(ctx)
 }
 
 func (w *seeing) Disturbed() <-chan struct{} { return w.disturbed }
 
-func (w *seeing) Look(context.Context) (reconcile.Sight[string], error) {
+func (w *seeing) Look(context.Context) (reconcile.Sight[string, pair], error) {
 	time.Sleep(w.takes)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks++
 	s := w.sight
-	w.sight = reconcile.Sight[string]{}
+	w.sight = reconcile.Sight[string, pair]{}
 	return s, w.err
 }
 
 // disturb lets the loop look and find s.
-func (w *seeing) disturb(s reconcile.Sight[string], err error) {
+func (w *seeing) disturb(s reconcile.Sight[string, pair], err error) {
 	w.mu.Lock()
 	w.sight, w.err = s, err
 	w.mu.Unlock()
@@ -68,7 +68,7 @@ func (w *seeing) disturb(s reconcile.Sight[string], err error) {
 // lose deletes a key behind the Target's back, and tells it so.
 func (w *seeing) lose(key string) {
 	w.Remove(key)
-	w.disturb(reconcile.Sight[string]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
+	w.disturb(reconcile.Sight[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
 }
 
 func runSeeing(t *testing.T, scenario func(*rig, *seeing)) {
@@ -104,7 +104,7 @@ func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 		if s := x.r.Stats(); s.DriftRepairs != 1 {
 			t.Errorf("stats %+v", s)
 		}
-		w.disturb(reconcile.Sight[string]{}, nil) // nothing was found
+		w.disturb(reconcile.Sight[string, pair]{}, nil) // nothing was found
 		x.writes(3)
 		x.readings(1)
 	})
@@ -173,11 +173,11 @@ func TestWaitingRepairHoldsUpNothingElse(t *testing.T) {
 func TestUnknownChangesCauseOneRead(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
-		w.disturb(reconcile.Sight[string]{Unknown: true}, nil)
+		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
 		x.wants(map[string]string{"a": "1", "b": "1"})
 		x.readings(2)
 		for range 50 {
-			w.disturb(reconcile.Sight[string]{}, errors.New("no buffer space"))
+			w.disturb(reconcile.Sight[string, pair]{}, errors.New("no buffer space"))
 		}
 		x.readings(2)
 		time.Sleep(time.Second)
@@ -207,7 +207,7 @@ func TestReadAfterUnknownChangesIsRepeated(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
 		x.target.FailAll(errors.New("no buffer space"))
-		w.disturb(reconcile.Sight[string]{Unknown: true}, nil)
+		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
 		x.target.FailAll(nil)
 		time.Sleep(2 * time.Second)
 		x.wants(map[string]string{"a": "1", "b": "1"})
@@ -306,5 +306,42 @@ func TestFloodOfChangesIsBounded(t *testing.T) {
 		if w.looks != looks {
 			t.Error("a Look before a list was repeated")
 		}
+	})
+}
+
+// What another program adds is removed at once, without a read, and the event names the program. What is known already is
+// left to its removal.
+func TestStrayIsRemovedAtOnce(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		stray := reconcile.Stray[pair]{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}, By: "ip (pid 812)"}
+		x.target.Put(pair{"stray", "1"})
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		x.readings(1)
+		events, _ := x.events.Since(0)
+		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "stray" || e.Message != "it belongs to nobody, removed; changed by ip (pid 812)" {
+			t.Errorf("event %+v", e)
+		}
+		writes, _, _ := x.target.Counts()
+		stray.Value = pair{"a", "1"}
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		if now, _, _ := x.target.Counts(); now != writes {
+			t.Error("a desired key was removed")
+		}
+	})
+}
+
+// Before everything desired is known, what another program adds is left to the sweep.
+func TestStrayBeforeTheSweep(t *testing.T) {
+	run(t, func(x *rig) {
+		w := &seeing{Recorder: x.target, disturbed: make(chan struct{})}
+		x.desired.Set(pair{"a", "1"})
+		x.start(func(o *reconcile.Options[string, pair]) { o.Target = w })
+		x.target.Put(pair{"stray", "1"})
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}}}}, nil)
+		x.wants(map[string]string{"a": "1", "stray": "1"})
+		x.ready()
+		synctest.Wait()
+		x.wants(map[string]string{"a": "1"})
 	})
 }

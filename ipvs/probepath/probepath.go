@@ -67,8 +67,8 @@ type Target struct {
 }
 
 var (
-	_ reconcile.Target[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
-	_ reconcile.Watched[vip.ProbePath]               = (*Target)(nil)
+	_ reconcile.Target[vip.ProbePath, vip.ProbePath]  = (*Target)(nil)
+	_ reconcile.Watched[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
 )
 
 type (

@@ -50,7 +50,7 @@ func (w *tableWatch) close() {
 func (t *Target) Disturbed() <-chan struct{} { return t.watch.Changed() }
 
 // Look implements reconcile.Watched. Paths are few, so a changed table is a reason to read everything.
-func (t *Target) Look(ctx context.Context) (sight reconcile.Sight[vip.ProbePath], err error) {
+func (t *Target) Look(ctx context.Context) (sight reconcile.Sight[vip.ProbePath, vip.ProbePath], err error) {
 	seen := t.watch.Take(nil)
 	if seen.Table != nil {
 		t.watch.ignoreOwn(ctx)

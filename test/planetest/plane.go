@@ -30,7 +30,7 @@ type (
 type Target interface {
 	reconcile.Plane
 	reconcile.Connections
-	reconcile.Watched[vip.FrontendKey]
+	reconcile.Watched[vip.FrontendKey, vip.Frontend]
 	reconcile.Cleaner
 	Close() error
 }
@@ -103,7 +103,7 @@ func (p *Plane) Connections(ctx context.Context, key vip.FrontendKey) (out map[n
 func (p *Plane) Disturbed() <-chan struct{} { return p.on.Disturbed() }
 
 // Look implements reconcile.Watched.
-func (p *Plane) Look(ctx context.Context) (s reconcile.Sight[vip.FrontendKey], err error) {
+func (p *Plane) Look(ctx context.Context) (s reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
 	p.do(ctx, func(ctx context.Context) { s, err = p.on.Look(ctx) })
 	return s, err
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/netlink/watch"
@@ -139,8 +140,21 @@ func (w *Watch) bearerOf(records *holdings.Records) *vip.Frontend {
 	return f
 }
 
+// DescribeStray describes an address on the device without a frontend.
+func DescribeStray(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return fmt.Sprintf("address %s belongs to no service", p.Addr())
+	}
+	return fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked())
+}
+
+func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
+	f := vip.Frontend{Key: vip.FrontendKey{Addr: p.Addr()}, Kind: vip.OnVIP}
+	return reconcile.Stray[vip.Frontend]{Observed: reconcile.Observed[vip.Frontend]{Value: f, Damage: []string{DescribeStray(p)}, Orphan: true}, By: by.String()}
+}
+
 // Look returns what others have changed. Read is called if they have touched the table, with what they have touched.
-func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey], err error) {
+func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
 	if w == nil {
 		return sight, nil
 	}
@@ -162,6 +176,15 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 			break
 		}
 		seen.Gone = nil
+	}
+	if len(seen.Added) > severalAddresses {
+		sight.Unknown, seen.Added = true, nil
+	}
+	for p, by := range seen.Added {
+		sight.Strays = append(sight.Strays, strayOf(p, by))
+		if !p.IsSingleIP() && !slices.Contains(addresses.Wide, p) {
+			addresses.Wide = append(addresses.Wide, p)
+		}
 	}
 	for a, by := range seen.Gone {
 		add(records.At(a), fmt.Sprintf("address %s missing from %s", a, w.device), by)

@@ -13,7 +13,8 @@ import (
 // Addresses are the virtual addresses on the device.
 type Addresses struct {
 	*host.Device
-	Lost bool // the device may lack addresses
+	Lost bool           // the device may lack addresses
+	Wide []netip.Prefix // on the device as far as it is known, besides single addresses
 }
 
 // Prepare creates or repairs the device. If it had to, addresses may be lost.

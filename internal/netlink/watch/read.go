@@ -75,8 +75,19 @@ func (w *Watcher) readAddr(e netlink.Event) {
 		w.seen.Lost = true
 		return
 	}
-	if int(e.Data[1]) != addr.BitLen() {
-		return // the address of a whole network isn't ours
+	p := netip.PrefixFrom(addr, int(e.Data[1]))
+	switch {
+	case e.Type == unix.RTM_DELADDR:
+		delete(w.seen.Added, p)
+	case addr.IsLinkLocalUnicast(): // the kernel adds it
+	default:
+		if w.seen.Added == nil {
+			w.seen.Added = make(map[netip.Prefix]Author)
+		}
+		w.seen.Added[p] = w.authors.ofRoute(e.Port)
+	}
+	if !p.IsSingleIP() {
+		return // the address of a whole network isn't one that the dataplane wants
 	}
 	if e.Type == unix.RTM_NEWADDR {
 		delete(w.seen.Gone, addr)

@@ -28,12 +28,16 @@ type Seen struct {
 	Device *Author
 	// Gone are the addresses that were removed from the device.
 	Gone map[netip.Addr]Author
+	// Added are the addresses that were added to the device. It may have those of this process, if they are of IPv6.
+	Added map[netip.Prefix]Author
 	// Table is set if a transaction touched the table.
 	Table *Touched
 }
 
 // Any reports whether anything was seen.
-func (s *Seen) Any() bool { return s.Lost || s.Device != nil || len(s.Gone) > 0 || s.Table != nil }
+func (s *Seen) Any() bool {
+	return s.Lost || s.Device != nil || len(s.Gone) > 0 || len(s.Added) > 0 || s.Table != nil
+}
 
 // Watcher watches. A nil Watcher sees nothing. Its methods may be called concurrently.
 type Watcher struct {
@@ -155,7 +159,8 @@ func (w *Watcher) Changed() <-chan struct{} {
 }
 
 // Take returns what was seen since the last call. It includes every change that was made before the call. Of the addresses,
-// it returns those for which wanted is true, so that a dataplane doesn't see what it removed itself. Nil wants none.
+// it returns as gone those for which wanted is true, and as added the others, so that a dataplane doesn't see what it removed
+// or added itself. Nil returns none.
 func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	if w == nil {
 		return Seen{}
@@ -168,8 +173,14 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	seen := w.seen
 	w.seen, w.renamed = Seen{}, false
 	for a := range seen.Gone {
-		if wanted == nil || !wanted(a) || a.Is6() && w.there(a) {
+		if wanted == nil || !wanted(a) || a.Is6() && w.there(netip.PrefixFrom(a, 128)) {
 			delete(seen.Gone, a)
+		}
+	}
+	for p := range seen.Added {
+		a := p.Addr()
+		if wanted == nil || p.IsSingleIP() && wanted(a) || a.Is6() && !w.there(p) {
+			delete(seen.Added, p)
 		}
 	}
 	return seen
@@ -195,13 +206,13 @@ func (w *Watcher) Touched() *Touched {
 func (w *Watcher) Queries() uint64 { return w.asked.Load() }
 
 // there asks whether an IPv6 address is on the device. The kernel sends the event of a new one later, from a work queue.
-func (w *Watcher) there(a netip.Addr) bool {
+func (w *Watcher) there(p netip.Prefix) bool {
 	w.asked.Add(1)
 	err := w.ask.Query(context.Background(), func(b []byte) []byte {
 		b = netlink.BeginMessage(b, unix.RTM_GETADDR, 0)
-		b = append(b, unix.AF_INET6, 128, 0, 0)
+		b = append(b, unix.AF_INET6, byte(p.Bits()), 0, 0)
 		b = binary.NativeEndian.AppendUint32(b, w.index)
-		return netlink.AppendAddr(b, unix.IFA_ADDRESS, a)
+		return netlink.AppendAddr(b, unix.IFA_ADDRESS, p.Addr())
 	}, func(uint16, []byte) error { return nil })
 	return err == nil && w.index != 0
 }

@@ -90,6 +90,9 @@ func (h *host) take() string {
 	for a := range s.Gone {
 		h.Errorf("%s is gone, too", a)
 	}
+	for p := range s.Added {
+		parts = append(parts, "+"+p.String())
+	}
 	if s.Table != nil {
 		parts = append(parts, "table")
 	}
@@ -108,6 +111,9 @@ func TestSeesWhatOthersChange(t *testing.T) {
 		{"ip addr flush dev ironvip0", "10.96.0.1 fd96::1"},
 		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
 		{"ip addr add 10.96.9.1/24 dev ironvip0; ip addr del 10.96.9.1/24 dev ironvip0", ""}, // isn't ours
+		{"ip addr add 10.96.9.1/24 dev ironvip0", "+10.96.9.1/24"},
+		{"ip addr add fd96:9::1/64 dev ironvip0 nodad", "+fd96:9::1/64"},
+		{"ip addr add fe80::9/64 dev ironvip0 nodad", ""}, // as those that the kernel adds
 		{"ip addr add 10.96.0.1/32 dev lo; ip addr del 10.96.0.1/32 dev lo", ""},
 		{"ip link set ironvip0 arp on", "device"},
 		{"ip link set ironvip0 arp off", ""},
@@ -146,6 +152,20 @@ func TestRemovedAddressIsNotSeen(t *testing.T) {
 	}
 	if n := h.w.Queries(); n != 0 {
 		t.Errorf("%d questions", n)
+	}
+}
+
+// An address that the dataplane doesn't want is seen when it is added, and no more when it is gone.
+func TestSeesAddedAddresses(t *testing.T) {
+	h := newHost(t)
+	none := func(netip.Addr) bool { return false }
+	h.run("ip addr add 10.96.0.9/32 dev ironvip0; ip addr add fd96::9/128 dev ironvip0 nodad")
+	if s := h.w.Take(none); len(s.Added) != 2 || len(s.Gone) != 0 {
+		t.Errorf("seen %+v", s)
+	}
+	h.run("ip addr add 10.96.0.8/32 dev ironvip0; ip addr add fd96::8/128 dev ironvip0 nodad; ip addr del 10.96.0.8/32 dev ironvip0; ip addr del fd96::8/128 dev ironvip0")
+	if s := h.w.Take(none); len(s.Added) != 0 {
+		t.Errorf("seen %+v", s)
 	}
 }
 
