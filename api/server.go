@@ -14,6 +14,7 @@
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
 //	watch.go        a stream of services
+//	rows.go         a stream of rows of services
 //	sse.go          streams as lines or as server-sent events
 //	search.go       objects by a part of a name or address
 //	apply.go        many services in one request, and plans
@@ -35,6 +36,7 @@
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
 //	recent.go       reads that several callers share
+//	followed.go     what streams share
 //	feeds.go        the changes that the status of a service depends on
 //	unhealthy.go    the index of unhealthy services and notable frontends
 //	states.go       events about the states of services
@@ -53,7 +55,6 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -67,8 +68,10 @@ type Server struct {
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
-	nodes       recent[v1.NodeList]                          // of searches
-	totals      recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
+	nodes       recent[v1.NodeList]                    // of searches
+	totals      recent[map[vip.ServiceKey]topCounters] // of streams of the busiest services
+	tops        followed[topKey, *newest[topLine]]     // those streams
+	rows        followed[struct{}, *serviceRows]       // streams of rows of services
 }
 
 // New returns a server without listeners.

@@ -79,13 +79,16 @@ type Selection struct {
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
-func (in *Selection) selects(v *vip.Service) bool {
-	if in.Source != "" && v.Source != in.Source {
+func (in *Selection) selects(v *vip.Service) bool { return in.matches(v.Source, v.Labels) }
+
+// matches reports whether services of a source and with these labels are selected.
+func (in *Selection) matches(source string, labels map[string]string) bool {
+	if in.Source != "" && source != in.Source {
 		return false
 	}
 	for _, label := range in.Label {
 		key, value, exact := strings.Cut(label, "=")
-		if got, ok := v.Labels[key]; !ok || exact && got != value {
+		if got, ok := labels[key]; !ok || exact && got != value {
 			return false
 		}
 	}

@@ -2,13 +2,20 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
-	"sync"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -18,22 +25,22 @@ func serviceKey(name string) vip.ServiceKey {
 
 // Rates are differences of counters per second, also after a counter has restarted at 0.
 func TestTopRates(t *testing.T) {
-	last := map[vip.ServiceKey]reconcile.Traffic{
-		serviceKey("steady"): {Connections: 100, In: reconcile.Volume{Bytes: 1000}, Out: reconcile.Volume{Bytes: 5000}},
-		serviceKey("again"):  {Connections: 900, In: reconcile.Volume{Bytes: 900}},
-		serviceKey("idle"):   {Connections: 7, Active: 3},
+	last := map[vip.ServiceKey]topCounters{
+		serviceKey("steady"): {connections: 100, in: 1000, out: 5000},
+		serviceKey("again"):  {connections: 900, in: 900},
+		serviceKey("idle"):   {connections: 7, active: 3},
 	}
-	now := map[vip.ServiceKey]reconcile.Traffic{
-		serviceKey("steady"): {Connections: 110, Active: 2, In: reconcile.Volume{Bytes: 3000}, Out: reconcile.Volume{Bytes: 15000}},
-		serviceKey("again"):  {Connections: 40, In: reconcile.Volume{Bytes: 100}},
-		serviceKey("idle"):   {Connections: 7, Active: 3},
-		serviceKey("new"):    {Connections: 1, In: reconcile.Volume{Bytes: 10}},
+	now := map[vip.ServiceKey]topCounters{
+		serviceKey("steady"): {connections: 110, active: 2, in: 3000, out: 15000},
+		serviceKey("again"):  {connections: 40, in: 100},
+		serviceKey("idle"):   {connections: 7, active: 3},
+		serviceKey("new"):    {connections: 1, in: 10},
 	}
 	for by, want := range map[string][]string{
 		"connections": {"again", "steady", "new", "idle"}, "active": {"idle", "steady", "again", "new"}, "in": {"steady", "again", "new", "idle"},
 		"out": {"steady", "idle", "again", "new"}, "bytes": {"steady", "again", "new", "idle"},
 	} {
-		got := top(v1.Top{}, last, now, 2*time.Second, &topInput{By: by, Limit: 10})
+		got := top(v1.Top{}, last, now, 2*time.Second, topKey{by: by, limit: 10})
 		for i, s := range got.Items {
 			if len(got.Items) != 4 || s.Service != want[i] {
 				t.Errorf("by %s: %+v, want %q", by, got.Items, want)
@@ -44,7 +51,7 @@ func TestTopRates(t *testing.T) {
 			t.Errorf("by %s: %+v", by, got)
 		}
 	}
-	got := top(v1.Top{}, last, now, 2*time.Second, &topInput{By: "connections", Limit: 1})
+	got := top(v1.Top{}, last, now, 2*time.Second, topKey{by: "connections", limit: 1})
 	if len(got.Items) != 1 || got.Items[0] != (v1.TopService{Service: "again", Connections: 20, In: 50}) || got.Services != 4 {
 		t.Errorf("%+v", got)
 	}
@@ -76,23 +83,49 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// Many callers cost one read of the counters per half an interval.
-func TestTopSharesReads(t *testing.T) {
-	stats, edit := counting(everything)
-	r := newRig(t, edit)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-	begin := time.Now()
-	var callers sync.WaitGroup
-	for range 20 {
-		callers.Go(func() {
-			var line v1.Top
-			if a := r.ask("GET", v1.PathTop+"?interval=1s&count=1", ""); json.Unmarshal(a.body, &line) != nil || line.Seconds < 0.5 {
-				t.Errorf("%s", a.body)
+// Callers with the same parameters share a line, and all callers the reads of the counters.
+func TestTopIsShared(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWritten()
+		stats := &reconciletest.Statistics{}
+		d := w.deps()
+		d.Policy, d.Statistics = everyone, stats
+		d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+		for i := range 30 {
+			w.healthy(i)
+			stats.Set(frontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})
+		}
+		server := New(d)
+		handler := server.Handler()
+		ctx, cancel := context.WithCancel(t.Context())
+		const callers, seconds = 20, 10
+		queries := []string{"?interval=1s", "?interval=1s&by=active&limit=3"}
+		answers := make([]*httptest.ResponseRecorder, 0, 2*callers)
+		for range callers {
+			for _, query := range queries {
+				a := httptest.NewRecorder()
+				answers = append(answers, a)
+				go handler.ServeHTTP(a, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.PathTop+query, nil))
 			}
-		})
-	}
-	callers.Wait()
-	if totals, _ := stats.Readings(); totals > 2+2*int(time.Since(begin)/time.Second) {
-		t.Errorf("%d reads of the counters by 20 callers in %s", totals, time.Since(begin))
-	}
+			time.Sleep(time.Millisecond)
+		}
+		if n := server.tops.len(); n != len(queries) {
+			t.Errorf("%d streams are computed, want %d", n, len(queries))
+		}
+		time.Sleep(seconds * time.Second)
+		if totals, _ := stats.Readings(); totals != 1+seconds {
+			t.Errorf("%d reads of the counters in %d s", totals, seconds)
+		}
+		cancel()
+		synctest.Wait()
+		for i, a := range answers {
+			if n := bytes.Count(a.Body.Bytes(), []byte("\n")); n != seconds || !bytes.Equal(a.Body.Bytes(), answers[i%2].Body.Bytes()) {
+				t.Errorf("caller %d got %d lines: %s", i, n, a.Body)
+			}
+		}
+		time.Sleep(time.Second)
+		if server.tops.len() != 0 || !server.totals.isEmpty() {
+			t.Error("lines or counters outlast their callers")
+		}
+	})
 }

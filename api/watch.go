@@ -40,28 +40,26 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 	}
 	return server.NewStream(func(h huma.Context) {
 		defer end()
-		w := &serviceWatcher{s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed(), h: h}
-		kind := ndjson
-		if w.out = lines(lineWriter{h.BodyWriter()}); strings.Contains(in.Accept, eventStream) {
-			kind, w.out = eventStream, &eventWriter{to: h.BodyWriter()}
-			h.SetHeader("X-Accel-Buffering", "no")
+		out := beginChanges(h, in.Accept)
+		if in.View == "summary" && len(names) == 0 {
+			s.sendRows(out, &in.Selection)
+			return
 		}
-		h.SetHeader("Content-Type", kind)
-		h.SetStatus(http.StatusOK)
+		w := &serviceWatcher{changeStream: out, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
 		w.run()
 	}), nil
 }
 
-// serviceWatcher sends the changes of services to one caller. It costs O(changed services) per
+// serviceWatcher sends the changes of services to one caller. serviceRows is what callers share that want
+// the rows of all services. It costs O(changed services) per
 // change, and 50 bytes of memory for each selected service.
 type serviceWatcher struct {
+	changeStream
 	s     *Server
 	in    *watchServicesInput
 	names map[vip.ServiceKey]bool   // empty: all
 	sent  map[vip.ServiceKey]uint64 // hashes of the lines that the caller has
 	seed  maphash.Seed
-	h     huma.Context
-	out   lines
 }
 
 // pace is the least time between two looks at the changes. A service that changes all the time, or that
@@ -161,7 +159,25 @@ func (w *serviceWatcher) newest(key vip.ServiceKey) (v1.ServiceChange, bool) {
 	return v1.ServiceChange{Service: &svc}, exists
 }
 
-func (w *serviceWatcher) send(c v1.ServiceChange) error {
+// changeStream is a response that sends changes of services.
+type changeStream struct {
+	h   huma.Context
+	out lines
+}
+
+// beginChanges begins a response in the form that the caller accepts.
+func beginChanges(h huma.Context, accept string) changeStream {
+	kind, out := ndjson, lines(lineWriter{h.BodyWriter()})
+	if strings.Contains(accept, eventStream) {
+		kind, out = eventStream, &eventWriter{to: h.BodyWriter()}
+		h.SetHeader("X-Accel-Buffering", "no")
+	}
+	h.SetHeader("Content-Type", kind)
+	h.SetStatus(http.StatusOK)
+	return changeStream{h, out}
+}
+
+func (w *changeStream) send(c v1.ServiceChange) error {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -170,14 +186,14 @@ func (w *serviceWatcher) send(c v1.ServiceChange) error {
 }
 
 // keepAlive returns whether the caller is still there and permitted.
-func (w *serviceWatcher) keepAlive() bool {
+func (w *changeStream) keepAlive() bool {
 	server.Allow(w.h.Context(), answerTime)
 	err := w.out.keepAlive()
 	w.flush()
 	return err == nil && server.StillPermitted(w.h.Context())
 }
 
-func (w *serviceWatcher) flush() {
+func (w *changeStream) flush() {
 	if f, ok := w.h.BodyWriter().(http.Flusher); ok {
 		f.Flush()
 	}

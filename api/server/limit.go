@@ -97,6 +97,7 @@ func (l *limitedListener) Close() (err error) {
 
 // add returns the connection for the server, or nil if it was closed.
 func (l *limitedListener) add(c net.Conn) *limitedConn {
+	noticeLoss(c, lossTimeout)
 	out := &limitedConn{Conn: c, l: l, of: &l.within, peer: newPeer(c)}
 	l.mu.Lock()
 	victim := l.place(out)

@@ -11,6 +11,7 @@
 //	server.go      the Server and its limits
 //	unix.go        the unix socket
 //	limit.go       limits of connections and streams
+//	loss.go        the end of connections whose peer is lost
 //	client.go      limits of one client
 //	caller.go      who sent a request
 //	session.go     sessions of browsers, and where their requests come from

@@ -113,18 +113,21 @@ func BenchmarkTwentyPages(b *testing.B) {
 		}
 		done := make(chan struct{})
 		for range 20 {
-			go func() {
-				for {
-					select {
-					case <-done:
-						return
-					case <-time.After(2 * time.Second):
-						if r, err := http.Get(a.base + "/v1/status"); err == nil {
-							r.Body.Close()
+			for path, pause := range map[string]time.Duration{"/v1/status": 2 * time.Second, "/v1/overrides?limit=1000": 5 * time.Second} {
+				go func() {
+					for {
+						select {
+						case <-done:
+							return
+						case <-time.After(pause):
+							if r, err := http.Get(a.base + path); err == nil {
+								_, _ = io.Copy(io.Discard, r.Body)
+								r.Body.Close()
+							}
 						}
 					}
-				}
-			}()
+				}()
+			}
 		}
 		time.Sleep(5 * time.Second) // the first rows are sent once
 		b.ReportMetric(closed, "%cpu-closed")

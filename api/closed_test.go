@@ -1,0 +1,147 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// openPage opens the streams of an overview and reads until each has sent its first state.
+func openPage(t *testing.T, at net.Addr) (connections []*net.TCPConn) {
+	t.Helper()
+	for path, until := range map[string]string{v1.PathWatchServices + "?view=summary": `{"synced":true}`, v1.PathTop + "?interval=1s&limit=8&by=bytes": `"items":`, v1.PathEvents: "HTTP/1.1 200"} {
+		c, err := net.Dial("tcp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream, application/x-ndjson\r\n\r\n", path, at); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(c)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(line, until) {
+				break
+			}
+		}
+		connections = append(connections, c.(*net.TCPConn))
+	}
+	return connections
+}
+
+// vanish ends a connection as the crash of its host does: nothing is sent to the other end, which finds out when it sends
+// something. Without the right to do so, it resets the connection.
+func vanish(t *testing.T, c *net.TCPConn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		if err := c.SetLinger(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+}
+
+// heap returns the bytes in use.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// Pages that are closed cost nothing: no goroutine and no memory. Half of them end without a word.
+func TestClosedPagesCostNothing(t *testing.T) {
+	const services, pages = 3000, 20
+	w := newWritten()
+	stats := &reconciletest.Statistics{}
+	d := w.deps()
+	d.Policy, d.Statistics = everyone, stats
+	d.Leases = table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
+	d.Events = event.NewLog(100, time.Now)
+	for i := range services {
+		w.healthy(i)
+		stats.Set(frontendNo(i), reconcile.Breakdown{Traffic: carried(uint64(i))})
+	}
+	s := New(d)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.Serve(ctx, l, nil) })
+	defer func() {
+		cancel()
+		serving.Wait()
+	}()
+	empty := func() bool {
+		return s.rows.len() == 0 && s.tops.len() == 0 && s.totals.isEmpty() && s.nodes.isEmpty()
+	}
+	change := func(i int) {
+		w.states.Set(vip.BackendState{Backend: oneBackend.Key(serviceNo(i)), State: vip.Drain})
+		w.states.Delete(oneBackend.Key(serviceNo(i)))
+		d.Events.Add(event.Event{Kind: "test", Message: fmt.Sprint(i)})
+	}
+	visit := func(pages int) (open int) {
+		var connections []*net.TCPConn
+		for range pages {
+			connections = append(connections, openPage(t, l.Addr())...)
+		}
+		if s.rows.len() != 1 || s.tops.len() != 1 {
+			t.Errorf("%d sets of rows and %d of lines for %d pages", s.rows.len(), s.tops.len(), pages)
+		}
+		open = heap()
+		for i, c := range connections {
+			if i < len(connections)/2 {
+				vanish(t, c)
+			} else {
+				c.Close()
+			}
+		}
+		turn := 0
+		wait.Until(t, "nothing is left of the pages", func() bool {
+			turn++
+			change(turn % services) // the next line tells the agent that a client is gone
+			return empty()
+		})
+		return open
+	}
+	visit(1) // what is made once
+	goroutines, before := runtime.NumGoroutine(), heap()
+	open := visit(pages)
+	if open < before+services*200 {
+		t.Errorf("%d bytes with pages, %d without: the test does not see what they cost", open, before)
+	}
+	wait.Until(t, "the goroutines have ended", func() bool { return runtime.NumGoroutine() <= goroutines }, func() any { return runtime.NumGoroutine() })
+	if after := heap(); after > before+(open-before)/10 {
+		t.Errorf("%d bytes after the pages, %d with them, %d before", after, open, before)
+	}
+}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lossOf returns the time after which the kernel ends an accepted connection without answers.
+func lossOf(t *testing.T, c *limitedConn) (ms int) {
+	t.Helper()
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := raw.Control(func(fd uintptr) { ms, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return ms
+}
+
+// A peer that no longer answers, which is not the same as one that closes, ends its connection.
+func TestLostPeer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	peer, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	limited := &limitedListener{Listener: l, s: New(Options{})}
+	accepted, err := limited.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	c := accepted.(*limitedConn)
+	if ms := lossOf(t, c); ms != int(lossTimeout/time.Millisecond) {
+		t.Errorf("an accepted connection without answers ends after %d ms, want %s", ms, lossTimeout)
+	}
+	// The filter drops everything that arrives at the peer, so it answers nothing.
+	raw, err := peer.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+	if e := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
+	}); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	noticeLoss(c.Conn, 500*time.Millisecond)
+	if _, err := c.Write([]byte("a line")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ETIMEDOUT) {
+		t.Errorf("the connection ended with %v", err)
+	}
+}
