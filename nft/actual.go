@@ -51,6 +51,7 @@ func (t *Target) readAgain(ctx context.Context, batch []updateOf) error {
 func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	if t.adopted {
 		t.forget(ctx)
+		t.dropClasses(ctx)
 	}
 	rules, found, err := t.readTable(ctx)
 	if err != nil {
@@ -61,10 +62,12 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		return nil, err
 	}
 	found.highest.raise(t.content.highest)
+	found.lastClass = t.content.lastClass
 	broken, pods := !rules.Intact, rules.Pods
 	if broken {
 		// It will be rebuilt from what this process knows and what is whole in it.
 		whole := newContent()
+		whole.lastClass = found.lastClass
 		whole.highest, pods = found.highest, t.records.Pods
 		for _, s := range found.services {
 			if s.whole() {

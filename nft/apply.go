@@ -304,11 +304,12 @@ func noNumber(k vip.FrontendKey, of string, most int) vip.Problem {
 func (c *content) number(s *service) error {
 	n, known := c.classes[s.class]
 	if !known {
-		if n = uint32(len(c.classes)) + 1; n > maxClass {
+		if len(c.classes) >= maxClass {
 			p := noNumber(s.key, "different settings", maxClass)
 			p.Hint = "use fewer different numbers of backends, weights and affinity timeouts"
 			return p
 		}
+		n = c.nextClass()
 		c.classes[s.class] = n
 	}
 	s.classNo = n
@@ -331,7 +332,7 @@ func (t *Target) rebuild(ctx context.Context) error {
 		shared[filter.AddrElement(filter.SetHairpin, a)] = true
 	}
 	fresh := newContent()
-	t.content.classes, t.content.chains, t.content.highest, t.content.byNumber = fresh.classes, fresh.chains, fresh.highest, fresh.byNumber
+	t.content.classes, t.content.chains, t.content.highest, t.content.byNumber, t.content.lastClass = fresh.classes, fresh.chains, fresh.highest, fresh.byNumber, fresh.lastClass
 	for _, s := range t.content.services {
 		s.renumber(&t.content.highest)
 		t.content.byNumber[s.number] = s

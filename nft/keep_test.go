@@ -61,6 +61,58 @@ func TestGuardOfAnOrphan(t *testing.T) {
 	w.check(w.planeIn)
 }
 
+// A resync deletes the chains of classes that no service has, and their verdicts. A service may take such a class again at
+// once. New classes get numbers of their own, also after a restart.
+func TestUnusedClassesAreDeleted(t *testing.T) {
+	w := newWorld(t)
+	all := w.servers("tcp", false, 0)
+	f, g := frontend("10.96.0.1", 80, vip.TCP, all[0]), frontend("10.96.0.1", 80, vip.TCP, all...)
+	other := frontend("10.96.0.2", 80, vip.TCP, all[0])
+	other.Affinity = time.Minute
+	resync := func(want int) {
+		t.Helper()
+		w.check(w.planeIn)
+		if n := strings.Count(w.list(), "chain class_"); n != want {
+			t.Errorf("%d chains of classes, want %d", n, want)
+		}
+		verdicts := strings.Count(w.list(), "goto class_")
+		if verdicts != want {
+			t.Errorf("%d verdicts, want %d", verdicts, want)
+		}
+	}
+	w.set(f)
+	w.set(other)
+	w.Put(t, updateOf{Key: f.Key, Old: &f, New: &g})
+	w.have[f.Key] = &g
+	if n := strings.Count(w.list(), "chain class_"); n != 3 {
+		t.Errorf("%d chains before the resync", n)
+	}
+	resync(2)
+	w.set(f) // takes the deleted class again, and leaves the other one
+	resync(2)
+	w.asks(w.Client, f.Key, 80, 2)
+	w.planeIn = newPlane(t, w.Director)
+	resync(2)
+	for i := range 3 {
+		other.Affinity = time.Duration(i+2) * time.Minute
+		w.set(other)
+	}
+	w.set(g)
+	resync(2)
+	numbers := map[uint32]bool{}
+	for _, n := range w.content.classes {
+		numbers[n] = true
+	}
+	if len(numbers) != 2 {
+		t.Errorf("numbers %v", w.content.classes)
+	}
+	w.asks(w.Client, f.Key, 80, 2)
+	w.asks(w.Client, other.Key, 80, 2)
+	w.remove(f.Key)
+	w.remove(other.Key)
+	resync(0)
+}
+
 // A table whose numbers of classes are all taken is rebuilt without those that no service has.
 func TestClassesAreReleased(t *testing.T) {
 	w := newWorld(t)

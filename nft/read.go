@@ -16,11 +16,12 @@ import (
 
 // content is what the table has besides the sets of every dataplane.
 type content struct {
-	services map[vip.FrontendKey]*service
-	byNumber map[uint32]*service
-	classes  map[class]uint32        // to their numbers
-	chains   [origins]map[class]bool // those that have a chain
-	highest  numbers
+	services  map[vip.FrontendKey]*service
+	byNumber  map[uint32]*service
+	classes   map[class]uint32        // to their numbers
+	chains    [origins]map[class]bool // those that have a chain
+	lastClass uint32                  // the last number that a class got
+	highest   numbers
 }
 
 func newContent() *content {

@@ -204,6 +204,14 @@ func (x *Transaction) AddChain(c *nftables.Chain) {
 	x.done()
 }
 
+// DeleteChain deletes a chain with its rules. Nothing may lead to it any more.
+func (x *Transaction) DeleteChain(table, chain string) {
+	x.message(unix.NFT_MSG_DELCHAIN, 0)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_CHAIN_TABLE, table)
+	x.b = netlink.AppendAttrString(x.b, unix.NFTA_CHAIN_NAME, chain)
+	x.done()
+}
+
 // FlushChain deletes all rules of a chain.
 func (x *Transaction) FlushChain(table, chain string) {
 	x.message(unix.NFT_MSG_DELRULE, 0)
