@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/nftwire"
@@ -186,6 +187,28 @@ func shares(k vip.FrontendKey, a netip.AddrPort) iter.Seq[element] {
 			}
 		}
 	}
+}
+
+// made reports whether the table has translated a connection: its packets have made counters for the backend, which outlive
+// the frontend and the agent. They are missing if the table has been rebuilt since its last packet.
+func (t *Target) made(ctx context.Context, e *conntrack.Entry) (made bool, err error) {
+	ranged := e.Frontend
+	ranged.Port, ranged.LastPort = 1, 2 // any range: its counters are by address
+	err = t.sweeper.read(ctx, func(get getElement) error {
+		for _, k := range []vip.FrontendKey{e.Frontend, ranged} {
+			for share := range shares(k, e.Backend) {
+				if made {
+					return nil
+				}
+				var err error
+				if made, err = get(share, func(*nftwire.Element) {}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return made, err
 }
 
 // formerShares bounds the backends that have left and whose counters are kept. Their removal costs queries and a

@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/ironvip/ironvip/test/netlab"
@@ -54,6 +56,35 @@ func TestLeftoverConnectionsAreEnded(t *testing.T) {
 		if w.Unclean() || w.Stats().Writes() > 0 {
 			t.Errorf("unclean: %v, %d writes", w.Unclean(), w.Stats().Writes())
 		}
+	}
+}
+
+// A start leaves connections alone that another program translates at an address of a pool that no service has.
+func TestConnectionsOfOthersStay(t *testing.T) {
+	w := newWorld(t)
+	server := w.servers("tcp", false, 0)[0].Addr
+	w.set(frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...))
+	w.nft(fmt.Sprintf("add table ip other\nadd chain ip other c { type nat hook prerouting priority -101; }\nadd rule ip other c ip daddr 10.96.7.7 tcp dport 80 dnat to %s\n"+
+		"add chain ip other p { type nat hook postrouting priority 101; }\nadd rule ip other p ip daddr %s masquerade\n", server, server.Addr()))
+	c, err := w.Client.Dial("tcp", netip.MustParseAddrPort("10.96.7.7:80"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	w.planeIn = newPlane(t, w.Director)
+	w.check(w.planeIn)
+	w.Suspect()
+	if err := w.Clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.Stats().ConntrackFlows; n != 0 {
+		t.Errorf("%d connections are ended", n)
+	}
+	if a, err := c.Ask(); err != nil || w.Unclean() {
+		t.Errorf("%v, %v, unclean: %v", a, err, w.Unclean())
 	}
 }
 

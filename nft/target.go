@@ -135,7 +135,7 @@ func open(o Options) (*Target, error) {
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
 	t.outdated = cleanup.Outdated{Table: t.flows, Protocols: conntrack.Protocols, Translated: true,
-		Owns: o.Owns, Findings: &t.findings, Report: t.report}
+		Owns: o.Owns, Made: t.made, Findings: &t.findings, Report: t.report}
 	device, err := host.OpenDevice(o.Device, &t.addressWrites)
 	if err != nil {
 		return nil, err

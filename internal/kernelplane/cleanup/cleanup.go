@@ -6,6 +6,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -34,8 +35,11 @@ type Outdated struct {
 	// Translated is set if nftables translates the destinations; IPVS does it without connection tracking.
 	Translated bool
 	Owns       func(netip.Addr) bool // reports whether the address of a removed frontend is ours
-	Findings   *host.Findings
-	Report     func(host.Finding) // reports that the kernel can't list entries
+	// Made reports whether this dataplane has translated a connection to an address that is ours and has no frontend. Another
+	// program can translate there, too. Nil: only this dataplane makes such entries.
+	Made     func(context.Context, *conntrack.Entry) (bool, error)
+	Findings *host.Findings
+	Report   func(host.Finding) // reports that the kernel can't list entries
 
 	flows  conntrack.Flows
 	coarse bool // flows has whole frontends only
@@ -87,7 +91,13 @@ func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
 			if !any {
 				continue
 			}
-			err := o.Table.Sweep(ctx, family, match, func(e *conntrack.Entry) bool { return o.ends(ix, has, e) })
+			var failed error
+			err := o.Table.Sweep(ctx, family, match, func(e *conntrack.Entry) bool {
+				ends, err := o.ends(ctx, ix, has, e)
+				failed = cmp.Or(failed, err)
+				return ends
+			})
+			err = cmp.Or(err, failed)
 			if conntrack.IsMissing(err) {
 				o.Report(conntrack.NoNetlink)
 			} else if err != nil {
@@ -105,18 +115,21 @@ func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
 }
 
 // ends reports whether a connection is outdated.
-func (o *Outdated) ends(ix conntrack.FlowIndex, has *holdings.Records, e *conntrack.Entry) bool {
+func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *holdings.Records, e *conntrack.Entry) (bool, error) {
 	backend, whole := ix.Has(e.Flow)
 	here, lacks := place(has, e)
 	switch {
 	case backend: // a frontend with other ports or another audience may have it now; clients of UDP begin anew without harm
-		return e.Frontend.Protocol == vip.UDP || lacks || !here
+		return e.Frontend.Protocol == vip.UDP || lacks || !here, nil
 	case whole && (e.Frontend.Protocol == vip.UDP || e.Forwarded()): // other connections are those of a process on this host
-		return lacks || !here
+		return lacks || !here, nil
 	case o.all && e.Forwarded() && e.Translated == o.Translated:
-		return lacks || !here && o.Owns(e.Frontend.Addr)
+		if lacks || here || !o.Owns(e.Frontend.Addr) || o.Made == nil {
+			return lacks || !here && o.Owns(e.Frontend.Addr), nil
+		}
+		return o.Made(ctx, e)
 	}
-	return false
+	return false, nil
 }
 
 // back reports whether a frontend has a backend again. Entries don't show the audience, so connections of TCP stay while the
