@@ -87,8 +87,9 @@ func reason(in *Input, s *Report) string {
 		case s.Panics:
 			return fmt.Sprintf("fewer than %d%% of its backends are healthy, so unhealthy ones take new connections, too (panic mode)", in.Service.PanicThreshold)
 		case s.Held > 0:
-			return fmt.Sprintf("%s unhealthy, with new connections for %s more, because all health checks of this host failed at once %s ago",
-				areOf(s.Held, s.Total), remaining(in, s.HeldUntil), elapsed(in, s.HeldSince))
+			// The summary of a service is sent once and shown until it changes, so its times are absolute.
+			return fmt.Sprintf("%s unhealthy, with new connections until %s, because all health checks of this host failed at once at %s",
+				areOf(s.Held, s.Total), clock(s.HeldUntil), clock(s.HeldSince))
 		case s.Ready == 0:
 			if slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }) {
 				return "no backend is healthy at all of its ports"
@@ -114,6 +115,9 @@ func areOf(n, all int) string {
 	}
 	return fmt.Sprintf("%d of its %d backends are", n, all)
 }
+
+// clock returns an instant as text.
+func clock(at vip.Instant) string { return at.Time().Format(time.RFC3339) }
 
 // elapsed returns how long ago an instant was, and remaining how long it is until one. Clocks may
 // differ, so neither is negative.

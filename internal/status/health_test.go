@@ -122,12 +122,12 @@ func TestStatusOfHealth(t *testing.T) {
 	}, {
 		name: "held", in: seen(service("web", two), all(held)), want: Degraded, ready: 2,
 		lines: []string{
-			"web is degraded: all of its 2 backends are unhealthy, with new connections for 18s more, because all health checks of this host failed at once 12s ago.",
+			"web is degraded: all of its 2 backends are unhealthy, with new connections until 2026-11-08T12:00:18Z, because all health checks of this host failed at once at 2026-11-08T11:59:48Z.",
 			"Backend 10.0.0.1 has failed its tcp check for 12s (timeout (3 of 3)) and still takes new connections for 18s. Check this host's network.",
 		},
 	}, {
 		name: "one held", in: seen(service("web", two), only(2, held)), want: Degraded, ready: 2,
-		lines: []string{"web is degraded: 1 of its 2 backends is unhealthy, with new connections for 18s more, because all health checks of this host failed at once 12s ago."},
+		lines: []string{"web is degraded: 1 of its 2 backends is unhealthy, with new connections until 2026-11-08T12:00:18Z, because all health checks of this host failed at once at 2026-11-08T11:59:48Z."},
 	}, {
 		name: "a backup waits", in: seen(service("web", two, backup(1)), allHealthy), want: Healthy, ready: 2,
 		lines:  []string{"web is healthy: its one backend takes new connections; its backup waits."},
