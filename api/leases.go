@@ -143,12 +143,16 @@ func (in *getVIPInput) address() (netip.Addr, error) {
 // exactly.
 const maxCount = 1<<53 - 1
 
+func heldOutView(h ipam.HeldOut) v1.HeldOut {
+	return v1.HeldOut{Prefix: h.Prefix, Reason: string(h.Reason), Message: h.Detail}
+}
+
 func (s *Server) listPools(_ context.Context, in *Paging) (out v1.PoolList, err error) {
 	pools := convert(s.Pools(), func(p ipam.PoolStatus) v1.Pool {
 		return v1.Pool{Name: p.Name, Removed: p.Removed,
 			CIDRs: append([]netip.Prefix{}, p.CIDRs...), Exclude: append([]netip.Prefix{}, p.Exclude...), AutoAssign: p.AutoAssign,
 			Size: min(p.Size, maxCount), Used: min(p.Used, maxCount), Cooling: min(p.Cooling, maxCount), Reserved: min(p.Reserved, maxCount),
-			HeldOut: min(p.HeldOut, maxCount), HeldRanges: p.HeldOutRanges, Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
+			HeldOut: min(p.HeldOut, maxCount), HeldRanges: convert(p.HeldOutRanges, heldOutView), Free: min(p.Free, maxCount), Alarms: server.Problems(p.Alarms)}
 	})
 	out.Items, out.Next, err = list(*in, byName.of("pools"), pools, func(p *v1.Pool) string { return p.Name })
 	return out, err

@@ -17,6 +17,9 @@ import (
 // Pool is a named set of addresses to allocate from: its Name, CIDRs and Exclude, and AutoAssign.
 type Pool = pool.Config
 
+// HeldOut is a part of a pool that is not allocated because something else has it.
+type HeldOut = pool.HeldOut
+
 // CheckPools returns all problems of pools: of each alone, with each other, and with the ranges of
 // pods. An allocator must not run with them unless IsWarning is true for each. A field is written
 // "pool[0].cidrs[1]".
@@ -87,8 +90,8 @@ type PoolStatus struct {
 	Cooling  uint64
 	Reserved uint64 // and not held
 	HeldOut  uint64 // part of Size that is not allocated because something else has it
-	// HeldOutRanges are these addresses, with the network and broadcast addresses among them; at most 256 prefixes.
-	HeldOutRanges []netip.Prefix
+	// HeldOutRanges are these addresses and why, with the network and broadcast addresses among them; at most 256.
+	HeldOutRanges []HeldOut
 	Free          uint64
 	Alarms        []vip.Problem // sorted
 }

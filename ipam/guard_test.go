@@ -33,7 +33,7 @@ func TestPodRangeReportedLater(t *testing.T) {
 	same(t, "alarms", alarms(s), `overlap: pool "p" 10.244.0.0/26 overlaps range 10.244.0.0/27, which source kubernetes says is in use: nothing more is allocated there, held addresses are kept`)
 	same(t, "size", s.Size, 62)
 	same(t, "held out", s.HeldOut, 31)
-	same(t, "ranges held out", fmt.Sprint(s.HeldOutRanges), "[10.244.0.0/27]")
+	same(t, "ranges held out", heldOut(s), "10.244.0.0/27 overlap: in range 10.244.0.0/27, which source kubernetes says is in use")
 	same(t, "free", s.Free, 30)
 	same(t, "the other pool", alarms(w.status("q")), "")
 	if !slices.Contains(w.kinds(), "pool_alarm") {
@@ -55,6 +55,31 @@ func TestPodRangeReportedLater(t *testing.T) {
 	if !slices.Contains(w.kinds(), "pool_alarm_over") {
 		t.Errorf("events %v", w.kinds())
 	}
+}
+
+// An address is held out for one reason, and not for any if the configuration excludes it.
+func TestOneReasonForEachAddressHeldOut(t *testing.T) {
+	p := pool("p", "10.244.0.0/28", "2001:db8::/126")
+	p.Exclude = prefixes("10.244.0.0/30")
+	w := newWorld(t, pools(p))
+	w.a.SetPodCIDRs("a", prefixes("10.244.0.4/30", "10.244.0.8/29", "2001:db8::/64"))
+	w.a.SetPodCIDRs("b", prefixes("10.244.0.0/29", "172.16.0.0/12"))
+	w.a.SetHost(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: prefixes("10.244.0.1/24")[0], Link: "eth0"}, {Prefix: prefixes("10.244.0.6/24")[0], Link: "eth0"}}})
+	b := ": in range 10.244.0.0/29, which source b says is in use"
+	same(t, "ranges held out", heldOut(w.status("p")), strings.Join([]string{
+		"10.244.0.4/31 overlap" + b, "10.244.0.6/32 own_address: this host's own address on eth0", "10.244.0.7/32 overlap" + b,
+		"10.244.0.8/29 overlap: in range 10.244.0.8/29, which source a says is in use",
+		"2001:db8::/126 overlap: in range 2001:db8::/64, which source a says is in use",
+	}, "\n"))
+}
+
+// heldOut returns what a pool holds out, one line each.
+func heldOut(s ipam.PoolStatus) string {
+	var lines []string
+	for _, r := range s.HeldOutRanges {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", r.Prefix, r.Reason, r.Detail))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func TestHostsOwnAddressesAreHeldOut(t *testing.T) {
@@ -82,7 +107,10 @@ func TestHostsOwnAddressesAreHeldOut(t *testing.T) {
 		`notice: 2001:db8::2 is held out of pool "p": it is this host's own address on eth1`,
 	}, "\n"))
 	same(t, "held out", w.status("p").HeldOut, 4)
-	same(t, "ranges held out", fmt.Sprint(w.status("p").HeldOutRanges), "[192.0.2.1/32 192.0.2.2/31 2001:db8::2/128]")
+	same(t, "ranges held out", heldOut(w.status("p")), strings.Join([]string{
+		"192.0.2.1/32 own_address: this host's own address on eth0", "192.0.2.2/32 own_address: this host's own address on eth0",
+		"192.0.2.3/32 gateway: a gateway of this host", "2001:db8::2/128 own_address: this host's own address on eth1",
+	}, "\n"))
 }
 
 func TestPoolOverAForeignRoute(t *testing.T) {

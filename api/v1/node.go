@@ -173,9 +173,16 @@ type Pool struct {
 	Cooling    uint64         `json:"cooling"`
 	Reserved   uint64         `json:"reserved" doc:"reserved and not held"`
 	HeldOut    uint64         `json:"held_out" doc:"the host's own, its gateways and overlaps"`
-	HeldRanges []netip.Prefix `json:"held_out_ranges,omitempty" doc:"where these are; at most 256"`
+	HeldRanges []HeldOut      `json:"held_out_ranges,omitempty" doc:"where these are, and why; at most 256"`
 	Free       uint64         `json:"free"`
 	Alarms     []Problem      `json:"alarms"`
+}
+
+// HeldOut is a part of a pool that something else has, so that it is not allocated.
+type HeldOut struct {
+	Prefix  netip.Prefix `json:"prefix"`
+	Reason  string       `json:"reason" enum:"own_address,gateway,overlap"`
+	Message string       `json:"message" doc:"what has it: \"this host's own address on eth0\""`
 }
 
 // PoolList is every pool.

@@ -7,14 +7,19 @@ const mostCells = 256; // of a range of addresses
 const wideRange = 1n << 16n; // of a wider range, the map has only the part between the first and the last lease
 const size = 10; // of a cell, in px
 
+// kinds are what a cell can be, and the words for it. The most important comes last.
+export const kinds = [['free', 'free'], ['excluded', 'excluded'], ['overlap', 'overlap'], ['own', 'this host’s own'], ['cooling', 'cooling'], ['reserved', 'reserved'], ['used', 'used']];
+const rank = Object.fromEntries(kinds.map(([kind], i) => [kind, i]));
+
 // poolMap draws the ranges of a pool. leases are its addresses that are held, cooling or reserved.
 export function poolMap(pool, leases) {
-  const out = [...(pool.exclude ?? []), ...(pool.held_out_ranges ?? [])];
+  const out = [...pool.exclude.map((prefix) => ({ prefix, kind: 'excluded' })), ...(pool.held_out_ranges ?? []).map(({ prefix, reason }) => ({ prefix, kind: reason === 'overlap' ? 'overlap' : 'own' }))];
   return el('div', { class: 'maps' }, pool.cidrs.map((cidr) => {
     const same = (address) => address.includes(':') === cidr.includes(':'); // of the same family
     const [from, to] = range(cidr);
     const marks = leases.filter((v) => same(v.address)).map((v) => ({ at: addressNumber(v.address), address: v.address, what: v.state === 'held' ? 'used' : v.state })).filter((m) => m.at >= from && m.at <= to);
-    return draw(cidr, from, to, marks, out.filter(same).map(range));
+    const ranges = out.filter((o) => same(o.prefix)).map((o) => [...range(o.prefix), o.kind]);
+    return draw(cidr, from, to, marks, [...ends(cidr), ...ranges]);
   }));
 }
 
@@ -29,15 +34,14 @@ function draw(cidr, from, to, marks, out) {
   const each = (addresses + BigInt(mostCells) - 1n) / BigInt(mostCells);
   const cells = Number((addresses + each - 1n) / each);
   const what = new Array(cells).fill('free');
-  for (const [first, last] of out) {
-    // A cell is held out only as a whole, but for a cell at the end of the range.
+  for (const [first, last, kind] of out) {
+    // Only a whole cell is of a kind, but for a cell at the end of the range.
     for (let i = Number(((first > from ? first : from) - from + each - 1n) / each); i < cells; i++) {
       const end = from + BigInt(i + 1) * each - 1n;
       if ((end < to ? end : to) > last) break;
-      what[i] = 'held';
+      if (rank[kind] > rank[what[i]]) what[i] = kind;
     }
   }
-  const rank = { free: 0, held: 1, cooling: 2, reserved: 3, used: 4 };
   for (const m of marks) {
     const i = Number((m.at - from) / each);
     if (rank[m.what] > rank[what[i]]) what[i] = m.what;
@@ -49,10 +53,21 @@ function draw(cidr, from, to, marks, out) {
       what.map((w, i) => cell(w, (i % columns) * size, Math.floor(i / columns) * size))));
 }
 
+// ends returns the network and the broadcast address of a range, which are never assigned. IPv6 has the first only, and
+// a range of two addresses or one has none.
+function ends(cidr) {
+  const [from, to] = range(cidr);
+  if (to - from < 2n) return [];
+  return (cidr.includes(':') ? [from] : [from, to]).map((at) => [at, at, 'excluded']);
+}
+
+// key returns the cell of a kind for a legend.
+export const key = (kind) => svg('svg', { viewBox: `0 0 ${size} ${size}`, class: 'key', 'aria-hidden': 'true' }, cell(kind, 0, 0));
+
 // A shape in each kind of cell tells it from others without color.
 function cell(what, x, y) {
   const box = svg('rect', { x: x + 0.5, y: y + 0.5, width: size - 1, height: size - 1, class: 'cell ' + what });
-  const line = { held: `M${x + 2} ${y + 2}l6 6m0-6-6 6`, cooling: `M${x + 2} ${y + 5}h6`, reserved: `M${x + 5} ${y + 3.4}v3.2` }[what];
+  const line = { excluded: `M${x + 2} ${y + 2}l6 6m0-6-6 6`, overlap: `M${x + 2} ${y + 8}l6-6`, own: `M${x + 5} ${y + 2.2}l2.8 5.3h-5.6z`, cooling: `M${x + 2} ${y + 5}h6`, reserved: `M${x + 5} ${y + 3.4}v3.2` }[what];
   return svg('g', {}, box, line ? svg('path', { d: line, class: 'mark ' + what }) : null);
 }
 

@@ -155,14 +155,14 @@ func (a *app) poolListCommand() *cobra.Command {
 }
 
 func (a *app) poolListView(list v1.PoolList) output.View {
-	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE")
+	grid := output.NewGrid("NAME", "CIDRS", "USED", "FREE", "COOLING", "RESERVED", "HELD OUT", "AUTO", "+SIZE", "+EXCLUDE", "+HELD OUT FOR")
 	for _, p := range list.Items {
 		used := output.Cell{Text: fmt.Sprintf("%s of %s", count(p.Used), count(p.Size))}
 		if p.Free == 0 {
 			used.Style = output.Caution
 		}
 		grid.Add(p.Name, commaList(p.CIDRs), used, count(p.Free), count(p.Cooling), count(p.Reserved), count(p.HeldOut), yesNo(p.AutoAssign),
-			count(p.Size), commaList(p.Exclude))
+			count(p.Size), commaList(p.Exclude), strings.Join(reasonsOf(p.HeldRanges), ","))
 		for _, alarm := range p.Alarms {
 			grid.Footer += a.printer().Paint("WARN", output.Caution) + "  pool " + output.Clean(p.Name+": "+problemLine(alarm)) + "\n"
 		}
@@ -176,7 +176,8 @@ func (a *app) poolGetCommand() *cobra.Command {
 		Short: "show pools in full: ranges, use, and what is wrong with them",
 		Long: `Shows pools in full. "pool list" has a line for each; "vip list" has the addresses that
 services hold. COOLING addresses were released lately and are given to others later. RESERVED
-addresses are kept for a service that does not hold them ("vip reserve"). HELD OUT are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes.`,
+addresses are kept for a service that does not hold them ("vip reserve"). HELD OUT are this host's own addresses, its gateways, and overlaps with the ranges of Kubernetes,
+which something else has; EXCLUDE has the ranges that the configuration excludes.`,
 		Example:           "  ironvip pool get public-v4\n  ironvip pool get public-v4 -o json",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(poolNames),
@@ -208,6 +209,13 @@ func poolView(pools []v1.Pool) output.View {
 	}
 }
 
+// reasonsOf returns the reasons of ranges that are held out, each once.
+func reasonsOf(ranges []v1.HeldOut) []string {
+	reasons := output.Texts(ranges, func(r v1.HeldOut) string { return r.Reason })
+	slices.Sort(reasons)
+	return slices.Compact(reasons)
+}
+
 func poolText(p *output.Printer, pool v1.Pool) string {
 	facts := output.Grid{Indent: "  "}
 	fact := func(name, text string) {
@@ -222,11 +230,10 @@ func poolText(p *output.Printer, pool v1.Pool) string {
 	fact("free", count(pool.Free))
 	fact("cooling", count(pool.Cooling))
 	fact("reserved", count(pool.Reserved))
-	heldOut := count(pool.HeldOut)
-	if len(pool.HeldRanges) > 0 {
-		heldOut += ": " + commaList(pool.HeldRanges)
+	fact("held out", count(pool.HeldOut))
+	for _, r := range pool.HeldRanges {
+		fact("  "+r.Prefix.String(), r.Message)
 	}
-	fact("held out", heldOut)
 	text := p.Paint(pool.Name, output.Strong)
 	if pool.Removed {
 		text += " is removed from the configuration, and some of its addresses are held or kept"

@@ -17,7 +17,7 @@ import (
 // source, and the host's own addresses and gateways.
 type Guard struct {
 	used  []usedRange
-	hosts map[netip.Addr]string // the use of each: "this host's own address on eth0"
+	hosts map[netip.Addr]hostUse
 	host  hostnet.Snapshot
 	set   *netipx.IPSet // used and hosts
 }
@@ -27,10 +27,26 @@ type usedRange struct {
 	from   string // "the configuration" or "source NAME"
 }
 
+// hostUse is what the host has an address for.
+type hostUse struct {
+	reason Reason
+	what   string // "this host's own address on eth0"
+}
+
+// Reason is why a part of a pool is held out.
+type Reason string
+
+// The reasons.
+const (
+	OwnAddress Reason = "own_address" // the host has the address
+	Gateway    Reason = "gateway"     // of the host
+	Overlap    Reason = "overlap"     // the configuration or a source says that the range is in use
+)
+
 // NewGuard returns the guard against configured ranges, those that sources have learned, by source,
 // and the host's network.
 func NewGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host hostnet.Snapshot) *Guard {
-	g := &Guard{hosts: make(map[netip.Addr]string), host: host}
+	g := &Guard{hosts: make(map[netip.Addr]hostUse), host: host}
 	var b netipx.IPSetBuilder
 	add := func(p netip.Prefix, from string) {
 		if p = p.Masked(); p.IsValid() {
@@ -50,10 +66,10 @@ func NewGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host
 		return cmp.Or(a.prefix.Compare(b.prefix), cmp.Compare(a.from, b.from))
 	})
 	for _, a := range host.Gateways {
-		g.hosts[a.Unmap().WithZone("")] = "a gateway of this host"
+		g.hosts[a.Unmap().WithZone("")] = hostUse{Gateway, "a gateway of this host"}
 	}
 	for _, a := range host.Addrs {
-		g.hosts[a.Prefix.Addr().Unmap().WithZone("")] = "this host's own address on " + a.Link
+		g.hosts[a.Prefix.Addr().Unmap().WithZone("")] = hostUse{OwnAddress, "this host's own address on " + a.Link}
 	}
 	for a := range g.hosts {
 		b.Add(a)
@@ -62,17 +78,22 @@ func NewGuard(configured []netip.Prefix, learned map[string][]netip.Prefix, host
 	return g
 }
 
+// what says what an address of the range is.
+func (r *usedRange) what() string {
+	return fmt.Sprintf("in range %s, which %s says is in use", r.prefix, r.from)
+}
+
 // Same reports whether two guards hold out the same addresses.
 func (g *Guard) Same(o *Guard) bool { return g.set.Equal(o.set) }
 
 // why says what an address that is held out is used for.
 func (g *Guard) why(a netip.Addr) (code, what string) {
-	if what, ok := g.hosts[a]; ok {
-		return vip.CodeAddressTaken, "it is " + what
+	if use, ok := g.hosts[a]; ok {
+		return vip.CodeAddressTaken, "it is " + use.what
 	}
 	for _, p := range g.used {
 		if p.prefix.Contains(a) {
-			return vip.CodeOverlap, fmt.Sprintf("it is in range %s, which %s says is in use", p.prefix, p.from)
+			return vip.CodeOverlap, "it is " + p.what()
 		}
 	}
 	return vip.CodeOverlap, "something else has it"
@@ -110,14 +131,14 @@ func (p *Pool) Alarms(holder func(netip.Addr) (vip.ServiceKey, bool)) []vip.Prob
 			}
 		}
 	}
-	for a, what := range p.guard.hosts {
+	for a, use := range p.guard.hosts {
 		if !p.Covers(a) {
 			continue
 		}
-		message := fmt.Sprintf("%s is held out of pool %q: it is %s", a, p.Name, what)
+		message := fmt.Sprintf("%s is held out of pool %q: it is %s", a, p.Name, use.what)
 		code, hint := CodeNotice, ""
 		if service, held := holder(a); held {
-			message = fmt.Sprintf("%s is leased to %s, but it is also %s", a, service, what)
+			message = fmt.Sprintf("%s is leased to %s, but it is also %s", a, service, use.what)
 			code, hint = vip.CodeAddressTaken, "take the address off the host, or delete the service"
 		}
 		own = append(own, vip.Problem{Code: code, Message: message, Hint: hint})

@@ -7,6 +7,7 @@
 //
 //   - check.go: Check, the problems of a configuration
 //   - guard.go: Guard, what pools must keep clear of, and the alarms
+//   - heldout.go: HeldOut, the parts of a pool that are not allocated, and why
 //   - pool.go: Config and Pool
 package pool
 
@@ -79,21 +80,6 @@ func New(p Config, g *Guard) *Pool {
 		r.HeldOut = r.Usable.Size() - numbers.AddSaturating(r.Static.Size(), r.Dynamic.Size())
 	}
 	return out
-}
-
-// HeldOut returns what is held out of the pool's ranges: IPv4 first, at most the given number of prefixes.
-func (p *Pool) HeldOut(most int) []netip.Prefix {
-	var cidrs netipx.IPSetBuilder
-	for _, c := range p.CIDRs {
-		cidrs.AddPrefix(c)
-	}
-	cidrs.Intersect(p.guard.set)
-	for _, e := range p.Exclude {
-		cidrs.RemovePrefix(e)
-	}
-	set, _ := cidrs.IPSet() // fails on invalid input only, which Check refuses
-	prefixes := set.Prefixes()
-	return prefixes[:min(len(prefixes), most)]
 }
 
 // NodePorts returns the ranges of the node ports from first to last.

@@ -4,11 +4,11 @@ import { el, section, serviceLink, show } from '../dom.js';
 import { badge } from '../badge.js';
 import { problemList } from '../dialog.js';
 import { filters, keep, order, orderOf, textFilter, wordsOf } from '../filters.js';
-import { age, clock, count } from '../format.js';
+import { age, clock, count, plural } from '../format.js';
 import { all, get } from '../api.js';
 import { List } from '../list.js';
 import { ordered } from '../services.js';
-import { poolMap } from '../poolmap.js';
+import { key, kinds, poolMap } from '../poolmap.js';
 import { Poll } from '../stream.js';
 
 const most = 20_000; // leases in the table
@@ -57,12 +57,21 @@ function servicesOf(v) {
   return v.state === 'cooling' ? ['last ', names, v.until ? [', free at ', clock(v.until)] : null] : names;
 }
 
+// heldOut says what something else has of a pool.
+function heldOut(n, ranges) {
+  return el('details', {}, el('summary', {}, `${plural(n, 'address', 'addresses')} held out: something else has ${n === 1 ? 'it' : 'them'}`),
+    el('ul', {}, ranges.map((r) => el('li', { key: r.prefix }, el('code', {}, r.prefix), ' ', r.message))));
+}
+
 function poolBox(pool, leases) {
-  const legend = [['used', pool.used], ['reserved', pool.reserved], ['cooling', pool.cooling], ['held out', pool.held_out], ['free', pool.free]];
+  const out = pool.held_out_ranges ?? [];
+  const numbers = { free: pool.free, cooling: pool.cooling, reserved: pool.reserved, used: pool.used };
+  const has = { excluded: true, overlap: out.some((r) => r.reason === 'overlap'), own: out.some((r) => r.reason !== 'overlap') };
   return el('article', { class: 'pool', key: pool.name },
     el('h3', {}, pool.name, pool.removed ? [' ', badge('refused', 'not in the configuration')] : null),
     el('p', {}, pool.cidrs.join(', '), pool.cidrs.length ? ': ' : '', `${count(pool.used)} of ${count(pool.size)} used`, pool.exclude.length ? `; excluded: ${pool.exclude.join(', ')}` : ''),
     poolMap(pool, leases.filter((v) => v.pool === pool.name && v.address)),
-    el('ul', { class: 'legend' }, legend.map(([what, n]) => el('li', {}, el('span', { class: 'key ' + what.split(' ')[0], 'aria-hidden': 'true' }), what, ' ', el('b', {}, count(n))))),
+    el('ul', { class: 'legend' }, kinds.filter(([kind]) => has[kind] ?? true).toReversed().map(([kind, word]) => el('li', {}, key(kind), word, kind in numbers ? [' ', el('b', {}, count(numbers[kind]))] : null))),
+    out.length ? heldOut(pool.held_out, out) : null,
     pool.alarms.length ? problemList(pool.alarms) : null);
 }
