@@ -182,6 +182,7 @@ func TestObservedHealth(t *testing.T) {
 	}
 	held := result("", vip.Healthy, "timeout (3 of 3)")
 	held.HeldUntil = vip.InstantOf(until)
+	const hint = "see the log of the backend's server: it answers, but reports that it does not work"
 	for _, tc := range []struct {
 		name    string
 		source  vip.Health
@@ -195,13 +196,13 @@ func TestObservedHealth(t *testing.T) {
 		{"its source finds it unhealthy, its check passes", vip.Unhealthy, []vip.CheckResult{result("", vip.Healthy, "")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "source", HealthReason: "critical"}},
 		{"pending", 0, []vip.CheckResult{result("", vip.Unknown, "")}, 0, v1.BackendStatus{Health: "unknown", Check: "http", HealthSince: &since, Usable: true}},
 		{"healthy", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, Usable: true}},
-		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)"}},
+		{"unhealthy", vip.Healthy, []vip.CheckResult{result("", vip.Unhealthy, "status 500 (3 of 3)")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500 (3 of 3)", HealthHint: hint}},
 		{"unhealthy at one port", 0, []vip.CheckResult{result("a", vip.Healthy, ""), result("b", vip.Unhealthy, "refused")}, 0, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "refused"}},
 		{"held", 0, []vip.CheckResult{held}, 0, v1.BackendStatus{Health: "healthy", Check: "http", HealthSince: &since, HealthReason: "timeout (3 of 3)", Held: true, HeldUntil: &until, Usable: true}},
 		{"answered clients", 0, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "passive", HealthSince: &since, Usable: true}},
 		{"answered clients, its source finds it healthy", vip.Healthy, nil, vip.Healthy, v1.BackendStatus{Health: "healthy", Check: "source", Usable: true}},
 		{"ejected, its check passes", vip.Healthy, []vip.CheckResult{result("", vip.Healthy, "")}, vip.Ejected, v1.BackendStatus{Health: "ejected", Check: "passive", HealthSince: &since, HealthReason: "refused", EjectedUntil: &until}},
-		{"ejected, its check fails", 0, []vip.CheckResult{result("", vip.Unhealthy, "status 500")}, vip.Ejected, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500"}},
+		{"ejected, its check fails", 0, []vip.CheckResult{result("", vip.Unhealthy, "status 500")}, vip.Ejected, v1.BackendStatus{Health: "unhealthy", Check: "http", HealthSince: &since, HealthReason: "status 500", HealthHint: hint}},
 	} {
 		w := newWritten()
 		w.healthy(1)

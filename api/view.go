@@ -123,6 +123,9 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 		row.Serving = status.TakesNew(in, b) && !in.Ejected(b)
 		addHealth(&row, in, b)
 		s.addLastError(&row, in, b)
+		if row.HealthReason != "" || row.Held {
+			row.HealthHint = status.HintOf(cmp.Or(row.HealthReason, row.LastError))
+		}
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
 		}

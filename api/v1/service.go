@@ -122,6 +122,7 @@ type BackendStatus struct {
 	Health       string     `json:"health,omitempty" enum:"unknown,healthy,unhealthy,unchecked,ejected" doc:"observed: by this host's probes, by its source, or by connections"`
 	HealthSince  *time.Time `json:"health_since,omitempty" doc:"when health became this"`
 	HealthReason string     `json:"health_reason,omitempty" doc:"why it is unhealthy or ejected"`
+	HealthHint   string     `json:"health_hint,omitempty" doc:"what to do about the reason, if that is known"`
 	Check        string     `json:"check,omitempty" doc:"the type of the check that decided; source; or passive: connections of clients"`
 	EjectedUntil *time.Time `json:"ejected_until,omitempty" doc:"when the proxy sends it a client again"`
 	Held         bool       `json:"held,omitempty" doc:"its check fails, and traffic is held because all checks failed at the same time"`

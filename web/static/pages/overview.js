@@ -1,6 +1,7 @@
 // Overview: what is wrong now and what to do about it, the VIPs, and the traffic.
 
 import { el, facts, link, once, section, serviceLink, servicePath, show, table } from '../dom.js';
+import { badBackends } from '../bad.js';
 import { badge } from '../badge.js';
 import { Sparkline } from '../chart.js';
 import { problemList } from '../dialog.js';
@@ -10,7 +11,6 @@ import { loading, onServices, services, states, tally, wrongStates } from '../se
 import { Poll, Stream } from '../stream.js';
 
 const shown = 20; // services that are wrong
-const backendsShown = 10; // of each
 const checkTime = 2000; // between two looks at the node's status, in ms
 const overrideTime = 5000;
 const detailTime = 10_000; // after which a service that is wrong is read again: its reasons may be others
@@ -93,20 +93,8 @@ function checkBox(c) {
 
 // serviceBox shows a service that is wrong, with its backends that take no connections, once they are known.
 function serviceBox(s, service) {
-  const bad = service?.status.backends.filter((b) => !b.usable || b.held) ?? [];
   return el('article', { class: 'wrong', key: s.name },
     el('h3', {}, badge(s.state), ' ', serviceLink(s.name)), el('p', {}, s.summary),
-    bad.length ? el('ul', {}, bad.slice(0, backendsShown).map((b) => el('li', { key: b.id }, el('code', {}, b.id), ' ', badge(b.state !== 'ready' ? b.state : b.held ? 'held up' : b.health ?? 'unknown'), since(b), reason(b)))) : null,
-    bad.length > backendsShown ? el('p', { class: 'quiet' }, `and ${bad.length - backendsShown} more`) : null,
+    service ? badBackends(service) : null,
     service?.status.problems.length ? problemList(service.status.problems) : null);
-}
-
-function since(b) {
-  const time = b.state === 'ready' ? b.health_since : b.override?.since;
-  return time ? [' for ', age(time)] : null;
-}
-
-function reason(b) {
-  const why = b.state !== 'ready' ? b.override?.author && 'by ' + b.override.author : b.health_reason ?? (b.held ? b.last_error : '');
-  return why ? [': ', why] : null;
 }

@@ -1,6 +1,7 @@
 // One service: its state and why, its ports, its backends, its traffic and its events.
 
 import { el, facts, once, section, show, table } from '../dom.js';
+import { badBackends } from '../bad.js';
 import { badge } from '../badge.js';
 import { changeState } from '../change.js';
 import { Sparkline } from '../chart.js';
@@ -52,7 +53,7 @@ export function servicePage(page, signal, [namespace, short]) {
     service = s;
     seen = true;
     show(state, badge(s.status.state));
-    show(parts.about, el('p', { class: 'summary' }, s.status.summary),
+    show(parts.about, el('p', { class: 'summary' }, s.status.summary), badBackends(s),
       s.status.panic ? el('p', {}, badge('warn', 'panic'), ' unhealthy backends take new connections, too, because too few are healthy') : null,
       s.status.full ? el('p', {}, badge('warn', 'full'), ' new clients wait or are refused: a limit of connections is reached') : null,
       facts(['VIPs', s.status.vips.join(', ')], ['Ports', s.status.ports.map(portText).join(', ')], ['Pool', s.status.pool], ['DNS', s.status.dns_names?.join(', ')],
