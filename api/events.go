@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -54,7 +53,7 @@ func (s *Server) listEvents(ctx context.Context, in *listEventsInput) (*server.S
 	}
 	newest := since == 0
 	since = s.known(since)
-	if strings.Contains(in.Accept, eventStream) {
+	if wantsEvents(in.Accept, "application/json") {
 		done, err := s.http.OpenStream(ctx)
 		if err != nil {
 			return nil, err

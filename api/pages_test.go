@@ -21,7 +21,8 @@ func TestPages(t *testing.T) {
 		{"GET", "/", "text/html,application/xhtml+xml", 302, "/ui/"},
 		{"GET", "/", "*/*", 404, ""}, // of a program
 		{"GET", "/ui/absent.js", "*/*", 404, ""},
-		{"POST", "/ui/", "*/*", 404, ""},
+		{"POST", "/ui/", "*/*", 405, ""},
+		{"DELETE", "/ui/services/web", "text/html", 405, ""},
 	} {
 		r := httptest.NewRequest(c.method, "http://localhost"+c.path, nil)
 		r.Header.Set("Accept", c.accept)
@@ -29,6 +30,9 @@ func TestPages(t *testing.T) {
 		s.Handler().ServeHTTP(w, r)
 		if w.Code != c.want || w.Header().Get("Location") != c.location {
 			t.Errorf("%s %s: %d %v", c.method, c.path, w.Code, w.Header())
+		}
+		if allow := w.Header().Get("Allow"); (allow == "GET") != (c.want == http.StatusMethodNotAllowed) {
+			t.Errorf("%s %s: Allow is %q", c.method, c.path, allow)
 		}
 		if c.want == http.StatusOK && (w.Header().Get("Cache-Control") != "no-cache" || !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'")) {
 			t.Errorf("%s: %v", c.path, w.Header())

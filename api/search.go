@@ -149,6 +149,16 @@ func rankAt(place, nameLength, textLength int) quality {
 	return contains
 }
 
+// rankService returns how good a match the name of a service is. A text with a slash also matches the
+// namespace that names in the default namespace omit; another text, such as "default", would match all of them.
+func (f *finder) rankService(k vip.ServiceKey) quality {
+	if !strings.Contains(f.text, "/") {
+		return min(f.rank(k.Name), f.rank(k.String()))
+	}
+	f.buf = append(append(append(f.buf[:0], k.Namespace...), '/'), k.Name...)
+	return rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes))
+}
+
 // rankNames returns how good a match the best DNS name is that a service may have. It reads no names,
 // because that costs more than all else.
 func (f *finder) rankNames(k vip.ServiceKey, hostnames []string, domain string) quality {
@@ -186,7 +196,7 @@ func (f *finder) rankAddress(addr netip.Addr, port uint16) quality {
 
 // service looks at a service and its backends.
 func (f *finder) service(k vip.ServiceKey, v *vip.Service) {
-	f.offer(v1.KindService, min(f.rank(k.Name), f.rank(k.String())), func() match { return match{service: k} })
+	f.offer(v1.KindService, f.rankService(k), func() match { return match{service: k} })
 	for i := range v.Backends {
 		b := &v.Backends[i]
 		r := f.rankAddress(b.Address, b.Port)

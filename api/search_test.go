@@ -38,6 +38,8 @@ func TestSearch(t *testing.T) {
 	must[v1.Backend](r, "PUT", v1.BackendStatePath("shop", "cart", "10.1.0.12:9000"), `{"state":"drain"}`, "Prefer: wait=60")
 	cart, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "shop", Name: "cart"})
 	at := cart.VIPs[0].String()
+	other, _, _ := r.deps.Allocations.Get(vip.ServiceKey{Namespace: "default", Name: "cart-old"})
+	old := other.VIPs[0].String()
 	for _, c := range []struct{ text, want string }{
 		{"10.1.0.11", "backend 10.1.0.11|shop/cart|unchecked|node rack7-a\nbackend 10.1.0.110|shop/cart|unchecked|\n"},
 		{"10.1.0.11:8080", "backend 10.1.0.11|shop/cart|unchecked|node rack7-a\n"}, // the service's target port
@@ -49,6 +51,10 @@ func TestSearch(t *testing.T) {
 		{"lan", "pool lan|||192.0.2.0/24\n"},
 		{"RACK7", "node Rack7-lb1||present|nft\nbackend 10.1.0.11|shop/cart|unchecked|node rack7-a\n"},
 		{"shop/cart", "service shop/cart|shop/cart|degraded|" + at + " 80/tcp\n"},
+		{"default/cart-old", "service cart-old|cart-old|unchecked|" + old + " 80/tcp\n"},
+		{"lt/cart", "service cart-old|cart-old|unchecked|" + old + " 80/tcp\n"},
+		{"default/cart", "service cart-old|cart-old|unchecked|" + old + " 80/tcp\n"},
+		{"other/cart", ""},
 		{"cart.shop", "dns_name cart.shop.svc.vip.internal|shop/cart|answered|" + at + "\n"},
 		{"nothing", ""},
 	} {

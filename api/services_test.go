@@ -647,6 +647,20 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// The hint for a body that is too large names what helps: another call for services, and none for a token.
+func TestHintForLargeBodies(t *testing.T) {
+	r := newRig(t)
+	big := `{"x":"` + strings.Repeat("y", 1<<20) + `"}`
+	for _, c := range []struct{ method, path, hint string }{
+		{"PUT", webPath, v1.PathApply}, {"PATCH", webPath, v1.PathApply}, {"POST", v1.PathSession, "see /openapi.json"}, {"POST", v1.PathVIPs, "see /openapi.json"},
+	} {
+		a := r.ask(c.method, c.path, big, sameOrigin, "Content-Type: "+map[bool]string{true: "application/merge-patch+json", false: "application/json"}[c.method == "PATCH"])
+		if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(doc.Hint, c.hint) || strings.Contains(doc.Hint, v1.PathApply) != (c.hint == v1.PathApply) {
+			t.Errorf("%s %s: %s %q", c.method, c.path, a.Status, doc.Hint)
+		}
+	}
+}
+
 func TestApplyTooLarge(t *testing.T) {
 	r := newRig(t)
 	a := r.ask("POST", v1.PathApply, `{"services":[`+strings.Repeat(" ", maxApplyBody)+`]}`)

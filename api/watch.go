@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -168,7 +167,7 @@ type changeStream struct {
 // beginChanges begins a response in the form that the caller accepts.
 func beginChanges(h huma.Context, accept string) changeStream {
 	kind, out := ndjson, lines(lineWriter{h.BodyWriter()})
-	if strings.Contains(accept, eventStream) {
+	if wantsEvents(accept, ndjson) {
 		kind, out = eventStream, &eventWriter{to: h.BodyWriter()}
 		h.SetHeader("X-Accel-Buffering", "no")
 	}

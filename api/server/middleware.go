@@ -191,7 +191,7 @@ func (s *Server) admit(r *http.Request) *Problem {
 	for _, origin := range r.Header["Origin"] {
 		if !isOwnOrigin(r, origin) {
 			return Refuse(http.StatusForbidden, v1.CodeForbiddenOrigin, "origin \""+origin+"\" not allowed",
-				"call the API from the same origin, or without a browser")
+				"call the API from the same origin, or without a browser; a proxy that ends TLS must send X-Forwarded-Proto: https")
 		}
 	}
 	return nil

@@ -3,6 +3,8 @@ package server
 import (
 	"net/http"
 	"strings"
+
+	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
 // pagesPath is where Options.Pages are.
@@ -16,6 +18,9 @@ func (s *Server) withPages(routes http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := r.URL.Path; {
+		case r.Method != http.MethodGet && strings.HasPrefix(path, pagesPath) && path != v1.PathSession:
+			w.Header().Set("Allow", http.MethodGet)
+			write(w, r, methodNotAllowed(r, http.MethodGet))
 		case r.Method != http.MethodGet:
 			routes.ServeHTTP(w, r)
 		case strings.HasPrefix(path, pagesPath):

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -69,19 +70,26 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 	return complete(ctx.Context(), p, u.Path), nil
 }
 
+// accepted is the hint for a request that the API document rules out.
+const accepted = "see " + v1.PathOpenAPI + " for what this call accepts"
+
 func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 	code, detail, hint := v1.CodeInvalidRequest, m.Detail, ""
 	switch m.Status {
 	case http.StatusRequestEntityTooLarge:
 		code, detail = v1.CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
-		hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
-		if ctx.Method() == http.MethodPatch {
+		switch isService := strings.HasPrefix(ctx.Operation().Path, v1.PathServices); {
+		case isService && ctx.Method() == http.MethodPatch:
 			hint = "split it into several patches, or replace whole services with " + v1.PathApply + ", which accepts 64 MiB"
+		case isService:
+			hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
+		default:
+			hint = accepted
 		}
 	case http.StatusRequestTimeout:
 		code = v1.CodeRequestTimeout
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		hint = "see /openapi.json for what this call accepts"
+		hint = accepted
 	case http.StatusInternalServerError:
 		for _, d := range m.Errors {
 			s.Log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)

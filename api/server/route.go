@@ -30,10 +30,13 @@ func newEngine() *gin.Engine {
 			"GET "+v1.PathOpenAPI+" lists all paths"))
 	})
 	e.NoMethod(func(c *gin.Context) {
-		write(c.Writer, c.Request, Refuse(http.StatusMethodNotAllowed, v1.CodeMethodNotAllowed,
-			"method "+c.Request.Method+" not allowed for "+c.Request.URL.Path, "use "+strings.Join(c.Writer.Header().Values("Allow"), ", ")))
+		write(c.Writer, c.Request, methodNotAllowed(c.Request, strings.Join(c.Writer.Header().Values("Allow"), ", ")))
 	})
 	return e
+}
+
+func methodNotAllowed(r *http.Request, allowed string) *Problem {
+	return Refuse(http.StatusMethodNotAllowed, v1.CodeMethodNotAllowed, "method "+r.Method+" not allowed for "+r.URL.Path, "use "+allowed)
 }
 
 // adapter is huma's gin adapter with support for paths that contain a colon.

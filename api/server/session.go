@@ -38,9 +38,7 @@ func sessionCookie(r *http.Request, token string) string {
 	if r.TLS != nil {
 		path = "/" // the prefix __Host- needs it
 	}
-	// A reverse proxy may end TLS.
-	secure := r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://")
-	c := http.Cookie{Name: cookieName(r), Value: token, Path: path, HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
+	c := http.Cookie{Name: cookieName(r), Value: token, Path: path, HttpOnly: true, Secure: schemeOf(r) == "https", SameSite: http.SameSiteStrictMode}
 	if token == "" {
 		c.MaxAge = -1
 	}
@@ -66,10 +64,21 @@ func SameOrigin(r *http.Request) bool {
 	return len(origin) == 1 && isOwnOrigin(r, origin[0])
 }
 
-// isOwnOrigin reports whether an Origin header is the host of the request.
+// isOwnOrigin reports whether an Origin header is the scheme and the host of the request.
 func isOwnOrigin(r *http.Request, origin string) bool {
 	u, err := url.Parse(origin)
-	return err == nil && u.Host != "" && u.Host == r.Host && (r.TLS == nil || u.Scheme == "https")
+	return err == nil && u.Host != "" && u.Host == r.Host && u.Scheme == schemeOf(r)
+}
+
+// schemeOf returns the scheme by which a browser has reached the agent. A proxy that ends TLS names it in a
+// header. A page of another origin can't set that header: the browser would ask the agent first, which
+// permits it to none.
+func schemeOf(r *http.Request) string {
+	first, _, _ := strings.Cut(r.Header.Get("X-Forwarded-Proto"), ",") // of several proxies, the one of the browser
+	if r.TLS != nil || strings.EqualFold(strings.TrimSpace(first), "https") {
+		return "https"
+	}
+	return "http"
 }
 
 // crossOrigin returns the problem of a request in a session that a page of another origin has sent, or nil.
