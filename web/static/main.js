@@ -5,7 +5,7 @@ import { badge } from './badge.js';
 import { failed, report } from './dialog.js';
 import { count } from './format.js';
 import { followServices, forgetServices, onServices, tally, wrongStates } from './services.js';
-import { hasSession, identify, logout, mayOperate, me } from './session.js';
+import { hasSession, identify, logout, me } from './session.js';
 import { searchBox } from './search.js';
 import { loginPage } from './pages/login.js';
 import { overviewPage } from './pages/overview.js';
@@ -19,7 +19,6 @@ import { planPage } from './pages/plan.js';
 
 // A page is called with its element, the parts of its path and a signal that aborts when another page
 // is shown.
-// may, if it is there, says whether the user may see it.
 const pages = [
   { path: '/', title: 'Overview', show: overviewPage },
   { path: '/services', title: 'Services', show: servicesPage, below: servicePage },
@@ -27,7 +26,7 @@ const pages = [
   { path: '/fleet', title: 'Fleet', show: fleetPage },
   { path: '/dataplane', title: 'Dataplane', show: dataplanePage },
   { path: '/events', title: 'Events', show: eventsPage },
-  { path: '/plan', title: 'Plan', show: planPage, may: mayOperate },
+  { path: '/plan', title: 'Plan', show: planPage },
 ];
 
 const main = document.getElementById('main');
@@ -101,7 +100,7 @@ function drawHeader(signal) {
       el('span', { class: 'who', title: me.name }, me.role),
       el('button', { onclick: toggleTheme, 'aria-label': 'Light or dark', class: 'theme' }, '◐'),
       hasSession() ? el('button', { onclick: leave, class: 'leave' }, 'Log out') : ''),
-    el('nav', { 'aria-label': 'Pages' }, pages.filter((p) => p.may?.() ?? true).map((p) => link(p.path, p.title))), lost);
+    el('nav', { 'aria-label': 'Pages' }, pages.map((p) => link(p.path, p.title))), lost);
   onServices(signal, () => show(wrong, wrongStates.filter((s) => tally[s]).map((s) => link('/services?state=' + s, badge(s, `${count(tally[s])} ${s}`)))));
 }
 

@@ -52,7 +52,7 @@ export function forgetServices() {
 
 function put(s) {
   remove(s.name);
-  s.text = [s.name, ...s.vips, s.ports, ...Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`)].join(' ').toLowerCase();
+  s.text = [s.name, s.name.includes('/') ? '' : 'default/' + s.name, ...s.vips, s.ports, ...Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`)].join(' ').toLowerCase();
   s.order = ordered(s.name);
   services.set(s.name, s);
   tally[s.state]++;

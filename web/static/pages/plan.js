@@ -4,15 +4,21 @@ import { el, section, show, table } from '../dom.js';
 import { badge } from '../badge.js';
 import { confirm, failed, note, problemList, report } from '../dialog.js';
 import { call } from '../api.js';
-import { mayOperate } from '../session.js';
+import { mayOperate, me } from '../session.js';
 
 const patience = 120_000; // for a reload, in ms
 
 export function planPage(page, signal) {
+  const about = [el('h1', {}, 'Plan'), el('p', { class: 'quiet' }, 'What a reload would change: the files of the configuration on the disk of this host, compared with what is in effect.')];
+  if (!mayOperate()) {
+    show(page, about, el('p', {}, 'The plan needs the role ', el('b', {}, 'operator'), ', because it reads the files of the host. You are ', el('b', {}, me.name), ' with the role ', el('b', {}, me.role), '.'),
+      el('p', { class: 'hint' }, 'An admin creates a token of that role: ', el('code', {}, 'ironvip token create NAME --role operator'), '. On the host, ', el('code', {}, 'ironvip config plan'), ' shows the same.'));
+    return;
+  }
   const result = el('div', { 'aria-live': 'polite' });
   const again = el('button', { onclick: read }, 'Read the files again');
   const reload = el('button', { class: 'danger', hidden: true, onclick: apply }, 'Reload');
-  show(page, el('h1', {}, 'Plan'), el('p', { class: 'quiet' }, 'What a reload would change: the files of the configuration on the disk of this host, compared with what is in effect.'), el('p', { class: 'buttons' }, again, reload), result);
+  show(page, about, el('p', { class: 'buttons' }, again, reload), result);
   let plan = null;
   read();
 

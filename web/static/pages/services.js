@@ -11,7 +11,8 @@ export function servicesPage(page, signal) {
   const text = textFilter(draw);
   const state = choice('state', draw);
   const source = choice('source', draw);
-  options(state, states, asked('state'));
+  // What the page's address asks for is a choice, also if there is no service of it: the list then says so.
+  options(state, [...new Set([...states, asked('state')])].filter(Boolean), asked('state'));
   options(source, asked('source') ? [asked('source')] : [], asked('source'));
   const number = el('p', { class: 'quiet', role: 'status' });
   const list = new List('Services', [
@@ -31,7 +32,8 @@ export function servicesPage(page, signal) {
     const words = wordsOf(text);
     const rows = [...services.values()].filter((s) => (!state.value || s.state === state.value) && (!source.value || s.source === source.value) && words.every((w) => s.text.includes(w)));
     list.set(rows);
-    show(number, rows.length === services.size ? plural(rows.length, 'service') : `${count(rows.length)} of ${plural(services.size, 'service')}`);
+    const unknown = state.value && !states.includes(state.value);
+    show(number, unknown ? [badge('fail', 'unknown state'), ` "${state.value}": the states are ${states.join(', ')}`] : rows.length === services.size ? plural(rows.length, 'service') : `${count(rows.length)} of ${plural(services.size, 'service')}`);
   }
 
   onServices(signal, () => {
