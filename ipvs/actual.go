@@ -182,6 +182,20 @@ func (r *kernelState) has(s filter.Set, k vip.FrontendKey) bool {
 	return r.table.Has(filter.ElementOf(s, k, r.marks(k)))
 }
 
+// eachRecorded calls f with the key of each frontend that the table has elements of, perhaps several times.
+func (r *kernelState) eachRecorded(f func(vip.FrontendKey)) {
+	for k, sets := range r.table.Sets {
+		if sets&^filter.BitsOfOthers != 0 {
+			f(k)
+		}
+	}
+	for e := range r.table.Others {
+		if e.Set.OfFrontends() {
+			f(e.Key)
+		}
+	}
+}
+
 // interpret returns one frontend for each service of ours, and one for each key that
 // only has elements.
 func (t *Target) interpret(r *kernelState) []observed {
@@ -203,16 +217,7 @@ func (t *Target) interpret(r *kernelState) []observed {
 		}
 		all = append(all, o)
 	}
-	for k, sets := range r.table.Sets {
-		if sets&^filter.BitsOfOthers != 0 {
-			left(k)
-		}
-	}
-	for e := range r.table.Others {
-		if e.Set.OfFrontends() {
-			left(e.Key)
-		}
-	}
+	r.eachRecorded(left)
 	if !r.table.Intact {
 		// Without the table, nothing in the kernel shows a real server's frontends.
 		for k, f := range t.records.Frontends {

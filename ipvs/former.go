@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -39,21 +41,33 @@ func (r *Remains) Retire(ctx context.Context) error {
 }
 
 // Open returns the connections of the services, except those of UDP: their clients move to the other dataplane. It
-// costs one read of the kernel's table of services. A TCP connection counts until two minutes after its end. It may be
-// called concurrently with the other methods, except Close.
-func (r *Remains) Open(context.Context) (map[vip.FrontendKey]int, error) {
+// costs one read of the kernel's table of services, and one dump for each service that the table lacks, see Target.Totals. A
+// TCP connection counts until two minutes after its end. It may be called concurrently with the other methods, except Close.
+func (r *Remains) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
 	open := map[vip.FrontendKey]int{}
 	if len(r.states) == 0 {
 		return open, nil
 	}
-	r.target.statsReader.mu.Lock()
-	defer r.target.statsReader.mu.Unlock()
-	live, err := r.conns.Read()
+	m := r.target.statsReader
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	live, err := m.conns.Read()
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range r.states {
-		if n := live[kernel.IDOf(&s.Service)]; s.Key.Protocol != vip.UDP && n.Active+n.Inactive > 0 {
+		if s.Key.Protocol == vip.UDP {
+			continue
+		}
+		n, listed := live[kernel.IDOf(&s.Service)]
+		if !listed {
+			dests, err := m.kernel.Destinations(ctx, s.Key, s.Mark)
+			if err != nil {
+				return nil, err
+			}
+			n = sumOf(dests)
+		}
+		if n.Active+n.Inactive > 0 {
 			open[s.Key] = int(n.Active + n.Inactive)
 		}
 	}
@@ -70,19 +84,17 @@ func (r *Remains) Connections(ctx context.Context, key vip.FrontendKey) (map[net
 }
 
 // End ends the connections that are still open, and removes the services, the tunnel devices and the table. The
-// device and the addresses stay.
+// device and the addresses stay. A repetition without the services goes by what the table records.
 func (r *Remains) End(ctx context.Context) error {
 	var ops []op
-	keys := make([]vip.FrontendKey, 0, len(r.states))
 	for _, s := range r.states {
 		ops = append(ops, op{cmd: kernel.CmdDelService, service: &s.Service})
-		keys = append(keys, s.Key)
 	}
 	// The table is the record of what is left, so it goes last.
 	if err := r.run(ctx, ops); err != nil {
 		return err
 	}
-	if err := errors.Join(r.tunnels.RemoveAll(), r.forget(ctx, keys)); err != nil || r.Table == "" {
+	if err := errors.Join(r.tunnels.RemoveAll(), r.forget(ctx, slices.Collect(maps.Keys(r.keys)))); err != nil || r.Table == "" {
 		return err
 	}
 	return r.fw.Remove(ctx)

@@ -30,6 +30,7 @@ type Remains struct {
 
 	access
 	states map[vip.FrontendKey]*kernel.State // of Services
+	keys   map[vip.FrontendKey]struct{}      // of Services, and others that the table records
 	target *Target                           // nil if the kernel lacks a part
 }
 
@@ -47,7 +48,7 @@ type Remnant struct {
 func Find(ctx context.Context, o Options) (*Remains, error) { return find(ctx, o, false) }
 
 // FindRecorded does the same for what the table records, while another dataplane has the device and the addresses. Without
-// the table, it finds nothing, and doesn't look at IPVS.
+// the table and without Owns, it finds nothing, and doesn't look at IPVS.
 func FindRecorded(ctx context.Context, o Options) (*Remains, error) { return find(ctx, o, true) }
 
 func find(ctx context.Context, o Options, recorded bool) (*Remains, error) {
@@ -92,7 +93,7 @@ func (r *Remains) find(ctx context.Context, o Options, stats *counters, recorded
 		return err
 	case there:
 		r.Table = o.Table
-	case recorded:
+	case recorded && o.Owns == nil:
 		return nil
 	}
 	err = r.openIPVS(ctx, stats)
@@ -117,10 +118,12 @@ func (r *Remains) findServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.states = found.states
+	r.states, r.keys = found.states, map[vip.FrontendKey]struct{}{}
+	found.eachRecorded(func(k vip.FrontendKey) { r.keys[k] = struct{}{} })
 	// Keep the ranges that the table has.
 	r.target.opt.PodCIDRs = found.table.Pods.Prefixes
 	for k, s := range found.states {
+		r.keys[k] = struct{}{}
 		r.Services = append(r.Services, Remnant{Key: k, Scheduler: s.Scheduler, Backends: len(s.Dests)})
 	}
 	slices.SortFunc(r.Services, func(a, b Remnant) int { return vip.CompareFrontendKeys(a.Key, b.Key) })

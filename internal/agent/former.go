@@ -63,8 +63,12 @@ func (a *agent) findFormer(ctx context.Context, mode string) (formerState, error
 		}
 		return r, nil
 	case configs.ModeIPVS:
-		r, err := ipvs.FindRecorded(ctx, ipvs.Options{Device: device})
-		if err != nil || r.Table == "" {
+		o := ipvs.Options{Device: device}
+		if a.ranBefore(mode) { // the table, which records the services, may have been deleted
+			o.Owns = a.allocator.Owns
+		}
+		r, err := ipvs.FindRecorded(ctx, o)
+		if err != nil || r.Table == "" && len(r.Services) == 0 {
 			return nil, errors.Join(err, closeFound(r))
 		}
 		paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(device))})

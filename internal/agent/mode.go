@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +24,13 @@ func planeNote(db *store.DB) *store.Bucket[lastPlane] {
 	return store.NewBucket[lastPlane](db, "dataplane")
 }
 
-// notePlane records that the dataplane serves, unless it is the same as before.
+// notePlane records that the dataplane serves, unless it is the same as before. From then on, the one before is a former one.
 func (a *agent) notePlane() {
 	now := lastPlane{a.plane.about.Mode}
-	last, _, err := planeNote(a.db).Get(lastPlaneKey)
+	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	if err == nil && known && slices.Contains(otherModes(now.Mode), last.Mode) {
+		a.formerSince(last.Mode)
+	}
 	if err == nil && last != now {
 		err = planeNote(a.db).Put(lastPlaneKey, now)
 	}
@@ -55,6 +59,16 @@ func (a *agent) formerSince(mode string) time.Time {
 		a.log.Warn("change of the dataplane not recorded: after a restart, connections of the one before have longer", "dataplane", mode, "err", err)
 	}
 	return now
+}
+
+// ranBefore reports whether another dataplane may have something in the kernel, by the records.
+func (a *agent) ranBefore(mode string) bool {
+	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	if err == nil && known && last.Mode == mode {
+		return true
+	}
+	_, known, err = formerNote(a.db).Get(mode)
+	return err == nil && known
 }
 
 // forgetFormer removes the record of a dataplane that has nothing left, or serves again.

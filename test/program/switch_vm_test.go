@@ -56,3 +56,25 @@ func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 	}
 	bothServe(t, h, l, tcp, udp)
 }
+
+// A former IPVS is found and ended although its table was deleted while no agent ran. What belongs to others stays.
+func TestFormerIPVSWithoutItsTable(t *testing.T) {
+	h, l := newLab(t)
+	inDirector(t, l, "ipvsadm -A -t 10.77.0.1:99 -s rr")
+	tcp, udp := twoServices(t, h, l)
+	h.start()
+	bothServe(t, h, l, tcp, udp)
+	_, lives := opened(t, l, tcp)
+	h.kill()
+	inDirector(t, l, "nft delete table inet ironvip")
+	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "nft"`)
+	h.start()
+	h.status("OK", "former", "ipvs drains: ")
+	lives("with nft")
+	bothServe(t, h, l, tcp, udp)
+	h.stop()
+	h.edit("ironvip.toml", "resync_interval", "hard_stop_after = \"1s\"\nresync_interval")
+	h.start()
+	inKernel(t, h, l, []string{"10.77.0.1:99", "ironvip_nft"}, []string{tcp.Addr().String()})
+	bothServe(t, h, l, tcp, udp)
+}
