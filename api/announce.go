@@ -53,7 +53,8 @@ func (s *Server) listAnnouncements(_ context.Context, in *listAnnouncementsInput
 		return v1.AnnouncementList{}, err
 	}
 	a := s.Announcing
-	out := v1.AnnouncementList{Revision: a.Announcements.Revision(), Stale: a.Stale()}
+	// A row has a part of each of these tables.
+	out := v1.AnnouncementList{Revision: max(a.Announcements.Revision(), a.Announced.Revision(), a.Peers.Revision()), Stale: a.Stale()}
 	var keys []netip.Addr
 	for addr := range a.Announcements.All() {
 		keys = append(keys, addr)
