@@ -324,6 +324,13 @@ func (p *plane) apply(u reconcile.Update[vip.FrontendKey, vip.Frontend]) {
 	if batch[0].Err != nil {
 		p.t.Fatalf("apply %s: %v", u.Key, batch[0].Err)
 	}
+	// As the reconciler does after a change. Otherwise a client that has the port of an earlier client
+	// gets its backend.
+	if c, ok := p.Plane.(reconcile.Cleaner); ok {
+		if err := c.Clean(p.t.Context()); err != nil {
+			p.t.Fatalf("clean after %s: %v", u.Key, err)
+		}
+	}
 }
 
 // check compares what the Target has with what it should have.
