@@ -93,8 +93,8 @@ func happened(t *testing.T, h *host, words ...string) {
 }
 
 // A take-over with another mode moves a host while clients come: none is refused, and open connections continue in both
-// directions, those of the proxy in the old process, which every later agent shows until they end, also one that starts after kill -9. A killed agent goes on
-// in the new mode.
+// directions, those of the proxy in the old process, which every later agent shows until they end, also one that
+// starts after kill -9. A killed agent goes on in the new mode.
 func TestTakeOverWithAnotherMode(t *testing.T) {
 	h, l, tcp, udp := newNFTLab(t)
 	h.start()
