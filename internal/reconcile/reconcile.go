@@ -127,6 +127,9 @@ func (r *Reconciler[K, V]) note(change func(*Stats)) {
 	change(&r.stats)
 }
 
+// atOnce is a closed channel.
+var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 // Run reconciles until the context ends and returns its error. At its end, it changes nothing, but cleans a Cleaner, for at
 // most 2 s.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
@@ -156,33 +159,12 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		}
 		r.cleaning.arm()
 		r.note(func(s *Stats) { s.LastRound, s.AppliedRev = time.Now(), feed.Seen() })
-		if len(batch) > 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			// A table that changes all the time must not delay the rest of the loop.
-			select {
-			case <-r.retries.timer.C:
-				r.retry(ctx)
-			case <-disturbed:
-				r.lookSoon(ctx)
-			case <-r.later.C:
-				r.look(ctx)
-			case <-r.again.C:
-				r.lookAtAll(ctx)
-			case <-r.cleaning.timer.C:
-				r.clean(ctx)
-			case <-resync.C:
-				r.resyncOnTime(ctx)
-			case f := <-r.asks:
-				f(ctx)
-			case <-r.Moved:
-				r.hasten()
-			default:
-			}
-			continue
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		if ready && !r.swept {
+		if len(batch) > 0 {
+			changed = atOnce // a table that changes all the time must not delay the rest of the loop
+		} else if ready && !r.swept {
 			r.sweep(ctx)
 			r.swept = true
 			r.cleaning.suspect()
