@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/ironvip/ironvip/test/need"
@@ -143,15 +144,43 @@ func (b *tab) until(what, expression string) {
 	wait.Until(b, what, func() bool { return eval[bool](b, "Boolean("+expression+")") })
 }
 
-// click clicks what a CSS selector finds, once it is there.
+// click clicks what a CSS selector finds, once it is there. A page that is live moves its elements, also between
+// the moment when the browser says where an element is and the click: a click that would meet something else has
+// no effect, and is done again.
 func (b *tab) click(selector string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, wait.Timeout)
 	defer cancel()
-	if err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
-		b.Fatalf("click %s: %v", selector, err)
+	for {
+		eval[any](b, fmt.Sprintf(aim, quote(selector)))
+		if err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
+			b.Fatalf("click %s: %v", selector, err)
+		}
+		// The click may have led to another document, which has missed nothing.
+		if missed := eval[string](b, "(window.aim?.abort(), window.missed ?? '')"); missed == "" {
+			return
+		} else if ctx.Err() != nil {
+			b.Fatalf("click %s: it meets %s", selector, missed)
+		} else {
+			b.Logf("click %s: once more: it met %s", selector, missed)
+		}
 	}
 }
+
+// aim is a script that stops each event of the mouse that doesn't meet an element, and then has what it meets in
+// window.missed.
+const aim = `(() => {
+  window.missed = '';
+  window.aim = new AbortController();
+  for (const type of ['pointerdown', 'mousedown', 'pointerup', 'mouseup', 'click']) {
+    addEventListener(type, (e) => {
+      if (!window.missed && document.querySelector(%s)?.contains(e.target)) return;
+      window.missed ||= type + ' ' + (e.target.outerHTML ?? e.target.nodeName).slice(0, 200);
+      e.preventDefault();
+      e.stopImmediatePropagation();
+    }, { capture: true, signal: window.aim.signal });
+  }
+})()`
 
 // enter types into an input.
 func (b *tab) enter(selector, text string) {
@@ -175,6 +204,14 @@ func (b *tab) resize(width, height int64) {
 func (b *tab) scripts(allowed bool) {
 	b.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !allowed}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// before runs a script before those of each page that is opened from now on.
+func (b *tab) before(script string) {
+	b.Helper()
+	if _, err := chromedp.Call(b.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script}); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -4,7 +4,7 @@ import { el, fixed, show, svg } from './dom.js';
 
 const width = 160;
 const height = 36;
-const samples = 60;
+export const samples = 60;
 
 // Sparkline shows the last sixty values, with the newest as text.
 export class Sparkline {

@@ -22,7 +22,7 @@ let stale = new Set(); // names from before the stream began anew
 
 // The stream of services is open on every page: the header shows their states, too.
 export function followServices() {
-  return new Stream('/v1/services:watch?view=summary', {
+  return new Stream({ path: '/v1/services:watch?view=summary' }, {
     begin() {
       stale = new Set(services.keys());
     },

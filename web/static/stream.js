@@ -1,113 +1,112 @@
-// Streams of the agent: server-sent events, or lines of JSON, as long as the page is visible.
-//
-// A browser opens few connections to one server, so a page that isn't visible gives its own back. A page
-// that comes back opens its streams again. They are read with fetch: EventSource doesn't show the
-// keep-alives of the agent, without which a broken connection looks like one without news.
+// Streams of the agent: server-sent events, or lines of JSON, as long as the page is visible. The pages of a browser share
+// them, see hub.js. A page that isn't visible follows nothing, and follows everything again when it comes back.
 
 import { el, show } from './dom.js';
-import { clock } from './format.js';
-import { open } from './api.js';
+import { key } from './api.js';
+import { clock, setClock } from './format.js';
+import { Hub } from './hub.js';
+import { me } from './session.js';
 
 const hiddenTime = 1000; // a page may be hidden this long, in ms, before its streams end
-const retryTime = 1000; // between attempts to open a stream, in ms
-const refusedTime = 15_000; // the same after a refusal that will stay, such as a missing role
-const silence = 40_000; // after this long without a byte, in ms, a stream is dead: a keep-alive comes every 15 s
+const aliveTime = 5000; // between two messages to the hub, in ms
+const silence = 12_000; // after this long without an answer, in ms, the hub is dead
 
-const streams = new Set();
+const script = '/ui/hub.js';
+const trusted = globalThis.trustedTypes?.createPolicy('hub', { createScriptURL: () => script }).createScriptURL('') ?? script;
+
+const streams = new Map(); // id → stream
+let paused = document.hidden;
 let hiddenTimer = 0;
+let hub = null; // the connection to the hub: {name, port, asked}; asked: since when it owes an answer, 0 if it doesn't
+let hasWorkers = 'SharedWorker' in globalThis;
+let lastID = 0;
 
 document.addEventListener('visibilitychange', () => {
   clearTimeout(hiddenTimer);
-  if (document.hidden) hiddenTimer = setTimeout(() => streams.forEach((s) => s.stop()), hiddenTime);
-  else streams.forEach((s) => s.start());
+  if (document.hidden) hiddenTimer = setTimeout(() => pause(true), hiddenTime);
+  else pause(false);
 });
 // A browser keeps pages for its back button, with what they have open.
-addEventListener('pagehide', () => streams.forEach((s) => s.stop()));
-addEventListener('pageshow', () => streams.forEach((s) => s.start()));
+addEventListener('pagehide', () => pause(true));
+addEventListener('pageshow', () => pause(document.hidden));
+setInterval(() => paused || follow(), aliveTime);
+
+function pause(now) {
+  if (paused === now) return;
+  paused = now;
+  follow();
+}
+
+// follow sends the hub what the page follows. The hub can end at any time, and is begun again.
+function follow() {
+  // Pages of another user, of another release or with another key have another hub.
+  const name = JSON.stringify({ key: key(), user: me.name, role: me.role, version: me.version });
+  if (hub && (hub.name !== name || (hub.asked && performance.now() - hub.asked > silence))) {
+    hub.port.close();
+    hub = null;
+  }
+  if (!hub) {
+    if (paused || !streams.size) return;
+    hub = connect(name);
+  }
+  hub.asked ||= performance.now();
+  hub.port.postMessage({ follow: paused ? {} : Object.fromEntries([...streams].map(([id, s]) => [id, s.what])) });
+}
+
+function connect(name) {
+  const mine = { name, asked: 0 };
+  if (hasWorkers) {
+    const worker = new SharedWorker(trusted, { type: 'module', name });
+    worker.onerror = () => { // the script isn't there, or the browser can't run it
+      hasWorkers = false;
+      if (hub !== mine) return;
+      hub = null;
+      follow();
+    };
+    mine.port = worker.port;
+  } else {
+    const channel = new MessageChannel();
+    new Hub(key()).serve(channel.port2);
+    mine.port = channel.port1;
+  }
+  mine.port.onmessage = ({ data }) => {
+    if (hub !== mine) return;
+    if (data.alive) hub.asked = 0;
+    else streams.get(data.id)?.receive(data);
+  };
+  return mine;
+}
 
 // The page shows the first problem of its streams.
 function report() {
-  document.dispatchEvent(new CustomEvent('connection', { detail: [...streams].find((s) => s.problem)?.problem ?? null }));
+  document.dispatchEvent(new CustomEvent('connection', { detail: [...streams.values()].find((s) => s.problem)?.problem ?? null }));
 }
 
-// Stream follows a path until close. values(list) gets what arrived together. begin() is called when the
-// stream begins, and again when it begins anew: the agent then sends what changed after the last event
-// that had an id, and everything in a stream without ids.
+// Stream follows what it is of until close: {path, accept}, or {service: name}. values(list) gets what arrived together.
+// begin() is called when the stream begins, and again when it begins anew: then it gets all rows again. Of a stream without
+// rows, it gets the last ones that another page has received, at most what.keep, and then the next ones.
 export class Stream {
-  constructor(path, { values, begin = () => {}, accept = 'text/event-stream' }) {
-    Object.assign(this, { path, values, begin, accept, problem: null, turn: null, id: '' });
-    streams.add(this);
-    if (!document.hidden) this.start();
+  constructor(what, { values, begin = () => {} }) {
+    Object.assign(this, { what, values, begin, problem: null, id: String(++lastID) });
+    streams.set(this.id, this);
+    follow();
   }
 
   close() {
-    streams.delete(this);
-    this.stop();
+    streams.delete(this.id);
+    follow();
     report();
   }
 
-  stop() {
-    this.turn?.abort();
-    this.turn = null;
-  }
-
-  start() {
-    if (!this.turn) this.run(this.turn = new AbortController());
-  }
-
-  async run(turn) {
-    while (!turn.signal.aborted) {
-      let problem = { message: 'the agent is not reachable', hint: 'the page shows its last state, and tries again every second' };
-      try {
-        await this.read(turn);
-      } catch (err) {
-        if (err.status) problem = err;
-      }
-      if (turn.signal.aborted) return;
-      this.set(problem);
-      const pause = problem.retryAfter * 1000 || (problem.status >= 400 && problem.status < 500 ? refusedTime : retryTime);
-      await new Promise((resolve) => setTimeout(resolve, pause));
-    }
-  }
-
-  async read(turn) {
-    // The connection ends with request, and the turn outlasts it.
-    const request = new AbortController();
-    const stop = () => request.abort();
-    turn.signal.addEventListener('abort', stop);
-    let timer = setTimeout(stop, silence);
+  receive({ begin, date, values, problem }) {
+    if (problem !== undefined) this.set(problem);
+    if (problem?.status === 401) document.dispatchEvent(new Event('unauthorized'));
     try {
-      const response = await open('GET', this.path, undefined, { signal: request.signal, headers: { Accept: this.accept, ...(this.id && { 'Last-Event-ID': this.id }) } });
-      this.set(null);
-      this.begin();
-      const end = this.accept === 'text/event-stream' ? '\n\n' : '\n';
-      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      for (let rest = '';;) {
-        const { value, done } = await reader.read();
-        clearTimeout(timer);
-        if (done || turn.signal.aborted) return;
-        timer = setTimeout(stop, silence);
-        const blocks = (rest + value).split(end);
-        rest = blocks.pop();
-        this.deliver(blocks);
+      if (begin) {
+        setClock(date);
+        this.begin();
       }
-    } finally {
-      clearTimeout(timer);
-      turn.signal.removeEventListener('abort', stop);
-      request.abort();
-    }
-  }
-
-  deliver(blocks) {
-    const values = [];
-    for (const line of blocks.join('\n').split('\n')) {
-      if (line.startsWith('data: ')) values.push(JSON.parse(line.slice(6)));
-      else if (line.startsWith('id: ')) this.id = line.slice(4);
-      else if (line.startsWith('{')) values.push(JSON.parse(line)); // of a stream of lines
-    }
-    if (!values.length) return;
-    try {
-      this.values(values);
+      if (values) this.values(values);
     } catch (err) {
       console.error(err); // a fault of the page, not of the connection
     }

@@ -21,7 +21,7 @@ export function eventsPage(page, signal) {
     { name: 'message', title: 'Message', width: 'minmax(0, 3fr)', cell: (e) => el('span', { title: e.message }, e.message, e.count > 1 ? ` (${count(e.count)} times since ${clock(e.first)})` : '') },
   ], { key: (e) => e.id, ...orderOf('-time'), empty: 'no event matches', height: 'tall', changed: draw });
   show(page, el('h1', {}, 'Events'), filters(['Filter', text]), number, list.element);
-  const stream = new Stream('/v1/events', { values(more) {
+  const stream = new Stream({ path: '/v1/events', keep: kept }, { values(more) {
     events = events.concat(more).slice(-kept);
     soon();
   } });

@@ -3,7 +3,7 @@
 import { el, facts, link, once, section, serviceLink, servicePath, show, table } from '../dom.js';
 import { badBackends } from '../bad.js';
 import { badge } from '../badge.js';
-import { Sparkline } from '../chart.js';
+import { Sparkline, samples } from '../chart.js';
 import { problemList } from '../dialog.js';
 import { age, bytesPerSecond, count, perSecond } from '../format.js';
 import { all, get } from '../api.js';
@@ -67,7 +67,7 @@ export function overviewPage(page, signal) {
     draw();
     read();
   });
-  const top = new Stream('/v1/top?interval=2s&limit=8&by=bytes', { accept: 'application/x-ndjson', values(lines) {
+  const top = new Stream({ path: '/v1/top?interval=2s&limit=8&by=bytes', accept: 'application/x-ndjson', keep: samples }, { values(lines) {
     for (const t of lines) {
       if (t.problem) return show(busy, problemList([t.problem]));
       [t.sum.connections_per_second, t.sum.active_connections, t.sum.bytes_in_per_second, t.sum.bytes_out_per_second].forEach((v, i) => sparks[i].add(v));

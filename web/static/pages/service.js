@@ -35,7 +35,7 @@ export function servicePage(page, signal, [namespace, short]) {
     if (frontends) show(parts.frontends, frontendTable(frontends.items), frontends.next ? 'and more' : null);
   });
 
-  const watch = new Stream('/v1/services:watch' + query({ service: name }), {
+  const watch = new Stream({ service: name }, {
     begin() {
       seen = false;
     },
@@ -70,10 +70,11 @@ export function servicePage(page, signal, [namespace, short]) {
     show(parts.about, el('p', {}, 'This host has no service of this name now. The page shows it as soon as there is one.'));
   }
 
-  // The stream tells changes, but not what only the time changes: a heartbeat, a reason that has ended.
+  // The stream tells changes, but not what only the time changes: a heartbeat, a reason that has ended. An answer can be
+  // older than what the stream has told since.
   new Poll(againTime, signal, async () => {
     const s = service && await get(path, { signal });
-    if (s && service) draw(s);
+    if (s && service && s.revision >= service.revision) draw(s);
   });
   let before = null;
   const stats = new Poll(statsTime, signal, async () => {
