@@ -17,7 +17,7 @@ import (
 
 // layoutVersion is part of every rule's comment. Raise it whenever the rules, sets or the encoding of
 // elements change: at its start, the agent replaces a table of another version in one transaction.
-const layoutVersion = "ironvip nft 4: "
+const layoutVersion = "ironvip nft 5: "
 
 var families = []vip.Family{vip.IPv4, vip.IPv6}
 

@@ -27,7 +27,10 @@ type world struct {
 
 func newWorld(t *testing.T, change ...func(*Options)) *world {
 	need.Root(t)
-	lab := netlab.New(t)
+	return worldIn(t, netlab.New(t), change...)
+}
+
+func worldIn(t *testing.T, lab *netlab.Lab, change ...func(*Options)) *world {
 	return &world{lab, newPlane(t, lab.Director, change...), t, map[vip.FrontendKey]*vip.Frontend{}}
 }
 

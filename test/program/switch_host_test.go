@@ -94,17 +94,20 @@ func happened(t *testing.T, h *host, words ...string) {
 
 // A take-over with another mode moves a host while clients come: none is refused, and open connections continue in both
 // directions, those of the proxy in the old process, which every later agent shows until they end, also one that
-// starts after kill -9. A killed agent goes on in the new mode.
+// starts after kill -9. They end there when their clients end them. A killed agent goes on in the new mode.
 func TestTakeOverWithAnotherMode(t *testing.T) {
 	h, l, tcp, udp := newNFTLab(t)
 	h.start()
 	stop := keepAsking(l, tcp, udp)
 	ofProxy, proxied := opened(t, l, tcp)
+	idle, _ := opened(t, l, tcp)
 	process := h.cmd.Process.Pid
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "nft"`)
 	next := h.takeOver()
-	mentions(t, "the dataplane", next.ok("dataplane", "show"), "nft", fmt.Sprintf("proxy drains in process %d: 1 connection, ends in", process))
+	next.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 2 connections by tcp", process))
+	idle.Close() // its first packet since nft came
 	next.status("OK", "former", fmt.Sprintf("proxy drains in process %d: 1 connection by tcp", process))
+	mentions(t, "the dataplane", next.ok("dataplane", "show"), "nft", fmt.Sprintf("proxy drains in process %d: 1 connection, ends in", process))
 	mentions(t, "the metrics", next.scrape(), `ironvip_dataplane_former_connections{dataplane="proxy"} 1`)
 	proxied("with nft")
 	drains(t, next, l, ofProxy, "1", false)

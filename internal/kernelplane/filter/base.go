@@ -17,15 +17,16 @@ func NewBase(name, version string, bit uint32) *Layout {
 	l := newSets(name, func(s Set) bool { return !s.OfFrontends() && !sets[s].probes })
 	l.version = version
 	l.AddChain(chainRefuse)
+	l.AddChain(chainResets)
 	l.base(chainUnserved, nftables.ChainTypeFilter, nftables.ChainHookInput, priorityUnserved)
+	l.base(chainReplies, nftables.ChainTypeFilter, nftables.ChainHookOutput, priorityUnserved)
 	l.base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, *nftables.ChainPriorityNATSource)
-	l.rules = refusal()
+	l.rules = append(refusal(), openUnserved()...)
+	l.rules = append(l.rules,
+		rule{chainReplies, "resets", join(resets(), Verdict(expr.VerdictGoto, chainResets))},
+		rule{chainResets, "of a process's own connection", join(ofProcess(), Verdict(expr.VerdictReturn, ""))})
 	for _, f := range families {
-		l.rules = append(l.rules, l.invalid(f))
-	}
-	l.rules = append(l.rules, openUnserved()...)
-	for _, f := range families {
-		l.rules = append(l.rules, l.unserved(f), l.hairpin(f))
+		l.rules = append(l.rules, l.invalid(f), l.unknown(f), l.unserved(f), l.hairpin(f))
 	}
 	l.rules = append(l.rules, masqueradeBit(bit)...)
 	return l
@@ -94,10 +95,17 @@ func openUnserved() []rule {
 	}
 }
 
-// invalid drops what connection tracking can't assign to its connection, such as a late duplicate. A
-// reset would end that connection.
+// invalid drops packets that connection tracking can't assign, except those of TCP that open nothing: the host may have the
+// connection, of a process that accepted it before there was connection tracking. It may begin with the client's end.
 func (l *Layout) invalid(f vip.Family) rule {
 	return rule{chainUnserved, "no answer to invalid packets", join(join(invalidState(), l.destination(f, SetVIPs)...), Verdict(expr.VerdictDrop, ""))}
+}
+
+// unknown drops this host's answer to a packet of TCP that neither connection tracking nor a socket can assign, such as a late
+// duplicate. It is a reset, which would end a connection that the dataplane forwards. Connection tracking knows the answers
+// to all others.
+func (l *Layout) unknown(f vip.Family) rule {
+	return rule{chainResets, "no answer to invalid packets", join(join(invalidState(), join(Family(f), l.source(f, SetVIPs, false)...)...), Verdict(expr.VerdictDrop, ""))}
 }
 
 func (l *Layout) unserved(f vip.Family) rule {

@@ -30,6 +30,8 @@ const (
 	chainMarked      = "marked"
 	chainSent        = "sent"
 	chainUnserved    = "unserved"
+	chainReplies     = "replies"
+	chainResets      = "resets"
 	chainRefuse      = "refuse"
 	chainRefuseNew   = "refuse_new"
 	chainPostrouting = "postrouting"

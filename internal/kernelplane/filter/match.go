@@ -94,13 +94,30 @@ func protocol(n byte) []expr.Any {
 // OpensNothing matches TCP packets that don't open a connection. Connection tracking calls
 // them new if the answers take another path, or if the connection is older than the
 // entry.
-func OpensNothing() []expr.Any {
-	const synAckRstFin, syn = 0x17, 0x02
+func OpensNothing() []expr.Any { return flags(synFlag|ackFlag|rstFlag|finFlag, expr.CmpOpNeq, synFlag) }
+
+// resets matches TCP packets that end a connection at once.
+func resets() []expr.Any { return flags(rstFlag, expr.CmpOpEq, rstFlag) }
+
+// Flags of TCP.
+const (
+	finFlag byte = 1 << iota
+	synFlag
+	rstFlag
+	_ // PSH
+	ackFlag
+)
+
+// flags compares some flags of TCP packets.
+func flags(some byte, op expr.CmpOp, with byte) []expr.Any {
 	return append(protocol(unix.IPPROTO_TCP),
 		&expr.Payload{DestRegister: regAddr, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 1, Mask: []byte{synAckRstFin}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: regAddr, Data: []byte{syn}})
+		&expr.Bitwise{SourceRegister: regAddr, DestRegister: regAddr, Len: 1, Mask: []byte{some}, Xor: []byte{0}},
+		&expr.Cmp{Op: op, Register: regAddr, Data: []byte{with}})
 }
+
+// ofProcess matches packets that the socket of a process sends, not the kernel for nobody: those have no user.
+func ofProcess() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeySKUID, Register: regAddr}} }
 
 func Family(f vip.Family) []expr.Any {
 	n := byte(unix.NFPROTO_IPV4)

@@ -1,0 +1,75 @@
+package nft
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// A connection that a process of this host accepted at a virtual address before there was a table goes on, whatever its next
+// packet is. Connection tracking calls an end or a reset invalid, because it has not seen the connection.
+func TestConnectionsOlderThanTheTable(t *testing.T) {
+	need.Root(t)
+	for _, address := range []string{"10.96.0.1", "fd96::1"} {
+		lab := netlab.New(t)
+		at := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
+		lab.Director.AddAddr("lo", netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
+		l := lab.Director.Listen(at)
+		open := func() (client, server *net.TCPConn) {
+			c, err := lab.Client.DialContext(t.Context(), "tcp", at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			s, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return c.(*net.TCPConn), s.(*net.TCPConn)
+		}
+		cases := map[string]struct {
+			end  func(client, server *net.TCPConn) (other net.Conn)
+			want error
+		}{
+			"the client closes":  {func(c, s *net.TCPConn) net.Conn { _ = c.Close(); return s }, io.EOF},
+			"the process closes": {func(c, s *net.TCPConn) net.Conn { _ = s.Close(); return c }, io.EOF},
+			"the client resets":  {func(c, s *net.TCPConn) net.Conn { _ = c.SetLinger(0); _ = c.Close(); return s }, syscall.ECONNRESET},
+			"the process resets": {func(c, s *net.TCPConn) net.Conn { _ = s.SetLinger(0); _ = s.Close(); return c }, syscall.ECONNRESET},
+		}
+		type pair struct{ client, server *net.TCPConn }
+		pairs := map[string]pair{}
+		for name := range cases {
+			c, s := open()
+			pairs[name] = pair{c, s}
+		}
+		client, server := open()
+		w := worldIn(t, lab)
+		w.set(frontend(address, 80, vip.TCP, w.servers("tcp", at.Addr().Is6(), 0)...))
+		for name, c := range cases {
+			p := pairs[name]
+			other := c.end(p.client, p.server)
+			_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := other.Read(make([]byte, 1)); !errors.Is(err, c.want) {
+				t.Errorf("%s, %s: %v, want %v", address, name, err, c.want)
+			}
+		}
+		for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
+			_ = way[1].SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := way[0].Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(way[1], make([]byte, 5)); err != nil {
+				t.Errorf("%s, data from %s: %v", address, way[0].LocalAddr(), err)
+			}
+		}
+	}
+}
