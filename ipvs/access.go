@@ -53,7 +53,6 @@ type filters interface {
 	Remove(ctx context.Context) error
 	Retire(ctx context.Context) error
 	Missing(ctx context.Context) error
-	Open(ctx context.Context) (port uint32, err error)
 	Close()
 }
 
@@ -85,7 +84,8 @@ type unwrappers interface {
 
 // openAccess connects to the kernel in the calling thread's network namespace.
 func openAccess(ctx context.Context, o Options, stats *counters) (access, error) {
-	h, err := openHost(o, stats)
+	fw := filter.New(o.Table, o.Mark, &stats.nftMessages)
+	h, err := openHost(o, fw, stats)
 	if err == nil {
 		err = h.openIPVS(ctx, stats)
 	}
@@ -93,16 +93,18 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		h.close()
 		return access{}, err
 	}
-	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), h.fw.Open, o.Log)
+	fw.TryHold(ctx, o.Log)
+	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), fw.Open, o.Log)
+	fw.Aside = h.drift.Aside
 	return h, nil
 }
 
 // openHost opens everything but IPVS, in the calling thread's network namespace.
-func openHost(o Options, stats *counters) (h access, err error) {
+func openHost(o Options, fw filters, stats *counters) (h access, err error) {
 	h = access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
 		list:   &kernel.Conns{Path: kernel.ProcConns},
-		fw:     filter.New(o.Table, o.Mark, &stats.nftMessages),
+		fw:     fw,
 		sysctl: host.Sysctls{Root: host.ProcSysNet},
 		flows:  conntrack.Table{Dumps: &stats.conntrackDumps, Deleted: &stats.conntrack},
 		free:   host.FreePort,

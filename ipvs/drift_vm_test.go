@@ -357,8 +357,8 @@ func TestAdopt(t *testing.T) {
 		all = append(all, f)
 	}
 	p.Create(t, all...)
-	before := run(t, lab.Director, "ipvsadm", "-Sn") + run(t, lab.Director, "nft", "list", "ruleset") + run(t, lab.Director, "ip", "addr")
-	p.Close()
+	p.Close() // and with it the table that holds connections
+	before := everything(t, lab.Director)
 
 	q := newPlane(t, lab.Director, pods)
 	var clock table.Clock
@@ -370,18 +370,21 @@ func TestAdopt(t *testing.T) {
 		Desired: desired, Target: q, Applied: table.New(&clock, reconcile.KeyOfApplied, nil), Resync: -1,
 	})
 	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- r.Run(ctx) }()
-	defer func() { stop(); <-done }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = r.Run(ctx) }()
+	end := func() { stop(); <-done }
+	defer end()
 	<-r.Synced()
 	if n := q.Stats().Writes(); n != 0 {
 		t.Errorf("adopting cost %d writes: %+v", n, q.Stats())
 	}
-	if after := run(t, lab.Director, "ipvsadm", "-Sn") + run(t, lab.Director, "nft", "list", "ruleset") + run(t, lab.Director, "ip", "addr"); after != before {
-		t.Errorf("adopting changed\n%s\nto\n%s", before, after)
-	}
 	diff, err := r.Diff(t.Context())
 	if err != nil || len(diff) > 0 {
 		t.Errorf("differences after adopting: %+v, %v", diff, err)
+	}
+	end()
+	q.Close()
+	if after := everything(t, lab.Director); after != before {
+		t.Errorf("adopting changed\n%s\nto\n%s", before, after)
 	}
 }

@@ -119,8 +119,6 @@ func (f fakeFilters) Exists(context.Context) (bool, error) {
 	return f.k.table != nil, nil
 }
 
-func (f fakeFilters) Open(context.Context) (uint32, error) { return 0, nil }
-
 func (f fakeFilters) Close() {}
 
 func (f fakeFilters) Missing(context.Context) error {

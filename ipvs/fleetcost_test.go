@@ -144,8 +144,6 @@ func (f nullFilters) Remove(context.Context) error { return nil }
 
 func (f nullFilters) Retire(context.Context) error { return nil }
 
-func (f nullFilters) Open(context.Context) (uint32, error) { return 0, nil }
-
 func (f nullFilters) Close() {}
 
 func (f nullFilters) Missing(context.Context) error { return nil }

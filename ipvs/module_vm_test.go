@@ -196,9 +196,9 @@ func TestTableNeedsAModule(t *testing.T) {
 	for _, name := range []string{"nft_fib_inet", "nft_masq", "nft_ct", "nft_reject_inet", "nft_chain_nat"} {
 		t.Run(name, func(t *testing.T) {
 			lab := netlab.New(t)
-			p := newPlane(t, lab.Director)
 			t.Cleanup(func() { insertModule(t, name) })
 			removeModule(t, name)
+			p := newPlane(t, lab.Director) // afterwards, it holds connections with some of the modules
 			l := newLoop(t, p, 200*time.Millisecond)
 			all := aFew()
 			l.Set(all...)

@@ -54,7 +54,7 @@ func FindRecorded(ctx context.Context, o Options) (*Remains, error) { return fin
 func find(ctx context.Context, o Options, recorded bool) (*Remains, error) {
 	o = o.withDefaults()
 	stats := &counters{}
-	h, err := openHost(o, stats)
+	h, err := openHost(o, filter.New(o.Table, o.Mark, &stats.nftMessages), stats)
 	r := &Remains{access: h}
 	if err == nil {
 		err = r.find(ctx, o, stats, recorded)

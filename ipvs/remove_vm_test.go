@@ -88,6 +88,7 @@ func TestFindAndRemove(t *testing.T) {
 				run(t, lab.Director, strings.Fields(cmd)...)
 			}
 			lab.Director.Sysctl("ipv4/vs/conntrack", "0")
+			p.Close()
 			whole := everything(t, lab.Director)
 
 			var text string

@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // addBefore adds to up the changes of the table that must come before an item is
@@ -158,6 +159,13 @@ func (t *Target) rebuildIfMissing(ctx context.Context, err error) error {
 		// The kernel answers ENOENT for a missing module, too.
 		if missing := t.fw.Missing(ctx); missing != nil {
 			return missing
+		}
+	}
+	if err == nil {
+		for k, f := range t.records.Frontends {
+			if holdings.Masquerade(f) != vip.MasqueradeNever {
+				t.outdated.AddUnmasqueraded(k)
+			}
 		}
 	}
 	return err

@@ -561,7 +561,7 @@ func TestUDPChangesShareOneDump(t *testing.T) {
 		batch []updateOf
 		dumps uint64
 	}{
-		{"tcp comes", []updateOf{{Key: tcp.Key, New: tcp}}, 0},
+		{"tcp comes, with the table", []updateOf{{Key: tcp.Key, New: tcp}}, 1},
 		{"tcp goes", []updateOf{{Key: tcp.Key, Old: tcp}}, 0},
 		{"services come", batch(create, udp), 1},
 		{"weights", batch(udp, weights), 0},

@@ -288,7 +288,7 @@ func TestWire(t *testing.T) {
 	if ours, again := run(t, first.Director, "ipvsadm", "-Sn"), run(t, second.Director, "ipvsadm", "-Sn"); ours != again {
 		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
 	}
-	if ours, again := run(t, first.Director, "nft", "list", "ruleset"), run(t, second.Director, "nft", "list", "ruleset"); ours != again {
+	if ours, again := run(t, first.Director, "nft", "list", "table", "inet", DefaultTable), run(t, second.Director, "nft", "list", "table", "inet", DefaultTable); ours != again {
 		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
 	}
 	if out := run(t, second.Director, "ip", "-o", "addr", "show", "dev", DefaultDevice); !slices.Contains(strings.Fields(out), netip.MustParsePrefix("10.96.0.1/32").String()) {

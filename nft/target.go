@@ -117,9 +117,7 @@ func New(o Options) (*Target, error) {
 		t.Close()
 		return nil, err
 	}
-	if err := t.fw.Hold(context.Background()); err != nil {
-		o.Log.Info("open connections don't outlive a flush of the nftables ruleset", "err", err)
-	}
+	t.fw.TryHold(context.Background(), o.Log)
 	t.drift = drift.Open(context.Background(), o.Device, o.Table, t.addresses.Port(), t.fw.Open, o.Log)
 	t.fw.Aside = t.drift.Aside
 	t.report(t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls

@@ -143,7 +143,7 @@ func Foreign(state map[string]string, ours func(command, line string) bool) map[
 		var kept strings.Builder
 		ourTable := false
 		for l := range strings.Lines(text) {
-			ourTable = ourTable || l == "table inet ironvip {\n" || l == "table inet ironvip_nft {\n" || strings.HasPrefix(l, "table inet ironvip_nft_")
+			ourTable = ourTable || l == "table inet ironvip {\n" || strings.HasPrefix(l, "table inet ironvip_")
 			device := strings.HasPrefix(command, "ip ") && strings.Contains(l, "ironvip0")
 			if !ourTable && !device && !ours(command, l) {
 				kept.WriteString(l)

@@ -49,15 +49,24 @@ type Outdated struct {
 // Add adds the connections of a frontend with a removed backend. A zero backend stands for all that the frontend has: those
 // of its clients without a backend, who came too early, and those with backends that it lacks.
 func (o *Outdated) Add(k vip.FrontendKey, b netip.AddrPort) {
-	if !slices.Contains(o.Protocols, k.Protocol) {
-		return
+	if slices.Contains(o.Protocols, k.Protocol) {
+		o.add(k, b)
 	}
+}
+
+// AddUnmasqueraded adds the clients that came to a frontend while another program had removed the rules that masquerade
+// them. Connection tracking keeps to that as long as a client of UDP sends, and as long as another one tries to open its
+// connection. Without their entries, the rules decide again. IPVS still knows the backend. Connections of TCP that were
+// opened are left alone.
+func (o *Outdated) AddUnmasqueraded(k vip.FrontendKey) { o.add(k, netip.AddrPort{}) }
+
+func (o *Outdated) add(k vip.FrontendKey, b netip.AddrPort) {
 	if len(o.flows) == maxFlows && !o.coarse {
 		o.coarse = true
 		fine := o.flows
 		o.flows = nil
 		for x := range fine {
-			o.Add(x.Frontend, netip.AddrPort{})
+			o.add(x.Frontend, netip.AddrPort{})
 		}
 	}
 	if o.coarse {
@@ -83,9 +92,9 @@ func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
 	maps.DeleteFunc(o.flows, func(x conntrack.Flow, _ struct{}) bool { return back(has, x) })
 	ix, swept := o.flows.Index(), false
 	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
-		for _, protocol := range o.Protocols {
+		for _, protocol := range conntrack.Protocols {
 			match, any := o.flows.Common(family, protocol)
-			if o.all {
+			if o.all && slices.Contains(o.Protocols, protocol) {
 				match, any = conntrack.Flow{Frontend: vip.FrontendKey{Protocol: protocol}}, true
 			}
 			if !any {
@@ -121,7 +130,9 @@ func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *holdin
 	switch {
 	case backend: // a frontend with other ports or another audience may have it now; clients of UDP begin anew without harm
 		return e.Frontend.Protocol == vip.UDP || lacks || !here, nil
-	case whole && (e.Frontend.Protocol == vip.UDP || e.Forwarded()): // other connections are those of a process on this host
+	case whole && o.unmasqueraded(e):
+		return true, nil
+	case whole && slices.Contains(o.Protocols, e.Frontend.Protocol) && (e.Frontend.Protocol == vip.UDP || e.Forwarded()): // other connections are those of a process on this host
 		return lacks || !here, nil
 	case o.all && e.Forwarded() && e.Translated == o.Translated:
 		if lacks || here || !o.Owns(e.Frontend.Addr) || o.Made == nil {
@@ -130,6 +141,11 @@ func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *holdin
 		return o.Made(ctx, e)
 	}
 	return false, nil
+}
+
+// unmasqueraded reports whether an entry of IPVS is one that AddUnmasqueraded looks for.
+func (o *Outdated) unmasqueraded(e *conntrack.Entry) bool {
+	return !o.Translated && !e.Masqueraded && e.Forwarded() && (e.Frontend.Protocol == vip.UDP || e.Opening())
 }
 
 // back reports whether a frontend has a backend again. Entries don't show the audience, so connections of TCP stay while the

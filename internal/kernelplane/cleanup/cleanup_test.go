@@ -132,6 +132,29 @@ func TestCleanOfAFirstBackend(t *testing.T) {
 	b.cleanTo(t, "late", "other")
 }
 
+// Clients of IPVS that nothing masqueraded begin anew: those of UDP, and those that still try to connect.
+func TestCleanOfUnmasqueraded(t *testing.T) {
+	b := newBench()
+	b.Protocols, b.Translated = []vip.Protocol{vip.UDP}, false
+	for _, p := range conntrack.Protocols {
+		k := at("10.96.0.1:53", p)
+		b.serve(k, "10.1.0.1:53")
+		for name, masqueraded := range map[string]bool{"masqueraded": true, "not": false} {
+			b.connect(p.String()+"-"+name, k, "10.1.0.1:53", false)
+			e := b.entries[p.String()+"-"+name]
+			e.Masqueraded = masqueraded
+			b.entries[p.String()+"-"+name] = e
+		}
+		b.connect(p.String()+"-other", at("10.96.0.1:54", p), "10.1.0.1:53", false)
+		b.connect(p.String()+"-here", at("10.96.0.1:54", p), "10.96.0.1:54", false)
+		b.AddUnmasqueraded(k)
+	}
+	b.cleanTo(t, "sctp-here", "sctp-masqueraded", "sctp-other", "tcp-here", "tcp-masqueraded", "tcp-other", "udp-here", "udp-masqueraded", "udp-other")
+	if n := len(b.sweeps); n != 3 {
+		t.Errorf("%d dumps, want 3", n)
+	}
+}
+
 // What an earlier process left ends: with backends that frontends lack, and of frontends that are no more.
 func TestSuspect(t *testing.T) {
 	b := newBench()

@@ -58,3 +58,27 @@ func TestDecode(t *testing.T) {
 		}
 	}
 }
+
+func TestDecodeStatusAndState(t *testing.T) {
+	opening := map[byte]bool{}
+	for state := byte(1); state < 9; state++ {
+		data := []byte{unix.AF_INET, 0, 0, 0}
+		data = appendTuple(data, ctaTupleOrig, unix.IPPROTO_TCP, netip.MustParseAddrPort("10.96.0.1:80"), ctaDst4, ctaDst6, ctaProtoDport)
+		data, info := netlink.BeginNest(data, ctaProtoInfo)
+		data, tcp := netlink.BeginNest(data, ctaProtoInfoTCP)
+		data = netlink.EndNest(netlink.EndNest(netlink.AppendAttr(data, ctaProtoInfoState, state), tcp), info)
+		var x Entry
+		if err := x.Decode(netlink.AppendAttr(data, ctaStatus, 0, 0, 0, state<<4)); err != nil {
+			t.Fatal(err)
+		}
+		if x.Masqueraded != (state&1 != 0) || x.Translated != (state&2 != 0) {
+			t.Errorf("status %#x: %+v", state<<4, x)
+		}
+		if x.Opening() {
+			opening[state] = true
+		}
+	}
+	if len(opening) != 2 || !opening[1] || !opening[2] {
+		t.Errorf("opening connections have the states %v", opening)
+	}
+}

@@ -18,7 +18,7 @@ import (
 const (
 	ctaStatus, ctaProtoInfo, ctaTimeout = 3, 4, 7
 
-	statusDstNAT = 1 << 5
+	statusSrcNAT, statusDstNAT = 1 << 4, 1 << 5
 
 	ctaProtoInfoTCP, ctaProtoInfoSCTP = 1, 3
 	ctaProtoInfoState                 = 1 // of both
@@ -40,6 +40,8 @@ type Entry struct {
 	Expires time.Duration // until it ends if nothing is sent
 	// Translated means that nftables or iptables translate the destination. IPVS does it without connection tracking.
 	Translated bool
+	// Masqueraded means that nftables or iptables translate the source.
+	Masqueraded bool
 
 	state byte // of TCP and SCTP
 }
@@ -51,6 +53,17 @@ func (e *Entry) Forwarded() bool { return e.Backend.Addr() != e.Frontend.Addr }
 // Open reports whether data may be exchanged: a TCP connection that both ends have closed isn't open.
 func (e *Entry) Open() bool {
 	return e.Frontend.Protocol != vip.TCP || e.state < tcpLastACK || e.state > tcpClosed
+}
+
+// Opening reports whether the two ends of a TCP or SCTP connection are still opening it.
+func (e *Entry) Opening() bool {
+	switch e.Frontend.Protocol {
+	case vip.TCP:
+		return e.state < tcpEstablished
+	case vip.SCTP:
+		return e.state < sctpEstablished
+	}
+	return false
 }
 
 // Established reports whether data is exchanged in both directions. UDP has no state, so it returns true.
@@ -168,7 +181,10 @@ func (e *Entry) Decode(data []byte) error {
 		case ctaTupleReply:
 			e.Backend, _, _, a.Err = decodeTuple(v)
 		case ctaStatus:
-			e.Translated = len(v) == 4 && binary.BigEndian.Uint32(v)&statusDstNAT != 0
+			if len(v) == 4 {
+				status := binary.BigEndian.Uint32(v)
+				e.Translated, e.Masqueraded = status&statusDstNAT != 0, status&statusSrcNAT != 0
+			}
 		case ctaTimeout:
 			if len(v) == 4 {
 				e.Expires = time.Duration(binary.BigEndian.Uint32(v)) * time.Second

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -12,6 +13,13 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/nftwire"
 )
+
+// TryHold calls Hold. An error is only logged: a dataplane works without it.
+func (f *Table) TryHold(ctx context.Context, log *slog.Logger) {
+	if err := f.Hold(ctx); err != nil {
+		log.Info("open connections don't outlive a flush of the nftables ruleset", "err", err)
+	}
+}
 
 // Hold keeps translating the packets of open connections when another program flushes the ruleset. Without it, such a packet
 // passes untranslated until the table is back, and its receiver resets it. Hold creates a second table, which a socket owns:

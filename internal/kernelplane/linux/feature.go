@@ -19,7 +19,7 @@ var (
 		"each search for them reads the whole table of connections"}
 	SkLookup = Feature{"BPF programs of type sk_lookup", 5, 9, "`proxy` with `sk_lookup = \"auto\"`",
 		"each frontend has a listener"}
-	OwnedTables = Feature{"nftables tables with an owner", 5, 12, "`nft`: open connections after `nft flush ruleset`",
+	OwnedTables = Feature{"nftables tables with an owner", 5, 12, "`ipvs` (masquerading) and `nft`: open connections after `nft flush ruleset`",
 		"open connections whose packets arrive before the agent's repair hang or are reset"}
 	NetnsCookie = Feature{"`SO_NETNS_COOKIE`", 5, 14, "`proxy`: sockets that outlive the agent",
 		"a kept socket of another network namespace isn't noticed"}

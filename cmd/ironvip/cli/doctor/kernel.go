@@ -44,7 +44,7 @@ func features(h Host, w Want) (out []Finding) {
 	}
 	uses := map[linux.Feature]bool{
 		linux.ConntrackFilter: w.Mode != configs.ModeProxy,
-		linux.OwnedTables:     w.Mode == configs.ModeNFT || w.Mode == configs.ModeAuto,
+		linux.OwnedTables:     w.Mode != configs.ModeProxy,
 		linux.NetnsCookie:     !insists(w),
 		linux.Egress:          slices.Contains(w.Announce.Modes, announce.L2.String()),
 		linux.RunEstimation:   w.Mode == configs.ModeIPVS || w.Mode == configs.ModeAuto,
