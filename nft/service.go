@@ -103,7 +103,8 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 	case f.Scheduler == vip.WeightedFailover:
 		s.slots, all = preferred(f), true
 	default:
-		shares, exact := sharesOf(f)
+		var few [32]share
+		shares, exact := sharesOf(few[:0], f)
 		s.slots, all = byShare(oldSlots, shares), !exact
 		s.class.rounded = all
 	}
@@ -153,21 +154,29 @@ func (s *service) frontend() vip.Frontend {
 
 // backends returns the backends with their weights, in order.
 func (s *service) backends() []vip.Endpoint {
-	all := make([]vip.Endpoint, 0, len(s.weights)+16)
+	var few [32]netip.AddrPort
+	slots, n := few[:0], len(s.weights)
+	if !s.weighed() { // each slot is a part of its backend's weight
+		slots = append(slots, s.slots...)
+		slices.SortFunc(slots, netip.AddrPort.Compare)
+	}
+	another := func(i int) bool { return i == 0 || slots[i] != slots[i-1] }
+	for i := range slots {
+		if another(i) {
+			n++
+		}
+	}
+	all := make([]vip.Endpoint, 0, n)
 	for a, w := range s.weights {
 		all = append(all, vip.Endpoint{Addr: a, Weight: w})
 	}
-	if !s.weighed() { // each slot is a part of its backend's weight
-		slots := slices.Clone(s.slots)
-		slices.SortFunc(slots, netip.AddrPort.Compare)
-		for i, a := range slots {
-			switch _, known := s.weights[a]; {
-			case known:
-			case i > 0 && slots[i-1] == a:
-				all[len(all)-1].Weight++
-			default:
-				all = append(all, vip.Endpoint{Addr: a, Weight: 1})
-			}
+	for i, a := range slots {
+		switch _, known := s.weights[a]; {
+		case known:
+		case another(i):
+			all = append(all, vip.Endpoint{Addr: a, Weight: 1})
+		default:
+			all[len(all)-1].Weight++
 		}
 	}
 	slices.SortFunc(all, vip.CompareEndpoints)

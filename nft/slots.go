@@ -23,11 +23,10 @@ type share struct {
 	n    int
 }
 
-// sharesOf returns the shares of f's usable backends for choosing slots at random. Exact is false if they
-// are rounded.
-func sharesOf(f *vip.Frontend) (all []share, exact bool) {
+// sharesOf appends the shares of f's usable backends for choosing slots at random to all, which is empty. Exact is false if
+// they are rounded.
+func sharesOf(all []share, f *vip.Frontend) (_ []share, exact bool) {
 	total, divisor := 0, 0
-	all = make([]share, 0, len(f.Backends))
 	for _, b := range f.Backends {
 		if b.Weight == 0 {
 			continue
@@ -60,9 +59,8 @@ func gcd(a, b int) int {
 }
 
 // byShare returns slots with these shares, in any order. It keeps of the old slots what it can, because each changed
-// slot is a change of the kernel's table.
-func byShare(old []netip.AddrPort, shares []share) []netip.AddrPort {
-	left := slices.Clone(shares)
+// slot is a change of the kernel's table. It uses up the shares.
+func byShare(old []netip.AddrPort, left []share) []netip.AddrPort {
 	slices.SortFunc(left, func(a, b share) int { return a.addr.Compare(b.addr) })
 	total := 0
 	for _, s := range left {

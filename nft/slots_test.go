@@ -46,7 +46,7 @@ func TestServiceStandsForItsFrontend(t *testing.T) {
 				counts[a]++
 			}
 			if s.class.choice == chooseAny && f.Scheduler != vip.WeightedFailover {
-				shares, _ := sharesOf(f)
+				shares, _ := sharesOf(nil, f)
 				for _, x := range shares {
 					if counts[x.addr] != x.n {
 						t.Fatalf("%s has %d slots, its share is %d", x.addr, counts[x.addr], x.n)
@@ -64,10 +64,10 @@ func TestRemovalMovesOneSlot(t *testing.T) {
 	for i := range 10 {
 		f.Backends = append(f.Backends, vip.Endpoint{Addr: backendAt(i), Weight: 1})
 	}
-	shares, _ := sharesOf(f)
+	shares, _ := sharesOf(nil, f)
 	before := byShare(nil, shares)
 	f.Backends = slices.Delete(f.Backends, 3, 4)
-	shares, _ = sharesOf(f)
+	shares, _ = sharesOf(nil, f)
 	after := byShare(before, shares)
 	changed := 0
 	for i := range after {
