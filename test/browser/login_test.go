@@ -47,6 +47,13 @@ func TestLogin(t *testing.T) {
 	if eval[bool](b, "Boolean(document.querySelector('#backends button'))") {
 		t.Error("a viewer has buttons")
 	}
+	b.show("/ui/plan")
+	b.see("main", "needs the role operator", "You are token eve with the role viewer", "ironvip token create", "ironvip config plan")
+	if eval[bool](b, "Boolean(document.querySelector('main button'))") {
+		t.Error("the plan of a viewer has buttons")
+	}
+	b.accessible()
+	b.valid()
 	if seen := eval[string](b, "document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.documentElement.outerHTML + location.href"); strings.Contains(seen, viewer) {
 		t.Error("a script can read the token")
 	}
