@@ -3,6 +3,7 @@
 package planetest
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -126,12 +127,15 @@ func AddNeighborRules(t testing.TB, node *netlab.Node) {
 	}
 }
 
-// State returns what commands of other programs list of a node.
+// held are the tables that keep connections through a flush. Each agent has one under a name of its own, and they go with it.
+var held = regexp.MustCompile(`(?m)^table inet ironvip(_nft)?_[0-9]+ \{(.*\n)+?\}\n`)
+
+// State returns what commands of other programs list of a node, except what goes with the agent.
 func State(t testing.TB, node *netlab.Node, commands ...string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, c := range append([]string{"nft list ruleset", "ip -o addr", "ip -o link", "ip route show table all", "ip -6 route show table all", "ip rule"}, commands...) {
-		all[c] = node.For(t).Run(strings.Fields(c)...)
+		all[c] = held.ReplaceAllString(node.For(t).Run(strings.Fields(c)...), "")
 	}
 	return all
 }
@@ -143,7 +147,7 @@ func Foreign(state map[string]string, ours func(command, line string) bool) map[
 		var kept strings.Builder
 		ourTable := false
 		for l := range strings.Lines(text) {
-			ourTable = ourTable || l == "table inet ironvip {\n" || strings.HasPrefix(l, "table inet ironvip_")
+			ourTable = ourTable || l == "table inet ironvip {\n" || l == "table inet ironvip_nft {\n"
 			device := strings.HasPrefix(command, "ip ") && strings.Contains(l, "ironvip0")
 			if !ourTable && !device && !ours(command, l) {
 				kept.WriteString(l)
