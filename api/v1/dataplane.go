@@ -24,7 +24,7 @@ type Dataplane struct {
 	Problems []Problem `json:"problems"`
 	Findings []Finding `json:"findings" doc:"missing requirements of the dataplane on this host, with the fix"`
 
-	Switching string `json:"switching,omitempty" doc:"the dataplane to which the host is being moved"`
+	Switching string `json:"switching,omitempty" doc:"the dataplane to which the host is being moved; absent: none. If it goes without a change of mode, the switch has failed"`
 
 	Former []FormerDataplane `json:"former" doc:"the dataplanes that this one has replaced and that still have connections"`
 }
@@ -42,9 +42,10 @@ type SwitchPlan struct {
 	To            string              `json:"to" enum:"ipvs,nft,proxy"`
 	Changes       bool                `json:"changes" doc:"false: the host runs this dataplane"`
 	HardStopAfter uint64              `json:"hard_stop_after_seconds,omitempty" doc:"how long connections may continue"`
-	Connections   []SwitchConnections `json:"connections" doc:"that are open now"`
+	Connections   []SwitchConnections `json:"connections" doc:"of this dataplane that are open now, without those that a former dataplane still has"`
+	Counted       bool                `json:"counted" doc:"false: connections are not counted: the dataplane does not change, or the agent has not finished its start"`
 	Refused       []Problem           `json:"refused" doc:"what services use and the new dataplane does not support"`
-	Problems      []Problem           `json:"problems" doc:"why the switch is not possible"`
+	Problems      []Problem           `json:"problems" doc:"why the switch is not possible; or, if the host runs this dataplane, why that does not last"`
 }
 
 // SwitchConnections are open connections of one protocol and state.

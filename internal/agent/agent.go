@@ -101,9 +101,10 @@ func Run(ctx context.Context, o Options) error {
 // process to take over.
 func runAgents(ctx context.Context, o Options) error {
 	set, problems := sockets.FromEnvironment()
-	begin := inheritance{sockets: set, problems: problems, signals: catchSignals()}
+	begin := inheritance{sockets: set, problems: problems, signals: catchSignals(), succession: beginSuccession()}
 	for {
 		next, err := runAgent(ctx, o, begin, nil)
+		begin.succession.done(err)
 		if next == nil {
 			return err
 		}
@@ -149,9 +150,11 @@ type agent struct {
 	allocator   *ipam.Allocator
 	plane       *plane
 	connections *connections
-	former      atomic.Pointer[former] // the dataplane in the kernel that this one replaces; nil: none
-	wish        atomic.Pointer[wish]   // the dataplane of the next process; nil: as configured
-	relayed     relayed                // the connections that other processes relay
+	former      atomic.Pointer[former]          // the dataplane in the kernel that this one replaces; nil: none
+	wish        atomic.Pointer[string]          // the dataplane of a process that was started for a switch; nil: none
+	switches    chan *successor                 // that were started for a switch; has room for one, because there is only one wish
+	failed      atomic.Pointer[takeoverFailure] // the last process that did not take over; nil: none
+	relayed     relayed                         // the connections that other processes relay
 	pipeline    *pipeline.Pipeline
 	probes      *health.Stage // nil on a real server
 	prober      *probe.Engine
@@ -183,12 +186,14 @@ func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*age
 	log := newLogger(cfg, &slog.LevelVar{})
 	logInherited(log, begin.problems)
 	if o.TakeOver {
+		mode := begin.succession.asks()
 		e, err := takeOver(ctx, cfg, begin.sockets, log)
+		begin.succession.done(err)
 		if err != nil {
 			return nil, err
 		}
 		if e != nil {
-			begin.predecessor, begin.mode, leave = e, e.p.Mode, e.close
+			begin.predecessor, begin.mode, leave = e, mode, e.close
 		}
 	}
 	a, err := newAgent(o, cfg, problems, begin)
@@ -247,7 +252,7 @@ func (a *agent) closeStores() error {
 func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inheritance) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}),
+		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), switches: make(chan *successor, 1),
 		level:       &slog.LevelVar{},
 		inheritance: begin,
 		events:      event.NewLog(eventsKept, time.Now),
@@ -266,7 +271,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	a.troubled = a.tables.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Problems), 1) })
 	a.log = newLogger(cfg, a.level)
 	a.systemd = systemd{log: a.log}
-	if a.failure != nil {
+	if a.failed.Store(a.failure); a.failure != nil {
 		a.events.Add(a.failure.event())
 	}
 	a.config = newLiveConfig(cfg, problems)

@@ -21,7 +21,8 @@ type inheritance struct {
 	predecessor predecessor      // nil: none
 	failure     *takeoverFailure // of another process, before; nil: none
 	signals     *signals
-	mode        string // of the dataplane, by the wish of an operator; "": as configured
+	mode        string      // of the dataplane, by the wish of an operator; "": as configured
+	succession  *succession // nil: no agent has started this process
 }
 
 // predecessor is what serves clients until an agent is ready: another process, or a dataplane of this process.
@@ -111,25 +112,32 @@ func (f *formerPlane) close() {
 
 // takeoverFailure is the failure of another process to take over from this one.
 type takeoverFailure struct {
-	pid int
+	pid int // 0: it ended before it asked
 	at  time.Time
 	why string
+}
+
+func (f *takeoverFailure) process() string {
+	if f.pid == 0 {
+		return "the process that this agent started"
+	}
+	return fmt.Sprintf("process %d", f.pid)
 }
 
 // failureShown is how long status shows a failure.
 const failureShown = time.Hour
 
 func (f *takeoverFailure) event() event.Event {
-	return event.Event{Kind: "takeover_failed", Object: fmt.Sprintf("process %d", f.pid), Message: f.why}
+	return event.Event{Kind: "takeover_failed", Object: f.process(), Message: f.why}
 }
 
 // takeoverChecks returns the line of `ironvip status` about a recent failure.
 func (a *agent) takeoverChecks() []v1.Check {
-	f := a.failure
+	f := a.failed.Load()
 	if f == nil || time.Since(f.at) > failureShown {
 		return nil
 	}
 	return []v1.Check{{Name: "take-over", Level: v1.LevelWarn,
-		Message: fmt.Sprintf("process %d did not take over %s ago: %s", f.pid, time.Since(f.at).Round(time.Second), f.why),
+		Message: fmt.Sprintf("%s did not take over %s ago: %s", f.process(), time.Since(f.at).Round(time.Second), f.why),
 		Hint:    "see the log of that process, then try again"}}
 }

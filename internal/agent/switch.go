@@ -20,19 +20,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// switchTime bounds the time in which a successor asks to take over with the dataplane of a switch.
-const switchTime = 30 * time.Second
-
-// wish is the dataplane of the next process.
-type wish struct {
-	mode  string
-	until time.Time
-}
-
-// wished returns the dataplane that the next process shall run, or "" if nobody has asked for one.
+// wished returns the dataplane of the process that was started for a switch and has not taken over yet, or "".
 func (a *agent) wished() string {
-	if w := a.wish.Load(); w != nil && time.Now().Before(w.until) {
-		return w.mode
+	if w := a.wish.Load(); w != nil {
+		return *w
 	}
 	return ""
 }
@@ -60,14 +51,16 @@ func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool
 			"change the services that ironvip dataplane switch --plan "+mode+" lists, or force it: clients of their ports are refused then", problemsOf(plan.Refused)...)
 	}
 	a.log.Info("switching the dataplane: starting a process that takes over", "from", plan.From, "to", mode)
-	before, now := a.wish.Load(), &wish{mode, time.Now().Add(switchTime)}
-	if before != nil && a.wished() != "" || !a.wish.CompareAndSwap(before, now) {
+	if !a.wish.CompareAndSwap(nil, &mode) {
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "another request has begun to move this host", "wait for its end: ironvip status")
 	}
-	if err := startSuccessor(context.WithoutCancel(ctx)); err != nil {
-		a.wish.CompareAndSwap(now, nil)
+	s, err := startSuccessor(context.WithoutCancel(ctx), mode)
+	if err != nil {
+		a.wish.Store(nil)
 		return plan, err
 	}
+	s.mode = &mode
+	a.switches <- s
 	return plan, nil
 }
 
@@ -84,6 +77,9 @@ func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, err
 	from := a.plane.about.Mode
 	plan := v1.SwitchPlan{From: from, To: mode, Changes: mode != from, Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}
 	if !plan.Changes {
+		for _, p := range a.contradictions(mode) {
+			plan.Problems = append(plan.Problems, v1.Problem(p))
+		}
 		return plan, nil
 	}
 	plan.HardStopAfter = uint64(a.hardStopAfter() / time.Second)
@@ -102,7 +98,7 @@ func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, err
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Field, b.Field), strings.Compare(a.Message, b.Message))
 	})
 	lister, ok := a.plane.Plane.(reconcile.ConnectionLister)
-	if !ok {
+	if plan.Counted = ok && table.IsClosed(a.settled); !plan.Counted {
 		return plan, nil
 	}
 	type kind struct {
@@ -139,20 +135,29 @@ func fate(from, to string, p vip.Protocol) string {
 	return v1.SwitchEnds
 }
 
-// switchProblems returns why this host can't move to a dataplane.
-func (a *agent) switchProblems(mode string) (out []vip.Problem) {
-	add := func(field, place, message, hint string) {
-		out = append(out, vip.Problem{Code: vip.CodeInvalid, Field: field, Place: place, Message: message, Hint: hint})
+// contradictions returns what in the configuration does not allow that the host runs a dataplane.
+func (a *agent) contradictions(mode string) []vip.Problem {
+	one := func(field, place, message, hint string) []vip.Problem {
+		return []vip.Problem{{Code: vip.CodeInvalid, Field: field, Place: place, Message: message, Hint: hint}}
 	}
 	cfg, problems := configs.Load(a.path)
 	switch {
 	case cfg == nil:
-		out = append(out, problems...)
+		return problems
 	case cfg.Dataplane.Role == configs.RoleRealServer && mode != configs.ModeIPVS:
-		add("dataplane.role", cfg.Place("dataplane.role"), "a real server needs ipvs", "")
+		return one("dataplane.role", cfg.Place("dataplane.role"), "a real server needs ipvs", "")
 	case cfg.Dataplane.Mode != configs.ModeAuto && cfg.Dataplane.Mode != mode:
-		add("dataplane.mode", cfg.Place("dataplane.mode"), fmt.Sprintf("dataplane.mode = %q contradicts, and the next start would go back to it", cfg.Dataplane.Mode),
-			fmt.Sprintf("set dataplane.mode to %q, or to \"auto\", which keeps the dataplane that the host ran; then try again", mode))
+		return one("dataplane.mode", cfg.Place("dataplane.mode"), fmt.Sprintf("dataplane.mode = %q contradicts: the next start runs that", cfg.Dataplane.Mode),
+			fmt.Sprintf("set dataplane.mode to %q, or to \"auto\", which keeps the dataplane that the host runs", mode))
+	}
+	return nil
+}
+
+// switchProblems returns why this host can't move to a dataplane.
+func (a *agent) switchProblems(mode string) (out []vip.Problem) {
+	out = a.contradictions(mode)
+	add := func(field, place, message, hint string) {
+		out = append(out, vip.Problem{Code: vip.CodeInvalid, Field: field, Place: place, Message: message, Hint: hint})
 	}
 	for _, f := range checkMode(mode, a.config.startedWith().Dataplane.Role) {
 		if f.Required && !f.OK {

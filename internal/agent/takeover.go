@@ -135,7 +135,7 @@ func (a *agent) handOver(ctx context.Context, r *request) (*inheritance, error) 
 	defer stopWatch()
 	err := a.closeStores()
 	if err == nil {
-		err = r.Give(r.next, a.wished())
+		err = r.Give(r.next)
 	}
 	if err == nil {
 		err = r.AwaitReady(ctx)

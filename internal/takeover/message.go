@@ -5,8 +5,7 @@
 // processes is the agent. Messages are lines of JSON after a line of text:
 //
 //	new: "takeover 1"
-//	old: refused, and the conversation ends; or sockets, which follow (see sockets.Set.Send), with the
-//	     dataplane that an operator asked for, and start
+//	old: refused, and the conversation ends; or sockets, which follow (see sockets.Set.Send), and start
 //	new: alive, every second; ready when it serves everything
 //	old: bye: it accepts no more clients. Or resumed: it has waited long enough, goes on, and the
 //	     new process must end
@@ -70,7 +69,6 @@ type Count struct {
 // message is what one side sends: one of its fields.
 type message struct {
 	Refused string    `json:"refused,omitempty"` // why
-	Mode    string    `json:"mode,omitempty"`    // with Sockets: of the new dataplane, by the wish of an operator
 	Sockets bool      `json:"sockets,omitempty"`
 	Start   bool      `json:"start,omitempty"`
 	Alive   bool      `json:"alive,omitempty"`

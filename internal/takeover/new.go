@@ -29,7 +29,6 @@ func (e *ResumedError) Error() string { return "the running agent goes on: " + e
 
 // Predecessor is the running agent, as the process that takes over sees it. The caller closes it.
 type Predecessor struct {
-	Mode string // the dataplane that this process must run; "": as it is configured
 	*conversation
 	unix *net.UnixConn
 
@@ -84,7 +83,6 @@ func (p *Predecessor) request(set *sockets.Set) (problems []error, err error) {
 	case !first.Sockets:
 		return nil, fmt.Errorf("unknown answer %q", line)
 	}
-	p.Mode = first.Mode
 	if problems, err = set.Receive(p.unix); err != nil {
 		return problems, err
 	}

@@ -72,17 +72,16 @@ func (r *Request) Close() {
 	r.process.close()
 }
 
-// Give sends the listening sockets, which stay in set. Mode is the dataplane that the new process must run, or "": as it is
-// configured. The error is a *NotReadyError.
-func (r *Request) Give(set *sockets.Set, mode string) error {
-	if err := r.give(set, mode); err != nil {
+// Give sends the listening sockets, which stay in set. The error is a *NotReadyError.
+func (r *Request) Give(set *sockets.Set) error {
+	if err := r.give(set); err != nil {
 		return &NotReadyError{fmt.Sprintf("it does not take the listening sockets: %v", err), errors.Is(err, os.ErrDeadlineExceeded)}
 	}
 	return nil
 }
 
-func (r *Request) give(set *sockets.Set, mode string) error {
-	if err := r.send(message{Sockets: true, Mode: mode}); err != nil {
+func (r *Request) give(set *sockets.Set) error {
+	if err := r.send(message{Sockets: true}); err != nil {
 		return err
 	}
 	_ = r.conn.SetWriteDeadline(time.Now().Add(writeTime))

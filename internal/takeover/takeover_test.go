@@ -53,7 +53,7 @@ func begin(t *testing.T) *agents {
 			a.old, err = ReadRequest(conn)
 		}
 		if err == nil {
-			err = a.old.Give(given, "nft")
+			err = a.old.Give(given)
 		}
 		done <- err
 	}()
@@ -73,8 +73,8 @@ func begin(t *testing.T) *agents {
 // The whole conversation.
 func TestConversation(t *testing.T) {
 	a := begin(t)
-	if a.new.Mode != "nft" || a.set.Unclaimed() != 1 {
-		t.Errorf("mode %q, %d sockets", a.new.Mode, a.set.Unclaimed())
+	if a.set.Unclaimed() != 1 {
+		t.Errorf("%d sockets", a.set.Unclaimed())
 	}
 	ready := make(chan error, 1)
 	go func() { ready <- a.old.AwaitReady(t.Context()) }()
@@ -249,7 +249,7 @@ func TestNotReading(t *testing.T) {
 					there.Close()
 				}
 				start := time.Now()
-				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{}, "")
+				err := (&Request{conversation: converse(here)}).Give(&sockets.Set{})
 				why, ok := errors.AsType[*NotReadyError](err)
 				if took := time.Since(start); !ok || why.Hangs != hangs || took > writeTime {
 					t.Errorf("%v after %s", err, took)

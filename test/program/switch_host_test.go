@@ -5,13 +5,13 @@ package program
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -165,6 +165,9 @@ func TestSwitchCommand(t *testing.T) {
 		t.Errorf("exit %d although dataplane.mode contradicts", refused.code)
 	}
 	mentions(t, "the refusal", refused.stderr, "ironvip.toml:", `dataplane.mode = "proxy" contradicts`, `set dataplane.mode to "nft", or to "auto"`)
+	if same := h.ok("dataplane", "switch", "proxy"); same != "this host runs proxy\n" {
+		t.Errorf("to the same: %s", same)
+	}
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	stop := keepAsking(l, tcp, udp)
 	c, lives := opened(t, l, tcp)
@@ -180,6 +183,13 @@ func TestSwitchCommand(t *testing.T) {
 	if again := h.ok("dataplane", "switch", "nft"); again != "this host runs nft\n" {
 		t.Errorf("once more: %s", again)
 	}
+	h.edit("ironvip.toml", `mode = "auto"`, `mode = "proxy"`)
+	again := h.cli("dataplane", "switch", "nft")
+	if again.code != 1 {
+		t.Errorf("to the same, which dataplane.mode contradicts: exit %d", again.code)
+	}
+	mentions(t, "the contradiction", again.stdout, "this host runs nft, but the configuration does not keep it", "ironvip.toml:", `dataplane.mode = "proxy" contradicts: the next start runs that`)
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	back := h.cli("dataplane", "switch", "proxy")
 	if back.code != 5 {
 		t.Errorf("back while the earlier proxy relays: exit %d", back.code)
@@ -208,76 +218,85 @@ func TestSwitchCommand(t *testing.T) {
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
 }
 
-// A process that ends before it serves changes nothing, at whichever message: the agent goes on, and after kill -9 of both
-// the next agent runs the dataplane before.
+// A process that ends before it asks to take over is noticed at once, with its reason. The agent goes on, and the next
+// take-over has nothing of the switch. If another process asks meanwhile, it is an ordinary take-over, too: after kill -9 of
+// both, the next agent runs the dataplane before.
 func TestSwitchThatFails(t *testing.T) {
 	h, l, tcp, udp := newNFTLab(t)
-	program := filepath.Join(h.dir, "program") // a successor that ends at once; this test asks to take over instead of it
+	program := filepath.Join(h.dir, "program") // a successor that this test writes
 	if err := os.Symlink(bin(t), program); err != nil {
 		t.Fatal(err)
 	}
 	h.adjust = func(cmd *exec.Cmd) { cmd.Path, cmd.Args[0] = program, program }
 	h.start()
-	if err := os.Remove(program); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
+	script := func(text string) {
+		t.Helper()
+		h.remove("program")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	stop := keepAsking(l, tcp, udp)
 	_, lives := opened(t, l, tcp)
-	begins := func(times int) (done chan result) {
-		t.Helper()
-		done = make(chan result, 1)
-		go func() { done <- h.cli("dataplane", "switch", "nft") }()
-		h.eventually("the switch begins", func() error {
-			if log := h.log.String(); strings.Count(log, "switching the dataplane") != times {
-				return errors.New(log)
-			}
-			return nil
-		})
-		return done
-	}
-	failed := func(times int, r result) {
-		t.Helper()
-		if r.code != 1 || !strings.Contains(r.stderr, "not moved to nft, proxy goes on: process ") {
-			t.Errorf("exit %d: %s%s", r.code, r.stdout, r.stderr)
+	for text, why := range map[string]string{
+		"exit 1":                        "it ended before it took over, and gave no reason",
+		"kill -9 $$":                    "it ended before it took over, and gave no reason",
+		"echo asking >&3":               "it ended before it took over, and gave no reason",
+		"echo asking >&3; echo why >&3": "it ended: why",
+		"echo $IRONVIP_SUCCESSOR >&3":   "it ended: nft",
+	} {
+		script(text)
+		r := h.cli("dataplane", "switch", "nft")
+		if r.code != 1 || !strings.Contains(r.stderr, "not moved to nft, proxy goes on: ") || !strings.Contains(r.stderr, why) {
+			t.Errorf("%s: exit %d: %s%s", text, r.code, r.stdout, r.stderr)
 		}
-		h.resumed(times)
 		lives("after a switch that failed")
 	}
-	done := begins(1)
-	conn, err := net.Dial("unix", h.takeOverSocket())
-	if err != nil {
+	happened(t, h, "takeover_failed", "the process that this agent started", "it ended")
+	h.remove("program")
+	if err := os.Symlink(bin(t), program); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write([]byte("takeover 1\n")); err != nil {
-		t.Fatal(err)
-	}
-	conn.Close()
-	failed(1, <-done)
+	next := h.takeOver()
+	mentions(t, "the next take-over", next.ok("dataplane", "show"), "proxy", "this host ran it before")
 
-	done = begins(2)
+	script("echo $$ >" + h.dir + "/pid; exec sleep 1000") // never asks
+	done := make(chan result, 1)
+	go func() { done <- next.cli("dataplane", "switch", "nft") }()
+	var hangs int
+	next.eventually("the successor runs", func() (err error) {
+		text, err := os.ReadFile(filepath.Join(h.dir, "pid"))
+		if err == nil {
+			hangs, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	})
+	ends := sync.OnceFunc(func() { _ = syscall.Kill(hangs, syscall.SIGKILL) })
+	defer ends()
+	refused := next.cli("dataplane", "switch", "nft")
+	if refused.code != 5 || !strings.Contains(refused.stderr, "this host is moving to nft") {
+		t.Errorf("a second switch: exit %d: %s", refused.code, refused.stderr)
+	}
 	var fake *takeover.Predecessor
 	var set *sockets.Set
-	l.Director.Do(func() { fake, set = h.fakeTakeOver() })
-	if fake.Mode != "nft" {
-		t.Errorf("the new process is told to run %q", fake.Mode)
-	}
+	l.Director.Do(func() { fake, set = next.fakeTakeOver() })
 	fake.Close()
 	set.Close()
-	failed(2, <-done)
+	next.resumed(1)
+	if r := <-done; r.code != 1 || !strings.Contains(r.stderr, "not moved to nft, proxy goes on: process ") {
+		t.Errorf("another process asks: exit %d: %s%s", r.code, r.stdout, r.stderr)
+	}
+	ends() // it has the log of its agent
+	lives("after a take-over that failed")
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-
-	begins(3)
-	l.Director.Do(func() { fake, set = h.fakeTakeOver() })
-	h.kill()
+	l.Director.Do(func() { fake, set = next.fakeTakeOver() })
+	next.kill()
 	fake.Close()
 	set.Close()
-	h.adjust = nil
-	h.start()
-	mentions(t, "after kill -9 of both", h.ok("dataplane", "show"), "proxy", "this host ran it before")
+	next.adjust = nil
+	next.start()
+	mentions(t, "after kill -9 of both", next.ok("dataplane", "show"), "proxy", "this host ran it before")
 }

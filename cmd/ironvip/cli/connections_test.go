@@ -61,7 +61,7 @@ func TestConnectionsInParts(t *testing.T) {
 func TestSwitchCommand(t *testing.T) {
 	a := newAgent(t)
 	problem := v1.Problem{Code: "invalid", Field: "dataplane.mode", Place: "ironvip.toml:4", Message: `dataplane.mode = "ipvs" contradicts`, Hint: `set it to "auto"`}
-	plan := v1.SwitchPlan{From: "ipvs", To: "proxy", Changes: true, HardStopAfter: 600, Refused: []v1.Problem{}, Problems: []v1.Problem{},
+	plan := v1.SwitchPlan{From: "ipvs", To: "proxy", Changes: true, Counted: true, HardStopAfter: 600, Refused: []v1.Problem{}, Problems: []v1.Problem{},
 		Connections: []v1.SwitchConnections{{Protocol: "tcp", State: "ESTABLISHED", Connections: 41, Then: v1.SwitchEnds}, {Protocol: "udp", State: "UDP", Connections: 1, Then: v1.SwitchMoves}}}
 	impossible := plan
 	impossible.Problems, impossible.Refused = []v1.Problem{problem}, []v1.Problem{{Code: "unsupported", Service: "web", Field: "forward", Message: "proxy has no dr"}}
@@ -73,6 +73,8 @@ func TestSwitchCommand(t *testing.T) {
 		{"--plan", plan, ExitChanges},
 		{"--plan", impossible, ExitError},
 		{"--plan", v1.SwitchPlan{From: "proxy", To: "proxy"}, ExitOK},
+		{"", v1.SwitchPlan{From: "proxy", To: "proxy"}, ExitOK},
+		{"", v1.SwitchPlan{From: "proxy", To: "proxy", Problems: []v1.Problem{problem}}, ExitError},
 		{"--no-wait", plan, ExitOK},
 	} {
 		query := "?mode=proxy"
@@ -85,12 +87,23 @@ func TestSwitchCommand(t *testing.T) {
 			t.Errorf("%s: want exit %d:\n%s", c.flags, c.code, out)
 		}
 		for _, p := range c.plan.Problems {
-			if !strings.Contains(out, p.Place) || !strings.Contains(out, p.Hint) || !strings.Contains(out, "proxy has no dr") {
+			if !strings.Contains(out, p.Place) || !strings.Contains(out, p.Hint) || c.plan.Changes && !strings.Contains(out, "proxy has no dr") {
 				t.Errorf("the problem is missing:\n%s", out)
 			}
 		}
 		if c.plan.Connections != nil && (!strings.Contains(out, "41 connections") || !strings.Contains(out, "end at once") || !strings.Contains(out, "move with their next datagram")) {
 			t.Errorf("connections are missing:\n%s", out)
+		}
+	}
+}
+
+// What is known of the open connections.
+func TestConnectionsOfASwitch(t *testing.T) {
+	a := newAgent(t)
+	for counted, want := range map[bool]string{true: "proxy has no open connections", false: "the open connections are not known yet"} {
+		a.on("POST /v1/dataplane/switch?dry_run=true&mode=nft", 200, v1.SwitchPlan{From: "proxy", To: "nft", Changes: true, Counted: counted})
+		if out := a.run(t, "dataplane switch nft --plan").stdout; !strings.Contains(out, want) {
+			t.Errorf("counted %v: %s", counted, out)
 		}
 	}
 }

@@ -23,7 +23,8 @@ func (a *app) dataplaneSwitchCommand() *cobra.Command {
 		Long: `Starts a process that takes over from the running agent with another dataplane, and waits until
 it serves all clients. Until then, the present dataplane serves them. With --plan, it only shows
 what happens to the open connections, what services would lose, and why it is not possible. The
-exit code is 10 then if the dataplane would change, and 1 if the switch is not possible.
+exit code is 10 then if the dataplane would change, and 1 if the switch is not possible. It is also
+1 if the host runs this dataplane, but dataplane.mode names another one, which the next start runs.
 
 dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one. The
 process reads the configuration, so keys that wait for a restart take effect, too.
@@ -47,7 +48,7 @@ If services use what the new dataplane does not support, --force is needed.`,
 				return err
 			}
 			switch {
-			case plan && len(p.Problems) > 0:
+			case len(p.Problems) > 0:
 				return exit(ExitError)
 			case plan && p.Changes:
 				return exit(ExitChanges)
@@ -106,6 +107,9 @@ func switchView(s v1.SwitchPlan) output.View {
 		Data:  s,
 		Names: []string{s.To},
 		Text: func(p *output.Printer) string {
+			if !s.Changes && len(s.Problems) > 0 {
+				return fmt.Sprintf("this host runs %s, but the configuration does not keep it:\n%s", s.To, problemsText("  ", s.Problems))
+			}
 			if !s.Changes {
 				return fmt.Sprintf("this host runs %s\n", s.To)
 			}
@@ -125,8 +129,11 @@ func switchView(s v1.SwitchPlan) output.View {
 				grid.Add(output.Plural(c.Connections, "connection"), c.Protocol, c.State, output.Cell{Text: then, Style: style})
 			}
 			b.WriteString(grid.Text(p))
-			if len(s.Connections) == 0 {
-				b.WriteString("no open connections\n")
+			switch {
+			case !s.Counted:
+				b.WriteString("the open connections are not known yet\n")
+			case len(s.Connections) == 0:
+				fmt.Fprintf(&b, "%s has no open connections\n", s.From)
 			}
 			if len(s.Refused) > 0 {
 				fmt.Fprintf(&b, "%s does not support what services use:\n%s", s.To, problemsText("  ", s.Refused))
