@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -91,13 +93,23 @@ func (h *host) bySkLookup() {
 	}
 }
 
-// replace installs versions one after the other, while a client asks.
+// The pauses of a client between two requests. In the emulated machine, a client without pauses takes most of the
+// processor from dpkg.
+const (
+	seldom = 500 * time.Millisecond // while files are unpacked
+	often  = 20 * time.Millisecond  // while the new version takes over
+)
+
+// replace installs versions one after the other, in the two steps of dpkg --install, while a client asks.
 func (h *host) replace(versions ...string) {
 	h.t.Helper()
 	kept := h.connect()
 	for _, version := range versions {
 		asking := h.ask()
-		h.install(version)
+		run(h.t, "dpkg", "--unpack", file(version)) // takes most of the time, and concerns no client
+		asking.pause.Store(int64(often))
+		run(h.t, "dpkg", "--configure", "ironvip")
+		h.installed(version)
 		h.running(version)
 		asking.end()
 		if _, err := kept.Ask(); err != nil {
@@ -138,7 +150,14 @@ func newHost(t *testing.T) *host {
 
 func (h *host) install(version string) {
 	h.t.Helper()
-	run(h.t, "dpkg", "--install", "/packages/ironvip_"+version+"-1_amd64.deb")
+	run(h.t, "dpkg", "--install", file(version))
+	h.installed(version)
+}
+
+func file(version string) string { return "/packages/ironvip_" + version + "-1_amd64.deb" }
+
+func (h *host) installed(version string) {
+	h.t.Helper()
 	if out := run(h.t, "ironvip", "version"); !strings.Contains(out, version) {
 		h.t.Errorf("version %s is installed, and the program says %s", version, out)
 	}
@@ -213,19 +232,21 @@ type asking struct {
 	t             *testing.T
 	stop          chan struct{}
 	done          chan struct{}
+	pause         atomic.Int64 // a time.Duration
 	asked, failed int
 	first         error
 }
 
 func (h *host) ask() *asking {
 	a := &asking{t: h.t, stop: make(chan struct{}), done: make(chan struct{})}
+	a.pause.Store(int64(seldom))
 	go func() {
 		defer close(a.done)
 		for {
 			select {
 			case <-a.stop:
 				return
-			default:
+			case <-time.After(time.Duration(a.pause.Load())):
 			}
 			a.asked++
 			if _, err := h.Client.Ask("tcp", web); err != nil {
