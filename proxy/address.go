@@ -36,6 +36,7 @@ type addresses struct {
 	users map[netip.Addr]users // the OnVIP frontends that listen there
 	put   map[netip.Addr]bool  // addresses that this process added or adopted
 	there map[netip.Addr]bool  // addresses of the device at the last refresh; nil before the first
+	used  chan struct{}        // see Target.UsesDevice
 
 	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
 	binds  func(netip.Addr) bool         // whether a socket can be bound
@@ -75,7 +76,7 @@ func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses 
 		owns = func(netip.Addr) bool { return false }
 	}
 	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]users), put: make(map[netip.Addr]bool),
-		routes: localRoutes, binds: isLocal}
+		used: make(chan struct{}), routes: localRoutes, binds: isLocal}
 }
 
 // refresh reads the addresses of the device.
@@ -112,6 +113,7 @@ func (a *addresses) add(addr netip.Addr) error {
 	if err := a.device.add(addr); err != nil {
 		return a.problem(addr, err)
 	}
+	a.uses()
 	a.put[addr] = true
 	if a.there != nil {
 		a.there[addr] = true
@@ -127,7 +129,17 @@ func (a *addresses) use(spec *vip.Frontend) {
 	addr := spec.Key.Addr
 	a.users[addr] = users{a.users[addr].n + 1, placeAt(spec.Key)}
 	if a.ours(addr) {
+		a.uses()
 		a.put[addr] = true // adopted: from now on, its absence is damage
+	}
+}
+
+// uses records that addresses of the device are ours.
+func (a *addresses) uses() {
+	select {
+	case <-a.used:
+	default:
+		close(a.used)
 	}
 }
 
@@ -167,6 +179,7 @@ func (a *addresses) drop(addr netip.Addr) error {
 	if err := a.device.remove(addr); err != nil {
 		return fmt.Errorf("remove address %s from %s: %w", addr, a.name, err)
 	}
+	a.uses()
 	delete(a.put, addr)
 	delete(a.there, addr)
 	a.mu.Lock()

@@ -11,6 +11,10 @@ import (
 // Disturbed implements reconcile.Watched.
 func (t *Target) Disturbed() <-chan struct{} { return t.watcher.Changed() }
 
+// UsesDevice returns a channel that is closed once the Target has added, adopted or removed an address on the device. With
+// addresses of the host alone, it does nothing there.
+func (t *Target) UsesDevice() <-chan struct{} { return t.addresses.used }
+
 // Look implements reconcile.Watched: it finds addresses that another program has removed from the device. A device that is
 // down still serves its IPv4 addresses, and the kernel removes those of IPv6.
 func (t *Target) Look(context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {

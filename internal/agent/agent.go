@@ -28,6 +28,7 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/agent/announcing"
+	"github.com/ironvip/ironvip/internal/agent/deviceuse"
 	"github.com/ironvip/ironvip/internal/agent/lostnodes"
 	"github.com/ironvip/ironvip/internal/agent/naming"
 	"github.com/ironvip/ironvip/internal/event"
@@ -149,6 +150,7 @@ type agent struct {
 	watcher     *hostnet.Watcher
 	allocator   *ipam.Allocator
 	plane       *plane
+	device      *deviceuse.Use
 	connections *connections
 	former      atomic.Pointer[former]          // the dataplane in the kernel that this one replaces; nil: none
 	wish        atomic.Pointer[string]          // the dataplane of a process that was started for a switch; nil: none
@@ -328,6 +330,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, &a.relayed, last.Mode, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
 		return nil, err
 	}
+	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
 	a.connections = newConnections(a.plane, &a.relayed)
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)

@@ -84,6 +84,7 @@ func (a *agent) checks() []v1.Check {
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
+	checks = appendProblems(checks, "device", a.deviceProblems())
 	if a.plane.checks != nil {
 		checks = append(checks, a.plane.checks()...)
 	}
@@ -102,6 +103,17 @@ func (a *agent) checks() []v1.Check {
 	checks = append(checks, a.naming.Checks()...)
 	checks = appendProblems(checks, "health ports", a.health.Problems())
 	return appendProblems(checks, "overrides", append(a.localOverrides(), a.overrides.Problems()...))
+}
+
+// deviceProblems returns a problem for each other agent that uses the device of this one.
+func (a *agent) deviceProblems() (out []vip.Problem) {
+	cfg := a.config.startedWith()
+	for _, o := range a.device.Others() {
+		out = append(out, vip.Problem{Code: vip.CodeContested, Field: "dataplane.device", Place: cfg.Place("dataplane.device"),
+			Message: fmt.Sprintf("%s uses %s, too, since %s: a device is for one agent, and each can undo what the other one changes", o, cfg.Dataplane.Device, o.Since.UTC().Format(time.RFC3339)),
+			Hint:    "stop one of the agents, or give one its own dataplane.device and pools that don't overlap with the other's"})
+	}
+	return out
 }
 
 // localOverrides returns a problem if changes of overrides are in effect on this host only.

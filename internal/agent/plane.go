@@ -43,7 +43,8 @@ type plane struct {
 	checks   func() []v1.Check // additional lines of the status; nil: none
 	relays   *relays           // nil: the kernel has the connections
 
-	settle func() // called once everything has been applied and no predecessor accepts clients
+	uses   <-chan struct{} // closed once it uses the device
+	settle func()          // called once everything has been applied and no predecessor accepts clients
 
 	lastTurn func() time.Time // of the dataplane's loop that is furthest behind, zero before the first; nil: the kernel forwards
 
@@ -132,7 +133,7 @@ type kernelTarget interface {
 // kernelPlane returns the plane of a dataplane that has all connections in the kernel: they outlive this process.
 func kernelPlane(target kernelTarget, about api.Dataplane, findings func() []ipvs.Finding, metrics metric.Collector) *plane {
 	return &plane{Plane: target, Closer: target, about: about, findings: func() []v1.Finding { return notOK(findings()) },
-		metrics: []metric.Collector{metrics}, drain: func(context.Context) {}, remove: target.Remove, settle: func() {}}
+		metrics: []metric.Collector{metrics}, drain: func(context.Context) {}, remove: target.Remove, uses: closedChannel, settle: func() {}}
 }
 
 // closers are closed in order.
@@ -158,7 +159,7 @@ func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance,
 	if o.SkLookup {
 		why += "; " + target.Entrance().String()
 	}
-	return &plane{Plane: target, Closer: target, settle: target.Settle,
+	return &plane{Plane: target, Closer: target, uses: target.UsesDevice(), settle: target.Settle,
 		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
 		checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
 		relays: &relays{

@@ -83,6 +83,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
+	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
 	group.Go(func() error {
 		a.systemd.watch(ctx, a.lastProgress)
 		return nil
@@ -205,6 +206,18 @@ func (a *agent) keepSockets(ctx context.Context) {
 	a.sockets.Keep(ctx, a.systemd.keep, func(err error) {
 		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
 	})
+}
+
+// findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when no predecessor uses it.
+func (a *agent) findDeviceUsers(ctx context.Context) {
+	for _, begun := range []<-chan struct{}{a.settled, a.plane.uses} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-begun:
+		}
+	}
+	a.device.Run(ctx)
 }
 
 // summary returns the line that `systemctl status` shows.

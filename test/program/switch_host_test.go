@@ -78,20 +78,6 @@ func TestRestartWithAnotherMode(t *testing.T) {
 	mentions(t, "auto", h.ok("dataplane", "show"), "proxy", `this host ran it before; nft can run, too: dataplane.mode = "nft" selects it`)
 }
 
-// happened waits for events with these words: an event comes after what it tells.
-func happened(t *testing.T, h *host, words ...string) {
-	t.Helper()
-	h.eventually("the events", func() error {
-		events := h.ok("events")
-		for _, w := range words {
-			if !strings.Contains(events, w) {
-				return fmt.Errorf("%q is not said:\n%s", w, events)
-			}
-		}
-		return nil
-	})
-}
-
 // A take-over with another mode moves a host while clients come: none is refused, and open connections continue in both
 // directions, those of the proxy in the old process, which every later agent shows until they end, also one that
 // starts after kill -9. They end there when their clients end them. A killed agent goes on in the new mode.

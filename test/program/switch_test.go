@@ -156,3 +156,17 @@ func twoServices(t *testing.T, h *host, l *netlab.Lab) (tcp, udp netip.AddrPort)
 	h.write("services.d/all.toml", write("web", "port = 80")+write("dns", `port = 53, protocol = "udp"`))
 	return tcp, udp
 }
+
+// happened waits for events with these words: an event comes after what it tells.
+func happened(t *testing.T, h *host, words ...string) {
+	t.Helper()
+	h.eventually("the events", func() error {
+		events := h.ok("events")
+		for _, w := range words {
+			if !strings.Contains(events, w) {
+				return fmt.Errorf("%q is not said:\n%s", w, events)
+			}
+		}
+		return nil
+	})
+}
