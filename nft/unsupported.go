@@ -19,7 +19,11 @@ func Unsupported(f *vip.Frontend) error {
 	r := holdings.Refusals{Dataplane: "the nft dataplane"}
 	if f.Kind != vip.OnRealServer && !slices.Contains(Schedulers(), f.Scheduler) {
 		r.Add("scheduler", "scheduler %q", f.Scheduler)
-		r.Hint(`use "wrr", or dataplane.mode "ipvs"`)
+		hint := `use "wrr", or dataplane.mode "ipvs"`
+		if f.Scheduler == vip.LeastConnection || f.Scheduler == vip.WeightedLeastConnection {
+			hint += ` or "proxy"`
+		}
+		r.Hint(hint)
 	}
 	if !slices.Contains([]vip.Protocol{vip.TCP, vip.UDP, vip.SCTP}, f.Key.Protocol) {
 		r.Add("protocol", "protocol %s", f.Key.Protocol)
@@ -29,9 +33,11 @@ func Unsupported(f *vip.Frontend) error {
 	}
 	if method := holdings.Forward(f); method != vip.ForwardNAT {
 		r.Add("forward", "forward %q", method)
+		r.Hint(`use forward "nat", or dataplane.mode "ipvs"`)
 	}
 	if f.OnePacket {
 		r.Add("scheduler_flags", "one-packet")
+		r.Hint(`remove the flag, or use forward "dr" with dataplane.mode "ipvs"`)
 	}
 	r.ProxyProtocol(f)
 	for _, b := range f.Backends {
@@ -41,6 +47,7 @@ func Unsupported(f *vip.Frontend) error {
 	}
 	if slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.MaxConnections > 0 }) {
 		r.Add("max_connections", "max_connections of a backend")
+		r.Hint(`remove it, or use dataplane.mode "ipvs" or "proxy"`)
 	}
 	if n := maxBackends(f); len(f.Backends) > n {
 		r.Add("backends", "more than %d backends with scheduler %q", n, f.Scheduler)

@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/configs/schema"
 	"github.com/ironvip/ironvip/internal/status"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -226,10 +227,7 @@ func planView(plan v1.Plan) output.View {
 		Data:  plan,
 		Names: output.Texts(plan.Changes, func(c v1.PlanChange) string { return c.Name }),
 		Text: func(p *output.Printer) string {
-			grid := &output.Grid{Footer: "Plan: no changes\n"}
-			if len(plan.Changes) > 0 {
-				grid.Footer = fmt.Sprintf("Plan: %d add, %d change, %d remove\n", plan.Add, plan.Change, plan.Remove)
-			}
+			grid := &output.Grid{Footer: planFooter(plan)}
 			for _, c := range plan.Changes {
 				what := fmt.Sprintf("%-7s %s", c.Kind, c.Name) // one cell, so that the name directly follows its kind
 				grid.AddSparse(actionCell(c.Action), what, c.Detail, output.Cell{Text: c.Impact, Style: output.Faint})
@@ -237,6 +235,21 @@ func planView(plan v1.Plan) output.View {
 			return problemsText("", plan.Problems) + grid.Text(p)
 		},
 	}
+}
+
+// planFooter counts the changes and the problems. A configuration that can't be read has no plan.
+func planFooter(plan v1.Plan) string {
+	out := "Plan: no changes"
+	switch {
+	case len(plan.Changes) > 0:
+		out = fmt.Sprintf("Plan: %d add, %d change, %d remove", plan.Add, plan.Change, plan.Remove)
+	case len(plan.Problems) > 0:
+		out = "Plan: none"
+	}
+	if n := len(plan.Problems); n > 0 {
+		out += "; " + text.Plural(n, "problem")
+	}
+	return out + "\n"
 }
 
 func (a *app) reloadCommand() *cobra.Command {

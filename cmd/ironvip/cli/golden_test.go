@@ -98,6 +98,19 @@ func TestReadingCommandsWithFilters(t *testing.T) {
 	golden(t, "filters.txt", all.String())
 }
 
+// A configuration that can't be read isn't a plan without changes.
+func TestPlanWithProblems(t *testing.T) {
+	a := newAgent(t)
+	var all strings.Builder
+	for _, changes := range [][]v1.PlanChange{{}, plan().Changes[:1]} {
+		a.on("POST /v1/config/plan", 200, v1.Plan{Add: len(changes), Changes: changes, Problems: []v1.Problem{{Code: "invalid", Place: "/etc/ironvip/ironvip.toml:13", Message: "not valid TOML: unexpected EOF"}}})
+		for _, line := range []string{"config plan", "reload --dry-run"} {
+			all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
+		}
+	}
+	golden(t, "config_plan_problems.txt", all.String())
+}
+
 // Commands without results write nothing to stdout that a program could treat as data. In JSON,
 // they write an empty list.
 func TestNothingToShow(t *testing.T) {
