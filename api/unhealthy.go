@@ -31,6 +31,7 @@ type unhealthyIndex struct {
 	backends  func() int  // of all services
 	services  map[vip.ServiceKey]unhealthyService
 	frontends map[vip.FrontendKey]vip.ServiceKey // the service if endpoints are leaving, else the zero key
+	counts    *standing                          // of services; nil: they have changed since
 
 	changed   map[vip.ServiceKey]struct{}     // since the last publish
 	published map[vip.ServiceKey]status.State // the bad states that events have, until they end
@@ -82,7 +83,7 @@ func (s *unhealthyIndex) run(ctx context.Context) {
 	}
 }
 
-// standing counts the services and their backends.
+// standing has the numbers of the services and their backends. Callers share it, so nobody may change it.
 type standing struct {
 	services, backends int
 	states             map[status.State]int // services in each state except Healthy
@@ -92,13 +93,23 @@ type standing struct {
 	since, until       vip.Instant
 }
 
-// standing costs O(services that aren't healthy).
-func (s *unhealthyIndex) standing() (out standing) {
+// standing costs O(services that aren't healthy) after a change of a service, and O(1) otherwise.
+func (s *unhealthyIndex) standing() standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
-	out.services, out.backends, out.states = s.tables.Services.Len(), s.backends(), make(map[status.State]int)
-	for key, service := range s.services {
+	if s.counts == nil {
+		s.counts = standingOf(s.services)
+	}
+	out := *s.counts
+	out.services, out.backends = s.tables.Services.Len(), s.backends()
+	return out
+}
+
+// standingOf returns what the services that aren't healthy contribute.
+func standingOf(services map[vip.ServiceKey]unhealthyService) *standing {
+	out := &standing{states: make(map[status.State]int)}
+	for key, service := range services {
 		out.states[service.state]++
 		out.down += service.down
 		out.ejected += service.ejected
@@ -180,6 +191,9 @@ func (s *unhealthyIndex) update() {
 	eachChange(s.feeds.services, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 	eachChange(s.feeds.frontends, func(f *vip.Frontend) { frontends[f.Key] = struct{}{} })
 	eachChange(s.feeds.applied, func(a *reconcile.AppliedFrontend) { frontends[a.Tried.Value.Key] = struct{}{} })
+	if len(services) > 0 {
+		s.counts = nil
+	}
 	for k := range services {
 		s.changed[k] = struct{}{}
 		if in := t.Input(k, time.Time{}); in.Service == nil {

@@ -142,6 +142,24 @@ func TestUnhealthyReadsNoHealthyService(t *testing.T) {
 	}
 }
 
+// What statuses say of services is counted once for each change of a service, not for each status.
+func TestServicesAreCountedOncePerChange(t *testing.T) {
+	w := newWritten()
+	for i := range 10 {
+		w.services.Put(vip.Service{Key: serviceNo(i)})
+	}
+	s := New(w.deps()).unhealthy
+	count := func() uintptr { return reflect.ValueOf(s.standing().states).Pointer() }
+	first := count()
+	if count() != first {
+		t.Error("a second status counts the services again")
+	}
+	w.services.Put(vip.Service{Key: serviceNo(10)})
+	if count() == first {
+		t.Error("a status after a change counts nothing")
+	}
+}
+
 // The metrics of a healthy service include its draining backends.
 func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 	w := newWritten()
