@@ -173,7 +173,7 @@ func (a *app) backendConnections(ctx context.Context, c *client.Client, key vip.
 }
 
 // backendHeader names the cells of backendRow.
-var backendHeader = []string{"BACKEND", "STATE", "WEIGHT", "CHECK", "SINCE", "CONN", "LAST ERROR", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED", "+OVERRIDE"}
+var backendHeader = []string{"BACKEND", "STATE", "WEIGHT", "CHECK", "SINCE", "CONN", "LAST ERROR", "NODE", "ZONE", "+TTL", "+HEARTBEAT DUE", "+REMOVED", "+OVERRIDE", "+HINT"}
 
 // backendRow returns the cells of a backend. The connections are by id; nil if they are unknown.
 func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
@@ -188,7 +188,7 @@ func (a *app) backendRow(b v1.BackendStatus, conns map[string]uint64) []any {
 	if n, known := conns[b.ID]; known {
 		conn = count(n)
 	}
-	return []any{b.ID, state, weightCell(b), a.checkCell(b), a.age(b.HealthSince), conn, a.lastError(b), b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override)}
+	return []any{b.ID, state, weightCell(b), a.checkCell(b), a.age(b.HealthSince), conn, a.lastError(b), b.Node, b.Zone, b.TTL, a.ago(b.ExpiresAt), a.ago(b.RemovedAt), a.overridden(b.Override), b.HealthHint}
 }
 
 // weightCell returns the configured weight: "1", and "1 (30%)" during a slow start.

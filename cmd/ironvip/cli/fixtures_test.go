@@ -90,7 +90,7 @@ func db() v1.Service {
 			Ports: []v1.PortStatus{{Name: "5432/tcp", Protocol: "tcp", Port: 5432, TargetPort: 5432}},
 			Backends: []v1.BackendStatus{
 				{ID: "10.1.0.21:5432", Address: "10.1.0.21", Port: 5432, Weight: 1, State: "ready", Usable: true, Health: "unknown", Check: "tcp", HealthSince: ago(time.Second)},
-				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect: connection refused", LastError: "connect: connection refused", LastErrorAt: ago(time.Second),
+				{ID: "10.1.0.22:5432", Address: "10.1.0.22", Port: 5432, Weight: 1, State: "maint", SourceState: "ready", Health: "unhealthy", Check: "tcp", HealthSince: ago(12 * time.Minute), HealthReason: "connect: connection refused", HealthHint: "start the service on the backend, or correct its port", LastError: "connect: connection refused", LastErrorAt: ago(time.Second),
 					Override: &v1.OverrideInfo{Author: "root", Node: "lb1", Since: ago(5 * time.Minute), Expires: ago(-2 * time.Hour)}},
 			},
 			Conditions: []v1.Condition{{Type: v1.ConditionApplied, Status: v1.False, Reason: "pending", Message: "revision 99 is not applied yet"}},
