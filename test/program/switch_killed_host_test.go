@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,6 +26,18 @@ func (h *host) agents() (pids []int) {
 		}
 	}
 	return pids
+}
+
+func (h *host) isReady() error {
+	resp, err := h.http().Get("http://ironvip/readyz")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
 }
 
 // crash kills all processes of the host, and waits for their end.
@@ -87,14 +100,18 @@ func TestKilledDuringASwitch(t *testing.T) {
 				return errors.New("there is no successor")
 			})
 			r := <-done
-			h.eventually("one agent or none", func() error {
-				if left := h.agents(); len(left) > 1 {
+			var left []int
+			relays := false // the old process is no agent any more
+			h.eventually("one agent that is ready, or none", func() error {
+				left, relays = h.agents(), !old && strings.Contains(h.log.String()[seen:], "handed over")
+				if len(left) > 1 {
 					return fmt.Errorf("%v", left)
 				}
-				return nil
+				if len(left) == 0 || relays {
+					return nil
+				}
+				return h.isReady()
 			})
-			left := h.agents()
-			relays := !old && strings.Contains(h.log.String()[seen:], "handed over") // the old process is no agent any more
 			serving := len(left) == 1 && !relays
 			t.Logf("%s: exit %d, %d are left, of agents %v, %s", when, r.code, len(left), serving, strings.TrimSpace(r.stderr))
 			if serving {
