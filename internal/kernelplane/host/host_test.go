@@ -65,7 +65,8 @@ func TestModulesCheck(t *testing.T) {
 	for name, want := range map[string]string{
 		"ip_vs_rr": "loaded", "ip_vs_wrr": "loaded when needed", "dummy_x": "loaded when needed", "ip_vs_mh": "kernel 6.1.0 has no such module",
 	} {
-		if f := m.Check(name); f.Detail != want || f.OK != !strings.Contains(want, "no such") || f.OK != (f.Remedy == "") {
+		if f := m.Check(name); f.Detail != want || f.OK != !strings.Contains(want, "no such") || f.OK != (f.Remedy == "") ||
+			strings.Contains(f.Remedy, "modprobe") { // it can't load what isn't there
 			t.Errorf("%s: %+v, want %q", name, f, want)
 		}
 	}

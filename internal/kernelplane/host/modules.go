@@ -47,7 +47,7 @@ func (m Modules) Check(name string) Finding {
 	case m.loadable == nil:
 		f.Detail = "not loaded; whether it can be is not known"
 	default:
-		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("kernel %s has no such module", m.release), "modprobe "+name
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("kernel %s has no such module", m.release), "run a kernel with the module "+name
 	}
 	return f
 }
