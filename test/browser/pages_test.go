@@ -74,6 +74,14 @@ func TestPages(t *testing.T) {
 		if width := eval[int](b, "document.documentElement.scrollWidth"); width > 400 {
 			t.Errorf("%s is %d pixels wide in a window of 400", p.path, width)
 		}
+		for what, all := range map[string]string{
+			"the link to the page is visible":              `'nav [aria-current]', (a) => a.getBoundingClientRect().left >= 0 && a.getBoundingClientRect().right <= 400`,
+			"a label is on the line of what it belongs to": `'.filters label', (l) => l.getBoundingClientRect().right <= document.getElementById(l.htmlFor).getBoundingClientRect().left`,
+		} {
+			if !eval[bool](b, "((of, is) => [...document.querySelectorAll(of)].every(is))("+all+")") {
+				t.Errorf("%s in a window of 400: not true that %s", p.path, what)
+			}
+		}
 	}
 	b.quiet()
 }

@@ -21,7 +21,7 @@ export function textFilter(changed) {
 export const wordsOf = (input) => input.value.toLowerCase().split(/\s+/).filter(Boolean);
 
 // filters returns inputs with their labels, on one line.
-export const filters = (...pairs) => el('div', { class: 'filters' }, pairs.map(([label, input]) => [el('label', { for: input.id }, label), input]));
+export const filters = (...pairs) => el('div', { class: 'filters' }, pairs.map(([label, input]) => el('span', { class: 'filter' }, el('label', { for: input.id }, label), input)));
 
 // order returns the parameter of a list's order: "name" or "-name"; and orderOf reads it.
 export const order = (list) => (list.descending ? '-' : '') + list.by.name;

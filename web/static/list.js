@@ -6,10 +6,10 @@ const rowHeight = 36; // px, as in style.css
 const spare = 12; // rows above and below
 const scrollPause = 200; // before the position is kept for the browser's back button, in ms
 
-// List shows rows, which are objects that don't change. columns: {name, title, cell(row), sort(row), wide, number, width}; cell
-// returns text or an element, and sort a number or a text. A wide column is hidden on narrow screens. label names the table
-// for screen readers; key(row) is unique. Rows that are equal in the chosen order are in that of key. changed is called when
-// the user has changed the order.
+// List shows rows, which are objects that don't change. columns: {name, title, cell(row), sort(row), wide, number, width, narrow};
+// cell returns text or an element, and sort a number or a text. A wide column is hidden on narrow screens, where narrow is the
+// width of another one. label names the table for screen readers; key(row) is unique. Rows that are equal in the chosen order
+// are in that of key. changed is called when the user has changed the order.
 export class List {
   constructor(label, columns, { key, sort, descending = false, empty = 'none', height, changed = () => {} }) {
     Object.assign(this, { columns, key, descending, empty, changed, rows: null, drawn: new Map() });
@@ -22,7 +22,7 @@ export class List {
       keep();
     } }, el('div', { role: 'rowgroup', class: 'top' }, this.head), this.body));
     this.element.style.setProperty('--columns', widths(columns));
-    this.element.style.setProperty('--narrow', widths(columns.filter((c) => !c.wide)));
+    this.element.style.setProperty('--narrow', widths(columns.filter((c) => !c.wide).map((c) => ({ width: c.narrow ?? c.width }))));
     new ResizeObserver(() => this.draw()).observe(this.element);
     this.drawHead();
     this.draw();

@@ -46,8 +46,11 @@ function route() {
   const inside = el('div', { class: 'page' });
   main.replaceChildren(inside);
   for (const a of header.querySelectorAll('nav a')) {
-    if (a.getAttribute('href') === '/ui' + found?.path) a.setAttribute('aria-current', 'page');
-    else a.removeAttribute('aria-current');
+    const current = a.getAttribute('href') === '/ui' + found?.path;
+    if (current) {
+      a.setAttribute('aria-current', 'page');
+      a.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    } else a.removeAttribute('aria-current');
   }
   if (!found) {
     document.title = 'Not found - ironvip';

@@ -2,7 +2,6 @@
 
 import { el, svg } from './dom.js';
 
-const columns = 64;
 const mostCells = 256; // of a range of addresses
 const wideRange = 1n << 16n; // of a wider range, the map has only the part between the first and the last lease
 const size = 10; // of a cell, in px
@@ -46,6 +45,7 @@ function draw(cidr, from, to, marks, out) {
     const i = Number((m.at - from) / each);
     if (rank[m.what] > rank[what[i]]) what[i] = m.what;
   }
+  const columns = matchMedia('(max-width: 46rem)').matches ? 32 : 64; // shapes in smaller cells can't be told apart
   const rows = Math.ceil(cells / columns);
   const label = `${part}: ${each === 1n ? 'each cell is an address' : `each cell is ${each} addresses, and shows a used one first`}`;
   return el('figure', {}, el('figcaption', { class: 'quiet' }, label),

@@ -15,7 +15,7 @@ export function eventsPage(page, signal) {
   const text = textFilter(draw);
   const number = el('p', { class: 'quiet', role: 'status' }, 'loading');
   const list = new List('Events', [
-    { name: 'time', title: 'Time', width: '10.5rem', cell: (e) => el('span', { title: e.time }, clock(e.time)), sort: (e) => e.id },
+    { name: 'time', title: 'Time', width: '10.5rem', narrow: '4.8rem', cell: (e) => el('span', { title: e.time }, clock(e.time)), sort: (e) => e.id },
     { name: 'kind', title: 'Kind', wide: true, width: '12rem', cell: (e) => e.kind, sort: (e) => e.kind },
     { name: 'service', title: 'Service', wide: true, width: 'minmax(0, .7fr)', cell: (e) => (e.service ? serviceLink(e.service) : ''), sort: (e) => e.service ?? '' },
     { name: 'message', title: 'Message', width: 'minmax(0, 3fr)', cell: (e) => el('span', { title: e.message }, e.message, e.count > 1 ? ` (${count(e.count)} times since ${clock(e.first)})` : '') },
