@@ -1,7 +1,9 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
@@ -123,12 +125,13 @@ func (r *Reconciler[K, V]) warning(c *contest) vip.Problem {
 		Code: vip.CodeContested,
 		Message: fmt.Sprintf("somebody else keeps changing it: %d times since %s; the last time: %s",
 			c.drifts, c.since.UTC().Format(time.RFC3339), c.what),
-		Hint: "run ironvip doctor to find the program and its setting",
+		Hint: "find the program and its setting with ironvip doctor",
 	}
 	if c.by != "" {
 		p.Message += ", by " + c.by
 		p.Hint = "stop " + c.by + ", or change its setting"
 	}
+	p.Hint += fmt.Sprintf("; this warning ends %s after the last change", r.untilCalm())
 	if c.waiting {
 		p.Message += fmt.Sprintf("; its repair waits for up to %s", r.Resync)
 	}
@@ -159,13 +162,7 @@ func (r *Reconciler[K, V]) showContest(k K) {
 
 // reportContests sends an event for each key that has become contested.
 func (r *Reconciler[K, V]) reportContests() {
-	for i, k := range r.contests.fresh {
-		if i == maxEvents {
-			r.publish(event.Event{Kind: "dataplane_contested", Message: fmt.Sprintf("%d more keys are contested", len(r.contests.fresh)-i)})
-			break
-		}
-		r.publish(event.Event{Kind: "dataplane_contested", Service: r.serviceAt(k), Object: fmt.Sprint(k), Message: r.warning(r.contests.byKey[k]).Message})
-	}
+	r.announce(slog.LevelWarn, "dataplane_contested", r.contests.fresh, "contested", func(k K) string { return r.warning(r.contests.byKey[k]).Message })
 	r.contests.fresh = nil
 	r.noteContests()
 }
@@ -180,24 +177,36 @@ func (r *Reconciler[K, V]) endContests() {
 	for _, k := range right {
 		r.showContest(k)
 	}
-	for i, k := range over {
+	for _, k := range over {
 		if row, _, ok := r.Applied.Get(k); ok && row.Warning != nil {
 			if row.Warning = nil; row.Problem != nil && row.Problem.Code == vip.CodeContested {
 				row.Problem = nil
 			}
 			r.mark(k, row)
 		}
-		if i < maxEvents {
-			r.publish(event.Event{Kind: "dataplane_calm", Service: r.serviceAt(k), Object: fmt.Sprint(k),
-				Message: fmt.Sprintf("unchanged by other programs for %s", calmAfter*r.Resync)})
-		}
 	}
+	r.announce(slog.LevelInfo, "dataplane_calm", over, "no longer contested", func(K) string {
+		return fmt.Sprintf("unchanged by other programs for %s", r.untilCalm())
+	})
 	r.noteContests()
 }
 
-func (r *Reconciler[K, V]) publish(e event.Event) {
-	r.Log.Warn(e.Kind, "key", e.Object, "message", e.Message)
-	r.Events.Add(e)
+// untilCalm is how long a key must be left alone until it is no longer contested.
+func (r *Reconciler[K, V]) untilCalm() time.Duration { return calmAfter * r.Resync }
+
+// announce logs and sends an event for each key: for the first ones, and one that counts the others.
+func (r *Reconciler[K, V]) announce(level slog.Level, kind string, keys []K, are string, message func(K) string) {
+	publish := func(e event.Event) {
+		r.Log.Log(context.Background(), level, kind, "key", e.Object, "message", e.Message)
+		r.Events.Add(e)
+	}
+	for i, k := range keys {
+		if i == maxEvents {
+			publish(event.Event{Kind: kind, Message: fmt.Sprintf("%d more keys are %s", len(keys)-i, are)})
+			return
+		}
+		publish(event.Event{Kind: kind, Service: r.serviceAt(k), Object: fmt.Sprint(k), Message: message(k)})
+	}
 }
 
 // serviceAt returns the service of a key, or "" if it is not desired.

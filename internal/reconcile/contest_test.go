@@ -72,7 +72,7 @@ func TestContestedKeyIsRepairedByEveryResync(t *testing.T) {
 			t.Errorf("reported %d times, %d of them of a; want once", all, of)
 		}
 		row, _, _ := x.applied.Get("a")
-		if row.Problem != nil || row.Warning == nil || row.Warning.Code != vip.CodeContested || row.Warning.Hint == "" {
+		if row.Problem != nil || row.Warning == nil || row.Warning.Code != vip.CodeContested || !strings.Contains(row.Warning.Hint, "ends 5m0s after") {
 			t.Fatalf("row %+v of what was repaired", row)
 		}
 		want := fmt.Sprintf("43 times since %s; the last time: was missing from the dataplane", began.Add(29*time.Second).UTC().Format(time.RFC3339))
@@ -166,6 +166,10 @@ func TestContestOfStraysAndOfEverything(t *testing.T) {
 		}
 		if s := x.r.Stats(); s.Contested != 60 {
 			t.Errorf("stats %+v", s)
+		}
+		x.resyncs(10, func() {}, func() bool { return true })
+		if all, _ := x.kinds("dataplane_calm", ""); all != 21 {
+			t.Errorf("%d events of the end for 60 keys, want 20 and one for the rest", all)
 		}
 	})
 }
