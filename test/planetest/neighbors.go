@@ -130,12 +130,15 @@ func AddNeighborRules(t testing.TB, node *netlab.Node) {
 // held are the tables that keep connections through a flush. Each agent has one under a name of its own, and they go with it.
 var held = regexp.MustCompile(`(?m)^table inet ironvip(_nft)?_[0-9]+ \{(.*\n)+?\}\n`)
 
+// Lasting returns what nft lists, without the tables that end with their agent.
+func Lasting(ruleset string) string { return held.ReplaceAllString(ruleset, "") }
+
 // State returns what commands of other programs list of a node, except what goes with the agent.
 func State(t testing.TB, node *netlab.Node, commands ...string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, c := range append([]string{"nft list ruleset", "ip -o addr", "ip -o link", "ip route show table all", "ip -6 route show table all", "ip rule"}, commands...) {
-		all[c] = held.ReplaceAllString(node.For(t).Run(strings.Fields(c)...), "")
+		all[c] = Lasting(node.For(t).Run(strings.Fields(c)...))
 	}
 	return all
 }

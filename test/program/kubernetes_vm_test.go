@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/test/process"
 )
 
@@ -252,7 +253,7 @@ func (k *kube) ours() map[string]string {
 	k.t.Helper()
 	all := map[string]string{}
 	for _, line := range []string{"ipvsadm -Sn", "nft list ruleset", "ip -o addr show ironvip0"} {
-		all[line] = sees(k.t, k.lab.Director, line)
+		all[line] = planetest.Lasting(sees(k.t, k.lab.Director, line))
 	}
 	return all
 }
