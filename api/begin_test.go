@@ -147,3 +147,16 @@ func TestWhatReadinessWaitsFor(t *testing.T) {
 	s.Stats = func() reconcile.Stats { return reconcile.Stats{TargetError: "read: no buffer space"} }
 	waits("dataplane unreachable: read: no buffer space")
 }
+
+// An agent that has begun never refuses a request, also if the wait is over before it is looked at, as on a starved host.
+func TestBegunIsSeenFirst(t *testing.T) {
+	s, begin := notBegun()
+	begin()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		if err := s.waitBegun(over); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

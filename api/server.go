@@ -134,7 +134,7 @@ func (s *Server) hasBegun() bool {
 // waitBegun returns an error if the agent has not begun. Requests are refused then: an empty list
 // would be wrong, and the response to a heartbeat would be to register again.
 func (s *Server) waitBegun(ctx context.Context) error {
-	if s.Begun == nil {
+	if s.hasBegun() { // first: on a starved host, the timer can have fired before the select
 		return nil
 	}
 	late := time.NewTimer(beginTimeout)
