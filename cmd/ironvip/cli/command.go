@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,14 +59,19 @@ func completionNeedsShell(root *cobra.Command) {
 	}
 }
 
-// positionals makes a wrong number of arguments a usage error in every command of the tree.
+// positionals makes a wrong number of arguments, and an argument that is none of the command's
+// ValidArgs, a usage error in every command of the tree.
 func positionals(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if check(cmd, args) == nil {
-				return nil
-			}
 			err := usage(cmd, "%s: %s given", cmd.CommandPath(), output.Plural(len(args), "argument"))
+			if check(cmd, args) == nil {
+				other := slices.IndexFunc(args, func(arg string) bool { return !slices.Contains(cmd.ValidArgs, arg) })
+				if len(cmd.ValidArgs) == 0 || other < 0 {
+					return nil
+				}
+				err = usage(cmd, "invalid argument %q for %q: use %s", args[other], cmd.CommandPath(), strings.Join(cmd.ValidArgs, ", "))
+			}
 			err.hint = "usage: " + strings.TrimSuffix(cmd.UseLine(), " [flags]")
 			return err
 		}
@@ -132,6 +138,26 @@ func choiceFlag(cmd *cobra.Command, value *string, flag, help string, of ...stri
 		}
 		return usage(cmd, "invalid --%s %q: use %s", flag, *value, strings.Join(of, ", "))
 	}
+}
+
+// flagError returns the usage error for flags that can't be parsed. It names the values that a flag
+// takes, because the errors of the parsers name only their own functions.
+func flagError(cmd *cobra.Command, err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return usage(cmd, "%w", err)
+	}
+	flag := invalid.GetFlag()
+	use, ok := map[string]string{
+		"bool":     "use true or false",
+		"int":      "use a whole number",
+		"uint64":   "use a whole number from 0",
+		"duration": "use a duration such as 30s",
+	}[flag.Value.Type()]
+	if !ok {
+		use = invalid.Unwrap().Error()
+	}
+	return usage(cmd, "invalid --%s %q: %s", flag.Name, invalid.GetValue(), use)
 }
 
 // theConfig is the help of --config.

@@ -147,7 +147,7 @@ func (a *app) configSchemaCommand() *cobra.Command {
 "services", of a file of services.d. It has every key with its description. What depends on
 several keys, such as pools that overlap, is found by "config validate" only.`,
 		Example:           "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
-		Args:              cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgs:         []string{"config", "services"},
 		ValidArgsFunction: cobra.FixedCompletions([]string{"config", "services"}, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/agent"
@@ -43,7 +46,16 @@ func TestExitCodes(t *testing.T) {
 		{"usage: another renamed command", "vip import vips.json --help", "", 0, nil, ExitUsage, []string{`use "ironvip snapshot restore"`}},
 		{"usage: group of renamed commands", "vip", "", 0, nil, ExitUsage, []string{"ironvip vip: command missing: use get, history, list, release, reserve\n"}},
 		{"usage: group alone", "service", "", 0, nil, ExitUsage, []string{"command missing: use apply, delete, edit, explain, get, list"}},
-		{"usage: format", "-o xml status", "", 0, nil, ExitUsage, []string{"use table, wide, json, yaml or name"}},
+		{"usage: format", "-o xml status", "", 0, nil, ExitUsage, []string{`error: invalid --output "xml": use table, wide, json, yaml or name` + "\n"}},
+		{"usage: neither true nor false", "reload --dry-run=maybe", "", 0, nil, ExitUsage,
+			[]string{`error: invalid --dry-run "maybe": use true or false` + "\n", "hint: ironvip reload --help\n"}},
+		{"usage: number", "top -n few", "", 0, nil, ExitUsage, []string{`error: invalid --count "few": use a whole number` + "\n"}},
+		{"usage: negative number", "events --since=-1", "", 0, nil, ExitUsage, []string{`error: invalid --since "-1": use a whole number from 0` + "\n"}},
+		{"usage: duration", "status --timeout soon", "", 0, nil, ExitUsage, []string{`error: invalid --timeout "soon": use a duration such as 30s` + "\n"}},
+		{"usage: dataplane", "dataplane switch junk", "", 0, nil, ExitUsage,
+			[]string{`error: invalid argument "junk" for "ironvip dataplane switch": use ipvs, nft, proxy` + "\n", "hint: usage: ironvip dataplane switch ipvs|nft|proxy\n"}},
+		{"usage: number of dataplanes", "dataplane switch ipvs nft", "", 0, nil, ExitUsage, []string{"error: ironvip dataplane switch: 2 arguments given\n"}},
+		{"usage: schema", "config schema junk", "", 0, nil, ExitUsage, []string{`error: invalid argument "junk" for "ironvip config schema": use config, services` + "\n"}},
 		{"usage: service name", "service get UPPER", "", 0, nil, ExitUsage, []string{"error: service \"UPPER\" is not a DNS label", "hint: use NAME or NAMESPACE/NAME"}},
 		{"usage: backend", "backend drain web nonsense", "", 0, nil, ExitUsage, []string{"hint: run ironvip backend list web"}},
 		{"usage: backend left out", "backend drain web", "", 0, nil, ExitUsage, []string{"hint: run ironvip backend list web"}},
@@ -113,6 +125,27 @@ func TestExitCodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Every flag of every command says in its own words what it takes.
+func TestFlagsNameTheirValues(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			err := cmd.Flags().Set(f.Name, "junk")
+			if err == nil {
+				return // takes any text, and is checked by its command
+			}
+			want := fmt.Sprintf("invalid --%s %q: use ", f.Name, "junk")
+			if text := flagError(cmd, err).Error(); !strings.HasPrefix(text, want) {
+				t.Errorf("%s: %s", cmd.CommandPath(), text)
+			}
+		})
+		for _, child := range cmd.Commands() {
+			walk(child)
+		}
+	}
+	walk((&app{Options: Options{}.withDefaults()}).root())
 }
 
 func TestUnreachableNamesTheSocketAndWhatToDo(t *testing.T) {

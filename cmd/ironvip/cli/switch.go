@@ -31,7 +31,7 @@ process reads the configuration, so keys that wait for a restart take effect, to
 
 If services use what the new dataplane does not support, --force is needed.`,
 		Example:           "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
-		Args:              cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:              cobra.ExactArgs(1),
 		ValidArgs:         modes,
 		ValidArgsFunction: cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp),
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -1,7 +1,7 @@
 package output
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -23,10 +23,11 @@ const (
 // Formats lists every format, the default first.
 func Formats() []Format { return []Format{Table, Wide, JSON, YAML, Name} }
 
-// Set parses a format. With String and Type, it makes *Format the value of a command line flag.
+// Set parses a format. With String and Type, it makes *Format the value of a command line flag. The
+// error says what to use.
 func (f *Format) Set(s string) error {
 	if !slices.Contains(append(FormatNames(), string(TOML)), s) {
-		return fmt.Errorf("invalid output format %q: use %s", s, FormatList())
+		return errors.New("use " + FormatList())
 	}
 	*f = Format(s)
 	return nil
