@@ -167,7 +167,8 @@ func (a *app) showDryRun(r v1.ApplyResult) error {
 	}
 	view := planView(plan) // including refused services among its problems
 	if !a.printer().People() {
-		view = applyView(r)
+		applied := applyView(r)
+		view.Data, view.Names = applied.Data, applied.Names
 	}
 	if err := a.show(view); err != nil {
 		return err

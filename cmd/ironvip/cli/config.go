@@ -224,8 +224,9 @@ func planCode(p v1.Plan) error {
 
 func planView(plan v1.Plan) output.View {
 	return output.View{
-		Data:  plan,
-		Names: output.Texts(plan.Changes, func(c v1.PlanChange) string { return c.Name }),
+		Data:   plan,
+		Names:  output.Texts(plan.Changes, func(c v1.PlanChange) string { return c.Name }),
+		Errors: output.Texts(plan.Problems, problemLine),
 		Text: func(p *output.Printer) string {
 			grid := &output.Grid{Footer: planFooter(plan)}
 			for _, c := range plan.Changes {

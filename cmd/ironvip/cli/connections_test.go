@@ -91,6 +91,9 @@ func TestSwitchCommand(t *testing.T) {
 				t.Errorf("the problem is missing:\n%s", out)
 			}
 		}
+		if names := a.run(t, "dataplane switch proxy -o name "+c.flags); names.stdout != "proxy\n" || names.code != c.code || len(c.plan.Problems) > 0 && !strings.Contains(names.stderr, "error: "+problem.Place) {
+			t.Errorf("-o name: %s", names)
+		}
 		if c.plan.Connections != nil && (!strings.Contains(out, "41 connections") || !strings.Contains(out, "end at once") || !strings.Contains(out, "move with their next datagram")) {
 			t.Errorf("connections are missing:\n%s", out)
 		}

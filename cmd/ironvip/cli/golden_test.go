@@ -104,7 +104,7 @@ func TestPlanWithProblems(t *testing.T) {
 	var all strings.Builder
 	for _, changes := range [][]v1.PlanChange{{}, plan().Changes[:1]} {
 		a.on("POST /v1/config/plan", 200, v1.Plan{Add: len(changes), Changes: changes, Problems: []v1.Problem{{Code: "invalid", Place: "/etc/ironvip/ironvip.toml:13", Message: "not valid TOML: unexpected EOF"}}})
-		for _, line := range []string{"config plan", "reload --dry-run"} {
+		for _, line := range []string{"config plan", "config plan -o name", "reload --dry-run"} {
 			all.WriteString("$ ironvip " + line + "\n" + a.run(t, line).String())
 		}
 	}

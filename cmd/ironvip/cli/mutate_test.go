@@ -61,6 +61,8 @@ func TestMutatingCommands(t *testing.T) {
 	mixed.Items[2] = v1.ApplyItem{Namespace: "default", Name: "same", Action: v1.Refused, Problems: []v1.Problem{{Code: "invalid", Service: "same", Message: "bad"}}}
 	dry := v1.ApplyResult{DryRun: true, Items: applied().Items, Created: 1, Updated: 1, Unchanged: 1, Plan: new(v1.Plan)}
 	*dry.Plan = plan()
+	wrong := dry
+	wrong.Plan = &v1.Plan{Changes: plan().Changes, Problems: []v1.Problem{{Code: "pool_exhausted", Service: "web", Message: "no address is free", Hint: "add a range"}}}
 
 	var all strings.Builder
 	for _, c := range []struct {
@@ -85,6 +87,7 @@ func TestMutatingCommands(t *testing.T) {
 			problem(502, v1.CodeApplyFailed, "service \"web\" stored, but not fully applied", "see errors; the agent keeps trying",
 				v1.Problem{Code: "pool_full", Service: "web", Message: "no free address in pool public-v4"}), ExitError},
 		{"service apply -f FILE --dry-run", "POST /v1/services:apply?dry_run=true", 200, dry, ExitChanges},
+		{"service apply -f FILE --dry-run -o name", "POST /v1/services:apply?dry_run=true", 200, wrong, ExitError},
 		{"service apply -f FILE", "POST /v1/services:apply", 504,
 			problem(504, v1.CodeApplyTimeout, "stored as revision 220, but not in the dataplane within 30s", "ironvip dataplane show"), ExitError},
 		{"service delete shop/db", "DELETE /v1/services/shop/db", 200, v1.Deleted{Service: "shop/db", Revision: 223, Applied: true}, ExitOK},

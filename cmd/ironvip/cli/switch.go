@@ -104,8 +104,9 @@ func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) erro
 
 func switchView(s v1.SwitchPlan) output.View {
 	return output.View{
-		Data:  s,
-		Names: []string{s.To},
+		Data:   s,
+		Names:  []string{s.To},
+		Errors: output.Texts(s.Problems, problemLine),
 		Text: func(p *output.Printer) string {
 			if !s.Changes && len(s.Problems) > 0 {
 				return fmt.Sprintf("this host runs %s, but the configuration does not keep it:\n%s", s.To, problemsText("  ", s.Problems))

@@ -15,11 +15,12 @@ type Printer struct {
 
 // View is one result in every format.
 type View struct {
-	Data  any                    // for JSON and YAML: the API's own document
-	Names []string               // for Name
-	TOML  func() (string, error) // for TOML; nil: no TOML form
-	Text  func(*Printer) string  // for Table and Wide; nil: no text
-	Empty string                 // the message in place of Text; "": none
+	Data   any                    // for JSON and YAML: the API's own document
+	Names  []string               // for Name
+	Errors []string               // for Name: why the command fails, which the other formats have in their data
+	TOML   func() (string, error) // for TOML; nil: no TOML form
+	Text   func(*Printer) string  // for Table and Wide; nil: no text
+	Empty  string                 // the message in place of Text; "": none
 }
 
 // List returns the view of a table whose first column has the names. Without rows, the message
@@ -58,6 +59,9 @@ func (p *Printer) Show(v View) (err error) {
 			b.WriteString(Clean(name) + "\n")
 		}
 		text = b.String()
+		for _, e := range v.Errors {
+			p.Label("error", Bad, e)
+		}
 	case p.Format == TOML:
 		text, err = v.TOML()
 	case v.Empty != "":
