@@ -27,8 +27,10 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/agent"
 	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // EnvAddr is the environment variable for the agent's address if --addr is not set.
@@ -64,6 +66,7 @@ type Options struct {
 	Save         func(context.Context, agent.StoreRequest, io.Writer) error
 	Restore      func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
 
+	LastGood    func(config string) (*configs.Config, string, []vip.Problem) // of package configs
 	NewIdentity func(agent.StoreRequest) (agent.IdentityChange, error)
 }
 
@@ -79,6 +82,7 @@ func (o Options) withDefaults() Options {
 	o.Clean = or(o.Clean, agent.Clean)
 	o.Save = or(o.Save, agent.Save)
 	o.Restore = or(o.Restore, agent.Restore)
+	o.LastGood = or(o.LastGood, configs.LastGood)
 	o.NewIdentity = or(o.NewIdentity, agent.NewIdentity)
 	return o
 }

@@ -23,8 +23,10 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/vip"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected outputs and docs/cli.md")
@@ -187,6 +189,9 @@ func run(t *testing.T, o Options, line string) result {
 	}
 	if o.Now == nil {
 		o.Now = func() time.Time { return now }
+	}
+	if o.LastGood == nil {
+		o.LastGood = func(string) (*configs.Config, string, []vip.Problem) { return nil, "LAST_GOOD", nil }
 	}
 	code := Execute(t.Context(), o, strings.Fields(line))
 	return result{stdout.String(), stderr.String(), code}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +15,9 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/vip"
 )
 
 func TestDoctor(t *testing.T) {
@@ -114,6 +117,50 @@ func TestDoctorOfABrokenConfiguration(t *testing.T) {
 		!strings.Contains(r.stdout, "ironvip.toml:3: dataplane.device: ") {
 		t.Errorf("%s", r)
 	}
+}
+
+// With a configuration that can't be used, doctor checks what the last good one names, as the agent
+// runs with it, and asks that agent. Otherwise it says which agent it asks, and why.
+func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
+	a := newAgent(t)
+	a.on("GET /v1/status", 200, healthyStatus())
+	dir, state := t.TempDir(), t.TempDir()
+	file, copyAt := filepath.Join(dir, "ironvip.toml"), filepath.Join(state, "ironvip.toml.last-good")
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ofState := fmt.Sprintf("[node]\nstate_dir = %q\n", state)
+	good := ofState + fmt.Sprintf("[api]\nsocket = %q\n[dataplane]\nmode = \"nft\"\n", a.socket)
+	const answers, noNFT = "agent on lb1 answers", "FAIL  nftables: the kernel has none"
+	host := wellHost()
+	host.NFT = func() []ipvs.Finding {
+		return []ipvs.Finding{{Name: "nftables", Required: true, Detail: "the kernel has none", Remedy: "modprobe nf_tables"}}
+	}
+	lastGood := configs.LastGood
+	doctor := func(arguments string, says ...string) {
+		t.Helper()
+		r := run(t, Options{Host: host, LastGood: lastGood}, "doctor --config "+arguments)
+		for _, s := range says {
+			if !strings.Contains(r.stdout, s) {
+				t.Errorf("doctor does not say %q:\n%s", s, r)
+			}
+		}
+	}
+
+	write(file, ofState+"device = 7\n")
+	doctor(dir, "can't be used", "about the agent at unix:///run/ironvip/ironvip.sock, because there is no last good one at "+copyAt, "/run/ironvip/ironvip.sock: ")
+	write(copyAt, "mode = 7\n")
+	doctor(dir, "because the last good one can't be used: "+copyAt+":1: mode: ")
+	doctor(dir+" --addr unix://"+a.socket, answers, "state directory /var/lib/ironvip, because the last good one")
+	write(copyAt, good)
+	doctor(dir, "can't be used: the other lines are about the last good one, "+copyAt, answers, noNFT)
+	write(file, ofState+"[[pool]]\nname = \"a\"\ncidrs = [\"192.0.2.0/24\", \"192.0.2.0/25\"]\n") // no agent starts with it, but one may run
+	doctor(dir, answers)
+	lastGood = func(string) (*configs.Config, string, []vip.Problem) { return configs.LastGood(dir) } // as if it were in the default state directory
+	doctor(filepath.Join(dir, "none"), "not found: the other lines are about the last good one, "+copyAt, answers, noNFT)
 }
 
 // Doctor works on any machine without a panic.
