@@ -46,13 +46,20 @@ func ParsePart(path string, text []byte, above int) (*Document, *vip.Problem) {
 		if !ok {
 			return nil, &vip.Problem{Code: vip.CodeInvalid, Place: path, Message: "not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")}
 		}
-		p := refused(max(1, pe.Position.Line), "not valid TOML: "+pe.Message, strings.Join(strings.Fields(firstSentence(pe.Usage)), " "))
+		p := refused(lineOf(text, pe.Position), "not valid TOML: "+pe.Message, strings.Join(strings.Fields(firstSentence(pe.Usage)), " "))
 		if pe.LastKey != "" && len(pe.LastKey) < 64 {
 			p.Message += fmt.Sprintf(" (after key %q)", pe.LastKey)
 		}
 		return nil, p
 	}
 	return &Document{Path: path, Text: text, Tree: tree, above: above}, nil
+}
+
+// lineOf returns the line of the last character that the TOML reader read before it refused text. Its
+// own number is that of the next line if this character ends a line.
+func lineOf(text []byte, at toml.Position) int {
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // as the reader does
+	return 1 + bytes.Count(text[:min(max(0, at.Start+at.Len-1), len(text))], []byte("\n"))
 }
 
 // line returns the line of field within Text. It reads Text up to this field, or all of it if the
