@@ -15,6 +15,9 @@ const (
 	maxWait = time.Minute
 )
 
+// sharingModes are the dataplanes of two agents with one device.
+var sharingModes = []string{"proxy", "nft"}
+
 // poolBase differs between runs of this package, which may be concurrent.
 var poolBase = fmt.Sprintf("127.%d", 96+os.Getpid()%100)
 

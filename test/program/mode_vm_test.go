@@ -15,5 +15,8 @@ const (
 	maxWait  = 2 * time.Minute
 )
 
+// sharingModes are the dataplanes of two agents with one device.
+var sharingModes = []string{"ipvs"}
+
 // parallel does nothing: there is one kernel, and one agent at a time in it.
 func parallel(*testing.T) {}

@@ -1,4 +1,4 @@
-//go:build system && !vm
+//go:build system || vm
 
 package program
 
@@ -15,7 +15,7 @@ import (
 // Two agents that use one device name each other in their status, in doctor and as events, until one ends. Neither a
 // take-over nor kill -9 of an agent leaves a trace of it, and without a VIP on the device there is nothing to report.
 func TestTwoAgentsWithOneDevice(t *testing.T) {
-	for _, mode := range []string{"proxy", "nft"} {
+	for _, mode := range sharingModes {
 		t.Run(mode, func(t *testing.T) { testTwoAgents(t, mode) })
 	}
 }
@@ -24,7 +24,9 @@ func testTwoAgents(t *testing.T, dataplane string) {
 	parallel(t)
 	need.Root(t)
 	h, l := newLab(t)
-	inDirector(t, l, "ip link add ironvip0 type bridge; ip link set ironvip0 arp off; ip link set ironvip0 up") // this kernel may have no dummy
+	if mode != "ipvs" { // this kernel may have no dummy
+		inDirector(t, l, "ip link add ironvip0 type bridge; ip link set ironvip0 arp off; ip link set ironvip0 up")
+	}
 	other := newHost(t)
 	other.pool = "10." + strings.SplitN(other.pool, ".", 2)[1]
 	other.config("")
@@ -32,7 +34,7 @@ func testTwoAgents(t *testing.T, dataplane string) {
 	ofLab := func(h *host, name string, i int) {
 		l.Backends[i].Serve("tcp", netip.AddrPortFrom(l.Backends[i].Addr4, 80))
 		h.write("services.d/"+name+".toml", fmt.Sprintf("[[service]]\nname = %q\nports = [ { port = 80 } ]\nbackends = [ { address = %q } ]\n", name, l.Backends[i].Addr4))
-		h.edit("ironvip.toml", `mode = "proxy"`, fmt.Sprintf("mode = %q", dataplane))
+		h.edit("ironvip.toml", fmt.Sprintf("mode = %q", mode), fmt.Sprintf("mode = %q", dataplane))
 		h.edit("ironvip.toml", "[[pool]]", "[[source]]\ntype = \"static\"\npath = \"services.d\"\n[[pool]]")
 	}
 	ofLab(h, "one", 0)
