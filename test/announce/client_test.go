@@ -28,12 +28,14 @@ type load struct {
 	from     *netlab.Node
 	to       netip.AddrPort
 	patience time.Duration // how long a request waits for its answer
+	stalls   *wait.Stalls
 	stop     context.CancelFunc
 	done     sync.WaitGroup
 
 	mu         sync.Mutex
 	results    []result
 	open, most int // requests, now and at most
+	stalled    int // requests without a result: this process did not run
 }
 
 type result struct {
@@ -52,7 +54,7 @@ func startLoad(t testing.TB, from *netlab.Node, to netip.Addr, every time.Durati
 
 // startPatientLoad is startLoad with another time that a request waits for its answer.
 func startPatientLoad(t testing.TB, from *netlab.Node, to netip.Addr, every, patience time.Duration) *load {
-	l := &load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort), patience: patience}
+	l := &load{t: t, from: from, to: netip.AddrPortFrom(to, servicePort), patience: patience, stalls: wait.WatchStalls(t)}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	tick := time.NewTicker(every)
@@ -82,6 +84,11 @@ func (l *load) request() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
+	// A late answer, or none, is no evidence if this machine stood still meanwhile.
+	if errors.Is(r.err, os.ErrDeadlineExceeded) && l.stalls.Since(r.began) > 0 {
+		l.stalled++
+		return
+	}
 	l.results = append(l.results, r)
 }
 
@@ -161,6 +168,7 @@ func (l *load) awaitAnswers(n int) {
 // outcome is what a load has measured.
 type outcome struct {
 	requests, lost int
+	stalled        int           // requests without a result
 	reset          int           // of the lost ones: reset, and not without an answer
 	open           int           // the most at one time
 	gap            time.Duration // the longest time between the starts of two answered requests
@@ -171,7 +179,7 @@ type outcome struct {
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%d requests, %d lost (%d reset), longest gap %s, first error %v", o.requests, o.lost, o.reset, o.gap.Round(time.Millisecond), o.first)
+	return fmt.Sprintf("%d requests, %d lost (%d reset), %d stalled, longest gap %s, first error %v", o.requests, o.lost, o.reset, o.stalled, o.gap.Round(time.Millisecond), o.first)
 }
 
 // end ends the load and returns its outcome.
@@ -180,7 +188,7 @@ func (l *load) end() outcome {
 	l.done.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	o := outcome{open: l.most}
+	o := outcome{open: l.most, stalled: l.stalled}
 	var last, lost time.Time
 	ended := true
 	results := sorted(l.results)

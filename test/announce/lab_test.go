@@ -59,6 +59,10 @@ type host struct {
 	api       *client.Client
 }
 
+// patient makes a host dead only after 10 s without a heartbeat, for tests in which no host dies: the machine that
+// runs all hosts may stop them all for seconds.
+const patient = "missed = 100\n"
+
 // newLab starts hosts with the services of one pool, in which the first VIP of each family is
 // web's. Extra is added to [announce] of each host.
 func newLab(t testing.TB, hosts int, extra string) *lab {
