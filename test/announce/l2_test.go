@@ -71,6 +71,9 @@ func (l *lab) moveTwice(t *testing.T, vip netip.Addr, owners map[netip.Addr]stri
 	l.awaitOwners("all on lb2", func(o map[netip.Addr]string) bool { return !slices.Contains(mapValues(o), a.Name) })
 	a.must("node", "undrain")
 	l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+	// The owners know of the move first, and more so on a busy machine. More moves only if a host takes longer than
+	// claim.Defer to learn of one.
+	wait.Until(t, "the client learns of two moves", func() bool { return len(moves()) >= 2 }, func() any { return moves() })
 	load.awaitAnswers(50)
 	got := load.end()
 	t.Log(got)
@@ -80,9 +83,6 @@ func (l *lab) moveTwice(t *testing.T, vip netip.Addr, owners map[netip.Addr]stri
 		err = fmt.Errorf("%s", got)
 	}
 	learned := moves()
-	if len(learned) < 2 { // more only if a host takes longer than claim.Defer to learn of the move
-		err = errors.Join(err, fmt.Errorf("the client learned of a new owner at %v", learned))
-	}
 	for _, r := range load.failed() {
 		if !slices.ContainsFunc(learned, func(at time.Time) bool { return !at.Before(r.began) && !at.After(r.began.Add(r.took)) }) {
 			err = errors.Join(err, fmt.Errorf("a request was lost from %s to %s, and the moves were at %v: %w", r.began, r.began.Add(r.took), learned, r.err))

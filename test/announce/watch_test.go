@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,7 +84,7 @@ func macOf(n *netlab.Node) frame.MAC {
 }
 
 // watchMoves notes when the kernel of a node receives an announcement of a VIP that is not from the
-// station of the one before, at first its owner. The returned function ends that and returns the times.
+// station of the one before, at first its owner. The returned function returns the times so far.
 func watchMoves(t testing.TB, at *netlab.Node, vip netip.Addr, owner *host) (moves func() []time.Time) {
 	var mu sync.Mutex
 	var times []time.Time
@@ -98,19 +99,16 @@ func watchMoves(t testing.TB, at *netlab.Node, vip netip.Addr, owner *host) (mov
 		times = append(times, when)
 		last = c.From
 	}
-	stops := []func(){
-		at.Frames(t, "eth0", frame.TypeARP, func(when time.Time, b []byte) {
-			for _, c := range frame.ARPClaims(b) {
-				note(when, c)
-			}
-		}),
-		at.Frames(t, "eth0", frame.TypeIPv6, func(when time.Time, b []byte) { note(when, frame.NDPClaim(b)) }),
-	}
-	return func() []time.Time {
-		for _, stop := range stops {
-			stop()
+	at.Frames(t, "eth0", frame.TypeARP, func(when time.Time, b []byte) {
+		for _, c := range frame.ARPClaims(b) {
+			note(when, c)
 		}
-		return times
+	})
+	at.Frames(t, "eth0", frame.TypeIPv6, func(when time.Time, b []byte) { note(when, frame.NDPClaim(b)) })
+	return func() []time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(times)
 	}
 }
 
