@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // A backend that registers with a TTL and stops its heartbeats drains, and is removed later. A
@@ -21,25 +23,33 @@ func TestBackendHeartbeat(t *testing.T) {
 		t.Fatalf("PUT again: %d %v", code, tree)
 	}
 	path := fmt.Sprintf("/v1/services/default/web/backends/127.0.0.1:%d", b.port)
-	if code, tree := h.rest("PUT", path, `{"ttl": "2s"}`, "Prefer", "wait=30"); code/100 != 2 {
-		t.Fatalf("PUT of a backend: %d %v", code, tree)
-	}
-	beat := func() {
-		t.Helper()
-		if code, tree := h.rest("PUT", path+"/heartbeat", ""); code != 204 {
-			t.Fatalf("heartbeat: %d %v", code, tree)
+	wait.Undisturbed(t, "a backend is kept by its heartbeats", func() error {
+		if code, tree := h.rest("PUT", path, `{"ttl": "2s"}`, "Prefer", "wait=30"); code/100 != 2 {
+			return fmt.Errorf("PUT of a backend: %d %v", code, tree)
 		}
-	}
-	for range 4 { // longer than its ttl
-		beat()
-		time.Sleep(time.Second)
-	}
-	h.eventually("it is kept by its heartbeats", func() error {
-		beat()
-		if got := answered(t, vip+":8080", 4); got["a"] == 0 || got["b"] == 0 {
-			return fmt.Errorf("answered by %v", got)
+		beat := func() error {
+			if code, tree := h.rest("PUT", path+"/heartbeat", ""); code != 204 {
+				return fmt.Errorf("heartbeat: %d %v", code, tree)
+			}
+			return nil
 		}
-		return nil
+		for range 4 { // longer than its ttl
+			if err := beat(); err != nil {
+				return err
+			}
+			time.Sleep(time.Second)
+		}
+		var err error
+		h.eventually("it takes connections, or a heartbeat fails", func() error {
+			if err = beat(); err != nil {
+				return nil
+			}
+			if got := answered(t, vip+":8080", 4); got["a"] == 0 || got["b"] == 0 {
+				return fmt.Errorf("answered by %v", got)
+			}
+			return nil
+		})
+		return err
 	})
 	h.serves(vip+":8080", "a") // no heartbeats from here on
 	h.eventually("a heartbeat of a removed backend has to register again", func() error {
