@@ -49,10 +49,10 @@ var meanings = []struct {
 	{ExitUsage, "the command line is invalid"},
 	{ExitDegraded, "degraded: `status` found a warning or a failure, `doctor` found only a WARN, `snapshot save` found unreadable values, `backend drain --wait` left connections"},
 	{ExitNotFound, "the object does not exist"},
-	{ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs"},
+	{ExitConflict, "conflict: the object belongs to another owner or has changed meanwhile; for a command that needs a stopped agent, an agent runs; `dataplane switch` is refused"},
 	{ExitUnreachable, "no agent answers"},
 	{ExitNotPermitted, "not permitted: by the socket's permissions, or by the agent"},
-	{ExitChanges, "`config plan`, `service apply --dry-run`, `dataplane diff`, `dataplane clean --dry-run` or `snapshot compare` found changes"},
+	{ExitChanges, "`config plan`, `reload --dry-run`, `service apply --dry-run`, `dataplane diff`, `dataplane switch --plan`, `dataplane clean --dry-run` or `snapshot compare` found changes"},
 }
 
 // TestReference keeps docs/cli.md equal to the commands.

@@ -29,7 +29,8 @@ exit code is 10 then if the dataplane would change, and 1 if the switch is not p
 dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one. The
 process reads the configuration, so keys that wait for a restart take effect, too.
 
-If services use what the new dataplane does not support, --force is needed.`,
+If services use what the new dataplane does not support, --force is needed. A switch that is
+refused has exit code 5, and one that fails has exit code 1.`,
 		Example:           "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
 		Args:              cobra.ExactArgs(1),
 		ValidArgs:         modes,
