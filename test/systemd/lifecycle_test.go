@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -24,7 +25,7 @@ const (
 var web = netip.MustParseAddrPort("10.96.0.10:80")
 
 // TestLifecycle takes a host from the installation to the purge, with IPVS. A client asks during
-// upgrades, and one connection stays open.
+// upgrades, and one connection stays open. Then the host moves between the dataplanes.
 func TestLifecycle(t *testing.T) {
 	h := newHost(t)
 	before := kernelState(t)
@@ -47,6 +48,7 @@ func TestLifecycle(t *testing.T) {
 	h.running(older)
 	h.served()
 
+	h.switches()
 	run(t, "dpkg", "--remove", "ironvip")
 	h.restored("the removal", before)
 	exist(t, true, config, "/var/lib/ironvip/ironvip.db")
@@ -129,12 +131,18 @@ func (h *host) restored(after, before string) {
 // host is this machine, with a client and two backends beside it.
 type host struct {
 	*netlab.Lab
-	t *testing.T
+	t     *testing.T
+	agent *client.Client
 }
 
 func newHost(t *testing.T) *host {
-	h := &host{netlab.NewHere(t), t}
+	agent, err := client.New(client.DefaultAddr, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{netlab.NewHere(t), t, agent}
 	t.Cleanup(func() {
+		agent.Close()
 		if t.Failed() {
 			out, _ := command("journalctl", "--no-pager", "--output=cat", "--lines=60", "--unit=ironvip")
 			t.Logf("the end of the agent's log:\n%s", out)
@@ -268,7 +276,7 @@ func (a *asking) end() {
 	if a.failed > 0 || a.asked < 10 {
 		a.t.Errorf("%d of %d requests failed, the first one with: %v", a.failed, a.asked, a.first)
 	}
-	a.t.Logf("%d requests during the installation", a.asked)
+	a.t.Logf("%d requests", a.asked)
 }
 
 // kernelState is what ironvip changes in the kernel, besides its sysctls.
