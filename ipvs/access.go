@@ -94,6 +94,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 		return access{}, err
 	}
 	fw.TryHold(ctx, o.Log)
+	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
 	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), fw.Open, o.Log)
 	fw.Aside = h.drift.Aside
 	return h, nil

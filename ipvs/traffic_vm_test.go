@@ -31,6 +31,12 @@ type town struct {
 const hostPort = 2222
 
 func newTown(t *testing.T, change ...func(*Options)) *town {
+	lab := newTownLab(t)
+	return &town{lab, newPlane(t, lab.Director, change...)}
+}
+
+// newTownLab returns a lab with servers on every backend and on the director, without a Target.
+func newTownLab(t *testing.T) *netlab.Lab {
 	lab := netlab.New(t)
 	for _, n := range lab.Backends {
 		for _, network := range []string{"tcp", "udp"} {
@@ -43,7 +49,7 @@ func newTown(t *testing.T, change ...func(*Options)) *town {
 	lab.Director.Sysctl("ipv4/icmp_ratelimit", "0")
 	lab.Director.Serve("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
 	lab.Director.Serve("udp", netip.AddrPortFrom(netip.IPv6Unspecified(), hostPort))
-	return &town{lab, newPlane(t, lab.Director, change...)}
+	return lab
 }
 
 func pods(prefixes ...string) func(*Options) {

@@ -152,6 +152,11 @@ func (n *Node) DialContext(ctx context.Context, network, address string) (net.Co
 
 // DialFrom is Dial from one of the node's addresses. With the zero Addr the kernel selects it.
 func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Conn, error) {
+	return n.DialFromPort(network, netip.AddrPortFrom(from, 0), to)
+}
+
+// DialFromPort is DialFrom with a port. With port 0 the kernel selects it. SCTP has no port.
+func (n *Node) DialFromPort(network string, from, to netip.AddrPort) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	var c net.Conn
@@ -160,12 +165,12 @@ func (n *Node) DialFrom(network string, from netip.Addr, to netip.AddrPort) (*Co
 		d := &net.Dialer{}
 		switch {
 		case network == "sctp":
-			c, err = dialSCTP(ctx, from, to)
+			c, err = dialSCTP(ctx, from.Addr(), to)
 			return
-		case from.IsValid() && network == "udp":
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		case from.IsValid():
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		case from.Addr().IsValid() && network == "udp":
+			d.LocalAddr = net.UDPAddrFromAddrPort(from)
+		case from.Addr().IsValid():
+			d.LocalAddr = net.TCPAddrFromAddrPort(from)
 		}
 		c, err = d.DialContext(ctx, network, to.String())
 	})

@@ -5,6 +5,7 @@ package program
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -157,6 +158,14 @@ func TestSwitchCommand(t *testing.T) {
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
 	stop := keepAsking(l, tcp, udp)
 	c, lives := opened(t, l, tcp)
+	idle, err := l.Client.Dial("tcp", tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := idle.Ask()
+	if err != nil {
+		t.Fatal(err)
+	}
 	plan := h.cli("dataplane", "switch", "nft", "--plan")
 	if plan.code != 10 {
 		t.Errorf("plan: exit %d", plan.code)
@@ -166,6 +175,10 @@ func TestSwitchCommand(t *testing.T) {
 	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
 	h.status("OK", "former", fmt.Sprintf("proxy drains in process %d: ", process))
 	lives("with nft")
+	comesFromItsPort(t, l, tcp, first)
+	if a, err := idle.Ask(); err != nil || a != first {
+		t.Errorf("a new client came from the port of an open connection, which is answered by %v, %v; at first by %v", a, err, first)
+	}
 	if again := h.ok("dataplane", "switch", "nft"); again != "this host runs nft\n" {
 		t.Errorf("once more: %s", again)
 	}
@@ -185,6 +198,7 @@ func TestSwitchCommand(t *testing.T) {
 		t.Error(err)
 	}
 	c.Close()
+	idle.Close()
 	h.eventually("the process of the proxy has ended", func() error {
 		if now := h.ok("status"); strings.Contains(now, "former") {
 			return errors.New(now)
@@ -202,6 +216,29 @@ func TestSwitchCommand(t *testing.T) {
 	h.ended() // its successor had its log, too
 	h.start()
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
+}
+
+// comesFromItsPort lets new clients come from the port that the proxy has a connection from, until one has the same backend.
+// First is the first answer of that connection.
+func comesFromItsPort(t *testing.T, l *netlab.Lab, to netip.AddrPort, first netlab.Answer) {
+	t.Helper()
+	second := netip.MustParsePrefix("10.77.0.3/24") // no other client has used this port there
+	l.Client.AddAddr("eth0", second)
+	for {
+		c, err := l.Client.DialFromPort("tcp", netip.AddrPortFrom(second.Addr(), first.Client.Port()), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := c.Ask()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Conn.(*net.TCPConn).SetLinger(0) // the next one has the same port
+		c.Close()
+		if a.Name == first.Name {
+			return
+		}
+	}
 }
 
 // A process that ends before it asks to take over is noticed at once, with its reason. The agent goes on, and the next

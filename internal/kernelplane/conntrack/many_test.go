@@ -18,8 +18,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-const ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8
-
 var (
 	busy  = vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 53, Protocol: vip.UDP}
 	quiet = vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 53, Protocol: vip.UDP}
@@ -33,19 +31,11 @@ func fill(t testing.TB, at vip.FrontendKey, backend netip.AddrPort, n int) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	tuple := func(b []byte, typ uint16, from, to netip.AddrPort) []byte {
-		b, start := netlink.BeginNest(b, typ|unix.NLA_F_NESTED)
-		b, part := netlink.BeginNest(b, ctaTupleIP|unix.NLA_F_NESTED)
-		b = netlink.EndNest(netlink.AppendAddr(netlink.AppendAddr(b, ctaSrc4, from.Addr()), ctaDst4, to.Addr()), part)
-		b, part = netlink.BeginNest(b, ctaTupleProto|unix.NLA_F_NESTED)
-		b = netlink.AppendPort(netlink.AppendPort(netlink.AppendAttr(b, ctaProtoNum, unix.IPPROTO_UDP), ctaProtoSport, from.Port()), ctaProtoDport, to.Port())
-		return netlink.EndNest(netlink.EndNest(b, part), start)
-	}
 	err = c.Write(t.Context(), n, func(b []byte, i int) []byte {
 		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 16), byte(i >> 8)}), 1024+uint16(i&255))
 		b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.IPv4)
-		b = tuple(b, ctaTupleOrig, client, at.AddrPort())
-		b = tuple(b, ctaTupleReply, backend, client)
+		b = appendEnds(b, ctaTupleOrig, unix.IPPROTO_UDP, client, at.AddrPort())
+		b = appendEnds(b, ctaTupleReply, unix.IPPROTO_UDP, backend, client)
 		return netlink.AppendAttr32BE(b, ctaTimeout, 3600)
 	}, func(i int, err error) {
 		if err != nil {

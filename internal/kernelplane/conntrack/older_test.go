@@ -1,0 +1,59 @@
+package conntrack
+
+import (
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Connections that this host has opened get entries like those of open connections, which expire with the kernel's timeout.
+// Those from an owned address get none. What is known stays as it is.
+func TestEnterOpened(t *testing.T) {
+	lab := netlab.New(t)
+	lab.Director.AddAddr("lo", netip.MustParsePrefix("10.96.0.1/32"))
+	lab.Director.Sysctl("netfilter/nf_conntrack_tcp_timeout_established", "4321")
+	var dumps, deleted atomic.Uint64
+	table := Table{Dumps: &dumps, Deleted: &deleted}
+	owned := netip.MustParseAddr("10.96.0.1")
+	owns := func(a netip.Addr) bool { return a == owned }
+	for _, at := range []netip.Addr{lab.Backends[0].Addr4, lab.Backends[0].Addr6} {
+		server := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(at, 0))
+		c, err := lab.Director.Dial("tcp", server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at.Is4() {
+			if _, err := lab.Director.DialFrom("tcp", owned, server); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			var got []Entry
+			lab.Director.Do(func() {
+				if err = EnterOpened(t.Context(), owns); err != nil {
+					t.Fatal(err)
+				}
+				err = table.Each(t.Context(), vip.FamilyOf(at), Flow{Frontend: vip.FrontendKey{Protocol: vip.TCP}}, func(e *Entry) bool {
+					got = append(got, *e)
+					return true
+				})
+			})
+			if err != nil || len(got) != 1 {
+				t.Fatalf("entries: %+v, %v", got, err)
+			}
+			e := got[0]
+			if e.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || e.Frontend.AddrPort() != server || e.Backend != server ||
+				!e.Established() || e.Forwarded() || e.Translated || e.Masqueraded {
+				t.Errorf("entry %+v of %s to %s", e, c.LocalAddr(), server)
+			}
+			if over := 4321*time.Second - e.Expires; over < 0 || over > time.Minute {
+				t.Errorf("it expires in %s", e.Expires)
+			}
+		}
+	}
+}
