@@ -67,12 +67,7 @@ func TestManyConnections(t *testing.T) {
 	}
 	dialing.Wait()
 	t.Logf("%d clients are connected", len(open))
-	h.eventually("all have a backend", func() error {
-		if n := h.files() - before; n < 2*clients {
-			return fmt.Errorf("%d descriptors", n)
-		}
-		return nil
-	})
+	h.awaitCrowd(crowded, len(open))
 	t.Logf("%d bytes of the agent's memory for each", (h.memory()-idle)/clients)
 	for _, c := range open {
 		c.Close()
@@ -125,13 +120,7 @@ func TestConnectionsOfAllDescriptors(t *testing.T) {
 		}
 		open = append(open, c)
 	}
-	h.eventually("all have a backend", func() error {
-		want := fmt.Sprintf("ironvip_service_active_connections{frontend=\"%s/tcp\",port=\"8080/tcp\",service=\"crowded\"} %d\n", crowded, connections)
-		if all := h.scrape(); !strings.Contains(all, want) {
-			return fmt.Errorf("no line %s", want)
-		}
-		return nil
-	})
+	h.awaitCrowd(crowded, connections)
 	if n := h.files(); n < 2*connections {
 		t.Errorf("%d descriptors for %d connections", n, connections)
 	}
@@ -166,6 +155,19 @@ func (h *host) files() int {
 		h.t.Fatal(err)
 	}
 	return len(entries)
+}
+
+// awaitCrowd waits until this many connections to the service crowded have a backend. Descriptors don't show it: the agent
+// also closes some of its own.
+func (h *host) awaitCrowd(at string, connections int) {
+	h.t.Helper()
+	want := fmt.Sprintf("ironvip_service_active_connections{frontend=\"%s/tcp\",port=\"8080/tcp\",service=\"crowded\"} %d\n", at, connections)
+	h.eventually("all have a backend", func() error {
+		if all := h.scrape(); !strings.Contains(all, want) {
+			return fmt.Errorf("no line %s", want)
+		}
+		return nil
+	})
 }
 
 // memory returns how many bytes of memory the agent uses.
