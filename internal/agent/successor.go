@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/takeover"
 )
 
 // takeOverFlag is the flag of Options.TakeOver.
@@ -67,8 +69,10 @@ func (a *agent) awaitSuccessor(ctx context.Context, s *successor) {
 // successor is a process that this one has started. Its reports are lines: asking, when it is about to ask; then takenOver, or
 // the error with which it ends. Its end ends them, too.
 type successor struct {
-	mode    *string // of the dataplane, for a switch; nil: as configured
-	reports *os.File
+	mode     *string // of the dataplane, for a switch; nil: as configured
+	reports  *os.File
+	process  takeover.Process
+	patience time.Duration // successorTime, except in tests
 }
 
 const (
@@ -80,13 +84,15 @@ const (
 const successorTime = 2 * time.Minute
 
 // wait returns when the successor has the listening sockets or ctx ends, or an error if it has ended before or takes too long.
+// A successor that takes too long is killed: if it asked later, it would take over after the failure has been reported.
 // From then on, the successor can't report that it asks.
 func (s *successor) wait(ctx context.Context) error {
+	defer s.process.Close()
 	defer s.reports.Close()
 	defer context.AfterFunc(ctx, func() { _ = s.reports.SetReadDeadline(time.Unix(1, 0)) })()
 	last, lines := "", bufio.NewScanner(s.reports)
 	for {
-		_ = s.reports.SetReadDeadline(time.Now().Add(successorTime))
+		_ = s.reports.SetReadDeadline(time.Now().Add(s.patience))
 		if ctx.Err() != nil || !lines.Scan() {
 			break
 		}
@@ -96,7 +102,10 @@ func (s *successor) wait(ctx context.Context) error {
 	case last == takenOver, ctx.Err() != nil:
 		return nil
 	case errors.Is(lines.Err(), os.ErrDeadlineExceeded):
-		return fmt.Errorf("nothing is heard of it for %s", successorTime)
+		if err := s.process.Kill(ctx); err != nil {
+			return fmt.Errorf("nothing is heard of it for %s, and it may take over later: %w", s.patience, err)
+		}
+		return fmt.Errorf("nothing was heard of it for %s, so this agent has ended it", s.patience)
 	case last == "", last == asking:
 		return errors.New("it ended before it took over, and gave no reason")
 	}
@@ -156,14 +165,22 @@ func (s *succession) done(err error) {
 }
 
 // startSuccessor starts this program as a process that takes over, with the dataplane mode, or "": as configured. A shell
-// starts it in the background and ends, so that the successor isn't a child of this process: systemd must see its end.
+// starts it in the background and ends, so that the successor isn't a child of this process: systemd must see its end. The
+// shell tells the number of the successor.
 func startSuccessor(ctx context.Context, mode string) (*successor, error) {
 	reports, report, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer report.Close()
-	args := append([]string{"-c", `"$@" &`, "sh"}, os.Args...)
+	number, told, err := os.Pipe()
+	if err != nil {
+		reports.Close()
+		return nil, err
+	}
+	defer number.Close()
+	defer told.Close()
+	args := append([]string{"-c", `"$@" 4>&- & echo $! >&4`, "sh"}, os.Args...)
 	if !slices.Contains(args, takeOverFlag) {
 		args = append(args, takeOverFlag)
 	}
@@ -172,10 +189,15 @@ func startSuccessor(ctx context.Context, mode string) (*successor, error) {
 	// systemd expects its watchdog from this process; the successor gets it with MAINPID.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "WATCHDOG_PID=") })
 	cmd.Env = append(cmd.Env, successorVariable+"="+cmp.Or(mode, asConfigured))
-	cmd.ExtraFiles = []*os.File{report} // reportDescriptor
+	cmd.ExtraFiles = []*os.File{report, told} // reportDescriptor, and the next one
 	if err := cmd.Run(); err != nil {
 		reports.Close()
 		return nil, fmt.Errorf("start %s: %w", os.Args[0], err)
 	}
-	return &successor{reports: reports}, nil
+	told.Close()
+	var pid int
+	if _, err := fmt.Fscan(number, &pid); err != nil { // it runs nevertheless
+		pid = 0
+	}
+	return &successor{reports: reports, process: takeover.OpenProcess(pid), patience: successorTime}, nil
 }

@@ -24,7 +24,7 @@ type Request struct {
 	PID int // of the other process
 	*conversation
 	unix    *net.UnixConn
-	process process
+	process Process
 }
 
 // ReadRequest reads the request of a client of the socket. With an error, the connection is closed.
@@ -56,7 +56,7 @@ func ReadRequest(conn *net.UnixConn) (*Request, error) {
 		conn.Close()
 		return nil, err
 	}
-	r.process = openProcess(r.PID)
+	r.process = OpenProcess(r.PID)
 	return r, nil
 }
 
@@ -69,7 +69,7 @@ func (r *Request) Refuse(why string) {
 // Close ends the conversation.
 func (r *Request) Close() {
 	r.conn.Close()
-	r.process.close()
+	r.process.Close()
 }
 
 // Give sends the listening sockets, which stay in set. The error is a *NotReadyError.

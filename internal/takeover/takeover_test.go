@@ -296,8 +296,8 @@ func TestHangingProcessIsEnded(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			p := openProcess(cmd.Process.Pid)
-			defer p.close()
+			p := OpenProcess(cmd.Process.Pid)
+			defer p.Close()
 			sig := unix.SIGTERM
 			if stop {
 				sig = unix.SIGSTOP
@@ -317,7 +317,7 @@ func TestHangingProcessIsEnded(t *testing.T) {
 			}
 		})
 	}
-	if p := openProcess(os.Getpid()); p.fd != -1 {
+	if p := OpenProcess(os.Getpid()); p.fd != -1 {
 		t.Error("a process could end itself")
 	}
 }
