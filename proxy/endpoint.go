@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ironvip/ironvip/proxy/pick"
 )
@@ -37,8 +38,8 @@ type endpoint struct {
 	tally tally
 
 	answers answers
-	streak  streak // guarded by outliers.mu
-	stall   stall
+	streak  streak                // guarded by outliers.mu
+	stall   atomic.Pointer[stall] // nil before the first client has asked
 
 	frontend *frontend
 	outlier  *outlier
@@ -46,9 +47,9 @@ type endpoint struct {
 	usable   bool // has a weight
 	followed bool // usable is known
 
-	mu    sync.Mutex
+	gone  bool              // guarded by mu, as the next field
 	links map[link]struct{} // nil before the first one
-	gone  bool
+	mu    sync.Mutex
 }
 
 // enter counts a connection that attempt.next has counted for the limit, too. If the backend is

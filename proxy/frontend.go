@@ -41,6 +41,7 @@ type frontend struct {
 	backends atomic.Pointer[backends]
 	tally    tally
 	answers  answers
+	pace     pace
 	skipped  int // usable backends that are ejected or doubted; guarded by outliers.mu
 }
 

@@ -33,10 +33,12 @@ type answers struct {
 	given   atomic.Uint64 // those with a byte of the backend
 	closed  atomic.Uint64 // those that the backend ended without a byte
 	missing atomic.Uint64 // those that the client gave up before
+}
 
-	// Only of frontends:
-	last atomic.Int64 // when a first byte came, by Target.now
-	mean atomic.Int64 // how long the last few first bytes took
+// pace is how fast the first bytes of a frontend's backends come.
+type pace struct {
+	last atomic.Int64 // when one came, by Target.now
+	mean atomic.Int64 // how long the last few took
 }
 
 // compared is what was counted of an endpoint and of the others of its frontend.
@@ -108,15 +110,15 @@ func (c *connection) getsAnswer(now int64) {
 		return
 	}
 	if asked := c.asked.Load(); asked != 0 { // counted first; see endpoint.stalls
-		all := &c.f.answers
-		all.given.Add(1)
+		c.f.answers.given.Add(1)
 		c.endpoint.answers.given.Add(1)
-		all.last.Store(now)
-		took, mean := now-asked, all.mean.Load()
+		pace := &c.f.pace
+		pace.last.Store(now)
+		took, mean := now-asked, pace.mean.Load()
 		if mean != 0 {
 			took = mean + (took-mean)/8
 		}
-		all.mean.Store(took) // a simultaneous one may be lost
+		pace.mean.Store(took) // a simultaneous one may be lost
 	}
 	c.endpoint.outlier.answered()
 }
@@ -138,7 +140,7 @@ func (c *connection) givesUp() {
 	if asked == 0 || c.answered.Load() || c.evidence {
 		return
 	}
-	e, all := c.endpoint, &c.f.answers
+	e, all, pace := c.endpoint, &c.f.answers, &c.f.pace
 	if !c.missing {
 		c.missing = true
 		all.missing.Add(1)
@@ -146,11 +148,11 @@ func (c *connection) givesUp() {
 	}
 	now := c.f.target.now()
 	waited := now - asked
-	if waited < max(int64(leastWait), waitFactor*all.mean.Load()) {
+	if waited < max(int64(leastWait), waitFactor*pace.mean.Load()) {
 		return
 	}
 	c.late.Store(true)
-	if e.answers.given.Load() == c.before.own && all.last.Load() >= now-waited/2 {
+	if e.answers.given.Load() == c.before.own && pace.last.Load() >= now-waited/2 {
 		c.evidence = true
 		e.unanswered(c.before)
 	}

@@ -65,9 +65,14 @@ func (a *answers) heard() uint64 { return a.given.Load() + a.closed.Load() }
 func (e *endpoint) isAsked(now int64) {
 	e.frontend.answers.asked.Add(1)
 	e.answers.asked.Add(1)
-	if now >= e.stall.next.Load() && e.stall.mu.TryLock() {
-		n, heard := e.look(now), e.stall.since.answered
-		e.stall.mu.Unlock()
+	s := e.stall.Load()
+	if s == nil {
+		e.stall.CompareAndSwap(nil, new(stall))
+		s = e.stall.Load()
+	}
+	if now >= s.next.Load() && s.mu.TryLock() {
+		n, heard := e.look(s, now), s.since.answered
+		s.mu.Unlock()
 		if n > 0 {
 			e.stalls(n, heard)
 		}
@@ -75,10 +80,9 @@ func (e *endpoint) isAsked(now int64) {
 }
 
 // look compares the counts, and returns how many clients in a row have no answer, if that is no chance,
-// or 0. The caller holds stall.mu.
-func (e *endpoint) look(now int64) int {
-	s := &e.stall
-	wait := max(int64(leastWait), waitFactor*e.frontend.answers.mean.Load())
+// or 0. The caller holds s.mu.
+func (e *endpoint) look(s *stall, now int64) int {
+	wait := max(int64(leastWait), waitFactor*e.frontend.pace.mean.Load())
 	s.next.Store(now + wait/stallLooks)
 	c := e.takeCensus()
 	if c.answered != s.since.answered || s.marks == nil {

@@ -79,7 +79,7 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 		diag.Close()
 		return nil, err
 	}
-	s := &steering{target: t, table: table, ports: ports{diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
+	s := &steering{target: t, table: table, ports: ports{alone: table.Alone, diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
 		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key][]newcomer), succeeds: t.opts.Succeeds}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.adopt(); err != nil {

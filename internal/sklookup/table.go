@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -342,6 +343,23 @@ func (t *Table) Attached() error {
 		return errors.New("the sk_lookup program is attached to another network namespace")
 	}
 	return nil
+}
+
+// Alone reports whether no other program of sk_lookup is attached to the network namespace. It returns false
+// if that is unknown.
+func (t *Table) Alone() bool {
+	namespace, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return false
+	}
+	defer namespace.Close()
+	info, err := t.program.Info()
+	if err != nil {
+		return false
+	}
+	own, _ := info.ID()
+	all, err := link.QueryPrograms(link.QueryOptions{Target: int(namespace.Fd()), Attach: ebpf.AttachSkLookup})
+	return err == nil && !slices.ContainsFunc(all.Programs, func(p link.AttachedProgram) bool { return p.ID != own })
 }
 
 // Reattach attaches the program again after someone has detached it.

@@ -281,8 +281,14 @@ func TestBesideAnotherProgram(t *testing.T) {
 				foreign(t, other)
 			}
 			table := opened(t)
+			if alone := table.Alone(); alone != later {
+				t.Errorf("alone: %t", alone)
+			}
 			if later {
 				foreign(t, other)
+			}
+			if table.Alone() {
+				t.Error("the other program isn't seen")
 			}
 			must(t, table.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
 			must(t, table.Put(tcp("127.1.0.1:80"), TCP4))

@@ -2,6 +2,7 @@ package sockdiag
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,6 +63,46 @@ func TestLookup(t *testing.T) {
 			if err != nil || got != test.want {
 				t.Errorf("%s%s at %s: %s gets %q instead of %q, %v", name, test.network, test.at, test.ask, got, test.want, err)
 			}
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	c, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for protocol, name := range map[uint8]string{6: "tcp", 17: "udp"} {
+		var want []netip.AddrPort
+		for range 200 { // more than fit into one answer
+			for _, at := range []string{"127.0.0.1", "0.0.0.0", "::1", "::"} {
+				want = append(want, netip.AddrPortFrom(netip.MustParseAddr(at), hold(t, name, net.JoinHostPort(at, "0"))))
+			}
+		}
+		connected, err := net.Dial(name, want[0].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connected.Close()
+		got := make(map[netip.AddrPort]bool)
+		if err := c.List(protocol, func(at netip.AddrPort) error { got[at] = true; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range want {
+			if !got[at] && !got[netip.AddrPortFrom(netip.IPv6Unspecified(), at.Port())] { // 0.0.0.0 is :: in package net
+				t.Errorf("%s: %s is missing", name, at)
+			}
+		}
+		if at := netip.MustParseAddrPort(connected.LocalAddr().String()); got[at] {
+			t.Errorf("%s: the connected socket %s is listed", name, at)
+		}
+		enough := errors.New("enough")
+		if err := c.List(protocol, func(netip.AddrPort) error { return enough }); !errors.Is(err, enough) {
+			t.Errorf("error %v", err)
+		}
+		if _, found, err := c.Lookup(Place{want[0], protocol}); err != nil || !found { // after the rest of a list
+			t.Errorf("%s: found %t, error %v", name, found, err)
 		}
 	}
 }
