@@ -132,6 +132,9 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 // nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
 	if a.predecessor != nil {
+		if !a.awaitHandshakes(ctx) {
+			return ctx.Err()
+		}
 		farewell, err := a.predecessor.retire(ctx)
 		if err != nil {
 			return err
@@ -154,6 +157,16 @@ func (a *agent) settle(ctx context.Context) error {
 	}
 	close(a.settled)
 	return nil
+}
+
+// handshakeTime is how long a client may take for a handshake that has begun: as long as TCP waits before it repeats a packet.
+const handshakeTime = time.Second
+
+// awaitHandshakes leaves a predecessor that relays connections the time to accept the clients that are connecting to it,
+// and reports whether ctx has not ended. The kernel serves all later clients, and nobody accepts those once the
+// predecessor's listeners are closed. Another proxy has these listeners, so it doesn't wait.
+func (a *agent) awaitHandshakes(ctx context.Context) bool {
+	return a.plane.relays != nil || len(a.relayed.processes) == 0 || sleep(ctx, handshakeTime)
 }
 
 // startFollowing starts to follow the predecessor, and the connections that other processes relay. The returned function

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // listKernel prints what dataplanes have in the kernel.
@@ -216,6 +217,57 @@ func TestSwitchCommand(t *testing.T) {
 	h.ended() // its successor had its log, too
 	h.start()
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
+}
+
+// A client that is connecting to the proxy while the host moves to nft is accepted by it: the acknowledgment that ends its
+// handshake comes late.
+func TestClientsConnectDuringASwitch(t *testing.T) {
+	h, l, tcp, _ := newNFTLab(t)
+	h.start()
+	inClient := func(command string) (err error) {
+		l.Client.Do(func() {
+			if out, failed := exec.Command("nft", command).CombinedOutput(); failed != nil {
+				err = fmt.Errorf("%s: %w: %s", command, failed, out)
+			}
+		})
+		return err
+	}
+	move := func(from, to string) {
+		h.edit("ironvip.toml", fmt.Sprintf("mode = %q", from), fmt.Sprintf("mode = %q", to))
+		next := h.takeOver()
+		h.ended()
+		h = next
+	}
+	wait.Undisturbed(t, "a client connects during the switch", func() error {
+		if err := inClient("add table inet late; add chain inet late out { type filter hook output priority 0; }; add rule inet late out tcp flags & (syn|ack) == ack drop"); err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Client.Dial("tcp", tcp) // has an answer to its first packet, so it is open for the client
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() {
+			defer c.Close()
+			err := wait.Poll(t.Context(), func() (err error) {
+				l.Director.Do(func() { err = exec.Command("nft", "list", "table", "inet", "ironvip_nft").Run() })
+				return err
+			})
+			if err == nil {
+				err = inClient("delete table inet late")
+			}
+			if err == nil {
+				_, err = c.Ask()
+			}
+			answer <- err
+		}()
+		move("proxy", "nft")
+		failed := <-answer
+		if failed != nil { // for another round
+			move("nft", "proxy")
+		}
+		return failed
+	})
 }
 
 // comesFromItsPort lets new clients come from the port that the proxy has a connection from, until one has the same backend.

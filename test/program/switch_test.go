@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -91,7 +92,7 @@ func keepAsking(l *netlab.Lab, tcp, udp netip.AddrPort) (stop func() error) {
 				_, err = l.Client.Ask(network, to)
 			}
 			if err != nil {
-				done <- fmt.Errorf("client %d by %s: %w", n, network, err)
+				done <- fmt.Errorf("%s: client %d by %s: %w", time.Now().Format(time.TimeOnly+".000"), n, network, err)
 				return
 			}
 		}
