@@ -174,6 +174,18 @@ func TestSwitchCommand(t *testing.T) {
 	mentions(t, "the plan", plan.stdout, "proxy -> nft", "tcp", "continue until they end, for 10m0s at most", "udp", "move with their next datagram")
 	process := h.cmd.Process.Pid
 	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
+	killSuccessor := sync.OnceFunc(func() {
+		_, after, _ := strings.Cut(h.log.String(), `msg="handed over" pid=`)
+		pid, _, _ := strings.Cut(after, " ")
+		n, err := strconv.Atoi(pid)
+		if err == nil {
+			err = syscall.Kill(n, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Errorf("kill the successor: %v", err)
+		}
+	})
+	t.Cleanup(killSuccessor) // the end of h waits for it, because both have its log
 	h.status("OK", "former", fmt.Sprintf("proxy drains in process %d: ", process))
 	lives("with nft")
 	comesFromItsPort(t, l, tcp, first)
@@ -206,14 +218,7 @@ func TestSwitchCommand(t *testing.T) {
 		}
 		return nil
 	})
-	_, after, _ := strings.Cut(h.log.String(), `msg="handed over" pid=`)
-	pid, err := strconv.Atoi(after[:strings.IndexByte(after, ' ')])
-	if err == nil {
-		err = syscall.Kill(pid, syscall.SIGKILL)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	killSuccessor()
 	h.ended() // its successor had its log, too
 	h.start()
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
