@@ -32,11 +32,16 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		})
 		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
 	}
+	var together func(a, b vip.FrontendKey) int
+	if a.predecessor != nil && a.plane.relays == nil {
+		// The kernel refuses clients of an address that it serves, at the ports that it doesn't yet. The predecessor serves them.
+		together = func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
+	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
-		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(),
+		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(), Together: together,
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{

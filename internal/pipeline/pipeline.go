@@ -82,6 +82,8 @@ type Options struct {
 	Plane  reconcile.Plane
 	Resync time.Duration   // of the Reconciler
 	Moved  <-chan struct{} // of the Reconciler
+	// Together of the Reconciler.
+	Together func(a, b vip.FrontendKey) int
 	// Connections counts the connections of backends: a drain also ends when a backend has none left. Nil: the Plane
 	// counts them; if it can't, only the deadline ends a drain.
 	Connections reconcile.Connections
@@ -119,7 +121,7 @@ func New(o Options) *Pipeline {
 		allocator: o.Allocator,
 		allocate:  newAllocate(o),
 		Reconciler: reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Moved: o.Moved,
+			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Moved: o.Moved, Together: o.Together,
 			Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: o.Events, Log: o.Log,
 		}),
 	}

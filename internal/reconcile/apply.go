@@ -63,6 +63,9 @@ func (r *Reconciler[K, V]) update(k K, want *table.Row[V]) (Update[K, V], bool) 
 func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], rows []*table.Row[V]) {
 	for len(updates) > 0 && ctx.Err() == nil {
 		n := min(len(updates), maxBatch)
+		for r.together() && n < len(updates) && r.Together(updates[n-1].Key, updates[n].Key) == 0 {
+			n++
+		}
 		err := r.Target.Apply(ctx, updates[:n])
 		if ctx.Err() != nil {
 			return

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,6 +50,11 @@ type Options[K comparable, V any] struct {
 	// Moved signals an event that failed keys may wait for. Those that a Waiter
 	// returns are retried immediately. May be nil.
 	Moved <-chan struct{}
+
+	// Together, if set, delays the first full pass until the desired table is complete, and orders the keys in it: those that
+	// compare as equal are passed to the Target at once. So it is for a Target that refuses clients of a key while it only
+	// has others like it, beside something that serves all of them. Nil: changes are applied as they come.
+	Together func(a, b K) int
 
 	Service func(*V) string // the service of a row, for events; may be nil
 	Events  *event.Log
@@ -153,7 +159,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 
 	for {
 		ready := table.IsClosed(r.Desired.Ready())
-		batch, changed := feed.TryNext()
+		batch, changed := r.next(feed, ready)
 		if len(batch) > 0 {
 			r.receive(ctx, batch, ready)
 		}
@@ -201,6 +207,29 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// next returns changes, and a channel that is closed at the next one. With Together, it returns all of the first pass.
+func (r *Reconciler[K, V]) next(feed *table.Feed[K, V], ready bool) (batch []table.Change[V], changed <-chan struct{}) {
+	if !r.together() {
+		return feed.TryNext()
+	}
+	if !ready {
+		return nil, nil
+	}
+	for {
+		some, changed := feed.TryNext()
+		if len(some) == 0 {
+			slices.SortStableFunc(batch, func(a, b table.Change[V]) int {
+				return r.Together(r.Desired.KeyOf(&a.Value), r.Desired.KeyOf(&b.Value))
+			})
+			return batch, changed
+		}
+		batch = append(batch, some...)
+	}
+}
+
+// together reports whether keys that compare as equal are passed to the Target at once.
+func (r *Reconciler[K, V]) together() bool { return r.Together != nil && !r.swept }
 
 // adopt reads the Target until it succeeds.
 func (r *Reconciler[K, V]) adopt(ctx context.Context) error {

@@ -275,6 +275,31 @@ func TestClientsConnectDuringASwitch(t *testing.T) {
 	})
 }
 
+// A VIP has many ports, and the one that clients use is the last one that the dataplane learns of. None is refused while the
+// host moves to nft, which refuses clients at the ports of a VIP that have no service.
+func TestTakeOverWithManyPorts(t *testing.T) {
+	h, l, tcp, udp := newNFTLab(t)
+	text, err := os.ReadFile(filepath.Join(h.dir, "services.d/all.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var more strings.Builder
+	for i := range 1200 {
+		fmt.Fprintf(&more, "[[service]]\nname = \"a%d\"\nvips = [%q]\nshare_key = \"one\"\nports = [ { port = %d } ]\nbackends = [ { address = %q } ]\nhealth = { type = \"none\" }\n",
+			i, tcp.Addr(), 1000+i, l.Backends[0].Addr4)
+	}
+	h.write("services.d/all.toml", more.String()+string(text))
+	h.start()
+	h.status("OK", "dataplane", "1202 services")
+	stop := keepAsking(l, tcp, udp)
+	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "nft"`)
+	h.takeOver().status("OK", "dataplane", "1202 services")
+	h.ended()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 // comesFromItsPort lets new clients come from the port that the proxy has a connection from, until one has the same backend.
 // First is the first answer of that connection.
 func comesFromItsPort(t *testing.T, l *netlab.Lab, to netip.AddrPort, first netlab.Answer) {
