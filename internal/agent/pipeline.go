@@ -33,8 +33,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
 	}
 	var together func(a, b vip.FrontendKey) int
-	if a.predecessor != nil && a.plane.relays == nil {
-		// The kernel refuses clients of an address that it serves, at the ports that it doesn't yet. The predecessor serves them.
+	if a.replacesProxy() { // which serves the ports of an address that the kernel would refuse until it has them, too
 		together = func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
 	}
 	a.pipeline = pipeline.New(pipeline.Options{

@@ -132,7 +132,7 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 // nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
 	if a.predecessor != nil {
-		if !a.awaitHandshakes(ctx) {
+		if a.replacesProxy() && !sleep(ctx, handshakeTime) {
 			return ctx.Err()
 		}
 		farewell, err := a.predecessor.retire(ctx)
@@ -159,14 +159,14 @@ func (a *agent) settle(ctx context.Context) error {
 	return nil
 }
 
-// handshakeTime is how long a client may take for a handshake that has begun: as long as TCP waits before it repeats a packet.
+// handshakeTime is how long a former proxy still accepts the clients that are connecting to it: as long as TCP waits before
+// it repeats a packet. The kernel serves all later clients, and nobody accepts those once the proxy's listeners are closed.
 const handshakeTime = time.Second
 
-// awaitHandshakes leaves a predecessor that relays connections the time to accept the clients that are connecting to it,
-// and reports whether ctx has not ended. The kernel serves all later clients, and nobody accepts those once the
-// predecessor's listeners are closed. Another proxy has these listeners, so it doesn't wait.
-func (a *agent) awaitHandshakes(ctx context.Context) bool {
-	return a.plane.relays != nil || len(a.relayed.processes) == 0 || sleep(ctx, handshakeTime)
+// replacesProxy reports whether the kernel takes over from a proxy, which serves clients until this agent is settled.
+// Another proxy has the same listeners, so it leaves nobody behind.
+func (a *agent) replacesProxy() bool {
+	return a.predecessor != nil && a.plane.relays == nil && len(a.relayed.processes) > 0
 }
 
 // startFollowing starts to follow the predecessor, and the connections that other processes relay. The returned function
