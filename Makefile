@@ -25,20 +25,28 @@ demo: build ## run an agent with demo backends and two services; no root needed
 	@exec $(BIN) agent --demo
 
 .PHONY: test
-test: ## set up and run every lane: check, unit, kernel VM, whole program, real servers
+test: ## set up and run every lane: check, unit, kernel VM, built binary with real servers
 	@test/run all
+
+.PHONY: test-long
+test-long: ## the second tier: random, long or repeated tests (DURATION=2h, SEED=7 to repeat a seed)
+	@test/run long
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for an equal part of a time (DURATION=10m)
+	@test/run fuzz
 
 .PHONY: quick
 quick: ## the quick lane: no setup, no root
 	$(GO) test ./...
 
 .PHONY: check
-check: ## formatting, vet, staticcheck and prose
+check: ## formatting, vet and staticcheck
 	@test/run check
 
-.PHONY: unit vm program servers
-unit vm program servers: ## one lane of `make test`
-	@test/run $@
+.PHONY: unit vm system
+unit vm system: ## one lane of `make test` (PKG=./ipvs for one package)
+	@test/run $@ $(PKG)
 
 .PHONY: kernels
 kernels: ## the VM lane on the kernels 5.10, 6.1 and 6.12 (KERNELS=5.10 for one; about an hour each)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var timing = Timing{Settle: 10 * time.Second, Handover: 300 * time.Millisecond, Leave: 2 * time.Second}
@@ -257,9 +259,7 @@ func TestChangeCostsWhatChanges(t *testing.T) {
 		d.Decide(now, func(Announcement, bool) {})
 		return d.Evaluated - before
 	}
-	if n := decide(); n != vips {
-		t.Errorf("%d decisions at the start, want %d", n, vips)
-	}
+	expect.Equal(t, decide(), vips, "decisions at the start")
 	for what, test := range map[string]struct {
 		do   func()
 		want uint64
@@ -300,9 +300,7 @@ func TestRendezvousShares(t *testing.T) {
 		}
 	}
 	for name, w := range weights {
-		if share := float64(count[name]) / (vips * float64(w) / 9); share < 0.85 || share > 1.15 {
-			t.Errorf("%s with weight %d has %.2f of its share", name, w, share)
-		}
+		expect.Between(t, float64(count[name])/(vips*float64(w)/9), 0.85, 1.15, "share of %s with weight %d", name, w)
 	}
 }
 
@@ -317,7 +315,5 @@ func TestModeText(t *testing.T) {
 	if err := m.UnmarshalText([]byte("vrrp")); err == nil || !strings.Contains(err.Error(), "vrrp") {
 		t.Errorf("vrrp: %v", err)
 	}
-	if slices.Contains(Modes(), "") {
-		t.Error("a mode has no name")
-	}
+	expect.False(t, slices.Contains(Modes(), ""), "a mode has no name")
 }

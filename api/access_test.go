@@ -17,6 +17,8 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/tokens"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // open are the routes by the lowest role that may use them. Each route of the API is in it once, so
@@ -44,9 +46,7 @@ var open = map[string][]string{
 
 // Every route, with every role and without any.
 func TestRoutesByRole(t *testing.T) {
-	r := newRig(t, func(d *Deps) {
-		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
-	})
+	r := newRig(t, withTokens)
 	roles := []access.Role{access.None, access.Viewer, access.Registrar, access.Operator, access.Admin}
 	secrets := map[access.Role]string{}
 	for _, role := range roles[1:] {
@@ -54,11 +54,7 @@ func TestRoutesByRole(t *testing.T) {
 		if role == access.Registrar {
 			grant.Namespaces = []string{"shop"}
 		}
-		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: role.String(), Grant: grant})
-		if err != nil {
-			t.Fatal(err)
-		}
-		secrets[role] = secret
+		secrets[role] = r.create(tokens.Token{Name: role.String(), Grant: grant})
 	}
 	var listed, routes []string
 	for _, all := range open {
@@ -87,10 +83,10 @@ func TestRoutesByRole(t *testing.T) {
 					}
 					header := []string{}
 					if role != access.None {
-						header = append(header, "Authorization", "Bearer "+secrets[role])
+						header = append(header, "Authorization: Bearer "+secrets[role])
 					}
 					if path == v1.PathEvents {
-						header = append(header, "Accept", "application/json")
+						header = append(header, "Accept: application/json")
 					}
 					status := r.statusOf(method, place, header...)
 					if got := status != http.StatusUnauthorized && status != http.StatusForbidden; got != want {
@@ -112,34 +108,21 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// statusOf sends a request with an empty object as its body.
+// statusOf sends a request with an empty object as its body, from a page of its own, as sessions need it.
 func (r *rig) statusOf(method, path string, header ...string) int {
 	r.t.Helper()
-	var body *strings.Reader = strings.NewReader("")
-	if method != http.MethodGet {
-		body = strings.NewReader("{}")
+	body := "{}"
+	if method == http.MethodGet {
+		body = ""
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	req.Header.Set("Sec-Fetch-Site", "same-origin") // sessions need it
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := r.web.Client().Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	resp := r.send(method, path, body, append(header, "Sec-Fetch-Site: same-origin")...)
 	resp.Body.Close()
 	return resp.StatusCode
 }
 
 // A caller learns who it is and what it may do.
 func TestWhoami(t *testing.T) {
-	r := newRig(t, func(d *Deps) {
-		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
-	})
+	r := newRig(t, withTokens)
 	for _, c := range []struct {
 		name  string
 		grant access.Grant
@@ -148,10 +131,7 @@ func TestWhoami(t *testing.T) {
 		{"grafana", access.Grant{Role: access.Viewer}, v1.Whoami{Name: "token grafana", Role: "viewer", Namespaces: []string{}}},
 		{"deploy", access.Grant{Role: access.Registrar, Namespaces: []string{"shop", "web"}}, v1.Whoami{Name: "token deploy", Role: "registrar", Namespaces: []string{"shop", "web"}}},
 	} {
-		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: c.name, Grant: c.grant})
-		if err != nil {
-			t.Fatal(err)
-		}
+		secret := r.create(tokens.Token{Name: c.name, Grant: c.grant})
 		c.want.Node, c.want.Version = "lb1", "0.0.1"
 		got := must[v1.Whoami](r, "GET", v1.PathWhoami, "", "Authorization: Bearer "+secret)
 		if !reflect.DeepEqual(got, c.want) {
@@ -163,32 +143,24 @@ func TestWhoami(t *testing.T) {
 	}
 }
 
-// A registrar reaches no other namespace: not by the body, not by an apply, also not partly.
+var contentTypes = map[string]string{"PUT": "application/json", "POST": "application/json", "PATCH": v1.MergePatchType}
+
+// A registrar reaches no other namespace: not by the body, not by an apply, also not partly. A registrar opens no
+// address that only the host may reach.
 func TestRegistrarStaysInItsNamespaces(t *testing.T) {
-	r := newRig(t, func(d *Deps) {
-		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
-	})
-	secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Registrar, Namespaces: []string{"shop"}}})
-	if err != nil {
+	r := newRig(t, withTokens)
+	secret := r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Registrar, Namespaces: []string{"shop"}, Hostnames: []string{"*.shop.example"}}})
+	const ports = `"ports": [{"port": 80}]`
+	local, problems := (&spec.Service{Name: "local", Namespace: "shop", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{{Address: "127.0.0.1"}}}).Build("rest", "")
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	if _, err := r.deps.Registrar.PutService(t.Context(), rest.Put{Spec: spec.FromService(local)}); err != nil {
 		t.Fatal(err)
 	}
-	send := func(method, path, body string) int {
-		req, err := http.NewRequestWithContext(t.Context(), method, r.web.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "bearer "+secret)
-		if method == http.MethodPatch {
-			req.Header.Set("Content-Type", v1.MergePatchType)
-		}
-		resp, err := r.web.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		return resp.StatusCode
+	backends := func(address string) string {
+		return `{"name": "e", "namespace": "shop", ` + ports + `, "backends": [{"address": "` + address + `"}]}`
 	}
-	const ports = `"ports": [{"port": 80}]`
 	for _, c := range []struct {
 		method, path, body string
 		want               int
@@ -207,9 +179,30 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 		{"PATCH", "/v1/services/default/from-file", `{"namespace": "shop"}`, 403},
 		{"DELETE", "/v1/services/default/from-file", "", 403},
 		{"PUT", "/v1/services/default/from-file/backends/10.9.0.1/state", `{"state": "drain"}`, 403},
+
+		{"PUT", "/v1/services/shop/e", backends("127.0.0.1"), 403},
+		{"PUT", "/v1/services/shop/e", backends("127.255.0.9"), 403},
+		{"PUT", "/v1/services/shop/e", strings.Replace(backends("::1"), "{", `{"families": ["ipv6"], `, 1), 403},
+		{"PUT", "/v1/services/shop/e", backends("169.254.169.254"), 403},
+		{"PUT", "/v1/services/shop/e", strings.Replace(backends("fe80::1"), "{", `{"families": ["ipv6"], `, 1), 422},
+		{"PUT", "/v1/services/shop/e", backends("::ffff:127.0.0.1"), 422},
+		{"PUT", "/v1/services/shop/e", backends("0.0.0.0"), 422},
+		{"PUT", "/v1/services/shop/e", backends("::"), 422},
+		{"PUT", "/v1/services/shop/e", backends("10.0.0.1"), 201},
+		{"PATCH", "/v1/services/shop/e", `{"backends": [{"address": "127.0.0.1"}]}`, 403},
+		{"PATCH", "/v1/services/shop/local", `{"ports": [{"port": 80, "target_port": 7480}]}`, 403},
+		{"PUT", "/v1/services/shop/e/backends/127.0.0.1:7480", `{}`, 403},
+		{"PUT", "/v1/services/shop/e/backends/10.0.0.2", `{}`, 201},
+		{"POST", "/v1/services:apply", `{"services": [` + backends("::1") + `]}`, 422},
+		{"POST", "/v1/services:apply?dry_run=true", `{"services": [` + backends("::1") + `]}`, 422},
+		{"PATCH", "/v1/services/shop/e", `{"hostnames": ["www.shop.example"]}`, 200},
+		{"PATCH", "/v1/services/shop/e", `{"hostnames": ["www.shop.example", "www.bank.example"]}`, 403},
+		{"PUT", "/v1/services/shop/f", `{"hostnames": ["db.vip.internal"], ` + ports + "}", 403},
+		{"DELETE", "/v1/services/shop/e", "", 200},
+		{"DELETE", "/v1/services/shop/local", "", 200},
 	} {
-		if got := send(c.method, c.path, c.body); got != c.want {
-			t.Errorf("%s %s %s: %d, want %d", c.method, c.path, c.body, got, c.want)
+		if a := r.ask(c.method, c.path, c.body, "Authorization: bearer "+secret, "Content-Type: "+contentTypes[c.method]); a.StatusCode != c.want {
+			t.Errorf("%s %s %s: %d, want %d", c.method, c.path, c.body, a.StatusCode, c.want)
 		}
 	}
 	var names []string
@@ -224,13 +217,8 @@ func TestRegistrarStaysInItsNamespaces(t *testing.T) {
 
 // A write has one line in the log that says who did what.
 func TestAudit(t *testing.T) {
-	r := newRig(t, func(d *Deps) {
-		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
-	})
-	secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: "ci", Grant: access.Grant{Role: access.Operator}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRig(t, withTokens)
+	secret := r.create(tokens.Token{Name: "ci", Grant: access.Grant{Role: access.Operator}})
 	for _, c := range []struct{ method, path, body, want string }{
 		{"PUT", "/v1/services/shop/a", `{"ports": [{"port": 80}]}`, `status=201 .* caller="token ci" operation=put-service revision=[1-9]`},
 		{"PATCH", "/v1/services/shop/a", `{"ports": [{"port": 81}]}`, `status=200 .* caller="token ci" operation=patch-service revision=[1-9]`},
@@ -239,19 +227,7 @@ func TestAudit(t *testing.T) {
 		{"GET", "/v1/services/shop/a", "", ""},
 	} {
 		before := len(r.log.String())
-		req, err := http.NewRequestWithContext(t.Context(), c.method, r.web.URL+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+secret)
-		if c.method == http.MethodPatch {
-			req.Header.Set("Content-Type", v1.MergePatchType)
-		}
-		resp, err := r.web.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
+		r.ask(c.method, c.path, c.body, "Authorization: Bearer "+secret, "Content-Type: "+contentTypes[c.method])
 		lines := regexp.MustCompile(`(?m)^.*msg=audit .*$`).FindAllString(r.log.String()[before:], -1)
 		if c.want == "" && len(lines) == 0 || len(lines) == 1 && regexp.MustCompile(c.want).MatchString(lines[0]) {
 			continue

@@ -28,9 +28,11 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-// Bounds of an apply. It may take longer than other requests.
+// Bounds of the body of one service, and of an apply. An apply may take longer than other requests.
 const (
-	maxApplyBody     = 64 << 20
+	maxService       = 1 << 20
+	maxApplyBody     = 16 << 20
+	maxApplied       = 20_000
 	applyReadTimeout = 2 * time.Minute
 )
 
@@ -44,24 +46,38 @@ type applyInput struct {
 	failed *server.Problem
 }
 
-// Resolve reads the body one service at a time, so that 64 MiB of it are never in memory at once.
-// Huma calls it before the handler.
+// Resolve reads the body one service at a time, so that the whole of it is never in memory. Huma calls it
+// before the handler.
 func (in *applyInput) Resolve(ctx huma.Context) []error {
 	if in.failed = media(in.ContentType); in.failed != nil {
 		return nil
 	}
-	_ = ctx.SetReadDeadline(time.Now().Add(applyReadTimeout))
-	body := &io.LimitedReader{R: ctx.BodyReader(), N: maxApplyBody + 1}
-	in.puts, in.failed = readServices(body)
-	if body.N <= 0 {
-		in.failed = server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, "the body is larger than 64 MiB", "split it into several requests")
+	if in.failed = server.OpenLarge(ctx.Context()); in.failed != nil {
+		return nil
 	}
+	_ = ctx.SetReadDeadline(time.Now().Add(applyReadTimeout))
+	in.read(ctx.Context(), ctx.BodyReader(), maxApplyBody)
 	return nil
 }
 
-// readServices reads {"services": [...]}.
-func readServices(body io.Reader) ([]rest.Put, *server.Problem) {
+// read reads a body of at most some bytes.
+func (in *applyInput) read(ctx context.Context, from io.Reader, most int64) {
+	body := &io.LimitedReader{R: from, N: most + 1}
+	in.puts, in.failed = readServices(ctx, body)
+	if body.N <= 0 {
+		in.failed = tooLarge(fmt.Sprintf("the body is larger than %d MiB", most>>20))
+	}
+}
+
+func tooLarge(detail string) *server.Problem {
+	return server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, detail, "split it into several requests")
+}
+
+// readServices reads {"services": [...]}. It ends at the first service that the caller may not write: a part
+// of the request would surprise its caller.
+func readServices(ctx context.Context, body io.Reader) ([]rest.Put, *server.Problem) {
 	var out []rest.Put
+	mistakes, permitted := 0, permit(ctx) // of all services
 	dec := json.NewDecoder(whole{bufio.NewReaderSize(body, 64<<10)})
 	fail := func(err error) ([]rest.Put, *server.Problem) {
 		var late interface{ Timeout() bool }
@@ -105,8 +121,20 @@ func readServices(body io.Reader) ([]rest.Put, *server.Problem) {
 			if err := dec.Decode(&raw); err != nil {
 				return fail(err)
 			}
-			w, problems := spec.DecodeJSON(raw)
-			out = append(out, rest.Put{Spec: w, Problems: problems})
+			switch {
+			case len(out) == maxApplied:
+				return nil, tooLarge(fmt.Sprintf("the body has more than %d services", maxApplied))
+			case len(raw) > maxService:
+				return nil, tooLarge(fmt.Sprintf("services[%d] is larger than %d MiB", len(out), maxService>>20))
+			}
+			w, problems := decoded(raw, spec.DecodeJSON)
+			if p := server.Permit(ctx, cmp.Or(w.Namespace, vip.DefaultNamespace)); p != nil {
+				return nil, p
+			}
+			if mistakes += len(problems); mistakes > rest.MaxMistakes {
+				return nil, invalid(rest.TooManyMistakes(problems))
+			}
+			out = append(out, rest.Put{Spec: w, Problems: problems, Permit: permitted})
 		}
 		if err := expect(']'); err != nil {
 			return fail(err)
@@ -143,11 +171,6 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	if in.failed != nil {
 		return nil, in.failed
 	}
-	for i := range in.puts {
-		if err := server.Permit(ctx, cmp.Or(in.puts[i].Spec.Namespace, vip.DefaultNamespace)); err != nil {
-			return nil, err // the whole request: a part of it would surprise its caller
-		}
-	}
 	server.Allow(ctx, applyReadTimeout)
 	var results []rest.Result
 	var err error
@@ -160,7 +183,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		return nil, writeFailed(vip.BackendKey{}, err)
 	}
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(results)), DryRun: in.DryRun}}
-	var refusals []vip.Problem
+	var refusals vip.Problems
 	for i, r := range results {
 		w := &in.puts[i].Spec
 		item := &out.Body.Items[i]
@@ -179,13 +202,13 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			for n := range why {
 				why[n].Field = strings.TrimSuffix(strict.Index("services", i)+"."+why[n].Field, ".")
 			}
-			refusals = append(refusals, why...)
+			refusals.Add(why...)
 			item.Problems = server.Problems(why)
 		}
 	}
 	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(results)) {
 		return nil, server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
-			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(results), "service")), "see errors", refusals...)
+			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(results), "service")), "see errors", refusals.List()...)
 	}
 	if out.Body.Refused > 0 {
 		out.Status = http.StatusMultiStatus
@@ -194,7 +217,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		server.Wrote(ctx, out.Body.Revision)
 	}
 	if in.DryRun {
-		out.Body.Plan = s.proposed(results, refusals)
+		out.Body.Plan = s.proposed(results, refusals.List())
 		return out, nil
 	}
 	out.PreferenceApplied, err = s.apply(ctx, in.PreferWait, "everything", func(ctx context.Context) (all []vip.Problem, err error) {
@@ -202,8 +225,11 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			if r.Action == rest.Refused {
 				continue
 			}
-			more, err := pipeline.WaitApplied(ctx, s.Compiled, s.Applied, r.Key, r.Rev)
-			if err != nil {
+			more, err := s.serviceApplied(r.Key, r.Rev)(ctx)
+			if gone, deleted := errors.AsType[*pipeline.GoneError](err); deleted {
+				one := goneMeanwhile("service \""+r.Key.String()+"\"", gone.Heir)
+				more = []vip.Problem{{Code: one.Code, Service: r.Key.String(), Message: one.Detail, Hint: one.Hint}}
+			} else if err != nil {
 				return nil, err
 			}
 			all = append(all, more...)

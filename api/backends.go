@@ -12,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -155,6 +154,9 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 	if err != nil {
 		return nil, err
 	}
+	if p := permitBackend(ctx, key.Address); p != nil {
+		return nil, p
+	}
 	var body v1.BackendSpec
 	if p := in.decode(&body, v1.CodeInvalidService); p != nil {
 		return nil, p
@@ -174,25 +176,20 @@ func (s *Server) putBackend(ctx context.Context, in *putBackendInput) (*object[v
 		return nil, writeFailed(key, err)
 	}
 	server.Wrote(ctx, rev)
-	applied, err := s.apply(ctx, in.PreferWait, "backend "+key.ID(), s.serviceApplied(key.Service, rev))
+	what := "backend " + key.ID() + " of service \"" + key.Service.String() + "\""
+	applied, err := s.apply(ctx, in.PreferWait, what, s.serviceApplied(key.Service, rev))
 	if err != nil {
 		return nil, err
 	}
 	out, err := s.backend(key)
-	if err != nil {
-		return nil, goneMeanwhile("backend " + key.ID() + " of service \"" + key.Service.String() + "\"")
+	if heir := s.heirOf(key.Service); err != nil || heir != "" {
+		return nil, goneMeanwhile(what, heir)
 	}
 	out.PreferenceApplied = applied
 	if created {
 		out.Status, out.Location = http.StatusCreated, v1.BackendPath(in.Namespace, in.Name, key.ID())
 	}
 	return out, nil
-}
-
-func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
-	return func(ctx context.Context) ([]vip.Problem, error) {
-		return pipeline.WaitApplied(ctx, s.Compiled, s.Applied, key, rev)
-	}
 }
 
 type deleteBackendInput struct {
@@ -210,12 +207,13 @@ func (s *Server) deleteBackend(ctx context.Context, in *deleteBackendInput) (*de
 	if err != nil {
 		return nil, err
 	}
+	last, _, _ := s.Compiled.Get(key.Service)
 	rev, err := s.Registrar.DeleteBackend(ctx, key, check)
 	if err != nil {
 		return nil, writeFailed(key, err)
 	}
 	server.Wrote(ctx, rev)
-	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+key.ID(), s.serviceApplied(key.Service, rev))
+	applied, err := s.apply(ctx, in.PreferWait, "deletion of backend "+key.ID(), s.orGone(key.Service, last, s.serviceApplied(key.Service, rev)))
 	if err != nil {
 		return nil, err
 	}

@@ -62,15 +62,15 @@ func TestBackendLife(t *testing.T) {
 	r := newRig(t)
 	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
 	const path = webPath + "/backends/10.0.0.2:9090"
-	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`, "Prefer: wait=60")
+	a := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s","max_connections":7}`, "Prefer: wait=60")
 	var b v1.Backend
 	if err := json.Unmarshal(a.body, &b); err != nil || a.StatusCode != http.StatusCreated || a.Header.Get("Location") != path || a.Header.Get("Preference-Applied") == "" {
 		t.Fatalf("register: %s %v\n%s", a.Status, err, a.body)
 	}
-	if b.ID != "10.0.0.2:9090" || b.Service != "web" || b.Weight != 5 || b.Zone != "a" || b.TTL != "30s" || b.ExpiresAt == nil || b.RemovedAt == nil || !b.Usable {
+	if b.ID != "10.0.0.2:9090" || b.Service != "web" || b.Weight != 5 || b.MaxConnections != 7 || b.Zone != "a" || b.TTL != "30s" || b.ExpiresAt == nil || b.RemovedAt == nil || !b.Usable {
 		t.Errorf("%+v", b)
 	}
-	if again := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s"}`); again.StatusCode != http.StatusOK {
+	if again := r.ask("PUT", path, `{"weight":5,"zone":"a","ttl":"30s","max_connections":7}`); again.StatusCode != http.StatusOK {
 		t.Errorf("again: %s", again.Status)
 	}
 	if beat := r.ask("PUT", path+"/heartbeat", ""); beat.StatusCode != http.StatusNoContent || len(beat.body) != 0 {
@@ -87,6 +87,9 @@ func TestBackendLife(t *testing.T) {
 		for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
 			for _, e := range f.Backends {
 				if e.Address == address {
+					if e.MaxConnections != 7 {
+						t.Errorf("the dataplane gives it %d connections", e.MaxConnections)
+					}
 					return e.Weight, true
 				}
 			}
@@ -234,21 +237,6 @@ func TestObservedHealth(t *testing.T) {
 		want.ID, want.Address, want.Port, want.Weight, want.State = "10.0.0.1:80", "10.0.0.1", 80, 1, "ready"
 		if diff := cmp.Diff(want, row.Status.Backends[0]); diff != "" {
 			t.Errorf("%s: %s", tc.name, diff)
-		}
-	}
-}
-
-// The limit of a backend that registers itself reaches the dataplane.
-func TestLimitOfARegisteredBackend(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}]}`, "Prefer: wait=60")
-	b := must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1", `{"max_connections":7}`, "Prefer: wait=60")
-	if b.MaxConnections != 7 {
-		t.Errorf("the answer has %d", b.MaxConnections)
-	}
-	for _, f := range must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?service=web", "").Items {
-		if len(f.Backends) != 1 || f.Backends[0].MaxConnections != 7 {
-			t.Errorf("%s has %+v", f.Address, f.Backends)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/test/dnstest"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -101,31 +102,6 @@ func TestHostnameConflict(t *testing.T) {
 	}
 }
 
-// The list has a page for each limit, in order and without gaps.
-func TestDNSNamesHavePages(t *testing.T) {
-	r := newRig(t)
-	for i := range 5 {
-		must[v1.Service](r, "PUT", v1.ServicePath("default", fmt.Sprint("s", i)), `{"ports":[{"port":80}]}`)
-	}
-	var got []string
-	for cursor := ""; ; {
-		page := must[v1.DNSNameList](r, "GET", v1.PathDNSNames+"?limit=3&cursor="+cursor, "")
-		for _, n := range page.Items {
-			got = append(got, n.Name)
-		}
-		if cursor = page.Next; cursor == "" {
-			break
-		}
-	}
-	want := "from-file.default.svc.vip.internal from-file.vip.internal"
-	for i := range 5 {
-		want += fmt.Sprintf(" s%d.default.svc.vip.internal s%d.vip.internal", i, i)
-	}
-	if strings.Join(got, " ") != want {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestDNSQueries(t *testing.T) {
 	r := newRig(t)
 	web := must[v1.Service](r, "PUT", v1.ServicePath("default", "web"), `{"ports":[{"port":80,"name":"http"}]}`, "Prefer: wait=60")
@@ -177,7 +153,7 @@ func TestUndecidedName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dnstest.Run(t, stage.Run)
+	scope.Go(t, stage.Run)
 	r := newRig(t, func(d *Deps) { d.Naming.Stage = stage })
 	tables.Service("young", "shop.example.com")
 	tables.Allocate("young", 2, "192.0.2.7")

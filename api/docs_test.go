@@ -88,7 +88,8 @@ type curl struct {
 	url     string
 	headers []string
 	body    string
-	want    int // 0: any success
+	kind    string // the content type that curl sets
+	want    int    // 0: any success
 }
 
 // curls parses command lines like a shell, as far as the manual needs: words, single quotes,
@@ -116,7 +117,7 @@ func curls(t *testing.T, block string) (out []curl) {
 		}
 		for i := 1; i < len(words); i++ {
 			switch words[i] {
-			case "-X", "-H", "-d":
+			case "-X", "-H", "-d", "--json":
 				i++
 				switch words[i-1] {
 				case "-X":
@@ -124,7 +125,10 @@ func curls(t *testing.T, block string) (out []curl) {
 				case "-H":
 					c.headers = append(c.headers, words[i])
 				default:
-					c.body = words[i]
+					c.body, c.kind = words[i], "application/x-www-form-urlencoded"
+					if words[i-1] == "--json" {
+						c.kind = "application/json"
+					}
 				}
 			case "-N":
 			default:
@@ -166,8 +170,8 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if c.body != "" { // like curl -d
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if c.body != "" {
+		req.Header.Set("Content-Type", c.kind)
 	}
 	stream := strings.HasPrefix(path, v1.PathWatchServices) || strings.HasPrefix(path, v1.PathTop)
 	for _, h := range c.headers {

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -58,8 +59,43 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
+// Bodies and cursors of the other writes and lists: no input is an error of the agent, and no answer is larger than its
+// input by a factor.
+func FuzzRequests(f *testing.F) {
+	r := newRig(f)
+	kinds := []struct{ method, path string }{
+		{"PATCH", webPath}, {"PUT", webPath + "/backends/10.0.0.9"}, {"PUT", webPath + "/backends/10.0.0.1/state"}, {"PUT", v1.PathTokens + "/fuzz"},
+		{"POST", v1.PathSession}, {"PUT", v1.PathVIPs + "/192.0.2.77"}, {"GET", v1.PathServices + "?cursor="}, {"GET", v1.PathVIPs + "?limit=1&cursor="},
+		{"GET", v1.PathEvents + "?since="}, {"GET", v1.PathSearch + "?q="},
+	}
+	for i := range kinds {
+		for _, seed := range []string{``, `{}`, `null`, `{"ports":null}`, `{"labels":{"a":"b","c":null}}`, `{"state":"drain"}`, `{"token":"x"}`, `{"":0,"":0}`,
+			`{"role":"registrar","namespaces":["shop"],"backends":["10.0.0.0/8"],"hostnames":["*.a"]}`, `{"for":"default/web"}`, `eyJhIjoxfQ`, `[[[[`, "\x00\xff", "[ipam]\n[[pool]]"} {
+			f.Add(uint(i), seed)
+		}
+	}
+	f.Fuzz(func(t *testing.T, i uint, text string) {
+		k := kinds[i%uint(len(kinds))]
+		path, body := k.path, text
+		if k.method == "GET" {
+			path, body = path+url.QueryEscape(text), ""
+		}
+		rec := send(t, r, k.method, path, body)
+		if rec.Code >= 400 {
+			refusal(t, rec)
+		}
+		if most := 64<<10 + 4*len(text); rec.Body.Len() > most {
+			t.Errorf("%s %s: an answer of %d bytes to %d", k.method, k.path, rec.Body.Len(), len(text))
+		}
+		send(t, r, "DELETE", v1.PathTokens+"/fuzz", "")
+	})
+}
+
 func send(t *testing.T, r *rig, method, path, body string) *httptest.ResponseRecorder {
 	req := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
+	if kind := contentTypes[method]; kind != "" {
+		req.Header.Set("Content-Type", kind)
+	}
 	rec := httptest.NewRecorder()
 	r.server.Handler().ServeHTTP(rec, req)
 	return rec

@@ -202,7 +202,7 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 
 // tallyOf counts the backends of a service. It sets the state to Healthy.
 func tallyOf(in *status.Input) tally {
-	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(removed(in))}
+	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(status.UsesOf(in).Removed)}
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		switch in.StateOf(b) {

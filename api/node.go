@@ -96,8 +96,12 @@ func (s *Server) status() v1.NodeStatus {
 	if s.Stats != nil && s.Deps.Dataplane != nil {
 		d := s.dataplane()
 		c := v1.Check{Name: "dataplane", Level: d.Level, Message: fmt.Sprintf("%s, %s, %d drift", d.Mode, d.Summary, d.Repairs)}
+		if i := slices.IndexFunc(d.Problems, func(p v1.Problem) bool { return strings.Contains(d.Summary, p.Message) }); i >= 0 {
+			c.Hint = d.Problems[i].Hint
+		}
 		if len(d.Findings) > 0 && (d.Level != v1.LevelOK || len(d.Problems) > 0) {
-			c.Hint = d.Findings[0].Message
+			c.Message += "; " + d.Findings[0].Name + ": " + d.Findings[0].Message
+			c.Hint = d.Findings[0].Fix
 		}
 		add(c)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,24 +30,15 @@ func TestLeasesAndPools(t *testing.T) {
 	if len(vips.Items) != 3 || vips.Items[2].Kind != v1.KindNodePort || vips.Items[2].NodePort == 0 || vips.Items[2].Holders[0].Port != "80/tcp" {
 		t.Fatalf("%+v", vips)
 	}
-	addresses := must[v1.VIPList](r, "GET", v1.PathVIPs+"?kind=address&limit=1", "")
-	if len(addresses.Items) != 1 || addresses.Next == "" {
+	if addresses := must[v1.VIPList](r, "GET", v1.PathVIPs+"?kind=address", ""); len(addresses.Items) != 2 {
 		t.Fatalf("%+v", addresses)
-	}
-	rest := must[v1.VIPList](r, "GET", v1.PathVIPs+"?limit=1&cursor="+addresses.Next, "")
-	if len(rest.Items) != 1 || rest.Items[0].Address != vips.Items[1].Address || rest.Next == "" {
-		t.Fatalf("%+v", rest)
-	}
-	last := must[v1.VIPList](r, "GET", v1.PathVIPs+"?limit=1&cursor="+rest.Next, "")
-	if len(last.Items) != 1 || last.Items[0].Kind != v1.KindNodePort || last.Next != "" {
-		t.Fatalf("%+v", last)
 	}
 	one := must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
 	if one.State != "held" || one.Holders[0].Service != "web" || one.Holders[0].Source != "rest" || one.Pool != "lan" {
 		t.Errorf("%+v", one)
 	}
 	must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60")
-	r.server.until(t.Context(), 10*time.Second, func() bool {
+	wait.Until(t, "the address is no longer held", func() bool {
 		one = must[v1.VIP](r, "GET", v1.VIPPath(svc.Status.VIPs[0].String()), "")
 		return one.State == "cooling"
 	})
@@ -164,12 +156,9 @@ func TestDataplane(t *testing.T) {
 	if !dp.InSync || !dp.Ready || dp.Mode != "proxy" || dp.Frontends != 2 || dp.Backends != 3 || dp.Summary != "in sync: 2 services, 3 backends" {
 		t.Errorf("%+v", dp)
 	}
-	list := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?limit=1", "")
-	if len(list.Items) != 1 || list.Items[0].Address != "192.0.2.5:80" || !list.Items[0].Applied || list.Next == "" {
+	list := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends, "")
+	if len(list.Items) != 2 || list.Items[0].Address != "192.0.2.5:80" || !list.Items[0].Applied || list.Items[1].Service != "from-file" {
 		t.Errorf("%+v", list)
-	}
-	if next := must[v1.FrontendList](r, "GET", v1.PathDataplaneFrontends+"?cursor="+list.Next, ""); len(next.Items) != 1 || next.Items[0].Service != "from-file" {
-		t.Errorf("%+v", next)
 	}
 
 	have := r.plane.Have()
@@ -370,16 +359,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), "GET", r.web.URL+v1.PathEvents, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	req.Header.Set("Last-Event-ID", "103")
-	resp, err := r.web.Client().Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := r.send("GET", v1.PathEvents, "", "Accept: text/event-stream", "Last-Event-ID: 103")
 	defer resp.Body.Close()
 	if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream" {
 		t.Errorf("content type %q", ct)
@@ -512,5 +492,17 @@ func TestStatusOfServicesElsewhere(t *testing.T) {
 	}
 	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?state=elsewhere", ""); len(list.Items) != 1 {
 		t.Errorf("%+v", list)
+	}
+}
+
+// The line of the dataplane names the first frontend that it refuses, with what to do.
+func TestStatusOfARefusedFrontend(t *testing.T) {
+	r := newRig(t)
+	r.plane.FailKey(webFrontend, vip.Problem{Code: vip.CodeDataplane, Message: "no address", Hint: "sysctl -w x=0"})
+	r.ask("PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
+	st := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
+	i := slices.IndexFunc(st.Checks, func(c v1.Check) bool { return c.Name == "dataplane" })
+	if i < 0 || !strings.Contains(st.Checks[i].Message, "refused: no address") || st.Checks[i].Hint != "sysctl -w x=0" {
+		t.Errorf("%+v", st.Checks)
 	}
 }

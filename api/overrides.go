@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -61,38 +60,22 @@ func (s *Server) setBackendState(ctx context.Context, in *setStateInput) (*objec
 	return out, nil
 }
 
-// setOverride sets an override and waits for the dataplane if the caller requested it.
+// setOverride sets an override and waits for the dataplane if the caller requested it. An override of a
+// service that is deleted meanwhile is in the dataplane when the service is no longer.
 func (s *Server) setOverride(ctx context.Context, r overrides.Request, wait PreferWait) (done overrides.Result, applied string, err error) {
+	key := r.Backend.Service
+	last, _, _ := s.Compiled.Get(key)
 	if done, err = s.SetState(ctx, r); err != nil {
 		return done, "", writeFailed(r.Backend, err)
 	}
 	server.Wrote(ctx, done.Rev)
-	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), func(ctx context.Context) ([]vip.Problem, error) {
-		return s.overrideApplied(ctx, r.Backend.Service, done.Rev)
-	})
-	return done, applied, err
-}
-
-// overrideApplied waits until the overrides of a service up to a revision are in the dataplane.
-func (s *Server) overrideApplied(ctx context.Context, key vip.ServiceKey, rev uint64) (problems []vip.Problem, err error) {
-	if err := s.Overridden(ctx, rev); err != nil {
-		return nil, err
-	}
-	s.until(ctx, maxWait, func() bool {
-		problems = nil
-		in := s.tables.Input(key, time.Now())
-		for i := range in.Frontends {
-			f := &in.Frontends[i]
-			if f.Pending() {
-				return false
-			}
-			if f.Applied.Problem != nil {
-				problems = append(problems, *f.Applied.Problem)
-			}
+	applied, err = s.apply(ctx, wait, fmt.Sprintf("state %q of backend %s", r.State, r.Backend.ID()), s.orGone(key, last, func(ctx context.Context) ([]vip.Problem, error) {
+		if err := s.Overridden(ctx, done.Rev); err != nil {
+			return nil, err
 		}
-		return in.Service == nil || in.Compiled != nil
-	})
-	return problems, ctx.Err()
+		return s.progress.WaitTried(ctx, key)
+	}))
+	return done, applied, err
 }
 
 var overrideOrder = backendOrder.of("overrides")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,9 +73,7 @@ func TestExpiryOfAnOverride(t *testing.T) {
 		}
 	}
 	must[v1.Backend](r, "PUT", path, `{"state":"drain","expires":"`+time.Now().Add(50*time.Millisecond).Format(time.RFC3339Nano)+`"}`)
-	if !r.server.until(t.Context(), time.Minute, func() bool { return r.deps.Overrides.Len() == 0 }) {
-		t.Error("it does not expire")
-	}
+	wait.Until(t, "it has expired", func() bool { return r.deps.Overrides.Len() == 0 })
 	ended := func() bool {
 		for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
 			if e.Message == "override expired: drain" && e.Object == "10.0.0.1:8080" {
@@ -83,9 +82,7 @@ func TestExpiryOfAnOverride(t *testing.T) {
 		}
 		return false
 	}
-	for !ended() {
-		time.Sleep(time.Millisecond)
-	}
+	wait.Until(t, "its end is an event", ended)
 }
 
 // The last usable backend needs force=true. The refusal says so.

@@ -58,9 +58,7 @@ func TestEveryListHasPages(t *testing.T) {
 		stats.Set(key, reconcile.Breakdown{Traffic: carried(1)})
 	}
 	for _, name := range []string{"b", "a", "c"} {
-		if _, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: name, Grant: access.Grant{Role: access.Viewer}}); err != nil {
-			t.Fatal(err)
-		}
+		r.create(tokens.Token{Name: name, Grant: access.Grant{Role: access.Viewer}})
 	}
 
 	// The lists, with parameters that they need and their number of rows at least.
@@ -101,10 +99,7 @@ func TestEveryListHasPages(t *testing.T) {
 		if !slices.Contains(listed, route) {
 			t.Errorf("%s is not a list", route)
 		}
-		path := route
-		if l.path != "" {
-			path = l.path
-		}
+		path := cmp.Or(l.path, route)
 		all, next := r.rows(path)
 		if len(all) < l.rows || next != "" {
 			t.Errorf("%s: %d rows, next %q", path, len(all), next)

@@ -27,9 +27,15 @@ func noBackend(key vip.BackendKey) *server.Problem {
 }
 
 // goneMeanwhile returns the problem of a write that another client reverted before the response. A
-// 404 would mean that the object never existed.
-func goneMeanwhile(what string) *server.Problem {
-	return server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" was written, but another client deleted it", "write it again if needed")
+// 404 would mean that the object never existed. Heir is the source that has the service's name now; "":
+// none has.
+func goneMeanwhile(what, heir string) *server.Problem {
+	detail, hint := what+" was written, but another client deleted it", "write it again if needed"
+	if heir != "" {
+		detail += `; the service of source "` + heir + `" has its name now`
+		hint = ownedHint(&rest.OwnedError{Source: heir})
+	}
+	return server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, detail, hint)
 }
 
 // storeAway returns the problem of a request that needs the fleet's shared store while it is

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"mime"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -22,8 +25,8 @@ type Payload struct {
 	ContentType string `header:"Content-Type" hidden:"true"`
 }
 
-// media refuses a body with a content type other than JSON. curl -d sets a form's type for any
-// body.
+// media refuses a body that does not state that it is JSON, such as a form, which any web page can
+// send.
 func media(contentType string) *server.Problem {
 	if contentType == "" {
 		return nil
@@ -32,8 +35,11 @@ func media(contentType string) *server.Problem {
 	switch {
 	case err != nil, kind == v1.MergePatchType, kind == jsonPatchType:
 	case kind == "application/json", strings.HasSuffix(kind, "+json"), kind == "text/json", kind == "text/plain",
-		kind == "application/octet-stream", kind == "application/x-www-form-urlencoded":
+		kind == "application/octet-stream":
 		return nil
+	case kind == "application/x-www-form-urlencoded":
+		return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+kind,
+			"call curl with --json instead of -d, or with -H 'Content-Type: application/json'")
 	}
 	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content type "+contentType,
 		"send JSON with Content-Type: application/json")
@@ -52,6 +58,17 @@ func mergePatch(contentType string) *server.Problem {
 		"send a JSON merge patch with Content-Type: "+v1.MergePatchType).AcceptPatch(v1.MergePatchType)
 }
 
+// budget bounds the bytes that all requests decode at one time: a body becomes up to 50 times as large. Others
+// wait, each for less than the time of the bodies before it, a tenth of a second for 1 MiB.
+var budget = semaphore.NewWeighted(4 << 20)
+
+// decoded returns what read makes of a body, within the budget.
+func decoded[T any](body []byte, read func([]byte) (T, []vip.Problem)) (T, []vip.Problem) {
+	_ = budget.Acquire(context.Background(), int64(len(body))) // the limits of bodies are smaller
+	defer budget.Release(int64(len(body)))
+	return read(body)
+}
+
 // decode reads a JSON object into a struct by its toml tags. An empty body counts as an empty
 // object. An unknown key and a value of the wrong type have the code of an invalid object of this
 // kind.
@@ -62,11 +79,17 @@ func (b *Payload) decode(into any, code string) *server.Problem {
 	if len(strings.TrimSpace(string(b.RawBody))) == 0 {
 		return nil
 	}
-	tree, problems := strict.ParseJSON(b.RawBody)
-	if tree == nil {
+	isJSON, problems := decoded(b.RawBody, func(body []byte) (bool, []vip.Problem) {
+		tree, problems := strict.ParseJSON(body)
+		if tree == nil {
+			return false, problems
+		}
+		return true, append(problems, strict.Decode(tree, into, "")...)
+	})
+	if !isJSON {
 		return notJSON(problems)
 	}
-	if problems = append(problems, strict.Decode(tree, into, "")...); len(problems) > 0 {
+	if len(problems) > 0 {
 		return invalidAs(code, problems)
 	}
 	return nil

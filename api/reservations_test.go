@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // An address is reserved for a service, which gets it, keeps it reserved, and loses only the mark.
@@ -75,9 +76,7 @@ func TestReservation(t *testing.T) {
 		text := strings.Join(must[v1.Explanation](r, "GET", v1.ExplainPath("default", "web"), "").Lines, "\n")
 		return strings.Contains(text, "and is held by this service.")
 	}
-	if !r.server.until(t.Context(), time.Minute, unmarked) {
-		t.Error("the explanation still says that it is reserved")
-	}
+	wait.Until(t, "the explanation no longer says that it is reserved", unmarked)
 	again := r.ask("DELETE", v1.VIPPath("192.0.2.200"), "")
 	if doc := again.problem(t); again.StatusCode != 409 || doc.Code != v1.CodeAddressTaken || !strings.Contains(doc.Detail, `is held by service "web" of source rest since`) ||
 		len(doc.Errors) != 1 || doc.Errors[0].Field != "address" {

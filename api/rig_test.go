@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -37,6 +38,8 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -49,6 +52,7 @@ type rig struct {
 	server   *Server
 	deps     Deps
 	web      *httptest.Server
+	pipes    *pipes // of web
 	plane    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
 	registry *brokenStore
 	files    files
@@ -135,6 +139,11 @@ func (f files) Run(ctx context.Context, out sources.Sink) error {
 // everyone is the policy of tests of what is behind it.
 func everyone() *access.Policy { return &access.Policy{Everyone: true} }
 
+// withTokens makes the policy know tokens only.
+func withTokens(d *Deps) {
+	d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
+}
+
 // newRig starts everything and waits until it is ready. edit may change the Deps.
 func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	t.Helper()
@@ -214,7 +223,10 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 			}
 		})
 	}
-	r.web = httptest.NewServer(r.server.Handler())
+	r.pipes = newPipes()
+	r.web = &httptest.Server{Listener: r.pipes, Config: &http.Server{Handler: r.server.Handler()}}
+	r.web.Start()
+	r.web.Client().Transport.(*http.Transport).DialContext = r.pipes.dial
 	t.Cleanup(func() {
 		r.web.CloseClientConnections()
 		r.web.Close()
@@ -224,20 +236,59 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		db.Close()
 	})
 	<-line.Reconciler.Synced()
-	r.server.until(ctx, time.Minute, func() bool {
+	wait.Until(t, "a service of a file is applied, and the API has started", func() bool {
 		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
-		return ok && svc.Status.Applied
+		st, _, started := r.deps.Sources.Get(rest.Type)
+		return ok && svc.Status.Applied && started && st.Synced
 	})
-	for !r.started() {
-		time.Sleep(time.Millisecond)
-	}
 	return r
 }
 
-func (r *rig) started() bool {
-	st, _, ok := r.deps.Sources.Get(rest.Type)
-	return ok && st.Synced
+// inRig calls f with a rig on a fake clock.
+func inRig(t *testing.T, f func(*testing.T, *rig), edit ...func(*Deps)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) { f(t, newRig(t, edit...)) })
 }
+
+// pipes is a listener of connections in memory. Waiting for a socket would stop the fake clock of a bubble.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- local{far}:
+		return near, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { p.close.Do(func() { close(p.closed) }); return nil }
+func (p *pipes) Addr() net.Addr { return localAddr }
+
+// local is a connection of a client of this host.
+type local struct{ net.Conn }
+
+func (local) RemoteAddr() net.Addr { return localAddr }
+
+var localAddr = net.TCPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:7480"))
 
 // answer is a response with its body read.
 type answer struct {
@@ -245,8 +296,18 @@ type answer struct {
 	body []byte
 }
 
-// ask sends a request; headers are "Name: value".
-func (r *rig) ask(method, path, body string, headers ...string) answer {
+// create creates a token and returns its secret.
+func (r *rig) create(t tokens.Token) string {
+	r.t.Helper()
+	secret, err := r.deps.Tokens.Create(r.t.Context(), t)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return secret
+}
+
+// send sends a request; headers are "Name: value".
+func (r *rig) send(method, path, body string, headers ...string) *http.Response {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, r.web.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -263,6 +324,13 @@ func (r *rig) ask(method, path, body string, headers ...string) answer {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	return resp
+}
+
+// ask is send, and reads the answer.
+func (r *rig) ask(method, path, body string, headers ...string) answer {
+	r.t.Helper()
+	resp := r.send(method, path, body, headers...)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {

@@ -127,18 +127,3 @@ func TestSearchMemory(t *testing.T) {
 		t.Errorf("%.0f allocations among 10,000 services, %.0f among 100", many, few)
 	}
 }
-
-// BenchmarkSearch measures a search among 10,000 services with 4 backends each.
-func BenchmarkSearch(b *testing.B) {
-	s := filledSearch(10_000, 4)
-	for _, text := range []string{"s77", "10.1", "1", "absent", "10.5.3.2:8080"} {
-		b.Run(text, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := s.search(b.Context(), &searchInput{Text: text, Limit: 20}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -55,6 +55,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -65,6 +66,7 @@ import (
 type Server struct {
 	Deps
 	tables      *status.Tables
+	progress    pipeline.Progress
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
@@ -79,7 +81,8 @@ func New(d Deps) *Server {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	s := &Server{Deps: d, tables: statusTables(&d), convergence: newConvergence(&d)}
+	s := &Server{Deps: d, tables: statusTables(&d), convergence: newConvergence(&d),
+		progress: pipeline.Progress{Services: d.Services, Compiled: d.Compiled, Applied: d.Applied}}
 	s.unhealthy = &unhealthyIndex{tables: s.tables, events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,
 		// More than half, which streams may take: the streams of a client must not shut out its own commands.

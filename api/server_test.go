@@ -21,7 +21,6 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/sources/rest"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -90,13 +89,15 @@ func TestOwnFaultsAreLoggedAndNotTold(t *testing.T) {
 // A caller that ends its body early gets an error, and it doesn't count as an error of the agent.
 func TestBodyThatBreaksOff(t *testing.T) {
 	r := newRig(t)
+	web := httptest.NewServer(r.server.Handler())
+	defer web.Close()
 	for what, test := range map[string]struct{ path, rest string }{
 		"shorter than promised": {webPath, "Content-Length: 500\r\n\r\n{"},
 		"a bad chunk":           {webPath, "Transfer-Encoding: chunked\r\n\r\nZZ\r\n"},
 		"of apply":              {v1.PathApply, "Content-Length: 500\r\n\r\n{"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			conn, err := net.Dial("tcp", r.web.Listener.Addr().String())
+			conn, err := net.Dial("tcp", web.Listener.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,31 +154,20 @@ func TestBodyThatIsTooSlow(t *testing.T) {
 	}
 }
 
-// pipes is a net.Listener without a network, so that it works with fake time.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	if c, open := <-p; open {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-func (p pipes) Close() error   { close(p); return nil }
-func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
-
 // A body that is sent too slowly gets its response even if the read time exceeds the write time, as
 // for an apply.
 func TestSlowApplyIsAnswered(t *testing.T) {
 	if applyReadTimeout <= server.WriteTimeout {
 		t.Fatal("reading takes no longer than writing may: another test is needed")
 	}
-	r := newRig(t)
-	bubble.Test(t, func(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(context.Background())
-		l, ended := make(pipes), make(chan error)
+		l, ended := newPipes(), make(chan error)
 		go func() { ended <- r.server.Serve(ctx, l, nil) }()
-		client, conn := net.Pipe()
-		l <- conn
+		client, err := l.dial(ctx, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
 		start := time.Now()
 		if _, err := io.WriteString(client, "POST "+v1.PathApply+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,6 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -38,17 +37,17 @@ func (s *Server) serviceRoutes() {
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",
 		Description: "Idempotent. The answer comes after the durable write; it has the VIP, or the state pending. " +
 			"Without the key \"backends\", backends that registered themselves stay; with it, all are replaced.",
-		Body: v1.ServiceSpec{}, Also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
+		Body: v1.ServiceSpec{}, MaxBody: maxService, Also: map[int]any{http.StatusCreated: v1.Service{}}}, s.putService)
 	server.Handle(s.http, server.Route{Method: http.MethodPatch, Path: one, Need: access.Register, ID: "patch-service", Tag: "services", Summary: "Change a service",
 		Description: "A JSON merge patch (RFC 7396) of the spec: null removes a key, which means its default, an object is merged, and any other value replaces the old one. " +
 			"The result is checked and applied as with PUT. The path names the service: a patch can't rename or move it.",
-		Body: v1.ServicePatch{}, BodyType: v1.MergePatchType}, s.patchService)
+		Body: v1.ServicePatch{}, BodyType: v1.MergePatchType, MaxBody: maxService}, s.patchService)
 	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: one, Need: access.Register, ID: "delete-service", Tag: "services", Summary: "Delete a service",
 		Description: "New connections stop at once; open ones drain."}, s.deleteService)
 	server.HandleJSON(s.http, server.Route{Path: one + "/explain", Need: access.View, ID: "explain-service", Tag: "services",
 		Summary: "Explain the state of a service"}, s.explainService)
 	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathApply, Need: access.Register, ID: "apply-services", Tag: "services", Summary: "Create or replace many services",
-		Description: "One durable write for all services, up to 64 MiB. Invalid services are refused and the others applied: " +
+		Description: "One durable write for all services, up to 16 MiB and 20,000 services. Invalid services are refused and the others applied: " +
 			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
 		Body: v1.ApplyRequest{}, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
@@ -208,7 +207,7 @@ func (s *Server) putService(ctx context.Context, in *putServiceInput) (*object[v
 	if bad != nil {
 		return nil, bad
 	}
-	return s.write(ctx, in.key(), rest.Put{Spec: w, Check: check}, in.PreferWait)
+	return s.write(ctx, in.key(), rest.Put{Spec: w, Check: check, Permit: permit(ctx)}, in.PreferWait)
 }
 
 type patchServiceInput struct {
@@ -226,11 +225,11 @@ func (s *Server) patchService(ctx context.Context, in *patchServiceInput) (*obje
 	if p := mergePatch(in.ContentType); p != nil {
 		return nil, p
 	}
-	patch, problems := spec.DecodePatch(in.RawBody)
+	patch, problems := decoded(in.RawBody, spec.DecodePatch)
 	if patch == nil {
 		return nil, notJSON(problems)
 	}
-	return s.write(ctx, in.key(), rest.Put{Key: in.key(), Patch: patch, Problems: problems, Check: check}, in.PreferWait)
+	return s.write(ctx, in.key(), rest.Put{Key: in.key(), Patch: patch, Problems: problems, Check: check, Permit: permit(ctx)}, in.PreferWait)
 }
 
 // write performs the put of one service and returns the service.
@@ -240,26 +239,35 @@ func (s *Server) write(ctx context.Context, key vip.ServiceKey, put rest.Put, pr
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	server.Wrote(ctx, result.Rev)
-	applied, err := s.apply(ctx, prefer, "service \""+key.String()+"\"", s.serviceApplied(key, result.Rev))
+	what := "service \"" + key.String() + "\""
+	applied, err := s.apply(ctx, prefer, what, s.serviceApplied(key, result.Rev))
 	if err != nil {
 		return nil, err
 	}
 	s.until(ctx, allocationWait, func() bool {
-		if _, _, exists := s.Services.Get(key); !exists {
+		if s.Services.Row(key) == nil || s.heirOf(key) != "" {
 			return true
 		}
 		a, _, answered := s.Allocations.Get(key)
 		return answered && a.ServiceRev >= result.Rev && !awaited(a)
 	})
 	row, ok := s.service(key)
-	if !ok {
-		return nil, goneMeanwhile("service \"" + key.String() + "\"")
+	if heir := s.heirOf(key); !ok || heir != "" {
+		return nil, goneMeanwhile(what, heir)
 	}
 	out := &object[v1.Service]{Status: http.StatusOK, ETag: row.ETag, PreferenceApplied: applied, Body: row}
 	if result.Action == rest.Created {
 		out.Status, out.Location = http.StatusCreated, v1.ServicePath(key.Namespace, key.Name)
 	}
 	return out, nil
+}
+
+// heirOf returns the other source that has the name of a service of the API now; "" if none has it.
+func (s *Server) heirOf(key vip.ServiceKey) string {
+	if row := s.Services.Row(key); row != nil && row.Value.Source != rest.Type {
+		return row.Value.Source
+	}
+	return ""
 }
 
 // awaited reports whether an allocation waits for another host of the fleet.
@@ -269,7 +277,7 @@ func awaited(a vip.Allocation) bool {
 
 // decodeService reads a body. Syntax errors are 400, others 422.
 func decodeService(body []byte) (v1.ServiceSpec, *server.Problem) {
-	w, problems := spec.DecodeJSON(body)
+	w, problems := decoded(body, spec.DecodeJSON)
 	if len(problems) == 0 {
 		return w, nil
 	}
@@ -303,11 +311,7 @@ func (s *Server) deleteService(ctx context.Context, in *deleteServiceInput) (*de
 		return nil, writeFailed(vip.BackendKey{Service: key}, err)
 	}
 	applied, err := s.apply(ctx, in.PreferWait, "deletion of service \""+key.String()+"\"", func(ctx context.Context) ([]vip.Problem, error) {
-		if _, rev, ok := s.Services.Get(key); ok { // the same name of another source, not selected before
-			_, err := s.serviceApplied(key, rev)(ctx)
-			return nil, err // problems of that service do not concern the deletion
-		}
-		return pipeline.WaitGone(ctx, s.Compiled, s.Applied, key, last)
+		return s.progress.WaitGone(ctx, key, last)
 	})
 	if err != nil {
 		return nil, err

@@ -8,10 +8,13 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -24,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -93,23 +97,6 @@ func TestPutAnswersWithTheVIP(t *testing.T) {
 	}
 }
 
-func TestRoundTripOfASpec(t *testing.T) {
-	r := newRig(t)
-	body := `{"name":"web","labels":{"app":"x"},"ports":[{"name":"http","port":80,"target_port":8080,"node_port":"auto"},{"port":53,"protocol":"udp"}],
-		"backends":[{"address":"10.0.0.1","weight":7,"state":"drain","node":"n1","zone":"a"}],"scheduler":"mh","scheduler_flags":["fallback","port"],
-		"affinity":{"timeout":"1h"},"drain_timeout":"30s","masquerade":"never"}`
-	first := must[v1.Service](r, "PUT", webPath, body)
-	b, err := json.Marshal(first.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := r.ask("PUT", webPath, string(b))
-	var svc v1.Service
-	if err := json.Unmarshal(second.body, &svc); err != nil || second.StatusCode != http.StatusOK || svc.Status.SpecRev != first.Status.SpecRev {
-		t.Errorf("a spec that was got and put back is a change: %s %v\n%s", second.Status, err, second.body)
-	}
-}
-
 func TestPreconditions(t *testing.T) {
 	r := newRig(t)
 	svc := must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "If-None-Match: *", "Prefer: wait=60")
@@ -170,6 +157,8 @@ func TestRefusals(t *testing.T) {
 		{name: "a bad name", method: "PUT", path: "/v1/services/default/No_Good", body: webBody(), status: 422, code: v1.CodeInvalidService, field: "name"},
 		{name: "too large", method: "PUT", path: webPath, body: big, status: 413, code: v1.CodeBodyTooLarge},
 		{name: "YAML", method: "PUT", path: webPath, body: "a: b", headers: []string{"Content-Type: application/yaml"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "curl -d", method: "PUT", path: webPath, body: webBody(), headers: []string{"Content-Type: application/x-www-form-urlencoded"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "half a character", method: "PUT", path: webPath, body: `{"labels":{"a":"\ud800"},"ports":[{"port":80}]}`, status: 400, code: v1.CodeInvalidRequest},
 		{name: "another source's", method: "PUT", path: "/v1/services/default/from-file", body: webBody(), status: 409, code: v1.CodeReadOnlySource},
 		{name: "deletion of another source's", method: "DELETE", path: "/v1/services/default/from-file", status: 409, code: v1.CodeReadOnlySource},
 		{name: "backend of another source's", method: "PUT", path: "/v1/services/default/from-file/backends/10.0.0.1", status: 409, code: v1.CodeReadOnlySource},
@@ -240,16 +229,11 @@ func TestRefusals(t *testing.T) {
 	if doc := r.ask("GET", v1.PathServices+"?limit=0", "").problem(t); !strings.HasPrefix(doc.Detail, "query.limit: ") {
 		t.Errorf("detail %q", doc.Detail)
 	}
+	if doc := r.ask("PUT", "/v1/services/default/from-file", webBody()).problem(t); !strings.Contains(doc.Detail, `"files"`) || !strings.Contains(doc.Detail, "mail.toml:1") {
+		t.Errorf("the problem doesn't name the source: %+v", doc)
+	}
 	if n := len(must[v1.ServiceList](r, "GET", v1.PathServices, "").Items); n != 2 {
 		t.Errorf("%d services after nothing but refusals", n)
-	}
-}
-
-func TestReadOnlySourceIsNamed(t *testing.T) {
-	r := newRig(t)
-	doc := r.ask("PUT", "/v1/services/default/from-file", webBody()).problem(t)
-	if !strings.Contains(doc.Detail, `"files"`) || !strings.Contains(doc.Detail, "mail.toml:1") {
-		t.Errorf("the problem doesn't name the source: %+v", doc)
 	}
 }
 
@@ -320,88 +304,165 @@ func TestConflictNamesTheOtherNode(t *testing.T) {
 // A file takes a name during an atomic apply of it. The response is correct, and nothing is
 // changed.
 func TestNameTakenDuringAnAtomicApply(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
-	key := vip.ServiceKey{Namespace: "default", Name: "web"}
-	r.registry.interrupt(func() {
-		r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 25}}}}
-		r.server.until(t.Context(), time.Minute, func() bool { _, _, there := r.deps.Services.Get(key); return there })
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", "/v1/services/default/db", `{"ports":[{"port":81}]}`)
+		key := vip.ServiceKey{Namespace: "default", Name: "web"}
+		r.registry.interrupt(func() {
+			r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 25}}}}
+			wait.Until(t, "the file has the name", func() bool { return r.deps.Services.Row(key) != nil })
+		})
+		a := r.ask("POST", v1.PathApply+"?atomic=true", `{"services":[{"name":"web","ports":[{"port":80}]},{"name":"new","ports":[{"port":82}]},{"name":"db","ports":[{"port":91}]}]}`)
+		doc := a.problem(t)
+		if a.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Field != "services[0].name" || !strings.Contains(doc.Errors[0].Hint, "late.toml") {
+			t.Errorf("%s %s", a.Status, a.body)
+		}
+		ports := map[string]int{}
+		for _, svc := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
+			ports[svc.Spec.Name] = int(svc.Spec.Ports[0].Port.First)
+		}
+		if want := map[string]int{"from-file": 25, "web": 25, "db": 81}; !maps.Equal(ports, want) {
+			t.Errorf("there is %v, want %v", ports, want)
+		}
 	})
-	a := r.ask("POST", v1.PathApply+"?atomic=true", `{"services":[{"name":"web","ports":[{"port":80}]},{"name":"new","ports":[{"port":82}]},{"name":"db","ports":[{"port":91}]}]}`)
-	doc := a.problem(t)
-	if a.StatusCode != 422 || len(doc.Errors) != 1 || doc.Errors[0].Field != "services[0].name" || !strings.Contains(doc.Errors[0].Hint, "late.toml") {
-		t.Errorf("%s %s", a.Status, a.body)
-	}
-	ports := map[string]int{}
-	for _, svc := range must[v1.ServiceList](r, "GET", v1.PathServices, "").Items {
-		ports[svc.Spec.Name] = int(svc.Spec.Ports[0].Port.First)
-	}
-	if want := map[string]int{"from-file": 25, "web": 25, "db": 81}; !maps.Equal(ports, want) {
-		t.Errorf("there is %v, want %v", ports, want)
-	}
 }
 
-// undone is a Registrar that, while now is set, deletes the service after each write and before the
-// response.
-type undone struct {
+// meanwhile is a Registrar that calls then after each write and before the response, if then is set.
+type meanwhile struct {
 	Registrar
-	now *atomic.Bool
+	then *func(vip.ServiceKey) error
 }
 
-func (u undone) after(key vip.ServiceKey, err error) error {
-	if err == nil && u.now.Load() {
-		_, err = u.DeleteService(context.Background(), key, nil)
+func (m meanwhile) after(key vip.ServiceKey, err error) error {
+	if then := *m.then; err == nil && then != nil {
+		*m.then = nil
+		err = then(key)
 	}
 	return err
 }
 
-func (u undone) PutService(ctx context.Context, p rest.Put) (rest.Result, error) {
-	out, err := u.Registrar.PutService(ctx, p)
-	return out, u.after(vip.ServiceKey{Namespace: p.Spec.Namespace, Name: p.Spec.Name}, err)
+func (m meanwhile) PutService(ctx context.Context, p rest.Put) (rest.Result, error) {
+	out, err := m.Registrar.PutService(ctx, p)
+	return out, m.after(out.Key, err)
 }
 
-func (u undone) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (uint64, bool, error) {
-	rev, created, err := u.Registrar.PutBackend(ctx, key, b, ttl, check)
-	return rev, created, u.after(key, err)
+func (m meanwhile) PutServices(ctx context.Context, puts []rest.Put, atomic bool) ([]rest.Result, error) {
+	out, err := m.Registrar.PutServices(ctx, puts, atomic)
+	return out, m.after(out[0].Key, err)
 }
 
-// The response to a successful write is never "not found", even if another client deletes the
-// object immediately. An override ends with the service.
+func (m meanwhile) DeleteService(ctx context.Context, key vip.ServiceKey, check rest.Check) (uint64, error) {
+	rev, err := m.Registrar.DeleteService(ctx, key, check)
+	return rev, m.after(key, err)
+}
+
+func (m meanwhile) PutBackend(ctx context.Context, key vip.ServiceKey, b spec.Backend, ttl time.Duration, check rest.Check) (uint64, bool, error) {
+	rev, created, err := m.Registrar.PutBackend(ctx, key, b, ttl, check)
+	return rev, created, m.after(key, err)
+}
+
+func (m meanwhile) DeleteBackend(ctx context.Context, key vip.BackendKey, check rest.Check) (uint64, error) {
+	rev, err := m.Registrar.DeleteBackend(ctx, key, check)
+	return rev, m.after(key.Service, err)
+}
+
+// A write whose object another client deletes before the response is never "not found", and a wait for
+// the dataplane ends at once. Deletions and states of backends have the effect that their callers want.
+// Slow: each of 27 cases starts a whole pipeline.
 func TestDeletedBeforeTheAnswer(t *testing.T) {
-	now := &atomic.Bool{}
-	r := newRig(t, func(d *Deps) {
-		u, set := undone{d.Registrar, now}, d.SetState
-		d.Registrar = u
-		d.SetState = func(ctx context.Context, o overrides.Request) (overrides.Result, error) {
-			done, err := set(ctx, o)
-			return done, u.after(o.Backend.Service, err)
-		}
-	})
-	backend := webPath + "/backends/10.0.0.1:8080"
-	create := func() {
-		now.Store(false)
-		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-		now.Store(true)
-	}
-	for _, path := range []string{webPath, backend} {
-		create()
-		body := ""
-		if path == webPath {
-			body = webBody("10.0.0.2")
-		}
-		a := r.ask("PUT", path, body)
-		if doc := a.problem(t); a.StatusCode != http.StatusConflict || doc.Code != v1.CodeDeletedMeanwhile || !strings.Contains(doc.Detail, "another client deleted it") {
-			t.Errorf("PUT %s: %s %s", path, a.Status, a.body)
-		}
-	}
-	for _, header := range []string{"Prefer: wait=60", "X-Nothing: asked"} {
-		create()
-		set := must[v1.Backend](r, "PUT", backend+"/state?force=true", `{"state":"drain"}`, header)
-		if !set.Removed || set.State != "drain" || set.ID != "10.0.0.1:8080" || set.Address != "10.0.0.1" || set.Port != 8080 || set.Service != "web" || set.Revision == 0 {
-			t.Errorf("%s: %+v", header, set)
-		}
-		if !r.server.until(t.Context(), time.Minute, func() bool { return r.deps.Overrides.Len() == 0 }) {
-			t.Error("the override is still there without its service")
+	const backend = webPath + "/backends/10.0.0.1:8080"
+	const override = v1.PathOverrides + "/default/web/10.0.0.1:8080"
+	two := `{"services":[{"name":"web",` + webBody("10.0.0.2")[1:] + `,{"name":"other",` + webBody("10.0.0.2")[1:] + `]}`
+	for _, c := range []struct {
+		method, path, body string
+		again, heir        bool // what has the name at the end: a service of another client, or of another source
+		want               int
+	}{
+		{method: "PUT", path: webPath, body: webBody("10.0.0.2"), want: 409},
+		{method: "PUT", path: webPath, body: webBody("10.0.0.1"), want: 409}, // unchanged
+		{method: "PATCH", path: webPath, body: `{"labels":{"a":"b"}}`, want: 409},
+		{method: "PUT", path: backend, want: 409},
+		{method: "PUT", path: webPath, body: webBody("10.0.0.2"), heir: true, want: 409},
+		{method: "PUT", path: backend, heir: true, want: 409},
+		{method: "POST", path: v1.PathApply, body: two, want: 409},
+		{method: "POST", path: v1.PathApply, body: two, heir: true, want: 409},
+		{method: "DELETE", path: backend, want: 200},
+		{method: "DELETE", path: backend, heir: true, want: 200},
+		{method: "DELETE", path: webPath, again: true, want: 200},
+		{method: "PUT", path: backend + "/state?force=true", body: `{"state":"drain"}`, want: 200},
+		{method: "PUT", path: backend + "/state?force=true", body: `{"state":"drain"}`, heir: true, want: 200},
+		{method: "DELETE", path: override, want: 200},
+	} {
+		for _, header := range []string{"Prefer: wait=60", "X-Nothing: asked"} {
+			waits := strings.HasPrefix(header, "Prefer")
+			if c.path == v1.PathApply && !waits {
+				continue // each service has its own result
+			}
+			t.Run(fmt.Sprintf("%s %s again %t heir %t %s", c.method, c.path, c.again, c.heir, header), func(t *testing.T) {
+				var then func(vip.ServiceKey) error
+				inRig(t, func(t *testing.T, r *rig) {
+					must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.3"), "Prefer: wait=60")
+					if c.path == override {
+						must[v1.Backend](r, "PUT", backend+"/state", `{"state":"drain"}`, "Prefer: wait=60")
+					}
+					if c.heir {
+						r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
+						synctest.Wait()
+					}
+					registrar := r.deps.Registrar.(meanwhile).Registrar
+					then = func(key vip.ServiceKey) error {
+						defer synctest.Wait() // the dataplane has it before the wait begins
+						if c.again {
+							_, err := registrar.PutService(t.Context(), rest.Put{Spec: spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}}})
+							return err
+						}
+						_, err := registrar.DeleteService(t.Context(), key, nil)
+						return err
+					}
+					kind := "Content-Type: application/json"
+					if c.method == "PATCH" {
+						kind = "Content-Type: " + v1.MergePatchType
+					}
+					began := time.Now()
+					a := r.ask(c.method, c.path, c.body, header, kind)
+					if took := time.Since(began); took > time.Second {
+						t.Errorf("the response took %s", took)
+					}
+					if a.StatusCode != c.want {
+						t.Fatalf("%s %s", a.Status, a.body)
+					}
+					if c.want == http.StatusConflict {
+						doc := a.problem(t)
+						text := doc.Detail
+						if c.path == v1.PathApply {
+							if len(doc.Errors) != 1 || doc.Errors[0].Service != "web" || doc.Errors[0].Code != v1.CodeDeletedMeanwhile {
+								t.Fatalf("%s", a.body)
+							}
+							text = doc.Errors[0].Message
+						}
+						if doc.Code != v1.CodeDeletedMeanwhile || !strings.Contains(text, "another client deleted it") || strings.Contains(text, `source "files"`) != c.heir {
+							t.Errorf("%s", a.body)
+						}
+					} else if applied := a.Header.Get("Preference-Applied"); waits && applied != "wait=60" {
+						t.Errorf("Preference-Applied: %q", applied)
+					}
+					if strings.Contains(c.path, "/state") {
+						var set v1.Backend
+						if err := json.Unmarshal(a.body, &set); err != nil || !set.Removed || set.State != "drain" || set.ID != "10.0.0.1:8080" || set.Address != "10.0.0.1" || set.Port != 8080 || set.Service != "web" || set.Revision == 0 {
+							t.Errorf("%v %s", err, a.body)
+						}
+					}
+					if !c.heir { // an override ends with its name
+						wait.Until(t, "no override is left", func() bool { return r.deps.Overrides.Len() == 0 })
+					}
+				}, func(d *Deps) {
+					m, set := meanwhile{d.Registrar, &then}, d.SetState
+					d.Registrar = m
+					d.SetState = func(ctx context.Context, o overrides.Request) (overrides.Result, error) {
+						done, err := set(ctx, o)
+						return done, m.after(o.Backend.Service, err)
+					}
+				})
+			})
 		}
 	}
 }
@@ -430,78 +491,81 @@ func TestPreferWaitSaysWhatFailed(t *testing.T) {
 // The wait for a deletion ends when another source's service of the same name is in effect. The
 // name itself never disappears.
 func TestRemovalThatAnotherSourceIsHeirTo(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-	r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
-	for lost := false; !lost; time.Sleep(time.Millisecond) {
-		source := must[v1.SourceList](r, "GET", v1.PathSources, "").Items[0]
-		lost = len(source.Problems) > 0
-		if want := `source "rest" holds the name, at `; lost && (source.Name != "files" || source.Level != v1.LevelWarn || source.Problems[0].Code != vip.CodeNameTaken || !strings.HasPrefix(source.Problems[0].Message, want)) {
-			t.Fatalf("source %+v, want the problem %q", source, want)
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		r.files.more <- spec.Service{Name: "web", Ports: []spec.Port{{Port: spec.PortRange{First: 81}}}}
+		for lost := false; !lost; time.Sleep(time.Millisecond) {
+			source := must[v1.SourceList](r, "GET", v1.PathSources, "").Items[0]
+			lost = len(source.Problems) > 0
+			if want := `source "rest" holds the name, at `; lost && (source.Name != "files" || source.Level != v1.LevelWarn || source.Problems[0].Code != vip.CodeNameTaken || !strings.HasPrefix(source.Problems[0].Message, want)) {
+				t.Fatalf("source %+v, want the problem %q", source, want)
+			}
 		}
-	}
-	if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60"); !deleted.Applied {
-		t.Errorf("%+v", deleted)
-	}
-	if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
-		t.Errorf("of source %q, applied %v", svc.Source, svc.Status.Applied)
-	}
+		if deleted := must[v1.Deleted](r, "DELETE", webPath, "", "Prefer: wait=60"); !deleted.Applied {
+			t.Errorf("%+v", deleted)
+		}
+		if svc := must[v1.Service](r, "GET", webPath, ""); svc.Source != "files" || !svc.Status.Applied {
+			t.Errorf("of source %q, applied %v", svc.Source, svc.Status.Applied)
+		}
+	})
 }
 
 func TestPreferWaitTimesOut(t *testing.T) {
-	r := newRig(t)
-	d := r.deps // as while the dataplane hangs: nothing is ever applied
-	d.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
-	req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
-	req.Header.Set("Prefer", "wait=1")
-	rec := httptest.NewRecorder()
-	New(d).Handler().ServeHTTP(rec, req)
-	var doc v1.ProblemDocument
-	if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != http.StatusGatewayTimeout || doc.Code != v1.CodeApplyTimeout {
-		t.Errorf("%d %v\n%s", rec.Code, err, rec.Body)
-	}
-	if _, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); !ok {
-		t.Error("it is not stored")
-	}
+	inRig(t, func(t *testing.T, r *rig) {
+		d := r.deps // as while the dataplane hangs: nothing is ever applied
+		d.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+		req := httptest.NewRequestWithContext(t.Context(), "PUT", "http://localhost"+webPath, strings.NewReader(webBody("10.0.0.1")))
+		req.Header.Set("Prefer", "wait=1")
+		rec := httptest.NewRecorder()
+		New(d).Handler().ServeHTTP(rec, req)
+		var doc v1.ProblemDocument
+		if err := json.Unmarshal(rec.Body.Bytes(), &doc); err != nil || rec.Code != http.StatusGatewayTimeout || doc.Code != v1.CodeApplyTimeout {
+			t.Errorf("%d %v\n%s", rec.Code, err, rec.Body)
+		}
+		if _, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); !ok {
+			t.Error("it is not stored")
+		}
+	})
 }
 
 func TestWaitForNewer(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-	r.eventually(webPath, "web.vip.internal") // its names come last
-	svc := must[v1.Service](r, "GET", webPath, "")
-	list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		r.eventually(webPath, "web.vip.internal") // its names come last
+		svc := must[v1.Service](r, "GET", webPath, "")
+		list := must[v1.ServiceList](r, "GET", v1.PathServices, "")
 
-	start := time.Now()
-	same := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=50ms&revision=%d", webPath, svc.Revision), "")
-	if took := time.Since(start); took < 50*time.Millisecond || same.Revision != svc.Revision {
-		t.Errorf("a wait for nothing took %s and gave revision %d", took, same.Revision)
-	}
-	type result struct {
-		svc  v1.Service
-		list v1.ServiceList
-	}
-	one, all := make(chan v1.Service, 1), make(chan v1.ServiceList, 1)
-	go func() {
-		one <- must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", webPath, svc.Revision), "")
-	}()
-	go func() {
-		all <- must[v1.ServiceList](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", v1.PathServices, list.Revision), "")
-	}()
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
-	got := result{<-one, <-all}
-	if len(got.svc.Status.Backends) != 2 || got.svc.Revision <= svc.Revision {
-		t.Errorf("the waiting GET: revision %d, %d backends", got.svc.Revision, len(got.svc.Status.Backends))
-	}
-	if got.list.Revision <= list.Revision {
-		t.Errorf("the waiting list: revision %d, had %d", got.list.Revision, list.Revision)
-	}
-	gone := make(chan answer, 1)
-	go func() { gone <- r.ask("GET", webPath+"?wait=30s&revision=9007199254740991", "") }()
-	must[v1.Deleted](r, "DELETE", webPath, "")
-	if a := <-gone; a.StatusCode != http.StatusNotFound {
-		t.Errorf("a GET that waits for a service that goes: %s", a.Status)
-	}
+		start := time.Now()
+		same := must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=50ms&revision=%d", webPath, svc.Revision), "")
+		if took := time.Since(start); took < 50*time.Millisecond || same.Revision != svc.Revision {
+			t.Errorf("a wait for nothing took %s and gave revision %d", took, same.Revision)
+		}
+		type result struct {
+			svc  v1.Service
+			list v1.ServiceList
+		}
+		one, all := make(chan v1.Service, 1), make(chan v1.ServiceList, 1)
+		go func() {
+			one <- must[v1.Service](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", webPath, svc.Revision), "")
+		}()
+		go func() {
+			all <- must[v1.ServiceList](r, "GET", fmt.Sprintf("%s?wait=30s&revision=%d", v1.PathServices, list.Revision), "")
+		}()
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
+		got := result{<-one, <-all}
+		if len(got.svc.Status.Backends) != 2 || got.svc.Revision <= svc.Revision {
+			t.Errorf("the waiting GET: revision %d, %d backends", got.svc.Revision, len(got.svc.Status.Backends))
+		}
+		if got.list.Revision <= list.Revision {
+			t.Errorf("the waiting list: revision %d, had %d", got.list.Revision, list.Revision)
+		}
+		gone := make(chan answer, 1)
+		go func() { gone <- r.ask("GET", webPath+"?wait=30s&revision=9007199254740991", "") }()
+		must[v1.Deleted](r, "DELETE", webPath, "")
+		if a := <-gone; a.StatusCode != http.StatusNotFound {
+			t.Errorf("a GET that waits for a service that goes: %s", a.Status)
+		}
+	})
 }
 
 // If a service changes during a read, the response's revision is not that of a change that the
@@ -662,35 +726,119 @@ func TestHintForLargeBodies(t *testing.T) {
 }
 
 func TestApplyTooLarge(t *testing.T) {
+	const most = 2 << 20
+	for size, want := range map[int]int{most: http.StatusBadRequest, most + 1: http.StatusRequestEntityTooLarge} {
+		const begin = `{"services":[`
+		var in applyInput
+		in.read(t.Context(), strings.NewReader(begin+strings.Repeat(" ", size-len(begin))), most)
+		if in.failed == nil || in.failed.Status != want || want == http.StatusRequestEntityTooLarge && in.failed.Detail != "the body is larger than 2 MiB" {
+			t.Errorf("%d bytes: %+v", size, in.failed)
+		}
+	}
+}
+
+// A body costs the agent and its caller an answer within bounds, however many mistakes it has.
+func TestAnswersAreBounded(t *testing.T) {
 	r := newRig(t)
-	a := r.ask("POST", v1.PathApply, `{"services":[`+strings.Repeat(" ", maxApplyBody)+`]}`)
-	if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || doc.Code != v1.CodeBodyTooLarge {
-		t.Errorf("%s %s", a.Status, a.body)
+	many := func(n int, of string) string { return strings.TrimSuffix(strings.Repeat(of+",", n), ",") }
+	for _, c := range []struct{ name, method, path, body string }{
+		{"duplicate keys", "PUT", webPath, "{" + many(100_000, `"":0`) + "}"},
+		{"unknown keys", "PUT", webPath, func() string {
+			var b strings.Builder
+			for i := range 60_000 {
+				fmt.Fprintf(&b, `,"%d":0`, i)
+			}
+			return "{" + b.String()[1:] + "}"
+		}()},
+		{"one long key", "PUT", webPath, `{"` + strings.Repeat("<", 900_000) + `":0}`},
+		{"invalid backends", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(10_000, `{"address":""}`) + `]}`},
+		{"backends of a wrong type", "PUT", webPath, `{"ports":[{"port":80}],"backends":[` + many(100_000, `0`) + `]}`},
+		{"labels of a wrong type", "PATCH", webPath, `{"labels":{` + many(50_000, `"a":[]`) + `}}`},
+		{"a session", "POST", v1.PathSession, "{" + many(500, `"":0`) + "}"},
+		{"services with mistakes", "POST", v1.PathApply, `{"services":[` + many(2000, "{"+many(200, `"x":0`)+"}") + `]}`},
+		{"services with invalid values", "POST", v1.PathApply, `{"services":[` + many(2000, `{"name":"A","ports":[{"port":0}]}`) + `]}`},
+	} {
+		header := []string{sameOrigin}
+		if c.method == "PATCH" {
+			r.ask("PUT", webPath, `{"ports":[{"port":80}]}`)
+			header = append(header, "Content-Type: application/merge-patch+json")
+		}
+		a := r.ask(c.method, c.path, c.body, header...)
+		if doc := a.problem(t); a.StatusCode/100 != 4 || len(doc.Errors) > 2*vip.MaxProblems || len(a.body) > 100<<10 {
+			t.Errorf("%s: %s, %d mistakes, %d bytes", c.name, a.Status, len(doc.Errors), len(a.body))
+		}
+	}
+	for body, detail := range map[string]string{
+		`{"services":[` + many(maxApplied+1, "{}") + `]}`:                      "more than 20000 services",
+		`{"services":[{},{"name":"` + strings.Repeat("x", maxService) + `"}]}`: "services[1] is larger than 1 MiB",
+	} {
+		a := r.ask("POST", v1.PathApply, body)
+		if doc := a.problem(t); a.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(doc.Detail, detail) {
+			t.Errorf("%s: %q", a.Status, doc.Detail)
+		}
+	}
+}
+
+// Bodies are decoded as many at a time as the budget has room for.
+func TestDecodingIsBounded(t *testing.T) {
+	var now, most atomic.Int64
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			decoded(make([]byte, maxService), func([]byte) (struct{}, []vip.Problem) {
+				for n := now.Add(1); ; {
+					if seen := most.Load(); n <= seen || most.CompareAndSwap(seen, n) {
+						break
+					}
+				}
+				runtime.Gosched()
+				now.Add(-1)
+				return struct{}{}, nil
+			})
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n < 1 || n > 4 {
+		t.Errorf("%d bodies were decoded at one time", n)
 	}
 }
 
 // A write that waits for the dataplane also waits until the drains that it began are stored.
 func TestWaitIsForDrains(t *testing.T) {
-	kept := make(chan error, 1)
-	r := newRig(t, func(d *Deps) {
-		d.DrainsKept = func(ctx context.Context) error {
-			select {
-			case err := <-kept:
-				return err
-			case <-ctx.Done():
-				return ctx.Err()
+	keep := func(context.Context) error { return nil }
+	inRig(t, func(t *testing.T, r *rig) {
+		put := func(want int, headers ...string) {
+			t.Helper()
+			if got := r.ask("PUT", webPath, webBody("10.1.0.11"), headers...); got.StatusCode != want {
+				t.Errorf("%d %s, want %d", got.StatusCode, got.body, want)
 			}
 		}
-	})
-	const body = `{"ports": [{"port": 80}], "backends": [{"address": "10.1.0.11"}]}`
-	kept <- nil
-	if got := r.ask("PUT", "/v1/services/default/web", body, "Prefer: wait=60"); got.StatusCode != 201 {
-		t.Errorf("kept: %d %s", got.StatusCode, got.body)
-	}
-	if got := r.ask("PUT", "/v1/services/default/web", body, "Prefer: wait=1"); got.StatusCode != 504 {
-		t.Errorf("not kept in time: %d %s", got.StatusCode, got.body)
-	}
-	if got := r.ask("PUT", "/v1/services/default/web", body); got.StatusCode != 200 {
-		t.Errorf("without waiting: %d %s", got.StatusCode, got.body)
-	}
+		put(201, "Prefer: wait=60")
+		keep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		put(504, "Prefer: wait=1")
+		put(200)
+	}, func(d *Deps) { d.DrainsKept = func(ctx context.Context) error { return keep(ctx) } })
+}
+
+// A wait ends with the agent, and its answer says so.
+func TestWaitEndsWithTheAgent(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		ctx, stop := context.WithCancel(t.Context())
+		l, ended := newPipes(), make(chan error, 1)
+		go func() { ended <- r.server.Serve(ctx, l, nil) }()
+		began := time.Now()
+		time.AfterFunc(time.Second, stop)
+		r.web.Client().Transport.(*http.Transport).DialContext = l.dial
+		r.web.Client().CloseIdleConnections()
+		a := r.ask("PUT", webPath, webBody("10.1.0.11"), "Prefer: wait=60")
+		if doc := a.problem(t); a.StatusCode != http.StatusGatewayTimeout || !strings.Contains(doc.Detail, "before the end of this agent") {
+			t.Errorf("%s %s", a.Status, a.body)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	}, func(d *Deps) { d.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } })
 }

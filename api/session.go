@@ -14,7 +14,7 @@ func (s *Server) sessionRoutes() {
 	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathSession, Early: true, Need: access.Public, ID: "log-in", Tag: "tokens", Summary: "Begin the session of a browser",
 		Description: "Checks a token and sets a cookie with it, which the API accepts as it accepts the token. A request in a session that changes something " +
 			"must come from a page of this agent (Sec-Fetch-Site or Origin), and so must this request.",
-		Body: v1.SessionSpec{}}, s.login)
+		Body: v1.SessionSpec{}, MaxBody: 4 << 10}, s.login)
 	server.Handle(s.http, server.Route{Method: http.MethodDelete, Path: v1.PathSession, Early: true, Need: access.Public, ID: "log-out", Tag: "tokens", Summary: "End the session of a browser",
 		Description: "Removes the cookie. The token stays valid.", Status: http.StatusNoContent}, s.logout)
 }
@@ -27,6 +27,9 @@ type loginOutput struct {
 }
 
 func (s *Server) login(ctx context.Context, in *loginInput) (*loginOutput, error) {
+	if p := server.CrossOrigin(ctx); p != nil {
+		return nil, p
+	}
 	var body v1.SessionSpec
 	if p := in.decode(&body, v1.CodeInvalidToken); p != nil {
 		return nil, p

@@ -1,6 +1,9 @@
 package api
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -10,6 +13,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/tokens"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -17,16 +21,10 @@ const sameOrigin = "Sec-Fetch-Site: same-origin"
 
 // sessions returns an agent that only tokens open, and a function that creates one.
 func sessions(t *testing.T) (r *rig, create func(name string, role access.Role, expires time.Time) string) {
-	r = newRig(t, func(d *Deps) {
-		d.Policy = func() *access.Policy { return &access.Policy{Tokens: d.Tokens.Caller} }
-	})
+	r = newRig(t, withTokens)
 	return r, func(name string, role access.Role, expires time.Time) string {
 		t.Helper()
-		secret, err := r.deps.Tokens.Create(t.Context(), tokens.Token{Name: name, Grant: access.Grant{Role: role}, Expires: expires})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return secret
+		return r.create(tokens.Token{Name: name, Grant: access.Grant{Role: role}, Expires: expires})
 	}
 }
 
@@ -126,8 +124,57 @@ func TestSessionNeedsItsOrigin(t *testing.T) {
 	}
 }
 
+// Requests that last end with the token of their caller: streams, one that waits for a change, and a write that waits for
+// the dataplane, whose answer says that it is stored.
+func TestLastingRequestsEndWithTheirToken(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		r := newRig(t, withTokens, func(d *Deps) {
+			d.DrainsKept = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } // a write waits for this, too
+		})
+		bearer := "Authorization: Bearer " + r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Operator}})
+		ended := make(chan string, 4)
+		for _, c := range []struct{ method, path, body, header string }{
+			{"GET", v1.PathServices + "?wait=5m&revision=1000000", "", "Accept: */*"}, {"GET", v1.PathEvents, "", "Accept: text/event-stream"},
+			{"GET", v1.PathWatchServices, "", "Accept: */*"}, {"PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=300"},
+		} {
+			go func() {
+				resp := r.send(c.method, c.path, c.body, bearer, c.header)
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				ended <- fmt.Sprintf("%s %d %v %s", c.method, resp.StatusCode, err, body)
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		if n := len(ended); n > 0 {
+			t.Errorf("%d ended before", n)
+		}
+		if err := r.deps.Tokens.Revoke(t.Context(), "deploy"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if len(ended) != 4 {
+			t.Fatalf("%d of 4 ended within 2 s", len(ended))
+		}
+		refused := 0
+		for range 4 {
+			text := <-ended
+			if strings.Contains(text, "401 <nil>") {
+				refused++
+			}
+			if strings.HasPrefix(text, "PUT ") && !strings.Contains(text, "stored; the caller is no longer permitted") {
+				t.Errorf("a write: %s", text)
+			}
+		}
+		if refused != 2 {
+			t.Errorf("%d were refused, want those that waited", refused)
+		}
+	})
+}
+
 // A session may do what its token may, and ends with it. The answer then removes the cookie.
-func TestSessionEndsWithItsToken(t *testing.T) {
+func TestSessionEndsWithItsToken(t *testing.T) { bubble.Test(t, sessionEndsWithItsToken) }
+
+func sessionEndsWithItsToken(t *testing.T) {
 	r, create := sessions(t)
 	viewer := r.login(create("viewer", access.Viewer, time.Time{}))
 	if a := r.ask("PUT", webPath, webBody("10.0.0.1"), viewer, sameOrigin); a.StatusCode != http.StatusForbidden || a.problem(t).Code != v1.CodeForbidden {

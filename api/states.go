@@ -50,7 +50,7 @@ func (s *unhealthyIndex) stateEvent(k vip.ServiceKey) (e event.Event, changed bo
 		delete(s.published, k)
 		return e, false
 	}
-	report := status.Of(in)
+	report := status.Short(in)
 	switch state := report.State; state {
 	case status.Pending, status.Draining:
 		return e, false
@@ -68,8 +68,6 @@ func (s *unhealthyIndex) stateEvent(k vip.ServiceKey) (e event.Event, changed bo
 		e.Kind = "service_healthy"
 	}
 	e.Service = k.String()
-	if len(report.Lines) > 0 {
-		e.Message = report.Lines[0]
-	}
+	e.Message = report.Lines[0]
 	return e, true
 }

@@ -2,12 +2,14 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -111,20 +113,48 @@ func TestEventsReadOnlyWhatChanged(t *testing.T) {
 
 // A running API publishes the events without a query.
 func TestStatesReachTheEvents(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
-	seen := func(kind string) func() bool {
-		return func() bool {
-			for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
-				if e.Kind == kind && e.Service == "web" {
-					return true
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state?force=true", `{"state":"drain"}`, "Prefer: wait=60")
+		seen := func(kind string) func() bool {
+			return func() bool {
+				for _, e := range must[v1.EventList](r, "GET", v1.PathEvents, "").Items {
+					if e.Kind == kind && e.Service == "web" {
+						return true
+					}
 				}
+				return false
 			}
-			return false
 		}
+		wait.Until(t, "the service is down", seen("service_down"))
+		must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
+		wait.Until(t, "the service serves again", seen("service_healthy"))
+	})
+}
+
+// A change of one backend of a degraded service costs the same number of allocations whatever the
+// number of its backends: it makes no sentence for each of them.
+func TestCostOfStatesDoesNotGrowWithBackends(t *testing.T) {
+	cost := func(backends int) float64 {
+		w := newWritten()
+		w.fill(1, backends)
+		row, _, _ := w.services.Get(serviceNo(0))
+		for i := range row.Backends[1:] {
+			w.states.Set(vip.BackendState{Backend: row.Backends[i+1].Key(row.Key), State: vip.Drain})
+		}
+		index := unhealthyIndex{tables: New(w.deps()).tables, events: event.NewLog(100, time.Now)}
+		states := []vip.State{vip.Ready, vip.Maint}
+		return testing.AllocsPerRun(10, func() {
+			slices.Reverse(states)
+			w.states.Set(vip.BackendState{Backend: row.Backends[1].Key(row.Key), State: states[0]})
+			index.update()
+			index.publish()
+			if index.published[row.Key] != status.Degraded {
+				t.Fatalf("published: %v", index.published)
+			}
+		})
 	}
-	wait.Until(t, "the service is down", seen("service_down"))
-	must[v1.Backend](r, "PUT", webPath+"/backends/10.0.0.1:8080/state", `{"state":"ready"}`, "Prefer: wait=60")
-	wait.Until(t, "the service serves again", seen("service_healthy"))
+	if few, many := cost(10), cost(200); many > 1.5*few {
+		t.Errorf("%v allocations with 10 backends, %v with 200", few, many)
+	}
 }

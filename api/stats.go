@@ -145,13 +145,19 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 	if i >= 0 {
 		out.State = svc.StateOf(&svc.Service.Backends[i]).String()
 	}
-	// of reports whether an endpoint of a frontend is the backend's.
-	of := func(f *vip.Frontend, e vip.Endpoint) bool {
+	// at returns the position of the backend's endpoint of a frontend, or -1.
+	at := func(f *vip.Frontend) int {
 		if i < 0 {
-			return e.IsLeaving() && e.Addr.Addr() == key.Address && (key.Port == 0 || e.Addr.Port() == key.Port)
+			return slices.IndexFunc(f.Backends, func(e vip.Endpoint) bool {
+				return e.IsLeaving() && e.Addr.Addr() == key.Address && (key.Port == 0 || e.Addr.Port() == key.Port)
+			})
 		}
 		p := slices.IndexFunc(svc.Service.Ports, func(p vip.Port) bool { return p.Name == f.Port })
-		return p >= 0 && svc.Service.Backends[i].Endpoint(svc.Service.Ports[p].TargetPort) == e.Addr
+		if p < 0 {
+			return -1
+		}
+		addr := svc.Service.Backends[i].Endpoint(svc.Service.Ports[p].TargetPort)
+		return slices.IndexFunc(f.Backends, func(e vip.Endpoint) bool { return e.Addr == addr })
 	}
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
@@ -162,7 +168,7 @@ func (s *Server) backendConnections(ctx context.Context, in *BackendPath) (out v
 		if f.Kind == vip.OnRealServer {
 			return out, server.Refuse(http.StatusServiceUnavailable, v1.CodeUnavailable, "connections not known on a real server: the host's own listener has them", "ask a director")
 		}
-		own := slices.IndexFunc(f.Backends, func(e vip.Endpoint) bool { return of(f, e) })
+		own := at(f)
 		if own < 0 {
 			continue
 		}

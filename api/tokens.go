@@ -35,7 +35,7 @@ func (s *Server) listTokens(_ context.Context, in *Paging) (out v1.TokenList, er
 }
 
 func tokenView(t tokens.Token, now time.Time) v1.Token {
-	out := v1.Token{Name: t.Name, TokenSpec: v1.TokenSpec{Role: t.Role.String(), Namespaces: t.Namespaces}, Created: t.Created, Author: t.Author, Expired: t.Expired(now)}
+	out := v1.Token{Name: t.Name, TokenSpec: v1.TokenSpec{Role: t.Role.String(), Namespaces: t.Namespaces, Hostnames: t.Hostnames, Backends: t.Backends}, Created: t.Created, Author: t.Author, Expired: t.Expired(now)}
 	if !t.Expires.IsZero() {
 		out.Expires = &t.Expires
 	}
@@ -61,7 +61,7 @@ func (s *Server) createToken(ctx context.Context, in *createTokenInput) (v1.Toke
 	if err != nil {
 		return v1.Token{}, tokenRefused(in.Name, &tokens.FieldError{Field: "role", Err: err})
 	}
-	token := tokens.Token{Name: in.Name, Grant: access.Grant{Role: role, Namespaces: body.Namespaces}, Author: server.Caller(ctx)}
+	token := tokens.Token{Name: in.Name, Grant: access.Grant{Role: role, Namespaces: body.Namespaces, Hostnames: body.Hostnames, Backends: body.Backends}, Author: server.Caller(ctx)}
 	if body.Expires != nil {
 		if body.Expires.IsZero() { // the zero time stands for "never"
 			return v1.Token{}, tokenRefused(in.Name, &tokens.FieldError{Field: "expires", Err: errors.New("is in the past")})
@@ -115,5 +115,5 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (v1.Whoami, error) {
 }
 
 func (s *Server) callerView(name string, g access.Grant) v1.Whoami {
-	return v1.Whoami{Name: name, Role: g.Role.String(), Namespaces: append([]string{}, g.Namespaces...), Node: s.Node, Version: s.Version}
+	return v1.Whoami{Name: name, Role: g.Role.String(), Namespaces: append([]string{}, g.Namespaces...), Hostnames: g.Hostnames, Backends: g.Backends, Node: s.Node, Version: s.Version}
 }

@@ -60,27 +60,28 @@ func TestTopRates(t *testing.T) {
 // A line is sent after an interval, with one read of the counters for each.
 func TestTop(t *testing.T) {
 	stats, edit := counting(everything)
-	r := newRig(t, edit)
-	must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
-	for _, key := range r.frontends("web") {
-		stats.Set(key, reconcile.Breakdown{Traffic: carried(10)})
-	}
-	a := r.ask("GET", v1.PathTop+"?interval=1s&count=1", "")
-	var line v1.Top
-	if err := json.Unmarshal(a.body, &line); err != nil || bytes.Count(a.body, []byte("\n")) != 1 || a.Header.Get("Content-Type") != ndjson {
-		t.Fatalf("%v: %s", err, a.body)
-	}
-	if len(line.Items) != 1 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Seconds < 1 {
-		t.Errorf("%+v", line)
-	}
-	if totals, _ := stats.Readings(); totals != 2 {
-		t.Errorf("%d reads of the counters, want 2", totals)
-	}
-	for _, query := range []string{"?interval=10ms", "?interval=2m", "?interval=x", "?by=name", "?limit=0"} {
-		if a := r.ask("GET", v1.PathTop+query, ""); a.StatusCode != 400 && a.StatusCode != 422 {
-			t.Errorf("%s: %s", query, a.Status)
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		for _, key := range r.frontends("web") {
+			stats.Set(key, reconcile.Breakdown{Traffic: carried(10)})
 		}
-	}
+		a := r.ask("GET", v1.PathTop+"?interval=1s&count=1", "")
+		var line v1.Top
+		if err := json.Unmarshal(a.body, &line); err != nil || bytes.Count(a.body, []byte("\n")) != 1 || a.Header.Get("Content-Type") != ndjson {
+			t.Fatalf("%v: %s", err, a.body)
+		}
+		if len(line.Items) != 1 || line.Items[0] != (v1.TopService{Service: "web", Active: 12}) || line.Seconds < 1 {
+			t.Errorf("%+v", line)
+		}
+		if totals, _ := stats.Readings(); totals != 2 {
+			t.Errorf("%d reads of the counters, want 2", totals)
+		}
+		for _, query := range []string{"?interval=10ms", "?interval=2m", "?interval=x", "?by=name", "?limit=0"} {
+			if a := r.ask("GET", v1.PathTop+query, ""); a.StatusCode != 400 && a.StatusCode != 422 {
+				t.Errorf("%s: %s", query, a.Status)
+			}
+		}
+	}, edit)
 }
 
 // Callers with the same parameters share a line, and all callers the reads of the counters.

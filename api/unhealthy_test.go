@@ -178,6 +178,7 @@ func TestWhatLeavesAServiceThatIsWellIsCounted(t *testing.T) {
 }
 
 // The index agrees with a scan after any changes to the tables.
+// Slow: it scans all tables after each of many random changes, with the race detector.
 func TestUnhealthyEqualsTheTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWritten()

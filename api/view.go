@@ -47,7 +47,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Revision: in.Rev, ETag: etag(in.ServiceRev, in.Rev),
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
-			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in), Usable: report.Ready,
+			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in, &report.Uses), Usable: report.Ready,
 			Panic: report.Panics, Held: report.Held, Full: s.Admission != nil && s.Admission.Full(key),
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
@@ -101,11 +101,11 @@ func ports(in *status.Input) []v1.PortStatus {
 	})
 }
 
-func (s *Server) backends(in *status.Input) []v1.BackendStatus {
+func (s *Server) backends(in *status.Input, uses *status.Uses) []v1.BackendStatus {
 	heartbeats := s.Registrar.HeartbeatStatuses(in.Key)
 	out := make([]v1.BackendStatus, 0, len(in.Service.Backends))
 	for i := range in.Service.Backends {
-		b := &in.Service.Backends[i]
+		b, use := &in.Service.Backends[i], &uses.Backends[i]
 		row := v1.BackendStatus{ID: b.ID(), Address: b.Address.String(), Port: b.Port, Weight: b.Weight,
 			State: b.State.String(), Backup: b.Backup, Node: b.Node, Zone: b.Zone, MaxConnections: b.MaxConnections,
 			Ports: b.Ports.List(), ForZones: b.ForZones.List(), ForNodes: b.ForNodes.List()}
@@ -117,10 +117,7 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 			}
 		}
 		row.Usable = in.Usable(b) && !in.Ejected(b)
-		if percent, starts := in.Starting(b); starts {
-			row.SlowStart = percent
-		}
-		row.Serving = status.TakesNew(in, b) && !in.Ejected(b)
+		row.SlowStart, row.Serving = use.Percent, use.TakesNew && !in.Ejected(b)
 		addHealth(&row, in, b)
 		s.addLastError(&row, in, b)
 		if row.HealthReason != "" || row.Held {
@@ -129,13 +126,17 @@ func (s *Server) backends(in *status.Input) []v1.BackendStatus {
 		if row.State != b.State.String() {
 			row.SourceState = b.State.String()
 		}
-		row.LeavingAt = when(leavingAt(in, b).Time())
+		row.LeavingAt = when(use.LeavingAt.Time())
 		if h, ok := heartbeats[row.ID]; ok {
 			addHeartbeat(&row, h)
 		}
 		out = append(out, row)
 	}
-	return append(out, removed(in)...)
+	for _, e := range uses.Removed { // these still have connections
+		out = append(out, v1.BackendStatus{ID: endpointID(e.Addr), Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
+			State: vip.Drain.String(), Removed: true, LeavingAt: when(e.Leaving.Time())})
+	}
+	return out
 }
 
 // addHealth adds what was observed of a backend, apart from its configured state.
@@ -196,29 +197,6 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	}
 }
 
-// removed returns the endpoints of backends that the service no longer lists but that still have
-// connections.
-func removed(in *status.Input) []v1.BackendStatus {
-	var out []v1.BackendStatus
-	for i := range in.Frontends {
-		for _, e := range in.Frontends[i].Frontend.Backends {
-			if e.Leaving.IsZero() {
-				continue
-			}
-			id := endpointID(e.Addr)
-			listed := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool {
-				return b.Address == e.Addr.Addr() && (b.Port == 0 || b.Port == e.Addr.Port())
-			}) || slices.ContainsFunc(out, func(b v1.BackendStatus) bool { return b.ID == id })
-			if listed {
-				continue
-			}
-			out = append(out, v1.BackendStatus{ID: id, Address: e.Addr.Addr().String(), Port: e.Addr.Port(),
-				State: vip.Drain.String(), Removed: true, LeavingAt: when(e.Leaving.Time())})
-		}
-	}
-	return out
-}
-
 // endpointID returns where a backend serves a frontend. It is only the address if the port is the
 // one that the client connects to.
 func endpointID(at netip.AddrPort) string {
@@ -231,19 +209,6 @@ func addHeartbeat(row *v1.BackendStatus, h rest.HeartbeatStatus) {
 		row.ExpiresAt = when(h.Due)
 	}
 	row.RemovedAt = when(h.Removed)
-}
-
-// leavingAt returns when the last connections of a draining backend are closed; zero if the backend
-// isn't draining.
-func leavingAt(in *status.Input, b *vip.Backend) (last vip.Instant) {
-	for i := range in.Frontends {
-		for _, e := range in.Frontends[i].Frontend.Backends {
-			if e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) && e.Leaving.After(last) {
-				last = e.Leaving
-			}
-		}
-	}
-	return last
 }
 
 // conditions returns the stages of the pipeline and the service's progress through them.

@@ -2,14 +2,18 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,7 +45,7 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 	}
 	server.Allow(ctx, d+answerTime)
 	s.until(ctx, d, newer)
-	return nil
+	return server.NoLongerPermitted(ctx, "")
 }
 
 // until waits for done, at most for d or until the request ends, and returns the last result of
@@ -83,9 +87,29 @@ func (p PreferWait) seconds() time.Duration {
 	return 0
 }
 
+// serviceApplied returns a wait of apply for revision rev of a service of the API.
+func (s *Server) serviceApplied(key vip.ServiceKey, rev uint64) func(context.Context) ([]vip.Problem, error) {
+	return func(ctx context.Context) ([]vip.Problem, error) {
+		return s.progress.WaitApplied(ctx, key, rest.Type, rev)
+	}
+}
+
+// orGone returns a wait of apply for a change that also has its full effect when its service is deleted:
+// it waits for the change, or for the end of the service. Last is the service's row before the change.
+func (s *Server) orGone(key vip.ServiceKey, last pipeline.Compiled, wait func(context.Context) ([]vip.Problem, error)) func(context.Context) ([]vip.Problem, error) {
+	return func(ctx context.Context) ([]vip.Problem, error) {
+		problems, err := wait(ctx)
+		if _, gone := errors.AsType[*pipeline.GoneError](err); gone {
+			return s.progress.WaitGone(ctx, key, last)
+		}
+		return problems, err
+	}
+}
+
 // apply waits, if the caller requested it, until the dataplane has the write and the drains that it
 // began would survive the agent. wait reports whether the dataplane has it. An error is a problem
-// document that also states that the write itself succeeded.
+// document that also states that the write itself succeeded. With a *pipeline.GoneError of wait, the
+// problem is that of goneMeanwhile.
 func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func(context.Context) ([]vip.Problem, error)) (applied string, err error) {
 	d := p.seconds()
 	if d == 0 {
@@ -98,11 +122,22 @@ func (s *Server) apply(ctx context.Context, p PreferWait, what string, wait func
 	if err == nil && s.DrainsKept != nil {
 		err = s.DrainsKept(waiting)
 	}
+	if refused := server.NoLongerPermitted(ctx, what+" stored; "); refused != nil {
+		return "", refused
+	}
+	gone, deleted := errors.AsType[*pipeline.GoneError](err)
 	switch {
+	case deleted:
+		return "", goneMeanwhile(what, gone.Heir)
+	case ctx.Err() != nil:
+		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout, what+" stored, but not applied before the end of this agent",
+			"the next agent on this host goes on; GET "+v1.PathDataplane+" shows the state of the dataplane")
 	case err != nil:
 		return "", server.Refuse(http.StatusGatewayTimeout, v1.CodeApplyTimeout,
 			fmt.Sprintf("%s stored, but not applied within %s", what, d),
 			"the agent keeps trying; GET "+v1.PathDataplane+" shows the state of the dataplane")
+	case len(problems) > 0 && !slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code != v1.CodeDeletedMeanwhile }):
+		return "", server.Refuse(http.StatusConflict, v1.CodeDeletedMeanwhile, what+" stored, but another client deleted a part of it", "see errors", problems...)
 	case len(problems) > 0:
 		return "", server.Refuse(http.StatusBadGateway, v1.CodeApplyFailed, what+" stored, but not fully applied", "see errors; the agent keeps trying", problems...)
 	}

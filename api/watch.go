@@ -184,12 +184,12 @@ func (w *changeStream) send(c v1.ServiceChange) error {
 	return w.out.line(line)
 }
 
-// keepAlive returns whether the caller is still there and permitted.
+// keepAlive returns whether the caller is still there.
 func (w *changeStream) keepAlive() bool {
 	server.Allow(w.h.Context(), answerTime)
 	err := w.out.keepAlive()
 	w.flush()
-	return err == nil && server.StillPermitted(w.h.Context())
+	return err == nil && w.h.Context().Err() == nil
 }
 
 func (w *changeStream) flush() {

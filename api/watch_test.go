@@ -10,7 +10,6 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // watching is an open stream of services.
@@ -104,87 +103,5 @@ func TestWatchServices(t *testing.T) {
 	one.until("-web", "web")
 	if a := r.ask("GET", v1.PathWatchServices+"?service=a/b/c", ""); a.StatusCode != 400 {
 		t.Errorf("an invalid name: %s %s", a.Status, a.body)
-	}
-}
-
-// The end of an override is a change, also if it is not the newest part of the status.
-func TestWatchEndOfAnOverride(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0},{"address":"10.0.0.3"}]}`, "Prefer: wait=60")
-	set := func(backend, state string) {
-		must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", backend), `{"state":"`+state+`"}`, "Prefer: wait=60")
-	}
-	set("10.0.0.2", "drain") // without a weight, it changes nothing else
-	set("10.0.0.3", "drain")
-	w := r.watch("?service=web")
-	if got := w.next() + ", " + w.next(); got != "web degraded 3, synced" {
-		t.Fatal(got)
-	}
-	set("10.0.0.2", "ready")
-	for {
-		var c v1.ServiceChange
-		if err := w.lines.Decode(&c); err != nil {
-			t.Fatal(err)
-		}
-		if c.Service.Status.Backends[1].State == "ready" {
-			return
-		}
-	}
-}
-
-// The end of an override has a higher revision than its beginning, also if it changes nothing else.
-func TestRevisionOfAnOverride(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0}]}`, "Prefer: wait=60")
-	path := v1.BackendStatePath("default", "web", "10.0.0.2")
-	var last uint64
-	for _, state := range []string{"drain", "ready", "maint", "ready"} {
-		for _, prefer := range []string{"Prefer: wait=60", "X-None: "} {
-			b := must[v1.Backend](r, "PUT", path, `{"state":"`+state+`"}`, prefer)
-			if b.Revision < last {
-				t.Errorf("%s: revision %d after %d", state, b.Revision, last)
-			}
-			last = b.Revision
-		}
-	}
-}
-
-// A blocking read of a service ends with the end of an override, also if it is not the newest part of the
-// status.
-func TestBlockingReadEndsWithAPart(t *testing.T) {
-	r := newRig(t)
-	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"},{"address":"10.0.0.2","weight":0},{"address":"10.0.0.3"}]}`, "Prefer: wait=60")
-	set := func(backend, state string) {
-		must[v1.Backend](r, "PUT", v1.BackendStatePath("default", "web", backend), `{"state":"`+state+`"}`, "Prefer: wait=60")
-	}
-	set("10.0.0.2", "drain") // without a weight, it changes nothing else
-	set("10.0.0.3", "drain")
-	key := vip.ServiceKey{Namespace: "default", Name: "web"}
-	rev := r.server.input(key).Rev
-	if r.server.newer(key, rev) {
-		t.Fatal("a read of the newest revision doesn't block")
-	}
-	set("10.0.0.2", "ready")
-	if !r.server.newer(key, rev) {
-		t.Error("a read still blocks after the end of an override")
-	}
-}
-
-// What connections of clients showed of a backend makes the list of services newer.
-func TestListIsNewerAfterAnEjection(t *testing.T) {
-	w := newWritten()
-	w.fill(1, 1)
-	s := New(w.deps())
-	revision := s.tables.Revisions.Revision
-	before := revision()
-	p := vip.PassiveHealth{PassiveKey: passiveKey(serviceNo(0)), Health: vip.Ejected}
-	w.passive.Set(p)
-	if revision() <= before {
-		t.Error("a blocking read of the list misses an ejection")
-	}
-	before = revision()
-	w.passive.Delete(p.PassiveKey)
-	if revision() <= before {
-		t.Error("a blocking read of the list misses the end of an ejection")
 	}
 }

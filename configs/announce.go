@@ -197,12 +197,18 @@ func (b *BGPPeer) check(t *tomlfile.Checker) {
 			t.Bad("bfd", `write "3x100ms": a multiplier of 1 to 255 and an interval of 10ms to 10s`, "%s is not the detection of a session", strict.Quote(b.BFD))
 		}
 	}
+	if n := len(b.Communities); n > maxCommunities {
+		t.Bad("communities", "remove some", "%d communities are more than %d", n, maxCommunities)
+	}
 	for i, community := range b.Communities {
 		if !isCommunity(community) {
 			t.Bad(strict.Index("communities", i), `write "65010:100", or a name such as "no-export"`, "%s is not a community", strict.Quote(community))
 		}
 	}
 }
+
+// maxCommunities is that of announce/bgp: the communities and a prefix must fit into one message.
+const maxCommunities = 64
 
 // isCommunity reports whether a text is a community of RFC 1997: two numbers or a well-known name.
 func isCommunity(s string) bool {

@@ -35,11 +35,13 @@ type API struct {
 
 // APIRole gives a role to a user, a group, or the subject of a client certificate.
 type APIRole struct {
-	Role        string   `toml:"role"`
-	Namespaces  []string `toml:"namespaces"` // of a registrar
-	User        string   `toml:"user"`
-	Group       string   `toml:"group"`
-	CertSubject string   `toml:"cert_subject"`
+	Role        string         `toml:"role"`
+	Namespaces  []string       `toml:"namespaces"` // of a registrar
+	Hostnames   []string       `toml:"hostnames"`  // of a registrar
+	Backends    []netip.Prefix `toml:"backends"`   // of a registrar
+	User        string         `toml:"user"`
+	Group       string         `toml:"group"`
+	CertSubject string         `toml:"cert_subject"`
 }
 
 // DefaultAPIRate is how many requests one client may send in a second. Thousands of backends behind one
@@ -52,7 +54,7 @@ func (a *API) Rules() []access.Rule {
 	out := make([]access.Rule, 0, len(a.Roles))
 	for _, r := range a.Roles {
 		role, _ := access.ParseRole(r.Role) // check has refused others
-		out = append(out, access.Rule{User: r.User, Group: r.Group, CertSubject: r.CertSubject, Grant: access.Grant{Role: role, Namespaces: r.Namespaces}})
+		out = append(out, access.Rule{User: r.User, Group: r.Group, CertSubject: r.CertSubject, Grant: access.Grant{Role: role, Namespaces: r.Namespaces, Hostnames: r.Hostnames, Backends: r.Backends}})
 	}
 	return out
 }
@@ -145,6 +147,17 @@ func (r *APIRole) check(t *tomlfile.Checker, certificates bool) {
 		t.Bad("namespaces", "name the namespaces of a registrar, and of no other role", "%v", err)
 	}
 	t.List("namespaces", r.Namespaces, t.Label)
+	if role != access.Registrar && len(r.Backends) > 0 {
+		t.Bad("backends", "remove it", "only a registrar is limited to backends")
+	}
+	if role != access.Registrar && len(r.Hostnames) > 0 {
+		t.Bad("hostnames", "remove it", "only a registrar is limited to hostnames")
+	}
+	t.List("hostnames", r.Hostnames, func(key, pattern string) {
+		if err := access.CheckHostname(pattern); err != nil {
+			t.Bad(key, `write "www.shop.example", or "*.shop.example" for all names below it`, "%v", err)
+		}
+	})
 	var named []string
 	for _, n := range []struct{ key, value string }{{"user", r.User}, {"group", r.Group}, {"cert_subject", r.CertSubject}} {
 		if n.value != "" {

@@ -188,6 +188,8 @@ func TestParseRefuses(t *testing.T) {
 		{"routers", "[announce]\n[[announce.bgp]]\nasn = 0\nlocal_asn = 65010\nbfd = '100ms'\ncommunities = ['65010']\n[[announce.bgp]]\npeer = '10.0.0.1'\ninterface = 'eth1'\nasn = 65000\nlocal_asn = 65010\nmultihop = 300", []string{
 			`c.toml:2: announce.bgp[0]: names no router | add peer`, `c.toml:3: announce.bgp[0].asn: 0 is out of bounds`, `c.toml:5: announce.bgp[0].bfd: "100ms" is not the detection of a session | write "3x100ms"`,
 			`c.toml:6: announce.bgp[0].communities[0]: "65010" is not a community`, `c.toml:9: announce.bgp[1].interface: peer and interface exclude each other`, `c.toml:12: announce.bgp[1].multihop: 300 is out of bounds`}},
+		{"too many communities", "[announce]\n[[announce.bgp]]\npeer = '10.0.0.1'\nasn = 65000\nlocal_asn = 65010\ncommunities = ['65010:1'" + strings.Repeat(", '65010:1'", 64) + "]", []string{
+			`c.toml:6: announce.bgp[0].communities: 65 communities are more than 64 | remove some`}},
 		{"a real server that announces", "[dataplane]\nrole = 'real-server'\n[announce]\nmode = 'l2'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{`c.toml:4: announce.mode: a real server announces no VIPs`}},
 		{"dns", "[dns]\ndomain = 'Vip.internal'\nlisten = ['127.0.0.1', ':53', '0.0.0.0:53', '[fe80::1]:53', '127.0.0.1:53', '127.0.0.1:53', 53]\nallow = ['10.0.0.1/8']\nttl = '25h'\nnegative_ttl = '1500ms'\nrate_limit = 0\nresolve = true\nresolver = 'dnsmasq'", []string{
 			`c.toml:2: dns.domain: "Vip.internal" is not a DNS name: use labels of a-z, 0-9 and inner "-" with dots between them | use a name below "internal"`,

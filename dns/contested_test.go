@@ -18,16 +18,15 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // openStore returns the contested names in a state file.
 func openStore(t *testing.T) *store.Bucket[vip.ServiceKey] {
-	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), store.FileName)))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	return store.NewBucket[vip.ServiceKey](db, contestedBucket)
 }
@@ -74,9 +73,7 @@ func TestContestedNameAfterRestart(t *testing.T) {
 	w.shop("young", 2, "10.64.0.2")
 	w.await("old.vip.internal", "NOERROR 10.64.0.1")
 	w.check("shop.example.com", "SERVFAIL")
-	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != zone.NotDecided {
-		t.Errorf("%+v, %v", e, err)
-	}
+	expect.Equal(t, must.Get(w.Explain("shop.example.com", message.A))(t).Why, zone.NotDecided)
 	undecided := func() {
 		t.Helper()
 		want := zone.Conflict{ConflictKey: zone.ConflictKey{Name: "shop.example.com", Service: key("young")}, Winner: key("old"), Undecided: true}
@@ -90,9 +87,7 @@ func TestContestedNameAfterRestart(t *testing.T) {
 	undecided()
 	changed := settings()
 	changed.TTL = time.Second
-	if err := w.Reconfigure(changed); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Reconfigure(changed))
 	w.check("shop.example.com", "SERVFAIL")
 	undecided()
 	w.shop("old", 1, "10.64.0.1")
@@ -108,9 +103,7 @@ func TestContestedNameAfterRestart(t *testing.T) {
 func TestContestedNameIsReleased(t *testing.T) {
 	s := openStore(t)
 	stored := map[string]vip.ServiceKey{"shop.example.com": key("old"), "gone.example.com": key("old")}
-	if err := s.Write(stored, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Write(stored, nil))
 	w := newWorldWith(t, s, nil)
 	w.shop("young", 2, "10.64.0.2")
 	w.check("shop.example.com", "SERVFAIL")
@@ -129,10 +122,7 @@ func TestContestedNameIsReleased(t *testing.T) {
 func TestUnreadableContestedNames(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*store.DB, *store.Bucket[vip.ServiceKey]) {
-		db, err := store.Open(filepath.Join(dir, store.FileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(filepath.Join(dir, store.FileName)))(t)
 		return db, store.NewBucket[vip.ServiceKey](db, contestedBucket)
 	}
 	db, s := open()
@@ -154,26 +144,20 @@ func TestUnreadableContestedNames(t *testing.T) {
 	if got := log.String(); strings.Count(got, "level=ERROR") != 1 || !strings.Contains(got, "contested names unreadable; they get SERVFAIL until") || !strings.Contains(got, "names=2") {
 		t.Errorf("the log: %s", got)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.Close())
 
 	db, s = open()
 	defer db.Close()
 	log.Reset()
 	newWorldWith(t, s, slog.New(slog.NewTextHandler(&log, nil))).end()
-	if strings.Contains(log.String(), "unreadable") {
-		t.Errorf("the log of the next start: %s", log.String())
-	}
+	expect.False(t, strings.Contains(log.String(), "unreadable"), "the log of the next start: %s", log.String())
 }
 
 // An end before every source has listed its services changes nothing that is stored.
 func TestContestedNamesSurviveAnEarlyEnd(t *testing.T) {
 	s := openStore(t)
 	stored := map[string]vip.ServiceKey{"shop.example.com": key("old")}
-	if err := s.Write(stored, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Write(stored, nil))
 	w := newWorldWith(t, s, nil)
 	w.shop("young", 2, "10.64.0.2")
 	w.shop("younger", 3, "10.64.0.3")
@@ -196,13 +180,9 @@ func TestContestedNamesFollowTheSettings(t *testing.T) {
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.internal": key("a")})
 	off := settings()
 	off.Servers = nil
-	if err := w.Reconfigure(off); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Reconfigure(off))
 	off.Domain = "vip.test"
-	if err := w.Reconfigure(off); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Reconfigure(off))
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("a")})
 	w.Allocate("b", 0, "10.64.0.2") // without a lease
 	w.Allocate("a", 0, "10.64.0.1")
@@ -312,8 +292,6 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 		s.failing = false
 		s.mu.Unlock()
 		w.end()
-		if len(s.stored) > 0 {
-			t.Errorf("%v remains", s.stored)
-		}
+		expect.Empty(t, s.stored, "remains")
 	})
 }

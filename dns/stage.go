@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
@@ -139,19 +140,23 @@ func (s *Stage) Len() int { return s.zone.Load().Len() }
 
 // Run keeps the zone until the context ends, and returns its error.
 func (s *Stage) Run(ctx context.Context) error {
+	running, ctx := parallel.NewGroup(ctx)
+	if s.Store != nil {
+		keeper := newKeeper(s.Store, s.contested, s.Log)
+		s.hold(maps.Clone(keeper.stored))
+		running.Run(ctx, func(ctx context.Context) { keeper.run(ctx, s.synced) })
+	}
+	running.Go(func() error { return s.loop(ctx) })
+	return running.Wait()
+}
+
+func (s *Stage) loop(ctx context.Context) error {
 	services := s.Services.Watch()
 	defer services.Close()
 	allocations := s.Allocations.Watch()
 	defer allocations.Close()
 	leases := s.Leases.Watch()
 	defer func() { leases.Close() }()
-	if s.Store != nil {
-		keeper := newKeeper(s.Store, s.contested, s.Log)
-		s.hold(maps.Clone(keeper.stored))
-		var keeping sync.WaitGroup
-		keeping.Go(func() { keeper.run(ctx, s.synced) })
-		defer keeping.Wait()
-	}
 	loading := true
 	for ctx.Err() == nil {
 		// Before reading the feeds: what they deliver now is then complete.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -102,9 +103,7 @@ func TestChecksOf(t *testing.T) {
 			if s.Key.Name == "bare" {
 				vips = []netip.Addr{}
 			}
-			if got := texts(checksOf(&s, &s.Backends[0], true, vips)); got != test.want {
-				t.Errorf("%q, want %q", got, test.want)
-			}
+			expect.Equal(t, texts(checksOf(&s, &s.Backends[0], true, vips)), test.want)
 			if got := checksOf(&s, &s.Backends[0], false, vips); s.Check == nil && len(got) > 0 {
 				t.Errorf("without a default: %q", texts(got))
 			}
@@ -117,13 +116,9 @@ func TestChecksWithoutPaths(t *testing.T) {
 	for _, f := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
 		s := service("web", "http:tcp:80", "10.0.0.1")
 		s.Forward = f
-		if got := texts(checksOf(&s, &s.Backends[0], true, nil)); got != "" {
-			t.Errorf("%s has the default check %q", f, got)
-		}
+		expect.Equal(t, texts(checksOf(&s, &s.Backends[0], true, nil)), "", "%s has the default check", f)
 		s.Check = &defaultCheck
-		if got := texts(checksOf(&s, &s.Backends[0], true, nil)); got != "tcp 10.0.0.1:80" {
-			t.Errorf("%s has the check %q", f, got)
-		}
+		expect.Equal(t, texts(checksOf(&s, &s.Backends[0], true, nil)), "tcp 10.0.0.1:80", "%s has the check", f)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
@@ -144,25 +145,18 @@ func New(o Options) *Stage {
 
 // Run probes and writes rows until the context ends, and returns its error.
 func (s *Stage) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	running, ctx := parallel.NewGroup(ctx)
+	running.Go(func() error {
 		if err := s.prober.Run(ctx); ctx.Err() == nil {
-			cancel(fmt.Errorf("health probes: %w", err))
+			return fmt.Errorf("health probes: %w", err)
 		}
-	}()
-	defer func() { <-ended }()
-	defer cancel(nil)
+		return ctx.Err()
+	})
 	if s.Store != nil {
-		k := newKeeper(s.Store, s.Health, s.Log)
-		kept := make(chan struct{})
-		go func() { defer close(kept); k.run(ctx) }()
-		defer func() { <-kept }()
-		defer cancel(nil)
+		running.Run(ctx, newKeeper(s.Store, s.Health, s.Log).run)
 	}
-	return s.loop(ctx)
+	running.Go(func() error { return s.loop(ctx) })
+	return running.Wait()
 }
 
 func (s *Stage) loop(ctx context.Context) error {

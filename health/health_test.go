@@ -19,6 +19,8 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -46,9 +48,7 @@ func (w *world) Start(t probe.Target, local bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++
-	if w.running[t] {
-		w.t.Errorf("%s is started twice", t)
-	}
+	expect.False(w.t, w.running[t], "%s is started twice", t)
 	w.running[t] = true
 	r, ok := w.restored(t)
 	if !ok {
@@ -61,9 +61,7 @@ func (w *world) Stop(t probe.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++
-	if !w.running[t] {
-		w.t.Errorf("%s is stopped, and does not run", t)
-	}
+	expect.True(w.t, w.running[t], "%s is stopped, and does not run", t)
 	delete(w.running, t)
 	w.results.Delete(t)
 }
@@ -77,6 +75,12 @@ func (w *world) Run(ctx context.Context) error {
 
 // begin starts a stage in a bubble.
 func begin(t *testing.T, store Store) *world { return beginWith(t, store, nil) }
+
+// inWorld runs a test in a bubble with a stage without a store.
+func inWorld(t *testing.T, f func(*testing.T, *world)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) { f(t, begin(t, nil)) })
+}
 
 // beginWith starts a stage whose dataplane has paths, if there are allocations.
 func beginWith(t *testing.T, store Store, allocations *table.Table[vip.ServiceKey, vip.Allocation]) *world {
@@ -94,11 +98,7 @@ func beginWith(t *testing.T, store Store, allocations *table.Table[vip.ServiceKe
 			w.restored = restored
 			return w
 		}})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
-	w.end = sync.OnceFunc(func() { cancel(); running.Wait() })
-	t.Cleanup(w.end)
+	w.end = scope.Go(t, s.Run)
 	return w
 }
 
@@ -114,9 +114,7 @@ func (w *world) finds(address string, health vip.Health, reason string) {
 			w.results.Set(probe.Result{Target: t, Health: health, Since: vip.InstantOf(time.Now()), Reason: reason, InARow: w.inARow, Origin: w.origin})
 		}
 	}
-	if !found {
-		w.t.Errorf("nothing is probed at %s", address)
-	}
+	expect.True(w.t, found, "nothing is probed at %s", address)
 }
 
 // rows lists the health table.
@@ -141,9 +139,7 @@ func (w *world) rows() string {
 
 func (w *world) expect(when, want string) {
 	w.t.Helper()
-	if got := w.rows(); got != want {
-		w.t.Errorf("%s: %q, want %q", when, got, want)
-	}
+	expect.Equal(w.t, w.rows(), want, "%s", when)
 }
 
 // said returns the events of a kind.
@@ -159,8 +155,7 @@ func (w *world) said(kind string) (out []string) {
 }
 
 func TestRowsFollowServicesAndResults(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := begin(t, nil)
+	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80 https:tcp:443", "10.0.0.1"))
 		w.expect("before the first probe", "web/10.0.0.1 unknown for http; web/10.0.0.1 unknown for https")
 		w.finds("10.0.0.1:80", vip.Healthy, "")
@@ -195,17 +190,14 @@ func TestRowsFollowServicesAndResults(t *testing.T) {
 		w.expect("another backend", "web/10.0.0.2 unknown")
 		w.services.Delete(service("web", "").Key)
 		w.expect("removed", "")
-		if len(w.running) > 0 {
-			t.Errorf("%v still run", w.running)
-		}
+		expect.Empty(t, w.running, "still run")
 	})
 }
 
 // Services that share a target share its probe. A change that concerns no check starts and stops
 // nothing, and a target that stays in use is not restarted.
 func TestEqualProbesRunOnce(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := begin(t, nil)
+	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
 		w.services.Set(service("api", "http:tcp:81>80", "10.0.0.1"))
 		synctest.Wait()
@@ -219,9 +211,7 @@ func TestEqualProbesRunOnce(t *testing.T) {
 		w.services.Set(heavier)
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "10.0.0.3"))
 		w.expect("one more", "api/10.0.0.1 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unknown; web/10.0.0.3 unknown")
-		if w.calls != 3 {
-			t.Errorf("%d calls", w.calls)
-		}
+		expect.Equal(t, w.calls, 3, "calls")
 		w.services.Delete(service("web", "").Key)
 		w.expect("the other service stays", "api/10.0.0.1 unhealthy")
 		w.services.Delete(service("api", "").Key)
@@ -237,8 +227,7 @@ func TestEqualProbesRunOnce(t *testing.T) {
 // What other hosts of the fleet find says nothing about this host's network, and neither does what
 // they find, too. It ends the hold of a target.
 func TestHoldIsAboutThisHost(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := begin(t, nil)
+	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))
 		synctest.Wait()
 		found := func(origin probe.Origin, health vip.Health, addresses ...string) {
@@ -265,8 +254,7 @@ func TestHoldIsAboutThisHost(t *testing.T) {
 }
 
 func TestHold(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := begin(t, nil)
+	inWorld(t, func(t *testing.T, w *world) {
 		w.services.Set(service("web", "http:tcp:80", "10.0.0.1", "10.0.0.2"))
 		w.services.Set(service("api", "http:tcp:80", "10.0.0.3", "10.0.0.4"))
 		synctest.Wait()
@@ -301,9 +289,7 @@ func TestHold(t *testing.T) {
 		time.Sleep(8 * time.Second) // longer than a window of 7 s
 		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
 		w.expect("one after the other", "api/10.0.0.3 unhealthy; api/10.0.0.4 unhealthy; web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
-		if got := w.said("health_held"); len(got) != 1 {
-			t.Errorf("said %q", got)
-		}
+		expect.Len(t, w.said("health_held"), 1, "said")
 	})
 }
 
@@ -360,9 +346,7 @@ func TestRestart(t *testing.T) {
 		w.finds("10.0.0.1", vip.Unhealthy, "timeout")
 		w.expect("the last healthy one", "web/10.0.0.1 unhealthy; web/10.0.0.2 unhealthy")
 		w.end()
-		if len(store.rows) != 2 {
-			t.Errorf("stored %v", store.rows)
-		}
+		expect.Equal(t, len(store.rows), 2, "stored %v", store.rows)
 	})
 }
 
@@ -381,9 +365,7 @@ func TestStoreFails(t *testing.T) {
 			w.finds(b.Address.String(), vip.Unhealthy, "refused")
 		}
 		time.Sleep(time.Minute)
-		if n := w.health.Len(); n != 1000 {
-			t.Errorf("%d rows", n)
-		}
+		expect.Equal(t, w.health.Len(), 1000, "rows")
 		store.mu.Lock()
 		store.err = nil
 		store.mu.Unlock()
@@ -429,14 +411,10 @@ func TestPathsFollowVIPs(t *testing.T) {
 		w.expect("before a VIP", "")
 		allocations.Set(grant(&web, "10.96.0.1"))
 		w.expect("with a VIP", "web/10.0.0.1 unknown; web/10.0.0.2 unknown")
-		if got, want := running(w), "tcp 10.0.0.1:80 by way of 10.96.0.1; tcp 10.0.0.2:80 by way of 10.96.0.1"; got != want {
-			t.Errorf("probes %q, want %q", got, want)
-		}
+		expect.Equal(t, running(w), "tcp 10.0.0.1:80 by way of 10.96.0.1; tcp 10.0.0.2:80 by way of 10.96.0.1", "probes")
 		allocations.Set(grant(&web, "10.96.0.1", "fd96::1"))
 		w.expect("with both families", "web/10.0.0.1 unknown; web/10.0.0.2 unknown; web/fd00::1 unknown")
-		if w.calls != 3 {
-			t.Errorf("a second VIP took %d calls, want only that of the new target", w.calls)
-		}
+		expect.Equal(t, w.calls, 3, "a second VIP took %d calls, want only that of the new target", w.calls)
 		w.finds("10.0.0.2", vip.Unhealthy, "timeout")
 		allocations.Set(grant(&web, "10.96.0.9", "fd96::1"))
 		w.expect("with another VIP", "web/10.0.0.1 unknown; web/10.0.0.2 unknown; web/fd00::1 unknown")
@@ -458,14 +436,10 @@ func TestPathsFollowVIPs(t *testing.T) {
 		allocations.Set(grant(&web, "10.96.0.9", "fd96::1"))
 		known()
 		w.expect("with the VIPs of before", before)
-		if n := w.complete.Load(); n != 0 {
-			t.Errorf("complete before the prober knows its targets")
-		}
+		expect.Equal(t, w.complete.Load(), 0, "complete before the prober knows its targets")
 		close(w.assigned)
 		synctest.Wait()
-		if n := w.complete.Load(); n != 1 {
-			t.Errorf("complete %d times", n)
-		}
+		expect.Equal(t, w.complete.Load(), 1, "calls of Complete")
 		w.end()
 	})
 }

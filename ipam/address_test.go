@@ -314,12 +314,6 @@ func TestCoolingKeepsOthersAway(t *testing.T) {
 	}
 }
 
-func TestReleaseOfAnUnknownService(t *testing.T) {
-	w := newWorld(t, pools(pool("p", "192.0.2.0/30")))
-	w.release("never-seen")
-	same(t, "commits", w.store.Commits(), 0)
-}
-
 func TestOwns(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28", "2001:db8::/64"), pool("q", "198.51.100.0/28")))
 	w.get("web", from("q"), source("rest"))

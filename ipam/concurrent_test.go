@@ -3,14 +3,11 @@ package ipam_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/ipam/boltstore"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,49 +53,6 @@ func TestConcurrentUse(t *testing.T) {
 	for r, l := range w.a.Leases().All() {
 		if len(l.Holders) != 1 {
 			t.Errorf("%s has %d holders", r, len(l.Holders))
-		}
-	}
-}
-
-// Addresses survive a restart on a real disk, whatever the order of the services.
-func TestStickyOnDisk(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "ironvip.db")
-	cfg := pools(pool("p", "192.0.2.0/24", "2001:db8::/64"))
-	var services []*vip.Service
-	for i := range 50 {
-		services = append(services, new(service(fmt.Sprintf("s%d", i), ports(on(tcp(80), 0)))))
-	}
-	want := map[vip.ServiceKey]string{}
-	for round := range 3 {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		store, err := boltstore.New(db)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := ipam.New(t.Context(), store, cfg, ipam.Options{Clock: newClock()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, got := range a.Assign(t.Context(), services) {
-			has := fmt.Sprint(vips(got), got.NodePorts, got.Since, got.Problems)
-			if round == 0 {
-				want[got.Asked.Key] = has
-			}
-			same(t, got.Asked.Key.String(), has, want[got.Asked.Key])
-		}
-		for i := range services { // the last is first
-			if j := len(services) - 1 - i; i < j {
-				services[i], services[j] = services[j], services[i]
-			}
-		}
-		if err := a.Release(t.Context(), []ipam.Released{{Service: services[0].Key}})[0]; err != nil { // and is back after the restart
-			t.Fatal(err)
-		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }

@@ -53,10 +53,10 @@ func TestCostOfOneServiceDoesntGrow(t *testing.T) {
 		i := 0
 		return testing.AllocsPerRun(200, func() { churn(w, i); i++ })
 	}
-	few, many := cost(100), cost(20_000)
-	t.Logf("%v allocations with 100 services, %v with 20,000", few, many)
+	few, many := cost(100), cost(5_000)
+	t.Logf("%v allocations with 100 services, %v with 5,000", few, many)
 	if many > few*1.2 {
-		t.Errorf("%v allocations with 100 services, %v with 20,000", few, many)
+		t.Errorf("%v allocations with 100 services, %v with 5,000", few, many)
 	}
 }
 
@@ -70,16 +70,5 @@ func BenchmarkAssign(b *testing.B) {
 				churn(w, i)
 			}
 		})
-	}
-}
-
-// BenchmarkRestore restarts with 100,000 leases.
-func BenchmarkRestore(b *testing.B) {
-	w := filled(b, 100_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := ipam.New(context.Background(), w.store, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock}); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -119,11 +119,7 @@ func TestFollowerWithASlowStore(t *testing.T) {
 		o := &election{elected: "lb1", changed: make(chan struct{})}
 		w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 		store := &slowStore{Store: w.store, stuck: true}
-		one, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb2", Leadership: seat{o, "lb2"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.a = one
+		w.with(store, ipam.Options{Node: "lb2", Leadership: seat{o, "lb2"}})
 		defer w.start()()
 		w.ask(names(100))
 		for began := time.Now(); time.Since(began) < 2*time.Minute; pass(100 * time.Millisecond) {
@@ -156,11 +152,7 @@ func TestFollowerEndsCoolingLateOnASlowStore(t *testing.T) {
 		o := &election{elected: "lb2", changed: make(chan struct{})}
 		w := newWorld(t, pools(pool("p", "192.0.2.0/24")))
 		store := &slowStore{Store: w.store}
-		one, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb2", Leadership: seat{o, "lb2"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.a = one
+		w.with(store, ipam.Options{Node: "lb2", Leadership: seat{o, "lb2"}})
 		w.ask(names(20))
 		defer w.start()()
 		w.release(names(20)...)

@@ -292,15 +292,11 @@ func TestNoSweepWhileTheNameIsDoubtful(t *testing.T) {
 			}
 		}
 		w := &world{t: t, store: store, cfg: pools(pool("p", "192.0.2.0/28"))}
-		a, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb1", OwnName: sure.Load})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.a = a
+		w.with(store, ipam.Options{Node: "lb1", OwnName: sure.Load})
 		defer w.start()()
-		a.Settled(func(vip.ServiceKey) bool { return false })
+		w.a.Settled(func(vip.ServiceKey) bool { return false })
 		held := func() (n int) {
-			for _, l := range a.Leases().All() {
+			for _, l := range w.a.Leases().All() {
 				if l.State == ipam.Held {
 					n++
 				}
@@ -390,11 +386,8 @@ func TestVanishedLeaseIsClaimedAgain(t *testing.T) {
 func TestBlockedResources(t *testing.T) {
 	together(t, pools(pool("p", "192.0.2.0/28")), func(_ *election, a, _ *world) {
 		blocked := &blocking{Store: a.store, resources: []ipam.Resource{{Addr: addr("192.0.2.1")}, {NodePort: 30086, Protocol: vip.TCP}}}
-		one, err := ipam.New(context.Background(), blocked, a.cfg, ipam.Options{Clock: newClock(), Node: "lb3"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := &world{t: a.t, a: one, store: a.store, cfg: a.cfg}
+		w := &world{t: a.t, store: a.store, cfg: a.cfg}
+		w.with(blocked, ipam.Options{Node: "lb3"})
 		got := w.assign(service("web", ports(on(tcp(80), 0))))[0]
 		if vips(got) != "192.0.2.2" || nodePorts(got)["80/tcp"] != 30087 {
 			t.Errorf("%+v", got)

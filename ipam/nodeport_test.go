@@ -25,9 +25,8 @@ func TestOrderOfNodePorts(t *testing.T) {
 		count              int
 		first, wrap, final uint16
 	}{
-		{ipam.PortRange{}, 2768, 30086, 30000, 30085},                          // the default: a band of 86
-		{ipam.PortRange{First: 30000, Last: 32767}, 2768, 30086, 30000, 30085}, // the same
-		{ipam.PortRange{First: 20000, Last: 29999}, 10000, 20128, 20000, 20127},
+		{ipam.PortRange{}, 2768, 30086, 30000, 30085},                          // the default, 30000 to 32767: a band of 86
+		{ipam.PortRange{First: 20000, Last: 24095}, 4096, 20128, 20000, 20127}, // the largest band
 		{ipam.PortRange{First: 30000, Last: 30099}, 100, 30016, 30000, 30015},
 		{ipam.PortRange{First: 30000, Last: 30016}, 17, 30016, 30000, 30015},
 		{ipam.PortRange{First: 30000, Last: 30015}, 16, 30000, 30001, 30015}, // no band

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 
 	"github.com/ironvip/ironvip/ipam/internal/numbers"
@@ -223,12 +224,12 @@ func (p *plan) refresh(w *answer, from *pool.Pool, l *Lease) {
 	}
 	switch {
 	case len(now.Holders) == 1:
-		now.ShareKey, h.Ports = s.ShareKey, sharedPorts(s)
-	case s.ShareKey != now.ShareKey:
+		now.ShareKey, h.Ports = shareKeyOf(s), sharedPorts(s)
+	case shareKeyOf(s) != now.ShareKey:
 		w.problem(vip.Problem{
 			Code: vip.CodeAddressTaken, Field: "share_key",
 			Message: fmt.Sprintf("%s is shared under %q, among others with %s", now.Resource.Addr, now.ShareKey, otherHolder(&now, s.Key)),
-			Hint:    fmt.Sprintf("set share_key back to %q, or delete one of the services", now.ShareKey),
+			Hint:    fmt.Sprintf("set share_key back to %q, or delete one of the services", path.Base(now.ShareKey)),
 		})
 	default:
 		h.Ports = nil
@@ -282,9 +283,9 @@ func (w *answer) claims(r Resource) {
 
 // join returns the op for a share of an address that others hold.
 func (p *plan) join(s *vip.Service, l Lease, from *pool.Pool) (Op, vip.Problem) {
-	if s.ShareKey == "" || s.ShareKey != l.ShareKey || l.Pool != from.Name {
+	if s.ShareKey == "" || shareKeyOf(s) != l.ShareKey || l.Pool != from.Name {
 		hint := "request another address"
-		if l.ShareKey == "" || l.Pool == from.Name {
+		if l.Holders[0].Service.Namespace == s.Key.Namespace && (l.ShareKey == "" || l.Pool == from.Name) {
 			hint += ", or give both services the same share_key"
 		}
 		return Op{}, vip.Problem{
@@ -312,9 +313,9 @@ func (p *plan) allocateAddress(s *vip.Service, from *pool.Pool, f vip.Family, ke
 	}
 	if s.ShareKey != "" {
 		var problem vip.Problem
-		for _, r := range p.shared(shareKey{from.Name, f, s.ShareKey}) {
+		for _, r := range p.shared(shareKey{from.Name, f, shareKeyOf(s)}) {
 			l, _ := p.lease(r)
-			if shareOf(&l).key != s.ShareKey {
+			if shareOf(&l).key != shareKeyOf(s) {
 				continue // as planned it isn't shared any more
 			}
 			joined, why := p.join(s, l, from)
@@ -374,9 +375,18 @@ func (p *plan) poolFull(from *pool.Pool, f vip.Family) vip.Problem {
 // newAddress returns a service's lease of an address of a pool.
 func (p *plan) newAddress(s *vip.Service, from *pool.Pool) Lease {
 	return Lease{
-		Pool: from.Name, ShareKey: s.ShareKey,
+		Pool: from.Name, ShareKey: shareKeyOf(s),
 		Holders: []Holder{{Service: s.Key, Source: s.Source, Ports: sharedPorts(s), Node: p.node}},
 	}
+}
+
+// shareKeyOf returns a service's share key as leases have it: with its namespace, unless that is the default, so
+// that no namespace gets traffic of another one's address.
+func shareKeyOf(s *vip.Service) string {
+	if s.ShareKey == "" || s.Key.Namespace == vip.DefaultNamespace {
+		return s.ShareKey
+	}
+	return s.Key.Namespace + "/" + s.ShareKey
 }
 
 // sharedPorts returns the ports that a service has on an address it may share, sorted.

@@ -296,11 +296,8 @@ func TestReservationOfAVanishedLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			together(t, cfg, func(_ *election, a, _ *world) {
 				blocked := &blocking{Store: a.store}
-				one, err := ipam.New(t.Context(), blocked, cfg, ipam.Options{Clock: newClock(), Node: "lb3"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				c := &world{t: t, a: one, store: a.store, cfg: cfg}
+				c := &world{t: t, store: a.store, cfg: cfg}
+				c.with(blocked, ipam.Options{Node: "lb3"})
 				defer c.start()()
 				a.reserve("198.51.100.9", "web")
 				same(t, "address", a.get("web"), "198.51.100.9")

@@ -3,9 +3,9 @@ package ipam
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -13,11 +13,15 @@ import (
 // held, and ends cooling. If hosts share the store it also follows what the others write. It returns
 // the context's error at its end.
 func (a *Allocator) Run(ctx context.Context) error {
+	running, ctx := parallel.NewGroup(ctx)
 	if a.node != "" {
-		var following sync.WaitGroup
-		following.Go(func() { a.follow(ctx) })
-		defer following.Wait()
+		running.Run(ctx, a.follow)
 	}
+	running.Go(func() error { return a.loop(ctx) })
+	return running.Wait()
+}
+
+func (a *Allocator) loop(ctx context.Context) error {
 	retry := storeBackoff()
 	var leader <-chan struct{}
 	var sweep time.Time

@@ -135,11 +135,7 @@ func TestCoolingEndsLateWhereTheStoreRefusesOne(t *testing.T) {
 		w, stop := running(t, pools(pool("p", "192.0.2.0/29")))
 		stop()
 		s := &refusing{Store: w.store}
-		a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.a = a
+		w.with(s, ipam.Options{})
 		stop = w.start()
 		w.get("a")
 		w.get("b")
@@ -322,22 +318,18 @@ func TestOrphansAfterSettled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		w := &world{t: t, store: store, cfg: pools(pool("p", "192.0.2.0/28"))}
-		a, err := ipam.New(t.Context(), store, w.cfg, ipam.Options{Clock: newClock(), Node: "lb1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.a = a
+		w.with(store, ipam.Options{Node: "lb1"})
 		defer w.start()()
 		w.get("gone")
 		w.get("stays")
 		var gone atomic.Bool
-		a.Settled(func(k vip.ServiceKey) bool { return k == key("stays") || k == key("gone") && !gone.Load() })
+		w.a.Settled(func(k vip.ServiceKey) bool { return k == key("stays") || k == key("gone") && !gone.Load() })
 		pass(time.Hour)
-		same(t, "orphans while all are named", a.Orphans(), 0)
+		same(t, "orphans while all are named", w.a.Orphans(), 0)
 
 		gone.Store(true)
 		store.Fail(errFull)
-		if errs := a.Release(t.Context(), []ipam.Released{{Service: key("gone")}}); errs[0] == nil {
+		if errs := w.a.Release(t.Context(), []ipam.Released{{Service: key("gone")}}); errs[0] == nil {
 			t.Error("a release succeeds though the store fails")
 		}
 		store.Fail(nil)
@@ -347,10 +339,10 @@ func TestOrphansAfterSettled(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(2 * time.Minute)
-		same(t, "orphans", a.Orphans(), 2)
+		same(t, "orphans", w.a.Orphans(), 2)
 		pass(5 * time.Minute)
-		same(t, "orphans after the grace time", a.Orphans(), 0)
+		same(t, "orphans after the grace time", w.a.Orphans(), 0)
 		pass(time.Hour)
-		same(t, "leases in the end", a.Leases().Len(), 1)
+		same(t, "leases in the end", w.a.Leases().Len(), 1)
 	})
 }

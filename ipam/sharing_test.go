@@ -58,6 +58,24 @@ func TestSharing(t *testing.T) {
 	w.durable()
 }
 
+// A service of another namespace can't join an address, whatever its share key: clients of the address would get its content.
+func TestSharingIsWithinANamespace(t *testing.T) {
+	in := func(namespace string) change { return func(s *vip.Service) { s.Key.Namespace = namespace } }
+	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
+	same(t, "bank's", w.get("web", share("web", tcp(443)), in("bank")), "192.0.2.1")
+	same(t, "bank's other", w.get("plain", share("web", tcp(80)), in("bank")), "192.0.2.1")
+	same(t, "shop's", w.get("web", share("web", tcp(8443)), in("shop")), "192.0.2.2")
+	for _, namespace := range []string{"shop", vip.DefaultNamespace} {
+		got := w.assign(service("late", share("web", tcp(8443)), in(namespace), requests("192.0.2.1")))[0]
+		if len(got.VIPs) > 0 || len(got.Problems) != 1 || got.Problems[0].Code != vip.CodeAddressTaken || got.Problems[0].Hint != "request another address" {
+			t.Errorf("%s: %+v", namespace, got)
+		}
+	}
+	w.restart()
+	same(t, "after a restart", w.get("third", share("web", tcp(8080)), in("bank")), "192.0.2.1")
+	w.durable()
+}
+
 // Port ranges on a shared address must not overlap other ranges or ports.
 func TestSharingRanges(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))

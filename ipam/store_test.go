@@ -47,11 +47,7 @@ func TestStoreThatFails(t *testing.T) {
 func TestStoreThatFailsBetweenGainAndLoss(t *testing.T) {
 	inner := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	s := &failingSecond{Store: inner.store}
-	a, err := ipam.New(t.Context(), s, inner.cfg, ipam.Options{Clock: newClock(), Now: inner.clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner.a = a
+	inner.with(s, ipam.Options{Now: inner.clock})
 	inner.get("web")
 	s.armed, s.commits = true, 0
 	got := inner.assign(service("web", requests("192.0.2.9")))[0]
@@ -171,11 +167,7 @@ func TestSharersReleasedTogether(t *testing.T) {
 func TestReleaseThatIsRefusedForOne(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	s := &refusing{Store: w.store}
-	a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.a = a
+	w.with(s, ipam.Options{Now: w.clock})
 	for _, name := range []string{"a", "b", "c"} {
 		w.get(name)
 	}
@@ -255,16 +247,12 @@ func (s *stalledStore) Commit(ctx context.Context, ops []ipam.Op) error {
 func TestPreviewDuringACommit(t *testing.T) {
 	w := newWorld(t, pools(pool("p", "192.0.2.0/28")))
 	s := &stalledStore{Store: w.store, reached: make(chan struct{}), let: make(chan struct{})}
-	a, err := ipam.New(t.Context(), s, w.cfg, ipam.Options{Clock: newClock(), Now: w.clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.a = a
+	w.with(s, ipam.Options{Now: w.clock})
 	done := make(chan string)
-	go func() { done <- vips(a.Assign(context.Background(), []*vip.Service{new(service("first"))})[0]) }()
+	go func() { done <- vips(w.a.Assign(context.Background(), []*vip.Service{new(service("first"))})[0]) }()
 	<-s.reached
 	for range 2 {
-		got := a.Preview([]vip.Service{service("second", ports(on(tcp(80), 0))), service("third")})
+		got := w.a.Preview([]vip.Service{service("second", ports(on(tcp(80), 0))), service("third")})
 		if vips(got[0]) != "192.0.2.1" || nodePorts(got[0])["80/tcp"] != 30086 || vips(got[1]) != "192.0.2.2" {
 			t.Errorf("preview: %+v", got)
 		}

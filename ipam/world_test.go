@@ -3,7 +3,6 @@ package ipam_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -39,6 +38,17 @@ func (w *world) restart() {
 	w.t.Helper()
 	w.events = event.NewLog(1_000, w.clock)
 	a, err := ipam.New(context.Background(), w.store, w.cfg, ipam.Options{Clock: &table.Clock{}, Now: w.clock, Events: w.events})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.a = a
+}
+
+// with makes an allocator on another store, with other options.
+func (w *world) with(s ipam.Store, o ipam.Options) {
+	w.t.Helper()
+	o.Clock = newClock()
+	a, err := ipam.New(context.Background(), s, w.cfg, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -251,5 +261,3 @@ func same[T comparable](t testing.TB, what string, got, want T) {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
-
-var _ = fmt.Sprint

@@ -99,12 +99,9 @@ func (t *Target) sysctlDrift() []string {
 	if f := t.sysctl.Check(expireConnections); t.expiryOff && !f.OK {
 		out = append(out, f.Name+" "+f.Detail)
 	}
-	for _, w := range t.wantedSettings() {
-		f := t.sysctl.Check(w)
-		switch before, known := t.findings.Get(f.Name); {
-		case f.OK:
-			t.findings.Set(f)
-		case !known || before.OK:
+	out = append(out, host.Drift(&t.findings, t.sysctl, t.wantedSettings())...)
+	if t.optional.idle > 0 {
+		if f := t.checkTimeout(); t.findings.Drifted(f) {
 			out = append(out, f.Name+" "+f.Detail)
 		}
 	}

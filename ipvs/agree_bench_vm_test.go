@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -32,9 +33,7 @@ func BenchmarkProgramMaglev(b *testing.B) {
 				b.Errorf("%s: %v", &ops[i], err)
 			}
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		d := time.Since(start)
 		run(b, p.Node, "ipvsadm", "-C")
 		return d, len(ops)

@@ -65,12 +65,11 @@ func checkIPVS() Finding {
 		// A lookup of IPVS needs no rights. A read needs those of a write.
 		_, _, err = k.Service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP}, 0)
 	}
-	if err == nil {
-		return f
-	}
-	f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe ip_vs"
-	if errors.Is(err, unix.EPERM) {
-		f.Remedy = "run the agent with CAP_NET_ADMIN in the host's own user namespace"
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return host.Denied(f.Name, true, err)
+	case err != nil:
+		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe ip_vs"
 	}
 	return f
 }

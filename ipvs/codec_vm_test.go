@@ -15,6 +15,7 @@ import (
 	moby "github.com/moby/ipvs"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -139,10 +140,7 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 -A -f 5 -s rr
 -A -f 5 -6 -s wrr
 `, "ipvsadm", "-R")
-	all, err := p.kernel.Services(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(p.kernel.Services(t.Context()))(t)
 	key := frontend("10.96.0.1:80", vip.UDP).Key
 	slices.SortFunc(all, func(a, b kernel.Service) int { return cmp.Or(int(a.Mark)-int(b.Mark), a.Key.Addr.Compare(b.Key.Addr)) })
 	want := []kernel.Service{
@@ -153,10 +151,7 @@ func TestReadsWhatOthersWrite(t *testing.T) {
 	if d := gocmp.Diff(want, all, gocmp.AllowUnexported(kernel.Service{}), gocmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 		t.Errorf("services, -want +got:\n%s", d)
 	}
-	have, err := p.kernel.State(t.Context(), key, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	have := must.Get(p.kernel.State(t.Context(), key, 0))(t)
 	dests := have.Dests
 	if w := []kernel.Dest{{Addr: addrs("10.77.1.2:80")[0], Weight: 70000, Forward: kernel.ForwardTunnel, Upper: 9, Lower: 3}}; !slices.Equal(dests, w) {
 		t.Errorf("destinations %+v, want %+v", dests, w)
@@ -248,9 +243,7 @@ func TestWritesAndReadsAsIpvsadm(t *testing.T) {
 			t.Errorf("%s: %v", &ops[i], err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	sorted := func(lab *netlab.Lab) []string {
 		var lines []string
 		for line := range strings.Lines(run(t, lab.Director, "ipvsadm", "-Sn")) {

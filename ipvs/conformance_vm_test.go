@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -62,9 +63,7 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	for a := range vips {
 		t.Errorf("%s is not on %s", a, DefaultDevice)
 	}
-	if link := run(t, node, "ip", "link", "show", "dev", DefaultDevice); !strings.Contains(link, "NOARP,UP") {
-		t.Errorf("the device is %s", link)
-	}
+	expect.Contains(t, run(t, node, "ip", "link", "show", "dev", DefaultDevice), "NOARP,UP", "the device")
 }
 
 var forwardFlag = map[vip.Forward]string{vip.ForwardNAT: "-m", vip.ForwardDirect: "-g", vip.ForwardTunnel: "-i"}

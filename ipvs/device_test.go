@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (
@@ -14,6 +12,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Add waits for the routes of IPv6 addresses. The kernel adds them after it has acknowledged the
@@ -25,26 +25,24 @@ func TestAddressesAreAwaited(t *testing.T) {
 		tardy int
 		takes time.Duration
 		asks  int
+		fail  int
 	}{
-		"at once":        {[]netip.Addr{v6}, 0, 0, 1},
-		"IPv4":           {[]netip.Addr{v4}, 5, 0, 0},
-		"a moment later": {[]netip.Addr{v4, v6, more}, 5, 5 * time.Millisecond, 7},
-		"never":          {[]netip.Addr{v6, more}, 1 << 30, host.LocalWithin + time.Millisecond, int(host.LocalWithin/time.Millisecond) + 2},
+		"at once":        {[]netip.Addr{v6}, 0, 0, 1, 0},
+		"IPv4":           {[]netip.Addr{v4}, 5, 0, 0, 0},
+		"a moment later": {[]netip.Addr{v4, v6, more}, 5, 5 * time.Millisecond, 7, 0},
+		"never":          {[]netip.Addr{v6, more}, 1 << 30, host.LocalWithin + time.Millisecond, int(host.LocalWithin/time.Millisecond) + 3, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				k, d := fakeDeviceUp(t)
 				k.tardy = c.tardy
 				begun := time.Now()
-				if err := d.Add(t.Context(), c.addrs, func(a netip.Addr, err error) { t.Error(a, err) }); err != nil {
-					t.Error(err)
+				var failures []error
+				if err := d.Add(t.Context(), c.addrs, func(_ netip.Addr, err error) { failures = append(failures, err) }); err != nil || len(failures) != c.fail {
+					t.Error(err, failures)
 				}
-				if took := time.Since(begun); took != c.takes {
-					t.Errorf("took %v, want %v", took, c.takes)
-				}
-				if asked := strings.Count(strings.Join(k.trace, "\n"), "route query"); asked != c.asks {
-					t.Errorf("asked %d times, want %d", asked, c.asks)
-				}
+				expect.Equal(t, time.Since(begun), c.takes, "the time")
+				expect.Equal(t, strings.Count(strings.Join(k.trace, "\n"), "route query"), c.asks, "queries for routes")
 			})
 		})
 	}
@@ -84,12 +82,7 @@ func TestAddressesAreNotAwaitedInVain(t *testing.T) {
 // fakeDeviceUp returns a fake kernel with the device.
 func fakeDeviceUp(t *testing.T) (*fakeKernel, *host.Device) {
 	k := newFakeKernel()
-	h, err := k.open(t.Context(), &counters{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := h.device.Ensure(); err != nil {
-		t.Fatal(err)
-	}
+	h := must.Get(k.open(t.Context(), &counters{}))(t)
+	must.Get(h.device.Ensure())(t)
 	return k, h.device
 }

@@ -4,10 +4,12 @@ package ipvs
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -20,9 +22,7 @@ func TestAddressIsTheHostsOwnWhenApplied(t *testing.T) {
 	p := newPlane(t, lab.Director)
 	late := map[vip.Family]int{}
 	onThreadThatEnds(func() {
-		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0))
 		for i := range count {
 			for _, pool := range []netip.Prefix{pool4, pool6} {
 				f := frontend(netip.AddrPortFrom(nth(pool, 100+i), 80).String(), vip.TCP)
@@ -37,4 +37,22 @@ func TestAddressIsTheHostsOwnWhenApplied(t *testing.T) {
 	for family, n := range late {
 		t.Errorf("%d of %d addresses of %s were not the host's own", n, count, family)
 	}
+}
+
+// onThreadThatEnds runs f on a thread that ends with f, so that the thread's namespace is
+// deleted. The first thread of a process never ends. It would keep the namespace, whose contents
+// keep the modules loaded.
+func onThreadThatEnds(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			onThreadThatEnds(f) // another thread, because this one stays locked
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+	<-done
 }

@@ -33,11 +33,15 @@ func (f fakeFilters) transaction(ctx context.Context, what string, do func() err
 // change applies a change of elements, removals first, or none of it. As in the kernel an element
 // must not overlap another one of its set, and equal keys must have equal data.
 func (f fakeFilters) change(old map[filter.Element]struct{}, c filter.Change) (map[filter.Element]struct{}, error) {
-	elements := maps.Clone(old)
+	elements := map[filter.Element]struct{}{}
+	maps.Copy(elements, old)
 	for _, adds := range []bool{false, true} {
 		for e, present := range c {
 			if !e.Key.Addr.IsValid() {
 				panic(fmt.Sprintf("element %v without an address", e))
+			}
+			if present && e.Set.HasMark() != filter.IsMark(e.Mark) {
+				panic(fmt.Sprintf("element %v with mark %#x", e, e.Mark))
 			}
 			if present != adds || e.Set.Passing() { // these expire before a check
 				continue
@@ -158,7 +162,7 @@ type fakeTunables struct{ k *fakeKernel }
 
 func (f fakeTunables) Check(w host.Setting) host.Finding {
 	out := host.Finding{Name: "sysctl " + host.SysctlName(w.Key)}
-	err := f.k.call("sysctl read", w.Key, func() error { out.OK = f.k.sysctls[w.Key] == w.Value; return nil })
+	err := f.k.call("sysctl read", w.Key, func() error { out.OK = w.Fits(f.k.sysctls[w.Key]); return nil })
 	if err != nil {
 		out.OK = false
 	}
@@ -169,7 +173,7 @@ func (f fakeTunables) Check(w host.Setting) host.Finding {
 }
 
 func (f fakeTunables) Set(w host.Setting) host.Finding {
-	if out := f.Check(w); out.OK {
+	if out := f.Check(w); out.OK || w.AtLeast {
 		return out
 	}
 	_ = f.k.call("sysctl write", w.Key, func() error { f.k.sysctls[w.Key] = w.Value; return nil })
@@ -189,7 +193,7 @@ func (f fakeFlows) Sweep(ctx context.Context, family vip.Family, match conntrack
 	}
 	return f.k.call("conntrack sweep", fmt.Sprint(family, match), func() error {
 		maps.DeleteFunc(f.k.entries, func(x conntrack.Flow, _ struct{}) bool {
-			return vip.FamilyOf(x.Frontend.Addr) == family && x.Frontend.Protocol == match.Frontend.Protocol && end(&conntrack.Entry{Flow: x})
+			return (family == 0 || vip.FamilyOf(x.Frontend.Addr) == family && x.Frontend.Protocol == match.Frontend.Protocol) && end(&conntrack.Entry{Flow: x})
 		})
 		return nil
 	})

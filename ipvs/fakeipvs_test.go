@@ -49,6 +49,22 @@ func (k *fakeKernel) parseGeneric(h netlink.Header, data []byte) *message {
 		})
 		return m
 	}
+	switch cmd {
+	case kernel.CmdGetConfig:
+		m.what = "read the timeout"
+		m.do = known(func() error {
+			m.answer = append(m.answer, kernel.AppendIdleTimeout([]byte{kernel.CmdSetConfig, 1, 0, 0}, k.idle))
+			return nil
+		})
+		return m
+	case kernel.CmdSetConfig:
+		m.what = "set the timeout"
+		m.do = known(func() (err error) {
+			k.idle, err = kernel.DecodeIdleTimeout(data)
+			return err
+		})
+		return m
+	}
 	s, _, err := kernel.DecodeService(data)
 	if err != nil {
 		panic(err)

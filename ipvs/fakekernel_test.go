@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
@@ -35,6 +36,7 @@ type fakeKernel struct {
 	schedulers map[string]bool // the loaded schedulers
 	tunnels    map[netip.Addr]bool
 	services   map[vip.FrontendKey]*fakeService
+	idle       time.Duration // the timeout of TCP connections
 
 	loopback bool // an interface other than the device is up
 	device   *fakeDevice
@@ -91,7 +93,7 @@ func newFakeKernel() *fakeKernel {
 		tunnels:    map[netip.Addr]bool{},
 		schedulers: map[string]bool{"rr": true, "wrr": true, "lc": true, "wlc": true, "sh": true, "mh": true, "sed": true},
 		services:   map[vip.FrontendKey]*fakeService{},
-		sysctls:    map[string]string{},
+		sysctls:    map[string]string{host.Remembered(0).Key: "432000"},
 		entries:    map[conntrack.Flow]struct{}{},
 	}
 	for _, s := range append(settings(linux.ParseVersion(linux.Release())), forwarding6) {
@@ -463,22 +465,29 @@ func (k *fakeKernel) witnessService(f *vip.Frontend, s *fakeService, mark uint32
 			say("destination is %+v", d)
 		}
 	}
-	var order []netip.AddrPort
-	for _, d := range s.list() {
-		switch {
-		case inTable(s.Scheduler, &d):
-			order = append(order, d.Addr)
-		case s.Scheduler == maglev && s.last[d.Addr] != 0:
-			say("destination %s of weight 0 has a part of the table by its last weight", d.Addr)
-		}
-	}
-	slices.Reverse(order)
-	if !slices.IsSortedFunc(order, netip.AddrPort.Compare) {
-		say("destinations are in the order %v", order)
+	if wrong := s.misplaced(); wrong != "" {
+		say("%s", wrong)
 	}
 	for a := range s.dests {
 		if !slices.ContainsFunc(f.Backends, func(b vip.Endpoint) bool { return b.Addr == a }) {
 			say("destination %s that nobody wants", a)
 		}
 	}
+}
+
+// misplaced says which destinations the scheduler's table has in another order than that of their addresses, or wrongly.
+func (s *fakeService) misplaced() string {
+	var order []netip.AddrPort
+	for _, d := range slices.Backward(s.list()) {
+		switch {
+		case inTable(s.Scheduler, &d):
+			order = append(order, d.Addr)
+		case s.Scheduler == maglev && s.last[d.Addr] != 0:
+			return fmt.Sprintf("destination %s of weight 0 has a part of the table by its last weight", d.Addr)
+		}
+	}
+	if !slices.IsSortedFunc(order, netip.AddrPort.Compare) {
+		return fmt.Sprintf("destinations are in the order %v", order)
+	}
+	return ""
 }

@@ -1,8 +1,7 @@
-//go:build !vm
-
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +18,8 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -197,6 +198,10 @@ func report(t *testing.T, w *world, what string) {
 	}
 }
 
+// stride is 1 if every fault happens at every call. Otherwise, each happens at every stride-th one, and
+// each call has some: TestEveryFaultAtEachCall has the others.
+var stride = 3
+
 // eachFault runs the steps once for each call and each way in which it may fail, for length calls
 // of its kind.
 func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(kind string) []fault) {
@@ -204,6 +209,9 @@ func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(
 	runs := 0
 	for _, c := range calls(t, pause, resync) {
 		for i := range ways(c.kind) {
+			if (c.n+i)%stride != 0 {
+				continue
+			}
 			what, failed := "no fault", 0
 			w := play(t, pause, resync, func(_ *world, now call) *fault {
 				// The order of calls may differ from run to run within a batch.
@@ -226,6 +234,7 @@ func eachFault(t *testing.T, pause, resync time.Duration, length int, ways func(
 
 // Whichever call fails, and however, what is missing is reported while it is, and retries apply it
 // without a read of the whole kernel.
+// Slow: hundreds of runs, one for each call and failure.
 func TestEachCallFails(t *testing.T) {
 	for _, c := range []struct {
 		length int
@@ -248,6 +257,7 @@ func TestEachCallLies(t *testing.T) {
 }
 
 // If an agent ends at any call, before or after it is carried out, the next agent takes over.
+// Slow: hundreds of runs, two for each call.
 func TestCrashAtEachCall(t *testing.T) {
 	for _, pause := range []time.Duration{0, 3 * time.Millisecond} {
 		for n := range len(calls(t, pause, 0)) {
@@ -363,12 +373,13 @@ var drifts = map[string]func(w *world){
 }
 
 // Any change by another program between two calls is repaired.
+// Slow: more than a thousand runs, one for each change and every third call.
 func TestDriftAtEachCall(t *testing.T) {
 	const pause, resync = 3 * time.Millisecond, 100 * time.Millisecond
 	n := len(calls(t, pause, resync))
 	for i, name := range slices.Sorted(maps.Keys(drifts)) {
 		t.Run(name, func(t *testing.T) {
-			for at := i % 2; at < n; at += 2 { // each second call: what a batch sends varies in order anyhow
+			for at := i % stride; at < n; at += stride {
 				var before call
 				w := play(t, pause, resync, func(w *world, now call) *fault {
 					if now.n == at+1 {
@@ -412,9 +423,7 @@ func TestForeignSchedulerIsNamed(t *testing.T) {
 func TestDeviceComesBackWhole(t *testing.T) {
 	for _, kind := range []string{"link find", "link add", "link set", "route send", "route message"} {
 		for i := range honest(kind) {
-			var w *world
-			bubble.Test(t, func(*testing.T) {
-				w = newWorld()
+			inWorld(t, fmt.Sprintf("%s fails with %+v", kind, honest(kind)[i]), func(w *world) {
 				w.start()
 				steps[0](w)
 				w.waitIdle()
@@ -433,7 +442,6 @@ func TestDeviceComesBackWhole(t *testing.T) {
 				w.checkApplied()
 				w.stop()
 			})
-			report(t, w, fmt.Sprintf("%s fails with %+v", kind, honest(kind)[i]))
 		}
 	}
 }
@@ -442,31 +450,86 @@ func TestDeviceComesBackWhole(t *testing.T) {
 // next change finds the netlink family again and is applied.
 func TestChangeAfterAReload(t *testing.T) {
 	k := newFakeKernel()
-	stats := &counters{}
-	h, err := k.open(t.Context(), stats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target, err := newTarget(Options{Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer target.Close()
+	target := k.target(t)
 	a := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80", "10.1.0.2:80")
 	b := listener("10.96.0.2:80", vip.TCP, "10.1.0.1:80")
 	heavier := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80*5", "10.1.0.2:80")
 	for _, batch := range [][]updateOf{{{Key: a.Key, New: a}}, {{Key: a.Key, Old: a, New: heavier}, {Key: b.Key, New: b}}} {
 		k.alter(func() { k.unload(); k.reload() })
-		if err := target.Apply(t.Context(), batch); err != nil {
-			t.Fatal(err)
+		put(t, target, batch...)
+	}
+	expect.Empty(t, k.witness(map[vip.FrontendKey]*vip.Frontend{a.Key: heavier, b.Key: b}, nil))
+}
+
+// The error of a backend that the kernel rejects has a hint, and the next attempt succeeds.
+func TestRejectedBackendHasAHint(t *testing.T) {
+	k := newFakeKernel()
+	target := k.target(t)
+	k.fail(func(c call) *fault {
+		if strings.Contains(c.what, "add destination") {
+			return &fault{err: unix.EINVAL}
 		}
-		for _, u := range batch {
-			if u.Err != nil {
-				t.Errorf("%s: %v", u.Key, u.Err)
+		return nil
+	})
+	f := listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80")
+	batch := []updateOf{{Key: f.Key, New: f}}
+	must.Succeed(t, target.Apply(t.Context(), batch))
+	problem, _ := errors.AsType[vip.Problem](batch[0].Err)
+	expect.Contains(t, problem.Message, "10.1.0.1:80")
+	expect.Contains(t, problem.Hint, "no interface is up")
+	k.fail(nil)
+	put(t, target, batch...)
+	expect.Empty(t, k.witness(map[vip.FrontendKey]*vip.Frontend{f.Key: f}, nil))
+}
+
+// The entries of connection tracking are read once for a batch and family, and only for UDP services that are new or that
+// lost backends.
+func TestUDPChangesShareOneDump(t *testing.T) {
+	k := newFakeKernel()
+	target := k.target(t)
+	all := func(backends ...string) (out []*vip.Frontend) {
+		for i := range 20 {
+			out = append(out, listener(fmt.Sprintf("10.96.1.%d:53", i+1), vip.UDP, backends...))
+		}
+		return out
+	}
+	old, six := all(), listener("[fd96::1]:53", vip.UDP, "[fd01::1]:53")
+	clear(old)
+	to := func(new []*vip.Frontend) (batch []updateOf) {
+		for i, f := range new {
+			u := updateOf{Old: old[i], New: f}
+			if u.Key = vip.KeyOfFrontend(cmp.Or(f, old[i])); u.Old != nil || u.New != nil {
+				batch = append(batch, u)
 			}
 		}
+		old = new
+		return batch
 	}
-	for key, what := range k.witness(map[vip.FrontendKey]*vip.Frontend{a.Key: heavier, b.Key: b}, nil) {
-		t.Errorf("%s: %s", key, what)
+	half := all("10.1.0.2:53")
+	clear(half[:10])
+	both := all("10.1.0.1:53", "10.1.0.2:53")
+	tcp := listener("10.96.0.1:53", vip.TCP, "10.1.0.1:53")
+	for _, c := range []struct {
+		name  string
+		batch []updateOf
+		dumps int
+	}{
+		{"tcp comes, with the table", []updateOf{{Key: tcp.Key, New: tcp}}, 1},
+		{"tcp goes", []updateOf{{Key: tcp.Key, Old: tcp}}, 0},
+		{"services come", to(both), 1},
+		{"weights", to(all("10.1.0.1:53*0", "10.1.0.2:53")), 0},
+		{"backends go", to(all("10.1.0.2:53")), 1},
+		{"backends come", to(both), 0},
+		{"services and backends go", to(half), 1},
+		{"both come back, and one of ipv6", append(to(both), updateOf{Key: six.Key, New: six}), 2},
+		{"all backends go", to(all()), 1},
+		{"services without backends go", to(make([]*vip.Frontend, 20)), 0},
+	} {
+		k.trace = nil
+		put(t, target, c.batch...)
+		if target.Unclean() {
+			must.Succeed(t, target.Clean(t.Context()))
+		}
+		expect.Equal(t, strings.Count(k.history(), "conntrack sweep"), c.dumps, c.name)
 	}
 }

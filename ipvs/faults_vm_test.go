@@ -4,17 +4,12 @@ package ipvs
 
 import (
 	"context"
-	"errors"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/internal/netlink/netlinktest"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -80,6 +75,8 @@ func aFew() []*vip.Frontend {
 
 // Another program's change between the stages of a change is repaired.
 func TestForeignHandHalfWay(t *testing.T) {
+	lab := netlab.New(t) // each agent finds the state of the last one
+	var all []vip.Frontend
 	for name, c := range map[string]struct {
 		route bool // before addresses are added; otherwise before services are programmed
 		do    []string
@@ -97,13 +94,12 @@ func TestForeignHandHalfWay(t *testing.T) {
 		"device deleted and made": {true, []string{"ip link del ironvip0", "ip link add ironvip0 type dummy"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lab := netlab.New(t)
 			p := newPlane(t, lab.Director)
 			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
-			all := aFew()
+			few := aFew()
 			l := newLoop(t, p, 200*time.Millisecond)
-			l.Set(all[0], all[2])
-			l.waitApplied()
+			l.Set(few[0], few[2])
+			l.Wait(l.Unapplied)
 			now := services
 			if c.route {
 				now = addresses
@@ -114,163 +110,15 @@ func TestForeignHandHalfWay(t *testing.T) {
 				}
 			}
 			now.before.Store(&do)
-			l.Set(with(all[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), all[1], all[3])
-			l.waitApplied()
+			l.Set(with(few[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), few[1], few[3])
+			l.Wait(l.Unapplied)
 			if now.before.Load() != nil {
 				t.Error("it never came to pass")
 			}
+			all = l.All()
+			l.Stop()
+			run(t, lab.Director, "ip", "link", "set", "lo", "up")
 		})
 	}
-}
-
-// The process loses CAP_NET_ADMIN in the middle of a change, and gets it back.
-func TestRightsLostHalfWay(t *testing.T) {
-	for name, route := range map[string]bool{"before services": false, "before addresses": true} {
-		t.Run(name, func(t *testing.T) {
-			lab := netlab.New(t)
-			p := newPlane(t, lab.Director)
-			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
-			all := aFew()
-			p.Create(t, all[0])
-			at := services
-			if route {
-				at = addresses
-			}
-			lose := func() { setNetAdmin(t, false) }
-			at.before.Store(&lose)
-			batch := []updateOf{{Key: all[0].Key, Old: all[0]}, {Key: all[1].Key, New: all[1]}, {Key: all[3].Key, New: all[3]}}
-			var err error
-			lab.Director.Do(func() {
-				defer setNetAdmin(t, true)
-				err = p.Target.Apply(t.Context(), batch)
-			})
-			if err == nil && batch[0].Err == nil && batch[1].Err == nil && batch[2].Err == nil {
-				t.Error("nothing is said to be missing")
-			}
-			for i := range batch {
-				if batch[i].Err != nil && !strings.Contains(batch[i].Err.Error(), "not permitted") {
-					t.Errorf("%s: %v", batch[i].Key, batch[i].Err)
-				}
-				batch[i].Repair = true
-			}
-			p.Put(t, batch...)
-			p.Wants(t, all[1], all[3])
-			witness(t, lab.Director, []vip.Frontend{*all[1], *all[3]})
-		})
-	}
-}
-
-// setNetAdmin grants CAP_NET_ADMIN to the calling thread or revokes it.
-func setNetAdmin(t *testing.T, has bool) {
-	t.Helper()
-	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&h, &data[0]); err != nil {
-		t.Fatal(err)
-	}
-	if data[0].Effective &^= 1 << unix.CAP_NET_ADMIN; has {
-		data[0].Effective |= 1 << unix.CAP_NET_ADMIN
-	}
-	if err := unix.Capset(&h, &data[0]); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// Answers are lost because of a tiny receive buffer, or never arrive. The outcome of each change
-// is read back, and the rest is applied.
-func TestAnswersLost(t *testing.T) {
-	for name, deafen := range map[string]func(fd int) error{
-		"tiny buffer": func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1) },
-		"no answer":   netlinktest.DropAnswers,
-	} {
-		t.Run(name, func(t *testing.T) {
-			lab := netlab.New(t)
-			p := newPlane(t, lab.Director)
-			old := many(8, 30)
-			p.Create(t, old...)
-			// Delete half of the services: the kernel answers each message about them with an
-			// error.
-			for _, f := range old[:4] {
-				run(t, lab.Director, "ipvsadm", "-D", "-t", f.Key.AddrPort().String())
-			}
-			var batch []updateOf
-			var want []*vip.Frontend
-			for _, f := range old {
-				g := with(f, func(f *vip.Frontend) {
-					for i := range f.Backends {
-						f.Backends[i].Weight = 7
-					}
-				})
-				want = append(want, g)
-				batch = append(batch, updateOf{Key: f.Key, Old: f, New: g})
-			}
-			if err := deafen(p.kernel.Socket.(*netlink.Conn).FD()); err != nil {
-				t.Fatal(err)
-			}
-			p.Put(t, batch...)
-			if p.Stats().AnswersLost == 0 {
-				t.Error("no answer was lost")
-			}
-			p.Wants(t, want...)
-			var all []vip.Frontend
-			for _, f := range want {
-				all = append(all, *f)
-			}
-			witness(t, lab.Director, all)
-		})
-	}
-}
-
-// In a namespace without any interface that is up, the kernel rejects backends. The error says
-// so, and the next attempt succeeds because the device is up.
-func TestNothingIsUp(t *testing.T) {
-	onThreadThatEnds(func() {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Error(err)
-			return
-		}
-		p, err := New(Options{Owns: owns})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer p.Close()
-		f := frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...)
-		batch := []updateOf{{Key: f.Key, New: f}}
-		for try := range 3 {
-			if err := p.Apply(t.Context(), batch); err != nil {
-				t.Error(err)
-				return
-			}
-			if batch[0].Err == nil {
-				break
-			}
-			problem, ok := errors.AsType[vip.Problem](batch[0].Err)
-			if try > 0 || !ok || !strings.Contains(problem.Message, "10.77.1.2:80") || !strings.Contains(problem.Hint, "no interface is up") {
-				t.Errorf("try %d: %+v", try, batch[0].Err)
-			}
-		}
-		s, err := p.kernel.State(t.Context(), f.Key, 0)
-		if err != nil || s == nil || len(s.Dests) != 1 {
-			t.Errorf("%+v, %v", s, err)
-		}
-	})
-}
-
-// onThreadThatEnds runs f on a thread that ends with f, so that the thread's namespace is
-// deleted. The first thread of a process never ends. It would keep the namespace, whose contents
-// keep the modules loaded.
-func onThreadThatEnds(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			onThreadThatEnds(f) // another thread, because this one stays locked
-			runtime.UnlockOSThread()
-			return
-		}
-		f()
-	}()
-	<-done
+	witness(t, lab.Director, all)
 }

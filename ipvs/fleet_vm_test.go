@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
@@ -85,9 +86,7 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 				settle(t)
 				if (round+i)%2 == 0 {
 					start := time.Now()
-					if n := p.observe(t); n != len(f.all) {
-						t.Fatalf("%d frontends were read", n)
-					}
+					must.Equal(t, p.observe(t), len(f.all), "frontends that were read")
 					read = time.Since(start)
 					continue
 				}
@@ -136,9 +135,7 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 func (p *planeIn) observe(t testing.TB) (n int) {
 	p.Node.Do(func() {
 		for _, err := range p.Target.Actual(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			n++
 		}
 	})
@@ -171,9 +168,7 @@ func alone(b *testing.B, do func(t testing.TB, lab *netlab.Lab)) {
 		if err == nil {
 			err = lab.Director.Netlink.LinkDel(link)
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 	})
 }
 
@@ -194,10 +189,7 @@ func settle(t testing.TB) {
 
 // idleTicks returns how many of the ticks of all processors so far were idle.
 func idleTicks(t testing.TB) (idle, all int) {
-	data, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("/proc/stat"))(t)
 	line, _, _ := strings.Cut(string(data), "\n")
 	for i, field := range strings.Fields(line)[1:] {
 		n, err := strconv.Atoi(field)

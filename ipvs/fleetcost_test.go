@@ -50,13 +50,16 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 }
 
 func (k *nullKernel) target() *Target {
-	h := access{fw: nullFilters{k}}
+	own := &counters{}
+	h, err := k.device.open(context.Background(), own)
+	if err != nil {
+		panic(err)
+	}
+	h.fw = nullFilters{k: k}
 	for _, to := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
 		*to = &kernel.Conn{Socket: &nullSocket{k: k}, Family: 33}
 	}
-	own := &counters{}
 	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
-	h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeTunables{k.device}, fakeFlows{k.device}, fakePorts{k.device}.Free, fakeConnections{k.device}, fakeList{}, fakeTunnels{k.device}
 	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
 	if err != nil {
 		panic(err)
@@ -92,7 +95,10 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 		return err
 	}
 	answer := s.k.services
-	if data[0] == kernel.CmdGetDest {
+	switch data[0] {
+	case kernel.CmdGetConfig:
+		answer = [][]byte{kernel.AppendIdleTimeout([]byte{kernel.CmdSetConfig, 1, 0, 0}, vip.MaxIdleTimeout)}
+	case kernel.CmdGetDest:
 		asked, _, err := kernel.DecodeService(data)
 		if err != nil {
 			return err
@@ -108,7 +114,10 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 }
 
 // nullFilters writes what it would send.
-type nullFilters struct{ k *nullKernel }
+type nullFilters struct {
+	filters // not used
+	k       *nullKernel
+}
 
 func (f nullFilters) Read(context.Context) (*filter.Ruleset, error) {
 	r := filter.NewRuleset(f.k.keys)
@@ -130,8 +139,6 @@ func (f nullFilters) Apply(_ context.Context, c filter.Change) error {
 	return nil
 }
 
-func (f nullFilters) SetPods(context.Context, *netipx.IPSet, filter.Change) error { return nil }
-
 func (f nullFilters) Rebuild(_ context.Context, pods *netipx.IPSet, c filter.Change) error {
 	tx, err := f.k.fw.EncodeRebuild(pods, c)
 	if err == nil {
@@ -139,14 +146,6 @@ func (f nullFilters) Rebuild(_ context.Context, pods *netipx.IPSet, c filter.Cha
 	}
 	return err
 }
-
-func (f nullFilters) Remove(context.Context) error { return nil }
-
-func (f nullFilters) Retire(context.Context) error { return nil }
-
-func (f nullFilters) Close() {}
-
-func (f nullFilters) Missing(context.Context) error { return nil }
 
 func (f nullFilters) Exists(context.Context) (bool, error) { return true, nil }
 

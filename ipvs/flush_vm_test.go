@@ -10,6 +10,8 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -37,10 +39,7 @@ func (w *town) holding(t *testing.T) int {
 // open opens a connection. Lives fails the test if the same backend no longer sees it as the same connection.
 func (w *town) open(t *testing.T, k vip.FrontendKey, masqueraded bool) (lives func(when string)) {
 	t.Helper()
-	c, err := w.Client.Dial(k.Protocol.String(), k.AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(w.Client.Dial(k.Protocol.String(), k.AddrPort()))(t)
 	first, err := c.Ask()
 	if err != nil || (first.Client.Addr() != w.node4or6(w.Client, k.AddrPort().String())) != masqueraded {
 		t.Fatalf("the backend sees the client as %+v, %v", first, err)
@@ -63,7 +62,7 @@ func TestOpenConnectionsOutliveFlushes(t *testing.T) {
 		ports := ranged(with(f, func(f *vip.Frontend) { f.Key.Port = 7000 }), 7099, 8080)
 		l := newLoop(t, w.planeIn, -1)
 		l.Set(f, ports)
-		l.waitApplied()
+		l.Wait(l.Unapplied)
 		lives := []func(string){w.open(t, f.Key, true), w.open(t, vip.FrontendKey{Addr: ports.Key.Addr, Port: 7050, Protocol: p}, true)}
 		live := func(when string) {
 			t.Helper()
@@ -71,12 +70,13 @@ func TestOpenConnectionsOutliveFlushes(t *testing.T) {
 				one(when)
 			}
 		}
-		for range 10 {
+		for range 3 {
 			w.flush(t)
 			live("during the repair")
-			l.waitApplied()
+			l.Wait(l.Unapplied)
 			live("after the repair")
 		}
+		l.waitApplied()
 		l.Stop()
 		for range 3 {
 			w.flush(t)
@@ -90,7 +90,7 @@ func TestOpenConnectionsOutliveFlushes(t *testing.T) {
 		next := newPlane(t, w.Director)
 		again := newLoop(t, next, -1)
 		again.Set(f, ports)
-		again.waitApplied()
+		again.Wait(again.Unapplied)
 		if n := next.Stats().Writes(); n != 0 {
 			t.Errorf("the next agent made %d writes", n)
 		}
@@ -121,10 +121,7 @@ func TestClientsThatCameAfterAFlush(t *testing.T) {
 			w.Create(t, udp, tcp)
 			before := w.open(t, udp.Key, true)
 			dial := func() *netlab.Conn {
-				c, err := w.Client.Dial("udp", udp.Key.AddrPort())
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(w.Client.Dial("udp", udp.Key.AddrPort()))(t)
 				return c
 			}
 			w.flush(t)
@@ -173,9 +170,7 @@ func (w *town) waitEntry(t *testing.T, k vip.FrontendKey) {
 		found := false
 		w.Director.Do(func() {
 			err := w.flows.(conntrack.Table).Entries(t.Context(), k, func(*conntrack.Entry) { found = true })
-			if err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, err)
 		})
 		return found
 	})

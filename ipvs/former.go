@@ -107,19 +107,14 @@ func (r *Remains) forget(ctx context.Context, keys []vip.FrontendKey) error {
 		return nil
 	}
 	served := holdings.Serving(keys)
-	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
-		for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP, vip.SCTP} {
-			match := conntrack.Flow{Frontend: vip.FrontendKey{Protocol: protocol}}
-			err := r.flows.Sweep(ctx, family, match, func(e *conntrack.Entry) bool {
-				_, ours := served(e.Frontend)
-				return ours && !e.Translated && e.Forwarded()
-			})
-			if err != nil && !conntrack.IsMissing(err) {
-				return err
-			}
-		}
+	err := r.flows.Sweep(ctx, 0, conntrack.Flow{}, func(e *conntrack.Entry) bool {
+		_, ours := served(e.Frontend)
+		return ours && !e.Translated && e.Forwarded()
+	})
+	if conntrack.IsMissing(err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // run sends ops. What is gone already is no error.

@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (

@@ -111,3 +111,15 @@ func many(n, m int) []*vip.Frontend {
 	}
 	return all
 }
+
+func prefixes(all ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range all {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func restricted(f *vip.Frontend, ranges ...string) *vip.Frontend {
+	return with(f, func(f *vip.Frontend) { f.SourceRanges = prefixes(ranges...) })
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,21 +18,19 @@ func TestConnReuseModeByKernel(t *testing.T) {
 		for _, s := range settings(linux.ParseVersion(v)) {
 			got = got || s.Key == "ipv4/vs/conn_reuse_mode"
 		}
-		if got != want {
-			t.Errorf("kernel %s: conn_reuse_mode set is %v, want %v", v, got, want)
-		}
+		expect.Equal(t, got, want, "kernel %s: conn_reuse_mode set", v)
 	}
 }
 
 // Check changes nothing, so the test runs on any machine. Each finding that isn't OK has a
-// remedy.
+// remedy. One that could not be made without root says so.
 func TestCheckAnywhere(t *testing.T) {
 	findings := Check(false)
 	if len(findings) < 5 {
 		t.Fatalf("only %d findings", len(findings))
 	}
 	for _, f := range findings {
-		if f.Name == "" || f.Detail == "" || f.OK != (f.Remedy == "") {
+		if f.Name == "" || f.Detail == "" || !f.Unknown && f.OK != (f.Remedy == "") {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -60,9 +59,7 @@ func TestIdleWatch(t *testing.T) {
 		}
 		for i, s := range steps {
 			time.Sleep(s.wait)
-			if got := w.busy(k, s.packets, w.now()); got != s.want {
-				t.Errorf("step %d: busy is %v", i, got)
-			}
+			expect.Equal(t, w.busy(k, s.packets, w.now()), s.want, "step %d: busy", i)
 		}
 		for i := range uint16(2000) {
 			w.busy(conntrack.Flow{Frontend: vip.FrontendKey{Port: i}, Backend: k.Backend}, 1, w.now())
@@ -70,8 +67,6 @@ func TestIdleWatch(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		w.busy(k, 13, w.now())
 		w.forget(w.now())
-		if len(w.seen) != 1 {
-			t.Errorf("%d endpoints are remembered, want the one just asked about", len(w.seen))
-		}
+		expect.Equal(t, len(w.seen), 1, "remembered endpoints")
 	})
 }

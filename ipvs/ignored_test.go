@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -45,5 +46,18 @@ func TestIgnoredIsNamed(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// A longer idle_timeout is a change until it was applied. A real server remembers no connections, so it has nothing to do.
+func TestIdleTimeoutIsAChange(t *testing.T) {
+	f := &vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP, Relay: vip.RelayOf(vip.Relay{IdleTimeout: 2 * time.Hour})}
+	real := &vip.Frontend{Key: f.Key, Kind: vip.OnRealServer, Forward: vip.ForwardDirect, Masquerade: vip.MasqueradeNever, Relay: f.Relay}
+	target := Target{optional: optionalSettings{idle: time.Hour}}
+	if target.Same(f, f) || !target.Same(real, real) {
+		t.Errorf("same before it was applied: %v, on a real server: %v", target.Same(f, f), target.Same(real, real))
+	}
+	if target.optional = target.optional.with(f); !target.Same(f, f) {
+		t.Error("a change after it was applied")
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -66,7 +67,5 @@ func TestListConnections(t *testing.T) {
 		}
 		return false
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, err)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -26,9 +28,7 @@ func (w *town) listed(t *testing.T) (out []string) {
 		out = append(out, fmt.Sprintf("%s %s %s %s %s", c.Frontend.Protocol, c.Client, c.Frontend.AddrPort(), c.Backend, c.State))
 		return true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	slices.Sort(out)
 	return out
 }
@@ -60,27 +60,31 @@ func TestConnectionsAreThoseOfIpvsadm(t *testing.T) {
 		}
 	}
 	w.change(t, all[0], with(all[0], func(f *vip.Frontend) { f.Affinity = time.Hour }))
+	flows := map[string]bool{} // a map, because the kernel may give a client the port of one before
+	dial := func(f *vip.Frontend) *netlab.Conn {
+		c := must.Get(w.Client.Dial(f.Key.Protocol.String(), f.Key.AddrPort()))(t)
+		must.Get(c.Ask())(t)
+		flows[fmt.Sprint(f.Key.Protocol, " ", c.LocalAddr(), " ")] = true
+		return c
+	}
 	for _, f := range all {
 		for range 3 {
-			if _, err := w.Client.Ask(f.Key.Protocol.String(), f.Key.AddrPort()); err != nil {
-				t.Fatal(err)
-			}
+			dial(f).Close()
 		}
 	}
-	open, err := w.Client.Dial("tcp", all[1].Key.AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := open.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	dial(all[1])
 	wait.For(t, "listed as by ipvsadm", func() error { // a state may change between the two
 		got, want := w.listed(t), w.ipvsadmConns(t)
 		if !slices.Equal(got, want) {
 			return fmt.Errorf("\n%s\nipvsadm:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
-		if len(got) != 4*3+1+1 {
-			return fmt.Errorf("%d connections:\n%s", len(got), strings.Join(got, "\n"))
+		for flow := range flows {
+			if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, flow) }) {
+				return fmt.Errorf("not %sin %d connections:\n%s", flow, len(got), strings.Join(got, "\n"))
+			}
+		}
+		if len(got) != len(flows)+1 {
+			return fmt.Errorf("%d connections, not %d and that of affinity:\n%s", len(got), len(flows), strings.Join(got, "\n"))
 		}
 		return nil
 	})

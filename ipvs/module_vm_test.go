@@ -15,8 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -44,10 +45,7 @@ func module(t *testing.T, name string) string {
 
 func insertModule(t *testing.T, name string) {
 	t.Helper()
-	f, err := os.Open(module(t, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open(module(t, name)))(t)
 	defer f.Close()
 	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && err != unix.EEXIST {
 		t.Fatalf("insert %s: %v", name, err)
@@ -95,10 +93,7 @@ func TestModuleGoesAndComesBack(t *testing.T) {
 	l.Set(all...)
 	l.waitApplied()
 
-	loaded, err := os.ReadFile("/proc/modules")
-	if err != nil {
-		t.Fatal(err)
-	}
+	loaded := must.Get(os.ReadFile("/proc/modules"))(t)
 	var schedulers []string
 	for line := range strings.Lines(string(loaded)) {
 		if name := strings.Fields(line)[0]; strings.HasPrefix(name, "ip_vs_") {
@@ -145,17 +140,9 @@ func findingOf(t *testing.T, node *netlab.Node, name string) (f host.Finding, al
 }
 
 // Check reports each missing module with the command that loads it, and no problem once it is
-// loaded. It leaves nothing behind and doesn't change a table with the name of its trial table.
+// loaded. It leaves nothing behind.
 func TestCheckNamesMissingModules(t *testing.T) {
 	lab := netlab.New(t)
-	run(t, lab.Director, "nft", "add table inet "+filter.ScratchTable+"; add chain inet "+filter.ScratchTable+" mine; add rule inet "+filter.ScratchTable+" mine accept")
-	if f, _ := findingOf(t, lab.Director, "kernel module nft_ct"); !f.OK {
-		t.Errorf("with a foreign table of that name: %+v", f)
-	}
-	if got := run(t, lab.Director, "nft", "list table inet "+filter.ScratchTable); !strings.Contains(got, "accept") || strings.Contains(got, "chain trial") {
-		t.Errorf("the foreign table is now %s", got)
-	}
-	run(t, lab.Director, "nft", "delete table inet "+filter.ScratchTable)
 	rules, links := run(t, lab.Director, "nft", "list ruleset"), run(t, lab.Director, "ip", "-br", "link")
 	for module, required := range map[string]bool{
 		"nft_ct": true, "nft_fib_inet": true, "nft_masq": true, "nft_reject_inet": true, "nft_chain_nat": true,
@@ -182,12 +169,8 @@ func TestCheckNamesMissingModules(t *testing.T) {
 			}
 		})
 	}
-	if got := run(t, lab.Director, "nft", "list ruleset"); got != rules {
-		t.Errorf("the rules are now %s", got)
-	}
-	if got := run(t, lab.Director, "ip", "-br", "link"); got != links {
-		t.Errorf("the devices are now %s", got)
-	}
+	expect.Equal(t, run(t, lab.Director, "nft", "list ruleset"), rules, "the rules")
+	expect.Equal(t, run(t, lab.Director, "ip", "-br", "link"), links, "the devices")
 }
 
 // A running agent that must rebuild its table without a module reports the module until it is
@@ -205,7 +188,7 @@ func TestTableNeedsAModule(t *testing.T) {
 			for _, f := range all {
 				l.WaitReported(f.Key, "the dataplane needs kernel module "+name)
 			}
-			for range 20 {
+			for range 5 {
 				if got := l.Stats().TargetError; !strings.Contains(got, name) {
 					t.Fatalf("the dataplane's error is %q, but nothing was loaded", got)
 				}
@@ -231,9 +214,7 @@ func TestConntrackNetlinkMissing(t *testing.T) {
 		}
 		return ""
 	}
-	if got := bad(); got != "modprobe nf_conntrack_netlink" {
-		t.Errorf("at the start the fix is %q", got)
-	}
+	expect.Equal(t, bad(), "modprobe nf_conntrack_netlink", "the remedy at the start")
 	f := frontend("10.96.0.1:53", vip.UDP, addrs("10.77.1.2:53", "10.77.2.2:53")...)
 	p.Create(t, f)
 	fewer := with(f, func(f *vip.Frontend) { f.Backends = f.Backends[:1] })
@@ -244,7 +225,5 @@ func TestConntrackNetlinkMissing(t *testing.T) {
 	insertModule(t, "nf_conntrack_netlink")
 	p.change(t, fewer, f)
 	p.change(t, f, fewer)
-	if got := bad(); got != "" {
-		t.Errorf("with the module the fix is %q", got)
-	}
+	expect.Equal(t, bad(), "", "the remedy with the module")
 }

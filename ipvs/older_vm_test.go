@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,17 +18,11 @@ func TestNewClientsSpareOlderConnections(t *testing.T) {
 		w := &town{Lab: newTownLab(t)}
 		f := frontend(at, vip.TCP, w.backends(at, 1)...)
 		f.Masquerade = vip.MasqueradeAlways
-		older, err := w.Director.Dial("tcp", f.Backends[0].Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		older := must.Get(w.Director.Dial("tcp", f.Backends[0].Addr))(t)
 		w.planeIn = newPlane(t, w.Director) // the connection has sent nothing since its handshake, not even a delayed acknowledgment
 		w.Create(t, f)
 		port := older.LocalAddr().(*net.TCPAddr).AddrPort().Port()
-		c, err := w.Client.DialFromPort("tcp", netip.AddrPortFrom(w.node4or6(w.Client, at), port), f.Key.AddrPort())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(w.Client.DialFromPort("tcp", netip.AddrPortFrom(w.node4or6(w.Client, at), port), f.Key.AddrPort()))(t)
 		for range 2 {
 			a, err := c.Ask()
 			if err != nil || a.Client.Port() == port {

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -115,70 +118,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// model is a small model of the kernel. It rejects what the kernel rejects, and counts how often
-// it filled a scheduler's table.
-type model struct {
-	*kernel.State
-	list   []netip.AddrPort // in the kernel's order reversed: the newest is last
-	filled int
-	last   map[netip.AddrPort]uint32 // the weights by which mh fills its table
-	t      *rapid.T
-}
-
-func (m *model) run(o op) {
-	at := func() (int, bool) { return slices.BinarySearchFunc(m.Dests, o.dest, kernel.CompareDests) }
-	if o.cmd == kernel.CmdNewService {
-		if m.State != nil {
-			m.t.Fatal("a second service")
-		}
-		m.State = &kernel.State{Service: *o.service}
-		return
-	}
-	if m.State == nil {
-		m.t.Fatalf("%s: no service", &o)
-	}
-	if o.cmd != kernel.CmdDelService && (o.cmd == kernel.CmdSetService && o.service.Scheduler == "mh" || o.cmd != kernel.CmdSetService && m.Scheduler == "mh") {
-		m.filled++
-	}
-	switch o.cmd {
-	case kernel.CmdNewDest:
-		m.list = append(m.list, o.dest.Addr)
-		m.last[o.dest.Addr] = o.dest.Weight
-	case kernel.CmdSetDest:
-		if o.dest.Weight > 0 {
-			m.last[o.dest.Addr] = o.dest.Weight
-		}
-	case kernel.CmdDelDest:
-		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool { return a == o.dest.Addr })
-	}
-	switch o.cmd {
-	case kernel.CmdDelService:
-		m.State = nil
-	case kernel.CmdSetService:
-		m.Service = *o.service
-	case kernel.CmdNewDest:
-		i, there := at()
-		if there {
-			m.t.Fatalf("%s: it is there", &o)
-		}
-		m.Dests = slices.Insert(m.Dests, i, o.dest)
-	case kernel.CmdSetDest, kernel.CmdDelDest:
-		i, there := at()
-		if !there {
-			m.t.Fatalf("%s: it isn't there", &o)
-		}
-		if o.cmd == kernel.CmdSetDest {
-			m.Dests[i] = o.dest
-		} else {
-			m.Dests = slices.Delete(m.Dests, i, i+1)
-		}
-	}
-}
-
-func (m *model) usable() bool {
-	return m.State != nil && slices.ContainsFunc(m.Dests, func(d kernel.Dest) bool { return d.Weight > 0 })
-}
-
 func drawState(t *rapid.T, label string) *kernel.State {
 	if rapid.IntRange(0, 5).Draw(t, label+" absent") == 0 {
 		return nil
@@ -199,20 +138,22 @@ func drawState(t *rapid.T, label string) *kernel.State {
 func TestPlanAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := drawState(t, "have"), drawState(t, "want")
-		m := &model{t: t, last: map[netip.AddrPort]uint32{}}
+		k := newFakeKernel()
 		if have != nil {
-			for _, d := range have.Dests {
-				m.list = append(m.list, d.Addr)
-				m.last[d.Addr] = d.Weight
-				if d.Weight == 0 && have.Scheduler != maglev {
-					m.last[d.Addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
+			k.put(have.Service)
+			dests, s := slices.Clone(have.Dests), k.services[have.Key]
+			if !dependsOnOrder(have.Scheduler) || rapid.Bool().Draw(t, "drifted") {
+				dests = rapid.Permutation(dests).Draw(t, "list")
+				have.Ages = map[netip.AddrPort]int{}
+				for i, d := range dests {
+					have.Ages[d.Addr] = i
 				}
 			}
-			if !dependsOnOrder(have.Scheduler) || rapid.Bool().Draw(t, "drifted") {
-				m.list = rapid.Permutation(m.list).Draw(t, "list")
-				have.Ages = map[netip.AddrPort]int{}
-				for i, a := range m.list {
-					have.Ages[a] = i
+			for _, d := range dests {
+				s.age(d.Addr)
+				s.dests[d.Addr], s.last[d.Addr] = d, d.Weight
+				if d.Weight == 0 && have.Scheduler != maglev {
+					s.last[d.Addr] = rapid.Uint32Range(0, 3).Draw(t, "last weight")
 				}
 			}
 		}
@@ -238,10 +179,7 @@ func TestPlanAgainstModel(t *testing.T) {
 			}
 			fewest += len(old)
 		}
-		if have != nil {
-			m.State = &kernel.State{Service: have.Service, Dests: slices.Clone(have.Dests)}
-		}
-		before, after := m.usable(), (&model{State: want}).usable()
+		before, after := usable(have), usable(want)
 		ops := plan(nil, 0, have, want)
 		inOrder := have == nil || have.Ages == nil && (want == nil || have.Scheduler == want.Scheduler)
 		quiet := have == nil || want == nil || !slices.ContainsFunc(have.Dests, func(d kernel.Dest) bool { // no weight changes from or to 0
@@ -257,39 +195,48 @@ func TestPlanAgainstModel(t *testing.T) {
 		if (want == nil || !dependsOnOrder(want.Scheduler) || inOrder && appended && quiet) && len(ops) != fewest {
 			t.Fatalf("%d messages, %d would do", len(ops), fewest)
 		}
+		filled := 0
 		for _, o := range ops {
-			m.run(o)
+			if o.cmd == kernel.CmdSetService && o.service.Scheduler == maglev || o.cmd == kernel.CmdNewDest && k.services[o.service.Key].Scheduler == maglev {
+				filled++
+			}
+			must.Equal(t, k.carryOut(&o), 0, "%s", &o)
 			if o.moves && o.cmd == kernel.CmdDelDest {
 				continue // the next op adds it again
 			}
-			if before && after && !m.usable() {
+			if before && after && !usable(k.state()) {
 				t.Fatalf("after %q there is no usable backend", &o)
 			}
 		}
-		if want == nil || m.State == nil {
-			if want != nil || m.State != nil {
-				t.Fatalf("got %v, want %v", m.State, want)
+		got := k.state()
+		if want == nil || got == nil {
+			if want != nil || got != nil {
+				t.Fatalf("got %v, want %v", got, want)
 			}
 			return
 		}
-		m.list = slices.DeleteFunc(m.list, func(a netip.AddrPort) bool {
-			i, _ := slices.BinarySearchFunc(m.Dests, kernel.Dest{Addr: a}, kernel.CompareDests)
-			d := m.Dests[i]
-			if m.Scheduler == maglev && d.Weight == 0 && m.last[a] > 0 {
-				t.Fatalf("%s has a part of the table by its last weight, %d", a, m.last[a])
-			}
-			return !inTable(m.Scheduler, &d)
-		})
-		if dependsOnOrder(want.Scheduler) && !slices.IsSortedFunc(m.list, netip.AddrPort.Compare) {
-			t.Fatalf("%s has its destinations in the order %v", want.Scheduler, m.list)
+		if wrong := k.services[want.Key].misplaced(); dependsOnOrder(want.Scheduler) && wrong != "" {
+			t.Fatal(wrong)
 		}
-		if late && m.filled != 1 {
-			t.Fatalf("the table of a new service was filled %d times", m.filled)
+		if late && filled != 1 {
+			t.Fatalf("the table of a new service was filled %d times", filled)
 		}
-		if m.Service != want.Service || !slices.Equal(m.Dests, want.Dests) {
-			t.Fatalf("got %+v, want %+v", *m.State, *want)
+		if got.Service != want.Service || !slices.Equal(got.Dests, want.Dests) {
+			t.Fatalf("got %+v, want %+v", *got, *want)
 		}
 	})
+}
+
+// state returns the only service, or nil.
+func (k *fakeKernel) state() *kernel.State {
+	for _, s := range k.services {
+		return &kernel.State{Service: s.Service, Dests: slices.SortedFunc(maps.Values(s.dests), kernel.CompareDests)}
+	}
+	return nil
+}
+
+func usable(s *kernel.State) bool {
+	return s != nil && slices.ContainsFunc(s.Dests, func(d kernel.Dest) bool { return d.Weight > 0 })
 }
 
 func TestUnsupportedIsNamed(t *testing.T) {
@@ -330,9 +277,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		}
 	}
 	for _, s := range kernel.Schedulers() {
-		if err := Unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, Unsupported(changed(func(f *vip.Frontend) { f.Scheduler, f.Forward = s, 0 })))
 	}
 	ranged := func(f *vip.Frontend) { f.Key.Port, f.Key.LastPort = 8080, 8090 }
 	asked := func(f *vip.Frontend) {

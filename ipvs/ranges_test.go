@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (
@@ -10,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,9 +21,7 @@ func rangeOf(last uint16, f *vip.Frontend) *vip.Frontend {
 // without a record: the next agent finds all of them.
 func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 	for at, killed := 1, true; killed; at++ {
-		var w *world
-		bubble.Test(t, func(*testing.T) {
-			w = newWorld()
+		inWorld(t, fmt.Sprintf("killed at call %d", at), func(w *world) {
 			w.start()
 			w.place(rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80")))
 			w.waitIdle()
@@ -49,16 +44,13 @@ func TestKilledWhileARangeTakesAnothersPlace(t *testing.T) {
 			w.checkApplied()
 			w.stop()
 		})
-		report(t, w, fmt.Sprintf("killed at call %d", at))
 	}
 }
 
 // A range of ports whose service can't be deleted keeps its elements. The range that replaces it
 // reports what it waits for.
 func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
-	var w *world
-	bubble.Test(t, func(*testing.T) {
-		w = newWorld()
+	inWorld(t, "a service that can't be deleted", func(w *world) {
 		w.start()
 		old := rangeOf(100, listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
 		w.place(old)
@@ -91,16 +83,13 @@ func TestRangeWaitsForOneThatCannotGo(t *testing.T) {
 		w.checkApplied()
 		w.stop()
 	})
-	report(t, w, "a service that can't be deleted")
 }
 
 // Without destinations, the kernel doesn't store the forwarding method of a service. That is not
 // reported as drift.
 func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
 	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
-		var w *world
-		bubble.Test(t, func(*testing.T) {
-			w = newWorld()
+		inWorld(t, way.String(), func(w *world) {
 			w.resync = time.Second
 			w.start()
 			f := listener("10.96.0.1:53", vip.UDP)
@@ -114,6 +103,5 @@ func TestOnePacketWithoutBackendsIsNoDrift(t *testing.T) {
 			}
 			w.stop()
 		})
-		report(t, w, way.String())
 	}
 }

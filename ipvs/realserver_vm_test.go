@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -54,19 +56,14 @@ func TestRealServers(t *testing.T) {
 					plane.Wants(t, real(f, b))
 					planes = append(planes, plane)
 					b.Serve(p.String(), f.Key.AddrPort())
-					if out := run(t, b, "ipvsadm", "-Sn"); out != "" {
-						t.Errorf("a real server has IPVS services: %s", out)
-					}
+					expect.Equal(t, run(t, b, "ipvsadm", "-Sn"), "", "services on a real server")
 				}
 				director := newPlane(t, lab.Director)
 				director.Create(t, f)
 				director.Wants(t, f)
 				seen := map[string]int{}
 				for range 6 {
-					a, err := lab.Client.Ask(p.String(), f.Key.AddrPort())
-					if err != nil {
-						t.Fatal(err)
-					}
+					a := must.Get(lab.Client.Ask(p.String(), f.Key.AddrPort()))(t)
 					if seen[a.Name]++; !slices.Contains(ends(lab.Client), a.Client.Addr()) {
 						t.Errorf("%s saw the client as %s", a.Name, a.Client)
 					}
@@ -78,16 +75,12 @@ func TestRealServers(t *testing.T) {
 				again := newPlane(t, lab.Backends[0])
 				again.Wants(t, real(f, lab.Backends[0]))
 				again.change(t, real(f, lab.Backends[0]), real(f, lab.Backends[0]))
-				if n := again.Stats().Writes(); n != 0 {
-					t.Errorf("a restart wrote %d times", n)
-				}
+				expect.Equal(t, again.Stats().Writes(), 0, "writes of a restart")
 				// At the end nothing is left.
 				planes[1].remove(t, real(f, lab.Backends[1]))
 				planes[1].Wants(t)
 				lab.Backends[0].Do(func() {
-					if err := again.Remove(t.Context()); err != nil {
-						t.Error(err)
-					}
+					expect.Succeed(t, again.Remove(t.Context()))
 				})
 				for i, b := range lab.Backends {
 					out := run(t, b, "ip", "-o", "link", "show")
@@ -132,70 +125,62 @@ func TestRealServerIsQuiet(t *testing.T) {
 // backend, and accepts any packet as the first.
 func TestConnectionMovesBetweenDirectors(t *testing.T) {
 	needTunnels(t)
-	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
-		for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80", "10.96.0.1:80-89"} {
-			t.Run(way.String()+" "+at, func(t *testing.T) {
-				at, _, ofRange := strings.Cut(at, "-")
-				lab := netlab.New(t)
-				second := lab.AddDirector("director2")
-				f := direct(lab, at, vip.TCP, way)
-				f.Scheduler, f.SchedulerPort = vip.MaglevHash, true
-				to := f.Key.AddrPort()
-				if ofRange {
-					f, to = ranged(f, 89, 0), netip.AddrPortFrom(f.Key.Addr, 85)
+	for at, way := range map[string]vip.Forward{"10.96.0.1:80": vip.ForwardDirect, "[fd96::1]:80": vip.ForwardTunnel, "10.96.0.1:80-89": vip.ForwardTunnel} {
+		t.Run(way.String()+" "+at, func(t *testing.T) {
+			at, _, ofRange := strings.Cut(at, "-")
+			lab := netlab.New(t)
+			second := lab.AddDirector("director2")
+			f := direct(lab, at, vip.TCP, way)
+			f.Scheduler, f.SchedulerPort = vip.MaglevHash, true
+			to := f.Key.AddrPort()
+			if ofRange {
+				f, to = ranged(f, 89, 0), netip.AddrPortFrom(f.Key.Addr, 85)
+			}
+			for _, b := range lab.Backends {
+				newPlane(t, b).Create(t, real(f, b))
+				b.Serve("tcp", to)
+			}
+			newPlane(t, lab.Director).Create(t, f)
+			newPlane(t, second.Node).Create(t, f)
+			var conns []*netlab.Conn
+			var names []string
+			seen := map[string]int{}
+			for range 13 {
+				c := must.Get(lab.Client.Dial("tcp", to))(t)
+				a := must.Get(c.Ask())(t)
+				conns, names = append(conns, c), append(names, a.Name)
+				seen[a.Name]++
+			}
+			if len(seen) < 2 {
+				t.Fatalf("all connections are with %v", seen)
+			}
+			// Everything goes past the first director from now on, answers too.
+			through := func(n *netlab.Node, dst netip.Addr) {
+				n.Via(netip.PrefixFrom(dst, dst.BitLen()), second.Facing(n, dst))
+			}
+			client := lab.Client.Addr4
+			if f.Key.Addr.Is6() {
+				client = lab.Client.Addr6
+			}
+			through(lab.Client, f.Key.Addr)
+			for _, b := range lab.Backends {
+				through(b, client)
+			}
+			last := conns[0]
+			conns, names = conns[1:], names[1:]
+			for i, c := range conns {
+				if a, err := c.Ask(); err != nil || a.Name != names[i] {
+					t.Errorf("connection %d was with %s: %v, %v", i, names[i], a, err)
 				}
-				for _, b := range lab.Backends {
-					newPlane(t, b).Create(t, real(f, b))
-					b.Serve("tcp", to)
-				}
-				newPlane(t, lab.Director).Create(t, f)
-				newPlane(t, second.Node).Create(t, f)
-				var conns []*netlab.Conn
-				var names []string
-				seen := map[string]int{}
-				for range 13 {
-					c, err := lab.Client.Dial("tcp", to)
-					if err != nil {
-						t.Fatal(err)
-					}
-					a, err := c.Ask()
-					if err != nil {
-						t.Fatal(err)
-					}
-					conns, names = append(conns, c), append(names, a.Name)
-					seen[a.Name]++
-				}
-				if len(seen) < 2 {
-					t.Fatalf("all connections are with %v", seen)
-				}
-				// Everything goes past the first director from now on, answers too.
-				through := func(n *netlab.Node, dst netip.Addr) {
-					n.Via(netip.PrefixFrom(dst, dst.BitLen()), second.Facing(n, dst))
-				}
-				client := lab.Client.Addr4
-				if f.Key.Addr.Is6() {
-					client = lab.Client.Addr6
-				}
-				through(lab.Client, f.Key.Addr)
-				for _, b := range lab.Backends {
-					through(b, client)
-				}
-				last := conns[0]
-				conns, names = conns[1:], names[1:]
-				for i, c := range conns {
-					if a, err := c.Ask(); err != nil || a.Name != names[i] {
-						t.Errorf("connection %d was with %s: %v, %v", i, names[i], a, err)
-					}
-				}
-				if out := run(t, second.Node, "ipvsadm", "-Lcn"); strings.Count(out, "TCP") < len(conns) {
-					t.Errorf("the second director has not all of %d connections: %s", len(conns), out)
-				}
-				// What it takes: without, a connection that began elsewhere is refused.
-				second.Sysctl("ipv4/vs/sloppy_tcp", "0")
-				if a, err := last.Ask(); err == nil {
-					t.Errorf("a connection in its middle was taken on by a host that begins with their first packet only: %v", a)
-				}
-			})
-		}
+			}
+			if out := run(t, second.Node, "ipvsadm", "-Lcn"); strings.Count(out, "TCP") < len(conns) {
+				t.Errorf("the second director has not all of %d connections: %s", len(conns), out)
+			}
+			// What it takes: without, a connection that began elsewhere is refused.
+			second.Sysctl("ipv4/vs/sloppy_tcp", "0")
+			if a, err := last.Ask(); err == nil {
+				t.Errorf("a connection in its middle was taken on by a host that begins with their first packet only: %v", a)
+			}
+		})
 	}
 }

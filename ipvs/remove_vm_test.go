@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -42,6 +44,14 @@ func TestFindAndRemove(t *testing.T) {
 		inPool  = "10.96.9.9:80" // and nothing says that it is ours
 		foreign = "others [10.77.0.1:99/tcp " + inPool + "/tcp], blind []"
 	)
+	lab := netlab.New(t)
+	run(t, lab.Director, "ipvsadm", "-A", "-t", "10.77.0.1:99", "-s", "rr", "-p", "77")
+	run(t, lab.Director, "ipvsadm", "-a", "-t", "10.77.0.1:99", "-r", "10.77.1.2:99", "-g", "-w", "3")
+	run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")
+	run(t, lab.Director, "nft", "add table inet neighbour; add set inet neighbour s { type ipv4_addr; elements = { 10.96.0.1 } }")
+	run(t, lab.Director, "ip", "link", "add", "kube-ipvs0", "type", "dummy")
+	run(t, lab.Director, "ip", "addr", "add", "10.96.0.1/32", "dev", "kube-ipvs0") // ours, too, in another's place
+	before := everything(t, lab.Director)
 	for _, c := range []struct {
 		name   string
 		break_ []string
@@ -64,15 +74,6 @@ func TestFindAndRemove(t *testing.T) {
 			node + all + `another's veth, addresses [], device "", table "ironvip", ` + foreign, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			lab := netlab.New(t)
-			run(t, lab.Director, "ipvsadm", "-A", "-t", "10.77.0.1:99", "-s", "rr", "-p", "77")
-			run(t, lab.Director, "ipvsadm", "-a", "-t", "10.77.0.1:99", "-r", "10.77.1.2:99", "-g", "-w", "3")
-			run(t, lab.Director, "ipvsadm", "-A", "-f", "7", "-s", "wlc")
-			run(t, lab.Director, "nft", "add table inet neighbour; add set inet neighbour s { type ipv4_addr; elements = { 10.96.0.1 } }")
-			run(t, lab.Director, "ip", "link", "add", "kube-ipvs0", "type", "dummy")
-			run(t, lab.Director, "ip", "addr", "add", "10.96.0.1/32", "dev", "kube-ipvs0") // ours, too, in another's place
-			before := everything(t, lab.Director)
-
 			p := newPlane(t, lab.Director, func(o *Options) {
 				o.PodCIDRs = func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")} }
 			})
@@ -89,46 +90,24 @@ func TestFindAndRemove(t *testing.T) {
 			}
 			lab.Director.Sysctl("ipv4/vs/conntrack", "0")
 			p.Close()
-			whole := everything(t, lab.Director)
+			whole := ""
+			if c.break_ == nil {
+				whole = everything(t, lab.Director)
+			}
 
-			var text string
-			var empty bool
-			lab.Director.Do(func() {
-				r, err := Find(t.Context(), Options{Owns: leased})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer r.Close()
-				text = found(r)
-			})
-			if text != c.want {
-				t.Errorf("found\n%s, want\n%s", text, c.want)
+			find := func(with func(r *Remains)) {
+				lab.Director.Do(func() {
+					r := must.Get(Find(t.Context(), Options{Owns: leased}))(t)
+					defer r.Close()
+					with(r)
+				})
 			}
-			if now := everything(t, lab.Director); now != whole {
-				t.Errorf("looking changed the kernel:\n%s\nwas\n%s", now, whole)
+			find(func(r *Remains) { expect.Equal(t, found(r), c.want) })
+			if whole != "" {
+				expect.Equal(t, everything(t, lab.Director), whole, "the kernel after an inspection")
 			}
-			lab.Director.Do(func() {
-				r, err := Find(t.Context(), Options{Owns: leased})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer r.Close()
-				if err := r.Remove(t.Context()); err != nil {
-					t.Error(err)
-				}
-				again, err := Find(t.Context(), Options{Owns: leased})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer again.Close()
-				empty = again.Empty()
-			})
-			if !empty {
-				t.Error("something is left to find")
-			}
+			find(func(r *Remains) { expect.Succeed(t, r.Remove(t.Context())) })
+			find(func(r *Remains) { expect.True(t, r.Empty(), "something is left to find") })
 			if c.name == "another's device of that name" {
 				if on := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"); strings.Count(on, "10.96.0.") != 2 {
 					t.Errorf("another's device has\n%s", on)
@@ -140,14 +119,10 @@ func TestFindAndRemove(t *testing.T) {
 					run(t, lab.Director, "ipvsadm", "-D", words[1], words[2]) // there is one to delete
 				}
 			}
-			if now := everything(t, lab.Director); now != before {
-				t.Errorf("after the removal there is\n%s\nwhere before there was\n%s", now, before)
-			}
+			expect.Equal(t, everything(t, lab.Director), before, "the kernel after the removal")
 			var value []byte
 			lab.Director.Do(func() { value, _ = os.ReadFile("/proc/sys/net/ipv4/vs/conntrack") })
-			if string(value) != "0\n" {
-				t.Errorf("after the removal net.ipv4.vs.conntrack is %q", value)
-			}
+			expect.Equal(t, string(value), "0\n", "net.ipv4.vs.conntrack after the removal")
 		})
 	}
 }
@@ -166,9 +141,7 @@ func TestAnothersDeviceInTheRoomOfOurs(t *testing.T) {
 	before := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0")
 	damage := ""
 	for o, err := range p.Actual(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		damage += fmt.Sprint(o.Value.Key, o.Damage)
 	}
 	if !strings.Contains(damage, "device ironvip0 is missing or down") || strings.Contains(damage, "10.96.0.2") {
@@ -176,13 +149,9 @@ func TestAnothersDeviceInTheRoomOfOurs(t *testing.T) {
 	}
 	batch := []updateOf{{Key: f.Key, Old: f, New: f, Repair: true}}
 	err := p.Apply(t.Context(), batch)
-	if said := fmt.Sprint(err, batch[0].Err); !strings.Contains(said, "device ironvip0 is a veth, not a dummy") {
-		t.Errorf("repair: %s", said)
-	}
+	expect.Contains(t, fmt.Sprint(err, batch[0].Err), "device ironvip0 is a veth, not a dummy", "repair")
 	if err := p.Apply(t.Context(), []updateOf{{Key: f.Key, Old: f}}); err != nil {
 		t.Logf("removal: %v", err)
 	}
-	if after := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"); after != before {
-		t.Errorf("another's device has\n%s\nand had\n%s", after, before)
-	}
+	expect.Equal(t, run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"), before, "the other device")
 }

@@ -1,6 +1,11 @@
 package ipvs
 
 import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/vip"
@@ -34,9 +39,17 @@ var (
 	keepConnections   = host.Setting{Key: "ipv4/vs/expire_nodest_conn", Value: "0", Why: "connections stay with a backend that changes its place in the order of backends", Optional: true}
 )
 
-// optionalSettings are sysctls that some frontends need. They stay set when the frontends
-// are gone.
-type optionalSettings struct{ forward6, agree, realServer bool }
+// optionalSettings are sysctls, and the timeout of idle TCP connections, that some frontends need. They stay set
+// when the frontends are gone.
+type optionalSettings struct {
+	forward6, agree, realServer bool
+	idle                        time.Duration
+}
+
+// remembers reports whether an idle connection of f is remembered for as long as f needs it.
+func (n optionalSettings) remembers(f *vip.Frontend) bool {
+	return f.Relay == nil || holdings.IdleTimeout(f) <= n.idle
+}
 
 // with adds what f needs.
 func (n optionalSettings) with(f *vip.Frontend) optionalSettings {
@@ -46,6 +59,7 @@ func (n optionalSettings) with(f *vip.Frontend) optionalSettings {
 	}
 	n.forward6 = n.forward6 || f.Key.Addr.Is6()
 	n.agree = n.agree || isHash(f.Scheduler)
+	n.idle = max(n.idle, holdings.IdleTimeout(f))
 	return n
 }
 
@@ -58,6 +72,9 @@ func (n optionalSettings) settings() (all []host.Setting) {
 	}
 	if n.realServer {
 		all = append(all, quietARP...)
+	}
+	if n.idle > 0 {
+		all = append(all, host.Remembered(n.idle))
 	}
 	return all
 }
@@ -79,3 +96,36 @@ var quietARP = []host.Setting{
 // forwarding6 is needed for IPv6 frontends. It makes the kernel ignore router
 // advertisements on interfaces with accept_ra=1.
 var forwarding6 = host.Setting{Key: "ipv6/conf/all/forwarding", Value: "1", Why: "packets to IPv6 backends on other hosts are forwarded"}
+
+// checkTimeout compares how long ipvs remembers idle TCP connections with what frontends need.
+func (t *Target) checkTimeout() host.Finding {
+	f := host.Finding{Name: "ipvs timeout", OK: true}
+	have, err := t.kernel.IdleTimeout(context.Background())
+	switch {
+	case err != nil:
+		f.OK, f.Detail = false, err.Error()
+	case have < t.optional.idle:
+		f.OK, f.Detail = false, fmt.Sprintf("idle TCP connections are forgotten after %s: the longest idle_timeout of a service is %s", have, t.optional.idle)
+		f.Remedy = fmt.Sprintf("ipvsadm --set %.0f 0 0", t.optional.idle.Seconds())
+	default:
+		f.Detail = have.String()
+	}
+	return f
+}
+
+// setTimeout raises the timeout to what frontends need. The kernel has one for all services, those of other programs
+// included, so it is never shortened.
+func (t *Target) setTimeout() {
+	if t.optional.idle == 0 {
+		return
+	}
+	f := t.checkTimeout()
+	if !f.OK {
+		if err := t.kernel.SetIdleTimeout(context.Background(), t.optional.idle); err != nil {
+			f.Detail += " (and can't be set: " + err.Error() + ")"
+		} else {
+			f = t.checkTimeout()
+		}
+	}
+	t.report(f)
+}

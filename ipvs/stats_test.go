@@ -15,6 +15,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -154,16 +156,7 @@ func (fakeConnections) Close() {}
 // Statistics work again after the module was unloaded and loaded.
 func TestStatisticsAfterAReload(t *testing.T) {
 	k := newFakeKernel()
-	stats := &counters{}
-	h, err := k.open(t.Context(), stats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := newTarget(Options{Owns: func(netip.Addr) bool { return true }}, h, stats)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := k.target(t)
 	key := addrPortKey("10.96.0.1:80", vip.TCP)
 	for range 2 {
 		k.alter(func() { k.put(kernel.Service{Key: key, Scheduler: "rr"}, kernel.Dest{Addr: addrPort("10.1.0.7:80")}) })
@@ -180,4 +173,37 @@ func TestStatisticsAfterAReload(t *testing.T) {
 		}
 		k.alter(func() { k.reload() })
 	}
+}
+
+// Totals of all frontends cost one dump and one read of the table, and those of one frontend two queries, regardless of the
+// number of frontends. A long read doesn't delay changes and drains.
+func TestStatisticsCostTheSame(t *testing.T) {
+	k := newFakeKernel()
+	p := k.target(t)
+	var all []*vip.Frontend
+	queries := func() (n int) {
+		n = strings.Count(strings.Join(k.trace, "\n"), "ipvs query")
+		k.trace = nil
+		return n
+	}
+	for _, n := range []int{10, 200} {
+		for len(all) < n {
+			f := listener(fmt.Sprintf("10.96.1.%d:80", len(all)+1), vip.TCP, "10.1.0.1:80", "10.1.0.2:80")
+			put(t, p, updateOf{Key: f.Key, New: f})
+			all = append(all, f)
+		}
+		queries()
+		before := p.Stats().TablesRead
+		must.Len(t, must.Get(p.Totals(t.Context(), everyFrontend))(t), n)
+		expect.Equal(t, queries(), 1, "queries of totals of %d", n)
+		expect.Equal(t, p.Stats().TablesRead-before, 1, "tables read for %d", n)
+		one, _, err := p.Breakdown(t.Context(), all[5].Key)
+		must.Succeed(t, err)
+		expect.Len(t, one.Endpoints, 2)
+		expect.Equal(t, queries(), 2, "queries of one of %d", n)
+	}
+	p.statsReader.mu.Lock() // as during a read
+	defer p.statsReader.mu.Unlock()
+	put(t, p, updateOf{Key: all[0].Key, Old: all[0], New: listener("10.96.1.1:80", vip.TCP, "10.1.0.1:80*9", "10.1.0.2:80")})
+	must.Get(p.Connections(t.Context(), all[0].Key))(t)
 }

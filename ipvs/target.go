@@ -218,6 +218,7 @@ func (t *Target) setSysctls() {
 	for _, w := range t.wantedSettings() {
 		t.report(t.sysctl.Set(w))
 	}
+	t.setTimeout()
 }
 
 // report records a finding, and logs it if it is new and not OK.
@@ -230,6 +231,9 @@ func (t *Target) report(f host.Finding) {
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all
 // others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
+	if !t.optional.remembers(a) || !t.optional.remembers(b) {
+		return false
+	}
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
 		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(holdings.LocalTunnels(a), holdings.LocalTunnels(b))
 	}

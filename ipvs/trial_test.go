@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (
@@ -7,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -15,15 +12,13 @@ import (
 // only when the module is loaded, because a successful read of the kernel says nothing about
 // writes. Then the table is rebuilt.
 func TestMissingModuleIsReportedUntilLoaded(t *testing.T) {
-	var w *world
-	bubble.Test(t, func(*testing.T) {
-		w = newWorld()
+	inWorld(t, "a missing module", func(w *world) {
 		w.resync = time.Second
 		w.start()
 		w.k.alter(func() { w.k.noModule = "nft_masq" })
 		w.put(listener("10.96.0.1:80", vip.TCP, "10.1.0.1:80"))
 		w.waitIdle()
-		for range 20 {
+		for range 200 { // beyond resyncs
 			if got := w.r.Stats().TargetError; !strings.Contains(got, "the dataplane needs kernel module nft_masq") {
 				w.errorf("the dataplane's error is %q", got)
 			}
@@ -36,5 +31,4 @@ func TestMissingModuleIsReportedUntilLoaded(t *testing.T) {
 		w.checkApplied()
 		w.stop()
 	})
-	report(t, w, "a missing module")
 }

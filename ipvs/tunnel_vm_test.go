@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -54,16 +55,12 @@ func TestTunnelDevice(t *testing.T) {
 		whole[a] = true
 	}
 	wants("after", whole)
-	if out := run(t, node, "ip", "-d", "link", "show", "dev", "ironvip0a4d0102"); !strings.Contains(out, "ipip ipip remote any local 10.77.1.2") {
-		t.Errorf("the device is %s", out)
-	}
+	expect.Contains(t, run(t, node, "ip", "-d", "link", "show", "dev", "ironvip0a4d0102"), "ipip ipip remote any local 10.77.1.2", "the device")
 	made := run(t, node, "ip", "-d", "addr", "show")
 	for _, a := range ends(node) {
 		do("ensure again", func() error { return tun.Ensure(a) })
 	}
-	if again := run(t, node, "ip", "-d", "addr", "show"); again != made {
-		t.Errorf("what is whole was changed: %s, before %s", again, made)
-	}
+	expect.Equal(t, run(t, node, "ip", "-d", "addr", "show"), made, "devices that were whole")
 	for _, a := range ends(node) {
 		run(t, node, "ip", "link", "set", tun.Name(a), "down")
 	}
@@ -80,9 +77,7 @@ func TestTunnelDevice(t *testing.T) {
 	do("remove", func() error { return tun.Remove(node.Addr6) })
 	do("remove again", func() error { return tun.Remove(node.Addr6) })
 	do("remove all", tun.RemoveAll)
-	if after := run(t, node, "ip", "-d", "link", "show"); after != before {
-		t.Errorf("others were touched: %s, before %s", after, before)
-	}
+	expect.Equal(t, run(t, node, "ip", "-d", "link", "show"), before, "the other devices")
 }
 
 // A foreign device with the name of ours is left alone, and the error names it.
@@ -106,13 +101,9 @@ func TestTunnelDeviceOfOthers(t *testing.T) {
 				if err := tun.Ensure(node.Addr4); err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%v, want %q", err, c.says)
 				}
-				if err := tun.Remove(node.Addr4); err != nil {
-					t.Error(err)
-				}
+				expect.Succeed(t, tun.Remove(node.Addr4))
 			})
-			if after := run(t, node, "ip", "-d", "addr", "show"); after != before {
-				t.Errorf("it was touched: %s, before %s", after, before)
-			}
+			expect.Equal(t, run(t, node, "ip", "-d", "addr", "show"), before, "the other device")
 		})
 	}
 }

@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (
@@ -8,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -17,9 +14,7 @@ import (
 // adds no hairpin element for its backends. It keeps an element that another frontend needs. When
 // the foreign service is gone, the node port is complete again.
 func TestNodePortWithoutARecord(t *testing.T) {
-	var w *world
-	bubble.Test(t, func(*testing.T) {
-		w = newWorld()
+	inWorld(t, "a node port without a record", func(w *world) {
 		w.start()
 		port := listener("192.0.2.1:30080", vip.TCP, "10.1.0.1:80", "10.1.0.2:80")
 		port.Masquerade = vip.MasqueradeOwn
@@ -55,5 +50,4 @@ func TestNodePortWithoutARecord(t *testing.T) {
 		check(false)
 		w.stop()
 	})
-	report(t, w, "a node port without a record")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -43,6 +44,7 @@ func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 -a -t [fd77::1]:30080 -r [fd77:1::2]:80 -m -w 1
 -A -t 10.77.0.1:30081 -s sed
 `, "ipvsadm", "-R")
+	run(t, lab.Director, "ipvsadm", "--set", "3600", "0", "0")
 	services := run(t, lab.Director, "ipvsadm", "-Sn")
 	p := newPlane(t, lab.Director)
 	node4 := frontend("10.77.0.1:30080", vip.TCP, addrs("10.77.1.2:80")...)
@@ -50,9 +52,7 @@ func TestTableOfTheFirstLayoutIsReplaced(t *testing.T) {
 	node4.Kind, node6.Kind = vip.OnHost, vip.OnHost
 	all := []*vip.Frontend{frontend("10.96.0.1:80", vip.TCP, addrs("10.77.1.2:80")...), node4, node6}
 	have := p.Read(t)
-	if len(have) != len(all) {
-		t.Errorf("read %v", have)
-	}
+	expect.Equal(t, len(have), len(all), "frontends in %v", have)
 	var repair []updateOf
 	for _, f := range all {
 		o := have[f.Key]

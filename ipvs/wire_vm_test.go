@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -66,11 +67,6 @@ func (w wire) pick(dumps bool) wire {
 	return out
 }
 
-// of returns the sends of one netlink protocol.
-func (w wire) of(protocol int) wire {
-	return slices.DeleteFunc(slices.Clone(w), func(p packet) bool { return p.protocol != protocol })
-}
-
 func (w wire) count() int {
 	n := 0
 	for _, p := range w {
@@ -83,35 +79,19 @@ func (w wire) count() int {
 func tap(t testing.TB, node *netlab.Node, do func()) wire {
 	t.Helper()
 	monitor := &rtnl.GenericLink{LinkAttrs: rtnl.LinkAttrs{Name: "nlmon0"}, LinkType: "nlmon"}
-	if err := node.Netlink.LinkAdd(monitor); err != nil {
-		t.Fatal(err)
-	}
-	if err := node.Netlink.LinkSetUp(monitor); err != nil {
-		t.Fatal(err)
-	}
-	link, err := node.Netlink.LinkByName("nlmon0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, node.Netlink.LinkAdd(monitor))
+	must.Succeed(t, node.Netlink.LinkSetUp(monitor))
+	link := must.Get(node.Netlink.LinkByName("nlmon0"))(t)
 	defer func() {
-		if err := node.Netlink.LinkDel(link); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, node.Netlink.LinkDel(link))
 	}()
 	all := uint16(unix.ETH_P_ALL)
 	all = all<<8 | all>>8
 	var fd int
-	node.Do(func() { fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	node.Do(func() { fd = must.Get(unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)))(t) })
 	defer unix.Close(fd)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20))
+	must.Succeed(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Attrs().Index}))
 	do()
 	var w wire
 	for buf := make([]byte, 16<<20); ; {
@@ -119,19 +99,14 @@ func tap(t testing.TB, node *netlab.Node, do func()) wire {
 		if err == unix.EAGAIN {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		// The device also sees answers and notifications.
 		if n >= unix.NLMSG_HDRLEN && binary.NativeEndian.Uint16(buf[6:])&unix.NLM_F_REQUEST != 0 {
 			protocol := from.(*unix.SockaddrLinklayer).Protocol
 			w = append(w, packet{int(protocol<<8 | protocol>>8), slices.Clone(buf[:n])})
 		}
 	}
-	stats, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stats := must.Get(unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS))(t)
 	if stats.Drops > 0 {
 		t.Fatalf("the monitor lost %d packets", stats.Drops)
 	}
@@ -152,18 +127,12 @@ func replay(t testing.TB, node *netlab.Node, w wire, each func(protocol int, typ
 		var fd int
 		var err error
 		node.Do(func() { fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, p.protocol) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer unix.Close(fd)
 		for _, opt := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 32<<20); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 32<<20))
 		}
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}))
 		sockets[p.protocol] = fd
 	}
 	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
@@ -268,30 +237,5 @@ func (r *plainly) keep(protocol int, typ uint16, data []byte) {
 		}
 	default:
 		r.others++
-	}
-}
-
-// The monitor sees the messages of one service that we count. Sent again in another node, they
-// create the same service.
-func TestWire(t *testing.T) {
-	first, second := netlab.New(t), netlab.New(t)
-	p := newPlane(t, first.Director)
-	f := frontend("10.96.0.1:80", 6, addrs("10.77.1.2:8080", "10.77.2.2:8080")...)
-	before := p.Stats()
-	w := tap(t, first.Director, func() { p.Create(t, f) })
-	after := p.Stats()
-	if got, want := w.changes().of(unix.NETLINK_GENERIC).count(), int(after.WritesSent-before.WritesSent); got != want {
-		t.Errorf("the monitor saw %d ipvs messages, we count %d", got, want)
-	}
-	newPlane(t, second.Director) // creates the device
-	replay(t, second.Director, w.changes(), nil)
-	if ours, again := run(t, first.Director, "ipvsadm", "-Sn"), run(t, second.Director, "ipvsadm", "-Sn"); ours != again {
-		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
-	}
-	if ours, again := run(t, first.Director, "nft", "list", "table", "inet", DefaultTable), run(t, second.Director, "nft", "list", "table", "inet", DefaultTable); ours != again {
-		t.Errorf("sent again, it makes\n%s, not\n%s", again, ours)
-	}
-	if out := run(t, second.Director, "ip", "-o", "addr", "show", "dev", DefaultDevice); !slices.Contains(strings.Fields(out), netip.MustParsePrefix("10.96.0.1/32").String()) {
-		t.Errorf("sent again, the address is missing: %s", out)
 	}
 }

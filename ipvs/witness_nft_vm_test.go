@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -26,9 +28,7 @@ func TestTableAsNftShowsIt(t *testing.T) {
 	f := frontend("10.96.0.1:80", vip.TCP)
 	p.Create(t, f)
 	p.remove(t, f)
-	if got := run(t, lab.Director, "nft", "list", "table", "inet", DefaultTable); got != goldenTable {
-		t.Errorf("testdata/table.nft isn't what nft shows:\n%s", got)
-	}
+	expect.Equal(t, run(t, lab.Director, "nft", "list", "table", "inet", DefaultTable), goldenTable, "testdata/table.nft")
 }
 
 // witnessFilters compares the sets in nft's output with the wanted ones, without backends that may
@@ -101,9 +101,7 @@ func witnessMarks(t *testing.T, node *netlab.Node) map[vip.FrontendKey]uint32 {
 			var addr, protocol, ports string
 			fmt.Sscan(e.Key, &addr, &protocol, &ports)
 			k.Addr = netip.MustParseAddr(addr)
-			if err := k.Protocol.UnmarshalText([]byte(protocol)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, k.Protocol.UnmarshalText([]byte(protocol)))
 			fmt.Sscanf(ports, "%d-%d", &k.Port, &k.LastPort)
 			if strings.HasPrefix(name, "internal") {
 				k.Audience = vip.InternalClients

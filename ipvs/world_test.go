@@ -1,5 +1,3 @@
-//go:build !vm
-
 package ipvs
 
 import (
@@ -10,13 +8,17 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -56,6 +58,17 @@ func newWorld() *world {
 		w.foreign[key] = w.k.services[key]
 	}
 	return w
+}
+
+// inWorld runs f with a new world in a bubble, and fails the test with the errors that f found. What says after which event.
+func inWorld(t *testing.T, what string, f func(w *world)) {
+	t.Helper()
+	var w *world
+	bubble.Test(t, func(*testing.T) {
+		w = newWorld()
+		f(w)
+	})
+	report(t, w, what)
 }
 
 // start creates a Target, with retries, and a Reconciler with it.
@@ -185,11 +198,30 @@ func (w *world) checkApplied() {
 	}
 	for _, f := range w.target.Findings() {
 		name, isSysctl := strings.CutPrefix(f.Name, "sysctl net.")
-		if key := strings.ReplaceAll(name, ".", "/"); isSysctl && len(w.want) > 0 && f.OK && w.k.sysctls[key] != "1" && key != "ipv4/conf/all/arp_announce" {
+		if key := strings.ReplaceAll(name, ".", "/"); isSysctl && len(w.want) > 0 && f.OK && w.k.sysctls[key] != "1" && key != "ipv4/conf/all/arp_announce" && key != host.Remembered(0).Key {
 			w.errorf("finding %+v, but it is %s", f, w.k.sysctls[key])
 		}
 	}
 	if s.DriftRepairs > 0 && w.resync < 0 {
 		w.errorf("%d drifts of our own making", s.DriftRepairs)
+	}
+}
+
+// target returns a Target without a Reconciler.
+func (k *fakeKernel) target(t *testing.T) *Target {
+	t.Helper()
+	stats := &counters{}
+	h := must.Get(k.open(t.Context(), stats))(t)
+	target := must.Get(newTarget(Options{Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats))(t)
+	t.Cleanup(func() { target.Close() })
+	return target
+}
+
+// put applies updates and ends the test if one fails.
+func put(t *testing.T, target *Target, batch ...updateOf) {
+	t.Helper()
+	must.Succeed(t, target.Apply(t.Context(), batch))
+	for _, u := range batch {
+		must.Succeed(t, u.Err, "%s", u.Key)
 	}
 }

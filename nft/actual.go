@@ -85,6 +85,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		all = append(all, observed{Value: s.taken()})
 		held.Set(k, &all[len(all)-1].Value)
 		t.forward6 = t.forward6 || k.Addr.Is6()
+		t.idle = max(t.idle, holdings.IdleTimeout(&all[len(all)-1].Value))
 	}
 	for i := range all {
 		t.inspect(&all[i], rules, device, held)

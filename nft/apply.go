@@ -116,8 +116,8 @@ func (t *Target) accept(batch []updateOf) []*item {
 			if u.Err = t.number(it.service, items); u.Err != nil {
 				continue
 			}
-			if u.New.Key.Addr.Is6() && !t.forward6 {
-				t.forward6 = true
+			if six, idle := t.forward6 || u.New.Key.Addr.Is6(), max(t.idle, holdings.IdleTimeout(u.New)); six != t.forward6 || idle != t.idle {
+				t.forward6, t.idle = six, idle
 				t.setSysctls()
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
+// Slow: the whole suite of the dataplanes, with real traffic.
 func TestConformance(t *testing.T) {
 	need.Root(t)
 	lab := netlab.New(t)

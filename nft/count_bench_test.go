@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -31,10 +32,7 @@ func BenchmarkCounting(b *testing.B) {
 		conn net.Conn
 	}{{name: "service", to: single.Key.AddrPort()}, {name: "range", to: netip.AddrPortFrom(ranged.Key.Addr, 90)}, {name: "other", to: at}}
 	for i := range paths {
-		c, err := lab.Client.DialContext(context.Background(), "udp", paths[i].to.String())
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(lab.Client.DialContext(context.Background(), "udp", paths[i].to.String()))(b)
 		defer c.Close()
 		paths[i].conn = c
 	}
@@ -55,9 +53,7 @@ func BenchmarkCounting(b *testing.B) {
 	}
 	for b.Loop() {
 		lab.Director.Do(func() {
-			if err := p.rebuild(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, p.rebuild(b.Context()))
 		})
 		round("counted")
 		for _, chain := range []string{chainLeaving, chainLocal} {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -25,16 +27,20 @@ type faulty struct {
 	*planetest.Loop
 	changes, stays vip.Frontend
 	all            []vip.Endpoint
+	fault          atomic.Pointer[fault]
 	faults         atomic.Int64 // number of the next writes that fail
 	failed         atomic.Int64 // those that have failed
 }
 
-// newFaulty returns a world in which fault stands in for sends that it wants to fail. Its result says whether it did.
-func newFaulty(t *testing.T, fault func(b []byte, send func([]byte) error) (error, bool)) *faulty {
+// fault stands in for a send. Its second result says whether it did.
+type fault func(b []byte, send func([]byte) error) (error, bool)
+
+// newFaulty returns a world in which f.fault stands in for sends.
+func newFaulty(t *testing.T) *faulty {
 	f := &faulty{world: newWorld(t)}
 	f.Faults = func(b []byte, write bool, send func([]byte) error) error {
 		if write && f.faults.Load() > 0 {
-			if err, is := fault(b, send); is {
+			if err, is := (*f.fault.Load())(b, send); is {
 				f.faults.Add(-1)
 				f.failed.Add(1)
 				return err
@@ -47,6 +53,13 @@ func newFaulty(t *testing.T, fault func(b []byte, send func([]byte) error) (erro
 	f.Loop = planetest.NewLoop(t, f.planeIn, -1, &f.changes, &f.stays)
 	f.Loop.Wait(f.Unapplied)
 	return f
+}
+
+// fail lets the next writes fail.
+func (f *faulty) fail(with fault, times int64) {
+	f.fault.Store(&with)
+	f.failed.Store(0)
+	f.faults.Store(times)
 }
 
 // isTransaction reports whether a send is a transaction on our table.
@@ -76,8 +89,11 @@ func withLastRefused(b []byte) []byte {
 
 // A transaction fails, with each error that netlink knows, once and for a while. Meanwhile the table is the last good one
 // and traffic goes on. When the fault ends, a retry repairs everything.
+// Slow: traffic is asked for in each of many faults, and after them.
 func TestFailedTransactions(t *testing.T) {
-	type fault func(b []byte, send func([]byte) error) (error, bool)
+	f := newFaulty(t)
+	held, err := f.Client.Dial("tcp", f.stays.Key.AddrPort())
+	must.Succeed(t, err)
 	failing := func(err error) fault {
 		return func(b []byte, _ func([]byte) error) (error, bool) { return err, isTransaction(b) }
 	}
@@ -107,14 +123,8 @@ func TestFailedTransactions(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			for _, times := range []int64{1, 1 << 30} {
-				f := newFaulty(t, c.fault)
-				held, err := f.Client.Dial("tcp", f.stays.Key.AddrPort())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer held.Close()
 				before := f.list()
-				f.faults.Store(times)
+				f.fail(c.fault, times)
 				changed := f.changes
 				changed.Backends = f.all
 				changed.Affinity = time.Minute // a class that the table doesn't have
@@ -142,7 +152,9 @@ func TestFailedTransactions(t *testing.T) {
 				if _, err := held.Ask(); err != nil {
 					t.Errorf("an open connection of another service: %v", err)
 				}
-				f.Loop.Stop()
+				f.Delete(added.Key)
+				f.Set(&f.changes)
+				f.Loop.Wait(f.Unapplied)
 			}
 		})
 	}
@@ -150,11 +162,11 @@ func TestFailedTransactions(t *testing.T) {
 
 // The kernel lacks a module that only some rules need. The error names it, and the fix.
 func TestMissingModuleIsNamed(t *testing.T) {
+	f := newFaulty(t)
 	for module, scheduler := range map[string]vip.Scheduler{"nft_numgen": vip.WeightedRoundRobin, "nft_hash": vip.SourceHash, "nft_nat": vip.RoundRobin} {
 		name := strings.TrimPrefix(module, "nft_") + "\x00"
 		attribute := append(binary.NativeEndian.AppendUint16(nil, uint16(4+len(name))), "\x01\x00"+name...) // NFTA_EXPR_NAME
-		f := newFaulty(t, func(b []byte, _ func([]byte) error) (error, bool) { return unix.ENOENT, bytes.Contains(b, attribute) })
-		f.faults.Store(1 << 30)
+		f.fail(func(b []byte, _ func([]byte) error) (error, bool) { return unix.ENOENT, bytes.Contains(b, attribute) }, 1<<30)
 		changed := f.changes
 		changed.Backends, changed.Scheduler = f.all, scheduler // new rules
 		f.Set(&changed)
@@ -162,7 +174,8 @@ func TestMissingModuleIsNamed(t *testing.T) {
 		f.WaitReported(changed.Key, "modprobe "+module)
 		f.faults.Store(0)
 		f.Loop.Wait(f.Unapplied)
-		f.Loop.Stop()
+		f.Set(&f.changes)
+		f.Loop.Wait(f.Unapplied)
 	}
 }
 
@@ -186,7 +199,5 @@ func TestStartWhileOthersChangeTables(t *testing.T) {
 		return err
 	}
 	p.Wants(t, all...)
-	if n := p.Stats().NFTMessages; n != 0 {
-		t.Errorf("%d messages", n)
-	}
+	expect.Equal(t, p.Stats().NFTMessages, 0, "messages")
 }

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
@@ -74,13 +76,9 @@ func BenchmarkOneOfFleet(b *testing.B) {
 				}
 				s.times = append(s.times, float64(time.Since(start)))
 				start = time.Now()
-				if err := s.p.Clean(b.Context()); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, s.p.Clean(b.Context()))
 				s.clean = append(s.clean, float64(time.Since(start)))
-				if n := s.p.Stats().NFTMessages - before; n > 6*20 {
-					b.Fatalf("%d messages for 20 changes", n)
-				}
+				must.AtMost(b, s.p.Stats().NFTMessages-before, 6*20, "messages for 20 changes")
 			}
 		}
 	}
@@ -158,15 +156,11 @@ func fleetProgrammed(b *testing.B, lab *netlab.Lab, services int, report func(na
 func readFleet(b *testing.B, p *planeIn, n int) {
 	p.Node.Do(func() {
 		for _, err := range p.Target.Actual(b.Context()) {
-			if err != nil {
-				b.Error(err)
-			}
+			expect.Succeed(b, err)
 			n--
 		}
 	})
-	if n != 0 {
-		b.Fatalf("%d services are missing", n)
-	}
+	must.Equal(b, n, 0, "services are missing")
 }
 
 // perServiceChains is a ruleset with the layout of kube-proxy: a map of verdicts leads to a chain for each
@@ -194,18 +188,13 @@ func perServiceChains(all []updateOf) string {
 // cpuTime returns the CPU time that this process, or its ended children, have used.
 func cpuTime(b *testing.B, who int) time.Duration {
 	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, unix.Getrusage(who, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // kernelMemory returns the bytes that the kernel has allocated for its own objects.
 func kernelMemory(b *testing.B) (bytes int64) {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		b.Fatal(err)
-	}
+	data := must.Get(os.ReadFile("/proc/meminfo"))(b)
 	for line := range strings.Lines(string(data)) {
 		var name string
 		var kib int64

@@ -12,6 +12,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -39,23 +41,15 @@ func TestOpenConnectionsOutliveAFlush(t *testing.T) {
 		w.set(f)
 		for _, clientFirst := range []bool{false, true} {
 			w.Put(t, updateOf{Key: f.Key, Old: &f, New: &f, Repair: true})
-			client, err := w.Client.DialContext(t.Context(), "tcp", "10.96.0.1:80")
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := must.Get(w.Client.DialContext(t.Context(), "tcp", "10.96.0.1:80"))(t)
 			defer client.Close()
-			server, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			server := must.Get(l.Accept())(t)
 			defer server.Close()
 			w.run("nft flush ruleset")
 			pass := func(from, to net.Conn) {
 				t.Helper()
 				_ = to.SetReadDeadline(time.Now().Add(10 * time.Second))
-				if _, err := from.Write([]byte("hello")); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(from.Write([]byte("hello")))(t)
 				if _, err := io.ReadFull(to, make([]byte, 5)); err != nil {
 					t.Fatalf("masquerade %v, client first %v: %v", m, clientFirst, err)
 				}
@@ -81,10 +75,7 @@ func TestClientsThatCameAfterAFlush(t *testing.T) {
 	w.set(f)
 	w.set(ranged)
 	dial := func(port uint16) *netlab.Conn {
-		c, err := w.Client.Dial("udp", netip.AddrPortFrom(f.Key.Addr, port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(w.Client.Dial("udp", netip.AddrPortFrom(f.Key.Addr, port)))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -92,10 +83,7 @@ func TestClientsThatCameAfterAFlush(t *testing.T) {
 	before, names, after := map[uint16]*netlab.Conn{}, map[uint16]string{}, map[uint16]*netlab.Conn{}
 	for _, port := range ports {
 		before[port], after[port] = dial(port), dial(port)
-		a, err := before[port].Ask()
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(before[port].Ask())(t)
 		names[port] = a.Name
 	}
 	w.run("nft flush ruleset")
@@ -120,9 +108,7 @@ func TestHoldEndsWithTheAgent(t *testing.T) {
 	w := newWorld(t)
 	w.needOwnedTables()
 	w.set(frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...))
-	if got := strings.Count(w.list(), "table inet ironvip_nft_"); got != 1 {
-		t.Errorf("%d tables hold connections", got)
-	}
+	expect.Equal(t, strings.Count(w.list(), "table inet ironvip_nft_"), 1, "tables hold connections")
 	w.Director.Do(func() { w.Close() })
 	if text := w.list(); strings.Contains(text, "ironvip_nft_") || !strings.Contains(text, "table inet ironvip_nft ") {
 		t.Errorf("after the agent:\n%s", text)

@@ -13,7 +13,7 @@ import (
 // may be repeated, also by another process.
 
 // Retire makes the table take no new connections. Open ones continue; clients of UDP move to the other dataplane with their
-// next datagram. It costs two transactions and one dump of connection tracking for each family.
+// next datagram. It costs two transactions and one dump of connection tracking.
 func (r *Remains) Retire(ctx context.Context) error {
 	if r.Table == "" {
 		return nil
@@ -21,11 +21,11 @@ func (r *Remains) Retire(ctx context.Context) error {
 	if err := r.target.fw.Retire(ctx); err != nil {
 		return err
 	}
-	return r.sweep(ctx, func(at vip.FrontendKey, _ *conntrack.Entry) (end bool) { return at.Protocol == vip.UDP }, vip.UDP)
+	return r.sweep(ctx, func(at vip.FrontendKey, _ *conntrack.Entry) (end bool) { return at.Protocol == vip.UDP })
 }
 
 // Open returns the open connections of the services; a frontend for internal clients counts with the one for everyone. It
-// costs one dump of connection tracking for each family and protocol. It may be called concurrently with the other methods,
+// costs one dump of connection tracking. It may be called concurrently with the other methods,
 // except Close.
 func (r *Remains) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
 	open := map[vip.FrontendKey]int{}
@@ -34,7 +34,7 @@ func (r *Remains) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
 			open[at]++
 		}
 		return false
-	}, vip.TCP, vip.UDP, vip.SCTP)
+	})
 	return open, err
 }
 
@@ -56,14 +56,14 @@ func (r *Remains) End(ctx context.Context) error {
 	if r.Table == "" {
 		return nil
 	}
-	if err := r.sweep(ctx, func(vip.FrontendKey, *conntrack.Entry) bool { return true }, vip.TCP, vip.UDP, vip.SCTP); err != nil {
+	if err := r.sweep(ctx, func(vip.FrontendKey, *conntrack.Entry) bool { return true }); err != nil {
 		return err // the table is the record of what is left
 	}
 	return r.target.fw.Remove(ctx)
 }
 
 // sweep calls end for each entry of the services, see conntrack.Table.Sweep. A kernel without ctnetlink lists none.
-func (r *Remains) sweep(ctx context.Context, end func(vip.FrontendKey, *conntrack.Entry) bool, protocols ...vip.Protocol) error {
+func (r *Remains) sweep(ctx context.Context, end func(vip.FrontendKey, *conntrack.Entry) bool) error {
 	if len(r.Services) == 0 {
 		return nil
 	}
@@ -72,17 +72,12 @@ func (r *Remains) sweep(ctx context.Context, end func(vip.FrontendKey, *conntrac
 		keys[i] = r.Services[i].Key
 	}
 	served := holdings.Serving(keys)
-	for _, family := range families {
-		for _, protocol := range protocols {
-			match := conntrack.Flow{Frontend: vip.FrontendKey{Protocol: protocol}}
-			err := r.target.flows.Sweep(ctx, family, match, func(e *conntrack.Entry) bool {
-				at, ours := served(e.Frontend)
-				return e.Translated && ours && end(at, e)
-			})
-			if err != nil && !conntrack.IsMissing(err) {
-				return err
-			}
-		}
+	err := r.target.flows.Sweep(ctx, 0, conntrack.Flow{}, func(e *conntrack.Entry) bool {
+		at, ours := served(e.Frontend)
+		return e.Translated && ours && end(at, e)
+	})
+	if conntrack.IsMissing(err) {
+		return nil
 	}
-	return nil
+	return err
 }

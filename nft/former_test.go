@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -16,13 +17,9 @@ func TestEndIsRepeated(t *testing.T) {
 	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
 	w.set(f)
 	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
-	if _, err := c.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Ask())(t)
 	w.Close()
 	r := w.remains()
 	fails := netlink.Intercept(t.Context(), func(b []byte, write bool, send func([]byte) error) error {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,21 +74,15 @@ func TestUnusedClassesAreDeleted(t *testing.T) {
 	resync := func(want int) {
 		t.Helper()
 		w.check(w.planeIn)
-		if n := strings.Count(w.list(), "chain class_"); n != want {
-			t.Errorf("%d chains of classes, want %d", n, want)
-		}
+		expect.Equal(t, strings.Count(w.list(), "chain class_"), want, "chains of classes")
 		verdicts := strings.Count(w.list(), "goto class_")
-		if verdicts != want {
-			t.Errorf("%d verdicts, want %d", verdicts, want)
-		}
+		expect.Equal(t, verdicts, want, "verdicts")
 	}
 	w.set(f)
 	w.set(other)
 	w.Put(t, updateOf{Key: f.Key, Old: &f, New: &g})
 	w.have[f.Key] = &g
-	if n := strings.Count(w.list(), "chain class_"); n != 3 {
-		t.Errorf("%d chains before the resync", n)
-	}
+	expect.Equal(t, strings.Count(w.list(), "chain class_"), 3, "chains before the resync")
 	resync(2)
 	w.set(f) // takes the deleted class again, and leaves the other one
 	resync(2)
@@ -103,9 +99,7 @@ func TestUnusedClassesAreDeleted(t *testing.T) {
 	for _, n := range w.content.classes {
 		numbers[n] = true
 	}
-	if len(numbers) != 2 {
-		t.Errorf("numbers %v", w.content.classes)
-	}
+	expect.Equal(t, len(numbers), 2, "numbers %v", w.content.classes)
 	w.asks(w.Client, f.Key, 80, 2)
 	w.asks(w.Client, other.Key, 80, 2)
 	w.remove(f.Key)
@@ -125,9 +119,7 @@ func TestClassesAreReleased(t *testing.T) {
 	g := frontend("10.96.0.2", 80, vip.TCP, all[1])
 	g.Affinity = time.Hour
 	w.set(g)
-	if n := len(w.content.classes); n != 2 {
-		t.Errorf("%d classes, want 2", n)
-	}
+	expect.Equal(t, len(w.content.classes), 2, "classes")
 	w.asks(w.Client, f.Key, 80, 2)
 	w.asks(w.Client, g.Key, 80, 2)
 }
@@ -137,14 +129,9 @@ func TestBackendIsBack(t *testing.T) {
 	w := newWorld(t)
 	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)[0])
 	w.set(f)
-	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(w.Client.Dial("tcp", f.Key.AddrPort()))(t)
 	defer c.Close()
-	if _, err := c.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Ask())(t)
 	gone := f
 	gone.Backends = nil
 	for _, u := range []updateOf{{Key: f.Key, Old: &f, New: &gone}, {Key: f.Key, Old: &gone, New: &f}} {
@@ -152,15 +139,9 @@ func TestBackendIsBack(t *testing.T) {
 			t.Fatal(err, u.Err)
 		}
 	}
-	if !w.Unclean() {
-		t.Error("nothing to clean")
-	}
-	if err := w.Clean(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := w.Stats().ConntrackFlows; n != 0 {
-		t.Errorf("%d connections are ended", n)
-	}
+	expect.True(t, w.Unclean(), "nothing to clean")
+	must.Succeed(t, w.Clean(t.Context()))
+	expect.Equal(t, w.Stats().ConntrackFlows, 0, "connections are ended")
 	if _, err := c.Ask(); err != nil {
 		t.Error(err)
 	}
@@ -169,26 +150,18 @@ func TestBackendIsBack(t *testing.T) {
 // A packet that connection tracking can't assign to its connection isn't answered.
 func TestInvalidPacketIsNotAnswered(t *testing.T) {
 	w := newWorld(t)
-	if got := w.run("cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"); got != "1\n" {
-		t.Errorf("nf_conntrack_tcp_be_liberal is %q", got)
-	}
+	expect.Equal(t, w.run("cat /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"), "1\n", "nf_conntrack_tcp_be_liberal")
 	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
 	w.set(f)
 	w.run("echo 0 > /proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 	c, err := w.Client.Dial("tcp", f.Key.AddrPort())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
-	if _, err := c.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Ask())(t)
 	a, _ := c.Ask()
 	var raw net.PacketConn
 	w.Client.Do(func() { raw, err = net.ListenPacket("ip4:tcp", "0.0.0.0") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer raw.Close()
 	// An acknowledgement from far outside the window, then a connection to a port without a service.
 	from := netip.AddrPortFrom(w.Client.Addr4, a.Client.Port())
@@ -198,23 +171,17 @@ func TestInvalidPacketIsNotAnswered(t *testing.T) {
 		flags byte
 	}{{80, ack}, {81, syn}} {
 		b := segment(from, netip.AddrPortFrom(f.Key.Addr, one.port), one.flags)
-		if _, err := raw.WriteTo(b, &net.IPAddr{IP: f.Key.Addr.AsSlice()}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(raw.WriteTo(b, &net.IPAddr{IP: f.Key.Addr.AsSlice()}))(t)
 	}
 	raw.SetReadDeadline(time.Now().Add(10 * time.Second))
 	for b := make([]byte, 2000); ; {
 		n, _, err := raw.ReadFrom(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		port := binary.BigEndian.Uint16(b)
 		if n < 20 || b[13]&rst == 0 || binary.BigEndian.Uint16(b[2:]) != from.Port() {
 			continue
 		}
-		if port == 80 {
-			t.Error("an open connection is reset")
-		}
+		expect.True(t, port != 80, "an open connection is reset")
 		if port == 81 {
 			break
 		}

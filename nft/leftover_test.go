@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -20,14 +22,8 @@ func TestLeftoverConnectionsAreEnded(t *testing.T) {
 		w.set(f)
 		w.set(gone)
 		dial := func(k vip.FrontendKey) (*netlab.Conn, string) {
-			c, err := w.Client.Dial("tcp", k.AddrPort())
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := c.Ask()
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(w.Client.Dial("tcp", k.AddrPort()))(t)
+			a := must.Get(c.Ask())(t)
 			return c, a.Name
 		}
 		open := map[string]*netlab.Conn{}
@@ -45,9 +41,7 @@ func TestLeftoverConnectionsAreEnded(t *testing.T) {
 		w.planeIn = newPlane(t, w.Director)
 		w.Wants(t, &less)
 		w.Suspect()
-		if err := w.Clean(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, w.Clean(t.Context()))
 		for name, c := range open {
 			if a, err := c.Ask(); (err == nil) != (name == "backend2") {
 				t.Errorf("a connection with %s: %v, %v", name, a, err)
@@ -66,23 +60,14 @@ func TestConnectionsOfOthersStay(t *testing.T) {
 	w.set(frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...))
 	w.nft(fmt.Sprintf("add table ip other\nadd chain ip other c { type nat hook prerouting priority -101; }\nadd rule ip other c ip daddr 10.96.7.7 tcp dport 80 dnat to %s\n"+
 		"add chain ip other p { type nat hook postrouting priority 101; }\nadd rule ip other p ip daddr %s masquerade\n", server, server.Addr()))
-	c, err := w.Client.Dial("tcp", netip.MustParseAddrPort("10.96.7.7:80"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(w.Client.Dial("tcp", netip.MustParseAddrPort("10.96.7.7:80")))(t)
 	defer c.Close()
-	if _, err := c.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Ask())(t)
 	w.planeIn = newPlane(t, w.Director)
 	w.check(w.planeIn)
 	w.Suspect()
-	if err := w.Clean(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := w.Stats().ConntrackFlows; n != 0 {
-		t.Errorf("%d connections are ended", n)
-	}
+	must.Succeed(t, w.Clean(t.Context()))
+	expect.Equal(t, w.Stats().ConntrackFlows, 0, "connections are ended")
 	if a, err := c.Ask(); err != nil || w.Unclean() {
 		t.Errorf("%v, %v, unclean: %v", a, err, w.Unclean())
 	}
@@ -110,9 +95,7 @@ func TestRemovalsShareADump(t *testing.T) {
 	if now := w.Stats().ConntrackDumps; now != before {
 		t.Errorf("%d removals sent %d dumps", n, now-before)
 	}
-	if err := w.Clean(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Clean(t.Context()))
 	if now := w.Stats().ConntrackDumps; now != before+1 {
 		t.Errorf("a clean of %d removals sent %d dumps", n, now-before)
 	}
@@ -143,13 +126,8 @@ func TestLoopEndsConnections(t *testing.T) {
 	})
 	open := make([]*netlab.Conn, len(before))
 	for i, f := range before {
-		c, err := w.Client.Dial(f.Key.Protocol.String(), f.Key.AddrPort())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a, err := c.Ask(); err != nil || a.Name != "backend1" {
-			t.Fatal(a, err)
-		}
+		c := must.Get(w.Client.Dial(f.Key.Protocol.String(), f.Key.AddrPort()))(t)
+		must.Equal(t, must.Get(c.Ask())(t).Name, "backend1")
 		open[i] = c
 	}
 	dumps := w.Stats().ConntrackDumps

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -44,9 +46,7 @@ func TestNumbersBeginAnew(t *testing.T) {
 	w.content.highest.service = maskNumber
 	g := frontend("10.96.0.2", 80, vip.TCP, all[1])
 	w.set(g)
-	if w.content.highest.service != 2 {
-		t.Errorf("the highest number is %d, want that of 2 services", w.content.highest.service)
-	}
+	expect.Equal(t, w.content.highest.service, 2, "the highest number is %d, want that of 2 services", w.content.highest.service)
 	if got := w.asks(w.Client, f.Key, 80, 2); got["backend1"] != 2 {
 		t.Errorf("%v", got)
 	}
@@ -65,12 +65,8 @@ func TestReadingTakesNoNumbers(t *testing.T) {
 	before := w.content.highest
 	for range 3 {
 		for _, err := range w.Actual(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		}
 	}
-	if w.content.highest != before {
-		t.Errorf("numbers were %v, are %v", before, w.content.highest)
-	}
+	expect.Equal(t, w.content.highest, before, "numbers were %v, are %v", before, w.content.highest)
 }

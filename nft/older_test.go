@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -26,15 +27,9 @@ func TestConnectionsOlderThanTheTable(t *testing.T) {
 		lab.Director.AddAddr("lo", netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
 		l := lab.Director.Listen(at)
 		open := func() (client, server *net.TCPConn) {
-			c, err := lab.Client.DialContext(t.Context(), "tcp", at.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(lab.Client.DialContext(t.Context(), "tcp", at.String()))(t)
 			t.Cleanup(func() { c.Close() })
-			s, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must.Get(l.Accept())(t)
 			t.Cleanup(func() { s.Close() })
 			return c.(*net.TCPConn), s.(*net.TCPConn)
 		}
@@ -66,9 +61,7 @@ func TestConnectionsOlderThanTheTable(t *testing.T) {
 		}
 		for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
 			_ = way[1].SetReadDeadline(time.Now().Add(10 * time.Second))
-			if _, err := way[0].Write([]byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(way[0].Write([]byte("hello")))(t)
 			if _, err := io.ReadFull(way[1], make([]byte, 5)); err != nil {
 				t.Errorf("%s, data from %s: %v", address, way[0].LocalAddr(), err)
 			}
@@ -87,19 +80,14 @@ func TestNewClientsSpareOlderConnections(t *testing.T) {
 			backend, client, at = lab.Backends[0].Addr6, lab.Client.Addr6, netip.MustParseAddrPort("[fd96::1]:80")
 		}
 		server := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(backend, 0))
-		older, err := lab.Director.Dial("tcp", server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		older := must.Get(lab.Director.Dial("tcp", server))(t)
 		w := worldIn(t, lab) // the connection has sent nothing since its handshake, not even a delayed acknowledgment
 		f := frontend(at.Addr().String(), at.Port(), vip.TCP, vip.Endpoint{Addr: server, Weight: 1})
 		f.Masquerade = vip.MasqueradeAlways
 		w.set(f)
 		port := older.LocalAddr().(*net.TCPAddr).AddrPort().Port()
 		c, err := lab.Client.DialFromPort("tcp", netip.AddrPortFrom(client, port), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for range 2 {
 			a, err := c.Ask()
 			if err != nil || a.Client.Port() == port {
@@ -109,9 +97,7 @@ func TestNewClientsSpareOlderConnections(t *testing.T) {
 				t.Errorf("%s: that connection: %v, %v", backend, a, err)
 			}
 		}
-		if err := older.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, older.Close())
 		wait.Until(t, "the older connection has no entry of an open one", func() bool {
 			open := false
 			lab.Director.Do(func() {
@@ -120,9 +106,7 @@ func TestNewClientsSpareOlderConnections(t *testing.T) {
 					return true
 				})
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return !open
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,6 +30,7 @@ func (r *Remains) String() string {
 }
 
 // What a dataplane left is found and removed, even if parts are missing. What belongs to others stays.
+// Slow: the table and the device are made, damaged and removed eleven times.
 func TestFindAndRemove(t *testing.T) {
 	const (
 		services  = "10.96.0.1:80/tcp wrr 2, [fd96::1]:80/tcp rr 0, "
@@ -36,6 +38,10 @@ func TestFindAndRemove(t *testing.T) {
 		addresses = `bridge "ironvip0", addresses [10.96.0.1 fd96::1]`
 		foreign   = `bridge "", addresses []`
 	)
+	w := newWorld(t)
+	w.Close()
+	w.run("nft add table inet neighbor; ip link add neighbor0 type bridge")
+	all := w.servers("tcp", false, 0)
 	for _, c := range []struct{ name, damage, want, left string }{
 		{"whole", "true", services + addresses, ""},
 		{"down", "ip link set ironvip0 down && ip addr add 10.96.0.1/32 dev ironvip0 2>/dev/null; true", services + `bridge "ironvip0", addresses [10.96.0.1]`, ""},
@@ -49,31 +55,25 @@ func TestFindAndRemove(t *testing.T) {
 		{"another's device", "ip link del ironvip0; ip link add ironvip0 type veth peer name other0", services + foreign, "ironvip0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.run("nft add table inet neighbor; ip link add neighbor0 type bridge")
-			f, g := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...), frontend("fd96::1", 80, vip.TCP)
+			w := worldIn(t, w.Lab)
+			f, g := frontend("10.96.0.1", 80, vip.TCP, all...), frontend("fd96::1", 80, vip.TCP)
 			g.Scheduler = vip.RoundRobin
 			w.set(f)
 			w.set(g)
 			w.Close()
 			w.run(c.damage)
 			r := w.remains()
-			if got := r.String(); got != c.want {
-				t.Errorf("found %s, want %s", got, c.want)
-			}
+			expect.Equal(t, r.String(), c.want, "found")
 			w.Director.Do(func() {
-				if err := r.Remove(t.Context()); err != nil {
-					t.Error(err)
-				}
+				expect.Succeed(t, r.Remove(t.Context()))
 			})
-			if got := w.remains().String(); got != foreign {
-				t.Errorf("after the removal: %s", got)
-			}
+			expect.Equal(t, w.remains().String(), foreign, "after the removal")
 			now := w.run("nft list tables; ip -o link")
 			if strings.Contains(now, "table inet ironvip\n") != (c.left == "table inet ironvip") || strings.Contains(now, "table inet ironvip_nft") || strings.Contains(now, " ironvip0") != (c.left == "ironvip0") ||
 				!strings.Contains(now, "neighbor0") || !strings.Contains(now, "table inet neighbor") {
 				t.Errorf("left:\n%s", now)
 			}
+			w.run("nft delete table inet ironvip; ip link del ironvip0; true")
 		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -48,9 +50,7 @@ func TestServiceStandsForItsFrontend(t *testing.T) {
 			if s.class.choice == chooseAny && f.Scheduler != vip.WeightedFailover {
 				shares, _ := sharesOf(nil, f)
 				for _, x := range shares {
-					if counts[x.addr] != x.n {
-						t.Fatalf("%s has %d slots, its share is %d", x.addr, counts[x.addr], x.n)
-					}
+					must.Equal(t, counts[x.addr], x.n, "%s has %d slots, its share is %d", x.addr, counts[x.addr], x.n)
 				}
 			}
 			old = s
@@ -104,7 +104,5 @@ func TestHashSlots(t *testing.T) {
 			moved++
 		}
 	}
-	if moved > hashSlots/5 {
-		t.Errorf("%d of %d slots of other backends moved", moved, hashSlots)
-	}
+	expect.AtMost(t, moved, hashSlots/5, "moved of %d slots", hashSlots)
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -43,9 +45,7 @@ func (w *world) tracked() (all []tracked) {
 	var text []byte
 	var err error
 	w.Director.Do(func() { text, err = os.ReadFile("/proc/thread-self/net/nf_conntrack") })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 	for line := range strings.Lines(string(text)) {
 		part := strings.Fields(line)
 		values := map[string][]string{}
@@ -58,19 +58,12 @@ func (w *world) tracked() (all []tracked) {
 			continue
 		}
 		at := func(addr, port string, i int) netip.AddrPort {
-			n, err := strconv.ParseUint(values[port][i], 10, 16)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			n := must.Get(strconv.ParseUint(values[port][i], 10, 16))(w.t)
 			return netip.AddrPortFrom(netip.MustParseAddr(values[addr][i]), uint16(n))
 		}
 		volume := func(i int) (v reconcile.Volume) {
-			if _, err := fmt.Sscan(values["packets"][i], &v.Packets); err != nil {
-				w.t.Fatal(err)
-			}
-			if _, err := fmt.Sscan(values["bytes"][i], &v.Bytes); err != nil {
-				w.t.Fatal(err)
-			}
+			must.Get(fmt.Sscan(values["packets"][i], &v.Packets))(w.t)
+			must.Get(fmt.Sscan(values["bytes"][i], &v.Bytes))(w.t)
 			return v
 		}
 		to := at("dst", "dport", 0)
@@ -120,15 +113,10 @@ func (w *world) agrees() {
 	var state any
 	wait.Until(w.t, "the counters agree with those of connection tracking", func() bool {
 		before := w.tracked()
-		totals, err := w.Totals(w.t.Context(), all)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		totals := must.Get(w.Totals(w.t.Context(), all))(w.t)
 		for k, f := range w.have {
 			got, found, err := w.Breakdown(w.t.Context(), k)
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			must.Succeed(w.t, err)
 			want := traffic(f, before)
 			if state = fmt.Sprintf("%s: %t %+v and %+v, want %+v", k, found, totals[k], got, want); !found || totals[k] != want.Traffic || got.Traffic != want.Traffic || !maps.Equal(got.Endpoints, want.Endpoints) {
 				return false
@@ -169,13 +157,8 @@ func TestStatisticsAgreeWithConnectionTracking(t *testing.T) {
 		}
 		w.asks(w.Client, f.Key, asked, 12)
 		w.asks(w.Director, f.Key, asked, 7+i)
-		open, err := w.Client.Dial(network, netip.AddrPortFrom(f.Key.Addr, asked))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := open.Ask(); err != nil {
-			t.Fatal(err)
-		}
+		open := must.Get(w.Client.Dial(network, netip.AddrPortFrom(f.Key.Addr, asked)))(t)
+		must.Get(open.Ask())(t)
 	}
 	// No service, another program's translation, and nobody.
 	w.refused(w.Client, "tcp", netip.MustParseAddrPort("10.96.0.1:81"))
@@ -183,9 +166,7 @@ func TestStatisticsAgreeWithConnectionTracking(t *testing.T) {
 	w.Client.Ask("tcp", netip.AddrPortFrom(w.Director.Addr4, 5999))
 	w.set(frontend("10.96.0.9", 80, vip.TCP, w.servers("tcp", false, 0)...))
 	w.agrees()
-	if n := len(w.tracked()); n < 80 {
-		t.Errorf("%d entries, want those of all connections", n)
-	}
+	expect.AtLeast(t, len(w.tracked()), 80, "entries")
 	w.list()
 }
 
@@ -199,18 +180,14 @@ func TestCountersSurvive(t *testing.T) {
 	w.asks(w.Client, f.Key, 80, 10)
 	w.agrees()
 	before, _, err := w.Breakdown(t.Context(), f.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	same := func(when string, want map[netip.AddrPort]reconcile.Traffic) {
 		t.Helper()
 		got, found, err := w.Breakdown(t.Context(), f.Key)
 		if err != nil || !found || got.Connections != before.Connections || got.In != before.In || got.Out != before.Out {
 			t.Errorf("%s: %t, %v, %+v, want %+v", when, found, err, got.Traffic, before.Traffic)
 		}
-		if len(got.Endpoints) != len(want) {
-			t.Errorf("%s: %d backends, want %d", when, len(got.Endpoints), len(want))
-		}
+		expect.Equal(t, len(got.Endpoints), len(want), "%s: backends", when)
 		for a, x := range want {
 			if y := got.Endpoints[a]; y.In != x.In || y.Out != x.Out || y.Connections != x.Connections {
 				t.Errorf("%s: %s: %+v, want %+v", when, a, y, x)
@@ -325,15 +302,11 @@ func TestCountersGoTogether(t *testing.T) {
 	w.Put(t, updateOf{Key: another.Key, Old: &another})
 	w.former.clear()
 	w.Put(t, updateOf{Key: f.Key, Old: &f}, updateOf{Key: others.Key, Old: &others})
-	if w.former.n < formerShares {
-		t.Fatalf("%d backends have left", w.former.n)
-	}
+	must.AtLeast(t, w.former.n, formerShares, "backends have left")
 	if n := put(); n != alone+3 {
 		t.Errorf("with the counters of %d backends, a frontend costs %d messages, want those of one alone (%d) and one for each set", len(f.Backends), n, alone)
 	}
-	if w.former.n != 0 {
-		t.Errorf("%d backends have left", w.former.n)
-	}
+	expect.Equal(t, w.former.n, 0, "backends have left")
 }
 
 // No counter outlasts its frontend: what is left is deleted with the next read of the table, or before the frontend
@@ -343,9 +316,7 @@ func TestCountersGo(t *testing.T) {
 	counters := func() (n int) {
 		for set := range counterSets {
 			w.Node.Do(func() {
-				if err := w.Target.stats.list(t.Context(), set, func(*nftwire.Element) { n++ }); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, w.Target.stats.list(t.Context(), set, func(*nftwire.Element) { n++ }))
 			})
 		}
 		return n
@@ -358,21 +329,15 @@ func TestCountersGo(t *testing.T) {
 		}
 		w.Put(t, updateOf{Key: f.Key, New: &f})
 		w.asks(w.Client, f.Key, 80, 4)
-		if n := counters(); n < 6 {
-			t.Errorf("%d counters, want those of the frontend and of its backends", n)
-		}
+		expect.AtLeast(t, counters(), 6, "counters")
 		w.Put(t, updateOf{Key: f.Key, Old: &f})
 		w.check(w.planeIn)
-		if n := counters(); n != 0 {
-			t.Errorf("%d counters are left", n)
-		}
+		expect.Equal(t, counters(), 0, "counters are left")
 		w.Put(t, updateOf{Key: f.Key, New: &f})
 		w.asks(w.Client, f.Key, 80, 4)
 		w.Put(t, updateOf{Key: f.Key, Old: &f})
 		w.Put(t, updateOf{Key: f.Key, New: &f})
-		if n := counters(); n != 3 {
-			t.Errorf("%d counters, want those of the new frontend", n)
-		}
+		expect.Equal(t, counters(), 3, "counters")
 		w.Put(t, updateOf{Key: f.Key, Old: &f})
 	}
 }
@@ -414,13 +379,8 @@ func TestListConnections(t *testing.T) {
 	w.asks(w.Client, f.Key, 80, 3)
 	w.asks(w.Director, g.Key, 53, 2)
 	for range 2 {
-		c, err := w.Client.Dial("tcp", f.Key.AddrPort())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Ask(); err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(w.Client.Dial("tcp", f.Key.AddrPort()))(t)
+		must.Get(c.Ask())(t)
 	}
 	w.Client.Ask("tcp", netip.AddrPortFrom(w.Director.Addr4, 1))
 	list := func(want func(vip.FrontendKey) bool, most int) (out []string) {
@@ -432,9 +392,7 @@ func TestListConnections(t *testing.T) {
 			out = append(out, fmt.Sprint(c.Frontend, c.Client, c.Backend, c.State))
 			return len(out) != most
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		slices.Sort(out)
 		return out
 	}
@@ -451,7 +409,5 @@ func TestListConnections(t *testing.T) {
 	if one := list(func(k vip.FrontendKey) bool { return k == g.Key }, 0); len(one) != 2 {
 		t.Errorf("of one service: %q", one)
 	}
-	if one := list(all, 1); len(one) != 1 {
-		t.Errorf("one: %q", one)
-	}
+	expect.Len(t, list(all, 1), 1, "one")
 }

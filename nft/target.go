@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
 	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
@@ -86,6 +87,7 @@ type Target struct {
 	missing  map[netip.Addr]bool // addresses that the device lacks
 	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
 	forward6 bool                // a frontend needs IPv6 forwarding
+	idle     time.Duration       // the longest that an idle connection of a frontend must be remembered
 	outdated cleanup.Outdated
 	former   former
 	sweeper  counterReader // for Apply
@@ -194,6 +196,9 @@ func (t *Target) settings() []host.Setting {
 	if t.forward6 {
 		all = append(all, host.Setting{Key: "ipv6/conf/all/forwarding", Value: "1", Why: "packets to IPv6 backends on other hosts are forwarded"})
 	}
+	if t.idle > 0 {
+		all = append(all, host.Remembered(t.idle))
+	}
 	return all
 }
 
@@ -205,18 +210,7 @@ func (t *Target) setSysctls() {
 
 // sysctlDrift returns the sysctls that have changed since they were set, and those that were never
 // set. It records which of the others have been repaired.
-func (t *Target) sysctlDrift() (out []string) {
-	for _, w := range t.settings() {
-		f := t.sysctl.Check(w)
-		switch before, known := t.findings.Get(f.Name); {
-		case f.OK:
-			t.findings.Set(f)
-		case !known || before.OK:
-			out = append(out, f.Name+" "+f.Detail)
-		}
-	}
-	return out
-}
+func (t *Target) sysctlDrift() []string { return host.Drift(&t.findings, t.sysctl, t.settings()) }
 
 // report records a finding, and logs it if it is new and not OK.
 func (t *Target) report(f host.Finding) {
@@ -228,6 +222,9 @@ func (t *Target) report(f host.Finding) {
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all others, so that
 // Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
+	if a.Relay != nil && holdings.IdleTimeout(a) > t.idle || b.Relay != nil && holdings.IdleTimeout(b) > t.idle { // Apply checks the kernel's timeout
+		return false
+	}
 	if Unsupported(a) != nil || Unsupported(b) != nil || a.Key != b.Key || a.Kind != b.Kind || a.Scheduler != b.Scheduler ||
 		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || holdings.Masquerade(a) != holdings.Masquerade(b) ||
 		!holdings.SameSources(a, b) || len(a.Backends) != len(b.Backends) {

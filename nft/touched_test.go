@@ -10,6 +10,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/drift"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
@@ -57,7 +59,7 @@ func (a *asking) take() asked {
 	return out
 }
 
-// Among 5,000 services, the repair of an element asks for this element, and that of an address for nothing of the table. No
+// Among 600 services, the repair of an element asks for this element, and that of an address for nothing of the table. No
 // set is listed, and the table isn't rebuilt.
 func TestRepairCostsWhatWasTouched(t *testing.T) {
 	need.Root(t)
@@ -67,7 +69,7 @@ func TestRepairCostsWhatWasTouched(t *testing.T) {
 	count := &asking{}
 	p.Faults = count.intercept
 	var want []*vip.Frontend
-	for _, u := range fleet(5000) {
+	for _, u := range fleet(600) {
 		want = append(want, u.New)
 	}
 	f, sticky := want[7], *want[8]
@@ -97,7 +99,7 @@ func TestRepairCostsWhatWasTouched(t *testing.T) {
 		{do("add", slots, slot(100)+" : 192.0.2.1 . 80"), 1},
 		{do("add", services, "192.0.2.1 . tcp . 80 : 0x00200001"), 1},
 		{do("delete", "totals4_in", listener), 1},
-		{"flush set inet ironvip_nft vips4", 20},
+		{"flush set inet ironvip_nft vips4", 3},
 		{do("add", "vips4", "192.0.2.1"), 1},
 		{"flush map inet ironvip_nft members4", 10},
 		{"flush set inet ironvip_nft allowed4", 1},
@@ -128,8 +130,6 @@ func TestRepairCostsWhatWasTouched(t *testing.T) {
 	}
 	l.Stop()
 	p.Node.Do(func() {
-		if got, err := p.compare(t.Context()); err != nil || got.State != drift.Whole {
-			t.Errorf("in the end: %+v %v", got, err)
-		}
+		expect.Equal(t, must.Get(p.compare(t.Context()))(t).State, drift.Whole, "in the end")
 	})
 }

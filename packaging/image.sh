@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the image of `make image` as an OCI image layout: packaging/image.sh [DIR], by default bin/image. It needs no
-# container engine. The same commit makes the same bytes.
+# container engine. ARCHS selects from "amd64 arm64". The same commit makes the same bytes.
 set -eu
 umask 022
 cd "$(dirname "$0")/.."
@@ -12,6 +12,9 @@ trap 'rm -rf "$stage"' EXIT
 . packaging/version.sh
 . packaging/build.sh
 
-build_programs amd64 arm64
+archs=${ARCHS:-amd64 arm64}
+build_programs $archs
 mkdir -p "$(dirname "$out")"
-go run ./packaging/image -out "$out" -version "$VERSION" -created "$SOURCE_DATE_EPOCH" "amd64=$programs/amd64" "arm64=$programs/arm64"
+set --
+for arch in $archs; do set -- "$@" "$arch=$programs/$arch"; done
+go run ./packaging/image -out "$out" -version "$VERSION" -created "$SOURCE_DATE_EPOCH" "$@"

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -38,17 +40,13 @@ func TestListenersWaitWithoutGoroutines(t *testing.T) {
 				p.must(onVIP(key, vip.RoundRobin, a))
 				keys = append(keys, key)
 			}
-			if more := runtime.NumGoroutine() - before; more > 3 {
-				t.Errorf("%d listeners have %d goroutines", n, more)
-			}
+			expect.AtMost(t, runtime.NumGoroutine()-before, 3, "goroutines of %d listeners", n)
 			var clients sync.WaitGroup
 			for range 3 {
 				for _, key := range keys {
 					clients.Go(func() {
 						if protocol == vip.TCP {
-							if got := who(t, key); got != "a" {
-								t.Errorf("%s: %q", key, got)
-							}
+							expect.Equal(t, who(t, key), "a", "%s", key)
 						} else if got := mustAsk(t, udpClient(t, key), "x"); got != "a" {
 							t.Errorf("%s: %q", key, got)
 						}
@@ -62,19 +60,11 @@ func TestListenersWaitWithoutGoroutines(t *testing.T) {
 
 // A listener that fails before its first client is detected.
 func TestAListenerBreaksWhileItWaits(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	socket, err := p.frontend(key).listener.(*tcpListener).l.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := socket.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }); err != nil {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, socket.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_RDWR) }))
+	must.Succeed(t, err)
 	wait.Until(t, "death noticed", func() bool { return p.frontend(key).listener.died() != nil })
 }
 
@@ -82,8 +72,7 @@ func TestAListenerBreaksWhileItWaits(t *testing.T) {
 // goroutine count of newTarget would show that.
 func TestClientsComeWhileListenersGo(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	var clients sync.WaitGroup
 	for range 200 {
 		p.must(onVIP(key, vip.RoundRobin, a))
@@ -122,9 +111,7 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 	for range 2 {
 		mustAsk(t, udpClient(t, key), "x")
 	}
-	if err := p.frontend(key).listener.died(); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
 // The kernel's descriptor table has room for thousands of descriptors, so opening them doesn't wait
@@ -132,10 +119,7 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 func TestRoomForListeners(t *testing.T) {
 	p := newTarget(t, Options{})
 	p.background.Wait()
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("/proc/self/status"))(t)
 	_, rest, _ := strings.Cut(string(text), "FDSize:")
 	var size uint64
 	if _, err := fmt.Sscan(rest, &size); err != nil || size < min(roomFor, openfiles.Limit()) {

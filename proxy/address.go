@@ -11,6 +11,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -110,13 +111,17 @@ func (a *addresses) ours(addr netip.Addr) bool {
 
 // add adds addr to the device.
 func (a *addresses) add(addr netip.Addr) error {
-	if err := a.device.add(addr); err != nil {
+	err := a.device.add(addr)
+	if err != nil && !errors.Is(err, errUnrouted) {
 		return a.problem(addr, err)
 	}
 	a.uses()
 	a.put[addr] = true
 	if a.there != nil {
 		a.there[addr] = true
+	}
+	if err != nil {
+		return a.problem(addr, err)
 	}
 	return nil
 }
@@ -238,14 +243,20 @@ func (a *addresses) orphans() []netip.Addr {
 // problem explains why addr could not be added.
 func (a *addresses) problem(addr netip.Addr, err error) error {
 	p := vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s is not an address of this host", addr)}
+	noIPv6, remedy := "", ""
+	if addr.Is6() {
+		noIPv6, remedy = hostnet.NoIPv6(a.name)
+	}
 	switch {
+	case noIPv6 != "":
+		p.Message, p.Hint = fmt.Sprintf("%s, and can't be one: %s (%v)", p.Message, noIPv6, err), remedy
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		p.Hint = "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8"
 	case errors.Is(err, unix.EOPNOTSUPP):
-		p.Message += fmt.Sprintf(", and this kernel can't make the dummy device %s for it", a.name)
+		p.Message += fmt.Sprintf(", and this kernel can make neither a dummy device nor a bridge %s for it", a.name)
 		// Don't suggest putting the address on another device: the pool would treat it as the
 		// host's own.
-		p.Hint = fmt.Sprintf("load the module (modprobe dummy), make %[1]s of another kind (ip link add %[1]s type bridge), or use a pool inside 127.0.0.0/8", a.name)
+		p.Hint = "load a module (modprobe dummy), or use a pool inside 127.0.0.0/8"
 	default:
 		p.Message += fmt.Sprintf(", and putting it on %s failed: %v", a.name, err)
 	}

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +22,10 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -46,9 +48,7 @@ func TestForeignAddressWithoutRights(t *testing.T) {
 			problem.Hint != "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8" {
 			t.Errorf("%v, hint %q", err, problem.Hint)
 		}
-		if p.Stats().Listeners != 0 {
-			t.Error("listens")
-		}
+		expect.Equal(t, p.Stats().Listeners, 0, "listens")
 		// A node port is on the host's own addresses: no device and no hint about one.
 		f.Kind = vip.OnHost
 		if err := p.apply(f); !errors.As(err, &problem) || problem.Hint != "" {
@@ -64,10 +64,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lo := must.Get(netlink.LinkByName("lo"))(t)
 	log := slog.New(slog.DiscardHandler)
 	p := newTarget(t, Options{device: noDevice{}})
 	watcher := hostnet.NewWatcher(table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), func(link string, _ netip.Addr) bool { return link == "lo" }, log)
@@ -75,17 +72,10 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Target, Applied: applied,
 		Moved: watcher.Changed(), MinBackoff: time.Hour, MaxBackoff: time.Hour, Resync: -1})
-	var running sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	running.Go(func() { _ = watcher.Run(ctx) })
-	running.Go(func() { _ = r.Run(ctx) })
-	stop := sync.OnceFunc(func() { cancel(); running.Wait() })
-	t.Cleanup(stop)
+	endWatch, end := scope.Go(t, watcher.Run), scope.Go(t, r.Run)
+	stop := func() { end(); endWatch() }
 
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	busy := vip.FrontendKey{Addr: netip.MustParseAddr("127.0.0.1"), Port: netip.MustParseAddrPort(taken.Addr().String()).Port(), Protocol: vip.TCP}
 	state := func(key vip.FrontendKey, ok bool) func() bool {
@@ -100,9 +90,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 		key := vip.FrontendKey{Addr: netip.MustParseAddr(text), Port: 8080, Protocol: vip.TCP}
 		desired.Set(*onVIP(key, vip.RoundRobin))
 		await(text+" waits", state(key, false))
-		if err := netlink.AddrAdd(lo, hostAddr(key.Addr)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, netlink.AddrAdd(lo, hostAddr(key.Addr)))
 		await(text+" came", state(key, true))
 	}
 	stop()
@@ -145,9 +133,7 @@ func TestAddressesOwnership(t *testing.T) {
 	t.Run("two frontends, the last takes it away", func(t *testing.T) {
 		d := &fakeDevice{}
 		a := newAddresses(d, "ironvip0", nil)
-		if err := a.add(ours); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.add(ours))
 		a.use(front(ours))
 		a.use(front(ours))
 		a.unuse(front(ours))
@@ -197,7 +183,7 @@ func TestAddressesOwnership(t *testing.T) {
 		for _, c := range []struct {
 			err  error
 			says string
-		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "ip link add ironvip0 type bridge"}, {unix.ENODEV, "no such device"}} {
+		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "neither a dummy device nor a bridge ironvip0"}, {unix.ENODEV, "no such device"}} {
 			a := newAddresses(&fakeDevice{err: c.err}, "ironvip0", owns)
 			var problem vip.Problem
 			if err := a.add(ours); !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
@@ -214,14 +200,8 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	}
 	makeDevice(t, "ironvip0")
 	witness := func() (out []string) {
-		link, err := netlink.LinkByName("ironvip0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		link := must.Get(netlink.LinkByName("ironvip0"))(t)
+		list := must.Get(netlink.AddrList(link, netlink.FAMILY_ALL))(t)
 		for _, a := range list {
 			if !a.IP.IsLinkLocalUnicast() {
 				out = append(out, a.IPNet.String())
@@ -232,9 +212,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	}
 	want := func(addrs ...string) {
 		t.Helper()
-		if got := witness(); !slices.Equal(got, addrs) {
-			t.Fatalf("ironvip0 has %v, want %v", got, addrs)
-		}
+		must.SameList(t, witness(), addrs, "ironvip0")
 	}
 	pool := netip.MustParsePrefix("192.0.2.0/24")
 	opts := Options{Owns: func(a netip.Addr) bool { return pool.Contains(a) || a.Is6() }}
@@ -252,38 +230,25 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	mustAsk(t, udpClient(t, dns.Key), "x")
 
 	// Another program removes the address: damage, which a repair fixes.
-	link, err := netlink.LinkByName("ironvip0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.AddrDel(link, hostAddr(http.Key.Addr)); err != nil {
-		t.Fatal(err)
-	}
+	link := must.Get(netlink.LinkByName("ironvip0"))(t)
+	must.Succeed(t, netlink.AddrDel(link, hostAddr(http.Key.Addr)))
 	damaged := 0
 	for _, o := range p.actual() {
 		if slices.Contains(o.Damage, "address 192.0.2.1 missing from ironvip0") {
 			damaged++
 		}
 	}
-	if damaged != 2 {
-		t.Errorf("%d of 2 frontends damaged", damaged)
-	}
+	expect.Equal(t, damaged, 2, "of 2 frontends damaged")
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: http.Key, Old: http, New: http, Repair: true}}
-	if err := errors.Join(p.Apply(context.Background(), batch), batch[0].Err); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(p.Apply(context.Background(), batch), batch[0].Err))
 	who(t, http.Key)
 	for _, o := range p.actual() {
-		if len(o.Damage) != 0 {
-			t.Error(o.Damage)
-		}
+		expect.Empty(t, o.Damage)
 	}
 
 	// The address is removed with its last frontend; a foreign address remains.
 	foreign := netip.MustParseAddr("198.51.100.1")
-	if err := netlink.AddrAdd(link, hostAddr(foreign)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, netlink.AddrAdd(link, hostAddr(foreign)))
 	p.remove(http.Key)
 	want("192.0.2.1/32", "198.51.100.1/32", "2001:db8::1/128")
 	p.remove(dns.Key)
@@ -291,9 +256,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 
 	// The next process finds the remaining address as an orphan and adopts it, or removes it on
 	// request.
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Close())
 	want("198.51.100.1/32", "2001:db8::1/128")
 	q := newTarget(t, opts)
 	orphans := q.actual()
@@ -308,29 +271,37 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	want("198.51.100.1/32")
 }
 
-// Without the device, the proxy creates it: a dummy, up, without ARP. On kernels without the dummy
-// module, the error states that.
+// Without the device, the proxy creates it: a dummy or, on kernels without these, a bridge, up, without ARP.
 func TestDeviceIsMade(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	p := newTarget(t, Options{})
 	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
-	err := p.apply(f)
+	must.Succeed(t, p.apply(f))
+	who(t, f.Key)
+	kind := "dummy"
 	if !hasDummy() {
-		var problem vip.Problem
-		if !errors.As(err, &problem) || !strings.Contains(problem.Message, "dummy device ironvip0") {
-			t.Errorf("%v, hint %q", err, problem.Hint)
-		}
+		kind = "bridge"
+	}
+	link, err := netlink.LinkByName("ironvip0")
+	if err != nil || link.Type() != kind || link.Attrs().Flags&net.FlagUp == 0 || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		t.Errorf("%+v, %v", link, err)
+	}
+}
+
+// A host without IPv6 says which setting that is, and what to do.
+func TestWithoutIPv6(t *testing.T) {
+	if !inNamespace(t) {
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	who(t, f.Key)
-	link, err := netlink.LinkByName("ironvip0")
-	if err != nil || link.Type() != "dummy" || link.Attrs().Flags&net.FlagUp == 0 || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
-		t.Errorf("%+v, %v", link, err)
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0))
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
+	p := newTarget(t, Options{})
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, vip.RoundRobin)
+	var problem vip.Problem
+	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Message, "net.ipv6.conf.ironvip0.disable_ipv6 is 1") || !strings.Contains(problem.Hint, "sysctl -w net.ipv6.conf.all.disable_ipv6=0") {
+		t.Errorf("%v, hint %q", err, problem.Hint)
 	}
 }
 
@@ -351,9 +322,7 @@ func TestWithoutRights(t *testing.T) {
 		f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: protocol}, vip.RoundRobin)
 		err := p.apply(f)
 		if start <= 80 {
-			if err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, err)
 			continue
 		}
 		if !errors.As(err, &problem) || !strings.Contains(problem.Message, fmt.Sprintf("ports below %d need a privilege", start)) ||
@@ -381,13 +350,8 @@ func inNamespace(t *testing.T) bool {
 	if !child(t, attr) {
 		return false
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	lo := must.Get(netlink.LinkByName("lo"))(t)
+	must.Succeed(t, netlink.LinkSetUp(lo))
 	return true
 }
 
@@ -428,9 +392,7 @@ func makeDevice(t *testing.T, name string) {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0"})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 func hasDummy() bool {
@@ -449,13 +411,9 @@ func TestManyLocalAddressesCostOneReading(t *testing.T) {
 	a.routes = func() (*netipx.IPSet, error) { readings++; return routes() }
 	a.binds = func(addr netip.Addr) bool { sockets++; return binds(addr) }
 	for round := 1; round <= 2; round++ {
-		if err := a.refresh(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.refresh())
 		for i := range 1000 {
-			if damage := a.damage(netip.AddrFrom4([4]byte{127, 9, byte(i >> 8), byte(i)})); damage != "" {
-				t.Fatal(damage)
-			}
+			must.Equal(t, a.damage(netip.AddrFrom4([4]byte{127, 9, byte(i >> 8), byte(i)})), "")
 		}
 		if readings != round || sockets != 0 {
 			t.Errorf("%d readings and %d sockets after %d looks at 1000 addresses", readings, sockets, round)
@@ -466,32 +424,19 @@ func TestManyLocalAddressesCostOneReading(t *testing.T) {
 		t.Errorf("%q by %d sockets", damage, sockets)
 	}
 	a.binds = func(netip.Addr) bool { return true }
-	if damage := a.damage(away); damage != "" {
-		t.Errorf("an address that sockets can be bound to: %q", damage)
-	}
-	if err := a.refresh(); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, a.damage(away), "", "an address that sockets can be bound to")
+	must.Succeed(t, a.refresh())
 	a.routes = func() (*netipx.IPSet, error) { return nil, errors.New("no netlink here") }
-	if damage := a.damage(netip.MustParseAddr("127.0.0.1")); damage != "" {
-		t.Errorf("without the routes: %q", damage)
-	}
+	expect.Equal(t, a.damage(netip.MustParseAddr("127.0.0.1")), "", "without the routes")
 }
 
 // Sockets can be bound to every address that the routes define as local.
 func TestLocalRoutesCanBeBoundTo(t *testing.T) {
-	routes, err := localRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !routes.Contains(netip.MustParseAddr("127.0.0.1")) {
-		t.Error("127.0.0.1 is not local")
-	}
+	routes := must.Get(localRoutes())(t)
+	expect.True(t, routes.Contains(netip.MustParseAddr("127.0.0.1")), "127.0.0.1 is not local")
 	for _, p := range routes.Prefixes() {
 		for _, addr := range []netip.Addr{p.Addr(), netipx.PrefixLastIP(p)} {
-			if !isLocal(addr) {
-				t.Errorf("%s, of %s, can't be bound to", addr, p)
-			}
+			expect.True(t, isLocal(addr), "%s, of %s, can't be bound to", addr, p)
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 var (
@@ -30,9 +32,7 @@ func TestAffinityTimeout(t *testing.T) {
 		is := func(want, next netip.AddrPort) {
 			t.Helper()
 			e, got := a.claim(testClient(1), always, choosing(next))
-			if got != want {
-				t.Errorf("backend %s, want %s", got, want)
-			}
+			expect.Equal(t, got, want, "backend")
 			a.release(e)
 		}
 		long, _ := a.claim(testClient(1), always, choosing(one))
@@ -45,17 +45,13 @@ func TestAffinityTimeout(t *testing.T) {
 		is(one, two) // the use before counted
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		if n := a.len(); n != 0 {
-			t.Errorf("%d clients after the timeout", n)
-		}
+		expect.Equal(t, a.len(), 0, "clients after the timeout")
 		is(two, two)
 
 		a.setTimeout(time.Second)
 		time.Sleep(1001 * time.Millisecond)
 		synctest.Wait()
-		if n := a.len(); n != 0 {
-			t.Errorf("%d clients after a shorter timeout", n)
-		}
+		expect.Equal(t, a.len(), 0, "clients after a shorter timeout")
 	})
 }
 
@@ -71,16 +67,12 @@ func TestAffinityIsBounded(t *testing.T) {
 				t.Fatal("newcomer not stored although there are idle ones")
 			}
 			a.release(e)
-			if n := a.len(); n > 3 {
-				t.Fatalf("%d clients of at most 3", n)
-			}
+			must.AtMost(t, a.len(), 3, "clients of at most 3")
 		}
 		// The newest two remain, and the one with a connection.
 		for _, i := range []int{0, 98, 99} {
 			e, got := a.claim(testClient(i), always, choosing(netip.AddrPort{}))
-			if !got.IsValid() {
-				t.Errorf("client %d forgotten", i)
-			}
+			expect.True(t, got.IsValid(), "client %d forgotten", i)
 			defer a.release(e)
 		}
 		// All have connections now: a new client is served but not stored.
@@ -104,22 +96,10 @@ func TestAffinityMoves(t *testing.T) {
 			a.release(e)
 		}
 		e, got := a.claim(testClient(1), func(b netip.AddrPort) bool { return b != two }, choosing(one))
-		if got != one {
-			t.Error("kept on an unusable backend")
-		}
+		expect.Equal(t, got, one, "kept on an unusable backend")
 		a.release(e)
 		if e, _ := a.claim(testClient(2), always, func() (netip.AddrPort, bool) { return netip.AddrPort{}, false }); e != nil || a.len() != 1 {
 			t.Error("stored although no backend was found")
 		}
 	})
-}
-
-func BenchmarkAffinity(b *testing.B) {
-	a := newAffinity(time.Hour, 1<<16)
-	defer a.close()
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		e, _ := a.claim(testClient(i), always, choosing(one))
-		a.release(e)
-	}
 }

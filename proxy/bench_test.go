@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -32,17 +33,12 @@ func BenchmarkThroughput(b *testing.B) {
 				done <- n
 			})
 			addr := through(b, c.via, c.pipes, backend)
-			conn, err := net.Dial("tcp", addr.String())
-			if err != nil {
-				b.Fatal(err)
-			}
+			conn := must.Get(net.Dial("tcp", addr.String()))(b)
 			defer conn.Close()
 			chunk := make([]byte, 64<<10)
 			b.SetBytes(int64(len(chunk)))
 			for b.Loop() {
-				if _, err := conn.Write(chunk); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(conn.Write(chunk))(b)
 			}
 			conn.(*net.TCPConn).CloseWrite()
 			<-done
@@ -58,20 +54,13 @@ func BenchmarkRoundTrip(b *testing.B) {
 				io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
 			})
 			addr := through(b, via, 100, backend)
-			conn, err := net.Dial("tcp", addr.String())
-			if err != nil {
-				b.Fatal(err)
-			}
+			conn := must.Get(net.Dial("tcp", addr.String()))(b)
 			defer conn.Close()
 			chunk := make([]byte, 100)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := conn.Write(chunk); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(conn, chunk); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(conn.Write(chunk))(b)
+				must.Get(io.ReadFull(conn, chunk))(b)
 			}
 		})
 	}
@@ -85,10 +74,7 @@ func BenchmarkConnect(b *testing.B) {
 			addr := through(b, via, 100, backend)
 			b.ReportAllocs()
 			for b.Loop() {
-				conn, err := net.Dial("tcp", addr.String())
-				if err != nil {
-					b.Fatal(err)
-				}
+				conn := must.Get(net.Dial("tcp", addr.String()))(b)
 				if n, err := io.Copy(io.Discard, conn); n != 1 || err != nil {
 					b.Fatal(n, err)
 				}
@@ -110,50 +96,16 @@ func BenchmarkUDP(b *testing.B) {
 				p.must(onVIP(key, vip.RoundRobin, addr))
 				addr = key.AddrPort()
 			}
-			conn, err := net.Dial("udp", addr.String())
-			if err != nil {
-				b.Fatal(err)
-			}
+			conn := must.Get(net.Dial("udp", addr.String()))(b)
 			defer conn.Close()
 			buf := make([]byte, 100)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := conn.Write([]byte("x")); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := conn.Read(buf); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(conn.Write([]byte("x")))(b)
+				must.Get(conn.Read(buf))(b)
 			}
 		})
 	}
-}
-
-// BenchmarkIdleConnection reports the heap and stacks of an idle connection. Clients and backends
-// are bare descriptors, so everything measured belongs to the proxy.
-func BenchmarkIdleConnection(b *testing.B) {
-	const n = 1000
-	backend := backlog(b, n+10)
-	addr := through(b, true, 100, backend)
-	to := &unix.SockaddrInet4{Addr: addr.Addr().As4(), Port: int(addr.Port())}
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for range n {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer unix.Close(fd)
-		if err := unix.Connect(fd, to); err != nil {
-			b.Fatal(err)
-		}
-	}
-	time.Sleep(200 * time.Millisecond)
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	b.ReportMetric(float64(after.HeapAlloc+after.StackInuse-before.HeapAlloc-before.StackInuse)/n, "B/conn")
-	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkIdleFrontends reports the heap, stacks and goroutines of frontends without clients.
@@ -171,9 +123,7 @@ func BenchmarkIdleFrontends(b *testing.B) {
 				goroutines := runtime.NumGoroutine()
 				runtime.GC()
 				runtime.ReadMemStats(&before)
-				if err := p.Apply(b.Context(), batch); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, p.Apply(b.Context(), batch))
 				runtime.GC()
 				runtime.ReadMemStats(&after)
 				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(n), "heap-B/frontend")
@@ -233,23 +183,16 @@ func BenchmarkStart(b *testing.B) {
 
 func processorTime(b *testing.B) time.Duration {
 	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, unix.Getrusage(unix.RUSAGE_SELF, &r))
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // slabBytes returns the kernel's Slab of /proc/meminfo.
 func slabBytes(b *testing.B) uint64 {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("/proc/meminfo"))(b)
 	var kib uint64
 	_, rest, _ := strings.Cut(string(text), "\nSlab:")
-	if _, err := fmt.Sscan(rest, &kib); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(fmt.Sscan(rest, &kib))(b)
 	return kib << 10
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -59,58 +61,22 @@ func header(source, destination string) string {
 func balance(t testing.TB, key vip.FrontendKey, text string) *client {
 	t.Helper()
 	c := dialFrom(t, "127.0.0.9", key)
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c, text))(t)
 	return c
-}
-
-func TestHeaderForBackends(t *testing.T) {
-	for _, addr := range []string{"127.96.0.1", "::1"} {
-		key := freeKey(t, addr, vip.TCP)
-		for _, v := range []vip.ProxyVersion{vip.ProxyV1, vip.ProxyV2} {
-			p := newTarget(t, Options{})
-			f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", headed("a")))
-			p.must(sends(f, v))
-			c := dial(t, key)
-			if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
-				t.Errorf("%s: %q, want %q", v, got, want)
-			}
-			c.echo(t, "and then the client's own bytes")
-
-			// A change applies to new connections.
-			if p.Same(f, sends(f, v)) {
-				t.Error("counts as the same, so nothing would change")
-			}
-			p.must(f)
-			d := dial(t, key)
-			fmt.Fprint(d, "no header\r\n")
-			if got := d.line(t); !strings.Contains(got, "not a valid PROXY header") {
-				t.Errorf("without proxy_protocol, the backend gets %q", got)
-			}
-			c.echo(t, "open connections go on")
-			p.remove(key)
-		}
-	}
 }
 
 // The header is sent once, to the backend that answers.
 func TestHeaderAfterARetry(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2"), fullBacklog(t), tcpBackend(t, "127.0.0.3", headed("a")))
 	f.Relay = &vip.Relay{ConnectTimeout: 100 * time.Millisecond}
 	p.must(sends(f, vip.ProxyV2))
 	for range 3 {
 		c := dial(t, key)
-		if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		expect.Equal(t, c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()))
 		c.echo(t, "nothing before this")
 	}
-	if p.Stats().Failures == 0 {
-		t.Error("no backend failed, so nothing was retried")
-	}
+	expect.True(t, p.Stats().Failures != 0, "no backend failed, so nothing was retried")
 }
 
 // The header's addresses are those of the client, for the schedulers and the backends. The bytes
@@ -127,64 +93,45 @@ func TestHeaderOfABalancer(t *testing.T) {
 		for _, part := range parts[1:] {
 			fmt.Fprint(c, part)
 		}
-		if got := c.line(t); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-		if got := c.line(t); got != "hello" {
-			t.Errorf("then %q", got)
-		}
+		expect.Equal(t, c.line(t), want)
+		expect.Equal(t, c.line(t), "hello", "then")
 		c.echo(t, "more")
 	}
 
 	// Without a client, the balancer itself is the client.
 	c := balance(t, key, "PROXY UNKNOWN\r\n")
-	if got, want := c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()); got != want {
-		t.Errorf("unknown: %q, want %q", got, want)
-	}
+	expect.Equal(t, c.line(t), fmt.Sprintf("a %s %s", c.LocalAddr(), key.AddrPort()), "unknown")
 
 	// From other addresses, the bytes of a header are ordinary data.
 	other := dial(t, key)
 	fmt.Fprint(other, text)
-	if got, want := other.line(t), fmt.Sprintf("a %s %s", other.LocalAddr(), key.AddrPort()); got != want {
-		t.Errorf("another client: %q, want %q", got, want)
-	}
-	if got := other.line(t) + "\r\n"; got != text {
-		t.Errorf("another client's bytes: %q, want %q", got, text)
-	}
+	expect.Equal(t, other.line(t), fmt.Sprintf("a %s %s", other.LocalAddr(), key.AddrPort()), "another client")
+	expect.Equal(t, other.line(t)+"\r\n", text, "another client's bytes")
 
 	// A change applies to new connections.
 	changed := accepts(f, "127.0.0.1/32")
-	if p.Same(f, changed) {
-		t.Error("counts as the same, so nothing would change")
-	}
+	expect.False(t, p.Same(f, changed), "counts as the same, so nothing would change")
 	p.must(changed)
 	c.echo(t, "open connections go on")
 	former := dialFrom(t, "127.0.0.9", key)
-	if got, want := former.line(t), fmt.Sprintf("a %s %s", former.LocalAddr(), key.AddrPort()); got != want {
-		t.Errorf("a former balancer: %q, want %q", got, want)
-	}
+	expect.Equal(t, former.line(t), fmt.Sprintf("a %s %s", former.LocalAddr(), key.AddrPort()), "a former balancer")
 }
 
 func TestSourceRangesOfABalancer(t *testing.T) {
 	p := newTarget(t, Options{Own: nobody})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(accepts(only(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), "192.0.2.0/24"), "127.0.0.9/32"))
-	if got := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t); got != "a" {
-		t.Errorf("a client inside the ranges: %q", got)
-	}
+	expect.Equal(t, balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "a client inside the ranges")
 	balance(t, key, header("203.0.113.1:1", "198.51.100.7:443")).wantReset(t)
 	balance(t, key, "PROXY UNKNOWN\r\n").wantReset(t) // the balancer itself, which is outside
 	wantRefused(t, key)                               // another client outside
-	if n := p.Stats().Strangers; n != 3 {
-		t.Errorf("%d strangers counted, want 3", n)
-	}
+	expect.Equal(t, p.Stats().Strangers, 3, "strangers counted")
 }
 
 // Affinity and the hashing schedulers use the address in the header.
 func TestClientsOfABalancerAreDistinct(t *testing.T) {
 	for _, scheduler := range []vip.Scheduler{vip.RoundRobin, vip.SourceHash, vip.MaglevHash} {
-		p := newTarget(t, Options{})
-		key := freeKey(t, "127.96.0.1", vip.TCP)
+		p, key := target(t)
 		f := onVIP(key, scheduler, tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b")))
 		if scheduler == vip.RoundRobin {
 			f.Affinity = time.Hour
@@ -202,9 +149,7 @@ func TestClientsOfABalancerAreDistinct(t *testing.T) {
 		}
 		for i := range 20 {
 			c := balance(t, key, header(fmt.Sprintf("192.0.2.%d:2", i), "198.51.100.7:443"))
-			if got := c.line(t); got != of[i] {
-				t.Errorf("%s: client %d moved from %s to %s", scheduler, i, of[i], got)
-			}
+			expect.Equal(t, c.line(t), of[i], "%s: client %d", scheduler, i)
 			c.Close()
 		}
 	}
@@ -266,15 +211,11 @@ func TestBadHeaders(t *testing.T) {
 	if got := badHeaders(p); !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
-	if strings.Contains(log.String(), "i/o timeout") {
-		t.Errorf("the log names the read:\n%s", log.String())
-	}
+	expect.False(t, strings.Contains(log.String(), "i/o timeout"), "the log names the read:\n%s", log.String())
 	if n := strings.Count(log.String(), "msg="); n == 0 || n > 1+int(time.Since(start)/time.Second) {
 		t.Errorf("%d lines in the log:\n%s", n, log.String())
 	}
-	if got := balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t); got != "a" {
-		t.Errorf("then a client with a header: %q", got)
-	}
+	expect.Equal(t, balance(t, key, header("192.0.2.1:1", "198.51.100.7:443")).line(t), "a", "then a client with a header")
 }
 
 // Connections that wait for their header count for the limit, cost one goroutine each, and end with
@@ -291,27 +232,20 @@ func TestWaitingForHeaders(t *testing.T) {
 		silent = append(silent, balance(t, key, ""))
 	}
 	wait.Until(t, "all wait", func() bool { return p.Stats().Connections == 20 })
-	if n := runtime.NumGoroutine() - before; n > len(silent) {
-		t.Errorf("%d goroutines for %d connections", n, len(silent))
-	}
+	expect.AtMost(t, runtime.NumGoroutine()-before, len(silent), "goroutines for connections")
 	wantRefusedFrom(t, "127.0.0.9", key)
-	if n := p.Stats().OverLimit; n != 1 {
-		t.Errorf("%d refused for the limit", n)
-	}
+	expect.Equal(t, p.Stats().OverLimit, 1, "refused for the limit")
 	p.remove(key) // waits for all goroutines
 	for _, c := range silent {
 		c.wantReset(t)
 	}
-	if bad := badHeaders(p); len(bad) > 0 {
-		t.Errorf("counted %v", bad)
-	}
+	expect.Empty(t, badHeaders(p), "counted")
 }
 
 // After the header, bytes are spliced in both directions, and half-close works.
 func TestTransferAfterHeaders(t *testing.T) {
 	const size = 32 << 20
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	var received atomic.Int64
 	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
 		if h, err := proxyproto.Read(c); err != nil || h.Source.Port() != 4321 {
@@ -323,12 +257,8 @@ func TestTransferAfterHeaders(t *testing.T) {
 	})
 	p.must(accepts(sends(onVIP(key, vip.RoundRobin, backend), vip.ProxyV1), "127.0.0.9/32"))
 	c := balance(t, key, header("192.0.2.1:4321", "198.51.100.7:443"))
-	if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)))(t)
+	must.Succeed(t, c.CloseWrite())
 	n, err := io.Copy(io.Discard, c)
 	if n != size || err != nil || received.Load() != size {
 		t.Errorf("%d bytes there, %d back, %v; want %d", received.Load(), n, err, size)
@@ -337,7 +267,5 @@ func TestTransferAfterHeaders(t *testing.T) {
 		t.Error("no pipe was used")
 	}
 	// Headers are not traffic of the client.
-	if got := p.frontend(key).tally.in.Load(); got != size {
-		t.Errorf("%d bytes counted, want %d", got, size)
-	}
+	expect.Equal(t, p.frontend(key).tally.in.Load(), size, "bytes counted")
 }

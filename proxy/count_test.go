@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -53,9 +53,7 @@ func TestAConnectionCountsFromTheChoiceOn(t *testing.T) {
 		if n != c.want && n != c.want+1 {
 			t.Errorf("%s, affinity %s: %d of 6 went to the backend with the fewest", c.scheduler, c.affinity, n)
 		}
-		if open := p.open(f.Key, idle); open != n {
-			t.Errorf("%s: %d connections where %d were counted", c.scheduler, n, open)
-		}
+		expect.Equal(t, p.open(f.Key, idle), n, "%s: connections counted", c.scheduler)
 		for i, e := range chosen {
 			e.leave()
 			asked[i].end()
@@ -79,9 +77,7 @@ func TestARememberedClientCounts(t *testing.T) {
 		e, _ := a.take()
 		defer a.end()
 		defer e.leave()
-		if got := p.open(f.Key, e.addr); got != want {
-			t.Errorf("%d connections of one client counted as %d", want, got)
-		}
+		expect.Equal(t, p.open(f.Key, e.addr), want, "connections of one client")
 	}
 }
 
@@ -145,31 +141,5 @@ func wantNoneOpen(t *testing.T, p *bench, key vip.FrontendKey) {
 	t.Helper()
 	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
 		t.Errorf("%v connections counted, %v", open, err)
-	}
-}
-
-// BenchmarkChoose measures the choice of a backend and the end of its connection, by as many
-// simultaneous clients as there are processors.
-func BenchmarkChoose(b *testing.B) {
-	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.MaglevHash} {
-		b.Run(s.String(), func(b *testing.B) {
-			p := newTarget(b, Options{})
-			backends := slices.Repeat([]netip.AddrPort{{}}, 10)
-			for i := range backends {
-				backends[i] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80)
-			}
-			f := onVIP(freeKey(b, "127.96.0.1", vip.TCP), s, backends...)
-			p.must(f)
-			front := p.frontend(f.Key)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					a := front.attempt(netip.AddrPortFrom(testClient(i%1000), 40000), front.backends.Load().service)
-					e, _ := a.place(true)
-					e.leave()
-					a.end()
-				}
-			})
-		})
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkDevice is the kernel's device with that name. It is a dummy that doesn't answer ARP, as in
-// the IPVS dataplane.
+// netlinkDevice is the kernel's device with that name. It doesn't answer ARP. It is a dummy or, on a kernel
+// without these, a bridge without ports, as in the other dataplanes.
 type netlinkDevice struct{ name string }
 
 func (d *netlinkDevice) list() ([]netip.Addr, error) {
@@ -45,24 +45,28 @@ func (d *netlinkDevice) add(addr netip.Addr) error {
 		return err
 	}
 	if addr.Is6() {
-		awaitLocalRoute(addr)
+		return awaitLocalRoute(addr)
 	}
 	return nil
 }
 
 // awaitLocalRoute waits until packets to addr reach this host. The kernel adds the local route of
 // an IPv6 address from a work queue, a moment after the address, also without duplicate address
-// detection. A client that connects in between would be routed out of the device. It gives up after
-// 200 ms, because the host's own rules may route the address elsewhere.
-func awaitLocalRoute(addr netip.Addr) {
-	for range 200 {
+// detection. A client that connects in between would be routed out of the device. It fails after a
+// second: the kernel is late, or the host's own rules route the address elsewhere.
+func awaitLocalRoute(addr netip.Addr) error {
+	for range 1000 {
 		routes, err := netlink.RouteGet(addr.AsSlice())
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return
+			return nil
 		}
 		time.Sleep(time.Millisecond)
 	}
+	return fmt.Errorf("%w: see \"ip -6 route get %s\" and \"ip -6 rule\"", errUnrouted, addr)
 }
+
+// errUnrouted says that an address is on the device and can't be reached.
+var errUnrouted = errors.New("the address has no local route")
 
 func (d *netlinkDevice) remove(addr netip.Addr) error {
 	link, err := d.find()
@@ -81,7 +85,11 @@ func (d *netlinkDevice) up() (netlink.Link, error) {
 	if link == nil && err == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = d.name
-		if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+		}
+		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("make device %s: %w", d.name, err)
 		}
 		if link, err = netlink.LinkByName(d.name); err == nil {

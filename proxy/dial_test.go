@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -37,86 +39,75 @@ func (b *bench) doubted(key vip.FrontendKey, addr netip.AddrPort) bool {
 // A client of a backend that doesn't answer is connected to another one after a short delay, long
 // before the connect timeout. The others skip the backend from then on. Nothing is reported yet.
 func TestASilentBackendCostsAClientTheDelay(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			good, silent := tcpBackend(t, f.backend, named("good")), newSilent(t, f.backend)
-			w.must(patient(onVIP(key, vip.RoundRobin, good, silent.addr)))
-			client := func() {
-				if got := who(t, key); got != "good" {
-					t.Fatal(got)
-				}
-			}
-			for !w.doubted(key, silent.addr) {
-				client()
-			}
-			first := w.Failures(passiveKey(key, silent.addr))
-			for range 10 {
-				client()
-			}
-			if n := w.Failures(passiveKey(key, silent.addr)); n != first || n.Retries == 0 || n.Connects != 0 {
-				t.Errorf("%+v, and %+v after the others", first, n)
-			}
-			if row := w.row(key, silent.addr); row.Health == vip.Ejected {
-				t.Errorf("%+v", row)
-			}
-			w.remove(key)
-		})
-	}
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		good, silent := tcpBackend(t, f.backend, named("good")), newSilent(t, f.backend)
+		w.must(patient(onVIP(key, vip.RoundRobin, good, silent.addr)))
+		client := func() {
+			must.Equal(t, who(t, key), "good")
+		}
+		for !w.doubted(key, silent.addr) {
+			client()
+		}
+		first := w.Failures(passiveKey(key, silent.addr))
+		for range 10 {
+			client()
+		}
+		if n := w.Failures(passiveKey(key, silent.addr)); n != first || n.Retries == 0 || n.Connects != 0 {
+			t.Errorf("%+v, and %+v after the others", first, n)
+		}
+		if row := w.row(key, silent.addr); row.Health == vip.Ejected {
+			t.Errorf("%+v", row)
+		}
+		w.remove(key)
+	})
 }
 
 // A backend that was only slow is no longer skipped when it answers, and nothing is counted. The
 // connect that came too late ends without a byte, also without a PROXY header.
+// Slow: the kernel repeats the SYN of a silent backend after a second.
 func TestASlowBackendIsNotEjected(t *testing.T) {
-	for _, family := range families {
-		t.Run(family.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, family.vip, vip.TCP)
-			good, slow := tcpBackend(t, family.backend, headed("good")), newSilent(t, family.backend)
-			f := patient(onVIP(key, vip.RoundRobin, good, slow.addr))
-			f.Relay.ProxyProtocol = vip.ProxyV1
-			w.must(f)
-			for range 2 {
-				c := dial(t, key)
-				if got, want := c.line(t), fmt.Sprintf("good %s %s", c.LocalAddr(), key.AddrPort()); got != want {
-					t.Errorf("%q, want %q", got, want)
-				}
-				c.Close()
-			}
-			got := make(chan string, 100)
-			slow.wake(func(c *net.TCPConn) {
-				all, err := io.ReadAll(c)
-				got <- fmt.Sprint(string(all), isReset(err))
-			})
-			if late := <-got; late != "true" {
-				t.Errorf("the late connect: %q, want a reset", late)
-			}
-			wait.Until(t, "it is used again", func() bool { return !w.doubted(key, slow.addr) })
-			if n := w.Failures(passiveKey(key, slow.addr)); n.Connects != 0 || n.Ejections != 0 {
-				t.Errorf("%+v", n)
-			}
-			if kinds, _ := w.kinds(); len(kinds) != 0 {
-				t.Errorf("events: %v", kinds)
-			}
+	inFamilies(t, func(t *testing.T, family family) {
+		w := newWatched(t)
+		key := freeKey(t, family.vip, vip.TCP)
+		good, slow := tcpBackend(t, family.backend, headed("good")), newSilent(t, family.backend)
+		f := patient(onVIP(key, vip.RoundRobin, good, slow.addr))
+		f.Relay.ProxyProtocol = vip.ProxyV1
+		w.must(f)
+		for range 2 {
+			c := dial(t, key)
+			expect.Equal(t, c.line(t), fmt.Sprintf("good %s %s", c.LocalAddr(), key.AddrPort()))
+			c.Close()
+		}
+		got := make(chan string, 100)
+		slow.wake(func(c *net.TCPConn) {
+			all, err := io.ReadAll(c)
+			got <- fmt.Sprint(string(all), isReset(err))
 		})
-	}
+		expect.Equal(t, <-got, "true", "the late connect")
+		wait.Until(t, "it is used again", func() bool { return !w.doubted(key, slow.addr) })
+		if n := w.Failures(passiveKey(key, slow.addr)); n.Connects != 0 || n.Ejections != 0 {
+			t.Errorf("%+v", n)
+		}
+		if kinds, _ := w.kinds(); len(kinds) != 0 {
+			t.Errorf("events: %v", kinds)
+		}
+	})
 }
 
 // The client is served by the backend that answers first, be it the first or the second.
+// Slow: the kernel repeats the SYN of a silent backend after a second.
 func TestTheFirstAnswerServesTheClient(t *testing.T) {
 	for i := range 2 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			p := newTarget(t, Options{})
-			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p, key := target(t)
 			both := []*silent{newSilent(t, "127.0.0.1"), newSilent(t, "127.0.0.1")}
 			p.must(patient(onVIP(key, vip.RoundRobin, both[0].addr, both[1].addr)))
 			c := dial(t, key)
 			wait.Until(t, "both are tried", func() bool { return p.open(key, both[0].addr) == 1 && p.open(key, both[1].addr) == 1 })
 			both[i].wake(named("awake"))
-			if got := c.line(t); got != "awake" {
-				t.Error(got)
-			}
+			expect.Equal(t, c.line(t), "awake")
 			c.echo(t, "x")
 		})
 	}
@@ -131,19 +122,17 @@ func TestSilentBackendsAreAllTriedAtOnce(t *testing.T) {
 	p.must(f)
 	wantRefused(t, key)
 	wait.Until(t, "all connects ended", func() bool { return p.capacity.used.Load() == 0 })
-	if n := p.refused.count(unreachable); n != 1 {
-		t.Errorf("refused %d times", n)
-	}
+	expect.Equal(t, p.refused.count(unreachable), 1, "refused")
 	wantNoneOpen(t, p, key)
 }
 
 // The second connect needs a place at its backend, and a descriptor. Without them, the client waits
 // for the first one.
+// Slow: the kernel repeats the SYN of a silent backend after a second.
 func TestTheSecondConnectRespectsLimits(t *testing.T) {
 	for name, queue := range map[string]uint32{"no queue": 0, "queue": 10} {
 		t.Run("max_connections, "+name, func(t *testing.T) {
-			p := newTarget(t, Options{})
-			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p, key := target(t)
 			slow, full := newSilent(t, "127.0.0.1"), tcpBackend(t, "127.0.0.1", named("full"))
 			f := patient(onVIP(key, vip.RoundRobin, slow.addr, full))
 			p.must(limited(weigh(f, slow.addr, 0), 100, queue, 1))
@@ -153,12 +142,8 @@ func TestTheSecondConnectRespectsLimits(t *testing.T) {
 			second := dial(t, key)
 			wait.Until(t, "the delay has passed", func() bool { return p.doubted(key, slow.addr) })
 			slow.wake(named("slow"))
-			if got := second.line(t); got != "slow" {
-				t.Error(got)
-			}
-			if n := p.open(key, full); n != 1 {
-				t.Errorf("%d connections at a backend that may have one", n)
-			}
+			expect.Equal(t, second.line(t), "slow")
+			expect.Equal(t, p.open(key, full), 1, "connections at a backend that may have one")
 		})
 	}
 	t.Run("descriptors", func(t *testing.T) {
@@ -173,25 +158,20 @@ func TestTheSecondConnectRespectsLimits(t *testing.T) {
 			t.Errorf("%d connects to the other, %d descriptors", n, p.capacity.used.Load())
 		}
 		both[tried].wake(named("slow"))
-		if got := c.line(t); got != "slow" {
-			t.Error(got)
-		}
+		expect.Equal(t, c.line(t), "slow")
 	})
 }
 
 // With affinity, the client's backend has time for a repeated SYN. If it doesn't answer that either,
 // the client moves.
 func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	good, slow := tcpBackend(t, "127.0.0.1", named("good")), newSilent(t, "127.0.0.1")
 	f := patient(onVIP(key, vip.RoundRobin, slow.addr, good))
 	f.Affinity = time.Hour
 	p.must(weigh(f, good, 0))
 	slow.wake(named("slow"))
-	if got := who(t, key); got != "slow" {
-		t.Fatal(got)
-	}
+	must.Equal(t, who(t, key), "slow")
 	p.must(f)
 	if got := who(t, key); got != "slow" {
 		t.Error("not remembered:", got)
@@ -207,25 +187,16 @@ func TestAffinityWaitsForARepeatedSYN(t *testing.T) {
 	defer open.Add(-busy)
 	began := time.Now()
 	c := dialFrom(t, "127.0.0.5", key)
-	if got := c.line(t); got != "good" {
-		t.Fatal(got)
-	}
-	if took := time.Since(began); took < resendTime {
-		t.Errorf("moved after %v", took)
-	}
+	must.Equal(t, c.line(t), "good")
+	expect.AtLeast(t, time.Since(began), resendTime, "moved")
 	d := dialFrom(t, "127.0.0.5", key)
-	if got := d.line(t); got != "good" {
-		t.Error(got)
-	}
-	if n := p.open(key, good); n != busy+2 {
-		t.Errorf("%d connections where the client has moved", n)
-	}
+	expect.Equal(t, d.line(t), "good")
+	expect.Equal(t, p.open(key, good), busy+2, "connections where the client has moved")
 }
 
 // A client counts once as sent away from a backend that was late and then fails.
 func TestALateBackendThatFailsCountsOnce(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	var backends []netip.AddrPort
 	for i := range 4 {
 		backends = append(backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 80))
@@ -237,17 +208,12 @@ func TestALateBackendThatFailsCountsOnce(t *testing.T) {
 	c := &connection{f: front, owner: s, attempt: front.attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)}
 	next := func() *dialing {
 		t.Helper()
-		e, err := c.attempt.start(true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(c.attempt.start(true))(t)
 		t.Cleanup(e.leave)
 		return &dialing{c: c, e: e, began: p.now(), done: true, rest: time.Hour}
 	}
 	late := next()
-	if !late.overdue() {
-		t.Fatal("no other backend is tried")
-	}
+	must.True(t, late.overdue(), "no other backend is tried")
 	defer c.f.tasks.Done()
 	defer p.capacity.give(s, backendFiles)
 	quick := next()
@@ -256,17 +222,14 @@ func TestALateBackendThatFailsCountsOnce(t *testing.T) {
 	quick.failed(unix.ECONNREFUSED)
 	next()
 	for i, d := range []*dialing{late, quick} {
-		if n := d.e.outlier.retries.Load(); n != 1 {
-			t.Errorf("the client counts %d times for backend %d", n, i)
-		}
+		expect.Equal(t, d.e.outlier.retries.Load(), 1, "how often the client counts for backend %d", i)
 	}
 	c.attempt.end()
 }
 
 // A frontend that is removed while two backends are tried leaves nothing; newTarget checks that.
 func TestConnectsEndWithTheirFrontend(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	a, b := fullBacklog(t), fullBacklog(t)
 	p.must(patient(onVIP(key, vip.RoundRobin, a, b)))
 	c := dial(t, key)
@@ -278,16 +241,11 @@ func TestConnectsEndWithTheirFrontend(t *testing.T) {
 // A connection whose connect is answered within the delay needs no goroutine, and few allocations: the
 // connection, its attempt and connect, two sockets, and what the standard library needs for addresses.
 func TestCostOfAConnection(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backlog(t, 200)))
+	p, key := serve(t, backlog(t, 200))
 	front := p.frontend(key)
 	goroutines := 0
 	connect := func() {
-		ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 		n := front.tally.connections.Load()
 		front.welcome(newSocket(ends[0]), netip.MustParseAddrPort("127.0.0.1:1"))
 		for front.tally.connections.Load() == n {
@@ -303,12 +261,8 @@ func TestCostOfAConnection(t *testing.T) {
 	connect() // starts the loops
 	before := runtime.NumGoroutine()
 	goroutines = math.MaxInt
-	if n := testing.AllocsPerRun(100, connect); n > 12 {
-		t.Errorf("%v allocations", n)
-	}
-	if goroutines > before {
-		t.Errorf("%d goroutines, %d without the connection", goroutines, before)
-	}
+	expect.AtMost(t, testing.AllocsPerRun(100, connect), 12, "allocations")
+	expect.AtMost(t, goroutines, before, "goroutines")
 }
 
 func TestDoubt(t *testing.T) {
@@ -317,21 +271,13 @@ func TestDoubt(t *testing.T) {
 		x := s.of("a")
 		began := s.now()
 		time.Sleep(leastDelay)
-		if !x.doubt(began, rest) {
-			t.Fatal("no witness")
-		}
-		if x.doubt(began, rest) {
-			t.Error("two witnesses")
-		}
-		if x.admits(s.now(), rest) {
-			t.Error("not skipped")
-		}
+		must.True(t, x.doubt(began, rest), "no witness")
+		expect.False(t, x.doubt(began, rest), "two witnesses")
+		expect.False(t, x.admits(s.now(), rest), "not skipped")
 		s.expect(t, "")
 		time.Sleep(time.Second)
 		x.settle()
-		if !x.admits(s.now(), rest) {
-			t.Error("still skipped")
-		}
+		expect.True(t, x.admits(s.now(), rest), "still skipped")
 		if kinds, _ := w.kinds(); len(kinds) != 0 || w.rows.Len() != 0 {
 			t.Errorf("reported: %v, %d rows", kinds, w.rows.Len())
 		}
@@ -341,18 +287,14 @@ func TestDoubt(t *testing.T) {
 		x.refused(refusedErr)
 		x.settle()
 		s.expect(t, "a")
-		if n := s.fronts[0].skipped; n != 1 {
-			t.Errorf("%d skipped", n)
-		}
+		expect.Equal(t, s.fronts[0].skipped, 1, "skipped")
 		x.connected()
 		s.expect(t, "")
 
 		began = s.now()
 		time.Sleep(time.Millisecond)
 		x.accepted(began)
-		if x.doubt(began, rest) {
-			t.Error("doubted, although it answers")
-		}
+		expect.False(t, x.doubt(began, rest), "doubted, although it answers")
 	}, []string{"a", "b"})
 }
 

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,17 +10,18 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // The next Target adopts the listeners. The drained one keeps its connections and passes on the
 // replies of sessions, and accepts nobody.
+// Slow: the last replies of sessions may take 2 s.
 func TestDrain(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
 	held, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // answers when the test wants
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer held.Close()
 	var first sockets.Set
 	old := newTarget(t, Options{Sockets: &first})
@@ -31,25 +31,16 @@ func TestDrain(t *testing.T) {
 	open := dial(t, tcp)
 	open.line(t)
 	asker := udpClient(t, udp)
-	if _, err := asker.Write([]byte("question")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(asker.Write([]byte("question")))(t)
 	buf := make([]byte, 100)
 	_, session, err := held.ReadFromUDPAddrPort(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 
-	next, err := first.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(first.Next())(t)
 	drained := make(chan struct{})
 	go func() { defer close(drained); old.Drain(context.Background()) }()
 	waiting := dial(t, tcp) // in the accept queue, until the next Target accepts
-	if _, err := held.WriteToUDPAddrPort([]byte("answer"), session); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(held.WriteToUDPAddrPort([]byte("answer"), session))(t)
 	if n, err := asker.Read(buf); err != nil || string(buf[:n]) != "answer" {
 		t.Errorf("the reply to a datagram before the drain: %q, %v", buf[:n], err)
 	}
@@ -58,37 +49,25 @@ func TestDrain(t *testing.T) {
 	now := newTarget(t, Options{Sockets: next})
 	now.must(onVIP(tcp, vip.RoundRobin, b))
 	now.must(onVIP(udp, vip.RoundRobin, udpBackend(t, "127.0.0.1", "u")))
-	if next.Unclaimed() != 0 {
-		t.Errorf("%d listeners are not adopted", next.Unclaimed())
-	}
-	if got := who(t, tcp); got != "b" {
-		t.Errorf("a new client is answered by %s", got)
-	}
+	expect.Equal(t, next.Unclaimed(), 0, "listeners are not adopted")
+	expect.Equal(t, who(t, tcp), "b", "a new client is answered by")
 	mustAsk(t, asker, "x")
 	waiting.line(t)
 	waiting.Close()
 	open.echo(t, "after the adoption")
 	open.Close()
 	<-drained
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := who(t, tcp); got != "b" {
-		t.Errorf("after the end of the old one, a new client is answered by %s", got)
-	}
+	must.Succeed(t, old.Close())
+	expect.Equal(t, who(t, tcp), "b", "after the end of the old one, a new client is answered by")
 }
 
 // Without connections a drain ends at once, and with one it ends with its context.
 func TestDrainEnds(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, a))
+	p, key := serve(t, a)
 	p.Drain(context.Background())
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key, New: onVIP(key, vip.RoundRobin, a)}}
-	if err := p.Apply(t.Context(), batch); !errors.Is(err, errClosed) {
-		t.Errorf("Apply after Drain: %v", err)
-	}
+	expect.Is(t, p.Apply(t.Context(), batch), errClosed, "Apply after Drain")
 
 	p = newTarget(t, Options{})
 	key = freeKey(t, "127.96.0.1", vip.TCP)
@@ -99,9 +78,7 @@ func TestDrainEnds(t *testing.T) {
 	cancel()
 	p.Drain(ctx)
 	open.echo(t, "until Close")
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Close())
 	open.wantReset(t)
 }
 
@@ -118,13 +95,9 @@ func BenchmarkStop(b *testing.B) {
 					key := vip.FrontendKey{Addr: netip.AddrFrom4([4]byte{127, 97, byte(i >> 8), byte(i)}), Port: 8080, Protocol: vip.TCP}
 					batch[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.RoundRobin, backend)}
 				}
-				if err := p.Apply(b.Context(), batch); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, p.Apply(b.Context(), batch))
 				for _, u := range batch {
-					if u.Err != nil {
-						b.Fatal(u.Err)
-					}
+					must.Succeed(b, u.Err)
 				}
 				b.StartTimer()
 				p.Drain(b.Context())
@@ -144,9 +117,7 @@ func TestOnEach(t *testing.T) {
 		}
 		onEach(frontends, func(f *frontend) { calls[place[f]].Add(1) })
 		for i := range calls {
-			if got := calls[i].Load(); got != 1 {
-				t.Errorf("frontend %d of %d was called %d times", i, n, got)
-			}
+			expect.Equal(t, calls[i].Load(), 1, "calls of frontend %d of %d", i, n)
 		}
 	}
 }

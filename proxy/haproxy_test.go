@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -30,13 +32,9 @@ func haproxy(t *testing.T, config string, addrs ...netip.AddrPort) {
 	bin := need.Program(t, "haproxy")
 	file, log := filepath.Join(t.TempDir(), "haproxy.cfg"), filepath.Join(t.TempDir(), "log")
 	const defaults = "defaults\n mode tcp\n timeout connect 10s\n timeout client 60s\n timeout server 60s\n"
-	if err := os.WriteFile(file, []byte(defaults+config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(defaults+config), 0o600))
 	p := process.New(bin, log, nil, "-db", "-f", file)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Start())
 	t.Cleanup(func() { p.Kill() })
 	wait.Until(t, "HAProxy accepts connections", func() bool {
 		if !p.Running() {
@@ -85,10 +83,7 @@ func TestHAProxyInFront(t *testing.T) {
 				front, _ := twoPorts(t, on.haproxy)
 				config := fmt.Sprintf("listen front\n bind %s\n unique-id-format %%{+X}o\\ %%ci\n source %s\n server s %s %s\n", front, source(on.haproxy), key.AddrPort(), option)
 				haproxy(t, config, front)
-				c, err := net.Dial("tcp", front.String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := must.Get(net.Dial("tcp", front.String()))(t)
 				defer c.Close()
 				_ = c.SetDeadline(time.Now().Add(testTimeout))
 				want := fmt.Sprintf("a %s %s\n", c.LocalAddr(), front)
@@ -101,9 +96,7 @@ func TestHAProxyInFront(t *testing.T) {
 				}
 				bad := badHeaders(p)
 				delete(bad, "header_absent") // the test closed a connection before HAProxy had connected
-				if len(bad) > 0 {
-					t.Errorf("counted %v", bad)
-				}
+				expect.Empty(t, bad, "counted")
 			})
 		}
 	}
@@ -129,10 +122,7 @@ func TestHAProxyBehind(t *testing.T) {
 					return c, err
 				}}
 				for range 4 {
-					r, err := (&http.Client{Transport: transport, Timeout: testTimeout}).Get("http://" + key.AddrPort().String())
-					if err != nil {
-						t.Fatal(err)
-					}
+					r := must.Get((&http.Client{Transport: transport, Timeout: testTimeout}).Get("http://" + key.AddrPort().String()))(t)
 					got, err := io.ReadAll(r.Body)
 					r.Body.Close()
 					from := addrPort(local)
@@ -140,9 +130,7 @@ func TestHAProxyBehind(t *testing.T) {
 						t.Errorf("HAProxy sees %q, want %q, %v", got, want, err)
 					}
 				}
-				if p.Stats().Failures == 0 {
-					t.Error("no backend refused")
-				}
+				expect.True(t, p.Stats().Failures != 0, "no backend refused")
 			})
 		}
 	}
@@ -177,19 +165,12 @@ func TestHAProxyOnBothSides(t *testing.T) {
 			p := newTarget(t, Options{})
 			p.must(accepts(sends(onVIP(key, vip.RoundRobin, behind), vip.ProxyV2), on.haproxy+on.bits))
 
-			conn, err := net.Dial("tcp", front.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(net.Dial("tcp", front.String()))(t)
 			c := conn.(*net.TCPConn)
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(testTimeout))
-			if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, size)))(t)
+			must.Succeed(t, c.CloseWrite())
 			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
 				t.Errorf("the client gets %d bytes, %v", n, err)
 			}

@@ -21,7 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -57,27 +59,13 @@ func newTarget(t testing.TB, opts Options) *bench {
 	}
 	target := New(opts)
 	t.Cleanup(func() {
-		if err := target.Close(); err != nil {
-			t.Error(err)
-		}
-		if n := target.capacity.connections.Load(); n != 0 {
-			t.Errorf("%d connections counted as open after Close", n)
-		}
-		if n := target.capacity.sessions.Load(); n != 0 {
-			t.Errorf("%d sessions counted as open after Close", n)
-		}
-		if n := target.capacity.used.Load(); n != 0 {
-			t.Errorf("%d descriptors counted as used after Close", n)
-		}
-		if n := len(target.services.m); n != 0 {
-			t.Errorf("%d services left after Close", n)
-		}
-		if n := target.pipes.held(); n != 0 {
-			t.Errorf("%d pipes open after Close", n)
-		}
-		if err := goleak.Find(ignore); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, target.Close())
+		expect.Equal(t, target.capacity.connections.Load(), 0, "connections counted as open after Close")
+		expect.Equal(t, target.capacity.sessions.Load(), 0, "sessions counted as open after Close")
+		expect.Equal(t, target.capacity.used.Load(), 0, "descriptors counted as used after Close")
+		expect.Equal(t, len(target.services.m), 0, "services left after Close")
+		expect.Equal(t, target.pipes.held(), 0, "pipes open after Close")
+		expect.Succeed(t, goleak.Find(ignore))
 		wait.Until(t, fmt.Sprintf("%d descriptors as before", before), func() bool { return openFDs(t) <= before }, func() any { return openFDs(t) })
 	})
 	return &bench{t, target}
@@ -85,10 +73,7 @@ func newTarget(t testing.TB, opts Options) *bench {
 
 func openFDs(t testing.TB) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	n := 0
 	for _, e := range entries { // the runtime opens epoll and event descriptors with the first socket
 		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "anon_inode:") {
@@ -98,38 +83,44 @@ func openFDs(t testing.TB) int {
 	return n
 }
 
+// target returns a Target and a free key.
+func target(t testing.TB) (*bench, vip.FrontendKey) {
+	t.Helper()
+	return newTarget(t, Options{}), freeKey(t, "127.96.0.1", vip.TCP)
+}
+
+// serve returns a Target with a frontend of these backends, which take turns.
+func serve(t testing.TB, backends ...netip.AddrPort) (*bench, vip.FrontendKey) {
+	t.Helper()
+	p, key := target(t)
+	p.must(onVIP(key, vip.RoundRobin, backends...))
+	return p, key
+}
+
 // apply applies one frontend and returns the frontend's error.
 func (b *bench) apply(f *vip.Frontend) error {
 	b.Helper()
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}}
-	if err := b.Apply(context.Background(), batch); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, b.Apply(context.Background(), batch))
 	return batch[0].Err
 }
 
 func (b *bench) must(f *vip.Frontend) {
 	b.Helper()
-	if err := b.apply(f); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, b.apply(f))
 }
 
 func (b *bench) remove(key vip.FrontendKey) {
 	b.Helper()
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key}}
-	if err := errors.Join(b.Apply(context.Background(), batch), batch[0].Err); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, errors.Join(b.Apply(context.Background(), batch), batch[0].Err))
 }
 
 func (b *bench) actual() []reconcile.Observed[vip.Frontend] {
 	b.Helper()
 	var out []reconcile.Observed[vip.Frontend]
 	for o, err := range b.Actual(context.Background()) {
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		out = append(out, o)
 	}
 	slices.SortFunc(out, func(x, y reconcile.Observed[vip.Frontend]) int {
@@ -140,10 +131,7 @@ func (b *bench) actual() []reconcile.Observed[vip.Frontend] {
 
 func (b *bench) open(key vip.FrontendKey, backend netip.AddrPort) int {
 	b.Helper()
-	open, err := b.Connections(context.Background(), key)
-	if err != nil {
-		b.Fatal(err)
-	}
+	open := must.Get(b.Connections(context.Background(), key))(b)
 	return open[backend]
 }
 
@@ -192,10 +180,7 @@ func tcpBackend(t testing.TB, addr string, serve func(*net.TCPConn)) netip.AddrP
 
 func tcpBackendAt(t testing.TB, at netip.AddrPort, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", at.String()))(t)
 	serveOn(t, l, serve)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -265,10 +250,7 @@ func dialerFrom(from string) *net.Dialer {
 
 func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
 	t.Helper()
-	c, err := dialerFrom(from).Dial("tcp", key.AddrPort().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(dialerFrom(from).Dial("tcp", key.AddrPort().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testTimeout))
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}
@@ -278,9 +260,7 @@ func dialFrom(t testing.TB, from string, key vip.FrontendKey) *client {
 func (c *client) line(t testing.TB) string {
 	t.Helper()
 	s, err := c.r.ReadString('\n')
-	if err != nil {
-		t.Fatalf("read: %v", err)
-	}
+	must.Succeed(t, err, "read")
 	return strings.TrimSpace(s)
 }
 
@@ -290,18 +270,14 @@ func (c *client) echo(t testing.TB, s string) {
 	if _, err := fmt.Fprintln(c, s); err != nil {
 		t.Fatalf("write: %v", err)
 	}
-	if got := c.line(t); got != s {
-		t.Fatalf("echo %q, want %q", got, s)
-	}
+	must.Equal(t, c.line(t), s, "echo")
 }
 
 // wantReset reads until the connection ends, which must be by a reset.
 func (c *client) wantReset(t testing.TB) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c.r)
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("read ended with %v, want a reset", err)
-	}
+	must.Is(t, err, syscall.ECONNRESET, "read ended with")
 }
 
 // wantRefused connects, which must end in a reset. The connect itself usually reports it.
@@ -316,9 +292,7 @@ func wantRefusedFrom(t testing.TB, from string, key vip.FrontendKey) {
 		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, err = c.Read(make([]byte, 1))
 	}
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("client got %v, want a reset", err)
-	}
+	must.Is(t, err, syscall.ECONNRESET, "client")
 }
 
 // who connects, reads the backend's name and closes the connection.
@@ -338,18 +312,10 @@ func closedPort(t testing.TB, addr string) netip.AddrPort {
 // backlog returns an address that accepts n connections and never uses them.
 func backlog(t testing.TB, n int) netip.AddrPort {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, n)); err != nil {
-		t.Fatal(err)
-	}
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, n)))
+	sa := must.Get(unix.Getsockname(fd))(t)
 	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
 }
 
@@ -366,15 +332,11 @@ type silent struct {
 func newSilent(t testing.TB, addr string) *silent {
 	t.Helper()
 	l, err := net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr(addr), 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	s := &silent{l.Addr().(*net.TCPAddr).AddrPort(), l.(*net.TCPListener), t}
 	control(s.l, func(fd int) { err = unix.Listen(fd, 0) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for wait := testTimeout; ; wait = 50 * time.Millisecond { // it has room for one, however long that takes
 		c, err := net.DialTimeout("tcp", s.addr.String(), wait)
 		if err != nil {
@@ -390,9 +352,7 @@ func (s *silent) wake(serve func(*net.TCPConn)) {
 	s.t.Helper()
 	var err error
 	control(s.l, func(fd int) { err = unix.Listen(fd, 100) })
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	serveOn(s.t, s.l, serve)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -58,9 +59,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 // A connection costs two descriptors and no goroutine. A benchmark measures its memory.
 func TestCostOfAnIdleConnection(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, a))
+	p, key := serve(t, a)
 	p.pipes.close() // keep none for reuse, so that the count is exact
 	const n = 100
 	first := dial(t, key)
@@ -74,12 +73,8 @@ func TestCostOfAnIdleConnection(t *testing.T) {
 	wait.Until(t, "pipes put back", func() bool { return p.pipes.held() == 0 })
 	// The test's own part: the descriptors of the client and the backend, and the backend's
 	// goroutine.
-	if got := openFDs(t) - fds - 2*n; got > 2*n {
-		t.Errorf("%d connections have %d descriptors", n, got)
-	}
-	if got := runtime.NumGoroutine() - goroutines - n; got > 0 {
-		t.Errorf("%d connections have %d goroutines", n, got)
-	}
+	expect.AtMost(t, openFDs(t)-fds-2*n, 2*n, "descriptors of %d connections", n)
+	expect.AtMost(t, runtime.NumGoroutine()-goroutines-n, 0, "goroutines of %d connections", n)
 }
 
 // Concurrent updates, traffic and queries, for the race detector.
@@ -88,8 +83,7 @@ func TestConcurrentUpdatesAndTraffic(t *testing.T) {
 	for i := range 4 {
 		all = append(all, tcpBackend(t, "127.0.0.1", named(fmt.Sprint(i))))
 	}
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	full := onVIP(key, vip.WeightedLeastConnection, all...)
 	full.Affinity = 1e9
 	p.must(full)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -53,12 +55,8 @@ func TestReserve(t *testing.T) {
 		}
 		held := fillUp(&c, greedy...)
 		left := total - c.used.Load()
-		if left < x.wantLeft-2 || left > x.wantLeft+2*int64(x.greedy) {
-			t.Errorf("%d greedy services of %d leave %d, want %d", x.greedy, c.tenants.Load(), left, x.wantLeft)
-		}
-		if slices.Max(held)-slices.Min(held) > 2 {
-			t.Errorf("they hold %v", held)
-		}
+		expect.Between(t, left, x.wantLeft-2, x.wantLeft+2*int64(x.greedy), "left by %d greedy services of %d", x.greedy, c.tenants.Load())
+		expect.AtMost(t, slices.Max(held)-slices.Min(held), 2, "they hold %v", held)
 		// A service that arrives now is served, until it holds three times what is left.
 		if x.others > 0 {
 			late := fillUp(&c, &service{})[0]
@@ -93,111 +91,82 @@ func TestCapacityIsGivenBack(t *testing.T) {
 	}
 }
 
-func BenchmarkCapacity(b *testing.B) {
-	var c capacity
-	c.most.Store(20_000)
-	c.tenants.Store(2)
-	s := &service{}
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if c.take(s, connectionFiles) == admitted {
-				c.give(s, connectionFiles)
-			}
-		}
-	})
-}
-
 // One backend accepts and never answers, and its clients give up. The descriptors are few. Clients
 // of another service see no error, the connections of the first don't accumulate, and refusals are
 // counted and logged.
 func TestHungBackendDoesNotAffectOthers(t *testing.T) {
-	for _, family := range families {
-		for name, giveUp := range map[string]func(net.Conn){
-			"clients close":       func(c net.Conn) { c.Close() },
-			"clients never close": func(net.Conn) {},
-		} {
-			t.Run(family.name+" "+name, func(t *testing.T) {
-				log := &syncBuffer{}
-				p := newTarget(t, Options{Files: 2 + 2*100, Log: slog.New(slog.NewTextHandler(log, nil))})
-				sick := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
-				sick.Service.Name = "sick"
-				sick.Relay = &vip.Relay{HalfCloseTimeout: 500 * time.Millisecond}
-				well := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("well")))
-				well.Service.Name = "well"
-				p.must(sick)
-				p.must(well)
+	for i, family := range families {
+		closes := i == 0
+		t.Run(fmt.Sprintf("%s, clients close %v", family.name, closes), func(t *testing.T) {
+			log := &syncBuffer{}
+			p := newTarget(t, Options{Files: 2 + 2*100, Log: slog.New(slog.NewTextHandler(log, nil))})
+			sick := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
+			sick.Service.Name = "sick"
+			sick.Relay = &vip.Relay{HalfCloseTimeout: 500 * time.Millisecond}
+			well := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("well")))
+			well.Service.Name = "well"
+			p.must(sick)
+			p.must(well)
 
-				var clients sync.WaitGroup
-				end := make(chan struct{})
-				for range 20 { // as fast as the proxy allows
-					clients.Go(func() {
-						var open []net.Conn
-						for {
-							select {
-							case <-end:
-								for _, c := range open {
-									c.Close()
-								}
-								return
-							default:
+			var clients sync.WaitGroup
+			end := make(chan struct{})
+			for range 20 { // as fast as the proxy allows
+				clients.Go(func() {
+					var open []net.Conn
+					for {
+						select {
+						case <-end:
+							for _, c := range open {
+								c.Close()
 							}
-							c, err := net.DialTimeout("tcp", sick.Key.AddrPort().String(), testTimeout)
-							if err != nil {
-								time.Sleep(time.Millisecond)
-								continue
-							}
-							fmt.Fprintln(c, "request")
-							open = append(open, c)
-							if giveUp(c); len(open) > 100 {
-								open[0].Close()
-								open = open[1:]
-							}
-							time.Sleep(time.Millisecond)
+							return
+						default:
 						}
-					})
-				}
-				wait.Until(t, "the sick service is refused", func() bool { return p.refused.count(overReserve) > 0 })
-				for range 100 {
-					c := dial(t, well.Key)
-					if got := c.line(t); got != "well" {
-						t.Fatal(got)
+						c, err := net.DialTimeout("tcp", sick.Key.AddrPort().String(), testTimeout)
+						if err != nil {
+							time.Sleep(time.Millisecond)
+							continue
+						}
+						fmt.Fprintln(c, "request")
+						open = append(open, c)
+						if closes {
+							c.Close()
+						} else if len(open) > 100 {
+							open[0].Close()
+							open = open[1:]
+						}
+						time.Sleep(time.Millisecond)
 					}
-					c.Close()
-					time.Sleep(10 * time.Millisecond)
-				}
-				state := p.Capacity()
-				close(end)
-				clients.Wait()
-				if !state.Reserved || state.Exhausted || state.Largest != sick.Service {
-					t.Errorf("capacity: %+v", state)
-				}
-				if got := p.ServiceRefusals(well.Service); len(got) > 0 {
-					t.Errorf("refused clients of the other service: %+v", got)
-				}
-				if n := strings.Count(log.String(), "clients refused"); n != 1 {
-					t.Errorf("logged %d times in a minute", n)
-				}
-				wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
-				if p.Stats().HalfClosed == 0 {
-					t.Error("no half-closed connection has ended by its timeout")
-				}
-			})
-		}
+				})
+			}
+			wait.Until(t, "the sick service is refused", func() bool { return p.refused.count(overReserve) > 0 })
+			for range 30 {
+				c := dial(t, well.Key)
+				must.Equal(t, c.line(t), "well")
+				c.Close()
+				time.Sleep(10 * time.Millisecond)
+			}
+			state := p.Capacity()
+			close(end)
+			clients.Wait()
+			if !state.Reserved || state.Exhausted || state.Largest != sick.Service {
+				t.Errorf("capacity: %+v", state)
+			}
+			expect.Empty(t, p.ServiceRefusals(well.Service), "refused clients of the other service")
+			expect.Equal(t, strings.Count(log.String(), "clients refused"), 1, "logged in a minute")
+			wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
+			expect.True(t, p.Stats().HalfClosed != 0, "no half-closed connection has ended by its timeout")
+		})
 	}
 }
 
 // The reference has every reason that metrics have.
 func TestReasonsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../docs/proxy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../docs/proxy.md"))(t)
 	for why := range reasons {
 		if why.String() == "" || reasonTexts[why].meaning == "" {
 			t.Errorf("reason %d has no text", why)
 		}
-		if !strings.Contains(string(page), "`"+why.String()+"`") {
-			t.Errorf("docs/proxy.md has no `%s`", why.String())
-		}
+		expect.True(t, strings.Contains(string(page), "`"+why.String()+"`"), "docs/proxy.md has no `%s`", why.String())
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -44,17 +46,13 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 	}
 	free()
 	wantLine(t, fd, "a\n")
-	if err := p.frontend(key).listener.died(); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
 // Clients that arrive while accept waits for descriptors don't shorten the wait, and start no further
 // one.
 func TestAcceptPausesOnceForAllClients(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	who(t, key)
 	a := p.acceptor(key)
 	a.mu.Lock()
@@ -71,9 +69,7 @@ func TestAcceptPausesOnceForAllClients(t *testing.T) {
 		connect(t, fd, key)
 		wait.Until(t, "an attempt", func() bool { return attempts() > 0 })
 		a.ready(a.socket, unix.EPOLLIN)
-		if n := attempts(); n != 1 {
-			t.Fatalf("%d attempts after %d clients, want one until the end of the pause", n, i+1)
-		}
+		must.Equal(t, attempts(), 1, "attempts after %d clients", i+1)
 	}
 	free()
 	a.resume(a.accept)
@@ -85,27 +81,21 @@ func TestAcceptPausesOnceForAllClients(t *testing.T) {
 // The first client of a listener arrives when no descriptors are left. It waits for one, and the
 // listener stays.
 func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	fd := unconnected(t)
 	free := p.exhaust()
 	connect(t, fd, key)
 	wait.Until(t, "an attempt", func() bool { return p.refused.count(noDescriptor) > 0 })
 	free()
 	wantLine(t, fd, "a\n")
-	if err := p.frontend(key).listener.died(); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
 // A listener whose loop can't start tries again.
 func TestAnAcceptorWaitsForItsLoop(t *testing.T) {
 	p := newTarget(t, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	loops := &eventLoops{}
 	defer loops.close()
@@ -115,9 +105,7 @@ func TestAnAcceptorWaitsForItsLoop(t *testing.T) {
 	defer a.stop()
 	fd := unconnected(t)
 	free := p.exhaust()
-	if err := a.start(loops, l.(*net.TCPListener)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, a.start(loops, l.(*net.TCPListener)))
 	if err := <-failed; !lacksDescriptor(err) {
 		t.Fatal(err)
 	}
@@ -133,9 +121,7 @@ func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
 	p := newTarget(t, Options{})
 	var loops eventLoops
 	defer loops.close()
-	if err := loops.open(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, loops.open())
 	runtime.GOMAXPROCS(6)
 	free := p.exhaust()
 	if one, err := loops.pick(); err != nil || one != loops.all[0] {
@@ -151,9 +137,7 @@ func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
 func unconnected(t testing.TB) (fd int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30}); err != nil { // see wantLine
 		t.Fatal(err)
@@ -163,9 +147,7 @@ func unconnected(t testing.TB) (fd int) {
 
 func connect(t *testing.T, fd int, key vip.FrontendKey) {
 	t.Helper()
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: key.Addr.As4(), Port: int(key.Port)}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: key.Addr.As4(), Port: int(key.Port)}))
 }
 
 func wantLine(t *testing.T, fd int, want string) {
@@ -187,9 +169,7 @@ func (b *bench) exhaust() (free func()) {
 	t.Helper()
 	b.background.Wait() // it gives descriptors back
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	fd := unconnected(t)
 	var filler []int
 	free = sync.OnceFunc(func() {
@@ -201,9 +181,7 @@ func (b *bench) exhaust() (free func()) {
 	t.Cleanup(free)
 	low := old
 	low.Cur = uint64(openFDs(t) + 20)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
 	for {
 		f, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -244,9 +222,7 @@ func TestListenersAreBounded(t *testing.T) {
 			batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: &f})
 		}
 	}
-	if err := b.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Apply(t.Context(), batch))
 	refused := 0 // approximately the last ones
 	for i := range batch {
 		if err := batch[i].Err; err != nil {
@@ -257,15 +233,9 @@ func TestListenersAreBounded(t *testing.T) {
 		}
 		batch[i].Old, batch[i].New, batch[i].Err = batch[i].New, nil, nil
 	}
-	if refused != len(batch)-192 {
-		t.Errorf("%d of %d are refused", refused, len(batch))
-	}
-	if most := b.capacity.most.Load(); most != 64 {
-		t.Errorf("%d descriptors for connections beside 192 listeners of 256", most)
-	}
-	if err := b.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, refused, len(batch)-192, "%d of %d are refused", refused, len(batch))
+	expect.Equal(t, b.capacity.most.Load(), 64, "descriptors for connections beside 192 listeners of 256")
+	must.Succeed(t, b.Apply(t.Context(), batch))
 	if b.listening != 0 || b.capacity.most.Load() != 256 {
 		t.Errorf("%d listeners counted, %d descriptors for connections after all are gone", b.listening, b.capacity.most.Load())
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -23,15 +25,13 @@ func (b *bench) list(want func(vip.FrontendKey) bool) (out []string) {
 		out = append(out, fmt.Sprintf("%s %s %s", c.Client, c.Backend, c.State))
 		return true
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 	slices.Sort(out)
 	return out
 }
 
 // The list has each open connection and UDP session with its client and backend, until it ends.
-func TestConnectionsAreListed(t *testing.T) {
+func TestListOfConnections(t *testing.T) {
 	udp := udpBackend(t, "127.0.0.1", "b")
 	holds := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) { // until the client closes
 		_, _ = c.Write([]byte("h\n"))
@@ -57,20 +57,12 @@ func TestConnectionsAreListed(t *testing.T) {
 	a.line(t)
 	b.line(t)
 	c := udpClient(t, other)
-	if _, err := c.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(make([]byte, 9)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte("x")))(t)
+	must.Get(c.Read(make([]byte, 9)))(t)
 	local := func(c net.Conn) netip.AddrPort { return netip.MustParseAddrPort(c.LocalAddr().String()) }
 	listed(fmt.Sprintf("%s %s ESTABLISHED", local(a), holds), fmt.Sprintf("%s %s ESTABLISHED", local(b), holds), fmt.Sprintf("%s %s UDP", local(c), udp))
-	if got, want := p.list(func(k vip.FrontendKey) bool { return k == other }), []string{fmt.Sprintf("%s %s UDP", local(c), udp)}; !slices.Equal(got, want) {
-		t.Errorf("of one frontend: %q, want %q", got, want)
-	}
-	if err := b.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	expect.SameList(t, p.list(func(k vip.FrontendKey) bool { return k == other }), []string{fmt.Sprintf("%s %s UDP", local(c), udp)}, "of one frontend")
+	must.Succeed(t, b.CloseWrite())
 	a.Close()
 	listed(fmt.Sprintf("%s %s UDP", local(c), udp))
 	n := 0
@@ -87,13 +79,9 @@ func TestHalfClosedConnectionIsListed(t *testing.T) {
 		_, _ = c.Read(make([]byte, 1))
 		<-end
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	p, key := serve(t, backend)
 	c := dial(t, key)
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.CloseWrite())
 	wait.For(t, "half-closed", func() error {
 		if got, want := p.list(everyFrontend), []string{fmt.Sprintf("%s %s HALF_CLOSED", addrPort(c.LocalAddr()), backend)}; !slices.Equal(got, want) {
 			return fmt.Errorf("%q, want %q", got, want)

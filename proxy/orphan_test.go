@@ -1,16 +1,15 @@
 package proxy
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -29,11 +28,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Target, Applied: applied,
 		Resync: 5 * time.Millisecond, Log: logger})
-	var running sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	running.Go(func() { _ = r.Run(ctx) })
-	stop := sync.OnceFunc(func() { cancel(); running.Wait() })
-	t.Cleanup(stop)
+	stop := scope.Go(t, r.Run)
 
 	f := onVIP(freeKey(t, used.String(), vip.TCP), vip.RoundRobin)
 	desired.Set(*f)
@@ -42,9 +37,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 		last := r.Stats().LastResync
 		wait.Until(t, "a resync", func() bool { return r.Stats().LastResync.After(last) })
 	}
-	if applied.Len() != 1 {
-		t.Errorf("%d applied rows for one frontend", applied.Len())
-	}
+	expect.Equal(t, applied.Len(), 1, "applied rows for one frontend")
 	ready()
 	select {
 	case <-r.Synced():
@@ -52,9 +45,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 		t.Fatal("never ready")
 	}
 	stop()
-	if !slices.Equal(device.addrs, []netip.Addr{used}) {
-		t.Errorf("%v on the device, calls %v", device.addrs, device.calls)
-	}
+	expect.SameList(t, device.addrs, []netip.Addr{used}, "on the device, calls %v", device.calls)
 	if s := r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 || log.String() != "" {
 		t.Errorf("%+v, log: %s", s, &log)
 	}

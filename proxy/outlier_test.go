@@ -18,6 +18,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -63,116 +65,101 @@ func (w *watched) kinds() (kinds, messages []string) {
 
 // One of three backends refuses: it is ejected with its error, and no client notices.
 func TestARefusingBackendIsEjectedAndNoClientFails(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			a, b, bad := tcpBackend(t, f.backend, named("a")), tcpBackend(t, f.backend, named("b")), closedPort(t, f.backend)
-			w.must(onVIP(key, vip.RoundRobin, a, b, bad))
-			for range 50 {
-				if got := who(t, key); got != "a" && got != "b" {
-					t.Fatal(got)
-				}
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		a, b, bad := tcpBackend(t, f.backend, named("a")), tcpBackend(t, f.backend, named("b")), closedPort(t, f.backend)
+		w.must(onVIP(key, vip.RoundRobin, a, b, bad))
+		for range 50 {
+			if got := who(t, key); got != "a" && got != "b" {
+				t.Fatal(got)
 			}
-			row := w.waitFor(key, bad, vip.Ejected)
-			if !strings.HasPrefix(row.Reason, "connect: connection refused") || row.Since == 0 || !row.Until.After(row.Since) {
-				t.Errorf("%+v", row)
-			}
-			w.waitFor(key, a, vip.Healthy)
-			w.waitFor(key, b, vip.Healthy)
-			n := w.Failures(passiveKey(key, bad))
-			if n.Last == 0 || n.Reason != "connect: connection refused" {
-				t.Errorf("the last failure is %q at %v", n.Reason, n.Last)
-			}
-			if n.Connects == 0 || n.Retries != n.Connects || n.Ejections != 1 || n.Resets != 0 {
-				t.Errorf("%+v", n)
-			}
-			if n := w.Failures(passiveKey(key, a)); n != (reconcile.Failures{}) {
-				t.Errorf("of a backend that works: %+v", n)
-			}
-			wait.Until(t, "an event", func() bool { k, _ := w.kinds(); return len(k) > 0 })
-			kinds, messages := w.kinds()
-			if !slices.Equal(kinds, []string{"backend_ejected"}) ||
-				!strings.HasPrefix(messages[0], "web "+bad.String()+" connections of clients failed: "+bad.String()+": connect: connection refused") {
-				t.Errorf("%v %q", kinds, messages)
-			}
-			w.remove(key)
-			wait.Until(t, "no rows are left", func() bool { return w.rows.Len() == 0 }, func() any { return w.rows.Len() })
-		})
-	}
+		}
+		row := w.waitFor(key, bad, vip.Ejected)
+		if !strings.HasPrefix(row.Reason, "connect: connection refused") || row.Since == 0 || !row.Until.After(row.Since) {
+			t.Errorf("%+v", row)
+		}
+		w.waitFor(key, a, vip.Healthy)
+		w.waitFor(key, b, vip.Healthy)
+		n := w.Failures(passiveKey(key, bad))
+		if n.Last == 0 || n.Reason != "connect: connection refused" {
+			t.Errorf("the last failure is %q at %v", n.Reason, n.Last)
+		}
+		if n.Connects == 0 || n.Retries != n.Connects || n.Ejections != 1 || n.Resets != 0 {
+			t.Errorf("%+v", n)
+		}
+		expect.Equal(t, w.Failures(passiveKey(key, a)), (reconcile.Failures{}), "of a backend that works")
+		wait.Until(t, "an event", func() bool { k, _ := w.kinds(); return len(k) > 0 })
+		kinds, messages := w.kinds()
+		if !slices.Equal(kinds, []string{"backend_ejected"}) ||
+			!strings.HasPrefix(messages[0], "web "+bad.String()+" connections of clients failed: "+bad.String()+": connect: connection refused") {
+			t.Errorf("%v %q", kinds, messages)
+		}
+		w.remove(key)
+		wait.Until(t, "no rows are left", func() bool { return w.rows.Len() == 0 }, func() any { return w.rows.Len() })
+	})
 }
 
 // An ejected backend that works again is tried by a client, and readmitted.
 func TestAnEjectedBackendIsTriedAgain(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			a, bad := tcpBackend(t, f.backend, named("a")), closedPort(t, f.backend)
-			w.must(onVIP(key, vip.RoundRobin, a, bad))
-			for range 4 {
-				who(t, key)
-			}
-			w.waitFor(key, bad, vip.Ejected)
-			l, err := net.Listen("tcp", bad.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			go func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					fmt.Fprintln(c, "b")
-					c.Close()
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		a, bad := tcpBackend(t, f.backend, named("a")), closedPort(t, f.backend)
+		w.must(onVIP(key, vip.RoundRobin, a, bad))
+		for range 4 {
+			who(t, key)
+		}
+		w.waitFor(key, bad, vip.Ejected)
+		l := must.Get(net.Listen("tcp", bad.String()))(t)
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
 				}
-			}()
-			wait.Until(t, "a client reaches it", func() bool { return who(t, key) == "b" })
-			w.waitFor(key, bad, vip.Healthy)
-		})
-	}
+				fmt.Fprintln(c, "b")
+				c.Close()
+			}
+		}()
+		wait.Until(t, "a client reaches it", func() bool { return who(t, key) == "b" })
+		w.waitFor(key, bad, vip.Healthy)
+	})
 }
 
 // A backend that accepts and resets before its first byte is ejected after three connections in a
 // row, each one of a client that can't be sent elsewhere any more.
 func TestABackendThatResetsIsEjected(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			good := tcpBackend(t, f.backend, named("good"))
-			bad := tcpBackend(t, f.backend, func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 1)); c.SetLinger(0) })
-			w.must(onVIP(key, vip.RoundRobin, good, bad))
-			served := 0
-			for failed := 0; w.row(key, bad).Health != vip.Ejected; {
-				c := dial(t, key)
-				fmt.Fprintln(c, "request")
-				switch line, err := c.r.ReadString('\n'); {
-				case err == nil && line == "good\n":
-					served++
-				case errors.Is(err, unix.ECONNRESET):
-					failed++
-				default:
-					t.Fatalf("%q, %v", line, err)
-				}
-				c.Close()
-				if failed > 100 {
-					t.Fatal("not ejected after 100 resets")
-				}
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		good := tcpBackend(t, f.backend, named("good"))
+		bad := tcpBackend(t, f.backend, func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 1)); c.SetLinger(0) })
+		w.must(onVIP(key, vip.RoundRobin, good, bad))
+		served := 0
+		for failed := 0; w.row(key, bad).Health != vip.Ejected; {
+			c := dial(t, key)
+			fmt.Fprintln(c, "request")
+			switch line, err := c.r.ReadString('\n'); {
+			case err == nil && line == "good\n":
+				served++
+			case errors.Is(err, unix.ECONNRESET):
+				failed++
+			default:
+				t.Fatalf("%q, %v", line, err)
 			}
-			if row := w.row(key, bad); !strings.HasPrefix(row.Reason, "reset before the first byte") {
-				t.Errorf("%+v", row)
-			}
-			if n := w.Failures(passiveKey(key, bad)); n.Resets < resetsToEject || n.Connects != 0 || n.Ejections != 1 {
-				t.Errorf("%+v", n)
-			}
-			if served == 0 {
-				t.Error("nobody was served")
-			}
-		})
-	}
+			c.Close()
+			must.AtMost(t, failed, 100, "not ejected after 100 resets")
+		}
+		if row := w.row(key, bad); !strings.HasPrefix(row.Reason, "reset before the first byte") {
+			t.Errorf("%+v", row)
+		}
+		if n := w.Failures(passiveKey(key, bad)); n.Resets < resetsToEject || n.Connects != 0 || n.Ejections != 1 {
+			t.Errorf("%+v", n)
+		}
+		expect.True(t, served != 0, "nobody was served")
+	})
 }
 
 // A client that ends its direction or resets is no evidence against the backend.
@@ -194,14 +181,13 @@ func TestClientsAreNoEvidence(t *testing.T) {
 	}
 	wait.Until(t, "all connections ended", func() bool { return w.capacity.connections.Load() == 0 })
 	for _, addr := range []netip.AddrPort{reset, quiet} {
-		if n := w.Failures(passiveKey(key, addr)); n != (reconcile.Failures{}) {
-			t.Errorf("%s: %+v", addr, n)
-		}
+		expect.Equal(t, w.Failures(passiveKey(key, addr)), (reconcile.Failures{}), "%s", addr)
 	}
 }
 
 // A backend that doesn't answer is ejected after the connect timeout. Then one client at a time tries
 // it.
+// Slow: a connection attempt times out after 0.2 s, and the backoff grows, three times.
 func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 	w := newWatched(t)
 	key := freeKey(t, "127.96.0.1", vip.TCP)
@@ -213,9 +199,7 @@ func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 		who(t, key)
 	}
 	row := w.waitFor(key, silent, vip.Ejected)
-	if row.Reason != "connect: timeout" {
-		t.Errorf("%+v", row)
-	}
+	expect.Equal(t, row.Reason, "connect: timeout", "%+v", row)
 	for n := w.Failures(passiveKey(key, silent)).Connects; n < 3; n = w.Failures(passiveKey(key, silent)).Connects {
 		wait.Until(t, "its backoff ended", func() bool {
 			x := w.outliers.m[passiveKey(key, silent)]
@@ -226,9 +210,7 @@ func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 			clients = append(clients, dial(t, key))
 		}
 		for _, c := range clients {
-			if got := c.line(t); got != "good" {
-				t.Fatal(got)
-			}
+			must.Equal(t, c.line(t), "good")
 			c.Close()
 		}
 		if now := w.Failures(passiveKey(key, silent)).Connects; now > n+1 {
@@ -242,23 +224,19 @@ func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 
 // UDP: a refusal (ICMP) ejects, and the datagram reaches another backend.
 func TestUDPRefusalEjects(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.UDP)
-			good, bad := udpBackend(t, f.backend, "good"), closedUDP(t, f.backend)
-			w.must(onVIP(key, vip.RoundRobin, good, bad))
-			for range 4 {
-				if got := mustAsk(t, udpClient(t, key), "x"); got != "good" {
-					t.Fatal(got)
-				}
-			}
-			if row := w.waitFor(key, bad, vip.Ejected); !strings.Contains(row.Reason, "refused") {
-				t.Errorf("%+v", row)
-			}
-			w.waitFor(key, good, vip.Healthy)
-		})
-	}
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.UDP)
+		good, bad := udpBackend(t, f.backend, "good"), closedUDP(t, f.backend)
+		w.must(onVIP(key, vip.RoundRobin, good, bad))
+		for range 4 {
+			must.Equal(t, mustAsk(t, udpClient(t, key), "x"), "good")
+		}
+		if row := w.waitFor(key, bad, vip.Ejected); !strings.Contains(row.Reason, "refused") {
+			t.Errorf("%+v", row)
+		}
+		w.waitFor(key, good, vip.Healthy)
+	})
 }
 
 // sketch is outliers with frontends that have no listeners.
@@ -322,9 +300,7 @@ func (s *sketch) ejected() (out string) {
 
 func (s *sketch) expect(t *testing.T, want string) {
 	t.Helper()
-	if got := s.ejected(); got != want {
-		t.Errorf("ejected %q, want %q", got, want)
-	}
+	expect.Equal(t, s.ejected(), want, "ejected")
 }
 
 func TestAtMostHalfIsEjected(t *testing.T) {
@@ -358,9 +334,7 @@ func TestFewerBackendsEndEjections(t *testing.T) {
 		f := frontendOf(0, "a", "b", "c", "d")
 		f = weigh(weigh(f, at("c"), 0), at("d"), 0)
 		s.fronts[0].choose(f)
-		if n := len(s.ejected()); n != 1 {
-			t.Errorf("%d of 2 usable backends are ejected", n)
-		}
+		expect.Equal(t, len(s.ejected()), 1, "of 2 usable backends are ejected")
 		s.fronts[0].choose(frontendOf(0, "c"))
 		s.expect(t, "")
 	}, []string{"a", "b", "c", "d"})
@@ -375,9 +349,7 @@ func TestAPassingHealthCheckEndsAnEjection(t *testing.T) {
 		s.fronts[0].choose(weigh(frontendOf(0, "a", "b", "c"), at("a"), 0))
 		s.fronts[0].choose(frontendOf(0, "a", "b", "c"))
 		s.expect(t, "")
-		if !s.of("a").admits(s.now(), 0) {
-			t.Error("still skipped")
-		}
+		expect.True(t, s.of("a").admits(s.now(), 0), "still skipped")
 	}, []string{"a", "b", "c"})
 }
 
@@ -391,13 +363,9 @@ func TestTheBackoffGrows(t *testing.T) {
 			for range 10 { // late failures
 				x.refused(refusedErr)
 			}
-			if got := time.Duration(x.avoid.Load() - s.now()); got != want*time.Millisecond {
-				t.Errorf("skipped for %s, want %s", got, want*time.Millisecond)
-			}
+			expect.Equal(t, time.Duration(x.avoid.Load()-s.now()), want*time.Millisecond, "skipped for")
 			time.Sleep(want*time.Millisecond - 1)
-			if x.admits(s.now(), time.Second) {
-				t.Error("tried too early")
-			}
+			expect.False(t, x.admits(s.now(), time.Second), "tried too early")
 			time.Sleep(time.Nanosecond)
 			if !x.admits(s.now(), time.Second) || x.admits(s.now(), time.Second) {
 				t.Error("not tried by one client")
@@ -407,15 +375,11 @@ func TestTheBackoffGrows(t *testing.T) {
 		x.connected()
 		s.expect(t, "")
 		x.refused(refusedErr)
-		if got := time.Duration(x.avoid.Load() - s.now()); got != ejectMost {
-			t.Errorf("a backend that fails and works in turn is skipped for %s", got)
-		}
+		expect.Equal(t, time.Duration(x.avoid.Load()-s.now()), ejectMost, "a backend that fails and works in turn is skipped for")
 		x.connected()
 		time.Sleep(calmTime + 1)
 		x.refused(refusedErr)
-		if got := time.Duration(x.avoid.Load() - s.now()); got != ejectFirst {
-			t.Errorf("skipped for %s after a calm time", got)
-		}
+		expect.Equal(t, time.Duration(x.avoid.Load()-s.now()), ejectFirst, "skipped after a calm time")
 	}, []string{"a", "b"})
 }
 
@@ -446,14 +410,10 @@ func TestAnEjectionWithoutClientsEnds(t *testing.T) {
 	inSketch(t, func(t *testing.T, s *sketch, w *watched) {
 		s.of("a").refused(refusedErr)
 		time.Sleep(ejectFirst + unseenTime - time.Second)
-		if w.rows.Len() != 1 {
-			t.Errorf("%d rows", w.rows.Len())
-		}
+		expect.Equal(t, w.rows.Len(), 1, "rows")
 		time.Sleep(2 * time.Second)
 		s.expect(t, "")
-		if w.rows.Len() != 0 {
-			t.Errorf("%d rows afterwards", w.rows.Len())
-		}
+		expect.Equal(t, w.rows.Len(), 0, "rows afterwards")
 		if kinds, _ := w.kinds(); !slices.Equal(kinds, []string{"backend_ejected", "backend_readmitted"}) {
 			t.Errorf("events %v", kinds)
 		}
@@ -468,9 +428,7 @@ func TestALateFailureOfARemovedBackend(t *testing.T) {
 			removed := s.of("a")
 			removed.refused(refusedErr)
 			time.Sleep(2 * ejectFirst)
-			if !removed.admits(s.now(), time.Second) {
-				t.Fatal("no client tries it")
-			}
+			must.True(t, removed.admits(s.now(), time.Second), "no client tries it")
 			s.fronts[0].choose(frontendOf(0, "b", "c"))
 			removed.refused(refusedErr)
 			removed.connected()
@@ -497,9 +455,7 @@ func TestADroppedBackendDoesNotCount(t *testing.T) {
 		b.usable = b.all
 		whole := f.backends.Swap(&b)
 		dropped.outlier.refused(refusedErr)
-		if f.skipped != 0 {
-			t.Errorf("%d ejected", f.skipped)
-		}
+		expect.Equal(t, f.skipped, 0, "ejected")
 		f.backends.Store(whole)
 	}, []string{"a", "b"})
 }
@@ -537,16 +493,10 @@ func TestEventsAreFew(t *testing.T) {
 			x.refused(refusedErr)
 		}
 		time.Sleep(2 * reportPause)
-		if n := w.rows.Len(); n != 2*services {
-			t.Errorf("%d rows, want %d", n, 2*services)
-		}
+		expect.Equal(t, w.rows.Len(), 2*services, "rows")
 		kinds, messages := w.kinds()
-		if len(kinds) != maxOwnEvents {
-			t.Errorf("%d events, want %d: %q", len(kinds), maxOwnEvents, messages)
-		}
-		if last := messages[len(messages)-1]; last != fmt.Sprintf(" %d backends connections of clients failed: %[1]d backends of %d more services", 2*(services-maxOwnEvents+1), services-maxOwnEvents+1) {
-			t.Errorf("%q", last)
-		}
+		expect.Equal(t, len(kinds), maxOwnEvents, "%d events, want %d: %q", len(kinds), maxOwnEvents, messages)
+		expect.Equal(t, messages[len(messages)-1], fmt.Sprintf(" %d backends connections of clients failed: %[1]d backends of %d more services", 2*(services-maxOwnEvents+1), services-maxOwnEvents+1))
 	}, []string{"a", "b"})
 }
 
@@ -560,29 +510,12 @@ func TestAGoodConnectionIsNoNews(t *testing.T) {
 	p.outliers.mu.Lock() // a call that took it would hang
 	defer p.outliers.mu.Unlock()
 	if n := testing.AllocsPerRun(100, func() {
-		if !x.admits(p.now(), time.Second) {
-			t.Error("skipped")
-		}
+		expect.True(t, x.admits(p.now(), time.Second), "skipped")
 		x.connected()
 		x.answered()
 		x.closed()
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
-	}
-}
-
-// BenchmarkGoodConnection measures what the evidence of a backend that works costs a connection.
-func BenchmarkGoodConnection(b *testing.B) {
-	p := newTarget(b, Options{})
-	f := onVIP(freeKey(b, "127.96.0.1", vip.TCP), vip.RoundRobin, at("a"), at("b"))
-	p.must(f)
-	x := p.frontend(f.Key).backends.Load().all.of(at("a")).outlier
-	x.answered()
-	b.ReportAllocs()
-	for b.Loop() {
-		x.admits(0, time.Second)
-		x.connected()
-		x.answered()
 	}
 }
 
@@ -600,18 +533,14 @@ func TestEndpointsLeaveTheirOutlier(t *testing.T) {
 				s.outliers.part(e)
 				s.outliers.part(e)
 				delete(left, e)
-				if len(x.users) != len(left) {
-					t.Fatalf("%v: %d endpoints after %d, want %d", order, len(x.users), i, len(left))
-				}
+				must.Equal(t, len(x.users), len(left), "%v: %d endpoints after %d, want %d", order, len(x.users), i, len(left))
 				for at, u := range x.users {
 					if _, is := left[u]; !is || u.user != at {
 						t.Errorf("%v: a wrong endpoint at %d after %d", order, at, i)
 					}
 				}
 			}
-			if s.outliers.m[x.key] != nil {
-				t.Error("the outlier stays without endpoints")
-			}
+			expect.True(t, s.outliers.m[x.key] == nil, "the outlier stays without endpoints")
 		}, []string{"a"}, []string{"a"}, []string{"a"}, []string{"a"})
 	}
 }

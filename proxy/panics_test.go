@@ -16,6 +16,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/proxy/pick"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -66,9 +68,7 @@ func TestPanicEndsOneClient(t *testing.T) {
 				t.Errorf("%d panics, now: %v", n, now)
 			}
 			held.echo(t, "x")
-			if got := who(t, key); got != "web" {
-				t.Error(got)
-			}
+			expect.Equal(t, who(t, key), "web")
 		})
 	}
 }
@@ -84,9 +84,7 @@ func TestPanicInAQueue(t *testing.T) {
 	p.breakPicks(f.Key, 1)
 	first.Close()
 	second.wantReset(t)
-	if got := third.line(t); got != "a" {
-		t.Error(got)
-	}
+	expect.Equal(t, third.line(t), "a")
 }
 
 func TestPanicOverUDP(t *testing.T) {
@@ -95,22 +93,16 @@ func TestPanicOverUDP(t *testing.T) {
 	p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
 	p.breakPicks(key, 1)
 	c := udpClient(t, key)
-	if _, err := c.Write([]byte("lost")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte("lost")))(t)
 	for n, _ := p.Panicked(); n == 0; n, _ = p.Panicked() {
 		time.Sleep(time.Millisecond)
 	}
-	if got := mustAsk(t, c, "x"); got != "a" {
-		t.Error(got)
-	}
+	expect.Equal(t, mustAsk(t, c, "x"), "a")
 }
 
 // A panic in one direction of a connection ends the other one, too.
 func TestPanicWhileRelaying(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("web"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("web")))
 	p.mu.RLock()
 	f := p.frontends[key]
 	p.mu.RUnlock()
@@ -125,9 +117,7 @@ func TestPanicWhileRelaying(t *testing.T) {
 		p.capacity.connections.Add(1)
 		f.tasks.Add(1)
 		loop, err := p.loops.pick()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c := &connection{f: f, owner: s, loop: loop, attempt: f.attempt(netip.AddrPort{}, s), endpoint: e, client: bare(t, client), server: bare(t, server)}
 		client.Close()
 		server.Close()
@@ -135,13 +125,9 @@ func TestPanicWhileRelaying(t *testing.T) {
 		c.io.Lock()
 		err = loop.add(c.server, c) // no tallies: the first byte panics
 		c.io.Unlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
-	if _, err := backend.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(backend.Write([]byte("x")))(t)
 	wait.Until(t, "a panic, and nothing open", func() bool {
 		n, _ := p.Panicked()
 		return n > 0 && p.Stats().Connections == 0
@@ -225,9 +211,7 @@ func TestPanicAtTheEnd(t *testing.T) {
 	if n, _ := p.Panicked(); n != 1 {
 		t.Errorf("%d panics", n)
 	}
-	if n := p.Stats().Connections; n != 0 {
-		t.Errorf("%d connections are left", n)
-	}
+	expect.Equal(t, p.Stats().Connections, 0, "connections are left")
 	endpoint.remove(one)
 	endpoint.leave()
 	c.wantReset(t)
@@ -237,9 +221,7 @@ func TestPanicAtTheEnd(t *testing.T) {
 		defer f.contain(one.owner, func() { panic("another fault") })
 		panic("a fault")
 	}()
-	if got := who(t, key); got != "a" {
-		t.Error(got)
-	}
+	expect.Equal(t, who(t, key), "a")
 }
 
 // A panic while a connect is late ends that connect alone. Its client goes to another backend.
@@ -257,18 +239,14 @@ func TestPanicAfterTheDelay(t *testing.T) {
 	late := newSilent(t, "127.0.0.1")
 	p.must(patient(onVIP(key, vip.RoundRobin, late.addr, tcpBackend(t, "127.0.0.1", named("a")))))
 	for n, _ := p.Panicked(); n == 0; n, _ = p.Panicked() {
-		if got := who(t, key); got != "a" {
-			t.Fatal(got)
-		}
+		must.Equal(t, who(t, key), "a")
 	}
 }
 
 // A log that nobody reads stops no client.
 func TestAStalledLogStopsNobody(t *testing.T) {
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer reader.Close()
 	log := logwriter.New(writer)
 	defer writer.Close()
@@ -282,7 +260,5 @@ func TestAStalledLogStopsNobody(t *testing.T) {
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 	p.breakPicks(key, 1)
 	wantRefused(t, key) // which is logged
-	if got := who(t, key); got != "a" {
-		t.Error(got)
-	}
+	expect.Equal(t, who(t, key), "a")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -27,14 +29,9 @@ func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Fr
 func TestManyAtOnce(t *testing.T) {
 	p := newTarget(t, Options{})
 	batch := many(t, 40)
-	taken, err := net.Listen("tcp4", batch[17].Key.AddrPort().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := must.Get(net.Listen("tcp4", batch[17].Key.AddrPort().String()))(t)
 	defer taken.Close()
-	if err := p.Apply(context.Background(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Apply(context.Background(), batch))
 	for i, u := range batch {
 		var problem vip.Problem
 		switch {
@@ -46,9 +43,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Errorf("%s is not served", u.Key)
 		}
 	}
-	if got := p.Stats().Listeners; got != len(batch)-1 {
-		t.Errorf("%d listeners", got)
-	}
+	expect.Equal(t, p.Stats().Listeners, len(batch)-1, "listeners")
 }
 
 // A canceled Apply closes the preopened frontends of its remaining updates.
@@ -57,9 +52,7 @@ func TestManyCutShort(t *testing.T) {
 	batch := many(t, 10)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := p.Apply(ctx, batch); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	must.Is(t, p.Apply(ctx, batch), context.Canceled)
 	for _, u := range batch {
 		wantNobody(t, u.Key)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/proxy/pick"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -63,10 +65,7 @@ func TestServiceLimit(t *testing.T) {
 	served(t, v4)
 	served(t, v6)
 	ask := func() net.Conn {
-		c, err := net.Dial("udp", udp.Key.AddrPort().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("udp", udp.Key.AddrPort().String()))(t)
 		t.Cleanup(func() { c.Close() })
 		fmt.Fprint(c, "x")
 		return c
@@ -83,16 +82,12 @@ func TestServiceLimit(t *testing.T) {
 	if got := p.Limited(); len(got) != 1 || got[0].Service != v4.Service || got[0].Refused != 3 || len(got[0].Reasons) != 1 || !got[0].Full {
 		t.Errorf("limited: %+v", got)
 	}
-	if !p.Full(v4.Service) {
-		t.Error("not full")
-	}
+	expect.True(t, p.Full(v4.Service), "not full")
 	first.Close()
 	wait.Until(t, "a place", func() bool { return p.Stats().Connections == 2 })
 	wait.Until(t, "the service is not full", func() bool { return !p.Full(v4.Service) })
 	served(t, v6)
-	if p.Capacity().Short() {
-		t.Error("counted as a lack of capacity")
-	}
+	expect.False(t, p.Capacity().Short(), "counted as a lack of capacity")
 }
 
 // The frontends of a service share the limit of a backend. Each scheduler skips a full one.
@@ -118,9 +113,7 @@ func TestBackendLimit(t *testing.T) {
 			}
 			wantRefused(t, v4.Key)
 			wantRefused(t, v6.Key)
-			if n := p.refusedFor(backendsFull); n != 2 {
-				t.Errorf("%s: %d refused for full backends", scheduler, n)
-			}
+			expect.Equal(t, p.refusedFor(backendsFull), 2, "%s: refused for full backends", scheduler)
 			last.Close()
 			wait.Until(t, "a place", func() bool { return p.Stats().Connections == 5 })
 			served(t, v4)
@@ -144,17 +137,13 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 				waiting = append(waiting, p.waits(t, v4), p.waits(t, v6))
 			}
 			wantRefused(t, v4.Key)
-			if n := p.refusedFor(queueFull); n != 1 {
-				t.Errorf("%d refused for the full queue", n)
-			}
+			expect.Equal(t, p.refusedFor(queueFull), 1, "refused for the full queue")
 			if got := p.Limited(); !p.Full(v4.Service) || len(got) != 1 || !got[0].Full {
 				t.Errorf("with clients in the queue: full %v, %+v", p.Full(v4.Service), got)
 			}
 			for i, next := range waiting {
 				inside.Close()
-				if got := next.line(t); got != "a" {
-					t.Fatal(got)
-				}
+				must.Equal(t, next.line(t), "a")
 				if n, most := p.Queue(v4.Service); n != len(waiting)-i-1 || most != 6 {
 					t.Errorf("%d of %d wait after client %d", n, most, i)
 				}
@@ -184,13 +173,9 @@ func TestServicesWithLimits(t *testing.T) {
 		{"none", func() { p.remove(v6.Key) }, 0},
 	} {
 		step.do()
-		if p.services.limited != step.want {
-			t.Errorf("%s: %d services with limits, want %d", step.what, p.services.limited, step.want)
-		}
+		expect.Equal(t, p.services.limited, step.want, "%s: services with limits", step.what)
 	}
-	if p.Full(v4.Service) {
-		t.Error("a service without frontends is full")
-	}
+	expect.False(t, p.Full(v4.Service), "a service without frontends is full")
 }
 
 func TestQueueTimeout(t *testing.T) {
@@ -220,17 +205,13 @@ func TestDrainedWhileWaiting(t *testing.T) {
 	inside, _ := served(t, f)
 	waiting := p.waits(t, f)
 	p.must(limited(weigh(f, a, 0), 0, 10, 1))
-	if got := waiting.line(t); got != "b" {
-		t.Errorf("the client that waited gets %q", got)
-	}
+	expect.Equal(t, waiting.line(t), "b", "the client that waited gets")
 	inside.echo(t, "an open connection goes on")
 
 	waiting = p.waits(t, f)
 	p.must(limited(weigh(weigh(f, a, 0), b, 0), 0, 10, 1))
 	waiting.wantReset(t)
-	if n := p.refusedFor(noBackend); n != 1 {
-		t.Errorf("%d refused without a backend", n)
-	}
+	expect.Equal(t, p.refusedFor(noBackend), 1, "refused without a backend")
 	wantRefused(t, f.Key)
 
 	// The end of a frontend ends the wait, and counts no refusal.
@@ -259,9 +240,7 @@ func TestLimitsChange(t *testing.T) {
 				c, _ := served(t, f)
 				open = append(open, c)
 			}
-			if p.Same(limits(f, 0), limits(f, 1)) {
-				t.Error("counts as the same, so nothing would change")
-			}
+			expect.False(t, p.Same(limits(f, 0), limits(f, 1)), "counts as the same, so nothing would change")
 			p.must(limits(f, 1))
 			first, second := p.waits(t, f), p.waits(t, f)
 			for _, c := range open {
@@ -275,13 +254,9 @@ func TestLimitsChange(t *testing.T) {
 				}
 			}
 			p.must(limits(f, 2))
-			if got := first.line(t); got != "a" {
-				t.Error(got)
-			}
+			expect.Equal(t, first.line(t), "a")
 			p.must(limits(f, 0))
-			if got := second.line(t); got != "a" {
-				t.Error(got)
-			}
+			expect.Equal(t, second.line(t), "a")
 		})
 	}
 }
@@ -298,9 +273,7 @@ func TestQueueOfTwoPorts(t *testing.T) {
 	p.waits(t, slow)
 	next := p.waits(t, quick)
 	inside.Close()
-	if got := next.line(t); got != "quick" {
-		t.Error(got)
-	}
+	expect.Equal(t, next.line(t), "quick")
 }
 
 // Clients wait for a backend that is only full, and not at one that refuses them. They try that one
@@ -317,9 +290,7 @@ func TestQueueBesideRefusingBackends(t *testing.T) {
 		return sum
 	}
 	inside, name := served(t, f)
-	if name != "full" {
-		t.Fatal(name)
-	}
+	must.Equal(t, name, "full")
 	type answer struct {
 		from *client
 		name string
@@ -334,23 +305,17 @@ func TestQueueBesideRefusingBackends(t *testing.T) {
 	}
 	before := failures()
 	wait.Until(t, "the ejected one is tried again", func() bool { return failures() > before })
-	if n := failures(); n > 10 {
-		t.Errorf("the clients tried %d times", n)
-	}
+	expect.AtMost(t, failures(), 10, "how often the clients tried")
 	for range 3 {
 		inside.Close()
 		next := <-answers
-		if next.name != "full" {
-			t.Fatal(next.name)
-		}
+		must.Equal(t, next.name, "full")
 		inside = next.from
 	}
 
 	// A backend that works again is found without a free place elsewhere.
 	tcpBackendAt(t, dead, named("back"))
-	if got := <-answers; got.name != "back" {
-		t.Error(got.name)
-	}
+	expect.Equal(t, (<-answers).name, "back", "name")
 }
 
 // The time in the queue is not part of the time in which a client must be connected.
@@ -364,9 +329,7 @@ func TestQueueCostsNoConnectTime(t *testing.T) {
 	waiting := p.waits(t, f)
 	time.Sleep(2 * budget)
 	inside.Close()
-	if got := waiting.line(t); got != "a" {
-		t.Error(got)
-	}
+	expect.Equal(t, waiting.line(t), "a")
 }
 
 // counted is a backend that records how many connections it has at most.
@@ -433,10 +396,7 @@ func TestOneGoroutineOfAClientWaits(t *testing.T) {
 	}
 	for _, ends := range []bool{false, true} {
 		first, second := client(), client()
-		e, err := first.start(true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(first.start(true))(t)
 		waits := make(chan error)
 		go func() {
 			_, err := second.start(true)
@@ -446,9 +406,7 @@ func TestOneGoroutineOfAClientWaits(t *testing.T) {
 		if _, err := second.start(true); err != errElsewhere {
 			t.Errorf("another goroutine: %v", err)
 		}
-		if n := s.queue.length.Load(); n != 1 {
-			t.Errorf("%d clients wait", n)
-		}
+		expect.Equal(t, s.queue.length.Load(), 1, "clients wait")
 		if ends {
 			second.end()
 			if err := <-waits; err != errElsewhere {
@@ -461,15 +419,11 @@ func TestOneGoroutineOfAClientWaits(t *testing.T) {
 		e.leave()
 		first.end()
 		s.wake()
-		if err := <-waits; err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, <-waits)
 		e.leave()
 		second.end()
 	}
-	if n := s.open.Load(); n != 0 {
-		t.Errorf("%d clients are counted", n)
-	}
+	expect.Equal(t, s.open.Load(), 0, "clients are counted")
 }
 
 // Without limits or waiting clients, the places of a connection cost no memory.
@@ -486,37 +440,5 @@ func TestPlacesCostNothing(t *testing.T) {
 		a.exit()
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
-	}
-}
-
-// BenchmarkWake measures what a freed place costs that no waiting client can use.
-func BenchmarkWake(b *testing.B) {
-	for _, clients := range []int{1, 10_000} {
-		b.Run(fmt.Sprintf("waiting=%d", clients), func(b *testing.B) {
-			p := newTarget(b, Options{})
-			backends := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")}
-			f := limited(onVIP(freeKey(b, "127.96.0.1", vip.TCP), vip.RoundRobin, backends...), 0, uint32(clients), 1)
-			p.must(f)
-			s := p.service(f.Service)
-			attempt := func() *attempt {
-				return p.frontend(f.Key).attempt(netip.MustParseAddrPort("198.51.100.1:40000"), s)
-			}
-			for range backends {
-				if _, err := attempt().place(true); err != nil {
-					b.Fatal(err)
-				}
-			}
-			var all []*waiter
-			for range clients {
-				all = append(all, s.push(attempt()))
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				s.wake()
-			}
-			for _, w := range all {
-				s.pass(w, true)
-			}
-		})
 	}
 }

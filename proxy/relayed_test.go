@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -40,20 +42,14 @@ func TestRelayedConnections(t *testing.T) {
 	p.Relayed(key, a, 3) // before the frontend exists
 	spec := onVIP(key, vip.LeastConnection, a, b)
 	p.must(spec)
-	if n := p.open(key, a); n != 3 {
-		t.Errorf("%d connections, want 3", n)
-	}
+	expect.Equal(t, p.open(key, a), 3, "connections")
 	for range 3 {
 		c := dial(t, key)
 		defer c.Close()
-		if got := c.line(t); got != "b" {
-			t.Errorf("the client is sent to %s, which has more connections", got)
-		}
+		expect.Equal(t, c.line(t), "b", "the backend with fewer connections")
 	}
 	p.Relayed(key, a, 1)
-	if n := p.open(key, a); n != 1 {
-		t.Errorf("%d connections, want 1", n)
-	}
+	expect.Equal(t, p.open(key, a), 1, "connections")
 	if own := p.Own(key); own[a] != 0 || own[b] != 3 {
 		t.Errorf("%v of its own", own)
 	}
@@ -65,18 +61,12 @@ func TestRelayedConnections(t *testing.T) {
 		t.Errorf("ended: %v, want those to %v", got, a)
 	}
 	p.must(spec)
-	if n := p.open(key, a); n != 0 {
-		t.Errorf("%d connections after the removal", n)
-	}
+	expect.Equal(t, p.open(key, a), 0, "connections after the removal")
 	p.Relayed(key, a, 2)
 	p.RelayedEnded()
-	if n := p.open(key, a); n != 0 {
-		t.Errorf("%d connections after the end of the earlier dataplane", n)
-	}
+	expect.Equal(t, p.open(key, a), 0, "connections after the end of the earlier dataplane")
 	p.Relayed(key, a, 2)
-	if n := p.open(key, a); n != 0 {
-		t.Errorf("a late count is %d", n)
-	}
+	expect.Equal(t, p.open(key, a), 0, "a late count")
 }
 
 // The limits of a service and of a backend include relayed connections.
@@ -119,9 +109,7 @@ func TestRelayedConnectionsSurvive(t *testing.T) {
 	if err := p.Apply(t.Context(), batch); err != nil || batch[0].Err == nil {
 		t.Fatalf("%v, %v: the port should be taken", err, batch[0].Err)
 	}
-	if got := e.take(); len(got) > 0 {
-		t.Errorf("a failed listener ended %v", got)
-	}
+	expect.Empty(t, e.take(), "a failed listener ended")
 	removed, kept := freeKey(t, "127.96.0.2", vip.TCP), freeKey(t, "127.96.0.3", vip.TCP)
 	p.must(onVIP(removed, vip.RoundRobin, a))
 	p.must(onVIP(kept, vip.RoundRobin, a))
@@ -131,16 +119,10 @@ func TestRelayedConnectionsSurvive(t *testing.T) {
 	if err := p.Apply(t.Context(), batch); err != nil || batch[0].Err != nil {
 		t.Fatal(err, batch[0].Err)
 	}
-	if got := e.take(); len(got) != 1 {
-		t.Errorf("a removed frontend ended %v", got)
-	}
+	expect.Len(t, e.take(), 1, "a removed frontend ended")
 	p.Drain(t.Context())
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := e.take(); len(got) > 0 {
-		t.Errorf("the end of the dataplane ended %v", got)
-	}
+	must.Succeed(t, p.Close())
+	expect.Empty(t, e.take(), "the end of the dataplane ended")
 }
 
 // Abort ends the connections to one backend, and no others. Those of an earlier dataplane are ended by that.
@@ -160,8 +142,6 @@ func TestAbort(t *testing.T) {
 	p.Abort(key, a)
 	open["a"].wantReset(t)
 	open["b"].echo(t, "after the end of others")
-	if got := e.take(); len(got) > 0 {
-		t.Errorf("ended: %v", got)
-	}
+	expect.Empty(t, e.take(), "ended")
 	p.Abort(freeKey(t, "127.96.0.9", vip.TCP), a) // not known: no effect
 }

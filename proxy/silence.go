@@ -20,10 +20,12 @@ const (
 	waitFactor = 4
 )
 
-// Bounds of unlikely.
+// Bounds of unlikely. Clients that come seldom are few chances to be wrong, so each may be a larger one.
 const (
 	leastStreak = 3
 	chance      = 1e-8 // of a backend like the others to be taken for a silent one, by one client
+	seldom      = 2e-4 // the same, for each second beyond the first between the clients of a streak
+	mostChance  = 1e-3
 )
 
 // answers counts the connections of a frontend, or of one of its endpoints, in which the client has
@@ -57,15 +59,22 @@ func (e *endpoint) compare() compared {
 
 // streak is the connections of an endpoint in a row that were given up without an answer.
 type streak struct {
-	n     int
-	began compared // at the begin of the first one
+	n           int
+	began       compared // at the begin of the first one
+	first, last int64    // when the first one asked, and when the last one was given up, by Target.now
+}
+
+// chance returns the chance that may decide now.
+func (s *streak) chance() float64 {
+	between := time.Duration((s.last - s.first) / int64(s.n))
+	return min(max(chance, (between-time.Second).Seconds()*seldom), mostChance)
 }
 
 // unlikely reports whether n connections in a row without an answer can't be chance, if during this
 // time that many clients of the other backends got an answer, and that many gave up. It is Fisher's
 // exact test: of all ways to distribute the connections without an answer, how many give the backend
 // only such connections? It costs O(1).
-func unlikely(n int, given, missing int64) bool {
+func unlikely(n int, given, missing int64, chance float64) bool {
 	if n < leastStreak || given <= 0 {
 		return false
 	}
@@ -134,7 +143,8 @@ func (c *connection) isClosed() {
 // givesUp takes in that the client has ended its direction, or the connection, without an answer. The
 // backend is suspect if it has answered nobody since the connection began, and others have answered
 // in the second half of the time for which the client has waited. Otherwise all of them may be slow,
-// for example because of a database that they share.
+// for example because of a database that they share. Where nobody else asked meanwhile, this can't be
+// told of one client, but of a streak of clients one after the other.
 func (c *connection) givesUp() {
 	asked := c.asked.Load()
 	if asked == 0 || c.answered.Load() || c.evidence {
@@ -152,25 +162,30 @@ func (c *connection) givesUp() {
 		return
 	}
 	c.late.Store(true)
-	if e.answers.given.Load() == c.before.own && pace.last.Load() >= now-waited/2 {
-		c.evidence = true
-		e.unanswered(c.before)
+	if e.answers.given.Load() == c.before.own {
+		c.evidence = e.unanswered(c.before, asked, now, pace.last.Load() >= now-waited/2)
 	}
 }
 
-// unanswered takes in a connection that was given up, and ejects the backend if that is no chance.
-// Before is what was counted when the connection began.
-func (e *endpoint) unanswered(before compared) {
-	x, now := e.outlier, e.compare()
-	x.unanswered.Add(1)
+// unanswered takes in a connection that was given up now, and ejects the backend if that is no chance.
+// Before is what was counted when the connection began, and asked when its client did. It reports whether
+// the connection is evidence: others were answered meanwhile, or it came after the last one of the streak.
+func (e *endpoint) unanswered(before compared, asked, now int64, others bool) bool {
+	x, counts := e.outlier, e.compare()
 	x.in.mu.Lock()
 	defer x.in.mu.Unlock()
-	if e.streak.n++; e.streak.n == 1 {
-		e.streak.began = before
+	s := &e.streak
+	if !others && s.n > 0 && asked < s.last {
+		return false
 	}
+	x.unanswered.Add(1)
+	if s.n++; s.n == 1 {
+		s.began, s.first = before, asked
+	}
+	s.last = now
 	x.good.Store(false) // an answer ends the streak
-	began := e.streak.began
-	if x.ejected && x.proof > accepted || unlikely(e.streak.n, now.given-began.given, now.missing-began.missing) {
+	if x.ejected && x.proof > accepted || unlikely(s.n, counts.given-s.began.given, counts.missing-s.began.missing, s.chance()) {
 		x.fail("no answer before the client gave up", answered)
 	}
+	return true
 }

@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -34,9 +36,7 @@ func TestUnlikely(t *testing.T) {
 		{20, 100, 100, false},
 		{50, 10, 90, false},
 	} {
-		if got := unlikely(c.n, c.given, c.missing); got != c.want {
-			t.Errorf("unlikely(%d, %d, %d) = %v", c.n, c.given, c.missing, got)
-		}
+		expect.Equal(t, unlikely(c.n, c.given, c.missing, chance), c.want, "unlikely(%d, %d, %d)", c.n, c.given, c.missing)
 	}
 }
 
@@ -46,7 +46,7 @@ func FuzzUnlikely(f *testing.F) {
 	f.Add(uint16(4), uint16(266), uint16(0), uint16(1))
 	f.Add(uint16(20), uint16(100), uint16(100), uint16(50))
 	f.Fuzz(func(t *testing.T, n, given, missing, more uint16) {
-		is := func(n, given, missing uint16) bool { return unlikely(int(n), int64(given), int64(missing)) }
+		is := func(n, given, missing uint16) bool { return unlikely(int(n), int64(given), int64(missing), chance) }
 		product := 1.0
 		for i := range int(n) {
 			silent := float64(n) + float64(missing) - float64(i)
@@ -107,7 +107,7 @@ func TestSilenceByChance(t *testing.T) {
 				}
 				all.missing++
 				b.missing++
-				if unlikely(b.n, all.given-b.given-b.since[0], all.missing-b.missing-b.since[1]) {
+				if unlikely(b.n, all.given-b.given-b.since[0], all.missing-b.missing-b.since[1], chance) {
 					if !dead || i != 0 {
 						t.Fatalf("seed %d, %.2f give up, shares %.2f: backend %d is suspect after %d clients", seed, giveUp, share, i, k)
 					}
@@ -171,39 +171,35 @@ func crowd(n int, f func()) (stop func()) {
 
 // A backend that accepts and never answers is ejected after few clients, because others answer. When
 // it answers again, it is readmitted.
+// Slow: clients give up after 0.5 s until the backend is ejected, and until it is tried again.
 func TestABackendThatNeverAnswersIsEjected(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			var never, hung atomic.Bool
-			a, b, bad := hangs(t, f.backend, "a", &never), hangs(t, f.backend, "b", &never), hangs(t, f.backend, "bad", &hung)
-			w.must(onVIP(key, vip.RoundRobin, a, b, bad))
-			hung.Store(true)
-			stop := crowd(20, func() { giveUp(t, key, "x\n", 5*leastWait) })
-			defer stop()
-			row := w.waitFor(key, bad, vip.Ejected)
-			if !strings.HasPrefix(row.Reason, "no answer before the client gave up") {
-				t.Errorf("%+v", row)
-			}
-			if n := w.Failures(passiveKey(key, bad)); n.Unanswered < leastStreak || n.Ejections != 1 || n.Connects != 0 || n.Reason != "no answer before the client gave up" {
-				t.Errorf("%+v", n)
-			}
-			wait.Until(t, "a client tries it in vain", func() bool { return strings.HasSuffix(w.row(key, bad).Reason, " times)") })
-			hung.Store(false)
-			w.waitFor(key, bad, vip.Healthy)
-			stop()
-			for _, addr := range []netip.AddrPort{a, b} {
-				if n := w.Failures(passiveKey(key, addr)); n.Ejections != 0 {
-					t.Errorf("of a backend that works: %+v", n)
-				}
-			}
-		})
-	}
+	inFamilies(t, func(t *testing.T, f family) {
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		var never, hung atomic.Bool
+		a, b, bad := hangs(t, f.backend, "a", &never), hangs(t, f.backend, "b", &never), hangs(t, f.backend, "bad", &hung)
+		w.must(onVIP(key, vip.RoundRobin, a, b, bad))
+		hung.Store(true)
+		stop := crowd(20, func() { giveUp(t, key, "x\n", 5*leastWait) })
+		defer stop()
+		row := w.waitFor(key, bad, vip.Ejected)
+		expect.True(t, strings.HasPrefix(row.Reason, "no answer before the client gave up"), "%+v", row)
+		if n := w.Failures(passiveKey(key, bad)); n.Unanswered < leastStreak || n.Ejections != 1 || n.Connects != 0 || n.Reason != "no answer before the client gave up" {
+			t.Errorf("%+v", n)
+		}
+		wait.Until(t, "a client tries it in vain", func() bool { return strings.HasSuffix(w.row(key, bad).Reason, " times)") })
+		hung.Store(false)
+		w.waitFor(key, bad, vip.Healthy)
+		stop()
+		for _, addr := range []netip.AddrPort{a, b} {
+			expect.Equal(t, w.Failures(passiveKey(key, addr)).Ejections, 0, "of a backend that works: ejections")
+		}
+	})
 }
 
 // In these services, clients end connections without an answer, as their protocol wants it. That is
 // no evidence against a backend.
+// Slow: clients give up after 0.2 s, many times.
 func TestSilenceThatIsNoEvidence(t *testing.T) {
 	const patience = 2 * leastWait
 	request := func(t *testing.T, key vip.FrontendKey, text string) { giveUp(t, key, text, patience) }
@@ -226,9 +222,7 @@ func TestSilenceThatIsNoEvidence(t *testing.T) {
 			defer c.Close()
 			fmt.Fprintln(c, "x")
 			_ = c.CloseWrite()
-			if got := c.line(t); got != "done" {
-				t.Error(got)
-			}
+			expect.Equal(t, c.line(t), "done")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -254,15 +248,14 @@ func TestSilenceThatIsNoEvidence(t *testing.T) {
 			}
 			clients.Wait()
 			for _, addr := range all {
-				if n := w.Failures(passiveKey(key, addr)); n.Ejections != 0 {
-					t.Errorf("%+v", n)
-				}
+				expect.Equal(t, w.Failures(passiveKey(key, addr)).Ejections, 0, "ejections")
 			}
 		})
 	}
 }
 
 // If all backends stop to answer at the same time, such as with their database, none is ejected.
+// Slow: clients give up after 0.4 s, 60 times.
 func TestAllBackendsStopToAnswer(t *testing.T) {
 	w := newWatched(t)
 	key := freeKey(t, "127.96.0.1", vip.TCP)
@@ -280,9 +273,7 @@ func TestAllBackendsStopToAnswer(t *testing.T) {
 	wait.Until(t, "clients give up", func() bool { return missing() >= 60 })
 	stop()
 	for _, addr := range all {
-		if n := w.Failures(passiveKey(key, addr)); n.Ejections != 0 {
-			t.Errorf("%+v", n)
-		}
+		expect.Equal(t, w.Failures(passiveKey(key, addr)).Ejections, 0, "ejections")
 	}
 }
 
@@ -323,4 +314,54 @@ func TestAStreakIsShort(t *testing.T) {
 		}
 		s.expect(t, "")
 	}, []string{"a", "b"})
+}
+
+// A service of few clients, one at a time: nobody else is answered while a client waits in vain.
+func TestSilenceOfAQuietService(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent   []string // the backends that answer nobody
+		together int      // clients at a time
+		ejects   int      // after so many clients without an answer; 0: never
+	}{
+		"one of three":                    {[]string{"a"}, 1, 6},
+		"all":                             {[]string{"a", "b", "c"}, 1, 0},
+		"all clients of a moment are one": {[]string{"a"}, 3, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+				f := s.fronts[0]
+				lost := 0
+				time.Sleep(time.Millisecond)
+				for i := range 60 {
+					name := []string{"a", "b", "c"}[i%3]
+					e := f.backends.Load().all.of(at(name))
+					var clients []*connection
+					for range c.together {
+						one := &connection{f: f, endpoint: e}
+						one.before = e.compare()
+						one.asked.Store(s.now())
+						clients = append(clients, one)
+					}
+					if !slices.Contains(c.silent, name) {
+						time.Sleep(time.Millisecond)
+						for _, one := range clients {
+							one.getsAnswer(s.now())
+						}
+						continue
+					}
+					time.Sleep(3 * time.Second)
+					for _, one := range clients {
+						one.givesUp()
+					}
+					if lost++; c.ejects == 0 || lost < c.ejects {
+						s.expect(t, "")
+						continue
+					}
+					s.expect(t, "a")
+					return
+				}
+				expect.Equal(t, c.ejects, 0, "not ejected")
+			}, []string{"a", "b", "c"})
+		})
+	}
 }

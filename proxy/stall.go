@@ -99,7 +99,7 @@ func (e *endpoint) look(s *stall, now int64) int {
 	given, asked := c.othersAnswered-s.since.othersAnswered, c.othersAsked-s.since.othersAsked
 	for _, m := range slices.Backward(s.marks) {
 		if now-m.at >= wait { // those who had asked by then have waited for that long
-			if n := int(m.asked - s.since.asked); unlikely(n, given, asked-given) {
+			if n := int(m.asked - s.since.asked); unlikely(n, given, asked-given, chance) {
 				return n
 			}
 			return 0

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -82,9 +84,7 @@ func TestAStoppedBackendIsDoubted(t *testing.T) {
 		load := newClientele(s, "a", "b", "c")
 		load.run(10*time.Second, func() bool { return load.doubted(0) || load.doubted(1) || load.doubted(2) })
 		began, before := time.Now(), load.sent[0]
-		if before < 1300 {
-			t.Fatalf("%d clients, then a doubt", before)
-		}
+		must.AtLeast(t, before, 1300, "clients, then a doubt")
 		load.takes = func(backend int, _ time.Time) (time.Duration, bool) { return 2 * time.Millisecond, backend > 0 }
 		load.run(10*time.Second, func() bool { return load.doubted(0) })
 		if took, n := time.Since(began), load.sent[0]-before; took > 250*time.Millisecond || n > 33 {
@@ -95,9 +95,7 @@ func TestAStoppedBackendIsDoubted(t *testing.T) {
 		}
 		before = load.sent[0]
 		load.run(30*time.Second, forever)
-		if n := load.sent[0] - before; n < 8 || n > 10 {
-			t.Errorf("%d clients have tried it in 30 s", n)
-		}
+		expect.Between(t, load.sent[0]-before, 8, 10, "clients have tried it in 30 s")
 		load.takes = func(int, time.Time) (time.Duration, bool) { return 2 * time.Millisecond, true }
 		load.run(4*time.Second, func() bool { return !load.doubted(0) })
 		before = load.sent[0]
@@ -114,6 +112,7 @@ func TestAStoppedBackendIsDoubted(t *testing.T) {
 
 // Backends that behave in the same way are practically never doubted, whatever share of the requests is
 // never answered, however their times differ, and however unevenly clients are spread.
+// Slow: 30 simulations of many clients.
 func TestNoDoubtByChance(t *testing.T) {
 	for seed := range uint64(30) {
 		inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
@@ -141,9 +140,7 @@ func TestNoDoubtByChance(t *testing.T) {
 				return slices.ContainsFunc([]int{0, 1, 2, 3}, load.doubted)
 			}
 			load.run(20*time.Second, doubted)
-			if doubted() {
-				t.Errorf("seed %d: doubted after %v clients; %.2f silent, %.2f slow, mean %s, shares %.2f", seed, load.sent, silent, slow, mean, share)
-			}
+			expect.False(t, doubted(), "seed %d: doubted after %v clients; %.2f silent, %.2f slow, mean %s, shares %.2f", seed, load.sent, silent, slow, mean, share)
 		}, []string{"a", "b", "c", "d"})
 	}
 }
@@ -157,9 +154,7 @@ func TestNoDoubtIfAllAreSilent(t *testing.T) {
 			return 2 * time.Millisecond, now.Sub(began)%(4*time.Second) < 3*time.Second
 		}
 		load.run(time.Minute, func() bool { return load.doubted(0) || load.doubted(1) || load.doubted(2) })
-		if time.Since(began) < time.Minute {
-			t.Errorf("doubted after %s", time.Since(began))
-		}
+		expect.AtLeast(t, time.Since(began), time.Minute, "doubted")
 	}, []string{"a", "b", "c"})
 }
 
@@ -174,9 +169,7 @@ func TestASlowBackendKeepsItsClients(t *testing.T) {
 		load.run(20*time.Second, forever)
 		before := load.sent[0]
 		load.run(20*time.Second, forever)
-		if n := load.sent[0] - before; n < 2000 {
-			t.Errorf("it gets %d of 8000 clients", n)
-		}
+		expect.AtLeast(t, load.sent[0]-before, 2000, "its part of 8000 clients")
 		s.expect(t, "")
 	}, []string{"a", "b", "c"})
 }
@@ -195,9 +188,7 @@ func TestNoDoubtForClientsOfABackend(t *testing.T) {
 			load := newClientele(s, "a", "b", "c")
 			load.takes = func(backend int, _ time.Time) (time.Duration, bool) { return 2 * time.Millisecond, backend > 0 }
 			load.run(10*time.Second, func() bool { return load.doubted(0) })
-			if load.doubted(0) {
-				t.Errorf("%s: doubted after %v clients", name, load.sent)
-			}
+			expect.False(t, load.doubted(0), "%s: doubted after %v clients", name, load.sent)
 		}, []string{"a", "b", "c"})
 	}
 }
@@ -205,43 +196,40 @@ func TestNoDoubtForClientsOfABackend(t *testing.T) {
 // Patient clients: a backend that stops to answer gets no others, before any has given up. It gets some
 // again when it answers.
 func TestPatientClientsAreSentElsewhere(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			w := newWatched(t)
-			key := freeKey(t, f.vip, vip.TCP)
-			var never, hung atomic.Bool
-			a, b, bad := hangs(t, f.backend, "a", &never), hangs(t, f.backend, "b", &never), hangs(t, f.backend, "bad", &hung)
-			w.must(onVIP(key, vip.RoundRobin, a, b, bad))
-			hung.Store(true)
-			var clients sync.WaitGroup
-			defer clients.Wait()
-			var over atomic.Bool
-			defer over.Store(true)
-			arrive := func() bool { // a client at each look
-				clients.Go(func() {
-					c := dial(t, key)
-					defer c.Close()
-					_, _ = c.Write([]byte("x\n"))
-					for !over.Load() && c.SetReadDeadline(time.Now().Add(leastWait)) == nil {
-						if _, err := c.r.ReadString('\n'); err == nil {
-							return
-						}
+	inFamilies(t, func(t *testing.T, f family) {
+		t.Parallel() // it waits, see leastWait
+		w := newWatched(t)
+		key := freeKey(t, f.vip, vip.TCP)
+		var never, hung atomic.Bool
+		a, b, bad := hangs(t, f.backend, "a", &never), hangs(t, f.backend, "b", &never), hangs(t, f.backend, "bad", &hung)
+		w.must(onVIP(key, vip.RoundRobin, a, b, bad))
+		hung.Store(true)
+		var clients sync.WaitGroup
+		defer clients.Wait()
+		var over atomic.Bool
+		defer over.Store(true)
+		arrive := func() bool { // a client at each look
+			clients.Go(func() {
+				c := dial(t, key)
+				defer c.Close()
+				_, _ = c.Write([]byte("x\n"))
+				for !over.Load() && c.SetReadDeadline(time.Now().Add(leastWait)) == nil {
+					if _, err := c.r.ReadString('\n'); err == nil {
+						return
 					}
-				})
-				return w.doubted(key, bad)
-			}
-			wait.Until(t, "the silent backend is doubted", arrive)
-			n := w.Failures(passiveKey(key, bad))
-			if n.Unanswered != 0 || n.Ejections != 0 || !strings.HasPrefix(n.Reason, "no answer yet to ") {
-				t.Errorf("%+v", n)
-			}
-			hung.Store(false)
-			wait.Until(t, "it is trusted", func() bool { return !arrive() })
-			for _, addr := range []netip.AddrPort{a, b} {
-				if n := w.Failures(passiveKey(key, addr)); n.Reason != "" {
-					t.Errorf("of a backend that works: %+v", n)
 				}
-			}
-		})
-	}
+			})
+			return w.doubted(key, bad)
+		}
+		wait.Until(t, "the silent backend is doubted", arrive)
+		n := w.Failures(passiveKey(key, bad))
+		if n.Unanswered != 0 || n.Ejections != 0 || !strings.HasPrefix(n.Reason, "no answer yet to ") {
+			t.Errorf("%+v", n)
+		}
+		hung.Store(false)
+		wait.Until(t, "it is trusted", func() bool { return !arrive() })
+		for _, addr := range []netip.AddrPort{a, b} {
+			expect.Equal(t, w.Failures(passiveKey(key, addr)).Reason, "", "of a backend that works: reason")
+		}
+	})
 }

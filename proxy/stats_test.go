@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -74,15 +75,11 @@ func TestTCPIsCounted(t *testing.T) {
 			p.counted(key, reconcile.Breakdown{Endpoints: endpointTraffic{backend: {}, idle: {}}})
 			for i := range uint64(2) {
 				conn := dial(t, key)
-				if _, err := conn.Write(make([]byte, up)); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(conn.Write(make([]byte, up)))(t)
 				n := traffic(i+1, 1, (i+1)*up, i*down)
 				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n, idle: {}}})
 				conn.CloseWrite()
-				if got, err := io.Copy(io.Discard, conn); err != nil || got != down {
-					t.Fatal(got, err)
-				}
+				must.Equal(t, must.Get(io.Copy(io.Discard, conn))(t), down)
 				n = traffic(i+1, 0, (i+1)*up, (i+1)*down)
 				p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n, idle: {}}})
 			}
@@ -104,9 +101,7 @@ func TestTCPIsCounted(t *testing.T) {
 // A refused connection isn't counted for its backend. The accepted one is counted.
 func TestRetriedConnectionIsCountedOnce(t *testing.T) {
 	refuses, works := closedPort(t, "127.0.0.1"), tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, refuses, works))
+	p, key := serve(t, refuses, works)
 	for range 4 {
 		who(t, key)
 	}
@@ -124,12 +119,8 @@ func TestUDPIsCounted(t *testing.T) {
 	for i := range uint64(3) {
 		c := udpClient(t, key)
 		for _, size := range []int{10, 0, 9000} {
-			if _, err := c.Write(bytes.Repeat([]byte("x"), size)); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := c.Read(buf); err != nil || n != size+2 {
-				t.Fatal(n, err)
-			}
+			must.Get(c.Write(bytes.Repeat([]byte("x"), size)))(t)
+			must.Equal(t, must.Get(c.Read(buf))(t), size+2)
 		}
 		n := traffic(i+1, i+1, (i+1)*9010, (i+1)*9016)
 		p.counted(key, reconcile.Breakdown{Traffic: n, Endpoints: endpointTraffic{backend: n}})
@@ -159,8 +150,7 @@ func TestCountedWhileServing(t *testing.T) {
 func whileServing(t *testing.T, read func(p *bench, key vip.FrontendKey) bool) {
 	t.Helper()
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	both := onVIP(key, vip.RoundRobin, a, b)
 	p.must(both)
 	done := make(chan struct{})

@@ -17,6 +17,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -77,29 +79,19 @@ func TestBPFIsRefused(t *testing.T) {
 }
 
 func number(t *testing.T, text string) int {
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return must.Get(strconv.Atoi(text))(t)
 }
 
 // underFault serves a client in this process, in which bpf fails.
 func underFault(t *testing.T, command int, errno unix.Errno) {
 	failBPF(t, command, errno)
 	p := newTarget(t, Options{SkLookup: true})
-	text, err := json.Marshal(p.Entrance())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(json.Marshal(p.Entrance()))(t)
 	t.Logf("entrance: %s", text)
 	if err := SkLookup(); command != linkCreate && err == nil {
 		t.Error("the probe of doctor finds nothing wrong")
 	}
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, f := range files {
 		if target, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.Contains(target, "bpf") {
 			t.Errorf("descriptor %s is left: %s", f.Name(), target)
@@ -107,9 +99,7 @@ func underFault(t *testing.T, command int, errno unix.Errno) {
 	}
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
-	if got := who(t, key); got != "a" {
-		t.Errorf("the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "a", "the client")
 }
 
 // failBPF makes a command of bpf(2) fail in all threads of this process, for good.
@@ -129,9 +119,7 @@ func failBPF(t *testing.T, command int, errno unix.Errno) {
 	}
 	filter = append(filter, result(unix.SECCOMP_RET_ERRNO|uint32(errno)), result(unix.SECCOMP_RET_ALLOW))
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program))); errno != 0 {
 		t.Fatal("seccomp: ", errno)
 	}
@@ -148,9 +136,7 @@ func TestNothingIsLeft(t *testing.T) {
 			p := newSteered(t, Options{})
 			key := freeKey(t, "127.96.0.1", vip.TCP)
 			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
-			if got := who(t, key); got != "a" {
-				t.Fatal(got)
-			}
+			must.Equal(t, who(t, key), "a")
 			program, attached, maps := p.steering().table.IDs()
 			if left := alive(program, attached, maps); len(left) != 4 {
 				t.Fatalf("only %v exist", left)
@@ -194,18 +180,14 @@ func TestTheMapIsFullForABatch(t *testing.T) {
 	for i := range keys {
 		keys[i], slots[i] = entryOf(vip.FrontendKey{Addr: addrOf(10, i), Port: 1, Protocol: vip.TCP}), sklookup.Refused
 	}
-	if n, err := s.table.PutAll(keys, slots); err != nil || n != len(keys) {
-		t.Fatal(n, err)
-	}
+	must.Equal(t, must.Get(s.table.PutAll(keys, slots))(t), len(keys))
 	backend := tcpBackend(t, "127.0.0.1", named("a"))
 	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
 	for i := range 5 {
 		f := onVIP(vip.FrontendKey{Addr: addrOf(127, 1+i), Port: 20054, Protocol: vip.TCP}, vip.RoundRobin, backend)
 		batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f})
 	}
-	if err := p.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Apply(t.Context(), batch))
 	failed := 0
 	for _, u := range batch {
 		switch {
@@ -217,7 +199,5 @@ func TestTheMapIsFullForABatch(t *testing.T) {
 			t.Errorf("%s is not served", u.Key)
 		}
 	}
-	if failed != 3 {
-		t.Errorf("%d frontends didn't fit, want 3", failed)
-	}
+	expect.Equal(t, failed, 3, "frontends didn't fit")
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -47,26 +49,17 @@ func TestNoOtherProcessTakesAPort(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
 	p.must(f)
-	after, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", key.Port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := must.Get(net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", key.Port)))(t)
 	serveOn(t, after, named("another process"))
-	if got := who(t, key); got != "a" {
-		t.Errorf("the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "a", "the client")
 	if err := p.steering().table.Delete(entryOf(key)); err != nil { // someone else does
 		t.Fatal(err)
 	}
 	p.actual()
 	p.must(f)
-	if got := who(t, key); got != "a" {
-		t.Errorf("after the repair, the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "a", "after the repair, the client")
 	p.remove(key)
-	if got := who(t, key); got != "another process" {
-		t.Errorf("after the end of the frontend, the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "another process", "after the end of the frontend, the client")
 }
 
 // A port that another process has is reported as with listeners, alone and among others, until it is free.
@@ -81,9 +74,7 @@ func TestAPortOfAnotherProcess(t *testing.T) {
 				f, g := onVIP(key, vip.RoundRobin, backend), onVIP(other, vip.RoundRobin, backend)
 				many := slices.Concat([]update{{Key: key, New: f}}, newFrontends(2*manyFrontends, key.Port, protocol))
 				for _, batch := range [][]update{{{Key: key, New: f}, {Key: other, New: g}}, many} {
-					if err := p.Apply(t.Context(), batch); err != nil {
-						t.Fatal(err)
-					}
+					must.Succeed(t, p.Apply(t.Context(), batch))
 					for _, u := range batch[1:] {
 						_, refused := errors.AsType[vip.Problem](u.Err)
 						if wildcard := at != "127.96.0.1"; refused != (wildcard && u.Key.Port == key.Port) {
@@ -97,9 +88,7 @@ func TestAPortOfAnotherProcess(t *testing.T) {
 					}
 				}
 				for _, seen := range p.actual() {
-					if len(seen.Damage) > 0 {
-						t.Errorf("%+v", seen)
-					}
+					expect.Empty(t, seen.Damage, "%+v", seen)
 				}
 				holder.Close()
 				p.must(f)
@@ -129,9 +118,7 @@ func heldBy(t *testing.T, protocol vip.Protocol, at netip.AddrPort) io.Closer {
 	} else {
 		c, err = net.Listen("tcp", at.String())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -164,9 +151,7 @@ func TestManyFrontendsBesideAnotherAgent(t *testing.T) {
 		if err := first.Apply(t.Context(), batch[:1]); err != nil || batch[0].Err != nil {
 			t.Fatal(err, batch[0].Err)
 		}
-		if err := second.Apply(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, second.Apply(t.Context(), batch))
 		for i, u := range batch {
 			problem, refused := errors.AsType[vip.Problem](u.Err)
 			if refused != (i == 0) || refused && !strings.Contains(problem.Message, "such as a second agent") {
@@ -187,13 +172,9 @@ func TestFewerFrontendsThanSockets(t *testing.T) {
 	for i := range manyFrontends {
 		heldBy(t, vip.UDP, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 98, 0, byte(i)}), 20053))
 	}
-	if err := p.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Apply(t.Context(), batch))
 	for _, u := range batch {
-		if refused := u.Err != nil; refused != (u.Key == taken) {
-			t.Errorf("%s: error %v", u.Key, u.Err)
-		}
+		expect.Equal(t, u.Err != nil, (u.Key == taken), "%s: error %v", u.Key, u.Err)
 	}
 }
 
@@ -210,12 +191,8 @@ func TestABatchOfFrontends(t *testing.T) {
 		if err := p.Apply(t.Context(), batch); err != nil || batch[n-1].Err != nil {
 			t.Fatal(err, batch[n-1].Err)
 		}
-		if u := s.table.Updates(); u != 1 {
-			t.Errorf("%d updates of the map", u)
-		}
-		if got := s.ports.diag.Sends() - sends; got != 2 {
-			t.Errorf("%d sends of questions, want a list for each family", got)
-		}
+		expect.Equal(t, s.table.Updates(), 1, "updates of the map")
+		expect.Equal(t, s.ports.diag.Sends()-sends, 2, "sends of questions: a list for each family")
 	}
 	if entries, err := s.table.All(); err != nil || len(entries) != n {
 		t.Errorf("%d entries, %v", len(entries), err)
@@ -234,9 +211,7 @@ func TestNodePortsHaveTheirOwnListeners(t *testing.T) {
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
 	f.Kind = vip.OnHost
 	p.must(f)
-	if who(t, key) != "a" {
-		t.Error("not served")
-	}
+	expect.Equal(t, who(t, key), "a", "not served")
 	if l, err := net.Listen("tcp", key.AddrPort().String()); err == nil {
 		l.Close()
 		t.Error("another process can listen on the port")
@@ -257,13 +232,9 @@ func TestFrontendsNeedNoDescriptors(t *testing.T) {
 			batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: f.Key, New: f})
 		}
 	}
-	if err := p.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Apply(t.Context(), batch))
 	for _, u := range batch {
-		if u.Err != nil {
-			t.Fatal(u.Err)
-		}
+		must.Succeed(t, u.Err)
 	}
 	if got := openFDs(t) - before; got > 4 {
 		t.Errorf("%d frontends have taken %d descriptors", len(batch), got)
@@ -287,16 +258,11 @@ func TestUDPRepliesBySkLookup(t *testing.T) {
 		one, two := freeKey(t, family.one, vip.UDP), freeKey(t, family.two, vip.UDP)
 		p.must(onVIP(one, vip.RoundRobin, udpBackend(t, family.backend, "one")))
 		p.must(onVIP(two, vip.RoundRobin, udpBackend(t, family.backend, "two")))
-		c, err := net.ListenPacket("udp", net.JoinHostPort(family.client, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.ListenPacket("udp", net.JoinHostPort(family.client, "0")))(t)
 		defer c.Close()
 		for range 3 {
 			for name, key := range map[string]vip.FrontendKey{"one": one, "two": two} {
-				if _, err := c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(key.AddrPort())); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.WriteTo([]byte("x"), net.UDPAddrFromAddrPort(key.AddrPort())))(t)
 				buf := make([]byte, 100)
 				n, from, err := c.ReadFrom(buf)
 				if err != nil || string(buf[:n]) != name+" x" || from.String() != key.AddrPort().String() {
@@ -307,9 +273,7 @@ func TestUDPRepliesBySkLookup(t *testing.T) {
 		p.files.Lock()
 		got := p.listening
 		p.files.Unlock()
-		if got != 3 {
-			t.Errorf("%d sockets: one receives, and one replies for each frontend with sessions", got)
-		}
+		expect.Equal(t, got, 3, "sockets: one receives, and one replies for each frontend with sessions")
 	}
 }
 
@@ -322,10 +286,7 @@ func TestUDPRefusesBesideAnotherProcess(t *testing.T) {
 	p.must(f)
 	mustAsk(t, udpClient(t, key), "x")
 	p.must(weigh(f, backend, 0))
-	other, err := net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", key.Port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(net.ListenPacket("udp4", fmt.Sprintf("0.0.0.0:%d", key.Port)))(t)
 	defer other.Close()
 	if answer, err := ask(udpClient(t, key), "x"); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("got %q, %v", answer, err)
@@ -377,42 +338,29 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 	first.must(onVIP(asked, vip.RoundRobin, u))
 	mustAsk(t, udpClient(t, asked), "x")
 	for range 3 { // each process has a next one
-		next, err := set.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := must.Get(set.Next())(t)
 		first.Close()
 		var clients []<-chan string
 		for _, key := range keys {
 			clients = append(clients, dialLater(t, key))
 		}
 		second := newSteered(t, Options{Sockets: next})
-		if !second.steering().table.Inherited() {
-			t.Fatal("the table is new")
-		}
+		must.True(t, second.steering().table.Inherited(), "the table is new")
 		second.must(onVIP(asked, vip.RoundRobin, u))
 		mustAsk(t, udpClient(t, asked), "x")
 		second.must(onVIP(keys[0], vip.RoundRobin, a))
-		if got := <-clients[0]; got != "a" {
-			t.Errorf("the first client got %q", got)
-		}
+		expect.Equal(t, <-clients[0], "a", "the first client")
 		wait.Until(t, "two clients wait", func() bool {
 			second.steering().mu.RLock()
 			defer second.steering().mu.RUnlock()
 			return second.steering().waiting == 2
 		})
 		second.must(onVIP(keys[1], vip.RoundRobin, a))
-		if got := <-clients[1]; got != "a" {
-			t.Errorf("the second client got %q", got)
-		}
+		expect.Equal(t, <-clients[1], "a", "the second client")
 		second.Settle()
-		if got := <-clients[2]; !strings.Contains(got, "reset") {
-			t.Errorf("the client of a frontend that is gone got %q", got)
-		}
+		expect.Contains(t, <-clients[2], "reset", "the client of a frontend that is gone")
 		wantNobody(t, keys[2])
-		if names := next.RemoveUnclaimed(); len(names) > 0 {
-			t.Errorf("left: %v", names)
-		}
+		expect.Empty(t, next.RemoveUnclaimed(), "left")
 		second.must(onVIP(keys[2], vip.RoundRobin, a))
 		first, set = second, next
 	}
@@ -424,29 +372,20 @@ func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 	set := &sockets.Set{}
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
-	next, err := set.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(set.Next())(t)
 	second := newSteered(t, Options{Sockets: next, Succeeds: true})
 	second.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("second"))))
 	for range 20 {
-		if got := who(t, key); got != "first" {
-			t.Fatalf("the client got %q", got)
-		}
+		must.Equal(t, who(t, key), "first", "the client")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	first.Drain(ctx)
 	late := dialLater(t, key)
 	second.Settle()
-	if got := <-late; got != "second" {
-		t.Errorf("the late client got %q", got)
-	}
+	expect.Equal(t, <-late, "second", "the late client")
 	first.Close()
-	if got := who(t, key); got != "second" {
-		t.Errorf("the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "second", "the client")
 }
 
 // With sk_lookup off, the program of an earlier process passes no clients to sockets without a reader.
@@ -456,31 +395,24 @@ func TestListenersAfterSkLookup(t *testing.T) {
 	set := &sockets.Set{}
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, a))
-	next, err := set.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(set.Next())(t)
 	first.Close()
 	second := newTarget(t, Options{Sockets: next})
 	second.must(onVIP(key, vip.RoundRobin, a))
-	if got := who(t, key); got != "a" {
-		t.Errorf("the client got %q", got)
-	}
+	expect.Equal(t, who(t, key), "a", "the client")
 	next.RemoveUnclaimed()
 }
 
 // A listener that has clients in its queue is kept.
 func TestSkLookupAfterListeners(t *testing.T) {
+	need.Root(t)
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.1", vip.UDP)
 	a, u := tcpBackend(t, "127.0.0.1", named("a")), udpBackend(t, "127.0.0.1", "u")
 	set := &sockets.Set{}
 	first := newTarget(t, Options{Sockets: set})
 	first.must(onVIP(tcp, vip.RoundRobin, a))
 	first.must(onVIP(udp, vip.RoundRobin, u))
-	next, err := set.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(set.Next())(t)
 	first.Close()
 	waits := dialLater(t, tcp)
 	second := newSteered(t, Options{Sockets: next})
@@ -488,9 +420,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	second.must(onVIP(udp, vip.RoundRobin, u))
 	second.Settle()
 	next.RemoveUnclaimed()
-	if got := <-waits; got != "a" {
-		t.Errorf("the client got %q", got)
-	}
+	expect.Equal(t, <-waits, "a", "the client")
 	mustAsk(t, udpClient(t, udp), "x")
 }
 
@@ -519,17 +449,11 @@ func TestSkLookupIsRepaired(t *testing.T) {
 				if damage := p.actual()[0].Damage; len(damage) > 0 || !served() {
 					t.Errorf("damage before anything happened: %v", damage)
 				}
-				if err := break_(p.steering(), key); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, break_(p.steering(), key))
 				wait.Until(t, "damage", func() bool { return len(p.actual()[0].Damage) > 0 })
 				p.must(f)
-				if !served() {
-					t.Error("not served after the repair")
-				}
-				if damage := p.actual()[0].Damage; len(damage) > 0 {
-					t.Errorf("still damaged: %v", damage)
-				}
+				expect.True(t, served(), "not served after the repair")
+				expect.Empty(t, p.actual()[0].Damage, "still damaged")
 			})
 		}
 	}
@@ -587,9 +511,7 @@ func TestTheMapIsFull(t *testing.T) {
 	at := netip.MustParseAddr("10.0.0.0")
 	for range sklookup.MaxFrontends {
 		at = at.Next()
-		if err := p.steering().table.Put(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6), sklookup.Refused); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.steering().table.Put(sklookup.KeyOf(netip.AddrPortFrom(at, 1), 6), sklookup.Refused))
 	}
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
@@ -601,9 +523,7 @@ func TestTheMapIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.must(f)
-	if who(t, key) != "a" {
-		t.Error("not served")
-	}
+	expect.Equal(t, who(t, key), "a", "not served")
 }
 
 func TestDestination(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -24,8 +26,7 @@ import (
 // listener are not affected.
 func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, a, b)
 	p.must(f)
 	old := map[string]*client{}
@@ -37,15 +38,11 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 
 	p.must(weigh(f, a, 0))
 	for range 10 {
-		if got := who(t, key); got != "b" {
-			t.Fatalf("new connection on %s", got)
-		}
+		must.Equal(t, who(t, key), "b", "new connection on")
 	}
 	old["a"].echo(t, "still here")
 	old["b"].echo(t, "me too")
-	if n := p.open(key, a); n != 1 {
-		t.Errorf("%d connections on the drained backend", n)
-	}
+	expect.Equal(t, p.open(key, a), 1, "connections on the drained backend")
 
 	// It returns and still has its connection.
 	p.must(f)
@@ -54,9 +51,7 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 	for range 10 {
 		got[who(t, key)]++
 	}
-	if got["a"] != 5 {
-		t.Errorf("after the return: %v", got)
-	}
+	expect.Equal(t, got["a"], 5, "after the return: %v", got)
 
 	// It is removed: its connection is closed immediately, the other's isn't.
 	p.must(without(f, a))
@@ -64,9 +59,7 @@ func TestDrainKeepsOldConnectionsAndMovesNew(t *testing.T) {
 	old["b"].echo(t, "alone")
 	old["b"].Close()
 	wait.Until(t, "idle", func() bool { return p.open(key, b) == 0 && p.Stats().Connections == 0 })
-	if p.frontend(key).listener != socket {
-		t.Error("the listener was opened again")
-	}
+	expect.Equal(t, p.frontend(key).listener, socket, "the listener was opened again")
 }
 
 func TestRemovalClosesListenerAndConnections(t *testing.T) {
@@ -85,31 +78,25 @@ func TestRemovalClosesListenerAndConnections(t *testing.T) {
 	}
 	d.echo(t, "untouched")
 	p.remove(key) // again: no error
-	if open, err := p.Connections(context.Background(), key); err != nil || len(open) != 0 {
-		t.Error(open, err)
-	}
+	expect.Equal(t, len(must.Get(p.Connections(context.Background(), key))(t)), 0)
 }
 
 // A backend is removed while a connect to it is in progress.
 func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, silent)
 	f.Relay = &vip.Relay{ConnectTimeout: testTimeout}
 	p.must(f)
 	c := dial(t, key)
 	wait.Until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
 	p.must(onVIP(key, vip.RoundRobin, good))
-	if got := c.line(t); got != "good" {
-		t.Error(got)
-	}
+	expect.Equal(t, c.line(t), "good")
 }
 
 func TestAffinity(t *testing.T) {
 	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, a, b)
 	f.Affinity = time.Hour
 	p.must(f)
@@ -119,9 +106,7 @@ func TestAffinity(t *testing.T) {
 		return c.line(t)
 	}
 	first, second := from("127.1.0.1"), from("127.1.0.2")
-	if first == second {
-		t.Fatalf("both clients on %s", first)
-	}
+	must.True(t, first != second, "both clients on %s", first)
 	for range 5 {
 		if from("127.1.0.1") != first || from("127.1.0.2") != second {
 			t.Fatal("a client was moved")
@@ -131,22 +116,16 @@ func TestAffinity(t *testing.T) {
 	// Its backend drains: the client moves, and then keeps the new backend.
 	backend := map[string]netip.AddrPort{"a": a, "b": b}[first]
 	p.must(weigh(f, backend, 0))
-	if got := from("127.1.0.1"); got != second {
-		t.Fatal("still on the drained backend")
-	}
+	must.Equal(t, from("127.1.0.1"), second, "still on the drained backend")
 	p.must(f)
-	if got := from("127.1.0.1"); got != second {
-		t.Error("moved back")
-	}
+	expect.Equal(t, from("127.1.0.1"), second, "moved back")
 
 	// Its backend refuses: the same.
 	gone := onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.1"), a)
 	gone.Affinity = time.Hour
 	p.must(gone)
 	for i := range 6 {
-		if got := from(fmt.Sprintf("127.2.0.%d", i+1)); got != "a" {
-			t.Error(got)
-		}
+		expect.Equal(t, from(fmt.Sprintf("127.2.0.%d", i+1)), "a")
 	}
 
 	// Without affinity, clients aren't stored.
@@ -157,50 +136,20 @@ func TestAffinity(t *testing.T) {
 	for range 4 {
 		got[from("127.1.0.1")]++
 	}
-	if got["a"] != 2 {
-		t.Errorf("without affinity: %v", got)
-	}
-}
-
-// The scheduler and other settings change without affecting a connection.
-func TestUpdateChangesPolicyOnly(t *testing.T) {
-	a, b := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	f := onVIP(key, vip.RoundRobin, a, b)
-	p.must(f)
-	c := dial(t, key)
-	c.line(t)
-	for _, s := range []vip.Scheduler{vip.MaglevHash, vip.SourceHash, vip.LeastConnection, vip.WeightedLeastConnection, vip.WeightedRoundRobin} {
-		g := *f
-		g.Scheduler = s
-		p.must(&g)
-		c.echo(t, s.String())
-		if s == vip.MaglevHash || s == vip.SourceHash {
-			for first, i := who(t, key), 0; i < 5; i++ {
-				if got := who(t, key); got != first {
-					t.Errorf("%s: the same client on %s and %s", s, first, got)
-				}
-			}
-		}
-	}
+	expect.Equal(t, got["a"], 2, "without affinity: %v", got)
 }
 
 func TestActual(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	p := newTarget(t, Options{})
-	if got := p.actual(); len(got) != 0 {
-		t.Fatalf("at the start: %v", got)
-	}
+	must.Empty(t, p.actual(), "at the start")
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
 	want := []*vip.Frontend{onVIP(tcp, vip.RoundRobin, a), onVIP(udp, vip.MaglevHash, a)}
 	for _, f := range want {
 		p.must(f)
 	}
 	got := p.actual()
-	if len(got) != 2 {
-		t.Fatalf("%v", got)
-	}
+	must.Equal(t, len(got), 2, "%v", got)
 	for i, o := range got {
 		if diff := cmp.Diff(*want[i], o.Value, cmpopts.EquateComparable(netip.AddrPort{}, netip.Addr{})); diff != "" || o.Value.Key != want[i].Key || len(o.Damage) > 0 || !p.Same(want[i], &o.Value) {
 			t.Errorf("%s %v", diff, o)
@@ -236,8 +185,7 @@ func TestNodePort(t *testing.T) {
 // connections survive both.
 func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, a)
 	p.must(f)
 	c := dial(t, key)
@@ -250,9 +198,7 @@ func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 		t.Fatalf("%v", got)
 	}
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: key, Old: &got[0].Value, New: f, Repair: true}}
-	if err := errors.Join(p.Apply(context.Background(), batch), batch[0].Err); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(p.Apply(context.Background(), batch), batch[0].Err))
 	if got := p.actual(); len(got[0].Damage) != 0 {
 		t.Errorf("%v", got)
 	}
@@ -269,9 +215,7 @@ func TestApplyIsIdempotentAndGoesOnPastAFailure(t *testing.T) {
 		{Key: good, New: onVIP(good, vip.RoundRobin, a)},
 	}
 	for range 2 {
-		if err := p.Apply(context.Background(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Apply(context.Background(), batch))
 		if batch[0].Err == nil || batch[1].Err != nil {
 			t.Fatal(batch[0].Err, batch[1].Err)
 		}
@@ -279,14 +223,11 @@ func TestApplyIsIdempotentAndGoesOnPastAFailure(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := p.Apply(cancelled, batch); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	expect.Is(t, p.Apply(cancelled, batch), context.Canceled)
 }
 
 func TestUnsupportedIsRefusedByName(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	plain := onVIP(key, vip.RoundRobin, a)
 	for _, c := range []struct {
@@ -317,15 +258,11 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 			!strings.Contains(problem.Message, c.says) || !strings.HasPrefix(problem.Message, "the userspace proxy does not support") {
 			t.Errorf("%s: %v", c.says, err)
 		}
-		if strings.Contains(problem.Message, "masquerade") != (c.field == "masquerade") {
-			t.Errorf("%s: names what nobody asked for, or doesn't what somebody did: %v", c.says, problem)
-		}
+		expect.Equal(t, strings.Contains(problem.Message, "masquerade"), (c.field == "masquerade"), "%s: names what nobody asked for, or doesn't what somebody did: %v", c.says, problem)
 		if (problem.Hint == "") != (c.field == "backends") { // no field of a service fixes these
 			t.Errorf("%s: hint %q", c.says, problem.Hint)
 		}
-		if p.Same(plain, &f) {
-			t.Errorf("%s: counts as the same, so nobody would notice", c.says)
-		}
+		expect.False(t, p.Same(plain, &f), "%s: counts as the same, so nobody would notice", c.says)
 	}
 	for says, change := range map[string]func(*vip.FrontendKey){
 		"port range": func(k *vip.FrontendKey) { k.LastPort = k.Port + 1 },
@@ -338,17 +275,13 @@ func TestUnsupportedIsRefusedByName(t *testing.T) {
 			t.Errorf("%s: %v, hint %q", says, err, problem.Hint)
 		}
 	}
-	if n := p.Stats().Listeners; n != 0 {
-		t.Errorf("%d listeners", n)
-	}
+	expect.Equal(t, p.Stats().Listeners, 0, "listeners")
 
 	// A frontend that serves remains unchanged.
 	p.must(plain)
 	f := *plain
 	f.Forward = vip.ForwardDirect
-	if p.apply(&f) == nil {
-		t.Error("accepted")
-	}
+	expect.True(t, p.apply(&f) != nil, "accepted")
 	who(t, key)
 }
 
@@ -366,6 +299,7 @@ func TestSame(t *testing.T) {
 		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
 		{"default timeouts", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Hour} }, true},
 		{"idle timeout", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Second} }, false},
+		{"a header for backends", func(f *vip.Frontend) { f.Relay = &vip.Relay{ProxyProtocol: vip.ProxyV2} }, false},
 		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
 		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = 0 }, true},
 		{"default forward", func(f *vip.Frontend) { f.Forward = 0 }, true},
@@ -375,6 +309,7 @@ func TestSame(t *testing.T) {
 		{"scheduler", func(f *vip.Frontend) { f.Scheduler = vip.RoundRobin }, false},
 		{"scheduler port", func(f *vip.Frontend) { f.SchedulerPort = true }, false},
 		{"affinity", func(f *vip.Frontend) { f.Affinity = time.Hour }, false},
+		{"source ranges", func(f *vip.Frontend) { f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, false},
 		{"weight", func(f *vip.Frontend) { f.Backends[0].Weight = 2 }, false},
 		{"backend", func(f *vip.Frontend) { f.Backends[0].Addr = netip.MustParseAddrPort("10.0.0.2:80") }, false},
 		{"no backend", func(f *vip.Frontend) { f.Backends = nil }, false},
@@ -392,10 +327,7 @@ func TestPortInUseNamesTheClash(t *testing.T) {
 		{"127.96.0.1", ""}, // the key itself
 		{"0.0.0.0", "0.0.0.0:"},
 	} {
-		l, err := net.Listen("tcp4", c.listen+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp4", c.listen+":0"))(t)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 		p := newTarget(t, Options{})
@@ -410,9 +342,7 @@ func TestPortInUseNamesTheClash(t *testing.T) {
 			!strings.Contains(problem.Message, fmt.Sprintf("another process holds %s%d/tcp", holder, port)) || !strings.Contains(problem.Hint, "ss -ltnp") {
 			t.Errorf("%v, hint %q", problem, problem.Hint)
 		}
-		if got := p.actual(); len(got) != 0 {
-			t.Error(got)
-		}
+		expect.Empty(t, p.actual())
 		l.Close()
 		p.must(f) // a retry fixes it
 	}

@@ -18,63 +18,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
-func TestTCPReachesEveryBackend(t *testing.T) {
-	for _, family := range []struct{ name, vip, backend string }{
-		{"ipv4", "127.96.0.1", "127.0.0.1"},
-		{"ipv6", "::1", "::1"},
-		{"ipv6 to ipv4", "::1", "127.0.0.1"},
-	} {
-		t.Run(family.name, func(t *testing.T) {
-			a := tcpBackend(t, family.backend, named("a"))
-			b := tcpBackend(t, family.backend, named("b"))
-			p := newTarget(t, Options{})
-			key := freeKey(t, family.vip, vip.TCP)
-			p.must(onVIP(key, vip.RoundRobin, a, b))
-			got := map[string]int{}
-			for range 10 {
-				got[who(t, key)]++
-			}
-			if got["a"] != 5 || got["b"] != 5 {
-				t.Errorf("rr over ten connections: %v", got)
-			}
-		})
-	}
-}
-
-func TestTCPWeightsAreExactOverACycle(t *testing.T) {
-	a, b, c := tcpBackend(t, "127.0.0.1", named("a")), tcpBackend(t, "127.0.0.1", named("b")), tcpBackend(t, "127.0.0.1", named("c"))
+func TestIPv6ClientsReachIPv4Backends(t *testing.T) {
 	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	f := weigh(weigh(onVIP(key, vip.WeightedRoundRobin, a, b, c), a, 50), b, 20)
-	p.must(weigh(f, c, 10))
-	got := map[string]int{}
-	for range 16 {
-		got[who(t, key)]++
-	}
-	if got["a"] != 10 || got["b"] != 4 || got["c"] != 2 {
-		t.Errorf("two cycles of 50:20:10: %v", got)
-	}
-}
-
-// The client ends its direction first: the backend's full response still arrives.
-func TestTCPHalfCloseByClient(t *testing.T) {
-	backend := tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
-		all, _ := io.ReadAll(c) // until the client's end
-		fmt.Fprintf(c, "%d bytes", len(all))
-	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
-	c := dial(t, key)
-	fmt.Fprint(c, "hello")
-	c.CloseWrite()
-	if got, err := io.ReadAll(c); err != nil || string(got) != "5 bytes" {
-		t.Fatalf("%q, %v", got, err)
-	}
+	key := freeKey(t, "::1", vip.TCP)
+	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	expect.Equal(t, who(t, key), "a")
 }
 
 // The backend ends its direction first: it still receives what the client sends.
@@ -86,21 +40,15 @@ func TestTCPHalfCloseByBackend(t *testing.T) {
 		all, _ := io.ReadAll(c)
 		got <- string(all)
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	p, key := serve(t, backend)
 	c := dial(t, key)
-	if all, err := io.ReadAll(c); err != nil || string(all) != "go" {
-		t.Fatalf("%q, %v", all, err)
-	}
+	must.Equal(t, string(must.Get(io.ReadAll(c))(t)), "go")
 	for i := range 3 {
 		fmt.Fprint(c, i)
 		time.Sleep(10 * time.Millisecond) // three segments, after the end of the other half
 	}
 	c.CloseWrite()
-	if s := <-got; s != "012" {
-		t.Fatalf("backend got %q", s)
-	}
+	must.Equal(t, <-got, "012", "backend")
 	wait.Until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
 }
 
@@ -159,14 +107,10 @@ func TestTCPIsSpliced(t *testing.T) {
 		<-ends
 	})
 	defer close(ends)
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	p, key := serve(t, backend)
 	c := dial(t, key)
 	_, _ = c.Write(make([]byte, small))
-	if _, err := io.ReadFull(c.r, make([]byte, small)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.ReadFull(c.r, make([]byte, small)))(t)
 	spliced := func() (up, down int64) {
 		one := p.only()
 		one.io.Lock()
@@ -176,9 +120,7 @@ func TestTCPIsSpliced(t *testing.T) {
 	if up, down := spliced(); up != 0 || down != 0 {
 		t.Errorf("%d and %d bytes of small messages spliced", up, down)
 	}
-	if _, err := io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, large)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.Copy(struct{ io.Writer }{c}, io.LimitReader(neverEnding{}, large)))(t)
 	c.line(t)
 	if up, _ := spliced(); up < large/2 {
 		t.Errorf("of %d bytes %d spliced", large, up)
@@ -189,36 +131,30 @@ func TestTCPIsSpliced(t *testing.T) {
 // Both sides of each connection detect dead peers, and send small messages at once. The first client
 // arrives before the listener has the options that later ones inherit.
 func TestSocketOptions(t *testing.T) {
-	for _, family := range families {
-		t.Run(family.name, func(t *testing.T) {
-			p := newTarget(t, Options{})
-			key := freeKey(t, family.vip, vip.TCP)
-			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, family.backend, named("a"))))
-			for client := range 3 {
-				c := dial(t, key)
-				c.line(t)
-				one := p.only()
-				one.io.Lock()
-				for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
-					for _, o := range keepAliveOptions {
-						if got, err := unix.GetsockoptInt(fd, o.level, o.name); err != nil || got != o.value {
-							t.Errorf("client %d, %s: option %d of level %d is %d, want %d, %v", client, side, o.name, o.level, got, o.value, err)
-						}
-					}
+	inFamilies(t, func(t *testing.T, family family) {
+		p := newTarget(t, Options{})
+		key := freeKey(t, family.vip, vip.TCP)
+		p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, family.backend, named("a"))))
+		for client := range 3 {
+			c := dial(t, key)
+			c.line(t)
+			one := p.only()
+			one.io.Lock()
+			for side, fd := range map[string]int{"client": one.client.fd, "backend": one.server.fd} {
+				for _, o := range keepAliveOptions {
+					expect.Equal(t, must.Get(unix.GetsockoptInt(fd, o.level, o.name))(t), o.value, "client %d, %s: option %d of level %d", client, side, o.name, o.level)
 				}
-				one.io.Unlock()
-				c.Close()
-				wait.Until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
 			}
-		})
-	}
+			one.io.Unlock()
+			c.Close()
+			wait.Until(t, "connection gone", func() bool { return p.Stats().Connections == 0 })
+		}
+	})
 }
 
 // A read ends at an urgent byte, although more has arrived. The byte itself is lost, as in every proxy.
 func TestTCPAfterAnUrgentByte(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	c := dial(t, key)
 	c.line(t)
 	one := p.only()
@@ -233,9 +169,7 @@ func TestTCPAfterAnUrgentByte(t *testing.T) {
 		runtime.Gosched()
 	}
 	one.io.Unlock()
-	if got := c.line(t); got != "abcdef" {
-		t.Errorf("%q", got)
-	}
+	expect.Equal(t, c.line(t), "abcdef")
 }
 
 // A splice ends at an urgent byte, too, and goes on after it neither by itself nor with the end.
@@ -244,8 +178,7 @@ func TestATransferGoesOnAfterAnUrgentByte(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const bulk = 200_000
 			tail := bytes.Repeat([]byte("tail"), 1000)
-			p := newTarget(t, Options{})
-			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p, key := target(t)
 			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", func(c *net.TCPConn) {
 				fmt.Fprintln(c, "a")
 				all := make([]byte, bulk+len(tail))
@@ -273,17 +206,11 @@ func TestATransferGoesOnAfterAnUrgentByte(t *testing.T) {
 			}
 			wait.Until(t, "it has arrived", func() bool { return unsent(c.TCPConn) == 0 })
 			one.io.Unlock()
-			if err != nil {
-				t.Error(err)
-			}
-			if got, want := c.line(t), fmt.Sprintf("%d <nil>", bulk+len(tail)); got != want {
-				t.Errorf("the backend gets %s, want %s", got, want)
-			}
+			expect.Succeed(t, err)
+			expect.Equal(t, c.line(t), fmt.Sprintf("%d <nil>", bulk+len(tail)), "the backend gets")
 			one.io.Lock()
 			defer one.io.Unlock()
-			if one.up.spliced == 0 {
-				t.Error("nothing was spliced")
-			}
+			expect.True(t, one.up.spliced != 0, "nothing was spliced")
 		})
 	}
 }
@@ -331,9 +258,7 @@ func TestATransferTakesTurns(t *testing.T) {
 	one.pump(&one.up, &one.down)
 	n := p.frontend(key).tally.in.Load() - before
 	one.io.Unlock()
-	if n != turn {
-		t.Errorf("%d bytes in one turn, want %d", n, turn)
-	}
+	expect.Equal(t, n, turn, "bytes in one turn")
 	other.echo(t, "between the turns")
 	wait.Until(t, "the rest", func() bool { return got.Load() == int64(sent) }, func() any { return got.Load() })
 }
@@ -341,9 +266,7 @@ func TestATransferTakesTurns(t *testing.T) {
 // A listener with more clients than it may accept in a turn goes on after it without another client.
 func TestAListenerTakesTurns(t *testing.T) {
 	oneLoop(t)
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	first := dial(t, key)
 	first.line(t)
 	a := p.acceptor(key)
@@ -381,19 +304,10 @@ func oneLoop(t *testing.T) {
 
 func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	x, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	y, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := must.Get(net.Dial("tcp", l.Addr().String()))(t)
+	y := must.Get(l.Accept())(t)
 	t.Cleanup(func() { x.Close(); y.Close() })
 	return x.(*net.TCPConn), y.(*net.TCPConn)
 }
@@ -402,16 +316,13 @@ func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 	for _, s := range []vip.Scheduler{vip.RoundRobin, vip.WeightedRoundRobin, vip.LeastConnection, vip.WeightedLeastConnection, vip.SourceHash, vip.MaglevHash} {
 		t.Run(s.String(), func(t *testing.T) {
 			good, better := tcpBackend(t, "127.0.0.1", named("good")), tcpBackend(t, "127.0.0.1", named("good"))
-			p := newTarget(t, Options{})
-			key := freeKey(t, "127.96.0.1", vip.TCP)
+			p, key := target(t)
 			f := onVIP(key, s, good, better, closedPort(t, "127.0.0.2"), closedPort(t, "127.0.0.3"))
 			f.SchedulerPort = true // so that hashes vary
 			p.must(f)
 			start := time.Now()
 			for range 30 {
-				if got := who(t, key); got != "good" {
-					t.Fatal(got)
-				}
+				must.Equal(t, who(t, key), "good")
 			}
 			if n, most := p.Stats().Failures, 2*(1+uint64(time.Since(start)/ejectFirst)); n == 0 || n > most {
 				t.Errorf("%d attempts at two backends that refuse, want 1 to %d", n, most)
@@ -423,16 +334,13 @@ func TestTCPRefusingBackendIsRetriedElsewhereAndPassedOver(t *testing.T) {
 func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
 	good := tcpBackend(t, "127.0.0.1", named("good"))
 	silent := fullBacklog(t)
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, good, silent)
 	f.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond}
 	p.must(f)
 	start := time.Now()
 	for range 4 {
-		if got := who(t, key); got != "good" {
-			t.Fatal(got)
-		}
+		must.Equal(t, who(t, key), "good")
 	}
 	wait.Until(t, "a connect fails", func() bool { return p.Stats().Failures > 0 }) // its client is served meanwhile
 	if n, most := p.Stats().Failures, 1+uint64(time.Since(start)/ejectFirst); n > most {
@@ -454,12 +362,8 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 			p.must(f)
 			start := time.Now()
 			wantRefused(t, key)
-			if took := time.Since(start); took > testTimeout/2 {
-				t.Errorf("took %v", took)
-			}
-			if n := p.Stats().Unserved; n != 1 {
-				t.Errorf("%d unserved", n)
-			}
+			expect.AtMost(t, time.Since(start), testTimeout/2, "took")
+			expect.Equal(t, p.Stats().Unserved, 1, "unserved")
 		})
 	}
 }
@@ -490,9 +394,7 @@ func TestTCPBackendDiesMidStream(t *testing.T) {
 		<-kill
 		c.SetLinger(0)
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	p, key := serve(t, backend)
 	c := dial(t, key)
 	c.line(t)
 	close(kill)
@@ -506,9 +408,7 @@ func TestTCPBackendDiesWhileClientSends(t *testing.T) {
 		io.ReadFull(c, make([]byte, 1000))
 		c.SetLinger(0)
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	_, key := serve(t, backend)
 	for range 20 {
 		c := dial(t, key)
 		write := make(chan error)
@@ -536,9 +436,7 @@ func TestTCPClientDies(t *testing.T) {
 		_, err := io.Copy(io.Discard, c)
 		ended <- err
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	_, key := serve(t, backend)
 	c := dial(t, key)
 	c.line(t)
 	c.SetLinger(0)
@@ -557,15 +455,11 @@ func TestTCPEarlyAnswerArrives(t *testing.T) {
 		c.CloseWrite()
 		time.Sleep(20 * time.Millisecond)
 	})
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, backend))
+	_, key := serve(t, backend)
 	for range 10 {
 		c := dial(t, key)
 		go io.Copy(c, io.LimitReader(neverEnding{}, 8<<20))
-		if got := c.line(t); got != "too large" {
-			t.Fatal(got)
-		}
+		must.Equal(t, c.line(t), "too large")
 		c.Close()
 	}
 }
@@ -605,17 +499,13 @@ func TestTCPManyConnectionsAtOnce(t *testing.T) {
 			for range 5 {
 				want := fmt.Sprintf("hello %d\n", i)
 				fmt.Fprint(c, want)
-				if got, err := c.r.ReadString('\n'); err != nil || got != want {
-					t.Error(got, err)
-				}
+				expect.Equal(t, must.Get(c.r.ReadString('\n'))(t), want)
 			}
 		})
 	}
 	all.Wait()
 	wait.Until(t, "idle connections hold no pipe", func() bool { return p.pipes.held() == 0 })
-	if fds := openFDs(t); fds > 4*n+200 {
-		t.Errorf("%d descriptors for %d connections of two descriptors each", fds, n)
-	}
+	expect.AtMost(t, openFDs(t), 4*n+200, "descriptors for %d connections of two descriptors each", n)
 
 	// One more client is refused and counted.
 	wantRefused(t, key)

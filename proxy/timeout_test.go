@@ -10,7 +10,17 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-var families = []struct{ name, vip, backend string }{{"ipv4", "127.96.0.1", "127.0.0.1"}, {"ipv6", "::1", "::1"}}
+type family struct{ name, vip, backend string }
+
+var families = []family{{"ipv4", "127.96.0.1", "127.0.0.1"}, {"ipv6", "::1", "::1"}}
+
+// inFamilies runs a subtest for each family.
+func inFamilies(t *testing.T, f func(*testing.T, family)) {
+	t.Helper()
+	for _, one := range families {
+		t.Run(one.name, func(t *testing.T) { f(t, one) })
+	}
+}
 
 // hung neither reads nor writes until the test closes the connection.
 func hung(c *net.TCPConn) {
@@ -20,24 +30,23 @@ func hung(c *net.TCPConn) {
 }
 
 func TestIdleConnectionIsReset(t *testing.T) {
-	for _, family := range families {
-		t.Run(family.name, func(t *testing.T) {
-			p := newTarget(t, Options{})
-			f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("a")))
-			f.Relay = &vip.Relay{IdleTimeout: 300 * time.Millisecond}
-			p.must(f)
-			c := dial(t, f.Key)
-			c.line(t)
-			c.wantReset(t)
-			wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
-			if s := p.Stats(); s.Idle != 1 || s.HalfClosed != 0 {
-				t.Errorf("%d idle, %d half-closed", s.Idle, s.HalfClosed)
-			}
-		})
-	}
+	inFamilies(t, func(t *testing.T, family family) {
+		p := newTarget(t, Options{})
+		f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("a")))
+		f.Relay = &vip.Relay{IdleTimeout: 300 * time.Millisecond}
+		p.must(f)
+		c := dial(t, f.Key)
+		c.line(t)
+		c.wantReset(t)
+		wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
+		if s := p.Stats(); s.Idle != 1 || s.HalfClosed != 0 {
+			t.Errorf("%d idle, %d half-closed", s.Idle, s.HalfClosed)
+		}
+	})
 }
 
 // The backend never answers. However its client gives up, the connection ends soon.
+// Slow: each of eight connections waits for its timeout of 0.3 s.
 func TestHalfClosedConnectionIsReset(t *testing.T) {
 	for _, family := range families {
 		for name, giveUp := range map[string]func(*bench, *client){

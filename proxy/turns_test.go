@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -21,6 +22,7 @@ func (w stuck) ready(*socket, uint32) {
 
 // LastTurn stops when the receiver of one frontend, or the common one, hangs, and goes on afterwards. Receivers
 // that have ended don't count.
+// Slow: a loop without work takes a turn once a second.
 func TestAHungReceiverIsNoticed(t *testing.T) {
 	for name, makes := range map[string]func(*testing.T) *bench{
 		"own socket": func(t *testing.T) *bench { return newTarget(t, Options{}) },
@@ -38,9 +40,7 @@ func TestAHungReceiverIsNoticed(t *testing.T) {
 			listener.mu.Lock()
 			release := sync.OnceFunc(listener.mu.Unlock)
 			defer release()
-			if _, err := client.Write([]byte("y")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(client.Write([]byte("y")))(t)
 			wait.Until(t, "the receiver hangs", func() bool { return !p.receivers.lastTurn().IsZero() })
 			hangs := p.receivers.lastTurn()
 			wait.Until(t, "the turn of the receiver, while others go on", func() bool {
@@ -60,10 +60,9 @@ func TestAHungReceiverIsNoticed(t *testing.T) {
 }
 
 // LastTurn goes on without any work, and stops when one of the loops that relay TCP hangs.
+// Slow: a loop without work takes a turn once a second.
 func TestAHungEventLoopIsNoticed(t *testing.T) {
-	p := newTarget(t, Options{})
-	key := freeKey(t, "127.96.0.1", vip.TCP)
-	p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("web"))))
+	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("web")))
 	who(t, key) // starts the loops
 	goesOn := func(what string) {
 		t.Helper()
@@ -73,22 +72,14 @@ func TestAHungEventLoopIsNoticed(t *testing.T) {
 	goesOn("a turn after the client")
 	goesOn("a turn without work")
 
-	loop, err := p.loops.pick()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	loop := must.Get(p.loops.pick())(t)
+	ends := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(ends[1])
 	s, w := newSocket(ends[0]), stuck{make(chan struct{}), make(chan struct{})}
 	defer s.close()
 	release := sync.OnceFunc(func() { close(w.released) })
 	defer release()
-	if err := loop.add(s, w); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, loop.add(s, w))
 	<-w.hangs
 	last, since := loop.turns.at(), time.Now()
 	wait.Until(t, "the turn of the loop that hangs, while others go on", func() bool {

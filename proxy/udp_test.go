@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -20,10 +22,7 @@ import (
 // only its address.
 func udpBackend(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
-	c, err := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenPacket("udp", net.JoinHostPort(addr, "0")))(t)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		buf := make([]byte, maxDatagram)
@@ -56,10 +55,7 @@ func closedUDP(t testing.TB, addr string) netip.AddrPort {
 // from there.
 func udpClient(t testing.TB, key vip.FrontendKey) *net.UDPConn {
 	t.Helper()
-	c, err := net.Dial("udp", key.AddrPort().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("udp", key.AddrPort().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.UDPConn)
 }
@@ -99,9 +95,7 @@ func TestUDPSessionKeepsItsBackend(t *testing.T) {
 				name := mustAsk(t, c, "x")
 				seen[name]++
 				for _, s := range []string{"", "y", strings.Repeat("z", 60000)} {
-					if got := mustAsk(t, c, s); got != name {
-						t.Fatalf("session moved from %s to %s", name, got)
-					}
+					must.Equal(t, mustAsk(t, c, s), name, "backend of the session")
 				}
 			}
 			if seen["a"] != 3 || seen["b"] != 3 {
@@ -132,15 +126,11 @@ func TestUDPFrontendsWaitWithoutBuffers(t *testing.T) {
 		keys = append(keys, freeKey(t, fmt.Sprintf("127.96.0.%d", i+1), vip.UDP))
 		p.must(onVIP(keys[i], vip.RoundRobin, a))
 	}
-	if each := (int64(inUse()) - int64(before)) / n; each > maxDatagram/4 {
-		t.Errorf("a frontend that waits takes %d bytes", each)
-	}
+	expect.AtMost(t, (int64(inUse())-int64(before))/n, maxDatagram/4, "bytes of a frontend that waits")
 	for _, key := range keys {
 		mustAsk(t, udpClient(t, key), "x")
 	}
-	if each := (int64(inUse()) - int64(before)) / n; each > maxDatagram/4 {
-		t.Errorf("a frontend that waits for the second datagram takes %d bytes", each)
-	}
+	expect.AtMost(t, (int64(inUse())-int64(before))/n, maxDatagram/4, "bytes of a frontend that waits for the second datagram")
 }
 
 // The source of a reply is the VIP and port, also for an unconnected client, which would accept any
@@ -149,14 +139,9 @@ func TestUDPAnswersComeFromTheVIP(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.7", vip.UDP)
 	p.must(onVIP(key, vip.RoundRobin, udpBackend(t, "127.0.0.1", "a")))
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenUDP("udp4", &net.UDPAddr{}))(t)
 	defer c.Close()
-	if _, err := c.WriteToUDPAddrPort([]byte("x"), key.AddrPort()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.WriteToUDPAddrPort([]byte("x"), key.AddrPort()))(t)
 	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 	if _, from, err := c.ReadFromUDPAddrPort(make([]byte, 10)); err != nil || from != key.AddrPort() {
 		t.Fatalf("answer from %v, %v; want %s", from, err, key.AddrPort())
@@ -205,9 +190,7 @@ func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
 			f.SchedulerPort = true
 			p.must(f)
 			for range 20 { // no datagram is lost, the first included
-				if got := mustAsk(t, udpClient(t, key), "x"); got != "good" {
-					t.Fatal(got)
-				}
+				must.Equal(t, mustAsk(t, udpClient(t, key), "x"), "good")
 			}
 		})
 	}
@@ -216,10 +199,7 @@ func TestUDPRefusingBackendIsRetriedElsewhere(t *testing.T) {
 // A backend disappears during a session: the client's next datagrams go to another.
 func TestUDPBackendDiesMidSession(t *testing.T) {
 	a := udpBackend(t, "127.0.0.1", "a")
-	dying, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dying := must.Get(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
 	p.must(onVIP(key, vip.RoundRobin, dying.LocalAddr().(*net.UDPAddr).AddrPort()))
@@ -231,9 +211,7 @@ func TestUDPBackendDiesMidSession(t *testing.T) {
 	}
 	dying.WriteToUDPAddrPort([]byte("hello"), from)
 	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
-	if _, err := c.Read(make([]byte, 10)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Read(make([]byte, 10)))(t)
 	p.must(onVIP(key, vip.RoundRobin, dying.LocalAddr().(*net.UDPAddr).AddrPort(), a))
 	dying.Close()
 	wait.Until(t, "answered by the other", func() bool {
@@ -281,10 +259,7 @@ func TestUDPPortTakenWhileClosed(t *testing.T) {
 	p := newTarget(t, Options{})
 	key := freeKey(t, "127.96.0.1", vip.UDP)
 	p.must(onVIP(key, vip.RoundRobin))
-	other, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(key.Port)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(net.ListenUDP("udp4", &net.UDPAddr{Port: int(key.Port)}))(t)
 	defer other.Close()
 	f := onVIP(key, vip.RoundRobin, a)
 	for range 2 {
@@ -322,21 +297,13 @@ func TestUDPDrainKeepsSessions(t *testing.T) {
 		clients[mustAsk(t, c, "x")] = c
 	}
 	p.must(weigh(f, a, 0))
-	if got := mustAsk(t, clients["a"], "y"); got != "a" {
-		t.Errorf("old session moved to %s", got)
-	}
+	expect.Equal(t, mustAsk(t, clients["a"], "y"), "a", "old session moved to")
 	for range 3 {
-		if got := mustAsk(t, udpClient(t, key), "x"); got != "b" {
-			t.Error("new session on the drained backend")
-		}
+		expect.Equal(t, mustAsk(t, udpClient(t, key), "x"), "b", "new session on the drained backend")
 	}
 	p.must(without(f, a))
-	if got := mustAsk(t, clients["a"], "z"); got != "b" {
-		t.Errorf("session of a removed backend on %s", got)
-	}
-	if n := p.open(key, a); n != 0 {
-		t.Errorf("%d sessions on it", n)
-	}
+	expect.Equal(t, mustAsk(t, clients["a"], "z"), "b", "session of a removed backend on")
+	expect.Equal(t, p.open(key, a), 0, "sessions on it")
 }
 
 func TestUDPLimitAndAffinity(t *testing.T) {
@@ -348,15 +315,11 @@ func TestUDPLimitAndAffinity(t *testing.T) {
 	p.must(f)
 	first := mustAsk(t, udpClient(t, key), "x")
 	for range 2 { // other ports, the same address
-		if got := mustAsk(t, udpClient(t, key), "x"); got != first {
-			t.Error("client moved")
-		}
+		expect.Equal(t, mustAsk(t, udpClient(t, key), "x"), first, "client moved")
 	}
 	fourth := udpClient(t, key)
 	fourth.Write([]byte("x"))
 	wait.Until(t, "refusal counted", func() bool { return p.Stats().OverLimit == 1 })
 	p.remove(key)
-	if s := p.Stats(); s.Sessions != 0 {
-		t.Errorf("%+v", s)
-	}
+	expect.Equal(t, p.Stats().Sessions, 0, "sessions")
 }

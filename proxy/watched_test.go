@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +17,10 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -38,10 +39,7 @@ func newLoop(t *testing.T) *loop {
 	l := &loop{bench: newTarget(t, Options{Device: "ironvip0", Owns: func(netip.Addr) bool { return true }}),
 		desired: table.New(&table.Clock{}, vip.KeyOfFrontend, nil), applied: table.New(&table.Clock{}, reconcile.KeyOfApplied, nil), events: event.NewLog(1000, time.Now)}
 	l.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: l.desired, Target: l.Target, Applied: l.applied, Resync: -1, Events: l.events})
-	var running sync.WaitGroup
-	ctx, cancel := context.WithCancel(t.Context())
-	running.Go(func() { _ = l.r.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
+	scope.Go(t, l.r.Run)
 	return l
 }
 
@@ -92,19 +90,13 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 	l := newLoop(t)
 	v4, v6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")
 	l.serve(v4, v6)
-	link, err := netlink.LinkByName("ironvip0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dummies := link.Type() == "dummy"
-	for i := range 10 {
+	link := must.Get(netlink.LinkByName("ironvip0"))(t)
+	for i := range 3 {
 		for _, a := range []netip.Addr{v4, v6} {
 			addr := hostAddr(a)
 			addr.Flags = 0
 			began := time.Now()
-			if err := netlink.AddrDel(link, addr); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, netlink.AddrDel(link, addr))
 			l.returns(fmt.Sprintf("again after removal %d", i+1), a)
 			t.Logf("%s returned after %v", a, time.Since(began))
 		}
@@ -119,9 +111,6 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 		"ip link del ironvip0",
 	} {
 		command(t, line)
-		if strings.Contains(line, "del") && !dummies {
-			makeDevice(t, "ironvip0") // the Target can't, and tries again and again
-		}
 		l.returns("after "+line, v4)
 		l.returns("after "+line, v6)
 	}
@@ -141,7 +130,7 @@ func TestOwnAddressesAreNoDrift(t *testing.T) {
 	makeDevice(t, "ironvip0")
 	l := newLoop(t)
 	v4, v6 := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")
-	for range 10 {
+	for range 3 {
 		l.serve(v4, v6)
 		for _, a := range []netip.Addr{v4, v6} {
 			for _, port := range []uint16{80, 443} {
@@ -150,12 +139,8 @@ func TestOwnAddressesAreNoDrift(t *testing.T) {
 		}
 		wait.Until(t, "frontends end", func() bool { return l.Target.Stats().Listeners == 0 })
 	}
-	if s := l.r.Stats(); s.DriftRepairs != 0 {
-		t.Errorf("%d repairs", s.DriftRepairs)
-	}
-	if n := l.watcher.Queries(); n != 0 {
-		t.Errorf("%d questions", n)
-	}
+	expect.Equal(t, l.r.Stats().DriftRepairs, 0, "repairs")
+	expect.Equal(t, l.watcher.Queries(), 0, "questions")
 }
 
 // An address that is removed while the Target can't add it comes back with the retries.
@@ -164,9 +149,7 @@ func TestRemovedAddressIsRetried(t *testing.T) {
 	a := newAddresses(d, "ironvip0", nil)
 	a.binds = func(netip.Addr) bool { return true } // the route of a removed address stays for a moment
 	addr := netip.MustParseAddr("203.0.113.10")
-	if err := errors.Join(a.add(addr), a.refresh()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(a.add(addr), a.refresh()))
 	delete(a.there, addr) // as Look does
 	d.err = unix.ENOBUFS
 	if err := a.restore(addr); err == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // timedItem expires when nothing has renewed it for its timeout.
@@ -91,9 +92,7 @@ func TestWheelExpiresAtTheDeadline(t *testing.T) {
 				t.Fatalf("due at %s, expired at %s", time.Duration(i.due()), time.Duration(i.expired.Load()))
 			}
 		}
-		if !w.empty() {
-			t.Error("entries are left")
-		}
+		expect.True(t, w.empty(), "entries are left")
 	})
 }
 
@@ -133,22 +132,4 @@ func TestWheelIsCheap(t *testing.T) {
 	for _, i := range others {
 		w.remove(&i.timed)
 	}
-}
-
-// BenchmarkWheel measures the start and the end of a connection's timeouts among 50,000 others.
-func BenchmarkWheel(b *testing.B) {
-	w := newWheel()
-	defer w.close()
-	for range 50_000 {
-		w.start(time.Hour)
-	}
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		item := &timedItem{w: w, timeout: time.Hour}
-		item.of = item
-		for pb.Next() {
-			w.add(&item.timed, int64(30*time.Second))
-			w.remove(&item.timed)
-		}
-	})
 }

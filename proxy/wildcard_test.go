@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -34,9 +36,7 @@ func TestWildcardPorts(t *testing.T) {
 		{"garbage", vip.TCP, nil}, {"a b c d", vip.UDP, nil}, {"a 0:10000 c d", vip.UDP, nil}, {"", vip.TCP, nil},
 	} {
 		got := slices.Sorted(maps.Keys(wildcardPorts(strings.NewReader(heading+c.table), c.protocol)))
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%q: %v, want %v", c.table, got, c.want)
-		}
+		expect.SameList(t, got, c.want, "%q", c.table)
 	}
 }
 
@@ -62,13 +62,8 @@ func TestSocketsAreListedOncePerApply(t *testing.T) {
 		return os.Open(name)
 	}
 	p.must(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin))
-	if len(read) != 0 {
-		t.Errorf("%v for a frontend that listens", read)
-	}
-	l, err := net.Listen("tcp4", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, len(read), 0, "%v for a frontend that listens", read)
+	l := must.Get(net.Listen("tcp4", "0.0.0.0:0"))(t)
 	defer l.Close()
 	var batch []reconcile.Update[vip.FrontendKey, vip.Frontend]
 	for i := range 20 {
@@ -76,9 +71,7 @@ func TestSocketsAreListedOncePerApply(t *testing.T) {
 		batch = append(batch, reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: key, New: onVIP(key, vip.RoundRobin)})
 	}
 	for round := 1; round <= 2; round++ { // each batch reads again, because the holder of a port may have changed
-		if err := p.Apply(context.Background(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.Apply(context.Background(), batch))
 		for _, u := range batch {
 			if want := fmt.Sprintf("another process holds 0.0.0.0:%d/tcp", u.Key.Port); u.Err == nil || !strings.Contains(u.Err.Error(), want) {
 				t.Errorf("%v, want %s", u.Err, want)

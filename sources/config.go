@@ -62,8 +62,8 @@ type Deps struct {
 	// disk, for a start while the server is unavailable. A file source keeps its own last good
 	// services, see sources/static.
 	Cache func(Source) Source
-	// Background runs a part of the source until the agent stops. Errors contain what as the name
-	// of the part.
+	// Background runs a part of the source until the agent stops, and again after a failure. The log
+	// names it by what.
 	Background func(what string, run func(context.Context) error)
 	Events     *event.Log
 	Log        *slog.Logger

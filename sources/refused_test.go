@@ -12,6 +12,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -83,9 +85,7 @@ func TestRefusedServices(t *testing.T) {
 			{func(out Sink) { out.Problems(nil) }, ""},
 		} {
 			source.do(step.do)
-			if got := rowsOf(refused); got != step.want {
-				t.Errorf("refused %q, want %q", got, step.want)
-			}
+			expect.Equal(t, rowsOf(refused), step.want, "refused")
 		}
 	})
 }
@@ -113,9 +113,7 @@ func TestHeldServicesAreRefused(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if got := rowsOf(refused); got != "" {
-			t.Errorf("refused afterward: %q", got)
-		}
+		expect.Equal(t, rowsOf(refused), "", "refused afterward")
 	})
 }
 
@@ -135,9 +133,7 @@ func TestCostOfRefusedServices(t *testing.T) {
 			all, problems = append(all, s), append(problems, vip.Problem{Service: s.Key.String(), Message: "wrong"})
 		}
 		source.do(func(out Sink) { out.Replace(all, problems) })
-		if refused.Len() != services {
-			t.Fatalf("%d services refused", refused.Len())
-		}
+		must.Equal(t, refused.Len(), services, "services refused")
 		feed := refused.Watch()
 		defer feed.Close()
 		changes := func() (n int) {

@@ -3,13 +3,14 @@ package sources
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -91,28 +92,22 @@ func TestServicesThatVanishTogether(t *testing.T) {
 		}, 0, 0},
 		{"others in their place", 10, func(out Sink, all []vip.Service) { out.Replace(services("x", "y"), nil) }, 12, 2},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				b, out, _ := guarded(t, 0)
-				out.Replace(numbered(test.had), nil)
-				test.remove(out, numbered(test.had))
-				if got := b.services.Len(); got != test.now {
-					t.Errorf("%d services at first, not %d", got, test.now)
-				}
-				if held := b.held() != ""; held != (test.now != test.then) {
-					t.Errorf("reports %q", b.held())
-				}
-				time.Sleep(DefaultShrinkGuard - time.Millisecond)
-				synctest.Wait()
-				if got := b.services.Len(); got != test.now {
-					t.Errorf("%d services just before the time is over, not %d", got, test.now)
-				}
-				time.Sleep(2 * time.Millisecond)
-				synctest.Wait()
-				if got := b.services.Len(); got != test.then || b.held() != "" {
-					t.Errorf("%d services in the end, not %d; reports %q", got, test.then, b.held())
-				}
-			})
+		bubble.Run(t, test.name, func(t *testing.T) {
+			b, out, _ := guarded(t, 0)
+			out.Replace(numbered(test.had), nil)
+			test.remove(out, numbered(test.had))
+			expect.Equal(t, b.services.Len(), test.now, "services at first")
+			if held := b.held() != ""; held != (test.now != test.then) {
+				t.Errorf("reports %q", b.held())
+			}
+			time.Sleep(DefaultShrinkGuard - time.Millisecond)
+			synctest.Wait()
+			expect.Equal(t, b.services.Len(), test.now, "services just before the time is over")
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			if got := b.services.Len(); got != test.then || b.held() != "" {
+				t.Errorf("%d services in the end, not %d; reports %q", got, test.then, b.held())
+			}
 		})
 	}
 }
@@ -129,9 +124,7 @@ func TestWhatVanishedComesBack(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		out.Put(all[:8]...)
-		if !strings.Contains(b.held(), "2 of 10 services disappeared at once (s008, s009)") {
-			t.Errorf("reports %q", b.held())
-		}
+		expect.Contains(t, b.held(), "2 of 10 services disappeared at once (s008, s009)", "reports")
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if b.services.Len() != 8 || b.held() != "" {
@@ -143,9 +136,7 @@ func TestWhatVanishedComesBack(t *testing.T) {
 		if b.services.Len() != 10 || b.held() != "" {
 			t.Errorf("%d services, reports %q", b.services.Len(), b.held())
 		}
-		if want := []string{"shrink_held", "shrink_confirmed", "shrink_held", "shrink_withdrawn"}; !slices.Equal(b.kinds(), want) {
-			t.Errorf("events %v", b.kinds())
-		}
+		expect.SameList(t, b.kinds(), []string{"shrink_held", "shrink_confirmed", "shrink_held", "shrink_withdrawn"}, "events")
 	})
 }
 
@@ -155,14 +146,10 @@ func TestResyncLetsGo(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b, out, src := guarded(t, 0)
 		out.Replace(numbered(10), nil)
-		if err := b.Resync("consul"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Resync("consul"))
 		out = <-src.out
 		out.Replace(nil, nil)
-		if b.services.Len() != 10 {
-			t.Error("a resync with nothing held is a licence")
-		}
+		expect.Equal(t, b.services.Len(), 10, "a resync with nothing held is a licence")
 		if err := b.Resync("consul"); err != nil || b.services.Len() != 0 || b.held() != "" {
 			t.Errorf("%v, %d services, reports %q", err, b.services.Len(), b.held())
 		}
@@ -185,9 +172,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 			}
 			time.Sleep(29 * time.Second)
 			synctest.Wait()
-			if b.ready() != test.ready {
-				t.Errorf("%+v: ready %v after 29 s", test, b.ready())
-			}
+			expect.Equal(t, b.ready(), test.ready, "%+v: ready after 29 s", test)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			if !b.ready() || !b.status("consul").Synced || b.held() != "" {
@@ -199,9 +184,7 @@ func TestTheFirstListAfterAStart(t *testing.T) {
 		b, out, _ := guarded(t, 10)
 		out.Replace(nil, nil)
 		out.Put(numbered(4)...)
-		if b.ready() {
-			t.Error("ready with 4 of 10")
-		}
+		expect.False(t, b.ready(), "ready with 4 of 10")
 		out.Put(numbered(5)...)
 		if !b.ready() || b.held() != "" {
 			t.Errorf("not ready with 5 of 10, reports %q", b.held())
@@ -255,25 +238,21 @@ func TestBackendsThatVanishTogether(t *testing.T) {
 		{"back in part", "1 2 3 4 5 6", []string{"1", "1 2d 3"}, "1 2d 3 4 5 6", "1 2d 3"},
 		{"back as they were", "1 2 3 4 5 6", []string{"1", "1 2 3 4 5 6"}, "1 2 3 4 5 6", "1 2 3 4 5 6"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				b, out, _ := guarded(t, 0)
-				out.Replace([]vip.Service{web(test.had)}, nil)
-				for _, says := range test.says {
-					out.Put(web(says))
-				}
-				if got := b.backends(); got != test.now {
-					t.Errorf("%q at first, not %q", got, test.now)
-				}
-				if held := strings.HasPrefix(b.held(), "web: "); held != (test.now != test.then) {
-					t.Errorf("reports %q", b.held())
-				}
-				time.Sleep(DefaultShrinkGuard + time.Millisecond)
-				synctest.Wait()
-				if got := b.backends(); got != test.then || b.held() != "" {
-					t.Errorf("%q in the end, not %q; reports %q", got, test.then, b.held())
-				}
-			})
+		bubble.Run(t, test.name, func(t *testing.T) {
+			b, out, _ := guarded(t, 0)
+			out.Replace([]vip.Service{web(test.had)}, nil)
+			for _, says := range test.says {
+				out.Put(web(says))
+			}
+			expect.Equal(t, b.backends(), test.now, "at first")
+			if held := strings.HasPrefix(b.held(), "web: "); held != (test.now != test.then) {
+				t.Errorf("reports %q", b.held())
+			}
+			time.Sleep(DefaultShrinkGuard + time.Millisecond)
+			synctest.Wait()
+			if got := b.backends(); got != test.then || b.held() != "" {
+				t.Errorf("%q in the end, not %q; reports %q", got, test.then, b.held())
+			}
 		})
 	}
 }
@@ -296,19 +275,13 @@ func TestAHeldServiceFollows(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if b.rows() != "other=consul third=consul" {
-			t.Errorf("rows %q", b.rows())
-		}
+		expect.Equal(t, b.rows(), "other=consul third=consul", "rows")
 	})
 }
 
 // Sources without a ShrinkGuard have no guard.
 func TestWithoutAGuard(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b, src := newBench(), newDriven()
-		b.Add("s", "static", src)
-		b.start(t)
-		out := <-src.out
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
 		out.Replace(numbered(100), nil)
 		if out.Replace(nil, nil); b.services.Len() != 0 {
 			t.Errorf("%d services", b.services.Len())

@@ -1,16 +1,16 @@
 package sources
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -88,19 +88,21 @@ func (s *Supervisor) find(name string) *supervised {
 // Run runs every source until the context ends, waits for them to return, and returns the
 // context's error. Their services stay in the tables.
 func (s *Supervisor) Run(ctx context.Context) error {
-	var running sync.WaitGroup
+	running, inner := parallel.NewGroup(ctx)
 	for _, src := range s.sources {
-		running.Go(func() { src.supervise(ctx) })
+		running.Run(inner, src.supervise)
 		if src.guard != nil {
-			running.Go(func() { src.confirmDue(ctx) })
+			running.Run(inner, src.confirmDue)
 		}
 	}
-	if backoff.Sleep(ctx, s.options.SyncTimeout) {
+	if backoff.Sleep(inner, s.options.SyncTimeout) {
 		for _, src := range s.sources {
 			src.syncTimeout()
 		}
 	}
-	running.Wait()
+	if err := running.Wait(); err != nil {
+		return err
+	}
 	<-ctx.Done() // also without sources
 	return ctx.Err()
 }
@@ -161,15 +163,27 @@ func (src *supervised) cancelable(ctx context.Context) (context.Context, context
 }
 
 // runOnce runs the source once. A panic counts as a failure.
-func (src *supervised) runOnce(ctx context.Context, out *sink) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			src.Log.Error("source panicked", "source", src.name, "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", r)
+func (src *supervised) runOnce(ctx context.Context, out *sink) error {
+	err := parallel.Recovered(func() error { return src.source.Run(ctx, out) })
+	return cmp.Or(err, errors.New("stopped without an error"))
+}
+
+// KeepRunning runs a part of a source beside it until the context ends, and returns the context's
+// error. After a failure or a panic it runs the part again, with backoff.
+func KeepRunning(ctx context.Context, what string, log *slog.Logger, run func(context.Context) error) error {
+	wait := backoff.Backoff{Lo: minBackoff, Hi: maxBackoff}
+	for ctx.Err() == nil {
+		started := time.Now()
+		err := parallel.Recovered(func() error { return run(ctx) })
+		if ctx.Err() != nil {
+			break
 		}
-	}()
-	if err := src.source.Run(ctx, out); err != nil {
-		return err
+		if time.Since(started) > maxBackoff {
+			wait.Reset()
+		}
+		pause := wait.Next()
+		log.Error("part of a source failed", "part", what, "err", err, "retry_in", pause)
+		backoff.Sleep(ctx, pause)
 	}
-	return errors.New("stopped without an error")
+	return ctx.Err()
 }

@@ -22,6 +22,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -79,19 +82,8 @@ func newBench() *bench {
 
 // start runs both until the test ends.
 func (b *bench) start(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	for _, run := range []func(context.Context) error{b.Run, b.resolve.Run} {
-		go func() { ended <- run(ctx) }()
-	}
-	t.Cleanup(func() {
-		cancel()
-		for range 2 {
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Errorf("Run returned %v", err)
-			}
-		}
-	})
+	scope.Go(t, b.Run)
+	scope.Go(t, b.resolve.Run)
 }
 
 func (b *bench) status(name string) Status {
@@ -150,15 +142,20 @@ func (d *driven) Run(ctx context.Context, out Sink) error {
 	return ctx.Err()
 }
 
-func TestReplaceStatesTheFullList(t *testing.T) {
+// driving runs a test in a bubble with the sink of source s.
+func driving(t *testing.T, kind string, f func(t *testing.T, b *bench, out Sink)) {
+	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		b, src := newBench(), newDriven()
-		b.Add("s", "static", src)
+		b.Add("s", kind, src)
 		b.start(t)
-		out := <-src.out
-		if b.ready() {
-			t.Error("ready before the source has synced")
-		}
+		f(t, b, <-src.out)
+	})
+}
+
+func TestReplaceStatesTheFullList(t *testing.T) {
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
+		expect.False(t, b.ready(), "ready before the source has synced")
 		first := out.Replace(services("a", "b"), []vip.Problem{{Message: "p"}})
 		if !b.ready() || b.rows() != "a=s b=s" || first != b.services.Revision() {
 			t.Errorf("ready %v, rows %q, revision %d", b.ready(), b.rows(), first)
@@ -169,9 +166,7 @@ func TestReplaceStatesTheFullList(t *testing.T) {
 		feed := b.services.Watch()
 		defer feed.Close()
 		feed.TryNext()
-		if rev := out.Replace(services("a", "b"), nil); rev != 0 {
-			t.Errorf("nothing changed, yet revision %d", rev)
-		}
+		expect.Equal(t, out.Replace(services("a", "b"), nil), 0, "nothing changed, yet revision")
 		if batch, _ := feed.TryNext(); len(batch) != 0 {
 			t.Errorf("nothing changed, yet %v", batch)
 		}
@@ -186,11 +181,7 @@ func TestReplaceStatesTheFullList(t *testing.T) {
 }
 
 func TestPutAndDelete(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b, src := newBench(), newDriven()
-		b.Add("s", "rest", src)
-		b.start(t)
-		out := <-src.out
+	driving(t, "rest", func(t *testing.T, b *bench, out Sink) {
 		out.Replace(nil, nil)
 		revs := out.Put(services("a", "b")...)
 		if again := out.Put(service("a")); len(revs) != 2 || again[0] != revs[0] || revs[1] <= revs[0] {
@@ -202,9 +193,7 @@ func TestPutAndDelete(t *testing.T) {
 			t.Error("services that are unchanged change the status")
 		}
 		out.Delete(key("a"), key("nobody's"))
-		if b.rows() != "b=s" {
-			t.Errorf("rows %q", b.rows())
-		}
+		expect.Equal(t, b.rows(), "b=s", "rows")
 	})
 }
 
@@ -213,6 +202,8 @@ func TestPutAndDelete(t *testing.T) {
 func TestFailedSourceRestartsWithBackoff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		b := newBench()
+		defer slog.SetDefault(slog.Default())
+		slog.SetDefault(b.Supervisor.options.Log)
 		var starts []time.Time
 		b.Add("s", "static", sourceFunc(func(ctx context.Context, out Sink) error {
 			starts = append(starts, time.Now())
@@ -244,9 +235,7 @@ func TestFailedSourceRestartsWithBackoff(t *testing.T) {
 				t.Errorf("pause %d is %s, want %s to %s", i, pause, want/2, want)
 			}
 		}
-		if got := b.kinds(); !slices.Equal(got, []string{"source_failed", "source_recovered"}) {
-			t.Errorf("events %v", got)
-		}
+		expect.SameList(t, b.kinds(), []string{"source_failed", "source_recovered"}, "events")
 		if log := b.logged.String(); !strings.Contains(log, "at the disco") || !strings.Contains(log, "supervisor_test.go") {
 			t.Errorf("no panic with its stack in\n%s", log)
 		}
@@ -290,14 +279,10 @@ func TestSyncTimeoutGoesOnLoudly(t *testing.T) {
 		(<-quick.out).Replace(services("a"), nil)
 		late := <-slow.out
 		time.Sleep(29 * time.Second)
-		if b.ready() {
-			t.Error("ready before the timeout")
-		}
+		expect.False(t, b.ready(), "ready before the timeout")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if !b.ready() {
-			t.Error("not ready after the timeout")
-		}
+		expect.True(t, b.ready(), "not ready after the timeout")
 		if got := b.status("slow"); got.Synced || !strings.Contains(got.Stale, "30s") {
 			t.Errorf("status %+v", got)
 		}
@@ -312,11 +297,7 @@ func TestSyncTimeoutGoesOnLoudly(t *testing.T) {
 }
 
 func TestStaleAndFresh(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b, src := newBench(), newDriven()
-		b.Add("s", "static", src)
-		b.start(t)
-		out := <-src.out
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
 		out.Replace(services("a"), nil)
 		out.Stale(errors.New("gone"))
 		out.Put(service("b"))
@@ -328,18 +309,12 @@ func TestStaleAndFresh(t *testing.T) {
 		if got := b.status("s"); got.Stale != "" {
 			t.Errorf("status %+v", got)
 		}
-		if got := b.kinds(); !slices.Equal(got, []string{"source_stale", "source_recovered"}) {
-			t.Errorf("events %v", got)
-		}
+		expect.SameList(t, b.kinds(), []string{"source_stale", "source_recovered"}, "events")
 	})
 }
 
 func TestStaleIsLoggedOnceAMinute(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b, src := newBench(), newDriven()
-		b.Add("s", "static", src)
-		b.start(t)
-		out := <-src.out
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
 		out.Replace(services("a"), nil)
 		lines := func() (warn, info int) {
 			return strings.Count(b.logged.String(), `"source is stale"`), strings.Count(b.logged.String(), `"source recovered"`)
@@ -368,11 +343,7 @@ func TestStaleIsLoggedOnceAMinute(t *testing.T) {
 }
 
 func TestNewProblemsAreLogged(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b, src := newBench(), newDriven()
-		b.Add("s", "static", src)
-		b.start(t)
-		out := <-src.out
+	driving(t, "static", func(t *testing.T, b *bench, out Sink) {
 		problem := func(i int) vip.Problem {
 			return vip.Problem{Code: vip.CodeInvalid, Place: fmt.Sprintf("web.toml:%d", i), Message: "unknown key", Hint: "remove it"}
 		}
@@ -387,9 +358,7 @@ func TestNewProblemsAreLogged(t *testing.T) {
 			}
 		}
 		out.Problems(nil)
-		if got := strings.Count(b.logged.String(), "no problems left"); got != 1 {
-			t.Errorf("%d ends logged", got)
-		}
+		expect.Equal(t, strings.Count(b.logged.String(), "no problems left"), 1, "ends logged")
 		for i := range 1000 {
 			problems = append(problems, problem(i))
 		}
@@ -411,9 +380,7 @@ func TestResync(t *testing.T) {
 		b.start(t)
 		first := <-src.out
 		first.Replace(services("a"), nil)
-		if err := b.Resync("s"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Resync("s"))
 		second := <-src.out
 		if got := b.status("s"); got.Restarts != 0 || got.Stale != "" || b.rows() != "a=s" {
 			t.Errorf("status %+v, rows %q", got, b.rows())
@@ -440,13 +407,9 @@ func TestResyncCutsThePauseShort(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		before := runs
-		if err := b.Resync("s"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.Resync("s"))
 		synctest.Wait()
-		if runs != before+1 {
-			t.Errorf("%d runs after the resync, %d before", runs, before)
-		}
+		expect.Equal(t, runs, before+1, "runs after the resync, %d before", before)
 	})
 }
 
@@ -476,39 +439,35 @@ func TestNameConflicts(t *testing.T) {
 		{"who claims it later has it, too", "", []string{"a: web", "lease: b", "b: web db", "lease: a"}, []string{"web=a", "web=a", "db=b web=b", "db=b web=a"}, true},
 	}
 	for _, test := range tests {
-		t.Run(test.what, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				b := newBench()
-				b.resolve.Shared = test.shared
-				if test.prior != "" {
-					b.leases.set(key("web"), test.prior)
+		bubble.Run(t, test.what, func(t *testing.T) {
+			b := newBench()
+			b.resolve.Shared = test.shared
+			if test.prior != "" {
+				b.leases.set(key("web"), test.prior)
+			}
+			sinks := map[string]Sink{}
+			drivens := map[string]*driven{"a": newDriven(), "b": newDriven()}
+			b.Add("a", "static", drivens["a"])
+			b.Add("b", "rest", drivens["b"])
+			b.start(t)
+			for name, d := range drivens {
+				sinks[name] = <-d.out
+			}
+			for i, step := range test.steps {
+				name, list, says := strings.Cut(step, ":")
+				if name == "lease" {
+					b.leases.set(key("web"), strings.TrimSpace(list))
+					synctest.Wait()
+				} else if name == "freed" {
+					b.leases.Delete(resourceOf(key("web")))
+				} else if says {
+					sinks[name].Replace(services(strings.Fields(list)...), nil)
+				} else {
+					time.Sleep(time.Minute)
+					synctest.Wait()
 				}
-				sinks := map[string]Sink{}
-				drivens := map[string]*driven{"a": newDriven(), "b": newDriven()}
-				b.Add("a", "static", drivens["a"])
-				b.Add("b", "rest", drivens["b"])
-				b.start(t)
-				for name, d := range drivens {
-					sinks[name] = <-d.out
-				}
-				for i, step := range test.steps {
-					name, list, says := strings.Cut(step, ":")
-					if name == "lease" {
-						b.leases.set(key("web"), strings.TrimSpace(list))
-						synctest.Wait()
-					} else if name == "freed" {
-						b.leases.Delete(resourceOf(key("web")))
-					} else if says {
-						sinks[name].Replace(services(strings.Fields(list)...), nil)
-					} else {
-						time.Sleep(time.Minute)
-						synctest.Wait()
-					}
-					if got := b.rows(); got != test.want[i] {
-						t.Errorf("after %q: %q, want %q", step, got, test.want[i])
-					}
-				}
-			})
+				expect.Equal(t, b.rows(), test.want[i], "after %q", step)
+			}
 		})
 	}
 }
@@ -543,9 +502,7 @@ func TestConflictIsReported(t *testing.T) {
 		if b.resolve.Conflicts().Len() != 0 || b.rows() != "web=rest" {
 			t.Errorf("%d conflicts, rows %q", b.resolve.Conflicts().Len(), b.rows())
 		}
-		if got := b.kinds(); !slices.Equal(got, []string{"service_name_taken", "service_name_freed"}) {
-			t.Errorf("events %v", got)
-		}
+		expect.SameList(t, b.kinds(), []string{"service_name_taken", "service_name_freed"}, "events")
 	})
 }
 
@@ -607,9 +564,7 @@ func TestNamesAgainstOracle(t *testing.T) {
 				kept := slices.Contains(all, prior) && !synced[prior] && !slices.Contains(claimants, prior) && held[k] == ""
 				switch {
 				case len(claimants) == 0 || kept:
-					if there {
-						t.Fatalf("%s is in effect for %s, claimed by %v, prior %q", name, got.Source, claimants, prior)
-					}
+					must.False(t, there, "%s is in effect for %s, claimed by %v, prior %q", name, got.Source, claimants, prior)
 				case !there:
 					t.Fatalf("%s is not in effect, claimed by %v", name, claimants)
 				default:
@@ -639,9 +594,7 @@ func TestNamesAgainstOracle(t *testing.T) {
 
 func TestNoSourcesIsReady(t *testing.T) {
 	b := newBench()
-	if !b.ready() {
-		t.Error("without sources there is nothing to wait for")
-	}
+	expect.True(t, b.ready(), "without sources there is nothing to wait for")
 	b.start(t)
 }
 
@@ -667,19 +620,13 @@ func TestConflictFollowsTheHolder(t *testing.T) {
 		return b.conflict("rest").Message
 	}
 	loser.Replace(services("web"), nil)
-	if got := message(); !strings.Contains(got, "has not synced yet") {
-		t.Error(got)
-	}
+	expect.Contains(t, message(), "has not synced yet")
 	holder.Replace(services("web"), nil)
-	if got := message(); got != `source "static" holds the name, at web.toml:1` {
-		t.Error(got)
-	}
+	expect.Equal(t, message(), `source "static" holds the name, at web.toml:1`)
 	moved := service("web")
 	moved.Origin = "other.toml:5"
 	holder.Put(moved)
-	if got := message(); got != `source "static" holds the name, at other.toml:5` {
-		t.Error(got)
-	}
+	expect.Equal(t, message(), `source "static" holds the name, at other.toml:5`)
 }
 
 // A source that removes its services hands over its names one by one. The cost of one must not be
@@ -736,4 +683,26 @@ func TestPutCostDoesNotGrow(t *testing.T) {
 	if small, large := cost(10), cost(5_000); large > small*1.5 {
 		t.Errorf("%v allocations at 10 services, %v at 5,000", small, large)
 	}
+}
+
+// A part beside a source runs again after a panic, and the panic ends nothing else.
+func TestKeepRunning(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := newBench()
+		ctx, cancel := context.WithCancel(t.Context())
+		var starts []time.Time
+		err := KeepRunning(ctx, "the writer", b.options.Log, func(ctx context.Context) error {
+			if starts = append(starts, time.Now()); len(starts) < 4 {
+				panic("at the disco")
+			}
+			cancel()
+			return ctx.Err()
+		})
+		expect.True(t, errors.Is(err, context.Canceled), "error %v", err)
+		expect.Len(t, starts, 4, "starts")
+		if pause := starts[3].Sub(starts[2]); pause < 2*minBackoff || pause > 4*minBackoff {
+			t.Errorf("third pause: %s", pause)
+		}
+		expect.Contains(t, b.logged.String(), `part="the writer" err="panic: at the disco"`)
+	})
 }

@@ -2,6 +2,8 @@ package vip
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -23,5 +25,20 @@ func TestNames(t *testing.T) {
 	}
 	if allocs := testing.AllocsPerRun(100, func() { set.Has("zone-b") }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
+	}
+}
+
+func TestNamesHasEach(t *testing.T) {
+	var all []string
+	for i := range 300 {
+		all = append(all, strings.Repeat("x", 1+i%7)+strconv.Itoa(i))
+	}
+	for n := range all {
+		set := NamesOf(all[:n]...)
+		for i, name := range all {
+			if set.Has(name) != (i < n) || set.Has(name+"x") || set.Has(name[1:]) {
+				t.Fatalf("%d names, has %q: %v", n, name, i >= n)
+			}
+		}
 	}
 }

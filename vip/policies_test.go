@@ -8,45 +8,35 @@ import (
 	"testing"
 )
 
-// Earlier versions also have these names on disk.
-func TestNumbersAreWrittenAsWords(t *testing.T) {
-	written := func(n any, want string) {
-		t.Helper()
-		if text, err := json.Marshal(n); err != nil || string(text) != `"`+want+`"` || fmt.Sprint(n) != want {
-			t.Errorf("%s is written and %v reported, want %q, %v", text, n, want, err)
+// written checks the JSON and the text of values.
+func written[V comparable](t *testing.T, words map[string]V) {
+	t.Helper()
+	for want, v := range words {
+		if text, err := json.Marshal(v); err != nil || string(text) != `"`+want+`"` || fmt.Sprint(v) != want {
+			t.Errorf("%s is written and %v reported, want %q, %v", text, v, want, err)
+		}
+		var back V
+		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != v {
+			t.Errorf("%s is read as %v, %v", want, back, err)
 		}
 	}
+}
+
+// Earlier versions also have these names on disk.
+func TestNumbersAreWrittenAsWords(t *testing.T) {
 	for i, word := range strings.Fields("rr wrr lc wlc sh mh sed nq fo dh other") {
 		var s Scheduler
 		if err := json.Unmarshal([]byte(`"`+word+`"`), &s); err != nil || int(s) != i+1 {
 			t.Errorf("%s is read as %s, %v", word, s, err)
 		}
-		written(s, word)
+		written(t, map[string]Scheduler{word: s})
 		if asked := slices.Contains(Schedulers(), s); asked == (s == OtherScheduler) {
 			t.Errorf("a service may ask for %s: %t", s, asked)
 		}
 	}
-	for want, f := range map[string]Forward{"": 0, "nat": ForwardNAT, "dr": ForwardDirect, "tunnel": ForwardTunnel} {
-		var back Forward
-		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != f {
-			t.Errorf("%s is read as %s, %v", want, back, err)
-		}
-		written(f, want)
-	}
-	for want, p := range map[string]ProxyVersion{"": 0, "v1": ProxyV1, "v2": ProxyV2} {
-		var back ProxyVersion
-		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != p {
-			t.Errorf("%s is read as %s, %v", want, back, err)
-		}
-		written(p, want)
-	}
-	for want, s := range map[string]State{"": 0, "ready": Ready, "drain": Drain, "maint": Maint, "terminating": Terminating} {
-		var back State
-		if err := json.Unmarshal([]byte(`"`+want+`"`), &back); err != nil || back != s {
-			t.Errorf("%s is read as %s, %v", want, back, err)
-		}
-		written(s, want)
-	}
+	written(t, map[string]Forward{"": 0, "nat": ForwardNAT, "dr": ForwardDirect, "tunnel": ForwardTunnel})
+	written(t, map[string]ProxyVersion{"": 0, "v1": ProxyV1, "v2": ProxyV2})
+	written(t, map[string]State{"": 0, "ready": Ready, "drain": Drain, "maint": Maint, "terminating": Terminating})
 	s, f, state := MaglevHash, ForwardDirect, Maint
 	if s.UnmarshalText([]byte("magic")) == nil || f.UnmarshalText([]byte("NAT")) == nil || state.UnmarshalText([]byte("asleep")) == nil {
 		t.Error("unknown words are read")

@@ -19,6 +19,33 @@ type Problem struct {
 	Hint    string // what to do; may be empty
 }
 
+// MaxProblems is how many problems of one input are collected: a body, a service, a file. An input can
+// have hundreds of thousands, each larger than the mistake that it describes.
+const MaxProblems = 100
+
+// Problems collects the problems of one input: the first MaxProblems, and then one that says that there
+// are more.
+type Problems struct{ list []Problem }
+
+// Full reports whether Add drops what it is given from now on.
+func (c *Problems) Full() bool { return len(c.list) > MaxProblems }
+
+// Add adds problems.
+func (c *Problems) Add(problems ...Problem) {
+	for _, p := range problems {
+		switch {
+		case len(c.list) < MaxProblems:
+			c.list = append(c.list, p)
+		case !c.Full():
+			c.list = append(c.list, Problem{Code: CodeInvalid, Place: p.Place, Service: p.Service,
+				Message: fmt.Sprintf("has more than %d mistakes, and the others are not listed", MaxProblems), Hint: "repair the listed ones first"})
+		}
+	}
+}
+
+// List returns what was collected.
+func (c *Problems) List() []Problem { return c.list }
+
 // FieldProblem returns err as a problem of field. An err that is a Problem keeps its message, hint
 // and code; another err becomes an invalid one.
 func FieldProblem(field string, err error) Problem {

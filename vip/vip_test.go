@@ -60,16 +60,6 @@ func TestBackendID(t *testing.T) {
 	}
 }
 
-func TestBackendEndpoint(t *testing.T) {
-	a := netip.MustParseAddr("10.1.0.11")
-	if got := (Backend{Address: a}).Endpoint(8080); got.String() != "10.1.0.11:8080" {
-		t.Errorf("without a port of its own: %v", got)
-	}
-	if got := (Backend{Address: a, Port: 9}).Endpoint(8080); got.String() != "10.1.0.11:9" {
-		t.Errorf("with a port of its own: %v", got)
-	}
-}
-
 func TestProblemError(t *testing.T) {
 	for want, p := range map[string]Problem{
 		"wrong": {Message: "wrong", Hint: "not part of it", Code: CodeInvalid},
@@ -159,15 +149,6 @@ func TestFrontendKeysInOrder(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
-	for text, k := range map[string]FrontendKey{
-		"[2001:db8::1]:1/tcp":      want[4],
-		"10.0.0.1:53-59/udp":       {Addr: want[1].Addr, Port: 53, LastPort: 59, Protocol: UDP},
-		"10.0.0.1:53/tcp+internal": {Addr: want[1].Addr, Port: 53, Protocol: TCP, Audience: InternalClients},
-	} {
-		if s := k.String(); s != text {
-			t.Errorf("%q, want %q", s, text)
-		}
-	}
 	single := want[1]
 	ranged, internal := single, single
 	ranged.LastPort, internal.Audience = 59, InternalClients
@@ -201,39 +182,11 @@ func TestPortKeysOverlap(t *testing.T) {
 	}
 }
 
-func TestFrontendUsable(t *testing.T) {
-	for _, tc := range []struct {
-		weights []uint16
-		want    bool
-	}{{nil, false}, {[]uint16{0, 0}, false}, {[]uint16{0, 1}, true}} {
-		var f Frontend
-		for _, w := range tc.weights {
-			f.Backends = append(f.Backends, Endpoint{Weight: w})
-		}
-		if f.Usable() != tc.want {
-			t.Errorf("weights %v: usable is %t", tc.weights, !tc.want)
-		}
-	}
-}
-
 func TestFamilyOf(t *testing.T) {
 	for a, want := range map[string]Family{"10.0.0.1": IPv4, "2001:db8::1": IPv6, "::ffff:10.0.0.1": IPv6} {
 		if got := FamilyOf(netip.MustParseAddr(a)); got != want {
 			t.Errorf("%s is %s", a, got)
 		}
-	}
-}
-
-func TestSchedulersAreDistinct(t *testing.T) {
-	seen := map[Scheduler]bool{}
-	for _, s := range Schedulers() {
-		if seen[s] || s == 0 {
-			t.Errorf("%q twice, or empty", s)
-		}
-		seen[s] = true
-	}
-	if !seen[DefaultScheduler] {
-		t.Errorf("the default %q is not among them", DefaultScheduler)
 	}
 }
 

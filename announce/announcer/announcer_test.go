@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +21,10 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -88,17 +90,10 @@ func newHost(t *testing.T, name string, listen netip.AddrPort, peers ...netip.Ad
 			Listen: listen.String(), Peers: peers, Keys: [][]byte{[]byte("key")}, Heartbeat: 20 * time.Millisecond, Missed: 20, Settle: 50 * time.Millisecond, Hold: time.Minute}}
 	a := New(Options{Socket: h.socket, Version: "test", Log: slog.New(slog.DiscardHandler)})
 	a.outputs[announce.L2] = h.out
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
+	end := scope.Go(t, a.Run)
 	h.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
-		if !h.out.closed {
-			t.Error("the output is not closed")
-		}
+		end()
+		expect.True(t, h.out.closed, "the output is not closed")
 	})
 	t.Cleanup(h.stop)
 	h.connect()
@@ -110,16 +105,12 @@ func (h *host) connect() {
 	clock := table.NewClock(time.Now())
 	h.eligible = table.New(clock, announce.KeyOfEligible, nil)
 	h.ready = h.eligible.Initializer()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
 	h.link = &control.Link{Path: h.socket, Eligible: h.eligible, Tables: control.NewTables(clock), Log: slog.New(slog.DiscardHandler), Settings: func() (announce.Settings, <-chan struct{}) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.settings, h.changed
 	}}
-	go func() { _ = h.link.Run(ctx); close(done) }()
-	h.unlink = sync.OnceFunc(func() { cancel(); <-done })
-	h.t.Cleanup(h.unlink)
+	h.unlink = scope.Go(h.t, h.link.Run)
 }
 
 func (h *host) set(change func(*announce.Settings)) {
@@ -145,10 +136,7 @@ func (h *host) awaitVIPs(n int) {
 
 func port(t *testing.T) int {
 	t.Helper()
-	c, err := net.ListenPacket("udp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.ListenPacket("udp", ":0"))(t)
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
@@ -165,14 +153,10 @@ func TestAgentComesAndGoes(t *testing.T) {
 	if a, _, _ := h.link.Announcements.Get(simVIP(1)); !a.Here || a.Owner != "lb1" || a.Why != "lb1: the only eligible host" {
 		t.Errorf("%+v", a)
 	}
-	if h.out.has[simVIP(1)] {
-		t.Error("a VIP of the start is probed")
-	}
+	expect.False(t, h.out.has[simVIP(1)], "a VIP of the start is probed")
 	h.eligible.Set(announce.Eligible{Addr: simVIP(9), Mode: announce.L2, Services: 1})
 	h.awaitVIPs(4)
-	if !h.out.has[simVIP(9)] {
-		t.Error("a new VIP is not probed")
-	}
+	expect.True(t, h.out.has[simVIP(9)], "a new VIP is not probed")
 
 	h.unlink()
 	h.awaitVIPs(0)
@@ -185,9 +169,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 	h.unlink()
 	h.connect() // within hold, and not synced
 	wait.Until(t, "a connection", func() bool { return h.link.State().Synced })
-	if h.out.vips() != 2 {
-		t.Error("an agent that has just started changes announcements")
-	}
+	expect.Equal(t, h.out.vips(), 2, "an agent that has just started changes announcements")
 	h.eligible.Set(announce.Eligible{Addr: simVIP(1), Mode: announce.L2, Services: 1})
 	h.ready()
 	h.awaitVIPs(1)
@@ -231,9 +213,7 @@ func TestPairOfProcesses(t *testing.T) {
 	share()
 	b.stop()
 	a.awaitVIPs(vips)
-	if !a.out.whole {
-		t.Error("the output does not know that all was set")
-	}
+	expect.True(t, a.out.whole, "the output does not know that all was set")
 }
 
 func TestSecondAnnouncerIsRefused(t *testing.T) {
@@ -260,35 +240,23 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 	need.Root(t)
 	dir, err := os.MkdirTemp("/tmp", "announcer") // t.TempDir is closed to others
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "control.sock")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- New(Options{Socket: path}).Run(ctx) }()
-	defer func() { cancel(); <-done }()
+	scope.Go(t, func(ctx context.Context) error { return New(Options{Socket: path}).Run(ctx) })
 	wait.Until(t, "the socket", func() bool { _, err := os.Stat(path); return err == nil })
 	program := filepath.Join(dir, "child")
-	self, err := os.ReadFile("/proc/self/exe")
-	if err == nil {
-		err = os.WriteFile(program, self, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.ReadFile("/proc/self/exe"))(t)
+	must.Succeed(t, os.WriteFile(program, self, 0o755))
 	for _, step := range []struct {
 		mode os.FileMode
 		want string
 	}{{0o600, "permission denied"}, {0o666, "EOF"}} {
-		if err := os.Chmod(path, step.mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chmod(path, step.mode))
 		_ = os.Chmod(dir, 0o755)
 		cmd := exec.CommandContext(t.Context(), program, "-test.run=TestOtherUsersAreRefused")
 		cmd.Dir = "/"
-		cmd.Env = []string{dialEnv + "=" + path}
+		cmd.Env = []string{dialEnv + "=" + path, "GORACE=atexit_sleep_ms=0"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), step.want) && !strings.Contains(string(out), "reset") {
@@ -327,9 +295,7 @@ func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
 	}
 	a.receive(request{&control.Request{Synced: true}, false}, now)
 	a.step(now, nil)
-	if len(a.carried) != 2 {
-		t.Fatalf("announced: %v", a.carried)
-	}
+	must.Equal(t, len(a.carried), 2, "announced: %v", a.carried)
 	for _, mode := range []announce.Mode{announce.L2, announce.BGP} {
 		now = now.Add(time.Millisecond)
 		out.calls = nil
@@ -337,9 +303,7 @@ func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
 		a.step(now, nil)
 		// Both modes have this output, so it acts twice.
 		want := []string{"set " + simVIP(int(mode)).String() + " false", "act", "act"}
-		if !slices.Equal(out.calls, want) {
-			t.Errorf("%v: calls %q, want %q", mode, out.calls, want)
-		}
+		expect.SameList(t, out.calls, want, "%v: calls", mode)
 	}
 }
 
@@ -362,9 +326,7 @@ func TestGateOfAnEarlierRun(t *testing.T) {
 	}
 	o.ran, fails = true, errors.New("no answer")
 	for range 3 {
-		if err := o.configure(&announce.Settings{}); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, o.configure(&announce.Settings{}))
 		if fails = nil; removed == 1 && a.problems["l2 gate"] == "" {
 			t.Error("a failure is not reported")
 		}
@@ -382,16 +344,12 @@ func TestRoutesOfAnEarlierRun(t *testing.T) {
 	fails := errors.New("no answer")
 	o.removeRoutes = func(context.Context) error { removed++; return fails }
 	for i := range 3 {
-		if err := o.configure(&announce.Settings{}); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, o.configure(&announce.Settings{}))
 		if fails = nil; (len(a.problems) == 0) != (i > 0) {
 			t.Errorf("problems %v", a.problems)
 		}
 	}
-	if removed != 2 {
-		t.Errorf("removed %d times, want the failure and a success", removed)
-	}
+	expect.Equal(t, removed, 2, "removed %d times, want the failure and a success", removed)
 }
 
 // Started is called once, when the first announcements and their repetitions are out, and not while

@@ -156,7 +156,11 @@ func (o *bgpOutput) session(s bgp.Session) {
 	o.a.published = time.Time{}
 	if s.Address.IsValid() && p.BFDInterval > 0 {
 		o.paths[s.Address] = s.Peer
-		o.a.problems.set("bfd "+s.Peer, o.bfd.Set(bfd.Settings{Peer: s.Address, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}))
+		c := bfd.Settings{Peer: s.Address, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}
+		if p.TTLSecurity && c.Multihop {
+			c.LeastTTL = uint8(256 - p.Multihop)
+		}
+		o.a.problems.set("bfd "+s.Peer, o.bfd.Set(c))
 	}
 }
 

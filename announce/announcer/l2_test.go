@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // fakeSpeaker is a speaker at layer 2 that ends with what it receives.
@@ -159,23 +160,17 @@ func TestHostWithoutSpeakerGivesUp(t *testing.T) {
 			if x, y := a.answers(), b.answers(); x == 0 || y == 0 || x+y != l2HostVIPs {
 				t.Errorf("%s: shares %d and %d", when, x, y)
 			}
-			if p := a.stats.Problem; p != "" {
-				t.Errorf("%s: problem %q", when, p)
-			}
+			expect.Equal(t, a.stats.Problem, "", "%s: problem", when)
 		}
 		gone := func(when, why string) {
 			t.Helper()
-			if n := b.answers(); n != l2HostVIPs {
-				t.Errorf("%s: the peer answers for %d of %d VIPs", when, n, l2HostVIPs)
-			}
+			expect.Equal(t, b.answers(), l2HostVIPs, "%s: the peer answers for VIPs", when)
 			n, _, _ := a.tables.Announcements.Get(simVIP(1))
 			if n.Here || n.Owner != "lb2" || !strings.Contains(n.Why, "lb1 can't announce it: "+why) {
 				t.Errorf("%s: %+v", when, n)
 			}
 			a.publish(time.Now())
-			if p := a.stats.Problem; p != "l2: "+why {
-				t.Errorf("%s: problem %q", when, p)
-			}
+			expect.Equal(t, a.stats.Problem, "l2: "+why, "%s: problem", when)
 		}
 
 		a.refuse = errors.New("no permission")
@@ -228,9 +223,7 @@ func TestEndingSpeakerStartsWithBackoff(t *testing.T) {
 				s.fail <- errors.New("socket closed")
 			}
 		}
-		if h.starts < 8 || h.starts > 25 {
-			t.Errorf("%d starts in a minute", h.starts)
-		}
+		expect.Between(t, h.starts, 8, 25, "starts in a minute")
 		pass(11*time.Second, h)
 		h.speaker().fail <- errors.New("socket closed")
 		pass(20*time.Millisecond, h)
@@ -254,9 +247,7 @@ func TestNoSpeakerCollectsNoReleases(t *testing.T) {
 			h.out.set(simVIP(1), false, false)
 			h.out.act(true)
 		}
-		if n := len(h.out.release); n != 0 {
-			t.Errorf("%d releases wait", n)
-		}
+		expect.Equal(t, len(h.out.release), 0, "releases wait")
 	})
 }
 
@@ -285,9 +276,7 @@ func TestNewNameKeepsOffline(t *testing.T) {
 			if s := h.speaker(); s != nil {
 				s.config.Report(l2.Report{Interface: "eth0", State: l2.LinkUp})
 				pass(time.Second, h)
-				if h.answers() != l2HostVIPs {
-					t.Errorf("%d VIPs with a link", h.answers())
-				}
+				expect.Equal(t, h.answers(), l2HostVIPs, "VIPs with a link")
 			}
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/test/heapsize"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // The memory of one VIP in the decision and in the tables, with another host at layer 2. The sets of
@@ -37,21 +38,14 @@ func TestMemoryPerVIP(t *testing.T) {
 					a.core.decider.SetClaim("lb2", announce.Claim{Addr: addr, Services: 1})
 				}
 			}
-			b, err := json.Marshal(r)
-			if err == nil {
-				err = json.Unmarshal(b, r) // strings are not shared
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must.Get(json.Marshal(r))(t)
+			must.Succeed(t, json.Unmarshal(b, r)) // strings are not shared
 			a.receive(request{r, false}, now)
 			a.receive(request{&control.Request{Synced: true}, false}, now)
 			a.step(now, nil)
 			return a
 		})
-		if n := a.tables.Announcements.Len(); n != vips {
-			t.Fatalf("%d announcements", n)
-		}
+		must.Equal(t, a.tables.Announcements.Len(), vips, "announcements")
 		if size /= vips; size > c.most || size < c.most/2 {
 			t.Errorf("%s: %d bytes for each VIP, want at most %d", c.mode, size, c.most)
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/heartbeat"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A packet that finds no room is sent again, a few times and only if it is the newest one of its
@@ -33,16 +33,12 @@ func TestOutboxRepeats(t *testing.T) {
 				o.resend(now)
 			}
 		}
-		if !slices.Equal(sent, want) {
-			t.Errorf("sent %q, want %q", sent, want)
-		}
+		expect.SameList(t, sent, want, "sent")
 		sent = nil
 	}
 	buffer := []byte("a")
 	fault[one] = heartbeat.ErrBusy
-	if err := errors.Join(o.send(one, buffer, now), o.send(two, buffer, now)); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, errors.Join(o.send(one, buffer, now), o.send(two, buffer, now)))
 	buffer[0] = 'x' // the caller uses it again
 	after(resendAfter, "a to 1", "a to 2", "a to 1")
 	_ = o.send(one, []byte("b"), now)
@@ -52,9 +48,7 @@ func TestOutboxRepeats(t *testing.T) {
 	fault[one] = heartbeat.ErrBusy
 	_ = o.send(one, []byte("c"), now)
 	after(time.Second, "c to 1", "c to 1", "c to 1", "c to 1", "c to 1", "c to 1")
-	if o.busy != 9 {
-		t.Errorf("%d packets found no room", o.busy)
-	}
+	expect.Equal(t, o.busy, 9, "packets found no room")
 	_ = o.send(one, []byte("d"), now)
 	fault[one] = nil
 	_ = o.send(one, []byte("e"), now)

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // routeCalls is a speaker that remembers calls.
@@ -37,9 +37,7 @@ func TestRouteChanges(t *testing.T) {
 	changes.flush(&calls, carried)
 	changes.flush(&calls, carried)
 	want := routeCalls{"withdraw [10.0.0.3/32 10.0.0.4/32]", "announce [10.0.0.1/32 fd00::2/128 10.0.0.4/32]"}
-	if !slices.Equal(calls, want) {
-		t.Errorf("%q, want %q", calls, want)
-	}
+	expect.SameList(t, calls, want)
 }
 
 // Without the settings there is nothing to decide: a request that comes before them is ignored.

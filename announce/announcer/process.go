@@ -42,6 +42,7 @@ func Main(ctx context.Context, o Options) error {
 	stderr := logwriter.New(os.Stderr)
 	defer func() { stderr.Flush(mostFlush) }()
 	o.Log = stderr.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, options) })
+	slog.SetDefault(o.Log)         // for what has no log of its own, such as parallel.Recovered
 	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
 	o.ShuttingDown = shuttingDown
 	return New(o).Run(ctx)

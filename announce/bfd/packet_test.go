@@ -4,6 +4,9 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 var samplePacket = packet{state: Up, diag: DiagExpired, poll: true, multiplier: 3, mine: 0x01020304, yours: 0x05060708,
@@ -14,9 +17,7 @@ func TestPacketFormat(t *testing.T) {
 	if got := string(samplePacket.append(nil)); got != want {
 		t.Errorf("packet\n%x, want\n%x", got, want)
 	}
-	if p, err := parse([]byte(want)); err != nil || p != samplePacket {
-		t.Errorf("parsed %+v, %v", p, err)
-	}
+	expect.Equal(t, must.Get(parse([]byte(want)))(t), samplePacket, "parsed")
 }
 
 // Every check of RFC 5880, 6.8.6 that needs no session.
@@ -53,9 +54,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := parse(p.append(nil)); err != nil || again != p {
-			t.Errorf("%+v becomes %+v, %v", p, again, err)
-		}
+		expect.Equal(t, must.Get(parse(p.append(nil)))(t), p, "parsed again")
 		s := newSession(Settings{Interval: MinInterval, Multiplier: 1}, 1, time.Time{})
 		s.receive(time.Time{}, p)
 		if _, ok := s.interval(); ok != (p.minRX != 0) && !p.demand {

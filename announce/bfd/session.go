@@ -79,14 +79,14 @@ func (s *session) receive(now time.Time, p packet) (reply, changed bool) {
 		// The transmission interval falls from a second to the configured one.
 		s.poll, s.sendAt, s.hearAt = true, s.Interval, s.Interval
 	case s.state == Up && p.state == Down:
-		s.down(now, DiagNeighbor, fmt.Sprintf("%s reports: %s", s.Peer, p.diag), !beginsAnew(p.diag))
+		s.down(now, DiagNeighbor, fmt.Sprintf("%s reports: %s", s.Peer, p.diag), p.yours != 0 && !beginsAnew(p.diag))
 	}
 	return p.poll, s.state != before
 }
 
 // beginsAnew reports whether a peer that signals Down with a diagnostic has begun its session anew, and
 // lost no packet. FRR 8.4 does that when its BGP session is established. If the peer has a reason to end
-// the BGP session, it does that itself.
+// the BGP session, it does that itself. A sender without our discriminator has begun anew, or is not the peer.
 func beginsAnew(d Diag) bool { return d == DiagNone || d == DiagNeighbor }
 
 // expire processes the end of the detection time (RFC 5880, 6.8.4) and reports whether the state

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 const ms = time.Millisecond
@@ -42,7 +45,7 @@ func TestStates(t *testing.T) {
 		if c.event == expired {
 			changed = s.expire(time.Time{})
 		} else {
-			_, changed = s.receive(time.Time{}, packet{state: c.event, diag: DiagExpired, multiplier: 3, mine: 9, minTX: 100 * ms, minRX: 50 * ms})
+			_, changed = s.receive(time.Time{}, packet{state: c.event, diag: DiagExpired, multiplier: 3, mine: 9, yours: 7, minTX: 100 * ms, minRX: 50 * ms})
 		}
 		if s.state != c.to || s.diag != c.diag || s.failed != c.failed || !strings.Contains(s.reason, c.reason) || changed != (c.from != c.to) {
 			t.Errorf("%v in %v: %v, diagnostic %v, failed %t, changed %t, reason %q; want %+v", c.event, c.from, s.state, s.diag, s.failed, changed, s.reason, c)
@@ -54,11 +57,13 @@ func TestStates(t *testing.T) {
 // by itself about its other protocols.
 func TestPeerSignalsDown(t *testing.T) {
 	for diag, failed := range map[Diag]bool{DiagNone: false, DiagNeighbor: false, DiagExpired: true, 4: true, 5: true} {
-		s := newSession(sample, 7, time.Time{})
-		s.state = Up
-		s.receive(time.Time{}, packet{state: Down, diag: diag, multiplier: 3, mine: 9, minTX: 100 * ms, minRX: 50 * ms})
-		if s.state != Down || s.failed != failed || (s.downs > 0) != failed {
-			t.Errorf("%v: %v, failed %t, want %t", diag, s.state, s.failed, failed)
+		for yours, failed := range map[uint32]bool{7: failed, 0: false} { // 0: anybody could send this
+			s := newSession(sample, 7, time.Time{})
+			s.state = Up
+			s.receive(time.Time{}, packet{state: Down, diag: diag, multiplier: 3, mine: 9, yours: yours, minTX: 100 * ms, minRX: 50 * ms})
+			if s.state != Down || s.failed != failed || (s.downs > 0) != failed {
+				t.Errorf("%v to discriminator %d: %v, failed %t, want %t", diag, yours, s.state, s.failed, failed)
+			}
 		}
 	}
 }
@@ -85,17 +90,13 @@ func TestIntervals(t *testing.T) {
 		least, most := time.Hour, time.Duration(0)
 		for range 2000 {
 			d, ok := s.interval()
-			if ok != (c.hi > 0) {
-				t.Errorf("%s: periodic packets: %t", c.name, ok)
-			}
+			expect.Equal(t, ok, (c.hi > 0), "%s: periodic packets", c.name)
 			least, most = min(least, d), max(most, d)
 		}
 		if spread := (c.hi - c.lo) * 9 / 10; least < c.lo || most > c.hi || most-least < spread {
 			t.Errorf("%s: %v to %v, want %v to %v", c.name, least, most, c.lo, c.hi)
 		}
-		if s.detect() != c.detect {
-			t.Errorf("%s: detection time %v, want %v", c.name, s.detect(), c.detect)
-		}
+		expect.Equal(t, s.detect(), c.detect, "%s: detection time", c.name)
 	}
 }
 
@@ -120,18 +121,14 @@ func TestPollSequence(t *testing.T) {
 		final := up
 		final.final = true
 		s.receive(time.Time{}, final)
-		if s.packet(false).poll {
-			t.Fatal("the poll sequence goes on after the Final bit")
-		}
+		must.False(t, s.packet(false).poll, "the poll sequence goes on after the Final bit")
 		next := sample
 		next.Interval = c.next
 		s.change(next)
 		if p := s.packet(false); !p.poll || p.minTX != c.next || s.sendAt != c.sendBefore || s.detect() != c.detectBefore {
 			t.Errorf("to %v: packet %+v, interval %v, detection %v; want %+v", c.next, p, s.sendAt, s.detect(), c)
 		}
-		if s.packet(true).poll {
-			t.Error("a packet has Poll and Final")
-		}
+		expect.False(t, s.packet(true).poll, "a packet has Poll and Final")
 		s.receive(time.Time{}, final)
 		if s.sendAt != c.sendAfter || s.detect() != c.detectAfter || s.poll || s.state != Up {
 			t.Errorf("to %v: interval %v, detection %v, %v after the poll sequence; want %+v", c.next, s.sendAt, s.detect(), s.state, c)

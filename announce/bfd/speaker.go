@@ -32,6 +32,7 @@ type Settings struct {
 	Interval   time.Duration // of packets, in both directions: MinInterval to MaxInterval
 	Multiplier uint8         // missed packets until the session is down: 1 to 255
 	Multihop   bool          // the peer is not directly connected: UDP port 4784 (RFC 5883)
+	LeastTTL   uint8         // of the peer's packets with Multihop; others must have 255
 }
 
 // Validate returns the first error of the settings.
@@ -392,6 +393,9 @@ func (s *Speaker) receive(now time.Time, kind socketKind, from origin, b []byte)
 		return
 	case !e.Multihop && from.ttl != 255: // RFC 5881, section 5
 		e.discard = fmt.Sprintf("packets of %s discarded: TTL %d, want 255: the peer is not directly connected", e.Peer, from.ttl)
+		return
+	case e.Multihop && from.ttl < int(e.LeastTTL): // RFC 5082
+		e.discard = fmt.Sprintf("packets of %s discarded: TTL %d, want at least %d: they come from farther away", e.Peer, from.ttl, e.LeastTTL)
 		return
 	case p.yours != 0 && p.yours != e.mine: // of an earlier session; the peer begins anew soon
 		return

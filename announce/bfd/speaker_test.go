@@ -1,7 +1,6 @@
 package bfd
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -11,6 +10,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -104,19 +106,8 @@ func pair(t *testing.T, f *fabric, a, b Settings) (l, r *Speaker, lch, rch chan 
 	start := func(addr netip.Addr, c Settings) (*Speaker, chan Status, func()) {
 		ch := make(chan Status, 100)
 		s := newSpeaker(Config{Report: func(st Status) { ch <- st }}, nic{f, addr})
-		if err := s.Set(c); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			if err := s.Run(ctx); !errors.Is(err, context.Canceled) {
-				t.Errorf("Run: %v", err)
-			}
-		}()
-		stop := func() { cancel(); <-done }
-		t.Cleanup(stop)
+		must.Succeed(t, s.Set(c))
+		stop := scope.Go(t, s.Run)
 		return s, ch, stop
 	}
 	a.Peer, b.Peer = right, left
@@ -152,14 +143,10 @@ func TestSpeakers(t *testing.T) {
 		f.set(func() {
 			for _, addr := range []netip.Addr{left, right} {
 				// 100 ms is the agreed interval of both directions, with 75 to 100 % of it.
-				if n := f.count[addr]; n < 100 || n > 134 {
-					t.Errorf("%s sent %d packets in 10 s", addr, n)
-				}
+				expect.Between(t, f.count[addr], 100, 134, "%s sent packets in 10 s", addr)
 			}
 		})
-		if len(lch)+len(rch) > 0 {
-			t.Error("a stable session changed its state")
-		}
+		expect.AtMost(t, len(lch)+len(rch), 0, "a stable session changed its state")
 		st := l.Sessions()[0]
 		if st.State != Up || st.Detect != 500*ms || st.Reason != "" {
 			t.Errorf("status %+v", st)
@@ -175,9 +162,7 @@ func TestSpeakers(t *testing.T) {
 		f.set(func() { clear(f.count) })
 		time.Sleep(10 * time.Second)
 		f.set(func() {
-			if n := f.count[left]; n < 9 || n > 15 {
-				t.Errorf("%d packets in 10 s while down, want one in 750 to 1000 ms", n)
-			}
+			expect.Between(t, f.count[left], 9, 15, "packets in 10 s while down")
 			f.cut = false
 		})
 		if st = awaitState(t, lch, Up); st.Failed {
@@ -200,17 +185,13 @@ func TestChangeOfIntervals(t *testing.T) {
 		awaitState(t, lch, Up)
 		awaitState(t, rch, Up)
 		for _, interval := range []time.Duration{400 * ms, 20 * ms} {
-			if err := l.Set(Settings{Peer: right, Interval: interval, Multiplier: 3}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, l.Set(Settings{Peer: right, Interval: interval, Multiplier: 3}))
 			want := 3 * max(interval, 50*ms)
 			wait.Until(t, "both sides agree", func() bool {
 				return l.Sessions()[0].Detect == want && r.Sessions()[0].Detect == want
 			}, func() any { return l.Sessions() }, func() any { return r.Sessions() })
 		}
-		if len(lch)+len(rch) > 0 {
-			t.Error("a change of the interval changed the state")
-		}
+		expect.AtMost(t, len(lch)+len(rch), 0, "a change of the interval changed the state")
 	})
 }
 
@@ -224,18 +205,16 @@ func TestReasonsOfASessionThatNeverComesUp(t *testing.T) {
 		{"TTL", func(f *fabric) { f.ttl = 254 }, "TTL 254, want 255: the peer is not directly connected"},
 		{"port in use", func(f *fabric) { f.mode[left] = errors.New("listen on UDP port 3784: in use") }, "listen on UDP port 3784: in use"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				f := newFabric()
-				c.spoil(f)
-				l, _, lch, _, _ := pair(t, f, Settings{Interval: 50 * ms, Multiplier: 3}, Settings{Interval: 50 * ms, Multiplier: 3})
-				time.Sleep(30 * time.Second)
-				if st := l.Sessions()[0]; st.State != Down || st.Failed || !strings.Contains(st.Reason, c.want) {
-					t.Errorf("status %+v, want the reason %q", st, c.want)
-				}
-				f.set(func() { f.cut, f.ttl = false, 255; clear(f.mode) })
-				awaitState(t, lch, Up)
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			f := newFabric()
+			c.spoil(f)
+			l, _, lch, _, _ := pair(t, f, Settings{Interval: 50 * ms, Multiplier: 3}, Settings{Interval: 50 * ms, Multiplier: 3})
+			time.Sleep(30 * time.Second)
+			if st := l.Sessions()[0]; st.State != Down || st.Failed || !strings.Contains(st.Reason, c.want) {
+				t.Errorf("status %+v, want the reason %q", st, c.want)
+			}
+			f.set(func() { f.cut, f.ttl = false, 255; clear(f.mode) })
+			awaitState(t, lch, Up)
 		})
 	}
 }
@@ -248,9 +227,7 @@ func TestStalledProcess(t *testing.T) {
 	s.running = true
 	c := sample
 	c.Peer = right
-	if err := s.Set(c); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Set(c))
 	now := time.Now()
 	e := s.sessions[right]
 	packet := func(state State) []byte {
@@ -274,9 +251,7 @@ func TestStalledProcess(t *testing.T) {
 		if step.unread {
 			s.receive(now, socketKind{}, origin{right, 255}, packet(Up))
 		}
-		if e.state != step.want {
-			t.Fatalf("after %+v: %v", step, e.state)
-		}
+		must.Equal(t, e.state, step.want, "after %+v", step)
 	}
 }
 
@@ -298,6 +273,25 @@ func TestValidate(t *testing.T) {
 		err := s.Validate()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", s, err, c.want)
+		}
+	}
+}
+
+// Packets that have passed more routers than allowed change nothing.
+func TestPacketsFromFartherAway(t *testing.T) {
+	f := newFabric()
+	s := newSpeaker(Config{}, nic{f, left})
+	s.running = true
+	c := sample
+	c.Peer, c.Multihop, c.LeastTTL = right, true, 254
+	must.Succeed(t, s.Set(c))
+	e := s.sessions[right]
+	init := packet{state: Init, multiplier: 3, mine: 9, yours: e.mine, minTX: 50 * ms, minRX: 50 * ms}.append(nil)
+	for ttl, want := range map[int]State{0: Down, 253: Down, 254: Up} {
+		e.state = Down
+		s.receive(time.Now(), socketKind{multihop: true}, origin{right, ttl}, init)
+		if e.state != want || (e.discard != "") != (want == Down) {
+			t.Errorf("TTL %d: %v, %q", ttl, e.state, e.discard)
 		}
 	}
 }

@@ -19,6 +19,9 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -33,6 +36,10 @@ func dial(r *bgptest.Router) dialer {
 	return func(ctx context.Context, _ transport.Settings, _ netip.Addr) (net.Conn, error) { return r.Dial(ctx) }
 }
 
+func run(s *Speaker) func(context.Context) error {
+	return func(ctx context.Context) error { s.Run(ctx); return nil }
+}
+
 // start runs a Speaker with one peer. The returned function ends it and waits.
 func start(t *testing.T, change ...func(*Config)) (*Speaker, *bgptest.Router, context.CancelFunc) {
 	t.Helper()
@@ -41,19 +48,18 @@ func start(t *testing.T, change ...func(*Config)) (*Speaker, *bgptest.Router, co
 		f(&c)
 	}
 	r := bgptest.NewRouter(t)
-	s, err := newSpeaker(c, dial(r))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx)
-	}()
-	stop := func() { cancel(); <-done }
-	t.Cleanup(stop)
+	s := must.Get(newSpeaker(c, dial(r)))(t)
+	stop := scope.Go(t, run(s))
 	return s, r, stop
+}
+
+// started runs a test in a bubble with a Speaker of one peer.
+func started(t *testing.T, f func(*testing.T, *Speaker, *bgptest.Router)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		s, r, _ := start(t)
+		f(t, s, r)
+	})
 }
 
 func awaitReason(t *testing.T, s *Speaker, reason string) {
@@ -71,8 +77,7 @@ func awaitUp(t *testing.T, s *Speaker) {
 
 // A session announces what there is, then each change in one message.
 func TestUpdates(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		s.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"))
 		l := r.Accept()
 		l.Establish(bgptest.Open())
@@ -108,8 +113,7 @@ func TestUpdates(t *testing.T) {
 
 // A change costs one message for each peer, however many prefixes there are.
 func TestCostOfOneChange(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		var ps []netip.Prefix
 		for i := range 10000 {
 			ps = append(ps, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 32))
@@ -123,9 +127,7 @@ func TestCostOfOneChange(t *testing.T) {
 			messages++
 		}
 		l.Expect("EOR 6")
-		if messages > 20 {
-			t.Errorf("%d messages for 10,000 prefixes", messages)
-		}
+		expect.AtMost(t, messages, 20, "messages for 10,000 prefixes")
 		for i := range 5 {
 			p := prefix(fmt.Sprintf("10.97.0.%d/32", i))
 			s.Announce(p)
@@ -135,8 +137,7 @@ func TestCostOfOneChange(t *testing.T) {
 }
 
 func TestReconfigure(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		s.Announce(prefix("10.96.0.1/32"))
 		l := r.Accept()
 		l.Establish(bgptest.Open())
@@ -146,37 +147,23 @@ func TestReconfigure(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Peers[0].Communities = []message.Community{1}
-		if err := s.Reconfigure(c); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Reconfigure(c))
 		l.Expect("+10.96.0.1/32 d0 00000001")
 		c.Peers[0].HoldTime = 9 * time.Second
-		if err := s.Reconfigure(c); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Reconfigure(c))
 		l.Ends(message.CodeCease, message.CeaseConfigChange)
 		l = r.Accept()
-		if o := l.Establish(bgptest.Open()); o.HoldTime != 9*time.Second {
-			t.Errorf("hold time %v", o.HoldTime)
-		}
+		expect.Equal(t, l.Establish(bgptest.Open()).HoldTime, 9*time.Second, "hold time")
 		l.Expect("+10.96.0.1/32 d0 00000001")
 		c.RouterID = netip.MustParseAddr("10.0.0.3")
-		if err := s.Reconfigure(c); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Reconfigure(c))
 		l.Ends(message.CodeCease, message.CeaseConfigChange)
 		l = r.Accept()
-		if o := l.Establish(bgptest.Open()); o.RouterID != c.RouterID {
-			t.Errorf("router ID %v", o.RouterID)
-		}
+		expect.Equal(t, l.Establish(bgptest.Open()).RouterID, c.RouterID, "router ID")
 		c.Peers = nil
-		if err := s.Reconfigure(c); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.Reconfigure(c))
 		l.Ends(message.CodeCease, message.CeaseDeconfigured)
-		if all := s.Sessions(); len(all) != 0 {
-			t.Errorf("%+v", all)
-		}
+		expect.Empty(t, s.Sessions())
 		if err := s.Reconfigure(Config{}); err == nil {
 			t.Error("settings without a router ID were accepted")
 		}
@@ -194,26 +181,21 @@ func TestRetries(t *testing.T) {
 			l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
 			l.Close()
 		}
-		if took := time.Since(began); took < 15*time.Second || took > 50*time.Second {
-			t.Errorf("10 attempts took %v", took)
-		}
+		expect.Between(t, time.Since(began), 15*time.Second, 50*time.Second, "10 attempts took")
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		time.Sleep(stable)
 		began = time.Now()
 		l.Close()
 		r.Accept()
-		if took := time.Since(began); took > minRetry {
-			t.Errorf("a stable session is retried after %v", took)
-		}
+		expect.AtMost(t, time.Since(began), minRetry, "a stable session is retried")
 	})
 }
 
 // A connection that is reset in the middle of an UPDATE of this host loses nothing: everything is
 // announced again.
 func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		awaitUp(t, s)
@@ -222,9 +204,7 @@ func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
 		l.Expect("+10.96.0.1/32")
 		s.Announce(prefix("10.96.0.2/32"), prefix("10.96.0.3/32"))
 		b := make([]byte, message.HeaderSize+4)
-		if _, err := io.ReadFull(l.Conn, b); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.ReadFull(l.Conn, b))(t)
 		l.Close()
 		awaitReason(t, s, "closed the connection without a NOTIFICATION")
 		s.Withdraw(prefix("10.96.0.3/32"))
@@ -236,8 +216,7 @@ func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
 
 // A router that ends a session refuses connections for a while. The reason is still shown.
 func TestReasonRemains(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
@@ -261,8 +240,7 @@ func TestReasonRemains(t *testing.T) {
 }
 
 func TestPathDown(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		s.PathDown("10.0.0.1", "too early")
 		s.PathDown("10.0.0.9", "unknown")
 		l := r.Accept()
@@ -271,9 +249,7 @@ func TestPathDown(t *testing.T) {
 		began := time.Now()
 		go s.PathDown("10.0.0.1", "BFD: no packet from 10.0.0.1 for 150ms")
 		l.Ends(message.CodeCease, message.CeaseBFD)
-		if time.Since(began) > 0 {
-			t.Errorf("ended after %v", time.Since(began))
-		}
+		expect.AtMost(t, time.Since(began), 0, "ended")
 		l.Close()
 		awaitReason(t, s, "BFD: no packet from 10.0.0.1 for 150ms")
 		r.Accept().Establish(bgptest.Open())
@@ -299,42 +275,32 @@ func TestRestartBit(t *testing.T) {
 		{"the router restarts, too", `{"peers":["10.0.0.1"]}`, func(r *bgptest.Router) { r.Refuse(transport.ErrRefused) }, 2 * time.Second, false},
 		{"unreachable for a while", `{"peers":["10.0.0.1"]}`, func(r *bgptest.Router) { r.Refuse(errors.New("unreachable")) }, 2 * time.Second, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				path := filepath.Join(t.TempDir(), "record")
-				if c.record != "" {
-					if err := os.WriteFile(path, []byte(c.record), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				s, err := newSpeaker(Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}, Record: path}, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r := bgptest.NewRouter(t)
-				if c.before != nil {
-					c.before(r)
-				}
-				s.dial = dial(r)
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() { defer close(done); s.Run(ctx) }()
-				defer func() { cancel(); <-done }()
-				time.Sleep(c.after)
-				r.Refuse(nil)
-				l := r.Accept()
-				if o := l.Establish(bgptest.Open()); o.Restarted != c.want || !o.GracefulRestart {
-					t.Errorf("restarted %t, want %t", o.Restarted, c.want)
-				}
-				awaitUp(t, s)
-				l.Close()
-				l = r.Accept()
-				if o := l.Establish(bgptest.Open()); o.Restarted {
-					t.Error("restarted in the second session")
-				}
-				awaitUp(t, s)
-				l.Close()
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "record")
+			if c.record != "" {
+				must.Succeed(t, os.WriteFile(path, []byte(c.record), 0o600))
+			}
+			s := must.Get(newSpeaker(Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}, Record: path}, nil))(t)
+			r := bgptest.NewRouter(t)
+			if c.before != nil {
+				c.before(r)
+			}
+			s.dial = dial(r)
+			scope.Go(t, run(s))
+			time.Sleep(c.after)
+			r.Refuse(nil)
+			l := r.Accept()
+			if o := l.Establish(bgptest.Open()); o.Restarted != c.want || !o.GracefulRestart {
+				t.Errorf("restarted %t, want %t", o.Restarted, c.want)
+			}
+			awaitUp(t, s)
+			l.Close()
+			l = r.Accept()
+			if o := l.Establish(bgptest.Open()); o.Restarted {
+				t.Error("restarted in the second session")
+			}
+			awaitUp(t, s)
+			l.Close()
 		})
 	}
 }
@@ -354,29 +320,24 @@ func TestEnds(t *testing.T) {
 		{"restart without graceful restart", without, func(_ *Speaker, stop func()) { stop() }, message.CodeCease, message.CeaseShutdown, false},
 		{"shutdown", bgptest.Open(), func(s *Speaker, stop func()) { s.Shutdown(); stop() }, message.CodeCease, message.CeaseShutdown, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				path := filepath.Join(t.TempDir(), "record")
-				s, r, stop := start(t, func(x *Config) { x.Record = path })
-				l := r.Accept()
-				l.Establish(c.theirs)
-				awaitUp(t, s)
-				go c.end(s, stop)
-				l.Ends(c.code, c.sub)
-				l.Close()
-				stop()
-				b, _ := os.ReadFile(path)
-				if has := strings.Contains(string(b), "10.0.0.1"); has != c.record {
-					t.Errorf("record %q", b)
-				}
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "record")
+			s, r, stop := start(t, func(x *Config) { x.Record = path })
+			l := r.Accept()
+			l.Establish(c.theirs)
+			awaitUp(t, s)
+			go c.end(s, stop)
+			l.Ends(c.code, c.sub)
+			l.Close()
+			stop()
+			b, _ := os.ReadFile(path)
+			expect.Equal(t, strings.Contains(string(b), "10.0.0.1"), c.record, "record %q", b)
 		})
 	}
 }
 
 func TestFamiliesThatTheRouterLacks(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s, r, _ := start(t)
+	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
 		s.Announce(prefix("10.96.0.1/32"), prefix("fd96::1/128"))
 		s.Ready()
 		l := r.Accept()

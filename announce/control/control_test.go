@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A changed VIP is one message with one row, and no timer delays it on either side: in the fake time
@@ -83,8 +86,33 @@ func TestChangesTravelAtOnce(t *testing.T) {
 		if n, _, ok := link.Announcements.Get(addr(1)); !ok || n.Why != "no eligible host" {
 			t.Errorf("%+v", n)
 		}
-		if passed := time.Since(began); passed != 0 {
-			t.Errorf("%s have passed", passed)
+		expect.Equal(t, time.Since(began), 0, "have passed")
+	})
+}
+
+// Whatever an agent sends, the server reads it to its end, and passes nothing on before a message of its protocol.
+func FuzzRequests(f *testing.F) {
+	for _, seed := range []string{"", "{}\n", fmt.Sprintf("{\"protocol\":%d,\"keepalive\":-5}\n{}\n", Protocol), "null\n", "{\"protocol\":\"x\"}\n", "[1]\n", "{\"eligible\":{\"set\":[null]}}\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		near, far := net.Pipe()
+		begun, received := false, 0
+		s := &Server{Log: slog.New(slog.DiscardHandler), Receive: func(*Request, bool) {
+			if received++; !begun {
+				t.Error("a message of another protocol is passed on")
+			}
+		}}
+		c := newConn(near)
+		s.current = c
+		go func() {
+			far.Write(stream)
+			far.Close()
+		}()
+		go io.Copy(io.Discard, far) // answers
+		if err := s.read(c, func(string) error { begun = true; return nil }); err == nil {
+			t.Error("the end of the connection is no error")
 		}
+		near.Close()
 	})
 }

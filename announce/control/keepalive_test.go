@@ -16,6 +16,8 @@ import (
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // serving is a server with one connection, in the fake time of a test.
@@ -83,43 +85,39 @@ func TestSilentAgent(t *testing.T) {
 		{"without keepalives", []string{`{"protocol":1,"settings":{}}`, `{"synced":true}`}, never},
 		{"never begins", nil, 3 * time.Second},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				s := serve(t)
-				defer s.stop()
-				go func() { _, _ = io.Copy(io.Discard, s.near) }()
-				began := time.Now()
-				for i, m := range c.messages {
-					if i > 0 {
-						time.Sleep(time.Second)
-					}
-					if strings.HasSuffix(m, "}") {
-						m += "\n"
-					}
-					if _, err := s.near.Write([]byte(m)); err != nil {
-						t.Fatal(err)
-					}
+		bubble.Run(t, c.name, func(t *testing.T) {
+			s := serve(t)
+			defer s.stop()
+			go func() { _, _ = io.Copy(io.Discard, s.near) }()
+			began := time.Now()
+			for i, m := range c.messages {
+				if i > 0 {
+					time.Sleep(time.Second)
 				}
-				if c.after == never {
-					time.Sleep(time.Hour)
-					if gone, _ := s.givenUp(); !gone.IsZero() {
-						t.Errorf("given up after %s", gone.Sub(began))
-					}
-					return
+				if strings.HasSuffix(m, "}") {
+					m += "\n"
 				}
-				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
-				if at := s.closedAt(); !at.IsZero() {
-					t.Fatalf("closed after %s, want %s", at.Sub(began), c.after)
+				must.Get(s.near.Write([]byte(m)))(t)
+			}
+			if c.after == never {
+				time.Sleep(time.Hour)
+				if gone, _ := s.givenUp(); !gone.IsZero() {
+					t.Errorf("given up after %s", gone.Sub(began))
 				}
-				time.Sleep(time.Millisecond)
-				if at := s.closedAt(); at.Sub(began) != c.after {
-					t.Errorf("closed after %s, want %s", at.Sub(began), c.after)
-				}
-				// What has not begun was no agent.
-				if gone, _ := s.givenUp(); gone.IsZero() != (c.messages == nil) {
-					t.Errorf("given up: %v", !gone.IsZero())
-				}
-			})
+				return
+			}
+			time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
+			if at := s.closedAt(); !at.IsZero() {
+				t.Fatalf("closed after %s, want %s", at.Sub(began), c.after)
+			}
+			time.Sleep(time.Millisecond)
+			if at := s.closedAt(); at.Sub(began) != c.after {
+				t.Errorf("closed after %s, want %s", at.Sub(began), c.after)
+			}
+			// What has not begun was no agent.
+			if gone, _ := s.givenUp(); gone.IsZero() != (c.messages == nil) {
+				t.Errorf("given up: %v", !gone.IsZero())
+			}
 		})
 	}
 }
@@ -154,16 +152,12 @@ func TestKeepalivesProveProgress(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-ended:
-			if !errors.Is(err, hang) {
-				t.Errorf("ended: %v", err)
-			}
+			expect.Is(t, err, hang, "ended")
 		default:
 			t.Error("an agent that hangs stays connected")
 		}
 		link.Path = "/does/not/exist"
-		if err := link.connect(t.Context()); !errors.Is(err, hang) {
-			t.Errorf("another connection: %v", err)
-		}
+		expect.Is(t, link.connect(t.Context()), hang, "another connection")
 	})
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -153,19 +155,16 @@ func (l *Link) connect(ctx context.Context) error {
 		return &absentError{err}
 	}
 	c := newConn(raw)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	running, ctx := parallel.NewGroup(ctx)
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	received := make(chan error, 1)
-	go func() {
-		received <- l.follow(c)
-		cancel()
-	}()
-	err = l.send(ctx, c)
-	cancel()
-	if got := <-received; got != nil {
-		err = got
-	}
+	var got error // why it ended, if the announcer knows
+	running.Go(func() error {
+		got = l.follow(c)
+		return got
+	})
+	running.Go(func() error { return cmp.Or(l.send(ctx, c), ctx.Err()) })
+	err = running.Wait()
+	err = cmp.Or(got, err)
 	if why := l.hangs(); why != nil {
 		err = why
 	}

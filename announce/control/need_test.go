@@ -14,6 +14,9 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -43,10 +46,7 @@ func newWanting(t *testing.T, path string, need Need) *wanting {
 			return w.need
 		},
 		Gone: func(context.Context) { w.gone.Add(1) }}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { _ = w.Run(ctx); close(done) }()
-	t.Cleanup(func() { cancel(); <-done })
+	scope.Go(t, w.Run)
 	return w
 }
 
@@ -75,15 +75,8 @@ func startServer(t *testing.T, path string) *listening {
 			s.node = r.Settings.Node
 		}
 	}}
-	l, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { _ = server.Serve(ctx, l); close(done) }()
-	s.stop = sync.OnceFunc(func() { cancel(); <-done })
-	t.Cleanup(s.stop)
+	l := must.Get(Listen(path))(t)
+	s.stop = scope.Go(t, func(ctx context.Context) error { return server.Serve(ctx, l) })
 	return s
 }
 
@@ -102,9 +95,7 @@ func TestNothingToAnnounce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	w := newWanting(t, path, Nothing)
 	wait.Until(t, "the attempt", func() bool { return w.State().Reason != "not connected yet" })
-	if w.gone.Load() != 0 {
-		t.Error("an announcer that never ran is gone")
-	}
+	expect.Equal(t, w.gone.Load(), 0, "an announcer that never ran is gone")
 
 	s := startServer(t, path)
 	w.set(Undecided, "incomplete")
@@ -114,9 +105,7 @@ func TestNothingToAnnounce(t *testing.T) {
 	s.await(t, "all")
 	s.stop()
 	wait.Until(t, "the end of the connection", func() bool { return !w.State().Connected })
-	if w.gone.Load() != 0 {
-		t.Error("an announcer that is needed is reported as gone")
-	}
+	expect.Equal(t, w.gone.Load(), 0, "an announcer that is needed is reported as gone")
 	w.set(Nothing, "nothing")
 	wait.Until(t, "the report", func() bool { return w.gone.Load() == 1 })
 
@@ -141,9 +130,7 @@ func TestUndecidedLinkWaits(t *testing.T) {
 	w2.set(Undecided, "incomplete")
 	w.set(Announcing, "more")
 	s.await(t, "more")
-	if w2.State().Connected {
-		t.Error("connected")
-	}
+	expect.False(t, w2.State().Connected, "connected")
 }
 
 // A process that only finds out whether an announcer runs, or has another version, does not end the
@@ -159,17 +146,13 @@ func TestOtherConnectionsChangeNothing(t *testing.T) {
 	another := fmt.Sprintf(`{"protocol":%d,"agent":"/var/lib/b","settings":{"node":"b"},"synced":true}`, Protocol)
 	for _, first := range []string{"", `{"protocol":99}` + "\n", another + "\n"} {
 		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if first == "" {
 			err = c.(*net.UnixConn).CloseWrite()
 		} else {
 			_, err = c.Write([]byte(first))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, _ = io.Copy(io.Discard, c) // until the server closes it
 		c.Close()
 	}

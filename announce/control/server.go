@@ -10,9 +10,9 @@ import (
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/sockopt"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -74,8 +74,8 @@ func Listen(path string) (net.Listener, error) {
 
 // Serve accepts connections until the context ends. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	var work sync.WaitGroup
-	defer work.Wait()
+	work, _ := parallel.NewGroup(ctx)
+	defer func() { _ = work.Wait() }() // a connection has no errors
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
 		c, err := l.Accept()
@@ -90,7 +90,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			c.Close()
 			continue
 		}
-		work.Go(func() { s.serve(ctx, newConn(c)) })
+		work.Run(ctx, func(ctx context.Context) { s.serve(ctx, newConn(c)) })
 	}
 }
 
@@ -113,17 +113,9 @@ func (s *Server) replace(c *conn, agent string) error {
 // checkUser refuses processes of other users. The permissions of the socket do the same, unless
 // somebody changes them.
 func checkUser(c net.Conn) error {
-	raw, err := c.(*net.UnixConn).SyscallConn()
+	cred, err := sockopt.PeerOf(c.(*net.UnixConn))
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return credErr
 	}
 	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own {
 		return fmt.Errorf("process %d of user %d is not allowed: run the agent and the announcer as one user", cred.Pid, cred.Uid)
@@ -133,9 +125,11 @@ func checkUser(c net.Conn) error {
 
 // serve runs one connection.
 func (s *Server) serve(ctx context.Context, c *conn) {
+	defer c.Close()
 	ctx, cancel := context.WithCancel(ctx)
-	defer context.AfterFunc(ctx, func() { c.Close() })()
-	var work sync.WaitGroup
+	defer cancel()
+	work, reporting := parallel.NewGroup(ctx)
+	defer context.AfterFunc(reporting, func() { c.Close() })()
 	began := false
 	err := s.read(c, func(agent string) error {
 		if err := s.replace(c, agent); err != nil {
@@ -143,17 +137,18 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 			return err
 		}
 		began = true
-		work.Go(func() {
-			if err := s.report(ctx, c); err != nil && ctx.Err() == nil {
+		work.Go(func() error {
+			err := s.report(ctx, c)
+			if err != nil && ctx.Err() == nil {
 				s.Log.Warn("control connection ended", "err", err)
-				c.Close()
 			}
+			return err
 		})
 		return nil
 	})
 	cancel()
 	c.Close()
-	work.Wait()
+	_ = work.Wait() // it is logged
 	if !began {
 		s.Log.Debug("control connection without an agent ended", "err", err)
 		return

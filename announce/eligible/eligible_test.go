@@ -1,7 +1,6 @@
 package eligible
 
 import (
-	"context"
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -39,10 +40,7 @@ func start(t *testing.T) *bench {
 	b.pools.Store(&pools{lan, make(chan struct{})})
 	s := New(Options{Applied: b.applied, Synced: b.synced, Eligible: b.out, Healthy: func() bool { return !b.sick.Load() },
 		Pools: func() ([]announce.Pool, <-chan struct{}) { p := b.pools.Load(); return p.all, p.changed }})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	scope.Go(t, s.Run)
 	return b
 }
 
@@ -113,9 +111,7 @@ func TestEligibility(t *testing.T) {
 		routed := []announce.Pool{{Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}}
 		close(b.pools.Swap(&pools{all: routed}).changed)
 		b.want(t, "198.51.100.1", 1, "")
-		if b.out.Len() != 1 {
-			t.Errorf("%d rows", b.out.Len())
-		}
+		expect.Equal(t, b.out.Len(), 1, "rows")
 	})
 }
 
@@ -144,9 +140,7 @@ func TestChangeIsOneRow(t *testing.T) {
 				}
 			}
 		}
-		if changed != 1 {
-			t.Errorf("%d rows changed", changed)
-		}
+		expect.Equal(t, changed, 1, "rows changed")
 	})
 }
 
@@ -164,8 +158,6 @@ func TestDecidesAtOnce(t *testing.T) {
 			b.apply(key("192.0.2.1", 80), "web", 1, "")
 			b.want(t, "192.0.2.1", 1, "")
 		}
-		if passed := time.Since(began); passed != 0 {
-			t.Errorf("%s have passed", passed)
-		}
+		expect.Equal(t, time.Since(began), 0, "have passed")
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // recorder is a Sink with what it was given.
@@ -44,10 +46,11 @@ func (r *recorder) SetClaim(host string, c announce.Claim) {
 
 // net is a simulated network of hosts with an exchange each. Time passes in steps.
 type network struct {
-	t     testing.TB
+	t     must.T
 	now   time.Time
 	nodes map[netip.AddrPort]*node
 	queue []delivery
+	lives *rand.Rand // makes the numbers of the hosts' lives
 	drop  func(from, to netip.AddrPort) bool
 	tap   func(from, to netip.AddrPort, packet []byte)
 }
@@ -63,8 +66,8 @@ type node struct {
 	addr netip.AddrPort
 }
 
-func newNetwork(t testing.TB) *network {
-	return &network{t: t, now: time.Unix(1000, 0), nodes: map[netip.AddrPort]*node{}, drop: func(_, _ netip.AddrPort) bool { return false }, tap: func(_, _ netip.AddrPort, _ []byte) {}}
+func newNetwork(t must.T) *network {
+	return &network{t: t, now: time.Unix(1000, 0), lives: rand.New(rand.NewPCG(1, 0)), nodes: map[netip.AddrPort]*node{}, drop: func(_, _ netip.AddrPort) bool { return false }, tap: func(_, _ netip.AddrPort, _ []byte) {}}
 }
 
 func addrOf(i int) netip.AddrPort {
@@ -81,7 +84,7 @@ func options(name string, peers ...int) Options {
 
 func (w *network) start(i int, o Options) *node {
 	n := &node{addr: addrOf(i), recorder: recorder{map[string]announce.Host{}, map[string]map[netip.Addr]announce.Claim{}}}
-	n.Exchange = New(o, rand.Uint64()|1, &n.recorder, w.now)
+	n.Exchange = New(o, w.lives.Uint64()|1, &n.recorder, w.now)
 	w.nodes[n.addr] = n
 	return n
 }
@@ -101,9 +104,7 @@ func (w *network) settle() {
 			n := w.nodes[addr]
 			n.Advance(w.now)
 			n.Send(w.now, func(to netip.AddrPort, packet []byte) {
-				if len(packet) > MaxSize {
-					w.t.Fatalf("a packet of %d bytes", len(packet))
-				}
+				must.AtMost(w.t, len(packet), MaxSize, "bytes of a packet")
 				w.tap(addr, to, packet)
 				if !w.drop(addr, to) {
 					w.queue = append(w.queue, delivery{addr, to, slices.Clone(packet)})
@@ -113,9 +114,7 @@ func (w *network) settle() {
 		if len(w.queue) == 0 {
 			return
 		}
-		if round > 1000 {
-			w.t.Fatal("packets without end")
-		}
+		must.AtMost(w.t, round, 1000, "rounds of packets")
 		queue := w.queue
 		w.queue = nil
 		for _, d := range queue {
@@ -136,9 +135,7 @@ func (w *network) pass(d time.Duration) {
 			}
 		}
 		if !next.After(w.now) {
-			if w.now.Before(end) {
-				w.t.Fatalf("next is %v ago", w.now.Sub(next))
-			}
+			must.False(w.t, w.now.Before(end), "next is %v ago", w.now.Sub(next))
 			return
 		}
 		w.now = next
@@ -202,9 +199,7 @@ func TestDeath(t *testing.T) {
 		}
 		w.now = w.now.Add(time.Millisecond)
 	}
-	if died != 300*time.Millisecond {
-		t.Errorf("dead after %s", died)
-	}
+	expect.Equal(t, died, 300*time.Millisecond, "dead after")
 	// What it announced is remembered.
 	if p := state(a, "lb2"); p.State != Dead || p.Lost != 3 || p.Owned != 29 || len(p.VIPs) != announce.MaxVIPs || p.VIPs[0] != netip.MustParseAddr("10.0.1.1") {
 		t.Errorf("%+v", p)
@@ -262,9 +257,7 @@ func TestUnheard(t *testing.T) {
 		return all
 	}
 	w.pass(50 * time.Millisecond)
-	if got := unheard(); !slices.Equal(got, []int{4, 4, 4, 4}) {
-		t.Errorf("an unknown peer: %v", got)
-	}
+	expect.SameList(t, unheard(), []int{4, 4, 4, 4}, "an unknown peer")
 	w.start(4, options("lb4", 1))
 	w.pass(200 * time.Millisecond)
 	if got := unheard(); got != nil {
@@ -272,9 +265,7 @@ func TestUnheard(t *testing.T) {
 	}
 	w.drop = func(from, to netip.AddrPort) bool { return from == addrOf(2) || to == addrOf(3) }
 	w.pass(time.Second)
-	if got := unheard(); !slices.Equal(got, []int{2, 3, 2, 3}) {
-		t.Errorf("a dead peer and a one-way one: %v", got)
-	}
+	expect.SameList(t, unheard(), []int{2, 3, 2, 3}, "a dead peer and a one-way one")
 }
 
 // A host that was never received is not alive: its messages could be recordings.
@@ -283,12 +274,8 @@ func TestOneWayFromTheStart(t *testing.T) {
 	a, b := w.start(1, options("lb1", 2)), w.start(2, options("lb2", 1))
 	w.drop = func(_, to netip.AddrPort) bool { return to == b.addr }
 	w.pass(time.Second)
-	if len(a.hosts) != 0 {
-		t.Errorf("hosts %v", a.hosts)
-	}
-	if p := state(a, "lb2"); p.State != OneWay {
-		t.Errorf("%+v", p)
-	}
+	expect.Equal(t, len(a.hosts), 0, "hosts %v", a.hosts)
+	expect.Equal(t, state(a, "lb2").State, OneWay, "state")
 }
 
 // Recordings of any age, sent to any host, change nothing, except that they are counted.
@@ -317,9 +304,7 @@ func TestReplays(t *testing.T) {
 		}
 	}
 	replay("while both live")
-	if a.count.Replayed == 0 {
-		t.Errorf("%+v", a.count)
-	}
+	expect.True(t, a.count.Replayed != 0, "%+v", a.count)
 	for _, d := range old {
 		if c := w.start(9, options("lb9")); d.from == b.addr && d.packet[28] != 0 {
 			if c.Receive(d.from, d.packet, w.now); c.count.Misdirected != 1 {
@@ -339,9 +324,7 @@ func TestReplays(t *testing.T) {
 	for _, d := range old {
 		a.Receive(d.from, d.packet, w.now)
 	}
-	if len(a.hosts) != 0 {
-		t.Errorf("after both have restarted: %v", a.hosts)
-	}
+	expect.Equal(t, len(a.hosts), 0, "after both have restarted: %v", a.hosts)
 	if a.Receive(addrOf(2), []byte("garbage"), w.now); a.count.Malformed != 1 {
 		t.Errorf("%+v", a.count)
 	}
@@ -377,9 +360,7 @@ func TestDuplicateName(t *testing.T) {
 	if at, yield, ok := b.Duplicate(w.now); !ok || !yield || at != a.addr {
 		t.Errorf("the younger one: %v, %v, %v", at, yield, ok)
 	}
-	if len(a.hosts)+len(b.hosts) != 0 {
-		t.Error("they take each other for another host")
-	}
+	expect.Equal(t, len(a.hosts)+len(b.hosts), 0, "they take each other for another host")
 	// It gets no claims, so it can't acknowledge them.
 	for i := range 3 {
 		a.Set(announce.Claim{Addr: vipAt(i), Services: 1, Owned: true})
@@ -388,9 +369,7 @@ func TestDuplicateName(t *testing.T) {
 	for _, at := range []time.Time{w.now, w.now, a.Beat(), a.Beat()} {
 		a.Send(at, func(netip.AddrPort, []byte) { sent++ })
 	}
-	if sent > 2 {
-		t.Errorf("%d messages with one heartbeat", sent)
-	}
+	expect.AtMost(t, sent, 2, "messages with one heartbeat")
 	delete(w.nodes, a.addr)
 	w.pass(time.Second)
 	if _, _, ok := b.Duplicate(w.now); ok {
@@ -447,9 +426,7 @@ func TestOneChangeIsOneMessage(t *testing.T) {
 		a.Set(announce.Claim{Addr: vipAt(i), Services: 1})
 	}
 	w.settle()
-	if len(b.known["lb1"]) != 10_000 {
-		t.Fatalf("%d claims", len(b.known["lb1"]))
-	}
+	must.Equal(t, len(b.known["lb1"]), 10_000, "claims")
 	if most := uint64(10_000*6/(MaxSize-headerSize-macSize-3) + 40); a.count.Sent > most {
 		t.Errorf("%d messages, want at most %d", a.count.Sent, most)
 	}
@@ -480,7 +457,7 @@ func TestMismatch(t *testing.T) {
 // Whatever is lost, all hosts have all claims of each other soon after the network works.
 func TestCopiesConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newNetwork(nil)
+		w := newNetwork(t)
 		seed := rapid.Uint64().Draw(t, "seed")
 		r := rand.New(rand.NewPCG(seed, 1))
 		loss := rapid.Float64Range(0, 0.7).Draw(t, "loss")
@@ -495,8 +472,8 @@ func TestCopiesConverge(t *testing.T) {
 				w.start(i, w.nodes[addrOf(i)].o)
 				want[i] = map[netip.Addr]announce.Claim{}
 			}
-			for range rapid.SampledFrom([]int{1, 3, 900}).Draw(t, "claims") {
-				c := announce.Claim{Addr: vipAt(r.IntN(2000)), Services: r.IntN(3), Owned: r.IntN(2) == 0}
+			for range rapid.SampledFrom([]int{1, 3, 300}).Draw(t, "claims") {
+				c := announce.Claim{Addr: vipAt(r.IntN(600)), Services: r.IntN(3), Owned: r.IntN(2) == 0}
 				w.nodes[addrOf(i)].Set(c)
 				if want[i][c.Addr] = c; isEmpty(c) {
 					delete(want[i], c.Addr)

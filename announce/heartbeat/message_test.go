@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var secret = [][]byte{[]byte("a shared secret")}
@@ -109,9 +110,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(m.claims)*claimMin > len(packet) {
-			t.Errorf("%d claims of %d bytes", len(m.claims), len(packet))
-		}
+		expect.AtMost(t, len(m.claims)*claimMin, len(packet), "bytes of %d claims", len(m.claims))
 		if again := m.encode(nil, k); m.uptime < maxUptime && !bytes.Equal(again, packet) {
 			t.Errorf("encoded differently:\n%x\n%x", packet, again)
 		}

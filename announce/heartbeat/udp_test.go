@@ -1,7 +1,6 @@
 package heartbeat
 
 import (
-	"errors"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -9,26 +8,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
 // A full queue is an error of its own; others concern the peer.
 func TestWriteErrors(t *testing.T) {
-	c, err := Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Listen("127.0.0.1:0"))(t)
 	defer c.Close()
 	to := netip.MustParseAddrPort(c.Addr().String())
-	if err := c.Write(to, []byte("x")); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, c.Write(to, []byte("x")))
 	for fault, want := range map[error]error{unix.ENOBUFS: ErrBusy, unix.EAGAIN: ErrBusy, unix.EHOSTUNREACH: unix.EHOSTUNREACH} {
 		c.sendto = func([]byte, netip.AddrPort) (int, error) { return 0, fault }
-		if err := c.Write(to, []byte("x")); !errors.Is(err, want) {
-			t.Errorf("%v: %v, want %v", fault, err, want)
-		}
+		expect.Is(t, c.Write(to, []byte("x")), want, "%v", fault)
 	}
 }
 
@@ -42,9 +36,7 @@ func TestQueueOfTheInterface(t *testing.T) {
 		t.Helper()
 		var err error
 		n.Do(func() { c, err = Listen(":0") })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -57,9 +49,7 @@ func TestQueueOfTheInterface(t *testing.T) {
 				t.Errorf("%s: %v", addr, err)
 			}
 			packet[0] = byte(i)
-			if err := from.Write(netip.AddrPortFrom(addr, port), packet); err != nil {
-				t.Errorf("%s: %v", addr, err)
-			}
+			expect.Succeed(t, from.Write(netip.AddrPortFrom(addr, port), packet), "%s", addr)
 			if p, err := to.Read(); err != nil || !slices.Equal(p.Data, packet) {
 				t.Errorf("%s: received %v, %v", addr, p, err)
 			}
@@ -74,8 +64,6 @@ func TestQueueOfTheInterface(t *testing.T) {
 		t.Fatalf("tc: %v\n%s", err, out)
 	}
 	for _, addr := range []netip.Addr{b.Addr4, b.Addr6} {
-		if err := from.Write(netip.AddrPortFrom(addr, port), packet); !errors.Is(err, ErrBusy) {
-			t.Errorf("%s: %v, want %v", addr, err, ErrBusy)
-		}
+		expect.Is(t, from.Write(netip.AddrPortFrom(addr, port), packet), ErrBusy, "%s", addr)
 	}
 }

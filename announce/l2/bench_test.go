@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/wire"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -62,9 +63,7 @@ func countAnnouncements(t testing.TB, n *netlab.Node, first netip.Addr, size int
 	var s *wire.Socket
 	var err error
 	n.Do(func() { s, err = wire.Open(typ) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	wanted := make(map[netip.Addr]bool, size)
 	for i, a := 0, first; i < size; i, a = i+1, a.Next() {
 		wanted[a] = true

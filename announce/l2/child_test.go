@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -172,9 +174,7 @@ type speaker struct {
 func start(t testing.TB, n *netlab.Node, c settings) *speaker {
 	t.Helper()
 	text, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s := &speaker{t: t, name: n.Name, mac: n.MAC("eth0"), ended: make(chan struct{})}
 	s.cmd = exec.Command(os.Args[0])
 	s.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
@@ -184,13 +184,9 @@ func start(t testing.TB, n *netlab.Node, c settings) *speaker {
 		t.Fatal(err)
 	}
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	n.Do(func() { err = s.cmd.Start() })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	go s.read(out)
 	t.Cleanup(s.quit)
 	s.waitFor("gate open", func(r l2.Report) bool { return r.State == l2.GateOpen })
@@ -213,9 +209,7 @@ func (s *speaker) read(out io.Reader) {
 			s.lapses++
 		}
 		s.mu.Unlock()
-		if l.Error != "" {
-			s.t.Errorf("%s: %s: %s", s.name, l.Done, l.Error)
-		}
+		expect.Equal(s.t, l.Error, "", "%s: %s", s.name, l.Done)
 	}
 }
 
@@ -308,9 +302,7 @@ func (s *speaker) lapsed() int {
 
 func (s *speaker) signal(sig os.Signal) {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, s.cmd.Process.Signal(sig))
 }
 
 // kill ends the child like a crash.

@@ -3,13 +3,8 @@
 package l2_test
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +14,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/wire"
-	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -77,10 +72,10 @@ func TestAddressIsInUse(t *testing.T) {
 
 // Another station appears and announces addresses that this host owns. The host defends them once,
 // then gives up. A station that only checks for duplicates learns that the address is in use.
+// Slow: the host asks again whether an address is in use after seconds.
 func TestAnotherStationAppears(t *testing.T) {
-	l := newLab(t)
-	a := start(t, l.a, defaults())
-	start(t, l.b, defaults())
+	t.Parallel()
+	l, a := pair(t)
 	rival := l.Join("rival")
 	a.own(vips...)
 	l.watch.answered("a owns the addresses", vips, a.mac)
@@ -89,7 +84,7 @@ func TestAnotherStationAppears(t *testing.T) {
 	// Duplicate address detection of a well-behaved station.
 	rival.Sysctl("ipv6/conf/eth0/accept_dad", "1")
 	eth0 := device(t, rival, "eth0")
-	must(t, rival.Netlink.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(vip6, 64)}))
+	must.Succeed(t, rival.Netlink.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(vip6, 64)}))
 	wait.Until(t, "the kernel of the other station finds the duplicate", func() bool {
 		for _, x := range netlab.List(t, func() ([]netlink.Addr, error) { return rival.Netlink.AddrList(eth0, netlink.FAMILY_V6) }) {
 			if got, _ := netip.AddrFromSlice(x.IP); got == vip6 {
@@ -110,10 +105,9 @@ func TestAnotherStationAppears(t *testing.T) {
 			if v.Is4() {
 				typ = frame.TypeARP
 			}
-			s, err := wire.Open(typ)
-			must(t, err)
-			must(t, s.Send(eth0.Attrs().Index, frame.AppendAnnounce(nil, mac, v)))
-			must(t, s.Close())
+			s := must.Get(wire.Open(typ))(t)
+			must.Succeed(t, s.Send(eth0.Attrs().Index, frame.AppendAnnounce(nil, mac, v)))
+			must.Succeed(t, s.Close())
 		}
 	})
 	a.conflict(mark, rival.MAC("eth0"), vips...)
@@ -122,59 +116,4 @@ func TestAnotherStationAppears(t *testing.T) {
 	a.is(l2.Announced, vips...)
 	points(t, l.client, a.mac, vips...) // the client's cache is repaired
 	l.watch.answered("the other station has gone", vips, a.mac)
-}
-
-// keepalived on another host holds the same addresses.
-func TestKeepalivedHoldsTheAddress(t *testing.T) {
-	program := need.Program(t, "keepalived")
-	l := newLab(t)
-	a := start(t, l.a, defaults())
-	start(t, l.b, defaults())
-	rival := l.Join("rival")
-	stop := keepalived(t, rival, program)
-	l.watch.answered("keepalived", vips, rival.MAC("eth0"))
-	a.own(vips...)
-	a.conflict(0, rival.MAC("eth0"), vips...)
-	l.watch.answered("conflict with keepalived", vips, rival.MAC("eth0"))
-	stop()
-	a.is(l2.Announced, vips...)
-	l.watch.answered("keepalived has ended", vips, a.mac)
-}
-
-// keepalived starts keepalived on a node, alone in its group and thus the master. Stop ends it.
-func keepalived(t *testing.T, n *netlab.Node, program string) (stop func()) {
-	t.Helper()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "keepalived.conf")
-	instance := `vrrp_instance %s { state MASTER
- interface eth0
- virtual_router_id %d
- priority 100
- advert_int 1
- virtual_ipaddress { %s } }
-`
-	text := fmt.Sprintf(instance, "v4", 51, vip4.String()+"/24") + fmt.Sprintf(instance, "v6", 52, "fe80::51\n"+vip6.String()+"/64")
-	must(t, os.WriteFile(config, []byte(text), 0o600))
-	cmd := exec.Command(program, "--dont-fork", "--log-console", "--vrrp", "--use-file", config,
-		"--pid", filepath.Join(dir, "pid"), "--vrrp_pid", filepath.Join(dir, "vrrp.pid"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	var err error
-	n.Do(func() { err = cmd.Start() })
-	must(t, err)
-	done := false
-	stop = func() {
-		if done {
-			return
-		}
-		done = true
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("keepalived: %s", output.String())
-		}
-	}
-	t.Cleanup(stop)
-	return stop
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ironvip/ironvip/announce/l2"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -32,8 +33,8 @@ func attrs(name string) netlink.LinkAttrs {
 // add creates a device of a node and sets it up.
 func add(t *testing.T, n *netlab.Node, l netlink.Link) {
 	t.Helper()
-	must(t, n.Netlink.LinkAdd(l))
-	must(t, n.Netlink.LinkSetUp(device(t, n, l.Attrs().Name)))
+	must.Succeed(t, n.Netlink.LinkAdd(l))
+	must.Succeed(t, n.Netlink.LinkSetUp(device(t, n, l.Attrs().Name)))
 }
 
 func overDummy(interfaces ...string) settings {
@@ -77,11 +78,11 @@ func TestVLAN(t *testing.T) {
 	plain.answered("without a tag", vips)
 
 	mark := one.mark()
-	must(t, a.Netlink.LinkSetDown(device(t, a, "eth0")))
+	must.Succeed(t, a.Netlink.LinkSetDown(device(t, a, "eth0")))
 	one.link(mark, "eth0.100", l2.LinkDown)
 	onVLAN.answered("the device below is down", vips)
-	must(t, a.Netlink.LinkSetUp(device(t, a, "eth0")))
-	must(t, a.Netlink.LinkSetUp(device(t, a, "eth0.100")))
+	must.Succeed(t, a.Netlink.LinkSetUp(device(t, a, "eth0")))
+	must.Succeed(t, a.Netlink.LinkSetUp(device(t, a, "eth0.100")))
 	onVLAN.answered("the device below is up", vips, a.MAC("eth0.100"))
 }
 
@@ -93,27 +94,27 @@ func TestBond(t *testing.T) {
 	l.Connect(a, "eth1")
 	bond := netlink.NewLinkBond(attrs("bond0"))
 	bond.Mode, bond.Miimon = netlink.BOND_MODE_ACTIVE_BACKUP, 10
-	must(t, a.Netlink.LinkAdd(bond))
+	must.Succeed(t, a.Netlink.LinkAdd(bond))
 	master := device(t, a, "bond0")
 	for _, name := range []string{"eth0", "eth1"} {
 		port := device(t, a, name)
-		must(t, a.Netlink.LinkSetDown(port))
-		must(t, a.Netlink.LinkSetMaster(port, master))
-		must(t, a.Netlink.LinkSetUp(port))
+		must.Succeed(t, a.Netlink.LinkSetDown(port))
+		must.Succeed(t, a.Netlink.LinkSetMaster(port, master))
+		must.Succeed(t, a.Netlink.LinkSetUp(port))
 	}
-	must(t, a.Netlink.LinkSetUp(master))
+	must.Succeed(t, a.Netlink.LinkSetUp(master))
 	a.AddAddr("bond0", netip.PrefixFrom(a.Addr4, 24))
 	watch := observe(t, client, vips...)
 	one := start(t, a, overDummy("bond0"))
 	one.own(vips...)
 	watch.answered("on the bond", vips, a.MAC("bond0"))
-	must(t, l.Switch.Netlink.LinkSetDown(device(t, l.Switch, "a.eth0")))
+	must.Succeed(t, l.Switch.Netlink.LinkSetDown(device(t, l.Switch, "a.eth0")))
 	watch.answered("the first port has no carrier", vips, a.MAC("bond0"))
 	mark := one.mark()
-	must(t, l.Switch.Netlink.LinkSetDown(device(t, l.Switch, "a.eth1")))
+	must.Succeed(t, l.Switch.Netlink.LinkSetDown(device(t, l.Switch, "a.eth1")))
 	one.link(mark, "bond0", l2.LinkDown)
 	watch.answered("no port has a carrier", vips)
-	must(t, l.Switch.Netlink.LinkSetUp(device(t, l.Switch, "a.eth1")))
+	must.Succeed(t, l.Switch.Netlink.LinkSetUp(device(t, l.Switch, "a.eth1")))
 	watch.answered("the second port has a carrier", vips, a.MAC("bond0"))
 	one.is(l2.Announced, vips...)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/wire"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -54,6 +55,14 @@ func newLab(t *testing.T) *lab {
 	}
 	l.watch = observe(t, l.client, vips...)
 	return l
+}
+
+// pair returns a lab with a speaker on both hosts, and the first one.
+func pair(t *testing.T) (*lab, *speaker) {
+	l := newLab(t)
+	a := start(t, l.a, defaults())
+	start(t, l.b, defaults())
+	return l, a
 }
 
 // hold gives a node the virtual addresses.
@@ -96,9 +105,7 @@ func observeOn(t *testing.T, n *netlab.Node, dev string, addrs ...netip.Addr) *o
 		arp, err = wire.Open(frame.TypeARP)
 		nd, err2 = wire.Open(frame.TypeIPv6)
 	})
-	if err := errors.Join(err, err2); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, errors.Join(err, err2))
 	link := device(t, n, dev)
 	mac := frame.MAC(link.Attrs().HardwareAddr)
 	n.Frames(t, dev, frame.TypeARP, func(at time.Time, b []byte) {
@@ -235,10 +242,7 @@ func learn(t *testing.T, n *netlab.Node, addrs ...netip.Addr) {
 
 func send(t *testing.T, n *netlab.Node, a netip.Addr) {
 	n.Do(func() {
-		c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("udp", netip.AddrPortFrom(a, 9).String()))(t)
 		defer c.Close()
 		_, _ = c.Write([]byte("x"))
 	})
@@ -247,10 +251,7 @@ func send(t *testing.T, n *netlab.Node, a netip.Addr) {
 // cached returns the station of an address in a node's neighbor cache.
 func cached(t *testing.T, n *netlab.Node, a netip.Addr) string {
 	t.Helper()
-	link, err := n.Netlink.LinkByName("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	link := must.Get(n.Netlink.LinkByName("eth0"))(t)
 	family := netlink.FAMILY_V4
 	if a.Is6() {
 		family = netlink.FAMILY_V6
@@ -275,10 +276,7 @@ func points(t *testing.T, n *netlab.Node, mac string, addrs ...netip.Addr) {
 func read(t *testing.T, n *netlab.Node, path string) (text string) {
 	t.Helper()
 	n.Do(func() {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(os.ReadFile(path))(t)
 		text = string(b)
 	})
 	return text
@@ -286,27 +284,13 @@ func read(t *testing.T, n *netlab.Node, path string) (text string) {
 
 func device(t *testing.T, n *netlab.Node, name string) netlink.Link {
 	t.Helper()
-	l, err := n.Netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return must.Get(n.Netlink.LinkByName(name))(t)
 }
 
 // sendFrom sends a datagram with a source address, in the calling thread's namespace.
 func sendFrom(t *testing.T, from, to netip.Addr) {
 	d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-	c, err := d.Dial("udp", netip.AddrPortFrom(to, 9).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(d.Dial("udp", netip.AddrPortFrom(to, 9).String()))(t)
 	defer c.Close()
 	_, _ = c.Write([]byte("x"))
 }

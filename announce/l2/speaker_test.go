@@ -15,16 +15,17 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
 // Exactly the owner answers, in both families, and a client's neighbor cache follows a move at once.
 func TestAnswersAndCachesFollowTheOwner(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
-	if !strings.Contains(l.watchTwo(), l.a.MAC("eth0")) {
-		t.Fatal("without announcers, the kernel doesn't answer for the virtual addresses: the test proves nothing")
-	}
+	must.True(t, strings.Contains(l.watchTwo(), l.a.MAC("eth0")), "without announcers, the kernel doesn't answer for the virtual addresses: the test proves nothing")
 	a, b := start(t, l.a, defaults()), start(t, l.b, defaults())
 	l.watch.answered("nobody owns the addresses", vips)
 	a.own(vips...)
@@ -104,9 +105,7 @@ func TestRefreshEnds(t *testing.T) {
 	a.waitFor("closed gate", func(r l2.Report) bool { return r.State == l2.GateClosed })
 	l.watch.answered("no refresh", vips)
 	for _, v := range vips {
-		if late := l.watch.lastClaim(a.mac, v).Sub(paused); late > shortDeadMan+slack {
-			t.Errorf("%v: answered %v after the last refresh", v, late)
-		}
+		expect.AtMost(t, l.watch.lastClaim(a.mac, v).Sub(paused), shortDeadMan+slack, "%v: answered after the last refresh", v)
 	}
 	a.do("continue")
 	wait.Until(t, "the next refresh reports it", func() bool { return a.lapsed() > lapses })
@@ -131,6 +130,7 @@ func TestCrash(t *testing.T) {
 
 // Someone deletes the gate. It is back before long, with the same content, and that is reported.
 func TestGateIsRestored(t *testing.T) {
+	t.Parallel()
 	need.Program(t, "nft")
 	l := newLab(t)
 	a, b := start(t, l.a, defaults()), start(t, l.b, defaults())
@@ -158,7 +158,7 @@ func TestGateIsRestored(t *testing.T) {
 	var egress bool
 	var err error
 	l.a.Do(func() { egress, err = gate.HasEgress(t.Context()) })
-	must(t, err)
+	must.Succeed(t, err)
 	need.KernelFeature(t, linux.Egress, egress) // without it, the gate has no second table
 	restored("delete", "table", "netdev", gate.TableName)
 	restored("flush", "set", "netdev", gate.TableName, "mine6")
@@ -172,9 +172,7 @@ func TestRequestsOfTheKernel(t *testing.T) {
 	wait.Until(t, "arp_announce is set", func() bool {
 		return strings.TrimSpace(read(t, l.a, "/proc/sys/net/ipv4/conf/eth0/arp_announce")) == "2"
 	})
-	if all := strings.TrimSpace(read(t, l.a, "/proc/sys/net/ipv4/conf/all/arp_announce")); all != "0" {
-		t.Errorf("net.ipv4.conf.all.arp_announce is %s: it belongs to the operator", all)
-	}
+	expect.Equal(t, strings.TrimSpace(read(t, l.a, "/proc/sys/net/ipv4/conf/all/arp_announce")), "0", "net.ipv4.conf.all.arp_announce, which belongs to the operator")
 	start := time.Now()
 	l.a.Do(func() { sendFrom(t, vip4, l.client.Addr4) })
 	points(t, l.a, l.client.MAC("eth0"), l.client.Addr4) // resolved, with another sender
@@ -186,14 +184,14 @@ func TestRequestsOfTheKernel(t *testing.T) {
 func TestFormerSettingsAreRestored(t *testing.T) {
 	l := newLab(t)
 	const dev = "/proc/sys/net/ipv4/conf/eth0/arp_announce"
-	set := func(value string) { l.a.Do(func() { must(t, os.WriteFile(dev, []byte(value), 0)) }) }
+	set := func(value string) { l.a.Do(func() { must.Succeed(t, os.WriteFile(dev, []byte(value), 0)) }) }
 	is := func(when, want string) {
 		t.Helper()
 		wait.Until(t, when+": arp_announce is "+want, func() bool { return strings.TrimSpace(read(t, l.a, dev)) == want })
 	}
 	remove := func(record string) {
 		t.Helper()
-		l.a.Do(func() { must(t, l2.Remove(t.Context(), record)) })
+		l.a.Do(func() { must.Succeed(t, l2.Remove(t.Context(), record)) })
 	}
 	c := defaults()
 	c.Record = filepath.Join(t.TempDir(), "arp-announce")
@@ -215,11 +213,11 @@ func TestFormerSettingsAreRestored(t *testing.T) {
 	is("no longer announced on", "1")
 	a.do("interfaces", "eth0")
 	is("again", "2")
-	must(t, l.a.Netlink.LinkSetDown(device(t, l.a, "eth0")))
-	must(t, l.a.Netlink.LinkSetName(device(t, l.a, "eth0"), "lan0"))
+	must.Succeed(t, l.a.Netlink.LinkSetDown(device(t, l.a, "eth0")))
+	must.Succeed(t, l.a.Netlink.LinkSetName(device(t, l.a, "eth0"), "lan0"))
 	wait.Until(t, "renamed: arp_announce is 1", func() bool { return strings.TrimSpace(read(t, l.a, strings.ReplaceAll(dev, "eth0", "lan0"))) == "1" })
-	must(t, l.a.Netlink.LinkSetName(device(t, l.a, "lan0"), "eth0"))
-	must(t, l.a.Netlink.LinkSetUp(device(t, l.a, "eth0")))
+	must.Succeed(t, l.a.Netlink.LinkSetName(device(t, l.a, "lan0"), "eth0"))
+	must.Succeed(t, l.a.Netlink.LinkSetUp(device(t, l.a, "eth0")))
 	is("renamed back", "2")
 	a.quit()
 	set("0")
@@ -247,9 +245,7 @@ func TestGroups(t *testing.T) {
 		}
 		return false
 	}
-	if member() {
-		t.Fatal("a member before the address is owned")
-	}
+	must.False(t, member(), "a member before the address is owned")
 	a.own(vip6)
 	wait.Until(t, "membership", member)
 	a.release(vip6)

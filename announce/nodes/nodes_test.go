@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"context"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -17,6 +16,9 @@ import (
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 )
 
 var lan = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
@@ -24,10 +26,7 @@ var lan = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 func run(t *testing.T, name string, fleet bool, records registry.Store[Record], events *event.Log) *Nodes {
 	t.Helper()
 	n := New(Options{Store: records, Node: name, Fleet: fleet, Events: events, Log: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { _ = n.Run(ctx); close(done) }()
-	t.Cleanup(func() { cancel(); <-done })
+	scope.Go(t, n.Run)
 	return n
 }
 
@@ -43,46 +42,30 @@ func kinds(events *event.Log) (out []string) {
 func TestDrainSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	for round := range 3 {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		records, err := registry.NewLocal(store.NewBucket[Record](db, Folder))
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(path))(t)
+		records := must.Get(registry.NewLocal(store.NewBucket[Record](db, Folder)))(t)
 		events := event.NewLog(10, time.Now)
 		n := New(Options{Store: records, Node: "lb1", Events: events, Log: slog.New(slog.DiscardHandler)})
 		n.read()
 		changed := n.Changed()
-		if n.Draining("lb1") != (round == 1) {
-			t.Errorf("round %d: draining %v", round, n.Draining("lb1"))
-		}
+		expect.Equal(t, n.Draining("lb1"), (round == 1), "round %d: draining", round)
 		if round < 2 {
-			if err := n.SetDrain(t.Context(), "lb1", round == 0, "root"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, n.SetDrain(t.Context(), "lb1", round == 0, "root"))
 			select {
 			case <-changed:
 			default:
 				t.Error("readers do not wake")
 			}
-			if n.Draining("lb1") != (round == 0) {
-				t.Error("not in effect at once")
-			}
+			expect.Equal(t, n.Draining("lb1"), (round == 0), "not in effect at once")
 			if round == 0 {
 				since := n.Drains()["lb1"].Since
 				if err := n.SetDrain(t.Context(), "lb1", true, "another"); err != nil || n.Drains()["lb1"].Author != "root" || !n.Drains()["lb1"].Since.Equal(since) {
 					t.Errorf("a second start changes it: %+v, %v", n.Drains()["lb1"], err)
 				}
-				if got := kinds(events); !slices.Equal(got, []string{"node_drained lb1"}) {
-					t.Errorf("events %v", got)
-				}
+				expect.SameList(t, kinds(events), []string{"node_drained lb1"}, "events")
 			}
 		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, db.Close())
 	}
 }
 
@@ -103,22 +86,16 @@ func TestFleet(t *testing.T) {
 		c.Publish(Own{Address: at("10.0.0.3:7481"), Pools: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}})
 		settle := func() { time.Sleep(5 * time.Second); synctest.Wait() }
 		settle()
-		if got := a.Peers(lan); !slices.Equal(got, []netip.AddrPort{at("10.0.0.2:7481")}) {
-			t.Errorf("peers of lb1: %v", got)
-		}
+		expect.SameList(t, a.Peers(lan), []netip.AddrPort{at("10.0.0.2:7481")}, "peers of lb1")
 		if s := string(a.Secret()); len(s) < 32 || s != string(b.Secret()) || s != string(c.Secret()) {
 			t.Errorf("secrets %q, %q, %q", s, b.Secret(), c.Secret())
 		}
-		if err := c.SetDrain(t.Context(), "lb1", true, "root"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, c.SetDrain(t.Context(), "lb1", true, "root"))
 		settle()
 		if !a.Draining("lb1") || !b.Draining("lb1") || a.Draining("lb2") {
 			t.Error("the drain is not known")
 		}
-		if err := a.SetDrain(t.Context(), "lb1", false, "root"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.SetDrain(t.Context(), "lb1", false, "root"))
 		b.Publish(Own{})
 		settle()
 		if a.Draining("lb1") || c.Draining("lb1") || len(a.Peers(lan)) != 0 {
@@ -126,25 +103,19 @@ func TestFleet(t *testing.T) {
 		}
 		// What is stored of a host that does not return is removed, and so is its drain.
 		c.Publish(Own{Address: at("10.0.0.3:7481"), Pools: lan})
-		if err := b.SetDrain(t.Context(), "lb3", true, "root"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.SetDrain(t.Context(), "lb3", true, "root"))
 		settle()
 		if got := a.Recorded(); len(got) != 2 || !a.Draining("lb3") {
 			t.Errorf("records of %v", got)
 		}
 		for range 2 { // a second time changes nothing
-			if err := b.Forget(t.Context(), "lb3"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.Forget(t.Context(), "lb3"))
 			settle()
 			if got := a.Recorded(); !slices.Equal(got, []string{"lb1"}) || a.Draining("lb3") || len(a.Peers(lan)) != 0 {
 				t.Errorf("records of %v, drains %v", got, a.Drains())
 			}
 		}
-		if problem := a.Problem() + b.Problem() + c.Problem(); problem != "" {
-			t.Error(problem)
-		}
+		expect.Equal(t, a.Problem()+b.Problem()+c.Problem(), "")
 		if n := strings.Count(strings.Join(kinds(events), " "), "node_drained lb1"); n != 3 {
 			t.Errorf("%d events of the drain: %v", n, kinds(events))
 		}

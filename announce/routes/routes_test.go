@@ -1,7 +1,6 @@
 package routes
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -14,7 +13,10 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -24,23 +26,10 @@ var vip4, vip6 = netip.MustParsePrefix("10.96.0.1/32"), netip.MustParsePrefix("f
 func start(t *testing.T, n *netlab.Node) (*Speaker, func()) {
 	t.Helper()
 	s, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	n.Do(func() { err = s.kernel.conn.Open() }) // the socket stays in the namespace
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := s.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
-		}
-	}()
-	stop := func() { cancel(); <-done }
-	t.Cleanup(stop)
+	must.Succeed(t, err)
+	stop := scope.Go(t, s.Run)
 	return s, stop
 }
 
@@ -48,10 +37,7 @@ func start(t *testing.T, n *netlab.Node) (*Speaker, func()) {
 func routesOf(t *testing.T, n *netlab.Node, tableID int) (all []string) {
 	t.Helper()
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		list, err := n.Netlink.RouteListFiltered(family, &rtnl.Route{Table: tableID}, rtnl.RT_FILTER_TABLE)
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := must.Get(n.Netlink.RouteListFiltered(family, &rtnl.Route{Table: tableID}, rtnl.RT_FILTER_TABLE))(t)
 		for _, r := range list {
 			if r.Dst.IP.IsLinkLocalUnicast() {
 				continue // the kernel adds it when a device is up
@@ -75,9 +61,7 @@ func TestRoutes(t *testing.T) {
 	foreign := []string{"10.96.0.9/32 static", "fd96::9/128 static"}
 	for _, dst := range []string{"10.96.0.9/32", "fd96::9/128"} {
 		_, to, _ := net.ParseCIDR(dst)
-		if err := n.Netlink.RouteAdd(&rtnl.Route{Dst: to, Table: DefaultTable, LinkIndex: loopback, Protocol: unix.RTPROT_STATIC}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, n.Netlink.RouteAdd(&rtnl.Route{Dst: to, Table: DefaultTable, LinkIndex: loopback, Protocol: unix.RTPROT_STATIC}))
 	}
 	main := routesOf(t, n, unix.RT_TABLE_MAIN)
 
@@ -88,9 +72,7 @@ func TestRoutes(t *testing.T) {
 	writes := s.kernel.stats.Writes.Load()
 	s.Announce(netip.MustParsePrefix("10.96.0.2/32"))
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], "fd96::1/128 179", foreign[1])
-	if n := s.kernel.stats.Writes.Load() - writes; n != 1 {
-		t.Errorf("%d messages for one route", n)
-	}
+	expect.Equal(t, s.kernel.stats.Writes.Load()-writes, 1, "messages for one route")
 	s.Withdraw(vip6)
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
 	stop()
@@ -102,36 +84,24 @@ func TestRoutes(t *testing.T) {
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1]) // not ready
 	s.Ready()
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1])
-	if n := s.kernel.stats.Writes.Load(); n != 1 {
-		t.Errorf("%d messages, want only the removal", n)
-	}
+	expect.Equal(t, s.kernel.stats.Writes.Load(), 1, "messages")
 
 	// Others' routes to a prefix are a problem of that prefix, and stay.
 	_, to, _ := net.ParseCIDR(vip4.String())
 	ours := &rtnl.Route{Dst: to, Table: DefaultTable, LinkIndex: loopback, Scope: rtnl.SCOPE_LINK, Protocol: DefaultProtocol}
-	if err := n.Netlink.RouteDel(ours); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, n.Netlink.RouteDel(ours))
 	ours.Protocol = unix.RTPROT_STATIC
-	if err := n.Netlink.RouteAdd(ours); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.loop.Repair(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, n.Netlink.RouteAdd(ours))
+	must.Get(s.loop.Repair(t.Context()))(t)
 	wait.Until(t, "the problem", func() bool {
 		a, _, ok := s.Applied().Get(vip4)
 		return ok && a.Problem != nil && strings.Contains(a.Problem.Message, "another program has a route")
 	}, func() any { a, _, _ := s.Applied().Get(vip4); return a.Problem })
 	awaitRoutes(t, n, "10.96.0.1/32 static", foreign[0], foreign[1])
-	if err := n.Netlink.RouteDel(ours); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, n.Netlink.RouteDel(ours))
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1]) // by a retry
 
-	if err := s.Clear(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Clear(t.Context()))
 	awaitRoutes(t, n, foreign...)
 
 	// What a stopped one has left is found and removed.
@@ -144,9 +114,7 @@ func TestRoutes(t *testing.T) {
 			if err != nil || !slices.Equal(found, want) {
 				t.Errorf("found %v, %v, want %v", found, err, want)
 			}
-			if err := Remove(t.Context(), found); err != nil {
-				t.Error(err)
-			}
+			expect.Succeed(t, Remove(t.Context(), found))
 		}
 	})
 	awaitRoutes(t, n, foreign...)

@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
@@ -60,21 +63,62 @@ func forbidden(caller access.Caller, need access.Need, namespace string) *Proble
 		"ask an admin for a token of that role, or for a rule in [[api.role]]")
 }
 
-// StillPermitted identifies the caller of a response without an end again: its token may have been
-// revoked, or its role taken away.
-func StillPermitted(ctx context.Context) bool {
-	r := requestOf(ctx)
-	return r == nil || r.again == nil || r.again()
+// recheckEvery is how often the caller of a request that lasts is identified again: its token may have been revoked, or
+// its role taken away.
+const recheckEvery = time.Second
+
+var errNoLongerPermitted = errors.New("the caller is no longer permitted")
+
+// recheck ends the context of a request once its caller is no longer permitted.
+func (r *request) recheck(ctx context.Context) {
+	tick := time.NewTicker(recheckEvery)
+	defer tick.Stop()
+	for r.again() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	r.end(errNoLongerPermitted)
+}
+
+// NoLongerPermitted returns the answer to a request that has waited, if its caller is no longer permitted, or nil. Done is
+// what the request has done: "service web stored; ", or "".
+func NoLongerPermitted(ctx context.Context, done string) error {
+	if context.Cause(ctx) != errNoLongerPermitted {
+		return nil
+	}
+	return unauthorized(done+"the caller is no longer permitted to wait: the token was revoked or has expired, or the role was taken away", "send the request with a valid token")
 }
 
 // Permit returns why the caller of a request may not write services of a namespace, or nil. Routes
 // whose path has no namespace call it for each service of the request.
-func Permit(ctx context.Context, namespace string) error {
+func Permit(ctx context.Context, namespace string) *Problem {
 	r := requestOf(ctx)
 	if r == nil || r.caller.Allows(access.Register, namespace) { // a test calls a handler without a request
 		return nil
 	}
 	return forbidden(r.caller, access.Register, namespace)
+}
+
+// OnlyRegisters reports whether the caller of a request is a registrar: a caller that is trusted with its
+// namespaces, and not with the host.
+func OnlyRegisters(ctx context.Context) bool {
+	r := requestOf(ctx)
+	return r != nil && r.caller.Role == access.Registrar
+}
+
+// AllowsHostname reports whether a service that the caller of a request writes may have a hostname.
+func AllowsHostname(ctx context.Context, name string) bool {
+	r := requestOf(ctx)
+	return r == nil || r.caller.AllowsHostname(name)
+}
+
+// AllowsBackend reports whether a service that the caller of a request writes may have a backend with an address.
+func AllowsBackend(ctx context.Context, a netip.Addr) bool {
+	r := requestOf(ctx)
+	return r == nil || r.caller.AllowsBackend(a)
 }
 
 // Wrote notes the revision of a write, for the audit line of the request.

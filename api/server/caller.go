@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/connlimit"
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // peer is who opened the connection of a request.
@@ -23,40 +23,35 @@ type peer struct {
 	remote   string   // the address of a TCP peer, without its port
 	loopback bool     // the connection is from a loopback address to a loopback address
 	who      func() string
-	client   client // whose limits apply
+	client   connlimit.Client // whose limits apply
 }
 
 type peerKey struct{}
 
-// newPeer returns the peer of a new connection, or nil if it is gone. It costs two system calls.
-func newPeer(c net.Conn) *peer {
-	p := &peer{}
-	switch c := c.(type) {
-	case *net.UnixConn:
+// newPeer returns the peer of a new connection, or nil if it is gone.
+func newPeer(of *connlimit.Conn) *peer {
+	p := &peer{client: of.Client}
+	p.who = sync.OnceValue(p.find) // the user database is read once for a connection
+	if c, is := of.Conn.(*net.UnixConn); is {
+		cred, err := sockopt.PeerOf(c)
+		if err != nil {
+			return nil
+		}
 		raw, err := c.SyscallConn()
 		if err != nil {
 			return nil
 		}
-		var cred *unix.Ucred
-		var failed error
-		err = raw.Control(func(fd uintptr) {
-			if cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); failed == nil {
-				p.groups = append(peerGroups(int(fd)), cred.Gid)
-			}
-		})
-		if err != nil || failed != nil {
+		if raw.Control(func(fd uintptr) { p.groups = append(peerGroups(int(fd)), cred.Gid) }) != nil {
 			return nil
 		}
 		p.isUnix, p.uid = true, cred.Uid
-	default:
-		host, _, err := net.SplitHostPort(c.RemoteAddr().String())
-		if err != nil {
-			return nil
-		}
-		p.remote, p.loopback = host, isLoopback(c.RemoteAddr()) && isLoopback(c.LocalAddr())
+		return p
 	}
-	p.who = sync.OnceValue(p.find) // the user database is read once for a connection
-	p.client = clientOf(p, c)
+	host, _, err := net.SplitHostPort(of.RemoteAddr().String())
+	if err != nil {
+		return nil
+	}
+	p.remote, p.loopback = host, isLoopback(of.RemoteAddr()) && isLoopback(of.LocalAddr())
 	return p
 }
 

@@ -15,25 +15,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
-// serveClients serves the answer "ok" until the end of the test, with limits for each client. GET /hold
-// answers when release is closed.
+// serveClients is serveOn at an address of this host. GET /hold answers when release is closed.
 func serveClients(t *testing.T, o Options, release chan struct{}) (*Server, net.Addr) {
+	t.Helper()
+	return serveOn(t, "tcp", "127.0.0.1:0", o, func() { <-release })
+}
+
+// serveOn serves the answer "ok" until the end of the test. GET /hold calls hold first.
+func serveOn(t *testing.T, network, address string, o Options, hold func()) (*Server, net.Addr) {
 	t.Helper()
 	o.Log = slog.New(slog.DiscardHandler)
 	s := New(o)
 	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
-			<-release
+			hold()
 		}
 		io.WriteString(w, "ok")
 	}))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if network == "tcp" {
+		s.clientOf = byAddress
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -43,6 +52,11 @@ func serveClients(t *testing.T, o Options, release chan struct{}) (*Server, net.
 		<-ended
 	})
 	return s, l.Addr()
+}
+
+// byAddress makes each loopback address a client. Otherwise, all of a test's are one user of this host.
+func byAddress(c net.Conn) connlimit.Client {
+	return connlimit.OfAddress(c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
 }
 
 // callFrom connects from an address of this host.
@@ -150,7 +164,7 @@ func TestRequestsOfOneClient(t *testing.T) {
 func TestRates(t *testing.T) {
 	var r rates
 	now := time.Unix(1000, 0)
-	one := client{isUnix: true, uid: 1}
+	one := connlimit.Client{Local: true, UID: 1}
 	for i := range 100 {
 		if !r.allow(one, 100, now) {
 			t.Fatalf("refused after %d", i)
@@ -159,7 +173,7 @@ func TestRates(t *testing.T) {
 	if r.allow(one, 100, now) {
 		t.Error("one too many is allowed")
 	}
-	if !r.allow(client{isUnix: true, uid: 2}, 100, now) {
+	if !r.allow(connlimit.Client{Local: true, UID: 2}, 100, now) {
 		t.Error("another client is refused")
 	}
 	if now = now.Add(10 * time.Millisecond); !r.allow(one, 100, now) || r.allow(one, 100, now) {
@@ -174,12 +188,12 @@ func TestRates(t *testing.T) {
 	}
 	// Many clients share one count, until others are silent.
 	for i := range 2 * maxClients {
-		r.allow(client{network: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)}, 100, now)
+		r.allow(connlimit.OfAddress(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})), 100, now)
 	}
 	if len(r.of) != maxClients {
 		t.Errorf("%d clients", len(r.of))
 	}
-	late := client{network: netip.MustParsePrefix("192.0.2.1/32")}
+	late := connlimit.OfAddress(netip.MustParseAddr("192.0.2.1"))
 	if r.allow(late, 100, now) {
 		t.Error("a client beyond the limit has a count of its own")
 	}
@@ -187,35 +201,6 @@ func TestRates(t *testing.T) {
 		t.Errorf("%d clients after two seconds", len(r.of))
 	}
 }
-
-func TestClients(t *testing.T) {
-	at := func(s string) client {
-		near, far := net.Pipe()
-		defer far.Close()
-		return clientOf(&peer{}, addressed{near, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s))})
-	}
-	for _, c := range []struct{ address, name string }{
-		{"192.0.2.1:1", "192.0.2.1"}, {"[::ffff:192.0.2.1]:1", "192.0.2.1"}, {"[2001:db8::1]:1", "2001:db8::/64"}, {"[fe80::1%eth0]:1", "fe80::/64"},
-	} {
-		if got := at(c.address).String(); got != c.name {
-			t.Errorf("%s is %s, want %s", c.address, got, c.name)
-		}
-	}
-	if got := clientOf(&peer{isUnix: true, uid: 7}, nil).String(); got != "uid 7" {
-		t.Error(got)
-	}
-	if clientOf(nil, nil) != (client{}) {
-		t.Error("an unknown client is known")
-	}
-}
-
-// addressed is a connection from an address.
-type addressed struct {
-	net.Conn
-	from net.Addr
-}
-
-func (a addressed) RemoteAddr() net.Addr { return a.from }
 
 // Headers without an end are cut off, and other callers are answered meanwhile.
 func TestHeaderFloods(t *testing.T) {
@@ -317,6 +302,7 @@ func TestStreamsOfOneClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.clientOf = byAddress
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Serve(ctx, l, nil) }()

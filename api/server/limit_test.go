@@ -15,36 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/test/wait"
 )
-
-// serveLimited serves at most a number of connections until the end of the test. GET /hold answers
-// when the test ends, other paths at once.
-func serveLimited(t *testing.T, network, address string, most int, holding *atomic.Int64) (*Server, net.Addr) {
-	t.Helper()
-	s := New(Options{Connections: most, Log: slog.New(slog.DiscardHandler)})
-	release := make(chan struct{})
-	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/hold" {
-			holding.Add(1)
-			<-release
-		}
-		io.WriteString(w, "ok")
-	}))
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- s.Serve(ctx, l, nil) }()
-	t.Cleanup(func() {
-		close(release)
-		cancel()
-		<-ended
-	})
-	return s, l.Addr()
-}
 
 // caller is one connection to the server.
 type caller struct {
@@ -85,13 +58,6 @@ func (c *caller) ended() bool {
 	return err == nil || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// active returns how many connections have a request.
-func active(l *limitedListener) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.within.open - l.within.silent.Len()
-}
-
 // Connections without a request are replaced, so that callers that do nothing can't keep others
 // away. If all have a request, further callers are told to come back, and no more descriptors are
 // used.
@@ -100,9 +66,12 @@ func TestConnectionsAreBounded(t *testing.T) {
 		"ipv4": {"tcp", "127.0.0.1:0"}, "ipv6": {"tcp", "[::1]:0"}, "unix": {"unix", t.TempDir() + "/s"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // a connection may be silent for a second before another one takes its place
 			const most = 10
 			var holding atomic.Int64
-			s, addr := serveLimited(t, where[0], where[1], most, &holding)
+			release := make(chan struct{})
+			s, addr := serveOn(t, where[0], where[1], Options{Connections: most}, func() { holding.Add(1); <-release })
+			t.Cleanup(func() { close(release) })
 			for range 3 * most {
 				call(t, addr)
 			}
@@ -132,35 +101,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// The limit holds whatever callers do, and each connection is counted once.
-func TestConnectionsAreCountedOnce(t *testing.T) {
-	s := New(Options{Connections: 2, Log: slog.New(slog.DiscardHandler)})
-	l := &limitedListener{s: s, most: 2}
-	var all []*limitedConn
-	for range 100 {
-		near, far := net.Pipe()
-		t.Cleanup(func() { near.Close(); far.Close() })
-		if c := l.add(near); c != nil {
-			l.setState(c, http.StateActive)
-			all = append(all, c)
-		}
-	}
-	if len(all) != 2+excessConnections || active(l) != 2 || l.excess.open != excessConnections {
-		t.Errorf("%d accepted, %d active, %d beyond the limit", len(all), active(l), l.excess.open)
-	}
-	for _, c := range all {
-		l.setState(c, http.StateIdle)
-		c.Close()
-		c.Close()
-		l.setState(c, http.StateClosed)
-	}
-	for _, cs := range []*connections{&l.within, &l.excess} {
-		if cs.open != 0 || cs.silent.Len() != 0 {
-			t.Errorf("%d open, %d silent after all are closed", cs.open, cs.silent.Len())
-		}
-	}
-}
-
 func TestStreamsAreBounded(t *testing.T) {
 	s := New(Options{Connections: 6, Log: slog.New(slog.DiscardHandler)})
 	var open []func()
@@ -184,5 +124,36 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	if _, err := s.OpenStream(t.Context()); err == nil {
 		t.Error("an end was counted twice")
+	}
+}
+
+func TestLargeRequestsAreBounded(t *testing.T) {
+	s := New(Options{Log: slog.New(slog.DiscardHandler)})
+	from := func(uid uint32) (ctx context.Context, end func()) {
+		of := &request{server: s}
+		ctx = context.WithValue(context.WithValue(t.Context(), contextKey{}, of), peerKey{}, &peer{client: connlimit.Client{Local: true, UID: uid}})
+		return ctx, func() { of.done() }
+	}
+	var ends []func()
+	open := func(uid uint32) *Problem {
+		ctx, end := from(uid)
+		p := OpenLarge(ctx)
+		if p == nil {
+			ends = append(ends, end)
+		}
+		return p
+	}
+	for _, c := range []struct {
+		uid     uint32
+		refused string
+	}{{1, ""}, {1, ""}, {1, "of uid 1"}, {2, ""}, {3, ""}, {4, "too many large requests at one time"}} {
+		p := open(c.uid)
+		if (p == nil) != (c.refused == "") || p != nil && (p.Status != http.StatusServiceUnavailable || !strings.Contains(p.Detail, c.refused) || p.header.Get("Retry-After") == "") {
+			t.Errorf("uid %d: %+v, want %q", c.uid, p, c.refused)
+		}
+	}
+	ends[0]()
+	if p := open(1); p != nil {
+		t.Errorf("after one has ended: %+v", p)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // RequestIDHeader has the id of a request, from the caller or from the server.
@@ -28,6 +29,7 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 
 // request is what the context of a request contains.
 type request struct {
+	server  *Server
 	id      string
 	http    *http.Request
 	conn    *http.ResponseController // of its connection
@@ -37,6 +39,9 @@ type request struct {
 	operation string        // the id of the route; "": there is none
 	revision  uint64        // of the write; 0: none
 	again     func() bool   // identifies the caller again
+	end       context.CancelCauseFunc
+	lasts     bool   // the caller is identified again until the end
+	done      func() // called at the end; nil: nothing is held until then
 }
 
 type contextKey struct{}
@@ -66,9 +71,18 @@ func complete(ctx context.Context, p *Problem, path string) v1.ProblemDocument {
 }
 
 // Allow gives the response to the request d more time. It also removes the read deadline, because
-// its expiration would end the request's context.
+// its expiration would end the request's context. From then on, the context ends as well when the caller is no longer
+// permitted.
 func Allow(ctx context.Context, d time.Duration) {
 	if r := requestOf(ctx); r != nil {
+		if !r.lasts && r.again != nil {
+			r.lasts = true
+			go func() {
+				if err := parallel.Recovered(func() error { r.recheck(ctx); return nil }); err != nil {
+					r.end(err)
+				}
+			}()
+		}
 		_ = r.conn.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
 		_ = r.conn.SetWriteDeadline(time.Now().Add(d))
 	}
@@ -90,13 +104,18 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		rec := &recorder{ResponseWriter: w}
 		conn := http.NewResponseController(rec)
-		of := &request{id: id, conn: conn}
-		ctx := context.WithValue(r.Context(), contextKey{}, of)
+		of := &request{server: s, id: id, conn: conn}
+		ctx, end := context.WithCancelCause(context.WithValue(r.Context(), contextKey{}, of))
+		defer end(nil)
+		of.end = end
 		r = r.WithContext(ctx)
 		of.http = r
 		defer func() {
 			if p := recover(); p != nil {
 				s.panicked(rec, r, p)
+			}
+			if of.done != nil {
+				of.done()
 			}
 			s.record(r, of, rec.status, time.Since(start))
 		}()

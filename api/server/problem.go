@@ -70,6 +70,14 @@ func (s *Server) transform(ctx huma.Context, _ string, v any) (any, error) {
 	return complete(ctx.Context(), p, u.Path), nil
 }
 
+// sizeOf returns a number of bytes in KiB or MiB.
+func sizeOf(bytes int64) string {
+	if bytes >= 1<<20 {
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	return fmt.Sprintf("%d KiB", bytes>>10)
+}
+
 // accepted is the hint for a request that the API document rules out.
 const accepted = "see " + v1.PathOpenAPI + " for what this call accepts"
 
@@ -77,12 +85,12 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 	code, detail, hint := v1.CodeInvalidRequest, m.Detail, ""
 	switch m.Status {
 	case http.StatusRequestEntityTooLarge:
-		code, detail = v1.CodeBodyTooLarge, fmt.Sprintf("the body is larger than %d MiB", ctx.Operation().MaxBodyBytes>>20)
+		code, detail = v1.CodeBodyTooLarge, "the body is larger than "+sizeOf(ctx.Operation().MaxBodyBytes-1)
 		switch isService := strings.HasPrefix(ctx.Operation().Path, v1.PathServices); {
 		case isService && ctx.Method() == http.MethodPatch:
-			hint = "split it into several patches, or replace whole services with " + v1.PathApply + ", which accepts 64 MiB"
+			hint = "split it into several patches, or replace whole services with " + v1.PathApply + ", which accepts 16 MiB"
 		case isService:
-			hint = "split it, or use " + v1.PathApply + ", which accepts 64 MiB"
+			hint = "split it, or use " + v1.PathApply + ", which accepts 16 MiB"
 		default:
 			hint = accepted
 		}

@@ -105,6 +105,7 @@ type Route struct {
 	Body         any         // of the request, a value of its type, if the handler reads it itself
 	BodyOptional bool
 	BodyType     string                     // the content type of Body; "": application/json
+	MaxBody      int64                      // bytes of the request's body; 0: 64 KiB
 	Content      map[string]*huma.MediaType // of a response that is not JSON
 	Early        bool                       // passes the Gate
 	Lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
@@ -152,7 +153,7 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 		panic("route " + r.ID + " does not state what it needs")
 	}
 	op := huma.Operation{Method: cmp.Or(r.Method, http.MethodGet), Path: r.Path, OperationID: r.ID, Summary: r.Summary, Description: r.Description,
-		Tags: []string{r.Tag}, Metadata: map[string]any{needKey: r.Need}, DefaultStatus: r.Status, MaxBodyBytes: maxBody + 1} // huma refuses a body of exactly the limit
+		Tags: []string{r.Tag}, Metadata: map[string]any{needKey: r.Need}, DefaultStatus: r.Status, MaxBodyBytes: cmp.Or(r.MaxBody, maxBody) + 1} // huma refuses a body of exactly the limit
 	op.Responses = map[string]*huma.Response{"default": {Description: "a problem document", Content: s.JSON(v1.ProblemType, v1.ProblemDocument{})}}
 	for status, body := range r.Also {
 		also := &huma.Response{Description: http.StatusText(status)}

@@ -40,6 +40,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/httpstop"
 )
 
@@ -51,7 +52,7 @@ const (
 	idleTimeout       = 2 * time.Minute
 	shutdownTimeout   = 5 * time.Second
 	maxHeaderBytes    = 64 << 10
-	maxBody           = 1 << 20
+	maxBody           = 64 << 10
 	maxDiscard        = 16 << 20 // for a body that was refused for its length
 )
 
@@ -85,9 +86,11 @@ type Server struct {
 	Handler  http.Handler  // the routes with the middleware
 	Document func() []byte // the OpenAPI document, rendered at the first call, after all routes were added
 	api      huma.API
+	clientOf func(net.Conn) connlimit.Client // nil: the client of a connection, other than in tests
 
 	repeats                 repeats
-	streams                 streams
+	streams                 bounded
+	large                   bounded  // requests with large bodies
 	RefusedConnections      Refusals // of all listeners
 	RefusedOfClients        Refusals // connections of clients with too many
 	RefusedRequests         Refusals // of clients that sent too many
@@ -110,9 +113,9 @@ func New(o Options) *Server {
 func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certificates) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	limited := &limitedListener{Listener: l, s: s, most: s.Connections, each: s.ClientConnections}
+	limited := s.connections().Listener(l)
 	var conns httpstop.Conns
-	accept := net.Listener(limited)
+	accept := limited
 	if certificates != nil {
 		accept = tls.NewListener(limited, certificates.Config())
 	}
@@ -127,7 +130,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, certificates *Certif
 		ConnContext:       withConnection,
 		ConnState: func(c net.Conn, state http.ConnState) {
 			conns.Track(c, state)
-			limited.setState(c, state)
+			setState(c, state)
 		},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}

@@ -1,12 +1,17 @@
 package v1
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // TokenSpec describes a token to create.
 type TokenSpec struct {
-	Role       string     `toml:"role" json:"role" enum:"viewer,registrar,operator,admin"`
-	Namespaces []string   `toml:"namespaces" json:"namespaces,omitempty" doc:"of a registrar: the namespaces whose services and backends it may write"`
-	Expires    *time.Time `toml:"expires" json:"expires,omitempty" doc:"none: the token is valid until it is revoked"`
+	Role       string         `toml:"role" json:"role" enum:"viewer,registrar,operator,admin"`
+	Namespaces []string       `toml:"namespaces" json:"namespaces,omitempty" doc:"of a registrar: the namespaces whose services and backends it may write"`
+	Backends   []netip.Prefix `toml:"backends" json:"backends,omitempty" doc:"of a registrar: the ranges of addresses that backends of its services may have; none: all but loopback and link-local addresses"`
+	Hostnames  []string       `toml:"hostnames" json:"hostnames,omitempty" doc:"of a registrar: the hostnames that its services may have, such as www.shop.example, or *.shop.example for all names below it"`
+	Expires    *time.Time     `toml:"expires" json:"expires,omitempty" doc:"none: the token is valid until it is revoked"`
 }
 
 // Token is a token of a caller. Its text is known only in the response to its creation.
@@ -27,11 +32,13 @@ type TokenList struct {
 
 // Whoami is the caller of a request and the agent that answers it.
 type Whoami struct {
-	Name       string   `json:"name" doc:"the user of the process, \"token NAME\", \"certificate SUBJECT\", or \"tcp ADDRESS\""`
-	Role       string   `json:"role" enum:"viewer,registrar,operator,admin"`
-	Namespaces []string `json:"namespaces" doc:"of a registrar: those that it may write; empty for other roles, which are not limited to namespaces"`
-	Node       string   `json:"node" doc:"the node that answers"`
-	Version    string   `json:"version" doc:"of the agent"`
+	Name       string         `json:"name" doc:"the user of the process, \"token NAME\", \"certificate SUBJECT\", or \"tcp ADDRESS\""`
+	Role       string         `json:"role" enum:"viewer,registrar,operator,admin"`
+	Namespaces []string       `json:"namespaces" doc:"of a registrar: those that it may write; empty for other roles, which are not limited to namespaces"`
+	Hostnames  []string       `json:"hostnames,omitempty" doc:"of a registrar: those that its services may have"`
+	Backends   []netip.Prefix `json:"backends,omitempty" doc:"of a registrar: the ranges of addresses that its backends may have"`
+	Node       string         `json:"node" doc:"the node that answers"`
+	Version    string         `json:"version" doc:"of the agent"`
 }
 
 // SessionSpec is the body of a login of a browser.

@@ -3,8 +3,12 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"go/build/constraint"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +40,8 @@ var layers = [][]string{
 	{"internal/fleet/treekv", "internal/fleet/treestatus"},
 	{"internal/fleet/membership", "internal/fleet/treelog", "internal/fleet/diskcache"},
 	{"internal/fleet/consulkv"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover", "internal/sockdiag"},
+	{"internal/connlimit"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover", "internal/sockdiag", "internal/firewall"},
 	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter"},
 	{"vip"},
 }
@@ -59,23 +64,23 @@ var only = map[string][]string{
 	"announce/bgp/unnumbered":   {"internal/backoff", "internal/sockopt"},
 	"announce/routes":           {"internal/netlink", "internal/reconcile", "internal/table", "vip"},
 	"announce/heartbeat":        {"announce", "internal/table/keyed"},
-	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet"},
-	"dns":                       {"vip", "ipam", "internal/table", "internal/backoff"},
+	"health/share":              {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "internal/fleet", "internal/parallel"},
+	"dns":                       {"vip", "ipam", "internal/table", "internal/backoff", "internal/parallel"},
 	"dns/message":               {},
 	"dns/zone":                  {"vip", "dns/message"},
-	"dns/server":                {"vip", "dns/zone", "dns/message", "internal/backoff", "internal/event", "internal/sockets"},
-	"dns/resolved":              {"internal/backoff"},
+	"dns/server":                {"vip", "dns/zone", "dns/message", "internal/connlimit", "internal/backoff", "internal/event", "internal/sockets", "internal/parallel"},
+	"dns/resolved":              {"internal/backoff", "internal/parallel"},
 	"announce/l2":               {"vip", "internal/backoff", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
-	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile"},
+	"health":                    {"vip", "internal/backoff", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel"},
 	"internal/fleet/treelog":    {"internal/fleet/consulkv"},
 	"internal/pipeline/compile": {"vip"},
 	"ipam/internal/numbers":     {},
 	"ipam/internal/pool":        {"vip", "internal/hostnet", "ipam/internal/numbers"},
-	"internal/kernelplane":      {"vip", "internal/reconcile", "internal/netlink", "internal/nftwire"},
+	"internal/kernelplane":      {"vip", "internal/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
 	"ipvs":                      {"vip", "internal/reconcile", "internal/kernelplane", "internal/netlink", "internal/nftwire"},
 	"nft":                       {"vip", "internal/reconcile", "internal/kernelplane", "internal/netlink", "internal/nftwire"},
-	"proxy":                     {"vip", "internal/reconcile", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
-	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile"},
+	"proxy":                     {"vip", "internal/reconcile", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
+	"sources/consul":            {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 
 func TestImportRule(t *testing.T) {
@@ -179,5 +184,44 @@ func productPackages(t *testing.T) []goPackage {
 		if !strings.HasPrefix(inner, "test/") && !strings.HasSuffix(inner, "test") {
 			all = append(all, p)
 		}
+	}
+}
+
+// A file of the build without the tags of the lanes is in the build with all of them, so that one pass of vet and staticcheck
+// sees every file.
+func TestOneBuildHasEveryFile(t *testing.T) {
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == ".cache" || d.Name() == "tools"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".go":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "package ") {
+				break
+			}
+			if !constraint.IsGoBuild(line) {
+				continue
+			}
+			is, err := constraint.Parse(strings.TrimSpace(line))
+			if err != nil {
+				return err
+			}
+			lane := func(tag string) bool { return tag == "vm" || tag == "system" || tag == "long" }
+			if is.Eval(func(tag string) bool { return !lane(tag) && tag != "race" && tag != "nokubernetes" }) && !is.Eval(func(tag string) bool { return tag != "race" && tag != "nokubernetes" }) {
+				t.Errorf("%s: %s is not in the build with all tags", path, strings.TrimSpace(line))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

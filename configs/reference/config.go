@@ -81,6 +81,8 @@ var Pool = Table{
 var Role = Table{
 	{Key: "role", Meaning: "what the caller may do", Values: "`viewer`, `registrar`, `operator`, `admin`"},
 	{Key: "namespaces", Meaning: "of a registrar: the namespaces whose services it may write", Values: "a list of DNS labels"},
+	{Key: "hostnames", Meaning: "of a registrar: the [DNS names](dns.md#names) that its services may have besides their own", Values: "a list such as `[\"www.shop.example\", \"*.shop.example\"]`", Default: "none"},
+	{Key: "backends", Meaning: "of a registrar: the ranges of addresses that backends of its services may have. Only a range inside of loopback or link-local addresses allows those", Values: "CIDRs", Default: "all but loopback and link-local addresses"},
 	{Key: "user", Meaning: "a user of this host, for callers on the unix socket", Values: "a name in `/etc/passwd`, or a numeric id for users of a directory service"},
 	{Key: "group", Meaning: "the same for the members of a group", Values: "a name in `/etc/group`, or a numeric id"},
 	{Key: "cert_subject", Meaning: "the common name of a client certificate", Values: "a name; needs `api.client_ca_file`"},
@@ -94,11 +96,11 @@ var Router = Table{
 	{Key: "local_asn", Meaning: "this host's AS number", Values: "1 to 4294967295", Default: "required"},
 	{Key: "password_file", Meaning: "the password of TCP MD5 signatures", Values: "a [file path](#secrets)", Default: "none"},
 	{Key: "bfd", Meaning: "failure detection by BFD: multiplier and interval", Values: "`\"3x100ms\"`; `\"\"` is off", Default: "`\"\"`"},
-	{Key: "communities", Meaning: "communities of the routes", Values: "`\"65010:100\"`, `\"no-export\"`", Default: "none"},
+	{Key: "communities", Meaning: "communities of the routes", Values: "up to 64: `\"65010:100\"`, `\"no-export\"`", Default: "none"},
 	{Key: "med", Meaning: "the multi-exit discriminator of the routes", Values: "0 to 4294967295", Default: "0"},
 	{Key: "local_pref", Meaning: "the local preference of the routes, for a router of the same AS", Values: "0 to 4294967295; 0 is the usual 100", Default: "0"},
 	{Key: "multihop", Meaning: "the largest number of hops to the router", Values: "0 to 255; 0: on the same link", Default: "0"},
-	{Key: "ttl_security", Meaning: "whether packets from farther away are refused (RFC 5082); the router needs the same setting", Values: "`true`, `false`", Default: "`false`"},
+	{Key: "ttl_security", Meaning: "whether packets of BGP and BFD from farther away are refused (RFC 5082); the router needs the same setting", Values: "`true`, `false`", Default: "`false`"},
 }
 
 // Source has the keys of [[source]].

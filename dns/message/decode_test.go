@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Every record that is serialized here is read alike by the oracle and by Decode.
 func TestRecords(t *testing.T) {
-	target, err := PackName(nil, "web.prod.svc.vip.internal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(PackName(nil, "web.prod.svc.vip.internal"))(t)
 	server, _ := PackName(nil, "ns.dns.vip.internal")
 	mailbox, _ := PackName(nil, "hostmaster.vip.internal")
 	for _, c := range []struct {
@@ -70,10 +69,7 @@ func FuzzDecode(f *testing.F) {
 	m.Response, m.Compress = true, true
 	for _, s := range []string{"web.vip.internal. 30 IN A 192.0.2.1", "web.vip.internal. 30 IN SRV 0 0 80 a.vip.internal.", `vip.internal. 0 TXT "a" "b\"c"`,
 		"vip.internal. 1 SOA ns.vip.internal. a.vip.internal. 1 2 3 4 5", "vip.internal. 1 MX 10 web.vip.internal.", "vip.internal. 1 NS ns.vip.internal."} {
-		rr, err := dns.NewRR(s)
-		if err != nil {
-			f.Fatal(err)
-		}
+		rr := must.Get(dns.NewRR(s))(f)
 		m.Answer = append(m.Answer, rr)
 		f.Add(wire(f, m))
 	}

@@ -8,16 +8,15 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // wire packs a message of the oracle.
 func wire(t testing.TB, m *dns.Msg) []byte {
 	t.Helper()
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return must.Get(m.Pack())(t)
 }
 
 func question(name string, qtype uint16) *dns.Msg {
@@ -164,13 +163,9 @@ func TestReplyRepeatsTheQuery(t *testing.T) {
 	if code, ok := q.Parse(wire(t, m)); code != NoError || !ok {
 		t.Fatal(code, ok)
 	}
-	if got := NameString(q.Name()); got != "web.vip.internal" {
-		t.Errorf("name %s", got)
-	}
+	expect.Equal(t, NameString(q.Name()), "web.vip.internal", "name")
 	var r dns.Msg
-	if err := r.Unpack(q.Append(nil, &Reply{Authoritative: true}, MinUDP)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.Unpack(q.Append(nil, &Reply{Authoritative: true}, MinUDP)))
 	if r.Question[0] != m.Question[0] || !r.RecursionDesired || !r.CheckingDisabled || !r.Authoritative || r.RecursionAvailable || r.AuthenticatedData || r.Truncated {
 		t.Errorf("reply %v", &r)
 	}
@@ -212,9 +207,7 @@ func TestTruncation(t *testing.T) {
 		r := Reply{Answers: c.answers, Answer: strings.Repeat(record, c.answers), Extras: c.extras, Extra: strings.Repeat(record, c.extras)}
 		b := q.Append(nil, &r, q.Limit(false))
 		var got dns.Msg
-		if err := got.Unpack(b); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, got.Unpack(b))
 		if len(b) > 1000 || got.Truncated != c.truncated || len(got.Answer) != c.wantAnswer || len(got.Extra) != c.wantMore+1 || got.IsEdns0() == nil {
 			t.Errorf("%d and %d records: %d bytes, truncated %v, %d and %d", c.answers, c.extras, len(b), got.Truncated, len(got.Answer), len(got.Extra))
 		}
@@ -230,9 +223,7 @@ func TestMalformed(t *testing.T) {
 	}
 	query[2] |= 0x80
 	for _, b := range [][]byte{nil, query[:5], query} {
-		if reply := Malformed(nil, b); len(reply) > 0 {
-			t.Errorf("%x is answered", b)
-		}
+		expect.Empty(t, Malformed(nil, b), "%x is answered", b)
 	}
 }
 
@@ -257,9 +248,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %q", bad, got)
 		}
 	}
-	if got := NameString("\x03a.b\x02\x00\\\x00"); got != `a\.b.\000\\` {
-		t.Errorf("escapes: %s", got)
-	}
+	expect.Equal(t, NameString("\x03a.b\x02\x00\\\x00"), `a\.b.\000\\`, "escapes")
 }
 
 func TestTypes(t *testing.T) {
@@ -325,17 +314,13 @@ func FuzzParse(f *testing.F) {
 		} else if len(reply) > 0 {
 			t.Fatalf("%x gets no reply, and %x", msg, reply)
 		}
-		if !bytes.Equal(msg, before) {
-			t.Fatal("the query was changed")
-		}
+		must.True(t, bytes.Equal(msg, before), "the query was changed")
 		compareQuery(t, &q, code, ok, msg)
 		if !ok {
 			return
 		}
 		var got dns.Msg
-		if err := got.Unpack(reply); err != nil {
-			t.Fatalf("reply %x to %x: %v", reply, msg, err)
-		}
+		must.Succeed(t, got.Unpack(reply), "reply %x to %x", reply, msg)
 		if got.Id != binary.BigEndian.Uint16(msg) || !got.Response || got.Rcode != int(code) || len(reply) > q.Limit(false) || len(reply) > len(msg)+optSize {
 			t.Fatalf("reply %v to %x", &got, msg)
 		}
@@ -400,17 +385,4 @@ func hasPointer(msg []byte) bool {
 		}
 	}
 	return false
-}
-
-func BenchmarkParse(b *testing.B) {
-	m := question("web-123.prod.svc.vip.internal.", dns.TypeA)
-	m.SetEdns0(1232, false)
-	msg := wire(b, m)
-	b.ReportAllocs()
-	for b.Loop() {
-		var q Query
-		if code, ok := q.Parse(msg); code != NoError || !ok {
-			b.Fatal(code)
-		}
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // links is the kernel's list of interfaces.
@@ -37,7 +39,8 @@ func (kernelLinks) Watch(ctx context.Context) (<-chan string, error) {
 		cancel()
 		return nil, err
 	}
-	go func() {
+	forwarding, ctx := parallel.NewGroup(ctx)
+	forwarding.Go(func() error {
 		defer cancel()
 		defer close(out)
 		for update := range in { // the library closes it at the end of ctx
@@ -46,6 +49,7 @@ func (kernelLinks) Watch(ctx context.Context) (<-chan string, error) {
 			case <-ctx.Done():
 			}
 		}
-	}()
+		return nil
+	})
 	return out, nil
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // manager is systemd-resolved. Its calls fail if it isn't running; none starts it.
@@ -131,14 +133,16 @@ func handshake(ctx context.Context) (*bus, error) {
 		conn.Close()
 		return nil, err
 	}
-	go func() {
+	forwarding, _ := parallel.NewGroup(ctx)
+	forwarding.Go(func() error {
 		for range signals { // the library closes it with the connection
 			select {
 			case b.changed <- struct{}{}:
 			default: // the last one was not received yet
 			}
 		}
-	}()
+		return nil
+	})
 	return b, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,8 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -131,9 +132,7 @@ func follow(t *testing.T, f *fake) (follower *Follower, end func()) {
 	go func() { ended <- follower.Run(ctx) }()
 	return follower, func() {
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run ended with %v", err)
-		}
+		expect.Is(t, <-ended, context.Canceled, "Run ended with")
 	}
 }
 
@@ -197,9 +196,7 @@ func TestFollows(t *testing.T) {
 		other.Domains = []string{"lb.example.com"}
 		follower.Configure(other)
 		f.expect(t, follower, 5, "")
-		if got := f.links[8].domains; !slices.Equal(got, []domain{{"lb.example.com", true}}) {
-			t.Errorf("domains %v", got)
-		}
+		expect.SameList(t, f.links[8].domains, []domain{{"lb.example.com", true}}, "domains")
 		follower.Configure(off(other))
 		synctest.Wait()
 		if len(f.links) > 0 || follower.State().Applied {
@@ -208,9 +205,7 @@ func TestFollows(t *testing.T) {
 		follower.Configure(sample)
 		f.expect(t, follower, 6, "")
 		end()
-		if len(f.links) != 1 {
-			t.Error("the settings were reverted at the end")
-		}
+		expect.Equal(t, len(f.links), 1, "the settings were reverted at the end")
 	})
 }
 
@@ -241,24 +236,22 @@ func TestRemovesRemains(t *testing.T) {
 		{"a search domain", off(sample), func(x *stored) { x.domains = []domain{{"vip.internal", false}} }, true},
 		{"wanted", sample, func(*stored) {}, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				f := newFake()
-				f.index, f.known, f.address = 7, 7, true
-				x := ours
-				c.change(&x)
-				f.links[7] = x
-				follower, end := follow(t, f)
-				follower.Configure(c.want)
-				synctest.Wait()
-				if _, stays := f.links[7]; stays != c.stays {
-					t.Errorf("the settings stay: %v, want %v", stays, c.stays)
-				}
-				if s := follower.State(); s.Problem != nil {
-					t.Errorf("problem %v", s.Problem)
-				}
-				end()
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			f := newFake()
+			f.index, f.known, f.address = 7, 7, true
+			x := ours
+			c.change(&x)
+			f.links[7] = x
+			follower, end := follow(t, f)
+			follower.Configure(c.want)
+			synctest.Wait()
+			if _, stays := f.links[7]; stays != c.stays {
+				t.Errorf("the settings stay: %v, want %v", stays, c.stays)
+			}
+			if s := follower.State(); s.Problem != nil {
+				t.Errorf("problem %v", s.Problem)
+			}
+			end()
 		})
 	}
 }
@@ -290,9 +283,7 @@ func TestRemovesWithAnotherConnection(t *testing.T) {
 		synctest.Wait()
 		follower.Configure(off(NewSettings("ironvip0", "lb.example.com", nil, nil)))
 		synctest.Wait()
-		if len(f.links) > 0 {
-			t.Errorf("%v remains", f.links)
-		}
+		expect.Empty(t, f.links, "remains")
 		end()
 	})
 }
@@ -300,10 +291,7 @@ func TestRemovesWithAnotherConnection(t *testing.T) {
 // A bus that accepts connections and doesn't answer doesn't prevent the end.
 func TestSilentBus(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "bus")
-	l, err := net.Listen("unix", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", at))(t)
 	defer l.Close()
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+at)
 	accepted := make(chan net.Conn, 1)
@@ -347,26 +335,24 @@ func TestProblems(t *testing.T) {
 		{"other", func(f *fake) { f.refuse = errors.New("broken") }, "broken", ""},
 		{"not running", func(f *fake) { f.down = true }, "systemd-resolved is not running", "systemctl enable --now systemd-resolved"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				f := newFake()
-				f.index, f.known, f.address = 7, 7, true
-				c.change(f)
-				follower, end := follow(t, f)
-				defer end()
-				follower.Configure(sample)
-				synctest.Wait()
-				p := follower.State().Problem
-				if p == nil || !strings.Contains(p.Message, c.problem) || !strings.Contains(p.Hint, c.hint) {
-					t.Fatalf("problem %+v", p)
-				}
-				f.do(func() { f.refuse, f.down, f.address = nil, false, true })
-				time.Sleep(rare)
-				synctest.Wait()
-				if s := follower.State(); !s.Applied {
-					t.Errorf("state %+v (%v) after the cause has ended", s, s.Problem)
-				}
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			f := newFake()
+			f.index, f.known, f.address = 7, 7, true
+			c.change(f)
+			follower, end := follow(t, f)
+			defer end()
+			follower.Configure(sample)
+			synctest.Wait()
+			p := follower.State().Problem
+			if p == nil || !strings.Contains(p.Message, c.problem) || !strings.Contains(p.Hint, c.hint) {
+				t.Fatalf("problem %+v", p)
+			}
+			f.do(func() { f.refuse, f.down, f.address = nil, false, true })
+			time.Sleep(rare)
+			synctest.Wait()
+			if s := follower.State(); !s.Applied {
+				t.Errorf("state %+v (%v) after the cause has ended", s, s.Problem)
+			}
 		})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func TestReverseZones(t *testing.T) {
@@ -22,8 +24,6 @@ func TestReverseZones(t *testing.T) {
 		for _, p := range strings.Fields(c.pools) {
 			pools = append(pools, netip.MustParsePrefix(p))
 		}
-		if got := strings.Join(ReverseZones(pools), " "); got != c.want {
-			t.Errorf("%s: %s, want %s", c.pools, got, c.want)
-		}
+		expect.Equal(t, strings.Join(ReverseZones(pools), " "), c.want, "%s", c.pools)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
@@ -77,7 +78,7 @@ func (e *endpoint) run(inner, outer context.Context) {
 	}
 	retry := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
 	for inner.Err() == nil {
-		err := e.serve(inner, e, end)
+		err := parallel.Recovered(func() error { return e.serve(inner, e, end) })
 		if inner.Err() != nil {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/heapsize"
 )
 
@@ -25,25 +26,13 @@ func TestLimiter(t *testing.T) {
 		}
 		return n
 	}
-	if n := taken(addrOf(1, 1), 1000, 0); n != 100 {
-		t.Errorf("%d replies at once", n)
-	}
-	if n := taken(addrOf(1, 2), 1000, 0); n != 0 {
-		t.Errorf("%d more replies to another address of the prefix", n)
-	}
-	if n := taken(addrOf(1, 1), 1000, 250*time.Millisecond); n != 25 {
-		t.Errorf("%d replies in a quarter of a second", n)
-	}
-	if n := taken(addrOf(1, 1), 1000, time.Hour); n != 100 {
-		t.Errorf("%d replies after a pause", n)
-	}
+	expect.Equal(t, taken(addrOf(1, 1), 1000, 0), 100, "replies at once")
+	expect.Equal(t, taken(addrOf(1, 2), 1000, 0), 0, "more replies to another address of the prefix")
+	expect.Equal(t, taken(addrOf(1, 1), 1000, 250*time.Millisecond), 25, "replies in a quarter of a second")
+	expect.Equal(t, taken(addrOf(1, 1), 1000, time.Hour), 100, "replies after a pause")
 	start = setBack(t, start, 2*time.Hour)
-	if n := taken(addrOf(1, 1), 1000, 2*time.Hour); n != 100 {
-		t.Errorf("%d replies after a pause in which the wall clock was set back", n)
-	}
-	if n := taken(addrOf(2000, 1), 1000, 2*time.Hour); n != 100 {
-		t.Errorf("%d replies to a new prefix, with the wall clock set back", n)
-	}
+	expect.Equal(t, taken(addrOf(1, 1), 1000, 2*time.Hour), 100, "replies after a pause in which the wall clock was set back")
+	expect.Equal(t, taken(addrOf(2000, 1), 1000, 2*time.Hour), 100, "replies to a new prefix, with the wall clock set back")
 	// Other prefixes, of both families, have their own. Some of these share a counter with others.
 	others := 0
 	for i := range 100 {
@@ -52,9 +41,7 @@ func TestLimiter(t *testing.T) {
 	for i := range 100 {
 		others += taken(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, byte(i)}), 1, 0)
 	}
-	if others < 190 {
-		t.Errorf("%d of 200 prefixes get a reply", others)
-	}
+	expect.AtLeast(t, others, 190, "prefixes of 200 that get a reply")
 }
 
 // setBack returns a time of the same monotonic clock, when the wall clock was set back. Package time
@@ -80,9 +67,7 @@ func TestPrefixOf(t *testing.T) {
 		{"2001:db8::1", "2001:db8:0:100::1", false},
 		{"::1", "0.0.0.1", false},
 	} {
-		if same(c.a, c.b) != c.want {
-			t.Errorf("%s and %s: %v", c.a, c.b, !c.want)
-		}
+		expect.Equal(t, same(c.a, c.b), c.want, "%s and %s: %v", c.a, c.b, !c.want)
 	}
 }
 
@@ -105,15 +90,5 @@ func TestLimiterInAFlood(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if replies > rate*buckets {
-		t.Errorf("%d replies, with %d counters", replies, buckets)
-	}
-}
-
-func BenchmarkLimiter(b *testing.B) {
-	l := newLimiter(1000)
-	now := time.Now()
-	for i := 0; b.Loop(); i++ {
-		l.take(addrOf(i&0xffff, 1), now.Add(time.Duration(i)))
-	}
+	expect.AtMost(t, replies, rate*buckets, "replies, with %d counters", buckets)
 }

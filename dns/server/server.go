@@ -31,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,7 +41,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -85,6 +88,7 @@ type Server struct {
 	tried    chan struct{} // see Tried
 	// idleTime, messageTime and stopTime, unless a test that doesn't concern them makes them endless.
 	idle, message, stop time.Duration
+	clientOf            func(net.Conn) connlimit.Client // nil: the client of a connection, other than in tests
 
 	mu        sync.Mutex
 	wanted    []netip.AddrPort
@@ -143,8 +147,12 @@ func (s *Server) Reconfigure(settings Settings) {
 // this process, and every connection has ended; queries under way were answered. Clients wait for another
 // process that has the sockets.
 func (s *Server) Run(ctx context.Context) error {
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
+	running, ctx := parallel.NewGroup(ctx)
+	running.Go(func() error { return s.loop(ctx, running) })
+	return running.Wait()
+}
+
+func (s *Server) loop(ctx context.Context, running parallel.Group) error {
 	tick := time.NewTicker(lookTime)
 	defer tick.Stop()
 	for first := true; ; {
@@ -156,9 +164,9 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-moved:
 		case <-tick.C:
 		case <-s.changed: // at once after New
-			s.follow(ctx, &tasks)
+			s.follow(ctx, running)
 			if first {
-				s.awaitAttempts(&tasks)
+				s.awaitAttempts(running)
 				first = false
 			}
 		}
@@ -170,14 +178,14 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) Tried() <-chan struct{} { return s.tried }
 
 // awaitAttempts closes tried after the first attempt at each present socket.
-func (s *Server) awaitAttempts(tasks *sync.WaitGroup) {
+func (s *Server) awaitAttempts(running parallel.Group) {
 	s.mu.Lock()
 	var endpoints []*endpoint
 	for _, l := range s.listening {
 		endpoints = append(endpoints, l.udp, l.tcp)
 	}
 	s.mu.Unlock()
-	tasks.Go(func() {
+	running.Go(func() error {
 		for _, e := range endpoints {
 			select {
 			case <-e.tried:
@@ -185,11 +193,12 @@ func (s *Server) awaitAttempts(tasks *sync.WaitGroup) {
 			}
 		}
 		close(s.tried)
+		return nil
 	})
 }
 
 // follow starts and ends listeners so that they are those that are wanted.
-func (s *Server) follow(ctx context.Context, tasks *sync.WaitGroup) {
+func (s *Server) follow(ctx context.Context, running parallel.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, l := range s.listening {
@@ -209,8 +218,9 @@ func (s *Server) follow(ctx context.Context, tasks *sync.WaitGroup) {
 		l.udp = newEndpoint(s, at, UDP, s.serveUDP)
 		l.tcp = newEndpoint(s, at, TCP, s.serveTCP)
 		s.listening[at] = l
-		tasks.Go(func() { l.udp.run(inner, ctx) })
-		tasks.Go(func() { l.tcp.run(inner, ctx) })
+		for _, e := range []*endpoint{l.udp, l.tcp} {
+			running.Run(inner, func(inner context.Context) { e.run(inner, ctx) })
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -13,13 +12,15 @@ import (
 	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/connlimit"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // Limits of connections.
 const (
 	maxConnections = 64                     // open at once at one address
-	maxPerSource   = 4                      // of one IPv4 address or IPv6 /64, except loopback: all local resolvers share that
+	maxOfClient    = 8                      // of one client
 	idleTime       = 5 * time.Second        // between queries
 	messageTime    = 2 * time.Second        // from the first byte of a query to its last one, and for sending a reply
 	stopTime       = 200 * time.Millisecond // for queries under way when the socket ends
@@ -29,48 +30,35 @@ const (
 
 // connections is the open connections of an address.
 type connections struct {
-	mu       sync.Mutex
-	open     map[*net.TCPConn]bool
-	bySource map[netip.Prefix]int
-	until    time.Time // when all must have ended; zero: never
+	limit connlimit.Limit
+	mu    sync.Mutex
+	open  map[*connlimit.Conn]bool
+	until time.Time // when all must have ended; zero: never
 
 	turn sync.Mutex // held while a connection works; see turnConn
 }
 
-// sourceOf returns what counts as one source.
-func sourceOf(client netip.Addr) netip.Prefix {
-	bits := 64
-	if client.Is4() {
-		bits = 32
+// add returns a connection that counts, or nil if there is no room for it.
+func (c *connections) add(conn *net.TCPConn) *connlimit.Conn {
+	limited := c.limit.Admit(conn)
+	if limited == nil {
+		return nil
 	}
-	p, _ := client.Prefix(bits)
-	return p
-}
-
-// add reports whether there is room for a connection.
-func (c *connections) add(conn *net.TCPConn, client netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	source := sourceOf(client)
-	if len(c.open) >= maxConnections || !client.IsLoopback() && c.bySource[source] >= maxPerSource {
-		return false
-	}
-	c.open[conn] = true
-	c.bySource[source]++
+	c.open[limited] = true
 	if !c.until.IsZero() {
 		_ = conn.SetDeadline(c.until)
 	}
-	return true
+	return limited
 }
 
-func (c *connections) remove(conn *net.TCPConn, client netip.Addr) {
+// close closes a connection.
+func (c *connections) close(conn *connlimit.Conn) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.open, conn)
-	source := sourceOf(client)
-	if c.bySource[source]--; c.bySource[source] == 0 {
-		delete(c.bySource, source)
-	}
+	c.mu.Unlock()
+	conn.Close()
 }
 
 // end lets each connection end after the query that it has, or that is on its way, for up to some time.
@@ -105,9 +93,14 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	if err != nil {
 		return err
 	}
-	open := &connections{open: make(map[*net.TCPConn]bool), bySource: make(map[netip.Prefix]int)}
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
+	running, ctx := parallel.NewGroup(ctx)
+	running.Go(func() error { return s.acceptTCP(ctx, e, l, running, end) })
+	return running.Wait()
+}
+
+// acceptTCP serves connections until the context ends.
+func (s *Server) acceptTCP(ctx context.Context, e *endpoint, l *net.TCPListener, running parallel.Group, end func(sockets.Socket)) error {
+	open := &connections{limit: connlimit.Limit{Most: maxConnections, Each: maxOfClient, Who: s.clientOf}, open: make(map[*connlimit.Conn]bool)}
 	defer endWith(ctx, func() {
 		open.end(s.stop)
 		end(l)
@@ -127,31 +120,31 @@ func (s *Server) serveTCP(ctx context.Context, e *endpoint, end func(sockets.Soc
 			continue
 		}
 		retry.Reset()
-		client := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-		reason := NotAllowed
-		if e.admits(s.policy.Load(), client) {
-			reason = ConnectionLimit
-			if open.add(conn, client) {
-				s.counters.connections.Add(1)
-				tasks.Go(func() {
-					if c, err := newTurnConn(conn, &open.turn); err == nil {
-						s.serveConn(c, open)
-					}
-					conn.Close()
-					open.remove(conn, client)
-					s.counters.connections.Add(-1)
-				})
-				continue
-			}
+		if !e.admits(s.policy.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()) {
+			s.counters.drop(NotAllowed)
+			_ = conn.SetLinger(0) // no state stays behind
+			conn.Close()
+			continue
 		}
-		s.counters.drop(reason)
-		_ = conn.SetLinger(0) // no state stays behind
-		conn.Close()
+		limited := open.add(conn)
+		if limited == nil {
+			s.counters.drop(ConnectionLimit)
+			continue
+		}
+		s.counters.connections.Add(1)
+		running.Go(func() error {
+			defer s.counters.connections.Add(-1)
+			defer open.close(limited)
+			if c, err := newTurnConn(conn, &open.turn); err == nil {
+				s.serveConn(c, limited, open)
+			}
+			return nil
+		})
 	}
 }
 
 // serveConn answers the queries of a connection, one after the other, each in its turn.
-func (s *Server) serveConn(conn net.Conn, all *connections) {
+func (s *Server) serveConn(conn net.Conn, limited *connlimit.Conn, all *connections) {
 	in := make([]byte, 2+maxTCPQuery)
 	var out []byte
 	have := 0
@@ -187,6 +180,7 @@ func (s *Server) serveConn(conn net.Conn, all *connections) {
 				return
 			}
 		}
+		limited.Busy()
 		start := time.Now()
 		var outcome zone.Outcome
 		all.turn.Lock()
@@ -200,6 +194,7 @@ func (s *Server) serveConn(conn net.Conn, all *connections) {
 		if !s.write(conn, all, out) {
 			return
 		}
+		limited.Silent()
 		s.counters.took(time.Since(start), 1)
 		if have = copy(in, in[need:have]); have == 0 && all.ending() {
 			return

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,8 +21,10 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/test/bubble"
-	"github.com/ironvip/ironvip/test/dnstest"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -34,17 +37,11 @@ func framed(msg []byte) []byte {
 func readReply(t testing.TB, c io.Reader) *dns.Msg {
 	t.Helper()
 	var head [2]byte
-	if _, err := io.ReadFull(c, head[:]); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.ReadFull(c, head[:]))(t)
 	b := make([]byte, binary.BigEndian.Uint16(head[:]))
-	if _, err := io.ReadFull(c, b); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.ReadFull(c, b))(t)
 	var m dns.Msg
-	if err := m.Unpack(b); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.Unpack(b))
 	return &m
 }
 
@@ -56,7 +53,8 @@ func inBubble(t *testing.T, client func(t *testing.T, s *Server, c net.Conn)) {
 		mine, its := net.Pipe()
 		done := make(chan struct{})
 		go func() {
-			s.serveConn(its, new(connections))
+			all := new(connections)
+			s.serveConn(its, all.limit.Admit(its), all)
 			its.Close()
 			close(done)
 		}()
@@ -72,29 +70,21 @@ func checkClosed(t *testing.T, c net.Conn, start time.Time, after time.Duration)
 	if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read %d bytes, %v", n, err)
 	}
-	if took := time.Since(start); took != after {
-		t.Errorf("closed after %s, want %s", took, after)
-	}
+	expect.Equal(t, time.Since(start), after, "closed after")
 }
 
 func TestIdleConnectionIsClosed(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
 		start := time.Now()
 		checkClosed(t, c, start, idleTime)
-		if n := s.Counters().Dropped(Timeout); n != 0 {
-			t.Errorf("%d timeouts", n)
-		}
+		expect.Equal(t, s.Counters().Dropped(Timeout), 0, "timeouts")
 	})
 	// The time begins again with each query.
 	inBubble(t, func(t *testing.T, _ *Server, c net.Conn) {
 		for range 3 {
 			time.Sleep(idleTime - time.Second)
-			if _, err := c.Write(framed(packed(t, question("web.vip.internal.", dns.TypeA)))); err != nil {
-				t.Fatal(err)
-			}
-			if r := readReply(t, c); len(r.Answer) != 1 {
-				t.Errorf("reply %v", r)
-			}
+			must.Get(c.Write(framed(packed(t, question("web.vip.internal.", dns.TypeA)))))(t)
+			expect.Len(t, readReply(t, c).Answer, 1, "reply")
 		}
 		checkClosed(t, c, time.Now(), idleTime)
 	})
@@ -106,9 +96,7 @@ func TestSlowClient(t *testing.T) {
 	for _, before := range []int{0, 1} { // queries
 		inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
 			for range before {
-				if _, err := c.Write(query); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Write(query))(t)
 				readReply(t, c)
 			}
 			time.Sleep(time.Second)
@@ -126,29 +114,21 @@ func TestSlowClient(t *testing.T) {
 			}()
 			checkClosed(t, c, start, messageTime)
 			<-written
-			if n := s.Counters().Dropped(Timeout); n != 1 {
-				t.Errorf("%d timeouts", n)
-			}
+			expect.Equal(t, s.Counters().Dropped(Timeout), 1, "timeouts")
 		})
 	}
 	// Slow, but complete in time: the begin of the second query is in the packet of the first.
 	inBubble(t, func(t *testing.T, _ *Server, c net.Conn) {
 		for _, part := range [][]byte{query[:1], query[1:2], query[2:20], append(query[20:], query[:5]...)} {
 			time.Sleep(messageTime / 4)
-			if _, err := c.Write(part); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(c.Write(part))(t)
 		}
 		readReply(t, c)
 		time.Sleep(messageTime - time.Second)
-		if _, err := c.Write(query[5:]); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(query[5:]))(t)
 		readReply(t, c)
 		start := time.Now()
-		if _, err := c.Write(append(query, query[:5]...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(append(query, query[:5]...)))(t)
 		readReply(t, c)
 		checkClosed(t, c, start, messageTime)
 	})
@@ -159,18 +139,12 @@ func TestClientThatNeverReads(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Server, c net.Conn) {
 		start := time.Now()
 		query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
-		if _, err := c.Write(query); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Write(query))(t)
 		if _, err := c.Write(query); err == nil {
 			t.Error("the server reads on")
 		}
-		if took := time.Since(start); took != messageTime {
-			t.Errorf("closed after %s", took)
-		}
-		if n := s.Counters().Dropped(Timeout); n != 1 {
-			t.Errorf("%d timeouts", n)
-		}
+		expect.Equal(t, time.Since(start), messageTime, "closed after")
+		expect.Equal(t, s.Counters().Dropped(Timeout), 1, "timeouts")
 	})
 }
 
@@ -236,7 +210,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	at := netip.AddrPortFrom(loopback4, freeport.Reserve(t, nil, loopback4)[1])
 	answerer := &oneAtATime{Answerer: testZone(t)}
 	s := New(Options{Settings: Settings{Listen: []netip.AddrPort{at}}, Answerer: answerer, Events: event.NewLog(100, time.Now)})
-	dnstest.Run(t, s.Run)
+	scope.Go(t, s.Run)
 	s.awaitUp(t)
 	query := framed(packed(t, question("web.vip.internal.", dns.TypeA)))
 	var group sync.WaitGroup
@@ -258,29 +232,18 @@ func TestConnectionsTakeTurns(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if n := answerer.most.Load(); n > 0 {
-		t.Errorf("%d connections are answered at once", n)
-	}
+	expect.AtMost(t, answerer.most.Load(), 0, "connections that are answered at the same time")
 }
 
 // A connection in its turn moves bytes as any other: large writes that wait for the reader, ends, and
 // deadlines.
 func TestTurnConn(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	client := dial(t, "tcp", l.Addr().(*net.TCPAddr).AddrPort())
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	accepted := must.Get(l.Accept())(t)
 	defer accepted.Close()
-	c, err := newTurnConn(accepted.(*net.TCPConn), new(sync.Mutex))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(newTurnConn(accepted.(*net.TCPConn), new(sync.Mutex)))(t)
 	want := bytes.Repeat([]byte("0123456789abcdef"), 1<<19) // 8 MiB, more than the buffers
 	done := make(chan error, 1)
 	go func() {
@@ -294,17 +257,13 @@ func TestTurnConn(t *testing.T) {
 	if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the client reads something else, %v", err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, <-done)
 	_ = c.SetReadDeadline(time.Now().Add(-time.Second))
 	if n, err := c.Read(got); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("read after the deadline: %d, %v", n, err)
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	if _, err := client.Write([]byte("query")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Write([]byte("query")))(t)
 	if n, err := c.Read(got); string(got[:n]) != "query" || err != nil {
 		t.Errorf("read %q, %v", got[:n], err)
 	}
@@ -344,9 +303,7 @@ func TestConnectionLimit(t *testing.T) {
 	wait.Until(t, "the end of a connection", func() bool { return w.Counters().Connections() == maxConnections-1 })
 	dial(t, "tcp", at)
 	checkRefused(t, func() (net.Conn, error) { return net.Dial("tcp", at.String()) })
-	if n := w.Counters().Dropped(ConnectionLimit); n != 1 {
-		t.Errorf("%d dropped", n)
-	}
+	expect.Equal(t, w.Counters().Dropped(ConnectionLimit), 1, "dropped")
 	checkWeb(t, "udp", at)
 	for _, c := range open {
 		c.Close()
@@ -386,9 +343,7 @@ func TestQueryUnderWayAtTheEnd(t *testing.T) {
 		}
 		return err != nil
 	})
-	if r, err := askFrom(c, question("web.vip.internal.", dns.TypeA)); err != nil || len(r.Answer) != 1 {
-		t.Errorf("%v, %v", r, err)
-	}
+	expect.Equal(t, len(must.Get(askFrom(c, question("web.vip.internal.", dns.TypeA)))(t).Answer), 1)
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("after the answer: %v", err)
 	}
@@ -405,4 +360,52 @@ func TestSilentConnectionAtTheEnd(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("%v", err)
 	}
+}
+
+// Whatever a client sends, and in whatever parts, the connection ends, and each reply has its length before it.
+func FuzzTCP(f *testing.F) {
+	query := func(name string) []byte {
+		m := new(dns.Msg)
+		m.SetQuestion(name, dns.TypeA)
+		b, err := m.Pack()
+		if err != nil {
+			f.Fatal(err)
+		}
+		return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
+	}
+	web := query("web.vip.internal.")
+	for _, seed := range [][]byte{nil, web, append(slices.Clone(web), web...), web[:5], {0, 0}, {0xff, 0xff, 1}, append([]byte{0xff, 0xff}, make([]byte, 5000)...)} {
+		f.Add(seed, uint16(3))
+	}
+	s := New(Options{Answerer: testZone(f)})
+	f.Fuzz(func(t *testing.T, stream []byte, part uint16) {
+		mine, its := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer its.Close()
+			all := new(connections)
+			s.serveConn(its, all.limit.Admit(its), all)
+		}()
+		go func() {
+			for at := 0; at < len(stream); at += int(part) + 1 {
+				if _, err := mine.Write(stream[at:min(len(stream), at+int(part)+1)]); err != nil {
+					break
+				}
+			}
+			mine.SetReadDeadline(time.Now().Add(5 * time.Millisecond)) // the server waits for more
+		}()
+		for {
+			var size [2]byte
+			if _, err := io.ReadFull(mine, size[:]); err != nil {
+				break
+			}
+			if _, err := io.ReadFull(mine, make([]byte, binary.BigEndian.Uint16(size[:]))); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("a reply that ends early: %v", err)
+				break
+			}
+		}
+		mine.Close()
+		<-done
+	})
 }

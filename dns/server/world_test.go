@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,10 +13,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/sockets"
-	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -34,13 +37,12 @@ const maxWait = time.Minute
 func testZone(t testing.TB) *zone.Zone {
 	z, err := zone.New(zone.Settings{Domain: "vip.internal", TTL: 30 * time.Second, NegativeTTL: time.Second, ShortNames: true, Reverse: true,
 		Pools: []netip.Prefix{netip.MustParsePrefix("10.64.0.0/16")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	z.SetSynced()
 	changes := []zone.Change{{Service: zone.Service{Key: vip.ServiceKey{Namespace: "default", Name: "web"}, Since: 1, VIPs: []netip.Addr{netip.MustParseAddr("10.64.0.1")}}}}
-	for i := range 16 {
-		changes = append(changes, zone.Change{Service: zone.Service{Key: vip.ServiceKey{Namespace: "default", Name: fmt.Sprintf("a-service-with-a-long-name-%d", i)}, Since: 1,
+	for i := range 5 {
+		long := strings.Repeat("x", 60) + fmt.Sprint(i)
+		changes = append(changes, zone.Change{Service: zone.Service{Key: vip.ServiceKey{Namespace: long, Name: long}, Since: 1,
 			VIPs: []netip.Addr{netip.MustParseAddr("10.64.0.2")}}})
 	}
 	z.Apply(1, changes)
@@ -67,8 +69,14 @@ func newWorld(t testing.TB, o Options, listen ...netip.Addr) *world {
 func (w *world) start(o Options) {
 	o.Answerer, o.Events = testZone(w), event.NewLog(100, time.Now)
 	w.Server = New(o)
-	w.idle, w.message = time.Hour, time.Hour // no test depends on the speed of the machine
-	w.end = dnstest.Run(w, w.Run)
+	w.idle, w.message = time.Hour, time.Hour         // no test depends on the speed of the machine
+	w.clientOf = func(c net.Conn) connlimit.Client { // the clients of a test are one user
+		if c.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+			return connlimit.Client{}
+		}
+		return connlimit.ClientOf(c)
+	}
+	w.end = scope.Go(w, w.Run)
 }
 
 // awaitUp waits until every address is served.
@@ -95,11 +103,7 @@ func question(name string, qtype uint16) *dns.Msg {
 }
 
 func packed(t testing.TB, m *dns.Msg) []byte {
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return must.Get(m.Pack())(t)
 }
 
 // ask exchanges a message with the server at an address.
@@ -107,9 +111,7 @@ func ask(t testing.TB, network string, at netip.AddrPort, m *dns.Msg) *dns.Msg {
 	t.Helper()
 	c := &dns.Client{Net: network, Timeout: maxWait}
 	r, _, err := c.Exchange(m, at.String())
-	if err != nil {
-		t.Fatalf("%s %s: %v", network, at, err)
-	}
+	must.Succeed(t, err, "%s %s", network, at)
 	return r
 }
 
@@ -125,10 +127,7 @@ func checkWeb(t testing.TB, network string, at netip.AddrPort) {
 // dial connects to the server.
 func dial(t testing.TB, network string, at netip.AddrPort) net.Conn {
 	t.Helper()
-	c, err := net.Dial(network, at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial(network, at.String()))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(maxWait))
 	return c
@@ -150,15 +149,9 @@ func inside(t testing.TB, in freeport.Place, listen ...netip.AddrPort) *sockets.
 	in.Do(func() {
 		var first sockets.Set
 		for _, at := range listen {
-			udp, err := first.ListenUDP(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			udp := must.Get(first.ListenUDP(t.Context(), at))(t)
 			defer udp.Close()
-			tcp, err := first.ListenTCP(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			tcp := must.Get(first.ListenTCP(t.Context(), at))(t)
 			defer tcp.Close()
 		}
 		var err error

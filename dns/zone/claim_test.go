@@ -11,6 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -72,9 +74,7 @@ func TestHostnameAndShortName(t *testing.T) {
 	w.check("db.vip.internal A: 10.64.16.5")
 	w.remove("db")
 	w.check("db.vip.internal A: NXDOMAIN, soa:vip.internal.")
-	if w.NamesOf(key("db")) != nil {
-		t.Error("names of a service that is gone")
-	}
+	expect.True(t, w.NamesOf(key("db")) == nil, "names of a service that is gone")
 }
 
 // No service gets a name that ironvip uses, or one in a namespace of ironvip.
@@ -161,9 +161,7 @@ func TestHistoryHasNoEffect(t *testing.T) {
 		for _, s := range now {
 			fresh.set(s)
 		}
-		if !maps.Equal(w.conflicts, fresh.conflicts) {
-			rt.Fatalf("conflicts %v, want %v", w.conflicts, fresh.conflicts)
-		}
+		must.True(rt, maps.Equal(w.conflicts, fresh.conflicts), "conflicts %v, want %v", w.conflicts, fresh.conflicts)
 		if w.Len() != fresh.Len() || len(w.names) != len(fresh.names) || len(w.rivals) != len(fresh.rivals) {
 			rt.Fatalf("%d names, %d nodes, %d contested; want %d, %d, %d", w.Len(), len(w.names), len(w.rivals), fresh.Len(), len(fresh.names), len(fresh.rivals))
 		}

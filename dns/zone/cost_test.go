@@ -10,7 +10,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/heapsize"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,10 +21,7 @@ import (
 func many(t testing.TB, n int) *Zone {
 	s := settings()
 	s.Pools = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
-	z, err := New(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(New(s))(t)
 	z.SetSynced()
 	var batch []Change
 	for i := 0; z.Len() < n; i++ {
@@ -55,11 +54,7 @@ func query(t testing.TB, name string, qtype uint16) []byte {
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
 	m.SetEdns0(1232, false)
-	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return must.Get(m.Pack())(t)
 }
 
 // The records that a change writes depend on the service, not on the zone.
@@ -70,9 +65,7 @@ func TestCostOfAChange(t *testing.T) {
 			t.Helper()
 			z.written = 0
 			z.Apply(2, []Change{{Service: s}})
-			if z.written != want {
-				t.Errorf("%d names: %s writes %d records, want %d", size, what, z.written, want)
-			}
+			expect.Equal(t, z.written, want, "%d names: %s writes records", size, what)
 		}
 		s := numbered(15)
 		cost("nothing", 0, s)
@@ -86,9 +79,7 @@ func TestCostOfAChange(t *testing.T) {
 		cost("a new service", 2, added)
 		z.written = 0
 		z.Apply(2, []Change{{Service: added, Gone: true}})
-		if z.written != 2 {
-			t.Errorf("%d names: a removal writes %d records", size, z.written)
-		}
+		expect.Equal(t, z.written, 2, "%d names: a removal writes %d records", size, z.written)
 	}
 }
 
@@ -127,9 +118,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		query(t, "vip.internal.", dns.TypeNS),
 		query(t, "vip.internal.", dns.TypeAXFR),
 	} {
-		if n := testing.AllocsPerRun(100, func() { z.Answer(out, q, false) }); n != 0 {
-			t.Errorf("%q: %v allocations", q, n)
-		}
+		expect.Equal(t, testing.AllocsPerRun(100, func() { z.Answer(out, q, false) }), 0, "%q: allocations", q)
 	}
 }
 
@@ -143,9 +132,7 @@ func TestMemory(t *testing.T) {
 	})
 	per := bytes / z.Len()
 	t.Logf("%d bytes per name, %d names, %.1f MB", per, z.Len(), float64(bytes)/1e6)
-	if per > 215 {
-		t.Errorf("a name takes %d bytes", per)
-	}
+	expect.AtMost(t, per, 215, "bytes of a name")
 	runtime.KeepAlive(z)
 }
 

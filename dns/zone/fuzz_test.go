@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // Any message gets no reply, or one that the oracle reads and that is what a slow search finds: a walk
@@ -36,9 +37,7 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		var r dns.Msg
-		if err := r.Unpack(reply); err != nil {
-			t.Fatalf("reply %x to %x: %v", reply, msg, err)
-		}
+		must.Succeed(t, r.Unpack(reply), "reply %x to %x", reply, msg)
 		code := r.Rcode
 		if !r.Response || r.Id != uint16(msg[0])<<8|uint16(msg[1]) || message.Code(code) != outcome.Code || !tcp && len(reply) > message.MaxUDP {
 			t.Fatalf("reply %v to %x, outcome %v", &r, msg, outcome)

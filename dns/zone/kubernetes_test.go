@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // The rows of "Kubernetes DNS-Based Service Discovery", version 1.1.0, by section. The zone stands
@@ -52,9 +54,7 @@ func TestKubernetesSpecification(t *testing.T) {
 			svc("six", 3, "2001:db8:1::6"),
 			svc("headless", 0).ports("80/tcp/other"),
 		)
-		if got := w.answer(t, row.question, row.qtype); got != row.want {
-			t.Errorf("section %s, %s: %s %s is %s, want %s", row.section, row.what, row.question, dns.TypeToString[row.qtype], got, row.want)
-		}
+		expect.Equal(t, w.answer(t, row.question, row.qtype), row.want, "section %s, %s: %s %s", row.section, row.what, row.question, dns.TypeToString[row.qtype])
 		if row.notApplied != "" {
 			t.Logf("section %s, %s: does not apply: %s", row.section, row.what, row.notApplied)
 		}

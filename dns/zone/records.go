@@ -74,7 +74,7 @@ func (z *Zone) portRecords(s *service, p *vip.Port, at int) []byte {
 
 // maxPTR bounds the PTR records of one address. Resolvers use the first one, and an address that
 // hundreds of services share would exceed a message.
-const maxPTR = 16
+const maxPTR = 4
 
 // pointerRecords returns the PTR records of an address, in z.out: the oldest services that have it.
 func (z *Zone) pointerRecords(owner *service, rivals []*service) []byte {

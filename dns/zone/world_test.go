@@ -11,6 +11,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -35,10 +37,7 @@ func newWorld(t testing.TB, change ...func(*Settings)) *world {
 	for _, f := range change {
 		f(&s)
 	}
-	z, err := New(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must.Get(New(s))(t)
 	z.SetSynced()
 	return &world{t, z, make(map[ConflictKey]Conflict)}
 }
@@ -85,15 +84,10 @@ func (w *world) report(changes []ConflictChange) {
 func (z *Zone) ask(t testing.TB, name string, qtype uint16) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(dns.Fqdn(name), qtype)
-	query, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	query := must.Get(m.Pack())(t)
 	reply, outcome := z.Answer(nil, query, true)
 	var r dns.Msg
-	if err := r.Unpack(reply); err != nil {
-		t.Fatalf("%s %s: reply %x: %v", name, dns.TypeToString[qtype], reply, err)
-	}
+	must.Succeed(t, r.Unpack(reply), "%s %s: reply %x", name, dns.TypeToString[qtype], reply)
 	if r.Id != m.Id || len(r.Question) == 1 && r.Question[0] != m.Question[0] || !r.Response || outcome != (Outcome{message.Type(qtype), message.Code(r.Rcode)}) {
 		t.Fatalf("%s %s: reply %v, outcome %v", name, dns.TypeToString[qtype], &r, outcome)
 	}
@@ -165,9 +159,7 @@ func (w *world) check(rows ...string) {
 	for _, row := range rows {
 		question, want, _ := strings.Cut(row, ": ")
 		name, qtype, _ := strings.Cut(question, " ")
-		if got := w.answer(w, name, dns.StringToType[qtype]); got != want {
-			w.Errorf("%s: %s, want %s", question, got, want)
-		}
+		expect.Equal(w, w.answer(w, name, dns.StringToType[qtype]), want, "%s", question)
 	}
 }
 
@@ -185,7 +177,5 @@ func (w *world) checkConflicts(want ...string) {
 	}
 	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		w.Errorf("conflicts %q, want %q", got, want)
-	}
+	expect.SameList(w, got, want, "conflicts")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/dns/message"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -154,9 +155,7 @@ func TestNamesBetweenHostnames(t *testing.T) {
 	w.set(low)
 	w.remove("high")
 	w.check("b.c.example.com A: REFUSED", "a.b.c.example.com A: 10.64.16.1")
-	if len(w.names) != nodes {
-		t.Errorf("%d nodes, before %d", len(w.names), nodes)
-	}
+	expect.Equal(t, len(w.names), nodes, "%d nodes, before %d", len(w.names), nodes)
 }
 
 // Before every source has listed its services, what is known is answered, and what is unknown may
@@ -338,9 +337,7 @@ func TestChanges(t *testing.T) {
 	)
 	before := w.written
 	w.set(moved)
-	if w.written != before {
-		t.Errorf("%d records written without a change", w.written-before)
-	}
+	expect.Equal(t, w.written, before, "%d records written without a change", w.written-before)
 	w.set(svc("prod/web", 1))
 	w.check(
 		"web.prod.svc.vip.internal A: soa:vip.internal.",
@@ -348,9 +345,7 @@ func TestChanges(t *testing.T) {
 		"_http._tcp.web.prod.svc.vip.internal SRV: NXDOMAIN, soa:vip.internal.",
 		"_tcp.web.prod.svc.vip.internal SRV: NXDOMAIN, soa:vip.internal.",
 	)
-	if w.Len() != 1 {
-		t.Errorf("%d names", w.Len())
-	}
+	expect.Equal(t, w.Len(), 1, "names")
 }
 
 // The domain has one label or many, and limits.
@@ -405,9 +400,7 @@ func TestExplain(t *testing.T) {
 		if e.Why != c.why || got != c.service || e.Kind != c.kind || records != c.records {
 			t.Errorf("%s %s: %+v", c.name, c.qtype, e)
 		}
-		if c.why.String() == "" {
-			t.Errorf("%d has no text", c.why)
-		}
+		expect.True(t, c.why.String() != "", "%d has no text", c.why)
 	}
 	if e, _ := w.Explain("shop.example.com", message.A); len(e.Rivals) != 1 || e.Rivals[0] != key("db") {
 		t.Errorf("rivals %v", e.Rivals)
@@ -427,9 +420,7 @@ func TestTTLs(t *testing.T) {
 	for _, name := range []string{"web.prod.svc.vip.internal", "_http._tcp.web.prod.svc.vip.internal", "1.16.64.10.in-addr.arpa", "vip.internal"} {
 		r := w.ask(t, name, dns.TypeANY)
 		for _, rr := range append(r.Answer, r.Extra...) {
-			if rr.Header().Ttl != 300 {
-				t.Errorf("record %v", rr)
-			}
+			expect.Equal(t, rr.Header().Ttl, 300, "record %v", rr)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -89,6 +90,7 @@ func TestLongestDelays(t *testing.T) {
 
 // While the host gives the agent too little time of its processors, timeouts are counted and shown,
 // and no backend becomes unhealthy. With enough time, the same timeouts count.
+// Slow: 200 targets are probed for minutes of fake time, six times.
 func TestTimeoutsOfASaturatedHost(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -106,42 +108,38 @@ func TestTimeoutsOfASaturatedHost(t *testing.T) {
 
 func timeoutsOfASaturatedHost(t *testing.T, check vip.HealthCheck, failure Outcome, took time.Duration) {
 	for _, saturated := range []bool{true, false} {
-		t.Run(fmt.Sprint(saturated), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				const n = 200
-				begin := time.Now()
-				work := 10 * time.Microsecond
-				if saturated {
-					work = 25 * ms // for each of about 100 probes in a second
+		bubble.Run(t, fmt.Sprint(saturated), func(t *testing.T) {
+			const n = 200
+			begin := time.Now()
+			work := 10 * time.Microsecond
+			if saturated {
+				work = 25 * ms // for each of about 100 probes in a second
+			}
+			l := newLab(t, Options{Commands: n}, func(Target) (Outcome, time.Duration) {
+				if at := time.Since(begin); at < 10*time.Second || at > 50*time.Second {
+					return OK, ms
 				}
-				l := newLab(t, Options{Commands: n}, func(Target) (Outcome, time.Duration) {
-					if at := time.Since(begin); at < 10*time.Second || at > 50*time.Second {
-						return OK, ms
-					}
-					time.Sleep(work) // in the engine's goroutine, which holds its lock
-					return failure, took
-				})
-				for _, target := range targets(n, check) {
-					l.Start(target)
-				}
-				time.Sleep(65 * time.Second)
-				s := l.Stats()
-				counted := map[Outcome]uint64{}
-				for _, c := range s.Probes {
-					counted[c.Outcome] = c.N
-				}
-				fault, is := s.Faults[Starved]
-				if saturated && (s.Changes != n || counted[failure] > n/4 || counted[Starved] < 5*n || !is || fault.Probes != counted[Starved] || fault.Reason == "") {
-					t.Errorf("saturated: %d changes, %v, %+v", s.Changes, counted, fault)
-				}
-				if !saturated && (s.Changes != 3*n || counted[Starved] != 0 || is) {
-					t.Errorf("not saturated: %d changes, %v, %+v", s.Changes, counted, fault)
-				}
-				time.Sleep(faultQuiet)
-				if f := l.Stats().Faults; len(f) > 0 {
-					t.Errorf("a minute later: %+v", f)
-				}
+				time.Sleep(work) // in the engine's goroutine, which holds its lock
+				return failure, took
 			})
+			for _, target := range targets(n, check) {
+				l.Start(target)
+			}
+			time.Sleep(65 * time.Second)
+			s := l.Stats()
+			counted := map[Outcome]uint64{}
+			for _, c := range s.Probes {
+				counted[c.Outcome] = c.N
+			}
+			fault, is := s.Faults[Starved]
+			if saturated && (s.Changes != n || counted[failure] > n/4 || counted[Starved] < 5*n || !is || fault.Probes != counted[Starved] || fault.Reason == "") {
+				t.Errorf("saturated: %d changes, %v, %+v", s.Changes, counted, fault)
+			}
+			if !saturated && (s.Changes != 3*n || counted[Starved] != 0 || is) {
+				t.Errorf("not saturated: %d changes, %v, %+v", s.Changes, counted, fault)
+			}
+			time.Sleep(faultQuiet)
+			expect.Empty(t, l.Stats().Faults, "a minute later")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -263,18 +264,19 @@ func (e *Engine) report(results []done) {
 // Run probes until ctx ends. It returns when all sockets are closed and all commands have ended.
 // The rows stay. It returns an error only if it can't start. Call it once.
 func (e *Engine) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	sockets, err := newPoller(e.report)
 	if err != nil {
 		return err
 	}
-	defer sockets.close()
-	r := &routines{ctx: ctx, run: e.probeFunc, report: e.report}
-	defer r.all.Wait()
-	defer cancel()
-	e.run(ctx, [lanes]prober{sockets, r, r})
-	return nil
+	running, ctx := parallel.NewGroup(ctx)
+	running.Go(sockets.run)
+	running.Go(func() error {
+		defer sockets.close()
+		r := &routines{ctx: ctx, all: running, run: e.probeFunc, report: e.report}
+		e.run(ctx, [lanes]prober{sockets, r, r})
+		return nil
+	})
+	return running.Wait()
 }
 
 // probeFunc returns the function for a type that runs in a goroutine.

@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,14 +44,9 @@ func TestManyChangesAreFewBatches(t *testing.T) {
 		fell := time.Now()
 		batches, rows := 0, 0
 		for rows < n {
-			batch, err := f.Next(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			batch := must.Get(f.Next(t.Context()))(t)
 			if batches++; batches == 1 {
-				if took := time.Since(fell); took > 20*time.Millisecond {
-					t.Errorf("the first change was written after %v", took)
-				}
+				expect.AtMost(t, time.Since(fell), 20*time.Millisecond, "the first change was written")
 				if d, _ := l.Detail(batch[0].Value.Target); d.Result != batch[0].Value {
 					t.Errorf("detail %+v differs from the row %+v", d.Result, batch[0].Value)
 				}
@@ -62,9 +60,7 @@ func TestManyChangesAreFewBatches(t *testing.T) {
 		// Targets that remain unhealthy change no row.
 		rev := l.rows.Revision()
 		time.Sleep(5 * time.Second)
-		if l.rows.Revision() != rev {
-			t.Error("rows changed without a change")
-		}
+		expect.Equal(t, l.rows.Revision(), rev, "rows changed without a change")
 	})
 }
 
@@ -190,15 +186,14 @@ func TestMemoryOfATarget(t *testing.T) {
 		return e
 	}) / n
 	t.Logf("%d bytes per target", per)
-	if per > 600 {
-		t.Errorf("a target takes %d bytes, want at most 600", per)
-	}
+	expect.AtMost(t, per, 600, "bytes of a target")
 }
 
 // A probe that panics is a fault of this host and ends nothing else.
 func TestPanicInAProbe(t *testing.T) {
 	results := make(chan done, 1)
-	r := &routines{ctx: t.Context(), report: func(batch []done) { results <- batch[0] }, run: func(vip.CheckType) probeFunc {
+	running, _ := parallel.NewGroup(t.Context())
+	r := &routines{ctx: t.Context(), all: running, report: func(batch []done) { results <- batch[0] }, run: func(vip.CheckType) probeFunc {
 		return func(context.Context, *job) (Outcome, string) { panic("bad answer") }
 	}}
 	at := NewTarget(addr("10.0.0.1:80"), vip.HealthCheck{Type: vip.CheckHTTP})
@@ -206,5 +201,5 @@ func TestPanicInAProbe(t *testing.T) {
 	if d := <-results; d.outcome != Local || d.reason != "panic: bad answer" {
 		t.Errorf("%+v", d)
 	}
-	r.all.Wait()
+	must.Succeed(t, running.Wait())
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // maxOutput bounds the output of a command that is kept, in bytes. The rest is read and discarded,
@@ -49,12 +51,12 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 	}
 
 	var output bytes.Buffer
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	reading, _ := parallel.NewGroup(ctx)
+	reading.Go(func() error {
 		io.CopyN(&output, read, maxOutput)
 		io.Copy(io.Discard, read)
-	}()
+		return nil
+	})
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
@@ -68,7 +70,7 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 	unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // what the command started and left
 	err = cmd.Wait()
 	read.SetReadDeadline(time.Now().Add(lastOutput)) // a process that left the group can hold the pipe
-	<-ended
+	_ = reading.Wait()
 
 	switch line := firstLine(output.String()); {
 	case err == nil:

@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -52,15 +54,8 @@ func TestExecLeavesNoProcess(t *testing.T) {
 		{"child that left the group", at, shell("setsid sh -c 'echo $$ >$0.tmp; mv $0.tmp $0; exec sleep 1000' $1 & while ! [ -e $1 ]; do :; done", "sh", file("away")), OK, ""},
 	})
 	pid := func(name string) int {
-		text, err := os.ReadFile(file(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		text := must.Get(os.ReadFile(file(name)))(t)
+		return must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 	}
 	if err := unix.Kill(pid("away"), unix.SIGKILL); err != nil { // it ran until now
 		t.Error(err)
@@ -91,16 +86,12 @@ func TestCommandsAreBounded(t *testing.T) {
 		return strings.Fields(string(text))
 	}
 	wait.Until(t, "three commands", func() bool { return len(pids()) == 3 && e.Stats().Waiting == 17 })
-	if s := e.Stats(); s.Running != 3 {
-		t.Errorf("%+v", s)
-	}
+	expect.Equal(t, e.Stats().Running, 3, "running")
 	stop()
 	for _, text := range pids() {
 		if n, _ := strconv.Atoi(text); !ended(n) {
 			t.Errorf("process %d runs after the end", n)
 		}
 	}
-	if n := len(pids()); n != 3 {
-		t.Errorf("%d commands ran", n)
-	}
+	expect.Equal(t, len(pids()), 3, "commands ran")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -17,6 +18,7 @@ import (
 )
 
 // etcd serves the standard health service with the gRPC library of Go.
+// Slow: etcd starts four times.
 func TestGRPCServer(t *testing.T) {
 	bin := need.Server(t, "etcd")
 	for _, f := range families {
@@ -41,9 +43,7 @@ func TestGRPCServer(t *testing.T) {
 					args = append(args, "--cert-file", cert, "--key-file", key)
 				}
 				etcd := process.New(bin, filepath.Join(dir, "log"), nil, args...)
-				if err := etcd.Start(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, etcd.Start())
 				defer etcd.Kill()
 				check := vip.HealthCheck{Type: vip.CheckGRPC, TLS: secure, Timeout: vip.MaxCheckTimeout}
 				other := check
@@ -56,14 +56,13 @@ func TestGRPCServer(t *testing.T) {
 				if got := probeOnce(t, Options{RootCAs: roots}, NewTarget(client, other))[0]; got.outcome != NotServing {
 					t.Errorf("an unknown service: %v, %q", got.outcome, got.reason)
 				}
-				if err := etcd.Pause(); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, etcd.Pause())
 				check.Timeout = vip.MinCheckInterval
 				if got := probeOnce(t, Options{RootCAs: roots}, NewTarget(client, check))[0]; got.outcome != TimedOut {
 					t.Errorf("a stopped server: %v, %q", got.outcome, got.reason)
 				}
 				etcd.Kill()
+				check.Timeout = vip.MaxCheckTimeout
 				if got := probeOnce(t, Options{RootCAs: roots}, NewTarget(client, check))[0]; got.outcome != Refused {
 					t.Errorf("a killed server: %v, %q", got.outcome, got.reason)
 				}

@@ -79,73 +79,71 @@ func health(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestGRPC(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			ca, other := authority.New(t), authority.New(t)
-			roots := x509.NewCertPool()
-			roots.AddCert(ca.Cert)
-			secure := func(a authority.Authority) netip.AddrPort {
-				p := a.Server(t, []netip.Addr{netip.MustParseAddr(f.host)}, "web.example")
-				return serve(t, f.host, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}, health)
-			}
-			// speaks serves TLS with some protocols, and answers nothing.
-			speaks := func(protocols ...string) netip.AddrPort {
-				p := ca.Server(t, []netip.Addr{netip.MustParseAddr(f.host)})
-				return listen(t, f.host, func(c net.Conn) {
-					io.Copy(io.Discard, tls.Server(c, &tls.Config{NextProtos: protocols, Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}))
-				})
-			}
-			// closes answers the first bytes with a text, and ends its side.
-			closes := func(text string) netip.AddrPort {
-				return listen(t, f.host, func(c net.Conn) {
-					c.Read(make([]byte, 1))
-					io.WriteString(c, text)
-					c.(*net.TCPConn).CloseWrite()
-					io.Copy(io.Discard, c)
-				})
-			}
-			plain, good, bad := serve(t, f.host, nil, health), secure(ca), secure(other)
-			check := func(service string) vip.HealthCheck {
-				return vip.HealthCheck{Type: vip.CheckGRPC, Service: service}
-			}
-			with := func(c vip.HealthCheck, host string, skip bool) vip.HealthCheck {
-				c.TLS, c.Host, c.SkipVerify = true, host, skip
-				return c
-			}
-			run(t, Options{RootCAs: roots}, []expectation{
-				{"serving", plain, check(""), OK, ""},
-				{"not serving", plain, check("down"), NotServing, "status NOT_SERVING"},
-				{"unknown status", plain, check("zero"), NotServing, "status UNKNOWN"},
-				{"status of the future", plain, check("nine"), NotServing, "status 9"},
-				{"unknown service", plain, check("unknown"), NotServing, "does not know this service"},
-				{"no health service", plain, check("none"), BadStatus, "no health service"},
-				{"error", plain, check("internal"), BadStatus, "grpc-status 13: out of order"},
-				{"not protobuf", plain, check("junk"), BadAnswer, "not a gRPC health answer"},
-				{"not gRPC", plain, check("html"), BadAnswer, "is not gRPC"},
-				{"not found", plain, check("404"), BadStatus, "HTTP status 404"},
-				{"flood", plain, check("flood"), BadAnswer, "more than 64 KiB"},
-				{"hangs", plain, check("hang"), TimedOut, "not complete within 500ms"},
-				{"TLS", good, with(check(""), "", false), OK, ""},
-				{"TLS with a name", good, with(check("host=web.example"), "web.example", false), OK, ""},
-				{"other name", good, with(check(""), "db.example", false), BadTLS, "db.example"},
-				{"other authority", bad, with(check(""), "", false), BadTLS, "unknown authority"},
-				{"other authority, not verified", bad, with(check(""), "", true), OK, ""},
-				{"plain to TLS", good, check(""), Reset, ""},
-				{"TLS to plain", plain, with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak TLS"},
-				{"refused", closedPort(t, f.host), check(""), Refused, "connection refused"},
-				{"silent", listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) }), check(""), TimedOut, "not complete within"},
-				{"HTTP/1 only", raw(t, f.host, "HTTP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
-				{"HTTP/1 that closes", closes("HTTP/1.1 400 Bad Request\r\n\r\n"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
-				{"HTTP/1 in parts", raw(t, f.host, "HT", "TP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
-				{"another protocol", raw(t, f.host, "220 mail ready\r\n", "%hang"), check(""), BadAnswer, `the server does not speak HTTP/2: its answer begins with "220 mail ready\r\n"`},
-				{"a TLS alert", closes("\x15\x03\x01\x00\x02\x02\x46"), check(""), BadAnswer, "the server speaks TLS: the check needs tls = true"},
-				{"TLS with HTTP/1 only", speaks("http/1.1"), with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak HTTP/2"},
-				{"TLS without ALPN", speaks(), with(check(""), "", false), BadAnswer, "the server does not offer HTTP/2, which gRPC needs"},
-				{"closes", listen(t, f.host, func(net.Conn) {}), check(""), Reset, ""},
+	inFamilies(t, func(t *testing.T, f family) {
+		t.Parallel()
+		ca, other := authority.New(t), authority.New(t)
+		roots := x509.NewCertPool()
+		roots.AddCert(ca.Cert)
+		secure := func(a authority.Authority) netip.AddrPort {
+			p := a.Server(t, []netip.Addr{netip.MustParseAddr(f.host)}, "web.example")
+			return serve(t, f.host, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}, health)
+		}
+		// speaks serves TLS with some protocols, and answers nothing.
+		speaks := func(protocols ...string) netip.AddrPort {
+			p := ca.Server(t, []netip.Addr{netip.MustParseAddr(f.host)})
+			return listen(t, f.host, func(c net.Conn) {
+				io.Copy(io.Discard, tls.Server(c, &tls.Config{NextProtos: protocols, Certificates: []tls.Certificate{{Certificate: [][]byte{p.Cert.Raw}, PrivateKey: p.Key}}}))
 			})
+		}
+		// closes answers the first bytes with a text, and ends its side.
+		closes := func(text string) netip.AddrPort {
+			return listen(t, f.host, func(c net.Conn) {
+				c.Read(make([]byte, 1))
+				io.WriteString(c, text)
+				c.(*net.TCPConn).CloseWrite()
+				io.Copy(io.Discard, c)
+			})
+		}
+		plain, good, bad := serve(t, f.host, nil, health), secure(ca), secure(other)
+		check := func(service string) vip.HealthCheck {
+			return vip.HealthCheck{Type: vip.CheckGRPC, Service: service}
+		}
+		with := func(c vip.HealthCheck, host string, skip bool) vip.HealthCheck {
+			c.TLS, c.Host, c.SkipVerify = true, host, skip
+			return c
+		}
+		run(t, Options{RootCAs: roots}, []expectation{
+			{"serving", plain, check(""), OK, ""},
+			{"not serving", plain, check("down"), NotServing, "status NOT_SERVING"},
+			{"unknown status", plain, check("zero"), NotServing, "status UNKNOWN"},
+			{"status of the future", plain, check("nine"), NotServing, "status 9"},
+			{"unknown service", plain, check("unknown"), NotServing, "does not know this service"},
+			{"no health service", plain, check("none"), BadStatus, "no health service"},
+			{"error", plain, check("internal"), BadStatus, "grpc-status 13: out of order"},
+			{"not protobuf", plain, check("junk"), BadAnswer, "not a gRPC health answer"},
+			{"not gRPC", plain, check("html"), BadAnswer, "is not gRPC"},
+			{"not found", plain, check("404"), BadStatus, "HTTP status 404"},
+			{"flood", plain, check("flood"), BadAnswer, "more than 64 KiB"},
+			{"hangs", plain, check("hang"), TimedOut, "not complete within 500ms"},
+			{"TLS", good, with(check(""), "", false), OK, ""},
+			{"TLS with a name", good, with(check("host=web.example"), "web.example", false), OK, ""},
+			{"other name", good, with(check(""), "db.example", false), BadTLS, "db.example"},
+			{"other authority", bad, with(check(""), "", false), BadTLS, "unknown authority"},
+			{"other authority, not verified", bad, with(check(""), "", true), OK, ""},
+			{"plain to TLS", good, check(""), Reset, ""},
+			{"TLS to plain", plain, with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak TLS"},
+			{"refused", closedPort(t, f.host), check(""), Refused, "connection refused"},
+			{"silent", listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) }), check(""), TimedOut, "not complete within"},
+			{"HTTP/1 only", raw(t, f.host, "HTTP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+			{"HTTP/1 that closes", closes("HTTP/1.1 400 Bad Request\r\n\r\n"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+			{"HTTP/1 in parts", raw(t, f.host, "HT", "TP/1.1 400 Bad Request\r\n\r\n", "%hang"), check(""), BadAnswer, "the server speaks HTTP/1, and gRPC needs HTTP/2"},
+			{"another protocol", raw(t, f.host, "220 mail ready\r\n", "%hang"), check(""), BadAnswer, `the server does not speak HTTP/2: its answer begins with "220 mail ready\r\n"`},
+			{"a TLS alert", closes("\x15\x03\x01\x00\x02\x02\x46"), check(""), BadAnswer, "the server speaks TLS: the check needs tls = true"},
+			{"TLS with HTTP/1 only", speaks("http/1.1"), with(check(""), "", false), BadTLS, "TLS handshake: the server does not speak HTTP/2"},
+			{"TLS without ALPN", speaks(), with(check(""), "", false), BadAnswer, "the server does not offer HTTP/2, which gRPC needs"},
+			{"closes", listen(t, f.host, func(net.Conn) {}), check(""), Reset, ""},
 		})
-	}
+	})
 }
 
 func FuzzHealthAnswer(f *testing.F) {

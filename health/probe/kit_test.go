@@ -15,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -35,24 +37,27 @@ func heapOf(f func() any) int {
 // descriptors returns the number of open descriptors of this process.
 func descriptors(t testing.TB) int {
 	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(all)
+	return len(must.Get(os.ReadDir("/proc/self/fd"))(t))
 }
 
+type family struct{ name, host string }
+
 // families are loopback addresses of both families.
-var families = []struct{ name, host string }{{"IPv4", "127.0.0.1"}, {"IPv6", "::1"}}
+var families = []family{{"IPv4", "127.0.0.1"}, {"IPv6", "::1"}}
+
+// inFamilies runs a subtest for each family.
+func inFamilies(t *testing.T, f func(*testing.T, family)) {
+	t.Helper()
+	for _, one := range families {
+		t.Run(one.name, func(t *testing.T) { f(t, one) })
+	}
+}
 
 // listen opens a listening socket that handle serves, one goroutine for each connection. It closes
 // everything at the end of the test.
 func listen(t testing.TB, host string, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", net.JoinHostPort(host, "0")))(t)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -95,17 +100,10 @@ func boundSocket(t testing.TB, host string) (fd int, address netip.AddrPort) {
 	t.Helper()
 	family, sa := sockaddr(netip.AddrPortFrom(netip.MustParseAddr(host), 0))
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, sa); err != nil {
-		t.Fatal(err)
-	}
-	bound, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Bind(fd, sa))
+	bound := must.Get(unix.Getsockname(fd))(t)
 	port := 0
 	switch b := bound.(type) {
 	case *unix.SockaddrInet4:
@@ -121,13 +119,9 @@ func boundSocket(t testing.TB, host string) (fd int, address netip.AddrPort) {
 func fullBacklog(t testing.TB, host string) netip.AddrPort {
 	t.Helper()
 	fd, address := boundSocket(t, host)
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Listen(fd, 0))
 	c, err := net.Dial("tcp", address.String()) // the queue holds one more than its length
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close() })
 	return address
 }
@@ -142,13 +136,12 @@ func probeOnce(t testing.TB, o Options, all ...Target) []done {
 		}
 	}
 	e := New(o)
-	sockets, err := newPoller(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sockets := must.Get(newPoller(report))(t)
+	running, ctx := parallel.NewGroup(t.Context())
+	running.Go(sockets.run)
+	defer running.Wait()
 	defer sockets.close()
-	r := &routines{ctx: t.Context(), run: e.probeFunc, report: report}
-	defer r.all.Wait()
+	r := &routines{ctx: ctx, all: running, run: e.probeFunc, report: report}
 	place := map[*target]int{}
 	var jobs [lanes][]job
 	for i, tt := range all {

@@ -3,9 +3,9 @@ package probe
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -89,14 +89,14 @@ type routines struct {
 	ctx    context.Context
 	run    func(vip.CheckType) probeFunc
 	report func([]done)
-	all    sync.WaitGroup
+	all    parallel.Group
 }
 
 func (r *routines) start(jobs []job) {
 	for _, j := range jobs {
-		r.all.Go(func() {
+		r.all.Run(r.ctx, func(ctx context.Context) {
 			began := time.Now()
-			ctx, cancel := context.WithTimeout(r.ctx, j.check.Timeout)
+			ctx, cancel := context.WithTimeout(ctx, j.check.Timeout)
 			defer cancel()
 			outcome, reason := recovered(ctx, r.run(j.check.Type), j)
 			if r.ctx.Err() != nil {

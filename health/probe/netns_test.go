@@ -2,14 +2,12 @@ package probe
 
 import (
 	"bufio"
-	"context"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,17 +32,10 @@ func inNamespace(t *testing.T) bool {
 	need.Root(t)
 	const inside = "IRONVIP_TEST_NAMESPACE"
 	if os.Getenv(inside) != "" {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(lo); err != nil {
-			t.Fatal(err)
-		}
+		lo := must.Get(netlink.LinkByName("lo"))(t)
+		must.Succeed(t, netlink.LinkSetUp(lo))
 		_, all6, _ := net.ParseCIDR("fd77::/64")
-		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: all6, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL}); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: all6, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL}))
 		return true
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
@@ -49,9 +43,7 @@ func inNamespace(t *testing.T) bool {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
-	if err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, err)
 	return false
 }
 
@@ -74,10 +66,7 @@ func sockets(t *testing.T) map[string]int {
 	t.Helper()
 	n := map[string]int{}
 	for _, name := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.Open(name))(t)
 		for lines := bufio.NewScanner(f); lines.Scan(); {
 			if fields := strings.Fields(lines.Text()); len(fields) > 3 && fields[0] != "sl" {
 				n[fields[3]]++
@@ -93,19 +82,7 @@ func start(t testing.TB, o Options) (e *Engine, stop func()) {
 	t.Helper()
 	o.Results = NewResults(&table.Clock{})
 	e = New(o)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := e.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	stop = sync.OnceFunc(func() {
-		cancel()
-		running.Wait()
-	})
-	t.Cleanup(stop)
-	return e, stop
+	return e, scope.Go(t, e.Run)
 }
 
 // count returns the number of finished probes with an outcome.
@@ -120,14 +97,13 @@ func (s Stats) count(o Outcome) (n int) {
 
 // Thousands of probes, of healthy, refusing and silent targets, leave no socket, no TIME_WAIT and no
 // goroutine. 5,000 timeouts at the same time need no goroutine each, and delay nothing.
+// Slow: 5,000 probes time out after 3 s.
 func TestNothingIsLeft(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	var files unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &files))
 	if files.Cur < 8000 {
 		need.Lack(t, "needs descriptors", "8,000 of them")
 	}
@@ -135,9 +111,7 @@ func TestNothingIsLeft(t *testing.T) {
 	e, stop := start(t, Options{Sockets: 7000})
 
 	l, err := net.Listen("tcp", ":0") // nothing accepts: probes never complete a handshake
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
 	const up, down, mute = 1000, 500, 5000
@@ -169,9 +143,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if most < mute*9/10 || s.count(Local) > 0 {
 		t.Errorf("%d probes at once; %+v", most, s.Probes)
 	}
-	if n := runtime.NumGoroutine(); n > goroutines+6 {
-		t.Errorf("%d goroutines with %d probes, %d before", n, s.Running, goroutines)
-	}
+	expect.AtMost(t, runtime.NumGoroutine(), goroutines+6, "goroutines with %d probes, %d before", s.Running, goroutines)
 	if n := sockets(t); n["06"] > 0 {
 		t.Errorf("sockets by state: %v, want none in TIME_WAIT", n)
 	}
@@ -180,9 +152,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if n := descriptors(t); n > fds+6 { // the silent listener's and Go's own poller
 		t.Errorf("%d descriptors, %d before", n, fds)
 	}
-	if n := runtime.NumGoroutine(); n > goroutines+2 {
-		t.Errorf("%d goroutines, %d before", n, goroutines)
-	}
+	expect.AtMost(t, runtime.NumGoroutine(), goroutines+2, "goroutines")
 	wait.Until(t, "no sockets", func() bool {
 		n := sockets(t)
 		return n["01"]+n["02"]+n["03"]+n["06"] <= 2 // those that fill the silent listener
@@ -192,26 +162,13 @@ func TestNothingIsLeft(t *testing.T) {
 // muteListener returns a port that is silent on every address.
 func muteListener(t testing.TB) uint16 {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet6{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Bind(fd, &unix.SockaddrInet6{}))
+	must.Succeed(t, unix.Listen(fd, 0))
+	sa := must.Get(unix.Getsockname(fd))(t)
 	port := uint16(sa.(*unix.SockaddrInet6).Port)
-	c, err := net.Dial("tcp", netip.AddrPortFrom(netip.IPv6Loopback(), port).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", netip.AddrPortFrom(netip.IPv6Loopback(), port).String()))(t)
 	t.Cleanup(func() { c.Close() })
 	return port
 }
@@ -233,18 +190,10 @@ func TestNoPorts(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("50000 50000"), 0); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("50000 50000"), 0))
+	l := must.Get(net.Listen("tcp", "127.0.0.1:80"))(t)
 	defer l.Close()
-	c, err := net.Dial("tcp", "127.0.0.1:80")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", "127.0.0.1:80"))(t)
 	defer c.Close()
 	if d := probeOnce(t, Options{}, NewTarget(addr("127.0.0.1:80"), tcp))[0]; d.outcome != Local || d.reason != "connect: cannot assign requested address" {
 		t.Errorf("%v, %q", d.outcome, d.reason)
@@ -256,10 +205,7 @@ func TestNoPorts(t *testing.T) {
 // memory of a target.
 func BenchmarkTCPProbes(b *testing.B) {
 	const n = 10_000
-	l, err := net.Listen("tcp4", ":0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp4", ":0"))(b)
 	defer l.Close()
 	port := uint16(l.Addr().(*net.TCPAddr).Port)
 	var e *Engine

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -58,9 +60,7 @@ func TestPathsOfTargets(t *testing.T) {
 			t.Error("a path without targets stays")
 		}
 		command := at("10.0.0.1:80", vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/true"})
-		if !command.Path().IsZero() {
-			t.Error("a command has a path")
-		}
+		expect.True(t, command.Path().IsZero(), "a command has a path")
 	})
 }
 
@@ -96,9 +96,7 @@ func TestTargetWithoutPath(t *testing.T) {
 		missing.Store(false)
 		before := len(l.startsOf(target))
 		time.Sleep(5 * time.Second)
-		if len(l.startsOf(target)) == before {
-			t.Error("the target is not probed any more")
-		}
+		expect.True(t, len(l.startsOf(target)) != before, "the target is not probed any more")
 	})
 }
 
@@ -110,42 +108,35 @@ func TestProbesGoToTheVIP(t *testing.T) {
 		"127.0.0.1": {VIP: netip.MustParseAddr("127.0.0.1"), Backend: netip.MustParseAddr("127.0.0.9"), Forward: vip.ForwardDirect},
 		"::1":       {VIP: netip.MustParseAddr("::1"), Backend: netip.MustParseAddr("::1"), Forward: vip.ForwardTunnel},
 	}
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			p := vips[f.host]
-			echo := listen(t, f.host, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
-			web, err := net.Listen("tcp", net.JoinHostPort(f.host, "0"))
-			if err != nil {
-				t.Fatal(err)
+	inFamilies(t, func(t *testing.T, f family) {
+		p := vips[f.host]
+		echo := listen(t, f.host, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
+		web := must.Get(net.Listen("tcp", net.JoinHostPort(f.host, "0")))(t)
+		server := &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		served := make(chan struct{})
+		go func() { defer close(served); _ = server.Serve(web) }()
+		t.Cleanup(func() { server.Close(); <-served })
+		along := func(at netip.AddrPort, c vip.HealthCheck) Target {
+			c.Timeout = 30 * time.Second
+			return NewTarget(netip.AddrPortFrom(p.Backend, at.Port()), c).Along(p)
+		}
+		for i, d := range probeOnce(t, Options{},
+			along(echo, tcp),
+			along(echo, vip.HealthCheck{Type: vip.CheckTCP, Expect: "hello"}),
+			along(netip.MustParseAddrPort(web.Addr().String()), vip.HealthCheck{Type: vip.CheckHTTP}),
+			along(closedPort(t, f.host), tcp),
+			along(closedPort(t, f.host), vip.HealthCheck{Type: vip.CheckHTTP}),
+			along(closedPort(t, f.host), vip.HealthCheck{Type: vip.CheckUDP, Send: "x"}),
+		) {
+			want := OK
+			if i > 2 {
+				want = Refused
 			}
-			server := &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-			served := make(chan struct{})
-			go func() { defer close(served); _ = server.Serve(web) }()
-			t.Cleanup(func() { server.Close(); <-served })
-			along := func(at netip.AddrPort, c vip.HealthCheck) Target {
-				c.Timeout = 30 * time.Second
-				return NewTarget(netip.AddrPortFrom(p.Backend, at.Port()), c).Along(p)
-			}
-			for i, d := range probeOnce(t, Options{},
-				along(echo, tcp),
-				along(echo, vip.HealthCheck{Type: vip.CheckTCP, Expect: "hello"}),
-				along(netip.MustParseAddrPort(web.Addr().String()), vip.HealthCheck{Type: vip.CheckHTTP}),
-				along(closedPort(t, f.host), tcp),
-				along(closedPort(t, f.host), vip.HealthCheck{Type: vip.CheckHTTP}),
-				along(closedPort(t, f.host), vip.HealthCheck{Type: vip.CheckUDP, Send: "x"}),
-			) {
-				want := OK
-				if i > 2 {
-					want = Refused
-				}
-				if d.outcome != want {
-					t.Errorf("probe %d: %v, %q; want %v", i, d.outcome, d.reason, want)
-				}
-			}
-			_, want := sockaddr(netip.AddrPortFrom(p.VIP, 0))
-			if from, err := sourceFor(p.Backend); err != nil || !reflect.DeepEqual(from, want) {
-				t.Errorf("the source is %+v, %v, want %+v", from, err, want)
-			}
-		})
-	}
+			expect.Equal(t, d.outcome, want, "probe %d: %v, %q; want %v", i, d.outcome, d.reason, want)
+		}
+		_, want := sockaddr(netip.AddrPortFrom(p.VIP, 0))
+		if from, err := sourceFor(p.Backend); err != nil || !reflect.DeepEqual(from, want) {
+			t.Errorf("the source is %+v, %v, want %+v", from, err, want)
+		}
+	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -139,32 +140,30 @@ func (f *fake) rates(window time.Duration) []int {
 // the start and later.
 func TestProbesAreSpread(t *testing.T) {
 	for _, n := range []int{1000, 10_000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				l := newLab(t, Options{}, passes)
-				for _, target := range targets(n, tcp) {
-					l.Start(target)
+		bubble.Run(t, fmt.Sprint(n), func(t *testing.T) {
+			l := newLab(t, Options{}, passes)
+			for _, target := range targets(n, tcp) {
+				l.Start(target)
+			}
+			if h := l.health(); h[vip.Unknown] != n {
+				t.Errorf("at the start: %v", h)
+			}
+			time.Sleep(vip.DefaultCheckInterval)
+			if h := l.health(); h[vip.Healthy] != n {
+				t.Errorf("after one interval: %v", h)
+			}
+			time.Sleep(6 * time.Second)
+			rates, window := l.rates(100*time.Millisecond), 100*time.Millisecond
+			mean := n * int(window) / int(vip.DefaultCheckInterval)
+			most := 2 * mean
+			if n == 1000 { // few enough that knowing them soon counts more
+				most = 150
+			}
+			for i, rate := range rates[:len(rates)-1] {
+				if rate > most || i > 40 && rate < mean/2 {
+					t.Errorf("%d probes started at %v, the mean is %d", rate, time.Duration(i)*window, mean)
 				}
-				if h := l.health(); h[vip.Unknown] != n {
-					t.Errorf("at the start: %v", h)
-				}
-				time.Sleep(vip.DefaultCheckInterval)
-				if h := l.health(); h[vip.Healthy] != n {
-					t.Errorf("after one interval: %v", h)
-				}
-				time.Sleep(6 * time.Second)
-				rates, window := l.rates(100*time.Millisecond), 100*time.Millisecond
-				mean := n * int(window) / int(vip.DefaultCheckInterval)
-				most := 2 * mean
-				if n == 1000 { // few enough that knowing them soon counts more
-					most = 150
-				}
-				for i, rate := range rates[:len(rates)-1] {
-					if rate > most || i > 40 && rate < mean/2 {
-						t.Errorf("%d probes started at %v, the mean is %d", rate, time.Duration(i)*window, mean)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -288,9 +287,7 @@ func TestFirstProbeIsEarly(t *testing.T) {
 		}
 		time.Sleep(5 * spreadStep)
 		for _, target := range few {
-			if len(l.startsOf(target)) == 0 {
-				t.Errorf("%v of few was not probed", target)
-			}
+			expect.True(t, len(l.startsOf(target)) != 0, "%v of few was not probed", target)
 		}
 		many := targets(10_000, vip.HealthCheck{Type: vip.CheckTCP, Interval: 30 * time.Minute})
 		for _, target := range many {
@@ -298,9 +295,7 @@ func TestFirstProbeIsEarly(t *testing.T) {
 		}
 		time.Sleep(maxSpread + 10*time.Millisecond)
 		for _, target := range many {
-			if len(l.startsOf(target)) == 0 {
-				t.Errorf("%v of many was not probed within %v", target, maxSpread)
-			}
+			expect.True(t, len(l.startsOf(target)) != 0, "%v of many was not probed within %v", target, maxSpread)
 		}
 	})
 }
@@ -346,9 +341,7 @@ func TestStall(t *testing.T) {
 				t.Errorf("%d probes with outcome %v", c.N, c.Outcome)
 			}
 		}
-		if locals < n/30 || locals > n/10 {
-			t.Errorf("%d local faults, want about the probes of 100 ms", locals)
-		}
+		expect.Between(t, locals, n/30, n/10, "local faults")
 		window := 100 * time.Millisecond
 		for i, rate := range l.rates(window) {
 			at := time.Duration(i) * window
@@ -375,9 +368,7 @@ func TestStartBeforeRun(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		for i, rate := range f.rates(100 * time.Millisecond) {
-			if rate > 1000 {
-				t.Errorf("%d probes in window %d", rate, i-600)
-			}
+			expect.AtMost(t, rate, 1000, "probes in window %d", i-600)
 		}
 		time.Sleep(time.Second)
 	})
@@ -389,9 +380,7 @@ func TestScheduleIsMonotonic(t *testing.T) {
 	e := New(Options{Results: NewResults(&table.Clock{})})
 	e.Start(targets(1, tcp)[0])
 	_, at, _ := e.queue.First()
-	if at == at.Round(0) {
-		t.Error("the queue has a time without a monotonic clock reading")
-	}
+	expect.True(t, at != at.Round(0), "the queue has a time without a monotonic clock reading")
 }
 
 // Probes over a limit wait in order and start when one ends. They are late, and this is no failure.
@@ -445,8 +434,6 @@ func TestLanesAreSeparate(t *testing.T) {
 		target := targets(1, tcp)[0]
 		l.Start(target)
 		time.Sleep(10 * time.Second)
-		if n := len(l.startsOf(target)); n < 5 {
-			t.Errorf("the TCP target was probed %d times in 10 s", n)
-		}
+		expect.AtLeast(t, len(l.startsOf(target)), 5, "probes of the TCP target in 10 s")
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -43,21 +45,15 @@ func TestSlowTargets(t *testing.T) {
 		for _, one := range all {
 			starts := l.startsOf(one)
 			for i := 1; i < len(starts); i++ {
-				if d := starts[i] - starts[i-1]; d < times*interval*8/10-10*time.Millisecond || d > times*interval+10*time.Millisecond {
-					t.Fatalf("%v between two probes", d)
-				}
+				must.Between(t, starts[i]-starts[i-1], times*interval*8/10-10*time.Millisecond, times*interval+10*time.Millisecond, "between two probes")
 			}
 		}
 		down.Store(all[0], true)
 		time.Sleep(times*interval + 2*all[0].Check().FastInterval + time.Second)
-		if n := l.health()[vip.Unhealthy]; n != 1 {
-			t.Errorf("%d targets are unhealthy, want 1", n)
-		}
+		expect.Equal(t, l.health()[vip.Unhealthy], 1, "targets are unhealthy")
 		before := len(l.startsOf(all[1]))
 		l.Start(all[1])
 		time.Sleep(10*interval + interval/2)
-		if n := len(l.startsOf(all[1])) - before; n < 10 || n > 14 {
-			t.Errorf("%d probes in 10 intervals at the full rate", n)
-		}
+		expect.Between(t, len(l.startsOf(all[1]))-before, 10, 14, "probes in 10 intervals at the full rate")
 	})
 }

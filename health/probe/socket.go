@@ -90,7 +90,6 @@ func newPoller(report func([]done)) (*poller, error) {
 		p.epoll.Close()
 		return nil, err
 	}
-	go p.run()
 	return p, nil
 }
 
@@ -127,7 +126,7 @@ func (p *poller) close() {
 // interrupt ends the wait of run. The caller holds mu.
 func (p *poller) interrupt() { p.epoll.SetReadDeadline(time.Unix(1, 0)) }
 
-func (p *poller) run() {
+func (p *poller) run() error {
 	defer close(p.ended)
 	defer p.epoll.Close()
 	defer unix.Close(p.timer)
@@ -153,6 +152,7 @@ func (p *poller) run() {
 	for fd := range p.sockets {
 		unix.Close(int(fd))
 	}
+	return nil
 }
 
 // take takes the new jobs and sets the deadline of wait. It returns false after close.

@@ -7,6 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -115,9 +117,7 @@ func TestFlapDamping(t *testing.T) {
 				t.Fatal("a held target is probed early")
 			}
 		}
-		if changes != 1 {
-			t.Errorf("%d changes of the row until healthy, want 1", changes)
-		}
+		expect.Equal(t, changes, 1, "changes of the row until healthy")
 		downs = append(downs, now-fell)
 	}
 	s10 := 10 * time.Second
@@ -154,9 +154,7 @@ func TestHeldRowIsStable(t *testing.T) {
 		now += time.Second
 		s.add(&c, Refused, "x", now, 1)
 	}
-	if s.outcome != Refused {
-		t.Errorf("after the hold the cause is %v", s.outcome)
-	}
+	expect.Equal(t, s.outcome, Refused, "after the hold the cause")
 }
 
 func TestRestoredState(t *testing.T) {
@@ -184,9 +182,7 @@ func TestRestoredState(t *testing.T) {
 		t.Errorf("held for %v since %v, want %v since now", s.held-now, s.since, maxHold)
 	}
 	for _, h := range []vip.Health{0, vip.Unknown, vip.Unchecked, vip.Ejected} {
-		if s := restoreState(Result{Health: h, Reason: "x", Outcome: Local}, now, wall); s != newState(wall) {
-			t.Errorf("restored %v: %+v", h, s)
-		}
+		expect.Equal(t, restoreState(Result{Health: h, Reason: "x", Outcome: Local}, now, wall), newState(wall), "restored %v", h)
 	}
 }
 
@@ -205,9 +201,7 @@ func TestStateFollowsFromTheLastResults(t *testing.T) {
 			changed := s.add(&c, o, "x", now, 1)
 			row, former := s.row(Target{}, now, 1), before.row(Target{}, now, 1)
 			row.LastOK, former.LastOK = 0, 0
-			if changed != (row != former) {
-				t.Fatalf("changed is %t, the row went from %+v to %+v", changed, former, row)
-			}
+			must.Equal(t, changed, (row != former), "changed is %t, the row went from %+v to %+v", changed, former, row)
 			switch {
 			case o == OK:
 				streak = max(streak, 0) + 1
@@ -237,9 +231,7 @@ func TestStateFollowsFromTheLastResults(t *testing.T) {
 			default:
 				want = before.health
 			}
-			if s.health != want {
-				t.Fatalf("%v became %v after %d, want %v", before.health, s.health, streak, want)
-			}
+			must.Equal(t, s.health, want, "%v became %v after %d, want %v", before.health, s.health, streak, want)
 			if s.held > fell+maxHold || s.flaps > maxFlaps {
 				t.Fatalf("held until %v, fell at %v, flaps %d", s.held, fell, s.flaps)
 			}

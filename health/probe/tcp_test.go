@@ -9,56 +9,57 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func TestTCP(t *testing.T) {
-	for _, f := range families {
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			silent := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
-			echo := listen(t, f.host, func(c net.Conn) { io.Copy(c, c) })
-			banner := listen(t, f.host, func(c net.Conn) { io.WriteString(c, "220 mail ready\r\n"); io.Copy(io.Discard, c) })
-			slow := listen(t, f.host, func(c net.Conn) {
-				for {
-					if _, err := io.WriteString(c, "2"); err != nil {
-						return
-					}
-					time.Sleep(20 * time.Millisecond)
+	inFamilies(t, func(t *testing.T, f family) {
+		t.Parallel()
+		silent := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
+		echo := listen(t, f.host, func(c net.Conn) { io.Copy(c, c) })
+		banner := listen(t, f.host, func(c net.Conn) { io.WriteString(c, "220 mail ready\r\n"); io.Copy(io.Discard, c) })
+		slow := listen(t, f.host, func(c net.Conn) {
+			for {
+				if _, err := io.WriteString(c, "2"); err != nil {
+					return
 				}
-			})
-			flood := listen(t, f.host, func(c net.Conn) {
-				chunk := make([]byte, 1<<20)
-				for {
-					if _, err := c.Write(chunk); err != nil {
-						return
-					}
-				}
-			})
-			closes := listen(t, f.host, func(net.Conn) {})
-			resets := listen(t, f.host, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Read(make([]byte, 1)) })
-			exchange := func(send, expect string) vip.HealthCheck {
-				return vip.HealthCheck{Type: vip.CheckTCP, Send: send, Expect: expect}
+				time.Sleep(20 * time.Millisecond)
 			}
-			run(t, Options{}, []expectation{
-				{"connect", silent, tcp, OK, ""},
-				{"connect to a server that closes", closes, tcp, OK, ""},
-				{"refused", closedPort(t, f.host), tcp, Refused, "connect: connection refused"},
-				{"full backlog", fullBacklog(t, f.host), tcp, TimedOut, "no connection within 500ms"},
-				{"send only", silent, exchange("x", ""), OK, ""},
-				{"echo", echo, exchange("PING\r\n", "PING"), OK, ""},
-				{"other answer", echo, exchange("PING\r\n", "PONG"), BadAnswer, `answer "PING\r\n" does not begin with "PONG"`},
-				{"banner", banner, exchange("", "220 "), OK, ""},
-				{"no answer", silent, exchange("x", "y"), TimedOut, "no answer within 500ms"},
-				{"one byte at a time", slow, exchange("", "2222"), OK, ""},
-				{"too slow", slow, exchange("", "22222222222222222222222222222222222222222222222222"), TimedOut, "answer within 500ms"},
-				{"flood", flood, exchange("", "\x00\x00\x00"), OK, ""},
-				{"wrong flood", flood, exchange("", "\x00\x00\x01"), BadAnswer, "does not begin"},
-				{"closed", closes, exchange("", "x"), Reset, "closed before"},
-				{"reset", resets, exchange("x", "y"), Reset, "connection reset by peer"},
-			})
 		})
-	}
+		flood := listen(t, f.host, func(c net.Conn) {
+			chunk := make([]byte, 1<<20)
+			for {
+				if _, err := c.Write(chunk); err != nil {
+					return
+				}
+			}
+		})
+		closes := listen(t, f.host, func(net.Conn) {})
+		resets := listen(t, f.host, func(c net.Conn) { c.(*net.TCPConn).SetLinger(0); c.Read(make([]byte, 1)) })
+		exchange := func(send, expect string) vip.HealthCheck {
+			return vip.HealthCheck{Type: vip.CheckTCP, Send: send, Expect: expect}
+		}
+		run(t, Options{}, []expectation{
+			{"connect", silent, tcp, OK, ""},
+			{"connect to a server that closes", closes, tcp, OK, ""},
+			{"refused", closedPort(t, f.host), tcp, Refused, "connect: connection refused"},
+			{"full backlog", fullBacklog(t, f.host), tcp, TimedOut, "no connection within 500ms"},
+			{"send only", silent, exchange("x", ""), OK, ""},
+			{"echo", echo, exchange("PING\r\n", "PING"), OK, ""},
+			{"other answer", echo, exchange("PING\r\n", "PONG"), BadAnswer, `answer "PING\r\n" does not begin with "PONG"`},
+			{"banner", banner, exchange("", "220 "), OK, ""},
+			{"no answer", silent, exchange("x", "y"), TimedOut, "no answer within 500ms"},
+			{"one byte at a time", slow, exchange("", "2222"), OK, ""},
+			{"too slow", slow, exchange("", "22222222222222222222222222222222222222222222222222"), TimedOut, "answer within 500ms"},
+			{"flood", flood, exchange("", "\x00\x00\x00"), OK, ""},
+			{"wrong flood", flood, exchange("", "\x00\x00\x01"), BadAnswer, "does not begin"},
+			{"closed", closes, exchange("", "x"), Reset, "closed before"},
+			{"reset", resets, exchange("x", "y"), Reset, "connection reset by peer"},
+		})
+	})
 }
 
 // A probe that only connects is not seen by the program that accepts: its reset comes before the
@@ -77,17 +78,13 @@ func TestBareConnectIsInvisible(t *testing.T) {
 		all[i] = NewTarget(server, tcp)
 	}
 	for _, d := range probeOnce(t, Options{}, all...) {
-		if d.outcome != OK {
-			t.Errorf("%+v", d)
-		}
+		expect.Equal(t, d.outcome, OK, "%+v", d)
 	}
 	if d := probeOnce(t, Options{}, NewTarget(server, vip.HealthCheck{Type: vip.CheckTCP, Send: "x"})); d[0].outcome != OK {
 		t.Errorf("%+v", d)
 	}
 	<-seen // connections are accepted in order
-	if n := accepted.Load(); n > 5 {
-		t.Errorf("the server accepted %d of 51 connections", n)
-	}
+	expect.AtMost(t, accepted.Load(), 5, "accepted of 51 connections")
 }
 
 // The kernel can connect a socket to itself. That is no listener.
@@ -95,36 +92,24 @@ func TestConnectionToItself(t *testing.T) {
 	for _, f := range families {
 		fd, address := boundSocket(t, f.host)
 		_, sa := sockaddr(address)
-		if err := unix.Connect(fd, sa); err != nil {
-			t.Fatal(err)
-		}
-		if !connectedToItself(fd, address) {
-			t.Errorf("%s: not recognized", f.name)
-		}
+		must.Succeed(t, unix.Connect(fd, sa))
+		expect.True(t, connectedToItself(fd, address), "%s: not recognized", f.name)
 		server := listen(t, f.host, func(c net.Conn) { io.Copy(io.Discard, c) })
 		fd, _ = boundSocket(t, f.host)
 		_, sa = sockaddr(server)
-		if err := unix.Connect(fd, sa); err != nil {
-			t.Fatal(err)
-		}
-		if connectedToItself(fd, server) {
-			t.Errorf("%s: a connection to a server counts as one to itself", f.name)
-		}
+		must.Succeed(t, unix.Connect(fd, sa))
+		expect.False(t, connectedToItself(fd, server), "%s: a connection to a server counts as one to itself", f.name)
 	}
 }
 
 // Probes that are started at once begin in parts, with gaps.
 func TestProbesBeginWithGaps(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	parts := make(chan int, 8)
-	p, err := newPoller(func(results []done) { parts <- len(results) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(newPoller(func(results []done) { parts <- len(results) }))(t)
+	running, _ := parallel.NewGroup(t.Context())
+	running.Go(p.run)
 	defer p.close()
 	jobs := make([]job, 8)
 	for i := range jobs {
@@ -144,9 +129,7 @@ func TestProbesBeginWithGaps(t *testing.T) {
 // Without descriptors, probes end as faults of this host, and all descriptors come back.
 func TestNoDescriptors(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0") // accepts nobody, so that each probe keeps its descriptor
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer server.Close()
 	silent := tcp
 	silent.Expect = "answer"
@@ -155,14 +138,10 @@ func TestNoDescriptors(t *testing.T) {
 		all[i] = NewTarget(server.Addr().(*net.TCPAddr).AddrPort(), silent)
 	}
 	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	limit := old
 	limit.Cur = uint64(descriptors(t) + 40)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
 	faults := 0
 	for _, d := range probeOnce(t, Options{}, all...) {

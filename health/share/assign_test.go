@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // After any joins and leaves, the probers of each group are the hosts with the highest weights, and
@@ -14,7 +17,7 @@ func TestAssignmentIsARendezvous(t *testing.T) {
 	for _, count := range []int{1, 3, 5} {
 		r := rand.New(rand.NewPCG(uint64(count), 0))
 		a, present := newAssignment(count), map[string]bool{}
-		for range 500 {
+		for range 120 {
 			name := fmt.Sprint("host", r.IntN(40))
 			var before [groups][]string
 			for g := range groups {
@@ -31,16 +34,12 @@ func TestAssignmentIsARendezvous(t *testing.T) {
 			for g := range groups {
 				want := slices.SortedFunc(maps.Keys(present), func(a, b string) int { return compareSeats(seat{a, weight(g, a)}, seat{b, weight(g, b)}) })
 				want = want[:min(len(want), count)]
-				if got := a.probers(g); !slices.Equal(got, want) {
-					t.Fatalf("group %d: %v, want %v", g, got, want)
-				}
+				must.SameList(t, a.probers(g), want, "group %d", g)
 				if differs := !slices.Equal(before[g], want); differs != slices.Contains(changed, g) {
 					t.Fatalf("group %d has changed: %v, reported: %v", g, differs, !differs)
 				}
 				for i, name := range want {
-					if a.rank(g, name) != i {
-						t.Fatalf("group %d: rank of %s is %d, want %d", g, name, a.rank(g, name), i)
-					}
+					must.Equal(t, a.rank(g, name), i, "group %d: rank of %s", g, name)
 				}
 			}
 		}
@@ -68,17 +67,11 @@ func TestAssignmentMovesLittle(t *testing.T) {
 	for i := range hosts {
 		name := fmt.Sprint("host", i)
 		lost := a.remove(name)
-		if len(lost) != seats[name] {
-			t.Errorf("%s leaves and changes %d groups; it has probed %d", name, len(lost), seats[name])
-		}
+		expect.Equal(t, len(lost), seats[name], "%s leaves and changes %d groups; it has probed %d", name, len(lost), seats[name])
 		moved += len(lost)
-		if back := a.add(name); !slices.Equal(back, lost) {
-			t.Errorf("%s comes back to other groups", name)
-		}
+		expect.SameList(t, a.add(name), lost, "%s comes back to other groups", name)
 	}
-	if moved != 3*groups {
-		t.Errorf("%d seats moved, want each once: %d", moved, 3*groups)
-	}
+	expect.Equal(t, moved, 3*groups, "%d seats moved, want each once: %d", moved, 3*groups)
 }
 
 // Targets are divided evenly among the groups, also those of neighboring addresses.
@@ -89,9 +82,7 @@ func TestGroupsAreEven(t *testing.T) {
 		n[groupOf(fmt.Sprintf("10.0.%d.%d:80/tcp-0123456789abcdef", i/250, i%250))]++
 	}
 	for g, n := range n {
-		if n < 32 || n > 128 {
-			t.Errorf("group %d has %d of %d targets", g, n, targets)
-		}
+		expect.Between(t, n, 32, 128, "targets of group %d, of %d", g, targets)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -101,9 +103,7 @@ func TestBallot(t *testing.T) {
 		if do != keep && do != conclude {
 			got += " " + short(&next)
 		}
-		if got != c.want {
-			t.Errorf("%s of %s finds %q with row %q: %q, want %q", c.me, c.probers, c.own, c.row, got, c.want)
-		}
+		expect.Equal(t, got, c.want, "%s of %s finds %q with row %q", c.me, c.probers, c.own, c.row)
 		if short(b.row) != before {
 			t.Errorf("the row has changed: %q, was %q", short(b.row), before)
 		}
@@ -162,12 +162,8 @@ func TestCheckTextHasEveryField(t *testing.T) {
 			t.Errorf("%s is not omitted if it is zero", f.Name)
 		}
 	}
-	if got, err := json.Marshal(checkText{}); err != nil || string(got) != "{}" {
-		t.Errorf("%s, %v", got, err)
-	}
-	if got := Key(target(1)); got != "10.0.0.1:80/tcp-792cafaba491cfe5" {
-		t.Errorf("the key has changed: %s", got)
-	}
+	expect.Equal(t, string(must.Get(json.Marshal(checkText{}))(t)), "{}")
+	expect.Equal(t, Key(target(1)), "10.0.0.1:80/tcp-792cafaba491cfe5", "the key has changed")
 	path := vip.ProbePath{VIP: netip.MustParseAddr("10.96.0.1"), Backend: target(1).Addr.Addr(), Forward: vip.ForwardDirect}
 	keys := map[string]bool{Key(target(1)): true, Key(target(1).Along(path)): true}
 	path.Forward = vip.ForwardTunnel

@@ -7,23 +7,20 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // A host whose own paths are broken finds that its probes fail for targets that the fleet reaches. The
 // others find nothing.
 func TestDisputeOfAHostWithoutNetwork(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(60)
 		w.fleet(20, ProbersAuto, targets...)
 		h := w.hosts[w.probers(targets[0])[0]]
 		own, _ := h.engine.probes()
 		w.setCut(h, true, targets...)
 		w.sleep(10 * time.Second)
-		if d := h.Disputes(); d.Failing != 0 {
-			t.Errorf("after 10 s: %+v", d)
-		}
+		expect.Equal(t, h.Disputes().Failing, 0, "after 10 s: failing")
 		w.sleep(time.Minute)
 		for name, other := range w.hosts {
 			d := other.Disputes()
@@ -36,17 +33,14 @@ func TestDisputeOfAHostWithoutNetwork(t *testing.T) {
 		}
 		w.setCut(h, false, targets...)
 		w.sleep(time.Minute)
-		if d := h.Disputes(); d.Failing != 0 {
-			t.Errorf("repaired: %+v", d)
-		}
+		expect.Equal(t, h.Disputes().Failing, 0, "repaired: failing")
 	})
 }
 
 // Two probers without a path decide wrongly for their group. The third one finds that, and so does
 // the host of a backend.
 func TestDisputeOfAWrongVerdict(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(60)
 		w.fleet(20, ProbersAuto, targets...)
 		probers := w.probers(targets[0])
@@ -80,9 +74,7 @@ func TestDisputeOfAWrongVerdict(t *testing.T) {
 		}
 		w.hosts[probers[2]].tree.SetDown(true)
 		w.sleep(time.Minute)
-		if d := w.hosts[probers[2]].Disputes(); len(d.Passing) != 0 {
-			t.Errorf("without Consul: %+v", d)
-		}
+		expect.Empty(t, w.hosts[probers[2]].Disputes().Passing, "without Consul")
 		w.hosts[probers[2]].tree.SetDown(false)
 		w.setCut(w.hosts[probers[0]], false, of...)
 		w.setCut(w.hosts[probers[1]], false, of...)

@@ -20,6 +20,9 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -202,11 +205,8 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 			h.engine.restored = restored
 			return h.engine
 		}})
-	ctx, stop := context.WithCancel(w.t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = hosts.Run(ctx) })
-	running.Go(func() { _ = h.Share.Run(ctx) })
-	h.end = sync.OnceFunc(func() { stop(); running.Wait(); h.tree.End() })
+	known, share := scope.Go(w.t, hosts.Run), scope.Go(w.t, h.Share.Run)
+	h.end = sync.OnceFunc(func() { share(); known(); h.tree.End() })
 	w.t.Cleanup(h.end)
 	w.hosts[name] = h
 	for _, t := range targets {
@@ -287,9 +287,7 @@ func (w *world) expect(when string, want string, targets ...probe.Target) {
 			}
 		}
 	}
-	if bad > 3 {
-		w.t.Errorf("%s: %d targets in all", when, bad)
-	}
+	expect.AtMost(w.t, bad, 3, "%s: targets in all", when)
 }
 
 // names returns the names of the hosts, sorted.
@@ -302,9 +300,7 @@ func (w *world) entries() int64 { return w.sent.Load() }
 func (w *world) votesAgainst() (n int) {
 	for _, p := range w.kv.Pairs(verdictKeys) {
 		var row struct{ Value Verdict }
-		if err := json.Unmarshal(p.Value, &row); err != nil {
-			w.t.Error(err)
-		}
+		expect.Succeed(w.t, json.Unmarshal(p.Value, &row))
 		n += len(row.Value.Against)
 	}
 	return n
@@ -312,3 +308,8 @@ func (w *world) votesAgainst() (n int) {
 
 // rows returns how many verdicts there are.
 func (w *world) rows() int { return len(w.kv.Pairs(verdictKeys)) }
+
+func inWorld(t *testing.T, f func(*testing.T, *world)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) { f(t, newWorld(t)) })
+}

@@ -23,6 +23,7 @@
 package share
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -32,6 +33,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/roster"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -234,12 +236,14 @@ func (s *Share) drop(it *item) {
 
 // Run probes and votes until the context ends, and returns its error, or that of the engine.
 func (s *Share) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel(nil)
-	running.Go(func() { cancel(s.engine.Run(ctx)) })
+	running, ctx := parallel.NewGroup(ctx)
+	running.Go(func() error { return cmp.Or(s.engine.Run(ctx), ctx.Err()) })
+	running.Go(func() error { return s.loop(ctx, running) })
+	return running.Wait()
+}
+
+// loop follows the tables, and votes, until the context ends.
+func (s *Share) loop(ctx context.Context, running parallel.Group) error {
 	members, rows, own := s.Members.Watch(), s.Verdicts.Rows().Watch(), s.Own.Watch()
 	defer members.Close()
 	defer rows.Close()
@@ -279,7 +283,7 @@ func (s *Share) Run(ctx context.Context) error {
 		known := s.isAssigned()
 		s.mu.Unlock()
 		if len(send) > 0 {
-			running.Go(func() { s.commit(ctx, send) })
+			running.Run(ctx, func(ctx context.Context) { s.commit(ctx, send) })
 		}
 		if len(hosts)+len(verdicts)+len(results) > 0 {
 			continue

@@ -9,6 +9,8 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -20,45 +22,35 @@ func targetsOf(n int) (out []probe.Target) {
 }
 
 func TestSmallFleetSharesNothing(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(10)
 		w.fleet(SmallFleet, ProbersAuto, targets...)
 		w.expect("at first", "healthy", targets...)
 		for _, one := range targets {
-			if n := len(w.probers(one)); n != SmallFleet {
-				t.Errorf("%s is probed by %d hosts", one, n)
-			}
+			expect.Equal(t, len(w.probers(one)), SmallFleet, "%s is probed by so many hosts", one)
 		}
 		w.setDown(true, targets[0])
 		w.setCut(w.hosts["host3"], true, targets[1])
 		w.sleep(5 * time.Second)
 		w.expect("after a failure", "unhealthy", targets[0])
 		w.expect("on a broken path", "healthy: 15; unhealthy: host3", targets[1])
-		if n := w.rows(); n != 0 {
-			t.Errorf("%d verdicts are in the store", n)
-		}
+		expect.Equal(t, w.rows(), 0, "verdicts are in the store")
 	})
 }
 
 // In a large fleet, three hosts probe a target, and a change costs two entries of the log and
 // reaches all. Nothing is written at rest.
 func TestLargeFleetShares(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(50)
 		w.fleet(20, ProbersAuto, targets...)
 		w.expect("at first", "healthy", targets...)
 		for _, one := range targets {
-			if probers := w.probers(one); len(probers) != 3 {
-				t.Errorf("%s is probed by %v", one, probers)
-			}
+			expect.Len(t, w.probers(one), 3, "%s is probed by", one)
 		}
 		before := w.entries()
 		w.sleep(30 * time.Minute)
-		if n := w.entries() - before; n != 0 {
-			t.Errorf("%d entries at rest", n)
-		}
+		expect.Equal(t, w.entries()-before, 0, "entries at rest")
 		for _, step := range []struct {
 			down bool
 			want string
@@ -68,9 +60,7 @@ func TestLargeFleetShares(t *testing.T) {
 			w.sleep(5 * time.Second)
 			w.expect("after a change", step.want, targets[7])
 			w.sleep(time.Minute)
-			if n := w.entries() - before; n != 2 {
-				t.Errorf("a change to %s takes %d entries, want 2", step.want, n)
-			}
+			expect.Equal(t, w.entries()-before, 2, "entries of the log for a change to %s", step.want)
 		}
 		w.expect("the others", "healthy", targets[8:]...)
 	})
@@ -78,8 +68,7 @@ func TestLargeFleetShares(t *testing.T) {
 
 // A backend's own host probes it, too, uses its own result, and has no vote.
 func TestLocalHostProbes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(40)
 		w.fleet(20, ProbersAuto, targets...)
 		i := slices.IndexFunc(targets, func(one probe.Target) bool { return !slices.Contains(w.probers(one), "host5") })
@@ -93,22 +82,17 @@ func TestLocalHostProbes(t *testing.T) {
 		w.setCut(h, true, local)
 		w.sleep(time.Minute)
 		w.expect("its own host finds it unhealthy", "healthy: 19; unhealthy: host5", local)
-		if n := w.entries() - before; n != 0 {
-			t.Errorf("its host has written %d entries", n)
-		}
+		expect.Equal(t, w.entries()-before, 0, "entries of its host")
 		h.Start(local, false)
 		w.sleep(time.Second)
 		w.expect("no longer local", "healthy", local)
-		if probers := w.probers(local); len(probers) != 3 {
-			t.Errorf("probed by %v", probers)
-		}
+		expect.Len(t, w.probers(local), 3, "probed by")
 	})
 }
 
 // A prober with a broken path to a target changes its own result only, with one entry of the log.
 func TestBrokenPathOfOneProber(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(30)
 		w.fleet(20, ProbersAuto, targets...)
 		for _, name := range w.probers(targets[0]) {
@@ -116,9 +100,7 @@ func TestBrokenPathOfOneProber(t *testing.T) {
 			w.setCut(h, true, targets[0])
 			w.sleep(5 * time.Minute)
 			w.expect("with a broken path", "healthy: 19; unhealthy: "+name, targets[0])
-			if n := w.entries() - before; n != 1 {
-				t.Errorf("%s has written %d entries, want 1", name, n)
-			}
+			expect.Equal(t, w.entries()-before, 1, "entries of %s", name)
 			w.setCut(h, false, targets[0])
 			w.sleep(time.Minute)
 			w.expect("with the path repaired", "healthy", targets[0])
@@ -137,8 +119,7 @@ func TestBrokenPathOfOneProber(t *testing.T) {
 
 // Hosts that are lost are replaced. What they found last doesn't stay.
 func TestLostProbersAreReplaced(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(40)
 		w.fleet(25, ProbersAuto, targets...)
 		lost := w.probers(targets[0])
@@ -155,9 +136,7 @@ func TestLostProbersAreReplaced(t *testing.T) {
 		w.expect("the others", "healthy", targets[1:]...)
 		for _, one := range targets {
 			now := w.probers(one)
-			if len(now) != 3 {
-				t.Errorf("%s is probed by %v", one, now)
-			}
+			expect.Equal(t, len(now), 3, "%s is probed by %v", one, now)
 			for _, name := range before[one] {
 				if !slices.Contains(lost, name) && !slices.Contains(now, name) {
 					t.Errorf("%s has lost the prober %s, which is there", one, name)
@@ -170,10 +149,9 @@ func TestLostProbersAreReplaced(t *testing.T) {
 // A host that is cut off from Consul probes everything slowly, beginning with what it knows. When it
 // is back, it follows the verdicts again.
 func TestHostThatIsCutOff(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(100)
-		w.fleet(40, ProbersAuto, targets...)
+		w.fleet(25, ProbersAuto, targets...)
 		w.setDown(true, targets[0])
 		w.sleep(10 * time.Second)
 		h := w.hosts["host7"]
@@ -222,8 +200,7 @@ func TestHostThatIsCutOff(t *testing.T) {
 
 // Without Consul, the whole fleet goes on by itself, and agrees again afterwards.
 func TestFleetWithoutConsul(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(40)
 		w.fleet(20, ProbersAuto, targets...)
 		w.kv.SetDown(true)
@@ -240,18 +217,16 @@ func TestFleetWithoutConsul(t *testing.T) {
 		}
 		w.sleep(2 * time.Minute)
 		for _, one := range targets {
-			if n := len(w.probers(one)); n != 3 {
-				t.Errorf("%s is probed by %d hosts", one, n)
-			}
+			expect.Equal(t, len(w.probers(one)), 3, "%s is probed by so many hosts", one)
 		}
 	})
 }
 
 // A rack of backends that fails is written with few transactions.
+// Slow: 20 hosts read 600 verdicts each, with the race detector.
 func TestMassFailureIsFewTransactions(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		const down = 1000
+	inWorld(t, func(t *testing.T, w *world) {
+		const down = 300
 		targets := targetsOf(down + 100)
 		w.fleet(20, ProbersAuto, targets...)
 		w.expect("at first", "healthy", targets...)
@@ -263,40 +238,29 @@ func TestMassFailureIsFewTransactions(t *testing.T) {
 		w.sleep(time.Minute)
 		n := w.entries() - before
 		t.Logf("%d transactions", n)
-		if n > down/10 {
-			t.Errorf("%d transactions for %d targets", n, down)
-		}
+		expect.AtMost(t, n, down/6, "transactions for %d targets", down)
 	})
 }
 
 // The rows of targets that no host has any more are removed.
 func TestRowsAreRemoved(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(50)
 		w.fleet(20, ProbersAuto, targets...)
-		if n := w.rows(); n != len(targets) {
-			t.Fatalf("%d rows of %d targets", n, len(targets))
-		}
+		must.Equal(t, w.rows(), len(targets), "rows")
 		for _, h := range w.hosts {
 			for _, one := range targets[:20] {
 				h.Stop(one)
 			}
 		}
 		w.sleep(4 * time.Minute)
-		if n := w.rows(); n != len(targets)-20 {
-			t.Errorf("%d rows of %d targets", n, len(targets)-20)
-		}
+		expect.Equal(t, w.rows(), len(targets)-20, "rows")
 		before := w.entries()
-		w.sleep(time.Hour)
-		if n := w.entries() - before; n != 0 {
-			t.Errorf("%d entries at rest", n)
-		}
+		w.sleep(10 * time.Minute)
+		expect.Equal(t, w.entries()-before, 0, "entries at rest")
 		for _, h := range w.hosts {
 			h.mu.Lock()
-			if len(h.items) != len(targets)-20 {
-				t.Errorf("%s has %d items", h.name, len(h.items))
-			}
+			expect.Equal(t, len(h.items), len(targets)-20, "%s has %d items", h.name, len(h.items))
 			h.mu.Unlock()
 		}
 	})
@@ -305,8 +269,7 @@ func TestRowsAreRemoved(t *testing.T) {
 // A target that its probers don't have is probed by the hosts that have it. No verdict is left of
 // probers that had it before.
 func TestTargetOfFewHosts(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(20)
 		w.fleet(20, ProbersAuto, targets...)
 		one := targets[0]
@@ -314,9 +277,7 @@ func TestTargetOfFewHosts(t *testing.T) {
 			w.hosts[name].Stop(one)
 		}
 		w.sleep(5 * time.Minute)
-		if n := len(w.probers(one)); n != 17 {
-			t.Errorf("probed by %d hosts of 17 that have it", n)
-		}
+		expect.Equal(t, len(w.probers(one)), 17, "probers of 17 hosts that have it")
 		w.setDown(true, one)
 		w.sleep(30 * time.Second)
 		for name, h := range w.hosts {
@@ -325,17 +286,14 @@ func TestTargetOfFewHosts(t *testing.T) {
 			}
 		}
 		before := w.entries()
-		w.sleep(time.Hour)
-		if n := w.entries() - before; n != 0 {
-			t.Errorf("%d entries at rest", n)
-		}
+		w.sleep(10 * time.Minute)
+		expect.Equal(t, w.entries()-before, 0, "entries at rest")
 	})
 }
 
 // A fleet that grows beyond SmallFleet shares from then on. One that shrinks waits for a minute.
 func TestFleetGrowsAndShrinks(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(20)
 		w.fleet(SmallFleet, ProbersAuto, targets...)
 		w.setDown(true, targets[0])
@@ -349,9 +307,7 @@ func TestFleetGrowsAndShrinks(t *testing.T) {
 			w.hosts["another"] = h
 		}
 		for _, one := range targets {
-			if n := len(w.probers(one)); n != 3 {
-				t.Errorf("%s is probed by %d hosts", one, n)
-			}
+			expect.Equal(t, len(w.probers(one)), 3, "%s is probed by so many hosts", one)
 		}
 		h.end()
 		delete(w.hosts, "another")
@@ -363,18 +319,15 @@ func TestFleetGrowsAndShrinks(t *testing.T) {
 				t.Errorf("probed by %d hosts within a minute", n)
 			}
 		}
-		if n := len(w.probers(targets[0])); n != SmallFleet {
-			t.Errorf("probed by %d hosts", n)
-		}
+		expect.Equal(t, len(w.probers(targets[0])), SmallFleet, "probers")
 	})
 }
 
 // A prober that loses its network is against the verdicts of all of its targets, in few transactions,
 // and changes none.
 func TestProberWithoutNetwork(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		targets := targetsOf(300)
+	inWorld(t, func(t *testing.T, w *world) {
+		targets := targetsOf(100)
 		w.fleet(20, ProbersAuto, targets...)
 		h := w.hosts[w.probers(targets[0])[0]]
 		before := w.entries()
@@ -431,10 +384,9 @@ func TestHostBeginsWithWhatItKnew(t *testing.T) {
 // The hosts of a new, large fleet don't take it for a small one while they start: no host ever probes
 // everything.
 func TestNewFleetMakesNoBurst(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(100)
-		for i := range 60 {
+		for i := range 25 {
 			w.join(fmt.Sprint("host", i), ProbersAuto, targets...)
 			w.sleep(50 * time.Millisecond)
 		}
@@ -442,9 +394,7 @@ func TestNewFleetMakesNoBurst(t *testing.T) {
 		w.expect("at the end", "healthy", targets...)
 		for name, h := range w.hosts {
 			h.engine.mu.Lock()
-			if h.engine.most > len(targets)/2 {
-				t.Errorf("%s has probed %d targets at a time", name, h.engine.most)
-			}
+			expect.AtMost(t, h.engine.most, len(targets)/2, "targets that %s has probed at a time", name)
 			h.engine.mu.Unlock()
 		}
 	})
@@ -453,14 +403,11 @@ func TestNewFleetMakesNoBurst(t *testing.T) {
 // A host knows which targets it probes, and probes them, when it is assigned: at once after a restart
 // or in a known fleet, and otherwise when it has waited for others.
 func TestAssigned(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+	inWorld(t, func(t *testing.T, w *world) {
 		targets := targetsOf(100)
 		first := w.join("host0", ProbersAuto, targets...)
 		w.sleep(firstHosts - time.Millisecond)
-		if table.IsClosed(first.Assigned()) {
-			t.Error("assigned before other hosts could join")
-		}
+		expect.False(t, table.IsClosed(first.Assigned()), "assigned before other hosts could join")
 		w.sleep(time.Second)
 		if n, _ := first.engine.probes(); !table.IsClosed(first.Assigned()) || n != len(targets) {
 			t.Errorf("it probes %d targets alone", n)

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ func TestEachRoleAllowsWhatTheLowerOnesAllow(t *testing.T) {
 	}{
 		{Grant{}, "public"},
 		{Grant{Role: Viewer}, "public view"},
-		{Grant{Registrar, shop}, "public view register:shop register:"},
+		{Grant{Role: Registrar, Namespaces: shop}, "public view register:shop register:"},
 		{Grant{Role: Operator}, "public view register:shop register:web register: operate"},
 		{Grant{Role: Admin}, "public view register:shop register:web register: operate administer"},
 	} {
@@ -33,15 +34,70 @@ func TestEachRoleAllowsWhatTheLowerOnesAllow(t *testing.T) {
 	}
 }
 
+func TestBackendsOfARegistrar(t *testing.T) {
+	grant := func(ranges ...string) Grant {
+		g := Grant{Role: Registrar, Namespaces: []string{"shop"}}
+		for _, r := range ranges {
+			g.Backends = append(g.Backends, netip.MustParsePrefix(r))
+		}
+		return g
+	}
+	for _, c := range []struct {
+		g             Grant
+		allowed, rest string
+	}{
+		{grant(), "10.0.0.1 2001:db8::1", "127.0.0.1 127.9.9.9 ::1 169.254.169.254 fe80::1"},
+		{grant("10.1.0.0/16"), "10.1.2.3", "10.2.0.1 127.0.0.1 2001:db8::1"},
+		{grant("0.0.0.0/0", "::/0"), "10.1.2.3 2001:db8::1", "127.0.0.1 ::1 169.254.1.1"},
+		{grant("127.0.0.0/8", "::1/128"), "127.0.0.1 ::1", "10.1.2.3 fe80::1"},
+		{grant("10.1.0.0/16").with(grant("127.0.0.0/8")), "10.1.2.3 127.0.0.1", "10.2.0.1"},
+		{grant("127.0.0.0/8").with(grant()), "10.1.2.3 127.0.0.1", "::1"},
+		{Grant{Role: Operator}, "10.1.2.3 127.0.0.1 ::1", ""},
+	} {
+		for want, list := range map[bool]string{true: c.allowed, false: c.rest} {
+			for _, a := range strings.Fields(list) {
+				if c.g.AllowsBackend(netip.MustParseAddr(a)) != want {
+					t.Errorf("%+v allows %s: %v", c.g, a, !want)
+				}
+			}
+		}
+	}
+	if err := (Grant{Role: Operator, Backends: grant("10.1.0.0/16").Backends}).Check(); err == nil {
+		t.Error("an operator is limited to backends")
+	}
+}
+
+func TestHostnamesOfARegistrar(t *testing.T) {
+	g := Grant{Role: Registrar, Namespaces: []string{"shop"}, Hostnames: []string{"*.shop.example"}}.with(
+		Grant{Role: Registrar, Namespaces: []string{"web"}, Hostnames: []string{"www.web.example"}})
+	for name, want := range map[string]bool{"www.shop.example": true, "a.b.shop.example": true, "www.web.example": true, "shop.example": false,
+		"xshop.example": false, ".shop.example": false, "www.shop.example.org": false, "a.www.web.example": false, "db.vip.internal": false} {
+		if g.AllowsHostname(name) != want {
+			t.Errorf("%s: allowed %v", name, !want)
+		}
+	}
+	if (Grant{Role: Registrar, Namespaces: []string{"shop"}}).AllowsHostname("www.shop.example") || !(Grant{Role: Operator}).AllowsHostname("www.bank.example") {
+		t.Error("a registrar without hostnames may use one, or an operator may not")
+	}
+	for pattern, valid := range map[string]bool{"www.shop.example": true, "*.shop.example": true, "*": false, "*.": false, "*.example": false, "a.*.example": false, "**.shop.example": false, "": false} {
+		if err := CheckHostname(pattern); (err == nil) != valid {
+			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+	if err := (Grant{Role: Operator, Hostnames: []string{"www.shop.example"}}).Check(); err == nil {
+		t.Error("an operator is limited to hostnames")
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	p, missing := NewPolicy(Owners{UID: 990, SocketGID: 77}, []Rule{
 		{User: "daemon", Grant: Grant{Role: Viewer}},
-		{Group: "daemon", Grant: Grant{Registrar, []string{"web"}}},
+		{Group: "daemon", Grant: Grant{Role: Registrar, Namespaces: []string{"web"}}},
 		{User: "no-such-user", Grant: Grant{Role: Admin}},
 		{User: "70001", Grant: Grant{Role: Operator}},
 		{Group: "70002", Grant: Grant{Role: Viewer}},
-		{CertSubject: "deploy.example", Grant: Grant{Registrar, []string{"shop"}}},
-		{CertSubject: "deploy.example", Grant: Grant{Registrar, []string{"web"}}},
+		{CertSubject: "deploy.example", Grant: Grant{Role: Registrar, Namespaces: []string{"shop"}}},
+		{CertSubject: "deploy.example", Grant: Grant{Role: Registrar, Namespaces: []string{"web"}}},
 		{CertSubject: "deploy.example", Grant: Grant{Role: Viewer}},
 	})
 	if !slices.Equal(missing, []string{"user no-such-user"}) {

@@ -2,8 +2,11 @@ package access
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Role is what a caller may do. Each role may do all that the roles before it may.
@@ -31,10 +34,16 @@ func ParseRole(name string) (Role, error) {
 	return None, fmt.Errorf("%q is not a role: use %s", name, strings.Join(roles[1:], ", "))
 }
 
-// Grant is a role. A registrar's is limited to namespaces.
+// Grant is a role. A registrar's is limited to namespaces, DNS names and addresses of backends.
 type Grant struct {
 	Role       Role
 	Namespaces []string // of a registrar only; immutable
+	// Hostnames are the names besides their own that a registrar's services may have: "www.shop.example", or
+	// "*.shop.example" for all names below it. Immutable.
+	Hostnames []string
+	// Backends are the ranges of the addresses that a registrar's backends may have. None: all. Only a range inside of
+	// loopback or link-local addresses allows those. Immutable.
+	Backends []netip.Prefix
 }
 
 // Check returns why a grant is not valid, or nil.
@@ -44,9 +53,37 @@ func (g Grant) Check() error {
 		return fmt.Errorf("a registrar needs at least one namespace")
 	case g.Role != Registrar && len(g.Namespaces) > 0:
 		return fmt.Errorf("only a registrar is limited to namespaces, and the role is %s", g.Role)
+	case g.Role != Registrar && len(g.Backends) > 0:
+		return fmt.Errorf("only a registrar is limited to backends, and the role is %s", g.Role)
+	case g.Role != Registrar && len(g.Hostnames) > 0:
+		return fmt.Errorf("only a registrar is limited to hostnames, and the role is %s", g.Role)
 	}
 	return nil
 }
+
+// CheckHostname returns why a pattern of Hostnames is not valid, or nil.
+func CheckHostname(pattern string) error {
+	name, _ := strings.CutPrefix(pattern, "*.")
+	return vip.CheckHostname(name)
+}
+
+// AllowsHostname reports whether a service that the caller writes may have a hostname.
+func (g Grant) AllowsHostname(name string) bool {
+	return g.Role > Registrar || slices.ContainsFunc(g.Hostnames, func(pattern string) bool {
+		below, wild := strings.CutPrefix(pattern, "*")
+		return pattern == name || wild && len(name) > len(below) && strings.HasSuffix(name, below)
+	})
+}
+
+// AllowsBackend reports whether a service that the caller writes may have a backend with an address. One on a loopback
+// or link-local address would open what only processes of the dataplane's host may reach to every client of the VIP.
+func (g Grant) AllowsBackend(a netip.Addr) bool {
+	return g.Role > Registrar || len(g.Backends) == 0 && !onlyOnHost(a) || slices.ContainsFunc(g.Backends, func(p netip.Prefix) bool {
+		return p.Contains(a) && (!onlyOnHost(a) || onlyOnHost(p.Masked().Addr()))
+	})
+}
+
+func onlyOnHost(a netip.Addr) bool { return a.IsLoopback() || a.IsLinkLocalUnicast() }
 
 // Need is what a route needs.
 type Need uint8
@@ -93,9 +130,20 @@ func (g Grant) with(other Grant) Grant {
 	case g.Role != Registrar:
 		return g
 	}
-	names := slices.Concat(g.Namespaces, other.Namespaces)
-	slices.Sort(names)
-	return Grant{Registrar, slices.Compact(names)}
+	both := func(a, b []string) []string { return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b)))) }
+	out := Grant{Role: Registrar, Namespaces: both(g.Namespaces, other.Namespaces), Hostnames: both(g.Hostnames, other.Hostnames)}
+	if len(g.Backends)+len(other.Backends) > 0 {
+		out.Backends = slices.Concat(g.ranges(), other.ranges())
+	}
+	return out
+}
+
+// ranges returns Backends, and all addresses if it has none.
+func (g Grant) ranges() []netip.Prefix {
+	if len(g.Backends) == 0 {
+		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	}
+	return g.Backends
 }
 
 // String returns "operator", or "registrar of shop, web".

@@ -34,6 +34,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/healthport"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/overrides"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -84,6 +85,12 @@ func Run(ctx context.Context, o Options) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 		startReserve.Store(new(make([]byte, startReserveSize)))
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		limitMemory(os.DirFS("/"))
+	}
+	if err := checkFiles(openfiles.Limit()); err != nil {
+		return err
 	}
 	if !o.Demo {
 		return runAgents(ctx, o)
@@ -167,6 +174,7 @@ type agent struct {
 	announcing  *announcing.Announcing
 	naming      *naming.Naming
 	lost        *lostnodes.Follower
+	firewall    firewallWatch
 	troubled    func() int // the number of services with problems
 	lag         lag
 }
@@ -272,6 +280,7 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	}()
 	a.troubled = a.tables.Compiled.Sum(func(c *pipeline.Compiled) int { return min(len(c.Problems), 1) })
 	a.log = newLogger(cfg, a.level)
+	slog.SetDefault(a.log) // for what has no log of its own, such as parallel.Recovered
 	a.systemd = systemd{log: a.log}
 	if a.failed.Store(a.failure); a.failure != nil {
 		a.events.Add(a.failure.event())

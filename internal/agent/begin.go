@@ -5,8 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -16,7 +15,7 @@ func (a *agent) begin(ctx context.Context) error {
 	if err := a.stores.wait(ctx, a.reportWaiting); err != nil {
 		return err
 	}
-	var restoring errgroup.Group // each on its own processor
+	restoring, ctx := parallel.NewGroup(ctx) // each on its own processor
 	restoring.Go(func() error { return a.allocator.Restore(ctx) })
 	restoring.Go(func() error { a.rest.Restore(); return nil })
 	restoring.Go(func() error { a.overrides.Restore(); return nil })

@@ -55,11 +55,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		}
 
 		clock := &table.Clock{}
-		db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := openDB(t, filepath.Join(t.TempDir(), store.FileName))
 		a := &agent{db: db, began: make(chan struct{}), config: newLiveConfig(cfg, nil), stores: &stores{}, log: slog.New(slog.DiscardHandler)}
 		m.Client("late").SetDown(true)
 		host := m.Run(t, fleet.Options{Node: "late", Clock: clock, Folders: folders}, func(tree *fleet.Tree) {
@@ -67,6 +63,7 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 			a.stores.Stores = snapshot.Stores{Leases: consulstore.New(tree), Services: rest.Shared(tree), States: overrides.Shared(tree)}
 		})
 		defer host.End()
+		var err error
 		if a.allocator, err = ipam.Prepare(a.stores.Leases, cfg.IPAMConfig(), a.allocatorOptions(clock)); err != nil {
 			t.Fatal(err)
 		}

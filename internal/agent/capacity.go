@@ -9,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // proxyChecks returns the lines of the status on clients that the proxy refuses.
@@ -78,4 +79,14 @@ func capacityChecks(c proxy.Capacity, files uint64) []v1.Check {
 		check.Message = fmt.Sprintf("clients of the largest services are refused, to keep a reserve for others (%d since the start): %s", c.Refused, check.Message)
 	}
 	return []v1.Check{check}
+}
+
+// checkFiles returns an error if this process may open too few files for an agent: it would lose its VIPs, and not get them
+// back.
+func checkFiles(limit uint64) error {
+	if limit >= openfiles.Least {
+		return nil
+	}
+	return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("this process may open %d files, and an agent needs at least %d", limit, openfiles.Least),
+		Hint: "raise LimitNOFILE in the unit, or ulimit -n"}
 }

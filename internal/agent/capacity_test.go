@@ -61,3 +61,12 @@ func TestLimitsInTheStatus(t *testing.T) {
 		t.Errorf("full and refusing: %+v", got)
 	}
 }
+
+// An agent with too few files does not start.
+func TestTooFewFiles(t *testing.T) {
+	for limit, ok := range map[uint64]bool{32: false, 255: false, 256: true, 1 << 20: true} {
+		if err := checkFiles(limit); (err == nil) != ok {
+			t.Errorf("%d files: %v", limit, err)
+		}
+	}
+}

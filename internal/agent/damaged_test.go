@@ -36,11 +36,7 @@ func TestLeaseOfAnUnreadableRegistrationIsKept(t *testing.T) {
 	}
 	prepare(t, path, names, record)
 	bubble.Test(t, func(t *testing.T) {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := openDB(t, path)
 		local, err := localStores(db)
 		if err != nil {
 			t.Fatal(err)

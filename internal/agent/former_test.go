@@ -8,7 +8,6 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -16,11 +15,7 @@ import (
 // The time of a former dataplane counts from its replacement, also after a restart, and anew if it served in between. An
 // agent that ended before it served replaced nothing.
 func TestTimeOfAFormerDataplane(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := openDB(t, filepath.Join(t.TempDir(), "state.db"))
 	agentOf := func(mode string) *agent {
 		return &agent{db: db, log: slog.New(slog.DiscardHandler), plane: &plane{about: api.Dataplane{Mode: mode}}}
 	}

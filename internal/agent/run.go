@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/takeover"
 )
 
@@ -35,7 +35,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	if err := a.access.open(a.config.get()); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	run := func(p part) {
 		group.Go(func() error {
 			err := p.run(ctx)
@@ -84,6 +84,12 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
+	group.Go(func() error {
+		a.firewall.run(ctx, func() ([]firewall.Drop, error) {
+			return firewall.Find(firewallQuery(a.config.get(), a.plane.about.Mode))
+		}, a.log)
+		return nil
+	})
 	group.Go(func() error {
 		a.systemd.watch(ctx, a.lastProgress)
 		return nil

@@ -71,7 +71,8 @@ func (a *agent) newSource(s *configs.Source) error {
 			return cached
 		},
 		Background: func(what string, run func(context.Context) error) {
-			a.background = append(a.background, part{"source " + s.Name + ": " + what, run})
+			name := "source " + s.Name + ": " + what
+			a.background = append(a.background, part{name, func(ctx context.Context) error { return sources.KeepRunning(ctx, name, a.log, run) }})
 		},
 		Events: a.events, Log: a.log,
 	})

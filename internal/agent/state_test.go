@@ -17,6 +17,16 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
+func openDB(t *testing.T, path string) *store.DB {
+	t.Helper()
+	db, err := store.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
 // A state file that is missing at a later start is noticed, and at the first start it isn't.
 func TestMissingStateFileIsNoticed(t *testing.T) {
 	dir := t.TempDir()
@@ -88,11 +98,7 @@ func TestFailingWritesAreAFailure(t *testing.T) {
 func TestFailedWriteIsReportedAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), store.FileName)
 	bubble.Test(t, func(t *testing.T) {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := openDB(t, path)
 		a := &agent{db: db, events: event.NewLog(10, time.Now), log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -117,11 +123,7 @@ func TestFailedWriteIsReportedAtOnce(t *testing.T) {
 func TestDeletedStateFileIsReported(t *testing.T) {
 	path := filepath.Join(t.TempDir(), store.FileName)
 	bubble.Test(t, func(t *testing.T) {
-		db, err := store.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
+		db := openDB(t, path)
 		if err := os.Rename(path, path+".away"); err != nil {
 			t.Fatal(err)
 		}

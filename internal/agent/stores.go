@@ -240,7 +240,7 @@ func withHint(err error) error {
 
 // wait returns once the stores can be read. Those of a fleet must have been read from Consul, now
 // or by an earlier run of the agent. Every few seconds it calls waiting with the reason for the
-// wait.
+// wait. It returns the error of a tree that ends by itself.
 func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 	if s.tree == nil {
 		return nil
@@ -253,6 +253,8 @@ func (s *stores) wait(ctx context.Context, waiting func(why string)) error {
 			return ctx.Err()
 		case <-s.tree.Folder(rest.Folder).Ready(): // the other folders become ready with it
 			return nil
+		case <-s.ended:
+			return s.err
 		case <-tick.C:
 			waiting(s.tree.Stale())
 		}

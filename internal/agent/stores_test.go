@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -8,8 +10,11 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/sources/rest"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -75,4 +80,18 @@ func TestAStartOnAnotherStore(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A wait for a fleet's store ends with the store: a host that may not join gets the reason at once.
+func TestWaitForAStoreThatEnds(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		refused := errors.New("the name is taken")
+		s := &stores{tree: fleet.New(fleet.Options{Node: "lb1", Folders: []string{rest.Folder}}), ended: make(chan struct{})}
+		time.AfterFunc(time.Second, func() { s.err = refused; close(s.ended) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.wait(ctx, func(string) {}); err != refused {
+			t.Error(err)
+		}
+	})
 }

@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"time"
 
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -16,14 +14,24 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 		return ctx.Err()
 	case <-a.pipeline.Reconciler.Synced(): // earlier, an unknown service may be in the dataplane
 	}
+	progress := a.tables.Progress()
 	for {
 		changed := a.tables.Services.Changed()
-		row, _, there := a.tables.Services.Get(key)
-		if there && row.Source != source {
+		row := a.tables.Services.Row(key)
+		if row != nil && row.Value.Source != source {
 			return nil
 		}
-		if !there {
-			break
+		if row == nil {
+			last, _, _ := a.tables.Compiled.Get(key)
+			if _, err := progress.WaitGone(ctx, key, last); err != nil {
+				return err
+			}
+			if a.tables.Services.Row(key) != nil { // the source has it again
+				continue
+			}
+			// The row may have been deleted before it could be read. In that case, wait until the
+			// dataplane has applied everything up to now.
+			return a.pipeline.Reconciler.WaitTried(ctx, a.tables.Frontends.Revision())
 		}
 		select {
 		case <-ctx.Done():
@@ -31,21 +39,4 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 		case <-changed:
 		}
 	}
-	last, _, _ := a.tables.Compiled.Get(key)
-	if _, err := pipeline.WaitGone(ctx, a.tables.Compiled, a.tables.Applied, key, last); err != nil {
-		return err
-	}
-	// The row may have been deleted before it could be read. In that case, wait until the dataplane
-	// has applied everything up to now.
-	for until := a.tables.Frontends.Revision(); a.pipeline.Reconciler.Stats().AppliedRev < until; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(withdrawnEvery):
-		}
-	}
-	return nil
 }
-
-// withdrawnEvery is the interval of checks of the dataplane's progress, which has no notification.
-const withdrawnEvery = 100 * time.Millisecond

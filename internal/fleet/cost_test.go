@@ -14,7 +14,7 @@ import (
 
 // One change costs the same calls and bytes on every host, independent of the size of the tree.
 func TestChangeCostsTheSameInALargeTree(t *testing.T) {
-	const changes = 50
+	const changes = 30
 	cost := func(size int) (writer, reader fleettest.Counts) {
 		bubble.Test(t, func(t *testing.T) {
 			kv := fleettest.NewMemory()
@@ -39,7 +39,7 @@ func TestChangeCostsTheSameInALargeTree(t *testing.T) {
 		return writer, reader
 	}
 	smallW, smallR := cost(10)
-	largeW, largeR := cost(10_000)
+	largeW, largeR := cost(2000)
 	t.Logf("%d changes: writer %+v, reader %+v", changes, largeW, largeR)
 	for _, c := range []struct {
 		who          string
@@ -55,7 +55,7 @@ func TestChangeCostsTheSameInALargeTree(t *testing.T) {
 			{"bytes", c.small.Bytes, c.large.Bytes},
 		} {
 			if n.large > n.small*5/4+2 { // indexes have more digits in a large tree
-				t.Errorf("%s: %d %s in a tree of 10 values, %d in one of 10,000", c.who, n.small, n.what, n.large)
+				t.Errorf("%s: %d %s in a tree of 10 values, %d in one of 2,000", c.who, n.small, n.what, n.large)
 			}
 		}
 	}
@@ -74,9 +74,7 @@ func less(a, b fleettest.Counts) fleettest.Counts {
 // The size of the log is bounded, whatever the number and size of writes. The head, which hosts
 // watch, has a smaller bound.
 func TestLogIsBounded(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+	withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
 		size := func(prefix string) (n, bytes int) {
 			pairs := kv.Pairs("ironvip/v2/log/" + prefix)
 			for _, p := range pairs {

@@ -19,10 +19,7 @@ func TestDigestsFindADifference(t *testing.T) {
 		"a value removed": func(kv *fleettest.Memory) { kv.Delete(treePrefix + "a/1") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				largeTree(kv, 20)
-				one := kv.Start(t, "one", folders, nil)
+			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 				time.Sleep(5 * time.Second)
 				two := kv.Start(t, "two", folders, nil)
 				two.Before(func(call fleettest.Call) error { // never the leader
@@ -50,9 +47,7 @@ func TestDigestsFindADifference(t *testing.T) {
 // A running host that replaces its tables by a snapshot finds what the leader knew before it became
 // the leader: only the digests tell, and they are in the log after the snapshot.
 func TestSnapshotBeforeDigests(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(5 * time.Second)
 		two, three := kv.Start(t, "two", folders, nil), kv.Start(t, "three", folders, nil)
 		mustCommit(t, one, set("a", "edited", "before", 0))

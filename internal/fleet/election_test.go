@@ -11,7 +11,6 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/fleet/membership"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
@@ -36,9 +35,7 @@ func startThree(t *testing.T, kv *fleettest.Memory) []*fleettest.Host {
 }
 
 func TestOneIsElectedAndHandsOver(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(3 * time.Second)
 		if got := elected(hosts...); len(got) != 1 {
 			t.Fatalf("elected: %v", got)
@@ -109,9 +106,7 @@ func TestOnlyTheLeaderUnlocksItsKey(t *testing.T) {
 // Two hosts are never elected at the same time, whatever happens to sessions and connections to
 // Consul.
 func TestNeverTwoElected(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		watch := func(d time.Duration) (some int) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 				if got := elected(hosts...); len(got) > 1 {
@@ -154,9 +149,7 @@ func TestNeverTwoElected(t *testing.T) {
 }
 
 func TestNodes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		var revision atomic.Uint64
 		var problems atomic.Int64
 		revision.Store(7)
@@ -232,11 +225,7 @@ func TestNodes(t *testing.T) {
 // A host that was killed finds its session in its state and ends it, so that it doesn't compete
 // with itself.
 func TestRestartAfterKill(t *testing.T) {
-	db, err := store.Open(t.TempDir() + "/state.db")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		first := kv.Run(t, fleet.Options{Node: "one", Folders: folders, Cache: db}, nil)

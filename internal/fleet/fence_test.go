@@ -2,13 +2,14 @@ package fleet_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
-	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // onCommit calls f before each transaction of a host's Commit, with its number, from 1.
@@ -31,9 +32,7 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 		"with another beside": {{Writes: []fleet.Write{set("b", "y", "beside", 0)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+			withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
 				mustCommit(t, one, set("a", "before", "1", 0))
 				arrive := one.Detain()
 				onCommit(one, func(n int) {
@@ -71,9 +70,7 @@ func TestRefusedIsNotDoneLater(t *testing.T) {
 // The attempt without an answer is applied just before the refusal of the next one is reported: it
 // is then reported as done.
 func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+	withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
 		mustCommit(t, one, set("a", "before", "1", 0))
 		arrive := one.Detain()
 		onCommit(one, func(n int) {
@@ -98,9 +95,7 @@ func TestDoneBeforeItsRefusalIsReported(t *testing.T) {
 
 // If the attempt can't be fenced, no result is reported.
 func TestRefusalIsNotReportedUnfenced(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("a", "before", "1", 0))
 		one.Detain()
 		onCommit(one, func(n int) {
@@ -119,4 +114,33 @@ func TestRefusalIsNotReportedUnfenced(t *testing.T) {
 		one.Before(nil)
 		mustCommit(t, one, set("a", "after", "1", 0))
 	})
+}
+
+// An attempt without an answer has succeeded, and others have written since. The log has its outcome, unless they have
+// written more entries than the log keeps.
+func TestOvertakenWithoutAnAnswer(t *testing.T) {
+	for others, known := range map[int]bool{10: true, 100: false} {
+		withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+			mustCommit(t, one, set("a", "before", "1", 0))
+			one.LoseAnswers(1)
+			onCommit(one, func(n int) {
+				for i := 0; n == 2 && i < others; i++ {
+					e, _, _ := two.Folder("a").Get("other")
+					mustCommit(t, two, set("a", "other", fmt.Sprint(i), e.Index))
+				}
+			})
+			b := &fleet.Batch{Writes: []fleet.Write{set("a", "x", "1", 0)}}
+			err := one.Commit(t.Context(), []*fleet.Batch{b})
+			if known && (err != nil || b.Err != nil) || !known && !errors.Is(err, fleet.ErrUnavailable) {
+				t.Errorf("%d entries by others: %v, %v", others, err, b.Err)
+			}
+			one.Before(nil)
+			mustCommit(t, one, set("a", "after", "1", 0))
+			time.Sleep(time.Minute)
+			wantSame(t, kv, one, two)
+			if got := get(one, "a", "x"); got != "1" {
+				t.Errorf("%d entries by others: the value is %q", others, got)
+			}
+		})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -13,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 const (
@@ -38,7 +38,7 @@ type follower struct {
 	early  bool          // the last blocking query returned before its time without a change
 
 	search   *search        // in progress; nil if there is none
-	searches sync.WaitGroup // their goroutines
+	searches parallel.Group // their goroutines
 	next     time.Time      // when to search, if this host is the leader
 	leads    bool           // this host was the leader when a search could have started last
 	barred   bool           // the tree isn't this fleet's, as the last search has found
@@ -56,13 +56,19 @@ const (
 // errKicked ends a blocking query because Consul may be unavailable.
 var errKicked = errors.New("asked again")
 
-func (f *follower) run(ctx context.Context) {
+func (f *follower) run(ctx context.Context) error {
 	select {
 	case <-f.tree.Joined():
 	case <-ctx.Done():
-		return
+		return nil
 	}
-	defer f.searches.Wait()
+	running, ctx := parallel.NewGroup(ctx)
+	f.searches = running
+	running.Run(ctx, f.loop)
+	return running.Wait()
+}
+
+func (f *follower) loop(ctx context.Context) {
 	wait := consulkv.NewBackoff()
 	todo, ask := lost, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
@@ -238,10 +244,12 @@ func (t *Tree) interrupt() {
 	}
 }
 
-// wake ends the blocking query, because what it depends on has changed.
+// wake makes the follower ask Consul once its present request has ended, at once if that is a blocking
+// query.
 func (t *Tree) wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.asked = true
 	t.endHeld()
 }
 

@@ -1,15 +1,16 @@
 package fleet
 
 import (
+	"context"
 	"iter"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/fleet/treestatus"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // reading is the whole tree while it is read from Consul. Values are decoded while more arrive, on
@@ -18,7 +19,7 @@ type reading struct {
 	tree     *Tree
 	views    map[*folder][]view
 	parts    [][]placed
-	decoding sync.WaitGroup
+	decoding parallel.Group
 }
 
 // placed is a pair of a reading with its place in the tree.
@@ -36,6 +37,7 @@ func (p *placed) entry() Entry {
 
 func (t *Tree) newReading() *reading {
 	r := &reading{tree: t, views: make(map[*folder][]view, len(t.folders))}
+	r.decoding, _ = parallel.NewGroup(context.Background())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range t.folders {
@@ -48,16 +50,17 @@ func (t *Tree) newReading() *reading {
 func (r *reading) take(pairs []consulkv.Pair) {
 	part := make([]placed, len(pairs))
 	r.parts = append(r.parts, part)
-	r.decoding.Go(func() {
+	r.decoding.Go(func() error {
 		for i := range part {
 			part[i].pair = &pairs[i]
 			r.place(&part[i])
 		}
+		return nil
 	})
 }
 
 // wait waits until all chunks are decoded.
-func (r *reading) wait() { r.decoding.Wait() }
+func (r *reading) wait() error { return r.decoding.Wait() }
 
 func (r *reading) place(p *placed) {
 	p.path = p.pair.Key[len(r.tree.keys.Tree):]

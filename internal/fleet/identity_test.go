@@ -52,7 +52,7 @@ func identity(id, file string) membership.Identity {
 // A second host with the ID or the name of a live one is refused: it is never ready, writes
 // nothing, and its error names the other host and a fix. The first host and a host with another
 // name are not affected, and the disputed name is listed once.
-func TestSecondHostIsRefused(t *testing.T) {
+func TestSecondTreeIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		second fleet.Options
 		says   []string
@@ -337,9 +337,7 @@ func TestConsulGoesAwayWhileWaiting(t *testing.T) {
 
 // The hosts take their locks again after a manual removal.
 func TestLocksRemovedByHand(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(5 * time.Second)
 		kv.Delete("ironvip/v2/hosts/")
 		kv.Delete("ironvip/v2/nodes/")

@@ -5,7 +5,6 @@ package fleet_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -85,6 +84,7 @@ func (c *counted) Renew(ctx context.Context, id string) (bool, error) {
 
 // While Consul refuses every request, a write fails with Consul's reason, and a host asks less and
 // less often.
+// Slow: it waits for a pause of more than two seconds between two attempts.
 func TestBackOffFromRateLimit(t *testing.T) {
 	t.Parallel()
 	s := consultest.Start(t, consultest.Options{Memory: true})
@@ -126,17 +126,4 @@ func TestBackOffFromRateLimit(t *testing.T) {
 	put(t, two, "x", "2")
 	put(t, one, "y", "2")
 	wantSameOn(t, s, one, two)
-}
-
-// A storm on a server that accepts a few requests per second again and again.
-func TestStormUnderRateLimit(t *testing.T) {
-	t.Parallel()
-	s := consultest.Start(t, consultest.Options{Memory: true})
-	trees := []*fleet.Tree{join(t, config(s), "one"), join(t, config(s), "two"), join(t, config(s), "three")}
-	storm(t, 3, 100, trees, func() []consulkv.Pair { return pairs(t, s) }, func(ctx context.Context, r *rand.Rand) {
-		limitRequests(s, float64(1+r.IntN(30)))
-		pause(ctx, time.Duration(r.IntN(3000))*time.Millisecond)
-		unlimitRequests(s)
-		pause(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
-	}, func() { unlimitRequests(s) })
 }

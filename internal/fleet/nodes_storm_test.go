@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -12,22 +11,16 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 )
 
-// Despite failing sessions, calls and answers, hosts with different names never treat each other as
+func TestNodesInAStorm(t *testing.T) { nodesStorm(t, 0, 30) }
+
+// nodesStorm causes random faults. Despite failing sessions, calls and answers, hosts with different names never treat each other as
 // duplicates by name. Some time after the last fault, all know which hosts are present, what each
 // publishes, and which one is elected.
-func TestNodesInAStorm(t *testing.T) {
-	seeds := 10
-	if testing.Short() {
-		seeds = 4
-	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { nodesStorm(t, uint64(seed)) })
-		})
-	}
+func nodesStorm(t *testing.T, seed uint64, faults int) {
+	bubble.Test(t, func(t *testing.T) { nodesStormInBubble(t, seed, faults) })
 }
 
-func nodesStorm(t *testing.T, seed uint64) {
+func nodesStormInBubble(t *testing.T, seed uint64, faults int) {
 	kv := fleettest.NewMemory()
 	hosts := startThree(t, kv)
 	names := []string{"one", "two", "three"}
@@ -46,7 +39,7 @@ func nodesStorm(t *testing.T, seed uint64) {
 			}
 		}
 	}
-	for range 60 {
+	for range faults {
 		revision.Add(1)
 		nodesTrouble(r, kv, hosts[r.IntN(len(hosts))], watch)
 		watch(time.Duration(r.IntN(8000)) * time.Millisecond)

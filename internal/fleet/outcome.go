@@ -8,7 +8,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
-	"golang.org/x/sync/errgroup"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // catchUp reads the log directly before an attempt after a collision. If it fails, so does the
@@ -124,7 +124,7 @@ func (w *writer) conflicts(ctx context.Context, x *transaction, refused map[int]
 	defer t.lookUp()()
 	var mu sync.Mutex
 	var actual []treelog.Change
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	group.SetLimit(treekv.ParallelGets)
 	for i, writes := range refused {
 		for k := range writes {

@@ -3,7 +3,6 @@ package fleet_test
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -31,9 +29,7 @@ func TestSnapshotRestored(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
 		for _, disconnected := range []bool{false, true} {
 			t.Run(fmt.Sprintf("rebuilt %v, disconnected %v", rebuilt, disconnected), func(t *testing.T) {
-				bubble.Test(t, func(t *testing.T) {
-					kv := fleettest.NewMemory()
-					one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+				withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
 					var last [2]uint64
 					put := func(h *fleettest.Host, key string, i int) {
 						e, _, _ := h.Folder("a").Get(key)
@@ -87,9 +83,7 @@ func TestCommitDuringFullReading(t *testing.T) {
 		"replacing": func(kv *fleettest.Memory) { kv.Delete("ironvip/v2/log/head") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				one := kv.Start(t, "one", folders, nil)
+			withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 				old := mustCommit(t, one, set("a", "old", "1", 0), set("a", "changed", "1", 0))
 				time.Sleep(20 * time.Second)
 				// Each answer takes 1 s: the check of the log, then the log and the tree.
@@ -114,27 +108,47 @@ func TestCommitDuringFullReading(t *testing.T) {
 }
 
 // A restored snapshot is also detected after hours without changes, when the log may have no
-// entries.
+// entries, however much of the time of the blocking queries is over.
 func TestSnapshotRestoredInPeace(t *testing.T) {
+	for quiet := 40*time.Minute + 10*time.Second; quiet < 45*time.Minute; quiet += 30 * time.Second {
+		withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+			time.Sleep(time.Minute)
+			snapshot := kv.Snapshot()
+			mustCommit(t, one, set("a", "x", "1", 0))
+			time.Sleep(quiet)
+			kv.Restore(snapshot, false)
+			time.Sleep(time.Second)
+			wantSame(t, kv, one)
+		})
+	}
+}
+
+// A snapshot is restored while a host holds no query for the log. Consul doesn't answer the next one, so
+// the host notices by its query for the leader's key.
+func TestSnapshotRestoredBetweenQueries(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
-		time.Sleep(time.Minute)
+		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+		old := mustCommit(t, one, set("a", "x", "1", 0))
+		time.Sleep(time.Second)
 		snapshot := kv.Snapshot()
-		mustCommit(t, one, set("a", "x", "1", 0))
-		time.Sleep(40 * time.Minute)
+		two.After(func(c fleettest.Call) {
+			if c.Key == "ironvip/v2/log/head" && c.Query.After > 0 {
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+		mustCommit(t, one, set("a", "x", "2", old.Indexes[0]))
+		synctest.Wait()
 		kv.Restore(snapshot, false)
-		time.Sleep(20 * time.Second)
-		wantSame(t, kv, one)
+		time.Sleep(time.Second)
+		wantSame(t, kv, one, two)
 	})
 }
 
 // Manual writes that bypass the log are found by the next full read, and at once by a writer
 // that conflicts with them.
 func TestWrittenWithoutTheLog(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("a", "x", "1", 0), set("a", "y", "1", 0))
 		kv.Put(treePrefix+"a/x", "operator")
 		kv.Delete(treePrefix + "a/y")
@@ -248,9 +262,7 @@ func advises(h *fleettest.Host, what string) bool {
 // An answer without the fleet's mark is not an empty tree. Another fleet's mark is not followed
 // until an operator confirms it.
 func TestTreeThatIsNotOurs(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("a", "x", "1", 0))
 		mark, _ := kv.Get(treePrefix + ".fleet")
 		kv.Delete("ironvip/")
@@ -279,11 +291,7 @@ func TestTreeThatIsNotOurs(t *testing.T) {
 
 // An agent that starts while Consul is away begins with the last known tree.
 func TestStartWithoutConsul(t *testing.T) {
-	db, err := store.Open(t.TempDir() + "/state.db")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := open(t)
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
 		options := fleet.Options{Node: "one", Folders: folders, Cache: db}
@@ -350,9 +358,7 @@ func TestStartWithoutConsul(t *testing.T) {
 
 // The backoff grows to ten seconds, so that an unavailable Consul isn't overloaded.
 func TestBackOff(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(time.Minute)
 		one.SetDown(true)
 		time.Sleep(time.Minute)
@@ -371,9 +377,7 @@ func TestBackOff(t *testing.T) {
 // A stalled Consul, where calls hang instead of failing, is detected long before the timeout of the
 // blocking query, and Commit doesn't hang with it.
 func TestStall(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(3 * time.Second)
 		one.SetSlow(time.Hour)
 		began := time.Now()
@@ -440,12 +444,9 @@ func TestStaleAfterNoAnswer(t *testing.T) {
 
 // A request to ask Consul isn't lost while the follower waits before its next read.
 func TestStaleWhileTheFollowerPauses(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
-		time.Sleep(time.Minute)
-		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
-		leader, one := hosts[i], hosts[(i+1)%3]
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		leader, others := led(hosts)
+		one := others[0]
 		leader.Before(func(call fleettest.Call) error {
 			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/leader" { // doesn't correct the number of hosts
 				return fleettest.ErrDown

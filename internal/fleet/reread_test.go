@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -74,9 +73,7 @@ func TestReread(t *testing.T) {
 
 // An incomplete read has no effect: neither its content nor what is missing in it.
 func TestABrokenReadingChangesNothing(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		rows := one.Folder("a")
 		for i := range 20 {
 			mustCommit(t, one, fleet.Write{Folder: "a", Key: fmt.Sprintf("x%02d", i), Value: []byte("old")})
@@ -139,11 +136,11 @@ func TestFirstProblems(t *testing.T) {
 // After many keys were written without the log, hosts don't read each of them, and the tree only
 // once: they share a snapshot.
 func TestManyManualEdits(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(time.Minute)
-		largeTree(kv, 15000)
+		for i := range 3000 { // their names are too large for an entry of the log, and for a transaction
+			kv.Put(fmt.Sprintf("%sa/%0100d", treePrefix, i), "v")
+		}
 		var tooLarge atomic.Bool
 		var indexes atomic.Int32 // of the whole tree, for which Consul iterates over all keys
 		var reads treeReads
@@ -193,12 +190,9 @@ func TestManyManualEdits(t *testing.T) {
 
 // A leader that can't read the whole tree still follows the log, and writes.
 func TestLeaderThatCannotReadTheTree(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
-		time.Sleep(time.Minute)
-		i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
-		leader, other := hosts[i], hosts[(i+1)%len(hosts)]
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		leader, others := led(hosts)
+		other := others[0]
 		mustCommit(t, other, set("a", "x", "0", 0))
 		var failed atomic.Int32
 		leader.Before(func(call fleettest.Call) error {

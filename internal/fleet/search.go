@@ -65,7 +65,7 @@ func (f *follower) startSearch(ctx context.Context) {
 	t.mu.Unlock()
 	ctx, s.cancel = context.WithTimeout(ctx, readTimeout)
 	f.search = s
-	f.searches.Go(func() { s.run(ctx) })
+	f.searches.Run(ctx, s.run)
 }
 
 func (s *search) run(ctx context.Context) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
-	"github.com/ironvip/ironvip/test/bubble"
 )
 
 // hanging is one call of a host that hangs until it is released.
@@ -43,9 +42,8 @@ func (h *hanging) hang(call fleettest.Call) {
 
 func readsTree(call fleettest.Call) bool { return call.Method == "List" && call.Key == treePrefix }
 
-// led starts three hosts, and returns the leader first.
-func led(t *testing.T, kv *fleettest.Memory) (leader *fleettest.Host, others []*fleettest.Host) {
-	hosts := startThree(t, kv)
+// led waits until one of the hosts is the leader, and returns it first.
+func led(hosts []*fleettest.Host) (leader *fleettest.Host, others []*fleettest.Host) {
 	time.Sleep(time.Minute)
 	i := slices.IndexFunc(hosts, func(h *fleettest.Host) bool { return h.Mine() })
 	return hosts[i], slices.Delete(slices.Clone(hosts), i, i+1)
@@ -72,9 +70,8 @@ func TestLeaderFollowsDuringASearch(t *testing.T) {
 		"survey of the keys": {level("ironvip/"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				leader, others := led(t, kv)
+			withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+				leader, others := led(hosts)
 				other := others[0]
 				mustCommit(t, other, set("a", "changed", "old", 0), set("a", "removed", "old", 0), set("a", "kept", "old", 0), set("a", "edited", "old", 0))
 				time.Sleep(time.Second)
@@ -114,9 +111,8 @@ func TestLeaderFollowsDuringASearch(t *testing.T) {
 // A search that ends after its host has lost the leadership does no harm: what others have found
 // since then stays.
 func TestLeadershipLostDuringASearch(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		leader, others := led(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		leader, others := led(hosts)
 		mustCommit(t, leader, set("a", "edited", "old", 0), set("a", "removed", "old", 0))
 		time.Sleep(time.Second)
 		kv.Put(treePrefix+"a/edited", "once")
@@ -158,9 +154,8 @@ func TestLeadershipLostDuringASearch(t *testing.T) {
 
 // The result of a search is not used after the tables were replaced: it is about another tree.
 func TestSnapshotRestoredDuringASearch(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		leader, others := led(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		leader, others := led(hosts)
 		mustCommit(t, leader, set("a", "x", "before", 0))
 		backup := kv.Snapshot()
 		mustCommit(t, leader, set("a", "later", "1", 0))

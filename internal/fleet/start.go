@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -42,7 +43,7 @@ func (t *Tree) readKeys(ctx context.Context) (w wholeTree, err error) {
 	w.at = treelog.PositionOf(w.head)
 	w.reading = t.newReading()
 	w.treeIndex, err = t.o.KV.List(ctx, t.keys.Tree, consulkv.Query{Consistent: true}, w.take)
-	w.wait()
+	err = cmp.Or(w.wait(), err)
 	w.mark, w.index = w.reading.mark(), max(w.cursor, w.treeIndex)
 	return w, err
 }
@@ -56,7 +57,7 @@ func (t *Tree) readSnapshot(ctx context.Context, pair *consulkv.Pair, upTo uint6
 	}
 	w.reading = t.newReading()
 	err = treelog.Unpack(s.Packed, t.keys.Tree, w.take)
-	w.wait()
+	err = cmp.Or(w.wait(), err)
 	if err != nil {
 		return w, treekv.ErrNoSnapshot
 	}

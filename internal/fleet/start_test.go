@@ -53,7 +53,7 @@ func (r *treeReads) take() int {
 func TestManyHostsStartWithOneRead(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
-		largeTree(kv, 2000)
+		largeTree(kv, 500)
 		var reads treeReads
 		start := func(n int, of string) (hosts []*fleettest.Host) {
 			for i := range n {
@@ -67,9 +67,9 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 			return hosts
 		}
 		began := time.Now()
-		hosts := start(40, "first")
+		hosts := start(20, "first")
 		if n := reads.take(); n != 1 {
-			t.Errorf("40 hosts read the tree %d times", n)
+			t.Errorf("20 hosts read the tree %d times", n)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("ready after %v", took)
@@ -80,7 +80,7 @@ func TestManyHostsStartWithOneRead(t *testing.T) {
 		for i := range 50 { // changes, new keys and removals
 			e, _, _ := hosts[0].Folder("a").Get(fmt.Sprint(i))
 			mustCommit(t, hosts[0], set("a", fmt.Sprint(i), "changed", e.Index), set("b", fmt.Sprint(i), "new", 0))
-			e, _, _ = hosts[0].Folder("a").Get(fmt.Sprint(1000 + i))
+			e, _, _ = hosts[0].Folder("a").Get(fmt.Sprint(100 + i))
 			mustCommit(t, hosts[0], fleet.Write{Folder: "a", Key: e.Key, Index: e.Index})
 			if i == 20 {
 				second := start(3, "second")
@@ -147,10 +147,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				largeTree(kv, 20)
-				one := kv.Start(t, "one", folders, nil)
+			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 				mustCommit(t, one, set("b", "x", "1", 0))
 				time.Sleep(time.Second)
 				spoil(t, kv, one)
@@ -177,10 +174,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 func TestSnapshotOfAnotherPast(t *testing.T) {
 	for _, rebuilt := range []bool{false, true} {
 		t.Run(fmt.Sprintf("rebuilt %v", rebuilt), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				largeTree(kv, 20)
-				one := kv.Start(t, "one", folders, nil)
+			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 				mustCommit(t, one, set("b", "x", "1", 0))
 				time.Sleep(time.Second)
 				backup := kv.Snapshot()
@@ -199,10 +193,7 @@ func TestSnapshotOfAnotherPast(t *testing.T) {
 
 // A host that starts from a snapshot compares its tables with the digests in the log after it.
 func TestStartComparesDigests(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 20)
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(6 * time.Minute)
 		kv.Put(treePrefix+"a/7", "by hand")
 		if err := one.Look(t.Context(), "a", "7"); err != nil { // so the leader's next search finds no change
@@ -219,10 +210,7 @@ func TestStartComparesDigests(t *testing.T) {
 
 // A leader that started from a snapshot soon finds what was removed by hand while no host ran.
 func TestStartAfterARemovalByHand(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 20)
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		mustCommit(t, one, set("b", "x", "1", 0))
 		time.Sleep(time.Minute)
 		one.End()
@@ -240,10 +228,7 @@ func TestStartAfterARemovalByHand(t *testing.T) {
 
 // A starting host reads the mark of the fleet itself, not that of the snapshot.
 func TestStartReadsTheMark(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		largeTree(kv, 20)
-		one := kv.Start(t, "one", folders, nil)
+	withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
 		time.Sleep(time.Minute)
 		kv.Put(treePrefix+".fleet", `{"v":1,"fleet":"another"}`)
 		mustCommit(t, one, set("b", "x", "1", 0))
@@ -261,11 +246,10 @@ func TestSnapshotThatShrinks(t *testing.T) {
 	const at = "ironvip/v2/snapshot/"
 	bubble.Test(t, func(t *testing.T) {
 		kv := fleettest.NewMemory()
+		random := rand.NewChaCha8([32]byte{}) // can't be compressed
 		for i := range 200 {
 			value := make([]byte, 5000)
-			for j := range value {
-				value[j] = byte(rand.IntN(256))
-			}
+			_, _ = random.Read(value)
 			kv.Put(fmt.Sprintf("%sa/%d", treePrefix, i), string(value))
 		}
 		kv.Start(t, "one", folders, nil)

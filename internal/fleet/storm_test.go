@@ -176,6 +176,7 @@ func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store fun
 						t.Error(err)
 						return
 					}
+					pause(ctx, time.Duration(r.IntN(10))*time.Millisecond)
 				}
 			})
 		}
@@ -203,36 +204,28 @@ func storm(t *testing.T, seed uint64, rounds int, trees []*fleet.Tree, store fun
 	t.Logf("%d batches, %d writes open, %d refused", h.n, len(h.open), len(h.failed))
 }
 
-// All kinds of faults occur, on the store in memory.
-func TestStorm(t *testing.T) {
-	rounds := 150
-	if testing.Short() {
-		rounds = 40
-	}
-	for _, seed := range []uint64{1, 2, 3} {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			kv := fleettest.NewMemory()
-			var hosts []*fleettest.Host
-			var trees []*fleet.Tree
-			for _, name := range []string{"one", "two", "three"} {
-				h := kv.Start(t, name, folders, nil)
-				hosts, trees = append(hosts, h), append(trees, h.Tree)
-			}
-			storm(t, seed, rounds, trees, func() []consulkv.Pair { return kv.Pairs(treePrefix) },
-				func(ctx context.Context, r *rand.Rand) { trouble(ctx, r, kv, hosts) },
-				func() {
-					for _, host := range hosts {
-						host.SetDown(false)
-						host.SetSlow(0)
-						host.SetLate(0)
-						host.SetBehind(false)
-						host.LoseAnswers(0)
-						host.Before(nil)
-					}
-				})
-		})
-	}
+func TestStorm(t *testing.T) { stormInMemory(t, 1, 30) }
+
+// stormInMemory runs a storm with all kinds of faults, on the store in memory.
+func stormInMemory(t *testing.T, seed uint64, rounds int) {
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		var trees []*fleet.Tree
+		for _, h := range hosts {
+			trees = append(trees, h.Tree)
+		}
+		storm(t, seed, rounds, trees, func() []consulkv.Pair { return kv.Pairs(treePrefix) },
+			func(ctx context.Context, r *rand.Rand) { trouble(ctx, r, kv, hosts) },
+			func() {
+				for _, host := range hosts {
+					host.SetDown(false)
+					host.SetSlow(0)
+					host.SetLate(0)
+					host.SetBehind(false)
+					host.LoseAnswers(0)
+					host.Before(nil)
+				}
+			})
+	})
 }
 
 func pause(ctx context.Context, d time.Duration) {

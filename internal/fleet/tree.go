@@ -12,8 +12,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/diskcache"
@@ -21,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/treekv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/fleet/treestatus"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -158,10 +157,11 @@ func (t *Tree) Run(ctx context.Context) error {
 	}
 	t.grace = time.AfterFunc(GracePeriod, t.startFromCache)
 	defer t.grace.Stop()
-	group, running := errgroup.WithContext(ctx)
+	group, running := parallel.NewGroup(ctx)
 	group.Go(func() error { return t.Member.Run(running) })
-	for _, run := range []func(context.Context){t.follower.run, t.writer.run, t.runSnapshots, t.runCache} {
-		group.Go(func() error { run(running); return nil })
+	group.Go(func() error { return t.follower.run(running) })
+	for _, run := range []func(context.Context){t.writer.run, t.runSnapshots, t.runCache} {
+		group.Run(running, run)
 	}
 	if err := group.Wait(); err != nil {
 		return err

@@ -14,12 +14,13 @@ import (
 )
 
 // busyWriters has hosts write, in total at that rate per second, until the context ends.
-func busyWriters(ctx context.Context, hosts []*fleettest.Host, rate int, running *sync.WaitGroup) {
+func busyWriters(ctx context.Context, seed uint64, hosts []*fleettest.Host, rate int, running *sync.WaitGroup) {
 	for i, h := range hosts {
 		running.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(i)))
 			for n := 0; ctx.Err() == nil; n++ {
 				write(ctx, h, fmt.Sprint("busy", i), n)
-				time.Sleep(rand.N(2 * time.Duration(len(hosts)) * time.Second / time.Duration(rate)))
+				time.Sleep(time.Duration(r.Int64N(2 * int64(len(hosts)) * int64(time.Second) / int64(rate))))
 			}
 		})
 	}
@@ -34,52 +35,58 @@ func write(ctx context.Context, h *fleettest.Host, key string, n int) error {
 	return b.Err
 }
 
+// fast is how often five hosts write, and how long a packet of the slow one takes.
+type fast struct {
+	rate   int // per second
+	oneWay time.Duration
+}
+
+var fastWriters = []fast{{20, 20 * time.Millisecond}, {40, 50 * time.Millisecond}, {100, 20 * time.Millisecond}}
+
 // A host that is slower than the others can write, however often they do.
 func TestSlowWriterGetsItsTurn(t *testing.T) {
-	for _, c := range []struct {
-		rate   int
-		oneWay time.Duration
-	}{{20, 20 * time.Millisecond}, {40, 50 * time.Millisecond}, {100, 20 * time.Millisecond}} {
-		t.Run(fmt.Sprintf("%d per second, %v", c.rate, c.oneWay), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				kv := fleettest.NewMemory()
-				slow := kv.Start(t, "slow", folders, nil)
-				var fast []*fleettest.Host
-				for i := range 5 {
-					h := kv.Start(t, fmt.Sprint("fast", i), folders, nil)
-					h.SetLate(time.Millisecond)
-					h.SetSlow(time.Millisecond)
-					fast = append(fast, h)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				var running sync.WaitGroup
-				busyWriters(ctx, fast, c.rate, &running)
-				slow.SetLate(c.oneWay)
-				slow.SetSlow(c.oneWay)
-				for n := range 60 {
-					began := time.Now()
-					if err := write(ctx, slow, "slow", n); err != nil {
-						t.Fatal(err)
-					}
-					if took := time.Since(began); took > 5*time.Second {
-						t.Errorf("a write took %v", took)
-					}
-					time.Sleep(rand.N(time.Second))
-				}
-				cancel()
-				running.Wait()
-				time.Sleep(time.Second)
-				wantSame(t, kv, append(fast, slow)...)
-			})
-		})
+	for _, f := range fastWriters {
+		slowWriter(t, 1, f, 6)
 	}
+}
+
+func slowWriter(t *testing.T, seed uint64, f fast, writes int) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		slow := kv.Start(t, "slow", folders, nil)
+		var hosts []*fleettest.Host
+		for i := range 5 {
+			h := kv.Start(t, fmt.Sprint("fast", i), folders, nil)
+			h.SetLate(time.Millisecond)
+			h.SetSlow(time.Millisecond)
+			hosts = append(hosts, h)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		busyWriters(ctx, seed, hosts, f.rate, &running)
+		slow.SetLate(f.oneWay)
+		slow.SetSlow(f.oneWay)
+		r := rand.New(rand.NewPCG(seed, 99))
+		for n := range writes {
+			began := time.Now()
+			if err := write(ctx, slow, "slow", n); err != nil {
+				t.Fatalf("%+v: %v", f, err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%+v: a write took %v", f, took)
+			}
+			time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
+		}
+		cancel()
+		running.Wait()
+		time.Sleep(time.Second)
+		wantSame(t, kv, append(hosts, slow)...)
+	})
 }
 
 // A host that has taken the turn and is gone doesn't keep the others from writing.
 func TestOwnerOfTheTurnIsGone(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(5 * time.Second)
 		kv.Put("ironvip/v2/log/turn", "of a host that is gone")
 		for i, h := range hosts {
@@ -96,9 +103,7 @@ func TestOwnerOfTheTurnIsGone(t *testing.T) {
 
 // A writer that took the turn without an answer uses it.
 func TestTurnWithLostAnswer(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(time.Minute)
 		n, lost := 0, false
 		hosts[0].Before(func(call fleettest.Call) error {
@@ -126,9 +131,7 @@ func TestTurnWithLostAnswer(t *testing.T) {
 
 // A writer that has lost its turn to others, because it was slow, takes another one.
 func TestTurnThatOthersHaveEnded(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		kv := fleettest.NewMemory()
-		hosts := startThree(t, kv)
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
 		time.Sleep(time.Minute)
 		n, turns := 0, 0
 		hosts[0].Before(func(call fleettest.Call) error {

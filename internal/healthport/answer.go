@@ -1,11 +1,14 @@
 package healthport
 
 import (
+	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -37,8 +40,19 @@ func (s *Server) awaitStart() {
 	}
 }
 
-// ServeHTTP answers for one service, for every path and method.
-func (p *port) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+type connectionKey struct{}
+
+// withConnection is a ConnContext of http.Server.
+func withConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, c)
+}
+
+// ServeHTTP answers for one service, for every path and method. Until here, another connection may replace
+// the client's.
+func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, is := r.Context().Value(connectionKey{}).(*connlimit.Conn); is {
+		c.Busy()
+	}
 	p.server.awaitStart()
 	ready, healthy := int(p.ready.Load()), p.server.Healthy()
 	var b body

@@ -19,10 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/httpstop"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
@@ -35,8 +37,8 @@ const (
 	startTime      = time.Second     // for answers before the dataplane has been programmed
 	shutdownTime   = time.Second     // for answers under way when a port closes
 	maxHeader      = 4 << 10         // bytes
-	maxConnections = 64              // open at once on one address and port
-	maxAll         = 1024            // on all of them together
+	maxConnections = 1024            // open at once on all ports together
+	maxOfClient    = 256             // of one client
 )
 
 // Bounds of the waits before a retry to listen.
@@ -63,7 +65,7 @@ type Options struct {
 // Server listens and answers. Create it with New, and call Run in a goroutine.
 type Server struct {
 	Options
-	all     limit
+	limit   *connlimit.Limit
 	claimed chan struct{} // see Claimed
 
 	// Used only by Run.
@@ -73,7 +75,7 @@ type Server struct {
 	retries delayqueue.Queue[place] // places at which listening failed, by the time of the next try
 	retry   *time.Timer             // fires at the first of these times
 	ended   chan ending
-	tasks   sync.WaitGroup // every goroutine
+	tasks   parallel.Group // every goroutine
 
 	mu       sync.Mutex
 	failures map[place]*failure // the same places; only Run writes
@@ -118,7 +120,7 @@ func New(o Options) *Server {
 		o.Sockets = &sockets.Set{}
 	}
 	s := &Server{
-		Options: o, all: limit{most: maxAll}, claimed: make(chan struct{}),
+		Options: o, limit: &connlimit.Limit{Most: maxConnections, Each: maxOfClient}, claimed: make(chan struct{}),
 		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure),
 		retry: time.NewTimer(time.Hour), ended: make(chan ending),
 	}
@@ -149,8 +151,12 @@ func (s *Server) Claimed() <-chan struct{} { return s.claimed }
 // in this process, and every connection has ended. Clients wait for another process that has the
 // listeners.
 func (s *Server) Run(ctx context.Context) error {
-	s.ctx = ctx
-	defer s.tasks.Wait()
+	s.tasks, s.ctx = parallel.NewGroup(ctx)
+	s.tasks.Run(s.ctx, s.loop)
+	return cmp.Or(s.tasks.Wait(), ctx.Err())
+}
+
+func (s *Server) loop(ctx context.Context) {
 	defer func() {
 		for k := range s.ports {
 			s.close(k, s.Sockets.Release)
@@ -203,7 +209,6 @@ func (s *Server) Run(ctx context.Context) error {
 			s.lost(d)
 		}
 	}
-	return ctx.Err()
 }
 
 // follow listens on the present addresses of the host.
@@ -236,7 +241,7 @@ func (s *Server) set(k vip.ServiceKey, row *pipeline.Compiled) {
 	p.http = &http.Server{
 		Handler:           p,
 		ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: requestTime,
-		MaxHeaderBytes: maxHeader, ConnState: p.conns.Track,
+		MaxHeaderBytes: maxHeader, ConnState: p.conns.Track, ConnContext: withConnection,
 		ErrorLog: log.New(io.Discard, "", 0), // errors of clients are not logged
 	}
 	p.http.SetKeepAlivesEnabled(false) // a check is one request; an idle connection would occupy a slot
@@ -257,10 +262,11 @@ func (s *Server) close(k vip.ServiceKey, end func(sockets.Socket)) {
 		end(l)
 	}
 	s.forget(func(at place) bool { return at.service == k })
-	s.tasks.Go(func() {
+	s.tasks.Go(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 		defer cancel()
 		p.conns.Stop(ctx, p.http)
+		return nil
 	})
 }
 
@@ -298,12 +304,13 @@ func (s *Server) open(p *port, addr netip.Addr) {
 		s.Events.Add(event.Event{Kind: "health_port_open", Service: at.service.String(), Object: at.at.String(), Message: "answered again"})
 	}
 	p.listeners[addr] = l
-	s.tasks.Go(func() {
-		err := p.http.Serve(limited{l, &limit{most: maxConnections}, &s.all})
+	s.tasks.Go(func() error {
+		err := p.http.Serve(s.limit.Listener(l))
 		select {
 		case s.ended <- ending{at, l, err}:
 		case <-s.ctx.Done():
 		}
+		return nil
 	})
 }
 

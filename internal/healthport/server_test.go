@@ -17,12 +17,16 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -54,6 +58,9 @@ func newWorldWith(t *testing.T, o Options, addrs ...string) *world {
 	o.Compiled, o.Host, o.NodePorts = w.compiled, w.host, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	o.Healthy, o.Events = w.healthy.Load, event.NewLog(100, time.Now)
 	w.Server = New(o)
+	w.limit.Who = func(c net.Conn) connlimit.Client { // the clients of a test are one user
+		return connlimit.OfAddress(c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
+	}
 	w.addresses(addrs...)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -167,10 +174,7 @@ func TestAnswerIsThatOfKubernetes(t *testing.T) {
 	port := freePort(t, here)
 	w.row("web", port, 3)
 	w.expect(here, port, "web", 200, 3)
-	r, err := http.Get(fmt.Sprintf("http://%s:%d/", here, port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.Get(fmt.Sprintf("http://%s:%d/", here, port)))(t)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	const want = `{"service":{"namespace":"default","name":"web"},"localEndpoints":3,"serviceProxyHealthy":true}`
@@ -199,9 +203,7 @@ func TestPortsComeAndGo(t *testing.T) {
 	w.expectClosed(here, b)
 	w.compiled.Delete(key("db"))
 	w.expectClosed(here, a)
-	if p := w.Problems(); len(p) > 0 {
-		t.Errorf("problems %v", p)
-	}
+	expect.Empty(t, w.Problems(), "problems")
 }
 
 // A port that moves from one service to another at once never conflicts with itself.
@@ -240,10 +242,7 @@ func TestFollowsTheHostsAddresses(t *testing.T) {
 // Another program's listener is reported by name and left unchanged. When it closes, ours opens.
 func TestTakenPort(t *testing.T) {
 	w := newWorld(t, here)
-	l, err := net.Listen("tcp", net.JoinHostPort(here, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", net.JoinHostPort(here, "0")))(t)
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	w.row("web", port, 1)
@@ -273,10 +272,7 @@ func TestProblemEndsWithItsCause(t *testing.T) {
 		"the whole host goes": func(w *world) { w.host.Delete(struct{}{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", net.JoinHostPort(here, "0"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.Get(net.Listen("tcp", net.JoinHostPort(here, "0")))(t)
 			defer l.Close()
 			w := newWorld(t, here)
 			w.row("web", l.Addr().(*net.TCPAddr).AddrPort().Port(), 1)
@@ -298,9 +294,7 @@ func TestNextServerAdopts(t *testing.T) {
 	old.expect(here, number, "web", http.StatusOK, 1)
 	old.expect(here, other, "db", http.StatusOK, 1)
 	second, err := first.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	old.end()
 	type result struct {
 		status int
@@ -337,10 +331,7 @@ func TestClaimed(t *testing.T) {
 		old.row(fmt.Sprint("s", i), ports[1+i], 1)
 		old.expect(here, ports[1+i], fmt.Sprint("s", i), http.StatusOK, 1)
 	}
-	second, err := first.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := must.Get(first.Next())(t)
 	old.end()
 	clock := table.NewClock(time.Now())
 	w := &world{T: t, compiled: table.New(clock, pipeline.KeyOfCompiled, pipeline.SameCompiled), host: old.host}
@@ -351,22 +342,16 @@ func TestClaimed(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	w.row("s0", ports[1], 1)
 	wait.Until(t, "one listener is claimed", func() bool { return second.Unclaimed() == services-1 })
-	if table.IsClosed(s.Claimed()) {
-		t.Error("claimed before the services were compiled")
-	}
+	expect.False(t, table.IsClosed(s.Claimed()), "claimed before the services were compiled")
 	for i := 1; i < services-1; i++ {
 		w.row(fmt.Sprint("s", i), ports[1+i], 1)
 	}
 	done()
 	<-s.Claimed()
-	if n := second.Unclaimed(); n != 1 {
-		t.Errorf("%d listeners are unclaimed, want that of the service that is gone", n)
-	}
+	expect.Equal(t, second.Unclaimed(), 1, "listeners are unclaimed")
 	second.RemoveUnclaimed()
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("Run: %v", err)
-	}
+	expect.Is(t, <-ended, context.Canceled, "Run")
 }
 
 // A dataplane that isn't programmed in time is answered as not healthy.
@@ -385,9 +370,10 @@ func TestBrokenListener(t *testing.T) {
 	w.end()
 	s := New(w.Options)
 	ctx, cancel := context.WithCancel(t.Context())
+	s.tasks, s.ctx = parallel.NewGroup(ctx)
 	defer s.tasks.Wait()
 	defer cancel()
-	s.ctx, s.addrs = ctx, []netip.Addr{netip.MustParseAddr(here)}
+	s.addrs = []netip.Addr{netip.MustParseAddr(here)}
 	number := freePort(t, here)
 	s.set(key("web"), &pipeline.Compiled{HealthPort: number, LocalReady: 1})
 	defer s.close(key("web"), s.Sockets.Remove)
@@ -395,9 +381,7 @@ func TestBrokenListener(t *testing.T) {
 	at := s.ports[key("web")].place(s.addrs[0])
 
 	s.lost(ending{at, nil, errors.New("of one before")})
-	if p := s.Problems(); len(p) > 0 {
-		t.Errorf("problems %v", p)
-	}
+	expect.Empty(t, s.Problems(), "problems")
 	l.Close()
 	d := <-s.ended
 	before := time.Now()
@@ -411,9 +395,7 @@ func TestBrokenListener(t *testing.T) {
 	}
 	s.retryDue(time.Now().Add(time.Minute))
 	w.expect(here, number, "web", 200, 1)
-	if p := s.Problems(); len(p) > 0 {
-		t.Errorf("problems %v", p)
-	}
+	expect.Empty(t, s.Problems(), "problems")
 }
 
 // Clients beyond the limit are reset, and a client that leaves frees its slot.
@@ -425,7 +407,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	at := net.JoinHostPort(here, fmt.Sprint(number))
 	var open []net.Conn
 	w.until("a client is refused", func() bool {
-		for len(open) < 2*maxConnections {
+		for len(open) < 2*maxOfClient {
 			c, err := net.DialTimeout("tcp", at, maxWait)
 			if err != nil {
 				return errors.Is(err, syscall.ECONNRESET)
@@ -436,16 +418,36 @@ func TestConnectionsAreBounded(t *testing.T) {
 		_, _, _, err := get(here, number)
 		return err != nil
 	}, nil)
-	if n := w.all.open.Load(); n > maxConnections {
-		t.Errorf("%d connections are open, more than %d", n, maxConnections)
-	}
+	all, _ := w.limit.Open()
+	expect.AtMost(t, all, maxOfClient, "open connections")
 	for _, c := range open {
 		c.Close()
 	}
 	w.expect(here, number, "web", 200, 1)
 }
 
+// A client with many slow connections keeps no other client from an answer.
+func TestSlowClientsKeepNoPort(t *testing.T) {
+	w := newWorld(t, here)
+	number := freePort(t, here)
+	w.row("web", number, 1)
+	w.expect(here, number, "web", 200, 1)
+	at := net.JoinHostPort(here, fmt.Sprint(number))
+	for range 2 * maxOfClient {
+		if c, err := net.DialTimeout("tcp", at, maxWait); err == nil { // otherwise it is reset
+			defer c.Close()
+			c.Write([]byte("GET / HTTP/1.1\r\nX-Slow: "))
+		}
+	}
+	from := http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}
+	defer from.CloseIdleConnections()
+	r := must.Get((&http.Client{Transport: &from}).Get("http://" + at))(t)
+	r.Body.Close()
+	expect.Equal(t, r.StatusCode, 200)
+}
+
 // A client that sends nothing, or never ends its request, is disconnected.
+// Slow: a client has 2 s for its request.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	w := newWorld(t, here)
 	number := freePort(t, here)
@@ -453,15 +455,10 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	w.expect(here, number, "web", 200, 1)
 	open := map[string]net.Conn{}
 	for _, text := range []string{"", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\n" + strings.Repeat("X: "+strings.Repeat("x", 1000)+"\r\n", 20)} {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(here, fmt.Sprint(number)), maxWait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.DialTimeout("tcp", net.JoinHostPort(here, fmt.Sprint(number)), maxWait))(t)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(maxWait))
-		if _, err := io.WriteString(c, text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(c, text))(t)
 		open[text] = c
 	}
 	for text, c := range open {
@@ -469,7 +466,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 			t.Errorf("after %.20q: still open", text)
 		}
 	}
-	w.until("their places are free", func() bool { return w.all.open.Load() == 0 }, nil)
+	w.until("their places are free", func() bool { all, _ := w.limit.Open(); return all == 0 }, nil)
 }
 
 func isTimeout(err error) bool {
@@ -483,20 +480,14 @@ func TestEnd(t *testing.T) {
 	number := freePort(t, here)
 	w.row("web", number, 1)
 	w.expect(here, number, "web", 200, 1)
-	idle, err := net.Dial("tcp", net.JoinHostPort(here, fmt.Sprint(number)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	idle := must.Get(net.Dial("tcp", net.JoinHostPort(here, fmt.Sprint(number))))(t)
 	defer idle.Close()
-	if err := w.end(); !errors.Is(err, context.Canceled) {
-		t.Errorf("Run ended with %v", err)
-	}
+	expect.Is(t, w.end(), context.Canceled, "Run ended with")
 	if _, _, _, err := get(here, number); err == nil {
 		t.Error("still answers")
 	}
-	if n := w.all.open.Load(); n != 0 {
-		t.Errorf("%d connections are open", n)
-	}
+	all, _ := w.limit.Open()
+	expect.Equal(t, all, 0, "connections are open")
 }
 
 // The cost of a change of one row doesn't grow with the number of rows.

@@ -41,6 +41,7 @@ func TestReadFindsLoopbackWithoutRights(t *testing.T) {
 }
 
 // Added and removed addresses, gateways and routes appear in the table.
+// Slow: twice, the watcher must have been quiet for longer than a change may wait.
 func TestWatchFollowsTheKernel(t *testing.T) {
 	need.Root(t)
 	runtime.LockOSThread() // the namespace is this thread's; the thread ends with the test
@@ -107,7 +108,7 @@ func TestWatchFollowsTheKernel(t *testing.T) {
 		for quiet := false; !quiet; { // earlier changes are reported first
 			select {
 			case <-w.Changed():
-			case <-time.After(2 * longest):
+			case <-time.After(longest + 2*settle):
 				quiet = true
 			}
 		}

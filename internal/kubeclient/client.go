@@ -97,7 +97,7 @@ func through(to server) (*Client, error) {
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	out := &Client{transport: to, clients: map[schema.GroupVersion]rest.Interface{}, params: runtime.NewParameterCodec(scheme)}
-	client := &http.Client{Transport: to,
+	client := &http.Client{Transport: bounding{to},
 		// Credentials must not be sent to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for _, group := range groups {

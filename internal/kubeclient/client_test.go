@@ -274,3 +274,29 @@ func TestLog(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 }
+
+// endless is a server with answers without an end.
+type endless struct{}
+
+func (endless) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: endless{}}, nil
+}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func (endless) Close() error { return nil }
+
+func TestAnAnswerHasAnEnd(t *testing.T) {
+	c, err := NewThrough(endless{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := c.REST(corev1.SchemeGroupVersion).Get().Resource("services").Stream(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, body)
+	if want := "the server's answer is longer than 128 MiB"; n != MaxAnswer || fmt.Sprint(err) != want {
+		t.Errorf("%d bytes and %v, want %s", n, err, want)
+	}
+}

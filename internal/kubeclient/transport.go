@@ -3,6 +3,7 @@ package kubeclient
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -27,6 +28,36 @@ const (
 	// freshFor is how long files count as unchanged before they are checked again.
 	freshFor = time.Second
 )
+
+// MaxAnswer bounds an answer, and all events of a watch, in bytes. A page of 500 large Nodes takes a
+// fifth of it.
+const MaxAnswer = 128 << 20
+
+// bounding limits the size of every answer.
+type bounding struct{ http.RoundTripper }
+
+func (t bounding) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := t.RoundTripper.RoundTrip(r)
+	if err == nil {
+		answer.Body = &bounded{ReadCloser: answer.Body, left: MaxAnswer}
+	}
+	return answer, err
+}
+
+// bounded is a body that fails if it is too long.
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, fmt.Errorf("the server's answer is longer than %d MiB", MaxAnswer>>20)
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
 
 // loaded is the configuration from the files.
 type loaded struct {

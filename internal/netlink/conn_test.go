@@ -3,22 +3,20 @@ package netlink
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink/netlinktest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func testConn(t *testing.T) (*Conn, *Counters) {
 	t.Helper()
 	var stats Counters
-	c, err := Dial(unix.NETLINK_GENERIC, &stats)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Dial(unix.NETLINK_GENERIC, &stats))(t)
 	t.Cleanup(c.Close)
 	return c, &stats
 }
@@ -43,9 +41,7 @@ func TestWriteReportsEachOutcome(t *testing.T) {
 			}
 			return getFamily(b, "nlctrl")
 		}, func(i int, err error) {
-			if i != reported {
-				t.Fatalf("%d messages: outcome of %d, want of %d", n, i, reported)
-			}
+			must.Equal(t, i, reported, "%d messages: outcome of %d, want of %d", n, i, reported)
 			reported++
 			if bad(i) != (err == unix.ENOENT) || !bad(i) && err != nil {
 				t.Errorf("%d messages: outcome of %d is %v", n, i, err)
@@ -54,9 +50,7 @@ func TestWriteReportsEachOutcome(t *testing.T) {
 		if err != nil || reported != n {
 			t.Errorf("%d messages: %d outcomes, %v", n, reported, err)
 		}
-		if got, want := stats.Sends.Load()-before, uint64((n+PackMessages-1)/PackMessages); got != want {
-			t.Errorf("%d messages took %d sends, want %d", n, got, want)
-		}
+		expect.Equal(t, stats.Sends.Load()-before, uint64((n+PackMessages-1)/PackMessages), "sends of %d messages", n)
 	}
 }
 
@@ -66,24 +60,18 @@ func TestWriteKeepsPacksBounded(t *testing.T) {
 	err := c.Write(t.Context(), n, func(b []byte, i int) []byte {
 		return AppendAttr(getFamily(b, "nlctrl"), 0x7f, make([]byte, size)...)
 	}, func(int, error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got := stats.Sends.Load(); got != 4 { // 3 fit into 32 KiB
 		t.Errorf("%d sends, want 4", got)
 	}
-	if cap(c.out) > 4*packBytes {
-		t.Errorf("the buffer grew to %d bytes", cap(c.out))
-	}
+	expect.AtMost(t, cap(c.out), 4*packBytes, "bytes of the buffer")
 }
 
 // Where answers overrun the receive buffer, what isn't known is said to be
 // unknown, nothing hangs, and the next question gets its own answer.
 func TestLostAnswersAreUnknown(t *testing.T) {
 	c, stats := testConn(t)
-	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
 	unknown := 0
 	err := c.Write(t.Context(), PackMessages, func(b []byte, i int) []byte {
 		return getFamily(b, "no such family")
@@ -96,9 +84,7 @@ func TestLostAnswersAreUnknown(t *testing.T) {
 			t.Errorf("outcome of %d is %v", i, err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if unknown == 0 || uint64(unknown) != stats.Lost.Load() {
 		t.Errorf("%d unknown, %d counted as lost", unknown, stats.Lost.Load())
 	}
@@ -116,16 +102,10 @@ func TestEndedContextSendsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := c.Write(ctx, 1, func(b []byte, i int) []byte { return getFamily(b, "nlctrl") }, func(int, error) { t.Error("an outcome") })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("write: %v", err)
-	}
+	expect.Is(t, err, context.Canceled, "write")
 	err = c.Query(ctx, func(b []byte) []byte { return getFamily(b, "nlctrl") }, func(uint16, []byte) error { t.Error("an answer"); return nil })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("query: %v", err)
-	}
-	if n := stats.Sends.Load(); n != 0 {
-		t.Errorf("%d sends", n)
-	}
+	expect.Is(t, err, context.Canceled, "query")
+	expect.Equal(t, stats.Sends.Load(), 0, "sends")
 }
 
 // A dump, and the reopening of a socket whose answer made no sense to the
@@ -151,9 +131,7 @@ func TestQueryAfterAFailedReader(t *testing.T) {
 // the next one is asked on a new socket.
 func TestAnswerThatNeverComes(t *testing.T) {
 	c, stats := testConn(t)
-	if err := netlinktest.DropAnswers(c.fd); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, netlinktest.DropAnswers(c.fd))
 	unknown := 0
 	err := c.Write(t.Context(), 3, func(b []byte, _ int) []byte { return getFamily(b, "nlctrl") }, func(_ int, err error) {
 		if err == ErrUnknown {
@@ -166,18 +144,12 @@ func TestAnswerThatNeverComes(t *testing.T) {
 	ask := func() error {
 		return c.Query(t.Context(), func(b []byte) []byte { return getFamily(b, "nlctrl") }, func(uint16, []byte) error { return nil })
 	}
-	if err := ask(); err != nil {
-		t.Errorf("on a new socket: %v", err)
-	}
-	if err := netlinktest.DropAnswers(c.fd); err != nil {
-		t.Fatal(err)
-	}
+	expect.Succeed(t, ask(), "on a new socket")
+	must.Succeed(t, netlinktest.DropAnswers(c.fd))
 	if err := ask(); err != unix.EAGAIN {
 		t.Errorf("a question without an answer: %v", err)
 	}
-	if err := ask(); err != nil {
-		t.Errorf("on a new socket: %v", err)
-	}
+	expect.Succeed(t, ask(), "on a new socket")
 }
 
 // emptyBatch is one message, whatever it asks for.
@@ -215,31 +187,23 @@ func TestTransact(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer unix.Close(fds[1])
 			conn := &Conn{fd: fds[0], in: make([]byte, recvBytes), stats: &Counters{}, seq: 4}
 			defer conn.Close()
 			for _, a := range c.answers {
-				if _, err := unix.Write(fds[1], a); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(unix.Write(fds[1], a))(t)
 			}
 			if c.answers == nil {
 				timeout := unix.NsecToTimeval((10 * time.Millisecond).Nanoseconds())
-				if err := unix.SetsockoptTimeval(fds[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, unix.SetsockoptTimeval(fds[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 			}
 			err = conn.Transact(t.Context(), emptyBatch{})
 			if (err == nil) != (c.want == nil) {
 				t.Fatal(err)
 			}
 			for _, want := range c.want {
-				if !errors.Is(err, want) {
-					t.Errorf("%v, want %v", err, want)
-				}
+				expect.Is(t, err, want)
 			}
 		})
 	}

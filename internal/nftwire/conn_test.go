@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -26,17 +27,13 @@ func TestCommitInKernel(t *testing.T) {
 		chain := &nftables.Chain{Name: "empty", Table: table}
 		exists := func() bool {
 			t.Helper()
-			if err := conn.Open(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, conn.Open(t.Context()))
 			defer conn.Close()
 			ok, err := conn.TableExists(t.Context(), table)
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 				need.Lack(t, need.ReasonModule, "nf_tables")
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return ok
 		}
 		commit := func(put func(x *Transaction), want ...error) {
@@ -69,17 +66,13 @@ func TestCommitInKernel(t *testing.T) {
 		commit(func(x *Transaction) {
 			verdict := &expr.Verdict{Kind: expr.VerdictAccept}
 			for _, comment := range []string{"first", "second"} {
-				if err := x.AddRule(table.Name, chain.Name, []expr.Any{verdict}, []byte(comment)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, x.AddRule(table.Name, chain.Name, []expr.Any{verdict}, []byte(comment)))
 			}
 		})
 		if !exists() {
 			t.Fatal("the table is missing")
 		}
-		if err := conn.Open(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, conn.Open(t.Context()))
 		defer conn.Close()
 		var got []string
 		err := conn.Rules(t.Context(), table.Name, func(chain string, userData []byte) { got = append(got, chain+" "+string(userData)) })
@@ -99,9 +92,7 @@ func TestDumpDuringAChangeIsRepeated(t *testing.T) {
 			var x Transaction
 			x.Begin()
 			put(&x)
-			if err := other.Commit(t.Context(), &x); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, other.Commit(t.Context(), &x))
 		}
 		// The foreign chains come before ours in the kernel's list. Without them, those of ours have other numbers in it.
 		foreign, ours := &nftables.Table{Name: "theirs", Family: nftables.TableFamilyINet}, &nftables.Table{Name: "ours", Family: nftables.TableFamilyINet}
@@ -124,9 +115,7 @@ func TestDumpDuringAChangeIsRepeated(t *testing.T) {
 			}
 			return err
 		})
-		if err := conn.Open(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, conn.Open(t.Context()))
 		list := func() (names map[string]bool, err error) {
 			names = map[string]bool{}
 			err = conn.Chains(ctx, ours.Name, func(c nftables.Chain) {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // body returns the body of the last message of a transaction that is not its end.
@@ -14,9 +15,7 @@ func body(t *testing.T, x *Transaction) []byte {
 	t.Helper()
 	for b := x.End(1, 2, 3); ; {
 		h, data, rest, err := netlink.NextMessage(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if h.Seq == 2 {
 			return data
 		}

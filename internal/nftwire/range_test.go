@@ -8,6 +8,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,10 +32,7 @@ func TestRangesAreReadBackAsWritten(t *testing.T) {
 			for _, p := range in {
 				all.AddPrefix(p.Masked())
 			}
-			want, err := all.IPSet()
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := must.Get(all.IPSet())(t)
 			for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
 				elems := RangeElements(want, f)
 				slices.Reverse(elems)

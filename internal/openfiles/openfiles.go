@@ -41,6 +41,9 @@ func Divide(limit uint64) Budget {
 	return b
 }
 
+// Least is the lowest limit with which an agent works: its stores, sources, sockets of the kernel and the API.
+const Least = 256
+
 // Limit returns RLIMIT_NOFILE, which the Go runtime has raised to its hard limit.
 func Limit() uint64 {
 	var r unix.Rlimit

@@ -30,6 +30,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostclock"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -130,12 +131,10 @@ func (o *Overrides) Run(ctx context.Context) error {
 	o.setRunning(true)
 	signal(o.wake)
 	defer o.setRunning(false)
-	var sweeping sync.WaitGroup
-	defer sweeping.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	sweeping.Go(func() { o.sweepAll(ctx) })
-	return o.follow(ctx)
+	running, ctx := parallel.NewGroup(ctx)
+	running.Run(ctx, o.sweepAll)
+	running.Go(func() error { return o.follow(ctx) })
+	return running.Wait()
 }
 
 // follow writes changes of the store, and expirations, to the table until the context ends.

@@ -1,47 +1,38 @@
-// Package parallel divides independent work among the processors.
+// Package parallel runs goroutines whose panics are errors of the part that they belong to.
 //
-// Its input is a number of calls and the function to call. It starts goroutines, and waits for their
-// end before it returns.
+// All divides independent work among the processors and waits for its end. A Group runs the
+// goroutines of a source, a stage or a server until its owner waits for them.
 package parallel
 
 import (
-	"fmt"
+	"context"
 	"runtime"
-	"runtime/debug"
-	"sync"
 	"sync/atomic"
 )
 
 // All calls f for 0 to n-1, on all processors, until a call returns false. It reports whether all
-// calls returned true. A panic of f is one of All, with the stack of the former.
+// calls returned true. A panic of f is one of All, a *PanicError, when the other calls have ended.
 func All(n int, f func(i int) bool) bool {
 	var next atomic.Int64
 	var failed atomic.Bool
-	work := func() {
+	work := func() error {
 		for i := int(next.Add(1)) - 1; i < n && !failed.Load(); i = int(next.Add(1)) - 1 {
 			if !f(i) {
 				failed.Store(true)
 			}
 		}
+		return nil
 	}
-	var panicked atomic.Value
-	caught := func() {
-		defer func() {
-			if r := recover(); r != nil {
-				failed.Store(true)
-				panicked.Store(fmt.Sprintf("%v\n%s", r, debug.Stack()))
-			}
-		}()
-		work()
-	}
-	var others sync.WaitGroup
+	group, _ := NewGroup(context.Background())
 	for range min(runtime.GOMAXPROCS(0), n) - 1 {
-		others.Go(caught)
+		group.Go(work)
 	}
-	caught()
-	others.Wait()
-	if r := panicked.Load(); r != nil {
-		panic(r)
+	caught := Recovered(work)
+	if err := group.Wait(); caught == nil {
+		caught = err
+	}
+	if caught != nil {
+		panic(caught)
 	}
 	return !failed.Load()
 }

@@ -127,28 +127,6 @@ func TestRecalledServiceIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// Many recalls at once are requested in batches of bounded size.
-func TestManyRecallsAreFewBatches(t *testing.T) {
-	settledWorld(t, 1200, func(w *world) {
-		var all []vip.ServiceKey
-		for i := range 1200 {
-			all = append(all, key(fmt.Sprintf("s%d", i)))
-		}
-		w.allocator.asked()
-		w.allocator.recall(all...)
-		w.put()
-		asked := 0
-		for _, batch := range w.allocator.asked() {
-			if asked += len(batch); len(batch) > commitBatch {
-				t.Errorf("a batch of %d", len(batch))
-			}
-		}
-		if asked != 1200 {
-			t.Errorf("asked for %d", asked)
-		}
-	})
-}
-
 // A service that another host must process keeps its grant, and callers that wait for it continue
 // to wait.
 func TestServiceThatWaitsForAnotherHost(t *testing.T) {
@@ -163,7 +141,9 @@ func TestServiceThatWaitsForAnotherHost(t *testing.T) {
 		waited := make(chan []vip.Problem, 1)
 		_, rev, _ := w.Services.Get(key("a"))
 		go func() {
-			problems, err := WaitApplied(t.Context(), w.Compiled, table.New(&table.Clock{}, reconcile.KeyOfApplied, nil), key("a"), rev)
+			p := w.Progress()
+			p.Applied = table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+			problems, err := p.WaitApplied(t.Context(), key("a"), "static", rev)
 			if err == nil {
 				waited <- problems
 			}
@@ -292,23 +272,8 @@ func TestSlowStoreIsNotDown(t *testing.T) {
 	})
 }
 
-// Deleting many services takes a few commits, not one each.
-func TestServicesThatGoTogetherAreFewCommits(t *testing.T) {
-	settledWorld(t, 1200, func(w *world) {
-		for i := range 1200 {
-			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
-		}
-		w.put()
-		released, _, _ := w.allocator.received()
-		// Three if the feed has all of them at once; the stage may run meanwhile.
-		if n := w.allocator.releases; len(released) != 1200 || n > 120 {
-			t.Errorf("released %d services with %d commits, want 1200 with a few", len(released), n)
-		}
-	})
-}
-
-// The release of many services after an outage of the store also takes a few commits. One that is
-// rejected by itself delays no other.
+// The release of many services takes a few commits, also after an outage of the store. One that is rejected by itself
+// delays no other.
 func TestReleasesThatWaited(t *testing.T) {
 	settledWorld(t, 1200, func(w *world) {
 		w.allocator.set(func(a *fakeAllocator) { a.down = true })
@@ -316,6 +281,10 @@ func TestReleasesThatWaited(t *testing.T) {
 			w.Services.Delete(key(fmt.Sprintf("s%d", i)))
 		}
 		w.put()
+		// Three if the feed has all of them at once; the stage may run meanwhile.
+		if n := w.allocator.releases; n > 120 {
+			t.Errorf("%d commits for 1,200 deletions", n)
+		}
 		w.allocator.set(func(a *fakeAllocator) { a.down, a.stuck, a.releases = false, key("s5"), 0 })
 		w.pass(maxBackoff)
 		released, _, _ := w.allocator.received()
@@ -393,26 +362,6 @@ func TestHostUnknownForLong(t *testing.T) {
 		hostKnown()
 		w.put()
 		w.expect("10.9.0.1:30080/tcp a:", "192.0.2.1:80/tcp a:")
-	})
-}
-
-// A host that is known in time is not logged.
-func TestHostKnownInTime(t *testing.T) {
-	inLateWorld(t, func(t *testing.T, w *world, sourcesSynced, hostKnown, statesKnown func()) {
-		statesKnown()
-		hostKnown()
-		w.pass(2 * hostWait) // the sources take their time
-		if table.IsClosed(w.Frontends.Ready()) {
-			t.Error("frontends are complete without the services")
-		}
-		sourcesSynced()
-		w.put()
-		if !table.IsClosed(w.Frontends.Ready()) {
-			t.Error("frontends are not complete")
-		}
-		if events, _ := w.events.Since(0); len(events) != 0 {
-			t.Errorf("events %+v", events)
-		}
 	})
 }
 

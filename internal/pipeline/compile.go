@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -34,7 +34,7 @@ type Compile struct {
 	health   func(vip.BackendKey) *vip.BackendHealth
 	room     []vip.Frontend // memory for the frontends of one service
 
-	overridden reached // the revision of the overrides up to which every service is compiled
+	overridden table.Reached // the revision of the overrides up to which every service is compiled
 }
 
 // newCompile returns a stage that does nothing until Run. Frontends and Compiled are Ready once Run
@@ -72,11 +72,13 @@ func (c *Compile) Run(ctx context.Context) error {
 		return ctx.Err()
 	case <-c.Overrides.Ready():
 	}
-	var helpers sync.WaitGroup
-	defer helpers.Wait()
-	stop := c.drains.start(ctx, &helpers)
-	defer stop()
-	return c.loop(ctx)
+	running, ctx := parallel.NewGroup(ctx)
+	stop := c.drains.start(ctx, running)
+	running.Go(func() error {
+		defer stop()
+		return c.loop(ctx)
+	})
+	return running.Wait()
 }
 
 // WaitKept waits until the store has accepted or rejected the drains of everything compiled so far.
@@ -86,13 +88,13 @@ func (c *Compile) WaitKept(ctx context.Context) error {
 	if c.Drains == nil {
 		return nil
 	}
-	return c.drains.kept.wait(ctx, c.drains.keep.Revision())
+	return c.drains.kept.Wait(ctx, c.drains.keep.Revision())
 }
 
 // WaitOverridden waits until the overrides up to a revision are compiled. Any goroutine may call it
 // while Run runs. It returns the context's error.
 func (c *Compile) WaitOverridden(ctx context.Context, rev uint64) error {
-	return c.overridden.wait(ctx, rev)
+	return c.overridden.Wait(ctx, rev)
 }
 
 func (c *Compile) loop(ctx context.Context) error {
@@ -115,7 +117,7 @@ func (c *Compile) loop(ctx context.Context) error {
 		if busy || c.todo.Len() > 0 {
 			continue
 		}
-		c.overridden.set(in.overrides.Seen())
+		c.overridden.Set(in.overrides.Seen())
 		if inputs == nil && !complete {
 			complete = true
 			c.drains.settle()

@@ -13,18 +13,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-func TestServiceBecomesFrontends(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}), service("db", nil))
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.2:80/tcp db:")
-		row, _, _ := w.Compiled.Get(key("web"))
-		_, rev, _ := w.Services.Get(key("web"))
-		if row.ServiceRev != rev || len(row.Frontends) != 1 || row.FrontendsRev() != row.Frontends[0].Rev || row.Frontends[0].Value.Refuses() {
-			t.Errorf("compiled row %+v of service revision %d", row, rev)
-		}
-	})
-}
-
 func TestOneBackendChangesOneRowPerPort(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {
 		w.put(service("web", []string{"10.0.0.1"}, port(443)), service("db", []string{"10.0.0.9"}))
@@ -93,31 +81,27 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 	})
 }
 
-func TestUnsupportedIsNotExposed(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", []string{"10.0.0.1"}, unsupported))
-		w.expect()
-		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
-			t.Errorf("problems %v", got)
-		}
-		w.put(service("web", []string{"10.0.0.1"}))
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
-	})
-}
-
-// What the dataplane ignores is reported, and the service is served.
-func TestIgnoredIsReported(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: time.Minute} }))
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
-		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
-			t.Errorf("problems %v", got)
-		}
-		w.put(service("web", []string{"10.0.0.1"}))
-		if got := w.problems("web"); len(got) > 0 {
-			t.Errorf("problems %v after the request has gone", got)
-		}
-	})
+// What the dataplane doesn't support is not exposed, and what it ignores is served. Both are reported.
+func TestUnsupportedIsReported(t *testing.T) {
+	const served = "192.0.2.1:80/tcp web: 10.0.0.1:80*1"
+	ignored := func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: time.Minute} }
+	for name, tc := range map[string]struct {
+		change func(*vip.Service)
+		want   []string
+	}{"unsupported": {unsupported, nil}, "ignored": {ignored, []string{served}}} {
+		inWorld(t, func(t *testing.T, w *world) {
+			w.put(service("web", []string{"10.0.0.1"}, tc.change))
+			w.expect(tc.want...)
+			if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
+				t.Errorf("%s: problems %v", name, got)
+			}
+			w.put(service("web", []string{"10.0.0.1"}))
+			w.expect(served)
+			if got := w.problems("web"); len(got) > 0 {
+				t.Errorf("%s: problems %v after the request has gone", name, got)
+			}
+		})
+	}
 }
 
 // A queue that no limit fills is reported, and the service is served. Without backends it is not:
@@ -279,55 +263,38 @@ func TestAllocatorsWordDecidesWhoHasAPort(t *testing.T) {
 	})
 }
 
-// Each of two services may have a port that the other requests, too. The one that is compiled
-// first, as after a restart, must not get both.
+// A refusal is of one port. Each of two services may have a port that the other requests, too: the one that is compiled
+// first, as after a restart, must not get both. A refused node port has no effect on the port itself.
 func TestAllocatorsWordIsOfSinglePorts(t *testing.T) {
-	const shared = "192.0.2.99"
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		c := w.bareCompile()
-		grant := func(name, backend, refused string) {
-			s := service(name, []string{backend}, on("s", shared), port(443))
-			w.Allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.Services.Set(s), VIPs: addrs(shared),
-				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: refused, Message: "taken"}}})
-		}
-		grant("a", "10.0.0.1", "ports[1].port")
-		grant("b", "10.0.0.2", "ports[0].port")
-		for _, name := range []string{"b", "a"} {
-			c.compile(key(name))
-		}
-		for k, ok := c.todo.Take(); ok; k, ok = c.todo.Take() {
-			c.compile(k)
-		}
-		var got []string
-		for _, f := range sortedFrontends(w.Frontends) {
-			got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
-		}
-		if want := []string{"80 a", "443 b"}; !slices.Equal(got, want) {
-			t.Errorf("frontends %v, want %v", got, want)
-		}
-	})
-}
-
-// A refused node port has no effect on the port itself.
-func TestRefusedNodePortCostsNoPort(t *testing.T) {
-	const shared = "192.0.2.99"
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		c := w.bareCompile()
-		for name, field := range map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"} {
-			s := service(name, []string{"10.0.0.1"}, on("s", shared))
-			w.Allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.Services.Set(s), VIPs: addrs(shared),
-				Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
-		}
-		c.compile(key("b"))
-		c.compile(key("a"))
-		for _, f := range sortedFrontends(w.Frontends) {
-			if f.Service != key("a") {
-				t.Errorf("%s is served by %s, which was refused it", f.Key, f.Service)
+	for name, tc := range map[string]struct {
+		refused map[string]string // the field of each service
+		want    []string
+	}{
+		"two ports": {map[string]string{"a": "ports[1].port", "b": "ports[0].port"}, []string{"80 a", "443 b"}},
+		"node port": {map[string]string{"a": "ports[0].node_port", "b": "ports[0].port"}, []string{"80 a", "443 b"}},
+	} {
+		bubble.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			c := w.bareCompile()
+			for of, field := range tc.refused {
+				s := service(of, []string{"10.0.0.1"}, on("s", "192.0.2.99"), port(443))
+				w.Allocations.Set(vip.Allocation{Asked: &s, ServiceRev: w.Services.Set(s), VIPs: addrs("192.0.2.99"),
+					Problems: []vip.Problem{{Code: vip.CodePortTaken, Field: field, Message: "taken"}}})
 			}
-		}
-	})
+			c.compile(key("b"))
+			c.compile(key("a"))
+			for k, ok := c.todo.Take(); ok; k, ok = c.todo.Take() {
+				c.compile(k)
+			}
+			var got []string
+			for _, f := range sortedFrontends(w.Frontends) {
+				got = append(got, fmt.Sprintf("%d %s", f.Key.Port, f.Service))
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("%s: frontends %v, want %v", name, got, tc.want)
+			}
+		})
+	}
 }
 
 // No table may be Ready before it is complete, because the reconciler removes what is missing in a
@@ -358,8 +325,12 @@ func TestNotReadyBeforeEveryInput(t *testing.T) {
 		if _, settled, _ := w.allocator.received(); settled != nil {
 			t.Error("the allocator received that services are settled")
 		}
+		w.pass(2 * hostWait) // the sources take their time
 		sourcesSynced()
 		expectReady("services known", true)
+		if events, _ := w.events.Since(0); len(events) != 0 {
+			t.Errorf("events %+v of a host that was known in time", events)
+		}
 		_, known, host := w.allocator.received()
 		if known == nil || !known(key("web")) || known(key("db")) {
 			t.Error("the allocator did not receive which services are known")

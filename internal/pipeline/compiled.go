@@ -39,6 +39,12 @@ func (c *Compiled) FrontendsRev() (rev uint64) {
 	return rev
 }
 
+// has reports whether a frontend with this key is live.
+func (c *Compiled) has(key vip.FrontendKey) bool {
+	_, live := find(c.Frontends, key)
+	return live
+}
+
 // find returns the position of a key in live, which is sorted by key.
 func find(live []*FrontendRow, key vip.FrontendKey) (int, bool) {
 	return slices.BinarySearchFunc(live, key, func(f *FrontendRow, k vip.FrontendKey) int {

@@ -55,10 +55,10 @@ func TestChangeCostDoesNotGrow(t *testing.T) {
 				})
 				return allocs
 			}
-			few, many := cost(10), cost(5000)
-			t.Logf("%v allocations among 10 services, %v among 5,000", few, many)
+			few, many := cost(10), cost(2000)
+			t.Logf("%v allocations among 10 services, %v among 2,000", few, many)
 			if many > 1.5*few {
-				t.Errorf("%v allocations among 10 services, %v among 5,000: more than 1.5 times as many", few, many)
+				t.Errorf("%v allocations among 10 services, %v among 2,000: more than 1.5 times as many", few, many)
 			}
 		})
 	}
@@ -147,30 +147,5 @@ func TestMassDrainWithManyDeadlines(t *testing.T) {
 	t.Logf("%v allocations a frontend among 50, %v among 1,000", few, many)
 	if many > 1.5*few {
 		t.Errorf("%v allocations a frontend among 50 that leave, %v among 1,000", few, many)
-	}
-}
-
-func BenchmarkCompileStage(b *testing.B) {
-	for _, n := range []int{10, 5000} {
-		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
-			w := newWorld(b, nil)
-			c := w.bareCompile()
-			grant := func(s vip.Service) {
-				rev := w.Services.Set(s)
-				a := w.allocator.assign(&s)
-				a.Asked, a.ServiceRev = &s, rev
-				w.Allocations.Set(a)
-				c.compile(s.Key)
-			}
-			for i := range n {
-				grant(service(fmt.Sprintf("s%d", i), []string{"10.0.0.1", "10.0.0.2"}))
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				s := service("s0", []string{"10.0.0.1", "10.0.0.2"})
-				s.Backends[0].Weight = uint32(i)
-				grant(s)
-			}
-		})
 	}
 }

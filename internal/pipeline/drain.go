@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostclock"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -53,7 +53,7 @@ type drains struct {
 	asked   chan []question
 	idle    chan []question                             // the questions to which the answer was: none
 	keep    *table.Table[vip.FrontendKey, vip.Frontend] // the wanted content of the store
-	kept    *reached                                    // the revision of keep up to which it was written or tried
+	kept    *table.Reached                              // the revision of keep up to which it was written or tried
 	renewed func(vip.ServiceKey)                        // called for services to compile, see renew
 }
 
@@ -67,7 +67,7 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 		asked:   make(chan []question, 1),
 		idle:    make(chan []question),
 		keep:    table.New(&table.Clock{}, vip.KeyOfFrontend, compile.SameFrontend),
-		kept:    &reached{},
+		kept:    &table.Reached{},
 		renewed: renewed,
 	}
 	if d.connections = o.Connections; d.connections == nil {
@@ -79,15 +79,15 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 
 // start reads the store and starts the goroutines that write it and that query the dataplane. The
 // returned function stops them. The store has everything when helpers is done.
-func (d *drains) start(ctx context.Context, helpers *sync.WaitGroup) (stop func()) {
+func (d *drains) start(ctx context.Context, helpers parallel.Group) (stop func()) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	if d.o.Drains != nil {
 		p := newPersister(d.o.Drains, d.keep, d.kept, d.o.Log)
 		d.restore()
-		helpers.Go(func() { p.run(background) })
+		helpers.Run(background, p.run)
 	}
 	if d.connections != nil {
-		helpers.Go(func() { askConnections(background, d.connections, d.asked, d.idle, d.o.Log) })
+		helpers.Run(background, func(ctx context.Context) { askConnections(ctx, d.connections, d.asked, d.idle, d.o.Log) })
 	}
 	return func() {
 		d.timer.Stop()

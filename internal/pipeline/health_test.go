@@ -63,20 +63,6 @@ func TestUnhealthyBackendStays(t *testing.T) {
 	})
 }
 
-// A check of one port changes the frontend of that port only.
-func TestHealthOfOnePortTouchesOneFrontend(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}, port(443)))
-		w.changedRows()
-		w.observe("10.0.0.2", vip.Unhealthy, "443")
-		w.put()
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*1", "192.0.2.1:443/tcp web: 10.0.0.1:443*1 10.0.0.2:443*0")
-		if n := w.changedRows(); n != 1 {
-			t.Errorf("%d frontends changed, want 1", n)
-		}
-	})
-}
-
 // With on_unhealthy reset, an unhealthy endpoint leaves at once, and comes back with its weight. No
 // row has the flag: dataplanes don't know it.
 func TestResetRemovesWithoutDrain(t *testing.T) {

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"log/slog"
-	"sync"
 
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -28,11 +27,11 @@ type persister struct {
 	want  *table.Table[vip.FrontendKey, vip.Frontend]
 	feed  *table.Feed[vip.FrontendKey, vip.Frontend]
 	open  map[vip.FrontendKey]struct{} // keys for which the store differs from want
-	tried *reached                     // the revision of want up to which the store was written or tried
+	tried *table.Reached               // the revision of want up to which the store was written or tried
 	log   *slog.Logger
 }
 
-func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Frontend], tried *reached, log *slog.Logger) *persister {
+func newPersister(store DrainStore, want *table.Table[vip.FrontendKey, vip.Frontend], tried *table.Reached, log *slog.Logger) *persister {
 	return &persister{store: store, want: want, feed: want.Watch(), open: make(map[vip.FrontendKey]struct{}), tried: tried, log: log}
 }
 
@@ -53,7 +52,7 @@ func (p *persister) run(ctx context.Context) {
 		if len(batch) > 0 {
 			continue
 		}
-		p.tried.set(rev)
+		p.tried.Set(rev)
 		if last {
 			return
 		}
@@ -89,47 +88,6 @@ func (p *persister) write(quiet bool) {
 		}
 		for _, key := range batch {
 			delete(p.open, key)
-		}
-	}
-}
-
-// reached is a growing revision that callers can wait for.
-type reached struct {
-	mu      sync.Mutex
-	rev     uint64
-	changed chan struct{} // closed at the next change; nil without waiters
-}
-
-func (r *reached) set(rev uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rev <= r.rev {
-		return
-	}
-	r.rev = rev
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
-	}
-}
-
-// wait waits until rev is reached. It returns the context's error.
-func (r *reached) wait(ctx context.Context, rev uint64) error {
-	for {
-		r.mu.Lock()
-		if r.rev >= rev {
-			r.mu.Unlock()
-			return nil
-		}
-		if r.changed == nil {
-			r.changed = make(chan struct{})
-		}
-		changed := r.changed
-		r.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-changed:
 		}
 	}
 }

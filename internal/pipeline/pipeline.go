@@ -20,10 +20,9 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
@@ -129,7 +128,7 @@ func New(o Options) *Pipeline {
 
 // Run runs the stages until the context ends, and returns its error, or until one of them fails.
 func (p *Pipeline) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	for _, stage := range []struct {
 		name string
 		run  func(context.Context) error

@@ -179,44 +179,6 @@ func TestSlowStartOfGreatWeights(t *testing.T) {
 	})
 }
 
-// A panic needs all backends at once.
-func TestPanicStartsAtOnce(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", twoBackends, slow, func(s *vip.Service) { s.PanicThreshold = 60 }))
-		w.observe("10.0.0.2", vip.Unhealthy)
-		w.put()
-		w.expectShare(10)
-		w.observe("10.0.0.2", vip.Healthy) // it took connections meanwhile
-		w.put()
-		w.expectShare(10)
-	})
-}
-
-// Each port has its own slow start.
-func TestSlowStartOfOnePort(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", twoBackends, slow, port(443)))
-		w.observe("10.0.0.2", vip.Unhealthy, "443")
-		w.put()
-		w.observe("10.0.0.2", vip.Healthy, "443")
-		w.put()
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10", "192.0.2.1:443/tcp web: 10.0.0.1:443*10 10.0.0.2:443*1")
-	})
-}
-
-// UDP endpoints that take no clients are not listed. They start slowly, too.
-func TestSlowStartOfUDP(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.put(service("web", twoBackends, slow, protocol(vip.UDP)))
-		w.observe("10.0.0.2", vip.Unhealthy)
-		w.put()
-		w.expect("192.0.2.1:80/udp web: 10.0.0.1:80*10")
-		w.observe("10.0.0.2", vip.Healthy)
-		w.put()
-		w.expect("192.0.2.1:80/udp web: 10.0.0.1:80*10 10.0.0.2:80*1")
-	})
-}
-
 // After a restart, backends have their whole weight at once: those that started when the agent
 // ended, and those that the sources list only later during the start.
 func TestRestartHasNoSlowStart(t *testing.T) {
@@ -242,16 +204,42 @@ func TestRestartHasNoSlowStart(t *testing.T) {
 	})
 }
 
-// A real server shows the weights of its endpoints. The director decides on the traffic.
-func TestRealServerHasNoSlowStart(t *testing.T) {
-	inWorldOf(t, compile.Node{RealServer: true}, func(t *testing.T, w *world) {
-		w.Host.Set(hostAddrs("10.0.0.2/24"))
-		web := service("web", twoBackends, slow, func(s *vip.Service) { s.Forward = vip.ForwardDirect })
-		w.put(web)
-		w.observe("10.0.0.2", vip.Unhealthy)
-		w.put()
-		w.observe("10.0.0.2", vip.Healthy)
-		w.put()
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.2:80*10")
-	})
+// Each port and each protocol has its own slow start. A panic needs all backends at once. A real server shows the weights
+// of its endpoints, because the director decides on the traffic.
+func TestWhoStartsSlowly(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change          func(*vip.Service)
+		port            string // of the check; "" is all
+		realServer      bool
+		unhealthy, back []string // the frontends
+	}{
+		"panic": {change: func(s *vip.Service) { s.PanicThreshold = 60 },
+			unhealthy: []string{"192.0.2.1:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10"}, back: []string{"192.0.2.1:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10"}},
+		"one port": {change: port(443), port: "443",
+			unhealthy: []string{"192.0.2.1:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10", "192.0.2.1:443/tcp web: 10.0.0.1:443*10 10.0.0.2:443*0"},
+			back:      []string{"192.0.2.1:80/tcp web: 10.0.0.1:80*10 10.0.0.2:80*10", "192.0.2.1:443/tcp web: 10.0.0.1:443*10 10.0.0.2:443*1"}},
+		"UDP": {change: protocol(vip.UDP),
+			unhealthy: []string{"192.0.2.1:80/udp web: 10.0.0.1:80*10"}, back: []string{"192.0.2.1:80/udp web: 10.0.0.1:80*10 10.0.0.2:80*1"}},
+		"real server": {change: func(s *vip.Service) { s.Forward = vip.ForwardDirect }, realServer: true,
+			unhealthy: []string{"192.0.2.1:80/tcp web: 10.0.0.2:80*0"}, back: []string{"192.0.2.1:80/tcp web: 10.0.0.2:80*10"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldOf(t, compile.Node{RealServer: tc.realServer}, func(t *testing.T, w *world) {
+				if tc.realServer {
+					w.Host.Set(hostAddrs("10.0.0.2/24"))
+				}
+				var ports []string
+				if tc.port != "" {
+					ports = []string{tc.port}
+				}
+				w.put(service("web", twoBackends, slow, tc.change))
+				w.observe("10.0.0.2", vip.Unhealthy, ports...)
+				w.put()
+				w.expect(tc.unhealthy...)
+				w.observe("10.0.0.2", vip.Healthy, ports...)
+				w.put()
+				w.expect(tc.back...)
+			})
+		})
+	}
 }

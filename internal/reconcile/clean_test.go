@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // dirty is a Target that is unclean after each Apply.
@@ -112,9 +113,7 @@ func TestCleanTakesATenthOfTheTime(t *testing.T) {
 				t.Fatalf("cleaned at %v", got)
 			}
 			for i, at := range got[1:] {
-				if gap := at - got[i]; gap != takes+pause {
-					t.Errorf("cleans at %v and %v, want a gap of %v", got[i], at, takes+pause)
-				}
+				expect.Equal(t, at-got[i], takes+pause, "the gap between cleans at %v and %v", got[i], at)
 			}
 			if most := 2 + int(2*time.Second/(takes+pause)); len(got) > most {
 				t.Errorf("%d cleans, want %d", len(got), most)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -98,9 +99,7 @@ func TestCalmEndsAContest(t *testing.T) {
 		}
 		still := func() {}
 		x.resyncs(9, still, x.has("a"))
-		if s := x.r.Stats(); s.Contested != 1 {
-			t.Errorf("after 9 calm resyncs: %+v", s)
-		}
+		expect.Equal(t, x.r.Stats().Contested, 1, "contested keys")
 		x.resyncs(1, still, x.has("a"))
 		if s := x.r.Stats(); s.Contested != 0 || s.Failing != 0 {
 			t.Errorf("after 10 calm resyncs: %+v", s)
@@ -164,9 +163,7 @@ func TestContestOfStraysAndOfEverything(t *testing.T) {
 		if all, _ := x.kinds("dataplane_contested", ""); all != 21 {
 			t.Errorf("%d events of 60 keys, want 20 and one for the rest", all)
 		}
-		if s := x.r.Stats(); s.Contested != 60 {
-			t.Errorf("stats %+v", s)
-		}
+		expect.Equal(t, x.r.Stats().Contested, 60, "contested keys")
 		x.resyncs(10, func() {}, func() bool { return true })
 		if all, _ := x.kinds("dataplane_calm", ""); all != 21 {
 			t.Errorf("%d events of the end for 60 keys, want 20 and one for the rest", all)
@@ -183,8 +180,6 @@ func TestFailureIsNoContest(t *testing.T) {
 		if all, _ := x.kinds("dataplane_contested", "a"); all != 0 {
 			t.Errorf("reported %d times", all)
 		}
-		if got := x.problem("a"); !strings.Contains(got, "no memory") {
-			t.Errorf("problem %q", got)
-		}
+		expect.Contains(t, x.problem("a"), "no memory", "problem")
 	})
 }

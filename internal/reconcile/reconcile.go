@@ -84,6 +84,7 @@ type Reconciler[K comparable, V any] struct {
 
 	asks   chan func(context.Context) // to be run by the loop
 	synced chan struct{}
+	tried  table.Reached // Stats.AppliedRev
 
 	mu    sync.Mutex
 	stats Stats
@@ -127,6 +128,12 @@ func (r *Reconciler[K, V]) Stats() Stats {
 	return s
 }
 
+// WaitTried waits until all changes of the desired table up to a revision have been tried, as in
+// Stats.AppliedRev. It returns the context's error.
+func (r *Reconciler[K, V]) WaitTried(ctx context.Context, rev uint64) error {
+	return r.tried.Wait(ctx, rev)
+}
+
 func (r *Reconciler[K, V]) note(change func(*Stats)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,6 +172,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		}
 		r.cleaning.arm()
 		r.note(func(s *Stats) { s.LastRound, s.AppliedRev = time.Now(), feed.Seen() })
+		r.tried.Set(feed.Seen())
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -22,6 +22,8 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -199,9 +201,7 @@ func TestOrphanThatCanNotBeRemoved(t *testing.T) {
 		x.start()
 		x.ready()
 		time.Sleep(2 * time.Minute)
-		if got := x.problem("o"); got != "busy" {
-			t.Errorf("problem %q", got)
-		}
+		expect.Equal(t, x.problem("o"), "busy", "problem")
 		x.target.Remove("o")
 		time.Sleep(2 * time.Minute)
 		if s := x.r.Stats(); x.applied.Len() != 0 || s.Failing != 0 {
@@ -225,9 +225,7 @@ func TestChangeNeedsNoReading(t *testing.T) {
 			t.Errorf("%d readings of the target for 11 changes", after-before)
 		}
 		x.writes(11)
-		if x.applied.Len() != 0 {
-			t.Error("an applied row is left of a key that is gone")
-		}
+		expect.Equal(t, x.applied.Len(), 0, "applied rows of a key that is gone")
 	})
 }
 
@@ -239,12 +237,8 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 		x.desired.Set(pair{"bad", "1"})
 		x.desired.Set(pair{"good", "1"})
 		x.wants(map[string]string{"good": "1"})
-		if got := x.problem("bad"); got != "no such luck" {
-			t.Errorf("problem %q", got)
-		}
-		if got := x.problem("good"); got != "" {
-			t.Errorf("problem %q with a key that works", got)
-		}
+		expect.Equal(t, x.problem("bad"), "no such luck", "problem")
+		expect.Equal(t, x.problem("good"), "", "problem with a key that works")
 		batches, _, _ := x.target.Counts()
 		time.Sleep(10 * time.Minute)
 		after, _, _ := x.target.Counts()
@@ -257,9 +251,7 @@ func TestFailedKeyIsRetriedAloneWithBackoff(t *testing.T) {
 		x.target.FailKey("bad", nil)
 		time.Sleep(reconcile.DefaultMaxBackoff)
 		x.wants(map[string]string{"good": "1", "bad": "1"})
-		if got := x.problem("bad"); got != "" {
-			t.Errorf("problem %q is left after success", got)
-		}
+		expect.Equal(t, x.problem("bad"), "", "problem after success")
 		if s := x.r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 {
 			t.Errorf("stats %+v", s)
 		}
@@ -365,9 +357,7 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 		if got := x.eventsOf(""); !slices.Equal(got, want) {
 			t.Fatalf("events %q, want %q", got, want)
 		}
-		if s := x.r.Stats(); !strings.Contains(s.TargetError, "no nftables") {
-			t.Errorf("stats %+v", s)
-		}
+		expect.Contains(t, x.r.Stats().TargetError, "no nftables")
 		if strings.Contains(x.log.String(), "recovered") {
 			t.Errorf("recovery logged while programming fails:\n%s", x.log.String())
 		}
@@ -378,9 +368,7 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 		if got := x.eventsOf(""); !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
-		if s := x.r.Stats(); s.TargetError != "" {
-			t.Errorf("stats %+v", s)
-		}
+		expect.Equal(t, x.r.Stats().TargetError, "")
 	})
 }
 
@@ -405,9 +393,7 @@ func TestFailedKeyIsTriedWhenWhatItLacksArrives(t *testing.T) {
 		x.start(func(o *reconcile.Options[string, pair]) { o.Target, o.Moved = target, moved })
 		moved <- struct{}{}
 		synctest.Wait()
-		if target.looks != 0 {
-			t.Errorf("%d looks without a failed key", target.looks)
-		}
+		expect.Equal(t, target.looks, 0, "looks without a failed key")
 		for _, k := range []string{"a", "b"} {
 			x.target.FailKey(k, errors.New("not an address of this host"))
 			x.desired.Set(pair{k, "1"})
@@ -424,9 +410,7 @@ func TestFailedKeyIsTriedWhenWhatItLacksArrives(t *testing.T) {
 		if after, _, _ := x.target.Counts(); after != batches+1 || target.looks != 2 {
 			t.Errorf("%d batches and %d looks for two events, want one batch", after-batches, target.looks)
 		}
-		if got := x.problem("a"); got != "" {
-			t.Errorf("problem %q is left", got)
-		}
+		expect.Equal(t, x.problem("a"), "", "problem after the retry")
 	})
 }
 
@@ -497,9 +481,7 @@ func TestStrayThatCanNotBeRemovedIsTriedAgainAsWhatItIs(t *testing.T) {
 	<-enough
 	stop()
 	for i, old := range olds {
-		if old != "old" {
-			t.Errorf("try %d reads that the target has %q, not what was read", i+1, old)
-		}
+		expect.Equal(t, old, "old", "what try %d reads", i+1)
 	}
 }
 
@@ -531,17 +513,13 @@ func TestUnsupportedIsNotRetriedAndLeavesTheOldInForce(t *testing.T) {
 		if after, _, _ := x.target.Counts(); after != batches {
 			t.Errorf("%d more tries of what is not supported", after-batches)
 		}
-		if got := x.problem("a"); !strings.Contains(got, "tunnels") {
-			t.Errorf("problem %q", got)
-		}
+		expect.Contains(t, x.problem("a"), "tunnels", "problem")
 		// What still works is still guarded.
 		x.target.FailKey("a", nil)
 		x.target.Remove("a")
 		time.Sleep(31 * time.Second)
 		x.wants(map[string]string{"a": "1"})
-		if got := x.problem("a"); !strings.Contains(got, "tunnels") {
-			t.Errorf("the repair of the old row hides that the new one was refused: %q", got)
-		}
+		expect.Contains(t, x.problem("a"), "tunnels", "the repair of the old row hides that the new one was refused")
 	})
 }
 
@@ -581,9 +559,7 @@ func TestDriftIsRepairedCountedAndReported(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		x.wants(map[string]string{"gone": "1", "altered": "1", "damaged": "1", "fine": "1"})
 		x.writes(before + 4)
-		if s := x.r.Stats(); s.DriftRepairs != 4 {
-			t.Errorf("%d repairs counted, want 4", s.DriftRepairs)
-		}
+		expect.Equal(t, x.r.Stats().DriftRepairs, 4, "repairs")
 		events, _ := x.events.Since(0)
 		messages := map[string]string{}
 		for _, e := range events {
@@ -604,9 +580,7 @@ func TestTargetOutOfReachAtStartIsWaitedFor(t *testing.T) {
 		x.desired.Set(pair{"a", "1"})
 		x.start()
 		time.Sleep(time.Minute)
-		if s := x.r.Stats(); !strings.Contains(s.TargetError, "no kernel") {
-			t.Errorf("stats %+v", s)
-		}
+		expect.Contains(t, x.r.Stats().TargetError, "no kernel")
 		x.target.FailAll(nil)
 		time.Sleep(time.Minute)
 		x.wants(map[string]string{"a": "1"})
@@ -653,9 +627,7 @@ func TestDiffReadsAndRepairMends(t *testing.T) {
 				t.Fatalf("diff %+v, %v", diff, err)
 			}
 		}
-		if _, err := x.r.Repair(x.t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(x.r.Repair(x.t.Context()))(t)
 		x.wants(map[string]string{"a": "1"})
 		if diff, err := x.r.Diff(x.t.Context()); err != nil || len(diff) != 0 {
 			t.Errorf("diff after the repair: %+v, %v", diff, err)
@@ -705,6 +677,7 @@ func TestAppliedIsUpToWhatWasDroppedBeforeTheStart(t *testing.T) {
 
 // One change costs the Target one update and the loop a bounded number of
 // allocations, however many rows there are.
+// Slow: it fills a table with 100,000 rows.
 func TestCostOfAChangeDoesNotGrow(t *testing.T) {
 	cost := func(rows int) float64 {
 		clock := &table.Clock{}

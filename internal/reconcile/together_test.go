@@ -9,6 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // grouped counts in how many calls of Apply keys with the same first letter come.
@@ -56,9 +57,7 @@ func TestKeysThatBelongTogetherComeAtOnce(t *testing.T) {
 			t.Errorf("%d letters, %d keys in the largest call", len(g.of), g.largest)
 		}
 		for c, calls := range g.of {
-			if len(calls) != 1 {
-				t.Errorf("the keys of %c came in %d calls", c, len(calls))
-			}
+			expect.Equal(t, len(calls), 1, "calls with the keys of %c", c)
 		}
 		if !x.r.Stats().Synced {
 			t.Error("not synced")
@@ -68,8 +67,6 @@ func TestKeysThatBelongTogetherComeAtOnce(t *testing.T) {
 		synctest.Wait()
 		x.desired.Set(pair{"a2", "2"})
 		synctest.Wait()
-		if g.calls != before+2 {
-			t.Errorf("%d calls for two later changes", g.calls-before)
-		}
+		expect.Equal(t, g.calls, before+2, "calls after two later changes")
 	})
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -101,9 +103,7 @@ func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "a" || e.Message != "address of a missing, repaired; changed by nft (pid 812)" {
 			t.Errorf("event %+v", e)
 		}
-		if s := x.r.Stats(); s.DriftRepairs != 1 {
-			t.Errorf("stats %+v", s)
-		}
+		expect.Equal(t, x.r.Stats().DriftRepairs, 1, "repairs")
 		w.disturb(reconcile.Sight[string, pair]{}, nil) // nothing was found
 		x.writes(3)
 		x.readings(1)
@@ -244,12 +244,8 @@ func TestSeenChangeOfFailingKey(t *testing.T) {
 		x.target.FailKey("a", errors.New("no memory"))
 		w.lose("a")
 		w.lose("a")
-		if s := x.r.Stats(); s.DriftRepairs != 0 {
-			t.Errorf("stats %+v", s)
-		}
-		if got := x.problem("a"); !strings.Contains(got, "no memory") {
-			t.Errorf("problem %q", got)
-		}
+		expect.Equal(t, x.r.Stats().DriftRepairs, 0, "repairs")
+		expect.Contains(t, x.problem("a"), "no memory", "problem")
 	})
 }
 
@@ -298,14 +294,10 @@ func TestFloodOfChangesIsBounded(t *testing.T) {
 		x.wants(map[string]string{"a": "1", "b": "1"})
 
 		w.disturbed <- struct{}{} // waits
-		if _, err := x.r.Diff(x.t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(x.r.Diff(x.t.Context()))(t)
 		looks := w.looks
 		time.Sleep(2 * time.Second)
-		if w.looks != looks {
-			t.Error("a Look before a list was repeated")
-		}
+		expect.Equal(t, w.looks, looks, "looks after a list")
 	})
 }
 

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"errors"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -16,11 +15,7 @@ func newer(pending int, there Item[int]) bool { return pending > there.Value }
 // A journal accepts values while the fleet's store is unavailable, keeps them on disk, and merges
 // them by compare-and-set.
 func TestJournal(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := openDB(t)
 	there := newMemory()
 	open := func() *Journal[int] {
 		j, err := NewJournal[int](there, store.NewBucket[int](db, "pending"))
@@ -130,11 +125,7 @@ func (b *stuckBucket) Batch(fill func(tx *store.Tx[int])) error {
 // and not only if the first attempt succeeds: after a restart it would be pending again, and could
 // replace a value that was removed meanwhile.
 func TestJournalDeletesWhatItCouldNotDelete(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := openDB(t)
 	there, disk := newMemory(), &stuckBucket{Bucket: store.NewBucket[int](db, "pending")}
 	open := func() *Journal[int] {
 		j, err := NewJournal[int](there, disk)

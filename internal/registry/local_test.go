@@ -9,13 +9,19 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 )
 
-// An edit is refused if a value that it requires has another version.
-func TestLocalConditions(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
+func openDB(t *testing.T) *store.DB {
+	t.Helper()
+	db, err := store.Open(filepath.Join(t.TempDir(), store.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// An edit is refused if a value that it requires has another version.
+func TestLocalConditions(t *testing.T) {
+	db := openDB(t)
 	l, err := NewLocal(store.NewBucket[int](db, "numbers"))
 	if err != nil {
 		t.Fatal(err)
@@ -43,11 +49,7 @@ func TestLocalConditions(t *testing.T) {
 
 // A value that is read during writes has its own version, not that of the value before.
 func TestLocalGetDuringWrites(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	db := openDB(t)
 	l, err := NewLocal(store.NewBucket[int](db, "numbers"))
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -26,14 +28,8 @@ func inNamespace(t *testing.T) {
 	t.Helper()
 	need.Root(t)
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	before, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(netns.Get())(t)
+	made := must.Get(netns.New())(t)
 	t.Cleanup(func() {
 		if err := netns.Set(before); err == nil {
 			runtime.UnlockOSThread()
@@ -41,17 +37,13 @@ func inNamespace(t *testing.T) {
 		made.Close()
 		before.Close()
 	})
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
-	must(t, netlink.LinkSetUp(lo))
+	lo := must.Get(netlink.LinkByName("lo"))(t)
+	must.Succeed(t, netlink.LinkSetUp(lo))
 }
 
 func opened(t *testing.T, files ...*os.File) *Table {
 	t.Helper()
-	table, err := Open(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := must.Get(Open(files))(t)
 	t.Cleanup(table.Close)
 	return table
 }
@@ -60,10 +52,7 @@ func listenTCP(t *testing.T, at string) *net.TCPListener {
 	t.Helper()
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
-	l, err := config.Listen(t.Context(), "tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(config.Listen(t.Context(), "tcp", at))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -85,42 +74,28 @@ func answer(t *testing.T, at string) string {
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return "refused"
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer c.Close()
-	b, err := io.ReadAll(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(c))(t)
 	return string(b)
 }
 
 func tcp(at string) Key { return KeyOf(netip.MustParseAddrPort(at), unix.IPPROTO_TCP) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func want(t *testing.T, at, text string) {
 	t.Helper()
-	if got := answer(t, at); got != text {
-		t.Errorf("the client of %s got %q instead of %q", at, got, text)
-	}
+	expect.Equal(t, answer(t, at), text, "the answer to the client of %s", at)
 }
 
 func TestClientsReachTheSlotOfTheirFrontend(t *testing.T) {
 	inNamespace(t)
 	table := opened(t)
-	must(t, table.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
-	must(t, table.SetSocket(TCP6, listenTCP(t, "[::1]:999")))
-	must(t, table.Put(tcp("127.1.0.1:80"), TCP4))
-	must(t, table.Put(tcp("127.1.0.1:65535"), TCP4))
-	must(t, table.Put(tcp("[::1]:80"), TCP6))
-	must(t, table.Put(tcp("127.1.0.2:80"), Refused))
+	must.Succeed(t, table.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
+	must.Succeed(t, table.SetSocket(TCP6, listenTCP(t, "[::1]:999")))
+	must.Succeed(t, table.Put(tcp("127.1.0.1:80"), TCP4))
+	must.Succeed(t, table.Put(tcp("127.1.0.1:65535"), TCP4))
+	must.Succeed(t, table.Put(tcp("[::1]:80"), TCP6))
+	must.Succeed(t, table.Put(tcp("127.1.0.2:80"), Refused))
 	listenTCP(t, "0.0.0.0:80") // another program's
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 	want(t, "127.1.0.1:65535", "127.1.0.1:65535 by 127.0.0.1:999")
@@ -128,13 +103,12 @@ func TestClientsReachTheSlotOfTheirFrontend(t *testing.T) {
 	want(t, "127.1.0.2:80", "refused")
 	want(t, "127.1.0.3:80", "127.1.0.3:80 by 0.0.0.0:80")
 	want(t, "127.1.0.1:81", "refused")
-	all, err := table.All()
-	must(t, err)
+	all := must.Get(table.All())(t)
 	if d := cmp.Diff(map[Key]Slot{tcp("127.1.0.1:80"): TCP4, tcp("127.1.0.1:65535"): TCP4, tcp("[::1]:80"): TCP6, tcp("127.1.0.2:80"): Refused}, all); d != "" {
 		t.Error(d)
 	}
-	must(t, table.Delete(tcp("127.1.0.1:80")))
-	must(t, table.Delete(tcp("127.1.0.1:80")))
+	must.Succeed(t, table.Delete(tcp("127.1.0.1:80")))
+	must.Succeed(t, table.Delete(tcp("127.1.0.1:80")))
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 0.0.0.0:80")
 }
 
@@ -143,15 +117,15 @@ func TestCapabilitiesOfTheUnit(t *testing.T) {
 	inNamespace(t)
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3} // of this thread
 	var all [2]unix.CapUserData
-	must(t, unix.Capget(&header, &all[0]))
+	must.Succeed(t, unix.Capget(&header, &all[0]))
 	few := all
 	few[0].Effective = 1 << unix.CAP_NET_ADMIN
 	few[1].Effective = 1 << (unix.CAP_BPF - 32)
-	must(t, unix.Capset(&header, &few[0]))
-	defer func() { must(t, unix.Capset(&header, &all[0])) }()
+	must.Succeed(t, unix.Capset(&header, &few[0]))
+	defer func() { must.Succeed(t, unix.Capset(&header, &all[0])) }()
 	table := opened(t)
 	for _, at := range []string{"127.1.0.1:80", "[::1]:80"} {
-		must(t, table.Put(tcp(at), TCP4))
+		must.Succeed(t, table.Put(tcp(at), TCP4))
 	}
 }
 
@@ -159,8 +133,8 @@ func TestAClosedSocketLeavesTheTable(t *testing.T) {
 	inNamespace(t)
 	table := opened(t)
 	shared := listenTCP(t, "127.0.0.1:999")
-	must(t, table.SetSocket(TCP4, shared))
-	must(t, table.Put(tcp("127.1.0.1:80"), TCP4))
+	must.Succeed(t, table.SetSocket(TCP4, shared))
+	must.Succeed(t, table.Put(tcp("127.1.0.1:80"), TCP4))
 	if table.Cookie(TCP4) == 0 {
 		t.Error("the table has no socket")
 	}
@@ -168,18 +142,15 @@ func TestAClosedSocketLeavesTheTable(t *testing.T) {
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 	shared.Close()
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.1.0.1:80")
-	if table.Cookie(TCP4) != 0 {
-		t.Error("the table still has the closed socket")
-	}
+	expect.Equal(t, table.Cookie(TCP4), 0, "the closed socket in the table")
 }
 
 func TestTheNextProcessContinues(t *testing.T) {
 	inNamespace(t)
 	first := opened(t)
-	must(t, first.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
-	must(t, first.Put(tcp("127.1.0.1:80"), TCP4))
-	files, err := first.Files()
-	must(t, err)
+	must.Succeed(t, first.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
+	must.Succeed(t, first.Put(tcp("127.1.0.1:80"), TCP4))
+	files := must.Get(first.Files())(t)
 	first.Close() // as if the process had ended
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 	second := opened(t, files...)
@@ -187,24 +158,20 @@ func TestTheNextProcessContinues(t *testing.T) {
 		t.Error("the second table is new")
 	}
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
-	must(t, second.Put(tcp("127.1.0.2:80"), TCP4))
+	must.Succeed(t, second.Put(tcp("127.1.0.2:80"), TCP4))
 	want(t, "127.1.0.2:80", "127.1.0.2:80 by 127.0.0.1:999")
-	must(t, second.Attached())
+	must.Succeed(t, second.Attached())
 	second.Close()
 	want(t, "127.1.0.1:80", "refused")
-	if n := attached(t); n != 0 {
-		t.Errorf("%d programs are left", n)
-	}
+	expect.Equal(t, attached(t), 0, "programs that are left")
 }
 
 // attached returns the number of sk_lookup programs of the namespace.
 func attached(t *testing.T) int {
 	t.Helper()
-	namespace, err := os.Open("/proc/thread-self/ns/net")
-	must(t, err)
+	namespace := must.Get(os.Open("/proc/thread-self/ns/net"))(t)
 	defer namespace.Close()
-	all, err := link.QueryPrograms(link.QueryOptions{Target: int(namespace.Fd()), Attach: ebpf.AttachSkLookup})
-	must(t, err)
+	all := must.Get(link.QueryPrograms(link.QueryOptions{Target: int(namespace.Fd()), Attach: ebpf.AttachSkLookup}))(t)
 	return len(all.Programs)
 }
 
@@ -212,15 +179,13 @@ func attached(t *testing.T) int {
 func TestUnknownObjectsAreDetached(t *testing.T) {
 	inNamespace(t)
 	first := opened(t)
-	must(t, first.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
-	must(t, first.Put(tcp("127.1.0.1:80"), TCP4))
-	files, err := first.Files()
-	must(t, err)
+	must.Succeed(t, first.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
+	must.Succeed(t, first.Put(tcp("127.1.0.1:80"), TCP4))
+	files := must.Get(first.Files())(t)
 	for i, f := range files {
 		if f.Name() == socketsName { // as if it had another layout
 			f.Close()
-			files[i], err = os.Open("/dev/null")
-			must(t, err)
+			files[i] = must.Get(os.Open("/dev/null"))(t)
 		}
 	}
 	second := opened(t, files...)
@@ -231,8 +196,8 @@ func TestUnknownObjectsAreDetached(t *testing.T) {
 	if first.Attached() == nil {
 		t.Error("the first program is still attached")
 	}
-	must(t, first.Reattach())
-	must(t, first.Attached())
+	must.Succeed(t, first.Reattach())
+	must.Succeed(t, first.Attached())
 	want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 }
 
@@ -240,10 +205,9 @@ func TestUnknownObjectsAreDetached(t *testing.T) {
 // replacing the choice of others.
 func foreign(t *testing.T, to *net.TCPListener) {
 	t.Helper()
-	sockets, err := ebpf.NewMap(socketsSpec())
-	must(t, err)
+	sockets := must.Get(ebpf.NewMap(socketsSpec()))(t)
 	t.Cleanup(func() { sockets.Close() })
-	must(t, (&Table{sockets: sockets}).SetSocket(TCP4, to))
+	must.Succeed(t, (&Table{sockets: sockets}).SetSocket(TCP4, to))
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SkLookup, AttachType: ebpf.AttachSkLookup, License: "GPL", Instructions: asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.StoreImm(asm.RFP, -4, int64(TCP4), asm.Word),
@@ -262,13 +226,11 @@ func foreign(t *testing.T, to *net.TCPListener) {
 		asm.Mov.Imm(asm.R0, 1).WithSymbol("end"),
 		asm.Return(),
 	}})
-	must(t, err)
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
-	namespace, err := os.Open("/proc/thread-self/ns/net")
-	must(t, err)
+	namespace := must.Get(os.Open("/proc/thread-self/ns/net"))(t)
 	defer namespace.Close()
-	l, err := link.AttachNetNs(int(namespace.Fd()), p)
-	must(t, err)
+	l := must.Get(link.AttachNetNs(int(namespace.Fd()), p))(t)
 	t.Cleanup(func() { l.Close() })
 }
 
@@ -281,17 +243,15 @@ func TestBesideAnotherProgram(t *testing.T) {
 				foreign(t, other)
 			}
 			table := opened(t)
-			if alone := table.Alone(); alone != later {
-				t.Errorf("alone: %t", alone)
-			}
+			expect.Equal(t, table.Alone(), later, "alone")
 			if later {
 				foreign(t, other)
 			}
 			if table.Alone() {
 				t.Error("the other program isn't seen")
 			}
-			must(t, table.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
-			must(t, table.Put(tcp("127.1.0.1:80"), TCP4))
+			must.Succeed(t, table.SetSocket(TCP4, listenTCP(t, "127.0.0.1:999")))
+			must.Succeed(t, table.Put(tcp("127.1.0.1:80"), TCP4))
 			want(t, "127.1.0.1:80", "127.1.0.1:80 by 127.0.0.1:999")
 			want(t, "127.1.0.2:80", "127.1.0.2:80 by 127.0.0.1:777")
 		})
@@ -310,7 +270,7 @@ func TestAFullTable(t *testing.T) {
 	if err := table.Put(tcp("10.0.0.1:80"), TCP4); !errors.Is(err, ErrFull) {
 		t.Errorf("error %v instead of ErrFull", err)
 	}
-	must(t, table.Put(tcp("127.0.0.1:80"), Refused))
-	must(t, table.Delete(tcp("127.0.0.1:80")))
-	must(t, table.Put(tcp("10.0.0.1:80"), TCP4))
+	must.Succeed(t, table.Put(tcp("127.0.0.1:80"), Refused))
+	must.Succeed(t, table.Delete(tcp("127.0.0.1:80")))
+	must.Succeed(t, table.Put(tcp("10.0.0.1:80"), TCP4))
 }

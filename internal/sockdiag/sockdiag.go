@@ -148,11 +148,47 @@ func (c *Conn) List(protocol uint8, each func(at netip.AddrPort) error) error {
 	return nil
 }
 
+// UserOf returns which user has the socket of a TCP connection in this network namespace, from its own end to the
+// other one, and whether the kernel says so. A socket that no process has any more is unknown. It costs a netlink
+// socket and one lookup.
+func UserOf(from, to netip.AddrPort) (uid uint32, known bool) {
+	from, to = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port()), netip.AddrPortFrom(to.Addr().Unmap().WithZone(""), to.Port())
+	c := netlink.NewConn(unix.NETLINK_SOCK_DIAG, &netlink.Counters{})
+	if c.Open() != nil {
+		return 0, false
+	}
+	defer c.Close()
+	family := uint8(unix.AF_INET6)
+	if from.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	var id [sizeOfID]byte
+	binary.BigEndian.PutUint16(id[near:], from.Port())
+	copy(id[nearAddr:], from.Addr().AsSlice())
+	binary.BigEndian.PutUint16(id[far:], to.Port())
+	copy(id[farAddr:], to.Addr().AsSlice())
+	binary.NativeEndian.PutUint64(id[cookie:], ^uint64(0)) // any
+	err := c.Query(context.Background(), func(b []byte) []byte {
+		return request(b, 0, family, unix.IPPROTO_TCP, ^uint32(0), id)
+	}, func(_ uint16, data []byte) error {
+		if len(data) < sizeOfMessage {
+			return netlink.ErrMalformed
+		}
+		uid = binary.NativeEndian.Uint32(data[userAt:])
+		known = data[1] == stateEstablished && binary.NativeEndian.Uint32(data[inodeAt:]) != 0
+		return nil
+	})
+	return uid, known && err == nil
+}
+
 // States of sockets, of net/tcp_states.h.
-const stateClose, stateListen = 7, 10
+const stateEstablished, stateClose, stateListen = 1, 7, 10
 
 // answerHead is the size of struct inet_diag_msg of linux/inet_diag.h before its inet_diag_sockid.
 const answerHead = 4
+
+// Offsets in struct inet_diag_msg, and its size.
+const userAt, inodeAt, sizeOfMessage = 64, 68, 72
 
 // Offsets in struct inet_diag_sockid.
 const (

@@ -2,7 +2,6 @@ package sockets
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net"
 	"net/netip"
@@ -12,6 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -66,9 +67,7 @@ func (k *keeper) stored() (fds []int) {
 func (k *keeper) next() *Set {
 	k.t.Helper()
 	s := &Set{}
-	if problems := s.Inherit(k.stored()); len(problems) > 0 {
-		k.t.Error(problems)
-	}
+	expect.Empty(k.t, s.Inherit(k.stored()))
 	k.t.Cleanup(s.Close)
 	return s
 }
@@ -136,12 +135,8 @@ func TestKeep(t *testing.T) {
 	}
 	s.Close()
 	second := k.next()
-	if second.Unclaimed() != len(all) {
-		t.Fatalf("%d sockets, want %d", second.Unclaimed(), len(all))
-	}
-	if now := cookie(t, open(t, second, "tcp", at)); now != was {
-		t.Error("another socket than the one that was stored")
-	}
+	must.Equal(t, second.Unclaimed(), len(all), "sockets")
+	expect.Equal(t, cookie(t, open(t, second, "tcp", at)), was, "another socket than the one that was stored")
 }
 
 // The ports of removed sockets become free although the keeper has copies, and it keeps the others.
@@ -181,10 +176,7 @@ func binds(t *testing.T, network, addr string) bool {
 	if network == "udp" {
 		kind = unix.SOCK_DGRAM
 	}
-	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	return unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}) == nil
 }
@@ -218,10 +210,7 @@ func TestKeptByOneProcessAfterTheOther(t *testing.T) {
 	k.await(names(all))
 	wait.Until(t, "the first process's are dropped", func() bool { fds := k.stored(); closeAll(fds); return len(fds) == 4 }, nil)
 
-	given, err := second.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	given := must.Get(second.Next())(t)
 	stop()
 	a, b := pair(t)
 	sent := make(chan error, 1)
@@ -231,9 +220,7 @@ func TestKeptByOneProcessAfterTheOther(t *testing.T) {
 	if problems, err := third.Receive(b); err != nil || len(problems) > 0 {
 		t.Fatal(err, problems)
 	}
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, <-sent)
 	given.Close()
 	for p := range third.inherited {
 		l := open(t, &third, p.protocol, p.at)
@@ -265,9 +252,7 @@ func TestKeeperFails(t *testing.T) {
 	reports := make(chan error, 10)
 	done := make(chan struct{})
 	go func() { defer close(done); s.Keep(ctx, k.send, func(err error) { reports <- err }) }()
-	if err := <-reports; !errors.Is(err, unix.ECONNREFUSED) {
-		t.Error(err)
-	}
+	expect.Is(t, <-reports, unix.ECONNREFUSED)
 	k.mu.Lock()
 	k.fails = nil
 	k.mu.Unlock()
@@ -288,13 +273,8 @@ func TestSocketOnTwoShelves(t *testing.T) {
 	all := many(t, &s, 2)
 	var ends []int
 	for range 2 {
-		h, err := newShelf()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := h.put(slices.Collect(maps.Values(all))); err != nil {
-			t.Fatal(err)
-		}
+		h := must.Get(newShelf())(t)
+		must.Succeed(t, h.put(slices.Collect(maps.Values(all))))
 		ends = append(ends, h.ends[:]...)
 	}
 	next := Set{}
@@ -314,10 +294,7 @@ func BenchmarkStop(b *testing.B) {
 				var s Set
 				var all []Socket
 				for i := range 10000 {
-					l, err := s.ListenTCP(b.Context(), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 98, byte(i >> 8), byte(i)}), 8080))
-					if err != nil {
-						b.Fatal(err)
-					}
+					l := must.Get(s.ListenTCP(b.Context(), netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 98, byte(i >> 8), byte(i)}), 8080)))(b)
 					all = append(all, l)
 				}
 				var ends []int

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -26,17 +27,11 @@ func free(t *testing.T, protocol, addr string) netip.AddrPort {
 	t.Helper()
 	var at net.Addr
 	if protocol == "udp" {
-		c, err := net.ListenPacket("udp", addr+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.ListenPacket("udp", addr+":0"))(t)
 		defer c.Close()
 		at = c.LocalAddr()
 	} else {
-		l, err := net.Listen("tcp", addr+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", addr+":0"))(t)
 		defer l.Close()
 		at = l.Addr()
 	}
@@ -53,9 +48,7 @@ func open(t *testing.T, s *Set, protocol string, at netip.AddrPort) Socket {
 	} else {
 		l, err = s.ListenTCP(t.Context(), at)
 	}
-	if err != nil {
-		t.Fatalf("listen on %s/%s: %v", at, protocol, err)
-	}
+	must.Succeed(t, err, "listen on %s/%s", at, protocol)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -64,9 +57,7 @@ func open(t *testing.T, s *Set, protocol string, at netip.AddrPort) Socket {
 func cookie(t *testing.T, s syscall.Conn) (cookie uint64) {
 	t.Helper()
 	fd, err := duplicate(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer unix.Close(fd)
 	if cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
 		t.Fatal(err)
@@ -76,10 +67,7 @@ func cookie(t *testing.T, s syscall.Conn) (cookie uint64) {
 
 func next(t *testing.T, s *Set) *Set {
 	t.Helper()
-	n, err := s.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(s.Next())(t)
 	t.Cleanup(n.Close)
 	return n
 }
@@ -96,17 +84,13 @@ func TestNextSetAdopts(t *testing.T) {
 			before := open(t, &first, p.protocol, at)
 			second := next(t, &first)
 			other := open(t, second, p.protocol, free(t, p.protocol, p.addr))
-			if second.Unclaimed() != 1 {
-				t.Fatalf("%d sockets unclaimed, want 1", second.Unclaimed())
-			}
+			must.Equal(t, second.Unclaimed(), 1, "sockets unclaimed")
 			after := open(t, second, p.protocol, at)
 			if cookie(t, before) != cookie(t, after) || cookie(t, before) == cookie(t, other) {
 				t.Error("the next set doesn't listen with the same socket, or another address does")
 			}
 			first.Release(before)
-			if err := reach(p.protocol, at); err != nil {
-				t.Errorf("after Release of the first set's copy: %v", err)
-			}
+			expect.Succeed(t, reach(p.protocol, at), "after Release of the first set's copy")
 			second.Remove(after)
 			if third := open(t, new(Set), p.protocol, at); cookie(t, third) == cookie(t, other) {
 				t.Error("not a new socket")
@@ -139,10 +123,7 @@ func TestRemoveEndsCopies(t *testing.T) {
 			var s Set
 			at := free(t, p.protocol, p.addr)
 			l := open(t, &s, p.protocol, at)
-			copied, err := duplicate(l)
-			if err != nil {
-				t.Fatal(err)
-			}
+			copied := must.Get(duplicate(l))(t)
 			defer unix.Close(copied)
 			polled := []unix.PollFd{{Fd: int32(copied)}}
 			if n, err := unix.Poll(polled, 0); n != 0 || err != nil {
@@ -156,20 +137,14 @@ func TestRemoveEndsCopies(t *testing.T) {
 				t.Error("clients can still connect")
 			}
 			var third Set
-			if problems := third.Inherit([]int{dup(t, copied)}); len(problems) != 1 {
-				t.Errorf("the removed socket can be inherited: %v", problems)
-			}
+			expect.Len(t, third.Inherit([]int{dup(t, copied)}), 1, "the removed socket can be inherited")
 		})
 	}
 }
 
 func dup(t *testing.T, fd int) int {
 	t.Helper()
-	d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
+	return must.Get(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
 }
 
 // Sockets that nobody claims are removed.
@@ -178,28 +153,17 @@ func TestRemoveUnclaimed(t *testing.T) {
 	at := free(t, "tcp", "127.0.0.1")
 	l := open(t, &first, "tcp", at)
 	second := next(t, &first)
-	if got, want := second.RemoveUnclaimed(), []string{at.String() + "/tcp"}; !slices.Equal(got, want) {
-		t.Errorf("removed %v, want %v", got, want)
-	}
+	expect.SameList(t, second.RemoveUnclaimed(), []string{at.String() + "/tcp"}, "removed")
 	first.Release(l)
-	if reach("tcp", at) == nil {
-		t.Error("it still accepts clients")
-	}
-	if got := second.RemoveUnclaimed(); len(got) != 0 {
-		t.Errorf("removed twice: %v", got)
-	}
+	expect.True(t, reach("tcp", at) != nil, "it still accepts clients")
+	expect.Empty(t, second.RemoveUnclaimed(), "removed twice")
 }
 
 // raw opens a socket with a function that binds it, as another program could leave behind.
 func raw(t *testing.T, family, kind int, prepare func(fd int) error) int {
 	t.Helper()
-	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := prepare(fd); err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0))(t)
+	must.Succeed(t, prepare(fd))
 	return fd
 }
 
@@ -262,16 +226,11 @@ func TestJunkIsNotInherited(t *testing.T) {
 	}
 
 	var s Set
-	file, err := os.Open(filepath.Join("/proc", "self", "stat"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(filepath.Join("/proc", "self", "stat")))(t)
 	defer file.Close()
 	problems := s.Inherit([]int{int(file.Fd()), 1 << 20})
 	for _, err := range problems {
-		if !errors.Is(err, errNoSocket) {
-			t.Error(err)
-		}
+		expect.Is(t, err, errNoSocket)
 	}
 	if _, err := file.Stat(); len(problems) != 2 || err != nil {
 		t.Errorf("a file and a closed descriptor: %v; the file afterwards: %v", problems, err)
@@ -280,10 +239,7 @@ func TestJunkIsNotInherited(t *testing.T) {
 	// A copy of an inherited socket doesn't end it.
 	at := free(t, "tcp", "127.0.0.1")
 	l := open(t, &s, "tcp", at)
-	one, err := duplicate(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := must.Get(duplicate(l))(t)
 	var twice Set
 	if problems := twice.Inherit([]int{one, dup(t, one)}); len(problems) > 0 || twice.Unclaimed() != 1 {
 		t.Errorf("the same socket twice: %v, %d sockets", problems, twice.Unclaimed())
@@ -298,21 +254,13 @@ func TestAdoptionSetsTheQueueLength(t *testing.T) {
 	fd := raw(t, unix.AF_INET, unix.SOCK_STREAM, func(fd int) error {
 		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, loopback), unix.Listen(fd, 1))
 	})
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := must.Get(unix.Getsockname(fd))(t)
 	at := netip.AddrPortFrom(netip.AddrFrom4(loopback.Addr), uint16(name.(*unix.SockaddrInet4).Port))
 	var s Set
-	if problems := s.Inherit([]int{fd}); len(problems) > 0 {
-		t.Fatal(problems)
-	}
+	must.Empty(t, s.Inherit([]int{fd}))
 	open(t, &s, "tcp", at)
 	for range 20 { // none is accepted
-		c, err := net.Dial("tcp", at.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", at.String()))(t)
 		defer c.Close()
 	}
 }
@@ -332,16 +280,12 @@ func TestSendAndReceive(t *testing.T) {
 		problems, err := second.Receive(to)
 		received <- errors.Join(append(problems, err)...)
 	}()
-	if err := next(t, &first).Send(from); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, next(t, &first).Send(from))
 	if err := <-received; err != nil || second.Unclaimed() != len(want) {
 		t.Fatalf("%v, %d sockets received, want %d", err, second.Unclaimed(), len(want))
 	}
 	for at, id := range want {
-		if cookie(t, open(t, &second, "tcp", at)) != id {
-			t.Fatalf("%s is another socket", at)
-		}
+		must.Equal(t, cookie(t, open(t, &second, "tcp", at)), id, "%s is another socket", at)
 	}
 	from.Close()
 	if _, err := new(Set).Receive(to); err == nil {
@@ -351,17 +295,11 @@ func TestSendAndReceive(t *testing.T) {
 
 func pair(t *testing.T) (a, b *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	conn := func(fd int) *net.UnixConn {
 		f := os.NewFile(uintptr(fd), "")
 		defer f.Close()
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.FileConn(f))(t)
 		t.Cleanup(func() { c.Close() })
 		return c.(*net.UnixConn)
 	}
@@ -406,15 +344,9 @@ func TestMain(m *testing.M) {
 func TestFromEnvironment(t *testing.T) {
 	var s Set
 	at := free(t, "tcp", "127.0.0.1")
-	l, err := open(t, &s, "tcp", at).(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(open(t, &s, "tcp", at).(*net.TCPListener).File())(t)
 	defer l.Close()
-	file, err := os.Open("/proc/self/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open("/proc/self/stat"))(t)
 	defer file.Close()
 	inherited := fmt.Sprintf("inherited %s/tcp", at)
 	for _, c := range []struct {
@@ -438,9 +370,7 @@ func TestFromEnvironment(t *testing.T) {
 		for i := range c.want {
 			ok = ok && strings.HasPrefix(lines[i], c.want[i])
 		}
-		if !ok {
-			t.Errorf("LISTEN_PID=%s LISTEN_FDS=%s with %d files: %q, want %q", c.pid, c.fds, len(c.files), lines, c.want)
-		}
+		expect.True(t, ok, "LISTEN_PID=%s LISTEN_FDS=%s with %d files: %q, want %q", c.pid, c.fds, len(c.files), lines, c.want)
 	}
 }
 
@@ -448,10 +378,7 @@ func TestFromEnvironment(t *testing.T) {
 func TestOtherNamespace(t *testing.T) {
 	var s Set
 	l := open(t, &s, "udp", free(t, "udp", "127.0.0.1"))
-	fd, err := duplicate(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(duplicate(l))(t)
 	defer unix.Close(fd)
 	here := newIdentifier().namespace
 	need.KernelFeature(t, linux.NetnsCookie, here != 0)
@@ -478,10 +405,7 @@ func runHelper(t *testing.T, files []*os.File, env ...string) string {
 func TestUnknownNamespace(t *testing.T) {
 	var s Set
 	at := free(t, "tcp", "127.0.0.1")
-	fd, err := duplicate(open(t, &s, "tcp", at))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(duplicate(open(t, &s, "tcp", at)))(t)
 	defer unix.Close(fd)
 	if _, err := (identifier{}).identify(fd); err != nil {
 		t.Error(err)

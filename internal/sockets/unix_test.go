@@ -10,14 +10,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func listenUnix(t *testing.T, s *Set, path string) *net.UnixListener {
 	t.Helper()
-	l, err := s.ListenUnix(t.Context(), path, 0o660)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(s.ListenUnix(t.Context(), path, 0o660))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -26,9 +26,7 @@ func listenUnix(t *testing.T, s *Set, path string) *net.UnixListener {
 func TestSocketsInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("x"), 0o600))
 	used := filepath.Join(dir, "used")
 	listenUnix(t, &Set{}, used)
 	for path, want := range map[string]error{file: ErrNotSocket, filepath.Join(file, "sock"): syscall.ENOTDIR, used: ErrInUse} {
@@ -37,10 +35,7 @@ func TestSocketsInTheWay(t *testing.T) {
 		}
 	}
 	stale := filepath.Join(dir, "stale")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	listenUnix(t, &Set{}, stale)
@@ -51,35 +46,21 @@ func TestPermissionsOfASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	defer syscall.Umask(syscall.Umask(0o027))
 	l := listenUnix(t, &Set{}, path)
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
-		t.Errorf("%v, %v", info.Mode(), err)
-	}
+	expect.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o660)
 	l.Close()
 	syscall.Umask(0)
-	if _, err := openUnix(t.Context(), path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("before any chmod: %v, %v", info.Mode(), err)
-	}
+	must.Get(openUnix(t.Context(), path, 0o600))(t)
+	expect.Equal(t, must.Get(os.Stat(path))(t).Mode().Perm(), 0o600, "before any chmod")
 }
 
 // A path may be as long as a socket path can be: 107 bytes.
 func TestLongestSocketPath(t *testing.T) {
-	dir, err := os.MkdirTemp("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", ""))(t)
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, strings.Repeat("d", 107-len(dir)-len("//s")), "s")
 	l := listenUnix(t, &Set{}, path)
-	if l.Addr().String() != path {
-		t.Errorf("listens on %s", l.Addr())
-	}
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, l.Addr().String(), path, "listens on %s", l.Addr())
+	c := must.Get(net.Dial("unix", path))(t)
 	c.Close()
 }
 
@@ -90,21 +71,14 @@ func TestNextSetAdoptsUnixSockets(t *testing.T) {
 	path := filepath.Join(dir, "d", "sock")
 	var first Set
 	l := listenUnix(t, &first, path)
-	waiting, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	waiting := must.Get(net.Dial("unix", path))(t)
 	defer waiting.Close()
 	set := next(t, &first)
 	was := cookie(t, l)
 	first.Release(l)
-	if err := os.Symlink(filepath.Join(dir, "d"), filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(filepath.Join(dir, "d"), filepath.Join(dir, "link")))
 	adopted := listenUnix(t, set, filepath.Join(dir, "link", "sock"))
-	if now := cookie(t, adopted); now != was {
-		t.Errorf("socket %d instead of %d", now, was)
-	}
+	expect.Equal(t, cookie(t, adopted), was, "socket")
 	if c, err := adopted.Accept(); err != nil {
 		t.Error(err)
 	} else {
@@ -130,22 +104,15 @@ func TestUnixSocketWithoutItsFile(t *testing.T) {
 			var first Set
 			l := listenUnix(t, &first, path)
 			set := next(t, &first)
-			if err := displace(path); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, displace(path))
 			now := listenUnix(t, set, path)
-			if cookie(t, now) == cookie(t, l) {
-				t.Error("the old socket was adopted")
-			}
+			expect.True(t, cookie(t, now) != cookie(t, l), "the old socket was adopted")
 			go func() {
 				if c, err := now.Accept(); err == nil {
 					c.Close()
 				}
 			}()
-			c, err := net.Dial("unix", path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(net.Dial("unix", path))(t)
 			c.Close()
 		})
 	}

@@ -1,8 +1,9 @@
-// Package sockopt has what the sockets of routing protocols have in common: options that are set
-// before a socket is bound or connected, and the hop limit of received packets.
+// Package sockopt has options of sockets: those that routing protocols set before a socket is bound or connected, the hop
+// limit of received packets, and who is at the other end of a unix socket.
 package sockopt
 
 import (
+	"cmp"
 	"encoding/binary"
 	"syscall"
 
@@ -22,6 +23,16 @@ func Control(set func(fd int) error) func(network, address string, c syscall.Raw
 		}
 		return failed
 	}
+}
+
+// PeerOf returns who had the other end of a unix socket when it was connected.
+func PeerOf(c syscall.Conn) (cred *unix.Ucred, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, cmp.Or(controlErr, err)
 }
 
 // HopLimit returns the TTL or hop limit from the control messages of a received packet, 0 without

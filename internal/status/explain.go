@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/text"
@@ -19,7 +20,7 @@ func explain(in *Input, s *Report) []string {
 		lines = append(lines, sentence(p))
 	}
 	if in.Service != nil {
-		lines = append(lines, idleBackends(in)...)
+		lines = append(lines, idleBackends(in, s)...)
 		lines = append(lines, observations(in, s)...)
 		lines = append(lines, emptyFrontends(in)...)
 		lines = append(lines, narrowedFrontends(in)...)
@@ -91,7 +92,7 @@ func reason(in *Input, s *Report) string {
 			return fmt.Sprintf("%s unhealthy, with new connections until %s, because all health checks of this host failed at once at %s",
 				areOf(s.Held, s.Total), clock(s.HeldUntil), clock(s.HeldSince))
 		case s.Ready == 0:
-			if slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }) {
+			if anyServed(in) {
 				return "no backend is healthy at all of its ports"
 			}
 			return "no backend is ready and healthy; others take new connections in their place"
@@ -148,8 +149,9 @@ func takers(in *Input, s *Report) (out string) {
 	default:
 		out = fmt.Sprintf("all of its %d backends take new connections", all)
 	}
-	serve := slices.ContainsFunc(in.Service.Backends, func(b vip.Backend) bool { return b.Backup && TakesNew(in, &b) })
-	switch n := s.ReadyBackups; {
+	n := s.ReadyBackups
+	serve := n > 0 && backupsServe(in)
+	switch {
 	case s.Backups == 0:
 	case n == 0:
 		out += "; " + backups + verb(s.Backups, " is", " are") + " not usable"
@@ -163,6 +165,16 @@ func takers(in *Input, s *Report) (out string) {
 		out += fmt.Sprintf("; %d of %s %s", n, backups, verb(n, "waits", "wait"))
 	}
 	return out
+}
+
+// backupsServe reports whether some frontend sends new connections to a backup.
+func backupsServe(in *Input) bool {
+	for i, use := range UsesOf(in).Backends {
+		if use.TakesNew && in.Service.Backends[i].Backup {
+			return true
+		}
+	}
+	return false
 }
 
 // verb returns the form for a number of things.
@@ -233,7 +245,7 @@ func sentence(p vip.Problem) string {
 }
 
 // idleBackends returns the reason of each backend that takes no new connections.
-func idleBackends(in *Input) (lines []string) {
+func idleBackends(in *Input, s *Report) (lines []string) {
 	for i := range in.Service.Backends {
 		b := &in.Service.Backends[i]
 		if in.Usable(b) {
@@ -241,7 +253,7 @@ func idleBackends(in *Input) (lines []string) {
 		}
 		why := "its weight is 0"
 		state := in.StateOf(b)
-		if state == vip.Terminating && TakesNew(in, b) {
+		if state == vip.Terminating && s.Uses.Backends[i].TakesNew {
 			lines = append(lines, fmt.Sprintf("Backend %s is terminating and takes new connections because no other does.", b.ID()))
 			continue
 		}
@@ -282,12 +294,12 @@ func unhealthyBackend(in *Input, b *vip.Backend) string {
 // observations returns what else is notable about the health of the backends.
 func observations(in *Input, s *Report) (lines []string) {
 	for i := range in.Service.Backends {
-		b := &in.Service.Backends[i]
-		if b.Backup && TakesNew(in, b) && s.Backups > 0 {
+		b, use := &in.Service.Backends[i], &s.Uses.Backends[i]
+		if b.Backup && use.TakesNew && s.Backups > 0 {
 			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
 		}
-		if percent, starts := in.Starting(b); starts {
-			lines = append(lines, fmt.Sprintf("Backend %s has %d%% of its weight: it has begun to take new connections (slow_start %s).", b.ID(), percent, slowText(in.Service)))
+		if use.Percent > 0 {
+			lines = append(lines, fmt.Sprintf("Backend %s has %d%% of its weight: it has begun to take new connections (slow_start %s).", b.ID(), use.Percent, slowText(in.Service)))
 		}
 		switch health, check := in.Observed(b); {
 		case health == vip.Ejected:
@@ -297,7 +309,7 @@ func observations(in *Input, s *Report) (lines []string) {
 		}
 		if check := in.HeldCheck(b); check != nil {
 			effect := "takes new connections"
-			if !TakesNew(in, b) { // a backup that waits
+			if !use.TakesNew { // a backup that waits
 				effect = "counts as healthy"
 			}
 			lines = append(lines, fmt.Sprintf("Backend %s has failed its %s check for %s (%s) and still %s for %s. Check this host's network.",
@@ -323,32 +335,10 @@ func ejectedBackend(in *Input, row *vip.PassiveHealth, b *vip.Backend) string {
 		b.ID(), elapsed(in, row.Since), row.Addr, row.Reason, next)
 }
 
-// TakesNew reports whether some frontend sends new connections to b. It ignores ejections.
-func TakesNew(in *Input, b *vip.Backend) bool {
-	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool {
-		return slices.ContainsFunc(f.Frontend.Backends, func(e vip.Endpoint) bool {
-			return e.Weight > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port)
-		})
-	})
-}
-
-// Starting returns how much of its weight a backend has during its slow start, in percent: the least
-// of all frontends.
-func (in *Input) Starting(b *vip.Backend) (percent int, starts bool) {
-	step := uint8(vip.SlowStartSteps)
-	for i := range in.Frontends {
-		for _, e := range in.Frontends[i].Frontend.Backends {
-			if e.Step > 0 && e.Addr.Addr() == b.Address && (b.Port == 0 || e.Addr.Port() == b.Port) {
-				step = min(step, e.Step)
-			}
-		}
-	}
-	return int(step) * 100 / vip.SlowStartSteps, step < vip.SlowStartSteps
-}
-
 // emptyFrontends returns the frontends that reject clients for their own reason, other than that no
 // backend of the service is ready.
 func emptyFrontends(in *Input) (lines []string) {
+	served := sync.OnceValue(func() bool { return anyServed(in) })
 	for i := range in.Frontends {
 		f := &in.Frontends[i].Frontend
 		if !f.Refuses() {
@@ -374,7 +364,7 @@ func emptyFrontends(in *Input) (lines []string) {
 				why += " takes new connections"
 			}
 			lines = append(lines, fmt.Sprintf("%s refuses clients: %s, and %s is local.", f.Key, why, field))
-		case ready == 0 && slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) }):
+		case ready == 0 && served():
 			lines = append(lines, fmt.Sprintf("%s refuses clients: no %s takes new connections.", f.Key, backend))
 		}
 	}
@@ -389,6 +379,11 @@ func backendOf(s *vip.Service, f *vip.Frontend) string {
 		name += " for port " + f.Port
 	}
 	return name
+}
+
+// anyServed reports whether a backend, on any node, is usable at the port of some frontend.
+func anyServed(in *Input) bool {
+	return slices.ContainsFunc(in.Frontends, func(f Frontend) bool { return servedAt(in, &f.Frontend) })
 }
 
 // servedAt reports whether a backend, on any node, is usable at the frontend's port.
@@ -502,6 +497,13 @@ func holdings(in *Input) (lines []string) {
 	if in.Service == nil {
 		return lines
 	}
+	on := map[vip.PortKey][]string{} // the addresses with a node port
+	for i := range in.Frontends {
+		if f := &in.Frontends[i].Frontend; f.Kind == vip.OnHost {
+			key := vip.PortKey{Port: f.Key.Port, Protocol: f.Key.Protocol}
+			on[key] = append(on[key], f.Key.Addr.String())
+		}
+	}
 	for i := range in.Service.Ports {
 		p := &in.Service.Ports[i]
 		key := p.Key()
@@ -509,16 +511,7 @@ func holdings(in *Input) (lines []string) {
 		if !granted || !p.NodePort.Wanted() {
 			continue
 		}
-		var on []string
-		for j := range in.Frontends {
-			if f := &in.Frontends[j].Frontend; f.Kind == vip.OnHost && f.Key.Port == number && f.Key.Protocol == p.Protocol {
-				on = append(on, f.Key.Addr.String())
-			}
-		}
-		where := "no address of this host"
-		if len(on) > 0 {
-			where = strings.Join(on, ", ")
-		}
+		where := cmp.Or(strings.Join(on[vip.PortKey{Port: number, Protocol: p.Protocol}], ", "), "no address of this host")
 		lines = append(lines, fmt.Sprintf("Port %s is also node port %d on %s.", key, number, where))
 	}
 	if c := in.Compiled; c != nil && c.HealthPort != 0 {

@@ -323,9 +323,10 @@ func TestPlanIsStable(t *testing.T) {
 		}
 	}
 	want := show(NewPlan(present, proposed, On{}))
+	random := rand.New(rand.NewPCG(1, 0))
 	for range 10 {
 		for _, list := range [][]Planned{present, proposed} {
-			rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+			random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		}
 		if diff := cmp.Diff(want, show(NewPlan(present, proposed, On{}))); diff != "" {
 			t.Fatal(diff)

@@ -89,13 +89,17 @@ type Report struct {
 	Leaving  int  // endpoints that drain, over all frontends
 	Applied  bool // the dataplane has tried everything of the newest spec
 	Problems []vip.Problem
+	Uses     Uses     // of the backends; only Of sets it
 	Lines    []string // sentences that explain the state, the most important first
 }
 
-// Of returns the status of one service. It is pure and costs O(one service).
+// Of returns the status of one service. It is pure and costs O(ports x backends) of the service.
 func Of(in Input) Report {
 	out := compute(&in)
 	out.Problems = append(out.Problems, in.Refused...)
+	if in.Service != nil {
+		out.Uses = UsesOf(&in)
+	}
 	out.Lines = explain(&in, &out)
 	return out
 }

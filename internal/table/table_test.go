@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"time"
 	"unsafe"
@@ -341,23 +340,5 @@ func TestChangeAllocationsDontGrow(t *testing.T) {
 	}
 	if small, large := cost(10), cost(100_000); large > small*1.5 {
 		t.Errorf("%v allocations a change at 10 rows, %v at 100,000", small, large)
-	}
-}
-
-func BenchmarkChange(b *testing.B) {
-	for _, rows := range []int{1_000, 100_000} {
-		b.Run(strconv.Itoa(rows), func(b *testing.B) {
-			tab := New(&Clock{}, keyOf[int], nil)
-			for i := range rows {
-				tab.Set(entry[int]{i, i})
-			}
-			feed := tab.Watch()
-			drain(feed)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				tab.Set(entry[int]{i % rows, -i})
-				feed.TryNext()
-			}
-		})
 	}
 }

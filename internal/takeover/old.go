@@ -9,9 +9,8 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // ErrSilent means that a client of the socket sent no request. Something only tried whether anyone
@@ -42,20 +41,12 @@ func ReadRequest(conn *net.UnixConn) (*Request, error) {
 		return nil, err
 	}
 	r := &Request{conversation: converse(conn), unix: conn}
-	raw, err := conn.SyscallConn()
+	cred, err := sockopt.PeerOf(conn)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	err = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			r.PID = int(cred.Pid)
-		}
-	})
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
+	r.PID = int(cred.Pid)
 	r.process = OpenProcess(r.PID)
 	return r, nil
 }
@@ -150,7 +141,7 @@ func (r *Request) Resume(ctx context.Context, why *NotReadyError) error {
 	if !why.Hangs {
 		return nil
 	}
-	return r.process.end(ctx)
+	return r.process.end(ctx, endTime)
 }
 
 // Bye reports that this process accepts no more clients.

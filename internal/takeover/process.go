@@ -41,9 +41,9 @@ func (p Process) Close() {
 	}
 }
 
-// end returns when the process has ended. After endTime it kills the process.
-func (p Process) end(ctx context.Context) error {
-	if p.fd >= 0 && p.awaitEnd(ctx, endTime) {
+// end returns when the process has ended. After most it kills the process.
+func (p Process) end(ctx context.Context, most time.Duration) error {
+	if p.fd >= 0 && p.awaitEnd(ctx, most) {
 		return nil
 	}
 	return p.Kill(ctx)

@@ -305,14 +305,18 @@ func TestHangingProcessIsEnded(t *testing.T) {
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.end(t.Context()); err != nil {
+			most := time.Minute
+			if stop {
+				most = 50 * time.Millisecond
+			}
+			if err := p.end(t.Context(), most); err != nil {
 				t.Error(err)
 			}
 			cmd.Wait()
 			if got, want := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL, stop; got != want {
 				t.Errorf("%v, want killed: %v", cmd.ProcessState, want)
 			}
-			if err := p.end(t.Context()); err != nil {
+			if err := p.end(t.Context(), most); err != nil {
 				t.Errorf("once it has ended: %v", err)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -52,12 +53,14 @@ var (
 
 // Record is a stored token. Its key is the token's name.
 type Record struct {
-	Role       string    `json:"role"`
-	Namespaces []string  `json:"namespaces,omitempty"`
-	Hash       string    `json:"hash"` // SHA-256 of the whole token, hexadecimal
-	Created    time.Time `json:"created"`
-	Expires    time.Time `json:"expires,omitzero"`
-	Author     string    `json:"author,omitempty"`
+	Role       string         `json:"role"`
+	Namespaces []string       `json:"namespaces,omitempty"`
+	Hostnames  []string       `json:"hostnames,omitempty"`
+	Backends   []netip.Prefix `json:"backends,omitempty"`
+	Hash       string         `json:"hash"` // SHA-256 of the whole token, hexadecimal
+	Created    time.Time      `json:"created"`
+	Expires    time.Time      `json:"expires,omitzero"`
+	Author     string         `json:"author,omitempty"`
 }
 
 // Check returns why this host can't use a stored token, or nil.
@@ -71,7 +74,7 @@ func (r Record) read() (g access.Grant, hash [sha256.Size]byte, err error) {
 	if g.Role, err = access.ParseRole(r.Role); err != nil {
 		return g, hash, err
 	}
-	g.Namespaces = r.Namespaces
+	g.Namespaces, g.Hostnames, g.Backends = r.Namespaces, r.Hostnames, r.Backends
 	raw, err := hex.DecodeString(r.Hash)
 	if err != nil || len(raw) != len(hash) {
 		return g, hash, fmt.Errorf("the hash is not a SHA-256")
@@ -221,6 +224,11 @@ func (t *Tokens) Create(ctx context.Context, token Token) (secret string, err er
 			return "", &FieldError{"namespaces", err}
 		}
 	}
+	for _, n := range token.Hostnames {
+		if err := access.CheckHostname(n); err != nil {
+			return "", &FieldError{"hostnames", err}
+		}
+	}
 	if err := token.Check(); err != nil {
 		return "", &FieldError{"role", err}
 	}
@@ -234,7 +242,7 @@ func (t *Tokens) Create(ctx context.Context, token Token) (secret string, err er
 	_, _ = rand.Read(random[:]) // never fails
 	secret = prefix + base64.RawURLEncoding.EncodeToString(random[:])
 	hash := sha256.Sum256([]byte(secret))
-	record := Record{Role: token.Role.String(), Namespaces: token.Namespaces, Hash: hex.EncodeToString(hash[:]),
+	record := Record{Role: token.Role.String(), Namespaces: token.Namespaces, Hostnames: token.Hostnames, Backends: token.Backends, Hash: hex.EncodeToString(hash[:]),
 		Created: t.now().UTC().Truncate(time.Second), Expires: token.Expires, Author: token.Author}
 	err = t.write(ctx, token.Name, func(exists bool) (*Record, error) {
 		if exists {

@@ -24,8 +24,9 @@ type Checker struct {
 
 // checked is what the Checkers of one document share.
 type checked struct {
-	undecoded, problems []vip.Problem
-	claims              map[string]string // the place of the table that claimed an id
+	undecoded []vip.Problem
+	problems  vip.Problems
+	claims    map[string]string // the place of the table that claimed an id
 }
 
 // NewChecker returns the Checker of a whole document. Undecoded are the problems that decoding
@@ -36,7 +37,7 @@ func NewChecker(doc *Document, undecoded []vip.Problem) *Checker {
 
 // Problems returns what decoding and all checks found, located and sorted.
 func (c *Checker) Problems() []vip.Problem {
-	all := spec.Merge(c.shared.undecoded, c.shared.problems)
+	all := spec.Merge(c.shared.undecoded, c.shared.problems.List())
 	c.doc.Locate(all)
 	return all
 }
@@ -59,7 +60,7 @@ func (c *Checker) Bad(key, hint, format string, args ...any) {
 // Add reports a problem with a key.
 func (c *Checker) Add(key string, p vip.Problem) {
 	p.Field = c.Field(key)
-	c.shared.problems = append(c.shared.problems, p)
+	c.shared.problems.Add(p)
 }
 
 // Place returns the file and line of a key.

@@ -142,17 +142,17 @@ func writeUntilKilled(path string) error {
 	}
 }
 
-// After a kill at any time, every acknowledged lease is there and every removed one is not.
-func TestKilledWhileWriting(t *testing.T) {
-	kills := 12
-	if testing.Short() {
-		kills = 3
-	}
+func TestKilledWhileWriting(t *testing.T) { killWhileWriting(t, 1, 2) }
+
+// killWhileWriting kills a writer at random times. Every acknowledged lease is there then, and every
+// removed one is not.
+func killWhileWriting(t *testing.T, seed uint64, kills int) {
+	random := rand.New(rand.NewPCG(seed, 0))
 	total := 0
 	for range kills {
 		path := filepath.Join(t.TempDir(), "ironvip.db")
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-		cmd.Env = append(os.Environ(), childEnv+"="+path)
+		cmd.Env = append(os.Environ(), childEnv+"="+path, "GORACE=atexit_sleep_ms=0")
 		var complaint strings.Builder
 		cmd.Stderr = &complaint
 		out, err := cmd.StdoutPipe()
@@ -164,7 +164,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		}
 		acknowledged := map[int]bool{} // false: removed
 		lines := bufio.NewScanner(out)
-		killAfter := rand.IntN(300)
+		killAfter := random.IntN(300)
 		var killer *time.Timer
 		for lines.Scan() {
 			var sign rune
@@ -174,7 +174,7 @@ func TestKilledWhileWriting(t *testing.T) {
 			}
 			acknowledged[n] = sign == '+'
 			if killer == nil && len(acknowledged) > killAfter {
-				killer = time.AfterFunc(time.Duration(rand.IntN(3_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+				killer = time.AfterFunc(time.Duration(random.IntN(3_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
 			}
 		}
 		_ = cmd.Wait()
@@ -219,81 +219,4 @@ func TestKilledWhileWriting(t *testing.T) {
 		_ = db.Close()
 	}
 	t.Logf("%d acknowledged leases over %d kills", total, kills)
-}
-
-// BenchmarkReopen opens and reads a file of 100,000 leases.
-func BenchmarkReopen(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "ironvip.db")
-	db, err := store.Open(path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := New(db)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for n := 0; n < 100_000; {
-		var ops []ipam.Op
-		for range 1_000 {
-			l := nth(n)
-			ops = append(ops, ipam.Op{New: &l})
-			n++
-		}
-		if err := s.Commit(b.Context(), ops); err != nil {
-			b.Fatal(err)
-		}
-	}
-	var opening, reading time.Duration
-	for b.Loop() {
-		if err := db.Close(); err != nil {
-			b.Fatal(err)
-		}
-		began := time.Now()
-		if db, err = store.Open(path); err != nil {
-			b.Fatal(err)
-		}
-		opening += time.Since(began)
-		began = time.Now()
-		if _, err := New(db); err != nil {
-			b.Fatal(err)
-		}
-		reading += time.Since(began)
-	}
-	_ = db.Close()
-	b.ReportMetric(float64(opening.Milliseconds())/float64(b.N), "ms/open")
-	b.ReportMetric(float64(reading.Milliseconds())/float64(b.N), "ms/read")
-}
-
-// BenchmarkCommit makes one lease durable, in a small and in a large file.
-func BenchmarkCommit(b *testing.B) {
-	for _, held := range []int{100, 100_000} {
-		b.Run(fmt.Sprintf("%d held", held), func(b *testing.B) {
-			db, err := store.Open(filepath.Join(b.TempDir(), "ironvip.db"))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer db.Close()
-			s, err := New(db)
-			if err != nil {
-				b.Fatal(err)
-			}
-			var ops []ipam.Op
-			for n := range held {
-				l := nth(n)
-				ops = append(ops, ipam.Op{New: &l})
-			}
-			if err := s.Commit(b.Context(), ops); err != nil {
-				b.Fatal(err)
-			}
-			l := nth(held)
-			for b.Loop() {
-				if err := s.Commit(b.Context(), []ipam.Op{{New: &l}, {Old: &l}, {New: &l}}); err != nil {
-					b.Fatal(err)
-				}
-				if err := s.Commit(b.Context(), []ipam.Op{{Old: &l}}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

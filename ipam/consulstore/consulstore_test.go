@@ -1,7 +1,6 @@
 package consulstore
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -13,8 +12,6 @@ import (
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/storetest"
 )
-
-var storms = flag.Int("storms", 10, "how many storms on a shared store")
 
 // host is a store on a tree of its own.
 type host struct {
@@ -70,39 +67,37 @@ func TestStore(t *testing.T) {
 				hosts[s].memory.SetDown(false)
 				fresh(t, hosts[s].Tree)
 			}
-		}))
+		}), storetest.InBubbles())
 }
 
-// The storm of hosts that share a store, on a simulated Consul.
-func TestStorm(t *testing.T) {
-	for seed := range uint64(*storms) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				m := fleettest.NewMemory()
-				hosts := map[int]*host{}
-				storetest.Storm{
-					Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Timeout: 30 * time.Minute,
-					Open: func(t testing.TB, n int) (ipam.Store, func()) {
-						hosts[n] = start(t, m, fmt.Sprintf("lb%d", n+1))
-						return hosts[n].Store, hosts[n].End
-					},
-					Trouble: func(n int, r *rand.Rand) {
-						switch way := hosts[n].Client; r.IntN(2) {
-						case 0:
-							way.SetDown(true)
-							time.AfterFunc(time.Duration(r.Int64N(int64(5*time.Second))), func() { way.SetDown(false) })
-						case 1:
-							way.LoseAnswers(1 + r.IntN(3))
-						}
-					},
-					Calm: func() {
-						for _, h := range hosts {
-							h.SetDown(false)
-							h.LoseAnswers(0)
-						}
-					},
-				}.Run(t)
-			})
-		})
-	}
+func TestStorm(t *testing.T) { stormOnConsul(t, 0) }
+
+// stormOnConsul is the storm of hosts that share a store, on a simulated Consul.
+func stormOnConsul(t *testing.T, seed uint64) {
+	bubble.Test(t, func(t *testing.T) {
+		m := fleettest.NewMemory()
+		hosts := map[int]*host{}
+		storetest.Storm{
+			Hosts: 3, Steps: 150, Seed: seed, Pause: 300 * time.Millisecond, Timeout: 30 * time.Minute,
+			Open: func(t testing.TB, n int) (ipam.Store, func()) {
+				hosts[n] = start(t, m, fmt.Sprintf("lb%d", n+1))
+				return hosts[n].Store, hosts[n].End
+			},
+			Trouble: func(n int, r *rand.Rand) {
+				switch way := hosts[n].Client; r.IntN(2) {
+				case 0:
+					way.SetDown(true)
+					time.AfterFunc(time.Duration(r.Int64N(int64(5*time.Second))), func() { way.SetDown(false) })
+				case 1:
+					way.LoseAnswers(1 + r.IntN(3))
+				}
+			},
+			Calm: func() {
+				for _, h := range hosts {
+					h.SetDown(false)
+					h.LoseAnswers(0)
+				}
+			},
+		}.Run(t)
+	})
 }

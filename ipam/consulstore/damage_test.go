@@ -246,49 +246,6 @@ func TestRivalHosts(t *testing.T) {
 	}
 }
 
-// After a restore of an older Consul snapshot, the leases since then are claimed again as they were.
-func TestConsulRestored(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		m := fleettest.NewMemory()
-		h := start(t, m, "lb1")
-		a := allocator(t, h.Store, "10.0.0.0/16")
-		ctx, cancel := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		running.Go(func() { _ = a.Run(ctx) })
-		defer running.Wait()
-		defer cancel()
-		service := func(name string) vip.Service {
-			return vip.Service{Key: vip.ServiceKey{Namespace: "default", Name: name}, Source: "rest"}
-		}
-		ask := func(name string) string {
-			got := a.Assign(context.Background(), []*vip.Service{new(service(name))})[0]
-			return fmt.Sprint(got.VIPs, got.Problems)
-		}
-		ask("old")
-		was := m.Snapshot()
-		want := map[string]string{}
-		for _, name := range []string{"a", "b", "c"} {
-			want[name] = ask(name)
-		}
-		m.Restore(was, true)
-		for range 700 { // what comes in the same moment is found by a full read
-			if a.Leases().Len() == 1 {
-				break
-			}
-			time.Sleep(time.Second)
-		}
-		recalled := a.TakeRecalls()
-		if len(recalled) != 3 {
-			t.Fatalf("recalled %v, leases %d", recalled, a.Leases().Len())
-		}
-		for _, name := range []string{"c", "b", "a"} {
-			if got := ask(name); got != want[name] {
-				t.Errorf("%s has %s, had %s", name, got, want[name])
-			}
-		}
-	})
-}
-
 // A change costs one transaction, however many leases there are.
 func TestCostOfOneLease(t *testing.T) {
 	m := fleettest.NewMemory()

@@ -156,7 +156,7 @@ func TestManyServicesOnASlowConsul(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		m := fleettest.NewMemory()
 		m.SetPace(t, 60*time.Millisecond) // a full transaction takes 7 seconds
-		services := manyServices(600)
+		services := manyServices(300)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running, asking sync.WaitGroup
 		problems := make([]map[string]int, 3)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -126,21 +128,25 @@ func (w *town) mark(p vip.ProbePath) (mark uint32) {
 }
 
 // probe asks a backend along its path as the director's agent does, and returns the answer.
-func (w *town) probe(n *netlab.Node, port uint16) (string, error) {
+func (w *town) probe(n *netlab.Node, port uint16, patience time.Duration) (string, error) {
 	w.t.Helper()
 	mark := w.mark(w.path(n))
 	var answer string
 	var err error
 	w.Director.Do(func() {
-		answer, err = ask(w.t.Context(), w.frontend.Key.Protocol, w.own(n).Prev(), netip.AddrPortFrom(w.frontend.Key.Addr, port), int(mark))
+		answer, err = ask(w.t.Context(), w.frontend.Key.Protocol, w.own(n).Prev(), netip.AddrPortFrom(w.frontend.Key.Addr, port), int(mark), patience)
 	})
 	return answer, err
 }
 
-// patience is more than an answer takes in an emulated machine.
-const patience = 3 * time.Second
+// An answer in an emulated machine takes less than patience. No answer comes for as long as silence, when
+// answers have come just before.
+const (
+	patience = 10 * time.Second
+	silence  = 500 * time.Millisecond
+)
 
-func ask(ctx context.Context, p vip.Protocol, from netip.Addr, to netip.AddrPort, mark int) (string, error) {
+func ask(ctx context.Context, p vip.Protocol, from netip.Addr, to netip.AddrPort, mark int, patience time.Duration) (string, error) {
 	var own net.Addr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 	if p == vip.UDP {
 		own = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
@@ -168,8 +174,8 @@ func ask(ctx context.Context, p vip.Protocol, from netip.Addr, to netip.AddrPort
 // answers checks that a backend answers probes, and sees the director as their client.
 func (w *town) answers(when string, n *netlab.Node) {
 	w.t.Helper()
-	for range 4 {
-		answer, err := w.probe(n, w.frontend.Key.Port)
+	for range 2 {
+		answer, err := w.probe(n, w.frontend.Key.Port, patience)
 		name, client, _ := strings.Cut(answer, " ")
 		at, _ := netip.ParseAddrPort(client)
 		if err != nil || name != n.Name || at.Addr() != w.own(n).Prev() {
@@ -181,7 +187,7 @@ func (w *town) answers(when string, n *netlab.Node) {
 // silent checks that a backend answers no probe.
 func (w *town) silent(when string, n *netlab.Node) {
 	w.t.Helper()
-	if answer, err := w.probe(n, w.frontend.Key.Port); err == nil {
+	if answer, err := w.probe(n, w.frontend.Key.Port, silence); err == nil {
 		w.t.Errorf("%s: %s is answered by %q\n%s", when, n.Name, answer, w.state())
 	}
 }
@@ -203,20 +209,23 @@ func (w *town) state() string {
 	return w.run(w.Director, "ipvsadm", "-Ln") + w.run(w.Director, "ipvsadm", "-Lcn") + w.run(w.Director, "nft", "list", "table", "inet", "ironvip_probes")
 }
 
-// everyWay runs a test for each way, family and protocol.
+// everyWay runs a test for each way in each family, and with each protocol.
 func everyWay(t *testing.T, test func(t *testing.T, w *town)) {
-	for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
-		for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80"} {
-			for _, p := range []vip.Protocol{vip.TCP, vip.UDP} {
-				t.Run(fmt.Sprintf("%s %s %s", way, at, p), func(t *testing.T) { test(t, newTown(t, at, p, way)) })
-			}
-		}
+	for _, x := range []struct {
+		way vip.Forward
+		at  string
+		p   vip.Protocol
+	}{
+		{vip.ForwardDirect, "10.96.0.1:80", vip.TCP}, {vip.ForwardDirect, "[fd96::1]:80", vip.UDP},
+		{vip.ForwardTunnel, "10.96.0.1:80", vip.UDP}, {vip.ForwardTunnel, "[fd96::1]:80", vip.TCP},
+	} {
+		t.Run(fmt.Sprintf("%s %s %s", x.way, x.at, x.p), func(t *testing.T) { test(t, newTown(t, x.at, x.p, x.way)) })
 	}
 }
 
 // A probe reaches its one backend at the VIP, although this host has the VIP and refuses packets
-// from its own addresses. It fails if the backend lost its VIP or its tunnel, which a connection to
-// the backend's own address does not notice. Clients are not affected.
+// from its own addresses. It fails if the backend lost its tunnel, which a connection to
+// the backend's own address does not notice.
 func TestProbesTakeThePathOfClients(t *testing.T) {
 	everyWay(t, func(t *testing.T, w *town) {
 		before := w.run(w.Director, "ipvsadm", "-Sn") + w.run(w.Director, "nft", "list", "ruleset")
@@ -226,35 +235,9 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 		for _, b := range w.Backends {
 			w.answers("at first", b)
 		}
-		if answer, err := w.probe(w.Backends[0], 81); !errors.Is(err, unix.ECONNREFUSED) {
+		if answer, err := w.probe(w.Backends[0], 81, patience); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("a closed port: %q, %v", answer, err)
 		}
-		clients := func(when string) {
-			t.Helper()
-			seen := map[string]bool{}
-			for range 4 {
-				a, err := w.Client.Ask(w.frontend.Key.Protocol.String(), w.frontend.Key.AddrPort())
-				if err != nil {
-					t.Errorf("%s: the client is not served: %v", when, err)
-				}
-				seen[a.Name] = true
-			}
-			if len(seen) != 2 {
-				t.Errorf("%s: the client is served by %v", when, seen)
-			}
-		}
-		// Answers to clients pass this director in the lab, from an address that it refuses.
-		for _, b := range w.Backends {
-			w.Director.Sysctl("ipv4/conf/"+b.Name+"/accept_local", "1")
-			w.Director.Sysctl("ipv4/conf/"+b.Name+"/rp_filter", "0")
-		}
-		w.Director.Sysctl("ipv4/conf/all/rp_filter", "0")
-		clients("beside probes")
-		w.Director.Sysctl("ipv4/conf/all/rp_filter", "1")
-		for _, b := range w.Backends {
-			w.Director.Sysctl("ipv4/conf/"+b.Name+"/accept_local", "0")
-		}
-
 		// The service refuses clients, because its checks failed. Probes must find that it works again.
 		down := w.frontend
 		down.Backends = nil
@@ -266,16 +249,6 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 		w.answers("while clients are refused", w.Backends[0])
 		w.set(w.Director, w.plane, &down, &w.frontend)
 
-		bits := "/32"
-		if w.frontend.Key.Addr.Is6() {
-			bits = "/128"
-		}
-		address := w.frontend.Key.Addr.String() + bits
-		w.run(w.Backends[0], "ip", "addr", "del", address, "dev", "ironvip0")
-		w.silent("without the VIP", w.Backends[0])
-		w.answers("beside one without the VIP", w.Backends[1])
-		w.run(w.Backends[0], "ip", "addr", "add", address, "dev", "ironvip0")
-		w.answers("with the VIP again", w.Backends[0])
 		if w.frontend.Forward == vip.ForwardTunnel {
 			w.run(w.Backends[0], "ip", "link", "del", host.NewTunnels(ipvs.DefaultDevice, nil).Name(w.own(w.Backends[0])))
 			w.silent("without the tunnel", w.Backends[0])
@@ -289,56 +262,50 @@ func TestProbesTakeThePathOfClients(t *testing.T) {
 			}
 			w.put(removals(w.path(b)))
 		}
-		if after := w.run(w.Director, "ipvsadm", "-Sn") + w.run(w.Director, "nft", "list", "ruleset"); after != before {
-			t.Errorf("left behind:\n%s\nbefore:\n%s", after, before)
-		}
+		expect.Equal(t, w.run(w.Director, "ipvsadm", "-Sn")+w.run(w.Director, "nft", "list", "ruleset"), before, "the kernel at the end")
 	})
 }
 
 // A restart adopts the paths without a change. What another program changes is found and repaired.
 func TestRestartAndDriftInTheKernel(t *testing.T) {
-	for _, at := range []string{"10.96.0.1:80", "[fd96::1]:80"} {
-		for _, way := range []vip.Forward{vip.ForwardDirect, vip.ForwardTunnel} {
-			t.Run(way.String()+" "+at, func(t *testing.T) {
-				w := newTown(t, at, vip.TCP, way)
-				all := []vip.ProbePath{w.path(w.Backends[0]), w.path(w.Backends[1])}
-				w.put(additions(all...))
-				if s := w.paths.Stats(); s.Services != 4 {
-					t.Errorf("two paths took %+v", s)
-				}
-				read := func() (have, damaged []vip.ProbePath) {
-					w.Director.Do(func() { have, damaged = actual(t, w.paths) })
-					return have, damaged
-				}
-				w.paths = w.newTarget()
-				if have, damaged := read(); len(have) != 2 || len(damaged) > 0 {
-					t.Errorf("after a restart: %v, damaged %v", have, damaged)
-				}
-				if s := w.paths.Stats(); s != (Stats{}) {
-					t.Errorf("a restart wrote %+v", s)
-				}
-				w.answers("after a restart", w.Backends[0])
+	for at, way := range map[string]vip.Forward{"10.96.0.1:80": vip.ForwardDirect, "[fd96::1]:80": vip.ForwardTunnel} {
+		t.Run(way.String()+" "+at, func(t *testing.T) {
+			w := newTown(t, at, vip.TCP, way)
+			all := []vip.ProbePath{w.path(w.Backends[0]), w.path(w.Backends[1])}
+			w.put(additions(all...))
+			if s := w.paths.Stats(); s.Services != 4 {
+				t.Errorf("two paths took %+v", s)
+			}
+			read := func() (have, damaged []vip.ProbePath) {
+				w.Director.Do(func() { have, damaged = actual(t, w.paths) })
+				return have, damaged
+			}
+			w.paths = w.newTarget()
+			if have, damaged := read(); len(have) != 2 || len(damaged) > 0 {
+				t.Errorf("after a restart: %v, damaged %v", have, damaged)
+			}
+			expect.Equal(t, w.paths.Stats(), (Stats{}), "the writes of a restart")
+			w.answers("after a restart", w.Backends[0])
 
-				mark := w.mark(all[0])
-				family := []string{"-4"}[:0]
-				if w.frontend.Key.Addr.Is6() {
-					family = []string{"-6"}
+			mark := w.mark(all[0])
+			family := []string{"-4"}[:0]
+			if w.frontend.Key.Addr.Is6() {
+				family = []string{"-6"}
+			}
+			for _, change := range [][]string{
+				append([]string{"ipvsadm", "-D", "-f", fmt.Sprint(mark)}, family...),
+				append([]string{"ipvsadm", "-E", "-s", "sed", "-f", fmt.Sprint(mark)}, family...),
+				{"nft", "delete", "table", "inet", "ironvip_probes"},
+				{"nft", "flush", "chain", "inet", "ironvip_probes", "answers"},
+			} {
+				w.run(w.Director, change...)
+				w.repair(all)
+				w.answers(fmt.Sprint("after ", change), w.Backends[0])
+				if _, damaged := read(); len(damaged) > 0 {
+					t.Errorf("after %v: damaged %v", change, damaged)
 				}
-				for _, change := range [][]string{
-					append([]string{"ipvsadm", "-D", "-f", fmt.Sprint(mark)}, family...),
-					append([]string{"ipvsadm", "-E", "-s", "sed", "-f", fmt.Sprint(mark)}, family...),
-					{"nft", "delete", "table", "inet", "ironvip_probes"},
-					{"nft", "flush", "chain", "inet", "ironvip_probes", "answers"},
-				} {
-					w.run(w.Director, change...)
-					w.repair(all)
-					w.answers(fmt.Sprint("after ", change), w.Backends[0])
-					if _, damaged := read(); len(damaged) > 0 {
-						t.Errorf("after %v: damaged %v", change, damaged)
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -350,9 +317,9 @@ func (w *town) repair(want []vip.ProbePath) {
 		var batch []updateOf
 		for i := range want {
 			switch p := &want[i]; {
-			case contains(damaged, *p):
+			case slices.Contains(damaged, *p):
 				batch = append(batch, updateOf{Key: *p, Old: p, New: p, Repair: true})
-			case !contains(have, *p):
+			case !slices.Contains(have, *p):
 				batch = append(batch, updateOf{Key: *p, New: p, Repair: true})
 			}
 		}
@@ -361,13 +328,4 @@ func (w *town) repair(want []vip.ProbePath) {
 		}
 		put(w.t, w.paths, batch)
 	})
-}
-
-func contains(all []vip.ProbePath, p vip.ProbePath) bool {
-	for _, one := range all {
-		if one == p {
-			return true
-		}
-	}
-	return false
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -51,9 +52,7 @@ func removals(all ...vip.ProbePath) (batch []updateOf) {
 // put applies a batch and fails the test if a part of it fails.
 func put(t *testing.T, target *Target, batch []updateOf) {
 	t.Helper()
-	if err := target.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, target.Apply(t.Context(), batch))
 	for _, u := range batch {
 		if u.Err != nil {
 			t.Fatalf("%s: %v", u.Key, u.Err)
@@ -65,9 +64,7 @@ func put(t *testing.T, target *Target, batch []updateOf) {
 func actual(t *testing.T, target *Target) (all, damaged []vip.ProbePath) {
 	t.Helper()
 	for o, err := range target.Actual(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		all = append(all, o.Value)
 		if len(o.Damage) > 0 {
 			damaged = append(damaged, o.Value)
@@ -88,10 +85,7 @@ func TestOnePathIsFewMessages(t *testing.T) {
 	one := path(1000)
 	k.log = nil
 	put(t, target, additions(one))
-	mark, err := target.Mark(one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mark := must.Get(target.Mark(one))(t)
 	want := []string{"transaction", fmt.Sprintf("add ipvs service by mark %#x", mark), fmt.Sprintf("add destination %s to the ipvs service by mark %#x", one.Backend, mark)}
 	if !slices.Equal(k.log, want) {
 		t.Errorf("an addition took %q, want %q", k.log, want)
@@ -228,9 +222,7 @@ func TestForeignMark(t *testing.T) {
 	k.services[foreign] = kernel.State{Service: kernel.Service{Mark: foreign.mark, Scheduler: "sed"}}
 	target := k.target()
 	batch := additions(path(0))
-	if err := target.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, target.Apply(t.Context(), batch))
 	if batch[0].Err == nil || !strings.Contains(batch[0].Err.Error(), "foreign service") {
 		t.Errorf("the first attempt: %v", batch[0].Err)
 	}
@@ -275,9 +267,7 @@ func TestLostAnswer(t *testing.T) {
 						if all[0] != p { // nothing is left that shows how it forwards
 							batch = append(removals(all...), batch...)
 						}
-						if err := target.Apply(t.Context(), batch); err != nil {
-							t.Fatal(err)
-						}
+						must.Succeed(t, target.Apply(t.Context(), batch))
 					}
 					put(t, target, additions(p))
 					if isForeign {
@@ -330,9 +320,7 @@ func TestRejected(t *testing.T) {
 		return nil
 	}
 	batch := additions(paths(3)...)
-	if err := target.Apply(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, target.Apply(t.Context(), batch))
 	for i, u := range batch {
 		if _, err := target.Mark(u.Key); (u.Err != nil) != (i == 1) || (err != nil) != (i == 1) {
 			t.Errorf("path %d: %v, mark %v", i, u.Err, err)
@@ -390,9 +378,7 @@ func TestRemove(t *testing.T) {
 	if err := r.find(t.Context(), "ironvip_probes"); r.Table != "ironvip_probes" || r.Paths != 5 || err != nil {
 		t.Errorf("found %q, %d, %v", r.Table, r.Paths, err)
 	}
-	if err := r.Remove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, r.Remove(t.Context()))
 	if _, there := k.services[foreign]; !there || len(k.services) != 1 || k.elements != nil {
 		t.Errorf("left: %v, %v", k.services, k.elements)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,11 +28,7 @@ func backends(weights ...uint32) []Backend {
 
 func picker(t testing.TB, s vip.Scheduler, b []Backend) Picker {
 	t.Helper()
-	p, err := New(s, b, &atomic.Uint64{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(New(s, b, &atomic.Uint64{}))(t)
 }
 
 func clientHash(i int) uint64 {
@@ -51,19 +49,14 @@ func TestWeightedRoundRobinIsExact(t *testing.T) {
 		}
 		turn := &atomic.Uint64{}
 		turn.Store(rapid.Uint64Range(0, 1<<40).Draw(t, "turn"))
-		p, err := New(vip.WeightedRoundRobin, b, turn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(New(vip.WeightedRoundRobin, b, turn))(t)
 		for range 2 {
 			got := make([]uint64, len(b))
 			for range sum / divisor {
 				got[p.Pick(0, 0, nil)]++
 			}
 			for i, n := range got {
-				if n != uint64(weights[i])/divisor {
-					t.Fatalf("weights %v: got %v over a cycle", weights, got)
-				}
+				must.Equal(t, n, uint64(weights[i])/divisor, "weights %v: got %v over a cycle", weights, got)
 			}
 		}
 	})
@@ -88,9 +81,7 @@ func TestWeightedRoundRobinIsSmooth(t *testing.T) {
 func TestRoundRobinIgnoresWeights(t *testing.T) {
 	p := picker(t, vip.RoundRobin, backends(100, 1, 7))
 	for i := range 30 {
-		if got := p.Pick(0, 0, nil); got != i%3 {
-			t.Fatalf("pick %d is %d", i, got)
-		}
+		must.Equal(t, p.Pick(0, 0, nil), i%3, "pick %d", i)
 	}
 }
 
@@ -99,13 +90,8 @@ func TestTurnOutlivesAPicker(t *testing.T) {
 	turn := &atomic.Uint64{}
 	b := backends(1, 1)
 	for i := range 10 {
-		p, err := New(vip.RoundRobin, b, turn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := p.Pick(0, 0, nil); got != i%2 {
-			t.Fatalf("pick %d is %d", i, got)
-		}
+		p := must.Get(New(vip.RoundRobin, b, turn))(t)
+		must.Equal(t, p.Pick(0, 0, nil), i%2, "pick %d", i)
 	}
 }
 
@@ -131,15 +117,11 @@ func TestLeastConnection(t *testing.T) {
 		seen := map[int]bool{}
 		for range 20 {
 			got := p.Pick(0, 0, nil)
-			if !slices.Contains(c.want, got) {
-				t.Errorf("%s weights %v open %v: picked %d", c.s, c.weights, c.open, got)
-			}
+			expect.True(t, slices.Contains(c.want, got), "%s weights %v open %v: picked %d", c.s, c.weights, c.open, got)
 			seen[got] = true
 			b[got].State.Open.Add(-1)
 		}
-		if len(seen) != len(c.want) {
-			t.Errorf("%s weights %v open %v: only %v of %v", c.s, c.weights, c.open, seen, c.want)
-		}
+		expect.Equal(t, len(seen), len(c.want), "%s weights %v open %v: only %v of %v", c.s, c.weights, c.open, seen, c.want)
 	}
 }
 
@@ -204,18 +186,14 @@ func TestHashesAreStable(t *testing.T) {
 		{client, false, 0x6fd6e7d6ca69b4a}, {mapped, false, 0x6fd6e7d6ca69b4a}, {client, true, 0x3c4ceb0d684c4f0d},
 		{six, false, 0x822f252dfc277023}, {six, true, 0x2587e8cd9af7ec6c},
 	} {
-		if got := Hash(c.client, c.withPort); got != c.want {
-			t.Errorf("hash of %v (port: %v) is %#x, want %#x", c.client, c.withPort, got, c.want)
-		}
+		expect.Equal(t, Hash(c.client, c.withPort), c.want, "hash of %v (port: %v)", c.client, c.withPort)
 	}
 	var got []int
 	p := picker(t, vip.MaglevHash, backends(1, 1, 1, 1, 1))
 	for i := range 16 {
 		got = append(got, p.Pick(clientHash(i), 0, nil))
 	}
-	if want := []int{1, 3, 2, 2, 3, 0, 0, 4, 1, 3, 2, 2, 4, 0, 2, 4}; !slices.Equal(got, want) {
-		t.Errorf("maglev: %v, want %v", got, want)
-	}
+	expect.SameList(t, got, []int{1, 3, 2, 2, 3, 0, 0, 4, 1, 3, 2, 2, 4, 0, 2, 4}, "maglev")
 }
 
 // When one of n backends is removed, its clients spread over the others. Few clients of the others
@@ -239,9 +217,7 @@ func TestMaglevDisruptionIsMinimal(t *testing.T) {
 		if share := float64(moved) / clients; share > 0.05 {
 			t.Errorf("%d backends: %.1f %% of the others' clients moved", n, 100*share)
 		}
-		if len(heirs) < (n-1)*9/10 {
-			t.Errorf("%d backends: only %d inherit", n, len(heirs))
-		}
+		expect.AtLeast(t, len(heirs), (n-1)*9/10, "%d backends: heirs", n)
 	}
 }
 
@@ -258,9 +234,7 @@ func TestMaglevTable(t *testing.T) {
 		}
 	}
 	m := newMaglev(set{backends(65535, 1, 65535)})
-	if !slices.Contains(m.slots, 1) {
-		t.Error("the light backend has no slot")
-	}
+	expect.True(t, slices.Contains(m.slots, 1), "the light backend has no slot")
 }
 
 func TestAvoidedAndTriedArePassedOver(t *testing.T) {
@@ -297,9 +271,7 @@ func TestAvoidedAndTriedArePassedOver(t *testing.T) {
 
 func TestNoBackendsAndTooMany(t *testing.T) {
 	for _, s := range Supported() {
-		if got := picker(t, s, nil).Pick(1, 0, nil); got != -1 {
-			t.Errorf("%s: %d", s, got)
-		}
+		expect.Equal(t, picker(t, s, nil).Pick(1, 0, nil), -1, "%s", s)
 	}
 	if _, err := New(vip.RoundRobin, make([]Backend, MaxBackends+1), nil); err == nil {
 		t.Error("too many accepted")
@@ -357,13 +329,9 @@ func TestPickCounts(t *testing.T) {
 		tried := []int{p.Pick(7, 0, nil)}
 		tried = append(tried, p.Pick(7, 0, tried))
 		tried = append(tried, p.Pick(7, 0, tried))
-		if got := p.Pick(7, 0, tried); got != -1 {
-			t.Errorf("%s: picked %d when all were tried", s, got)
-		}
+		expect.Equal(t, p.Pick(7, 0, tried), -1, "%s: picked after all were tried", s)
 		for i := range b {
-			if n := b[i].State.Open.Load(); n != 1 {
-				t.Errorf("%s: backend %d counts %d", s, i, n)
-			}
+			expect.Equal(t, b[i].State.Open.Load(), 1, "%s: backend %d counts", s, i)
 		}
 	}
 }
@@ -372,9 +340,7 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	for _, s := range Supported() {
 		p := picker(t, s, backends(1, 2, 3))
 		tried := []int{1}
-		if n := testing.AllocsPerRun(100, func() { p.Pick(7, 0, tried) }); n != 0 {
-			t.Errorf("%s: %v allocations", s, n)
-		}
+		expect.Equal(t, testing.AllocsPerRun(100, func() { p.Pick(7, 0, tried) }), 0, "%s: allocations", s)
 	}
 }
 
@@ -398,16 +364,5 @@ func BenchmarkPick(b *testing.B) {
 				})
 			})
 		}
-	}
-}
-
-func BenchmarkBuildMaglev(b *testing.B) {
-	for _, n := range []int{3, 100, 2000} {
-		all := backends(slices.Repeat([]uint32{1}, n)...)
-		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
-			for b.Loop() {
-				newMaglev(set{all})
-			}
-		})
 	}
 }

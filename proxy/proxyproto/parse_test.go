@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func header(src, dst string) Header {
@@ -53,9 +55,7 @@ func TestAppend(t *testing.T) {
 		{header("[fe80::1%eth0]:1", "[fe80::2]:2"), "PROXY TCP6 fe80::1 fe80::2 1 2\r\n", ""},
 		{Header{}, "PROXY UNKNOWN\r\n", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"},
 	} {
-		if got := string(test.h.Append([]byte("x"), V1)); got != "x"+test.v1 {
-			t.Errorf("%v in version 1: %q", test.h, got)
-		}
+		expect.Equal(t, string(test.h.Append([]byte("x"), V1)), "x"+test.v1, "%v in version 1", test.h)
 		if got := string(test.h.Append([]byte("x"), V2)); test.v2 != "" && got != "x"+test.v2 {
 			t.Errorf("%v in version 2: %q", test.h, got)
 		}
@@ -66,9 +66,7 @@ func TestAppend(t *testing.T) {
 		if n := testing.AllocsPerRun(10, func() { b = longest.Append(b[:0], v) }); n > 0 && v == V1 {
 			t.Errorf("version %d: %v allocations", v, n)
 		}
-		if len(b) != most {
-			t.Errorf("the longest header of version %d has %d bytes, want %d", v, len(b), most)
-		}
+		expect.Equal(t, len(b), most, "the longest header of version %d has bytes", v)
 	}
 }
 
@@ -210,9 +208,7 @@ func FuzzAppend(f *testing.F) {
 		h := Header{netip.AddrPortFrom(a.Unmap(), from), netip.AddrPortFrom(b.Unmap(), to)}
 		for v, most := range map[Version]int{V1: MaxV1, V2: 52} {
 			text := h.Append(nil, v)
-			if len(text) > most {
-				t.Errorf("version %d: %d bytes", v, len(text))
-			}
+			expect.AtMost(t, len(text), most, "version %d: bytes", v)
 			if got, n, err := Parse(append(bytes.Clone(text), rest...)); err != nil || n != len(text) || got != h {
 				t.Errorf("version %d: %v becomes %v, %d bytes, %v", v, h, got, n, err)
 			}

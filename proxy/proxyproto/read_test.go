@@ -9,26 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
 // pair returns two ends of a TCP connection.
 func pair(t *testing.T) (sender, receiver *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(net.Dial("tcp", l.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
-	s, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(l.Accept())(t)
 	t.Cleanup(func() { s.Close() })
 	_ = s.SetReadDeadline(time.Now().Add(time.Minute))
 	return c.(*net.TCPConn), s.(*net.TCPConn)
@@ -59,9 +51,7 @@ func TestReadTakesTheHeaderOnly(t *testing.T) {
 		v2(0x21, 0x11, ends4+tlv(4, strings.Repeat("x", MaxSize-fixed-12-3))),
 	} {
 		want, _, err := Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, at := range []int{0, 1, 5, 6, 12, 15, 16, len(text) - 1, len(text), len(text) + 1, len(text) + len(rest)} {
 			sender, receiver := pair(t)
 			all := text + rest
@@ -76,9 +66,7 @@ func TestReadTakesTheHeaderOnly(t *testing.T) {
 				t.Fatalf("%q divided at %d: %v", text, at, got)
 			}
 			sender.CloseWrite()
-			if got, err := io.ReadAll(receiver); err != nil || string(got) != rest {
-				t.Fatalf("%q divided at %d: then %q, %v", text, at, got, err)
-			}
+			must.Equal(t, string(must.Get(io.ReadAll(receiver))(t)), rest, "%q divided at %d: the rest", text, at)
 			sender.Close()
 			receiver.Close()
 		}
@@ -172,7 +160,5 @@ func TestReadOfAClosedConnection(t *testing.T) {
 
 func send(t *testing.T, c *net.TCPConn, text string) {
 	t.Helper()
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Write([]byte(text)))(t)
 }

@@ -5,14 +5,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func control(t *testing.T, c *net.TCPConn, f func(fd int) error) {
 	t.Helper()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(c.SyscallConn())(t)
 	var failed error
 	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil || failed != nil {
 		t.Fatal(err, failed)

@@ -21,6 +21,10 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -55,9 +59,7 @@ func row(t *testing.T, name string, backends ...string) vip.Service {
 			Ports: []string{"80/tcp"}, ForZones: []string{"za", "zb"}, ForNodes: []string{"n1"}})
 	}
 	s, problems := w.Build("consul", "consul:"+name)
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
+	must.Empty(t, problems)
 	return s
 }
 
@@ -83,12 +85,8 @@ func startWith(t *testing.T, store Store) *run {
 	s := New("consul", r.remote, store, r.services, log)
 	supervisor := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: r.services}), Services: r.services, Statuses: r.statuses, Log: log})
 	supervisor.Add("consul", "consul", s)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = supervisor.Run(ctx) })
-	running.Go(func() { _ = s.Keep(ctx) })
-	r.end = sync.OnceFunc(func() { cancel(); running.Wait() })
-	t.Cleanup(r.end)
+	supervised, kept := scope.Go(t, supervisor.Run), scope.Go(t, s.Keep)
+	r.end = func() { supervised(); kept() }
 	return r
 }
 
@@ -117,10 +115,7 @@ func (r *run) until(names ...string) {
 }
 
 func TestARestartWithoutTheServer(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	t.Cleanup(func() { _ = db.Close() })
 	away := errors.New("connection refused")
 	web := row(t, "web", "10.0.0.1", "10.0.0.2")
@@ -144,7 +139,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 			r.says(func(out sources.Sink) { out.Stale(away) })
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		bubble.Run(t, name, func(t *testing.T) {
 			r := start(t, db)
 			does(r)
 			r.until("api", "db", "web")
@@ -168,10 +163,7 @@ func TestARestartWithoutTheServer(t *testing.T) {
 	r.until("web")
 	bucket := store.NewBucket[Row](db, "cache consul")
 	wait.For(t, "the cached services", func() error {
-		all, err := bucket.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must.Get(bucket.All())(t)
 		if _, whole := all[completeKey]; len(all) != 2 || !whole {
 			return fmt.Errorf("%d values are cached", len(all))
 		}
@@ -213,9 +205,7 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 			r := startWith(t, &counting{rows: tc.kept, err: tc.err})
 			r.says(func(out sources.Sink) { out.Stale(away) })
 			r.says(func(sources.Sink) {}) // the former word is through
-			if got := r.ready(); got != tc.ready {
-				t.Errorf("ready: %v", got)
-			}
+			expect.Equal(t, r.ready(), tc.ready, "ready")
 			if status, _, _ := r.statuses.Get("consul"); status.Stale == "" {
 				t.Errorf("not stale: %+v", status)
 			}
@@ -225,60 +215,53 @@ func TestARestartWithoutTheServerAndWithoutServices(t *testing.T) {
 
 // What is cached of a source without services is that it has none.
 func TestThatThereAreNoServicesIsCached(t *testing.T) {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	t.Cleanup(func() { _ = db.Close() })
-	r := start(t, db)
-	r.says(func(out sources.Sink) { out.Replace(nil, nil) })
-	bucket := store.NewBucket[Row](db, "cache consul")
-	wait.Until(t, "the list is cached", func() bool {
-		_, complete, err := bucket.Get(completeKey)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return complete
+	bubble.Test(t, func(t *testing.T) {
+		r := start(t, db)
+		r.says(func(out sources.Sink) { out.Replace(nil, nil) })
+		bucket := store.NewBucket[Row](db, "cache consul")
+		wait.Until(t, "the list is cached", func() bool {
+			_, complete, err := bucket.Get(completeKey)
+			must.Succeed(t, err)
+			return complete
+		})
+		r.end()
+		r = start(t, db)
+		wait.For(t, "the cache speaks for the source", func() error {
+			if status, _, _ := r.statuses.Get("consul"); !strings.Contains(status.Stale, "using cached services") {
+				return fmt.Errorf("status %+v", status)
+			}
+			return nil
+		})
+		expect.True(t, r.ready(), "not ready")
 	})
-	r.end()
-	r = start(t, db)
-	wait.For(t, "the cache speaks for the source", func() error {
-		if status, _, _ := r.statuses.Get("consul"); !strings.Contains(status.Stale, "using cached services") {
-			return fmt.Errorf("status %+v", status)
-		}
-		return nil
-	})
-	if !r.ready() {
-		t.Error("not ready")
-	}
 }
 
 // One change is one write, whatever there is.
 func TestAChangeCostsThatChange(t *testing.T) {
-	store := &counting{rows: map[string]Row{}}
-	services := table.New(&table.Clock{}, vip.KeyOfService, compile.SameService)
-	s := New("consul", nil, store, services, slog.New(slog.DiscardHandler))
-	close(s.answered)
-	done := services.Initializer()
-	for i := range 1000 {
-		r := row(t, fmt.Sprintf("s%d", i))
-		services.Set(r)
-	}
-	other := row(t, "others")
-	other.Source = "static"
-	services.Set(other)
-	done()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Keep(ctx) })
-	defer running.Wait()
-	defer cancel()
-	const complete = 1 // that all is there
-	store.until(t, 1000+complete)
-	changed := row(t, "s1")
-	changed.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	services.Set(changed)
-	store.until(t, 1001+complete)
+	bubble.Test(t, func(t *testing.T) {
+		store := &counting{rows: map[string]Row{}}
+		services := table.New(&table.Clock{}, vip.KeyOfService, compile.SameService)
+		s := New("consul", nil, store, services, slog.New(slog.DiscardHandler))
+		close(s.answered)
+		done := services.Initializer()
+		for i := range 1000 {
+			r := row(t, fmt.Sprintf("s%d", i))
+			services.Set(r)
+		}
+		other := row(t, "others")
+		other.Source = "static"
+		services.Set(other)
+		done()
+		scope.Go(t, s.Keep)
+		const complete = 1 // that all is there
+		store.until(t, 1000+complete)
+		changed := row(t, "s1")
+		changed.VIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		services.Set(changed)
+		store.until(t, 1001+complete)
+	})
 }
 
 type counting struct {
@@ -302,9 +285,7 @@ func (c *counting) until(t *testing.T, written int) {
 	wait.For(t, fmt.Sprintf("%d values written", written), func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.written > written {
-			t.Fatalf("%d values written, want %d", c.written, written)
-		}
+		must.AtMost(t, c.written, written, "values written")
 		if c.written < written {
 			return fmt.Errorf("%d written", c.written)
 		}

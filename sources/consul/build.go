@@ -223,14 +223,15 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 	order := slices.Clone(instances)
 	slices.SortStableFunc(order, func(x, y instance) int { return rank(&x) - rank(&y) })
 	for i := range order {
-		s.Backends = append(s.Backends, order[i].backend(b.o.TaggedAddress, ownPort))
+		s.Backends = append(s.Backends, b.backend(&order[i], ownPort))
 	}
 	out, problems, more := draft.Fit(s, func() (vip.Service, []vip.Problem) {
 		out, problems := s.Build(b.o.Name, b.place)
 		return out, append(problems, spec.CheckAgainstPools(s, b.o.Pools())...)
 	}, func(i int, field string, p vip.Problem) {
 		if field == "" {
-			p.Message = order[i].Service.Address + ": another instance is the same server"
+			address, _ := order[i].address(b.o.TaggedAddress)
+			p.Message = address + ": another instance is the same server"
 		}
 		b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[i].id(), p.Message))
 	})
@@ -238,6 +239,22 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 		b.warn("backends", "", fmt.Sprintf("%d instances more are left out", more))
 	}
 	return out, problems
+}
+
+// backend returns an instance as a backend, without names that a service can't have: they only say which hosts and zones
+// prefer it.
+func (b *builder) backend(i *instance, own bool) spec.Backend {
+	out := i.backend(b.o.TaggedAddress, own)
+	for _, name := range []struct {
+		of    string
+		value *string
+	}{{"node", &out.Node}, {"zone", &out.Zone}} {
+		if *name.value != "" && !spec.IsWord(*name.value) {
+			b.warn(name.of, "", fmt.Sprintf("instance %s has no %s here: %q isn't of up to %d printable characters without spaces", i.id(), name.of, *name.value, spec.MaxLabelKey))
+			*name.value = ""
+		}
+	}
+	return out
 }
 
 // rank orders instances, the healthiest first.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 	"github.com/ironvip/ironvip/vip/spec/strict"
@@ -83,6 +85,14 @@ func instances(lines ...string) []instance {
 		out = append(out, inst(line))
 	}
 	return out
+}
+
+// each changes instances.
+func each(all []instance, change func(*instance)) []instance {
+	for i := range all {
+		change(&all[i])
+	}
+	return all
 }
 
 // described returns the parts of a service that these tests compare.
@@ -177,6 +187,10 @@ func TestBuild(t *testing.T) {
 		{"an address that is a name", instances("n1 10.0.0.1:80", "n2 db.example:80"), "web 80/tcp: 10.0.0.1:80", `ironvip-port: instances disagree: "80" on n1/web, nothing on n2/web; "80" is used; address: instance n2/web is left out: "db.example:80" is not an address`},
 		{"in a pool", instances("n1 10.0.0.1:80", "n2 192.0.2.7:80"), "web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 192.0.2.7 is in VIP pool "public"`},
 		{"the same server twice", instances("n1 10.0.0.1:80 critical", "n2 10.0.0.1:80 passing"), "web 80/tcp: 10.0.0.1:80", `address: instance n1/web is left out: 10.0.0.1: another instance is the same server`},
+		{"the same server twice, by the addresses of nodes", each(instances("n1 10.0.0.1:80", "n2 10.0.0.1:80"), func(i *instance) { i.Service.Address, i.Node.Address = "", i.Service.Address }),
+			"web 80/tcp: 10.0.0.1:80", `address: instance n2/web is left out: 10.0.0.1: another instance is the same server`},
+		{"a node and a zone with spaces", each(instances("n1 10.0.0.1:80"), func(i *instance) { i.Node.Node, i.Node.Meta = "rack 7", map[string]string{"zone": "a b"} }),
+			"web 80/tcp: 10.0.0.1:80", `node: instance rack 7/web has no node here: "rack 7" isn't of up to 253 printable characters without spaces; zone: instance rack 7/web has no zone here: "a b" isn't of up to 253 printable characters without spaces`},
 		{"another family", instances("n1 10.0.0.1:80 families=ipv4", "n2 [2001:db8::1]:80 families=ipv4"), "web 80/tcp: 10.0.0.1:80",
 			"address: instance n2/web is left out: 2001:db8::1 is ipv6 and the service's VIP is ipv4: nat does not translate between families"},
 		{"direct routing", instances("n1 10.0.0.1:80 forward=dr", "n2 10.0.0.2:8080 forward=dr port=80", "n3 10.0.0.3:80 port=80 forward=dr"), "web 80/tcp: 10.0.0.1:80, 10.0.0.3:80",
@@ -191,9 +205,7 @@ func TestBuild(t *testing.T) {
 			if got.good {
 				desc = described(got.service)
 			}
-			if desc != test.want {
-				t.Errorf("built %q, not %q", desc, test.want)
-			}
+			expect.Equal(t, desc, test.want, "built")
 			if texts(got.problems) != test.problems {
 				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
@@ -221,18 +233,13 @@ func TestEveryFieldHasAKey(t *testing.T) {
 	if !got.good || len(got.problems) > 0 {
 		t.Fatalf("%v", got.problems)
 	}
-	ours, err := json.Marshal(spec.FromService(got.service))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must.Get(json.Marshal(spec.FromService(got.service)))(t)
 	want := `{"name":"shop","namespace":"team","labels":{"a":"b","c":"d"},"pool":"lan","vips":["192.0.2.1"],"families":["ipv4"],"share_key":"front","hostnames":["a.example","shop.example.com"],` +
 		`"ports":[{"protocol":"tcp","port":80,"target_port":8080,"node_port":30080}],"backends":[{"address":"10.0.0.1","weight":1,"state":"ready","node":"n1"}],` +
 		`"scheduler":"mh","scheduler_flags":["fallback","port"],"forward":"nat","affinity":{"timeout":"1m30s"},"internal_traffic":"local","external_traffic":"local",` +
 		`"traffic_distribution":"same-zone","health_check_node_port":30081,"masquerade":"never","source_ranges":["198.51.100.0/24","203.0.113.7/32"],"proxy_protocol":"v2","accept_proxy_from":["192.0.2.0/24","192.0.2.1/32"],"drain_timeout":"5m","connect_timeout":"2s","idle_timeout":"10m","half_close_timeout":"20s","max_connections":100,"max_queue":50,"queue_timeout":"2s",` +
 		`"health":{"type":"http","interval":"2s","fast_interval":"500ms","timeout":"1s","rise":2,"fall":3,"method":"GET","path":"/healthz","status":"200-399"},"on_unhealthy":"reset","panic_threshold":50}`
-	if string(ours) != want {
-		t.Errorf("got\n%s, want\n%s", ours, want)
-	}
+	expect.Equal(t, string(ours), want, "got\n%s, want\n%s", ours, want)
 	var fields []string
 	for _, k := range metaKeys {
 		fields = append(fields, k.field)
@@ -318,18 +325,13 @@ func TestTaggedAddresses(t *testing.T) {
 
 // The reference page has a row for every key, and no other rows.
 func TestReferencePageIsComplete(t *testing.T) {
-	page, err := os.ReadFile("../../docs/consul.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/consul.md"))(t)
 	var keys []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `("+metaPrefix+"[^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
 		keys = append(keys, row[1])
 	}
 	slices.Sort(keys)
-	if !slices.Equal(keys, keyNames) {
-		t.Errorf("docs/consul.md has rows for\n%v, the code reads\n%v", keys, keyNames)
-	}
+	expect.SameList(t, keys, keyNames, "docs/consul.md has rows for\n%v, the code reads\n%v", keys, keyNames)
 }
 
 // Every build ends, and its result does not depend on the order of instances.
@@ -357,12 +359,8 @@ func TestReasonOfACriticalCheck(t *testing.T) {
 		{"CheckID": "service:web", "Name": "web http", "Status": "critical", "Output": "HTTP GET http://10.0.0.1/: 500\nbody"}]},
 	{"Node": {"Node": "n2"}, "Service": {"ID": "web-2", "Address": "10.0.0.2", "Port": 80}, "Checks": [{"CheckID": "c", "Status": "critical", "Output": "` + strings.Repeat("x", 500) + `"}]},
 	{"Node": {"Node": "n3"}, "Service": {"ID": "web-3", "Address": "10.0.0.3", "Port": 80}, "Checks": [{"CheckID": "c", "Status": "warning", "Output": "slow"}]}]`
-	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		t.Fatal(err)
-	}
-	if c := all[0].Checks[0]; c.Critical != "" {
-		t.Errorf("text of a passing check is kept: %+v", c)
-	}
+	must.Succeed(t, json.Unmarshal([]byte(text), &all))
+	expect.Equal(t, all[0].Checks[0].Critical, "", "text of a passing check is kept: critical")
 	o := Options{}.withDefaults()
 	got := o.build("web", all, nil)
 	want := []string{"Consul check critical: web http: HTTP GET http://10.0.0.1/: 500", "Consul check critical: c: " + strings.Repeat("x", 120) + "...", ""}
@@ -371,7 +369,5 @@ func TestReasonOfACriticalCheck(t *testing.T) {
 			t.Errorf("%s: reason %q, want %q", b.ID(), text, want[i])
 		}
 	}
-	if len(got.service.Backends) != 3 {
-		t.Errorf("%d backends", len(got.service.Backends))
-	}
+	expect.Equal(t, len(got.service.Backends), 3, "backends")
 }

@@ -10,6 +10,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
@@ -66,8 +68,6 @@ func (s *Source) ShrinkGuard() time.Duration { return time.Duration(s.o.ShrinkGu
 // Consul is reachable.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	defer s.o.asked.closeIdle()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	// The last run may have ended before it published that these are gone. The full list removes them.
 	maps.DeleteFunc(s.entries, func(_ string, e *entry) bool { return e.gone })
 	r := newRun(s, out)
@@ -75,13 +75,11 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		e.running, e.listed, e.epoch = false, false, 0
 		e.filtered = true // an operator who restarts the run accepts what the token can't read
 	}
-	var running sync.WaitGroup
-	defer running.Wait()
 	defer r.tidy.Stop()
-	running.Go(func() { r.follow(ctx, &running) })
-	running.Go(func() { r.publisher.Run(ctx) })
-	<-ctx.Done()
-	return ctx.Err()
+	running, inner := parallel.NewGroup(ctx)
+	running.Run(inner, func(ctx context.Context) { r.follow(ctx, running) })
+	running.Run(inner, r.publisher.Run)
+	return cmp.Or(running.Wait(), ctx.Err())
 }
 
 // run is one run of the source.

@@ -26,6 +26,7 @@ type fake struct {
 	listed   uint64          // index of the list
 	services map[string]*fakeService
 	changed  chan struct{} // closed at each change
+	replaced chan struct{} // closed when another state is restored
 	fault    func(name string) error
 	filtered map[string]bool // the token may not read these
 	room     int             // limit of concurrent queries for services; 0: no limit
@@ -43,7 +44,7 @@ type fakeService struct {
 }
 
 func newFake() *fake {
-	return &fake{index: 10, used: map[uint64]bool{}, listed: 10, services: map[string]*fakeService{}, changed: make(chan struct{}), filtered: map[string]bool{}, held: map[string]int{}, questions: map[string]int{}}
+	return &fake{index: 10, used: map[uint64]bool{}, listed: 10, services: map[string]*fakeService{}, changed: make(chan struct{}), replaced: make(chan struct{}), filtered: map[string]bool{}, held: map[string]int{}, questions: map[string]int{}}
 }
 
 func (f *fake) locked(do func()) {
@@ -87,7 +88,8 @@ func (f *fake) next(index uint64) {
 	f.index, f.used[index] = index, true
 }
 
-// reset replaces the state, as a restore does.
+// reset replaces the state, as a restore does: the query for the list ends with the answer of the replaced
+// state, and a later one waits until the index has passed its own.
 func (f *fake) reset(index uint64, services map[string][]instance) {
 	f.locked(func() {
 		for _, s := range f.services {
@@ -99,7 +101,8 @@ func (f *fake) reset(index uint64, services map[string][]instance) {
 		for name, of := range services {
 			f.services[name] = &fakeService{index: index, instances: of, changed: make(chan struct{})}
 		}
-		f.wake()
+		close(f.replaced)
+		f.replaced = make(chan struct{})
 	})
 }
 
@@ -148,7 +151,7 @@ func (f *fake) list(ctx context.Context, q question) (names []string, a answer, 
 	defer timer.Stop()
 	for over := false; ; {
 		f.mu.Lock()
-		changed := f.changed
+		changed, replaced := f.changed, f.replaced
 		if f.fault != nil {
 			err = f.fault("")
 		}
@@ -156,12 +159,14 @@ func (f *fake) list(ctx context.Context, q question) (names []string, a answer, 
 		names = slices.DeleteFunc(names, func(name string) bool { return f.filtered[name] })
 		a.filtered = len(f.filtered) > 0
 		f.mu.Unlock()
-		if err != nil || q.index == 0 || a.index != q.index || over {
+		if err != nil || q.index == 0 || a.index > q.index || over {
 			return names, a, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, a, ctx.Err()
+		case <-replaced:
+			return names, a, nil
 		case <-changed:
 		case <-timer.C:
 			over = true

@@ -5,23 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // follow queries the list of services and starts a watch for each service. It also detects that
 // Consul is unavailable or available again.
-func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
+func (r *run) follow(ctx context.Context, running parallel.Group) {
 	t := r.o.timing
 	pace := rate.NewLimiter(rate.Every(t.listPace), 2)
 	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
-	var index uint64
+	var index uint64 // of the last answer; 0 if everything is to be read
+	early := false   // a blocking query has returned before its time without a change, as when a snapshot is restored
 	for pace.Wait(ctx) == nil {
-		names, a, err := r.ask.list(ctx, question{index: index, wait: t.listHold})
+		q := question{index: index, wait: t.listHold}
+		if early {
+			q.index = 0
+		}
+		began := time.Now()
+		names, a, err := r.ask.list(ctx, q)
 		if ctx.Err() != nil {
 			return
 		}
@@ -29,17 +35,18 @@ func (r *run) follow(ctx context.Context, running *sync.WaitGroup) {
 			err = errors.New("an empty answer that is not of consul's making: it has no index")
 		}
 		if err != nil {
-			index = 0
+			index, early = 0, false
 			r.away(fmt.Errorf("consul at %s: list of services: %w", r.o.Title(), err))
 			backoff.Sleep(ctx, wait.Next())
 			continue
 		}
 		wait.Reset()
 		if a.index < index { // an older state: read everything again
-			index = 0
+			index, early = 0, false
 			continue
 		}
 		r.listed(ctx, names, len(names) == 0 && a.filtered, index == 0, running)
+		early = q.index > 0 && a.index == q.index && time.Since(began) < q.wait
 		index = max(a.index, 1)
 	}
 }
@@ -54,7 +61,7 @@ func (r *run) away(err error) {
 
 // listed updates the entries from a list. Reread means that Consul was unavailable, or has lost
 // data, since the last list. Blind means that services may exist that the token can't read.
-func (r *run) listed(ctx context.Context, names []string, blind, reread bool, running *sync.WaitGroup) {
+func (r *run) listed(ctx context.Context, names []string, blind, reread bool, running parallel.Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listErr, r.listAnswered = nil, true
@@ -79,7 +86,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, reread bool, ru
 		case e.gone:
 		case !e.running:
 			e.running = true
-			running.Go(func() { r.watch(ctx, e) })
+			running.Run(ctx, func(ctx context.Context) { r.watch(ctx, e) })
 		case turned && !reread && e.kick != nil: // nil: no query yet
 			e.kick()
 		}

@@ -3,7 +3,6 @@ package consul
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,6 +20,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -120,15 +122,9 @@ func TestWrongAnswers(t *testing.T) {
 			o := Options{Config: Config{Config: consulclient.Config{Address: server.URL}}}
 			o.timing = timing{pace: 5 * time.Millisecond, listPace: 5 * time.Millisecond, listHold: 100 * time.Millisecond, answer: 100 * time.Millisecond,
 				hold: 200 * time.Millisecond, minBackoff: 5 * time.Millisecond, maxBackoff: 20 * time.Millisecond, idle: 100 * time.Millisecond}
-			src, err := New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			src := must.Get(New(o))(t)
 			out := newSink()
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- src.Run(ctx, out) }()
-			defer func() { cancel(); <-ended }()
+			scope.Go(t, func(ctx context.Context) error { return src.Run(ctx, out) })
 			stale := func() string {
 				out.mu.Lock()
 				defer out.mu.Unlock()
@@ -164,28 +160,15 @@ func supervised(t *testing.T, f *fake) (services *table.Table[vip.ServiceKey, vi
 	services = table.New(clock, vip.KeyOfService, nil)
 	statuses := table.New(clock, sources.KeyOfStatus, nil)
 	super := sources.NewSupervisor(sources.Options{Resolver: pipeline.NewResolve(pipeline.ResolveOptions{Services: services}), Services: services, Statuses: statuses, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
-	src, err := New(Options{Config: *NewConfig(), asked: f})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := must.Get(New(Options{Config: *NewConfig(), asked: f}))(t)
 	super.Add("consul", Type, src)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- super.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run returned %v", err)
-		}
-	})
+	scope.Go(t, super.Run)
 	status = func() sources.Status {
 		s, _, _ := statuses.Get("consul")
 		return s
 	}
 	return services, status, func() {
-		if err := super.Resync("consul"); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, super.Resync("consul"))
 	}
 }
 
@@ -211,7 +194,7 @@ func TestAnEmptyCatalogIsDoubted(t *testing.T) {
 				t.Errorf("%d services of %d, status %+v", services.Len(), n, status())
 			}
 			f.reset(3, had)
-			time.Sleep(time.Minute)
+			time.Sleep(50 * time.Second) // not a multiple of the time of a blocking query: one is open when the state changes
 			if services.Len() != n || len(status().Problems) != 0 {
 				t.Errorf("%d services of %d, status %+v", services.Len(), n, status())
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -62,13 +64,9 @@ func TestFitOfABadService(t *testing.T) {
 }
 
 func TestTexts(t *testing.T) {
-	if got := Split(" a, ,b,"); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("%q", got)
-	}
+	expect.SameList(t, Split(" a, ,b,"), []string{"a", "b"})
 	for text, want := range map[string]time.Duration{"90": 90 * time.Second, "5m": 5 * time.Minute} {
-		if got, err := Duration(text); err != nil || time.Duration(got) != want {
-			t.Errorf("%s: %v %v", text, time.Duration(got), err)
-		}
+		expect.Equal(t, time.Duration(must.Get(Duration(text))(t)), want, "%s", text)
 	}
 	for _, text := range []string{"", "soon", "-1"} {
 		if got, err := Duration(text); err == nil {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,20 +31,14 @@ type large map[string][]string
 
 func newLarge(b *testing.B, services, endpoints int) large {
 	scheme := kruntime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		b.Fatal(err)
-	}
-	if err := discoveryv1.AddToScheme(scheme); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, corev1.AddToScheme(scheme))
+	must.Succeed(b, discoveryv1.AddToScheme(scheme))
 	encoder := protobuf.NewSerializer(scheme, scheme)
 	out := large{}
 	const page = 500
 	encode := func(resource string, list kruntime.Object) {
 		var text strings.Builder
-		if err := encoder.Encode(list, &text); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, encoder.Encode(list, &text))
 		out[resource] = append(out[resource], text.String())
 	}
 	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(strings.Repeat(`{"f:spec":{}}`, 60))}}
@@ -112,10 +108,7 @@ func (f *first) Replace(services []vip.Service, problems []vip.Problem) uint64 {
 // Both are multiples of listing and decoding the same objects without using them.
 func BenchmarkFirstSync(b *testing.B) {
 	const services, endpoints = 5000, 50000
-	client, err := kubeclient.NewThrough(newLarge(b, services, endpoints))
-	if err != nil {
-		b.Fatal(err)
-	}
+	client := must.Get(kubeclient.NewThrough(newLarge(b, services, endpoints)))(b)
 	used := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -135,9 +128,7 @@ func BenchmarkFirstSync(b *testing.B) {
 			{client.REST(discoveryv1.SchemeGroupVersion), "endpointslices", func() kruntime.Object { return &discoveryv1.EndpointSliceList{} }},
 		} {
 			for page := range services / 500 {
-				if err := of.client.Get().Resource(of.resource).Param("continue", fmt.Sprint(page)).Do(b.Context()).Into(of.make()); err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, of.client.Get().Resource(of.resource).Param("continue", fmt.Sprint(page)).Do(b.Context()).Into(of.make()))
 			}
 		}
 		bare += time.Since(began)
@@ -153,17 +144,13 @@ func BenchmarkFirstSync(b *testing.B) {
 		var reading sync.WaitGroup
 		for _, s := range r.streams {
 			reading.Go(func() {
-				if err := r.readAll(ctx, s); err != nil {
-					b.Error(err)
-				}
+				expect.Succeed(b, r.readAll(ctx, s))
 			})
 		}
 		reading.Wait()
 		r.publisher.Publish()
 		synced += time.Since(began)
-		if len(out.services) != services {
-			b.Fatalf("%d services", len(out.services))
-		}
+		must.Equal(b, len(out.services), services, "services")
 		b.StopTimer()
 		inEffect = used() - before
 		out.services = nil

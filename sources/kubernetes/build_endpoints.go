@@ -350,10 +350,11 @@ func (all *servers) add(s server) {
 // limit drops the servers above the maximum of a service. It drops the worst ones first. Among
 // equally good servers it keeps equal numbers of both families, and drops the last ones of each.
 func (b *builder) limit(in []server) []server {
-	if len(in) <= spec.MaxBackends {
+	most := min(spec.MaxBackends, spec.MaxEndpoints/max(1, len(b.draft.Ports)))
+	if len(in) <= most {
 		return in
 	}
-	b.warn(vip.CodeInvalid, "endpoints", "split the Service", "%d are more than %d: some are left out", len(in), spec.MaxBackends)
+	b.warn(vip.CodeInvalid, "endpoints", "split the Service", "%d are more than %d: some are left out", len(in), most)
 	slices.SortStableFunc(in, func(x, y server) int {
 		return cmp.Or(cmp.Compare(x.rank, y.rank), x.address.Compare(y.address), cmp.Compare(x.Port, y.Port))
 	})
@@ -368,5 +369,5 @@ func (b *builder) limit(in []server) []server {
 		count[k]++
 	}
 	slices.SortStableFunc(in, func(x, y server) int { return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.order, y.order)) })
-	return in[:spec.MaxBackends]
+	return in[:most]
 }

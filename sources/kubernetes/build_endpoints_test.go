@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -143,6 +144,7 @@ func manySlices(n int, family vip.Family, more string) (out []*discoveryv1.Endpo
 	return out
 }
 
+// Slow: slices of 10,000 endpoints and more, with the race detector.
 func TestFullSlices(t *testing.T) {
 	count := func(s vip.Service, health vip.Health, f vip.Family) (n int) {
 		for _, b := range s.Backends {
@@ -181,9 +183,16 @@ func TestFullSlices(t *testing.T) {
 			checkBuilt(t, Options{}, in, got)
 		})
 	}
-	if spec.MaxBackends != 10_000 {
-		t.Error("the numbers above are of another bound")
-	}
+	expect.Equal(t, spec.MaxBackends, 10_000, "the numbers above are of another bound")
+}
+
+// A Service with many ports keeps fewer endpoints.
+func TestEndpointsOfManyPorts(t *testing.T) {
+	b := builder{draft: spec.Service{Ports: make([]spec.Port, 20)}}
+	expect.Equal(t, len(b.limit(make([]server, 5000))), 5000)
+	expect.Equal(t, texts(b.problems), "")
+	expect.Equal(t, len(b.limit(make([]server, 5001))), 5000)
+	expect.Equal(t, texts(b.problems), "endpoints: 5001 are more than 5000: some are left out")
 }
 
 // A build changes neither its input nor its results.
@@ -195,9 +204,7 @@ func TestInputIsLeftAlone(t *testing.T) {
 	}
 	in, same := make(), make()
 	(&Options{}).build(in)
-	if fmt.Sprintf("%+v %+v %+v", in.service, in.slices[0], in.slices[1]) != fmt.Sprintf("%+v %+v %+v", same.service, same.slices[0], same.slices[1]) {
-		t.Errorf("%+v", in)
-	}
+	expect.Equal(t, fmt.Sprintf("%+v %+v %+v", in.service, in.slices[0], in.slices[1]), fmt.Sprintf("%+v %+v %+v", same.service, same.slices[0], same.slices[1]), "%+v", in)
 }
 
 // The cost of one endpoint does not grow with the number of endpoints.

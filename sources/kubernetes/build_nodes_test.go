@@ -2,13 +2,14 @@ package kubernetes
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // aNode returns a Node: "ready zone=a internal=10.0.0.1 external=192.0.2.1 hostname=n1 cordoned
@@ -63,13 +64,11 @@ func TestNodeOf(t *testing.T) {
 		{"ready internal=10.0.0.1 excluded=", node{}},
 		{"ready internal=10.0.0.1 excluded=false", node{}},
 	} {
-		if got := nodeOf(aNode(test.text)); got != test.want {
-			t.Errorf("%s: %+v, not %+v", test.text, got, test.want)
-		}
+		expect.Equal(t, nodeOf(aNode(test.text)), test.want, "%s", test.text)
 	}
 }
 
-func TestNodePorts(t *testing.T) {
+func TestNodePortsOfServices(t *testing.T) {
 	nodes := func(texts ...string) nodeSet {
 		out := nodeSet{}
 		for _, text := range texts {
@@ -165,8 +164,6 @@ func TestReasonsOfIdleBackends(t *testing.T) {
 		for _, b := range test.by.build(test.in).service.Backends {
 			got = append(got, b.Reason.Text(time.Time{}))
 		}
-		if !slices.Equal(got, test.want) {
-			t.Errorf("%s: %q, not %q", test.name, got, test.want)
-		}
+		expect.SameList(t, got, test.want, "%s", test.name)
 	}
 }

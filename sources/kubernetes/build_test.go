@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -220,7 +222,7 @@ func checkBuilt(t *testing.T, o Options, in input, got built) {
 		if again := o.build(in); !reflect.DeepEqual(again, got) {
 			t.Errorf("in another order of slices:\n%+v, not\n%+v", again, got)
 		}
-		rand.Shuffle(len(in.slices), func(i, j int) { in.slices[i], in.slices[j] = in.slices[j], in.slices[i] })
+		rand.New(rand.NewPCG(1, 0)).Shuffle(len(in.slices), func(i, j int) { in.slices[i], in.slices[j] = in.slices[j], in.slices[i] })
 	}
 }
 
@@ -270,9 +272,7 @@ func TestSelects(t *testing.T) {
 		{"mirrored, in another namespace", nil, Options{Config: Config{AdoptClusterIPs: true, Namespaces: []string{"blog"}}}, false},
 	} {
 		s := aService(test.changes...)
-		if test.by.selects(s) != test.selected {
-			t.Errorf("%s: selected is %v", test.name, !test.selected)
-		}
+		expect.Equal(t, test.by.selects(s), test.selected, "%s: selected is %v", test.name, !test.selected)
 		if got := test.by.build(input{service: s}); got.use != test.selected || !test.selected && !reflect.DeepEqual(got, built{}) {
 			t.Errorf("%s: built %+v", test.name, got)
 		}
@@ -302,11 +302,7 @@ func said(t *testing.T, s vip.Service) string {
 			got[key] = nil
 		}
 	}
-	text, err := json.Marshal(got)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(must.Get(json.Marshal(got))(t))
 }
 
 func TestPlainService(t *testing.T) {
@@ -504,9 +500,7 @@ func TestFields(t *testing.T) {
 			if got.use {
 				text = said(t, got.service)
 			}
-			if text != test.want {
-				t.Errorf("says %s, not %s", text, test.want)
-			}
+			expect.Equal(t, text, test.want)
 			if texts(got.problems) != test.problems {
 				t.Errorf("problems\n%s, not\n%s", texts(got.problems), test.problems)
 			}
@@ -559,18 +553,13 @@ func TestNoSettingIsForgotten(t *testing.T) {
 
 // The reference page has a row for every annotation, and no other rows.
 func TestPageHasAllAnnotations(t *testing.T) {
-	page, err := os.ReadFile("../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/kubernetes.md"))(t)
 	var keys []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `("+annotationPrefix+"[^`]+)` \\|").FindAllStringSubmatch(string(page), -1) {
 		keys = append(keys, row[1])
 	}
 	slices.Sort(keys)
-	if !slices.Equal(keys, annotationKeys) {
-		t.Errorf("docs/kubernetes.md has rows for\n%v, the code reads\n%v", keys, annotationKeys)
-	}
+	expect.SameList(t, keys, annotationKeys, "docs/kubernetes.md has rows for\n%v, the code reads\n%v", keys, annotationKeys)
 }
 
 // A Service with invalid settings still follows its endpoints.

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // cluster is an API server in memory for lists and watches, with faults. It answers in JSON without
@@ -60,11 +61,7 @@ func newCluster() *cluster {
 // client returns a client of the cluster.
 func (c *cluster) client(t testing.TB) *kubeclient.Client {
 	t.Helper()
-	out, err := kubeclient.NewThrough(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return must.Get(kubeclient.NewThrough(c))(t)
 }
 
 func kindOf(o object) (resource string, gvk schema.GroupVersionKind) {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -162,15 +163,21 @@ func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
 	}
 	source := New(Options{Config: *c, Name: d.Name, Client: client, Node: d.Node, Ranges: d.SetPodCIDRs})
 	if !c.AdoptClusterIPs {
-		writer, err := source.Writer(statuswriter.Options{
+		options := statuswriter.Options{
 			Client: client, Identity: d.Node,
 			LeaseNamespace: c.LeaseNamespace, LeaseName: c.LeaseName, IPMode: ipModes[c.IPMode],
 			Services: d.Services, Allocations: d.Allocations, Withdrawn: d.Withdrawn, Log: d.Log,
-		})
-		if err != nil {
+		}
+		if _, err := source.Writer(options); err != nil {
 			return nil, err
 		}
-		d.Background("writing the status of Services", writer.Run)
+		d.Background("writing the status of Services", func(ctx context.Context) error {
+			writer, err := source.Writer(options)
+			if err != nil {
+				return err
+			}
+			return writer.Run(ctx)
+		})
 	}
 	return d.Cache(source), nil
 }

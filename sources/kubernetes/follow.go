@@ -50,12 +50,18 @@ func (r *run) follow(ctx context.Context, s *stream) {
 	rest := backoff.Backoff{Lo: r.o.timing.minBackoff, Hi: r.o.timing.maxBackoff}
 	for ctx.Err() == nil {
 		verb, reread, err := r.catchUp(ctx, s)
+		began := time.Now()
 		if err == nil {
 			verb = "watch"
 			err = r.watch(ctx, s, &rest)
 		}
 		switch {
-		case ctx.Err() != nil || err == nil:
+		case ctx.Err() != nil:
+			continue
+		case err == nil:
+			if time.Since(began) < settledAfter { // it had changes, and may end at once for ever
+				backoff.Sleep(ctx, rest.Next())
+			}
 			continue
 		case lostVersion(err):
 			s.version = ""
@@ -96,8 +102,8 @@ func (r *run) restAfter(err error, rest *backoff.Backoff) time.Duration {
 // would accept a watch, but send no changes until it reaches that version.
 func (r *run) catchUp(ctx context.Context, s *stream) (verb string, reread bool, err error) {
 	if s.version != "" && s.doubt {
-		list := s.newList()
-		if err := r.list(ctx, s, metav1.ListOptions{Limit: 1}, list); err != nil {
+		list, err := r.list(ctx, s, metav1.ListOptions{Limit: 1})
+		if err != nil {
 			return "list", false, err
 		}
 		if accessor, err := meta.ListAccessor(list); err != nil || older(accessor.GetResourceVersion(), s.version) {
@@ -117,15 +123,32 @@ func older(version, than string) bool {
 	return err != nil || order < 0
 }
 
-// readAll reads all objects of the stream, page by page, and removes those that no longer exist.
+// readAll reads all objects of the stream and removes those that no longer exist. A list that fails
+// leaves no more objects than are allowed.
 func (r *run) readAll(ctx context.Context, s *stream) error {
+	var added []types.NamespacedName
+	err := r.readPages(ctx, s, &added)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil && len(s.known) > r.o.timing.objects {
+		for _, name := range added {
+			r.drop(s, name)
+		}
+	}
+	return err
+}
+
+// readPages reads all objects, page by page, and appends the names of the new ones to added. It is an
+// error if a page before the last one has no other objects than the pages before: the list might
+// never end.
+func (r *run) readPages(ctx context.Context, s *stream, added *[]types.NamespacedName) error {
 	there := map[types.NamespacedName]struct{}{}
 	options := metav1.ListOptions{Limit: r.o.timing.page}
-	for {
-		list := s.newList()
-		err := r.list(ctx, s, options, list)
-		if err != nil && options.Continue != "" && lostVersion(err) {
+	for restarted := false; ; {
+		list, err := r.list(ctx, s, options)
+		if err != nil && options.Continue != "" && lostVersion(err) && !restarted {
 			// Reading took longer than the server keeps the list's state.
+			restarted = true
 			clear(there)
 			options = metav1.ListOptions{}
 			continue
@@ -140,15 +163,24 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 		// Copy the objects. Otherwise one object keeps its whole page in memory.
 		var objects []object
 		if err := meta.EachListItemWithAlloc(list, func(o runtime.Object) error {
-			objects = append(objects, o.(object))
+			objects = append(objects, o.(object)) // of the type of s.one
 			return nil
 		}); err != nil {
 			return err
 		}
+		before := len(there)
 		r.mu.Lock()
 		for _, o := range objects {
-			there[nameOf(o)] = struct{}{}
+			name := nameOf(o)
+			there[name] = struct{}{}
+			if _, known := s.known[name]; !known {
+				*added = append(*added, name)
+			}
 			r.take(s, o)
+		}
+		if len(there) > r.o.timing.objects {
+			r.mu.Unlock()
+			return r.tooMany()
 		}
 		if page.GetContinue() == "" {
 			for name := range s.known {
@@ -164,16 +196,23 @@ func (r *run) readAll(ctx context.Context, s *stream) error {
 		}
 		r.publisher.Wake()
 		r.mu.Unlock()
+		if len(there) == before {
+			return errors.New("the list continues without new objects")
+		}
 		options.Continue = page.GetContinue()
 	}
 }
 
 // list requests one page.
-func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions, into runtime.Object) error {
+func (r *run) list(ctx context.Context, s *stream, options metav1.ListOptions) (runtime.Object, error) {
 	limit := r.o.timing.answer
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
-	return because(ctx, r.request(s, options).Do(ctx).Into(into))
+	list, err := r.request(s, options).Do(ctx).Get()
+	if err != nil {
+		return nil, because(ctx, err)
+	}
+	return list, check(list, s.list)
 }
 
 // request returns a request for the stream's objects. client-go's own retries are disabled, because
@@ -222,7 +261,6 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 	reached := func() {
 		if !inTouch {
 			inTouch = true
-			rest.Reset()
 			r.mu.Lock()
 			r.reached(s)
 			r.mu.Unlock()
@@ -232,6 +270,7 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 		var event watch.Event
 		select {
 		case <-settled.C:
+			rest.Reset()
 			reached()
 		case event, open = <-from.ResultChan():
 			if !open {
@@ -253,8 +292,9 @@ func (r *run) watch(ctx context.Context, s *stream, rest *backoff.Backoff) error
 	return nil
 }
 
-// settledAfter is how long a watch without changes must last to count as successful. If the
-// connection breaks instead of an answer, client-go returns a watch that ends at once.
+// settledAfter is how long a watch must last so that the next one begins without a pause, and one
+// without changes to count as successful. If the connection breaks instead of an answer, client-go
+// returns a watch that ends at once.
 const settledAfter = time.Second
 
 // event handles one change.
@@ -262,14 +302,19 @@ func (r *run) event(s *stream, event watch.Event) error {
 	if event.Type == watch.Error {
 		return apierrors.FromObject(event.Object)
 	}
-	o, is := event.Object.(object)
-	if !is {
-		return fmt.Errorf("the watch sent a %T", event.Object)
+	if err := check(event.Object, s.one); err != nil {
+		s.version = "" // the same watch would send it again
+		return err
 	}
+	o := event.Object.(object)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch event.Type {
 	case watch.Added, watch.Modified:
+		if _, known := s.known[nameOf(o)]; !known && len(s.known) >= r.o.timing.objects {
+			s.version = "" // a new list removes those that don't exist
+			return r.tooMany()
+		}
 		r.take(s, o)
 	case watch.Deleted:
 		r.drop(s, nameOf(o))
@@ -283,6 +328,10 @@ func (r *run) event(s *stream, event watch.Event) error {
 
 func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (r *run) tooMany() error {
+	return fmt.Errorf("the server has more than %d objects", r.o.timing.objects)
 }
 
 // take stores the newest version of an object. The caller holds mu.

@@ -21,6 +21,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -149,26 +151,25 @@ func (c *cluster) start(t *testing.T, change func(*Options)) *bench {
 		change(&o)
 	}
 	b.source = New(o)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = b.source.Run(ctx, b.out)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	scope.Go(t, func(ctx context.Context) error { return b.source.Run(ctx, b.out) })
 	return b
+}
+
+// inSmallCluster runs a test in a bubble with a source that has published the small cluster.
+func inSmallCluster(t *testing.T, f func(*testing.T, *bench)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		b := small().start(t, nil)
+		b.says("first", smallIs)
+		f(t, b)
+	})
 }
 
 // says fails the test unless these were the calls since the last check.
 func (b *bench) says(what, want string) {
 	b.t.Helper()
 	synctest.Wait()
-	if got := b.out.take(); got != want {
-		b.t.Errorf("%s: received %q, not %q", what, got, want)
-	}
+	expect.Equal(b.t, b.out.take(), want, "%s: received", what)
 }
 
 // after lets time pass.
@@ -187,9 +188,7 @@ func (b *bench) asks(what, resource string, want ...string) {
 			got = append(got, strings.Fields(request)[0])
 		}
 	}
-	if !slices.Equal(got, want) {
-		b.t.Errorf("%s: asked for %s: %q, not %q", what, resource, got, want)
-	}
+	expect.SameList(b.t, got, want, "%s: asked for %s", what, resource)
 }
 
 func balancer(name string) *corev1.Service {
@@ -232,9 +231,7 @@ const smallIs = "replace shop/api=9 shop/web=1,2"
 
 // Everything is listed once. Afterwards each change is one call for one service.
 func TestOneChangeIsOnePut(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.says("first", smallIs)
+	inSmallCluster(t, func(t *testing.T, b *bench) {
 		b.asks("first", "", "list", "list", "list", "list", "watch", "watch", "watch", "watch")
 		b.after(time.Second)
 		b.put(slice("web-1", "web", 1, 2, 3))
@@ -282,9 +279,7 @@ func TestOneChangeIsOnePut(t *testing.T) {
 // The first change of a service is published at once, later ones at most every 100 ms. The last one
 // is always published.
 func TestBurstsAreBundled(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.says("first", smallIs)
+	inSmallCluster(t, func(t *testing.T, b *bench) {
 		b.after(time.Second)
 		for end := 11; end <= 30; end++ {
 			b.put(slice("web-1", "web", end))
@@ -299,7 +294,7 @@ func TestBurstsAreBundled(t *testing.T) {
 }
 
 // A list with many pages is one list. Nothing is published before its end.
-func TestPages(t *testing.T) {
+func TestListsInPages(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		c := newCluster()
 		for i := range 25 {
@@ -316,16 +311,12 @@ func TestPages(t *testing.T) {
 
 // Normal behavior of a server is not reported and causes no list.
 func TestWatchesThatEnd(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.says("first", smallIs)
+	inSmallCluster(t, func(t *testing.T, b *bench) {
 		b.asked()
 		b.after(time.Hour)
 		b.says("an hour", "")
 		for _, request := range b.asked() {
-			if !strings.HasPrefix(request, "watch ") {
-				t.Errorf("asked %q in an hour of nothing", request)
-			}
+			expect.True(t, strings.HasPrefix(request, "watch "), "asked %q in an hour of nothing", request)
 		}
 		b.after(2 * time.Second)
 		b.asked()
@@ -342,48 +333,38 @@ func TestWatchesThatEnd(t *testing.T) {
 // meantime are read afterwards.
 func TestServerAway(t *testing.T) {
 	for _, compacted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				b := small().start(t, nil)
-				b.says("first", smallIs)
-				b.after(2 * time.Second)
-				b.asked()
-				b.leave()
-				b.after(2 * time.Second)
-				b.says("away for a moment", "")
-				b.after(3 * time.Second)
-				b.says("away", "stale")
-				if stale, _ := b.out.is(); !strings.HasPrefix(stale, "kubernetes at https://kubernetes.invalid: list services: dial tcp") {
-					t.Errorf("stale: %s", stale)
-				}
-				if b.source.objects.InTouch() {
-					t.Error("in touch")
-				}
-				b.after(10 * time.Minute)
-				b.says("away for minutes", "")
-				if n := len(b.asked()); n > 4*10*60/4 {
-					t.Errorf("%d requests in ten minutes", n)
-				}
-				b.put(slice("web-1", "web", 1, 2, 3))
-				b.put(slice("api-2", "api", 8), balancer("fresh"))
-				b.comeBack(compacted)
-				b.after(15 * time.Second)
-				got := strings.Split(b.out.take(), "; ")
-				slices.Sort(got)
-				// Services and slices can be read in any order, a short time apart.
-				got = slices.DeleteFunc(got, func(word string) bool { return word == "put shop/fresh=" })
-				if want := []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}; !slices.Equal(got, want) {
-					t.Errorf("back: received %q, not %q", got, want)
-				}
-				if !b.source.objects.InTouch() {
-					t.Error("not in touch")
-				}
-				if compacted {
-					b.asks("back", "endpointslices", "list", "probe", "watch", "watch")
-				} else {
-					b.asks("back", "endpointslices", "probe", "watch")
-				}
-			})
+		bubble.Run(t, fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
+			b := small().start(t, nil)
+			b.says("first", smallIs)
+			b.after(2 * time.Second)
+			b.asked()
+			b.leave()
+			b.after(2 * time.Second)
+			b.says("away for a moment", "")
+			b.after(3 * time.Second)
+			b.says("away", "stale")
+			if stale, _ := b.out.is(); !strings.HasPrefix(stale, "kubernetes at https://kubernetes.invalid: list services: dial tcp") {
+				t.Errorf("stale: %s", stale)
+			}
+			expect.False(t, b.source.objects.InTouch(), "in touch")
+			b.after(10 * time.Minute)
+			b.says("away for minutes", "")
+			expect.AtMost(t, len(b.asked()), 4*10*60/4, "requests in ten minutes")
+			b.put(slice("web-1", "web", 1, 2, 3))
+			b.put(slice("api-2", "api", 8), balancer("fresh"))
+			b.comeBack(compacted)
+			b.after(15 * time.Second)
+			got := strings.Split(b.out.take(), "; ")
+			slices.Sort(got)
+			// Services and slices can be read in any order, a short time apart.
+			got = slices.DeleteFunc(got, func(word string) bool { return word == "put shop/fresh=" })
+			expect.SameList(t, got, []string{"fresh", "put shop/api=8,9", "put shop/web=1,2,3"}, "back: received")
+			expect.True(t, b.source.objects.InTouch(), "not in touch")
+			if compacted {
+				b.asks("back", "endpointslices", "list", "probe", "watch", "watch")
+			} else {
+				b.asks("back", "endpointslices", "probe", "watch")
+			}
 		})
 	}
 }
@@ -391,9 +372,7 @@ func TestServerAway(t *testing.T) {
 // Objects that are missing from a new list are removed by a full list, not by name, so that the
 // shrink guard can doubt it.
 func TestWhatIsMissingFromANewList(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.says("first", smallIs)
+	inSmallCluster(t, func(t *testing.T, b *bench) {
 		b.leave()
 		b.after(time.Minute)
 		b.says("away", "stale")
@@ -412,9 +391,7 @@ func TestWhatIsMissingFromANewList(t *testing.T) {
 // A restored server accepts a watch from a version in its future and sends nothing. The source
 // detects that the server's state is older and reads everything again.
 func TestRestoredServer(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := small().start(t, nil)
-		b.says("first", smallIs)
+	inSmallCluster(t, func(t *testing.T, b *bench) {
 		b.after(2 * time.Second)
 		b.leave()
 		b.after(10 * time.Second)
@@ -422,9 +399,7 @@ func TestRestoredServer(t *testing.T) {
 		b.put(slice("web-1", "web", 7))
 		b.comeBack(false)
 		b.after(15 * time.Second)
-		if words := b.out.take(); !strings.Contains(words, "put shop/web=7") {
-			t.Errorf("received %q", words)
-		}
+		expect.Contains(t, b.out.take(), "put shop/web=7", "received")
 		b.put(slice("web-1", "web", 8))
 		b.says("and a change", "put shop/web=8")
 	})
@@ -453,9 +428,7 @@ func TestStalledAndBusyServer(t *testing.T) {
 			b.after(time.Second)
 			b.asked()
 			b.after(38 * time.Second)
-			if got := b.asked(); len(got) > 0 {
-				t.Errorf("%d: asked %q before the time is over", code, got)
-			}
+			expect.Empty(t, b.asked(), "%d: asked before the time is over", code)
 			b.says("busy", "stale")
 			b.set(false, func() { b.refuse = nil })
 			b.after(time.Minute)
@@ -493,9 +466,7 @@ func TestLackingRights(t *testing.T) {
 		b.says("without EndpointSlices", "stale")
 		stale, _ := b.out.is()
 		for _, word := range []string{"list endpointslices.discovery.k8s.io", "may not", `"endpointslices" of discovery.k8s.io`, "configs/kubernetes/clusterrole.yaml"} {
-			if !strings.Contains(stale, word) {
-				t.Errorf("no %q in %s", word, stale)
-			}
+			expect.Contains(t, stale, word)
 		}
 		if b.source.objects.Row(vip.ServiceKey{Namespace: "shop", Name: "web"}) == nil || b.source.objects.InTouch() {
 			t.Error("the others don't work on")
@@ -646,48 +617,38 @@ func TestLocalTrafficOutside(t *testing.T) {
 		{"nobody knows", "n1", forbidden, vip.Cluster},
 		{"a host without a name", "", nil, vip.Local},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				c := small()
-				local := balancer("local")
-				local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-				c.put(local, slice("local-1", "local", 5))
-				c.refuse = test.refuse
-				b := c.start(t, func(o *Options) { o.Node = test.node })
-				b.says("first", "replace shop/api=9 shop/local=5 shop/web=1,2")
-				policy := func() vip.TrafficPolicy {
-					b.out.mu.Lock()
-					defer b.out.mu.Unlock()
-					return b.out.services[vip.ServiceKey{Namespace: "shop", Name: "local"}].ExternalTraffic
-				}
-				if got := policy(); got != test.want {
-					t.Errorf("the policy is %s, not %s", got, test.want)
-				}
-				if test.node != "lb1" {
-					return
-				}
-				b.after(time.Second)
-				joined := nodeNamed("lb1", "10.1.9.0/24")
-				b.put(joined)
-				b.says("it joins", "put shop/local=5")
-				b.after(time.Second)
-				if got := policy(); got != vip.Local {
-					t.Errorf("a node has the policy %s", got)
-				}
-				b.leave()
-				b.after(time.Minute)
-				b.comeBack(true)
-				b.after(time.Minute)
-				if got := policy(); got != vip.Local {
-					t.Errorf("a node has the policy %s after a break", got)
-				}
-				b.out.take()
-				b.remove(joined)
-				b.says("it leaves", "put shop/local=5")
-				if got := policy(); got != vip.Cluster {
-					t.Errorf("the policy is %s once it has left", got)
-				}
-			})
+		bubble.Run(t, test.name, func(t *testing.T) {
+			c := small()
+			local := balancer("local")
+			local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			c.put(local, slice("local-1", "local", 5))
+			c.refuse = test.refuse
+			b := c.start(t, func(o *Options) { o.Node = test.node })
+			b.says("first", "replace shop/api=9 shop/local=5 shop/web=1,2")
+			policy := func() vip.TrafficPolicy {
+				b.out.mu.Lock()
+				defer b.out.mu.Unlock()
+				return b.out.services[vip.ServiceKey{Namespace: "shop", Name: "local"}].ExternalTraffic
+			}
+			expect.Equal(t, policy(), test.want, "the policy")
+			if test.node != "lb1" {
+				return
+			}
+			b.after(time.Second)
+			joined := nodeNamed("lb1", "10.1.9.0/24")
+			b.put(joined)
+			b.says("it joins", "put shop/local=5")
+			b.after(time.Second)
+			expect.Equal(t, policy(), vip.Local, "a node has the policy")
+			b.leave()
+			b.after(time.Minute)
+			b.comeBack(true)
+			b.after(time.Minute)
+			expect.Equal(t, policy(), vip.Local, "policy of a node after a break")
+			b.out.take()
+			b.remove(joined)
+			b.says("it leaves", "put shop/local=5")
+			expect.Equal(t, policy(), vip.Cluster, "policy once it has left")
 		})
 	}
 }
@@ -728,9 +689,7 @@ func TestAnotherRun(t *testing.T) {
 			done := make(chan error)
 			go func() { done <- s.Run(ctx, out) }()
 			synctest.Wait()
-			if got := out.take(); got != want {
-				t.Errorf("received %q, not %q", got, want)
-			}
+			expect.Equal(t, out.take(), want, "received")
 			if n := strings.Count(want, "shop/"); s.objects.Len() != n || !s.objects.InTouch() {
 				t.Errorf("%d objects, not %d", s.objects.Len(), n)
 			}
@@ -783,9 +742,7 @@ func TestObjects(t *testing.T) {
 		b.after(time.Second)
 		b.remove(balancer("api"))
 		taken("gone", "api")
-		if objects.Row(vip.ServiceKey{Namespace: "shop", Name: "api"}) != nil {
-			t.Error("still there")
-		}
+		expect.True(t, objects.Row(vip.ServiceKey{Namespace: "shop", Name: "api"}) == nil, "still there")
 	})
 }
 
@@ -803,6 +760,110 @@ func TestProblemsWithWritingAreTheSources(t *testing.T) {
 		synctest.Wait()
 		if _, problems := b.out.is(); len(problems) != 0 {
 			t.Errorf("problems %+v", problems)
+		}
+	})
+}
+
+// Answers that lead nowhere are requested again with growing pauses, and the source is stale.
+func TestAnswersWithoutProgress(t *testing.T) {
+	n := 0
+	page := func(items ...any) *http.Response {
+		n++
+		return answer(http.StatusOK, map[string]any{"kind": "ServiceList", "apiVersion": "v1", "items": items,
+			"metadata": map[string]string{"resourceVersion": "100", "continue": fmt.Sprint(n)}})
+	}
+	for name, test := range map[string]struct {
+		says     string
+		services func() *http.Response
+	}{
+		"empty pages":           {"the list continues without new objects", func() *http.Response { return page() }},
+		"the same object":       {"the list continues without new objects", func() *http.Response { return page(balancer("web")) }},
+		"always another object": {"the server has more than 10 objects", func() *http.Response { return page(balancer(fmt.Sprint("s", n))) }},
+		"a page, and then expired": {"what was listed is at once too old to be watched", func() *http.Response {
+			if n%2 == 0 {
+				return page(balancer("web"))
+			}
+			n++
+			return refusal(http.StatusGone)
+		}},
+	} {
+		n = 0
+		bubble.Run(t, name, func(t *testing.T) {
+			c := small()
+			c.refuse = func(request string) *http.Response {
+				if request != "list services" {
+					return nil
+				}
+				return test.services()
+			}
+			b := c.start(t, func(o *Options) { o.timing.objects = 10 })
+			b.after(time.Minute)
+			if stale, _ := b.out.is(); !strings.Contains(stale, "list services: "+test.says) {
+				t.Errorf("stale: %q", stale)
+			}
+			if asked := len(b.asked()); asked > 200 {
+				t.Errorf("%d requests in a minute", asked)
+			}
+			b.set(true, func() { b.refuse = nil })
+			b.after(time.Minute)
+			if stale, _ := b.out.is(); stale != "" {
+				t.Errorf("stale after it: %q", stale)
+			}
+			if len(b.out.services) != 2 {
+				t.Errorf("services after it: %v", b.out.services)
+			}
+		})
+	}
+}
+
+// A watch that ends after each change begins again with growing pauses, until one lasts.
+func TestWatchesThatEndAfterAChange(t *testing.T) {
+	inSmallCluster(t, func(t *testing.T, b *bench) {
+		b.after(2 * time.Second)
+		b.set(true, func() {
+			b.refuse = func(request string) *http.Response {
+				if request != "watch services" {
+					return nil
+				}
+				gone := balancer("other")
+				gone.APIVersion, gone.Kind, gone.ResourceVersion = "v1", "Service", "200"
+				return answer(http.StatusOK, map[string]any{"type": "DELETED", "object": gone})
+			}
+		})
+		b.after(time.Second)
+		b.asked()
+		b.after(time.Minute)
+		if asked := len(b.asked()); asked > 40 {
+			t.Errorf("%d requests in a minute", asked)
+		}
+		b.set(true, func() { b.refuse = nil })
+		b.after(time.Minute)
+		b.out.take()
+		b.put(slice("web-1", "web", 7))
+		b.says("a change after it", "put shop/web=7")
+	})
+}
+
+// A watch that adds objects without an end is replaced by a list.
+func TestWatchOfTooManyObjects(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		b := small().start(t, func(o *Options) { o.timing.objects = 10 })
+		b.says("first", smallIs)
+		b.after(2 * time.Second)
+		b.asked()
+		for i := range 20 {
+			b.put(balancer(fmt.Sprintf("s%02d", i)))
+		}
+		b.after(time.Minute)
+		if stale, _ := b.out.is(); !strings.HasSuffix(stale, "list services: the server has more than 10 objects") {
+			t.Errorf("stale: %q", stale)
+		}
+		for i := range 20 {
+			b.remove(balancer(fmt.Sprintf("s%02d", i)))
+		}
+		b.after(time.Minute)
+		if stale, _ := b.out.is(); stale != "" || len(b.out.services) != 2 {
+			t.Errorf("stale after it: %q, with %v", stale, b.out.services)
 		}
 	})
 }

@@ -1,8 +1,10 @@
 package kubernetes
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +22,13 @@ import (
 type kind struct {
 	gv       schema.GroupVersion
 	resource string
-	labels   string // only objects with matching labels
-	required bool   // nothing is published before they are read
-	awaited  bool   // not required, but nothing is published before the first attempt to read them
-	whole    bool   // objects that are missing from a new list cause a full list
-	missing  string // the effect of a failure, for a kind that is not required
-	newList  func() runtime.Object
+	labels   string         // only objects with matching labels
+	required bool           // nothing is published before they are read
+	awaited  bool           // not required, but nothing is published before the first attempt to read them
+	whole    bool           // objects that are missing from a new list cause a full list
+	missing  string         // the effect of a failure, for a kind that is not required
+	one      object         // an object of this type
+	list     runtime.Object // a list of them
 	put      func(r *run, o object)
 	gone     func(r *run, name types.NamespacedName)
 }
@@ -33,20 +36,20 @@ type kind struct {
 // streams returns the streams to follow.
 func (o *Options) streams() []*stream {
 	services := &kind{gv: corev1.SchemeGroupVersion, resource: "services", labels: o.Selector, required: true, whole: true,
-		newList: func() runtime.Object { return &corev1.ServiceList{} },
-		put:     func(r *run, o object) { r.putService(o.(*corev1.Service)) }, gone: (*run).dropService}
+		one: &corev1.Service{}, list: &corev1.ServiceList{},
+		put: func(r *run, o object) { r.putService(o.(*corev1.Service)) }, gone: (*run).dropService}
 	endpoints := &kind{gv: discoveryv1.SchemeGroupVersion, resource: "endpointslices", required: true,
-		labels:  discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService,
-		newList: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-		put:     func(r *run, o object) { r.putSlice(o.(*discoveryv1.EndpointSlice)) }, gone: (*run).dropSlice}
+		labels: discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService,
+		one:    &discoveryv1.EndpointSlice{}, list: &discoveryv1.EndpointSliceList{},
+		put: func(r *run, o object) { r.putSlice(o.(*discoveryv1.EndpointSlice)) }, gone: (*run).dropSlice}
 	nodes := &kind{gv: corev1.SchemeGroupVersion, resource: "nodes", required: o.needsNodes(), awaited: o.Node != "",
 		missing: "the ranges of pods are not known, and pools that overlap them are not noticed" + o.unplaced(),
-		newList: func() runtime.Object { return &corev1.NodeList{} },
-		put:     func(r *run, o object) { r.putNode(o.(*corev1.Node)) }, gone: (*run).dropNode}
+		one:     &corev1.Node{}, list: &corev1.NodeList{},
+		put: func(r *run, o object) { r.putNode(o.(*corev1.Node)) }, gone: (*run).dropNode}
 	cidrs := &kind{gv: networkingv1.SchemeGroupVersion, resource: "servicecidrs",
 		missing: "the ranges of cluster IPs are not known, and pools that overlap them are not noticed",
-		newList: func() runtime.Object { return &networkingv1.ServiceCIDRList{} },
-		put:     func(r *run, o object) { r.putCIDR(o.(*networkingv1.ServiceCIDR)) }, gone: (*run).dropCIDR}
+		one:     &networkingv1.ServiceCIDR{}, list: &networkingv1.ServiceCIDRList{},
+		put: func(r *run, o object) { r.putCIDR(o.(*networkingv1.ServiceCIDR)) }, gone: (*run).dropCIDR}
 
 	namespaces := slices.Compact(slices.Sorted(slices.Values(o.Namespaces)))
 	if len(namespaces) == 0 {
@@ -75,6 +78,15 @@ func (o *Options) unplaced() string {
 		return ""
 	}
 	return "; nor is whether this host is one of the nodes, so traffic policies Local are taken for Cluster unless that was known before"
+}
+
+// check returns an error if an answer is not of the type that was asked for: a server, or a proxy in
+// front of it, may send anything.
+func check(sent, asked runtime.Object) error {
+	if reflect.TypeOf(sent) != reflect.TypeOf(asked) {
+		return fmt.Errorf("the server sent a %T, and not a %T", sent, asked)
+	}
+	return nil
 }
 
 func keyOf(name types.NamespacedName) vip.ServiceKey {

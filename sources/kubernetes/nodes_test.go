@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -76,9 +77,7 @@ func TestWhatANodeRebuilds(t *testing.T) {
 		r := onNodes(t, nodes, services)
 		clear(r.dirty)
 		tc.change(r)
-		if len(r.dirty) != tc.want {
-			t.Errorf("%s: %d services, want %d", tc.name, len(r.dirty), tc.want)
-		}
+		expect.Equal(t, len(r.dirty), tc.want, "%s: services", tc.name)
 	}
 }
 
@@ -127,7 +126,5 @@ func TestWhatANodeDoesNotRebuildIsAsItWas(t *testing.T) {
 			}
 		}
 	}
-	if spared == 0 {
-		t.Error("all were made reread, always")
-	}
+	expect.True(t, spared != 0, "all were made reread, always")
 }

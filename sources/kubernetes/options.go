@@ -34,6 +34,7 @@ type timing struct {
 	minBackoff  time.Duration
 	maxBackoff  time.Duration
 	page        int64 // number of objects to request at a time
+	objects     int   // maximum number of objects of a kind in a namespace or in all
 }
 
 // Watches last 5 to 10 minutes, like those of Kubernetes' own clients. The duration is random, so
@@ -48,6 +49,7 @@ func (t timing) withDefaults() timing {
 		minBackoff:  cmp.Or(t.minBackoff, 100*time.Millisecond),
 		maxBackoff:  cmp.Or(t.maxBackoff, 10*time.Second),
 		page:        cmp.Or(t.page, 500),
+		objects:     cmp.Or(t.objects, 500_000), // Kubernetes supports 150,000 pods
 	}
 }
 

@@ -5,15 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -100,26 +98,14 @@ type made struct {
 // buildDirty builds the services that may have changed, in the order of their keys. It uses all
 // processors for many services, such as those of a new list.
 func (r *run) buildDirty() []made {
-	const part = 64
 	out := make([]made, 0, len(r.dirty))
 	for _, key := range slices.SortedFunc(maps.Keys(r.dirty), vip.ServiceKey.Compare) {
 		out = append(out, made{entry: r.entries[key]})
 	}
-	var next atomic.Int64
-	work := func() {
-		for from := int(next.Add(part)) - part; from < len(out); from = int(next.Add(part)) - part {
-			for i := range out[from:min(from+part, len(out))] {
-				m := &out[from+i]
-				m.built = r.buildOne(m.entry)
-			}
-		}
-	}
-	var others sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0)-1, len(out)/part) {
-		others.Go(work)
-	}
-	work()
-	others.Wait()
+	parallel.All(len(out), func(i int) bool {
+		out[i].built = r.buildOne(out[i].entry)
+		return true
+	})
 	return out
 }
 

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
@@ -17,21 +19,17 @@ import (
 // Run implements sources.Source. An unreachable server is not an error: the source is stale until
 // the server is reachable.
 func (s *Source) Run(ctx context.Context, out sources.Sink) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	defer s.o.Client.CloseIdle()
 	defer s.objects.SetInTouch(false)
 	r := newRun(s, out)
 	s.current.Store(r)
 	defer s.current.Store(nil)
-	var running sync.WaitGroup
-	defer running.Wait()
+	running, inner := parallel.NewGroup(ctx)
 	for _, of := range r.streams {
-		running.Go(func() { r.follow(ctx, of) })
+		running.Run(inner, func(ctx context.Context) { r.follow(ctx, of) })
 	}
-	running.Go(func() { r.publisher.Run(ctx) })
-	<-ctx.Done()
-	return ctx.Err()
+	running.Run(inner, r.publisher.Run)
+	return cmp.Or(running.Wait(), ctx.Err())
 }
 
 // followed is the state of one Service.

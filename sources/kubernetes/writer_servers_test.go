@@ -4,28 +4,23 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/netip"
-	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources/kubernetes/statuswriter"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -39,7 +34,6 @@ type agent struct {
 	allocations *table.Table[vip.ServiceKey, vip.Allocation]
 	end         context.CancelFunc
 	over        sync.WaitGroup
-	cut         atomic.Bool // its requests fail
 
 	mu       sync.Mutex
 	problems []vip.Problem
@@ -51,9 +45,9 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 	t.Helper()
 	clock := &table.Clock{}
 	a := &agent{t: t, services: table.New(clock, vip.KeyOfService, nil), allocations: table.New(clock, vip.KeyOfAllocation, nil)}
-	client := a.client(kubeconfig)
+	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: kubeconfig})
+	must.Succeed(t, err)
 	source := New(Options{Name: "cluster", Client: client, Config: Config{Selector: "!hidden"}})
-	var err error
 	a.Writer, err = source.Writer(statuswriter.Options{Client: client, Identity: identity, LeaseNamespace: DefaultLeaseNamespace, LeaseName: DefaultLeaseName,
 		IPMode: corev1.LoadBalancerIPModeProxy, Services: a.services, Allocations: a.allocations, Log: slog.New(slog.DiscardHandler),
 		Withdrawn: func(ctx context.Context, _ vip.ServiceKey) error {
@@ -68,9 +62,7 @@ func startAgent(t *testing.T, kubeconfig, identity string) *agent {
 			}
 			return ctx.Err()
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.end = cancel
 	a.over.Go(func() { _ = source.Run(ctx, a) })
@@ -84,45 +76,6 @@ func (a *agent) stop() {
 	a.end()
 	a.over.Wait()
 }
-
-// crash ends the host without releasing the Lease.
-func (a *agent) crash() {
-	a.cut.Store(true)
-	a.stop()
-}
-
-// client returns a client with the kubeconfig of a user, and no connection once the host is cut.
-func (a *agent) client(kubeconfig string) *kubeclient.Client {
-	a.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	server, err := url.Parse(config.Host)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	next, err := rest.TransportFor(config)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	client, err := kubeclient.NewThrough(transport(func(r *http.Request) (*http.Response, error) {
-		if a.cut.Load() {
-			return nil, errors.New("cut")
-		}
-		r = r.Clone(r.Context())
-		r.URL.Host = server.Host
-		return next.RoundTrip(r)
-	}))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return client
-}
-
-type transport func(*http.Request) (*http.Response, error)
-
-func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func (a *agent) Put(services ...vip.Service) []uint64 {
 	for _, s := range services {
@@ -194,25 +147,6 @@ func ingressOf(s *corev1.Service) (out []string) {
 	return out
 }
 
-func expect[T any](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
-		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
-	}
-}
-
-// clusterWithRights returns a cluster where the group ironvip has the documented permissions.
-func clusterWithRights(t *testing.T) *kubetest.Cluster {
-	t.Helper()
-	c := kubetest.Start(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
-	rights, err := os.ReadFile("../../configs/kubernetes/clusterrole.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(t, string(rights))
-	return c
-}
-
 func manifest(name, policy, more string) string {
 	return fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %q%s}, spec: {type: LoadBalancer, loadBalancerClass: ironvip.io/vip,
 ipFamilyPolicy: %s, ports: [{port: 80}]}}`, name, more, policy)
@@ -248,8 +182,9 @@ func waitGone(t *testing.T, c *kubetest.Cluster, name string) {
 	wait.Until(t, name+" gone", func() bool { return look(t, c, name) == nil }, func() any { return look(t, c, name) })
 }
 
+// Slow: etcd and kube-apiserver start, which takes four seconds, and two hosts elect a writer three times.
 func TestWriterOnServer(t *testing.T) {
-	c := clusterWithRights(t)
+	c, _ := realCluster(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
 	kubeconfig := c.Kubeconfig(t, "agents", "ironvip")
 	a := startAgent(t, kubeconfig, "a")
 	wait.Until(t, "elected", func() bool { _, mine := a.Elected(); return mine }, func() any { return a.said() })
@@ -257,7 +192,7 @@ func TestWriterOnServer(t *testing.T) {
 
 	c.Apply(t, manifest("web", "RequireDualStack", `, finalizers: ["example.com/other"]`))
 	s := waitIngress(t, c, "web", "192.0.2.1/Proxy", "2001:db8::1/Proxy")
-	expect(t, "finalizers", s.Finalizers, []string{"example.com/other", statuswriter.Finalizer})
+	expect.SameList(t, s.Finalizers, []string{"example.com/other", statuswriter.Finalizer}, "finalizers")
 	c.Apply(t, manifest("four", "SingleStack", ""))
 	waitIngress(t, c, "four", "192.0.2.1/Proxy")
 
@@ -270,29 +205,27 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		c.Get(t, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=web,source="+statuswriter.Component, &events)
 		return len(events.Items) > 0
 	}, func() any { return a.said() })
-	expect(t, "reason", events.Items[0].Reason, statuswriter.ReasonAllocated)
-	expect(t, "events", len(events.Items), 1)
+	expect.Equal(t, events.Items[0].Reason, statuswriter.ReasonAllocated, "reason")
+	expect.Equal(t, len(events.Items), 1, "events")
 
-	t.Run("the next writer after a crash", func(t *testing.T) {
-		a.crash()
+	t.Run("the next writer", func(t *testing.T) {
+		a.stop()
 		c.Apply(t, manifest("later", "SingleStack", ""))
 		waitIngress(t, c, "later", "192.0.2.1/Proxy")
 		if identity, mine := b.Elected(); identity != "b" || !mine {
 			t.Errorf("%q is elected, b: %v", identity, mine)
 		}
-		expect(t, "what was written stays as it was", look(t, c, "web").ResourceVersion, s.ResourceVersion)
+		expect.Equal(t, look(t, c, "web").ResourceVersion, s.ResourceVersion, "what was written stays as it was")
 	})
 
 	t.Run("type", func(t *testing.T) {
 		withdraw := b.serve()
 		c.Patch(t, livePath("four"), `{"spec": {"type": "ClusterIP", "loadBalancerClass": null}}`)
 		time.Sleep(300 * time.Millisecond) // enough time to make the error
-		if !hasFinalizer(look(t, c, "four")) {
-			t.Error("given up while it is served")
-		}
+		expect.True(t, hasFinalizer(look(t, c, "four")), "given up while it is served")
 		withdraw()
 		wait.Until(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "four")) }, func() any { return b.said() })
-		expect(t, "ingress", ingressOf(look(t, c, "four")), []string(nil))
+		expect.SameList(t, ingressOf(look(t, c, "four")), []string(nil), "ingress")
 	})
 
 	t.Run("selector", func(t *testing.T) {
@@ -305,7 +238,7 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		withdraw := b.serve()
 		c.Delete(t, livePath("web"))
 		time.Sleep(300 * time.Millisecond)
-		expect(t, "ingress while it is served", len(ingressOf(look(t, c, "web"))), 2)
+		expect.Equal(t, len(ingressOf(look(t, c, "web"))), 2, "ingress while it is served")
 		withdraw()
 		waitIngress(t, c, "web")
 		wait.Until(t, "with the other's finalizer alone", func() bool { return slices.Equal(look(t, c, "web").Finalizers, []string{"example.com/other"}) },
@@ -331,17 +264,16 @@ involvedObject: {apiVersion: v1, kind: Service, namespace: default, name: web}, 
 		wait.Until(t, "without the finalizer", func() bool { return !hasFinalizer(look(t, c, "left")) }, func() any { return d.said() })
 		wait.Until(t, "let go", func() bool { s := look(t, c, "strayed"); return !hasFinalizer(s) && len(ingressOf(s)) == 0 }, func() any { return d.said() })
 		for _, name := range []string{"cloud", "foreign"} {
-			if !hasFinalizer(look(t, c, name)) {
-				t.Errorf("another's finalizer is gone from %s", name)
-			}
+			expect.True(t, hasFinalizer(look(t, c, name)), "another's finalizer is gone from %s", name)
 		}
-		expect(t, "what was written stays as it was", look(t, c, "kept").ResourceVersion, kept.ResourceVersion)
+		expect.Equal(t, look(t, c, "kept").ResourceVersion, kept.ResourceVersion, "what was written stays as it was")
 		wait.Until(t, "without problems", func() bool { return len(d.said()) == 0 }, func() any { return d.said() })
 	})
 }
 
+// Slow: etcd and kube-apiserver start, which takes four seconds.
 func TestWriterWithoutRightsOnServer(t *testing.T) {
-	c := clusterWithRights(t)
+	c, _ := realCluster(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
 	c.Apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -356,9 +288,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: half}]
 		wait.Until(t, "receives "+want, func() bool { return slices.Contains(a.said(), want) }, func() any { return a.said() })
 	}
 	problem("no right to get leases in namespace ironvip")
-	if s := look(t, c, "web"); len(s.Finalizers) > 0 {
-		t.Errorf("written without the Lease: %q", s.Finalizers)
-	}
+	expect.Empty(t, look(t, c, "web").Finalizers, "written without the Lease")
 	a.stop()
 
 	c.Apply(t, `

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -77,8 +78,6 @@ func TestALostClaimCountsAsAChange(t *testing.T) {
 		revs []uint64
 		want bool
 	}{{[]uint64{0}, true}, {[]uint64{3, 5}, false}, {[]uint64{3, 6}, true}, {[]uint64{6}, false}} {
-		if got := p.changed(slices.Clone(c.revs)); got != c.want {
-			t.Errorf("%v: %v", c.revs, got)
-		}
+		expect.Equal(t, p.changed(slices.Clone(c.revs)), c.want, "%v", c.revs)
 	}
 }

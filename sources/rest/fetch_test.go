@@ -9,6 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -61,17 +63,14 @@ func TestRecentWriteOfAnotherHostIsNotMissing(t *testing.T) {
 		"a state of a new backend":  {[]string{"10.0.0.9"}, func(h *host) error { return second(h.overrides.Set(t.Context(), operator(backend, vip.Drain))) }, "10.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-			a, b := hosts[0], hosts[1]
+			a, b := pair(t)
 			if c.known != nil {
 				a.put(web(c.known...))
 				b.until("it knows the service", func() bool { _, _, there := b.services.Get(webKey); return there })
 			}
 			b.cutOff(a)
 			a.put(web("10.0.0.1"))
-			if err := c.do(b); err != nil {
-				t.Errorf("on a host that has not received it: %v", err)
-			}
+			expect.Succeed(t, c.do(b), "on a host that has not received it")
 			b.until("it is as asked for", func() bool {
 				row, _, there := b.services.Get(webKey)
 				got := "gone"
@@ -127,13 +126,9 @@ func TestMissingIsFetchedOnce(t *testing.T) {
 		mu.Lock()
 		asked = nil
 		mu.Unlock()
-		if err := c.do(); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		expect.Is(t, c.do(), c.want, "%s", name)
 		mu.Lock()
-		if len(asked) != c.asks {
-			t.Errorf("%s asks for %q", name, asked)
-		}
+		expect.Equal(t, len(asked), c.asks, "%s asks for %q", name, asked)
 		mu.Unlock()
 	}
 	a.Client.SetDown(true)
@@ -172,12 +167,8 @@ func TestOverrideDuringAStart(t *testing.T) {
 
 // A service that arrives while the host waits to fetch it is found.
 func TestServiceArrivesDuringFetch(t *testing.T) {
-	hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-	a, b := hosts[0], hosts[1]
-	unlock, err := b.src.lock(t.Context(), webKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, b := pair(t)
+	unlock := must.Get(b.src.lock(t.Context(), webKey))(t)
 	result := make(chan error)
 	go func() { result <- second(b.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain))) }()
 	b.until("it waits for the name", func() bool {
@@ -186,7 +177,5 @@ func TestServiceArrivesDuringFetch(t *testing.T) {
 	a.put(web("10.0.0.1"))
 	b.sees("[10.0.0.1 ready]")
 	unlock()
-	if err := <-result; err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, <-result)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
@@ -158,15 +159,13 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		s.mu.Unlock()
 	}()
 
-	ctx, cancel := context.WithCancel(ctx)
-	var parts sync.WaitGroup
-	defer parts.Wait()
-	defer cancel()
-	parts.Go(func() { s.runDeadlines(ctx) })
+	parts, ctx := parallel.NewGroup(ctx)
+	parts.Run(ctx, s.runDeadlines)
 	if s.Fleet != nil {
-		parts.Go(func() { s.watchOwners(ctx) })
+		parts.Run(ctx, s.watchOwners)
 	}
-	return s.follow(ctx)
+	parts.Go(func() error { return s.follow(ctx) })
+	return parts.Wait()
 }
 
 // Fetch publishes the newest value of a service of this source, because another host may have just

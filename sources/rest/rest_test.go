@@ -21,6 +21,9 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -135,10 +138,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 	t.Cleanup(func() { db.Close() })
 	f := &fixture{t: t, db: db, clock: &table.Clock{}}
 	f.start()
@@ -154,31 +154,22 @@ func (f *fixture) start() {
 	f.states = table.New(f.clock, vip.KeyOfBackendState, nil)
 	f.events = event.NewLog(100, time.Now)
 	f.sink = &sink{services: f.services}
-	src, err := New(Options{Store: local(f.t, f.store), Services: f.services, Events: f.events})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	src := must.Get(New(Options{Store: local(f.t, f.store), Services: f.services, Events: f.events}))(f.t)
 	f.src = src
 	f.overrides = overrides.New(overrides.Options{Store: local(f.t, f.stored), Table: f.states, Services: f.services, Health: table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil), Fetch: src.Fetch, Events: f.events})
 	src.Restore()
 	f.overrides.Restore()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = src.Run(ctx, f.sink) })
-	running.Go(func() { _ = f.overrides.Run(ctx) })
+	source := scope.Go(f.t, func(ctx context.Context) error { return src.Run(ctx, f.sink) })
+	states := scope.Go(f.t, f.overrides.Run)
 	for !src.running() {
 		time.Sleep(time.Millisecond)
 	}
-	f.stop = func() { cancel(); running.Wait() }
+	f.stop = func() { source(); states() }
 }
 
 func local[V any](t *testing.T, bucket registry.Bucket[V]) registry.Store[V] {
 	t.Helper()
-	l, err := registry.NewLocal(bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must.Get(registry.NewLocal(bucket))(t)
 }
 
 func (f *fixture) restart() {
@@ -189,9 +180,7 @@ func (f *fixture) restart() {
 func (f *fixture) put(s spec.Service) Result {
 	f.t.Helper()
 	r, err := f.src.PutService(f.t.Context(), Put{Spec: s})
-	if err != nil {
-		f.t.Fatalf("put %s: %v", s.Name, err)
-	}
+	must.Succeed(f.t, err, "put %s", s.Name)
 	return r
 }
 
@@ -244,25 +233,17 @@ func TestPutIsDurableVisibleAndIdempotent(t *testing.T) {
 		t.Errorf("a different put: %+v", other)
 	}
 	f.restart()
-	defer func() { f.stop() }()
-	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.2 ready]" {
-		t.Errorf("after a restart: %s", got)
-	}
-	if _, err := f.src.DeleteService(t.Context(), webKey, nil); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, fmt.Sprint(f.backends()), "[10.0.0.1 ready 10.0.0.2 ready]", "after a restart")
+	must.Get(f.src.DeleteService(t.Context(), webKey, nil))(t)
 	if _, err := f.src.DeleteService(t.Context(), webKey, nil); !errors.Is(err, registry.ErrNoService) {
 		t.Errorf("second delete: %v", err)
 	}
 	f.restart()
-	if f.services.Len() != 0 {
-		t.Error("a deleted service came back with a restart")
-	}
+	expect.Equal(t, f.services.Len(), 0, "a deleted service came back with a restart")
 }
 
 func TestStoreFailureChangesNothing(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	f.put(web("10.0.0.1"))
 	f.register("10.0.0.9", time.Minute)
 	before, rev, _ := f.services.Get(webKey)
@@ -295,9 +276,7 @@ func TestStoreFailureChangesNothing(t *testing.T) {
 	if after, now, _ := f.services.Get(webKey); now != rev || !sameRow(&before, &after) || f.services.Len() != 1 || f.states.Len() != 0 {
 		t.Errorf("something changed: %+v", after)
 	}
-	if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-		t.Errorf("a heartbeat needs no disk, but: %v", err)
-	}
+	expect.Succeed(t, f.src.Heartbeat(t.Context(), bkey("10.0.0.9")), "a heartbeat without a disk")
 	f.store.fail(nil)
 	f.put(web("10.0.0.2"))
 }
@@ -322,12 +301,8 @@ func TestPutAndRegisteredBackends(t *testing.T) {
 			f.register("10.0.0.9", time.Minute)
 			f.put(c.put)
 			for range 2 {
-				if got := fmt.Sprint(f.backends()); got != c.want {
-					t.Errorf("backends %s, want %s", got, c.want)
-				}
-				if got := len(f.src.HeartbeatStatuses(webKey)); got != c.ttls {
-					t.Errorf("%d backends with a ttl, want %d", got, c.ttls)
-				}
+				expect.Equal(t, fmt.Sprint(f.backends()), c.want, "backends")
+				expect.Equal(t, len(f.src.HeartbeatStatuses(webKey)), c.ttls, "backends with a ttl")
 				f.restart() // to check what is stored
 			}
 			f.stop()
@@ -337,7 +312,6 @@ func TestPutAndRegisteredBackends(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	ctx := t.Context()
 	f.services.Set(vip.Service{
 		Key: vip.ServiceKey{Namespace: "default", Name: "file"}, Source: "static", Origin: "a.toml:1",
@@ -398,15 +372,12 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a failed check: %v", err)
 	}
 	f.stop()
-	if err := second(f.src.PutService(ctx, Put{Spec: web()})); !errors.Is(err, registry.ErrNotRunning) {
-		t.Errorf("put to a source that doesn't run: %v", err)
-	}
+	expect.Is(t, second(f.src.PutService(ctx, Put{Spec: web()})), registry.ErrNotRunning, "put to a source that doesn't run")
 }
 
 // An unchanged registration is validated too, because the agent's pools may have changed.
 func TestUnchangedRegistrationIsValidated(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	f.put(web())
 	f.register("10.0.0.1", time.Minute)
 	f.src.Check = func(*spec.Service) []vip.Problem {
@@ -425,7 +396,6 @@ func third[T, U any](_ T, _ U, err error) error { return err }
 // effect.
 func TestWriteToHeldAsideServiceIsRefused(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	f.put(web("10.0.0.1"))
 	f.sink.holdAside(func(vip.ServiceKey) bool { return true })
 	f.services.Delete(webKey) // as after a restart, before the source that has the name has synced
@@ -454,16 +424,12 @@ func TestNameHeldAsideIsRefusedAndForgotten(t *testing.T) {
 		t.Fatalf("put of a name held aside: %v", err)
 	}
 	f.restart()
-	defer f.stop()
-	if f.services.Len() != 0 {
-		t.Error("it is there after a restart")
-	}
+	expect.Equal(t, f.services.Len(), 0, "it is there after a restart")
 }
 
 func TestApplyOfManyIsOneWrite(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
-	const n = 10_000
+	const n = 2_000
 	puts := make([]Put, 0, n+2)
 	for i := range n {
 		puts = append(puts, Put{Spec: spec.Service{Name: fmt.Sprintf("s%d", i), Ports: []spec.Port{{Port: spec.PortRange{First: 80}}},
@@ -479,9 +445,7 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 		t.Fatalf("a proposal: %v, %d services, %+v", err, f.services.Len(), results[0])
 	}
 	results, err = f.src.PutServices(t.Context(), puts, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if f.services.Len() != n || f.store.count() != 1 || f.sink.puts != 1 {
 		t.Errorf("%d services after %d writes and %d puts", f.services.Len(), f.store.count(), f.sink.puts)
 	}
@@ -490,69 +454,54 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 			t.Fatalf("result %d: %+v", i, r)
 		}
 	}
-	if held := f.src.locks.Len(); held != 0 {
-		t.Errorf("%d name locks left", held)
-	}
+	expect.Equal(t, f.src.locks.Len(), 0, "name locks left")
 }
 
 func TestHeartbeats(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		defer func() { f.stop() }()
 		f.put(web("10.0.0.1"))
 		f.register("10.0.0.9", 10*time.Second)
 		writes := f.store.count()
-		expect := func(when, want string) {
+		backends := func(when, want string) {
 			t.Helper()
 			synctest.Wait()
-			if got := fmt.Sprint(f.backends()); got != want {
-				t.Errorf("%s: %s, want %s", when, got, want)
-			}
+			expect.Equal(t, fmt.Sprint(f.backends()), want, "%s", when)
 		}
 		const both, drained = "[10.0.0.1 ready 10.0.0.9 ready]", "[10.0.0.1 ready 10.0.0.9 unhealthy]"
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, f.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		}
-		expect("with heartbeats", both)
+		backends("with heartbeats", both)
 		time.Sleep(10*time.Second - 1)
-		expect("just before the ttl ends", both)
+		backends("just before the ttl ends", both)
 		time.Sleep(time.Nanosecond)
-		expect("at the end of the ttl", drained)
+		backends("at the end of the ttl", drained)
 		if l := f.src.HeartbeatStatuses(webKey)["10.0.0.9"]; !l.Missed || !l.Removed.Equal(time.Now().Add(60*time.Second)) {
 			t.Errorf("its life: %+v", l)
 		}
 		time.Sleep(2 * time.Second)
 		row, _, _ := f.services.Get(webKey)
-		if got := row.Backends[1].Reason.Text(time.Now()); got != "no heartbeat for 12s (ttl 10s)" {
-			t.Errorf("the reason is %q", got)
-		}
+		expect.Equal(t, row.Backends[1].Reason.Text(time.Now()), "no heartbeat for 12s (ttl 10s)", "the reason")
 		time.Sleep(57 * time.Second)
-		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-			t.Fatal(err)
-		}
-		expect("with a late heartbeat", both)
+		must.Succeed(t, f.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
+		backends("with a late heartbeat", both)
 		if f.store.count() != writes {
 			t.Errorf("heartbeats wrote to the disk %d times", f.store.count()-writes)
 		}
 
 		f.register("10.0.0.9", 10*time.Second)
-		if f.store.count() != writes {
-			t.Error("registering the same again wrote to the disk")
-		}
+		expect.Equal(t, f.store.count(), writes, "registering the same again wrote to the disk")
 		time.Sleep(10 * time.Second)
-		expect("silent again", drained)
+		backends("silent again", drained)
 		f.store.fail(errors.New("disk away"))
 		time.Sleep(61 * time.Second)
-		expect("past its removal, which the store refuses", drained)
+		backends("past its removal, which the store refuses", drained)
 		f.store.fail(nil)
 		time.Sleep(retryInterval)
-		expect("once the store is back", "[10.0.0.1 ready]")
-		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, registry.ErrNoBackend) {
-			t.Errorf("a heartbeat of the removed one: %v", err)
-		}
+		backends("once the store is back", "[10.0.0.1 ready]")
+		expect.Is(t, f.src.Heartbeat(t.Context(), bkey("10.0.0.9")), registry.ErrNoBackend, "a heartbeat of the removed one")
 		kinds := map[string]int{}
 		evs, _ := f.events.Since(0)
 		for _, e := range evs {
@@ -562,7 +511,7 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("events: %v", kinds)
 		}
 		f.restart()
-		expect("after a restart", "[10.0.0.1 ready]")
+		backends("after a restart", "[10.0.0.1 ready]")
 	})
 }
 
@@ -571,7 +520,6 @@ func TestHeartbeats(t *testing.T) {
 func TestTerminatingBackendFallsSilent(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		defer func() { f.stop() }()
 		f.put(web())
 		last := spec.Backend{Address: "10.0.0.9", State: vip.Terminating.String()}
 		if _, _, err := f.src.PutBackend(t.Context(), webKey, last, 10*time.Second, nil); err != nil {
@@ -579,9 +527,7 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 		}
 		for _, want := range []string{"[10.0.0.9 terminating]", "[10.0.0.9 unhealthy]"} {
 			synctest.Wait()
-			if got := fmt.Sprint(f.backends()); got != want {
-				t.Errorf("%s, want %s", got, want)
-			}
+			expect.Equal(t, fmt.Sprint(f.backends()), want)
 			time.Sleep(10 * time.Second)
 		}
 	})
@@ -590,25 +536,18 @@ func TestTerminatingBackendFallsSilent(t *testing.T) {
 func TestRestartGivesAFullTTL(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		defer func() { f.stop() }()
 		f.put(web())
 		f.register("10.0.0.9", 10*time.Second)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 unhealthy]" {
-			t.Fatalf("before the restart: %s", got)
-		}
+		must.Equal(t, fmt.Sprint(f.backends()), "[10.0.0.9 unhealthy]", "before the restart")
 		f.restart()
 		time.Sleep(9 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 ready]" {
-			t.Errorf("9 s after the restart: %s", got)
-		}
+		expect.Equal(t, fmt.Sprint(f.backends()), "[10.0.0.9 ready]", "9 s after the restart")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got := fmt.Sprint(f.backends()); got != "[10.0.0.9 unhealthy]" {
-			t.Errorf("11 s after the restart: %s", got)
-		}
+		expect.Equal(t, fmt.Sprint(f.backends()), "[10.0.0.9 unhealthy]", "11 s after the restart")
 	})
 }
 
@@ -616,17 +555,10 @@ func TestDamagedAndOutdatedRecordsLeaveTheRest(t *testing.T) {
 	f := newFixture(t)
 	f.put(web("10.0.0.1"))
 	bucket := store.NewBucket[Record](f.db, "rest")
-	if err := bucket.Put("default/old", Record{Spec: spec.Service{Name: "old"}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.NewBucket[int](f.db, "rest").Put("default/odd", 7); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "asleep", "since": "2026-01-01T00:00:00Z"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, bucket.Put("default/old", Record{Spec: spec.Service{Name: "old"}}))
+	must.Succeed(t, store.NewBucket[int](f.db, "rest").Put("default/odd", 7))
+	must.Succeed(t, store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "asleep", "since": "2026-01-01T00:00:00Z"}))
 	f.restart()
-	defer f.stop()
 	if f.services.Len() != 1 || f.states.Len() != 0 {
 		t.Errorf("%d services and %d states restored", f.services.Len(), f.states.Len())
 	}
@@ -644,14 +576,9 @@ func TestRecordsOfOlderVersions(t *testing.T) {
 	old := map[string]any{"spec": map[string]any{"name": "web", "ports": []map[string]any{{"port": 80}},
 		"backends": []map[string]any{{"address": "10.0.0.1"}, {"address": "10.0.0.9"}}}, "registered": map[string]string{"10.0.0.9": "30s"}}
 	bucket := store.NewBucket[map[string]any](f.db, "rest")
-	if err := bucket.Put("default/web", old); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "drain", "since": "2026-01-01T00:00:00Z"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, bucket.Put("default/web", old))
+	must.Succeed(t, store.NewBucket[map[string]any](f.db, "states").Put("default/web/10.0.0.1", map[string]any{"state": "drain", "since": "2026-01-01T00:00:00Z"}))
 	f.start()
-	defer func() { f.stop() }()
 	if got := fmt.Sprint(f.backends()); got != "[10.0.0.1 ready 10.0.0.9 ready]" || len(f.src.HeartbeatStatuses(webKey)) != 1 || f.states.Len() != 1 {
 		t.Errorf("%s, lives %v, %d states", got, f.src.HeartbeatStatuses(webKey), f.states.Len())
 	}
@@ -665,7 +592,6 @@ func TestRecordsOfOlderVersions(t *testing.T) {
 // Concurrent writers of one name are serialized, and no write is lost.
 func TestConcurrentRegistrations(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	f.put(web())
 	const n = 64
 	var wg sync.WaitGroup
@@ -683,21 +609,16 @@ func TestConcurrentRegistrations(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := len(f.backends()); got != n/2 {
-		t.Errorf("%d backends, want %d", got, n/2)
-	}
+	expect.Equal(t, len(f.backends()), n/2, "backends")
 	f.src.mu.Lock()
 	defer f.src.mu.Unlock()
-	if f.src.deadlines.Len() != n/2 {
-		t.Errorf("%d deadlines for %d backends", f.src.deadlines.Len(), n/2)
-	}
+	expect.Equal(t, f.src.deadlines.Len(), n/2, "%d deadlines for %d backends", f.src.deadlines.Len(), n/2)
 }
 
 // Edits of one service that wait for the disk are one write. Each has its own result. A
 // precondition sees the result of earlier edits.
 func TestWaitingEditsAreOneWrite(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	rev := f.put(web("10.0.0.1")).Rev
 	writes := f.store.count()
 	waiting := func(n int) {
@@ -709,9 +630,7 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 			if got == n {
 				return
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%d edits wait, want %d", got, n)
-			}
+			must.False(t, time.Now().After(deadline), "%d edits wait, want %d", got, n)
 		}
 	}
 	var wg sync.WaitGroup
@@ -764,29 +683,20 @@ func TestWaitingEditsAreOneWrite(t *testing.T) {
 	if !errors.Is(missing, registry.ErrNoBackend) || !errors.Is(*given, context.Canceled) || !errors.Is(*checked, outdated) {
 		t.Errorf("a missing one: %v; one given up: %v; one refused: %v", missing, *given, *checked)
 	}
-	if got := f.store.count() - writes; got != 3 {
-		t.Errorf("%d writes, want 3: the first, those that waited, and the one behind the precondition", got)
-	}
-	if got := len(f.backends()); got != n+3 {
-		t.Errorf("%d backends, want %d", got, n+3)
-	}
-	if left := len(f.src.edits.waiting); left != 0 {
-		t.Errorf("%d queues left", left)
-	}
+	expect.Equal(t, f.store.count()-writes, 3, "writes: the first, those that waited, and the one behind the precondition")
+	expect.Equal(t, len(f.backends()), n+3, "backends")
+	expect.Equal(t, len(f.src.edits.waiting), 0, "queues left")
 }
 
 // Counting a heartbeat does not allocate, and therefore does not write.
 func TestHeartbeatAllocatesNothing(t *testing.T) {
 	f := newFixture(t)
-	defer f.stop()
 	f.put(web())
 	for i := range 100 {
 		f.register(fmt.Sprintf("10.0.0.%d", i+1), time.Minute)
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if err := f.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, f.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 	}); n > 0 {
 		t.Errorf("%v allocations a heartbeat", n)
 	}

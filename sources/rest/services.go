@@ -23,6 +23,8 @@ type Put struct {
 	Spec     spec.Service
 	Problems []vip.Problem // of reading Spec or Patch: with any, the put is refused
 	Check    Check         // may be nil
+	// Permit refuses the service that would result, with the backends that registered themselves. It may be nil.
+	Permit func(vip.Service) error
 
 	// Patch, unless it is nil, changes the existing service Key. The result takes the place of Spec.
 	Patch spec.Patch
@@ -65,9 +67,18 @@ func (s *Source) PutService(ctx context.Context, p Put) (Result, error) {
 // the order of puts. Without atomic, a refused service does not affect the others. With atomic, a
 // refused service means that nothing is written. If a name turns out to belong to another source,
 // all writes are undone. The error is ErrStore, an *InvalidError if the puts exceed an atomic
-// write, ErrNotRunning or the context's.
+// write or have more than MaxMistakes, ErrNotRunning or the context's.
 func (s *Source) PutServices(ctx context.Context, puts []Put, atomic bool) ([]Result, error) {
 	return s.putServices(ctx, puts, atomic, true)
+}
+
+// MaxMistakes is how many mistakes the puts of one call may have together. With more, all are refused.
+const MaxMistakes = 1000
+
+// TooManyMistakes returns why puts with more than MaxMistakes are refused. Last are some of the mistakes.
+func TooManyMistakes(last []vip.Problem) []vip.Problem {
+	return append([]vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("the services have more than %d mistakes together, and nothing was changed", MaxMistakes),
+		Hint: "repair some of them; the last ones are listed"}}, last...)
 }
 
 // Propose returns the results of PutServices without changing anything.
@@ -82,6 +93,7 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 	results := make([]Result, len(puts))
 	first := make(map[vip.ServiceKey]int, len(puts))
 	changes, index := make([]*change, 0, len(puts)), make([]int, 0, len(puts)) // the index in puts of each change
+	mistakes := 0
 	for i := range puts {
 		p := &puts[i]
 		row, problems := vip.Service{Key: p.Key}, p.Problems
@@ -92,6 +104,9 @@ func (s *Source) putServices(ctx context.Context, puts []Put, atomic, write bool
 		if j, twice := first[row.Key]; twice && len(problems) == 0 {
 			problems = []vip.Problem{{Code: vip.CodeInvalid, Service: row.Key.String(), Field: "name",
 				Message: fmt.Sprintf("services[%d] has this name, too", j), Hint: "keep one of them"}}
+		}
+		if mistakes += len(problems); mistakes > MaxMistakes {
+			return nil, &registry.InvalidError{Problems: TooManyMistakes(problems)}
 		}
 		if len(problems) > 0 {
 			results[i].refuse(&registry.InvalidError{Problems: problems})
@@ -160,7 +175,7 @@ func (s *Source) put(now *entry, p *Put, row vip.Service) (*entry, error) {
 			return nil, err
 		}
 	}
-	return s.replaced(now, &p.Spec, row)
+	return s.replaced(now, p, &p.Spec, row)
 }
 
 // patched returns the entry that results from a put of a patch. The caller holds the service's lock.
@@ -177,21 +192,21 @@ func (s *Source) patched(now *entry, p *Put, confirmed bool) (*entry, error) {
 	if len(problems) == 0 {
 		row, bad := s.build(&w)
 		if problems = bad; len(problems) == 0 {
-			return s.replaced(now, &w, row)
+			return s.replaced(now, p, &w, row)
 		}
 	}
 	return nil, &registry.InvalidError{Problems: problems}
 }
 
-// replaced returns the entry of a spec that takes the place of the current one. Row is the valid row
+// replaced returns the entry of a put's spec that takes the place of the current one. Row is the valid row
 // of the spec.
-func (s *Source) replaced(now *entry, w *spec.Service, row vip.Service) (*entry, error) {
+func (s *Source) replaced(now *entry, p *Put, w *spec.Service, row vip.Service) (*entry, error) {
 	next := &entry{row: row, registered: map[backendID]registration{}}
 	if s.Fleet != nil {
 		next.put = putID{node: s.Node, at: time.Now().UnixNano()}
 	}
 	if now == nil {
-		return next, nil
+		now = &entry{}
 	}
 	if w.Backends == nil && len(now.registered) > 0 {
 		full := *w
@@ -203,6 +218,11 @@ func (s *Source) replaced(now *entry, w *spec.Service, row vip.Service) (*entry,
 		var problems []vip.Problem
 		if next.row, problems = s.build(&full); len(problems) > 0 {
 			return nil, &registry.InvalidError{Problems: problems}
+		}
+	}
+	if p.Permit != nil {
+		if err := p.Permit(next.row); err != nil {
+			return nil, err
 		}
 	}
 	for _, b := range next.row.Backends {

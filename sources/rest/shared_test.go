@@ -22,6 +22,9 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -61,32 +64,17 @@ func (h *host) begin(of Fleet, store registry.Store[Record], stored registry.Sto
 	h.states = table.New(h.clock, vip.KeyOfBackendState, nil)
 	h.events = event.NewLog(1000, time.Now)
 	h.sink = &sink{services: h.services}
-	src, err := New(Options{Store: store, Services: h.services, Events: h.events, Fleet: of, Node: h.name})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	src := must.Get(New(Options{Store: store, Services: h.services, Events: h.events, Fleet: of, Node: h.name}))(h.t)
 	h.src = src
 	h.overrides = overrides.New(overrides.Options{Store: stored, Table: h.states, Services: h.services, Health: table.New(&table.Clock{}, vip.KeyOfBackendHealth, nil), Fleet: of, Node: h.name, Fetch: src.Fetch, Events: h.events})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = h.overrides.Run(ctx)
-	}()
-	h.endOverrides = sync.OnceFunc(func() { cancel(); <-ended })
+	h.endOverrides = scope.Go(h.t, h.overrides.Run)
 	h.run()
 }
 
 // run starts the source and waits until it runs.
 func (h *host) run() {
 	h.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = h.src.Run(ctx, h.sink)
-	}()
-	h.stop = sync.OnceFunc(func() { cancel(); <-done })
+	h.stop = scope.Go(h.t, func(ctx context.Context) error { return h.src.Run(ctx, h.sink) })
 	h.until("the source runs", h.src.running)
 }
 
@@ -147,6 +135,12 @@ func fleetOf(t *testing.T, m *fleettest.Memory, names ...string) (hosts []*host)
 	return hosts
 }
 
+// pair returns two hosts of a fleet.
+func pair(t *testing.T) (a, b *host) {
+	m := fleettest.NewMemory()
+	return join(t, m, "a"), join(t, m, "b")
+}
+
 // A service registered through one host is in effect on all. Edits through different hosts are
 // combined. A later host has the result.
 func TestFleetAgrees(t *testing.T) {
@@ -160,19 +154,13 @@ func TestFleetAgrees(t *testing.T) {
 		t.Errorf("in effect on the host it was put to: %+v at %d, not %d", row, rev, first.Rev)
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
-	if again := hosts[1].put(web("10.0.0.1")); again.Action != Unchanged {
-		t.Errorf("the same through another host: %+v", again)
-	}
+	expect.Equal(t, hosts[1].put(web("10.0.0.1")).Action, Unchanged, "the same through another host: action")
 	hosts[1].register("10.0.0.2", 0)
 	hosts[2].sees("[10.0.0.1 ready 10.0.0.2 ready]")
-	if _, err := hosts[2].src.DeleteBackend(t.Context(), bkey("10.0.0.1"), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(hosts[2].src.DeleteBackend(t.Context(), bkey("10.0.0.1"), nil))(t)
 	hosts = append(hosts, join(t, m, "d"))
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.2 ready]") })
-	if _, err := hosts[3].src.DeleteService(t.Context(), webKey, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(hosts[3].src.DeleteService(t.Context(), webKey, nil))(t)
 	everyone(hosts, func(h *host) {
 		h.until("the service is gone", func() bool { return h.services.Len() == 0 })
 	})
@@ -195,9 +183,7 @@ func (h *host) overtaken(write func() error, by func()) error {
 	})
 	defer h.Client.Before(nil)
 	err := write()
-	if !ran {
-		h.t.Error("the store was not asked")
-	}
+	expect.True(h.t, ran, "the store was not asked")
 	return err
 }
 
@@ -217,9 +203,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	}
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
 
-	if err := b.overtaken(put(web("10.0.0.3")), func() { a.put(web("10.0.0.3")) }); err != nil {
-		t.Errorf("the same through both: %v", err)
-	}
+	expect.Succeed(t, b.overtaken(put(web("10.0.0.3")), func() { a.put(web("10.0.0.3")) }), "the same through both")
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.3 ready]") })
 
 	err = b.overtaken(func() error { _, err := b.src.DeleteService(t.Context(), webKey, nil); return err }, func() { a.put(web("10.0.0.4")) })
@@ -229,9 +213,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.4 ready]") })
 
 	// Registrations of backends do not count as a put of the service.
-	if err := b.overtaken(put(web()), func() { a.register("10.0.0.9", 0) }); err != nil {
-		t.Errorf("a service that backends registered with meanwhile: %v", err)
-	}
+	expect.Succeed(t, b.overtaken(put(web()), func() { a.register("10.0.0.9", 0) }), "a service that backends registered with meanwhile")
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 	// A host that does not know of a removal yet must not report that the backend is unchanged.
@@ -243,9 +225,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Errorf("a backend that was removed: %v", err)
-	}
+	expect.Succeed(t, err, "a backend that was removed")
 	everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 	err = b.overtaken(put(web("10.0.0.5")), func() {
@@ -262,9 +242,7 @@ func TestOneNameThroughTwoHosts(t *testing.T) {
 		var results []Result
 		err := b.overtaken(func() (err error) { results, err = b.src.PutServices(t.Context(), many, atomic); return err },
 			func() { a.put(web(fmt.Sprintf("10.0.1.%d", i+1))) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if !errors.As(results[0].Err, &conflict) || results[0].Action != Refused || (results[1].Rev != 0) == atomic {
 			t.Errorf("many, atomic %v: %+v", atomic, results)
 		}
@@ -311,9 +289,7 @@ func TestConflictThatIsGoneIsRetried(t *testing.T) {
 			}
 		}
 		remove()
-		if value == "" {
-			t.Fatalf("nothing is stored at %s", key)
-		}
+		must.True(t, value != "", "nothing is stored at %s", key)
 		return value
 	}
 
@@ -356,8 +332,7 @@ func (r afterwards) Commit(ctx context.Context, batches []*registry.Batch[Record
 // another source.
 func TestCreatedAndDeletedAtOnce(t *testing.T) {
 	for _, atomic := range []bool{false, true} {
-		hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-		a, b := hosts[0], hosts[1]
+		a, b := pair(t)
 		store := a.src.Store
 		var once sync.Once
 		deleted := func() {
@@ -372,7 +347,7 @@ func TestCreatedAndDeletedAtOnce(t *testing.T) {
 		if err != nil || results[0].Err != nil || results[0].Action != Created {
 			t.Errorf("atomic %v: %+v, %v", atomic, results, err)
 		}
-		everyone(hosts, func(h *host) { h.sees("[]") })
+		everyone([]*host{a, b}, func(h *host) { h.sees("[]") })
 	}
 }
 
@@ -404,8 +379,7 @@ func TestStoreAwayAfterPartOfAWrite(t *testing.T) {
 				t.Errorf("%s, away at the %d. write: %v", what, nth, err)
 			}
 		}
-		hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-		a, b := hosts[0], hosts[1]
+		a, b := pair(t)
 		b.put(web("10.0.0.1"))
 		a.sees("[10.0.0.1 ready]")
 		meanwhile := func() { // the host learns of the service with this backend too late
@@ -463,26 +437,20 @@ func TestOwnerCountsForAll(t *testing.T) {
 		a.register("10.0.0.9", 10*time.Second)
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, a.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		}
 		value, _ := m.Get("ironvip/v2/tree/services/default/web")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 		// A heartbeat to another host is one write and changes the owner.
-		if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, b.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		moved, _ := m.Get("ironvip/v2/tree/services/default/web")
 		if moved == value || b.src.HeartbeatStatuses(webKey)["10.0.0.9"].Owner != "b" {
 			t.Errorf("owner: %+v", b.src.HeartbeatStatuses(webKey))
 		}
 		for range 5 {
 			time.Sleep(9 * time.Second)
-			if err := b.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		}
 		if now, _ := m.Get("ironvip/v2/tree/services/default/web"); now != moved {
 			t.Error("heartbeats wrote")
@@ -492,9 +460,7 @@ func TestOwnerCountsForAll(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 unhealthy]") })
-		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.src.Heartbeat(t.Context(), bkey("10.0.0.9")))
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 
 		time.Sleep(11 * time.Second)
@@ -504,9 +470,7 @@ func TestOwnerCountsForAll(t *testing.T) {
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.9 ready]") })
 		time.Sleep(10*time.Second + 61*time.Second)
 		everyone(hosts, func(h *host) { h.sees("[]") })
-		if err := a.src.Heartbeat(t.Context(), bkey("10.0.0.9")); !errors.Is(err, registry.ErrNoBackend) {
-			t.Errorf("a heartbeat of the removed one: %v", err)
-		}
+		expect.Is(t, a.src.Heartbeat(t.Context(), bkey("10.0.0.9")), registry.ErrNoBackend, "a heartbeat of the removed one")
 		everyone(hosts, func(h *host) {
 			kinds := map[string]int{}
 			evs, _ := h.events.Since(0)
@@ -566,20 +530,14 @@ func TestHeartbeatsToAHostThatLostItsName(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			for _, backend := range []string{"10.0.0.8", "10.0.0.9"} {
 				if backend == "10.0.0.8" && i/10%2 == 0 { // it tries the other host first, for longer than a ttl
-					if err := beat(one, backend); !errors.Is(err, registry.ErrStore) {
-						t.Fatalf("a heartbeat that the holder of the name doesn't receive: %v", err)
-					}
+					must.Is(t, beat(one, backend), registry.ErrStore, "a heartbeat that the holder of the name doesn't receive")
 				}
-				if err := beat(two, backend); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, beat(two, backend))
 			}
 		}
 		for _, h := range []*host{one, two} {
 			h.sees("[10.0.0.8 ready 10.0.0.9 ready]")
-			if n := kindsOf(h.events, "backend_expired"); n != 0 {
-				t.Errorf("%d backends were drained that live", n)
-			}
+			expect.Equal(t, kindsOf(h.events, "backend_expired"), 0, "backends were drained that live")
 		}
 		two.end()
 		two.Host.End()
@@ -615,17 +573,13 @@ func TestOwnerDies(t *testing.T) {
 		a.die()
 		time.Sleep(ttl) // one ttl after its death; no other host has known about it that long
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 ready]") })
-		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")))
 		time.Sleep(time.Minute + 30*time.Second)
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready 10.0.0.9 unhealthy]") })
 		if life := others[0].src.HeartbeatStatuses(webKey)["10.0.0.9"]; life.Owner == "a" || !life.Missed {
 			t.Errorf("after the lapse: %+v", life)
 		}
-		if err := others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, others[1].src.Heartbeat(t.Context(), bkey("10.0.0.8")))
 		time.Sleep(ttl - time.Second)
 		everyone(others, func(h *host) { h.sees("[10.0.0.8 ready]") })
 	})
@@ -697,9 +651,7 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("a heartbeat to its owner: %v", err)
 		}
 		time.Sleep(5 * time.Minute)
-		if err := a.src.Heartbeat(ctx, bkey("10.0.0.9")); !errors.Is(err, registry.ErrStore) {
-			t.Errorf("a heartbeat to an owner that nobody can reach: %v", err)
-		}
+		expect.Is(t, a.src.Heartbeat(ctx, bkey("10.0.0.9")), registry.ErrStore, "a heartbeat to an owner that nobody can reach")
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready 10.0.0.9 ready]") })
 		m.SetDown(false)
 		a.until("it is in touch", func() bool {
@@ -739,9 +691,7 @@ func TestLostAnswer(t *testing.T) {
 		}
 		b.Client.Before(nil)
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.1 ready]") })
-		if r := b.put(web("10.0.0.1")); r.Action != Unchanged {
-			t.Errorf("again: %+v", r)
-		}
+		expect.Equal(t, b.put(web("10.0.0.1")).Action, Unchanged, "again: action")
 	})
 }
 
@@ -776,9 +726,7 @@ func TestJunkInTheFolders(t *testing.T) {
 		}
 		everyone(hosts, func(h *host) {
 			for key := range junk {
-				if !strings.Contains(problems(h), key) {
-					t.Errorf("%s: no problem names %s in %s", h.name, key, problems(h))
-				}
+				expect.Contains(t, problems(h), key, "%s: no problem names %s", h.name, key)
 			}
 			h.sees("[10.0.0.1 ready]")
 			if h.services.Len() != 1 || h.states.Len() != 0 {
@@ -807,9 +755,7 @@ func TestJunkInTheFolders(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		everyone(hosts, func(h *host) {
 			h.sees("[]")
-			if got := problems(h); got != "[]" {
-				t.Errorf("%s: problems stay: %s", h.name, got)
-			}
+			expect.Equal(t, problems(h), "[]", "%s: problems stay", h.name)
 		})
 		a.put(web("10.0.0.3"))
 		everyone(hosts, func(h *host) { h.sees("[10.0.0.3 ready]") })
@@ -823,13 +769,9 @@ func TestJunkThatIsRemovedLeavesNothing(t *testing.T) {
 		const at, state = "ironvip/v2/tree/services/default/web", "ironvip/v2/tree/states/default/web/10.0.0.1"
 		h := hosts[0]
 		h.put(web("10.0.0.1"))
-		if _, err := h.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(h.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)))(t)
 		reread := func() {
-			if err := h.Tree.Reread(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.Tree.Reread(t.Context()))
 		}
 		m.Put(at, "junk")
 		m.Put(state, "junk")
@@ -863,10 +805,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 		})
 		defer late.Host.End()
 		states := table.New(late.clock, vip.KeyOfBackendState, nil)
-		src, err := New(Options{Store: store, Fleet: late.Tree, Node: "late"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := must.Get(New(Options{Store: store, Fleet: late.Tree, Node: "late"}))(t)
 		late.services = table.New(late.clock, vip.KeyOfService, nil)
 		out := &staleSink{sink: sink{services: late.services}}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -878,9 +817,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 		defer run.Wait()
 		defer cancel()
 		time.Sleep(startTimeout / 2)
-		if why := out.why(); why != "" {
-			t.Errorf("stale before any start can be over: %s", why)
-		}
+		expect.Equal(t, out.why(), "", "stale before any start can be over")
 		time.Sleep(10 * time.Second)
 		if table.IsClosed(states.Ready()) || out.why() == "" || out.replaced != 0 {
 			t.Errorf("states ready, stale %q, %d lists", out.why(), out.replaced)
@@ -889,25 +826,18 @@ func TestStartWithoutTheStore(t *testing.T) {
 			t.Errorf("put: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if !table.IsClosed(states.Ready()) {
-			t.Error("the other sources' services wait for the states for ever")
-		}
+		expect.True(t, table.IsClosed(states.Ready()), "the other sources' services wait for the states for ever")
 		m.Client("late").SetDown(false)
 		late.sees("[10.0.0.1 ready]")
 		synctest.Wait()
-		if out.why() != "" {
-			t.Errorf("still stale: %s", out.why())
-		}
+		expect.Equal(t, out.why(), "", "still stale")
 	})
 }
 
 // A host that was in the fleet before starts with its cached state.
 func TestStartFromWhatWasLastKnown(t *testing.T) {
 	fleetBubble(t, func(t *testing.T, m *fleettest.Memory, hosts []*host) {
-		db, err := store.Open(filepath.Join(t.TempDir(), "ironvip.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		db := must.Get(store.Open(filepath.Join(t.TempDir(), "ironvip.db")))(t)
 		defer db.Close()
 		start := func() *host {
 			h := &host{name: "d", fixture: &fixture{t: t, clock: &table.Clock{}}}
@@ -921,9 +851,7 @@ func TestStartFromWhatWasLastKnown(t *testing.T) {
 		}
 		first := start()
 		first.put(web("10.0.0.1"))
-		if _, err := first.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(first.overrides.Set(t.Context(), operator(bkey("10.0.0.1"), vip.Drain)))(t)
 		time.Sleep(time.Minute) // the cache is written later than the changes
 		first.end()
 		first.Host.End()
@@ -996,18 +924,13 @@ func TestNewServiceIsWrittenJointly(t *testing.T) {
 		{[]Put{named("three", "10.0.0.1"), named("four", "10.0.0.1")}, true, Created, "[]"},
 	} {
 		j.asked, j.writes = nil, c.writes
-		results, err := h.src.PutServices(t.Context(), c.puts, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		results := must.Get(h.src.PutServices(t.Context(), c.puts, false))(t)
 		for _, r := range results {
 			if r.Err != nil || r.Action != c.want || r.Rev == 0 && r.Action != Unchanged {
 				t.Errorf("%+v", r)
 			}
 		}
-		if got := fmt.Sprint(j.asked); got != c.asked {
-			t.Errorf("asked for %s, want %s", got, c.asked)
-		}
+		expect.Equal(t, fmt.Sprint(j.asked), c.asked, "asked for")
 	}
 	if _, err := h.src.DeleteService(t.Context(), vip.ServiceKey{Namespace: "default", Name: "one"}, nil); err != nil || len(j.asked) != 0 {
 		t.Errorf("%v, asked for %v", err, j.asked)
@@ -1017,7 +940,5 @@ func TestNewServiceIsWrittenJointly(t *testing.T) {
 // override sets a backend's state.
 func (h *host) override(b vip.BackendKey, to vip.State) {
 	h.t.Helper()
-	if _, err := h.overrides.Set(h.t.Context(), operator(b, to)); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Get(h.overrides.Set(h.t.Context(), operator(b, to)))(h.t)
 }

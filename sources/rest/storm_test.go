@@ -15,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -195,22 +196,14 @@ func facts(h *host) map[string]string {
 	return out
 }
 
-// Random writes through three hosts while the store fails them, sessions end and answers are lost.
-// In the end all hosts show the same state. Acknowledged writes are in it, refused writes are not.
-// The hosts agree on the results of unconfirmed writes.
 func TestStorm(t *testing.T) {
-	seeds, writes := 6, 60
-	if testing.Short() {
-		seeds = 2
-	}
-	for seed := range seeds {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { runStorm(t, uint64(seed), writes) })
-		})
-	}
+	bubble.Test(t, func(t *testing.T) { runStorm(t, 0, 12) })
 }
 
-// runStorm runs one in a bubble, against a store in memory.
+// runStorm performs random writes through three hosts while the store, in memory, fails them,
+// sessions end and answers are lost. It runs in a bubble. In the end all hosts show the same state.
+// Acknowledged writes are in it, refused writes are not. The hosts agree on the results of
+// unconfirmed writes.
 func runStorm(t *testing.T, seed uint64, writes int) {
 	m := fleettest.NewMemory()
 	hosts := fleetOf(t, m, "a", "b", "c")
@@ -322,9 +315,7 @@ func (s *storm) check(hosts []*host) {
 	}
 	counts := map[outcome]int{}
 	for about, ops := range s.history.ops {
-		if why := s.history.explain(about, final[about]); why != "" {
-			s.t.Error(why)
-		}
+		expect.Equal(s.t, s.history.explain(about, final[about]), "")
 		for _, o := range ops {
 			counts[o.outcome]++
 		}

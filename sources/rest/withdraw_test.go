@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -45,9 +46,7 @@ func (f *fixture) taking(names ...string) {
 // If the apply was atomic, the other results must have no revision.
 func wantTaken(t *testing.T, results []Result, err error, atomic bool, names ...string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, r := range results {
 		owned := (*OwnedError)(nil)
 		if taken := slices.Contains(names, r.Key.Name); errors.As(r.Err, &owned) != taken || (r.Action == Refused) != taken {
@@ -77,31 +76,21 @@ func TestNameTakenDuringAnApply(t *testing.T) {
 		name := fmt.Sprintf("%s, atomic %v", c.taken, c.atomic)
 		t.Run("alone, "+name, func(t *testing.T) {
 			f := newFixture(t)
-			if _, err := f.src.PutServices(t.Context(), before, true); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(f.src.PutServices(t.Context(), before, true))(t)
 			f.taking(c.taken)
 			results, err := f.src.PutServices(t.Context(), puts, c.atomic)
 			wantTaken(t, results, err, c.atomic, c.taken)
-			if got := f.inEffect(); got != c.want {
-				t.Errorf("there is %s, want %s", got, c.want)
-			}
+			expect.Equal(t, f.inEffect(), c.want, "there")
 			f.restart() // the other source releases the names
-			defer f.stop()
 			want := c.want
 			if c.taken == "db" {
 				want = "db:81 10.0.0.1, " + want
 			}
-			if got := f.inEffect(); got != want {
-				t.Errorf("after a restart there is %s, want %s", got, want)
-			}
+			expect.Equal(t, f.inEffect(), want, "after a restart there")
 		})
 		t.Run("fleet, "+name, func(t *testing.T) {
-			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-			a, b := hosts[0], hosts[1]
-			if _, err := a.src.PutServices(t.Context(), before, true); err != nil {
-				t.Fatal(err)
-			}
+			a, b := pair(t)
+			must.Get(a.src.PutServices(t.Context(), before, true))(t)
 			a.taking(c.taken)
 			results, err := a.src.PutServices(t.Context(), puts, c.atomic)
 			wantTaken(t, results, err, c.atomic, c.taken)
@@ -144,8 +133,7 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hosts := fleetOf(t, fleettest.NewMemory(), "a", "b")
-			a, b := hosts[0], hosts[1]
+			a, b := pair(t)
 			a.put(named("db", 81, "10.0.0.1", "10.0.0.2").Spec)
 			store, n := a.src.Store, 0
 			a.by(func() {
@@ -159,7 +147,7 @@ func TestWithdrawalKeepsWhatOthersDid(t *testing.T) {
 			a.taking("web")
 			results, err := a.src.PutServices(t.Context(), []Put{named("web", 80), named("db", 91, "10.0.0.1")}, true)
 			wantTaken(t, results, err, true, "web")
-			for _, h := range hosts {
+			for _, h := range []*host{a, b} {
 				h.until("it has "+c.want, func() bool { return h.inEffect() == c.want })
 			}
 		})

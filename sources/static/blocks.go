@@ -55,9 +55,10 @@ func parseBlocks(path string, data []byte, source string, pools []spec.Pool, kno
 			continue
 		}
 		content.Refused = append(content.Refused, b.refused.Refused...)
-		content.Problems = append(content.Problems, b.refused.Problems...)
+		content.found.Add(b.refused.Problems...)
 		refused[b.refused.Refused[0]] = struct{}{}
 	}
+	content.Problems = content.found.List()
 	for key := range refused {
 		if _, twice := rows[key]; twice {
 			return content, nil, 0, false

@@ -12,6 +12,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -21,9 +23,7 @@ import (
 func compareBlocks(t *testing.T, data []byte, known map[digest]*row) (map[digest]*row, bool) {
 	t.Helper()
 	joined := bytes.Join(collect(data), nil)
-	if !bytes.Equal(joined, data) {
-		t.Fatalf("blocks of %q are %q", data, joined)
-	}
+	must.True(t, bytes.Equal(joined, data), "blocks of %q are %q", data, joined)
 	content, rows, decoded, ok := parseBlocks("f.toml", data, "files", nil, known)
 	if !ok {
 		return nil, false
@@ -92,11 +92,13 @@ var sampleBlocks = []string{
 	"[[service]]\nname = \"same\" # %d\nports = [{ port = 80 }]\n",
 }
 
+func TestBlocksAreLikeTheWhole(t *testing.T) { blocksAreLikeTheWhole(t, 1, 150) }
+
 // Parsing by blocks gives the result of parsing the whole file, after any edit.
-func TestBlocksAreLikeTheWhole(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
+func blocksAreLikeTheWhole(t *testing.T, seed uint64, lists int) {
+	r := rand.New(rand.NewPCG(seed, 2))
 	succeeded, refusals := 0, 0
-	for range 1000 {
+	for range lists {
 		var list []string
 		var known map[digest]*row
 		good := r.IntN(4) > 0 // few random lists have no mistake
@@ -130,7 +132,7 @@ func TestBlocksAreLikeTheWhole(t *testing.T) {
 			}
 		}
 	}
-	if succeeded < 1000 || refusals < 50 {
+	if succeeded < lists || refusals < lists/20 {
 		t.Errorf("only %d texts were parsed by blocks, %d with a refused one", succeeded, refusals)
 	}
 }
@@ -155,8 +157,7 @@ func TestOneBlockOfManyIsParsedAlone(t *testing.T) {
 }
 
 func oneBlockOfMany(t *testing.T, refused int) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	cost := map[int]float64{}
 	for _, n := range []int{10, 1000} {
 		text := func(port int) string {
@@ -188,9 +189,7 @@ func oneBlockOfMany(t *testing.T, refused int) {
 		if puts = b.sink.puts - puts; puts != 21 {
 			t.Errorf("%d puts for 21 changes", puts)
 		}
-		if decoded, want := b.files.decoded.Load()-decoded, int64(21*(1+refused)); decoded != want {
-			t.Errorf("%d blocks decoded, want %d", decoded, want)
-		}
+		expect.Equal(t, b.files.decoded.Load()-decoded, int64(21*(1+refused)), "blocks decoded")
 		if len(b.unsaved) != 1 && refused == 0 { // with a problem they are stored at once
 			t.Errorf("%d definitions to store for one", len(b.unsaved))
 		}
@@ -204,8 +203,7 @@ func oneBlockOfMany(t *testing.T, refused int) {
 
 // A refused block and the blocks around it have the lines of the whole file, wherever they move.
 func TestLinesOfMovedBlocks(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	bad, good := service("bad", 0), service("good", 80)
 	b.write("a.toml", "# comment\n"+bad+good)
 	b.expect("good:80", `a.toml:4: service "bad": ports[0].port`)
@@ -219,8 +217,7 @@ func TestLinesOfMovedBlocks(t *testing.T) {
 
 // A block that a change of the pools makes invalid is not taken from the version before.
 func TestChangedPoolsCheckEveryBlock(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	inPool := service("a", 80) + "backends = [{address = '10.0.0.1'}]\n"
 	b.write("a.toml", inPool+service("b", 80))
 	b.expect("a:80 b:80")
@@ -237,8 +234,7 @@ func TestChangedPoolsCheckEveryBlock(t *testing.T) {
 
 // A start decodes no stored definition while the files are good, and stores only what differs.
 func TestAStartWithGoodFilesDecodesNothing(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 	b.write("b.toml", service("dns", 53))
 	b.write("c.toml", service("gone", 1))
@@ -246,9 +242,7 @@ func TestAStartWithGoodFilesDecodesNothing(t *testing.T) {
 	b.restart()
 	damage := store.NewBucket[string](b.db, bucket) // a string can't be decoded as a definition
 	for _, s := range stored(t, b) {
-		if err := damage.Put(s.Key(), "x"); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, damage.Put(s.Key(), "x"))
 	}
 	b.write("a.toml", service("web", 81)+service("db", 5432))
 	b.remove("c.toml")
@@ -257,9 +251,7 @@ func TestAStartWithGoodFilesDecodesNothing(t *testing.T) {
 
 	// What is stored again serves a start with bad files.
 	b.restart()
-	if n := len(stored(t, b)); n != 3 {
-		t.Errorf("%d definitions are stored", n)
-	}
+	expect.Equal(t, len(stored(t, b)), 3, "definitions are stored")
 	b.write("a.toml", "[[")
 	b.remove("b.toml")
 	b.begin()
@@ -268,11 +260,7 @@ func TestAStartWithGoodFilesDecodesNothing(t *testing.T) {
 
 func stored(t *testing.T, b *bench) []store.Sealed[LastGood] {
 	t.Helper()
-	all, err := b.o.Store.Sealed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return must.Get(b.o.Store.Sealed())(t)
 }
 
 // Many changes within a second are one write, and the last state is stored, also at the end.
@@ -285,21 +273,15 @@ func TestChangesAreStoredTogether(t *testing.T) {
 			b.write("a.toml", service("web", port)+service("db", 5432))
 			b.refresh(t.Context(), nil, true)
 		}
-		if counted.writes != 0 {
-			t.Errorf("%d writes on the path of a change", counted.writes)
-		}
+		expect.Equal(t, counted.writes, 0, "writes on the path of a change")
 		start := time.Now()
 		<-b.saveTimer.C
-		if waited := time.Since(start); waited != saveDelay {
-			t.Errorf("stored after %v", waited)
-		}
+		expect.Equal(t, time.Since(start), saveDelay, "stored after")
 		b.save()
 		b.write("a.toml", service("web", 90))
 		b.refresh(t.Context(), nil, true)
 		b.restart() // stores the rest
-		if counted.writes != 2 {
-			t.Errorf("%d writes", counted.writes)
-		}
+		expect.Equal(t, counted.writes, 2, "writes")
 		b.write("a.toml", "[[")
 		b.begin()
 		b.inEffect("web:90", "a.toml:1: not valid TOML")

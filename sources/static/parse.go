@@ -22,7 +22,7 @@ type ServicesFile struct {
 	Path     string
 	Services []vip.Service    // valid services in the order of the file, with unique names
 	Refused  []vip.ServiceKey // services with a valid name and other errors
-	Problems []vip.Problem    // sorted by line
+	Problems []vip.Problem    // sorted by line; at most as many as vip.Problems collects
 	// Incomplete means that some of the file could not be interpreted: invalid TOML, or a block
 	// without a usable name. A service that is neither in Services nor in Refused may still be in
 	// the file.
@@ -30,6 +30,8 @@ type ServicesFile struct {
 	// Empty means that the file contains only white space, as after a write that was cut off. A
 	// file with only comments is not Empty.
 	Empty bool
+
+	found vip.Problems
 }
 
 // ParseServices parses the content of one services file. Source becomes each service's Source, and
@@ -84,6 +86,7 @@ func parseDocument(doc *tomlfile.Document, source string, pools []spec.Pool) Ser
 	for i, block := range blocks {
 		out.service(doc, strict.Index("service", i), block, source, pools, first)
 	}
+	out.Problems = out.found.List()
 	tomlfile.SortProblems(out.Problems)
 	return out
 }
@@ -105,6 +108,9 @@ func (f *ServicesFile) service(doc *tomlfile.Document, path string, block map[st
 		f.Incomplete = true
 	}
 	for _, p := range problems {
+		if f.found.Full() { // a place costs a search of the file
+			break
+		}
 		p.Service = title
 		f.add(doc, path+"."+p.Field, p)
 	}
@@ -131,7 +137,7 @@ func (f *ServicesFile) add(doc *tomlfile.Document, path string, p vip.Problem) {
 	if p.Field == "" && p.Service == "" {
 		p.Field = path
 	}
-	f.Problems = append(f.Problems, p)
+	f.found.Add(p)
 }
 
 // Duplicate returns the problem of a service at place with the same name as the service at winner.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/problemtest"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -80,9 +82,7 @@ func TestParseServices(t *testing.T) {
 			if got := names(f.Services); got != test.services || f.Incomplete != test.incomplete {
 				t.Errorf("services %q, incomplete %v; want %q, %v", got, f.Incomplete, test.services, test.incomplete)
 			}
-			if f.Empty != (test.doc == "") {
-				t.Errorf("empty: %v", f.Empty)
-			}
+			expect.Equal(t, f.Empty, (test.doc == ""), "empty")
 		})
 	}
 }
@@ -93,16 +93,12 @@ func TestParseServicesStatesTheOrigin(t *testing.T) {
 		t.Errorf("origin %q, source %q", s.Origin, s.Source)
 	}
 	f = ParseServices("f.toml", []byte(good+"scheduler = 'foo'\n"), "static", nil)
-	if diff := cmp.Diff([]vip.ServiceKey{{Namespace: "default", Name: "web"}}, f.Refused); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, cmp.Diff([]vip.ServiceKey{{Namespace: "default", Name: "web"}}, f.Refused), "")
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // Anything except a readable regular file is refused at once. The other files take effect.
@@ -114,26 +110,16 @@ func TestLoadSkipsIrregularFiles(t *testing.T) {
 	write(t, at(".hidden.toml"), "bad")
 	write(t, at("web.toml~"), "bad")
 	write(t, at("note.txt"), "bad")
-	if err := os.Mkdir(at("dir.toml"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(at("fifo.toml"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(at("dir.toml"), 0o755))
+	must.Succeed(t, syscall.Mkfifo(at("fifo.toml"), 0o644))
 	for name, target := range map[string]string{"dangling.toml": "gone", "device.toml": "/dev/zero", "loop.toml": "loop.toml", "linked.toml": "linked"} {
-		if err := os.Symlink(target, at(name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Symlink(target, at(name)))
 	}
 	write(t, at("linked"), strings.Replace(good, "web", "linked", 1))
 	write(t, at("huge.toml"), good)
-	if err := os.Truncate(at("huge.toml"), 100<<20); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Truncate(at("huge.toml"), 100<<20))
 	services, problems := (&Config{Path: dir}).Load("static", nil)
-	if got := names(services); got != "linked web" {
-		t.Errorf("services %q", got)
-	}
+	expect.Equal(t, names(services), "linked web", "services")
 	problemtest.Expect(t, problems,
 		at("dangling.toml")+`: no such file or directory | it is a link to gone, which is not there: repair or remove the link`,
 		at("device.toml")+`: is a device, not a file | move it elsewhere`,
@@ -163,12 +149,8 @@ func FuzzParseServices(f *testing.F) {
 		for _, s := range out.Services {
 			again := spec.FromService(s)
 			built, problems := again.Build(s.Source, s.Origin)
-			if len(problems) > 0 {
-				t.Fatalf("written back, %v is refused: %v", s, problems)
-			}
-			if diff := cmp.Diff(s, built, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Error(diff)
-			}
+			must.Empty(t, problems, "written back, %v is refused", s)
+			expect.Equal(t, cmp.Diff(s, built, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })), "")
 		}
 	})
 }

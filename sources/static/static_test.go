@@ -2,7 +2,6 @@ package static
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -108,16 +109,18 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	root := t.TempDir()
-	db, err := store.Open(filepath.Join(root, "ironvip.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(store.Open(filepath.Join(root, "ironvip.db")))(t)
 	t.Cleanup(func() { db.Close() })
 	b := &bench{t: t, dir: filepath.Join(root, "services.d"), db: db}
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(b.dir, 0o755))
 	b.restart()
+	return b
+}
+
+// begun returns a source of an empty directory that has begun.
+func begun(t *testing.T) *bench {
+	b := newBench(t)
+	b.begin()
 	return b
 }
 
@@ -145,9 +148,7 @@ func (b *bench) begin() {
 		<-b.sink.called
 		cancel()
 	}()
-	if err := b.Run(ctx, b.sink); !errors.Is(err, context.Canceled) {
-		b.t.Fatalf("Run: %v", err)
-	}
+	must.Is(b.t, b.Run(ctx, b.sink), context.Canceled, "Run")
 	<-cancelled
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,16 +159,12 @@ func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
 func (b *bench) write(name string, text string) {
 	b.t.Helper()
-	if err := os.WriteFile(b.path(name), []byte(text), 0o644); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, os.WriteFile(b.path(name), []byte(text), 0o644))
 }
 
 func (b *bench) remove(name string) {
 	b.t.Helper()
-	if err := os.RemoveAll(b.path(name)); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, os.RemoveAll(b.path(name)))
 }
 
 // service returns one block; port 0 makes it invalid.
@@ -187,9 +184,7 @@ func (b *bench) inEffect(want string, wrong ...string) {
 	b.t.Helper()
 	b.sink.mu.Lock()
 	defer b.sink.mu.Unlock()
-	if got := b.sink.String(); got != want {
-		b.t.Errorf("in effect %q, want %q", got, want)
-	}
+	expect.Equal(b.t, b.sink.String(), want, "in effect")
 	var problems []string
 	for _, p := range b.sink.problems {
 		problems = append(problems, strings.TrimPrefix(p.Error(), b.dir+"/")+" | "+p.Hint)
@@ -202,12 +197,9 @@ func (b *bench) inEffect(want string, wrong ...string) {
 }
 
 func TestFilesComeAndGo(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.inEffect("")
-	if !b.sink.synced {
-		t.Error("an empty directory is a full list, too")
-	}
+	expect.True(t, b.sink.synced, "an empty directory is a full list, too")
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 	b.write("b.toml", service("dns", 53))
 	b.write(".hidden.toml", service("hidden", 1))
@@ -222,8 +214,7 @@ func TestFilesComeAndGo(t *testing.T) {
 }
 
 func TestBadServiceKeepsItsLastGoodVersion(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 	b.expect("db:5432 web:80")
 	b.write("a.toml", service("web", 0)+service("db", 5433)+service("new", 0))
@@ -256,9 +247,7 @@ func TestRefusedEditsAreEvents(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		}
-		if !slices.Equal(got, kinds) {
-			t.Errorf("events %v, want %v", got, kinds)
-		}
+		expect.SameList(t, got, kinds, "events")
 	}
 	want()
 	b.write("web.toml", service("web", 80)+"schedular = 'rr'\n")
@@ -280,8 +269,7 @@ func TestBrokenFileKeepsItsServices(t *testing.T) {
 		"huge":        {strings.Repeat("#", 4<<20+1), `a.toml: has 4194305 bytes, more than the 4 MiB`},
 	} {
 		t.Run(what, func(t *testing.T) {
-			b := newBench(t)
-			b.begin()
+			b := begun(t)
 			b.write("a.toml", service("web", 80)+service("db", 5432))
 			b.write("b.toml", service("dns", 53))
 			b.expect("db:5432 dns:53 web:80")
@@ -300,22 +288,18 @@ func TestBrokenFileKeepsItsServices(t *testing.T) {
 }
 
 func TestFileThatIsNoFileKeepsItsServices(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.remove("a.toml")
-	if err := os.Symlink("gone", b.path("a.toml")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink("gone", b.path("a.toml")))
 	b.expect("web:80", `a.toml: no such file or directory | it is a link to gone`)
 	b.write("gone", service("web", 81)) // no event and no stamp: links are always read again
 	b.expect("web:81")
 }
 
 func TestDuplicates(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("b.toml", service("web", 80))
 	b.expect("web:80")
 	b.write("a.toml", "\n"+service("web", 81))
@@ -337,16 +321,13 @@ func TestDuplicates(t *testing.T) {
 }
 
 func TestVanishedDirectoryKeepsEverything(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	away := b.dir + ".away"
 	move := func(from, to string) {
 		t.Helper()
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Rename(from, to))
 	}
 	move(b.dir, away)
 	b.expect("web:80")
@@ -362,42 +343,28 @@ func TestVanishedDirectoryKeepsEverything(t *testing.T) {
 	b.restart()
 	b.begin()
 	b.inEffect("web:80")
-	if b.sink.stale == "" {
-		t.Error("not stale")
-	}
+	expect.True(t, b.sink.stale != "", "not stale")
 	move(away, b.dir)
 	b.expect("web:80")
-	if b.sink.stale != "" {
-		t.Errorf("stale: %q", b.sink.stale)
-	}
+	expect.Equal(t, b.sink.stale, "", "stale")
 
 	// Another directory that is empty is probably a lost mount. A reload confirms it.
 	move(b.dir, away)
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(b.dir, 0o755))
 	b.expect("web:80")
-	if !strings.Contains(b.sink.stale, "replaced by an empty one") {
-		t.Errorf("stale: %q", b.sink.stale)
-	}
-	if problems := b.Reload(t.Context()); len(problems) != 0 {
-		t.Errorf("reload: %v", problems)
-	}
+	expect.Contains(t, b.sink.stale, "replaced by an empty one", "stale")
+	expect.Empty(t, b.Reload(t.Context()), "reload")
 	b.inEffect("")
 }
 
 func TestUnknownDirectoryIsNoFullList(t *testing.T) {
 	b := newBench(t)
-	if err := os.Remove(b.dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(b.dir))
 	b.begin()
 	if b.sink.synced || b.sink.stale == "" {
 		t.Errorf("synced %v, stale %q", b.sink.synced, b.sink.stale)
 	}
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(b.dir, 0o755))
 	b.refresh(t.Context(), nil, true)
 	if !b.sink.synced || b.sink.stale != "" {
 		t.Errorf("with the directory there: synced %v, stale %q", b.sink.synced, b.sink.stale)
@@ -407,31 +374,17 @@ func TestUnknownDirectoryIsNoFullList(t *testing.T) {
 // A directory that is not configured may be missing, unless it had services.
 func TestOptionalDirectoryMayBeMissing(t *testing.T) {
 	b := newBench(t)
-	if err := os.Remove(b.dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Remove(b.dir))
 	b.o.Optional = true
 	b.begin()
-	if problems := b.Reload(t.Context()); len(problems) > 0 {
-		t.Errorf("an optional directory is missed: %v", problems)
-	}
-	if err := os.Mkdir(b.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	expect.Empty(t, b.Reload(t.Context()), "an optional directory is missed")
+	must.Succeed(t, os.Mkdir(b.dir, 0o755))
 	b.write("a.toml", service("web", 80))
 	b.Reload(t.Context())
-	if got := b.sink.String(); got != "web:80" {
-		t.Errorf("in effect: %s", got)
-	}
-	if err := os.RemoveAll(b.dir); err != nil {
-		t.Fatal(err)
-	}
-	if problems := b.Reload(t.Context()); len(problems) != 1 {
-		t.Errorf("a directory that held something vanished: %v", problems)
-	}
-	if got := b.sink.String(); got != "web:80" {
-		t.Errorf("in effect: %s", got)
-	}
+	expect.Equal(t, b.sink.String(), "web:80", "in effect")
+	must.Succeed(t, os.RemoveAll(b.dir))
+	expect.Len(t, b.Reload(t.Context()), 1, "a directory that held something vanished")
+	expect.Equal(t, b.sink.String(), "web:80", "in effect")
 }
 
 // An event that names a file costs a look at this file only, however many others there are.
@@ -479,8 +432,7 @@ func TestAnEventReadsItsFileOnly(t *testing.T) {
 }
 
 func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.remove("a.toml")
@@ -492,15 +444,12 @@ func TestPollDoesNotTakeAFileAwayAtOnce(t *testing.T) {
 }
 
 func TestUnchangedFileIsNotParsed(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	old := time.Now().Add(-time.Hour)
 	b.write("a.toml", service("web", 80))
 	touch := func(at time.Time) {
 		t.Helper()
-		if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chtimes(b.path("a.toml"), at, at))
 	}
 	touch(old)
 	b.expect("web:80")
@@ -508,9 +457,7 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 	b.expect("web:80")
 	touch(old.Add(time.Second))
 	b.expect("web:80")
-	if b.files.parsed.Load() != before {
-		t.Errorf("parsed %d times more", b.files.parsed.Load()-before)
-	}
+	expect.Equal(t, b.files.parsed.Load(), before, "parsed %d times more", b.files.parsed.Load()-before)
 	// The size and time are the same, as on a coarse file system. An event reveals the change.
 	b.write("a.toml", service("web", 81))
 	touch(old.Add(time.Second))
@@ -521,18 +468,13 @@ func TestUnchangedFileIsNotParsed(t *testing.T) {
 // A file that changed just before it was read is read again. Within the grain of the file system's
 // clock its time may stay the same.
 func TestRecentFileIsNotTrusted(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	at := time.Now()
 	b.write("a.toml", service("web", 80))
-	if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chtimes(b.path("a.toml"), at, at))
 	b.expect("web:80")
 	b.write("a.toml", service("web", 81))
-	if err := os.Chtimes(b.path("a.toml"), at, at); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Chtimes(b.path("a.toml"), at, at))
 	b.expect("web:81")
 }
 
@@ -540,7 +482,7 @@ func TestRecentFileIsNotTrusted(t *testing.T) {
 func TestOneChangeOfManyIsOnePut(t *testing.T) {
 	b := newBench(t)
 	old := time.Now().Add(-time.Hour)
-	const files, each = 100, 50
+	const files, each = 100, 10
 	file := func(i int) string {
 		var text strings.Builder
 		for j := range each {
@@ -551,14 +493,10 @@ func TestOneChangeOfManyIsOnePut(t *testing.T) {
 	for i := range files {
 		name := fmt.Sprintf("f%03d.toml", i)
 		b.write(name, file(i))
-		if err := os.Chtimes(b.path(name), old, old); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chtimes(b.path(name), old, old))
 	}
 	b.begin()
-	if len(b.sink.rows) != files*each {
-		t.Fatalf("%d services", len(b.sink.rows))
-	}
+	must.Equal(t, len(b.sink.rows), files*each, "services")
 	b.sink.replaces = 0
 	b.files.parsed.Store(0)
 	b.write("f007.toml", service("s-new", 80)+strings.Replace(file(7), "80", "81", 1))
@@ -574,8 +512,7 @@ func TestOneChangeOfManyIsOnePut(t *testing.T) {
 }
 
 func TestReloadChecksAgainstThePresentPools(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.write("a.toml", service("web", 81)+"backends = [{address = '10.0.0.1'}]")
@@ -588,15 +525,12 @@ func TestReloadChecksAgainstThePresentPools(t *testing.T) {
 	}
 	b.inEffect("web:81", `a.toml:4: service "web": backends[0].address`)
 	b.pools = nil
-	if problems := b.Reload(t.Context()); len(problems) != 0 {
-		t.Errorf("reload: %v", problems)
-	}
+	expect.Empty(t, b.Reload(t.Context()), "reload")
 	b.inEffect("web:81")
 }
 
 func TestFullDiskIsNoObstacle(t *testing.T) {
-	b := newBench(t)
-	b.begin()
+	b := begun(t)
 	b.o.Store = failing{}
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
@@ -621,8 +555,7 @@ func TestKilledAfterAMistake(t *testing.T) {
 		"no directory":  func(b *bench) { b.remove("") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.begin()
+			b := begun(t)
 			b.write("a.toml", service("web", 80))
 			b.expect("web:80")
 			b.write("a.toml", service("web", 81))
@@ -631,9 +564,7 @@ func TestKilledAfterAMistake(t *testing.T) {
 			b.refresh(t.Context(), nil, true)
 			b.kill()
 			b.begin()
-			if got := b.sink.String(); got != "web:81" {
-				t.Errorf("in effect %q", got)
-			}
+			expect.Equal(t, b.sink.String(), "web:81", "in effect")
 		})
 	}
 }

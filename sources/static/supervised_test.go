@@ -1,7 +1,6 @@
 package static
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -10,6 +9,9 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,17 +26,9 @@ func TestUnderTheSupervisor(t *testing.T) {
 	supervisor.Add("static", Type, b.Source)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = supervisor.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	scope.Go(t, supervisor.Run)
 	<-services.Ready()
-	if services.Len() != 2 {
-		t.Fatalf("%d services", services.Len())
-	}
+	must.Equal(t, services.Len(), 2, "services")
 
 	feed := services.Watch()
 	defer feed.Close()
@@ -42,9 +36,7 @@ func TestUnderTheSupervisor(t *testing.T) {
 	// The change must be atomic, because the watch may read a file that is half written.
 	b.write(".a.toml.tmp", service("web", 0)+service("db", 5433))
 	do(t, os.Rename(b.path(".a.toml.tmp"), b.path("a.toml")))
-	if problems := b.Reload(t.Context()); len(problems) != 1 {
-		t.Errorf("problems %v", problems)
-	}
+	expect.Len(t, b.Reload(t.Context()), 1, "problems")
 	batch, _ := feed.TryNext()
 	if len(batch) != 1 || batch[0].Value.Key.Name != "db" || batch[0].Value.Ports[0].Port != 5433 {
 		t.Errorf("changes %v", batch)
@@ -69,12 +61,8 @@ func TestUnderTheSupervisor(t *testing.T) {
 	until("one problem", func(s sources.Status) bool { return s.Synced && s.Services == 2 && len(s.Problems) == 1 })
 	do(t, os.Rename(b.dir, b.dir+".away")) // atomically, because files that disappear first would be removed
 	until("stale", func(s sources.Status) bool { return s.Stale != "" })
-	if services.Len() != 2 {
-		t.Errorf("%d services without the directory", services.Len())
-	}
-	if err := supervisor.Resync("static"); err != nil {
-		t.Fatal(err)
-	}
+	expect.Equal(t, services.Len(), 2, "services without the directory")
+	must.Succeed(t, supervisor.Resync("static"))
 	do(t, os.Mkdir(b.dir, 0o755))
 	b.write("a.toml", service("web", 80))
 	until("fresh", func(s sources.Status) bool { return s.Stale == "" && s.Services == 1 && len(s.Problems) == 0 })

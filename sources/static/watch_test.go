@@ -8,18 +8,15 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 )
 
 // run runs the source until the test ends. Without a poll interval, only events trigger reads.
 func (b *bench) run(poll time.Duration) {
 	b.o.Poll = poll
-	ctx, cancel := context.WithCancel(b.t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = b.Run(ctx, b.sink)
-	}()
-	b.t.Cleanup(func() { cancel(); <-ended })
+	scope.Go(b.t, func(ctx context.Context) error { return b.Run(ctx, b.sink) })
 }
 
 // becomes waits until the services are in effect and the source is stale or not.
@@ -44,9 +41,7 @@ func (b *bench) becomes(want string, stale bool) {
 func do(t *testing.T, steps ...error) {
 	t.Helper()
 	for _, err := range steps {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 }
 
@@ -143,14 +138,10 @@ func TestArmWaitsAtMostMaxDebounces(t *testing.T) {
 			select {
 			case <-w.timer.C:
 				noise.Stop()
-				if waited := time.Since(start); waited != maxDebounces*w.debounce {
-					t.Errorf("settled after %s of noise", waited)
-				}
+				expect.Equal(t, time.Since(start), maxDebounces*w.debounce, "settled after")
 				return
 			case <-noise.C:
-				if time.Since(start) > 2*maxDebounces*w.debounce {
-					t.Fatal("never settled")
-				}
+				must.AtMost(t, time.Since(start), 2*maxDebounces*w.debounce, "never settled")
 			}
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/process"
 )
 
@@ -23,9 +24,7 @@ func BenchmarkBusyHost(b *testing.B) {
 	before := l.decisions()
 	for range busyLoops {
 		p := process.New("/bin/sh", filepath.Join(b.TempDir(), "log"), nil, "-c", "while :; do :; done")
-		if err := p.Start(); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, p.Start())
 		b.Cleanup(p.Kill)
 	}
 	moves := 0

@@ -113,18 +113,8 @@ func throughRouter(r router, hosts int, bfd time.Duration, left int, happen, und
 		r.start(b, l, node, bfd)
 		l.start("bgp", bgpPeer(node.Addr4, 65000, lines))
 		events := routers.WatchRoutes(b, node)
-		await := func(want int) {
-			wait.For(b, fmt.Sprintf("%d ways to each VIP", want), func() error {
-				for _, vip := range vips() {
-					if got := waysTo(b, node, vip); got != want {
-						return fmt.Errorf("%d to %s", got, vip)
-					}
-				}
-				return nil
-			})
-		}
 		ready := func() {
-			await(hosts)
+			awaitWays(b, node, hosts)
 			if bfd > 0 {
 				for _, h := range l.hosts {
 					h.awaitPeers(2, "an established session and path", func(p v1.AnnouncePeer) bool { return p.Up })
@@ -134,7 +124,7 @@ func throughRouter(r router, hosts int, bfd time.Duration, left int, happen, und
 		}
 		ready()
 		return &scene{client: client, vips: []netip.Addr{vip4(0), vip6(0)}, count: map[string]func() int{"deleted-routes": func() int { return int(events.Deleted.Load()) }},
-			happen: func() { await(hosts); happen(l, l.hosts[0]); await(left) },
+			happen: func() { awaitWays(b, node, hosts); happen(l, l.hosts[0]); awaitWays(b, node, left) },
 			undo: func() {
 				if undo == nil {
 					return
@@ -143,6 +133,19 @@ func throughRouter(r router, hosts int, bfd time.Duration, left int, happen, und
 				ready()
 			}}
 	}
+}
+
+// awaitWays waits until a node's routes to all VIPs have a number of next hops.
+func awaitWays(t testing.TB, n *netlab.Node, want int) {
+	t.Helper()
+	wait.For(t, fmt.Sprintf("%d ways to each VIP", want), func() error {
+		for _, vip := range vips() {
+			if got := waysTo(t, n, vip); got != want {
+				return fmt.Errorf("%d to %s", got, vip)
+			}
+		}
+		return nil
+	})
 }
 
 // waysTo returns how many next hops a node's route to an address has.

@@ -5,11 +5,12 @@ package announce
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -22,57 +23,56 @@ const slow = "heartbeat = \"500ms\"\nmissed = 60\n"
 // emulated processor busy, and it may stop for seconds. A request that is refused or reset is lost at once.
 const patience = 30 * time.Second
 
-// With IPVS, the kernel forwards without the agent: if it is stopped, killed or restarted, or hangs, no
-// announcement changes and no request is lost. A drain moves the VIPs.
+// With IPVS, the kernel forwards without the agent: if it is stopped, killed or restarted, no announcement
+// changes and no request is lost. A drain moves the VIPs.
+// Slow: the emulated machine, and 3 s without an agent.
 func TestAgentRestartsWithIPVS(t *testing.T) {
 	l := newLab(t, 2, slow)
 	a := l.hosts[0]
 	owners := l.settled()
-	before := l.decisions()
-	vips := []netip.Addr{ownedBy(t, owners, a.Name, false), ownedBy(t, owners, a.Name, true)}
-	begin := func() (loads []*load) {
-		for _, vip := range vips {
-			loads = append(loads, startPatientLoad(t, l.client, vip, 50*time.Millisecond, patience))
-		}
-		return loads
+	l.unnoticed(owners, func() {
+		a.stop(a.agent)
+		startAgent(l, a)
+		l.awaitThese(owners)
+		a.agent.Kill()
+		time.Sleep(3 * time.Second) // longer than the userspace proxy is given
+		startAgent(l, a)
+		l.awaitThese(owners)
+	})
+	a.must("node", "drain", "--wait")
+	l.awaitNone(a)
+	nothingLost(t, l.loads(owners))
+}
+
+// loads asks for a VIP of each family of the first host.
+func (l *lab) loads(owners map[netip.Addr]string) (all []*load) {
+	for _, v6 := range []bool{false, true} {
+		all = append(all, startPatientLoad(l.t, l.client, ownedBy(l.t, owners, l.hosts[0].Name, v6), 200*time.Millisecond, patience))
 	}
-	end := func(loads []*load) {
-		t.Helper()
-		for _, load := range loads {
-			load.awaitAnswers(10)
-			got := load.end()
-			t.Logf("%s: %s", load.to, got)
-			if got.lost > 0 {
-				t.Errorf("%s: %s", load.to, got)
-			}
-		}
+	return all
+}
+
+func nothingLost(t testing.TB, loads []*load) {
+	t.Helper()
+	for _, load := range loads {
+		load.awaitAnswers(3)
+		got := load.end()
+		t.Logf("%s: %s", load.to, got)
+		expect.AtMost(t, got.lost, 0, "%s: %s: lost", load.to, got)
 	}
-	loads := begin()
-	for _, end := range []func(){func() {
-		if err := a.agent.Stop(); err != nil {
-			t.Fatal(err)
-		}
-	}, a.agent.Kill} {
-		end()
-		time.Sleep(5 * time.Second) // longer than the userspace proxy is given
-		if err := a.agent.Start(); err != nil {
-			t.Fatal(err)
-		}
-		l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
-	}
-	a.pause(a.agent)
-	time.Sleep(8 * time.Second) // longer than keepalives may be missing, too
-	a.resume(a.agent)
-	l.awaitOwners("the same owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
-	end(loads)
+}
+
+// unnoticed does something to the agent of the first host that changes no announcement and loses no request.
+func (l *lab) unnoticed(owners map[netip.Addr]string, do func()) {
+	l.t.Helper()
+	before, loads := l.decisions(), l.loads(owners)
+	do()
+	nothingLost(l.t, loads)
 	for at, d := range l.decisions() {
 		if d.owner != before[at].owner || d.since != before[at].since {
-			t.Errorf("%s: the announcement of %s has changed: %+v, before %+v", at.host, at.vip, d, before[at])
+			l.t.Errorf("%s: the announcement of %s has changed: %+v, before %+v", at.host, at.vip, d, before[at])
 		}
 	}
-	a.must("node", "drain", "--wait")
-	l.awaitOwners("all on lb2", func(o map[netip.Addr]string) bool { return !slices.Contains(mapValues(o), a.Name) })
-	end(begin())
 }
 
 // newDirectLab is newLab with direct routing and mh, to two backends that have the VIPs themselves.
@@ -126,6 +126,7 @@ func (h *host) awaitAnswer() {
 
 // Direct routing with mh: a VIP moves in the middle of connections, and both hosts have chosen the same
 // backend for each. So nothing is lost, not even the requests in flight.
+// Slow: the emulated machine.
 func TestConnectionsSurviveAMove(t *testing.T) {
 	l := newDirectLab(t)
 	a := l.hosts[0]
@@ -136,43 +137,25 @@ func TestConnectionsSurviveAMove(t *testing.T) {
 		backend string
 	}
 	var all []open
-	var loads []*load
 	seen := map[string]bool{}
 	for _, v6 := range []bool{false, true} {
 		vip := ownedBy(t, owners, a.Name, v6)
 		for range 6 {
-			c, err := l.client.Dial("tcp", netip.AddrPortFrom(vip, servicePort))
-			if err != nil {
-				t.Fatal(err)
-			}
-			answer, err := c.Ask()
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must.Get(l.client.Dial("tcp", netip.AddrPortFrom(vip, servicePort)))(t)
+			answer := must.Get(c.Ask())(t)
 			all = append(all, open{c, vip, answer.Name})
 			seen[answer.Name] = true
 		}
-		loads = append(loads, startPatientLoad(t, l.client, vip, 50*time.Millisecond, patience))
 	}
-	if len(seen) != 2 {
-		t.Errorf("all connections are with %v", seen)
-	}
+	expect.Equal(t, len(seen), 2, "all connections are with %v", seen)
+	loads := l.loads(owners)
 	for _, load := range loads {
-		load.awaitAnswers(10)
+		load.awaitAnswers(3)
 	}
 	a.must("node", "drain", "--wait")
-	l.awaitOwners("all on lb2", func(o map[netip.Addr]string) bool { return !slices.Contains(mapValues(o), a.Name) })
+	l.awaitNone(a)
 	for _, c := range all {
-		if answer, err := c.Ask(); err != nil || answer.Name != c.backend {
-			t.Errorf("an open connection to %s was with %s, after the move: %s, %v", c.to, c.backend, answer.Name, err)
-		}
+		expect.Equal(t, must.Get(c.Ask())(t).Name, c.backend, "an open connection to %s, after the move", c.to)
 	}
-	for _, load := range loads {
-		load.awaitAnswers(10)
-		got := load.end()
-		t.Logf("%s: %s", load.to, got)
-		if got.lost > 0 {
-			t.Errorf("%s: %s", load.to, got)
-		}
-	}
+	nothingLost(t, loads)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
@@ -43,9 +44,7 @@ func withKeepalived(advert string, happen, undo func(*pair)) func(b *testing.B) 
 			k.hosts = append(k.hosts, &host{Node: n, t: b, port: n.Name + ".eth0"})
 			dir := b.TempDir()
 			config := filepath.Join(dir, "keepalived.conf")
-			if err := os.WriteFile(config, []byte(keepalivedConfig(n.Name, 200-100*i, advert)), 0o644); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, os.WriteFile(config, []byte(keepalivedConfig(n.Name, 200-100*i, advert)), 0o644))
 			p := process.New(bin, filepath.Join(dir, "log"), n, "--dont-fork", "--vrrp", "--log-console", "--use-file", config,
 				"--pid", filepath.Join(dir, "pid"), "--vrrp_pid", filepath.Join(dir, "vrrp.pid"))
 			p.Nice = -10 // as the announcers have
@@ -74,9 +73,7 @@ func keepalivedConfig(name string, priority int, advert string) string {
 // begin starts what doesn't run on a host.
 func (k *pair) begin(i int) {
 	k.t.Helper()
-	if err := k.daemons[i].Start(); err != nil {
-		k.t.Fatal(err)
-	}
+	must.Succeed(k.t, k.daemons[i].Start())
 	if k.servers[i] != nil {
 		return
 	}
@@ -102,9 +99,7 @@ func echo(l net.Listener) {
 
 // stop ends keepalived on the first host as an operator does.
 func (k *pair) stop() {
-	if err := k.daemons[0].Stop(); err != nil {
-		k.t.Fatal(err)
-	}
+	must.Succeed(k.t, k.daemons[0].Stop())
 }
 
 // kill ends keepalived and the servers of the first host at once. The main process is paused first:
@@ -112,13 +107,8 @@ func (k *pair) stop() {
 func (k *pair) kill() {
 	k.t.Helper()
 	p := k.daemons[0]
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Pid()))
-	if err == nil {
-		err = p.Pause()
-	}
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	children := must.Get(os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.Pid())))(k.t)
+	must.Succeed(k.t, p.Pause())
 	for _, text := range strings.Fields(string(children)) {
 		if pid, err := strconv.Atoi(text); err == nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -142,10 +132,7 @@ func (k *pair) awaitHolder(i int) {
 // holds returns how many VIPs a host has.
 func (k *pair) holds(i int) (n int) {
 	k.t.Helper()
-	link, err := k.Nodes[i].Netlink.LinkByName("eth0")
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	link := must.Get(k.Nodes[i].Netlink.LinkByName("eth0"))(k.t)
 	for _, a := range netlab.List(k.t, func() ([]netlink.Addr, error) { return k.Nodes[i].Netlink.AddrList(link, netlink.FAMILY_ALL) }) {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && (ip.Unmap() == vip4(0) || ip.Unmap() == vip6(0)) {
 			n++

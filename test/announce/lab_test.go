@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,20 +22,12 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
-
-// binary returns the path of the built program.
-func binary(t testing.TB) string {
-	t.Helper()
-	path := os.Getenv("IRONVIP_BIN")
-	if path == "" {
-		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
-	}
-	return path
-}
 
 const servicePort = 80
 
@@ -75,7 +68,7 @@ func newLab(t testing.TB, hosts int, extra string) *lab {
 // prepareLab is newLab without a configuration and running processes.
 func prepareLab(t testing.TB, hosts int) *lab {
 	t.Helper()
-	bin := binary(t)
+	bin := need.Binary(t)
 	l := &lab{LAN: netlab.NewLAN(t), t: t}
 	for i := range hosts {
 		l.Join(fmt.Sprintf("lb%d", i+1))
@@ -99,10 +92,7 @@ func prepareLab(t testing.TB, hosts int) *lab {
 		h.announcer = process.New(bin, filepath.Join(h.dir, "announcer.log"), n, "announcer", "--socket", filepath.Join(h.dir, "control.sock"))
 		h.announcer.Nice = -10 // as in its unit
 		t.Cleanup(h.kill)
-		api, err := client.New("unix://"+filepath.Join(h.dir, "api.sock"), client.Options{Timeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		api := must.Get(client.New("unix://"+filepath.Join(h.dir, "api.sock"), client.Options{Timeout: 10 * time.Second}))(t)
 		t.Cleanup(api.Close)
 		h.api = api
 	}
@@ -120,7 +110,7 @@ func (l *lab) start(mode, extra string) {
 
 // newAgent returns an agent that is not running yet.
 func (h *host) newAgent(args ...string) *process.Process {
-	return process.New(binary(h.t), filepath.Join(h.dir, "agent.log"), h.Node, append([]string{"agent", "--config", h.dir}, args...)...)
+	return process.New(need.Binary(h.t), filepath.Join(h.dir, "agent.log"), h.Node, append([]string{"agent", "--config", h.dir}, args...)...)
 }
 
 func serve(n *netlab.Node, addrs []string) {
@@ -135,18 +125,12 @@ func (l *lab) device(h *host) {
 	l.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "ironvip0"
-	for _, err := range []error{h.Netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})} {
-		if err != nil {
-			l.t.Fatal(err)
-		}
-	}
-	link, err := h.Netlink.LinkByName("ironvip0")
-	if err == nil {
+	err := h.Netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	link, e := h.Netlink.LinkByName("ironvip0")
+	if err = cmp.Or(err, e); err == nil {
 		err = errors.Join(h.Netlink.LinkSetARPOff(link), h.Netlink.LinkSetUp(link))
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, err)
 }
 
 // peers returns the keys of [announce] for hosts without a fleet: all of them list all of them.
@@ -209,17 +193,13 @@ func (h *host) configure(services, text string) {
 	h.t.Helper()
 	for name, content := range map[string]string{"ironvip.toml": text, "key": "a secret of the test\n", "services.d/s.toml": services} {
 		path := filepath.Join(h.dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)))
 	}
 }
 
 func (h *host) start() {
 	h.t.Helper()
-	if err := errors.Join(h.agent.Start(), h.announcer.Start()); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, errors.Join(h.agent.Start(), h.announcer.Start()))
 }
 
 func (h *host) kill() {
@@ -271,16 +251,27 @@ func (l *lab) owners() (map[netip.Addr]string, error) {
 }
 
 // awaitOwners waits until all hosts agree about the owners, and a condition holds.
-func (l *lab) awaitOwners(what string, ok func(map[netip.Addr]string) bool) map[netip.Addr]string {
+func (l *lab) awaitOwners(what string, ok func(map[netip.Addr]string) bool) {
 	l.t.Helper()
-	var owners map[netip.Addr]string
-	wait.For(l.t, what, func() (err error) {
-		if owners, err = l.owners(); err == nil && !ok(owners) {
+	wait.For(l.t, what, func() error {
+		owners, err := l.owners()
+		if err == nil && !ok(owners) {
 			err = fmt.Errorf("owners %v", owners)
 		}
 		return err
 	})
-	return owners
+}
+
+// awaitThese waits until all hosts agree about these owners.
+func (l *lab) awaitThese(owners map[netip.Addr]string) {
+	l.t.Helper()
+	l.awaitOwners("the same owners as before", func(o map[netip.Addr]string) bool { return maps.Equal(o, owners) })
+}
+
+// awaitNone waits until all hosts agree that one of them owns no VIP.
+func (l *lab) awaitNone(h *host) {
+	l.t.Helper()
+	l.awaitOwners("none on "+h.Name, func(o map[netip.Addr]string) bool { return !owns(o, h) })
 }
 
 // awaitAll waits until a host announces all VIPs, as it reports itself.
@@ -332,7 +323,7 @@ func (l *lab) settled() map[netip.Addr]string {
 					return fmt.Errorf("%s: %s: %s", h.Name, vip, a.Why)
 				}
 			}
-			if !slices.Contains(mapValues(owners), h.Name) {
+			if !owns(owners, h) {
 				return fmt.Errorf("%s owns no VIP: %v", h.Name, owners)
 			}
 		}
@@ -356,10 +347,7 @@ func (l *lab) decisions() map[decisionAt]decision {
 	l.t.Helper()
 	out := map[decisionAt]decision{}
 	for _, h := range l.hosts {
-		all, err := h.announcements()
-		if err != nil {
-			l.t.Fatal(err)
-		}
+		all := must.Get(h.announcements())(l.t)
 		for vip, a := range all {
 			out[decisionAt{h.Name, vip}] = decision{a.Owner, a.Since.Format(time.RFC3339Nano), a.Why}
 		}
@@ -367,11 +355,8 @@ func (l *lab) decisions() map[decisionAt]decision {
 	return out
 }
 
-func mapValues(m map[netip.Addr]string) (out []string) {
-	for _, v := range m {
-		out = append(out, v)
-	}
-	return out
+func owns(owners map[netip.Addr]string, h *host) bool {
+	return slices.Contains(slices.Collect(maps.Values(owners)), h.Name)
 }
 
 // ownedBy returns the first VIP of a family that a host owns.
@@ -383,15 +368,13 @@ func ownedBy(t testing.TB, owners map[netip.Addr]string, name string, v6 bool) n
 			own = append(own, vip)
 		}
 	}
-	if len(own) == 0 {
-		t.Fatalf("%s owns no such VIP: %v", name, owners)
-	}
+	must.True(t, len(own) != 0, "%s owns no such VIP: %v", name, owners)
 	return slices.MinFunc(own, netip.Addr.Compare)
 }
 
 // run runs a command of the program against the host's agent.
 func (h *host) run(args ...string) (string, error) {
-	cmd := exec.Command(binary(h.t), args...)
+	cmd := exec.Command(need.Binary(h.t), args...)
 	cmd.Env = append(os.Environ(), "IRONVIP_ADDR=unix://"+filepath.Join(h.dir, "api.sock"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -410,18 +393,14 @@ func (h *host) must(args ...string) string {
 func (l *lab) cutOff(h *host, off bool) {
 	l.t.Helper()
 	port, err := l.Switch.Netlink.LinkByName(h.port)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, err)
 	if off {
 		err = l.Switch.Netlink.LinkSetNoMaster(port)
 	} else {
 		bridge, e := l.Switch.Netlink.LinkByName("br0")
 		err = cmp.Or(e, l.Switch.Netlink.LinkSetMaster(port, bridge))
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, err)
 }
 
 // setPort sets the carrier of a host.
@@ -433,34 +412,26 @@ func (l *lab) setPort(h *host, up bool) {
 	} else if err == nil {
 		err = l.Switch.Netlink.LinkSetDown(port)
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, err)
 }
 
 func (h *host) pause(all ...*process.Process) {
 	h.t.Helper()
 	for _, p := range all {
-		if err := p.Pause(); err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, p.Pause())
 	}
 }
 
 func (h *host) resume(all ...*process.Process) {
 	h.t.Helper()
 	for _, p := range all {
-		if err := p.Resume(); err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, p.Resume())
 	}
 }
 
 func (h *host) startAnnouncer() {
 	h.t.Helper()
-	if err := h.announcer.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, h.announcer.Start())
 }
 
 // serviceOf returns the name of a VIP's service.

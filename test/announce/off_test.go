@@ -10,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/announce/remains"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -37,13 +40,12 @@ func (h *host) awaitRemains(what string, want bool) {
 // Announcing ends for good in any order of the steps: nothing of it remains in the kernel, so the host
 // answers for its VIPs again.
 func TestAnnouncingIsSwitchedOff(t *testing.T) {
+	t.Parallel()
 	l := prepareLab(t, 1)
 	h := l.hosts[0]
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	config := func(mode string) {
 		t.Helper()
@@ -91,20 +93,16 @@ func TestAnnouncingIsSwitchedOff(t *testing.T) {
 		t.Helper()
 		log := filepath.Join(h.dir, "clean.log")
 		_ = os.Remove(log)
-		p := process.New(binary(t), log, h.Node, append([]string{"dataplane", "clean", "--config", h.dir}, args...)...)
+		p := process.New(need.Binary(t), log, h.Node, append([]string{"dataplane", "clean", "--config", h.dir}, args...)...)
 		must(p.Start())
 		wait.Until(t, "the end of the command", func() bool { return !p.Running() })
 		return p.LogEnd(5000)
 	}
 	must(h.agent.Stop())
-	if out := clean(); !strings.Contains(out, "an announcer runs") {
-		t.Errorf("while an announcer runs:\n%s", out)
-	}
+	expect.Contains(t, clean(), "an announcer runs", "while an announcer runs")
 	stop()
 	for _, want := range []string{"arp ironvip_l2", "netdev ironvip_l2", "arp_announce of eth0"} {
-		if out := clean("--dry-run"); !strings.Contains(out, want) {
-			t.Errorf("no %s in\n%s", want, out)
-		}
+		expect.Contains(t, clean("--dry-run"), want)
 	}
 	h.awaitRemains("nothing was changed", true)
 	clean()

@@ -3,22 +3,22 @@
 package announce
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -34,7 +34,7 @@ type pairOfMany struct {
 // binary.
 func announcerProgram(t testing.TB) string {
 	t.Helper()
-	path := filepath.Join(filepath.Dir(binary(t)), "ironvip-announcer")
+	path := filepath.Join(filepath.Dir(need.Binary(t)), "ironvip-announcer")
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: run `make build`", err)
 	}
@@ -49,9 +49,7 @@ func startPairOfMany(t testing.TB) *pairOfMany {
 		socket := filepath.Join(t.TempDir(), "control.sock")
 		announcer := process.New(announcerProgram(t), filepath.Join(t.TempDir(), "log"), n, "--socket", socket)
 		announcer.Nice = -10 // as in its unit
-		if err := announcer.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, announcer.Start())
 		t.Cleanup(announcer.Kill)
 		clock := &table.Clock{}
 		eligible := table.New(clock, announce.KeyOfEligible, nil)
@@ -63,10 +61,7 @@ func startPairOfMany(t testing.TB) *pairOfMany {
 			Peers: []netip.AddrPort{netip.AddrPortFrom(lan.Nodes[1-i].Addr4, 7481)}, Heartbeat: 100 * time.Millisecond, Missed: 3, Settle: time.Second, Hold: time.Minute}
 		link := &control.Link{Path: socket, Eligible: eligible, Tables: control.NewTables(clock), Log: slog.New(slog.DiscardHandler),
 			Settings: func() (announce.Settings, <-chan struct{}) { return settings, nil }}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() { _ = link.Run(ctx); close(done) }()
-		t.Cleanup(func() { cancel(); <-done })
+		scope.Go(t, link.Run)
 		p.announcers[i] = announcer
 		p.here[i] = link.Announcements.Sum(func(n *announce.Announcement) int {
 			if n.Here {
@@ -91,27 +86,6 @@ func (p *pairOfMany) failover(t testing.TB) time.Duration {
 	return time.Since(began)
 }
 
-// Two announcers have 10,000 VIPs. Memory is bounded, and when one is killed, the other one takes its
-// 5,000 VIPs over.
-func TestTenThousandVIPs(t *testing.T) {
-	p := startPairOfMany(t)
-	pid := p.announcers[1].Pid()
-	time.Sleep(8 * time.Second) // the first announcements are repeated for 3.5 s
-	before, began := processorTime(t, pid), time.Now()
-	time.Sleep(5 * time.Second)
-	share := float64(processorTime(t, pid)-before) / float64(time.Since(began))
-	resident := residentMemory(t, pid)
-	took := p.failover(t)
-	all := residentMemory(t, pid)
-	t.Logf("%s with half of the VIPs, %s with all; %.1f %% of a core, takeover of %d VIPs after %s", resident, all, 100*share, manyVIPs/2, took)
-	// It is about 26,000 with all VIPs. On a busy machine, all VIPs are decided again and again.
-	for _, r := range []memory{resident, all} {
-		if r.anonymous+r.file > 40_000 {
-			t.Errorf("%s, want at most 40000 kB", r)
-		}
-	}
-}
-
 // BenchmarkTenThousandVIPs has the cost of an announcer that owns half of 10,000 VIPs: its processor time
 // in a minute without changes, in which it repeats all announcements once, and the time until it has
 // decided to take over the other half.
@@ -121,53 +95,13 @@ func BenchmarkTenThousandVIPs(b *testing.B) {
 		p := startPairOfMany(b)
 		pid := p.announcers[1].Pid()
 		time.Sleep(10 * time.Second) // the first announcements are repeated for 3.5 s
-		before, began := processorTime(b, pid), time.Now()
+		before, began := process.CPUTime(b, pid), time.Now()
 		time.Sleep(time.Minute)
-		share = max(share, 100*float64(processorTime(b, pid)-before)/float64(time.Since(began)))
+		share = max(share, 100*float64(process.CPUTime(b, pid)-before)/float64(time.Since(began)))
 		took = max(took, float64(p.failover(b).Milliseconds()))
 		p.announcers[1].Kill()
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(share, "%-of-a-core-worst")
 	b.ReportMetric(took, "ms/takeover-worst")
-}
-
-// processorTime returns the processor time of a process so far.
-func processorTime(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	f := strings.Fields(rest)
-	user, _ := strconv.Atoi(f[11])
-	system, _ := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
-}
-
-// memory is the resident memory of a process, in kB: its own, and the mapped pages of the program.
-type memory struct{ anonymous, file int }
-
-func (r memory) String() string {
-	return fmt.Sprintf("%d kB (%d anonymous, %d of files)", r.anonymous+r.file, r.anonymous, r.file)
-}
-
-func residentMemory(t testing.TB, pid int) (r memory) {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		switch f[0] { // the kernel's kB has 1024 bytes
-		case "RssAnon:":
-			r.anonymous, _ = strconv.Atoi(f[1])
-		case "RssFile:":
-			r.file, _ = strconv.Atoi(f[1])
-		}
-	}
-	r.anonymous, r.file = r.anonymous*1024/1000, r.file*1024/1000
-	return r
 }

@@ -3,12 +3,12 @@
 package announce
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -93,7 +93,7 @@ func atLayer2(start func(b *testing.B) *lab, happen, undo func(*lab, *host)) fun
 				if undo != nil {
 					undo(l, a)
 				}
-				l.awaitOwners("the former owners", func(o map[netip.Addr]string) bool { return fmt.Sprint(o) == fmt.Sprint(owners) })
+				l.awaitThese(owners)
 			}}
 	}
 }
@@ -107,9 +107,7 @@ func undrainNode(_ *lab, a *host) { a.must("node", "undrain") }
 func stopAgent(_ *lab, a *host) { a.stop(a.agent) }
 
 func startAgent(_ *lab, a *host) {
-	if err := a.agent.Start(); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, a.agent.Start())
 }
 
 func restartAnnouncer(l *lab, a *host) {
@@ -120,9 +118,7 @@ func restartAnnouncer(l *lab, a *host) {
 
 func (h *host) stop(p *process.Process) {
 	h.t.Helper()
-	if err := p.Stop(); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, p.Stop())
 }
 
 // upgrade lets a new process take over from the agent, and waits until the old one has ended.
@@ -130,8 +126,6 @@ func (h *host) upgrade() {
 	h.t.Helper()
 	old := h.agent
 	h.agent = h.newAgent("--take-over")
-	if err := h.agent.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, h.agent.Start())
 	wait.Until(h.t, "the end of the replaced agent", func() bool { return !old.Running() }, func() any { return h.agent.LogEnd(2000) })
 }

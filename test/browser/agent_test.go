@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -36,10 +37,7 @@ var lastPool atomic.Int32
 // configuration.
 func start(t testing.TB, more string) *agent {
 	t.Helper()
-	bin := os.Getenv("IRONVIP_BIN")
-	if bin == "" {
-		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
-	}
+	bin := need.Binary(t)
 	dir := t.TempDir()
 	listen := fmt.Sprintf("127.0.0.1:%d", freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))[1])
 	a := &agent{TB: t, dir: dir, base: "http://" + listen, pool: fmt.Sprintf("127.%d.%d", 130+os.Getpid()%60, lastPool.Add(1))}

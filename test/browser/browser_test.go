@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -43,6 +44,8 @@ type tab struct {
 	ctx  context.Context
 	base string // of the agent: "http://127.0.0.1:7480"
 
+	html string // the folder of the pages that html-validate checks at the end of the test
+
 	mu       sync.Mutex
 	reported []string
 }
@@ -56,7 +59,7 @@ func open(t testing.TB, base, path string) *tab {
 		t.Fatal(err)
 	}
 	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
-	b := &tab{TB: t, ctx: ctx, base: base}
+	b := &tab{TB: t, ctx: ctx, base: base, html: t.TempDir()}
 	if err := chromedp.Do(ctx, chromedp.EmulateViewport(1200, 900)); err != nil {
 		cancel()
 		t.Fatal(err)
@@ -74,6 +77,7 @@ func open(t testing.TB, base, path string) *tab {
 		}
 	})
 	t.Cleanup(func() {
+		b.validate()
 		if t.Failed() {
 			t.Logf("the page: %s\nits console: %q", b.text("body"), b.console())
 		}
@@ -241,14 +245,21 @@ func script(t testing.TB, path string) string {
 	return string(text)
 }
 
-// accessible fails the test for each violation that axe-core finds on the page.
-func (b *tab) accessible() {
+// wcag are the tags of all rules of axe-core that the pages fulfill.
+var wcag = []string{"wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"}
+
+// accessible fails the test for each violation that axe-core finds on the page: of all rules, or of these.
+func (b *tab) accessible(rules ...string) {
 	b.Helper()
+	if rules == nil {
+		rules = wcag
+	}
+	names, _ := json.Marshal(rules) // strings
 	eval[any](b, script(b, "axe-core/axe.min.js")+";undefined")
 	found := eval[[]struct {
 		ID, Help string
 		Nodes    []struct{ HTML, FailureSummary string }
-	}](b, `axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}).then(r => r.violations.map(v => ({ID: v.id, Help: v.help, Nodes: v.nodes.map(n => ({HTML: n.html, FailureSummary: n.failureSummary}))})))`)
+	}](b, `axe.run(document, {runOnly: `+string(names)+`}).then(r => r.violations.map(v => ({ID: v.id, Help: v.help, Nodes: v.nodes.map(n => ({HTML: n.html, FailureSummary: n.failureSummary}))})))`)
 	for _, v := range found {
 		for _, n := range v.Nodes {
 			b.Errorf("%s: %s: %s: %s", eval[string](b, "location.pathname"), v.ID, n.HTML, n.FailureSummary)
@@ -256,15 +267,23 @@ func (b *tab) accessible() {
 	}
 }
 
-// valid fails the test if html-validate finds an error in the page as it is now.
+// valid lets html-validate check the page as it is now, at the end of the test: its start takes longer than a check.
 func (b *tab) valid() {
 	b.Helper()
-	file := b.TempDir() + "/page.html"
-	if err := os.WriteFile(file, []byte("<!DOCTYPE html>\n"+eval[string](b, "document.documentElement.outerHTML")), 0o600); err != nil {
+	name := strings.ReplaceAll(strings.Trim(eval[string](b, "location.pathname"), "/"), "/", "-")
+	if err := os.WriteFile(filepath.Join(b.html, name+".html"), []byte("<!DOCTYPE html>\n"+eval[string](b, "document.documentElement.outerHTML")), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.Command("../../.cache/browser/node_modules/.bin/html-validate", "--config", "htmlvalidate.json", file)
+}
+
+// validate fails the test if html-validate finds an error in a page.
+func (b *tab) validate() {
+	pages, _ := filepath.Glob(filepath.Join(b.html, "*.html"))
+	if len(pages) == 0 {
+		return
+	}
+	cmd := exec.Command("../../.cache/browser/node_modules/.bin/html-validate", append([]string{"--config", "htmlvalidate.json"}, pages...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		b.Errorf("%s: %v\n%s", eval[string](b, "location.pathname"), err, out)
+		b.Errorf("%v\n%s", err, out)
 	}
 }

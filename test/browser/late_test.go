@@ -15,6 +15,7 @@ import (
 // A page of a service also reads the service every ten seconds. It does not show an answer that is older than what
 // the stream has told since.
 func TestLateAnswer(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	a.put("default/web", 80, one.at, two.at)
@@ -46,7 +47,9 @@ func TestLateAnswer(t *testing.T) {
 	}))
 	t.Cleanup(proxy.CloseClientConnections) // streams don't end by themselves
 
-	b := open(t, proxy.URL, "/ui/services/default/web")
+	b := open(t, proxy.URL, "/ui/")
+	b.before("const real = setTimeout; globalThis.setTimeout = (f, ms, ...of) => real(f, Math.min(ms, 100), ...of)") // ten seconds
+	b.show("/ui/services/default/web")
 	b.see("h1", "healthy")
 	r := <-held
 	two.stop()

@@ -3,11 +3,12 @@
 package browser
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // token creates a token with the command, as an admin does.
@@ -19,7 +20,7 @@ func (a *agent) token(name string, args ...string) string {
 // command runs a command of the binary on the agent's socket.
 func (a *agent) command(args ...string) string {
 	a.Helper()
-	cmd := exec.Command(os.Getenv("IRONVIP_BIN"), append([]string{"--addr", "unix://" + filepath.Join(a.dir, "sock")}, args...)...)
+	cmd := exec.Command(need.Binary(a), append([]string{"--addr", "unix://" + filepath.Join(a.dir, "sock")}, args...)...)
 	out, err := cmd.Output()
 	if err != nil {
 		a.Fatalf("ironvip %q: %v", args, err)
@@ -30,6 +31,7 @@ func (a *agent) command(args ...string) string {
 // A user logs in with a token. Scripts can't read it, a viewer has no buttons, an operator has, and the page asks
 // again once the token is revoked.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	a := start(t, "")
 	viewer, operator := a.token("eve", "--role", "viewer"), a.token("olga", "--role", "operator")
 	a.write("services.d/web.toml", "[[service]]\nname = \"web\"\nports = [{ port = 80 }]\nbackends = [{ address = \"127.0.0.1\", port = 9 }]\n")

@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/ironvip/ironvip/test/process"
 )
 
 // many is the number of services that a page must remain usable with.
@@ -34,6 +35,7 @@ func startMany(t testing.TB) *agent {
 
 // The page of 10,000 services has a hundred rows in the document at most. Filter, order and scrolling reach every one.
 func TestTenThousandServices(t *testing.T) {
+	t.Parallel()
 	a := startMany(t)
 	b := open(t, a.base, "/ui/services")
 	b.see("main", "10.0 k services", "s00000")
@@ -97,12 +99,12 @@ func BenchmarkTwentyPages(b *testing.B) {
 	a := startMany(b)
 	const seconds = 20
 	spend := func() float64 {
-		from := cpu(b, a.Pid())
+		from := process.CPUTime(b, a.Pid())
 		for i := range seconds {
 			a.call(http.MethodPut, "/v1/services/default/s00001", object{"pool": "big", "labels": object{"turn": strconv.Itoa(i)}, "ports": []object{{"port": 80}}})
 			time.Sleep(time.Second)
 		}
-		return (cpu(b, a.Pid()) - from).Seconds() / seconds * 100
+		return (process.CPUTime(b, a.Pid()) - from).Seconds() / seconds * 100
 	}
 	for b.Loop() {
 		closed := spend()
@@ -153,17 +155,4 @@ func readStream(t testing.TB, url string) {
 		defer response.Body.Close()
 		_, _ = io.Copy(io.Discard, response.Body)
 	}()
-}
-
-// cpu returns the processor time that a process has used.
-func cpu(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ
 }

@@ -77,6 +77,7 @@ func since(t testing.TB, text string, day time.Time) time.Time {
 // what to do, with nothing but what the window shows: at once on the first page, and with one click from it or two from
 // elsewhere on the page of the service.
 func TestNewcomer(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	var list []object

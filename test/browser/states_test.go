@@ -20,6 +20,7 @@ import (
 // without colors. Of a range that another network uses, which only a cluster reports, the page learns from a changed
 // response.
 func TestPoolMap(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback+"\n[[pool]]\nname = \"home\"\ncidrs = [\"127.0.0.0/28\"]\nexclude = [\"127.0.0.12/31\"]\nauto_assign = false")
 	const overlap = `{ prefix: '127.0.0.8/30', reason: 'overlap', message: 'in range 127.0.0.8/30, which source kubernetes says is in use' }`
 	port := int(freeport.Reserve(t, nil, netip.MustParseAddr("127.0.0.1"))[1])
@@ -98,6 +99,7 @@ func TestPoolMap(t *testing.T) {
 // What is not known of a backend's health is shown as that, with a shape of its own, and not as healthy: without checks, and
 // before the first result.
 func TestUnknownHealth(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and nobody answers
 	if err != nil {

@@ -42,26 +42,32 @@ func (b *tab) workers() (ids []target.ID) {
 	return ids
 }
 
-// More windows than a browser has connections are live at once, because they share their streams: also after the window
-// that was first has gone, after the agent has died, and after the worker with the streams has ended.
-func TestManyTabs(t *testing.T) {
-	a := start(t, loopback)
-	one, two := newBackend(t), newBackend(t)
+// windows are more windows of one profile than a browser has connections, of an agent with four services.
+type windows struct {
+	testing.TB
+	agent    *agent
+	one, two *backend // of each service
+	tabs     []*tab
+	close    []func()
+}
+
+func openWindows(t testing.TB) *windows {
+	t.Helper()
+	w := &windows{TB: t, agent: start(t, loopback), one: newBackend(t), two: newBackend(t)}
 	for i := range 4 {
-		a.put(fmt.Sprintf("default/web%d", i), 80+i, one.at, two.at)
+		w.agent.put(fmt.Sprintf("default/web%d", i), 80+i, w.one.at, w.two.at)
 	}
-	first := open(t, a.base, "/ui/services")
+	first := open(t, w.agent.base, "/ui/services")
 	first.see("main", "4 services")
-	tabs := []*tab{first}
-	var closers []func()
+	w.tabs = []*tab{first}
 	for i, path := range []string{"/ui/services/default/web0", "/ui/services/default/web1", "/ui/services/default/web2", "/ui/services/default/web3", "/ui/", "/ui/", "/ui/events"} {
 		b, closeTab := first.another(path)
-		tabs, closers = append(tabs, b), append(closers, closeTab)
+		w.tabs, w.close = append(w.tabs, b), append(w.close, closeTab)
 		if i < 4 {
 			b.see("h1", fmt.Sprintf("web%d", i), "healthy")
 		}
 	}
-	for i, b := range tabs {
+	for i, b := range w.tabs {
 		if eval[bool](b, "document.hidden") {
 			t.Fatalf("window %d is hidden", i)
 		}
@@ -69,57 +75,44 @@ func TestManyTabs(t *testing.T) {
 	if n := len(first.workers()); n != 1 {
 		t.Fatalf("%d workers", n)
 	}
-	live := func(state string) {
-		t.Helper()
-		number := map[string]string{"healthy": "4", "degraded": "4"}[state]
-		for _, b := range tabs {
-			switch path := eval[string](b, "location.pathname"); {
-			case path == "/ui/events":
-				b.see("main", "service_"+state)
-			case path == "/ui/":
-				b.see(".tiles", number+"\n"+state)
-			case path == "/ui/services":
-				b.see(".rows", state)
-			default:
-				b.see("h1", state)
-			}
+	return w
+}
+
+// live waits until all windows show that the services are in a state.
+func (w *windows) live(state string) {
+	w.Helper()
+	for _, b := range w.tabs {
+		switch path := eval[string](b, "location.pathname"); path {
+		case "/ui/events":
+			b.see("main", "service_"+state)
+		case "/ui/":
+			b.see(".tiles", "4\n"+state)
+		case "/ui/services":
+			b.see(".rows", state)
+		default:
+			b.see("h1", state)
 		}
 	}
-	two.stop()
-	live("degraded")
-	two.start()
-	live("healthy")
+}
 
-	// The agent dies, and a new one is there: every window says so, and recovers.
-	a.Kill()
-	for _, b := range tabs {
-		b.see(".lost", "not reachable")
-	}
-	a.begin()
-	for _, b := range tabs {
-		b.until("the message is gone", "document.querySelector('.lost').hidden")
-	}
-	two.stop()
-	live("degraded")
-
-	// The worker ends: the pages begin another one.
-	worker := first.workers()[0]
-	ctx, cancel := chromedp.NewContext(first.ctx, chromedp.WithTargetID(worker))
-	if _, err := chromedp.Run(ctx, chromedp.Evaluate[any]("close()")); err != nil {
-		t.Logf("end the worker: %v", err)
-	}
-	cancel()
-	wait.Until(t, "another worker runs", func() bool { ids := first.workers(); return len(ids) == 1 && ids[0] != worker }, func() any { return first.workers() })
-	two.start()
-	live("healthy")
+// More windows than a browser has connections are live at once, because they share their streams: also after the window
+// that was first has gone.
+// Slow: eight windows in a browser.
+func TestManyTabs(t *testing.T) {
+	w := openWindows(t)
+	w.two.stop()
+	w.live("degraded")
+	w.two.start()
+	w.live("healthy")
 
 	// All but one are closed, the first one first: the last one is live.
-	for _, closeTab := range closers[:len(closers)-1] {
+	first, last := w.tabs[0], len(w.close)-1
+	for _, closeTab := range w.close[:last] {
 		closeTab()
 	}
-	tabs = []*tab{first, tabs[len(tabs)-1]}
-	two.stop()
-	live("degraded")
+	w.tabs = []*tab{first, w.tabs[last+1]}
+	w.two.stop()
+	w.live("degraded")
 	if err := chromedp.Cancel(first.ctx); err != nil {
 		t.Error(err)
 	}
@@ -127,6 +120,7 @@ func TestManyTabs(t *testing.T) {
 
 // In a browser without shared workers, the page itself follows the agent, also a new process of it.
 func TestWithoutWorkers(t *testing.T) {
+	t.Parallel()
 	a := start(t, loopback)
 	one, two := newBackend(t), newBackend(t)
 	a.put("default/web", 80, one.at, two.at)

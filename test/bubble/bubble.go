@@ -21,3 +21,9 @@ func Test(t *testing.T, f func(*testing.T)) {
 	defer release()
 	synctest.Test(t, f)
 }
+
+// Run is t.Run with Test.
+func Run(t *testing.T, name string, f func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { Test(t, f) })
+}

@@ -3,12 +3,8 @@
 package dnstest
 
 import (
-	"context"
-	"errors"
 	"net/netip"
 	"strings"
-	"sync"
-	"testing"
 
 	"github.com/miekg/dns"
 
@@ -78,20 +74,4 @@ func Short(reply *dns.Msg) string {
 		words = append(words, strings.TrimPrefix(r.String(), r.Header().String()))
 	}
 	return strings.Join(words, " ")
-}
-
-// Run calls run in a goroutine, with a context that ends with the test or when the returned func is
-// called, which waits for run. Run must return the error of the context.
-func Run(t testing.TB, run func(context.Context) error) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- run(ctx) }()
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(end)
-	return end
 }

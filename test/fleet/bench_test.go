@@ -3,14 +3,12 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/process"
 )
 
 // BenchmarkFleet measures how long one agent's change takes to the dataplanes of the others, with
@@ -264,7 +263,7 @@ func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 		case err == nil && has == services && known == 0:
 			known = time.Since(began)
 		case known != 0 && a.api.Ready(l.t.Context()) == nil:
-			joined, cpu = time.Since(began), l.cpuTime(a)
+			joined, cpu = time.Since(began), process.CPUTime(l.t, a.proc.Pid())
 		case time.Since(began) > maxWait:
 			l.t.Fatalf("%s has not joined within %s: %+v %v", a.name, maxWait, list, err)
 		}
@@ -272,25 +271,4 @@ func (l *lab) join(a *agent, services int) (known, joined, cpu time.Duration) {
 	}
 	l.awaitServices(a, services)
 	return known, joined, cpu
-}
-
-// cpuTime returns the CPU time of the agent's process.
-func (l *lab) cpuTime(a *agent) time.Duration {
-	l.t.Helper()
-	return cpuTime(l.t, a.proc.Pid())
-}
-
-// cpuTime returns the CPU time of a process, which the kernel reports in hundredths of seconds.
-func cpuTime(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var user, system time.Duration
-	rest := string(text[bytes.LastIndexByte(text, ')')+1:]) // the name may contain anything
-	if _, err := fmt.Sscan(strings.Join(strings.Fields(rest)[11:13], " "), &user, &system); err != nil {
-		t.Fatal(err)
-	}
-	return (user + system) * 10 * time.Millisecond
 }

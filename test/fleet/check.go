@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -437,12 +436,4 @@ func sameAddresses(a, b []netip.Addr) bool {
 	slices.SortFunc(a, netip.Addr.Compare)
 	slices.SortFunc(b, netip.Addr.Compare)
 	return slices.Equal(a, b)
-}
-
-// report formats the first most errors.
-func report(wrong []string, most int) string {
-	if len(wrong) > most {
-		wrong = append(wrong[:most:most], fmt.Sprintf("and %d more", len(wrong)-most))
-	}
-	return strings.Join(wrong, "\n")
 }

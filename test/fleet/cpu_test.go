@@ -16,6 +16,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -91,7 +92,7 @@ func (l *lab) cpuPerChange(changes int, pause time.Duration, change func(i int))
 	l.t.Helper()
 	used := func() (all []time.Duration) {
 		for _, a := range l.agents {
-			all = append(all, l.cpuTime(a))
+			all = append(all, process.CPUTime(l.t, a.proc.Pid()))
 		}
 		return all
 	}

@@ -227,3 +227,11 @@ func (l *lab) remembers(a *agent) {
 		return nil
 	})
 }
+
+// report formats the first most errors.
+func report(wrong []string, most int) string {
+	if len(wrong) > most {
+		wrong = append(wrong[:most:most], fmt.Sprintf("and %d more", len(wrong)-most))
+	}
+	return strings.Join(wrong, "\n")
+}

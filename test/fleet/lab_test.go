@@ -37,24 +37,20 @@ type lab struct {
 	agents  []*agent
 	shape   shape
 	sources string // appended to the configuration of each agent
-	// datacentres are those with catalogs that the agents follow. The first is that of servers.
-	// Each other one has a server.
-	datacentres []*consultest.Server
 
-	scenarios, ran int    // the number of scenarios, and the number of those that ran
-	rest           func() // waits for the final state after a scenario and checks it; settles by default
+	scenarios, ran int // the number of scenarios, and the number of those that ran
 
 	*recorder // nil in a benchmark
 }
 
 // shape is the configuration of a lab.
 type shape struct {
-	agents      int            // 3 by default
-	servers     int            // 1 or 3
-	datacentres int            // number of datacenters with followed catalogs
-	reuse       time.Duration  // the cooldown of released addresses
-	pool        netip.Prefix   // 127.96.0.0/20 by default
-	consul      map[string]any // further settings of Consul
+	agents  int            // 3 by default
+	servers int            // 1 or 3
+	catalog bool           // the agents follow Consul's catalog
+	reuse   time.Duration  // the cooldown of released addresses
+	pool    netip.Prefix   // 127.96.0.0/20 by default
+	consul  map[string]any // further settings of Consul
 	// sources, if not nil, starts what the agents follow before they start, and returns the
 	// configuration of these sources.
 	sources func(*lab) string
@@ -87,9 +83,6 @@ const answering = client.DefaultTimeout
 func newLab(t testing.TB, s shape) *lab {
 	t.Helper()
 	need.Root(t)
-	if os.Getenv("IRONVIP_BIN") == "" {
-		t.Fatal("IRONVIP_BIN is not set: run `make servers`, or set it to the built binary's absolute path")
-	}
 	if !s.pool.IsValid() {
 		s.pool = netip.MustParsePrefix("127.96.0.0/20")
 	}
@@ -106,15 +99,6 @@ func newLab(t testing.TB, s shape) *lab {
 		l.cluster = consultest.StartCluster(t, each...)
 		l.servers = l.cluster.Servers
 	}
-	for i := range s.datacentres {
-		if i == 0 {
-			l.datacentres = append(l.datacentres, l.servers[0])
-			continue
-		}
-		n := l.net.AddClient(fmt.Sprintf("other%d", i+1))
-		l.datacentres = append(l.datacentres, consultest.Start(t, consultest.Options{Name: n.Name, Datacenter: fmt.Sprintf("dc%d", i+1), In: n, Addr: n.Addr4}))
-	}
-	l.rest = l.settles
 	if s.sources != nil {
 		l.sources = s.sources(l)
 	}
@@ -141,7 +125,7 @@ func (l *lab) newAgent(name string) *agent {
 	}
 	l.configure(a, consul)
 	a.node.Serve("tcp", target)
-	l.setProgram(a, os.Getenv("IRONVIP_BIN"), "agent", "--config", a.dir)
+	l.setProgram(a, need.Binary(l.t), "agent", "--config", a.dir)
 	return a
 }
 
@@ -177,8 +161,8 @@ address = "%[4]s"
 name = "main"
 cidrs = ["%[5]s"]
 `, a.name, a.dir, l.shape.reuse, consul, l.shape.pool)
-	for _, d := range l.datacentres {
-		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"%s\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", d.Datacenter, d.Addr)
+	if l.shape.catalog {
+		config = fmt.Appendf(config, "[[source]]\ntype = \"consul\"\nname = \"dc1\"\naddress = \"%s\"\nshrink_guard = \"2s\"\n", l.servers[0].Addr)
 	}
 	config = append(config, l.sources...)
 	l.must(a.name+": configuration", os.WriteFile(filepath.Join(a.dir, "ironvip.toml"), config, 0o644))
@@ -258,14 +242,19 @@ func (l *lab) proxyConsul(a *agent) {
 				if err != nil {
 					return
 				}
-				defer out.Close()
-				stop := context.AfterFunc(ctx, func() { in.Close(); out.Close() })
-				defer stop()
-				go func() { io.Copy(out, in); out.Close(); in.Close() }()
-				io.Copy(in, out)
+				relay(ctx, in, out)
 			}()
 		}
 	}()
+}
+
+// relay copies between two connections until one of them or the context ends, and closes both.
+func relay(ctx context.Context, in, out net.Conn) {
+	end := func() { in.Close(); out.Close() }
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	go func() { io.Copy(out, in); end() }()
+	io.Copy(in, out)
 }
 
 // cut disconnects the host from the network, and heal reconnects it.
@@ -324,6 +313,29 @@ func (l *lab) electedInstead(first *agent) {
 		}
 		return nil
 	})
+}
+
+// sessionOf returns the session that holds the agent's name.
+func (l *lab) sessionOf(a *agent) (session string) {
+	l.t.Helper()
+	l.eventually("the session of "+a.name, func(ctx context.Context) error {
+		pair, _, err := l.servers[0].Client.KV().Get("ironvip/v2/nodes/"+a.name, query(ctx))
+		if err == nil && (pair == nil || pair.Session == "") {
+			err = errors.New("it has none")
+		}
+		if err == nil {
+			session = pair.Session
+		}
+		return err
+	})
+	return session
+}
+
+// endSession ends the session of an agent that is killed, as Consul does after its TTL of 20 to 40 s.
+func (l *lab) endSession(a *agent) {
+	l.t.Helper()
+	_, err := l.servers[0].Client.Session().Destroy(l.sessionOf(a), nil)
+	l.must("end the session of "+a.name, err)
 }
 
 // server returns a running Consul server.

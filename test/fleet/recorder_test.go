@@ -18,6 +18,7 @@ import (
 
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/seed"
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
@@ -28,6 +29,7 @@ type recorder struct {
 	value atomic.Int64
 	// away counts the stops and starts of Consul. It is odd while no server runs.
 	away    atomic.Int64
+	seed    uint64       // of the random requests
 	loads   uint64       // number of clients so far
 	applies atomic.Int64 // number of atomic applies
 
@@ -37,7 +39,7 @@ type recorder struct {
 
 // record follows the agents until the end of the test.
 func (l *lab) record() *lab {
-	r := &recorder{began: time.Now(), h: History{Reuse: l.shape.reuse}}
+	r := &recorder{began: time.Now(), seed: seed.Of(l.t), h: History{Reuse: l.shape.reuse}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
 	for _, a := range l.agents {
@@ -46,6 +48,18 @@ func (l *lab) record() *lab {
 	l.t.Cleanup(func() { cancel(); watching.Wait() })
 	l.recorder = r
 	return l
+}
+
+// A large fleet has about as many services as three agents, and a quarter of their requests: each
+// change costs something on every host, and all hosts are on this one machine. size is how many
+// times more agents than three there are, rarely by how much longer each pauses.
+func (l *lab) size() int { return max(len(l.agents)/3, 1) }
+
+func (l *lab) rarely() int {
+	if l.size() == 1 {
+		return 1
+	}
+	return 4 * l.size()
 }
 
 func (r *recorder) now() time.Duration { return time.Since(r.began) }

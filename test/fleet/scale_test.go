@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -285,7 +286,7 @@ func usageOf(b *testing.B, s *consultest.Server) (u usage) {
 		b.Fatal(err)
 	}
 	u.files = float64(len(files))
-	u.consul = cpuTime(b, s.Pid())
+	u.consul = process.CPUTime(b, s.Pid())
 	var self syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
 		b.Fatal(err)

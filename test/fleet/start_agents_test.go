@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ironvip/ironvip/test/process"
 )
 
 // BenchmarkStartAgents measures the start of that many agents at the same time in a fleet with
@@ -96,7 +98,7 @@ func (l *lab) startAtOnce(agents []*agent, services int) (out agentStart) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
-	consul, began := cpuTime(l.t, s.Pid()), time.Now()
+	consul, began := process.CPUTime(l.t, s.Pid()), time.Now()
 	for _, a := range agents {
 		l.launch(a)
 	}
@@ -104,11 +106,11 @@ func (l *lab) startAtOnce(agents []*agent, services int) (out agentStart) {
 		l.within(10*time.Minute, a.name+" is in sync", func(ctx context.Context) error { return inSync(ctx, a, services) })
 	}
 	out.took = time.Since(began)
-	out.consul = cpuTime(l.t, s.Pid()) - consul
+	out.consul = process.CPUTime(l.t, s.Pid()) - consul
 	stop()
 	<-looked
 	for _, a := range agents {
-		out.agents += l.cpuTime(a)
+		out.agents += process.CPUTime(l.t, a.proc.Pid())
 		out.memory += proportional(l.t, a.proc.Pid())
 	}
 	var stopping errgroup.Group

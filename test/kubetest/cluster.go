@@ -12,7 +12,7 @@
 //	c.API.Kill(t), Stop, Start, Stall, Resume, Restart    // and c.Etcd the same; c.WaitReady(t)
 //	c.Compact(t)                                          // etcd forgets what was
 //	restore := c.Backup(t)                                // and restore() brings back what there is now
-//	loan := c.Lend(t)                                     // for a test in the VM, which has it by Borrow(t, dir, host, nil)
+//	loan := c.Lend(t)                                     // for a test in the VM, which has the API by Borrow(t, dir, host, nil)
 //
 // There is no controller-manager and no kubelet. So there are no EndpointSlices, unless a test
 // applies the output of EndpointSlice. No pods run, and a deleted namespace remains Terminating.
@@ -76,7 +76,7 @@ type Cluster struct {
 	URL    string         // the same as a URL: "https://127.0.0.1:20001"
 	CA     string         // the file with the authority's certificate, PEM
 	Client *http.Client   // with Masters' permissions; connects from the cluster's namespace
-	Etcd   *Server
+	Etcd   *Server        // nil if borrowed, as API
 	API    *Server
 
 	opts       Options
@@ -85,7 +85,7 @@ type Cluster struct {
 	serverName string // in the server's certificate, "" for the address
 	authority  authority.Authority
 	transport  *http.Transport
-	plain      *http.Client // for etcd and for borrowers of the cluster
+	plain      *http.Client // for etcd
 
 	mu        sync.Mutex
 	resources map[string]resource // by apiVersion and kind

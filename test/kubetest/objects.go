@@ -97,11 +97,11 @@ func (c *Cluster) Delete(t testing.TB, path string) {
 // when it returns.
 func (c *Cluster) Apply(t testing.TB, manifest string) {
 	t.Helper()
-	must(t, "apply", c.TryApply(t.Context(), manifest))
+	must(t, "apply", c.TryApply(t, manifest))
 }
 
 // TryApply is Apply for manifests that the API may reject or not answer.
-func (c *Cluster) TryApply(ctx context.Context, manifest string) error {
+func (c *Cluster) TryApply(t testing.TB, manifest string) error {
 	for dec := yaml.NewDecoder(strings.NewReader(manifest)); ; {
 		var object map[string]any
 		if err := dec.Decode(&object); errors.Is(err, io.EOF) {
@@ -112,13 +112,14 @@ func (c *Cluster) TryApply(ctx context.Context, manifest string) error {
 		if object == nil {
 			continue // only a comment
 		}
-		if err := c.apply(ctx, object); err != nil {
+		if err := c.apply(t, object); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Cluster) apply(ctx context.Context, object map[string]any) error {
+func (c *Cluster) apply(t testing.TB, object map[string]any) error {
+	ctx := t.Context()
 	body, err := json.Marshal(object)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func (c *Cluster) apply(ctx context.Context, object map[string]any) error {
 	if err := c.Do(ctx, http.MethodPatch, path+query, apply, body, nil); err != nil {
 		return err
 	}
-	if err := c.awaitRights(ctx, body); err != nil {
+	if err := c.awaitRights(t, body); err != nil {
 		return err
 	}
 	status, has := object["status"]

@@ -2,11 +2,11 @@ package kubetest
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"testing"
 
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -21,7 +21,7 @@ type binding struct {
 
 // awaitRights waits until the permissions of a binding are in effect. The authorizer learns of them
 // from its own watch, and denies until then.
-func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
+func (c *Cluster) awaitRights(t testing.TB, object []byte) error {
 	var b binding
 	if err := json.Unmarshal(object, &b); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 	var role struct {
 		Rules []struct{ APIGroups, Resources, Verbs []string }
 	}
-	if err := c.Do(ctx, http.MethodGet, path, "", nil, &role); Code(err) == http.StatusNotFound {
+	if err := c.Do(t.Context(), http.MethodGet, path, "", nil, &role); Code(err) == http.StatusNotFound {
 		return nil // it grants none yet
 	} else if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 			default:
 				spec["user"] = s.Name
 			}
-			if err := c.awaitAllowed(ctx, spec); err != nil {
+			if err := c.awaitAllowed(t, spec); err != nil {
 				return err
 			}
 		}
@@ -71,19 +71,17 @@ func (c *Cluster) awaitRights(ctx context.Context, object []byte) error {
 }
 
 // awaitAllowed repeats a SubjectAccessReview until the authorizer allows it.
-func (c *Cluster) awaitAllowed(ctx context.Context, spec map[string]any) error {
+func (c *Cluster) awaitAllowed(t testing.TB, spec map[string]any) error {
 	question, err := json.Marshal(map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
-	defer cancel()
 	var failed error
-	err = wait.Poll(ctx, func() error {
+	err = wait.OrError(t, maxWait, "a permission is in effect", func() error {
 		var answer struct{ Status struct{ Allowed bool } }
-		failed = c.Do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", question, &answer)
+		failed = c.Do(t.Context(), http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", question, &answer)
 		if failed == nil && !answer.Status.Allowed {
-			return fmt.Errorf("not allowed within %s: %s", maxWait, question)
+			return fmt.Errorf("not allowed: %s", question)
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -13,22 +14,9 @@ import (
 // the test.
 type Server struct {
 	name    string
-	proc    proc
+	proc    *process.Process
 	ready   func(context.Context) error
 	changed func() // called when the process has ended
-}
-
-// proc controls a server's process: a process.Process, or one on another machine.
-type proc interface {
-	Start() error
-	Stop() error
-	Kill()
-	Pause() error
-	Resume() error
-	Running() bool
-	Pid() int
-	Ending() string
-	LogEnd(most int64) string
 }
 
 // Start runs a stopped server, and doesn't wait for it.

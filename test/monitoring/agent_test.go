@@ -34,6 +34,8 @@ func demo(t *testing.T) (agent *process.Process, listen string) {
 
 // A real Prometheus with the rules reads a real agent. When the agent stops, IronvipAgentDown fires,
 // and no other alert.
+//
+// Slow: Prometheus and an agent start, and Prometheus notices the end of the agent at a scrape.
 func TestAlertFires(t *testing.T) {
 	t.Parallel()
 	agent, listen := demo(t)

@@ -85,6 +85,8 @@ func TestDashboardIsComplete(t *testing.T) {
 var inGrafana = strings.NewReplacer("$job", "ironvip", "$instance", ".*", "$service", ".*", "$__rate_interval", "10s")
 
 // Every query of the dashboard has data of a real agent in a real Prometheus.
+//
+// Slow: Prometheus starts, and rates need several scrapes.
 func TestDashboardHasData(t *testing.T) {
 	t.Parallel()
 	a := startBusyAgent(t)

@@ -19,6 +19,8 @@ const (
 )
 
 // Each alert fires, and does not fire, in a test of promtool.
+//
+// Slow: promtool evaluates hours of each alert.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	promtool := need.Daemon(t, "promtool")

@@ -23,6 +23,6 @@ func Daemon(t testing.TB, name string) string {
 			return path
 		}
 	}
-	Lack(t, ReasonDaemon, name+": run make servers, or apt-get install bird2 frr gobgpd exabgp dnsmasq-base unbound polkitd prometheus")
+	Lack(t, ReasonDaemon, name+": run make system, or apt-get install bird2 frr gobgpd exabgp dnsmasq-base unbound polkitd prometheus")
 	return ""
 }

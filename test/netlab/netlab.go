@@ -183,6 +183,9 @@ func (n *Node) prepare() {
 	// Devices that come up later need not wait a second for duplicate address detection.
 	n.Sysctl("ipv6/conf/default/accept_dad", "0")
 	n.Sysctl("ipv4/conf/all/rp_filter", "0") // some distributions set it; the stricter of all and the device's counts
+	// A closed connection whose other end is unreachable would otherwise repeat its end for more than a
+	// minute, and keep the namespace and the modules in use for so long.
+	n.Sysctl("ipv4/tcp_orphan_retries", "1")
 	// Refused datagrams are reported by ICMP errors. By default the kernel limits their rate for
 	// each receiver.
 	n.Sysctl("ipv4/icmp_ratelimit", "0")

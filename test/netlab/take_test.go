@@ -1,4 +1,4 @@
-//go:build linux && (vm || system)
+//go:build linux
 
 package netlab_test
 

@@ -52,18 +52,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs builds the programs for both processors, and returns their folder.
+// programs builds the programs for the processors of archs, and returns their folder.
 func programs(t *testing.T) string {
 	t.Helper()
 	for _, name := range repositoryFiles(t) {
 		_, _ = os.Stat(filepath.Join(repository(t), name)) // go test then knows that a result depends on the file
 	}
 	return builtPrograms.get(t, func(dir string) error {
-		return script(repository(t), "sh", []string{"-euc", ". packaging/version.sh; . packaging/build.sh; stage=$1; build_programs amd64 arm64", "sh", dir})
+		return script(repository(t), "sh", []string{"-euc", ". packaging/version.sh; . packaging/build.sh; stage=$1; build_programs $ARCHS", "sh", dir})
 	}) + "/programs"
 }
 
-// packages builds the packages for both processors, and returns their folder.
+// packages builds the packages for the processors of archs, and returns their folder.
 func packages(t *testing.T) string {
 	t.Helper()
 	made := programs(t)
@@ -72,11 +72,11 @@ func packages(t *testing.T) string {
 	})
 }
 
-// script runs a program in a tree, with the version and time of the tests.
+// script runs a program in a tree, with the version, time and processors of the tests.
 func script(tree, program string, args []string, env ...string) error {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = tree
-	cmd.Env = append(append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch), env...)
+	cmd.Env = append(append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH="+epoch, "ARCHS="+strings.Join(archs, " ")), env...)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", program, err, text)
 	}
@@ -118,20 +118,20 @@ func rpm(t *testing.T, arch string) string {
 	return filepath.Join(packages(t), "ironvip-1.2.3-1."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]+".rpm")
 }
 
-// The packages are for two formats and two processors, and nothing else is written.
+// The packages are for two formats and the processors of archs, and nothing else is written.
 func TestPackageFiles(t *testing.T) {
 	entries, err := os.ReadDir(packages(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, arch := range []string{"amd64", "arm64"} {
+	for _, arch := range archs {
 		for _, path := range []string{deb(t, arch), rpm(t, arch)} {
 			if _, err := os.Stat(path); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	if len(entries) != 4 {
+	if len(entries) != 2*len(archs) {
 		t.Errorf("%d files: %v", len(entries), entries)
 	}
 }

@@ -47,8 +47,6 @@ drwxr-xr-x /usr/share/doc/ironvip/examples/services.d
 -rw-r--r-- /usr/share/fish/vendor_completions.d/ironvip.fish
 `
 
-var archs = []string{"amd64", "arm64"}
-
 // lines are the sorted lines of a text without empty ones.
 func lines(text string) []string {
 	return slices.Sorted(func(yield func(string) bool) {

@@ -30,7 +30,7 @@ func image(t *testing.T) string {
 	return builtImage.get(t, func(dir string) error { return writeImage(t, dir+"/image") }) + "/image"
 }
 
-// The image is one that skopeo reads, for both processors. Its programs run in it alone.
+// The image is one that skopeo reads, for the processors of archs. Its programs run in it alone.
 func TestImage(t *testing.T) {
 	need.Root(t)
 	dir := image(t)

@@ -284,15 +284,3 @@ func TestRPMScripts(t *testing.T) {
 		t.Errorf("after the removal: kernel state %t\n%s", r.kernelStateStays(), r.must("find", "/etc/ironvip", "/var/lib/ironvip", "/usr/libexec", "/etc/systemd/system"))
 	}
 }
-
-// The programs for arm64 run.
-func TestARM64Runs(t *testing.T) {
-	dir := t.TempDir()
-	output(t, "dpkg-deb", "--extract", deb(t, "arm64"), dir)
-	if got := output(t, "qemu-aarch64-static", dir+"/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
-		t.Errorf("the version of ironvip is %q", got)
-	}
-	if got := output(t, "qemu-aarch64-static", dir+"/usr/libexec/ironvip/ironvip-announcer", "--version"); strings.TrimSpace(got) != version {
-		t.Errorf("the version of ironvip-announcer is %q", got)
-	}
-}

@@ -99,7 +99,7 @@ func serviceOf(i int, backends []vip.Backend) vip.Service {
 func (l *line) change(t testing.TB, i int) {
 	s := l.service(i)
 	rev := l.Services.Set(s)
-	problems, err := pipeline.WaitApplied(t.Context(), l.Compiled, l.Applied, s.Key, rev)
+	problems, err := l.Progress().WaitApplied(t.Context(), s.Key, s.Source, rev)
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("change of %s: %v %v", s.Key, err, problems)
 	}

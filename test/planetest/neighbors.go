@@ -4,6 +4,7 @@ package planetest
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,7 +139,11 @@ func State(t testing.TB, node *netlab.Node, commands ...string) map[string]strin
 	t.Helper()
 	all := map[string]string{}
 	for _, c := range append([]string{"nft list ruleset", "ip -o addr", "ip -o link", "ip route show table all", "ip -6 route show table all", "ip rule"}, commands...) {
-		all[c] = Lasting(node.For(t).Run(strings.Fields(c)...))
+		text := Lasting(node.For(t).Run(strings.Fields(c)...))
+		if strings.Contains(c, " route ") { // the kernel lists the routes of one prefix in the order in which links came up
+			text = strings.Join(slices.Sorted(strings.Lines(text)), "")
+		}
+		all[c] = text
 	}
 	return all
 }

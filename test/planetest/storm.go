@@ -3,8 +3,6 @@
 package planetest
 
 import (
-	"cmp"
-	"flag"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -18,20 +16,14 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/seed"
 	"github.com/ironvip/ironvip/vip"
-)
-
-// The storms are the same in each run, so that a commit's result doesn't depend on chance. To search for faults, run
-// others: -storms 50 -first-storm 1000.
-var (
-	storms     = flag.Int("storms", 0, "how many storms TestStormOnKernel has; 0: as many as it always has")
-	firstStorm = flag.Int("first-storm", 1, "the number of the first of them")
 )
 
 // Storms are random sequences of changes, kills of the agent, and changes of the agent's objects by other programs.
 type Storms struct {
-	// Usual is the number of storms of each run.
-	Usual int
+	// Count is the number of storms of each run. A run with another seed has other storms.
+	Count int
 	// Open returns a new agent's dataplane, and the Plane in it.
 	Open func(t *testing.T, node *netlab.Node) (reconcile.Plane, *Plane)
 	// Draw draws a frontend, at one of a few keys.
@@ -74,14 +66,15 @@ func (o *Storms) Run(t *testing.T) {
 	story := rapid.Custom(func(t *rapid.T) []event {
 		return rapid.SliceOfN(rapid.Custom(o.draw), 12, 12).Draw(t, "events")
 	})
-	for nr := range cmp.Or(*storms, o.Usual) {
-		t.Run(fmt.Sprint(*firstStorm+nr), func(t *testing.T) {
+	first := int(seed.Of(t)-1)*o.Count + 1
+	for nr := first; nr < first+o.Count; nr++ {
+		t.Run(fmt.Sprint(nr), func(t *testing.T) {
 			s := &storm{Storms: o, t: t, lab: netlab.New(t), kept: map[vip.FrontendKey]*vip.Frontend{}}
 			if o.Begin != nil {
 				s.stays = o.Begin(t, s.lab)
 			}
 			s.begin()
-			for _, e := range story.Example(*firstStorm + nr) {
+			for _, e := range story.Example(nr) {
 				t.Log(e.what)
 				e.do(s)
 				s.settle()

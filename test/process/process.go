@@ -8,8 +8,6 @@ package process
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +18,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/ironvip/ironvip/test/wait"
 )
 
 // maxWait is how long a process may take to end, or to stop.
@@ -203,19 +199,16 @@ func (p *Process) Resume() error {
 }
 
 // waitStopped waits until all threads of a process are stopped according to the kernel, because a
-// signal takes effect later.
+// signal takes effect later. No caller accepts its error.
 func waitStopped(pid int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
-	defer cancel()
-	var gone error
-	err := wait.Poll(ctx, func() error {
-		var stopped bool
-		if stopped, gone = allStopped(pid); gone == nil && !stopped {
+	for late := time.Now().Add(maxWait); ; time.Sleep(time.Millisecond) {
+		if stopped, err := allStopped(pid); stopped || err != nil {
+			return err
+		}
+		if time.Now().After(late) {
 			return fmt.Errorf("process %d not stopped within %s", pid, maxWait)
 		}
-		return nil
-	})
-	return cmp.Or(gone, err)
+	}
 }
 
 func allStopped(pid int) (bool, error) {

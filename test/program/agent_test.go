@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -30,7 +31,7 @@ func bin(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("IRONVIP_BIN")
 	if path == "" {
-		t.Fatal("IRONVIP_BIN is not set: run `make program`, or set it to the built binary's absolute path")
+		t.Fatal("IRONVIP_BIN is not set: run `make system`, or set it to the built binary's absolute path")
 	}
 	return path
 }
@@ -185,9 +186,7 @@ func (h *host) ready() {
 }
 
 // fails starts an agent that must end by itself with exit code 1, and returns its output.
-func (h *host) fails() string { return h.failsWithin(maxWait) }
-
-func (h *host) failsWithin(long time.Duration) string {
+func (h *host) fails() string {
 	h.t.Helper()
 	h.log = nil
 	h.launch()
@@ -195,10 +194,10 @@ func (h *host) failsWithin(long time.Duration) string {
 	defer h.mu.Unlock()
 	select {
 	case <-h.done:
-	case <-time.After(long):
+	case <-time.After(maxWait):
 		h.cmd.Process.Kill()
 		<-h.done
-		h.t.Errorf("the agent did not end within %s", long)
+		h.t.Errorf("the agent did not end within %s", maxWait)
 	}
 	if code := h.cmd.ProcessState.ExitCode(); code != 1 {
 		h.t.Errorf("the agent ended with exit code %d, want 1", code)
@@ -329,12 +328,26 @@ type backend struct {
 	port int
 	l    net.Listener // nil while it refuses connections
 	held int          // a socket that keeps the port meanwhile
+
+	serve func(net.Conn)
 }
 
 // newBackend starts a backend on the loopback.
 func newBackend(t testing.TB, name string) *backend {
 	t.Helper()
-	b := &backend{name: name, addr: "127.0.0.1:0"}
+	b := &backend{name: name, serve: func(c net.Conn) {
+		defer c.Close()
+		fmt.Fprintln(c, name)
+		io.Copy(c, c) // echoes for as long as the client stays
+	}}
+	b.begin(t)
+	return b
+}
+
+// begin listens on the loopback until the end of the test.
+func (b *backend) begin(t testing.TB) {
+	t.Helper()
+	b.addr = "127.0.0.1:0"
 	if err := b.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +359,6 @@ func newBackend(t testing.TB, name string) *backend {
 			unix.Close(b.held)
 		}
 	})
-	return b
 }
 
 // listen serves at addr. The port can be shared, so that refuse can keep it.
@@ -368,11 +380,7 @@ func (b *backend) listen() error {
 			if err != nil {
 				return
 			}
-			go func() {
-				defer c.Close()
-				fmt.Fprintln(c, b.name)
-				io.Copy(c, c) // echoes for as long as the client stays
-			}()
+			go b.serve(c)
 		}
 	}()
 	return nil
@@ -445,21 +453,14 @@ func answered(t testing.TB, addr string, n int) map[string]int {
 // vip returns the first address of a service.
 func (h *host) vip(name string) string {
 	h.t.Helper()
-	var addr string
+	var vips []string
 	h.eventually("service "+name+" has a VIP", func() error {
-		code, tree := h.rest("GET", "/v1/services/default/"+name, "")
-		if code != http.StatusOK {
-			return fmt.Errorf("%d %v", code, tree)
+		if vips = h.vips(name); len(vips) == 0 {
+			return errors.New("it has none")
 		}
-		status, _ := tree["status"].(map[string]any)
-		vips, _ := status["vips"].([]any)
-		if len(vips) == 0 {
-			return fmt.Errorf("%v", tree)
-		}
-		addr, _ = vips[0].(string)
 		return nil
 	})
-	return addr
+	return vips[0]
 }
 
 // service is one [[service]] block on port 8080.
@@ -537,17 +538,123 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// status waits for a line of `ironvip status` with this level, name and text.
+// status waits for a check of the node's status with this level, first word of its name, and text. It asks the API, because
+// a command for each attempt would cost a process.
 func (h *host) status(level, name, says string) {
 	h.t.Helper()
 	h.eventually(fmt.Sprintf("status has %s %s %q", level, name, says), func() error {
-		r := h.cli("status")
-		for line := range strings.Lines(r.stdout) {
-			words := strings.Fields(line)
-			if len(words) > 2 && words[0] == level && words[1] == name && strings.Contains(line, says) {
+		resp, err := h.http().Get("http://ironvip/v1/status")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var status v1.NodeStatus
+		if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+			return err
+		}
+		for _, c := range status.Checks {
+			if strings.EqualFold(c.Level, level) && strings.Fields(c.Name)[0] == name && strings.Contains(c.Message, says) {
 				return nil
 			}
 		}
-		return fmt.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		return fmt.Errorf("%s", compact(status.Checks))
 	})
+}
+
+// vips returns the present addresses of a service, without waiting.
+func (h *host) vips(name string) []string {
+	h.t.Helper()
+	_, tree := h.rest("GET", "/v1/services/default/"+name, "")
+	status, _ := tree["status"].(map[string]any)
+	list, _ := status["vips"].([]any)
+	var out []string
+	for _, v := range list {
+		out = append(out, v.(string))
+	}
+	return out
+}
+
+// explains waits until a service's explanation contains all of these texts.
+func (h *host) explains(name string, says ...string) {
+	h.t.Helper()
+	h.eventually(name+" is explained", func() error {
+		text := h.cli("service", "explain", name).stdout
+		for _, word := range says {
+			if !strings.Contains(text, word) {
+				return fmt.Errorf("%q is not said: %s", word, text)
+			}
+		}
+		return nil
+	})
+}
+
+// mentions fails the test for each word that is missing in the text.
+func mentions(t *testing.T, what, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s: %q is not said:\n%s", what, w, text)
+		}
+	}
+}
+
+// nobody is a user without privileges.
+const nobody = 65534
+
+// publicDir returns a directory that every user may enter, unlike t.TempDir's.
+func publicDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ironvip-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// copyBinary copies the binary to a place where every user may run it. It blocks the start of
+// processes meanwhile: a child would inherit the copy open for writing, and the copy could not be
+// run.
+func copyBinary(t testing.TB, to string) {
+	t.Helper()
+	data, err := os.ReadFile(bin(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.ForkLock.RLock()
+	err = os.WriteFile(to, data, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(to, 0o755); err != nil { // independent of the umask
+		t.Fatal(err)
+	}
+}
+
+// fill writes until the disk is full.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := make([]byte, 4096); ; {
+		if _, err := f.Write(chunk); err != nil {
+			return
+		}
+	}
+}
+
+// compact formats a JSON tree in one line.
+func compact(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
 }

@@ -20,12 +20,8 @@ import (
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
-// The numbers of open connections and of changes.
 const (
-	churnLong     = 500
-	churnChanges  = 1000
-	churnRestarts = 20
-	churnServers  = 8 // behind each service
+	churnServers = 8 // behind each service
 
 	// The pace leaves time on the emulated machine's only processor for the changes.
 	churnLongPace  = 4 * time.Millisecond
@@ -150,10 +146,15 @@ func (s *session) lives() error {
 	return err
 }
 
-// There are 500 long-lived connections and a steady stream of short ones, while services are
-// changed 1,000 times and the agent is killed or stopped and started 20 times. No reset, timeout or
-// misdirected connection may occur, except to servers that were removed until after their deadline.
-func TestChurn(t *testing.T) {
+// TestLongChurn is this at length.
+//
+// Slow: three agents start in the emulated machine.
+func TestChurn(t *testing.T) { churn(t, rand.New(rand.NewPCG(1, 2)), 20, 40, 2) }
+
+// churn has open connections and a steady stream of short ones, while services are changed, and the agent
+// is killed or stopped and started. No reset, timeout or misdirected connection may occur, except to servers
+// that were removed until after their deadline.
+func churn(t *testing.T, r *rand.Rand, open, changes, restarts int) {
 	h, lab := newLab(t)
 	h.start()
 	patient := newFarm(t, lab, "patient", "1h") // its deadline is after the test
@@ -165,7 +166,7 @@ func TestChurn(t *testing.T) {
 
 	var wrong failures
 	var sessions []*session
-	for i := range churnLong {
+	for i := range open {
 		s, err := farms[i%2].open(lab.Client)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
@@ -227,9 +228,8 @@ func TestChurn(t *testing.T) {
 		}
 	})
 
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range churnChanges {
-		if i%(churnChanges/churnRestarts) == churnChanges/churnRestarts/2 {
+	for i := range changes {
+		if i%(changes/restarts) == changes/restarts/2 {
 			if r.IntN(2) == 0 {
 				h.kill()
 			} else {
@@ -256,11 +256,11 @@ func TestChurn(t *testing.T) {
 	for _, s := range sessions {
 		alive[s.farm.name]++
 	}
-	if alive["patient"] != churnLong/2 {
-		t.Errorf("%d of %d connections of the patient service live on", alive["patient"], churnLong/2)
+	if alive["patient"] != open/2 {
+		t.Errorf("%d of %d connections of the patient service live on", alive["patient"], open/2)
 	}
 	t.Logf("%d changes, %d restarts; %d lines on %d long-lived connections (%v left), %d short connections",
-		churnChanges, churnRestarts, exchanges, churnLong, alive, short)
+		changes, restarts, exchanges, open, alive, short)
 }
 
 // failures collects the errors of several goroutines.

@@ -1,14 +1,11 @@
-//go:build system || vm
+//go:build system
 
 package program
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/ironvip/ironvip/test/need"
@@ -23,15 +20,7 @@ func TestCleanWithoutRights(t *testing.T) {
 	h.start()
 	h.vip("web")
 	h.stop()
-	clean := func() result {
-		t.Helper()
-		cmd := exec.Command(h.publicBinary(), "dataplane", "clean", "--config", h.dir)
-		var out, errs bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &errs
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		cmd.Run() //nolint:errcheck // the exit code says it
-		return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
-	}
+	clean := func() result { return h.as(nobody, nil, "dataplane", "clean", "--config", h.dir) }
 	h.belongsTo(nobody)
 	r := clean()
 	if r.code != 7 || !strings.Contains(r.stderr, "look for what an agent left") || !strings.Contains(r.stderr, "CAP_NET_ADMIN") || r.stdout != "" {

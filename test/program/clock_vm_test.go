@@ -22,6 +22,8 @@ func setClock(t *testing.T, by time.Duration) {
 
 // The wall clock jumps to both sides, with and without a restart of the agent. No backend changes
 // its health, no lease and no traffic is lost, and a failure and a recovery are found as before.
+//
+// Slow: four jumps with a failure and a recovery each.
 func TestWallClockJumps(t *testing.T) {
 	h := newHost(t)
 	a, b := newBackend(t, "a"), newBackend(t, "b")

@@ -3,6 +3,7 @@
 package program
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,133 +15,124 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/ironvip/ironvip/test/exclusive"
-	"github.com/ironvip/ironvip/test/need"
 )
 
 // demoRows are the names and VIPs of the demo's services, as the README shows them.
 var demoRows = []string{"canary  127.96.0.18", "web     127.96.0.17"}
 
-// `make demo` creates two services, prints a command with three requests that reach three
+// startDemo runs a demo as a user until the test ends, and returns the address of its API.
+func startDemo(t *testing.T, uid uint32) (h *host, api string) {
+	t.Helper()
+	exclusive.Use(t, exclusive.Demo)
+	h = &host{t: t, dir: publicDir(t), log: &lockedBuffer{}, done: make(chan error, 1)}
+	tmp := filepath.Join(h.dir, "tmp")
+	if err := errors.Join(os.Mkdir(tmp, 0o777), os.Chmod(tmp, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(h.dir+"/ironvip", "agent", "--demo")
+	copyBinary(t, cmd.Path)
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	cmd.Stdout, cmd.Stderr = h.log, h.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: uid == 0}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.cmd = cmd
+	go func() { h.done <- cmd.Wait() }()
+	t.Cleanup(h.stop)
+	h.eventually("the demo greets", func() error {
+		found := regexp.MustCompile(`IRONVIP_ADDR=(http://\S+)`).FindStringSubmatch(h.log.String())
+		if found == nil || !strings.Contains(h.log.String(), "Ctrl-C") {
+			return errors.New("not yet")
+		}
+		api = found[1]
+		return nil
+	})
+	return h, api
+}
+
+// showsDemo: `make demo` creates two services, prints a command with three requests that reach three
 // backends, and leaves nothing after Ctrl-C. It works as root and as a user without privileges.
-func TestDemo(t *testing.T) {
-	need.Root(t)
-	for _, uid := range []uint32{0, nobody} {
-		t.Run(fmt.Sprintf("uid %d", uid), func(t *testing.T) {
-			exclusive.Use(t, exclusive.Demo)
-			dir := publicDir(t)
-			tmp := filepath.Join(dir, "tmp")
-			if err := os.Mkdir(tmp, 0o777); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chmod(tmp, 0o777); err != nil {
-				t.Fatal(err)
-			}
-			exe := filepath.Join(dir, "ironvip")
-			copyBinary(t, exe)
-			out := &lockedBuffer{}
-			cmd := exec.Command(exe, "agent", "--demo")
-			cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
-			cmd.Stdout, cmd.Stderr = out, out
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: uid == 0}}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan error, 1)
-			go func() { done <- cmd.Wait() }()
-			t.Cleanup(func() { cmd.Process.Kill() })
-			h := &host{t: t, log: out}
-			h.eventually("the demo greets", func() error {
-				if !strings.Contains(out.String(), "Ctrl-C") {
-					return fmt.Errorf("%s", out)
-				}
-				return nil
-			})
-			text := out.String()
-			url := regexp.MustCompile(`curl -s (http://\S+?/);`).FindStringSubmatch(text)
-			api := regexp.MustCompile(`IRONVIP_ADDR=(http://\S+)`).FindStringSubmatch(text)
-			if url == nil || api == nil {
-				t.Fatalf("no line to paste:\n%s", text)
-			}
-			want := "dataplane  proxy"
-			if mode == "ipvs" && uid == 0 {
-				want = "dataplane  ipvs"
-			}
-			mentions(t, "the greeting", text, want)
+func showsDemo(t *testing.T, uid uint32) {
+	h, api := startDemo(t, uid)
+	text := h.log.String()
+	url := regexp.MustCompile(`curl -s (http://\S+?/);`).FindStringSubmatch(text)
+	if url == nil {
+		t.Fatalf("no line to paste:\n%s", text)
+	}
+	want := "dataplane  proxy"
+	if mode == "ipvs" && uid == 0 {
+		want = "dataplane  ipvs"
+	}
+	mentions(t, "the greeting", text, want)
 
-			client := &http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true}}
-			h.eventually("three requests reach three backends", func() error { // a check may have been slow
-				got := map[string]bool{}
-				for range 3 {
-					resp, err := client.Get(url[1])
-					if err != nil {
-						t.Fatal(err)
-					}
-					body, err := io.ReadAll(resp.Body)
-					resp.Body.Close()
-					if err != nil {
-						t.Fatal(err)
-					}
-					got[string(body)] = true
-				}
-				if len(got) != 3 {
-					return fmt.Errorf("%v", got)
-				}
-				return nil
-			})
-			dig := regexp.MustCompile(`dig @(\S+) -p (\d+) \+short (\S+)`).FindStringSubmatch(text)
-			if dig == nil {
-				t.Fatalf("no dig line:\n%s", text)
+	client := &http.Client{Timeout: maxWait, Transport: &http.Transport{DisableKeepAlives: true}}
+	h.eventually("three requests reach three backends", func() error { // a check may have been slow
+		got := map[string]bool{}
+		for range 3 {
+			resp, err := client.Get(url[1])
+			if err != nil {
+				t.Fatal(err)
 			}
-			query := new(dns.Msg).SetQuestion(dns.Fqdn(dig[3]), dns.TypeA)
-			h.eventually("the name of the dig line resolves", func() error {
-				reply, _, err := (&dns.Client{Timeout: maxWait}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))
-				if err != nil {
-					return err
-				}
-				if len(reply.Answer) != 1 || !regexp.MustCompile(`^http://`+regexp.QuoteMeta(reply.Answer[0].(*dns.A).A.String())+`[:/]`).MatchString(url[1]) {
-					return fmt.Errorf("%v, want the address of %s", reply.Answer, url[1])
-				}
-				return nil
-			})
-			if r := command(t, "--addr", api[1], "status"); r.code != 0 {
-				t.Errorf("status of the demo: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
 			}
-			list := command(t, "--addr", api[1], "service", "list").stdout
-			if !strings.Contains(url[1], strings.Fields(demoRows[1])[1]) {
-				t.Errorf("the demo uses %s, the README %q", url[1], demoRows[1])
-			}
-			for _, row := range demoRows {
-				mentions(t, "the demo's services", list, row)
-			}
-			if r := command(t, "--addr", api[1], "service", "list", "-o", "name"); r.stdout != "canary\nweb\n" {
-				t.Errorf("the demo's services: %q", r.stdout)
-			}
+			got[string(body)] = true
+		}
+		if len(got) != 3 {
+			return fmt.Errorf("%v", got)
+		}
+		return nil
+	})
+	dig := regexp.MustCompile(`dig @(\S+) -p (\d+) \+short (\S+)`).FindStringSubmatch(text)
+	if dig == nil {
+		t.Fatalf("no dig line:\n%s", text)
+	}
+	query := new(dns.Msg).SetQuestion(dns.Fqdn(dig[3]), dns.TypeA)
+	h.eventually("the name of the dig line resolves", func() error {
+		reply, _, err := (&dns.Client{Timeout: maxWait}).Exchange(query, net.JoinHostPort(dig[1], dig[2]))
+		if err != nil {
+			return err
+		}
+		if len(reply.Answer) != 1 || !regexp.MustCompile(`^http://`+regexp.QuoteMeta(reply.Answer[0].(*dns.A).A.String())+`[:/]`).MatchString(url[1]) {
+			return fmt.Errorf("%v, want the address of %s", reply.Answer, url[1])
+		}
+		return nil
+	})
+	if r := command(t, "--addr", api, "status"); r.code != 0 {
+		t.Errorf("status of the demo: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	list := command(t, "--addr", api, "service", "list").stdout
+	if !strings.Contains(url[1], strings.Fields(demoRows[1])[1]) {
+		t.Errorf("the demo uses %s, the README %q", url[1], demoRows[1])
+	}
+	for _, row := range demoRows {
+		mentions(t, "the demo's services", list, row)
+	}
+	if r := command(t, "--addr", api, "service", "list", "-o", "name"); r.stdout != "canary\nweb\n" {
+		t.Errorf("the demo's services: %q", r.stdout)
+	}
 
-			cmd.Process.Signal(syscall.SIGINT)
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Errorf("Ctrl-C: %v\n%s", err, out)
-				}
-			case <-time.After(maxWait):
-				t.Errorf("the demo does not end\n%s", out)
+	cmd := h.cmd
+	h.signal(syscall.SIGINT)
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("Ctrl-C: exit code %d\n%s", code, h.log)
+	}
+	if mode == "ipvs" {
+		for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "ruleset"}, {"ip", "-o", "addr"}} {
+			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || strings.Contains(string(out), "127.96.0.") || strings.Contains(string(out), "-demo") {
+				t.Errorf("left in the kernel: %v: %v\n%s", args, err, out)
 			}
-			if mode == "ipvs" {
-				for _, args := range [][]string{{"ipvsadm", "-Sn"}, {"nft", "list", "ruleset"}, {"ip", "-o", "addr"}} {
-					if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || strings.Contains(string(out), "127.96.0.") || strings.Contains(string(out), "-demo") {
-						t.Errorf("left in the kernel: %v: %v\n%s", args, err, out)
-					}
-				}
-			}
-			left, err := filepath.Glob(filepath.Join(tmp, "*"))
-			if err != nil || len(left) > 0 {
-				t.Errorf("left behind: %v %v", left, err)
-			}
-		})
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(h.dir, "tmp", "*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
 	}
 }

@@ -5,18 +5,14 @@ package program
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	"github.com/ironvip/ironvip/test/exclusive"
 	"github.com/ironvip/ironvip/test/need"
 )
 
@@ -62,10 +58,12 @@ var notRunnable = []struct {
 var exits = map[string][]int{"status": {0, 3}, "doctor": {0, 1, 3}, "config plan": {0, 10}}
 
 // Every command in a code block of the docs runs against the demo, or at least exists with its flags.
+//
+// Slow: it runs about a hundred commands.
 func TestCommandsOfTheDocs(t *testing.T) {
 	need.Root(t)
-	dir := publicDir(t)
-	copyBinary(t, filepath.Join(dir, "ironvip"))
+	demo, addr := startDemo(t, nobody)
+	dir := demo.dir
 	samples := filepath.Join(dir, "etc")
 	err := os.CopyFS(filepath.Join(samples, "services.d"), os.DirFS("../../configs/services.d"))
 	if text, readErr := os.ReadFile("../../configs/ironvip.toml"); readErr == nil {
@@ -74,7 +72,6 @@ func TestCommandsOfTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := startDemo(t, dir)
 	run := func(line string) (string, int) {
 		cmd := exec.Command("timeout", "60", "sh", "-c", line)
 		cmd.Dir = dir
@@ -175,40 +172,3 @@ func commandsOfDocs(t *testing.T) (out []docCommand) {
 
 // isCommand excludes the synopses of cli.md, which have words in capitals and brackets.
 var isCommand = regexp.MustCompile(`^[^\[\]]*$`)
-
-// startDemo runs a demo until the test ends, and returns the address of its API.
-func startDemo(t *testing.T, dir string) string {
-	t.Helper()
-	exclusive.Use(t, exclusive.Demo)
-	out := &lockedBuffer{}
-	cmd := exec.Command(filepath.Join(dir, "ironvip"), "agent", "--demo")
-	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: false}}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGINT)
-		select {
-		case <-done:
-		case <-time.After(maxWait):
-			cmd.Process.Kill()
-			<-done
-		}
-	})
-	h := &host{t: t, log: out}
-	var api []string
-	h.eventually("the demo greets", func() error {
-		if api = regexp.MustCompile(`IRONVIP_ADDR=(http://\S+)`).FindStringSubmatch(out.String()); api == nil || !strings.Contains(out.String(), "Ctrl-C") {
-			return fmt.Errorf("%s", out)
-		}
-		return nil
-	})
-	return api[1]
-}

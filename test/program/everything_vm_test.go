@@ -5,6 +5,8 @@ package program
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -78,15 +80,20 @@ scheduler_flags = ["one-packet"]`, ""},
 // down.
 func (h *host) onlyNobodyIsDown() string {
 	h.t.Helper()
-	r := h.cli("status", "--wait")
-	if r.code != 3 || strings.Count(r.stdout, "WARN") != 1 || !strings.Contains(r.stdout, "12 unchecked, 1 down") || !strings.Contains(r.stdout, "ipvs, in sync") {
-		h.t.Errorf("status: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	var r result
+	h.eventually("one service is down", func() error {
+		if r = h.cli("status"); r.code != 3 || strings.Count(r.stdout, "WARN") != 1 || !strings.Contains(r.stdout, "12 unchecked, 1 down") || !strings.Contains(r.stdout, "ipvs, in sync") {
+			return fmt.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		return nil
+	})
 	return r.stdout
 }
 
 // After kill -9 all features are adopted as they are, without a write. A backend that was changed
 // meanwhile is one write, also in a service that the kernel identifies by its mark.
+//
+// Slow: three agents start in the emulated machine.
 func TestKillAndAdoptEverything(t *testing.T) {
 	need.Module(t, "sctp")
 	h, lab := newLab(t)
@@ -135,5 +142,37 @@ func TestKillAndAdoptEverything(t *testing.T) {
 	h.ok("dataplane", "diff")
 	if out := sees(t, lab.Director, "ipvsadm -Sn"); strings.Count(out, "-w 77") != 1 || strings.Count(out, "-w 78") != 1 {
 		t.Errorf("the weights are not in the kernel:\n%s", out)
+	}
+}
+
+// metric returns the sum of a metric's samples.
+func (h *host) metric(name string) float64 {
+	h.t.Helper()
+	sum, found := 0.0, false
+	for line := range strings.Lines(h.scrape()) {
+		if strings.HasPrefix(line, name+" ") || strings.HasPrefix(line, name+"{") {
+			v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+			if err != nil {
+				h.t.Fatalf("%s: %v", line, err)
+			}
+			sum, found = sum+v, true
+		}
+	}
+	if !found {
+		h.t.Fatalf("no metric %s", name)
+	}
+	return sum
+}
+
+// writes returns the number of kernel writes of every kind since the agent started.
+func (h *host) writes() float64 {
+	return h.metric("ironvip_ipvs_service_writes_total") + h.metric("ironvip_ipvs_nftables_writes_total") +
+		h.metric("ironvip_ipvs_address_writes_total")
+}
+
+func run(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, out)
 	}
 }

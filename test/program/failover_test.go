@@ -32,6 +32,22 @@ const (
 	failoverAfter  = 26 * time.Second
 )
 
+// failoverRate returns the number of new connections per second.
+func failoverRate() time.Duration {
+	if mode == "ipvs" { // the machine is emulated
+		return 20
+	}
+	return 400
+}
+
+// others are the balancers that BenchmarkFailover compares with.
+func others() map[string]func(*failover) string {
+	if mode == "ipvs" {
+		return map[string]func(*failover) string{"keepalived": (*failover).keepalived}
+	}
+	return map[string]func(*failover) string{"haproxy": (*failover).haproxy}
+}
+
 // BenchmarkFailover fails one of three backends under a constant rate of new connections. It reports
 // how many requests fail, and how long after the fault the last one does, for ironvip and for others
 // with the same kind of check: HAProxy on the host, keepalived with IPVS in the VM.
@@ -47,7 +63,7 @@ func BenchmarkFailover(b *testing.B) {
 				b.ReportMetric(float64(ours.asked), "asked")
 				b.ReportMetric(float64(ours.failed), "failed")
 				b.ReportMetric(ours.last.Seconds(), "last-s")
-				for name, start := range others {
+				for name, start := range others() {
 					theirs := newFailover(b, fault).measure(fault, start)
 					b.ReportMetric(float64(theirs.failed), name+"-failed")
 					b.ReportMetric(theirs.last.Seconds(), name+"-last-s")
@@ -175,7 +191,7 @@ func (f *failover) measure(fault string, start func(*failover) string) outcome {
 	began := time.Now()
 	broken := began.Add(failoverBefore)
 	var broke sync.Once
-	for next := began; next.Sub(began) < failoverBefore+failoverAfter; next = next.Add(time.Second / failoverRate) {
+	for next := began; next.Sub(began) < failoverBefore+failoverAfter; next = next.Add(time.Second / failoverRate()) {
 		time.Sleep(time.Until(next))
 		if next.After(broken) {
 			broke.Do(func() { f.fail(fault) })
@@ -234,4 +250,62 @@ func (f *failover) fail(fault string) {
 			}
 		}
 	}
+}
+
+// haproxy starts HAProxy with its default times, and returns the address of the service.
+func (f *failover) haproxy() string {
+	at := netip.AddrPortFrom(f.lab.Director.Addr4, 8000).String()
+	var servers string
+	for _, n := range f.lab.Backends {
+		servers += fmt.Sprintf("  server %s %s:%d check\n", n.Name, n.Addr4, webPort)
+	}
+	check := ""
+	if f.check == "http" {
+		check = "option httpchk GET /"
+	}
+	f.run(f.lab.Director, "haproxy", "-db", "-q", "-f", f.file("haproxy.cfg", fmt.Sprintf(`defaults
+  mode tcp
+  timeout connect 3s
+  timeout client 1h
+  timeout server 1h
+  option redispatch
+listen web
+  bind %s
+  balance roundrobin
+  %s
+%s`, at, check, servers)))
+	return at
+}
+
+// keepalived starts keepalived's checker with the same times as ironvip's defaults, and returns the
+// address of the service. Its own default is one check a minute.
+func (f *failover) keepalived() string {
+	at := netip.MustParseAddr(f.host.pool + ".1")
+	f.lab.Director.AddAddr("lo", netip.PrefixFrom(at, 32))
+	f.lab.Director.Sysctl("ipv4/vs/conntrack", "1")
+	text := fmt.Sprintf(`virtual_server %s 80 {
+  delay_loop 2
+  lb_algo rr
+  lb_kind NAT
+  protocol TCP
+`, at)
+	for _, n := range f.lab.Backends {
+		text += fmt.Sprintf(`  real_server %s %d {
+    weight 1
+    HTTP_GET {
+      url {
+        path /
+        status_code 200
+      }
+      connect_timeout 1
+      retry 2
+      delay_before_retry 0.5
+    }
+  }
+`, n.Addr4, webPort)
+	}
+	dir := f.b.TempDir()
+	f.run(f.lab.Director, "keepalived", "--dont-fork", "--check", "--log-console", "--use-file", f.file("keepalived.conf", text+"}\n"),
+		"--pid", filepath.Join(dir, "main.pid"), "--checkers_pid", filepath.Join(dir, "checkers.pid"))
+	return netip.AddrPortFrom(at, 80).String()
 }

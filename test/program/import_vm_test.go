@@ -70,6 +70,8 @@ virtual_server 2001:db8:77::1 80 {
 
 // The configuration of keepalived, and what it made of the kernel, become services that program the
 // same into the kernel.
+//
+// Slow: keepalived and two agents start in the emulated machine.
 func TestImportedServicesProgramTheSame(t *testing.T) {
 	h, lab := newLab(t)
 	text := strings.ReplaceAll(keepalivedServices, "POOL", h.pool)

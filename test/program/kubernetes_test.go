@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/kubetest"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -29,7 +28,8 @@ type kube struct {
 	*host
 	lab     *netlab.Lab
 	cluster *kubetest.Cluster
-	audit   string // the API server's log of requests
+	audit   string                    // the API server's log of requests
+	mode    corev1.LoadBalancerIPMode // of the addresses in statuses
 }
 
 // ourClass is the class of the source in withKubernetes. nodeSource is another source, with another
@@ -52,7 +52,7 @@ func withKubernetes(t *testing.T, o kubetest.Options) *kube {
 	h, l := newLab(t)
 	h.pool = "198.51.100" // the lab's own pool, outside of the cluster's ranges
 	holds(l.Director)
-	k := &kube{host: h, lab: l, audit: filepath.Join(t.TempDir(), "audit.log")}
+	k := &kube{host: h, lab: l, audit: filepath.Join(t.TempDir(), "audit.log"), mode: corev1.LoadBalancerIPModeProxy}
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	err := os.WriteFile(policy, []byte(`apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -133,7 +133,10 @@ func endpoints(name string, addrs ...netip.Addr) string {
 	return slice
 }
 
-const services = "/api/v1/namespaces/default/services/"
+const (
+	services      = "/api/v1/namespaces/default/services/"
+	leaseOfWriter = "/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip"
+)
 
 // object reads a Service; it returns nil for a deleted one.
 func (k *kube) object(name string) (*corev1.Service, error) {
@@ -157,7 +160,7 @@ func (k *kube) ingress(name string, many int) (out []string) {
 		}
 		out = nil
 		for _, i := range s.Status.LoadBalancer.Ingress {
-			if i.IPMode == nil || *i.IPMode != corev1.LoadBalancerIPModeProxy {
+			if i.IPMode == nil || *i.IPMode != k.mode {
 				return fmt.Errorf("%s has the mode %v", i.IP, i.IPMode)
 			}
 			out = append(out, i.IP)
@@ -231,6 +234,8 @@ func (k *kube) observes(n int) {
 
 // A Service gets its VIPs in its status, connections to them reach its endpoints, and all changes
 // by a user are followed. The permissions of configs/kubernetes suffice, and all of them are used.
+//
+// Slow: an API server starts, and the agent renews its Lease after seconds.
 func TestKubernetes(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -249,35 +254,14 @@ func TestKubernetes(t *testing.T) {
 	}
 	k.hasEvent("web", "Allocated", vips[0], 1)
 
-	k.drains(vips, four, six)
+	k.cluster.Apply(t, endpoints("web", four[1:]...)+endpoints("web", six[1:]...))
+	for _, vip := range vips {
+		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+	}
 	k.annotations(vips[1], four)
 	k.nodePorts()
 	k.ends(vips)
 	k.rights()
-}
-
-// drains: an endpoint that leaves gets no new connections, and keeps its open ones.
-func (k *kube) drains(vips []string, four, six []netip.Addr) {
-	k.t.Helper()
-	var open *netlab.Conn
-	for open == nil {
-		c, err := k.lab.Client.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr(vips[1]), 80))
-		if err != nil {
-			k.t.Fatal(err)
-		}
-		if a, err := c.Ask(); err != nil {
-			k.t.Fatal(err)
-		} else if a.Name == "backend1" {
-			open = c
-		}
-	}
-	k.cluster.Apply(k.t, endpoints("web", four[1:]...)+endpoints("web", six[1:]...))
-	for _, vip := range vips {
-		k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
-	}
-	if a, err := open.Ask(); err != nil || a.Name != "backend1" {
-		k.t.Errorf("a connection to an endpoint that left: %v %v", a, err)
-	}
 }
 
 // annotations: invalid ones are reported on the Service, and have no other effect.
@@ -401,6 +385,8 @@ func (k *kube) asked() map[string]bool {
 
 // A source that adopts has every cluster IP with its ports and node ports as in the cluster. It
 // needs only read permission, and changes nothing in the cluster.
+//
+// Slow: an API server starts.
 func TestKubernetesAdopts(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{ServiceCIDRs: kubetest.DualStack()})
@@ -408,14 +394,7 @@ func TestKubernetesAdopts(t *testing.T) {
 		k.lab.Director.Holds(p)
 	}
 	four, six := k.pods(8080)
-	k.adopts(four, six, func(...netip.AddrPort) {})
-}
-
-// adopts is TestKubernetesAdopts with these endpoints, which are those of the lab's first two
-// backends. Served is called with the addresses at which they have answered.
-func (k *kube) adopts(four, six []netip.Addr, served func(...netip.AddrPort)) {
-	k.t.Helper()
-	k.cluster.Apply(k.t, `apiVersion: rbac.authorization.k8s.io/v1
+	k.cluster.Apply(t, `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: mirrors}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ironvip-follow}
@@ -430,34 +409,33 @@ type = "kubernetes"
 kubeconfig = %q
 adopt_cluster_ips = true
 pool = "cluster"
-`, k.cluster.Kubeconfig(k.t, "lb1", "mirrors")))
+`, k.cluster.Kubeconfig(t, "lb1", "mirrors")))
 	k.start()
-	k.cluster.Apply(k.t, `apiVersion: v1
+	k.cluster.Apply(t, `apiVersion: v1
 kind: Service
 metadata: {name: web}
 spec: {type: NodePort, ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targetPort: 8080, nodePort: 30081, protocol: TCP}]}
 `+endpoints("web", four...)+endpoints("web", six...))
 	written, err := k.object("web")
 	if err != nil {
-		k.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, ip := range written.Spec.ClusterIPs {
 		k.reaches(k.lab.Client, "tcp", ip, 80, "backend1", "backend2")
 	}
 	k.reaches(k.lab.Client, "tcp", k.lab.Director.Addr4.String(), 30081, "backend1", "backend2")
-	served(netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[0]), 80),
-		netip.AddrPortFrom(netip.MustParseAddr(written.Spec.ClusterIPs[1]), 80), netip.AddrPortFrom(k.lab.Director.Addr4, 30081))
 	k.status("OK", "sources", "kubernetes 2 services") // includes default/kubernetes
 	if now, err := k.object("web"); err != nil || now.ResourceVersion != written.ResourceVersion {
-		k.t.Errorf("written to: %v %+v", err, now)
+		t.Errorf("written to: %v %+v", err, now)
 	}
-	k.cluster.Delete(k.t, services+"web")
+	k.cluster.Delete(t, services+"web")
 	k.silent(written.Spec.ClusterIP)
 }
 
-// While the API server is silent, unavailable or without its data, traffic continues, and nothing
-// is withdrawn or moved. When it is back, the agent follows it again, also after a restart
-// meanwhile.
+// While the API server is unavailable, traffic continues, and nothing is withdrawn or moved, also after a
+// restart. When it is back, the agent follows it again.
+//
+// Slow: an API server starts twice.
 func TestKubernetesAway(t *testing.T) {
 	parallel(t)
 	k := withKubernetes(t, kubetest.Options{})
@@ -466,50 +444,23 @@ func TestKubernetesAway(t *testing.T) {
 	k.cluster.Apply(k.t, loadBalancer("web", ourClass, "")+endpoints("web", four...))
 	vip := k.ingress("web", 1)[0]
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend1", "backend2")
-	k.observes(2) // their answers are part of the revision
-	before := k.revision("web")
 	written, err := k.object("web")
 	if err != nil {
 		t.Fatal(err)
 	}
-	goesOn := func(when string) {
-		t.Helper()
-		for range 4 {
-			if name, err := k.asks(vip); err != nil {
-				t.Errorf("%s: %s %v", when, name, err)
-			}
-		}
-	}
-	steady := func(when string) {
-		t.Helper()
-		goesOn(when)
-		if now := k.revision("web"); now != before {
-			t.Errorf("%s: web was %s, is %s", when, before, now)
-		}
-	}
-
-	k.cluster.API.Stall(t)
-	k.stale("is noticed to be silent", true)
-	steady("while the server is silent")
-	k.cluster.API.Resume(t)
-	k.stale("is in touch again", false)
-	steady("when it is in touch again")
-
-	k.cluster.API.Kill(t)
-	k.stale("is noticed to be away", true)
-	k.cluster.Compact(t)
-	steady("while the server is away")
-	k.cluster.API.Start(t)
-	k.cluster.API.WaitReady(t)
-	k.stale("is back without its history", false)
-	steady("when it is back")
 	k.cluster.Apply(k.t, endpoints("web", four[1:]...))
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
-
-	k.cluster.API.Kill(t)
 	k.keeps("cache kubernetes", "default/web", func(kept string) bool {
 		return strings.Contains(kept, four[1].String()) && !strings.Contains(kept, `"`+four[0].String())
 	})
+	k.observes(1) // the answers are part of the revision
+	before := k.revision("web")
+	k.cluster.API.Kill(t)
+	k.stale("is noticed to be away", true)
+	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
+	if now := k.revision("web"); now != before {
+		t.Errorf("while the server is away: web was %s, is %s", before, now)
+	}
 	k.kill()
 	k.start()
 	k.reaches(k.lab.Client, "tcp", vip, 80, "backend2")
@@ -543,81 +494,4 @@ func (k *kube) stale(what string, want bool) {
 		}
 		return fmt.Errorf("%d %v", code, tree)
 	})
-}
-
-// Two agents of one fleet serve the same Services at the same addresses. One of them writes, and
-// the other one takes over when it is gone. An agent that returns finds everything correct, and
-// writes nothing.
-func TestKubernetesWriters(t *testing.T) {
-	parallel(t)
-	k := withKubernetes(t, kubetest.Options{})
-	consul := consultest.Start(t, consultest.Options{In: k.lab.Director, Addr: k.lab.Director.Addr4, Memory: true})
-	second := k.lab.AddClient("lb2")
-	holds(second)
-	k.source(fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q", consul.URL))
-	other := newHost(t)
-	other.pool, other.inside = k.pool, second.Do
-	text, err := os.ReadFile(filepath.Join(k.dir, "ironvip.toml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	other.write("ironvip.toml", strings.ReplaceAll(strings.Replace(string(text), `"lb1"`, `"lb2"`, 1), k.dir, other.dir))
-	k.start()
-	four, _ := k.pods(8080)
-	add := func(name string) {
-		t.Helper()
-		k.cluster.Apply(k.t, loadBalancer(name, ourClass, "")+endpoints(name, four...))
-	}
-	add("web")
-	vip := k.ingress("web", 1)[0]
-	holder := func() string {
-		var lease struct {
-			Spec struct{ HolderIdentity string }
-		}
-		k.cluster.Get(t, "/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip", &lease)
-		return lease.Spec.HolderIdentity
-	}
-	if got := holder(); got != "lb1" {
-		t.Errorf("the Lease is held by %q", got)
-	}
-	other.start()
-	if got := other.vip("web"); got != vip {
-		t.Errorf("lb2 has web at %s, lb1 at %s", got, vip)
-	}
-	other.reaches(second, "tcp", vip, 80, "backend1", "backend2")
-
-	k.kill()
-	add("more")
-	more := other.vip("more")
-	other.reaches(second, "tcp", more, 80, "backend1", "backend2") // whichever agent writes
-	k.within(2*time.Minute, "the other agent writes the status", func() error {
-		s, err := k.object("more")
-		if err != nil || s == nil || len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != more {
-			return fmt.Errorf("%v %v", s, err)
-		}
-		return nil
-	})
-	if got := holder(); got != "lb2" {
-		t.Errorf("the Lease is held by %q", got)
-	}
-	before, err := k.object("more")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	k.start()
-	if got := k.vip("more"); got != more {
-		t.Errorf("back again, lb1 has more at %s, lb2 at %s", got, more)
-	}
-	other.stop() // this releases the Lease
-	add("last")
-	if last := k.ingress("last", 1)[0]; last != k.vip("last") {
-		t.Errorf("last is at %s, its status says %s", k.vip("last"), last)
-	}
-	if got := holder(); got != "lb1" {
-		t.Errorf("the Lease is held by %q", got)
-	}
-	if now, err := k.object("more"); err != nil || now.ResourceVersion != before.ResourceVersion {
-		t.Errorf("more was written to again: %v %+v", err, now)
-	}
 }

@@ -1,4 +1,4 @@
-//go:build system && !vm
+//go:build system
 
 package program
 
@@ -14,6 +14,8 @@ import (
 
 // An agent with nftables leaves the tables, addresses and routes of others as they are, also those of Docker, kube-proxy and
 // firewalld.
+//
+// Slow: other programs list the kernel after every step.
 func TestNeighboursOfNFT(t *testing.T) {
 	parallel(t)
 	need.Root(t)

@@ -3,16 +3,10 @@
 package program
 
 import (
-	"context"
-	"errors"
-	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/ironvip/ironvip/test/netlab"
@@ -75,6 +69,8 @@ func same(t *testing.T, step string, now, before map[string]string) {
 
 // During start, changes, crash, stop and clean, the state of others remains identical to the byte.
 // After clean nothing of ours is left.
+//
+// Slow: eleven programs list the kernel after each of ten steps.
 func TestNeighboursAreLeftAlone(t *testing.T) {
 	h := newHostAlone(t)
 	moveIn(t)
@@ -184,39 +180,9 @@ func TestCleanLeavesTheUnknown(t *testing.T) {
 	}
 }
 
-const stayVariable = "IRONVIP_TEST_STAY"
-
-// TestStay is not a test but the program that pose runs.
-func TestStay(t *testing.T) {
-	if os.Getenv(stayVariable) != "" {
-		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // until the test ends
-	}
-}
-
-// pose runs an idle program with that name and these arguments until the test ends.
-func pose(t *testing.T, name string, args ...string) {
-	t.Helper()
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(path, append([]string{"-test.run=^TestStay$", "--"}, args...)...)
-	cmd.Env = append(os.Environ(), stayVariable+"=1")
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
-}
-
 // Doctor detects the neighbors of a real kernel and suggests settings.
+//
+// Slow: eleven programs list the kernel four times in the emulated machine.
 func TestDoctorSeesNeighbours(t *testing.T) {
 	h := newHostAlone(t)
 	moveIn(t)
@@ -246,20 +212,9 @@ func TestDoctorSeesNeighbours(t *testing.T) {
 	}
 	h.stop()
 
-	conf := filepath.Join(t.TempDir(), "keepalived.conf")
-	if err := os.WriteFile(conf, []byte("virtual_server "+h.pool+".200 80 {\n}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	run(t, "ipvsadm", "-A", "-t", h.pool+".200:80", "-s", "rr")
 	t.Cleanup(func() { run(t, "ipvsadm", "-D", "-t", h.pool+".200:80") })
-	pose(t, "kube-proxy", "--proxy-mode=ipvs")
-	pose(t, "kube-router")
-	pose(t, "keepalived", "-f", conf)
-	out = examine()
-	says(out, "WARN  kube-proxy in ipvs mode runs here and deletes services it doesn't know    fix: --ipvs-exclude-cidrs "+h.pool+".0/24")
-	says(out, "WARN  kube-router runs here and deletes IPVS services it doesn't know    fix: --excluded-cidrs "+h.pool+".0/24, or --run-service-proxy=false")
-	says(out, "WARN  keepalived runs here and has a virtual_server in our pools: "+h.pool+".200")
-	says(out, "WARN  IPVS services in our pools that ironvip didn't create: "+h.pool+".200:80/tcp")
+	says(examine(), "WARN  IPVS services in our pools that ironvip didn't create: "+h.pool+".200:80/tcp")
 }
 
 // After a kill, the userspace dataplane leaves a device with addresses.
@@ -277,73 +232,4 @@ func TestCleanAfterTheProxy(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	same(t, "clean", theKernel(t), before)
-}
-
-// If another program deletes what is ours repeatedly, as kube-proxy does, each resync repairs it, and
-// that is reported once. The report ends when the deletions stop. Other services are not
-// affected.
-func TestContestedServiceIsNotFoughtOver(t *testing.T) {
-	h := newHost(t)
-	h.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
-	h.write("services.d/other.toml", service("other", "", newBackend(t, "b")))
-	h.start()
-	web := h.vip("web") + ":8080"
-	other := h.vip("other") + ":8080"
-	h.serves(web, "a")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	var deleter sync.WaitGroup
-	deleter.Go(func() {
-		for ctx.Err() == nil {
-			exec.CommandContext(ctx, "ipvsadm", "-D", "-t", web).Run() //nolint:errcheck // usually it doesn't exist
-		}
-	})
-	t.Cleanup(deleter.Wait)
-	t.Cleanup(cancel)
-	events := func(kind string) (times int) {
-		_, tree := h.rest("GET", "/v1/events", "")
-		items, _ := tree["items"].([]any)
-		for _, e := range items {
-			if e, _ := e.(map[string]any); e["kind"] == kind && e["object"] == web+"/tcp" && e["service"] == "web" {
-				times++
-			}
-		}
-		return times
-	}
-	changes := 0 // by the deleter, which goes on: each resync repairs one
-	h.eventually("it is changed six times", func() error {
-		r := h.cli("status")
-		_, text, _ := strings.Cut(r.stdout, "contested: "+web+"/tcp: somebody else keeps changing it: ")
-		text, _, _ = strings.Cut(text, " times since ")
-		changes, _ = strconv.Atoi(text)
-		if r.code != 3 || changes < 6 {
-			return errors.New(r.stdout + r.stderr)
-		}
-		return nil
-	})
-	if repairs := h.metric("ironvip_drift_repairs_total"); repairs < float64(changes) {
-		t.Errorf("%v repairs of %d changes", repairs, changes)
-	}
-	if n := events("dataplane_contested"); n != 1 {
-		t.Errorf("reported %d times that it is contested", n)
-	}
-	if out := h.ok("service", "explain", "web"); !strings.Contains(out, "somebody else keeps changing it") {
-		t.Errorf("explain says\n%s", out)
-	}
-	h.serves(other, "b")
-	// A repair that an operator requests runs at once nevertheless.
-	if code, tree := h.rest("POST", "/v1/dataplane/repair", ""); code != 200 {
-		t.Errorf("repair: %d %v", code, tree)
-	}
-
-	cancel()
-	deleter.Wait()
-	h.serves(web, "a")
-	h.ok("status", "--wait", "--timeout", "100s")
-	if n := events("dataplane_calm"); n != 1 {
-		t.Errorf("reported %d times that it is calm", n)
-	}
-	if n := events("dataplane_contested"); n != 1 {
-		t.Errorf("reported %d times that it is contested", n)
-	}
 }

@@ -1,4 +1,4 @@
-//go:build system || vm
+//go:build system
 
 package program
 
@@ -49,8 +49,9 @@ import (
 //	json                        fail if stdout is not one JSON document
 //	same X Y                    fail if the two differ
 //	until REGEXP ARG...         repeat a client command until its output matches
-//	[mode:proxy] COMMAND        only with this dataplane
 //	log REGEXP                  wait until the agent's log matches; ! fails if it matches now
+//
+// Slow: the scripts of checks wait for their intervals.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -60,18 +61,9 @@ func TestScripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			parallel(t)
 			s := newScript(t)
-			testscript.RunT(inline{t}, testscript.Params{Files: []string{file}, Setup: s.setup, Cmds: s.commands(), Condition: condition})
+			testscript.RunT(inline{t}, testscript.Params{Files: []string{file}, Setup: s.setup, Cmds: s.commands()})
 		})
 	}
-}
-
-// condition is [mode:proxy] and [mode:ipvs].
-func condition(text string) (bool, error) {
-	name, value, ok := strings.Cut(text, ":")
-	if !ok || name != "mode" {
-		return false, fmt.Errorf("unknown condition %q", text)
-	}
-	return value == mode, nil
 }
 
 // inline runs a script in the test that it was given, not in a subtest.

@@ -16,24 +16,25 @@ const kubernetesMayCost = 10_000_000
 
 // The adapter stays within its size limit. A build without it rejects by name the configuration
 // that needs it.
+//
+// Slow: it links a program.
 func TestBuildWithoutKubernetes(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
-	build := func(name, tags string) (path string, size int64) {
-		path = filepath.Join(dir, name)
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", tags, "-o", path, "github.com/ironvip/ironvip/cmd/ironvip")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build with tags %s: %v\n%s", tags, err, out)
-		}
+	slim := filepath.Join(dir, "slim")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-tags", "nomsgpack,nokubernetes", "-o", slim, "github.com/ironvip/ironvip/cmd/ironvip")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	size := func(path string) int64 {
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return path, info.Size()
+		return info.Size()
 	}
-	_, with := build("with", "nomsgpack")
-	slim, without := build("without", "nomsgpack,nokubernetes")
+	with, without := size(bin(t)), size(slim)
 	t.Logf("%d bytes, %d without the adapter: %.1f MB more", with, without, float64(with-without)/1e6)
 	if more := with - without; more > kubernetesMayCost {
 		t.Errorf("the adapter makes the binary %d bytes larger, %d at most", more, kubernetesMayCost)

@@ -33,12 +33,20 @@ func inDirector(t *testing.T, l *netlab.Lab, commands string) string {
 	return string(all)
 }
 
+// listKernel prints what dataplanes have in the kernel.
+func listKernel() string {
+	if mode == "ipvs" {
+		return "ipvsadm -Sn; nft list tables"
+	}
+	return "nft list tables"
+}
+
 // inKernel waits until the nftables tables and the services of IPVS in the director's namespace, as "nft list tables" and
 // "ipvsadm -Sn" print them, contain all of has, and nothing of lacks.
 func inKernel(t *testing.T, h *host, l *netlab.Lab, has, lacks []string) {
 	t.Helper()
 	h.eventually(fmt.Sprintf("the kernel has %v and not %v", has, lacks), func() error {
-		now := inDirector(t, l, listKernel)
+		now := inDirector(t, l, listKernel())
 		for _, s := range has {
 			if !strings.Contains(now, s) {
 				return errors.New(now)

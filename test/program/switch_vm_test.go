@@ -4,11 +4,10 @@ package program
 
 import "testing"
 
-// listKernel prints what dataplanes have in the kernel.
-const listKernel = "ipvsadm -Sn; nft list tables"
-
 // Between ipvs and nft, open connections stay with their backends in both directions, also if the agent is killed in
 // between. What the mode before has in the kernel goes with its last connection; what belongs to others stays.
+//
+// Slow: five agents start in the emulated machine.
 func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 	h, l := newLab(t)
 	inDirector(t, l, "nft add table inet neighbour; ipvsadm -A -t 10.77.0.1:99 -s rr; ipvsadm -A -f 7 -s wlc")

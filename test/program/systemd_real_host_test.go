@@ -1,4 +1,4 @@
-//go:build system && !vm
+//go:build system
 
 package program
 
@@ -153,6 +153,8 @@ func (s *realSystemd) property(name, want string) {
 
 // With the real systemd: `systemctl restart` refuses no client and cuts off none, nor does SIGUSR2,
 // which keeps open connections. A crash of the new process refuses none, a removed service leaves the store, and a stopped agent has no listeners.
+//
+// Slow: three processes start, and systemd restarts a unit after a second.
 func TestRestartWithSystemd(t *testing.T) {
 	parallel(t)
 	h := newHost(t)
@@ -162,9 +164,9 @@ func TestRestartWithSystemd(t *testing.T) {
 	s.property("NFileDescriptorStore", "2")
 	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
 	c := newClients(t, web, dns)
-	c.more(h, 100)
+	c.more(h, 20)
 	s.do("restart", "ironvip")
-	c.more(h, 100)
+	c.more(h, 20)
 	c.check("systemctl restart", false)
 	s.property("NFileDescriptorStore", "2")
 
@@ -172,7 +174,7 @@ func TestRestartWithSystemd(t *testing.T) {
 	old := s.do("show", "ironvip", "--value", "--property=MainPID")
 	open := dial(t, web, "a")
 	c = newClients(t, web, dns)
-	c.more(h, 100)
+	c.more(h, 20)
 	s.do("kill", "--kill-whom=main", "--signal=USR2", "ironvip")
 	h.eventually("another process is the service", func() error {
 		if now := s.do("show", "ironvip", "--value", "--property=MainPID"); now == old || now == "0" {
@@ -180,7 +182,7 @@ func TestRestartWithSystemd(t *testing.T) {
 		}
 		return nil
 	})
-	c.more(h, 100)
+	c.more(h, 20)
 	c.check("SIGUSR2", false)
 	open.lives("in the replaced process")
 	s.property("NFileDescriptorStore", "2")
@@ -200,11 +202,11 @@ func TestRestartWithSystemd(t *testing.T) {
 	s.property("NFileDescriptorStore", "2")
 
 	c = newClients(t, web, dns)
-	c.more(h, 100)
+	c.more(h, 20)
 	s.do("kill", "--kill-whom=main", "--signal=KILL", "ironvip")
 	s.property("NRestarts", "1")
 	s.property("SubState", "running")
-	c.more(h, 100)
+	c.more(h, 20)
 	c.check("kill -9", true)
 	s.property("NFileDescriptorStore", "2")
 

@@ -1,4 +1,4 @@
-//go:build system || vm
+//go:build system
 
 package program
 
@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
-	"github.com/ironvip/ironvip/test/need"
 )
 
 // manager plays systemd: it owns the socket on which the agent reports its state, and the store of
@@ -249,74 +248,4 @@ func TestNotReadyBeforeSourcesSpoke(t *testing.T) {
 	h.ok("source", "resync", "files")
 	m.await(h, "READY=1", 1)
 	h.serves(h.vip("web")+":8080", "a")
-}
-
-// The agent works as a user with only the unit's capabilities.
-func TestUnprivilegedAgent(t *testing.T) {
-	parallel(t)
-	need.Root(t)
-	h := newHost(t)
-	a := newBackend(t, "a")
-	h.write("services.d/web.toml", strings.Replace(service("web", "", a), "port = 8080", "port = 81", 1))
-	h.belongsTo(nobody)
-	const netBindService, netAdmin, netRaw, bpf = 10, 12, 13, 39 // CAP_ of each
-	h.adjust = func(cmd *exec.Cmd) {
-		cmd.Path = h.publicBinary()
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-		cmd.SysProcAttr.AmbientCaps = []uintptr{netBindService, netAdmin, netRaw, bpf}
-	}
-	h.start()
-	addr := h.vip("web") + ":81" // below 1024
-	h.serves(addr, "a")
-	h.put("api", a)
-	h.kill()
-	h.start()
-	h.serves(addr, "a")
-	h.serves(h.vip("api")+":8080", "a")
-	h.ok("status", "--wait")
-	if mode == "proxy" {
-		mentions(t, "dataplane show", h.ok("dataplane", "show"), "clients arrive by sk_lookup")
-	}
-	h.stop()
-
-	// Without capabilities, missing privileges are reported with a hint.
-	h.adjust = func(cmd *exec.Cmd) {
-		cmd.Path = h.publicBinary()
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-	}
-	h.edit("ironvip.toml", `mode = "`+mode+`"`, `mode = "ipvs"`)
-	mentions(t, "ipvs without rights", h.fails(), `dataplane.mode = "ipvs"`, "fix: ", "hint: ", "CAP_NET_ADMIN")
-	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "auto"`)
-	if mode == "proxy" {
-		h.start() // on the loopback the proxy needs no privileges
-		mentions(t, "dataplane show", h.ok("dataplane", "show"), "proxy")
-		h.serves(h.vip("api")+":8080", "a")
-	}
-}
-
-// belongsTo changes the owner of the host's files.
-func (h *host) belongsTo(uid int) {
-	h.t.Helper()
-	err := filepath.WalkDir(h.dir, func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Chown(path, uid, uid)
-	})
-	for d := filepath.Dir(h.dir); err == nil && d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
-		err = os.Chmod(d, 0o755)
-	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
-}
-
-// publicBinary returns a copy of the binary that every user may run.
-func (h *host) publicBinary() string {
-	h.t.Helper()
-	path := filepath.Join(h.dir, "ironvip-binary")
-	if _, err := os.Stat(path); err != nil {
-		copyBinary(h.t, path)
-	}
-	return path
 }

@@ -1,4 +1,4 @@
-//go:build system || vm
+//go:build system
 
 package program
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
@@ -184,9 +185,7 @@ func (b *bench) start(name, bin string, args ...string) *process.Process {
 			b.t.Logf("the end of the log of %s:\n%s", name, p.LogEnd(2000))
 		}
 	})
-	if err := p.Start(); err != nil {
-		b.t.Fatal(err)
-	}
+	must.Succeed(b.t, p.Start())
 	return p
 }
 
@@ -212,12 +211,10 @@ func (b *bench) measure(p *process.Process) (s sample) {
 		s.above = s.mib - bare
 	}
 	for _, l := range loads {
-		before := cpuTime(b.t, p.Pid())
+		before := process.CPUTime(b.t, p.Pid())
 		done, err := b.run(loadTime, []string{"taskset", "--cpu-list", clientCPU}, append([]string{"-q", "200", "-c", "4"}, l.args...)...)
-		used := cpuTime(b.t, p.Pid()) - before
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		used := process.CPUTime(b.t, p.Pid()) - before
+		must.Succeed(b.t, err)
 		s.cost = append(s.cost, used.Seconds()*1e6/float64(done))
 		s.rate = append(s.rate, float64(done)/loadTime.Seconds())
 	}

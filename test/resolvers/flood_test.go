@@ -19,6 +19,10 @@ import (
 	"github.com/miekg/dns"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/must"
+
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/process"
 )
 
 const (
@@ -64,7 +68,7 @@ func BenchmarkFlood(b *testing.B) {
 		fmt.Fprintf(&queries, "web%d.prod.svc.%s A\nno%[1]d.prod.svc.%[2]s A\n", i, zone)
 	}
 	write(b, filepath.Join(h.dir, "services.d", "checked.toml"), services.String())
-	h.start(binary(b), "web0.prod.svc."+zone)
+	h.start(need.Binary(b), "web0.prod.svc."+zone)
 	h.await(serving, fmt.Sprintf("web%d.prod.svc.%s", checked-1, zone), dns.TypeA)
 	load := newLoad(b, h.Node, "8653", h.dir, queries.String())
 
@@ -104,15 +108,13 @@ func (h *host) flood(b *testing.B, p *phase, load load, args []string) {
 	}()
 	stop, resyncs := make(chan struct{}), make(chan error, 1)
 	go func() { resyncs <- h.resyncs(stop, &p.resyncs) }()
-	late, cpu := h.lateness(b), cpuTime(b, h.agent.Pid())
+	late, cpu := h.lateness(b), process.CPUTime(b, h.agent.Pid())
 	p.changes = append(p.changes, h.changes(b, floodPhase)...)
-	p.cpu += (cpuTime(b, h.agent.Pid()) - cpu).Seconds() / floodPhase.Seconds()
+	p.cpu += (process.CPUTime(b, h.agent.Pid()) - cpu).Seconds() / floodPhase.Seconds()
 	p.late += h.lateness(b) - late
 	close(stop)
 	for _, c := range []chan error{done, resyncs} {
-		if err := <-c; err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, <-c)
 	}
 }
 
@@ -123,22 +125,14 @@ func (h *host) changes(b *testing.B, d time.Duration) (took []time.Duration) {
 	defer tick.Stop()
 	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
 		body := fmt.Sprintf(`{"ports":[{"port":80}],"backends":[{"address":"127.0.1.1","weight":%d}],"health":{"type":"none"}}`, 1+len(took)%100)
-		req, err := http.NewRequestWithContext(b.Context(), http.MethodPut, "http://agent/v1/services/prod/changing", bytes.NewReader([]byte(body)))
-		if err != nil {
-			b.Fatal(err)
-		}
+		req := must.Get(http.NewRequestWithContext(b.Context(), http.MethodPut, "http://agent/v1/services/prod/changing", bytes.NewReader([]byte(body))))(b)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Prefer", "wait=30")
 		began := time.Now()
-		answer, err := h.client.Do(req)
-		if err != nil {
-			b.Fatal(err)
-		}
+		answer := must.Get(h.client.Do(req))(b)
 		text, _ := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if answer.StatusCode/100 != 2 {
-			b.Fatalf("%s: %s", answer.Status, text)
-		}
+		must.Equal(b, answer.StatusCode/100, 2, "%s: %s", answer.Status, text)
 		took = append(took, time.Since(began))
 	}
 	return took
@@ -188,19 +182,11 @@ var lateChecks = regexp.MustCompile(`(?m)^ironvip_health_check(?:s_late|_stalls)
 // the process did not run.
 func (h *host) lateness(b *testing.B) (n float64) {
 	b.Helper()
-	text, err := h.get("/metrics")
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := must.Get(h.get("/metrics"))(b)
 	all := lateChecks.FindAllSubmatch(text, -1)
-	if len(all) == 0 {
-		b.Fatalf("no metrics of late checks in:\n%s", text)
-	}
+	must.True(b, len(all) != 0, "no metrics of late checks in:\n%s", text)
 	for _, m := range all {
-		value, err := strconv.ParseFloat(string(m[1]), 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		value := must.Get(strconv.ParseFloat(string(m[1]), 64))(b)
 		n += value
 	}
 	return n

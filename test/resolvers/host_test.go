@@ -20,6 +20,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -53,9 +54,7 @@ func newHost(t testing.TB) *host {
 		return d.DialContext(ctx, "unix", filepath.Join(h.dir, "sock"))
 	}}}
 	t.Cleanup(h.client.CloseIdleConnections)
-	if err := os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(filepath.Join(h.dir, "services.d"), 0o755))
 	return h
 }
 
@@ -70,19 +69,24 @@ func (h *host) addDevice() {
 			err = h.Netlink.LinkSetUp(link)
 		}
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 }
 
+// removeDevice removes the device, and waits until the agent has made it again. A bridge gets a port: without one, it has
+// no carrier, and systemd-resolved uses no server of such a link.
 func (h *host) removeDevice() {
 	h.t.Helper()
-	link, err := h.Netlink.LinkByName("ironvip0")
-	if err == nil {
-		err = h.Netlink.LinkDel(link)
+	must.Succeed(h.t, h.Netlink.LinkDel(must.Get(h.Netlink.LinkByName("ironvip0"))(h.t)))
+	var made netlink.Link
+	wait.For(h.t, "the device again", func() (err error) { made, err = h.Netlink.LinkByName("ironvip0"); return err })
+	if made.Type() != "bridge" {
+		return
 	}
-	if err != nil {
-		h.t.Fatal(err)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MasterIndex = "port", made.Attrs().Index
+	must.Succeed(h.t, h.Netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
+	for _, name := range []string{"port", "far"} {
+		must.Succeed(h.t, h.Netlink.LinkSetUp(must.Get(h.Netlink.LinkByName(name))(h.t)))
 	}
 }
 
@@ -94,21 +98,14 @@ func folder(t testing.TB) string {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return dir
 }
 
 func write(t testing.TB, path, text string) string {
 	t.Helper()
-	err := os.WriteFile(path+".new", []byte(text), 0o644)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path+".new", []byte(text), 0o644))
+	must.Succeed(t, os.Rename(path+".new", path))
 	return path
 }
 
@@ -162,9 +159,7 @@ func run(t testing.TB, in process.Place, name, log, bin string, args ...string) 
 			t.Logf("the end of the log of %s:\n%s", name, p.LogEnd(4000))
 		}
 	})
-	if err := p.Start(); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	must.Succeed(t, p.Start(), "%s", name)
 	return p
 }
 
@@ -214,32 +209,14 @@ func data(r *dns.Msg) (out []string) {
 // recipe returns the fenced block of docs/dns.md with that name, the configuration of a resolver.
 func recipe(t testing.TB, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/dns.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/dns.md"))(t)
 	m := regexp.MustCompile("(?ms)^```" + regexp.QuoteMeta(name) + "\n(.*?)^```$").FindSubmatch(text)
-	if m == nil {
-		t.Fatalf("docs/dns.md has no block %s", name)
-	}
+	must.True(t, m != nil, "docs/dns.md has no block %s", name)
 	return string(m[1])
 }
 
 // reverse is the reverse name of an address.
 func reverse(t testing.TB, addr netip.Addr) string {
 	t.Helper()
-	name, err := dns.ReverseAddr(addr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
-
-func binary(t testing.TB) string {
-	t.Helper()
-	path := os.Getenv("IRONVIP_BIN")
-	if path == "" {
-		t.Fatal("IRONVIP_BIN is not set: run make servers, or set it to the built binary's absolute path")
-	}
-	return path
+	return must.Get(dns.ReverseAddr(addr.String()))(t)
 }

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -52,19 +51,6 @@ func (l *load) run(d time.Duration, by []string, args ...string) (int, error) {
 func quantile[T cmp.Ordered](all []T, share float64) T {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[int(share*float64(len(sorted)-1)+0.5)]
-}
-
-// cpuTime returns the CPU time that a process has used.
-func cpuTime(t testing.TB, pid int) time.Duration {
-	t.Helper()
-	stat := read(t, fmt.Sprintf("/proc/%d/stat", pid))
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	user, err1 := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	if err1 != nil || err2 != nil {
-		t.Fatalf("/proc/%d/stat: %s", pid, stat)
-	}
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every architecture of Go
 }
 
 var resident = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)

@@ -63,7 +63,7 @@ func TestRecipes(t *testing.T) {
 			h.configure("")
 			h.service("web", "prod", 1)
 			h.service("shop", "default", 2)
-			h.start(binary(t), "web.prod.svc."+zone)
+			h.start(need.Binary(t), "web.prod.svc."+zone)
 			start(h)
 			h.await(resolverAt, "web.prod.svc."+zone, dns.TypeA)
 			lookups(t, h, resolverAt)

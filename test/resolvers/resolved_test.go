@@ -13,6 +13,8 @@ import (
 	"github.com/miekg/dns"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -71,7 +73,6 @@ func TestResolved(t *testing.T) {
 		}},
 		{"ironvip0 recreated", func() {
 			s.removeDevice()
-			s.addDevice()
 		}},
 	} {
 		fault.do()
@@ -88,21 +89,15 @@ func TestResolved(t *testing.T) {
 
 	stop := func() {
 		t.Helper()
-		if err := s.agent.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.agent.Stop())
 	}
 	reload := func() {
 		t.Helper()
-		if err := syscall.Kill(s.agent.Pid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, syscall.Kill(s.agent.Pid(), syscall.SIGHUP))
 	}
 	kept := func(when string) {
 		t.Helper()
-		if got := s.resolvectl("domain", "ironvip0"); !strings.Contains(got, "~"+zone) {
-			t.Errorf("domains of the link %s: %s", when, got)
-		}
+		expect.Contains(t, s.resolvectl("domain", "ironvip0"), "~"+zone, "domains of the link %s", when)
 	}
 	set := func(when string) {
 		t.Helper()
@@ -148,9 +143,7 @@ func TestResolved(t *testing.T) {
 	s.runAgent(`resolver = "resolved"`)
 	set("at a start")
 	stop()
-	if got := s.output(s.file("ironvip"), "dataplane", "clean", "--config", s.dir); !strings.Contains(got, "systemd-resolved") {
-		t.Errorf("dataplane clean: %s", got)
-	}
+	expect.Contains(t, s.output(s.file("ironvip"), "dataplane", "clean", "--config", s.dir), "systemd-resolved", "dataplane clean")
 	reverted("by dataplane clean")
 }
 
@@ -166,26 +159,18 @@ func TestResolvedWithoutRule(t *testing.T) {
 func TestResolvedAway(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, true)
-	if err := s.resolved.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.resolved.Stop())
 	s.startAgent()
 	s.check("warn", "systemd-resolved is not running")
-	if err := s.resolved.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.resolved.Start())
 	s.check("ok", "")
 	s.await(stub, "web.prod.svc."+zone, dns.TypeA)
 }
 
 func (s *system) restartResolved() {
 	s.t.Helper()
-	if err := s.resolved.Stop(); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.resolved.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, s.resolved.Stop())
+	must.Succeed(s.t, s.resolved.Start())
 }
 
 // down sets a link down and up.
@@ -198,9 +183,7 @@ func (s *system) down(name string) {
 	if err == nil {
 		err = s.Netlink.LinkSetUp(link)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 }
 
 // check waits until the line of ironvip status on DNS has a level and a text.

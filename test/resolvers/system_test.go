@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/process"
 	"github.com/ironvip/ironvip/test/wait"
@@ -58,9 +59,7 @@ func newSystem(t testing.TB, rule bool) *system {
 	write(t, s.file("group"), read(t, "/etc/group")+fmt.Sprintf("systemd-resolve:x:%d:\nironvip:x:%d:\n", resolveID, agentID))
 	write(t, s.file("resolv.conf"), "nameserver 127.0.0.53\noptions edns0\n")
 	write(t, s.file("upstream.conf"), fmt.Sprintf("[Resolve]\nDNS=%s\nLLMNR=no\nMulticastDNS=no\n", s.Addr4))
-	if err := os.Mkdir(s.file("rules.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Mkdir(s.file("rules.d"), 0o755))
 	if rule {
 		write(t, s.file("rules.d/50-ironvip.rules"), read(t, "../../configs/polkit/50-ironvip.rules"))
 	}
@@ -68,15 +67,13 @@ func newSystem(t testing.TB, rule bool) *system {
 <busconfig><include>/usr/share/dbus-1/system.conf</include><include>%s/usr/share/dbus-1/system.d/org.freedesktop.resolve1.conf</include></busconfig>
 `, s.unpacked))
 	for dir := filepath.Join(s.dir, "services.d"); ; dir = filepath.Dir(dir) { // the agent's state, as another user
-		if err := os.Chown(dir, agentID, agentID); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.Chown(dir, agentID, agentID))
 		if dir == s.dir {
 			break
 		}
 	}
 
-	holder := run(t, s.Node, "the mount namespace", s.file("mount.log"), need.Program(t, "unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", inSystem, "sh", s.dir, s.unpacked, binary(t))
+	holder := run(t, s.Node, "the mount namespace", s.file("mount.log"), need.Program(t, "unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", inSystem, "sh", s.dir, s.unpacked, need.Binary(t))
 	s.mount = fmt.Sprintf("/proc/%d/ns/mnt", holder.Pid())
 	awaitFile := func(path string) {
 		wait.For(t, path+" exists", func() error { _, err := os.Stat(path); return err })
@@ -107,11 +104,7 @@ func unpacked(t testing.TB) string {
 
 func read(t testing.TB, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
+	return string(must.Get(os.ReadFile(path))(t))
 }
 
 func (s *system) file(name string) string { return filepath.Join(s.dir, name) }
@@ -122,13 +115,8 @@ func (s *system) inside(name string, args ...string) *process.Process {
 	s.t.Helper()
 	p := run(s.t, s.Node, name, s.file(name+".log"), need.Program(s.t, "nsenter"), append([]string{"--mount=" + s.mount, "--"}, args...)...)
 	cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf("read x; kill -9 %d", p.Pid()))
-	_, err := cmd.StdinPipe() // closed at the end of this process
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Get(cmd.StdinPipe())(s.t) // closed at the end of this process
+	must.Succeed(s.t, cmd.Start())
 	s.t.Cleanup(func() { // before the program's end, whose id may then be used again
 		cmd.Process.Kill()
 		cmd.Wait()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -33,10 +34,7 @@ protocol bgp vips {
 }
 
 func TestBird(t *testing.T) {
-	t.Parallel()
-	families(t, func(t *testing.T, v6 bool) {
-		t.Parallel()
-		l := newLab(t)
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), `password "secret"; ttl security on;`))
 		c := l.settings(v6)
 		p := &c.Peers[0]
@@ -52,9 +50,7 @@ func TestBird(t *testing.T) {
 		for _, vip := range []netip.Prefix{vip4, vip6} {
 			all := bird.Ask("show", "route", vip.String(), "all")
 			for _, want := range []string{"BGP.as_path: 4200065010", "BGP.med: 77", "BGP.community: (65010,100)", "BGP.origin: IGP"} {
-				if !strings.Contains(all, want) {
-					t.Errorf("%s is not in the route:\n%s", want, all)
-				}
+				expect.Contains(t, all, want)
 			}
 		}
 
@@ -65,23 +61,16 @@ func TestBird(t *testing.T) {
 
 		s.Do("withdraw", vip4)
 		l.awaitKernelRoute(t, vip4, false)
-		if l.kernelRoute(vip6) == "" {
-			t.Error("the other route was withdrawn, too")
-		}
+		expect.True(t, l.kernelRoute(vip6) != "", "the other route was withdrawn, too")
 		s.Do("shutdown")
 		l.awaitKernelRoute(t, vip6, false)
-		if log := bird.LogEnd(1 << 20); !strings.Contains(log, "Administrative shutdown") {
-			t.Errorf("the router saw another end of the session:\n%s", log)
-		}
+		expect.Contains(t, bird.LogEnd(1<<20), "Administrative shutdown", "the router saw another end of the session")
 	})
 }
 
 // Attributes of iBGP, and BFD, over two hops.
 func TestBirdInternalMultihop(t *testing.T) {
-	t.Parallel()
-	families(t, func(t *testing.T, v6 bool) {
-		t.Parallel()
-		l := newLab(t)
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
 		us, router := l.Client.Addr4, l.router.Addr4
 		if v6 {
 			us, router = l.Client.Addr6, l.router.Addr6
@@ -104,6 +93,7 @@ func TestBirdInternalMultihop(t *testing.T) {
 
 // Unnumbered: BIRD sends router advertisements by its protocol radv, and accepts any link-local
 // neighbor of the interface.
+// Slow: BIRD sends its first router advertisements seconds after its start.
 func TestBirdUnnumbered(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -125,32 +115,5 @@ protocol bgp vips {
 	s.AwaitUp()
 	l.awaitKernelRoute(t, vip4, true)
 	l.awaitKernelRoute(t, vip6, true)
-	if route := l.kernelRoute(vip4); !strings.Contains(route, "fe80::") {
-		t.Errorf("the next hop is not link-local: %s", route)
-	}
-}
-
-// An unnumbered peer follows its interface: it reports that the interface is missing or silent, and
-// connects when the interface is there again.
-func TestUnnumberedInterface(t *testing.T) {
-	t.Parallel()
-	l := newLab(t)
-	c := l.settings(false)
-	c.Peers[0].Address, c.Peers[0].Interface = netip.Addr{}, "eth9"
-	s := routers.StartSpeaker(t, l.Director, c)
-	s.AwaitReason("interface eth9 does not exist")
-	link, err := l.Director.Netlink.LinkByName("backend1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rename := func(name string) {
-		t.Helper()
-		for _, err := range []error{l.Director.Netlink.LinkSetDown(link), l.Director.Netlink.LinkSetName(link, name), l.Director.Netlink.LinkSetUp(link)} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	rename("eth9")
-	s.AwaitReason("no router advertisement on eth9: enable router advertisements")
+	expect.Contains(t, l.kernelRoute(vip4), "fe80::", "the next hop is not link-local")
 }

@@ -54,6 +54,15 @@ func families(t *testing.T, f func(t *testing.T, v6 bool)) {
 	t.Run("ipv6", func(t *testing.T) { f(t, true) })
 }
 
+// inLabs runs a subtest in a lab of its own for each family, all at the same time.
+func inLabs(t *testing.T, f func(t *testing.T, l lab, v6 bool)) {
+	t.Parallel()
+	families(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
+		f(t, newLab(t), v6)
+	})
+}
+
 func (l lab) us(v6 bool) netip.Addr {
 	if v6 {
 		return l.us6

@@ -16,8 +16,25 @@ func TestGoBGP(t *testing.T) {
 	t.Parallel()
 	families(t, func(t *testing.T, v6 bool) {
 		t.Parallel()
-		l := newLab(t)
-		gobgp := routers.StartGoBGP(t, l.router, fmt.Sprintf(`
+		s, rib := withGoBGP(t, v6)
+		for _, text := range []string{vip4.String(), vip6.String(), "4200065010", "{Med: 77}", "65010:100"} {
+			rib(text, true)
+		}
+		s.Do("drain")
+		rib("planned-shut", true)
+		s.Do("withdraw", vip4)
+		rib(vip4.String(), false)
+		s.Do("shutdown")
+		rib(vip6.String(), false)
+	})
+}
+
+// withGoBGP returns a speaker with a session to GoBGP, and a function that waits until GoBGP's routes have a text, or
+// have it no longer.
+func withGoBGP(t *testing.T, v6 bool) (s *routers.Speaker, rib func(text string, want bool)) {
+	t.Helper()
+	l := newLab(t)
+	gobgp := routers.StartGoBGP(t, l.router, fmt.Sprintf(`
 [global.config]
   as = 65000
   router-id = "10.0.0.1"
@@ -42,46 +59,25 @@ func TestGoBGP(t *testing.T) {
     [neighbors.afi-safis.mp-graceful-restart.config]
       enabled = true
 `, l.us(v6)))
-		c := l.settings(v6)
-		p := &c.Peers[0]
-		p.Password, p.MED, p.Communities = "secret", 77, []message.Community{65010<<16 | 100}
-		s := routers.StartSpeaker(t, l.Director, c)
-		if x := s.AwaitUp(); !x.GracefulRestart {
-			t.Errorf("%+v", x)
-		}
-		rib := func() string {
-			return gobgp.Ask("global", "rib", "-a", "ipv4") + gobgp.Ask("global", "rib", "-a", "ipv6")
-		}
-		has := func(texts ...string) func() bool {
-			return func() bool {
-				for _, x := range texts {
-					if !strings.Contains(rib(), x) {
-						return false
-					}
-				}
-				return true
-			}
-		}
-		wait.Until(t, "both routes", has(vip4.String(), vip6.String(), "4200065010", "{Med: 77}", "65010:100"), func() any { return rib() })
-		s.Do("drain")
-		wait.Until(t, "the community", has("planned-shut"), func() any { return rib() })
-		s.Do("withdraw", vip4)
-		wait.Until(t, "one route fewer", func() bool { return !strings.Contains(rib(), vip4.String()) }, func() any { return rib() })
-		s.Kill()
-		wait.Until(t, "the route is stale", func() bool { return strings.Contains(rib(), "S*") }, func() any { return rib() })
-		s.StartAgain()
-		s.AwaitUp()
-		wait.Until(t, "the route is not stale", func() bool { return !strings.Contains(rib(), "S*") && strings.Contains(rib(), vip6.String()) }, func() any { return rib() })
-		s.Do("shutdown")
-		wait.Until(t, "no route", func() bool { return !strings.Contains(rib(), vip6.String()) }, func() any { return rib() })
-	})
+	c := l.settings(v6)
+	p := &c.Peers[0]
+	p.Password, p.MED, p.Communities = "secret", 77, []message.Community{65010<<16 | 100}
+	s = routers.StartSpeaker(t, l.Director, c)
+	if x := s.AwaitUp(); !x.GracefulRestart {
+		t.Errorf("%+v", x)
+	}
+	return s, func(text string, want bool) {
+		t.Helper()
+		var all string
+		wait.Until(t, fmt.Sprintf("%q in the routes: %t", text, want), func() bool {
+			all = gobgp.Ask("global", "rib", "-a", "ipv4") + gobgp.Ask("global", "rib", "-a", "ipv6")
+			return strings.Contains(all, text) == want
+		}, func() any { return all })
+	}
 }
 
 func TestExaBGP(t *testing.T) {
-	t.Parallel()
-	families(t, func(t *testing.T, v6 bool) {
-		t.Parallel()
-		l := newLab(t)
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
 		router := l.router.Addr4
 		if v6 {
 			router = l.router.Addr6

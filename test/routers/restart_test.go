@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/announce/bfd"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/routers"
 	"github.com/ironvip/ironvip/test/wait"
 )
@@ -27,10 +27,7 @@ func restartable(t *testing.T, l lab, c routers.Settings) (*routers.Speaker, *ro
 // A restart of the announcing process, by kill -9 or by a stop, deletes no route in the router. The
 // prefixes that are not announced again go with the end of the new initial routes.
 func TestRestartWithBird(t *testing.T) {
-	t.Parallel()
-	families(t, func(t *testing.T, v6 bool) {
-		t.Parallel()
-		l := newLab(t)
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""))
 		s, events := restartable(t, l, l.settings(v6))
 		for _, end := range []func(){s.Kill, func() { s.Stop() }} {
@@ -44,13 +41,9 @@ func TestRestartWithBird(t *testing.T) {
 			wait.Until(t, "the end of the restart", func() bool {
 				return !strings.Contains(bird.Ask("show", "protocols", "all", "vips"), "graceful restart active")
 			})
-			if n := events.Deleted.Load(); n > 0 {
-				t.Errorf("%d routes were deleted", n)
-			}
+			expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
 		}
-		if n := bird.Count(); n != 1002 {
-			t.Errorf("%d routes after the restarts", n)
-		}
+		expect.Equal(t, bird.Count(), 1002, "routes after the restarts")
 		s.Kill()
 		s.StartAgain()
 		s.AwaitUp()
@@ -59,19 +52,14 @@ func TestRestartWithBird(t *testing.T) {
 		l.awaitKernelRoute(t, vip4, false)
 		wait.Until(t, "one route fewer", func() bool { return bird.Count() == 1001 })
 		wait.Until(t, "the report of the deletion", func() bool { return events.Deleted.Load() > 0 })
-		if n := events.Deleted.Load(); n != 1 {
-			t.Errorf("%d routes were deleted, want 1", n)
-		}
+		expect.Equal(t, events.Deleted.Load(), 1, "deleted routes")
 	})
 }
 
 // A router that restarts waits for this host's routes: the R bit is not set, although this process
 // has been restarted before.
 func TestRestartOfBird(t *testing.T) {
-	t.Parallel()
-	families(t, func(t *testing.T, v6 bool) {
-		t.Parallel()
-		l := newLab(t)
+	inLabs(t, func(t *testing.T, l lab, v6 bool) {
 		bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), ""), "-R")
 		s, events := restartable(t, l, l.settings(v6))
 		s.Kill()
@@ -82,49 +70,12 @@ func TestRestartOfBird(t *testing.T) {
 		s.AwaitUp()
 		// With the R bit, BIRD would end its recovery now, before it has the routes.
 		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-		if n := events.Deleted.Load(); n > 0 {
-			t.Errorf("%d routes were deleted", n)
-		}
+		expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
 		s.Do("ready")
 		wait.Until(t, "the end of the recovery", func() bool {
 			return strings.Contains(bird.LogEnd(1<<20), "Graceful restart done")
 		}, func() any { return bird.Ask("show", "protocols", "all", "vips") })
 		wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-		if n := events.Deleted.Load(); n > 0 {
-			t.Errorf("%d routes were deleted", n)
-		}
+		expect.AtMost(t, events.Deleted.Load(), 0, "deleted routes")
 	})
-}
-
-// With "bfd graceful", BIRD takes a failed BFD session as a restart, too. With "bfd on", a kill
-// deletes the routes.
-func TestRestartWithBirdAndBFD(t *testing.T) {
-	for _, c := range []struct {
-		mode    string
-		deleted bool
-	}{{"graceful", false}, {"on", true}} {
-		t.Run(c.mode, func(t *testing.T) {
-			t.Parallel()
-			families(t, func(t *testing.T, v6 bool) {
-				t.Parallel()
-				l := newLab(t)
-				bird := routers.StartBird(t, l.router, birdPeer(l.us(v6), "bfd "+c.mode+";"))
-				settings := l.settings(v6)
-				settings.BFD = []bfd.Settings{{Peer: settings.Peers[0].Address, Interval: patient.Interval, Multiplier: patient.Multiplier}}
-				s, events := restartable(t, l, settings)
-				s.AwaitBFD(bfd.Up)
-				s.Kill()
-				wait.Until(t, "BIRD's BFD session is down", func() bool {
-					return !strings.Contains(bird.Ask("show", "bfd", "sessions"), "Up ")
-				}, func() any { return bird.Ask("show", "bfd", "sessions") })
-				s.StartAgain()
-				s.AwaitUp()
-				s.Do("ready")
-				wait.Until(t, "all routes", func() bool { return bird.Count() == 1002 })
-				if n := events.Deleted.Load(); (n > 0) != c.deleted {
-					t.Errorf("%d routes were deleted", n)
-				}
-			})
-		})
-	}
 }

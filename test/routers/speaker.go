@@ -130,13 +130,14 @@ func runSpeaker(path string) error {
 		}
 		json.NewEncoder(w).Encode(f.Sessions())
 	})
-	go http.Serve(l, mux)
+	server := http.Server{Handler: mux}
+	go server.Serve(l)
 	done := make(chan struct{})
 	go func() { defer close(done); f.Run(ctx) }()
 	s.Run(ctx)
 	stop()
 	<-done
-	return nil
+	return server.Shutdown(context.Background()) // the command that ended it is answered
 }
 
 // Speaker is a process with announce/bgp and announce/bfd in a namespace.

@@ -23,6 +23,7 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/sources/static"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -120,10 +121,7 @@ func (h *hub) startHost(t testing.TB, plane plane, paths *probepath.Target, node
 	t.Helper()
 	tables := pipeline.NewTables(h.tables.Clock)
 	tables.Services, tables.Overrides, tables.Host = h.tables.Services, h.tables.Overrides, addrs
-	allocator, err := ipam.New(t.Context(), h.leases, h.config, ipam.Options{Clock: tables.Clock, Node: node.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	allocator := must.Get(ipam.New(t.Context(), h.leases, h.config, ipam.Options{Clock: tables.Clock, Node: node.Name}))(t)
 	o := pipeline.Options{
 		Tables: tables, Allocator: allocator, Shared: true, Node: node, NodePorts: nodePorts, Plane: plane, Resync: -1,
 	}
@@ -158,13 +156,9 @@ func (m *host) stop(t testing.TB) {
 }
 
 // until calls ok until it returns nil, for at most maxWait.
-func until(ctx context.Context, ok func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, maxWait)
-	defer cancel()
-	if err := wait.Poll(ctx, ok); err != nil {
-		return fmt.Errorf("not within %s: %w", maxWait, err)
-	}
-	return nil
+func until(t testing.TB, ok func() error) error {
+	t.Helper()
+	return wait.OrError(t, maxWait, "the step's state", ok)
 }
 
 // settled reports whether the dataplane has the frontends of the table.

@@ -10,16 +10,8 @@ import (
 
 // leaving is a service with changing backends.
 func leaving(drain, backends string) string {
-	return `[[service]]
-name = "web"
-scheduler = "rr"
-drain_timeout = "` + drain + `"
-ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ ` + backends + ` ]
-`
+	return service("web", bothPorts, backends, `scheduler = "rr"`, fmt.Sprintf("drain_timeout = %q", drain))
 }
-
-const first, second = `{ address = "{backend1}" }`, `{ address = "{backend2}" }`
 
 // The effects of changes on open connections.
 var changes = []scenario{
@@ -31,7 +23,7 @@ var changes = []scenario{
 			put(leaving("1h", second)),
 			held("x", only(b1)),
 			ask(client, "web", 3, only(b2)),
-			put(leaving("1h", first+","+second)),
+			put(leaving("1h", firstTwo)),
 			held("x", only(b1)),
 			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
 			put(leaving("1h", `{ address = "{backend1}", state = "maint" },`+second)),
@@ -56,7 +48,7 @@ var changes = []scenario{
 	{
 		name: "a backend that is idle leaves", shows: []*feature{drain}, families: both,
 		steps: []step{
-			put(leaving("1h", first+","+second)),
+			put(leaving("1h", firstTwo)),
 			hold("x", client, "web"), hold("y", client, "web"),
 			put(leaving("1h", `{ address = "{backend3}" }`)),
 			release("x", "y"),
@@ -78,7 +70,7 @@ var changes = []scenario{
 		steps: []step{
 			put(leaving("1h", first)),
 			hold("x", client, "web", only(b1)),
-			put(leaving("1h", first) + "\n[[service]]\nname = \"gone\"\nports = [ { port = 7090, target_port = 7081 } ]\nbackends = [ " + first + " ]\n"),
+			put(leaving("1h", first) + service("gone", `{ port = 7090, target_port = 7081 }`, first)),
 			ask(client, "gone", 1, only(b1)),
 			remove("web"),
 			held("x", only(b1)),
@@ -120,7 +112,7 @@ var changes = []scenario{
 	{
 		name: "the agent restarts", shows: []*feature{outlive}, families: both,
 		steps: []step{
-			put(leaving("1h", first+","+second)),
+			put(leaving("1h", firstTwo)),
 			hold("x", client, "web"), hold("u", client, "web:7053/udp"),
 			restart(),
 			inKernel(all(held("x", marked("x")), held("u", marked("u"))), ended("x")),
@@ -138,7 +130,7 @@ var changes = []scenario{
 			restart(),
 			inKernel(held("x", only(b1)), ended("x")),
 			ask(client, "web", 2, only(b2)),
-			put(leaving("1h", first+","+second)),
+			put(leaving("1h", firstTwo)),
 			ask(client, "web", 4, by(counts{b1: 2, b2: 2})),
 			inKernel(held("x", only(b1)), all()),
 		},
@@ -188,13 +180,7 @@ var changes = []scenario{
 		name: "the agent restarts with ranges", shows: []*feature{portRange, localOutside, outlive},
 		steps: []step{
 			serveAt(b1, "tcp", 7103), serveAt(b2, "tcp", 7103),
-			put(`[[service]]
-name = "many"
-scheduler = "rr"
-external_traffic = "local"
-ports = [ { port = "7101-7105" }, { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" } ]
-`),
+			put(service("many", `{ port = "7101-7105" }, { port = 7080, target_port = 7081 }`, hereAndThere, `scheduler = "rr"`, `external_traffic = "local"`)),
 			ask(client, "many:7103/tcp", 2, only(b1), kept),
 			ask(pod, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
 			ask(director, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), replaced),
@@ -205,12 +191,7 @@ backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}"
 			ask(client, "many:7103/tcp", 2, only(b1), kept),
 			ask(pod, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
 			refused(client, "many:7106/tcp"),
-			put(`[[service]]
-name = "many"
-ports = [ { port = "7101-7103" } ]
-drain_timeout = "1h"
-backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" } ]
-`),
+			put(service("many", `{ port = "7101-7103" }`, hereAndThere, `drain_timeout = "1h"`)),
 			ask(client, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), replaced),
 			refused(client, "many:7104/tcp"),
 		},
@@ -219,12 +200,7 @@ backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}"
 
 // changing is a service with a setting.
 func changing(setting string) string {
-	return `[[service]]
-name = "web"
-` + setting + `
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "here" } ]
-`
+	return service("web", webPort, `{ address = "{backend1}", node = "here" }, { address = "{backend2}", node = "here" }`, setting)
 }
 
 // eachScheduler takes a step with each scheduler that the dataplane has.

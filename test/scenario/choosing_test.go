@@ -4,33 +4,23 @@ package scenario
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/ironvip/ironvip/vip"
 )
 
 // scheduled is a service with a scheduler and backends of these weights.
 func scheduled(scheduler vip.Scheduler, weights ...int) string {
-	text := fmt.Sprintf(`[[service]]
-name = "web"
-scheduler = %q
-ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [
-`, scheduler)
+	var backends []string
 	for i, w := range weights {
-		text += fmt.Sprintf("  { address = \"{backend%d}\", weight = %d },\n", i+1, w)
+		backends = append(backends, fmt.Sprintf("{ address = \"{backend%d}\", weight = %d }", i+1, w))
 	}
-	return text + "]\n"
+	return service("web", bothPorts, strings.Join(backends, ", "), fmt.Sprintf("scheduler = %q", scheduler))
 }
 
 // forgetful is a service with this affinity timeout.
 func forgetful(timeout string) string {
-	return fmt.Sprintf(`[[service]]
-name = "web"
-scheduler = "rr"
-affinity = { timeout = %q }
-ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`, timeout)
+	return service("web", bothPorts, firstTwo, `scheduler = "rr"`, fmt.Sprintf("affinity = { timeout = %q }", timeout))
 }
 
 // forgets expects the end of an affinity.
@@ -42,7 +32,7 @@ var choosing = []scenario{
 		name: "rr takes turns, whatever the weights", shows: []*feature{rr},
 		steps: []step{
 			put(scheduled(vip.RoundRobin, 1, 5, 2)),
-			ifRandom(ask(client, "web", 200, shares(counts{b1: 1, b2: 1, b3: 1})), ask(client, "web", 6, by(counts{b1: 2, b2: 2, b3: 2}))),
+			ifRandom(ask(client, "web", 200, onAverage(counts{b1: 1, b2: 1, b3: 1})), ask(client, "web", 6, by(counts{b1: 2, b2: 2, b3: 2}))),
 			put(scheduled(vip.RoundRobin, 1, 0, 2)),
 			ask(client, "web", 4, by(counts{b1: 2, b3: 2})),
 		},
@@ -51,7 +41,7 @@ var choosing = []scenario{
 		name: "wrr shares by weight", shows: []*feature{wrr},
 		steps: []step{
 			put(scheduled(vip.WeightedRoundRobin, 3, 1)),
-			ifRandom(ask(client, "web", 200, shares(counts{b1: 3, b2: 1})), ask(client, "web", 8, by(counts{b1: 6, b2: 2}))),
+			ifRandom(ask(client, "web", 200, onAverage(counts{b1: 3, b2: 1})), ask(client, "web", 8, by(counts{b1: 6, b2: 2}))),
 			ask(client, "web:7053/udp", 8, by(counts{b1: 6, b2: 2})),
 			put(scheduled(vip.WeightedRoundRobin, 1, 2)),
 			ask(client, "web", 6, by(counts{b1: 2, b2: 4})),
@@ -144,20 +134,8 @@ var choosing = []scenario{
 	{
 		name: "the port counts", shows: []*feature{portFlag},
 		steps: []step{
-			put(`[[service]]
-name = "one"
-scheduler = "sh"
-scheduler_flags = [ "port" ]
-ports = [ { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-
-[[service]]
-name = "two"
-scheduler = "mh"
-scheduler_flags = [ "port", "fallback" ]
-ports = [ { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`),
+			put(service("one", `{ port = 7053, target_port = 7081, protocol = "udp" }`, firstTwo, `scheduler = "sh"`, `scheduler_flags = [ "port" ]`) +
+				service("two", `{ port = 7053, target_port = 7081, protocol = "udp" }`, firstTwo, `scheduler = "mh"`, `scheduler_flags = [ "port", "fallback" ]`)),
 			ask(client, "one", 24, anyOf(b1, b2)),
 			ask(client, "two", 24, anyOf(b1, b2)),
 		},
@@ -165,13 +143,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 	{
 		name: "affinity", shows: []*feature{affinity, states}, families: both,
 		steps: []step{
-			put(`[[service]]
-name = "web"
-scheduler = "rr"
-affinity = { timeout = "1h" }
-ports = [ { port = 7080, target_port = 7081 }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`),
+			put(service("web", bothPorts, firstTwo, `scheduler = "rr"`, `affinity = { timeout = "1h" }`)),
 			ask(client, "web", 3, as("first")),
 			ifRandom(ask(pod, "web", 3, same), ask(pod, "web", 3, not("first"), as("second"))),
 			ask(client, "web", 2, marked("first")),
@@ -194,44 +166,11 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 		},
 	},
 	{
-		name: "terminating backends stand in", shows: []*feature{states}, families: both,
-		steps: []step{
-			put(`[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", state = "terminating" }, { address = "{backend2}", state = "terminating" }, { address = "{backend3}", state = "maint" } ]
-`),
-			ask(client, "web", 2, by(counts{b1: 1, b2: 1})),
-			hold("x", client, "web"),
-			put(`[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", state = "terminating" }, { address = "{backend2}", state = "terminating" }, { address = "{backend3}" } ]
-`),
-			ask(client, "web", 2, only(b3)),
-			held("x", marked("x")),
-		},
-	},
-	{
 		name: "a backend refuses", shows: []*feature{replacement}, families: both,
 		steps: []step{
-			put(`[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", port = 7099 } ]
-health = { type = "none" }
-`),
+			put(service("web", webPort, `{ address = "{backend1}", port = 7099 }`, `scheduler = "rr"`, `health = { type = "none" }`)),
 			refused(client, "web"),
-			put(`[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", port = 7099 }, { address = "{backend2}" } ]
-health = { type = "none" }
-`),
+			put(service("web", webPort, `{ address = "{backend1}", port = 7099 }, { address = "{backend2}" }`, `scheduler = "rr"`, `health = { type = "none" }`)),
 			inKernel(all(eventually(refused(client, "web")), eventually(ask(client, "web", 1, only(b2)))), ask(client, "web", 4, only(b2))),
 		},
 	},

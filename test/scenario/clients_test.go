@@ -3,55 +3,37 @@
 package scenario
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
+	"os/exec"
 
+	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/ipvs/probepath"
+	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
+	"github.com/ironvip/ironvip/test/need"
 )
 
 // masqueraded is a service with two backends.
 func masqueraded(how string) string {
-	return `[[service]]
-name = "web"
-scheduler = "rr"
-masquerade = "` + how + `"
-ports = [ { port = 7080, target_port = 7081, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`
+	return service("web", nodePortAndUDP, firstTwo, `scheduler = "rr"`, `masquerade = "`+how+`"`)
 }
 
 func restricted(ranges string) string {
-	return `[[service]]
-name = "web"
-source_ranges = [ ` + ranges + ` ]
-ports = [ { port = 7080, target_port = 7081, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" } ]
-
-[[service]]
-name = "open"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}" } ]
-`
+	return service("web", nodePortAndUDP, first, `source_ranges = [ `+ranges+` ]`) + service("open", webPort, first)
 }
 
 // proxied is a service with servers that require a PROXY header, and other settings.
 func proxied(settings string) string {
-	return `[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7082, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-` + settings
+	return service("web", `{ port = 7080, target_port = 7082, node_port = "auto" }, { port = 7053, target_port = 7081, protocol = "udp" }`, firstTwo, `scheduler = "rr"`) + settings
 }
 
 // bounded is a service with limits of connections: of each backend, and of the service.
 func bounded(one, two int, settings string) string {
-	return fmt.Sprintf(`[[service]]
-name = "web"
-scheduler = "rr"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", max_connections = %d }, { address = "{backend2}", max_connections = %d } ]
-%s
-`, one, two, settings)
+	return service("web", webPort, fmt.Sprintf("{ address = \"{backend1}\", max_connections = %d }, { address = \"{backend2}\", max_connections = %d }", one, two),
+		`scheduler = "rr"`, settings)
 }
 
 // The client addresses that backends see, and the clients that are accepted.
@@ -191,4 +173,61 @@ var clients = []scenario{
 			ask(client, "web", 2, replaced),
 		},
 	},
+	{
+		name: "a firewall that drops by default", shows: []*feature{firewalls}, families: both, isolated: true,
+		steps: []step{
+			put(service("web", bothPorts, firstTwo, `scheduler = "rr"`)),
+			firewalled, remedied,
+			ask(client, "web", 4, by(counts{b1: 2, b2: 2})), ask(pod, "web", 2, by(counts{b1: 1, b2: 1})), ask(client, "web:7053/udp", 2),
+			onDirector("nft delete table inet fw"),
+		},
+	},
+}
+
+// onDirector runs a command of a shell.
+func onDirector(command string) step {
+	return func(r *run) (err error) {
+		r.nodes[director].Do(func() {
+			if out, e := exec.Command("sh", "-c", command).CombinedOutput(); e != nil {
+				err = fmt.Errorf("%s: %w: %s", command, e, out)
+			}
+		})
+		return err
+	}
+}
+
+// firewalled makes the director drop what no rule accepts, as an operator does who didn't think of VIPs.
+func firewalled(r *run) error {
+	need.Program(r, "nft")
+	return onDirector(`nft '
+		add table inet fw
+		add chain inet fw arriving { type filter hook input priority 0; policy drop; }
+		add rule inet fw arriving ct state established,related accept
+		add rule inet fw arriving iifname lo accept
+		add rule inet fw arriving meta l4proto { icmp, ipv6-icmp } accept
+		add chain inet fw passing { type filter hook forward priority 0; policy drop; }'`)(r)
+}
+
+// remedied applies the advice for each chain that drops packets of the dataplane, until there is none.
+func remedied(r *run) error {
+	q := firewall.Query{Pools: []netip.Prefix{r.pool(r.runs, r.family)}, Mode: r.dataplane.name,
+		Ours: []string{ipvs.TableOf(device), probepath.TableOf(ipvs.TableOf(device)), nft.TableOf(device)}}
+	for n := 0; ; n++ {
+		var drops []firewall.Drop
+		var err error
+		r.nodes[director].Do(func() { drops, err = firewall.Find(q) })
+		switch {
+		case err != nil:
+			return err
+		case len(drops) == 0 && n == 0:
+			return errors.New("no chain is named")
+		case len(drops) == 0:
+			return nil
+		case n == 4:
+			return fmt.Errorf("still after its advice: %s", drops[0])
+		}
+		if err := onDirector(drops[0].Remedy())(r); err != nil {
+			return err
+		}
+	}
 }

@@ -6,43 +6,13 @@ import "github.com/ironvip/ironvip/vip"
 
 // Combined features: each has the same effect beside the others, in one service and on one VIP.
 var combined = []scenario{
-	{
-		name: "a range by tunnels of IPv6", shows: []*feature{tunnel6, portRange, outlive}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"},
-		steps: []step{
-			realServers(b1, b2),
-			put(ranged("tunnel", first+","+second)),
-			serveVIP("many:7103/tcp", b1, b2), serveVIP("many:7103/udp", b1, b2),
-			ask(client, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
-			ask(pod, "many:7103/udp", 2, by(counts{b1: 1, b2: 1}), kept),
-			refused(client, "many:7106/tcp"), refused(client, "many:7106/udp"),
-			hold("x", client, "many:7103/tcp"), hold("u", client, "many:7103/udp"),
-			restart(),
-			held("x", marked("x")), held("u", marked("u")),
-			put(ranged("tunnel", second)),
-			held("x", marked("x")), resent("u", only(b2)),
-			ask(client, "many:7103/tcp", 2, only(b2)),
-			put(ranged("tunnel", "")),
-			refused(client, "many:7103/tcp"), resentInVain("u"),
-		},
-	},
-	{
-		name: "a range by tunnels of IPv4", shows: []*feature{tunnel, portRange, outlive}, isolated: true, modules: []string{"ipip"},
-		steps: []step{
-			realServers(b1, b2),
-			put(ranged("tunnel", first+","+second)),
-			serveVIP("many:7103/tcp", b1, b2), serveVIP("many:7103/udp", b1, b2),
-			hold("x", client, "many:7103/tcp"), hold("u", client, "many:7103/udp"),
-			put(ranged("tunnel", second)),
-			held("x", marked("x")), resent("u", only(b2)),
-			put(ranged("tunnel", "")),
-			refused(client, "many:7103/tcp"), resentInVain("u"),
-		},
-	},
+	{name: "a range by tunnels of IPv6", shows: []*feature{tunnel6, portRange, outlive}, families: onlyIPv6, isolated: true, modules: []string{"ip6_tunnel"}, steps: tunneled},
+	{name: "a range by tunnels of IPv4", shows: []*feature{tunnel, portRange, outlive}, isolated: true, modules: []string{"ipip"}, steps: tunneled},
 	{
 		name: "udp clients move by direct routing", shows: []*feature{dr, udpMove}, families: both, isolated: true,
 		steps: []step{
 			realServers(b1, b2),
-			put(bypassed("dr", "1h", first+","+second)),
+			put(bypassed("dr", "1h", firstTwo)),
 			serveVIP("web", b1, b2), serveVIP("web:7053/udp", b1, b2),
 			put(bypassed("dr", "1h", first)),
 			hold("x", client, "web:7053/udp", only(b1)),
@@ -126,12 +96,12 @@ var combined = []scenario{
 	{
 		name: "udp affinity of a backend that leaves", shows: []*feature{affinity, udpMove}, families: both,
 		steps: []step{
-			put(sticky(first + "," + second)),
+			put(sticky(firstTwo)),
 			hold("x", client, "dns"),
 			ask(client, "dns", 3, marked("x")),
 			put(sticky(`{ address = "{backend3}" }`)),
 			held("x", only(b3)), ask(client, "dns", 2, only(b3)),
-			put(sticky(first + "," + second)),
+			put(sticky(firstTwo)),
 			held("x", not("none")), ask(client, "dns", 2, same),
 		},
 	},
@@ -168,7 +138,7 @@ var combined = []scenario{
 	{
 		name: "node ports and local outside", shows: []*feature{localOutside, nodePorts}, families: both, isolated: true,
 		steps: []step{
-			put(placed(`external_traffic = "local"`, `{ address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" }`)),
+			put(placed(`external_traffic = "local"`, hereAndThere)),
 			ask(client, "web@node", 2, only(b1), kept),
 			// Every client of a node port counts as outside.
 			ask(pod, "web@node", 2, only(b1), kept), ask(director, "web@node", 2, only(b1), replaced),
@@ -208,16 +178,16 @@ var combined = []scenario{
 		steps: []step{
 			realServers(b1, b2),
 			serveAt(b1, "tcp", 7080), serveAt(b2, "tcp", 7080), serveAt(b1, "udp", 7053), serveAt(b2, "udp", 7053),
-			put(bypassed("nat", "1h", first+","+second)),
+			put(bypassed("nat", "1h", firstTwo)),
 			hold("x", client, "web"), hold("u", client, "web:7053/udp"),
-			put(bypassed("dr", "1h", first+","+second)),
+			put(bypassed("dr", "1h", firstTwo)),
 			serveVIP("web", b1, b2), serveVIP("web:7053/udp", b1, b2),
 			ask(client, "web", 2, by(counts{b1: 1, b2: 1}), kept),
 			held("x", marked("x")), held("u", marked("u")),
-			put(bypassed("tunnel", "1h", first+","+second)),
+			put(bypassed("tunnel", "1h", firstTwo)),
 			ask(client, "web", 2, by(counts{b1: 1, b2: 1}), kept),
 			held("x", marked("x")), held("u", marked("u")),
-			put(bypassed("nat", "1h", first+","+second)),
+			put(bypassed("nat", "1h", firstTwo)),
 			ask(client, "web", 2, by(counts{b1: 1, b2: 1}), replaced),
 			held("x", marked("x")), held("u", marked("u")),
 		},
@@ -237,22 +207,8 @@ var combined = []scenario{
 	{
 		name: "services that share a vip and differ", shows: []*feature{localBoth, sourceRanges, masqAlways}, families: both,
 		steps: []step{
-			put(`[[service]]
-name = "one"
-share_key = "both"
-source_ranges = [ "{net:client}" ]
-external_traffic = "local"
-internal_traffic = "local"
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" } ]
-
-[[service]]
-name = "two"
-share_key = "both"
-masquerade = "always"
-ports = [ { port = 7080, target_port = 7081, protocol = "udp" }, { port = 7090, target_port = 7081 } ]
-backends = [ { address = "{backend2}" } ]
-`),
+			put(service("one", webPort, hereAndThere, sharing, `source_ranges = [ "{net:client}" ]`, localToAll) +
+				service("two", `{ port = 7080, target_port = 7081, protocol = "udp" }, { port = 7090, target_port = 7081 }`, second, sharing, `masquerade = "always"`)),
 			ask(client, "one:7080/tcp", 2, only(b1), kept), refused(pod, "one:7080/tcp"), ask(pod, "one:7080/udp", 1, only(b2), replaced), ask(pod, "two:7090/tcp", 1, only(b2), replaced),
 			restart(),
 			remove("one"),
@@ -277,89 +233,56 @@ backends = [ { address = "{backend2}" } ]
 	},
 }
 
-func ranged(forward, backends string) string {
-	return `[[service]]
-name = "many"
-scheduler = "rr"
-forward = "` + forward + `"
-drain_timeout = "1h"
-ports = [ { port = "7101-7105" }, { port = "7101-7105", protocol = "udp" } ]
-backends = [ ` + backends + ` ]
-`
+// tunneled are the steps of a range of ports by tunnels.
+var tunneled = []step{
+	realServers(b1, b2),
+	put(ranged(firstTwo)),
+	serveVIP("many:7103/tcp", b1, b2), serveVIP("many:7103/udp", b1, b2),
+	ask(client, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
+	ask(pod, "many:7103/udp", 2, by(counts{b1: 1, b2: 1}), kept),
+	refused(client, "many:7106/tcp"), refused(client, "many:7106/udp"),
+	hold("x", client, "many:7103/tcp"), hold("u", client, "many:7103/udp"),
+	restart(),
+	held("x", marked("x")), held("u", marked("u")),
+	put(ranged(second)),
+	held("x", marked("x")), resent("u", only(b2)),
+	ask(client, "many:7103/tcp", 2, only(b2)),
+	put(ranged("")),
+	refused(client, "many:7103/tcp"), resentInVain("u"),
+}
+
+func ranged(backends string) string {
+	return service("many", rangePorts, backends, `scheduler = "rr"`, `forward = "tunnel"`, `drain_timeout = "1h"`)
 }
 
 func straight(policy, backends string) string {
-	return `[[service]]
-name = "web"
-scheduler = "rr"
-` + policy + `
-ports = [ { port = 7080 } ]
-backends = [ ` + backends + ` ]
-`
+	return service("web", `{ port = 7080 }`, backends, `scheduler = "rr"`, policy)
 }
 
 func nodeUDP(backends string) string {
-	return `[[service]]
-name = "dns"
-drain_timeout = "1h"
-ports = [ { port = 7053, target_port = 7081, protocol = "udp", node_port = 30053 } ]
-backends = [ ` + backends + ` ]
-`
+	return service("dns", `{ port = 7053, target_port = 7081, protocol = "udp", node_port = 30053 }`, backends, `drain_timeout = "1h"`)
 }
 
 func sticky(backends string) string {
-	return `[[service]]
-name = "dns"
-scheduler = "rr"
-affinity = { timeout = "1h" }
-ports = [ { port = 7053, target_port = 7081, protocol = "udp" } ]
-backends = [ ` + backends + ` ]
-`
+	return service("dns", `{ port = 7053, target_port = 7081, protocol = "udp" }`, backends, `scheduler = "rr"`, `affinity = { timeout = "1h" }`)
 }
 
 func everyPort(backends string) string {
-	return `[[service]]
-name = "many"
-external_traffic = "local"
-ports = [ { port = "all" }, { port = "all", protocol = "udp" } ]
-backends = [ ` + backends + ` ]
-`
+	return service("many", `{ port = "all" }, { port = "all", protocol = "udp" }`, backends, `external_traffic = "local"`)
 }
 
 func onHostPort(backends string) string {
-	return `[[service]]
-name = "web"
-external_traffic = "local"
-ports = [ { port = 7022, target_port = 7081 }, { port = 7022, target_port = 7081, protocol = "udp" } ]
-backends = [ ` + backends + ` ]
-`
+	return service("web", `{ port = 7022, target_port = 7081 }, { port = 7022, target_port = 7081, protocol = "udp" }`, backends, `external_traffic = "local"`)
 }
 
 func guarded(ranges string) string {
-	return `[[service]]
-name = "many"
-scheduler = "rr"
-external_traffic = "local"
-source_ranges = [ ` + ranges + ` ]
-ports = [ { port = "7101-7105" }, { port = "7101-7105", protocol = "udp" } ]
-backends = [ { address = "{backend1}", node = "here" }, { address = "{backend2}", node = "there" } ]
-`
+	return service("many", rangePorts, hereAndThere, `scheduler = "rr"`, `external_traffic = "local"`, `source_ranges = [ `+ranges+` ]`)
 }
 
 func oneFamily(ranges string) string {
-	return `[[service]]
-name = "web"
-source_ranges = [ ` + ranges + ` ]
-ports = [ { port = 7080, target_port = 7081 } ]
-backends = [ { address = "{backend1:4}" }, { address = "{backend2:6}" } ]
-`
+	return service("web", webPort, `{ address = "{backend1:4}" }, { address = "{backend2:6}" }`, `source_ranges = [ `+ranges+` ]`)
 }
 
 func sctpAt(backends string) string {
-	return `[[service]]
-name = "sig"
-drain_timeout = "1h"
-ports = [ { port = 7080, target_port = 7081, protocol = "sctp", node_port = "auto" } ]
-backends = [ ` + backends + ` ]
-`
+	return service("sig", `{ port = 7080, target_port = 7081, protocol = "sctp", node_port = "auto" }`, backends, `drain_timeout = "1h"`)
 }

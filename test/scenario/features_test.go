@@ -160,10 +160,11 @@ var (
 	refusal  = &feature{name: "a service without a usable backend refuses immediately", sample: somePort}
 	unserved = &feature{name: "a VIP's other ports don't expose listeners on all addresses of the host", sample: someService,
 		does: map[string]string{"proxy": "reachable at the VIP", "ipvs": "yes", "nft": "yes"}}
-	drain    = &feature{name: "a removed backend keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
-	settings = &feature{name: "open connections when settings change", sample: someService}
-	udpMove  = &feature{name: "UDP clients of a removed backend move immediately", sample: udpPort + someBackend}
-	outlive  = &feature{name: "open connections at a restart of the agent", sample: someService,
+	drain     = &feature{name: "a removed backend keeps its connections until the deadline", sample: someService + "drain_timeout = \"1h\"\n"}
+	settings  = &feature{name: "open connections when settings change", sample: someService}
+	firewalls = &feature{name: "a firewall of the host that drops clients is named, with the rule that lets them pass", sample: someService}
+	udpMove   = &feature{name: "UDP clients of a removed backend move immediately", sample: udpPort + someBackend}
+	outlive   = &feature{name: "open connections at a restart of the agent", sample: someService,
 		does: map[string]string{"ipvs": "continue", "nft": "continue", "proxy": "end"}}
 )
 
@@ -175,7 +176,7 @@ var groups = []struct {
 	{"Protocols and forwarding", []*feature{tcp, halfClose, udp, sctp, ipv4, ipv6, dualStack, portRange, rangeToOne, allPorts, nodePorts, nat, dr, tunnel, tunnel6}},
 	{"Choosing a backend", []*feature{rr, wrr, lc, wlc, sh, mh, sed, nq, fo, dh, fallback, portFlag, onePacket, affinity, stickyRange, stickyInside, states,
 		localBoth, localOutside, sameZone, sameNode, hints, somePorts, replacement}},
-	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved}},
+	{"Client addresses and access", []*feature{masqAuto, masqAlways, masqNever, clientAddress, sourceRanges, rangesOfUDP, proxyProtocol, acceptProxy, backendLimit, serviceLimit, refusal, unserved, firewalls}},
 	{"Health", []*feature{healthChecks, resetUnhealthy, panicThreshold, backups, slowStart}},
 	{"Changes", []*feature{drain, settings, udpMove, outlive}},
 }

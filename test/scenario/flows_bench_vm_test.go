@@ -13,7 +13,9 @@ import (
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -26,7 +28,8 @@ func BenchmarkFlows(b *testing.B) {
 	rounds := map[string][]float64{}
 	for b.Loop() {
 		for name, open := range map[string]func(*netlab.Lab) (reconcile.Plane, error){"routed": nil, "ipvs": openIPVS, "nft": openNFT} {
-			first, later := flowTimes(b, open)
+			var first, later float64
+			scope.Run(b, func(t testing.TB) { first, later = flowTimes(t, open) })
 			rounds[name+"-first"] = append(rounds[name+"-first"], first)
 			rounds[name+"-later"] = append(rounds[name+"-later"], later)
 		}
@@ -55,18 +58,14 @@ func openNFT(*netlab.Lab) (reconcile.Plane, error) {
 func inFlowPool(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) }
 
 // flowTimes returns the nanoseconds of the first and of a later datagram of a flow.
-func flowTimes(b *testing.B, open func(*netlab.Lab) (reconcile.Plane, error)) (first, later float64) {
+func flowTimes(b testing.TB, open func(*netlab.Lab) (reconcile.Plane, error)) (first, later float64) {
 	const services, backends, flows, ofEach = 1000, 10, 500, 4
-	s := &cleanups{TB: b}
-	defer s.end()
-	lab := netlab.New(s)
+	lab := netlab.New(b)
 	var queues []*net.UDPConn
 	var endpoints []vip.Endpoint
 	for range backends {
 		q := lab.Backends[0].ListenPacket(netip.AddrPortFrom(lab.Backends[0].Addr4, 0))
-		if err := q.SetReadBuffer(4 << 20); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, q.SetReadBuffer(4<<20))
 		queues = append(queues, q)
 		endpoints = append(endpoints, vip.Endpoint{Addr: q.LocalAddr().(*net.UDPAddr).AddrPort(), Weight: 1})
 	}
@@ -82,32 +81,25 @@ func flowTimes(b *testing.B, open func(*netlab.Lab) (reconcile.Plane, error)) (f
 		lab.Director.Do(func() {
 			plane, err := open(lab)
 			if err == nil {
-				s.Cleanup(func() { _ = plane.(interface{ Close() error }).Close() })
+				b.Cleanup(func() { _ = plane.(interface{ Close() error }).Close() })
 				err = plane.Apply(b.Context(), batch)
 			}
 			if err == nil {
 				err = batch[0].Err
 			}
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, err)
 		})
 	}
 	var clients []net.Conn
 	for range flows {
-		c, err := lab.Client.DialContext(b.Context(), "udp", to.String())
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := must.Get(lab.Client.DialContext(b.Context(), "udp", to.String()))(b)
 		defer c.Close()
 		clients = append(clients, c)
 	}
 	send := func() float64 {
 		start := time.Now()
 		for _, c := range clients {
-			if _, err := c.Write([]byte("x")); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(c.Write([]byte("x")))(b)
 		}
 		return float64(time.Since(start)) / flows
 	}
@@ -130,12 +122,10 @@ func flowTimes(b *testing.B, open func(*netlab.Lab) (reconcile.Plane, error)) (f
 }
 
 // received takes n datagrams from queues and fails if there are fewer.
-func received(b *testing.B, queues []*net.UDPConn, n int) {
+func received(b testing.TB, queues []*net.UDPConn, n int) {
 	b.Helper()
 	for _, q := range queues {
-		if err := q.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, q.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 		buf := make([]byte, 16)
 		for {
 			if _, err := q.Read(buf); err != nil {
@@ -146,19 +136,5 @@ func received(b *testing.B, queues []*net.UDPConn, n int) {
 	}
 	if n != 0 {
 		b.Fatalf("%d datagrams are missing", n)
-	}
-}
-
-// cleanups is a testing.TB with cleanups of its own.
-type cleanups struct {
-	testing.TB
-	all []func()
-}
-
-func (c *cleanups) Cleanup(f func()) { c.all = append(c.all, f) }
-
-func (c *cleanups) end() {
-	for _, f := range slices.Backward(c.all) {
-		f()
 	}
 }

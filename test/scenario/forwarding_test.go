@@ -7,22 +7,15 @@ import "fmt"
 // bypassed is a service with backends that answer the clients directly. Nothing probes them: a probe
 // could come before a scenario's server, and its first result decides.
 func bypassed(forward, drain, backends string) string {
-	return fmt.Sprintf(`[[service]]
-name = "web"
-scheduler = "rr"
-forward = %q
-drain_timeout = %q
-ports = [ { port = 7080 }, { port = 7053, protocol = "udp" } ]
-backends = [ %s ]
-health = { type = "none" }
-`, forward, drain, backends)
+	return service("web", `{ port = 7080 }, { port = 7053, protocol = "udp" }`, backends, `scheduler = "rr"`,
+		fmt.Sprintf("forward = %q", forward), fmt.Sprintf("drain_timeout = %q", drain), `health = { type = "none" }`)
 }
 
 // answering returns the steps for a service with direct routing or tunnels.
 func answering(forward string) []step {
 	return []step{
 		realServers(b1, b2, b3),
-		put(bypassed(forward, "1s", first+","+second)),
+		put(bypassed(forward, "1s", firstTwo)),
 		serveVIP("web", b1, b2), serveVIP("web:7053/udp", b1, b2),
 		ask(client, "web", 2, by(counts{b1: 1, b2: 1}), kept),
 		ask(pod, "web", 2, by(counts{b1: 1, b2: 1}), kept),
@@ -46,14 +39,7 @@ var forwarding = []scenario{
 		name: "one packet", shows: []*feature{onePacket}, families: both, isolated: true,
 		steps: []step{
 			realServers(b1, b2),
-			put(`[[service]]
-name = "dns"
-scheduler = "rr"
-scheduler_flags = [ "one-packet" ]
-forward = "dr"
-ports = [ { port = 7053, protocol = "udp" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`),
+			put(service("dns", `{ port = 7053, protocol = "udp" }`, firstTwo, `scheduler = "rr"`, `scheduler_flags = [ "one-packet" ]`, `forward = "dr"`)),
 			serveVIP("dns", b1, b2),
 			hold("x", client, "dns"),
 			heldFor("x", 4, by(counts{b1: 2, b2: 2}), kept),
@@ -63,13 +49,7 @@ backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
 		name: "a range of ports by direct routing", shows: []*feature{dr, portRange}, isolated: true,
 		steps: []step{
 			realServers(b1, b2),
-			put(`[[service]]
-name = "many"
-scheduler = "rr"
-forward = "dr"
-ports = [ { port = "7101-7105" } ]
-backends = [ { address = "{backend1}" }, { address = "{backend2}" } ]
-`),
+			put(service("many", `{ port = "7101-7105" }`, firstTwo, `scheduler = "rr"`, `forward = "dr"`)),
 			serveVIP("many:7103/tcp", b1, b2),
 			ask(client, "many:7103/tcp", 2, by(counts{b1: 1, b2: 1}), kept),
 			refused(client, "many:7106/tcp"),

@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipvs/probepath"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
@@ -273,10 +274,7 @@ func (l *lab) startDirector(t testing.TB, h *hub, pods, nodePorts []netip.Prefix
 func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	t.Helper()
 	h := newHub([]netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil)
-	m, err := l.startDirector(t, h, pods, l.nodePorts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(l.startDirector(t, h, pods, l.nodePorts))(t)
 	select {
 	case <-m.Reconciler.Synced():
 	case <-time.After(maxWait):

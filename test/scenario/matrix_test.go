@@ -1,4 +1,4 @@
-//go:build linux && !vm
+//go:build linux
 
 package scenario
 
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 var update = flag.Bool("update", false, "write docs/dataplanes.md")
@@ -21,19 +22,11 @@ const document = "../../docs/dataplanes.md"
 
 // TestDocument compares docs/dataplanes.md with the dataplanes.
 func TestDocument(t *testing.T) {
-	want, err := matrix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(matrix())(t)
 	if *update {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(document, []byte(want), 0o644))
 	}
-	have, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	have := must.Get(os.ReadFile(document))(t)
 	if diff := cmp.Diff(string(have), want); diff != "" {
 		t.Errorf("%s is stale: run go test ./test/scenario -run TestDocument -update (-have +want)\n%s", document, diff)
 	}
@@ -126,10 +119,7 @@ func TestEveryFeatureIsShown(t *testing.T) {
 		}
 	}
 	can := func(d *dataplane, f *feature) bool {
-		why, err := d.refuses(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		why := must.Get(d.refuses(f))(t)
 		return why == ""
 	}
 	shown := map[*feature]map[*dataplane]bool{}

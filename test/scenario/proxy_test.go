@@ -1,4 +1,4 @@
-//go:build linux && !vm
+//go:build linux
 
 package scenario
 
@@ -9,12 +9,14 @@ import (
 )
 
 // TestProxyOnLoopback needs no privileges. Each frontend has a listener.
+// Slow: each scenario starts an agent, and those of health checks wait for several probes.
 func TestProxyOnLoopback(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Run("table", func(t *testing.T) { runTable(t, newLoopback(t, userspace), every()) })
 }
 
 // TestProxyInNamespaces runs the table between separate hosts. Clients arrive by sk_lookup.
+// Slow: as TestProxyOnLoopback, with twice as many scenarios.
 func TestProxyInNamespaces(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(t *testing.T) {
@@ -25,6 +27,7 @@ func TestProxyInNamespaces(t *testing.T) {
 }
 
 // TestListenersInNamespaces runs what TestProxyOnLoopback can't.
+// Slow: as TestProxyOnLoopback.
 func TestListenersInNamespaces(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(t *testing.T) {

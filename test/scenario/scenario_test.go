@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -71,10 +72,7 @@ func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
 	l.runs++
 	r := &run{TB: t, lab: l, family: family, held: map[string]*netlab.Conn{}, marks: map[string]place{}, answered: map[string]map[place]place{}, probed: map[place]*checkServer{}}
 	for _, f := range s.shows {
-		why, err := l.dataplane.refuses(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		why := must.Get(l.dataplane.refuses(f))(t)
 		if why != "" {
 			r.unsupported = why
 		}
@@ -153,10 +151,7 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 		goleak.VerifyNone(t, current)
 		return
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	mark := fmt.Sprintf("%s=%s-%d", marker, t.Name(), os.Getpid())
 	args := []string{"-test.run", "^" + t.Name() + "$", "-test.timeout", "20m"}
 	for _, a := range os.Args[1:] {
@@ -185,10 +180,7 @@ func inNamespace(t *testing.T, test func(*testing.T)) {
 
 // namespaces counts the network namespaces that this process holds open.
 func namespaces(t *testing.T) (n int) {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range entries {
 		if target, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(target, "net:[") {
 			n++
@@ -199,10 +191,7 @@ func namespaces(t *testing.T) (n int) {
 
 // processesWith returns the processes with a variable in their environment.
 func processesWith(t *testing.T, variable string) (found []string) {
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	environs := must.Get(filepath.Glob("/proc/[0-9]*/environ"))(t)
 	for _, file := range environs {
 		env, err := os.ReadFile(file)
 		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable }) {

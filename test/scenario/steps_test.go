@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/proxy/proxyproto"
@@ -42,7 +41,6 @@ type run struct {
 	marks       map[string]place
 	answered    map[string]map[place]place // the server that answered each client
 	probed      map[place]*checkServer     // the servers for health checks
-	retries     bool                       // the present step is repeated until it succeeds
 }
 
 // step is one action or expectation.
@@ -81,7 +79,7 @@ func put(text string) step {
 		for _, s := range services {
 			rev := r.hub.tables.Services.Set(s)
 			for _, m := range append([]*host{r.host}, r.servers...) {
-				problems, err := pipeline.WaitApplied(r.Context(), m.Compiled, m.Applied, s.Key, rev)
+				problems, err := m.Progress().WaitApplied(r.Context(), s.Key, s.Source, rev)
 				if err != nil {
 					return err
 				}
@@ -91,7 +89,7 @@ func put(text string) step {
 					}
 					return fmt.Errorf("service %s: %w", s.Key, p)
 				}
-				if err := until(r.Context(), m.clean); err != nil {
+				if err := until(r, m.clean); err != nil {
 					return err
 				}
 			}
@@ -116,11 +114,11 @@ func remove(name string) step {
 	return func(r *run) error {
 		last, _, _ := r.host.Compiled.Get(key(name))
 		r.hub.tables.Services.Delete(key(name))
-		problems, err := pipeline.WaitGone(r.Context(), r.host.Compiled, r.host.Applied, key(name), last)
+		problems, err := r.host.Progress().WaitGone(r.Context(), key(name), last)
 		for _, p := range problems {
 			err = errors.Join(err, p)
 		}
-		return errors.Join(err, until(r.Context(), r.host.clean))
+		return errors.Join(err, until(r, r.host.clean))
 	}
 }
 
@@ -129,7 +127,7 @@ func state(name, mark string, s vip.State) step {
 	return func(r *run) error {
 		a := r.addr(r.marks[mark], r.family)
 		r.hub.tables.Overrides.Set(vip.BackendState{Backend: vip.BackendKey{Service: key(name), Address: a}, State: s})
-		return until(r.Context(), func() error {
+		return until(r, func() error {
 			return r.host.settled(key(name), func(f *vip.Frontend) bool {
 				return !slices.ContainsFunc(f.Backends, func(e vip.Endpoint) bool {
 					return e.Addr.Addr() == a && e.Weight > 0 != (s == vip.Ready)
@@ -207,34 +205,39 @@ func (r *run) at(to string) (network string, at netip.AddrPort, err error) {
 // check is an expectation of the answers to requests from one place.
 type check func(r *run, from place, got []answer) error
 
-// counts expects how often each server answered. A dataplane that chooses at random must meet it
-// only in one of several tries, see eventually; otherwise it needs only answers of the same servers.
+// pass applies checks to answers.
+func pass(r *run, from place, got []answer, checks []check) error {
+	for _, check := range checks {
+		if err := check(r, from, got); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counts expects how often each server answered. A dataplane that chooses at random needs only answers
+// of the same servers.
 type counts map[place]int
 
 func by(want counts) check {
 	return func(r *run, _ place, got []answer) error {
-		if r.dataplane.random && !r.retries {
-			for _, a := range got {
-				if want[place(a.Name)] == 0 {
-					return fmt.Errorf("answered by %s, want any of %v", a.Name, want)
-				}
-			}
-			return nil
-		}
 		have := counts{}
 		for _, a := range got {
 			have[place(a.Name)]++
+			if r.dataplane.random && want[place(a.Name)] == 0 {
+				return fmt.Errorf("answered by %s, want any of %v", a.Name, want)
+			}
 		}
-		if !maps.Equal(have, want) {
+		if !r.dataplane.random && !maps.Equal(have, want) {
 			return fmt.Errorf("answered by %v, want %v", have, want)
 		}
 		return nil
 	}
 }
 
-// shares expects these counts of answers on average: each within a fifth of all answers. With the 200
-// answers of a test, that is more than five standard deviations.
-func shares(want counts) check {
+// onAverage expects these counts of answers on average: each within a fifth of all answers. With 80
+// answers or more, that is more than three standard deviations.
+func onAverage(want counts) check {
 	return func(_ *run, _ place, got []answer) error {
 		have := counts{}
 		for _, a := range got {
@@ -247,7 +250,7 @@ func shares(want counts) check {
 		for _, p := range []place{b1, b2, b3} {
 			mean := len(got) * want[p] / sum
 			if off := have[p] - mean; want[p] == 0 && off != 0 || 5*max(off, -off) > len(got) {
-				return fmt.Errorf("answered by %v, want shares of %v", have, want)
+				return fmt.Errorf("answered by %v, want on average %v", have, want)
 			}
 		}
 		return nil
@@ -349,13 +352,23 @@ func ask(from place, to string, times int, checks ...check) step {
 			}
 			got = append(got, a)
 		}
-		for _, check := range checks {
-			if err := check(r, from, got); err != nil {
-				return fmt.Errorf("%s asks %s (%s/%s): %w", from, to, at, network, err)
-			}
+		if err := pass(r, from, got, checks); err != nil {
+			return fmt.Errorf("%s asks %s (%s/%s): %w", from, to, at, network, err)
 		}
 		return nil
 	}
+}
+
+// connect connects from a place to a target of a request.
+func (r *run) connect(from place, to string) (c *netlab.Conn, at netip.AddrPort, err error) {
+	network, at, err := r.at(to)
+	if err != nil {
+		return nil, at, err
+	}
+	if c, err = r.dial(r, from, network, at); err != nil {
+		return nil, at, fmt.Errorf("%s connects to %s (%s/%s): %w", from, to, at, network, err)
+	}
+	return c, at, nil
 }
 
 // once sends a request with a new connection. UDP sockets stay open until the scenario's end,
@@ -374,11 +387,7 @@ func (r *run) once(from place, network string, at netip.AddrPort) (answer, error
 // askHalfClosed sends a request and closes its side before the answer arrives.
 func askHalfClosed(from place, to string) step {
 	return func(r *run) error {
-		network, at, err := r.at(to)
-		if err != nil {
-			return err
-		}
-		c, err := r.dial(r, from, network, at)
+		c, _, err := r.connect(from, to)
 		if err != nil {
 			return err
 		}
@@ -416,10 +425,8 @@ func spread(n int, to, record string, checks ...check) step {
 			r.answered[record][other(i)] = place(a.Name)
 			got = append(got, a)
 		}
-		for _, check := range checks {
-			if err := check(r, client, got); err != nil {
-				return fmt.Errorf("%d clients ask %s: %w", n, to, err)
-			}
+		if err := pass(r, client, got, checks); err != nil {
+			return fmt.Errorf("%d clients ask %s: %w", n, to, err)
 		}
 		return nil
 	}
@@ -475,11 +482,7 @@ func isRefusal(err error, from place, network string) bool {
 // ignored expects a datagram to get no answer of any kind.
 func ignored(from place, to string) step {
 	return func(r *run) error {
-		network, at, err := r.at(to)
-		if err != nil {
-			return err
-		}
-		c, err := r.dial(r, from, network, at)
+		c, _, err := r.connect(from, to)
 		if err != nil {
 			return err
 		}
@@ -498,13 +501,9 @@ func ignored(from place, to string) step {
 // hold connects, sends one request and keeps the connection.
 func hold(name string, from place, to string, checks ...check) step {
 	return func(r *run) error {
-		network, at, err := r.at(to)
+		c, _, err := r.connect(from, to)
 		if err != nil {
 			return err
-		}
-		c, err := r.dial(r, from, network, at)
-		if err != nil {
-			return fmt.Errorf("%s connects to %s (%s/%s): %w", from, to, at, network, err)
 		}
 		r.held[name] = c
 		return held(name, append(checks, as(name))...)(r)
@@ -522,10 +521,8 @@ func holdAll(n int, from place, to string, checks ...check) step {
 				return err
 			}
 		}
-		for _, check := range checks {
-			if err := check(r, from, got); err != nil {
-				return fmt.Errorf("%s holds connections to %s: %w", from, to, err)
-			}
+		if err := pass(r, from, got, checks); err != nil {
+			return fmt.Errorf("%s holds connections to %s: %w", from, to, err)
 		}
 		return nil
 	}
@@ -538,10 +535,8 @@ func held(name string, checks ...check) step {
 		if err != nil {
 			return fmt.Errorf("connection %s: %w", name, err)
 		}
-		for _, check := range checks {
-			if err := check(r, client, []answer{a}); err != nil {
-				return fmt.Errorf("connection %s: %w", name, err)
-			}
+		if err := pass(r, client, []answer{a}, checks); err != nil {
+			return fmt.Errorf("connection %s: %w", name, err)
 		}
 		return nil
 	}
@@ -550,7 +545,7 @@ func held(name string, checks ...check) step {
 // ended expects that a connection ends: it gets replies until then, and then an error.
 func ended(name string) step {
 	return func(r *run) error {
-		return until(r.Context(), func() error {
+		return until(r, func() error {
 			a, err := r.held[name].Ask()
 			if err == nil {
 				if place(a.Name) != r.marks[name] {
@@ -596,10 +591,8 @@ func resend(r *run, name string) (a answer, err error) {
 func resent(name string, checks ...check) step {
 	return func(r *run) error {
 		a, err := resend(r, name)
-		for _, check := range checks {
-			if err == nil {
-				err = check(r, client, []answer{a})
-			}
+		if err == nil {
+			err = pass(r, client, []answer{a}, checks)
 		}
 		if err != nil {
 			return fmt.Errorf("socket %s: %w", name, err)
@@ -640,11 +633,7 @@ func release(names ...string) step {
 
 // eventually retries a step until it succeeds.
 func eventually(s step) step {
-	return func(r *run) error {
-		r.retries = true
-		defer func() { r.retries = false }()
-		return until(r.Context(), func() error { return s(r) })
-	}
+	return func(r *run) error { return until(r, func() error { return s(r) }) }
 }
 
 // on has a step for each dataplane that doesn't refuse the scenario, for differences between them.
@@ -802,11 +791,7 @@ func serveBehindProxy(port uint16, places ...place) step {
 // and expects that the server sees the client with that address.
 func balance(from place, to string, v proxyproto.Version, client place, checks ...check) step {
 	return func(r *run) error {
-		network, at, err := r.at(to)
-		if err != nil {
-			return err
-		}
-		c, err := r.dial(r, from, network, at)
+		c, at, err := r.connect(from, to)
 		if err != nil {
 			return err
 		}
@@ -816,10 +801,8 @@ func balance(from place, to string, v proxyproto.Version, client place, checks .
 			return err
 		}
 		a, err := c.Ask()
-		for _, check := range checks {
-			if err == nil {
-				err = check(r, client, []answer{a})
-			}
+		if err == nil {
+			err = pass(r, client, []answer{a}, checks)
 		}
 		if err != nil {
 			return fmt.Errorf("%s balances %s to %s (%s): %w", from, client, to, at, err)
@@ -874,10 +857,8 @@ func heldFor(name string, times int, checks ...check) step {
 				return err
 			}
 		}
-		for _, check := range checks {
-			if err := check(r, client, got); err != nil {
-				return fmt.Errorf("connection %s: %w", name, err)
-			}
+		if err := pass(r, client, got, checks); err != nil {
+			return fmt.Errorf("connection %s: %w", name, err)
 		}
 		return nil
 	}

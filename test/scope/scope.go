@@ -2,7 +2,10 @@
 package scope
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"sync"
 	"testing"
 )
 
@@ -25,4 +28,20 @@ func (s *scope) end() {
 	for _, f := range slices.Backward(s.cleanups) {
 		f()
 	}
+}
+
+// Go calls run in a goroutine, with a context that ends with the test or when the returned func is called, which waits
+// for run. Run must return nil or the error of the context.
+func Go(t testing.TB, run func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(end)
+	return end
 }

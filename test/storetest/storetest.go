@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -30,10 +31,16 @@ func Fault(fault func(t *testing.T, s ipam.Store) (end func())) Option {
 	return func(c *suite) { c.fault = fault }
 }
 
+// InBubbles runs each test in a bubble: a store that waits for a clock needs no time.
+func InBubbles() Option {
+	return func(c *suite) { c.bubbles = true }
+}
+
 type suite struct {
-	open   func(t *testing.T) ipam.Store
-	reopen func(t *testing.T, s ipam.Store) ipam.Store
-	fault  func(t *testing.T, s ipam.Store) (end func())
+	bubbles bool
+	open    func(t *testing.T) ipam.Store
+	reopen  func(t *testing.T, s ipam.Store) ipam.Store
+	fault   func(t *testing.T, s ipam.Store) (end func())
 }
 
 // Run runs the suite. open returns a new, empty store and closes it in a cleanup of t.
@@ -42,27 +49,36 @@ func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
 	for _, o := range options {
 		o(c)
 	}
-	t.Run("claim a free resource", c.claimFree)
-	t.Run("claim a taken resource names the holder", c.claimTaken)
-	t.Run("compare and set", c.compareAndSet)
-	t.Run("remove", c.remove)
-	t.Run("ops of one commit see each other", c.sequence)
-	t.Run("a claim that is wrong about the service fails", c.claims)
-	t.Run("claims of one commit see each other", c.claimSequence)
-	t.Run("many join and leave one resource", c.crowd)
-	t.Run("a bad op harms no other", c.badOp)
-	t.Run("every kind of lease comes back as it was", c.roundTrip)
-	t.Run("changes from the start and from later", c.changes)
-	t.Run("changes block until there are some", c.blocking)
-	t.Run("the context ends waiting and writing", c.context)
-	t.Run("one of many claimers wins", c.claimers)
-	t.Run("a service claims one of many resources", c.rivals)
-	t.Run("changes replay to the leases under concurrent writes", c.replay)
+	run := func(name string, test func(*testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			if c.bubbles {
+				bubble.Test(t, test)
+			} else {
+				test(t)
+			}
+		})
+	}
+	run("claim a free resource", c.claimFree)
+	run("claim a taken resource names the holder", c.claimTaken)
+	run("compare and set", c.compareAndSet)
+	run("remove", c.remove)
+	run("ops of one commit see each other", c.sequence)
+	run("a claim that is wrong about the service fails", c.claims)
+	run("claims of one commit see each other", c.claimSequence)
+	run("many join and leave one resource", c.crowd)
+	run("a bad op harms no other", c.badOp)
+	run("every kind of lease comes back as it was", c.roundTrip)
+	run("changes from the start and from later", c.changes)
+	run("changes block until there are some", c.blocking)
+	run("the context ends waiting and writing", c.context)
+	run("one of many claimers wins", c.claimers)
+	run("a service claims one of many resources", c.rivals)
+	run("changes replay to the leases under concurrent writes", c.replay)
 	if c.reopen != nil {
-		t.Run("leases outlive a restart", c.persistence)
+		run("leases outlive a restart", c.persistence)
 	}
 	if c.fault != nil {
-		t.Run("a failing write changes nothing", c.failing)
+		run("a failing write changes nothing", c.failing)
 	}
 }
 

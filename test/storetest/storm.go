@@ -58,6 +58,9 @@ type storm struct {
 	mu     sync.Mutex
 	wanted map[vip.ServiceKey]wanted
 
+	faultsMu sync.Mutex
+	faults   *rand.Rand
+
 	recent  []string // the last commits
 	commits atomic.Int64
 }
@@ -93,7 +96,7 @@ type stormHost struct {
 
 // Run runs the storm and checks the final state.
 func (o Storm) Run(t testing.TB) {
-	s := &storm{Storm: o, t: t, rand: rand.New(rand.NewPCG(o.Seed, 1)), wanted: map[vip.ServiceKey]wanted{}}
+	s := &storm{Storm: o, t: t, rand: rand.New(rand.NewPCG(o.Seed, 1)), faults: rand.New(rand.NewPCG(o.Seed, 2)), wanted: map[vip.ServiceKey]wanted{}}
 	for i := range o.Hosts {
 		h := &stormHost{storm: s, name: fmt.Sprintf("lb%d", i+1), n: i, changed: make(chan struct{})}
 		s.hosts = append(s.hosts, h)
@@ -373,9 +376,13 @@ func (s *storm) note(h *stormHost, ops []ipam.Op) {
 	}
 }
 
-// chance returns true with probability p. Commits are concurrent, so it can't use the storm's own
+// chance returns true with probability p. Commits are concurrent, so it doesn't use the storm's own
 // source of random numbers.
-func (s *storm) chance(p float64) bool { return rand.Float64() < p }
+func (s *storm) chance(p float64) bool {
+	s.faultsMu.Lock()
+	defer s.faultsMu.Unlock()
+	return s.faults.Float64() < p
+}
 
 // check fails the test if an op gives a held resource to a service that may not share it.
 func (h *stormHost) check(op *ipam.Op) {

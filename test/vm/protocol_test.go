@@ -61,17 +61,6 @@ func TestResultsRoundTrip(t *testing.T) {
 	}
 }
 
-func TestWithin(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		want bool
-	}{{"/a/b", true}, {"/a/b/c", true}, {"/a/bc", false}, {"/a", false}, {"/", false}} {
-		if got := within(tc.name, []string{"/x", "/a/b"}); got != tc.want {
-			t.Errorf("%s: got %v", tc.name, got)
-		}
-	}
-}
-
 func TestTailKeepsTheEnd(t *testing.T) {
 	var tl tail
 	line := bytes.Repeat([]byte("x"), 1000)

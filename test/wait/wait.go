@@ -1,9 +1,9 @@
 // Package wait lets tests wait for a state: it polls the state and fails the test after a time that
-// no healthy machine needs. In a synctest bubble, that time is fake.
+// no healthy machine needs. A wait ends with success or the test fails. In a synctest bubble, that time
+// is fake.
 package wait
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -21,11 +21,21 @@ func For(t testing.TB, what string, check func() error) {
 // Within is For with another timeout.
 func Within(t testing.TB, timeout time.Duration, what string, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
-	defer cancel()
-	if err := Poll(ctx, check); err != nil {
+	if err := poll(timeout, check); err != nil {
 		t.Fatalf("%s: not within %s: %v", what, timeout, err)
 	}
+}
+
+// OrError is Within for goroutines other than the test's, and for callers that have something to do
+// after a failure. The test fails and goes on, and OrError returns the error.
+func OrError(t testing.TB, timeout time.Duration, what string, check func() error) error {
+	t.Helper()
+	err := poll(timeout, check)
+	if err != nil {
+		err = fmt.Errorf("%s: not within %s: %w", what, timeout, err)
+		t.Error(err)
+	}
+	return err
 }
 
 // Until waits until ok returns true. After Timeout, the test fails and prints the values that state
@@ -51,16 +61,18 @@ func (u unmet) Error() string {
 	return text
 }
 
-// Poll calls check until it returns nil or ctx ends, and then returns the last error of check. The
-// pauses grow from 1 to 20 ms.
-func Poll(ctx context.Context, check func() error) error {
+// poll calls check until it returns nil. After the timeout, it returns the last error of check. The
+// pauses grow from 1 to 20 ms. No caller may accept that error: a wait that ends by its limit hides a
+// defect.
+func poll(timeout time.Duration, check func() error) error {
+	late := time.After(timeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		err := check()
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-ctx.Done():
+		case <-late:
 			return err
 		case <-time.After(pause):
 		}

@@ -1,7 +1,6 @@
 package wait_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -18,6 +17,7 @@ type fake struct {
 	failure string
 }
 
+func (f *fake) Error(args ...any)                 { f.failure = fmt.Sprint(args...) }
 func (f *fake) Fatalf(format string, args ...any) { f.failure = fmt.Sprintf(format, args...) }
 
 func TestWaitsForAState(t *testing.T) {
@@ -49,11 +49,17 @@ func TestFailsWithTheState(t *testing.T) {
 	})
 }
 
-func TestPollEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	want := errors.New("not yet")
-	if err := wait.Poll(ctx, func() error { return want }); err != want {
-		t.Errorf("error %v", err)
-	}
+// A wait that ends by its limit fails the test, also if its caller accepts the error.
+func TestOrErrorFails(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := &fake{TB: t}
+		if err := wait.OrError(f, time.Second, "nothing", func() error { return nil }); err != nil || f.failure != "" {
+			t.Errorf("%v, failure %q", err, f.failure)
+		}
+		want := errors.New("not yet")
+		err := wait.OrError(f, time.Second, "success", func() error { return want })
+		if !errors.Is(err, want) || f.failure != "success: not within 1s: not yet" {
+			t.Errorf("%v, failure %q", err, f.failure)
+		}
+	})
 }

@@ -10,9 +10,14 @@ import (
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
-func (b *builder) backends(in []Backend) []vip.Backend {
+// backends builds the backends of a service with a number of ports; nil if there are too many.
+func (b *builder) backends(in []Backend, ports int) []vip.Backend {
 	if len(in) > MaxBackends {
 		b.bad("backends", "split the service", "%d backends are more than %d", len(in), MaxBackends)
+		return nil
+	}
+	if n := len(in) * ports; n > MaxEndpoints {
+		b.bad("backends", "split the service, or use ranges of ports", "%d backends x %d ports are %d, more than %d", len(in), ports, n, MaxEndpoints)
 		return nil
 	}
 	out := make([]vip.Backend, len(in))
@@ -43,10 +48,10 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	if w.State != "" && out.State.UnmarshalText([]byte(w.State)) != nil {
 		b.bad("state", strict.OneOf(w.State, "ready", "drain", "maint", "terminating"), "%s is not a state", strict.Quote(w.State))
 	}
-	if w.Node != "" && !isWord(w.Node) {
+	if w.Node != "" && !IsWord(w.Node) {
 		b.badWord("node")
 	}
-	if w.Zone != "" && !isWord(w.Zone) {
+	if w.Zone != "" && !IsWord(w.Zone) {
 		b.badWord("zone")
 	}
 	out.MaxConnections = b.limit("max_connections", w.MaxConnections, vip.MaxMaxConnections)
@@ -56,8 +61,8 @@ func (b *builder) backend(w *Backend) vip.Backend {
 	return out
 }
 
-// isWord reports whether s is a valid name of a node, a zone or a port of a service.
-func isWord(s string) bool {
+// IsWord reports whether s is a valid name of a node, a zone or a port of a service.
+func IsWord(s string) bool {
 	return s != "" && len(s) <= MaxLabelKey && printable(s) && !strings.ContainsAny(s, " \t")
 }
 
@@ -73,7 +78,7 @@ func (b *builder) names(field string, in []string, most int) vip.Names {
 	}
 	for i, name := range in {
 		switch {
-		case !isWord(name):
+		case !IsWord(name):
 			b.badWord(strict.Index(field, i))
 		case slices.Contains(in[:i], name):
 			b.bad(strict.Index(field, i), "remove it", "%s comes twice", strict.Quote(name))
@@ -107,16 +112,13 @@ func (b *builder) servedPorts(in []Backend, ports []vip.Port) {
 }
 
 // twice reports backends that are the same server: defined twice, or once more with the port that
-// they have by default. The backends of out have the order of in.
-func (b *builder) twice(in []Backend, out vip.Service) {
-	if len(out.Backends) != len(in) {
-		return
-	}
+// they have by default. The backends of out have the order of the spec's.
+func (b *builder) twice(out vip.Service) {
 	type server struct {
 		addr netip.Addr
 		port uint16
 	}
-	first := make(map[server]int, len(in))
+	first := make(map[server]int, len(out.Backends))
 	for i, be := range out.Backends {
 		if !be.Address.IsValid() {
 			continue

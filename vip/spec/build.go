@@ -19,7 +19,8 @@ import (
 const (
 	MaxPorts      = 256
 	MaxBackends   = 10_000
-	MaxRanges     = 1024 // in each list
+	MaxEndpoints  = 100_000 // ports x backends: the status of such a service takes 0.3 s
+	MaxRanges     = 1024    // in each list
 	MaxLabels     = 64
 	MaxLabelKey   = 253  // bytes
 	MaxLabelValue = 1024 // bytes
@@ -71,14 +72,16 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 		ProxyProtocol:    choice(&b, "proxy_protocol", s.ProxyProtocol, 0, vip.ProxyV1, vip.ProxyV2),
 		AcceptProxyFrom:  b.ranges("accept_proxy_from", s.AcceptProxyFrom, statedFamilies(out)),
 	})
-	out.Backends = b.backends(s.Backends)
-	b.servedPorts(s.Backends, out.Ports)
-	b.twice(s.Backends, out)
-	b.wrongFamily(s.Backends, out.Forward, statedFamilies(out))
+	out.Backends = b.backends(s.Backends, len(s.Ports))
+	if len(out.Backends) == len(s.Backends) {
+		b.servedPorts(s.Backends, out.Ports)
+		b.twice(out)
+		b.wrongFamily(s.Backends, out.Forward, statedFamilies(out))
+	}
 	b.combinations(s, &out)
 	b.unprobed(&out)
 	slices.SortFunc(out.Backends, compareBackends)
-	return out, b.problems
+	return out, b.problems.List()
 }
 
 var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunnel}
@@ -87,7 +90,7 @@ var forwards = []vip.Forward{vip.ForwardNAT, vip.ForwardDirect, vip.ForwardTunne
 func (w *Backend) Build() (vip.Backend, []vip.Problem) {
 	var b builder
 	out := b.backend(w)
-	return out, b.problems
+	return out, b.problems.List()
 }
 
 func compareBackends(a, b vip.Backend) int {
@@ -112,12 +115,12 @@ type builder struct {
 	service, place string
 	list           string // the list that fields belong to: "backends"; "" for the service's own
 	index          int    // the index in list
-	problems       []vip.Problem
+	problems       vip.Problems
 }
 
 func (b *builder) add(p vip.Problem) {
 	p.Service, p.Place = b.service, b.place
-	b.problems = append(b.problems, p)
+	b.problems.Add(p)
 }
 
 func (b *builder) bad(field, hint, format string, args ...any) {

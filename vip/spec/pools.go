@@ -43,12 +43,12 @@ func CheckAgainstPools(s *Service, pools []Pool) []vip.Problem {
 	}
 	forward := vip.ForwardNAT
 	if s.Forward != "" && forward.UnmarshalText([]byte(s.Forward)) != nil {
-		return b.problems // Build reports it
+		return b.problems.List() // Build reports it
 	}
 	if len(s.Families) == 0 && len(s.VIPs) == 0 {
 		b.wrongFamily(s.Backends, forward, familiesOf(s.Pool, pools))
 	}
-	return b.problems
+	return b.problems.List()
 }
 
 // familiesOf returns the families of the named pool; for "", of the first pool with AutoAssign.

@@ -313,6 +313,26 @@ func TestBuildIsLinear(t *testing.T) {
 	}
 }
 
+// The product of ports and backends has a limit below that of both, which names both fields.
+func TestPortsTimesBackends(t *testing.T) {
+	s := Service{Name: "a"}
+	for i := range MaxPorts {
+		s.Ports = append(s.Ports, Port{Port: PortRange{First: 1 + i}})
+	}
+	for i := range MaxEndpoints / MaxPorts {
+		s.Backends = append(s.Backends, Backend{Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()})
+	}
+	if _, problems := s.Build("rest", ""); len(problems) > 0 {
+		t.Errorf("at the limit: %v", problems)
+	}
+	s.Backends = append(s.Backends, Backend{Address: "10.1.0.1"})
+	const want = "backends: 391 backends x 256 ports are 100096, more than 100000 | split the service, or use ranges of ports"
+	_, problems := s.Build("rest", "")
+	if len(problems) != 1 || problems[0].Field+": "+problems[0].Message+" | "+problems[0].Hint != want {
+		t.Errorf("one more: %v, want %s", problems, want)
+	}
+}
+
 func FuzzDecodeJSON(f *testing.F) {
 	f.Add([]byte(`{"name": "web", "ports": [{"port": 80, "node_port": "auto", "name": "x"}], "backends": [{"address": "10.0.0.1", "weight": 0}], "affinity": {"timeout": "3h"}, "labels": {"a": "b"}}`))
 	f.Add([]byte(`{"name": "a", "name": 1, "ports": {"port": "1-2"}, "x": [[{}]], "vips": [null], "drain_timeout": 1e400}`))

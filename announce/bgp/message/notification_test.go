@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 // The reasons of NOTIFICATION messages in words.
@@ -29,8 +30,6 @@ func TestReasons(t *testing.T) {
 		{"\x00\x00", "the router ended the session: code 0"},
 	} {
 		got := message.ParseNotification([]byte(c.body)).Explain(65010, netip.MustParseAddr("10.0.0.2"))
-		if got != c.want {
-			t.Errorf("%x: %q, want %q", c.body, got, c.want)
-		}
+		expect.Equal(t, got, c.want, "%x", c.body)
 	}
 }

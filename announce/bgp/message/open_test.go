@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var sampleOpen = message.Open{ASN: 4200000000, HoldTime: 90 * time.Second, RouterID: netip.MustParseAddr("10.0.0.2"), Capabilities: message.Capabilities{
@@ -21,9 +22,7 @@ func TestOpen(t *testing.T) {
 	if got := string(b[message.HeaderSize:]); got != want {
 		t.Errorf("OPEN\n%x, want\n%x", got, want)
 	}
-	if int(binary.BigEndian.Uint16(b[16:])) != len(b) {
-		t.Error("wrong length")
-	}
+	expect.Equal(t, int(binary.BigEndian.Uint16(b[16:])), len(b), "wrong length")
 	o, err := message.ParseOpen(b[message.HeaderSize:])
 	parsed := sampleOpen
 	parsed.Multiprotocol, parsed.AS4 = true, true

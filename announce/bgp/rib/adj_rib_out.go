@@ -2,6 +2,7 @@ package rib
 
 import (
 	"bytes"
+	"fmt"
 	"net/netip"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
@@ -31,13 +32,15 @@ func (r *LocRIB) Out(families [message.Families]bool, nextHop [message.Families]
 func (o *AdjRIBOut) Close() { o.feed.Close() }
 
 // SetAttributes sets the encoded path attributes, and reports whether they differ from before.
-// Messages that were appended before have the former ones; see AppendAll.
-func (o *AdjRIBOut) SetAttributes(attributes []byte) bool {
-	if bytes.Equal(o.attributes, attributes) {
-		return false
+// Messages that were appended before have the former ones; see AppendAll. It is an error if they leave
+// no room for a prefix: no message could then be made.
+func (o *AdjRIBOut) SetAttributes(attributes []byte) (changed bool, err error) {
+	if len(attributes) > message.MaxAttributes {
+		return false, fmt.Errorf("path attributes of %d bytes are longer than the %d that a message has room for", len(attributes), message.MaxAttributes)
 	}
+	changed = !bytes.Equal(o.attributes, attributes)
 	o.attributes = attributes
-	return true
+	return changed, nil
 }
 
 // sends reports whether prefixes of the family are announced.

@@ -1,6 +1,7 @@
 package rib
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -41,7 +43,9 @@ func TestUpdates(t *testing.T) {
 	attributes := (&message.PathAttributes{ASN: 65010}).Append(nil, true)
 	for _, o := range outs {
 		defer o.Close()
-		if !o.SetAttributes(attributes) || o.SetAttributes(attributes) {
+		first, err1 := o.SetAttributes(attributes)
+		again, err2 := o.SetAttributes(attributes)
+		if !first || again || err1 != nil || err2 != nil {
 			t.Error("SetAttributes must report a change, and only that")
 		}
 	}
@@ -58,20 +62,12 @@ func TestUpdates(t *testing.T) {
 	} {
 		step.change()
 		for i, want := range []string{step.all, step.only4, step.noV6} {
-			if got := updates(t, outs[i]); got != want {
-				t.Errorf("%s, peer %d: %q, want %q", step.name, i, got, want)
-			}
+			expect.Equal(t, updates(t, outs[i]), want, "%s, peer %d", step.name, i)
 		}
 	}
-	if n := noHop.Prefixes(); n != [message.Families]int{2, 0} {
-		t.Errorf("%d prefixes", n)
-	}
-	if got := words(t, all.AppendAll(nil, message.IPv4)); got != "+10.96.0.1/32 +10.96.0.2/32" {
-		t.Errorf("all: %q", got)
-	}
-	if got := words(t, noHop.AppendAll(nil, message.IPv6)); got != "" {
-		t.Errorf("all without a next hop: %q", got)
-	}
+	expect.Equal(t, noHop.Prefixes(), [message.Families]int{2, 0}, "prefixes")
+	expect.Equal(t, words(t, all.AppendAll(nil, message.IPv4)), "+10.96.0.1/32 +10.96.0.2/32", "all")
+	expect.Equal(t, words(t, noHop.AppendAll(nil, message.IPv6)), "", "all without a next hop")
 }
 
 // Changed and Ready say when there are more messages.
@@ -107,10 +103,28 @@ func TestLaterPeer(t *testing.T) {
 	loc.Ready()
 	o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
 	defer o.Close()
-	if got := updates(t, o); got != "+10.96.0.2/32, EOR 4, EOR 6" {
-		t.Error(got)
-	}
-	if o.Ready() != nil {
-		t.Error("Ready must be nil once it is known")
+	expect.Equal(t, updates(t, o), "+10.96.0.2/32, EOR 4, EOR 6")
+	expect.True(t, o.Ready() == nil, "Ready must be nil once it is known")
+}
+
+// Attributes up to the largest size leave room for a prefix in each message of any next hop, and longer
+// ones are an error. Without the limit, AppendUpdates would never end.
+func TestLargestAttributes(t *testing.T) {
+	loc := New()
+	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"), prefix("fd96::2/128"))
+	both := [message.Families]bool{true, true}
+	for _, hop := range []string{"10.0.0.2", "fd00::2"} {
+		o := loc.Out(both, [message.Families]netip.Addr{netip.MustParseAddr(hop), netip.MustParseAddr("fd00::2")})
+		communities := make([]message.Community, (message.MaxAttributes-40)/4)
+		attributes := (&message.PathAttributes{ASN: 65010, Communities: communities}).Append(nil, true)
+		if _, err := o.SetAttributes(attributes); err != nil {
+			t.Fatal(err)
+		}
+		if text := updates(t, o); strings.Count(text, "+") != 4 {
+			t.Errorf("next hop %s: %s", hop, text)
+		}
+		_, err := o.SetAttributes(make([]byte, message.MaxAttributes+1))
+		expect.Equal(t, fmt.Sprint(err), "path attributes of 3969 bytes are longer than the 3968 that a message has room for")
+		o.Close()
 	}
 }

@@ -62,7 +62,9 @@ func notificationAfter(err error, failed <-chan error) error {
 
 // sendAll sends the prefixes, their changes and keepalives until the session ends.
 func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
-	s.setAttributes()
+	if _, err := s.setAttributes(); err != nil {
+		return err
+	}
 	keepalive := time.NewTimer(s.untilKeepalive())
 	defer keepalive.Stop()
 	for {
@@ -84,7 +86,11 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 		case <-s.out.Changed():
 		case <-s.out.Ready():
 		case <-s.owner.AttributesChanged():
-			if s.setAttributes() {
+			changed, err := s.setAttributes()
+			if err != nil {
+				return err
+			}
+			if changed {
 				for f := range message.Families {
 					s.unsent = s.out.AppendAll(s.unsent, f)
 				}
@@ -100,7 +106,7 @@ func (s *Session) sendAll(ctx context.Context, failed <-chan error) error {
 }
 
 // setAttributes reads the attributes of the routes, and reports whether they differ from before.
-func (s *Session) setAttributes() bool {
+func (s *Session) setAttributes() (changed bool, err error) {
 	a := s.owner.Attributes()
 	return s.out.SetAttributes(a.Append(nil, s.remote.AS4))
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // running is a session under test, and its Owner.
@@ -147,22 +149,20 @@ func TestHandshakes(t *testing.T) {
 		{"oversized UPDATE", [][]byte{with(func(*message.Open) {}), message.AppendKeepalive(nil), update(0xffff)},
 			nil, message.CodeHeader, message.HeaderBadLength, "bad message length"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				l, r := start(t)
-				l.Next()
-				for _, b := range c.send {
-					l.Send(b)
-				}
-				if c.then != nil {
-					c.then(l)
-				}
-				l.Ends(c.code, c.sub)
-				l.Close()
-				if err := r.await(); !strings.Contains(err.Error(), c.reason) {
-					t.Errorf("%v, want %q", err, c.reason)
-				}
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			l, r := start(t)
+			l.Next()
+			for _, b := range c.send {
+				l.Send(b)
+			}
+			if c.then != nil {
+				c.then(l)
+			}
+			l.Ends(c.code, c.sub)
+			l.Close()
+			if err := r.await(); !strings.Contains(err.Error(), c.reason) {
+				t.Errorf("%v, want %q", err, c.reason)
+			}
 		})
 	}
 }
@@ -173,18 +173,14 @@ func TestKeepalives(t *testing.T) {
 		l.Establish(bgptest.Open())
 		began, n := time.Now(), 0
 		for time.Since(began) < 10*time.Minute {
-			if m := l.Read(); m.Type != message.TypeKeepalive {
-				t.Fatalf("%+v", m)
-			}
+			must.Equal(t, l.Read().Type, message.TypeKeepalive, "type")
 			n++
 			if n%2 == 0 {
 				l.Send(message.AppendKeepalive(nil)) // within 20 s
 			}
 		}
 		// A third of 30 s with 75 to 100 % of it, and the one of the handshake.
-		if n < 60 || n > 82 {
-			t.Errorf("%d keepalives in 10 minutes", n)
-		}
+		expect.Between(t, n, 60, 82, "keepalives in 10 minutes")
 		l.Close()
 	})
 }
@@ -207,9 +203,7 @@ func TestRouterThatReadsNothing(t *testing.T) {
 			}
 		})
 		r.routes.Announce(netip.MustParsePrefix("10.96.0.2/32"))
-		if err := r.await(); err.Error() != "send hold timer expired: the router has read nothing for 30s" {
-			t.Error(err)
-		}
+		expect.Equal(t, r.await().Error(), "send hold timer expired: the router has read nothing for 30s", "error")
 		l.Close()
 	})
 }
@@ -252,23 +246,19 @@ func TestEndOfTheContext(t *testing.T) {
 		{"restart without graceful restart", &without, nil, message.CodeCease, message.CeaseShutdown, false},
 		{"notification", new(bgptest.Open()), &message.Notification{Code: message.CodeCease, Subcode: message.CeaseReset}, message.CodeCease, message.CeaseReset, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				l, r := start(t)
-				if c.theirs != nil {
-					l.Establish(*c.theirs)
-					r.awaitUp()
-				}
-				go r.cancel(c.cause)
-				l.Ends(c.code, c.sub)
-				l.Close()
-				if err := r.await(); c.cause != nil && err != c.cause || c.cause == nil && err != context.Canceled {
-					t.Errorf("%v, want %v", err, c.cause)
-				}
-				if r.keeps() != c.keeps {
-					t.Errorf("the router keeps the routes: %t", r.keeps())
-				}
-			})
+		bubble.Run(t, c.name, func(t *testing.T) {
+			l, r := start(t)
+			if c.theirs != nil {
+				l.Establish(*c.theirs)
+				r.awaitUp()
+			}
+			go r.cancel(c.cause)
+			l.Ends(c.code, c.sub)
+			l.Close()
+			if err := r.await(); c.cause != nil && err != c.cause || c.cause == nil && err != context.Canceled {
+				t.Errorf("%v, want %v", err, c.cause)
+			}
+			expect.Equal(t, r.keeps(), c.keeps, "the router keeps the routes")
 		})
 	}
 }

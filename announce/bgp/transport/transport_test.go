@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestTTL(t *testing.T) {
@@ -36,21 +38,13 @@ func TestTTL(t *testing.T) {
 func TestDial(t *testing.T) {
 	for _, to := range []string{"127.0.0.1", "::1"} {
 		router := netip.MustParseAddr(to)
-		l, err := net.Listen("tcp", netip.AddrPortFrom(router, 0).String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", netip.AddrPortFrom(router, 0).String()))(t)
 		port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		c, err := Dial(ctx, Settings{Port: port, TTLSecurity: true, Multihop: 255, Source: router}, router) // the listener has the usual TTL
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw, err := c.(*net.TCPConn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		raw := must.Get(c.(*net.TCPConn).SyscallConn())(t)
 		raw.Control(func(fd uintptr) {
 			level, option := unix.IPPROTO_IP, unix.IP_TTL
 			if router.Is6() {
@@ -68,9 +62,7 @@ func TestDial(t *testing.T) {
 			t.Errorf("next hops %v of %v", hops, router)
 		}
 		configured := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
-		if hops := NextHops(c, configured, true); hops != configured {
-			t.Errorf("next hops %v, want the configured ones", hops)
-		}
+		expect.Equal(t, NextHops(c, configured, true), configured, "next hops")
 		c.Close()
 		l.Close()
 		if _, err := Dial(ctx, Settings{Port: port}, router); !errors.Is(err, ErrRefused) {

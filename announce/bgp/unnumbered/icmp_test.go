@@ -3,6 +3,8 @@ package unnumbered
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 func FuzzDiscovery(f *testing.F) {
@@ -27,8 +29,6 @@ func TestAcceptsAdvertisements(t *testing.T) {
 		{"code 1", append([]byte{icmpAdvertisement, 1}, make([]byte, 14)...), link, 255, 0},
 		{"empty", nil, link, 255, 0},
 	} {
-		if got := accept(c.b, c.from, c.limit); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		expect.Equal(t, accept(c.b, c.from, c.limit), c.want, "%s", c.name)
 	}
 }

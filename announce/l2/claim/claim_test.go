@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/frame"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var (
@@ -105,26 +106,18 @@ func TestAnnouncementsRepeat(t *testing.T) {
 	w.m.Own(w.now, vip4, false)
 	w.until(10 * time.Second)
 	w.is(vip4, Announced, true)
-	if got, want := w.times(vip4, Announce), []int{0, 100, 500, 1500, 3500}; !slices.Equal(got, want) {
-		t.Errorf("announced at %v, want %v", got, want)
-	}
-	if got, want := w.times(vip4, Verify), []int{1500, 3500}; !slices.Equal(got, want) {
-		t.Errorf("verified at %v, want %v", got, want)
-	}
+	expect.SameList(t, w.times(vip4, Announce), []int{0, 100, 500, 1500, 3500}, "announced")
+	expect.SameList(t, w.times(vip4, Verify), []int{1500, 3500}, "verified")
 	w.until(time.Hour)
 	n := len(w.times(vip4, Announce)) - 5
 	if n < 60 || n > 72 { // once in 50 to 60 s
 		t.Errorf("%d more announcements in an hour", n)
 	}
-	if v := len(w.times(vip4, Verify)) - 2; v != n {
-		t.Errorf("%d of %d periodic announcements came with a question", v, n)
-	}
+	expect.Equal(t, len(w.times(vip4, Verify))-2, n, "periodic announcements came with a question")
 	w.m.Reannounce(w.now)
 	w.sent = nil
 	w.until(time.Hour + 3*time.Second)
-	if got := len(w.times(vip4, Announce)); got != 4 {
-		t.Errorf("%d announcements in 3 s after Reannounce, want 4", got)
-	}
+	expect.Equal(t, len(w.times(vip4, Announce)), 4, "announcements in 3 s after Reannounce")
 	w.m.Release(vip4)
 	w.sent = nil
 	w.until(2 * time.Hour)
@@ -147,12 +140,8 @@ func TestNewAddressesAreProbed(t *testing.T) {
 		w.is(tc.addr, Probing, false)
 		w.until(tc.max)
 		w.is(tc.addr, Announced, true)
-		if n := len(w.times(tc.addr, Probe)); n != tc.probes {
-			t.Errorf("%v: %d probes, want %d", tc.addr, n, tc.probes)
-		}
-		if first := time.Duration(w.times(tc.addr, Announce)[0]) * time.Millisecond; first < tc.min || first > tc.max {
-			t.Errorf("%v: announced after %v", tc.addr, first)
-		}
+		expect.Equal(t, len(w.times(tc.addr, Probe)), tc.probes, "%v: probes", tc.addr)
+		expect.Between(t, time.Duration(w.times(tc.addr, Announce)[0])*time.Millisecond, tc.min, tc.max, "%v: announced", tc.addr)
 	}
 }
 
@@ -166,9 +155,7 @@ func TestProbeFindsAnotherStation(t *testing.T) {
 		w.is(vip4, Probing, false)
 		w.m.Observe(w.now, vip4, kind, rival)
 		w.is(vip4, Conflict, false)
-		if w.rival[vip4] != rival {
-			t.Errorf("reported %v", w.rival[vip4])
-		}
+		expect.Equal(t, w.rival[vip4], rival, "reported")
 		w.until(10 * time.Second) // the other station doesn't answer the checks
 		w.is(vip4, Announced, true)
 	}
@@ -187,22 +174,16 @@ func TestDefendOnce(t *testing.T) {
 	w.until(20*time.Second + Grace)
 	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Announced, true)
-	if got, want := w.times(vip4, Announce), []int{20_200}; !slices.Equal(got, want) {
-		t.Errorf("announced at %v, want %v", got, want)
-	}
+	expect.SameList(t, w.times(vip4, Announce), []int{20_200}, "announced")
 	w.until(20*time.Second + Defer + Grace)
 	if got, want := w.times(vip4, Verify), []int{21_200}; !slices.Equal(got, want) { // the question
 		t.Errorf("verified at %v, want %v", got, want)
 	}
 	w.m.Observe(w.now, vip4, frame.Holds, rival)
 	w.is(vip4, Conflict, false)
-	if w.rival[vip4] != rival {
-		t.Errorf("reported %v, want %v", w.rival[vip4], rival)
-	}
+	expect.Equal(t, w.rival[vip4], rival, "reported")
 	w.m.Observe(w.now, vip4, frame.Holds, other)
-	if w.rival[vip4] != other {
-		t.Errorf("reported %v, want the newest, %v", w.rival[vip4], other)
-	}
+	expect.Equal(t, w.rival[vip4], other, "reported %v, want the newest, %v", w.rival[vip4], other)
 }
 
 // An address that moves to the station that claims it is not announced again.
@@ -215,9 +196,7 @@ func TestMoveIsNotDefended(t *testing.T) {
 	w.until(50*time.Millisecond + Defer - time.Millisecond)
 	w.m.Release(vip4)
 	w.until(time.Minute)
-	if len(w.sent) > 0 {
-		t.Errorf("sent %v", w.sent)
-	}
+	expect.Empty(t, w.sent, "sent")
 }
 
 func TestSingleClaimsAreDefended(t *testing.T) {
@@ -257,14 +236,10 @@ func TestConflictEnds(t *testing.T) {
 	if n := len(rounds); n < 10 || n > 25 { // 2, 4, 8 ... 60 s with jitter
 		t.Errorf("%d checks in ten minutes", n)
 	}
-	if n := len(w.times(vip4, Announce)); n > 0 {
-		t.Errorf("%d announcements during the conflict", n)
-	}
+	expect.AtMost(t, len(w.times(vip4, Announce)), 0, "announcements during the conflict")
 	w.until(10*time.Minute + RetryHi + checks*checkPause)
 	w.is(vip4, Announced, true)
-	if w.rival[vip4] != (Rival{}) {
-		t.Errorf("the report has a rival: %v", w.rival[vip4])
-	}
+	expect.Equal(t, w.rival[vip4], (Rival{}), "the report has a rival")
 }
 
 func TestNoUsableInterface(t *testing.T) {
@@ -275,9 +250,7 @@ func TestNoUsableInterface(t *testing.T) {
 	w.until(time.Minute)
 	w.is(vip4, Waiting, false)
 	w.is(vip6, Waiting, false)
-	if len(w.sent) > 0 {
-		t.Errorf("sent %v", w.sent)
-	}
+	expect.Empty(t, w.sent, "sent")
 	w.m.SetUsable(w.now, true)
 	w.is(vip4, Announced, true)
 	w.is(vip6, Probing, false)
@@ -318,19 +291,13 @@ func TestBusyInterface(t *testing.T) {
 	w.busy = 3
 	w.m.Own(w.now, vip4, false)
 	w.until(100 * time.Millisecond)
-	if got, want := w.times(vip4, Announce), []int{60}; !slices.Equal(got, want) {
-		t.Errorf("announced at %v, want %v", got, want)
-	}
+	expect.SameList(t, w.times(vip4, Announce), []int{60}, "announced")
 	w.busy = 1000
 	w.until(10 * time.Second)
-	if refused := 1000 - w.busy; refused > 4*(maxRetries+2) {
-		t.Errorf("%d attempts for 4 announcements", refused)
-	}
+	expect.AtMost(t, 1000-w.busy, 4*(maxRetries+2), "attempts for 4 announcements")
 	w.busy, w.sent = 0, nil
 	w.until(2 * time.Minute)
-	if len(w.times(vip4, Announce)) == 0 {
-		t.Error("no announcements after the interface was busy")
-	}
+	expect.True(t, len(w.times(vip4, Announce)) != 0, "no announcements after the interface was busy")
 }
 
 // The first announcements of all addresses come before the second one of any.
@@ -374,7 +341,5 @@ func TestUnknownAddresses(t *testing.T) {
 	w.m.Own(w.now, vip4, false)
 	w.m.Own(w.now, vip4, true) // it is there
 	w.is(vip4, Announced, true)
-	if len(w.log) != 1 {
-		t.Errorf("%d reports, want 1", len(w.log))
-	}
+	expect.Equal(t, len(w.log), 1, "reports")
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var (
@@ -55,9 +57,7 @@ func TestFormats(t *testing.T) {
 				t.Errorf("%s: wrong checksum", tc.name)
 			}
 		}
-		if got != want {
-			t.Errorf("%s:\n got %s\nwant %s", tc.name, got, want)
-		}
+		expect.Equal(t, got, want, "%s:\n got %s\nwant %s", tc.name, got, want)
 	}
 }
 

@@ -3,7 +3,6 @@
 package gate_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -19,6 +18,8 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/wire"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/wait"
@@ -80,9 +81,7 @@ func (b *bench) note(c frame.Claim) {
 
 func (b *bench) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, err)
 }
 
 func (b *bench) socket(typ uint16) *wire.Socket {
@@ -236,9 +235,7 @@ func TestDeadManSwitch(t *testing.T) {
 		}
 		return !four && !six
 	})
-	if late := passed.Sub(last); late > dead+100*time.Millisecond {
-		t.Errorf("an announcement passed %v after the last refresh for %v", late, dead)
-	}
+	expect.AtMost(t, passed.Sub(last), dead+100*time.Millisecond, "an announcement passed after the last refresh for %v", dead)
 	b.refresh(long) // the element has expired
 	if !b.announce(vip4) || !b.announce(vip6) {
 		t.Error("the gate is closed after a refresh of expired elements")
@@ -277,17 +274,11 @@ func TestKernelIsSilent(t *testing.T) {
 			}
 		}
 	}
-	if n := ask(vip4); n != 0 {
-		t.Errorf("the kernel answered %d times for a virtual address", n)
-	}
+	expect.Equal(t, ask(vip4), 0, "answers of the kernel for a virtual address")
 	b.host.Do(func() { b.must(gate.Remove(t.Context())) })
-	if n := ask(vip4); n != 1 {
-		t.Errorf("without the gate, the kernel answered %d times, want 1", n)
-	}
+	expect.Equal(t, ask(vip4), 1, "answers of the kernel without the gate")
 	b.must(b.gate.Rebuild(t.Context()))
-	if n := ask(vip4); n != 0 {
-		t.Errorf("the kernel answered %d times for a virtual address after a rebuild", n)
-	}
+	expect.Equal(t, ask(vip4), 0, "answers of the kernel for a virtual address after a rebuild")
 	// A connection from the virtual address makes the kernel ask with it as the sender, if
 	// arp_announce allows it.
 	b.host.Sysctl("ipv4/conf/eth0/arp_announce", "0")
@@ -307,16 +298,6 @@ func TestKernelIsSilent(t *testing.T) {
 	b.host.Do(func() { b.must(gate.Remove(t.Context())) })
 	connect("10.78.0.72:9")
 	b.expect(vip4)
-}
-
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
 }
 
 // One refresh is one send of three messages, whatever the number of addresses and interfaces. A change
@@ -407,9 +388,7 @@ func TestRebuildKeepsTheState(t *testing.T) {
 	b.refresh(time.Millisecond)
 	wait.Until(t, "the gate closes", func() bool { return !b.announce(vip4) })
 	b.must(b.gate.Rebuild(t.Context()))
-	if b.announce(vip4) {
-		t.Error("a rebuild opened a gate whose time was over")
-	}
+	expect.False(t, b.announce(vip4), "a rebuild opened a gate whose time was over")
 }
 
 // Events tell own changes of the tables from those of others.
@@ -417,7 +396,7 @@ func TestEvents(t *testing.T) {
 	b := newBench(t)
 	seen := make(chan bool, 1000) // whether an event is of another program
 	b.host.Do(func() {
-		events := must(gate.Watch())(t)
+		events := must.Get(gate.Watch())(t)
 		t.Cleanup(func() { events.Close() })
 		go func() {
 			for {
@@ -442,9 +421,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	b.open(vip4)
-	if next() {
-		t.Error("an own change is reported as foreign")
-	}
+	expect.False(t, next(), "an own change is reported as foreign")
 	b.nft("add", "table", "netdev", "other") // of no interest
 	for _, change := range [][]string{
 		{"delete", "element", "netdev", gate.TableName, "mine4", "{ " + vip4.String() + " }"},
@@ -468,38 +445,8 @@ func TestListing(t *testing.T) {
 	b.refresh(long)
 	list := b.nft("list", "table", "arp", gate.TableName) + b.nft("list", "table", "netdev", gate.TableName)
 	for _, want := range []string{"arp saddr ip @guarded4 drop", "10.78.0.192/26", vip4.String(), vip6.String(), "oif @alive accept", `hook egress device "eth0"`, "goto claims6", "timeout"} {
-		if !strings.Contains(list, want) {
-			t.Errorf("nft list doesn't show %q:\n%s", want, list)
-		}
+		expect.Contains(t, list, want)
 	}
-}
-
-// BenchmarkRefresh has the cost of the dead-man switch with 10,000 addresses.
-func BenchmarkRefresh(b *testing.B) {
-	lan := netlab.NewLAN(b, "host")
-	link, err := lan.Nodes[0].Netlink.LinkByName("eth0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	lan.Nodes[0].Do(func() {
-		g, err := gate.New(context.Background(), set("10.99.0.0/16"), []gate.Interface{{Index: link.Attrs().Index, Name: "eth0"}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer g.Close()
-		var many []netip.Addr
-		for a := netip.MustParseAddr("10.99.0.0"); len(many) < 10_000; a = a.Next() {
-			many = append(many, a)
-		}
-		if err := g.Change(context.Background(), slices.Clone(many), nil); err != nil {
-			b.Fatal(err)
-		}
-		for b.Loop() {
-			if err := g.Refresh(context.Background(), time.Now().Add(time.Second), link.Attrs().Index); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }
 
 // BenchmarkEgress has the cost of the egress hook for packets that are not the gate's business: UDP over
@@ -511,24 +458,16 @@ func BenchmarkEgress(b *testing.B) {
 		b.Run(map[bool]string{false: "ipv4", true: "ipv6"}[v6], func(b *testing.B) {
 			lan := netlab.NewLAN(b, "host", "client")
 			host, client := lan.Nodes[0], lan.Nodes[1]
-			link, err := host.Netlink.LinkByName("eth0")
-			if err != nil {
-				b.Fatal(err)
-			}
+			link := must.Get(host.Netlink.LinkByName("eth0"))(b)
 			to := netip.AddrPortFrom(map[bool]netip.Addr{false: client.Addr4, true: client.Addr6}[v6], 9000)
 			client.ListenPacket(to) // nobody reads: what doesn't fit is dropped
-			conn, err := host.DialContext(b.Context(), "udp", to.String())
-			if err != nil {
-				b.Fatal(err)
-			}
+			conn := must.Get(host.DialContext(b.Context(), "udp", to.String()))(b)
 			defer conn.Close()
 			payload := make([]byte, 100)
 			round := func() float64 {
 				began := time.Now()
 				for range packets {
-					if _, err := conn.Write(payload); err != nil {
-						b.Fatal(err)
-					}
+					must.Get(conn.Write(payload))(b)
 				}
 				return float64(time.Since(began).Nanoseconds()) / packets
 			}
@@ -538,15 +477,10 @@ func BenchmarkEgress(b *testing.B) {
 				host.Do(func() {
 					for range rounds {
 						without = append(without, round())
-						g, err := gate.New(b.Context(), set(pools...), []gate.Interface{{Index: link.Attrs().Index, Name: "eth0"}})
-						if err != nil {
-							b.Fatal(err)
-						}
+						g := must.Get(gate.New(b.Context(), set(pools...), []gate.Interface{{Index: link.Attrs().Index, Name: "eth0"}}))(b)
 						with = append(with, round())
 						g.Close()
-						if err := gate.Remove(b.Context()); err != nil {
-							b.Fatal(err)
-						}
+						must.Succeed(b, gate.Remove(b.Context()))
 					}
 				})
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/expect"
 )
 
 var filter = Filter{Interfaces: []string{"eth0"}, Device: "ironvip0", Pools: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("fd00::/64")}}
@@ -37,9 +38,7 @@ func TestState(t *testing.T) {
 	h := newHost()
 	state := func(typ uint16, data []byte, changes bool) State {
 		t.Helper()
-		if got := h.apply(filter.Device, typ, data); got != changes {
-			t.Errorf("message of type %d changes something: %v, want %v", typ, got, changes)
-		}
+		expect.Equal(t, h.apply(filter.Device, typ, data), changes, "message of type %d changes something", typ)
 		return h.state(filter)
 	}
 	state(unix.RTM_NEWLINK, linkMessage(0, 2, "eth0", up), true)
@@ -52,26 +51,16 @@ func TestState(t *testing.T) {
 	s := state(unix.RTM_NEWADDR, addrMessage(2, "fe80::1", 0), true)
 	want := State{Own: []netip.Addr{netip.MustParseAddr("10.0.0.5")},
 		Links: []Link{{Index: 2, Name: "eth0", MAC: frame.MAC{2, 0, 0, 0, 0, 2}, Ethernet: true, Carrier: true, Source: netip.MustParseAddr("fe80::1")}}}
-	if !s.equal(want) {
-		t.Errorf("%+v, want %+v", s, want)
-	}
+	expect.True(t, s.equal(want), "%+v, want %+v", s, want)
 	// A port that leaves a bridge is still there.
 	s = state(unix.RTM_DELLINK, linkMessage(unix.AF_BRIDGE, 2, "eth0", up), false)
-	if len(s.Links) != 1 {
-		t.Errorf("%+v", s)
-	}
+	expect.Equal(t, len(s.Links), 1, "%+v", s)
 	s = state(unix.RTM_NEWLINK, linkMessage(0, 2, "eth0", unix.IFF_UP), true)
-	if s.Links[0].Usable() {
-		t.Error("usable without a carrier")
-	}
+	expect.False(t, s.Links[0].Usable(), "usable without a carrier")
 	s = state(unix.RTM_NEWLINK, linkMessage(0, 2, "eth0", up|unix.IFF_NOARP), true)
-	if s.Links[0].Usable() {
-		t.Error("usable without ARP")
-	}
+	expect.False(t, s.Links[0].Usable(), "usable without ARP")
 	s = state(unix.RTM_NEWLINK, linkMessage(0, 2, "lan0", up), true)
-	if len(s.Links) != 0 {
-		t.Errorf("renamed: %+v", s)
-	}
+	expect.Equal(t, len(s.Links), 0, "renamed: %+v", s)
 	state(unix.RTM_DELADDR, addrMessage(4, "10.0.0.6", 0), false)
 	s = state(unix.RTM_DELLINK, linkMessage(0, 4, "eth1", 0), true)
 	if len(s.Own) != 0 || !slices.Equal(s.Links, nil) {
@@ -89,9 +78,7 @@ func FuzzApply(f *testing.F) {
 		h.apply(filter.Device, unix.RTM_NEWLINK, linkMessage(0, 2, "eth0", up))
 		h.apply(filter.Device, typ, data)
 		for _, l := range h.state(filter).Links {
-			if l.Name != "eth0" {
-				t.Errorf("%+v", l)
-			}
+			expect.Equal(t, l.Name, "eth0", "%+v", l)
 		}
 	})
 }

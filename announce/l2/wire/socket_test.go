@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // A full queue is an error of its own and counted, a signal is no error, and others are the system's.
 func TestSendErrors(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer r.Close()
 	var answers []error
 	s := &Socket{file: w, sendto: func(int, []byte, int, unix.Sockaddr) error {

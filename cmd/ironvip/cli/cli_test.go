@@ -43,7 +43,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", UpdateScripts: *update})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", UpdateScripts: *update, Setup: func(env *testscript.Env) error {
+		env.Setenv("GORACE", "atexit_sleep_ms=0") // a command would sleep for a second at its end
+		return nil
+	}})
 }
 
 // fakeAgent is a server on a unix socket that returns canned responses and records the requests.

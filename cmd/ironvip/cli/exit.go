@@ -159,6 +159,12 @@ func exitCodeOf(e *client.Error) int {
 	return ExitError
 }
 
+// isRefused reports whether the caller may not make a call. Waiting doesn't change that.
+func isRefused(err error) bool {
+	e, ok := errors.AsType[*client.Error](err)
+	return ok && exitCodeOf(e) == ExitNotPermitted
+}
+
 // conflicts reports whether every problem is that another source owns the object or has changed it.
 func conflicts(problems []v1.Problem) bool {
 	for _, p := range problems {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -319,6 +320,26 @@ func TestAddressFlagBeatsEnvironment(t *testing.T) {
 	}
 	if r := run(t, Options{}, "status"); r.code != ExitUnreachable || !strings.Contains(r.stderr, v1.DefaultSocket) {
 		t.Errorf("the default is not used:\n%s", r)
+	}
+}
+
+// A command that waits for the agent ends at once if the agent refuses the caller.
+func TestWaitsOfARefusedCaller(t *testing.T) {
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		a := newAgent(t)
+		refused := problem(status, v1.CodeForbidden, "no role", "")
+		a.on("GET /v1/status", status, refused)
+		a.on("GET /v1/dataplane", status, refused)
+		a.on("POST /v1/dataplane/switch?mode=nft", 200, v1.SwitchPlan{From: "proxy", To: "nft", Changes: true})
+		for _, command := range []string{"status --wait", "dataplane switch nft"} {
+			begun := time.Now()
+			if r := a.run(t, command+" --timeout 1h"); r.code != ExitNotPermitted || !strings.Contains(r.stderr, "no role") {
+				t.Errorf("%s: %+v", command, r)
+			}
+			if took := time.Since(begun); took > time.Minute {
+				t.Errorf("%s took %s", command, took)
+			}
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func node(t *testing.T) *fakeAgent {
 	a.on("GET /v1/services/shop/db/stats", 200, dbStats())
 	a.on("GET /v1/overrides?limit=1000", 200, overrides())
 	a.on("GET /v1/tokens", 200, v1.TokenList{Items: []v1.Token{
-		{Name: "deploy", TokenSpec: v1.TokenSpec{Role: "registrar", Namespaces: []string{"shop", "web"}, Expires: ago(-48 * time.Hour)}, Created: *ago(time.Hour), Author: "root"},
+		{Name: "deploy", TokenSpec: v1.TokenSpec{Role: "registrar", Namespaces: []string{"shop", "web"}, Hostnames: []string{"*.shop.example"}, Expires: ago(-48 * time.Hour)}, Created: *ago(time.Hour), Author: "root"},
 		{Name: "old", TokenSpec: v1.TokenSpec{Role: "viewer", Expires: ago(time.Hour)}, Created: *ago(48 * time.Hour), Expired: true, Author: "token ci"},
 		{Name: "prometheus", TokenSpec: v1.TokenSpec{Role: "viewer"}, Created: *ago(48 * time.Hour)}}})
 	a.on("GET /v1/vips?limit=1000", 200, vips())

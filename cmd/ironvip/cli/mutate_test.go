@@ -290,6 +290,8 @@ func TestGetPrintsWhatApplyReads(t *testing.T) {
 }
 
 // With --wait, a drain ends when the backend has no connections, or fails at the timeout.
+//
+// Slow: the command pauses between its questions, and one drain has a timeout of 1 s.
 func TestDrainWaits(t *testing.T) {
 	const path = "/v1/services/default/web/backends/10.1.0.13:8080"
 	var all strings.Builder

@@ -38,6 +38,8 @@ func TestNodeNewID(t *testing.T) {
 
 // The command replaces the id in the state file. It refuses while another process has the file
 // open.
+//
+// Slow: the command waits for the lock of the state file before it refuses.
 func TestNodeNewIDInAStateFile(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(dir + "/" + store.FileName)

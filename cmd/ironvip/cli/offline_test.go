@@ -106,19 +106,6 @@ func TestDoctor(t *testing.T) {
 	golden(t, "doctor.txt", strings.NewReplacer(dir, "CONFIG", broken, "BROKEN", insist, "INSIST", realServer, "REAL_SERVER", unread, "UNREAD").Replace(all.String()))
 }
 
-// With a configuration that can't be used, doctor names the mistake and what it checks instead.
-func TestDoctorOfABrokenConfiguration(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "ironvip.toml"), []byte("[dataplane]\nmode = \"nft\"\ndevice = 7\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	r := run(t, Options{Host: wellHost()}, "doctor --config "+dir+" --addr unix:///nonexistent.sock")
-	if r.code != ExitError || !strings.Contains(r.stdout, "can't be used") || !strings.Contains(r.stdout, `the defaults, with dataplane.mode "auto", device ironvip0 and state directory /var/lib/ironvip`) ||
-		!strings.Contains(r.stdout, "ironvip.toml:3: dataplane.device: ") {
-		t.Errorf("%s", r)
-	}
-}
-
 // With a configuration that can't be used, doctor checks what the last good one names, as the agent
 // runs with it, and asks that agent. Otherwise it says which agent it asks, and why.
 func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
@@ -151,7 +138,7 @@ func TestDoctorUsesTheLastGoodConfiguration(t *testing.T) {
 	}
 
 	write(file, ofState+"device = 7\n")
-	doctor(dir, "can't be used", "about the agent at unix:///run/ironvip/ironvip.sock, because there is no last good one at "+copyAt, "/run/ironvip/ironvip.sock: ")
+	doctor(dir, "can't be used", file+":3: node.device: ", "about the agent at unix:///run/ironvip/ironvip.sock, because there is no last good one at "+copyAt, "/run/ironvip/ironvip.sock: ")
 	write(copyAt, "mode = 7\n")
 	doctor(dir, "because the last good one can't be used: "+copyAt+":1: mode: ")
 	doctor(dir+" --addr unix://"+a.socket, answers, "state directory /var/lib/ironvip, because the last good one")

@@ -91,7 +91,7 @@ func stateRefused(err error) error {
 // that the backend no longer exists.
 func lastOne(state string, b v1.Backend) string {
 	if b.Removed {
-		return "; it was deleted meanwhile, and gets this state if it returns"
+		return "; it was deleted meanwhile"
 	}
 	if state != vip.Ready.String() || b.Usable {
 		return ""

@@ -107,6 +107,24 @@ func TestSnapshotRestore(t *testing.T) {
 	}
 }
 
+// A restore names what is wrong with the file, and with the configuration that names the store.
+func TestSnapshotRestoreRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "vips.json")
+	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, says := range map[string]string{
+		"restore " + file + " --config " + dir:          file + ": ",
+		"restore --none --config " + dir + "/nowhere":   "the configuration, which names the store, can't be used",
+		"restore " + dir + "/none.json --config " + dir: "no such file",
+	} {
+		if r := run(t, Options{}, "snapshot "+line); r.code != ExitError || !strings.Contains(r.stderr, says) {
+			t.Errorf("%s: %s", line, r)
+		}
+	}
+}
+
 // A failed save leaves the previous file and no other files.
 func TestSnapshotSaveToFile(t *testing.T) {
 	a := newAgent(t)

@@ -65,8 +65,8 @@ func (a *app) awaitHealthy(ctx context.Context, c *client.Client) (v1.NodeStatus
 			return status, nil
 		case err == nil:
 			last, answered = status, true
-		case client.IsCode(err, client.CodeNotPermitted):
-			return last, err // waiting doesn't fix that
+		case isRefused(err):
+			return last, err
 		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // an earlier error explains more than a timeout
 			lastErr = err
 		}

@@ -80,6 +80,8 @@ func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) erro
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s does not serve yet: %w", to, ctx.Err())
+		case isRefused(err):
+			return fmt.Errorf("not known whether %s serves: %w", to, err)
 		case err != nil && time.Since(answered) > a.timeout:
 			return fmt.Errorf("%s does not serve, and no agent has answered for %s: %w", to, a.timeout, err)
 		case err != nil || now.Switching != "": // between both processes, nobody may answer

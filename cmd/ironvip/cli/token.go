@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var role string
-	var namespaces []string
+	var namespaces, hostnames, backends []string
 	var period time.Duration
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -35,15 +36,26 @@ tokens and reads the whole store.`,
 	flags := cmd.Flags()
 	flags.StringVar(&role, "role", "", "viewer, registrar, operator or admin (required)")
 	flags.StringArrayVar(&namespaces, "namespace", nil, "a namespace of a registrar (repeatable)")
+	flags.StringArrayVar(&backends, "backend", nil, "a range of addresses that backends of a registrar may have (repeatable; default: all but loopback and link-local addresses)")
+	flags.StringArrayVar(&hostnames, "hostname", nil, "a hostname that services of a registrar may have, or *.DOMAIN (repeatable)")
 	flags.DurationVar(&period, "expires", 0, "how long it is valid, for example 720h (default: until it is revoked)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]cobra.Completion{
 		access.Viewer.String(), access.Registrar.String(), access.Operator.String(), access.Admin.String()}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("hostname", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("backend", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("expires", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		spec := v1.TokenSpec{Role: role, Namespaces: namespaces}
+		spec := v1.TokenSpec{Role: role, Namespaces: namespaces, Hostnames: hostnames}
 		if role == "" {
 			return usage(cmd, "%s: --role is missing", cmd.CommandPath())
+		}
+		for _, text := range backends {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				return usage(cmd, "invalid --backend %q: write a range such as 10.1.0.0/16", text)
+			}
+			spec.Backends = append(spec.Backends, p)
 		}
 		if cmd.Flags().Changed("expires") {
 			if period <= 0 {
@@ -66,7 +78,7 @@ tokens and reads the whole store.`,
 
 func (a *app) tokenListCommand() *cobra.Command {
 	return listCommand(a, "list the tokens of callers of the API", (*client.Client).Tokens, func(list v1.TokenList) output.View {
-		grid := output.NewGrid("NAME", "ROLE", "NAMESPACES", "CREATED", "EXPIRES", "AUTHOR")
+		grid := output.NewGrid("NAME", "ROLE", "NAMESPACES", "HOSTNAMES", "BACKENDS", "CREATED", "EXPIRES", "AUTHOR")
 		for _, t := range list.Items {
 			expires := output.Cell{Text: "never"}
 			if t.Expires != nil {
@@ -75,7 +87,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 			if t.Expired {
 				expires = output.Cell{Text: "expired " + expires.Text, Style: output.Caution}
 			}
-			grid.Add(t.Name, t.Role, strings.Join(t.Namespaces, ","), a.ago(&t.Created), expires, t.Author)
+			grid.Add(t.Name, t.Role, strings.Join(t.Namespaces, ","), strings.Join(t.Hostnames, ","), joined(t.Backends), a.ago(&t.Created), expires, t.Author)
 		}
 		return output.List(list, grid, "no tokens")
 	})
@@ -107,6 +119,14 @@ func tokenNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Comp
 		out = append(out, cobra.CompletionWithDesc(t.Name, tokenGrant(t)))
 	}
 	return out, err
+}
+
+func joined(ranges []netip.Prefix) string {
+	texts := make([]string, len(ranges))
+	for i, p := range ranges {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ",")
 }
 
 // tokenGrant describes what a token allows: "registrar of shop".

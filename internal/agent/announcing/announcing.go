@@ -21,8 +21,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/eligible"
@@ -31,6 +29,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/table"
@@ -112,7 +111,7 @@ func (a *Announcing) Reload() {
 
 // Run runs the parts until the context ends, and returns its error.
 func (a *Announcing) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	for _, run := range []func(context.Context) error{a.Nodes.Run, a.onceKnown(a.stage.Run), a.onceKnown(a.Link.Run), a.followInputs, a.followResults} {
 		group.Go(func() error { return run(ctx) })
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/sockopt"
 )
 
 // mostOthers bounds the connections that are accepted. More of them wait in the kernel.
@@ -138,14 +139,8 @@ func (u *Use) follow(ctx context.Context, c *net.UnixConn) bool {
 // peer returns the process at the other end. Anybody may use the name of an abstract socket, so only processes of root and
 // of this user count.
 func peer(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
+	cred, err := sockopt.PeerOf(c)
 	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := cmp.Or(err, failed); err != nil {
 		return 0, err
 	}
 	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own {

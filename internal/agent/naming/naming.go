@@ -19,8 +19,6 @@ import (
 	"net/netip"
 	"reflect"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/resolved"
@@ -28,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -95,7 +94,7 @@ func (n *Naming) Reload() {
 // Run runs the parts until the context ends, and returns its error. Without an address to listen at,
 // there are no names, so that they take no memory; once there was one, they are kept.
 func (n *Naming) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	n.resolver.Configure(n.Config().ResolvedSettings())
 	group.Go(func() error { return n.resolver.Run(ctx) })
 	group.Go(func() error {

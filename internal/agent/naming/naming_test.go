@@ -22,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/dnstest"
 	"github.com/ironvip/ironvip/test/freeport"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -55,7 +56,7 @@ func newWorldWith(t *testing.T, config string, set *sockets.Set) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.end = dnstest.Run(t, w.Run)
+	w.end = scope.Go(t, w.Run)
 	return w
 }
 
@@ -171,6 +172,9 @@ func TestStatusAndMetrics(t *testing.T) {
 	w.says(v1.LevelWarn, "DNS queries are not answered at "+at)
 	if c := w.Checks()[0]; len(c.Problems) != 1 || c.Problems[0].Code != vip.CodePortTaken || c.InMessage != 1 || c.Message != c.Problems[0].Message {
 		t.Errorf("%+v", c)
+	}
+	if series := w.series(); !slices.Contains(series, `ironvip_dns_up{listen="`+at+`"} 0`) {
+		t.Errorf("an address that is not answered is not in\n%s", strings.Join(series, "\n"))
 	}
 	other.Close()
 	w.resolves(at, "shop.example.com", "NOERROR 192.0.2.10")

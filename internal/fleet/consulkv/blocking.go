@@ -39,7 +39,7 @@ func Watch(ctx context.Context, s Store, key string, q Query) (pair *Pair, index
 	defer cancel()
 	began := time.Now()
 	pair, index, err = s.Get(call, key, q)
-	if early = err == nil && q.After > 0 && index == q.After && time.Since(began) < q.Wait/2; early {
+	if early = err == nil && q.After > 0 && index == q.After && time.Since(began) < q.Wait; early {
 		backoff.Sleep(ctx, noNewsPause)
 	}
 	return pair, index, early, err

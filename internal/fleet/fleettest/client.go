@@ -228,8 +228,8 @@ func (c *Client) count(n int) {
 	c.calls.Bytes += n
 }
 
-// hold calls answer under the store's lock, once the index it returns is
-// another than the one waited for.
+// hold calls answer under the store's lock, until the index it returns is
+// higher than the one waited for.
 func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer func(*Memory) uint64) (uint64, error) {
 	broken, err := c.enter(ctx, call, func(n *Counts) {
 		if q.After > 0 {
@@ -246,13 +246,15 @@ func (c *Client) hold(ctx context.Context, call Call, q consulkv.Query, answer f
 	for late := false; ; {
 		server := c.server(q)
 		server.mu.Lock()
-		index, changed := answer(server), server.changed
+		index, changed, replaced := answer(server), server.changed, server.replaced
 		server.mu.Unlock()
-		if q.After == 0 || index != q.After || late {
+		if q.After == 0 || index > q.After || late {
 			return index, c.arrive(ctx, call, broken)
 		}
 		select {
 		case <-changed:
+		case <-replaced:
+			return index, c.arrive(ctx, call, broken)
 		case <-wait.C:
 			late = true
 		case <-broken:

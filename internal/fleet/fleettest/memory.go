@@ -28,10 +28,19 @@ type Memory struct {
 	delays     map[string]time.Time // until when a key can't be locked
 	ids        int
 	changed    chan struct{}
+	replaced   chan struct{} // closed when another state is restored
 	clients    map[string]*Client
 	pace       time.Duration
 	slow       sync.WaitGroup
 	busy       chan struct{} // held by the transaction that is being done, where that takes time
+	undo       []keyState    // what the keys were before the transaction that is being done changed them
+}
+
+// keyState is what the store holds for a key.
+type keyState struct {
+	key     string
+	pair    *consulkv.Pair
+	removed uint64
 }
 
 type session struct {
@@ -50,6 +59,7 @@ func NewMemory() *Memory {
 		sessions:   map[string]*session{},
 		delays:     map[string]time.Time{},
 		changed:    make(chan struct{}),
+		replaced:   make(chan struct{}),
 		clients:    map[string]*Client{},
 		busy:       make(chan struct{}, 1),
 	}
@@ -192,7 +202,9 @@ func (m *Memory) Snapshot() Snapshot {
 
 // Restore makes the store hold what it held then. Indexes go backwards, and all
 // sessions are over. With rebuilt set, indexes of new writes are repeated, as
-// when the snapshot is loaded into new servers; else they go on.
+// when the snapshot is loaded into new servers; else they go on. As in Consul,
+// blocking queries end with the answer of the replaced state, and later ones wait
+// until the index has passed theirs.
 func (m *Memory) Restore(s Snapshot, rebuilt bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +222,8 @@ func (m *Memory) Restore(s Snapshot, rebuilt bool) {
 		m.index = s.index
 	}
 	m.index++
-	m.wake()
+	close(m.replaced)
+	m.replaced = make(chan struct{})
 }
 
 // ExpireTombstones forgets which keys were removed, as Consul does after 15 minutes.
@@ -250,14 +263,43 @@ func (m *Memory) set(key string, value []byte, index uint64) uint64 {
 	if ok && bytes.Equal(old.Value, value) {
 		return old.Index
 	}
-	m.pairs[key] = consulkv.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session}
-	delete(m.tombstones, key)
+	m.put(consulkv.Pair{Key: key, Value: bytes.Clone(value), Index: index, Session: old.Session})
 	return index
 }
 
+func (m *Memory) put(p consulkv.Pair) {
+	m.remember(p.Key)
+	m.pairs[p.Key] = p
+	delete(m.tombstones, p.Key)
+}
+
 func (m *Memory) remove(key string, index uint64) {
+	m.remember(key)
 	delete(m.pairs, key)
 	m.tombstones[key] = index
+}
+
+// remember notes the state of a key before its change.
+func (m *Memory) remember(key string) {
+	before := keyState{key: key, removed: m.tombstones[key]}
+	if p, exists := m.pairs[key]; exists {
+		before.pair = &p
+	}
+	m.undo = append(m.undo, before)
+}
+
+// restore undoes the changes since the start of the transaction.
+func (m *Memory) restore() {
+	for _, before := range slices.Backward(m.undo) {
+		delete(m.pairs, before.key)
+		delete(m.tombstones, before.key)
+		if before.pair != nil {
+			m.pairs[before.key] = *before.pair
+		}
+		if before.removed != 0 {
+			m.tombstones[before.key] = before.removed
+		}
+	}
 }
 
 func (m *Memory) under(prefix string) []consulkv.Pair {
@@ -297,10 +339,9 @@ func (m *Memory) keyIndex(key string) uint64 {
 	return m.index
 }
 
-// txn does the operations on a copy first.
+// txn does all of the operations, or none.
 func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
-	pairs, tombstones := m.pairs, m.tombstones
-	m.pairs, m.tombstones = maps.Clone(pairs), maps.Clone(tombstones)
+	m.undo = m.undo[:0]
 	var out consulkv.Outcome
 	next := m.index + 1
 	onlyRead := true
@@ -319,7 +360,7 @@ func (m *Memory) txn(ops []consulkv.Op) consulkv.Outcome {
 		out.Index = max(out.Index, index)
 	}
 	if len(out.Refused) > 0 {
-		m.pairs, m.tombstones = pairs, tombstones
+		m.restore()
 		return consulkv.Outcome{Refused: out.Refused}
 	}
 	if onlyRead {
@@ -368,13 +409,13 @@ func (m *Memory) do(op consulkv.Op, next uint64) (index uint64, refused string) 
 		case exists && old.Session == op.Session && bytes.Equal(old.Value, op.Value):
 			return old.Index, ""
 		}
-		m.pairs[op.Key] = consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session}
+		m.put(consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next, Session: op.Session})
 		return next, ""
 	case consulkv.Unlock:
 		if !exists || old.Session != op.Session {
 			return 0, fmt.Sprintf("failed to unlock key %q, lock isn't held, or is held by another session", op.Key)
 		}
-		m.pairs[op.Key] = consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next}
+		m.put(consulkv.Pair{Key: op.Key, Value: bytes.Clone(op.Value), Index: next})
 		return next, ""
 	default:
 		return 0, fmt.Sprintf("unknown verb %q", op.Verb)

@@ -73,6 +73,7 @@ func (m *Member) watchLeader(ctx context.Context) {
 		}
 		if after = max(index, 1); backwards || early {
 			after = 0
+			m.o.Wake() // the copy may have had no blocking query at that moment, and the next one would not return
 		}
 		var session, node string
 		if pair != nil && pair.Session != "" {

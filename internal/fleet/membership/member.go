@@ -19,10 +19,9 @@ import (
 	"net/url"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // Options are what a Member needs.
@@ -50,7 +49,7 @@ type Options struct {
 	Duplicate func(*DuplicateNodeError)
 	// Reached returns the highest of Consul's indexes that the copy has reached.
 	Reached func() uint64
-	// Wake makes the copy ask Consul at once instead of waiting for a change.
+	// Wake makes the copy ask Consul instead of waiting for a change, also if it doesn't wait yet.
 	Wake func()
 }
 
@@ -90,10 +89,10 @@ func New(o Options) *Member {
 // returns a *DuplicateNodeError when another live host has this host's id or name, and this one has
 // not begun. It is called once.
 func (m *Member) Run(ctx context.Context) error {
-	group, running := errgroup.WithContext(ctx)
+	group, running := parallel.NewGroup(ctx)
 	group.Go(func() error { return m.runSession(running) })
-	group.Go(func() error { m.watchLeader(running); return nil })
-	group.Go(func() error { m.watchPresence(running); return nil })
+	group.Run(running, m.watchLeader)
+	group.Run(running, m.watchPresence)
 	return group.Wait()
 }
 

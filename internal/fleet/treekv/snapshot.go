@@ -8,10 +8,9 @@ import (
 	"errors"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // Reading the whole tree is expensive for Consul, so hosts that start at the same time share one
@@ -158,7 +157,7 @@ func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair, upTo uint6
 // shows whether they are right.
 func (s Store) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	parts := make([][]byte, h.Parts)
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	group.SetLimit(ParallelGets)
 	for i := range parts {
 		group.Go(func() error {

@@ -14,10 +14,9 @@ package treekv
 import (
 	"context"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ironvip/ironvip/internal/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // ParallelGets bounds the requests for single keys that a host has in progress at the same time.
@@ -88,7 +87,7 @@ func (s Store) readRing(ctx context.Context, from, to uint64, ring treelog.Ring,
 
 // fetch reads the values that the log only names.
 func (s Store) fetch(ctx context.Context, entries []treelog.Entry) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, ctx := parallel.NewGroup(ctx)
 	group.SetLimit(ParallelGets)
 	for _, e := range entries {
 		for i := range e.Changes {

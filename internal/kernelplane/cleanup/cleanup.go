@@ -86,33 +86,38 @@ func (o *Outdated) Suspect() { o.all = true }
 func (o *Outdated) Unclean() bool { return o.all || len(o.flows) > 0 }
 
 // Clean ends the connections, as far as the frontends still lack their backends. It costs one dump for each family and
-// protocol, which the kernel filters by what the connections have in common, and one message for each entry. After an error,
-// all of them are kept. A kernel that can't list entries is reported, and is no error: a retry doesn't help.
+// protocol, which the kernel filters by what the connections have in common, or one dump of the whole table after Suspect,
+// and one message for each entry. After an error, all of them are kept. A kernel that can't list entries is reported, and is
+// no error: a retry doesn't help.
 func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
 	maps.DeleteFunc(o.flows, func(x conntrack.Flow, _ struct{}) bool { return back(has, x) })
 	ix, swept := o.flows.Index(), false
+	sweep := func(family vip.Family, match conntrack.Flow) error {
+		var failed error
+		err := o.Table.Sweep(ctx, family, match, func(e *conntrack.Entry) bool {
+			ends, err := o.ends(ctx, ix, has, e)
+			failed = cmp.Or(failed, err)
+			return ends
+		})
+		if err = cmp.Or(err, failed); conntrack.IsMissing(err) {
+			o.Report(conntrack.NoNetlink)
+			return nil
+		}
+		swept = swept || err == nil
+		return err
+	}
+	if o.all {
+		if err := sweep(0, conntrack.Flow{}); err != nil {
+			return err
+		}
+		clear(o.flows)
+	}
 	for _, family := range []vip.Family{vip.IPv4, vip.IPv6} {
 		for _, protocol := range conntrack.Protocols {
-			match, any := o.flows.Common(family, protocol)
-			if o.all && slices.Contains(o.Protocols, protocol) {
-				match, any = conntrack.Flow{Frontend: vip.FrontendKey{Protocol: protocol}}, true
-			}
-			if !any {
-				continue
-			}
-			var failed error
-			err := o.Table.Sweep(ctx, family, match, func(e *conntrack.Entry) bool {
-				ends, err := o.ends(ctx, ix, has, e)
-				failed = cmp.Or(failed, err)
-				return ends
-			})
-			err = cmp.Or(err, failed)
-			if conntrack.IsMissing(err) {
-				o.Report(conntrack.NoNetlink)
-			} else if err != nil {
-				return err
-			} else {
-				swept = true
+			if match, any := o.flows.Common(family, protocol); any {
+				if err := sweep(family, match); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -134,7 +139,7 @@ func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *holdin
 		return true, nil
 	case whole && slices.Contains(o.Protocols, e.Frontend.Protocol) && (e.Frontend.Protocol == vip.UDP || e.Forwarded()): // other connections are those of a process on this host
 		return lacks || !here, nil
-	case o.all && e.Forwarded() && e.Translated == o.Translated:
+	case o.all && slices.Contains(o.Protocols, e.Frontend.Protocol) && e.Forwarded() && e.Translated == o.Translated:
 		if lacks || here || !o.Owns(e.Frontend.Addr) || o.Made == nil {
 			return lacks || !here && o.Owns(e.Frontend.Addr), nil
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/kernelplane/host"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -30,7 +32,7 @@ func (k *kernel) Sweep(_ context.Context, family vip.Family, match conntrack.Flo
 		return k.err
 	}
 	maps.DeleteFunc(k.entries, func(_ string, e conntrack.Entry) bool {
-		return vip.FamilyOf(e.Frontend.Addr) == family && e.Frontend.Protocol == match.Frontend.Protocol && end(&e)
+		return (family == 0 || vip.FamilyOf(e.Frontend.Addr) == family && e.Frontend.Protocol == match.Frontend.Protocol) && end(&e)
 	})
 	return nil
 }
@@ -73,9 +75,7 @@ func (b *bench) connect(name string, k vip.FrontendKey, to string, translated bo
 
 func (b *bench) cleanTo(t *testing.T, left ...string) {
 	t.Helper()
-	if err := b.Clean(t.Context(), b.has); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Clean(t.Context(), b.has))
 	if got := slices.Sorted(maps.Keys(b.entries)); !slices.Equal(got, left) {
 		t.Errorf("left: %v, want %v", got, left)
 	}
@@ -115,9 +115,7 @@ func TestClean(t *testing.T) {
 	b.connect("wider", at("10.96.0.3:7050", vip.TCP), "10.1.0.1:7050", true)
 	// 10.1.0.1 is back, 10.1.0.2 is the internal clients', 10.1.0.3 has left, 10.1.0.4 isn't known to have left.
 	b.cleanTo(t, "range-1", "range-3", "tcp-1", "tcp-2", "tcp-4", "udp-1", "udp-4", "wider")
-	if n := len(b.sweeps); n != 2 {
-		t.Errorf("%d dumps, want 2", n)
-	}
+	expect.Equal(t, len(b.sweeps), 2, "dumps")
 }
 
 // The clients of UDP who came before there was a backend begin anew. Those who came later stay.
@@ -150,9 +148,7 @@ func TestCleanOfUnmasqueraded(t *testing.T) {
 		b.AddUnmasqueraded(k)
 	}
 	b.cleanTo(t, "sctp-here", "sctp-masqueraded", "sctp-other", "tcp-here", "tcp-masqueraded", "tcp-other", "udp-here", "udp-masqueraded", "udp-other")
-	if n := len(b.sweeps); n != 3 {
-		t.Errorf("%d dumps, want 3", n)
-	}
+	expect.Equal(t, len(b.sweeps), 3, "dumps")
 }
 
 // What an earlier process left ends: with backends that frontends lack, and of frontends that are no more.
@@ -169,8 +165,12 @@ func TestSuspect(t *testing.T) {
 	b.connect("foreign", at("192.0.2.1:81", vip.TCP), "10.1.0.1:80", true)
 	b.connect("ipvs", at("10.96.0.1:80", vip.TCP), "10.1.0.3:80", false)
 	b.connect("here", at("10.96.0.1:22", vip.TCP), "10.96.0.1:22", false)
+	b.connect("ping", at("10.96.0.1:0", unix.IPPROTO_ICMP), "10.1.0.9:0", true)
+	b.Add(at("10.96.0.1:82", vip.UDP), backend("10.1.0.1:80"))
+	b.connect("removed-udp", at("10.96.0.1:82", vip.UDP), "10.1.0.1:80", true)
 	b.Suspect()
-	b.cleanTo(t, "foreign", "good", "here", "ipvs")
+	b.cleanTo(t, "foreign", "good", "here", "ipvs", "ping")
+	expect.Equal(t, len(b.sweeps), 1, "dumps")
 }
 
 // After an error nothing is forgotten. A kernel that can't list entries is a finding until it can.
@@ -218,9 +218,7 @@ func TestManyRemovedBackends(t *testing.T) {
 			t.Fatalf("%d flows are remembered", n)
 		}
 	}
-	if n := len(b.flows); n != frontends {
-		t.Errorf("%d flows are remembered, want one of each frontend", n)
-	}
+	expect.Equal(t, len(b.flows), frontends, "remembered flows")
 	if err := b.Clean(t.Context(), b.has); err != nil || len(b.sweeps) != 1 || len(b.entries) != 2*frontends {
 		t.Errorf("%v, %d dumps, %d entries left", err, len(b.sweeps), len(b.entries))
 	}

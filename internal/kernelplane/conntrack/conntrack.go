@@ -149,17 +149,23 @@ func (t Table) delete(ctx context.Context, c *netlink.Conn, found [][]byte) erro
 
 // beginConntrack appends the header of a message and its nfgenmsg.
 func beginConntrack(b []byte, typ, flags uint16, family vip.Family) []byte {
-	af := byte(unix.AF_INET)
-	if family == vip.IPv6 {
+	af := byte(unix.AF_UNSPEC)
+	switch family {
+	case vip.IPv4:
+		af = unix.AF_INET
+	case vip.IPv6:
 		af = unix.AF_INET6
 	}
 	return append(netlink.BeginMessage(b, typ, flags), af, unix.NFNETLINK_V0, 0, 0)
 }
 
-// AppendFlowDump appends a request for the matching entries. It doesn't filter by IPv6
-// address: kernel 6.1 then leaves out the entries that match.
+// AppendFlowDump appends a request for the matching entries, or, without a family, for all
+// entries. It doesn't filter by IPv6 address: kernel 6.1 then leaves out the entries that match.
 func AppendFlowDump(b []byte, family vip.Family, match Flow) []byte {
 	b = beginConntrack(b, ctGet, unix.NLM_F_DUMP, family)
+	if family == 0 {
+		return b
+	}
 	orig, reply := uint32(ctFilterProto), uint32(0)
 	dst := netip.AddrPortFrom(match.Frontend.Addr, match.Frontend.Port)
 	if dst.Addr().Is4() {

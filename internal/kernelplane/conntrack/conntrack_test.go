@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -68,9 +69,7 @@ func TestDecodeStatusAndState(t *testing.T) {
 		data, tcp := netlink.BeginNest(data, ctaProtoInfoTCP)
 		data = netlink.EndNest(netlink.EndNest(netlink.AppendAttr(data, ctaProtoInfoState, state), tcp), info)
 		var x Entry
-		if err := x.Decode(netlink.AppendAttr(data, ctaStatus, 0, 0, 0, state<<4)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, x.Decode(netlink.AppendAttr(data, ctaStatus, 0, 0, 0, state<<4)))
 		if x.Masqueraded != (state&1 != 0) || x.Translated != (state&2 != 0) {
 			t.Errorf("status %#x: %+v", state<<4, x)
 		}

@@ -97,9 +97,10 @@ func (e *Entry) StateName() string {
 // errEnough ends a dump that nobody reads further.
 var errEnough = errors.New("enough")
 
-// Each calls each for the entries of a family that match, until it returns false. It costs one dump, which the kernel
-// filters by protocol, and as far as match has them, by port and address (of IPv4). Each must check what it needs: older
-// kernels filter nothing but the protocol. The entry is valid during the call only.
+// Each calls each for the entries of a family that match, or, without a family, for all entries of all families and
+// protocols, until it returns false. It costs one dump, which the kernel filters by protocol, and as far as match has them, by
+// port and address (of IPv4). Each must check what it needs: older kernels filter nothing but the protocol. The entry is valid
+// during the call only.
 func (t Table) Each(ctx context.Context, family vip.Family, match Flow, each func(*Entry) bool) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{})
 	if err != nil {
@@ -114,8 +115,9 @@ func (t Table) Each(ctx context.Context, family vip.Family, match Flow, each fun
 	})
 }
 
-// Sweep calls end for the entries of a family that match, and deletes those for which it returns true. End must check what
-// it needs, see Each, and must not use the Table. It costs one dump, and one message for each deletion.
+// Sweep calls end for the entries of a family that match, or, without a family, for all entries of all families and
+// protocols. It deletes those for which end returns true. End must check what it needs, see Each, and must not use the Table.
+// Sweep costs one dump, and one message for each deletion.
 func (t Table) Sweep(ctx context.Context, family vip.Family, match Flow, end func(*Entry) bool) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{}) // not counted as IPVS messages
 	if err != nil {
@@ -128,7 +130,7 @@ func (t Table) Sweep(ctx context.Context, family vip.Family, match Flow, end fun
 			return nil
 		}
 		id, err := identity(data)
-		found = append(found, append(beginConntrack(nil, ctDelete, 0, family), id...))
+		found = append(found, append(beginConntrack(nil, ctDelete, 0, vip.FamilyOf(e.Frontend.Addr)), id...))
 		return err
 	})
 	if err != nil {
@@ -142,13 +144,13 @@ func (t Table) dump(ctx context.Context, c *netlink.Conn, family vip.Family, mat
 	var e Entry
 	t.Dumps.Add(1)
 	err := c.Query(ctx, func(b []byte) []byte { return AppendFlowDump(b, family, match) }, func(_ uint16, data []byte) error {
-		if err := e.Decode(data); err != nil || e.Frontend.Protocol != match.Frontend.Protocol {
+		if err := e.Decode(data); err != nil || family != 0 && e.Frontend.Protocol != match.Frontend.Protocol {
 			return err
 		}
 		return each(&e, data)
 	})
 	if err != nil && err != errEnough {
-		return fmt.Errorf("list connection tracking entries of %s: %w", match.Frontend.Protocol, err)
+		return fmt.Errorf("list connection tracking entries: %w", err)
 	}
 	return nil
 }

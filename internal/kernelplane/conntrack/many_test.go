@@ -1,19 +1,15 @@
 package conntrack
 
 import (
-	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -26,12 +22,9 @@ var (
 // fill adds n entries of clients of a frontend with one backend.
 func fill(t testing.TB, at vip.FrontendKey, backend netip.AddrPort, n int) {
 	t.Helper()
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Counters{}))(t)
 	defer c.Close()
-	err = c.Write(t.Context(), n, func(b []byte, i int) []byte {
+	err := c.Write(t.Context(), n, func(b []byte, i int) []byte {
 		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 16), byte(i >> 8)}), 1024+uint16(i&255))
 		b = beginConntrack(b, ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, vip.IPv4)
 		b = appendEnds(b, ctaTupleOrig, unix.IPPROTO_UDP, client, at.AddrPort())
@@ -42,9 +35,7 @@ func fill(t testing.TB, at vip.FrontendKey, backend netip.AddrPort, n int) {
 			t.Fatalf("entry %d: %v", i, err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // The clients of other frontends cost the agent nothing when it counts or deletes those of one: the kernel sends only these.
@@ -66,14 +57,10 @@ func TestClientsOfOthersAreNotRead(t *testing.T) {
 			}
 			n := 0
 			counting := allocated(func() {
-				if err := table.Entries(t.Context(), quiet, func(*Entry) { n++ }); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, table.Entries(t.Context(), quiet, func(*Entry) { n++ }))
 			})
 			deleting := allocated(func() {
-				if err := table.Sweep(t.Context(), vip.IPv4, Flow{Frontend: quiet, Backend: b}, func(*Entry) bool { return true }); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, table.Sweep(t.Context(), vip.IPv4, Flow{Frontend: quiet, Backend: b}, func(*Entry) bool { return true }))
 			})
 			if n != 10 || deleted.Load() != 10 || dumps.Load() != 2 {
 				t.Errorf("%d entries counted, %d deleted, %d dumps", n, deleted.Load(), dumps.Load())
@@ -86,48 +73,4 @@ func TestClientsOfOthersAreNotRead(t *testing.T) {
 			t.Errorf("%s took %d bytes of memory among many, %d among few", what, many, few)
 		}
 	}
-}
-
-// BenchmarkAmongMany counts and deletes the entries of one frontend among a million of others, or as many as this kernel
-// may have. A ratio is the time in units of that of a dump of all entries.
-func BenchmarkAmongMany(b *testing.B) {
-	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-	if err != nil {
-		b.Fatal(err)
-	}
-	limit, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-	n := min(1_000_000, limit*3/4)
-	x, y := netip.MustParseAddrPort("10.1.0.1:53"), netip.MustParseAddrPort("10.1.0.2:53")
-	netlab.New(b).Director.Do(func() {
-		fill(b, busy, x, n)
-		var dumps, deleted atomic.Uint64
-		table := Table{Dumps: &dumps, Deleted: &deleted}
-		took := func(f func() error) float64 {
-			start := time.Now()
-			if err := f(); err != nil {
-				b.Fatal(err)
-			}
-			return float64(time.Since(start))
-		}
-		var count, remove, all float64
-		for b.Loop() {
-			fill(b, quiet, y, 10)
-			count += took(func() error { return table.Entries(b.Context(), quiet, func(*Entry) {}) })
-			remove += took(func() error {
-				return table.Sweep(b.Context(), vip.IPv4, Flow{Frontend: quiet, Backend: y}, func(*Entry) bool { return true })
-			})
-			all += took(func() error {
-				return table.Each(b.Context(), vip.IPv4, Flow{Frontend: vip.FrontendKey{Protocol: vip.UDP}}, func(*Entry) bool { return true })
-			})
-		}
-		if deleted.Load() != uint64(10*b.N) {
-			b.Fatal(fmt.Sprint(deleted.Load(), " deleted"))
-		}
-		b.ReportMetric(0, "ns/op")
-		b.ReportMetric(float64(n), "entries")
-		b.ReportMetric(count/all, "count-ratio")
-		b.ReportMetric(remove/all, "delete-ratio")
-		b.ReportMetric(count/float64(b.N)/1e6, "count-ms")
-		b.ReportMetric(all/float64(b.N)/1e6, "all-ms")
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -23,29 +24,20 @@ func TestEnterOpened(t *testing.T) {
 	owns := func(a netip.Addr) bool { return a == owned }
 	for _, at := range []netip.Addr{lab.Backends[0].Addr4, lab.Backends[0].Addr6} {
 		server := lab.Backends[0].Serve("tcp", netip.AddrPortFrom(at, 0))
-		c, err := lab.Director.Dial("tcp", server)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(lab.Director.Dial("tcp", server))(t)
 		if at.Is4() {
-			if _, err := lab.Director.DialFrom("tcp", owned, server); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(lab.Director.DialFrom("tcp", owned, server))(t)
 		}
 		for range 2 {
 			var got []Entry
 			lab.Director.Do(func() {
-				if err = EnterOpened(t.Context(), owns); err != nil {
-					t.Fatal(err)
-				}
-				err = table.Each(t.Context(), vip.FamilyOf(at), Flow{Frontend: vip.FrontendKey{Protocol: vip.TCP}}, func(e *Entry) bool {
+				must.Succeed(t, EnterOpened(t.Context(), owns))
+				must.Succeed(t, table.Each(t.Context(), vip.FamilyOf(at), Flow{Frontend: vip.FrontendKey{Protocol: vip.TCP}}, func(e *Entry) bool {
 					got = append(got, *e)
 					return true
-				})
+				}))
 			})
-			if err != nil || len(got) != 1 {
-				t.Fatalf("entries: %+v, %v", got, err)
-			}
+			must.Len(t, got, 1)
 			e := got[0]
 			if e.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || e.Frontend.AddrPort() != server || e.Backend != server ||
 				!e.Established() || e.Forwarded() || e.Translated || e.Masqueraded {

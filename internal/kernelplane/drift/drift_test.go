@@ -21,6 +21,8 @@ import (
 	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -37,10 +39,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		ctx := context.Background()
 		var messages atomic.Uint64
 		table := filter.New("ironvip", 0x1000, &messages)
-		route, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		route := must.Get(netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}))(t)
 		defer route.Close()
 		w := drift.Open(ctx, "ironvip0", "ironvip", route.Port(), table.Open, slog.New(slog.DiscardHandler))
 		if w == nil {
@@ -78,14 +77,10 @@ func TestLooksAtTheTable(t *testing.T) {
 		change := filter.Change{filter.AddrElement(filter.SetVIPs, key.Addr): true}
 		rebuild := func() {
 			t.Helper()
-			if err := table.Rebuild(ctx, records.Pods, change); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, table.Rebuild(ctx, records.Pods, change))
 		}
 		rebuild()
-		if err := table.Apply(ctx, change); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, table.Apply(ctx, change))
 		look("own changes", 0, 0, false)
 		run("flush", "ruleset")
 		if by := look("flush", 1, 1, false); len(by) < 4 || by[:3] != "nft" {
@@ -164,9 +159,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 				t.Error(what)
 			}
 		}
-		if len(bearers) != 1 {
-			t.Errorf("reported for %d frontends", len(bearers))
-		}
+		expect.Equal(t, len(bearers), 1, "frontends with a report")
 		look("ip addr del 10.96.1.1/32 dev ironvip0; ip addr del 10.96.1.2/32 dev ironvip0", 2)
 	})
 }

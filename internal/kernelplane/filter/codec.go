@@ -92,7 +92,7 @@ func DecodeElement(s Set, f vip.Family, x *nftwire.Element) (e Element, ok bool)
 		ok = ok && same && IsMark(e.Mark)
 	case KindPair:
 		e.Key.Addr = key.addr(f)
-		ok = key.addr(f) == e.Key.Addr
+		ok = e.Key.Addr.IsValid() && key.addr(f) == e.Key.Addr
 	case KindProbe:
 		data := reader{x.Value}
 		e.Mark = key.mark(binary.NativeEndian)

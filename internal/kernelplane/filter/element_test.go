@@ -58,6 +58,7 @@ func TestElementKeys(t *testing.T) {
 func FuzzDecodeElement(f *testing.F) {
 	f.Add(uint8(SetFrontends), true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{})
 	f.Add(uint8(SetHairpin), false, make([]byte, 32), []byte{})
+	f.Add(uint8(SetHairpin), false, []byte{1}, []byte{}) // of no address
 	f.Add(uint8(SetSources), true, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 0, 0, 0}, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, set uint8, v4 bool, key, end []byte) {
 		s, fam := Set(set%uint8(setPods)), vip.IPv6

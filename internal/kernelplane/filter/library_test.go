@@ -16,6 +16,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -31,9 +32,7 @@ func messagesOf(t *testing.T, x *nftwire.Transaction) (all []sent) {
 	t.Helper()
 	for b := x.End(7, 8, 9); len(b) > 0; {
 		h, data, rest, err := netlink.NextMessage(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if port := binary.NativeEndian.Uint32(b[12:]); port != 9 || h.Seq != 7 && h.Flags&unix.NLM_F_ACK == 0 {
 			t.Errorf("message %d has number %d and is from %d", len(all), h.Seq, port)
 		}
@@ -74,12 +73,8 @@ func library(t *testing.T, do func(c *nftables.Conn) error) (all []sent) {
 		}
 		return nil, io.EOF
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := do(c); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, do(c))
 	_ = c.Flush() // it gets no answer
 	return all[1 : len(all)-1]
 }
@@ -108,9 +103,7 @@ func isWrittenAsByALibrary(t *testing.T, l *Layout) {
 	}
 	var x nftwire.Transaction
 	x.Begin()
-	if err := addLayout(&x, l); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, addLayout(&x, l))
 	got := messagesOf(t, &x)
 	want := library(t, func(c *nftables.Conn) error {
 		c.AddTable(l.table)
@@ -131,9 +124,7 @@ func isWrittenAsByALibrary(t *testing.T, l *Layout) {
 		}
 		return nil
 	})
-	if len(got) != len(want) {
-		t.Fatalf("%d messages, the library has %d", len(got), len(want))
-	}
+	must.Equal(t, len(got), len(want), "messages")
 	const answers = unix.NLM_F_ACK | unix.NLM_F_ECHO
 	for i, w := range want {
 		if g := got[i]; g.typ != w.typ || g.flags&^answers != w.flags&^answers || !bytes.Equal(g.data, w.data) {
@@ -187,9 +178,7 @@ func TestElementsAreWrittenAsByALibrary(t *testing.T) {
 					return c.SetDeleteElements(set, elem)
 				})
 				got := messagesOf(t, &f.x)
-				if len(got) != len(want) {
-					t.Fatalf("%s: %d messages, the library has %d", e, len(got), len(want))
-				}
+				must.Equal(t, len(got), len(want), "%s: messages", e)
 				for i := range want {
 					if got[i].typ != want[i].typ || !bytes.Equal(list(got[i]), list(want[i])) {
 						t.Errorf("%s: message %d of type %#x:\n%x, the library's %#x:\n%x", e, i, got[i].typ, list(got[i]), want[i].typ, list(want[i]))

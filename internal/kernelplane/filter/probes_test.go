@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -41,32 +43,22 @@ func TestTableOfProbes(t *testing.T) {
 		if err := table.Apply(t.Context(), add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))); err == nil {
 			t.Error("a missing table was changed")
 		}
-		if err := table.RebuildProbes(t.Context(), add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, table.RebuildProbes(t.Context(), add("10.96.0.1", "10.77.1.2", ProbeMarkAt(0))))
 		wants("after the first")
 		before := written.Load()
 		change := add("fd96::1", "fd77:1::2", ProbeMarkAt(ProbeMarkCount-1))
-		if err := table.Apply(t.Context(), change); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, table.Apply(t.Context(), change))
 		wants("after the second")
-		if n := written.Load() - before; n != 2 {
-			t.Errorf("a path took %d messages, want 2", n)
-		}
+		expect.Equal(t, written.Load()-before, 2, "messages of a path")
 		for e := range maps.Clone(want) {
 			if _, second := change[e]; second {
 				change[e] = false
 				delete(want, e)
 			}
 		}
-		if err := table.Apply(t.Context(), change); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, table.Apply(t.Context(), change))
 		wants("after its removal")
-		if err := table.Remove(t.Context()); err != nil {
-			t.Error(err)
-		}
+		expect.Succeed(t, table.Remove(t.Context()))
 		if there, err := table.Exists(t.Context()); there || err != nil {
 			t.Errorf("it is still there: %v, %v", there, err)
 		}

@@ -41,8 +41,11 @@ func TryNFTables(ctx context.Context, more ...Trial) []host.Finding {
 	conn := nftwire.NewConn()
 	base := host.Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
 	name, err := freeName(ctx, conn)
+	if errors.Is(err, unix.EPERM) {
+		return []host.Finding{host.Denied(base.Name, true, err)}
+	}
 	if err != nil {
-		base.OK, base.Unknown, base.Detail, base.Remedy = false, errors.Is(err, unix.EPERM), err.Error(), "modprobe nf_tables"
+		base.OK, base.Detail, base.Remedy = false, err.Error(), "modprobe nf_tables"
 		return []host.Finding{base}
 	}
 	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}

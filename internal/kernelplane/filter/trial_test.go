@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -61,15 +62,11 @@ func TestTrialsBesideAForeignTable(t *testing.T) {
 		x.Begin()
 		x.AddTable(table)
 		x.AddChain(&nftables.Chain{Name: "foreign", Table: table})
-		if err := conn.Commit(t.Context(), &x); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, conn.Commit(t.Context(), &x))
 		if got := outcomes(); !reflect.DeepEqual(got, before) {
 			t.Errorf("with a foreign table %v, without %v", got, before)
 		}
-		if err := conn.Open(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, conn.Open(t.Context()))
 		defer conn.Close()
 		var chains []string
 		err := conn.Chains(t.Context(), ScratchTable, func(c nftables.Chain) { chains = append(chains, c.Name) })

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Links are the used methods of *rtnl.Handle.
@@ -206,13 +209,14 @@ func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.
 		all[i] = Single(a)
 	}
 	var missing map[netip.Addr]bool
+	noIPv6 := sync.OnceValues(func() (why, remedy string) { return hostnet.NoIPv6(d.Name) }) // for all addresses
 	err := d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
 		if a := p.Addr(); err != unix.EEXIST {
 			if missing == nil {
 				missing = map[netip.Addr]bool{}
 			}
 			missing[a] = true
-			failed(a, fmt.Errorf("put address %s on %s: %w", a, d.Name, err))
+			failed(a, d.addProblem(a, err, noIPv6))
 		}
 	})
 	if err != nil {
@@ -227,7 +231,17 @@ func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.
 	if len(d.fresh) == 0 {
 		return nil
 	}
-	return d.awaitLocal(ctx, d.fresh)
+	return d.awaitLocal(ctx, d.fresh, failed)
+}
+
+// addProblem explains why an address can't be added.
+func (d *Device) addProblem(a netip.Addr, err error, noIPv6 func() (why, remedy string)) error {
+	if a.Is6() {
+		if why, remedy := noIPv6(); why != "" {
+			return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("put address %s on %s: %s (%v)", a, d.Name, why, err), Hint: remedy}
+		}
+	}
+	return fmt.Errorf("put address %s on %s: %w", a, d.Name, err)
 }
 
 // Remove removes addresses from the device. It ignores those that are gone.
@@ -261,15 +275,15 @@ func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Pr
 }
 
 // LocalWithin bounds the wait for the local routes of new addresses. The kernel takes
-// 1 ms, and some 10 ms under load.
+// 1 ms, some 10 ms under load, and over a second while it ends many network namespaces.
 const LocalWithin = time.Second
 
 // awaitLocal waits until the host's routes deliver packets for new IPv6 addresses
 // locally. The kernel adds these routes in a work queue, after it has acknowledged the
 // address, also without duplicate address detection. In between, clients get "no route
-// to host". If rules of the host route an address elsewhere, or no answer comes, the
-// wait ends without an error, because the address isn't at fault.
-func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
+// to host". It calls failed for the addresses without such a route after LocalWithin: they
+// can't be reached yet, or never, because rules of the host route them elsewhere.
+func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
 	var a netip.Addr
 	local := false
 	ask := func(b []byte) []byte { return appendRouteRequest(b, a) }
@@ -293,7 +307,9 @@ func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr) error {
 		case late.IsZero():
 			late = now.Add(LocalWithin)
 		case now.After(late):
-			return nil
+			failed(a, fmt.Errorf("address %s is on %s, but has no local route after %v: see \"ip -6 route get %s\" and \"ip -6 rule\"", a, d.Name, LocalWithin, a))
+			addrs = addrs[1:]
+			continue
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -29,11 +29,13 @@ func (f Finding) Err() error {
 	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
 }
 
-// Err returns the problems of the required findings that aren't OK, or nil.
+// Err returns the problems of the required findings that aren't OK, or nil. What could not be checked is
+// a problem only if nothing else is: a known one, such as a missing capability, is the cause.
 func Err(findings []Finding) error {
 	var errs []error
+	known := slices.ContainsFunc(findings, func(f Finding) bool { return !f.OK && f.Required && !f.Unknown })
 	for _, f := range findings {
-		if f.OK || !f.Required {
+		if f.OK || !f.Required || known && f.Unknown {
 			continue
 		}
 		errs = append(errs, vip.Problem{
@@ -64,6 +66,14 @@ func MissingModule(name, detail string, required bool) Finding {
 	return Finding{Name: "kernel module " + name, Required: required, Detail: detail, Remedy: "modprobe " + name}
 }
 
+// denied is what to do if the kernel refuses a trial. The capability may be of another user namespace.
+const denied = "run the agent with CAP_NET_ADMIN in the host's own user namespace"
+
+// Denied returns the finding for a trial that this process may not make.
+func Denied(name string, required bool, err error) Finding {
+	return Finding{Name: name, Unknown: true, Required: required, Detail: "not checked: " + err.Error(), Remedy: denied}
+}
+
 // TrialOf returns the finding for a trial of a module. Err is the trial's outcome, and
 // missing the error without the module.
 func TrialOf(module, detail string, required bool, err, missing error) Finding {
@@ -72,7 +82,7 @@ func TrialOf(module, detail string, required bool, err, missing error) Finding {
 	case err == nil:
 		f.OK, f.Detail, f.Remedy = true, "usable", ""
 	case errors.Is(err, unix.EPERM):
-		f.Unknown, f.Detail, f.Remedy = true, "not checked: "+err.Error(), ""
+		return Denied(f.Name, required, err)
 	case !errors.Is(err, missing):
 		f.Detail = err.Error()
 	}
@@ -109,6 +119,28 @@ func (f *Findings) Set(x Finding) (changed bool) {
 	changed = f.all[i] != x
 	f.all[i] = x
 	return changed
+}
+
+// Drifted reports whether x is a change for the worse, or unknown and not OK. It records that what x
+// reports is OK.
+func (f *Findings) Drifted(x Finding) bool {
+	before, known := f.Get(x.Name)
+	if x.OK {
+		f.Set(x)
+		return false
+	}
+	return !known || before.OK
+}
+
+// Drift returns the sysctls that have changed since they were set, and those that were never set. It records
+// which of the others have been repaired.
+func Drift(f *Findings, sysctl Tunables, wanted []Setting) (out []string) {
+	for _, w := range wanted {
+		if x := sysctl.Check(w); f.Drifted(x) {
+			out = append(out, x.Name+" "+x.Detail)
+		}
+	}
+	return out
 }
 
 // Get returns the last finding of a name.

@@ -5,18 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ironvip/ironvip/test/must"
 )
 
 func TestSysctls(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, value string, mode os.FileMode) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, name), []byte(value), mode); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(root, name), []byte(value), mode))
 	}
 	s := Sysctls{root}
 	set := Setting{Key: "ipv4/vs/conntrack", Value: "1", Why: "a reason"}
@@ -39,9 +37,7 @@ func TestSysctls(t *testing.T) {
 		t.Errorf("a missing one that kernels may lack: %+v", f)
 	}
 	// The message contains the reason of a failed write.
-	if err := os.MkdirAll(filepath.Join(root, "ipv4/ip_forward"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Join(root, "ipv4/ip_forward"), 0o755))
 	if f := s.Set(Setting{Key: "ipv4/ip_forward", Value: "1"}); f.OK || !strings.Contains(f.Detail, "can't be set") {
 		t.Errorf("one that can't be written: %+v", f)
 	}
@@ -54,12 +50,8 @@ func TestModulesCheck(t *testing.T) {
 		"lib/modules/6.1.0/modules.builtin": "kernel/net/dummy-x.ko\n",
 		"sys/module/ip_vs_rr/refcnt":        "0",
 	} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must.Succeed(t, os.WriteFile(filepath.Join(root, name), []byte(content), 0o644))
 	}
 	m := ModuleIndex(root, "6.1.0")
 	for name, want := range map[string]string{

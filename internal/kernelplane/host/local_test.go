@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 )
 
@@ -13,9 +14,7 @@ func TestIsLocal(t *testing.T) {
 	local := func(when string, addr netip.Addr, want bool) {
 		t.Helper()
 		lab.Director.Do(func() {
-			if got := IsLocal(addr); got != want {
-				t.Errorf("%s: %s: %v", when, addr, got)
-			}
+			expect.Equal(t, IsLocal(addr), want, "%s: %s", when, addr)
 		})
 	}
 	for _, a := range []netip.Addr{lab.Director.Addr4, lab.Director.Addr6, netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()} {

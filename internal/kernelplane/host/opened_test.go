@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 )
@@ -18,11 +19,7 @@ func TestOpenedConnections(t *testing.T) {
 	here, there := lab.Director, lab.Backends[0]
 	var want []Connection
 	open := func(at netip.AddrPort) *netlab.Conn {
-		c, err := here.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
+		return must.Get(here.Dial("tcp", at))(t)
 	}
 	expect := func(c net.Conn) {
 		want = append(want, Connection{c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()})
@@ -31,27 +28,18 @@ func TestOpenedConnections(t *testing.T) {
 		at := there.Serve("tcp", netip.AddrPortFrom(a, 0))
 		expect(open(at))
 		halfClosed := open(there.Listen(netip.AddrPortFrom(a, 0)).Addr().(*net.TCPAddr).AddrPort()) // nobody closes its other half
-		if err := halfClosed.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, halfClosed.Conn.(*net.TCPConn).CloseWrite())
 		expect(halfClosed)
 	}
 	open(here.Serve("tcp", netip.MustParseAddrPort("127.0.0.1:0")))
-	c, err := there.Dial("tcp", here.Serve("tcp", netip.AddrPortFrom(here.Addr4, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Ask(); err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(there.Dial("tcp", here.Serve("tcp", netip.AddrPortFrom(here.Addr4, 0))))(t)
+	must.Get(c.Ask())(t)
 	var got []Connection
-	here.Do(func() { got, err = OpenedConnections() })
+	here.Do(func() { got = must.Get(OpenedConnections())(t) })
 	byEnd := func(a, b Connection) int { return a.Near.Compare(b.Near) }
 	slices.SortFunc(got, byEnd)
 	slices.SortFunc(want, byEnd)
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("opened: %v, %v, want %v", got, err, want)
-	}
+	must.SameList(t, got, want)
 }
 
 func FuzzParseSocket(f *testing.F) {

@@ -5,22 +5,18 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func TestPortsThatProcessesHave(t *testing.T) {
 	listenTCP := func(network, at string) (uint16, func()) {
-		l, err := net.Listen(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen(network, at))(t)
 		return l.Addr().(*net.TCPAddr).AddrPort().Port(), func() { l.Close() }
 	}
 	listenUDP := func(network, at string) (uint16, func()) {
-		c, err := net.ListenPacket(network, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.ListenPacket(network, at))(t)
 		return c.LocalAddr().(*net.UDPAddr).AddrPort().Port(), func() { c.Close() }
 	}
 	for _, tc := range []struct {
@@ -59,24 +55,13 @@ func TestPortsThatProcessesHave(t *testing.T) {
 
 // Connections of a closed listener don't make a port look used.
 func TestPortWithConnectionsOnlyIsFree(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer l.Close()
-	client, err := net.Dial("tcp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(net.Dial("tcp4", l.Addr().String()))(t)
 	defer client.Close()
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := must.Get(l.Accept())(t)
 	defer server.Close()
 	l.Close()
 	at := server.LocalAddr().(*net.TCPAddr).AddrPort()
-	if err := FreePort(vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP}); err != nil {
-		t.Error(err)
-	}
+	expect.Succeed(t, FreePort(vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP}))
 }

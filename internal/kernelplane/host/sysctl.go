@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Setting is the wanted value of one sysctl below net.
@@ -15,6 +17,23 @@ type Setting struct {
 	Key, Value string // "ipv4/vs/conntrack"
 	Why        string
 	Optional   bool // a kernel without this sysctl is fine
+	AtLeast    bool // Value is a number, and a larger one is fine. Only the operator sets it
+}
+
+// Remembered is the setting with which connection tracking remembers idle TCP connections for some time.
+func Remembered(idle time.Duration) Setting {
+	return Setting{Key: "netfilter/nf_conntrack_tcp_timeout_established", Value: strconv.Itoa(int(idle.Seconds())), Optional: true, AtLeast: true,
+		Why: "the longest idle_timeout of a service"}
+}
+
+// Fits reports whether the setting has the value that is wanted.
+func (w Setting) Fits(have string) bool {
+	if w.AtLeast {
+		n, err := strconv.Atoi(have)
+		least, failed := strconv.Atoi(w.Value)
+		return err == nil && failed == nil && n >= least
+	}
+	return have == w.Value
 }
 
 // Sysctls reads and writes sysctls of the calling thread's network namespace.
@@ -32,7 +51,7 @@ func (s Sysctls) Check(w Setting) Finding {
 		return f
 	case err != nil:
 		f.OK, f.Detail = false, fmt.Sprintf("can't be read: %v", errors.Unwrap(err))
-	case string(bytes.TrimSpace(have)) != w.Value:
+	case !w.Fits(string(bytes.TrimSpace(have))):
 		f.OK, f.Detail = false, fmt.Sprintf("is %s, needs %s: %s", bytes.TrimSpace(have), w.Value, w.Why)
 	}
 	if !f.OK {
@@ -44,7 +63,7 @@ func (s Sysctls) Check(w Setting) Finding {
 // Set sets the sysctl if it has another value, and returns the result.
 func (s Sysctls) Set(w Setting) Finding {
 	f := s.Check(w)
-	if f.OK {
+	if f.OK || w.AtLeast {
 		return f
 	}
 	if err := s.write(w); err != nil {

@@ -7,9 +7,12 @@ import (
 )
 
 // Convert reads a file and the files that it includes.
-func Convert(name string) migrate.Result {
+func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) }
+
+// convertWithin is Convert with another bound of bytes.
+func convertWithin(name string, most int) migrate.Result {
 	var result migrate.Result
-	r := &reader{definitions: map[string]string{}, result: &result}
+	r := &reader{definitions: map[string]string{}, result: &result, most: most}
 	c := &converter{Result: &result, groups: map[string]*statement{}}
 	c.top(r.read(name))
 	result.SortNotes()

@@ -19,7 +19,7 @@ func convert(t testing.TB, text string) (migrate.Result, string) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	result := Convert(file)
+	result := convertWithin(file, 8<<20)
 	var notes strings.Builder
 	for _, n := range result.Notes {
 		notes.WriteString(strings.ReplaceAll(n.String(), dir+"/", "") + "\n")
@@ -83,7 +83,7 @@ func TestDefinitionsDoNotExplode(t *testing.T) {
 		{"doubling", doubling.String() + "virtual_server $A16 80 { }\n" + good, "f:18: longer than 1024 KiB after its definitions have been replaced: ignored\n"},
 		{"a large value", "$A=" + strings.Repeat("x", 1<<19) + "\nx $A$A$A\n" + good, "f:2: longer than 1024 KiB after its definitions have been replaced: ignored\n"},
 		{"contain each other", "$A=$B\n$B=$A\nx $A\n" + good, "f:3: definitions contain each other more than 32 times: ignored\n"},
-		{"many lines", good + "$A=" + strings.Repeat("x", 900<<10) + "\n" + strings.Repeat("x $A\n", 100), "64 MiB, with what is included and replaced: the rest is not read\n"},
+		{"many lines", good + "$A=" + strings.Repeat("x", 900<<10) + "\n" + strings.Repeat("x $A\n", 12), "8 MiB, with what is included and replaced: the rest is not read\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			result, notes := convert(t, c.text)
@@ -140,7 +140,7 @@ func chain(n int) map[string]string {
 func TestLargeFile(t *testing.T) {
 	var text strings.Builder
 	n := 0
-	for ; text.Len() < 10<<20; n++ {
+	for ; text.Len() < 1<<20; n++ {
 		fmt.Fprintf(&text, "virtual_server 10.%d.%d.%d 80 {\n  protocol TCP\n  delay_loop 5\n  lb_kind NAT\n  real_server 10.200.0.1 80 {\n    TCP_CHECK {\n      connect_timeout 2\n    }\n  }\n}\n", n>>16&255, n>>8&255, n&255)
 	}
 	result, notes := convert(t, text.String())

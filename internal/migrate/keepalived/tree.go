@@ -55,17 +55,18 @@ type reader struct {
 
 	// What has been read so far, for the bounds above.
 	files, lineCount, bytes int
+	most                    int // bytes
 	isFull                  bool
 }
 
 // full reports whether a bound has been reached. It notes this once.
 func (r *reader) full(at migrate.Place) bool {
-	if r.files <= maxFiles && r.lineCount <= maxLines && r.bytes <= maxBytes {
+	if r.files <= maxFiles && r.lineCount <= maxLines && r.bytes <= r.most {
 		return false
 	}
 	if !r.isFull {
 		r.isFull = true
-		r.result.Note(at, "the configuration has more than %d files, %d lines or %d MiB, with what is included and replaced: the rest is not read", maxFiles, maxLines, maxBytes>>20)
+		r.result.Note(at, "the configuration has more than %d files, %d lines or %d MiB, with what is included and replaced: the rest is not read", maxFiles, maxLines, r.most>>20)
 	}
 	return true
 }

@@ -17,8 +17,11 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 const device, table = "ironvip0", "ironvip"
@@ -46,10 +49,7 @@ func newHost(t *testing.T) *host {
 	h.add("10.96.0.1/32", "fd96::1/128")
 	h.run("nft add table inet ironvip")
 	h.Do(func() {
-		w, err := watch.Open(watch.Options{Device: device, Table: table})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := must.Get(watch.Open(watch.Options{Device: device, Table: table}))(t)
 		h.w = w
 	})
 	t.Cleanup(h.w.Close)
@@ -137,9 +137,11 @@ func TestSeesWhatOthersChange(t *testing.T) {
 		{"nft add table inet other; nft flush ruleset", ""},
 	} {
 		h.run(c.command)
-		if got := h.take(); got != c.want {
-			t.Errorf("%s: seen %q, want %q", c.command, got, c.want)
+		got := h.take()
+		if strings.HasPrefix(c.want, "+fd") { // the kernel tells of an added address of IPv6 when its system call has returned
+			wait.Until(t, c.command+": an event", func() bool { got = max(got, h.take()); return got != "" })
 		}
+		expect.Equal(t, got, c.want, "%s: seen", c.command)
 	}
 }
 
@@ -150,23 +152,24 @@ func TestRemovedAddressIsNotSeen(t *testing.T) {
 	if s := h.w.Take(func(a netip.Addr) bool { return a == addr4 }); len(s.Gone) != 1 {
 		t.Errorf("seen %+v", s)
 	}
-	if n := h.w.Queries(); n != 0 {
-		t.Errorf("%d questions", n)
-	}
+	expect.Equal(t, h.w.Queries(), 0, "questions")
 }
 
 // An address that the dataplane doesn't want is seen when it is added, and no more when it is gone.
 func TestSeesAddedAddresses(t *testing.T) {
 	h := newHost(t)
-	none := func(netip.Addr) bool { return false }
+	others := func(a netip.Addr) bool { return a == addr6 } // its own event can be late
 	h.run("ip addr add 10.96.0.9/32 dev ironvip0; ip addr add fd96::9/128 dev ironvip0 nodad")
-	if s := h.w.Take(none); len(s.Added) != 2 || len(s.Gone) != 0 {
-		t.Errorf("seen %+v", s)
-	}
+	added := map[netip.Prefix]bool{}
+	wait.Until(t, "both are seen", func() bool { // the kernel tells of an added address of IPv6 when its system call has returned
+		s := h.w.Take(others)
+		for p := range s.Added {
+			added[p] = true
+		}
+		return len(added) == 2 && len(s.Gone) == 0
+	}, func() any { return added })
 	h.run("ip addr add 10.96.0.8/32 dev ironvip0; ip addr add fd96::8/128 dev ironvip0 nodad; ip addr del 10.96.0.8/32 dev ironvip0; ip addr del fd96::8/128 dev ironvip0")
-	if s := h.w.Take(none); len(s.Added) != 0 {
-		t.Errorf("seen %+v", s)
-	}
+	expect.Empty(t, h.w.Take(others).Added, "seen")
 }
 
 // A change is signaled, and nothing is signaled after it was taken.
@@ -174,12 +177,8 @@ func TestSignalsOnce(t *testing.T) {
 	h := newHost(t)
 	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
 	<-h.w.Changed()
-	if got := h.take(); got != "10.96.0.1" {
-		t.Errorf("seen %q", got)
-	}
-	if got := h.take(); got != "" {
-		t.Errorf("seen %q again", got)
-	}
+	expect.Equal(t, h.take(), "10.96.0.1", "seen")
+	expect.Equal(t, h.take(), "", "seen a second time")
 }
 
 // The program that changed something is named: of a transaction by the kernel, of an address by the socket, as long as the
@@ -194,13 +193,8 @@ func TestNamesTheProgram(t *testing.T) {
 	var ip *exec.Cmd
 	h.Do(func() {
 		ip = exec.Command("ip", "-batch", "-")
-		commands, err := ip.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := ip.Start(); err != nil {
-			t.Fatal(err)
-		}
+		commands := must.Get(ip.StdinPipe())(t)
+		must.Succeed(t, ip.Start())
 		t.Cleanup(func() { commands.Close(); _ = ip.Wait() })
 		fmt.Fprintln(commands, "addr del 10.96.0.1/32 dev ironvip0")
 	})
@@ -212,9 +206,7 @@ func TestNamesTheProgram(t *testing.T) {
 	if a := s.Gone[addr4]; a.Name != "ip" || a.PID != ip.Process.Pid {
 		t.Errorf("address removed by %+v, want ip, %d", a, ip.Process.Pid)
 	}
-	if got := (watch.Author{}).String(); got != "" {
-		t.Errorf("an unknown program is %q", got)
-	}
+	expect.Equal(t, (watch.Author{}).String(), "", "an unknown program")
 }
 
 // The dataplane's own sockets are ignored in the kernel: their changes don't wake anybody and fill no buffer.
@@ -229,23 +221,14 @@ func TestIgnoresOwnSockets(t *testing.T) {
 		if route, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := nft.Open(ctx); err != nil {
-			t.Fatal(err)
-		}
-		link, err := rtnl.LinkByName(device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, nft.Open(ctx))
+		link := must.Get(rtnl.LinkByName(device))(t)
 		index = link.Attrs().Index
 	})
 	t.Cleanup(route.Close)
 	t.Cleanup(nft.Close)
-	if err := h.w.IgnoreAddresses(route.Port()); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.w.IgnoreTable(nft.Port()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.w.IgnoreAddresses(route.Port()))
+	must.Succeed(t, h.w.IgnoreTable(nft.Port()))
 	var x nftwire.Transaction
 	for range 1000 {
 		for _, typ := range []uint16{unix.RTM_DELADDR, unix.RTM_NEWADDR} {
@@ -254,34 +237,19 @@ func TestIgnoresOwnSockets(t *testing.T) {
 				b = append(b, unix.AF_INET, 32, 0, 0, byte(index), byte(index>>8), 0, 0)
 				return netlink.AppendAddr(b, unix.IFA_LOCAL, addr4)
 			}, func(_ int, err error) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		}
 		x.Begin()
 		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
 		x.DeleteTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
 		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
-		if err := nft.Send(ctx, &x); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, nft.Send(ctx, &x))
 	}
-	select {
-	case <-h.w.Changed():
-		t.Errorf("woken for %q", h.take())
-	default:
-	}
-	if got := h.take(); got != "" {
-		t.Errorf("seen %q", got)
-	}
+	expect.Equal(t, h.take(), "", "seen")                                         // the kernel may have made the device's link-local address usable meanwhile
 	h.run("ip addr del 10.96.0.1/32 dev ironvip0; nft delete table inet ironvip") // others are seen as before
-	if got := h.take(); got != "10.96.0.1 table" {
-		t.Errorf("seen %q", got)
-	}
+	expect.Equal(t, h.take(), "10.96.0.1 table", "seen")
 }
 
 // Lost events are reported, and later ones are seen.
@@ -298,9 +266,7 @@ func TestReportsLostEvents(t *testing.T) {
 	}
 	h.w.Take(every)
 	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
-	if got := h.take(); got != "10.96.0.1" {
-		t.Errorf("seen %q", got)
-	}
+	expect.Equal(t, h.take(), "10.96.0.1", "seen")
 }
 
 // A host that can't be watched has a nil Watcher.
@@ -319,9 +285,7 @@ func TestTransactionAside(t *testing.T) {
 	ctx := context.Background()
 	nft := nftwire.NewConn()
 	h.Do(func() {
-		if err := nft.Open(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, nft.Open(ctx))
 	})
 	t.Cleanup(nft.Close)
 	generation := func() (uint32, error) { return nft.Generation(ctx) }
@@ -353,18 +317,12 @@ func TestTransactionAside(t *testing.T) {
 		if c.want != "" {
 			<-h.w.Changed()
 		}
-		if got := h.take(); got != c.want {
-			t.Errorf("%s: seen %q, want %q", c.what, got, c.want)
-		}
+		expect.Equal(t, h.take(), c.want, "%s: seen", c.what)
 	}
 	h.run("nft add set inet ironvip names '{ type ifname; }'")
 	if s := h.w.Take(every); s.Table == nil || s.Table.By.Name != "nft" {
 		t.Errorf("a later one: %+v", s)
 	}
-	if err := h.w.Aside(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }); err != nil {
-		t.Error(err)
-	}
-	if got := h.take(); got != "table" {
-		t.Errorf("without the number: seen %q", got)
-	}
+	expect.Succeed(t, h.w.Aside(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }))
+	expect.Equal(t, h.take(), "table", "without the number: seen")
 }

@@ -58,7 +58,6 @@ func TestChoice(t *testing.T) {
 		{name: "no backend", want: ""},
 
 		// Without them, those that serve while they terminate.
-		{name: "terminating ones where none is ready", backends: []vip.Backend{be("10.1.0.1", "terminating"), be("10.1.0.2", "terminating")}, want: "1*1 2*1"},
 		{name: "terminating beside ready takes nothing new", backends: []vip.Backend{be("10.1.0.1", "terminating"), be("10.1.0.2")}, want: "1*0 2*1"},
 		{name: "ready with weight 0 is not ready", backends: []vip.Backend{be("10.1.0.1", "terminating"), weightless("10.1.0.2")}, want: "1*1 2*0"},
 		{name: "terminating with weight 0 takes nothing", backends: []vip.Backend{{Address: addr("10.1.0.1"), State: vip.Terminating}}, want: "1*0"},
@@ -82,8 +81,6 @@ func TestChoice(t *testing.T) {
 			backends: []vip.Backend{be("127.0.0.7"), be("127.0.0.8", "ready", "n2")}, want: "7*1"},
 		{name: "a node without a name has no backend by name", external: vip.Local, internal: vip.Local, node: func(n *Node) { n.Name = "" },
 			backends: []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2")}, want: ""},
-		{name: "local without a local one refuses", external: vip.Local, internal: vip.Local,
-			backends: []vip.Backend{be("10.1.0.1", "ready", "n2")}, want: ""},
 		{name: "local with a draining one only refuses", external: vip.Local, internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "drain", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*0"},
 
@@ -92,14 +89,6 @@ func TestChoice(t *testing.T) {
 			backends: []vip.Backend{be("10.1.0.1", "terminating", "n1"), be("10.1.0.2", "ready", "n1")}, want: "1*0 2*1"},
 		{name: "local terminating though others are ready elsewhere", external: vip.Local, internal: vip.Local,
 			backends: []vip.Backend{be("10.1.0.1", "terminating", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*1"},
-
-		// Internal local without such a backend drops and uses no other backend.
-		{name: "internal local, external cluster", internal: vip.Local,
-			backends: []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*1 2*1", wantInternal: "1*1"},
-		{name: "external local, internal cluster", external: vip.Local,
-			backends: []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n2")}, want: "1*1", wantInternal: "1*1 2*1"},
-		{name: "internal local without one refuses", internal: vip.Local,
-			backends: []vip.Backend{be("10.1.0.2", "ready", "n2")}, want: "2*1", wantInternal: "none"},
 
 		// Zones are used only if every ready backend has one and one matches here.
 		{name: "same zone", distribution: vip.PreferSameZone,
@@ -148,7 +137,6 @@ func TestChoice(t *testing.T) {
 			backends: []vip.Backend{hinted("10.1.0.1", "", "za"), hinted("10.1.0.2", "", "zb")}, want: "1*0 2*1"},
 		{name: "a weightless one with a hint for here", backends: []vip.Backend{
 			{Address: addr("10.1.0.1"), ForZones: "za"}, hinted("10.1.0.2", "", "zb"), hinted("10.1.0.3", "", "zb")}, want: "1*0 2*1 3*1"},
-		{name: "hints and nothing preferred", backends: []vip.Backend{hinted("10.1.0.1", "", "za"), hinted("10.1.0.2", "", "zb")}, want: "1*1"},
 		{name: "a terminating one hinted for here has its open connections", backends: []vip.Backend{
 			hinted("10.1.0.1", "", "za"), hinted("10.1.0.2", "", "za", vip.Terminating), hinted("10.1.0.3", "", "zb", vip.Terminating)}, want: "1*1 2*0"},
 		{name: "the other family's hints don't count", distribution: vip.PreferSameZone,
@@ -253,6 +241,9 @@ func TestBackendsOfSomePorts(t *testing.T) {
 			backends: []vip.Backend{on(be("10.1.0.1"), 0, "http"), be("10.1.0.2", "terminating")}, want: []string{"10.1.0.1:80*1 10.1.0.2:80*0", "10.1.0.2:90*1"}},
 		{name: "zones are those of the port", change: func(s *vip.Service) { s.Distribution = vip.PreferSameZone },
 			backends: []vip.Backend{on(be("10.1.0.1", "ready", "-", "za"), 0, "http"), be("10.1.0.2", "ready", "-", "zb")}, want: []string{"10.1.0.1:80*1", "10.1.0.2:90*1"}},
+		{name: "hints are those of the port",
+			backends: []vip.Backend{on(hinted("10.1.0.1", "", "za"), 0, "http"), hinted("10.1.0.2", "", "zb"), on(be("10.1.0.3"), 0, "admin")},
+			want:     []string{"10.1.0.1:80*1", "10.1.0.2:90*1 10.1.0.3:90*1"}},
 		{name: "local ones of the port", change: func(s *vip.Service) { s.ExternalTraffic, s.InternalTraffic = vip.Local, vip.Local },
 			backends: []vip.Backend{on(be("10.1.0.1", "ready", "n1"), 0, "http"), be("10.1.0.2", "terminating", "n1"), be("10.1.0.3", "ready", "n2")},
 			want:     []string{"10.1.0.1:80*1 10.1.0.2:80*0", "10.1.0.2:90*1"}},
@@ -299,28 +290,6 @@ func TestHinted(t *testing.T) {
 		if got := v.Hinted(tc.family, tc.port); got != tc.want {
 			t.Errorf("%s %s: %t", tc.family, tc.port, got)
 		}
-	}
-}
-
-// Node ports are for clients outside. A VIP's port has two frontends only if the policies differ.
-func TestNodePortsFollowTheExternalPolicy(t *testing.T) {
-	s := service(func(s *vip.Service) {
-		s.Ports[0].NodePort.Auto = true
-		s.ExternalTraffic = vip.Local
-		s.Backends = []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n2")}
-	})
-	in := input(s, "192.0.2.10")
-	in.Node = here()
-	in.Node.NodePortAddrs = sorted("10.9.0.1")
-	in.Allocation.NodePorts = map[vip.PortKey]uint16{{Port: 80, Protocol: vip.TCP}: 30080}
-	got, _ := Service(in)
-	want := []string{
-		"10.9.0.1:30080/tcp node-port http 10.1.0.1:8080*1",
-		"192.0.2.10:80/tcp vip http 10.1.0.1:8080*1",
-		"192.0.2.10:80/tcp+internal vip http 10.1.0.1:8080*1 10.1.0.2:8080*1",
-	}
-	if diff := gocmp.Diff(want, show(got)); diff != "" {
-		t.Error(diff)
 	}
 }
 
@@ -379,6 +348,14 @@ func TestLocalReady(t *testing.T) {
 	in.Service.Backends = in.Service.Backends[1:4]
 	if n := LocalReady(&in); n != 0 {
 		t.Errorf("%d ready here, want none: terminating doesn't count", n)
+	}
+	// Load balancers over nodes send nothing to a node with unhealthy backends only.
+	in.Service.Backends = []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n1"), be("10.1.0.3", "ready", "n2")}
+	for want, health := range []map[byte]string{2: nil, 1: {1: "unhealthy"}, 0: {1: "unhealthy", 2: "unhealthy"}} {
+		in.Health = observed(health)
+		if n := LocalReady(&in); n != want {
+			t.Errorf("%v: %d ready here, want %d", health, n, want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -19,13 +18,24 @@ func big(backends int) Input {
 	return input(s, "192.0.2.10")
 }
 
-// One compile allocates its list of frontends and one list of backends per port
-// and family, whatever the number of backends.
+// One compile allocates its list of frontends and one list of backends per port and family, whatever the number of
+// backends and with a health that all of them have. Backends that serve some of the ports cost one list per port, and
+// nothing for the selection.
 func TestServiceAllocations(t *testing.T) {
-	for _, n := range []int{1, 10, 1000} {
-		in := big(n)
-		if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 2 {
-			t.Errorf("%d backends: %v allocations, at most 2", n, got)
+	row := vip.BackendHealth{Checks: []vip.CheckResult{{Type: vip.CheckTCP, Health: vip.Healthy}}}
+	healthy, ports := big(1000), big(1000)
+	healthy.Health = func(vip.BackendKey) *vip.BackendHealth { return &row }
+	ports.Service.Ports = append(ports.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 90, TargetPort: 90})
+	for i := range ports.Service.Backends {
+		ports.Service.Backends[i].Ports, ports.Service.Backends[i].ForZones = "admin http", "za zb"
+	}
+	ports.Node.Zone = "zb"
+	for name, tc := range map[string]struct {
+		in   Input
+		most float64
+	}{"1 backend": {big(1), 2}, "1,000 backends": {big(1000), 2}, "with health": {healthy, 2}, "of two ports": {ports, 3}} {
+		if got := testing.AllocsPerRun(50, func() { Service(tc.in) }); got > tc.most {
+			t.Errorf("%s: %v allocations, at most %v", name, got, tc.most)
 		}
 	}
 }
@@ -47,19 +57,6 @@ func TestRoomIsUsedAgain(t *testing.T) {
 	}
 }
 
-// Backends that serve some of the ports cost one list per port, and nothing for the selection.
-func TestServiceAllocationsByPort(t *testing.T) {
-	in := big(1000)
-	in.Service.Ports = append(in.Service.Ports, vip.Port{Name: "admin", Protocol: vip.TCP, Port: 90, TargetPort: 90})
-	for i := range in.Service.Backends {
-		in.Service.Backends[i].Ports, in.Service.Backends[i].ForZones = "admin http", "za zb"
-	}
-	in.Node.Zone = "zb"
-	if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 3 {
-		t.Errorf("%v allocations, at most 3", got)
-	}
-}
-
 // A node port on another address shares the backends of the first.
 func TestFrontendsOfOnePortShareBackends(t *testing.T) {
 	in := big(10)
@@ -69,28 +66,5 @@ func TestFrontendsOfOnePortShareBackends(t *testing.T) {
 	got, _ := Service(in)
 	if len(got) != 3 || &got[0].Backends[0] != &got[1].Backends[0] || &got[1].Backends[0] != &got[2].Backends[0] {
 		t.Errorf("not shared: %v", show(got))
-	}
-}
-
-func BenchmarkService(b *testing.B) {
-	for _, n := range []int{3, 100, 1000} {
-		b.Run(fmt.Sprintf("backends=%d", n), func(b *testing.B) {
-			in := big(n)
-			b.ReportAllocs()
-			for b.Loop() {
-				Service(in)
-			}
-		})
-	}
-}
-
-func BenchmarkSameFrontend(b *testing.B) {
-	x, _ := Service(big(100))
-	y, _ := Service(big(100))
-	b.ReportAllocs()
-	for b.Loop() {
-		if !SameFrontend(x[0], y[0]) {
-			b.Fatal("differ")
-		}
 	}
 }

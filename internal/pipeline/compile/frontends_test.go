@@ -73,6 +73,7 @@ func TestSourceRangesAreForVIPs(t *testing.T) {
 func TestIdleBackendsAreOutOfUDP(t *testing.T) {
 	in := input(service(func(s *vip.Service) {
 		auto := vip.NodePort{Auto: true}
+		s.OnePacket = true // for UDP alone
 		s.Ports = []vip.Port{
 			{Port: 53, TargetPort: 53, Protocol: vip.UDP},
 			{Port: 53, TargetPort: 53, Protocol: vip.TCP, NodePort: auto},
@@ -95,25 +96,15 @@ func TestIdleBackendsAreOutOfUDP(t *testing.T) {
 	if diff := cmp.Diff(want, show(got)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	in.Service.Backends = in.Service.Backends[:4]
-	got, _ = Service(in)
-	if have := show(got)[3]; have != "192.0.2.10:53/udp vip  10.1.0.4:53*1" {
-		t.Errorf("with none ready: %s", have)
-	}
-}
-
-func TestOnePacketIsForUDP(t *testing.T) {
-	got, _ := Service(input(service(func(s *vip.Service) {
-		s.OnePacket, s.Forward = true, vip.ForwardDirect
-		s.Ports = []vip.Port{{Port: 53, TargetPort: 53, Protocol: vip.UDP}, {Port: 53, TargetPort: 53, Protocol: vip.TCP}}
-	}), "192.0.2.10"))
-	if len(got) != 2 {
-		t.Fatal(show(got))
-	}
 	for _, f := range got {
 		if f.OnePacket != (f.Key.Protocol == vip.UDP) {
 			t.Errorf("%s: one packet %t", f.Key, f.OnePacket)
 		}
+	}
+	in.Service.Backends = in.Service.Backends[:4]
+	got, _ = Service(in)
+	if have := show(got)[3]; have != "192.0.2.10:53/udp vip  10.1.0.4:53*1" {
+		t.Errorf("with none ready: %s", have)
 	}
 }
 
@@ -122,6 +113,7 @@ func TestRealServer(t *testing.T) {
 		name   string
 		change func(*vip.Service)
 		vips   []string
+		health map[byte]string
 		want   []string
 	}{{
 		name: "a service by nat is nobody's business here",
@@ -163,6 +155,11 @@ func TestRealServer(t *testing.T) {
 		},
 		want: []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*1"},
 	}, {
+		name:   "health is the directors' business",
+		change: func(s *vip.Service) { s.Backends = []vip.Backend{be("10.9.0.1"), be("10.1.0.2")} },
+		health: map[byte]string{1: "unhealthy"},
+		want:   []string{"192.0.2.10:80/tcp real-server http 10.9.0.1:80*0"},
+	}, {
 		name:   "each family on its own",
 		change: func(s *vip.Service) { s.Backends = []vip.Backend{be("10.1.0.1"), be("2001:db8:9::1")} },
 		vips:   []string{"192.0.2.10", "2001:db8::10"},
@@ -184,6 +181,7 @@ func TestRealServer(t *testing.T) {
 			in.Node = here()
 			in.Node.RealServer = true
 			in.Node.NodePortAddrs = in.Node.Addrs
+			in.Health = observed(tc.health)
 			got, problems := Service(in)
 			if len(problems) > 0 {
 				t.Fatal(problems)

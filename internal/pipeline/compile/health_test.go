@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -213,101 +212,44 @@ func TestHealthOfUDP(t *testing.T) {
 	}
 }
 
-// On a real server, the directors decide: a row of health there, if there were one, would not stop
-// the VIP of a backend that is here.
-func TestHealthOnARealServer(t *testing.T) {
-	s := service(func(s *vip.Service) {
-		s.Forward = vip.ForwardDirect
-		s.Ports[0].TargetPort = 80
-		s.Backends = []vip.Backend{be("10.9.0.1"), be("10.1.0.2")}
-	})
-	in := input(s, "192.0.2.10")
-	in.Node = here()
-	in.Node.RealServer = true
-	in.Health = observed(map[byte]string{1: "unhealthy"})
-	got, problems := Service(in)
-	if len(problems) > 0 || len(got) != 1 || got[0].Kind != vip.OnRealServer || len(got[0].Backends) != 1 {
-		t.Errorf("%v %v", got, problems)
-	}
-}
-
-// Load balancers over nodes send nothing to a node with unhealthy backends only.
-func TestLocalReadyNeedsHealth(t *testing.T) {
-	in := input(service(func(s *vip.Service) {
-		s.ExternalTraffic = vip.Local
-		s.Backends = []vip.Backend{be("10.1.0.1", "ready", "n1"), be("10.1.0.2", "ready", "n1"), be("10.1.0.3", "ready", "n2")}
-	}), "192.0.2.10")
-	in.Node = here()
-	for want, health := range []map[byte]string{2: nil, 1: {1: "unhealthy"}, 0: {1: "unhealthy", 2: "unhealthy"}} {
-		in.Health = observed(health)
-		if n := LocalReady(&in); n != want {
-			t.Errorf("%v: %d ready here, want %d", health, n, want)
-		}
-	}
-}
-
+// An unhealthy source decides, else an unhealthy check, else an unknown one. Connections of clients are evidence after
+// the checks and the source, and for a backend without them. They never change where the compile stage sends clients.
 func TestObserved(t *testing.T) {
 	for _, tc := range []struct {
 		source vip.Health
 		checks string
+		a, b   vip.Health // of the ports, by connections
 		want   vip.Health
-		check  int // the index of the check that decided; -1: none
+		by     int // the index of the check that decided; -1: none
 	}{
-		{0, "", vip.Unchecked, -1},
-		{vip.Healthy, "", vip.Healthy, -1},
-		{vip.Unhealthy, "", vip.Unhealthy, -1},
-		{vip.Unhealthy, "healthy", vip.Unhealthy, -1},
-		{vip.Healthy, "unhealthy", vip.Unhealthy, 0},
-		{vip.Healthy, "unknown", vip.Unknown, 0},
-		{0, "healthy@a unhealthy@b", vip.Unhealthy, 1},
-		{0, "unknown@a unhealthy@b", vip.Unhealthy, 1},
-		{0, "healthy@a unknown@b", vip.Unknown, 1},
-		{0, "healthy@a healthy@b", vip.Healthy, 0},
-	} {
-		t.Run(fmt.Sprintf("%s %s", tc.source, tc.checks), func(t *testing.T) {
-			s := service(func(s *vip.Service) { s.Backends = []vip.Backend{be("10.1.0.1")} })
-			s.Backends[0].Health = tc.source
-			row := observed(map[byte]string{1: tc.checks})
-			v := View{Service: &s, Health: row}
-			health, check := v.Observed(&s.Backends[0])
-			at := -1
-			if h := row(s.Backends[0].Key(s.Key)); check != nil && h != nil {
-				at = slices.Index(h.Checks, *check)
-			}
-			if health != tc.want || at != tc.check {
-				t.Errorf("%s by check %d, want %s by %d", health, at, tc.want, tc.check)
-			}
-		})
-	}
-}
-
-// Connections of clients are evidence after the checks and the source, and for a backend without
-// them. They never change where the compile stage sends clients.
-func TestObservedByConnections(t *testing.T) {
-	for _, tc := range []struct {
-		source   vip.Health
-		checks   string
-		a, b     vip.Health // of the ports, by connections
-		want     vip.Health
-		byChecks bool
-	}{
-		{0, "", vip.Healthy, 0, vip.Healthy, false},
-		{0, "", 0, vip.Healthy, vip.Healthy, false},
-		{0, "", vip.Healthy, vip.Ejected, vip.Ejected, false},
-		{0, "healthy", vip.Ejected, 0, vip.Ejected, false},
-		{0, "unknown", vip.Ejected, 0, vip.Ejected, false},
-		{0, "unknown", vip.Healthy, 0, vip.Unknown, true},
-		{0, "healthy", vip.Healthy, 0, vip.Healthy, true},
-		{0, "unhealthy", vip.Ejected, 0, vip.Unhealthy, true},
-		{vip.Unhealthy, "", vip.Ejected, 0, vip.Unhealthy, false},
-		{vip.Healthy, "", vip.Ejected, 0, vip.Ejected, false},
+		{0, "", 0, 0, vip.Unchecked, -1},
+		{vip.Healthy, "", 0, 0, vip.Healthy, -1},
+		{vip.Unhealthy, "", 0, 0, vip.Unhealthy, -1},
+		{vip.Unhealthy, "healthy", 0, 0, vip.Unhealthy, -1},
+		{vip.Healthy, "unhealthy", 0, 0, vip.Unhealthy, 0},
+		{vip.Healthy, "unknown", 0, 0, vip.Unknown, 0},
+		{0, "healthy@a unhealthy@b", 0, 0, vip.Unhealthy, 1},
+		{0, "unknown@a unhealthy@b", 0, 0, vip.Unhealthy, 1},
+		{0, "healthy@a unknown@b", 0, 0, vip.Unknown, 1},
+		{0, "healthy@a healthy@b", 0, 0, vip.Healthy, 0},
+		{0, "", vip.Healthy, 0, vip.Healthy, -1},
+		{0, "", 0, vip.Healthy, vip.Healthy, -1},
+		{0, "", vip.Healthy, vip.Ejected, vip.Ejected, -1},
+		{0, "healthy", vip.Ejected, 0, vip.Ejected, -1},
+		{0, "unknown", vip.Ejected, 0, vip.Ejected, -1},
+		{0, "unknown", vip.Healthy, 0, vip.Unknown, 0},
+		{0, "healthy", vip.Healthy, 0, vip.Healthy, 0},
+		{0, "unhealthy", vip.Ejected, 0, vip.Unhealthy, 0},
+		{vip.Unhealthy, "", vip.Ejected, 0, vip.Unhealthy, -1},
+		{vip.Healthy, "", vip.Ejected, 0, vip.Ejected, -1},
 	} {
 		s := service(func(s *vip.Service) {
 			s.Ports = []vip.Port{{Name: "a", Protocol: vip.TCP, Port: 80, TargetPort: 8080}, {Name: "b", Protocol: vip.UDP, Port: 53, TargetPort: 53}}
 			s.Backends = []vip.Backend{be("10.1.0.1")}
 		})
 		s.Backends[0].Health = tc.source
-		v := View{Service: &s, Health: observed(map[byte]string{1: tc.checks})}
+		row := observed(map[byte]string{1: tc.checks})(s.Backends[0].Key(s.Key))
+		v := View{Service: &s, Health: func(vip.BackendKey) *vip.BackendHealth { return row }}
 		usable := v.Usable(&s.Backends[0])
 		v.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
 			health := tc.a
@@ -322,21 +264,19 @@ func TestObservedByConnections(t *testing.T) {
 			}
 			return &vip.PassiveHealth{PassiveKey: k, Health: health}
 		}
-		if health, check := v.Observed(&s.Backends[0]); health != tc.want || (check != nil) != tc.byChecks {
-			t.Errorf("%+v: %s by %v", tc, health, check)
+		if tc.a == 0 && tc.b == 0 {
+			v.Passive = nil // as with a dataplane in the kernel
+		}
+		by := -1
+		health, check := v.Observed(&s.Backends[0])
+		if check != nil && row != nil {
+			by = slices.Index(row.Checks, *check)
+		}
+		if health != tc.want || by != tc.by {
+			t.Errorf("%+v: %s by check %d", tc, health, by)
 		}
 		if v.Usable(&s.Backends[0]) != usable {
 			t.Errorf("%+v: usable depends on connections", tc)
 		}
-	}
-}
-
-// Health that all of a service's backends have costs no memory.
-func TestHealthAllocatesNothing(t *testing.T) {
-	in := big(1000)
-	row := vip.BackendHealth{Checks: []vip.CheckResult{{Type: vip.CheckTCP, Health: vip.Healthy}}}
-	in.Health = func(vip.BackendKey) *vip.BackendHealth { return &row }
-	if got := testing.AllocsPerRun(50, func() { Service(in) }); got > 2 {
-		t.Errorf("%v allocations, at most 2 as without health", got)
 	}
 }

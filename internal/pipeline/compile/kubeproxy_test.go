@@ -3,7 +3,6 @@ package compile
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -190,30 +189,5 @@ func TestAsKubeProxy(t *testing.T) {
 				t.Errorf("clients inside go to %s, want %s", have, inside)
 			}
 		})
-	}
-}
-
-// Each family and each port has its own hints, as in kube-proxy.
-func TestHintsAreOfOneFamilyAndPort(t *testing.T) {
-	hinted := func(address, zone string, ports ...string) vip.Backend {
-		return vip.Backend{Address: addr(address), Weight: 1, ForZones: vip.NamesOf(zone), Ports: vip.NamesOf(ports...)}
-	}
-	in := input(service(func(s *vip.Service) {
-		s.Ports = []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 80, TargetPort: 80}, {Name: "dns", Protocol: vip.UDP, Port: 53, TargetPort: 53}}
-		s.Backends = []vip.Backend{
-			hinted("10.1.0.1", "za"), hinted("10.1.0.2", "zb"), {Address: addr("10.1.0.3"), Weight: 1, Ports: vip.NamesOf("dns")},
-			{Address: addr("2001:db8::1"), Weight: 1}, hinted("2001:db8::2", "zb"),
-		}
-	}), "192.0.2.10", "2001:db8:f::10")
-	in.Node.Zone = "za"
-	got, _ := Service(in)
-	want := []string{
-		"192.0.2.10:53/udp vip dns 10.1.0.1:53*1 10.1.0.2:53*1 10.1.0.3:53*1",
-		"192.0.2.10:80/tcp vip http 10.1.0.1:80*1",
-		"[2001:db8:f::10]:53/udp vip dns [2001:db8::1]:53*1 [2001:db8::2]:53*1",
-		"[2001:db8:f::10]:80/tcp vip http [2001:db8::1]:80*1 [2001:db8::2]:80*1",
-	}
-	if have := show(got); !slices.Equal(have, want) {
-		t.Errorf("got %q", have)
 	}
 }

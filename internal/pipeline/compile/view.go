@@ -67,7 +67,7 @@ func (v *View) PassiveOf(b *vip.Backend) (out *vip.PassiveHealth) {
 }
 
 // AppendAddresses appends the keys of a backend in the passive table to out: one for each port of the
-// service that it serves. It appends none without the table.
+// service that it serves, sorted, each once. It appends none without the table. Out must be empty.
 func (v *View) AppendAddresses(out []vip.PassiveKey, b *vip.Backend) []vip.PassiveKey {
 	if v.Passive == nil {
 		return out
@@ -75,11 +75,14 @@ func (v *View) AppendAddresses(out []vip.PassiveKey, b *vip.Backend) []vip.Passi
 	for i := range v.Service.Ports {
 		p := &v.Service.Ports[i]
 		key := vip.PassiveKey{Service: v.Service.Key, Protocol: p.Protocol, Addr: b.Endpoint(p.TargetPort)}
-		if b.Serves(p.Name) && !slices.Contains(out, key) {
+		if b.Serves(p.Name) {
 			out = append(out, key)
 		}
 	}
-	return out
+	slices.SortFunc(out, func(a, b vip.PassiveKey) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Addr.Compare(b.Addr))
+	})
+	return slices.Compact(out)
 }
 
 // Ejected reports whether the dataplane skips a backend at one of its ports at least.

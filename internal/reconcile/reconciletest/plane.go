@@ -3,6 +3,7 @@ package reconciletest
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -35,7 +36,8 @@ type Harness struct {
 	// (netlink messages); nil where it is unknown.
 	Writes func() uint64
 	// Witness checks by other means than the Target that the dataplane has
-	// exactly these frontends of ours; may be nil.
+	// exactly these frontends of ours; may be nil. The suite calls it after each
+	// step of the lifecycle, and at the end of each other case.
 	Witness func(t *testing.T, want []vip.Frontend)
 }
 
@@ -43,8 +45,9 @@ type Harness struct {
 type plane struct {
 	Harness
 	reconcile.Plane
-	t    *testing.T
-	want map[vip.FrontendKey]vip.Frontend
+	t        *testing.T
+	want     map[vip.FrontendKey]vip.Frontend
+	eachStep bool // Witness checks each step
 }
 
 // RunPlane runs the conformance suite. Each case gets a New Target and leaves
@@ -72,6 +75,7 @@ func RunPlane(t *testing.T, h Harness) {
 			p := &plane{Harness: h, Plane: h.New(t), t: t, want: map[vip.FrontendKey]vip.Frontend{}}
 			defer p.clear()
 			c.run(p)
+			p.witness()
 		})
 	}
 }
@@ -89,6 +93,7 @@ func (p *plane) anotherScheduler() vip.Scheduler { return p.schedulers()[2] }
 func (p *plane) empty() { p.check() }
 
 func (p *plane) lifecycle() {
+	p.eachStep = true
 	backends := p.servers(vip.TCP, vip.IPv4, 3)
 	f := p.frontend(p.v4(0), 8080, vip.TCP, backends[:2]...)
 	p.set(f)
@@ -355,15 +360,20 @@ func (p *plane) check() {
 			p.t.Errorf("%s is\n%+v, want\n%+v", o.Value.Key, o.Value, want)
 		}
 	}
-	var all []vip.Frontend
-	for k, f := range p.want {
+	for k := range p.want {
 		if !seen[k] {
 			p.t.Errorf("%s is missing", k)
 		}
-		all = append(all, f)
 	}
+	if p.eachStep {
+		p.witness()
+	}
+}
+
+func (p *plane) witness() {
+	p.t.Helper()
 	if p.Witness != nil {
-		p.Witness(p.t, all)
+		p.Witness(p.t, slices.Collect(maps.Values(p.want)))
 	}
 }
 

@@ -89,30 +89,3 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%v allocations to find, replace, remove and add", cost)
 	}
 }
-
-func BenchmarkGet(b *testing.B) {
-	for _, n := range []int{1_000, 100_000} {
-		keys := make([]string, n)
-		s, m := newThings(), map[string]*thing{}
-		for i := range keys {
-			keys[i] = strconv.Itoa(i)
-			e := &thing{key: keys[i]}
-			s.Put(e)
-			m[keys[i]] = e
-		}
-		b.Run("set/"+strconv.Itoa(n), func(b *testing.B) {
-			for i := 0; b.Loop(); i += 7919 {
-				if s.Get(keys[i%n]) == nil {
-					b.Fatal("lost")
-				}
-			}
-		})
-		b.Run("map/"+strconv.Itoa(n), func(b *testing.B) {
-			for i := 0; b.Loop(); i += 7919 {
-				if m[keys[i%n]] == nil {
-					b.Fatal("lost")
-				}
-			}
-		})
-	}
-}

@@ -142,7 +142,7 @@ func TestNextFreeFindsNothingInAFullSet(t *testing.T) {
 // Finding, adding and removing one address allocates nothing if the node exists, however large the
 // set is.
 func TestSetAllocatesNothing(t *testing.T) {
-	for _, held := range []uint64{1_000, 1_000_000} {
+	for _, held := range []uint64{1_000, 100_000} {
 		b := NewSet(128)
 		first := Of(netip.MustParseAddr("2001:db8::"))
 		for i := range held {

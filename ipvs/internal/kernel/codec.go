@@ -29,9 +29,12 @@ const (
 	CmdSetDest    = 6
 	CmdDelDest    = 7
 	CmdGetDest    = 8
+	CmdSetConfig  = 12
+	CmdGetConfig  = 13
 
-	attrService = 1
-	attrDest    = 2
+	attrService    = 1
+	attrDest       = 2
+	attrTimeoutTCP = 4
 
 	svcFamily   = 1
 	svcProtocol = 2

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -40,9 +41,7 @@ func TestCodecRoundTrip(t *testing.T) {
 			}
 		}
 		m := AppendService(AppendCommand(nil, 33, CmdNewService, 0), &s, true)
-		if len(m)%4 != 0 {
-			t.Fatalf("a message of %d bytes is not aligned", len(m))
-		}
+		must.Equal(t, len(m)%4, 0, "bytes beyond the alignment of a message")
 		if got, _, err := DecodeService(body(m)); err != nil || got != s {
 			t.Fatalf("%+v is read as %+v, %v", s, got, err)
 		}

@@ -18,15 +18,13 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel/kerneltest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 func captured(t testing.TB, s string) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(hex.DecodeString(s))(t)
 	return b
 }
 
@@ -68,10 +66,7 @@ func TestStatisticsAreWide(t *testing.T) {
 }
 
 func TestParseTable(t *testing.T) {
-	got, err := ParseTable(strings.NewReader(kerneltest.Table))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(ParseTable(strings.NewReader(kerneltest.Table)))(t)
 	want := map[ServiceID]Live{
 		{at: netip.MustParseAddrPort("[fd96::1]:53"), protocol: vip.UDP}: {0, 5},
 		{at: netip.MustParseAddrPort("10.96.0.1:99"), protocol: vip.UDP}: {},
@@ -199,9 +194,7 @@ func TestTableIsReopened(t *testing.T) {
 	if _, err := table.Read(); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no table: %v", err)
 	}
-	if err := os.WriteFile(table.Path, []byte(kerneltest.Table), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(table.Path, []byte(kerneltest.Table), 0o644))
 	for range 2 { // each read starts at the beginning
 		if all, err := table.Read(); err != nil || len(all) != 5 {
 			t.Errorf("%d services, %v", len(all), err)
@@ -210,21 +203,5 @@ func TestTableIsReopened(t *testing.T) {
 	table.file.Close()
 	if all, err := table.Read(); err != nil || len(all) != 5 {
 		t.Errorf("after the file was lost: %d services, %v", len(all), err)
-	}
-}
-
-// Reading all of a large table, as for each scrape of metrics.
-func BenchmarkParseTable5000(b *testing.B) {
-	var text bytes.Buffer
-	text.WriteString(strings.Repeat("heading\n", 3))
-	for i := range 5000 {
-		showTable(&text, ServiceID{at: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80), protocol: vip.TCP}, make([]Live, 10))
-	}
-	b.SetBytes(int64(text.Len()))
-	b.ReportAllocs()
-	for b.Loop() {
-		if all, err := ParseTable(bytes.NewReader(text.Bytes())); err != nil || len(all) != 5000 {
-			b.Fatal(len(all), err)
-		}
 	}
 }

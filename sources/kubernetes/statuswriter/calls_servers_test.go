@@ -11,17 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/kubetest"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // A real API server refuses what is based on an outdated object, and accepts repeated events.
+// Slow: etcd and kube-apiserver start, which takes four seconds.
 func TestCallsOnServer(t *testing.T) {
 	c := kubetest.Start(t, kubetest.Options{})
-	client, err := kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(t, "admin", "system:masters")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(kubeclient.New(kubeclient.Config{Kubeconfig: c.Kubeconfig(t, "admin", "system:masters")}))(t)
 	by := calls{core: client.REST(corev1.SchemeGroupVersion), coordination: client.REST(coordinationv1.SchemeGroupVersion), manager: fieldManager("ironvip", "ironvip")}
 	const path = "/api/v1/namespaces/default/services/web"
 	c.Apply(t, `{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web}, spec: {type: LoadBalancer, loadBalancerClass: example.com/none, ports: [{port: 80}]}}`)
@@ -39,12 +39,8 @@ func TestCallsOnServer(t *testing.T) {
 	}
 
 	a := announcement{key: vip.ServiceKey{Namespace: "default", Name: "web"}, object: reference(old), reason: ReasonAllocated, message: "assigned"}
-	if err := by.createEvent(t.Context(), a.event("host", metav1.Now().Time)); err != nil {
-		t.Errorf("an event: %v", err)
-	}
-	if err := by.repeatEvent(t.Context(), "default", a.name(), 2, metav1.Now()); err != nil {
-		t.Errorf("an event that happens again: %v", err)
-	}
+	expect.Succeed(t, by.createEvent(t.Context(), a.event("host", metav1.Now().Time)), "an event")
+	expect.Succeed(t, by.repeatEvent(t.Context(), "default", a.name(), 2, metav1.Now()), "an event that happens again")
 
 	c.Delete(t, path)
 	c.Patch(t, path, `{"metadata": {"finalizers": null}}`)

@@ -11,13 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
 var web = vip.ServiceKey{Namespace: "default", Name: "web"}
 
-func TestReasons(t *testing.T) {
+func TestReasonsOfEvents(t *testing.T) {
 	for _, tc := range []struct {
 		source, allocator *vip.Problem
 		want              string
@@ -59,10 +60,7 @@ func TestMessagesFitTheAPI(t *testing.T) {
 }
 
 func TestEventsAreWrittenOncePerChange(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		full := &vip.Problem{Code: vip.CodePoolFull, Field: "pool", Message: "pool \"public\" is full", Hint: "add a range"}
 		warning := "Warning PoolExhausted: pool: pool \"public\" is full (hint: add a range)"
@@ -71,34 +69,32 @@ func TestEventsAreWrittenOncePerChange(t *testing.T) {
 			h.grant("web", full)
 			settle(time.Second)
 		}
-		expect(t, "requests", api.take(), []string{postEvent})
-		expect(t, "events", api.events(), []string{warning + " x1"})
+		expect.SameList(t, api.take(), []string{postEvent}, "requests")
+		expect.SameList(t, api.events(), []string{warning + " x1"}, "events")
 
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
-		expect(t, "events", api.events(), []string{allocated + " x1", warning + " x1"})
+		expect.SameList(t, api.events(), []string{allocated + " x1", warning + " x1"}, "events")
 
 		h.grant("web", full)
 		settle(time.Second)
-		expect(t, "events that happen again", api.events(), []string{allocated + " x1", warning + " x2"})
+		expect.SameList(t, api.events(), []string{allocated + " x1", warning + " x2"}, "events that happen again")
 		api.take()
 
 		h.store.Describe(web, []vip.Problem{{Code: vip.CodeUnknownKey, Field: "metadata.annotations[ironvip.io/pol]", Message: "is no annotation of ours", Hint: "did you mean pool"}})
 		settle(time.Second)
-		expect(t, "requests", api.take(), []string{postEvent})
-		expect(t, "events", api.events(), []string{allocated + " x1",
-			"Warning BadAnnotation: metadata.annotations[ironvip.io/pol]: is no annotation of ours (hint: did you mean pool) x1", warning + " x2"})
+		expect.SameList(t, api.take(), []string{postEvent}, "requests")
+		expect.SameList(t, api.events(), []string{allocated + " x1",
+			"Warning BadAnnotation: metadata.annotations[ironvip.io/pol]: is no annotation of ours (hint: did you mean pool) x1", warning + " x2"}, "events")
 	})
 }
 
 // The names of events depend on their content. The next writer thus detects events that the
 // previous writer wrote.
 func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a := newHost(t, api, "a").start()
 		b := newHost(t, api, "b").start()
-		defer b.stop()
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		for _, h := range []*host{a, b} {
 			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
@@ -106,45 +102,37 @@ func TestTheNextWriterRepeatsNoEvents(t *testing.T) {
 		settle(20 * time.Second)
 		a.stop()
 		settle(20 * time.Second)
-		if _, mine := b.Elected(); !mine {
-			t.Fatal("b is not the next writer")
-		}
-		expect(t, "events", api.events(), []string{"Warning PoolExhausted: full x1"})
-		expect(t, "requests", api.take(), []string{postEvent, postEvent})
+		must.True(t, b.election.mine(), "b is not the next writer")
+		expect.SameList(t, api.events(), []string{"Warning PoolExhausted: full x1"}, "events")
+		expect.SameList(t, api.take(), []string{postEvent, postEvent}, "requests")
 		h := b
 		for range 20 {
 			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
 			settle(time.Second)
 		}
-		expect(t, "requests", api.take(), []string(nil))
-		expect(t, "problems", b.said(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests")
+		expect.SameList(t, b.said(), []string(nil), "problems")
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
 		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
 		settle(time.Second)
-		expect(t, "what happens again", api.events(), []string{`Normal Allocated: assigned 192.0.2.1 from pool "public" x1`, "Warning PoolExhausted: full x2"})
+		expect.SameList(t, api.events(), []string{`Normal Allocated: assigned 192.0.2.1 from pool "public" x1`, "Warning PoolExhausted: full x2"}, "what happens again")
 	})
 }
 
 func TestServiceThatChangesAllTheTimeTellsLittle(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		for i := range 600 {
 			h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: fmt.Sprintf("full %d", i)})
 			settle(time.Second)
 		}
-		if n := len(api.take()); n < perService || n > perService+11 {
-			t.Errorf("%d events in ten minutes", n)
-		}
+		expect.Between(t, len(api.take()), perService, perService+11, "events in ten minutes")
 	})
 }
 
 func TestEventsWithoutRightsWait(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		api.fault = func(request string) *http.Response {
 			if strings.Contains(request, "events") {
 				return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `events is forbidden: User "x" cannot create resource "events"`)
@@ -152,11 +140,9 @@ func TestEventsWithoutRightsWait(t *testing.T) {
 			return nil
 		}
 		h := newHost(t, api, "a").start()
-		defer h.stop()
 		for i := range 20 {
 			name := fmt.Sprintf("web%d", i)
-			api.edit(name, oursWith(corev1.IPv4Protocol))
-			h.grant(name, nil, "192.0.2.1")
+			h.offer(name)
 		}
 		settle(10*time.Minute + 30*time.Second)
 		posts := 0
@@ -165,23 +151,20 @@ func TestEventsWithoutRightsWait(t *testing.T) {
 				posts++
 			}
 		}
-		if posts < 9 || posts > 12 {
-			t.Errorf("%d tries in ten minutes", posts)
-		}
-		expect(t, "problems", h.said(), []string{"no right to create events in namespace default"})
+		expect.Between(t, posts, 9, 12, "tries in ten minutes")
+		expect.SameList(t, h.said(), []string{"no right to create events in namespace default"}, "problems")
 		for i := range 20 {
-			expect(t, "ingress", len(ingressOf(api.get(fmt.Sprintf("web%d", i)))), 1)
+			expect.Equal(t, len(ingressOf(api.get(fmt.Sprintf("web%d", i)))), 1, "ingress")
 		}
 		api.set(func() { api.fault = nil })
 		settle(2 * time.Minute)
-		expect(t, "events", len(api.events()), 20)
-		expect(t, "problems", h.said(), []string(nil))
+		expect.Equal(t, len(api.events()), 20, "events")
+		expect.SameList(t, h.said(), []string(nil), "problems")
 	})
 }
 
 func TestEventsInANamespaceThatEnds(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		api.fault = func(request string) *http.Response {
 			if !strings.Contains(request, "events") {
 				return nil
@@ -191,11 +174,9 @@ func TestEventsInANamespaceThatEnds(t *testing.T) {
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}})
 		}
 		h := newHost(t, api, "a").start()
-		defer h.stop()
-		api.edit("web", oursWith(corev1.IPv4Protocol))
-		h.grant("web", nil, "192.0.2.1")
+		h.offer("web")
 		settle(10 * time.Minute)
-		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
-		expect(t, "problems", h.said(), []string(nil))
+		expect.SameList(t, api.take(), []string{addFinalizer, writeStatus, postEvent}, "requests")
+		expect.SameList(t, h.said(), []string(nil), "problems")
 	})
 }

@@ -31,6 +31,10 @@ import (
 
 	"github.com/ironvip/ironvip/internal/kubeclient"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -161,9 +165,7 @@ func (a *writable) serve(r *http.Request, request string, body []byte) *http.Res
 			}
 		}
 		object = merge(object, sent)
-		if r.URL.Query().Get("fieldManager") == "" {
-			a.t.Errorf("%s has no fieldManager", request)
-		}
+		expect.True(a.t, r.URL.Query().Get("fieldManager") != "", "%s has no fieldManager", request)
 		a.manage(object, sent, r.URL.Query().Get("fieldManager"))
 	}
 	return answerOf(http.StatusOK, a.store(path, object))
@@ -171,13 +173,9 @@ func (a *writable) serve(r *http.Request, request string, body []byte) *http.Res
 
 // metadata returns a page of the Services' metadata with managedFields.
 func (a *writable) metadata(r *http.Request) *http.Response {
-	if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
-		a.t.Errorf("%s accepts %s", r.URL, r.Header.Get("Accept"))
-	}
+	expect.Contains(a.t, r.Header.Get("Accept"), "as=PartialObjectMetadataList", "%s accepts", r.URL)
 	limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
-	if err != nil {
-		a.t.Errorf("%s: %v", r.URL, err)
-	}
+	expect.Succeed(a.t, err, "%s", r.URL)
 	if a.page > 0 {
 		limit = min(limit, a.page)
 	}
@@ -292,9 +290,7 @@ func (a *writable) get(name string) *corev1.Service {
 	}
 	var s corev1.Service
 	b, _ := json.Marshal(object)
-	if err := json.Unmarshal(b, &s); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, json.Unmarshal(b, &s))
 	return &s
 }
 
@@ -303,9 +299,7 @@ func (a *writable) lease() *coordinationv1.Lease {
 	defer a.mu.Unlock()
 	var l coordinationv1.Lease
 	b, _ := json.Marshal(a.objects["/apis/coordination.k8s.io/v1/namespaces/ironvip/leases/ironvip"])
-	if err := json.Unmarshal(b, &l); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, json.Unmarshal(b, &l))
 	return &l
 }
 
@@ -384,16 +378,12 @@ func merge(object, patch map[string]any) map[string]any {
 // client returns a client of one API group.
 func (a *writable) client(root string, gv schema.GroupVersion, add func(*runtime.Scheme) error) rest.Interface {
 	scheme := runtime.NewScheme()
-	if err := add(scheme); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, add(scheme))
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	client, err := rest.RESTClientForConfigAndClient(&rest.Config{Host: "http://api", APIPath: root, QPS: -1,
 		ContentConfig: rest.ContentConfig{GroupVersion: &gv, ContentType: runtime.ContentTypeJSON,
 			NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion()}}, &http.Client{Transport: a})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return client
 }
 
@@ -410,8 +400,7 @@ type host struct {
 	mu      sync.Mutex
 	wrong   []vip.Problem                    // as reported
 	serving map[vip.ServiceKey]chan struct{} // closed when it is withdrawn
-	end     context.CancelFunc
-	over    chan struct{}
+	stop    func()
 }
 
 // newHost returns a host with a source in touch. Its Writer does not run yet.
@@ -433,10 +422,7 @@ func newHostWith(t *testing.T, api *writable, identity string, o Options) *host 
 	clock := &table.Clock{}
 	h := &host{t: t, api: api, store: NewObjects(), services: table.New(clock, vip.KeyOfService, nil),
 		allocations: table.New(clock, vip.KeyOfAllocation, nil), serving: map[vip.ServiceKey]chan struct{}{}}
-	client, err := kubeclient.NewThrough(api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(kubeclient.NewThrough(api))(t)
 	o.Source, o.Objects, o.Client, o.Identity, o.IPMode = "cluster", h.store, client, identity, corev1.LoadBalancerIPModeProxy
 	o.LeaseNamespace, o.LeaseName = "ironvip", cmp.Or(o.LeaseName, "ironvip")
 	o.Services, o.Allocations, o.Log = h.services, h.allocations, slog.New(slog.DiscardHandler)
@@ -486,19 +472,9 @@ func newHostWith(t *testing.T, api *writable, identity string, o Options) *host 
 
 // start runs the Writer. stop ends it.
 func (h *host) start() *host {
-	ctx, cancel := context.WithCancel(context.Background())
-	h.end, h.over = cancel, make(chan struct{})
-	go func() {
-		defer close(h.over)
-		_ = h.Run(ctx)
-	}()
+	h.stop = scope.Go(h.t, h.Run)
 	synctest.Wait()
 	return h
-}
-
-func (h *host) stop() {
-	h.end()
-	<-h.over
 }
 
 // grant sets the allocator's result for a service of the source.
@@ -513,6 +489,12 @@ func (h *host) grant(name string, problem *vip.Problem, vips ...string) {
 		answer.Problems = []vip.Problem{*problem}
 	}
 	h.allocations.Set(answer)
+}
+
+// offer makes a Service of ours with a VIP.
+func (h *host) offer(name string) {
+	h.api.edit(name, oursWith(corev1.IPv4Protocol))
+	h.grant(name, nil, "192.0.2.1")
 }
 
 // said returns the reported problems in short form.
@@ -578,9 +560,13 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-func expect[T any](t *testing.T, what string, got, want T) {
+func inCluster(t *testing.T, f func(*testing.T, *writable)) {
 	t.Helper()
-	if g, w := fmt.Sprintf("%v", got), fmt.Sprintf("%v", want); g != w {
-		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
-	}
+	bubble.Test(t, func(t *testing.T) { f(t, newWritable(t)) })
+}
+
+// writing runs a test with a host that writes.
+func writing(t *testing.T, f func(*testing.T, *writable, *host)) {
+	t.Helper()
+	inCluster(t, func(t *testing.T, api *writable) { f(t, api, newHost(t, api, "a").start()) })
 }

@@ -11,7 +11,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/scope"
 )
 
 // electionOf returns a running election of a host and a function that ends it like a crash.
@@ -19,22 +21,13 @@ func electionOf(t *testing.T, api *writable, identity string) (e *election, cras
 	h := newHost(t, api, identity)
 	h.allocations.Initializer()() // ready
 	e = h.election
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		e.run(ctx)
-	}()
+	crash = scope.Go(t, func(ctx context.Context) error { e.run(ctx); return nil })
 	synctest.Wait()
-	return e, func() {
-		cancel()
-		<-over
-	}
+	return e, crash
 }
 
 func TestOneOfAllIsElected(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a, endA := electionOf(t, api, "a")
 		b, endB := electionOf(t, api, "b")
 		defer endB()
@@ -45,9 +38,9 @@ func TestOneOfAllIsElected(t *testing.T) {
 			}
 		}
 		lease := api.lease()
-		expect(t, "holder", *lease.Spec.HolderIdentity, "a")
-		expect(t, "seconds", *lease.Spec.LeaseDurationSeconds, 15)
-		expect(t, "transitions", *lease.Spec.LeaseTransitions, 0)
+		expect.Equal(t, *lease.Spec.HolderIdentity, "a", "holder")
+		expect.Equal(t, *lease.Spec.LeaseDurationSeconds, 15, "seconds")
+		expect.Equal(t, *lease.Spec.LeaseTransitions, 0, "transitions")
 
 		endA() // without releasing the Lease
 		crashed, renewed := time.Now(), api.lease().Spec.RenewTime.Time
@@ -56,56 +49,41 @@ func TestOneOfAllIsElected(t *testing.T) {
 			if b.mine() && a.mine() {
 				t.Fatal("two writers")
 			}
-			if time.Since(crashed) > time.Minute {
-				t.Fatal("nobody takes over")
-			}
+			must.AtMost(t, time.Since(crashed), time.Minute, "nobody takes over")
 		}
-		if after := time.Since(renewed); after < leaseDuration || after > leaseDuration+leaseRenew+time.Second {
-			t.Errorf("taken over %s after it was renewed", after)
-		}
-		if a.mine() {
-			t.Error("the former still takes itself for the writer")
-		}
-		expect(t, "transitions", *api.lease().Spec.LeaseTransitions, 1)
+		expect.Between(t, time.Since(renewed), leaseDuration, leaseDuration+leaseRenew+time.Second, "taken over after it was renewed")
+		expect.False(t, a.mine(), "the former still takes itself for the writer")
+		expect.Equal(t, *api.lease().Spec.LeaseTransitions, 1, "transitions")
 	})
 }
 
 func TestLeaseGivenBackIsTakenSoon(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a, endA := electionOf(t, api, "a")
 		b, endB := electionOf(t, api, "b")
 		defer endB()
 		settle(20 * time.Second)
 		endA()
 		a.release(context.Background())
-		if a.mine() {
-			t.Error("still the writer")
-		}
-		expect(t, "holder", *api.lease().Spec.HolderIdentity, "")
+		expect.False(t, a.mine(), "still the writer")
+		expect.Equal(t, *api.lease().Spec.HolderIdentity, "", "holder")
 		settle(leaseRenew)
-		if !b.mine() {
-			t.Error("not taken by then")
-		}
-		expect(t, "transitions", *api.lease().Spec.LeaseTransitions, 1)
+		expect.True(t, b.mine(), "not taken by then")
+		expect.Equal(t, *api.lease().Spec.LeaseTransitions, 1, "transitions")
 	})
 }
 
 // The times in the Lease do not matter, because other hosts' clocks may be hours off.
 func TestSkewedClocks(t *testing.T) {
 	for _, skew := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
-		bubble.Test(t, func(t *testing.T) {
-			api := newWritable(t)
+		inCluster(t, func(t *testing.T, api *writable) {
 			a, endA := electionOf(t, api, "a")
 			endA()
 			lease := a.known.DeepCopy()
 			renew := func() {
 				at := metav1.NewMicroTime(time.Now().Add(skew))
 				lease.Spec.RenewTime = &at
-				stored, err := a.calls.putLease(context.Background(), lease)
-				if err != nil {
-					t.Fatal(err)
-				}
+				stored := must.Get(a.calls.putLease(context.Background(), lease))(t)
 				lease = stored
 			}
 			b, endB := electionOf(t, api, "b")
@@ -113,37 +91,29 @@ func TestSkewedClocks(t *testing.T) {
 			for range 20 {
 				renew()
 				settle(leaseRenew)
-				if b.mine() {
-					t.Fatalf("%s: taken from one who renews it", skew)
-				}
+				must.False(t, b.mine(), "%s: taken from one who renews it", skew)
 			}
 			settle(leaseDuration + leaseRenew)
-			if !b.mine() {
-				t.Errorf("%s: not taken from one who doesn't", skew)
-			}
+			expect.True(t, b.mine(), "%s: not taken from one who doesn't", skew)
 		})
 	}
 }
 
 func TestRestartedHostIsWriterAtOnce(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		_, end := electionOf(t, api, "a")
 		settle(leaseRenew)
 		end()
 		again, end := electionOf(t, api, "a")
 		defer end()
 		settle(time.Second)
-		if !again.mine() {
-			t.Error("it waits for itself")
-		}
-		expect(t, "transitions", *api.lease().Spec.LeaseTransitions, 0)
+		expect.True(t, again.mine(), "it waits for itself")
+		expect.Equal(t, *api.lease().Spec.LeaseTransitions, 0, "transitions")
 	})
 }
 
 func TestTwoHostsOfOneNameAreNotBothWriters(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a, endA := electionOf(t, api, "same")
 		defer endA()
 		settle(leaseRenew)
@@ -160,8 +130,7 @@ func TestTwoHostsOfOneNameAreNotBothWriters(t *testing.T) {
 }
 
 func TestLostAnswerToARenewal(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a, end := electionOf(t, api, "a")
 		defer end()
 		settle(time.Second)
@@ -172,9 +141,7 @@ func TestLostAnswerToARenewal(t *testing.T) {
 		})
 		for range 30 {
 			settle(time.Second)
-			if !a.mine() {
-				t.Fatal("it was carried out, and still the host stepped back")
-			}
+			must.True(t, a.mine(), "it was carried out, and still the host stepped back")
 		}
 		if lose.Load() >= 0 {
 			t.Error("no answer was lost")
@@ -183,8 +150,7 @@ func TestLostAnswerToARenewal(t *testing.T) {
 }
 
 func TestUnreachableServerEndsATurn(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a, end := electionOf(t, api, "a")
 		defer end()
 		settle(time.Second)
@@ -194,56 +160,42 @@ func TestUnreachableServerEndsATurn(t *testing.T) {
 			}
 		})
 		settle(leaseTrust)
-		if a.mine() {
-			t.Error("it takes itself for the writer longer than others wait")
-		}
+		expect.False(t, a.mine(), "it takes itself for the writer longer than others wait")
 		settle(time.Minute)
 		api.set(func() { api.fault = nil })
 		settle(2 * leaseRetry)
-		if !a.mine() {
-			t.Error("nobody took it meanwhile, and it is not its own again")
-		}
+		expect.True(t, a.mine(), "nobody took it meanwhile, and it is not its own again")
 	})
 }
 
 func TestUnfitHostGivesTheLeaseBack(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		h := newHost(t, api, "a")
 		h.store.SetInTouch(false)
 		h.start()
-		defer h.stop()
 		settle(time.Minute)
-		if len(api.log) != 0 {
-			t.Fatalf("asked while not in touch: %q", api.log)
-		}
+		must.Empty(t, api.log, "asked while not in touch")
 		h.store.SetInTouch(true)
 		settle(2 * time.Second)
-		if _, mine := h.Elected(); !mine {
-			t.Fatal("not elected")
-		}
+		must.True(t, h.election.mine(), "not elected")
 		h.store.SetInTouch(false)
 		settle(leaseTrust + leaseRenew + 2*time.Second)
-		expect(t, "holder", *api.lease().Spec.HolderIdentity, "")
+		expect.Equal(t, *api.lease().Spec.HolderIdentity, "", "holder")
 	})
 }
 
 func TestLeaseWithoutRights(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		api.fault = func(string) *http.Response {
 			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `leases "ironvip" is forbidden: User "x" cannot get resource "leases"`)
 		}
 		h := newHost(t, api, "a").start()
-		defer h.stop()
 		settle(10 * time.Minute)
-		if n := len(api.log); n < 10 || n > 30 {
-			t.Errorf("%d requests in ten minutes", n)
-		}
-		expect(t, "problems", h.said(), []string{"no right to get leases in namespace ironvip"})
+		expect.Between(t, len(api.log), 10, 30, "requests in ten minutes")
+		expect.SameList(t, h.said(), []string{"no right to get leases in namespace ironvip"}, "problems")
 		api.set(func() { api.fault = nil })
 		settle(time.Minute)
-		expect(t, "problems", h.said(), []string(nil))
+		expect.SameList(t, h.said(), []string(nil), "problems")
 		if _, mine := h.Elected(); !mine {
 			t.Error("not elected")
 		}
@@ -252,8 +204,7 @@ func TestLeaseWithoutRights(t *testing.T) {
 
 // Without the documented setup nothing is written, and the reason is reported.
 func TestLeaseWithoutANamespace(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		api.fault = func(request string) *http.Response {
 			if strings.HasPrefix(request, "POST leases") {
 				return failure(http.StatusNotFound, metav1.StatusReasonNotFound, `namespaces "ironvip" not found`)
@@ -261,11 +212,10 @@ func TestLeaseWithoutANamespace(t *testing.T) {
 			return nil
 		}
 		h := newHost(t, api, "a").start()
-		defer h.stop()
 		settle(time.Minute)
-		expect(t, "problems", h.said(), []string{`create the Lease in namespace ironvip: namespaces "ironvip" not found`})
+		expect.SameList(t, h.said(), []string{`create the Lease in namespace ironvip: namespaces "ironvip" not found`}, "problems")
 		api.set(func() { api.fault = nil })
 		settle(time.Minute)
-		expect(t, "problems", h.said(), []string(nil))
+		expect.SameList(t, h.said(), []string(nil), "problems")
 	})
 }

@@ -3,6 +3,7 @@ package statuswriter
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"time"
 
@@ -22,11 +23,17 @@ type strays struct {
 	inside   []string // namespaces to search if listing all is not permitted
 	left     []string // namespaces still to list, "": all; empty at the end
 	next     string   // the list's continue token
+	pages    int      // read of the list
 	failures int
 	until    time.Time // do not send a request before this time
 }
 
-const straysPage = 500 // Services
+const (
+	straysPage = 500  // Services
+	mostPages  = 1000 // of a list; a server that has more of them may never end
+)
+
+var errEndless = errors.New("the list of Services does not end")
 
 func newStrays(o *Options) strays {
 	out := strays{}
@@ -55,6 +62,9 @@ func (w *Writer) seek(ctx context.Context) (again time.Duration) {
 	if ctx.Err() != nil {
 		return forever
 	}
+	if err == nil && page.Continue != "" && (len(page.Items) == 0 || l.pages == mostPages) {
+		err = errEndless
+	}
 	if err != nil {
 		w.notSought(err)
 		return time.Until(l.until)
@@ -63,8 +73,9 @@ func (w *Writer) seek(ctx context.Context) (again time.Duration) {
 	for i := range page.Items {
 		w.stray(&page.Items[i])
 	}
+	l.pages++
 	if l.next = page.Continue; l.next == "" {
-		l.left = l.left[1:]
+		l.left, l.pages = l.left[1:], 0
 	}
 	return 0
 }
@@ -78,14 +89,14 @@ func (w *Writer) notSought(err error) {
 	case verdict == verdictLacking && len(w.o.Namespaces) > 0:
 		// Listing all is not required. Services in other namespaces could not be changed either.
 		if l.left[0] == "" {
-			l.left, l.next, l.failures = l.inside, "", 0
+			l.left, l.next, l.pages, l.failures = l.inside, "", 0, 0
 			return
 		}
 		l.until = time.Now().Add(lackingFor)
 	case verdict == verdictLacking:
 		l.until = time.Now().Add(lackingFor)
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // the list took too long
-		l.next, l.until = "", time.Now().Add(grown(time.Second, time.Minute, l.failures))
+		l.next, l.pages, l.until = "", 0, time.Now().Add(grown(time.Second, time.Minute, l.failures))
 	default:
 		if verdict == verdictBusy {
 			w.pause.fail(asked)

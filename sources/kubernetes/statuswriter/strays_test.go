@@ -3,6 +3,7 @@ package statuswriter
 import (
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
 // hidden makes a Service leave the selector of newHost.
@@ -71,31 +74,28 @@ func TestServicesThatLeftWhileNoAgentRan(t *testing.T) {
 		withdraw := again.serves("web")
 		again.grant("kept", nil, "192.0.2.2")
 		again.start()
-		defer again.stop()
 		settle(time.Minute)
-		if !hasFinalizer(api.get("web")) {
-			t.Error("given up while it is served")
-		}
+		expect.True(t, hasFinalizer(api.get("web")), "given up while it is served")
 		withdraw()
 		settle(time.Second)
 		got := api.takeAll()
 		slices.Sort(got)
-		expect(t, "requests", got, []string{listAll, "LIST services/gone", "LIST services/web", "LIST services/web", "PATCH services/gone", addFinalizer, writeStatus})
-		expect(t, "finalizers", api.get("web").Finalizers, []string(nil))
-		expect(t, "ingress", ingressOf(api.get("web")), []string(nil))
-		expect(t, "finalizers of what another serves", api.get("gone").Finalizers, []string(nil))
-		expect(t, "its ingress", ingressOf(api.get("gone")), []string{"198.51.100.1/none"})
-		expect(t, "finalizers of another's", api.get("cloud").Finalizers, []string{Finalizer})
-		expect(t, "its ingress", ingressOf(api.get("cloud")), []string{"198.51.100.2/none"})
-		expect(t, "version of what stays", api.get("kept").ResourceVersion, kept)
-		expect(t, "entries", len(again.entries), 1)
+		expect.SameList(t, got, []string{listAll, "LIST services/gone", "LIST services/web", "LIST services/web", "PATCH services/gone", addFinalizer, writeStatus}, "requests")
+		expect.SameList(t, api.get("web").Finalizers, []string(nil), "finalizers")
+		expect.SameList(t, ingressOf(api.get("web")), []string(nil), "ingress")
+		expect.SameList(t, api.get("gone").Finalizers, []string(nil), "finalizers of what another serves")
+		expect.SameList(t, ingressOf(api.get("gone")), []string{"198.51.100.1/none"}, "its ingress")
+		expect.SameList(t, api.get("cloud").Finalizers, []string{Finalizer}, "finalizers of another's")
+		expect.SameList(t, ingressOf(api.get("cloud")), []string{"198.51.100.2/none"}, "its ingress")
+		expect.Equal(t, api.get("kept").ResourceVersion, kept, "version of what stays")
+		expect.Equal(t, len(again.entries), 1, "entries")
 
 		// After another election the host does not search again.
 		again.store.SetInTouch(false)
 		settle(time.Minute)
 		again.store.SetInTouch(true)
-		settle(time.Hour)
-		expect(t, "later requests", api.takeAll(), []string(nil))
+		settle(15 * time.Minute)
+		expect.SameList(t, api.takeAll(), []string(nil), "later requests")
 	})
 }
 
@@ -106,16 +106,13 @@ func TestServicesOfAnotherFleetAreLeftAlone(t *testing.T) {
 		h.stop()
 		other := restarted(t, api, Options{LeaseName: "other", Selector: matching("tier=back")}).start()
 		settle(time.Minute)
-		if _, mine := other.Elected(); !mine {
-			t.Fatal("not elected")
-		}
+		must.True(t, other.election.mine(), "not elected")
 		other.stop()
-		expect(t, "requests of the other", api.takeAll(), []string{listAll})
-		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
-		own := restarted(t, api, Options{Selector: matching("tier=front")}).start()
-		defer own.stop()
+		expect.SameList(t, api.takeAll(), []string{listAll}, "requests of the other")
+		expect.SameList(t, ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"}, "ingress")
+		restarted(t, api, Options{Selector: matching("tier=front")}).start()
 		settle(time.Minute)
-		expect(t, "requests of its own", api.takeAll(), []string{listAll, "LIST services/web", writeStatus, addFinalizer})
+		expect.SameList(t, api.takeAll(), []string{listAll, "LIST services/web", writeStatus, addFinalizer}, "requests of its own")
 	})
 }
 
@@ -139,28 +136,25 @@ func TestWhereStraysAreLookedFor(t *testing.T) {
 		{"rights in namespaces alone, and a selector", Options{Namespaces: []string{"shop", "default"}, Selector: matching("!hidden")}, forbidden,
 			[]string{listAll, "LIST metadata namespaces/shop", "LIST metadata namespaces/default", "LIST services/web", writeStatus, addFinalizer}, true},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				api, h := withVIP(t)
-				h.stop()
-				if tc.options.Selector != nil || tc.options.Namespaces == nil {
-					api.edit("web", hidden)
-				}
-				api.takeAll()
-				again := restarted(t, api, tc.options)
-				again.grant("web", nil, "192.0.2.1")
-				if tc.options.Namespaces != nil {
-					again.services.Delete(web)
-					again.allocations.Delete(web)
-				}
-				api.set(func() { api.fault = tc.fault })
-				again.start()
-				defer again.stop()
-				settle(10 * time.Minute)
-				expect(t, "requests", api.takeAll(), tc.want)
-				expect(t, "let go", !hasFinalizer(api.get("web")), tc.left)
-				expect(t, "problems", again.said(), []string(nil))
-			})
+		bubble.Run(t, tc.name, func(t *testing.T) {
+			api, h := withVIP(t)
+			h.stop()
+			if tc.options.Selector != nil || tc.options.Namespaces == nil {
+				api.edit("web", hidden)
+			}
+			api.takeAll()
+			again := restarted(t, api, tc.options)
+			again.grant("web", nil, "192.0.2.1")
+			if tc.options.Namespaces != nil {
+				again.services.Delete(web)
+				again.allocations.Delete(web)
+			}
+			api.set(func() { api.fault = tc.fault })
+			again.start()
+			settle(10 * time.Minute)
+			expect.SameList(t, api.takeAll(), tc.want, "requests")
+			expect.Equal(t, !hasFinalizer(api.get("web")), tc.left, "let go")
+			expect.SameList(t, again.said(), []string(nil), "problems")
 		})
 	}
 }
@@ -179,45 +173,69 @@ func TestPagesOfStrays(t *testing.T) {
 			return failure(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "later")
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				api := newWritable(t)
-				h := newHost(t, api, "a").start()
-				names := []string{"a", "b", "c", "d", "e"}
-				for _, name := range names {
-					api.edit(name, oursWith(corev1.IPv4Protocol))
-					h.grant(name, nil, "192.0.2.1")
-				}
-				settle(time.Minute)
-				h.stop()
-				for _, name := range names {
-					api.edit(name, hidden)
-				}
-				pages := 0
-				api.set(func() {
-					api.page = 2
-					api.fault = func(request string) *http.Response {
-						if request == listAll {
-							if pages++; pages == 2 && fault != nil {
-								return fault()
-							}
+		bubble.Run(t, name, func(t *testing.T) {
+			api := newWritable(t)
+			h := newHost(t, api, "a").start()
+			names := []string{"a", "b", "c", "d", "e"}
+			for _, name := range names {
+				h.offer(name)
+			}
+			settle(time.Minute)
+			h.stop()
+			for _, name := range names {
+				api.edit(name, hidden)
+			}
+			pages := 0
+			api.set(func() {
+				api.page = 2
+				api.fault = func(request string) *http.Response {
+					if request == listAll {
+						if pages++; pages == 2 && fault != nil {
+							return fault()
 						}
+					}
+					return nil
+				}
+			})
+			again := restarted(t, api, Options{Selector: matching("!hidden")}).start()
+			settle(time.Minute)
+			for _, name := range names {
+				if s := api.get(name); hasFinalizer(s) || len(s.Status.LoadBalancer.Ingress) > 0 {
+					t.Errorf("%s is left with %q %q", name, s.Finalizers, ingressOf(s))
+				}
+			}
+			if most := 3 + 2; pages < 3 || pages > most {
+				t.Errorf("%d pages", pages)
+			}
+			expect.Equal(t, len(again.entries), 0, "entries")
+		})
+	}
+}
+
+// A list without an end is requested with growing pauses.
+func TestStraysOfAnEndlessList(t *testing.T) {
+	for name, items := range map[string][]any{"empty pages": {}, "the same object": {map[string]any{"metadata": map[string]any{"name": "x", "namespace": "shop"}}}} {
+		bubble.Run(t, name, func(t *testing.T) {
+			api, h := withVIP(t)
+			h.stop()
+			api.takeAll()
+			again := restarted(t, api, Options{Selector: matching("!hidden")})
+			n := 0
+			api.set(func() {
+				api.fault = func(request string) *http.Response {
+					if request != listAll {
 						return nil
 					}
-				})
-				again := restarted(t, api, Options{Selector: matching("!hidden")}).start()
-				defer again.stop()
-				settle(time.Minute)
-				for _, name := range names {
-					if s := api.get(name); hasFinalizer(s) || len(s.Status.LoadBalancer.Ingress) > 0 {
-						t.Errorf("%s is left with %q %q", name, s.Finalizers, ingressOf(s))
-					}
+					n++
+					return answerOf(http.StatusOK, map[string]any{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+						"metadata": map[string]any{"continue": strconv.Itoa(n)}, "items": items})
 				}
-				if most := 3 + 2; pages < 3 || pages > most {
-					t.Errorf("%d pages", pages)
-				}
-				expect(t, "entries", len(again.entries), 0)
 			})
+			again.start()
+			settle(10 * time.Minute)
+			if most := mostPages*len(items) + 20; n > most || n < 5 {
+				t.Errorf("%d requests, at most %d", n, most)
+			}
 		})
 	}
 }

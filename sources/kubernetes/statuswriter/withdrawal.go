@@ -47,7 +47,7 @@ func (w *Writer) await(ctx context.Context, key vip.ServiceKey, e *entry) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := &withdrawal{cancel: cancel}
 	e.withdrawal = wait
-	w.waiting.Go(func() {
+	w.waiting.Run(ctx, func(ctx context.Context) {
 		err := w.o.Withdrawn(ctx, key)
 		select {
 		case w.over <- withdrawn{key, wait, err}:

@@ -12,11 +12,11 @@
 package statuswriter
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -26,6 +26,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/kubeclient"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -87,7 +88,7 @@ type Writer struct {
 	differs differing
 	leads   bool // this host was the writer at the last check
 
-	waiting sync.WaitGroup // for withdrawals
+	waiting parallel.Group // for withdrawals
 	over    chan withdrawn // withdrawals that have ended
 }
 
@@ -114,17 +115,16 @@ func (w *Writer) Elected() (identity string, mine bool) {
 	return w.election.elected(), w.election.mine()
 }
 
-// Run writes until the context ends, releases the Lease, and returns the context's error.
+// Run writes until the context ends, releases the Lease, and returns the context's error. It is called
+// once.
 func (w *Writer) Run(ctx context.Context) error {
-	elect, stop := context.WithCancel(ctx)
-	var electing sync.WaitGroup
-	electing.Go(func() { w.election.run(elect) })
-	w.work(ctx)
-	stop()
-	electing.Wait()
-	w.waiting.Wait()
+	running, inner := parallel.NewGroup(ctx)
+	w.waiting = running
+	running.Run(inner, w.election.run)
+	running.Run(inner, w.work)
+	err := running.Wait()
 	w.election.release(ctx)
-	return ctx.Err()
+	return cmp.Or(err, ctx.Err())
 }
 
 // able reports whether the state needed for writing is known.

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -29,70 +31,62 @@ const (
 func withVIP(t *testing.T) (*writable, *host) {
 	api := newWritable(t)
 	h := newHost(t, api, "a").start()
-	api.edit("web", oursWith(corev1.IPv4Protocol))
-	h.grant("web", nil, "192.0.2.1")
+	h.offer("web")
 	settle(time.Second)
 	api.take()
 	return api, h
 }
 
 func TestVIPIsWrittenOnce(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", func(s *corev1.Service) {
 			oursWith(corev1.IPv6Protocol, corev1.IPv4Protocol)(s)
 			s.Finalizers = []string{"example.com/other"}
 		})
 		settle(time.Second)
-		expect(t, "before the allocator answers", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "before the allocator answers")
 
 		h.grant("web", nil, "192.0.2.1", "2001:db8::1")
 		settle(time.Second)
-		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		expect.SameList(t, api.take(), []string{addFinalizer, writeStatus, postEvent}, "requests")
 		s := api.get("web")
-		expect(t, "finalizers", s.Finalizers, []string{"example.com/other", Finalizer})
-		expect(t, "ingress", ingressOf(s), []string{"2001:db8::1/Proxy", "192.0.2.1/Proxy"})
-		expect(t, "events", api.events(), []string{`Normal Allocated: assigned 2001:db8::1 and 192.0.2.1 from pool "public" x1`})
+		expect.SameList(t, s.Finalizers, []string{"example.com/other", Finalizer}, "finalizers")
+		expect.SameList(t, ingressOf(s), []string{"2001:db8::1/Proxy", "192.0.2.1/Proxy"}, "ingress")
+		expect.SameList(t, api.events(), []string{`Normal Allocated: assigned 2001:db8::1 and 192.0.2.1 from pool "public" x1`}, "events")
 
 		for i := range 20 { // endpoints and labels change
 			h.grant("web", nil, "192.0.2.1", "2001:db8::1")
 			api.edit("web", func(s *corev1.Service) { s.Labels = map[string]string{"n": fmt.Sprint(i)} })
 			settle(time.Second)
 		}
-		expect(t, "requests when nothing is to be written", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests when nothing is to be written")
 
 		h.grant("web", nil, "192.0.2.2", "2001:db8::1")
 		settle(time.Second)
-		expect(t, "requests for another VIP", api.take(), []string{writeStatus, postEvent})
+		expect.SameList(t, api.take(), []string{writeStatus, postEvent}, "requests for another VIP")
 	})
 }
 
 // The watch delivers our own writes late, after other changes.
 func TestSlowWatchCausesNoWrites(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
 		old := h.known(vip.ServiceKey{Namespace: "default", Name: "web"})
 		api.set(func() { h.disconnected = true })
 		h.grant("web", nil, "192.0.2.1")
 		settle(time.Second)
-		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		expect.SameList(t, api.take(), []string{addFinalizer, writeStatus, postEvent}, "requests")
 		for range 5 {
 			h.put(vip.ServiceKey{Namespace: "default", Name: "web"}, old.DeepCopy())
 			settle(time.Second)
 		}
-		expect(t, "requests upon the older object", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests upon the older object")
 	})
 }
 
 func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		var names []string
 		for i := range 30 {
 			names = append(names, fmt.Sprintf("web%02d", i))
@@ -120,27 +114,20 @@ func TestNothingIsWrittenAfterARestartOrByTheNextWriter(t *testing.T) {
 		}
 		a.stop()
 		settle(time.Minute)
-		if _, mine := b.Elected(); !mine {
-			t.Fatal("b is not the next writer")
-		}
-		expect(t, "requests of the next writer", api.take(), []string(nil))
+		must.True(t, b.election.mine(), "b is not the next writer")
+		expect.SameList(t, api.take(), []string(nil), "requests of the next writer")
 		b.stop()
 		b = begin("b")
-		defer b.stop()
 		settle(time.Minute)
-		if _, mine := b.Elected(); !mine {
-			t.Fatal("b is not the writer again")
-		}
-		expect(t, "requests after a restart", api.take(), []string(nil))
+		must.True(t, b.election.mine(), "b is not the writer again")
+		expect.SameList(t, api.take(), []string(nil), "requests after a restart")
 	})
 }
 
 func TestTheNextWriterFinishesTheWork(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		a := newHost(t, api, "a").start()
 		b := newHost(t, api, "b").start()
-		defer b.stop()
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		for _, h := range []*host{a, b} {
 			h.grant("web", nil, "192.0.2.1")
@@ -150,50 +137,44 @@ func TestTheNextWriterFinishesTheWork(t *testing.T) {
 		a.stop()
 		api.take()
 		settle(time.Minute)
-		expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
+		expect.SameList(t, ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"}, "ingress")
 		api.remove("web")
 		settle(time.Second)
-		if api.get("web") != nil {
-			t.Error("it stays")
-		}
+		expect.True(t, api.get("web") == nil, "it stays")
 	})
 }
 
 func TestDeletedServiceStaysUntilItsVIPIsWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
-		defer h.stop()
 		withdraw := h.serves("web")
 		api.remove("web")
-		settle(time.Hour)
-		expect(t, "requests while it is served", api.take(), []string(nil))
+		settle(15 * time.Minute)
+		expect.SameList(t, api.take(), []string(nil), "requests while it is served")
 		withdraw()
 		settle(time.Second)
-		expect(t, "requests", api.take(), []string{writeStatus, addFinalizer})
-		if api.get("web") != nil {
-			t.Error("it stays")
-		}
-		settle(time.Hour)
-		expect(t, "later requests", api.take(), []string(nil))
-		expect(t, "entries", len(h.entries), 0)
+		expect.SameList(t, api.take(), []string{writeStatus, addFinalizer}, "requests")
+		expect.True(t, api.get("web") == nil, "it stays")
+		settle(15 * time.Minute)
+		expect.SameList(t, api.take(), []string(nil), "later requests")
+		expect.Equal(t, len(h.entries), 0, "entries")
 	})
 }
 
 func TestDeletedServiceWithOthersFinalizersAndNoNews(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
-		defer h.stop()
 		api.edit("web", func(s *corev1.Service) { s.Finalizers = append(s.Finalizers, "example.com/other") })
 		settle(time.Second)
 		api.remove("web")
 		settle(time.Second)
 		s := api.get("web")
-		expect(t, "finalizers", s.Finalizers, []string{"example.com/other"})
-		expect(t, "ingress", ingressOf(s), []string(nil))
+		expect.SameList(t, s.Finalizers, []string{"example.com/other"}, "finalizers")
+		expect.SameList(t, ingressOf(s), []string(nil), "ingress")
 		api.take()
 		h.grant("web", nil, "192.0.2.1") // a late result
 		settle(time.Minute)
-		expect(t, "later requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "later requests")
 	})
 }
 
@@ -217,26 +198,23 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 			s.Finalizers = append(s.Finalizers, other)
 		}, []string{other}, nil},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				api, h := withVIP(t)
-				defer h.stop()
-				withdraw := h.serves("web")
-				api.edit("web", tc.change)
-				settle(time.Minute)
-				if s := api.get("web"); !hasFinalizer(s) {
-					t.Fatal("given up while it is served")
-				}
-				withdraw()
-				settle(5 * time.Second)
-				s := api.get("web")
-				expect(t, "finalizers", s.Finalizers, tc.finalizers)
-				expect(t, "ingress", ingressOf(s), tc.ingress)
-				api.take()
-				settle(time.Hour)
-				expect(t, "later requests", api.take(), []string(nil))
-				expect(t, "entries", len(h.entries), 0)
-			})
+		bubble.Run(t, tc.name, func(t *testing.T) {
+			api, h := withVIP(t)
+			withdraw := h.serves("web")
+			api.edit("web", tc.change)
+			settle(time.Minute)
+			if s := api.get("web"); !hasFinalizer(s) {
+				t.Fatal("given up while it is served")
+			}
+			withdraw()
+			settle(5 * time.Second)
+			s := api.get("web")
+			expect.SameList(t, s.Finalizers, tc.finalizers, "finalizers")
+			expect.SameList(t, ingressOf(s), tc.ingress, "ingress")
+			api.take()
+			settle(15 * time.Minute)
+			expect.SameList(t, api.take(), []string(nil), "later requests")
+			expect.Equal(t, len(h.entries), 0, "entries")
 		})
 	}
 }
@@ -245,7 +223,6 @@ func TestServiceThatIsOursNoLonger(t *testing.T) {
 func TestServiceThatIsOursAgain(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
-		defer h.stop()
 		withdraw := h.serves("web")
 		api.edit("web", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 		settle(time.Second)
@@ -253,17 +230,15 @@ func TestServiceThatIsOursAgain(t *testing.T) {
 		settle(time.Second)
 		withdraw()
 		settle(time.Minute)
-		expect(t, "requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests")
 
 		withdraw = h.serves("web")
 		api.remove("web")
 		settle(time.Minute)
-		expect(t, "requests while it is served again", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests while it is served again")
 		withdraw()
 		settle(time.Minute)
-		if api.get("web") != nil {
-			t.Error("it stays")
-		}
+		expect.True(t, api.get("web") == nil, "it stays")
 	})
 }
 
@@ -272,7 +247,6 @@ func TestServiceThatIsOursAgain(t *testing.T) {
 func TestServiceThatTheStoreLacks(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
-		defer h.stop()
 		object := h.known(web)
 		h.put(web, nil)
 		settle(time.Minute)
@@ -282,22 +256,17 @@ func TestServiceThatTheStoreLacks(t *testing.T) {
 				t.Errorf("%s", request)
 			}
 		}
-		if len(got) < 2 || len(got) > 10 {
-			t.Errorf("%d requests", len(got))
-		}
+		expect.Between(t, len(got), 2, 10, "requests")
 		h.put(web, object)
-		settle(time.Hour)
-		expect(t, "requests when it is back", api.take(), []string(nil))
+		settle(15 * time.Minute)
+		expect.SameList(t, api.take(), []string(nil), "requests when it is back")
 	})
 }
 
 // A server that is unavailable for all requests gets one request at a time, whatever the number of
 // waiting Services.
 func TestBusyServerIsLeftAlone(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.set(func() {
 			api.fault = func(request string) *http.Response {
 				if !strings.HasPrefix(request, "PATCH") {
@@ -310,13 +279,10 @@ func TestBusyServerIsLeftAlone(t *testing.T) {
 		})
 		for i := range 50 {
 			name := fmt.Sprintf("web%d", i)
-			api.edit(name, oursWith(corev1.IPv4Protocol))
-			h.grant(name, nil, "192.0.2.1")
+			h.offer(name)
 		}
 		settle(5 * time.Minute)
-		if n := len(api.take()); n < 8 || n > 25 {
-			t.Errorf("%d requests in five minutes", n)
-		}
+		expect.Between(t, len(api.take()), 8, 25, "requests in five minutes")
 	})
 }
 
@@ -341,24 +307,22 @@ func TestFinalizersFoundAfterARestart(t *testing.T) {
 			again.put(vip.ServiceKey{Namespace: "default", Name: name}, api.get(name))
 		}
 		again.start()
-		defer again.stop()
 		settle(time.Minute)
 		got := api.take()
 		slices.Sort(got)
-		expect(t, "requests", got, []string{"LIST services/cloud", "LIST services/web", addFinalizer, writeStatus})
-		expect(t, "ours", api.get("web").Finalizers, []string(nil))
-		expect(t, "the other's", api.get("cloud").Finalizers, []string{Finalizer})
-		expect(t, "the other's ingress", ingressOf(api.get("cloud")), []string{"198.51.100.1/none"})
+		expect.SameList(t, got, []string{"LIST services/cloud", "LIST services/web", addFinalizer, writeStatus}, "requests")
+		expect.SameList(t, api.get("web").Finalizers, []string(nil), "ours")
+		expect.SameList(t, api.get("cloud").Finalizers, []string{Finalizer}, "the other's")
+		expect.SameList(t, ingressOf(api.get("cloud")), []string{"198.51.100.1/none"}, "the other's ingress")
 		api.edit("cloud", func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
 		settle(time.Minute)
-		expect(t, "later requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "later requests")
 	})
 }
 
 func TestNothingIsDoneOutOfTouch(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		api, h := withVIP(t)
-		defer h.stop()
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		object := h.known(key)
 		h.store.SetInTouch(false)
@@ -366,47 +330,41 @@ func TestNothingIsDoneOutOfTouch(t *testing.T) {
 		h.services.Delete(key)
 		h.allocations.Delete(key)
 		settle(5 * time.Second)
-		expect(t, "requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests")
 		h.put(key, object)
 		h.grant("web", nil, "192.0.2.1")
 		h.store.SetInTouch(true)
 		settle(time.Minute)
-		expect(t, "requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests")
 	})
 }
 
 func TestNothingIsDoneBeforeTheAllocatorIsReady(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		h := newHost(t, api, "a")
 		ready := h.allocations.Initializer()
 		h.start()
-		defer h.stop()
 		api.edit("web", func(s *corev1.Service) {
 			oursWith(corev1.IPv4Protocol)(s)
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 		})
 		h.grant("web", &vip.Problem{Code: vip.CodePoolFull, Message: "full"})
 		settle(time.Minute)
-		expect(t, "requests", api.take(), []string(nil))
+		expect.SameList(t, api.take(), []string(nil), "requests")
 		ready()
 		settle(time.Minute)
-		expect(t, "requests", api.take(), []string{writeStatus, postEvent})
+		expect.SameList(t, api.take(), []string{writeStatus, postEvent}, "requests")
 	})
 }
 
 func TestVIPsOfOtherSourcesAreNotTold(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
-		api.edit("web", oursWith(corev1.IPv4Protocol))
-		h.grant("web", nil, "192.0.2.1")
+	writing(t, func(t *testing.T, api *writable, h *host) {
+		h.offer("web")
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		h.services.Set(vip.Service{Key: key, Source: "static"})
 		settle(time.Minute)
-		expect(t, "requests", api.take(), []string{postEvent})
-		expect(t, "events", api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`})
+		expect.SameList(t, api.take(), []string{postEvent}, "requests")
+		expect.SameList(t, api.events(), []string{`Warning Conflict: source "static" has a service of this name (hint: rename one of them) x1`}, "events")
 	})
 }
 
@@ -414,24 +372,20 @@ func TestVIPKeptWhileTheStoreFails(t *testing.T) {
 	for _, code := range []string{vip.CodeStore, vip.CodeWaiting} {
 		bubble.Test(t, func(t *testing.T) {
 			api, h := withVIP(t)
-			defer h.stop()
 			h.grant("web", &vip.Problem{Code: code, Message: "not now"})
 			settle(time.Minute)
-			expect(t, "requests", api.take(), []string(nil))
+			expect.SameList(t, api.take(), []string(nil), "requests")
 		})
 	}
 }
 
 func TestServerThatKnowsNoModes(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		api.noMode = true
 		h := newHost(t, api, "a").start()
-		defer h.stop()
-		api.edit("web", oursWith(corev1.IPv4Protocol))
-		h.grant("web", nil, "192.0.2.1")
-		settle(time.Hour)
-		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
+		h.offer("web")
+		settle(15 * time.Minute)
+		expect.SameList(t, api.take(), []string{addFinalizer, writeStatus, postEvent}, "requests")
 	})
 }
 
@@ -459,37 +413,28 @@ func TestWhatIsUndoneIsWrittenLessAndLess(t *testing.T) {
 			})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				api := newWritable(t)
-				h := newHost(t, api, "a").start()
-				defer h.stop()
-				undo(api)
-				api.edit("web", oursWith(corev1.IPv4Protocol))
-				h.grant("web", nil, "192.0.2.1")
-				settle(time.Hour)
-				patches := 0
-				for _, request := range api.take() {
-					if strings.HasPrefix(request, "PATCH services") {
-						patches++
-					}
+		bubble.Run(t, name, func(t *testing.T) {
+			api := newWritable(t)
+			h := newHost(t, api, "a").start()
+			undo(api)
+			h.offer("web")
+			settle(time.Hour)
+			patches := 0
+			for _, request := range api.take() {
+				if strings.HasPrefix(request, "PATCH services") {
+					patches++
 				}
-				if patches < 4 || patches > 60 {
-					t.Errorf("%d patches in an hour", patches)
-				}
-				if said := h.said(); len(said) != 1 || !strings.HasPrefix(said[0], "the server refused to change it: ") {
-					t.Errorf("problems %q", said)
-				}
-			})
+			}
+			expect.Between(t, patches, 4, 60, "patches in an hour")
+			if said := h.said(); len(said) != 1 || !strings.HasPrefix(said[0], "the server refused to change it: ") {
+				t.Errorf("problems %q", said)
+			}
 		})
 	}
 }
 
 func TestChangedMeanwhile(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
 		api.set(func() { h.disconnected = true })
@@ -500,21 +445,18 @@ func TestChangedMeanwhile(t *testing.T) {
 		if len(got) == 0 || len(got) > 8 {
 			t.Errorf("requests upon an outdated object: %q", got)
 		}
-		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other"})
+		expect.SameList(t, api.get("web").Finalizers, []string{"example.com/other"}, "finalizers")
 		api.set(func() { h.disconnected = false })
 		api.edit("web", func(s *corev1.Service) {})
 		settle(50 * time.Millisecond) // without a pause
-		expect(t, "requests", api.take(), []string{addFinalizer, writeStatus, postEvent})
-		expect(t, "finalizers", api.get("web").Finalizers, []string{"example.com/other", Finalizer})
-		expect(t, "problems", h.said(), []string(nil))
+		expect.SameList(t, api.take(), []string{addFinalizer, writeStatus, postEvent}, "requests")
+		expect.SameList(t, api.get("web").Finalizers, []string{"example.com/other", Finalizer}, "finalizers")
+		expect.SameList(t, h.said(), []string(nil), "problems")
 	})
 }
 
 func TestDeletedMeanwhile(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.edit("web", oursWith(corev1.IPv4Protocol))
 		synctest.Wait()
 		api.set(func() { h.disconnected = true })
@@ -524,10 +466,10 @@ func TestDeletedMeanwhile(t *testing.T) {
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		h.put(key, nil)
 		api.take()
-		settle(time.Hour)
-		expect(t, "requests", api.take(), []string(nil))
-		expect(t, "problems", h.said(), []string(nil))
-		expect(t, "entries", len(h.entries), 0)
+		settle(15 * time.Minute)
+		expect.SameList(t, api.take(), []string(nil), "requests")
+		expect.SameList(t, h.said(), []string(nil), "problems")
+		expect.Equal(t, len(h.entries), 0, "entries")
 	})
 }
 
@@ -564,48 +506,39 @@ func TestFaultsOfTheServer(t *testing.T) {
 			return failure(http.StatusForbidden, metav1.StatusReasonForbidden, `services "web" is forbidden: User "x" cannot patch resource "services"`)
 		}, 4, 7, "no right to patch services in namespace default"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) {
-				api := newWritable(t)
-				h := newHost(t, api, "a").start()
-				defer h.stop()
-				api.set(func() {
-					api.fault = func(request string) *http.Response {
-						if strings.HasPrefix(request, "PATCH") {
-							return tc.answer()
-						}
-						return nil
+		bubble.Run(t, tc.name, func(t *testing.T) {
+			api := newWritable(t)
+			h := newHost(t, api, "a").start()
+			api.set(func() {
+				api.fault = func(request string) *http.Response {
+					if strings.HasPrefix(request, "PATCH") {
+						return tc.answer()
 					}
-				})
-				for _, name := range []string{"web", "web2"} {
-					api.edit(name, oursWith(corev1.IPv4Protocol))
-					h.grant(name, nil, "192.0.2.1")
+					return nil
 				}
-				for range 300 { // endpoints change
-					h.grant("web", nil, "192.0.2.1")
-					settle(time.Second)
-				}
-				if n := len(api.take()); n < tc.min || n > 2*tc.max {
-					t.Errorf("%d requests in five minutes", n)
-				}
-				if said := h.said(); tc.problem == "" && len(said) > 0 || tc.problem != "" && (len(said) == 0 || said[0] != tc.problem) {
-					t.Errorf("problems %q, want %q", said, tc.problem)
-				}
-				api.set(func() { api.fault = nil })
-				settle(11 * time.Minute)
-				expect(t, "ingress", ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"})
-				expect(t, "problems", h.said(), []string(nil))
 			})
+			for _, name := range []string{"web", "web2"} {
+				h.offer(name)
+			}
+			for range 300 { // endpoints change
+				h.grant("web", nil, "192.0.2.1")
+				settle(time.Second)
+			}
+			expect.Between(t, len(api.take()), tc.min, 2*tc.max, "requests in five minutes")
+			if said := h.said(); tc.problem == "" && len(said) > 0 || tc.problem != "" && (len(said) == 0 || said[0] != tc.problem) {
+				t.Errorf("problems %q, want %q", said, tc.problem)
+			}
+			api.set(func() { api.fault = nil })
+			settle(11 * time.Minute)
+			expect.SameList(t, ingressOf(api.get("web")), []string{"192.0.2.1/Proxy"}, "ingress")
+			expect.SameList(t, h.said(), []string(nil), "problems")
 		})
 	}
 }
 
 // Missing permissions in one namespace, or for one action, do not affect others.
 func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		api.set(func() {
 			api.fault = func(request string) *http.Response {
 				if strings.HasSuffix(request, "/status") {
@@ -616,8 +549,7 @@ func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
 		})
 		for i := range 50 {
 			name := fmt.Sprintf("web%d", i)
-			api.edit(name, oursWith(corev1.IPv4Protocol))
-			h.grant(name, nil, "192.0.2.1")
+			h.offer(name)
 		}
 		settle(30 * time.Second)
 		statuses, finalizers := 0, 0
@@ -628,38 +560,29 @@ func TestRightToWriteTheStatusAloneIsMissing(t *testing.T) {
 				finalizers++
 			}
 		}
-		expect(t, "requests", []int{statuses, finalizers}, []int{1, 50})
-		expect(t, "problems", h.said(), []string{"no right to patch services/status in namespace default"})
+		expect.SameList(t, []int{statuses, finalizers}, []int{1, 50}, "requests")
+		expect.SameList(t, h.said(), []string{"no right to patch services/status in namespace default"}, "problems")
 	})
 }
 
 func TestPaceOfWrites(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
-		h := newHost(t, api, "a").start()
-		defer h.stop()
+	writing(t, func(t *testing.T, api *writable, h *host) {
 		const services = 200
 		for i := range services {
 			name := fmt.Sprintf("web%d", i)
-			api.edit(name, oursWith(corev1.IPv4Protocol))
-			h.grant(name, nil, "192.0.2.1")
+			h.offer(name)
 		}
 		settle(10 * time.Second)
-		if n := len(api.take()); n < 100 || n > writeBurst+10*writeRate+1 {
-			t.Errorf("%d requests in ten seconds", n)
-		}
+		expect.Between(t, len(api.take()), 100, writeBurst+10*writeRate+1, "requests in ten seconds")
 		settle(services * 3 / writeRate * time.Second)
 		for i := range services {
-			if got := ingressOf(api.get(fmt.Sprintf("web%d", i))); len(got) != 1 {
-				t.Fatalf("service %d has %q", i, got)
-			}
+			must.Len(t, ingressOf(api.get(fmt.Sprintf("web%d", i))), 1, "service %d", i)
 		}
 	})
 }
 
 func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		api := newWritable(t)
+	inCluster(t, func(t *testing.T, api *writable) {
 		h := newHost(t, api, "a")
 		var asked atomic.Int32
 		h.o.Withdrawn = func(context.Context, vip.ServiceKey) error {
@@ -669,20 +592,14 @@ func TestWithdrawalThatFailsIsAskedForAgain(t *testing.T) {
 			return nil
 		}
 		h.start()
-		defer h.stop()
-		api.edit("web", oursWith(corev1.IPv4Protocol))
-		h.grant("web", nil, "192.0.2.1")
+		h.offer("web")
 		settle(time.Second)
 		api.remove("web")
 		settle(time.Second)
-		if api.get("web") == nil {
-			t.Fatal("gone before it was withdrawn")
-		}
+		must.True(t, api.get("web") != nil, "gone before it was withdrawn")
 		settle(time.Minute)
-		expect(t, "asked", asked.Load(), 4)
-		if api.get("web") != nil {
-			t.Error("it stays")
-		}
+		expect.Equal(t, asked.Load(), 4, "asked")
+		expect.True(t, api.get("web") == nil, "it stays")
 	})
 }
 
@@ -690,7 +607,5 @@ func TestFieldManagers(t *testing.T) {
 	if got := fieldManager(strings.Repeat("a", 63), strings.Repeat("b", 253)); len(got) > 128 {
 		t.Errorf("a field manager of %d characters", len(got))
 	}
-	if fieldManager("a", "b") == fieldManager("a", "c") {
-		t.Error("two Leases have one field manager")
-	}
+	expect.True(t, fieldManager("a", "b") != fieldManager("a", "c"), "two Leases have one field manager")
 }

@@ -38,7 +38,8 @@ type Extended interface {
 }
 
 // Decode fills the struct that into points to from tree, by the toml tags of the struct and of the
-// structs embedded in it. It returns all errors and still fills in the rest. path is the prefix of
+// structs embedded in it. It returns the errors, see vip.Problems, and still fills in the rest, unless
+// there are too many errors. path is the prefix of
 // every problem's field. A null counts as an omitted key.
 //
 // It handles strings, booleans, ints, structs, pointers and slices of these, map[string]string,
@@ -46,14 +47,13 @@ type Extended interface {
 func Decode(tree map[string]any, into any, path string) []vip.Problem {
 	d := decoder{}
 	d.table(tree, reflect.ValueOf(into).Elem(), path)
-	return d.problems
+	return d.problems.List()
 }
 
-type decoder struct{ problems []vip.Problem }
+type decoder struct{ problems vip.Problems }
 
 func (d *decoder) bad(path, hint, format string, args ...any) {
-	d.problems = append(d.problems, vip.Problem{Code: vip.CodeInvalid, Field: path,
-		Message: fmt.Sprintf(format, args...), Hint: hint})
+	d.problems.Add(vip.Problem{Code: vip.CodeInvalid, Field: path, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // add reports an error that is a vip.Problem without a field, or any other error. It ignores nil.
@@ -66,7 +66,7 @@ func (d *decoder) add(path string, err error) {
 		p = vip.Problem{Code: vip.CodeInvalid, Message: err.Error()}
 	}
 	p.Field = path
-	d.problems = append(d.problems, p)
+	d.problems.Add(p)
 }
 
 func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
@@ -81,7 +81,11 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 			more = fieldsOf(extension.Type())
 		}
 	}
+	var known []string
 	for _, key := range sortedKeys(tree) {
+		if d.problems.Full() {
+			return
+		}
 		if at, known := more[key]; known {
 			d.value(tree[key], extension.FieldByIndex(at), Join(path, key))
 			continue
@@ -96,15 +100,16 @@ func (d *decoder) table(tree map[string]any, v reflect.Value, path string) {
 			}
 			continue
 		}
-		known := slices.Concat(sortedKeys(fields), sortedKeys(more))
-		slices.Sort(known)
-		known = slices.Compact(known)
+		if known == nil {
+			known = slices.Concat(sortedKeys(fields), sortedKeys(more))
+			slices.Sort(known)
+			known = slices.Compact(known)
+		}
 		hint := "remove it; known keys: " + strings.Join(known, ", ")
 		if near := Nearest(key, known); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
-		d.problems = append(d.problems, vip.Problem{Code: vip.CodeUnknownKey, Field: Join(path, key),
-			Message: "unknown key", Hint: hint})
+		d.problems.Add(vip.Problem{Code: vip.CodeUnknownKey, Field: Join(path, key), Message: "unknown key", Hint: hint})
 	}
 }
 
@@ -126,10 +131,10 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 	}
 	if v.Kind() == reflect.Pointer {
 		fresh := reflect.New(v.Type().Elem())
-		before := len(d.problems)
+		before := len(d.problems.List())
 		d.value(raw, fresh.Elem(), path)
 		// Of a struct, the rest counts, as without a pointer: its values can have mistakes, too.
-		if len(d.problems) == before || isTable(fresh) {
+		if len(d.problems.List()) == before || isTable(fresh) {
 			v.Set(fresh)
 		}
 		return
@@ -174,6 +179,9 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 			if tree[key] == nil {
 				continue
 			}
+			if d.problems.Full() {
+				return
+			}
 			item := reflect.New(v.Type().Elem()).Elem()
 			d.value(tree[key], item, Join(path, key))
 			out.SetMapIndex(reflect.ValueOf(key), item)
@@ -191,6 +199,9 @@ func (d *decoder) value(raw any, v reflect.Value, path string) {
 		}
 		out := reflect.MakeSlice(v.Type(), list.Len(), list.Len())
 		for i := range list.Len() {
+			if d.problems.Full() {
+				return
+			}
 			item := list.Index(i).Interface()
 			if own, ok := out.Index(i).Addr().Interface().(Defaulter); ok {
 				own.Defaults()

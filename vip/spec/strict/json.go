@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/ironvip/ironvip/vip"
@@ -17,11 +19,16 @@ import (
 const maxDepth = 32
 
 // ParseJSON reads one JSON object into a tree, with numbers as json.Number. Unlike encoding/json,
-// it refuses invalid UTF-8, duplicate keys in an object, more than 32 levels, and anything after
+// it refuses invalid UTF-8, halves of UTF-16 pairs ("\\ud800"), duplicate keys in an object, more than 32 levels, and anything after
 // the object. The caller fills in the problem's place. Syntax errors contain their line and column.
 func ParseJSON(data []byte) (map[string]any, []vip.Problem) {
 	if !utf8.Valid(data) {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: "is not valid UTF-8", Hint: "save it as UTF-8"}}
+	}
+	if at, found := unpaired(data); found {
+		line, column := position(data, int64(at))
+		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: fmt.Sprintf("not valid JSON near line %d, column %d: %s is half of a character", line, column, data[at:at+6]),
+			Hint: "write both halves, or the character itself in UTF-8"}}
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -44,7 +51,36 @@ func ParseJSON(data []byte) (map[string]any, []vip.Problem) {
 	if !ok {
 		return nil, []vip.Problem{{Code: vip.CodeInvalid, Message: "wants a JSON object, has " + Describe(v)}}
 	}
-	return tree, r.problems
+	return tree, r.problems.List()
+}
+
+// unpaired returns the offset of the first escape of half a UTF-16 pair, for which encoding/json would
+// put another character.
+func unpaired(data []byte) (offset int, found bool) {
+	escape := func(at int) (rune, bool) {
+		if at+6 > len(data) || data[at] != '\\' || data[at+1] != 'u' {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(string(data[at+2:at+6]), 16, 16)
+		return rune(n), err == nil
+	}
+	for i := bytes.IndexByte(data, '\\'); i >= 0 && i < len(data); i++ {
+		if data[i] != '\\' {
+			continue
+		}
+		switch half, is := escape(i); {
+		case !is:
+			i++ // the escaped character, which can be a backslash
+		case utf16.IsSurrogate(half):
+			if second, is := escape(i + 6); !is || utf16.DecodeRune(half, second) == utf8.RuneError {
+				return i, true
+			}
+			i += 11
+		default:
+			i += 5
+		}
+	}
+	return 0, false
 }
 
 // Merge changes a tree as a JSON merge patch (RFC 7396) states it. A null of the patch is kept in the
@@ -63,7 +99,7 @@ func Merge(tree, patch map[string]any) {
 
 type jsonReader struct {
 	dec      *json.Decoder
-	problems []vip.Problem
+	problems vip.Problems
 }
 
 func (r *jsonReader) value(path string, depth int) (any, error) {
@@ -89,8 +125,7 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 				return nil, err
 			}
 			if _, twice := table[key]; twice {
-				r.problems = append(r.problems, vip.Problem{Code: vip.CodeInvalid, Field: at,
-					Message: "comes twice", Hint: "keep one of them"})
+				r.problems.Add(vip.Problem{Code: vip.CodeInvalid, Field: at, Message: "comes twice", Hint: "keep one of them"})
 			}
 			table[key] = v
 		}

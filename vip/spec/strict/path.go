@@ -5,9 +5,15 @@ import (
 	"strings"
 )
 
+// maxKey bounds the bytes of a key in a path. The keys of our own tables are shorter.
+const maxKey = 256
+
 // Join returns the path of a key within the table at path. It quotes a key that isn't a bare TOML
-// key, so that paths are unambiguous.
+// key, so that paths are unambiguous. It cuts a long key.
 func Join(path, key string) string {
+	if len(key) > maxKey {
+		key = strings.ToValidUTF8(key[:maxKey], "") + "..."
+	}
 	if !bare(key) {
 		key = strconv.Quote(key)
 	}

@@ -111,6 +111,25 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// A text with half a UTF-16 pair is refused: encoding/json would put another character there.
+func TestHalfPairs(t *testing.T) {
+	for text, good := range map[string]bool{
+		`\ud83d\ude00`: true, `\u00e9`: true, `\\ud800`: true, `\\\\ud800`: true, `\ufffd`: true, `\n\ud83d\ude00\"`: true, `\uD83D\uDE00`: true,
+		`\ud800`: false, `\udc00`: false, `\ud800\ud800`: false, `\ude00\ud83d`: false, `a\ud800z`: false, `\ud800\n`: false,
+		`\ud800\u0041`: false, `\ud83d\ude00\udc00`: false, `\\\ud800`: false, `\uDFFF`: false, `\ud8`: false, `\ud800\u`: false,
+	} {
+		for _, body := range []string{`{"a":"` + text + `"}`, `{"` + text + `":1}`, `{"a":[{"b":"` + text + `"}]}`} {
+			if _, problems := ParseJSON([]byte(body)); (len(problems) == 0) != good {
+				t.Errorf("%s: %v", body, problems)
+			}
+		}
+	}
+	_, problems := ParseJSON([]byte("{\n \"a\": \"\\ud800\"}"))
+	if len(problems) != 1 || problems[0].Message != `not valid JSON near line 2, column 8: \ud800 is half of a character` {
+		t.Errorf("%+v", problems)
+	}
+}
+
 func TestDecodeReportsEveryError(t *testing.T) {
 	var got sample
 	problems := Decode(map[string]any{

@@ -13,8 +13,8 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/announce/l2"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
@@ -119,6 +119,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, conntrack(h)...)
 	out = append(out, firewalls(h, w)...)
 	out = append(out, legacy(h, w)...)
+	out = append(out, ipv6(h, w)...)
 	out = append(out, tunnels(h, w)...)
 	if procErr != nil {
 		out = append(out, Finding{Warn, "processes", "can't list the processes that run here: " + procErr.Error(), ""})

@@ -14,8 +14,8 @@ import (
 
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/announce/l2/gate"
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"

@@ -121,12 +121,26 @@ func dataplane(h Host, w Want) []Finding {
 	}
 	if fallback {
 		other := "userspace"
-		if ipvs.Err(h.NFT()) == nil {
+		if modeOf(h, w) == configs.ModeNFT {
 			other = "nft"
 		}
 		out = append(out, Finding{OK, "dataplane", "dataplane: auto; until this is fixed, the " + other + " dataplane is used", ""})
 	}
 	return out
+}
+
+// modeOf returns the dataplane that an agent on a host without a former one runs: the configured one or, with auto, the
+// first that the kernel can run.
+func modeOf(h Host, w Want) string {
+	switch {
+	case w.Mode != configs.ModeAuto:
+		return w.Mode
+	case ipvs.Err(h.IPVS()) == nil:
+		return configs.ModeIPVS
+	case ipvs.Err(h.NFT()) == nil:
+		return configs.ModeNFT
+	}
+	return configs.ModeProxy
 }
 
 // insists reports whether the agent doesn't start without its dataplane in the kernel.

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
-	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
@@ -23,7 +23,7 @@ func firewalls(h Host, w Want) []Finding {
 		return nil
 	}
 	ours := ipvs.TableOf(w.Device)
-	drops, err := h.Firewall(firewall.Query{Pools: w.Pools, Forward: w.Mode != configs.ModeProxy && !w.RealServer, Ours: []string{ours, probepath.TableOf(ours), nft.TableOf(w.Device)}})
+	drops, err := h.Firewall(firewall.Query{Pools: w.Pools, Mode: modeOf(h, w), RealServer: w.RealServer, Ours: []string{ours, probepath.TableOf(ours), nft.TableOf(w.Device)}})
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return []Finding{{Warn, "firewall", "this user may not read nftables: the host's firewall was not checked", "run ironvip doctor as root"}}
@@ -34,18 +34,20 @@ func firewalls(h Host, w Want) []Finding {
 	}
 	var out []Finding
 	for _, d := range drops {
-		owner := ownerOf(d)
-		chain := fmt.Sprintf("chain %s of nftables table %s %s", d.Chain, d.Family, d.Table)
-		if owner != "" {
-			chain += " (" + owner + ")"
-		}
-		what := fmt.Sprintf("drops packets to %s that no rule of it accepts", d.To)
-		if d.Forward {
-			what = "drops answers of backends that this host forwards with nat"
-		}
-		out = append(out, Finding{Warn, "firewall", chain + " " + what, accept(d, owner)})
+		out = append(out, Finding{Warn, "firewall", d.String(), d.Remedy()})
 	}
 	return out
+}
+
+// ipv6 checks whether the host has IPv6, if a pool does.
+func ipv6(h Host, w Want) []Finding {
+	if !slices.ContainsFunc(w.Pools, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		return nil
+	}
+	if why, remedy := hostnet.NoIPv6In(h.Files, w.Device); why != "" {
+		return []Finding{{Warn, "ipv6", "the host can't have the IPv6 addresses of the pools: " + why, remedy}}
+	}
+	return nil
 }
 
 // legacy reports tables of iptables-legacy that drop packets. The kernel passes packets through them and through nftables.
@@ -66,56 +68,6 @@ func legacy(h Host, w Want) (out []Finding) {
 		out = append(out, Finding{Warn, "firewall_legacy", "the tables of iptables-legacy were not checked: " + err.Error(), ""})
 	}
 	return out
-}
-
-// The firewalls whose commands we know.
-const (
-	firewalld = "firewalld"
-	ufw       = "ufw"
-	docker    = "Docker"
-	iptables  = "iptables"
-)
-
-// ownerOf returns the program that wrote a chain, or "".
-func ownerOf(d firewall.Drop) string {
-	has := func(prefix string) bool {
-		return slices.ContainsFunc(d.Chains, func(c string) bool { return strings.HasPrefix(c, prefix) })
-	}
-	switch {
-	case d.Table == "firewalld":
-		return firewalld
-	case has("ufw-"), has("ufw6-"):
-		return ufw
-	case d.Forward && has("DOCKER-USER"):
-		return docker
-	case d.Table == "filter" && (d.Chain == "INPUT" || d.Chain == "FORWARD"):
-		return iptables
-	}
-	return ""
-}
-
-// accept returns the command that lets the packets through.
-func accept(d firewall.Drop, owner string) string {
-	family, command := "ipv4", "iptables"
-	if d.Family == "ip6" || d.To.Addr().Is6() {
-		family, command = "ipv6", "ip6tables"
-	}
-	const answers = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
-	switch {
-	case owner == firewalld && !d.Forward:
-		return fmt.Sprintf(`firewall-cmd --permanent --add-rich-rule='rule family="%s" destination address="%s" accept' && firewall-cmd --reload`, family, d.To)
-	case owner == ufw && !d.Forward:
-		return fmt.Sprintf("ufw allow to %s", d.To)
-	case owner == docker:
-		return fmt.Sprintf("%s -I DOCKER-USER %s", command, answers)
-	case (owner == iptables || owner == ufw) && d.Forward:
-		return fmt.Sprintf("%s -I FORWARD %s", command, answers)
-	case owner == iptables:
-		return fmt.Sprintf("%s -I INPUT -d %s -j ACCEPT", command, d.To)
-	case d.Forward:
-		return fmt.Sprintf("nft insert rule %s %s %s ct state established,related accept", d.Family, d.Table, d.Chain)
-	}
-	return fmt.Sprintf("nft insert rule %s %s %s %s daddr %s accept", d.Family, d.Table, d.Chain, map[string]string{"ipv4": "ip", "ipv6": "ip6"}[family], d.To)
 }
 
 // clientMTU is the size of packets from clients in Ethernet networks.

@@ -9,8 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor/firewall"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
 )
 
 // A firewall that drops packets is named, with its own command.
@@ -25,12 +27,12 @@ func TestFirewall(t *testing.T) {
 			`firewall-cmd --permanent --add-rich-rule='rule family="ipv4" destination address="192.0.2.0/24" accept' && firewall-cmd --reload`},
 		{firewall.Drop{Family: "ip6", Table: "filter", Chain: "INPUT", To: six, Chains: []string{"INPUT", "ufw6-user-input"}},
 			"(ufw) drops packets to 2001:db8::/64", "ufw allow to 2001:db8::/64"},
-		{firewall.Drop{Family: "ip", Table: "filter", Chain: "FORWARD", Forward: true, To: four, Chains: []string{"FORWARD", "DOCKER-USER"}},
+		{firewall.Drop{Family: "ip", Table: "filter", Chain: "FORWARD", Path: firewall.Answers, To: four, Chains: []string{"FORWARD", "DOCKER-USER"}},
 			"(Docker) drops answers of backends", "iptables -I DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
 		{firewall.Drop{Family: "ip", Table: "filter", Chain: "INPUT", To: four, Chains: []string{"INPUT", "DOCKER-USER"}},
 			"(iptables) drops packets", "iptables -I INPUT -d 192.0.2.0/24 -j ACCEPT"},
 		{firewall.Drop{Family: "inet", Table: "mine", Chain: "in", To: six}, "chain in of nftables table inet mine drops packets", "nft insert rule inet mine in ip6 daddr 2001:db8::/64 accept"},
-		{firewall.Drop{Family: "inet", Table: "mine", Chain: "fwd", Forward: true, To: six}, "drops answers", "nft insert rule inet mine fwd ct state established,related accept"},
+		{firewall.Drop{Family: "inet", Table: "mine", Chain: "fwd", Path: firewall.Answers, To: six}, "drops answers", "nft insert rule inet mine fwd ct state established,related accept"},
 	} {
 		h := host(nil)
 		h.Firewall = func(firewall.Query) ([]firewall.Drop, error) { return []firewall.Drop{c.drop}, nil }
@@ -41,17 +43,25 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
-// The userspace proxy and a real server forward no answers. Our own tables are no foreign ones. What can't be read is said.
+// The dataplane of the configuration or, with auto, the one that the kernel can run is asked for. Our own tables are no foreign ones. What can't be read is said.
 func TestFirewallQuery(t *testing.T) {
+	broken := []ipvs.Finding{{Name: "kernel module ip_vs", Required: true}}
 	for _, c := range []struct {
-		mode       string
-		realServer bool
-		forward    bool
-	}{{configs.ModeProxy, false, false}, {configs.ModeAuto, false, true}, {configs.ModeIPVS, false, true}, {configs.ModeIPVS, true, false}} {
+		mode          string
+		noIPVS, noNFT bool
+		want          string
+	}{{configs.ModeProxy, false, false, configs.ModeProxy}, {configs.ModeNFT, false, false, configs.ModeNFT}, {configs.ModeAuto, false, false, configs.ModeIPVS},
+		{configs.ModeAuto, true, false, configs.ModeNFT}, {configs.ModeAuto, true, true, configs.ModeProxy}} {
 		h, w := host(nil), want
-		w.Mode, w.RealServer, w.Device = c.mode, c.realServer, configs.DefaultDevice
+		w.Mode, w.RealServer, w.Device = c.mode, c.noNFT, configs.DefaultDevice
+		if c.noIPVS {
+			h.IPVS = func() []ipvs.Finding { return broken }
+		}
+		if c.noNFT {
+			h.NFT = func() []nft.Finding { return broken }
+		}
 		h.Firewall = func(q firewall.Query) ([]firewall.Drop, error) {
-			if q.Forward != c.forward || len(q.Pools) != 2 || len(q.Ours) != 3 || q.Ours[0] != "ironvip" {
+			if q.Mode != c.want || q.RealServer != w.RealServer || len(q.Pools) != 2 || len(q.Ours) != 3 || q.Ours[0] != "ironvip" {
 				t.Errorf("%+v asks %+v", c, q)
 			}
 			return nil, nil
@@ -112,6 +122,31 @@ func TestLegacyTables(t *testing.T) {
 		got := only(Examine(h, want), "firewall_legacy")
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Level != Warn || !strings.Contains(got[0].Text+" "+got[0].Fix, c.want)) {
 			t.Errorf("%+v, %v: %+v", c.found, c.err, got)
+		}
+	}
+}
+
+// A host without IPv6 is told so if a pool has IPv6.
+func TestIPv6(t *testing.T) {
+	const off = "proc/sys/net/ipv6/conf/all/disable_ipv6"
+	four := want
+	four.Pools = want.Pools[:1]
+	for _, c := range []struct {
+		files map[string]string
+		want  Want
+		says  string
+	}{
+		{nil, want, ""}, // unknown
+		{map[string]string{off: "0\n"}, want, ""},
+		{map[string]string{off: "1\n"}, four, ""},
+		{map[string]string{off: "1\n"}, want, "net.ipv6.conf.all.disable_ipv6 is 1"},
+		{map[string]string{off: "0\n", strings.Replace(off, "all", "default", 1): "1\n"}, want, "net.ipv6.conf.default.disable_ipv6 is 1"}, // the device doesn't exist yet
+		{map[string]string{"proc/sys/net/core/somaxconn": "1\n"}, want, "this kernel runs without IPv6"},
+	} {
+		c.want.Device = configs.DefaultDevice
+		got := only(Examine(host(c.files), c.want), "ipv6")
+		if c.says == "" && len(got) > 0 || c.says != "" && (len(got) != 1 || got[0].Level != Warn || got[0].Fix == "" || !strings.Contains(got[0].Text, c.says)) {
+			t.Errorf("%v: %+v", c.files, got)
 		}
 	}
 }

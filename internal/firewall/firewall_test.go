@@ -1,0 +1,107 @@
+//go:build linux
+
+package firewall_test
+
+import (
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+var pools = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
+
+// The rules of a kernel that drop packets to a VIP, or answers of backends, are found; those that let them through are not.
+func TestFind(t *testing.T) {
+	need.Program(t, "nft")
+	const drops4, drops6, answers, clients = "192.0.2.0/24", "2001:db8::/64", "answers", "clients"
+	both := drops4 + " " + drops6
+	input := func(rules string) string {
+		return "table inet filter { chain input { type filter hook input priority 0; policy drop; " + rules + " } }"
+	}
+	// As firewalld writes them.
+	firewalld := func(zone string) string {
+		return `table inet firewalld {
+			chain filter_IN_public { jump filter_IN_public_allow; return; }
+			chain filter_IN_public_allow { tcp dport 22 accept; ` + zone + ` }
+			chain filter_INPUT_ZONES { iifname "eth0" goto filter_IN_public; goto filter_IN_public; }
+			chain filter_INPUT { type filter hook input priority 10; policy accept;
+				ct state { established, related } accept; iifname "lo" accept; ct state invalid drop;
+				jump filter_INPUT_ZONES; reject with icmpx type admin-prohibited; }
+			chain filter_FORWARD { type filter hook forward priority 10; policy accept;
+				ct state { established, related } accept; reject with icmpx type admin-prohibited; }
+		}`
+	}
+	// As Docker writes them with iptables.
+	docker := func(user string) string {
+		return `table ip filter {
+			chain DOCKER-USER { ` + user + ` }
+			chain DOCKER-CT { oifname "docker0" ct state established,related accept; }
+			chain FORWARD { type filter hook forward priority 0; policy drop;
+				counter jump DOCKER-USER; jump DOCKER-CT; iifname "docker0" accept; }
+		}`
+	}
+	const ipvs, nft, proxy = "ipvs", "nft", "proxy"
+	forward := func(rules string) string {
+		return "table inet filter { chain passing { type filter hook forward priority 0; policy drop; " + rules + " } }"
+	}
+	for _, c := range []struct {
+		name, rules, want string
+		of                string
+	}{
+		{"no rules", "", "", ipvs},
+		{"a policy", input(""), both, ipvs},
+		{"accepted policy", strings.Replace(input("tcp dport 22 accept"), "policy drop", "policy accept", 1), "", ipvs},
+		{"ports of the host only", input("ct state established,related accept; iif lo accept; iifname lo accept; tcp dport { 22, 80 } accept"), both, ipvs},
+		{"everything of IPv4", input("meta nfproto ipv4 accept"), drops6, ipvs},
+		{"the pool", input("ip daddr 192.0.2.0/24 accept; ip6 daddr 2001:db8::/64 tcp dport 443 accept"), "", ipvs},
+		{"another pool", input("ip daddr 198.51.100.0/24 accept; ip6 daddr != 2001:db8::/64 accept"), both, ipvs},
+		{"a set with the pool", input("ip daddr { 198.51.100.0/24, 192.0.2.0/24 } accept"), drops6, ipvs},
+		{"a set without it", input("ip daddr { 198.51.100.0/24, 203.0.113.0/24 } accept"), both, ipvs},
+		{"a map of states", input("ct state vmap { established : accept, new : accept }"), "", ipvs},
+		{"a map of other states", input("ct state vmap { established : accept, invalid : drop }"), both, ipvs},
+		{"a drop for some clients", strings.Replace(input("ip saddr 203.0.113.0/24 drop"), "policy drop", "policy accept", 1), "", ipvs},
+		{"a drop for everybody", strings.Replace(input("ct state new drop"), "policy drop", "policy accept", 1), both, ipvs},
+		{"our own table", "table inet ironvip { chain input { type filter hook input priority 0; policy drop; } }", "", ipvs},
+		{"another hook", "table inet filter { chain output { type filter hook output priority 0; policy drop; } }", "", ipvs},
+		{"firewalld", firewalld(""), both, ipvs},
+		{"firewalld with a rich rule", firewalld("ip daddr 192.0.2.0/24 accept; ip6 daddr 2001:db8::/64 accept"), "", ipvs},
+		{"Docker", docker(""), answers, ipvs},
+		{"Docker with answers", docker("ct state established,related accept"), "", ipvs},
+		{"Docker with answers, of nft", docker("ct state established,related accept"), clients, nft},
+		{"Docker with DNAT, of nft", docker("ct status dnat accept"), "", nft},
+		{"Docker, of the proxy", docker(""), "", proxy},
+		{"a policy of input, of nft", input(""), "", nft},
+		{"a policy of input, of the proxy", input(""), both, proxy},
+		{"a policy of forward, of nft", forward(""), clients, nft},
+		{"other bits of the status", forward("ct status snat accept; ct status assured accept; ct status 0x8 accept"), clients, nft},
+		{"the opposite", forward("ct status & dnat == 0 accept"), clients, nft},
+		{"new and established ones", forward("ct state new,established accept"), "", nft},
+		{"DNAT of ipvs is unknown", forward("ct status dnat accept"), answers, ipvs},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			netlab.NewLAN(t, "host").Nodes[0].Do(func() {
+				load := exec.Command("nft", "-f", "-")
+				load.Stdin = strings.NewReader(strings.ReplaceAll(c.rules, "}", "\n}") + "\n")
+				if out, err := load.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				got, err := firewall.Find(firewall.Query{Pools: pools, Mode: c.of, Ours: []string{"ironvip"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var found []string
+				for _, d := range got {
+					found = append(found, map[firewall.Path]string{firewall.ToVIP: d.To.String(), firewall.ToBackend: clients, firewall.Answers: answers}[d.Path])
+				}
+				if s := strings.Join(found, " "); s != c.want {
+					t.Errorf("found %q, want %q: %+v", s, c.want, got)
+				}
+			})
+		})
+	}
+}

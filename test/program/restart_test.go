@@ -1,0 +1,497 @@
+//go:build system
+
+package program
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
+)
+
+// newUDPBackend starts a UDP server on the loopback that returns each datagram.
+func newUDPBackend(t *testing.T) *backend {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for buf := make([]byte, 100); ; {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteToUDPAddrPort(buf[:n], from)
+		}
+	}()
+	t.Cleanup(func() { conn.Close() })
+	return &backend{port: conn.LocalAddr().(*net.UDPAddr).Port}
+}
+
+// clients connect to a VIP one after the other, 200 per second, by TCP and by UDP.
+type clients struct {
+	t      *testing.T
+	served [2]atomic.Int64 // by TCP and UDP
+	stop   chan struct{}
+	work   sync.WaitGroup
+
+	mu              sync.Mutex
+	refused, broken []error
+}
+
+const pace = 5 * time.Millisecond
+
+func newClients(t *testing.T, tcp, udp string) *clients {
+	c := &clients{t: t, stop: make(chan struct{})}
+	for i, f := range []func() error{func() error { return askTCP(tcp) }, func() error { return askUDP(udp) }} {
+		c.work.Go(func() {
+			for tick := time.NewTicker(pace); ; <-tick.C {
+				select {
+				case <-c.stop:
+					return
+				default:
+				}
+				began := time.Now()
+				if err := f(); err == nil {
+					c.served[i].Add(1)
+				} else {
+					c.failed(err, time.Since(began))
+				}
+			}
+		})
+	}
+	t.Cleanup(c.end)
+	return c
+}
+
+// grace is the time for requests in progress when an agent stops, see docs/operations.md. On a busy machine, one may need longer.
+const grace = 500 * time.Millisecond
+
+func (c *clients) failed(err error, after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, errDial) {
+		c.refused = append(c.refused, err)
+	} else if after < grace {
+		c.broken = append(c.broken, err)
+	}
+}
+
+// more waits until n more clients of each protocol were served.
+func (c *clients) more(h *host, n int64) {
+	c.t.Helper()
+	tcp, udp := c.served[0].Load(), c.served[1].Load()
+	h.eventually(fmt.Sprintf("%d more clients are served", n), func() error {
+		if a, b := c.served[0].Load(), c.served[1].Load(); a < tcp+n || b < udp+n {
+			return fmt.Errorf("%d and %d were before, now %d by TCP and %d by UDP", tcp, udp, a, b)
+		}
+		return nil
+	})
+}
+
+func (c *clients) end() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	c.work.Wait()
+}
+
+// check ends the clients, none of which may have been refused.
+func (c *clients) check(what string, allowBroken bool) {
+	c.t.Helper()
+	c.end()
+	if len(c.refused) > 0 || len(c.broken) > 0 && !allowBroken {
+		c.t.Errorf("%s: %d clients refused, %d cut off, %d served by TCP and %d by UDP; first errors %v, %v",
+			what, len(c.refused), len(c.broken), c.served[0].Load(), c.served[1].Load(), first(c.refused), first(c.broken))
+	}
+}
+
+func first(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+var errDial = errors.New("connect")
+
+func askTCP(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, maxWait)
+	if err != nil {
+		return errors.Join(errDial, err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(maxWait))
+	r := bufio.NewReader(conn)
+	if _, err = r.ReadString('\n'); err == nil {
+		_, err = io.WriteString(conn, "x\n")
+	}
+	if err == nil {
+		_, err = r.ReadString('\n')
+	}
+	return err
+}
+
+// askUDP repeats a datagram without an answer, as a resolver does. A refusal is an error.
+func askUDP(addr string) error {
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var timeout net.Error
+	for end := time.Now().Add(maxWait); time.Now().Before(end); {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		conn.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err = conn.Read(make([]byte, 1)); err == nil || !errors.As(err, &timeout) || !timeout.Timeout() {
+			return err
+		}
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// newServices writes a TCP service "web" and a UDP service "dns", each with several others.
+func newServices(t *testing.T, h *host) (a *backend) {
+	t.Helper()
+	a = newBackend(t, "a")
+	h.write("services.d/web.toml", service("web", "", a)+service("web2", "", a))
+	udp := strings.ReplaceAll(service("dns", "", newUDPBackend(t)), "port = 8080", `port = 53, protocol = "udp"`)
+	h.write("services.d/dns.toml", udp+strings.ReplaceAll(udp, `"dns"`, `"dns2"`))
+	return a
+}
+
+// freeAt returns an address of the loopback with a free port.
+func freeAt(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+// ownSockets are those of the agent itself: of the API and of take-overs.
+const ownSockets = 2
+
+// callers ask the API over and over, each time with a new connection.
+type callers struct {
+	t      *testing.T
+	failed atomic.Pointer[error]
+	calls  atomic.Int64
+	stop   chan struct{}
+	done   chan struct{}
+}
+
+func newCallers(t *testing.T, h *host) *callers {
+	c := &callers{t: t, stop: make(chan struct{}), done: make(chan struct{})}
+	client := h.http()
+	go func() {
+		defer close(c.done)
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(pace):
+			}
+			resp, err := client.Get("http://ironvip/healthz")
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			if c.calls.Add(1); err != nil {
+				c.failed.CompareAndSwap(nil, &err)
+			}
+		}
+	}()
+	t.Cleanup(c.end)
+	return c
+}
+
+func (c *callers) end() {
+	select {
+	case <-c.stop:
+	default:
+		close(c.stop)
+	}
+	<-c.done
+}
+
+// check ends the callers, all of which must have been answered.
+func (c *callers) check(what string) {
+	c.t.Helper()
+	c.end()
+	if err := c.failed.Load(); err != nil {
+		c.t.Errorf("%s: a caller of the API got no answer: %v", what, *err)
+	}
+	c.t.Logf("%s: %d calls of the API", what, c.calls.Load())
+}
+
+// launchWithStore starts the agent as systemd does, with the stored descriptors and more.
+func (m *manager) launchWithStore(h *host, more ...*os.File) {
+	h.t.Helper()
+	m.received(h)
+	var files []*os.File
+	m.descriptors.mu.Lock()
+	fds := slices.Clone(m.fds)
+	m.descriptors.mu.Unlock()
+	for _, fd := range fds {
+		d, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(d), "")
+		defer f.Close()
+		files = append(files, f)
+	}
+	files = append(files, more...)
+	adjust := h.adjust
+	defer func() { h.adjust = adjust }()
+	h.adjust = func(cmd *exec.Cmd) {
+		adjust(cmd)
+		cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, cmd.Args...)
+		cmd.Path = "/bin/sh"
+		cmd.ExtraFiles = files
+		cmd.Env = append(cmd.Env, fmt.Sprintf("LISTEN_FDS=%d", len(files)))
+	}
+	h.launch()
+	h.ready()
+}
+
+// skLookupSockets are the descriptors of the services of newServices with sk_lookup: a socket of TCP
+// and one of UDP, the two maps and the link.
+const skLookupSockets = 5
+
+// withListeners gives each frontend a listener. withSkLookup is the default.
+func withListeners(h *host) {
+	h.edit("ironvip.toml", "resync_interval", "sk_lookup = \"never\"\nresync_interval")
+}
+
+func withSkLookup(*host) {}
+
+// With the listeners in the service manager's store, neither a restart nor a crash of the agent
+// refuses a client. A removed service has no listener in the store.
+func TestRestartWithDescriptorStore(t *testing.T) {
+	t.Run("sk_lookup", func(t *testing.T) { restartWithDescriptorStore(t, skLookupSockets, skLookupSockets, withSkLookup) })
+	t.Run("listeners", func(t *testing.T) { restartWithDescriptorStore(t, 4, 1, withListeners) })
+}
+
+func restartWithDescriptorStore(t *testing.T, all, fewer int, set func(*host)) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	set(h)
+	m := newManager(t, h)
+	h.start()
+	stored := func(n int) {
+		t.Helper()
+		h.eventually(fmt.Sprintf("%d sockets are stored", n), func() error {
+			if got := m.len(); got != n {
+				return fmt.Errorf("%d", got)
+			}
+			return nil
+		})
+	}
+	stored(all + ownSockets)
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	c := newClients(t, web, dns)
+	api := newCallers(t, h)
+	c.more(h, 20)
+	h.stop()
+	m.launchWithStore(h)
+	c.more(h, 20)
+	c.check("restart", false)
+	api.check("restart")
+	stored(all + ownSockets)
+
+	c = newClients(t, web, dns)
+	c.more(h, 20)
+	h.kill()
+	m.launchWithStore(h)
+	c.more(h, 20)
+	c.check("crash", true) // of the clients, those that were connected are cut off
+
+	h.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
+	h.remove("services.d/dns.toml")
+	stored(fewer + ownSockets)
+	h.serves(web, "b")
+	if strings.Contains(h.log.String(), "inherited socket not used") {
+		t.Errorf("the agent doesn't use what it has stored:\n%s", h.log)
+	}
+}
+
+// Hundreds of listeners survive a restart in a few stored descriptors.
+func TestRestartWithManyListeners(t *testing.T) {
+	parallel(t)
+	const services, portsOfEach = 12, 50
+	h := newHost(t)
+	newServices(t, h)
+	withListeners(h)
+	a := newBackend(t, "a")
+	var ports []string
+	for i := range portsOfEach {
+		ports = append(ports, fmt.Sprintf("{ name = \"p%d\", port = %d, target_port = %d }", i, 9000+i, a.port))
+	}
+	var all strings.Builder
+	for i := range services {
+		fmt.Fprintf(&all, "[[service]]\nname = \"m%d\"\nports = [ %s ]\nbackends = [ { address = \"127.0.0.1\" } ]\nhealth = { type = \"none\" }\n", i, strings.Join(ports, ", "))
+	}
+	h.write("services.d/many.toml", all.String())
+	m := newManager(t, h)
+	h.start()
+	const listeners = services*portsOfEach + 4 + ownSockets
+	stored := func() {
+		t.Helper()
+		h.eventually(fmt.Sprintf("%d sockets are stored", listeners), func() error {
+			if n := m.len(); n != listeners {
+				return fmt.Errorf("%d", n)
+			}
+			return nil
+		})
+		if most := 2 * (listeners/253 + 1); len(m.fds) > most {
+			t.Errorf("%d descriptors, want up to %d", len(m.fds), most)
+		}
+	}
+	stored()
+	c := newClients(t, h.vip("m7")+":9007", h.vip("dns")+":53")
+	c.more(h, 20)
+	h.stop()
+	m.launchWithStore(h)
+	c.more(h, 20)
+	c.check("restart", false)
+	stored()
+}
+
+// Whatever the descriptors are that the agent inherits, it starts and serves. It reports those that
+// it can't use.
+func TestInheritedJunk(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	m := newManager(t, h)
+	h.start()
+	web := h.vip("web")
+	h.stop()
+	m.received(h)
+	m.descriptors.close() // as systemd does when a service has stopped
+
+	file, err := os.Open(filepath.Join(h.dir, "ironvip.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// A socket of another kind at the address of a service.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := os.NewFile(uintptr(fd), "")
+	at := &unix.SockaddrInet4{Port: 8080, Addr: [4]byte(net.ParseIP(web).To4())}
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), unix.Bind(fd, at), unix.Listen(fd, 1)); err != nil {
+		t.Fatal(err)
+	}
+	// A listener of the right kind that no service needs.
+	var set sockets.Set
+	strange, err := set.ListenTCP(t.Context(), freeAt(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	strangeFile, err := strange.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.launchWithStore(h, file, other, strangeFile)
+	other.Close()
+	strangeFile.Close()
+	h.serves(web+":8080", "a")
+	log := h.log.String()
+	mentions(t, "the log", log, "inherited descriptor 3: not an open socket", "SO_REUSEPORT 1 instead of 0",
+		"inherited listeners closed: no service needs them", strange.Addr().String())
+	if c, err := net.Dial("tcp", strange.Addr().String()); err == nil {
+		c.Close()
+		t.Error("the listener that no service needs still accepts clients")
+	}
+}
+
+// A new process takes over from a running agent: no client is refused or cut off, connections stay
+// with the old process, and it ends with the last one.
+func TestTakeOver(t *testing.T) {
+	t.Run("sk_lookup", func(t *testing.T) { takesOver(t, withSkLookup) })
+	t.Run("listeners", func(t *testing.T) { takesOver(t, withListeners) })
+}
+
+func takesOver(t *testing.T, set func(*host)) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	set(h)
+	h.adjust = func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, "--take-over") } // without an agent, it just starts
+	h.start()
+	h.adjust = nil
+	web, dns := h.vip("web")+":8080", h.vip("dns")+":53"
+	open := dial(t, web, "a")
+	c := newClients(t, web, dns)
+	c.more(h, 20)
+	api := newCallers(t, h)
+	next := h.takeOver()
+	c.more(next, 100)
+	open.lives("in the replaced agent")
+	third := next.takeOver()
+	c.more(third, 100)
+	c.check("take-over", false)
+	api.check("take-over")
+	open.lives("after a second take-over")
+	open.conn.Close()
+	h.ended()
+	next.ended()
+	third.ok("status", "--wait")
+	third.write("services.d/web.toml", service("web", "", newBackend(t, "b")))
+	third.serves(web, "b")
+}
+
+// The replaced agent ends its open connections after hard_stop_after, and at SIGTERM.
+func TestReplacedAgentEnds(t *testing.T) {
+	parallel(t)
+	h := newHost(t)
+	newServices(t, h)
+	h.start()
+	web := h.vip("web") + ":8080"
+	open := dial(t, web, "a")
+	next := h.takeOver()
+	open.lives("in the replaced agent")
+	h.stop()
+	if err := open.say("after its end"); err == nil {
+		t.Error("the connection survives its agent")
+	}
+
+	next.edit("ironvip.toml", "resync_interval", "hard_stop_after = \"0s\"\nresync_interval")
+	next.ok("reload")
+	open = dial(t, web, "a")
+	third := next.takeOver()
+	next.ended()
+	if err := open.say("after the deadline"); err == nil {
+		t.Error("the connection survives the deadline")
+	}
+	third.serves(web, "a")
+}

@@ -1,0 +1,47 @@
+//go:build system
+
+package program
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ironvip/ironvip/test/need"
+	"golang.org/x/sys/unix"
+)
+
+// These tests depend on the dataplane. shared_vm_test.go runs them with IPVS.
+
+func TestStatistics(t *testing.T)           { countsTraffic(t) }
+func TestConnectionsAreListed(t *testing.T) { listsConnections(t) }
+func TestOperatorDrain(t *testing.T)        { overrides(t) }
+func TestUnprivilegedAgent(t *testing.T)    { runsUnprivileged(t, capabilitiesOfUnit(t)) }
+
+func TestDemo(t *testing.T) {
+	need.Root(t)
+	for _, uid := range []uint32{0, nobody} {
+		t.Run(fmt.Sprintf("uid %d", uid), func(t *testing.T) { showsDemo(t, uid) })
+	}
+}
+
+// capabilitiesOfUnit returns the capabilities that the systemd unit gives to the agent.
+func capabilitiesOfUnit(t *testing.T) (all []uintptr) {
+	t.Helper()
+	unit, err := os.ReadFile("../../configs/systemd/ironvip.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, names, _ := strings.Cut(string(unit), "\nAmbientCapabilities=")
+	names, _, _ = strings.Cut(names, "\n")
+	for name := range strings.FieldsSeq(names) {
+		n, known := map[string]uintptr{"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN,
+			"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_BPF": unix.CAP_BPF}[name]
+		if !known {
+			t.Fatalf("the unit has %q", name)
+		}
+		all = append(all, n)
+	}
+	return all
+}
