@@ -3,6 +3,7 @@ package reconciletest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -322,13 +324,19 @@ func (p *plane) remove(k vip.FrontendKey) {
 
 func (p *plane) apply(u reconcile.Update[vip.FrontendKey, vip.Frontend]) {
 	p.t.Helper()
-	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{u}
-	if err := p.Apply(p.t.Context(), batch); err != nil {
-		p.t.Fatalf("apply %s: %v", u.Key, err)
-	}
-	if batch[0].Err != nil {
-		p.t.Fatalf("apply %s: %v", u.Key, batch[0].Err)
-	}
+	// As the reconciler does, it tries again after an error that may pass: a busy kernel can take seconds for the
+	// route of an address.
+	wait.For(p.t, fmt.Sprintf("apply %s", u.Key), func() error {
+		batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{u}
+		if err := p.Apply(p.t.Context(), batch); err != nil {
+			return err
+		}
+		if errors.As(batch[0].Err, new(vip.Problem)) {
+			p.t.Fatalf("apply %s: %v", u.Key, batch[0].Err)
+		}
+		u.Repair = true
+		return batch[0].Err
+	})
 	// As the reconciler does after a change. Otherwise a client that has the port of an earlier client
 	// gets its backend.
 	if c, ok := p.Plane.(reconcile.Cleaner); ok {
