@@ -184,6 +184,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	}
 	out := &applyOutput{Status: http.StatusOK, Body: v1.ApplyResult{Items: make([]v1.ApplyItem, len(results)), DryRun: in.DryRun}}
 	var refusals vip.Problems
+	var forbidden *server.Problem
 	for i, r := range results {
 		w := &in.puts[i].Spec
 		item := &out.Body.Items[i]
@@ -198,6 +199,9 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 			out.Body.Unchanged++
 		case rest.Refused:
 			out.Body.Refused++
+			if refused, ok := errors.AsType[*server.Problem](r.Err); ok && forbidden == nil {
+				forbidden = refused
+			}
 			why := slices.Clone(problemsOfError(r.Key, r.Err))
 			for n := range why {
 				why[n].Field = strings.TrimSuffix(strict.Index("services", i)+"."+why[n].Field, ".")
@@ -207,6 +211,9 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 		}
 	}
 	if out.Body.Refused > 0 && (in.Atomic && !in.DryRun || out.Body.Refused == len(results)) {
+		if forbidden != nil {
+			return nil, forbidden
+		}
 		return nil, server.Refuse(http.StatusUnprocessableEntity, v1.CodeInvalidService,
 			fmt.Sprintf("%d of %s invalid; nothing was changed", out.Body.Refused, text.Plural(len(results), "service")), "see errors", refusals.List()...)
 	}
@@ -257,6 +264,8 @@ func problemsOfError(key vip.ServiceKey, err error) []vip.Problem {
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", conflict.Why(), conflictHint(conflict)
 	} else if owned, ok := errors.AsType[*rest.OwnedError](err); ok {
 		p.Code, p.Field, p.Message, p.Hint = vip.CodeNameTaken, "name", owned.Why(), ownedHint(owned)
+	} else if refused, ok := errors.AsType[*server.Problem](err); ok {
+		p.Code, p.Message, p.Hint = refused.Code, refused.Detail, refused.Hint
 	}
 	return []vip.Problem{p}
 }
