@@ -142,9 +142,10 @@ func (s *Stage) Len() int { return s.zone.Load().Len() }
 func (s *Stage) Run(ctx context.Context) error {
 	running, ctx := parallel.NewGroup(ctx)
 	if s.Store != nil {
-		keeper := newKeeper(s.Store, s.contested, s.Log)
-		s.hold(maps.Clone(keeper.stored))
-		running.Run(ctx, func(ctx context.Context) { keeper.run(ctx, s.synced) })
+		stored := restore(s.Store, s.Log)
+		s.hold(stored)
+		names := maps.Clone(stored)
+		running.Run(ctx, func(ctx context.Context) { s.keep(ctx, names) })
 	}
 	running.Go(func() error { return s.loop(ctx) })
 	return running.Wait()

@@ -153,7 +153,7 @@ func (s *Stage) Run(ctx context.Context) error {
 		return ctx.Err()
 	})
 	if s.Store != nil {
-		running.Run(ctx, newKeeper(s.Store, s.Health, s.Log).run)
+		running.Run(ctx, s.keep)
 	}
 	running.Go(func() error { return s.loop(ctx) })
 	return running.Wait()

@@ -369,7 +369,7 @@ func TestStoreFails(t *testing.T) {
 		store.mu.Lock()
 		store.err = nil
 		store.mu.Unlock()
-		time.Sleep(3 * time.Second)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if len(store.rows) != 1000 || store.writes > 2 {
 			t.Errorf("%d rows after %d writes", len(store.rows), store.writes)

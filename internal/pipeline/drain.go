@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostclock"
+	"github.com/ironvip/ironvip/internal/keep"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/pipeline/compile"
 	"github.com/ironvip/ironvip/internal/reconcile"
@@ -82,9 +83,13 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 func (d *drains) start(ctx context.Context, helpers parallel.Group) (stop func()) {
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	if d.o.Drains != nil {
-		p := newPersister(d.o.Drains, d.keep, d.kept, d.o.Log)
-		d.restore()
-		helpers.Run(background, p.run)
+		complete := make(chan struct{})
+		close(complete)
+		k := keep.Keeper[vip.FrontendKey, vip.Frontend, vip.Frontend]{
+			Table: d.keep, Store: d.o.Drains, Log: d.o.Log, What: "deadlines of drains", Tried: d.kept, Names: d.restore(), Complete: []<-chan struct{}{complete},
+			Name: vip.FrontendKey.String, Row: func(f *vip.Frontend) vip.Frontend { return *f },
+		}
+		helpers.Run(background, k.Run)
 	}
 	if d.connections != nil {
 		helpers.Run(background, func(ctx context.Context) { askConnections(ctx, d.connections, d.asked, d.idle, d.o.Log) })
@@ -95,36 +100,32 @@ func (d *drains) start(ctx context.Context, helpers parallel.Group) (stop func()
 	}
 }
 
-// restore reads what was leaving when an earlier process ended into d.restored. In the table it
-// would, at this time, remove the frontends' remaining endpoints from the dataplane.
-func (d *drains) restore() {
+// DrainStore keeps the drains under way across a restart: frontends with their leaving endpoints only.
+type DrainStore = keep.Store[vip.Frontend]
+
+// restore reads what was leaving when an earlier process ended into d.restored, and returns the names of the store.
+// In the table it would, at this time, remove the frontends' remaining endpoints from the dataplane.
+func (d *drains) restore() map[string]bool {
 	stored, err := d.o.Drains.All()
 	if err != nil {
 		d.o.Log.Error("read the drains under way before the restart; what is lost leaves at once", "err", err)
 	}
 	d.restored = make(map[vip.FrontendKey]vip.Frontend)
+	names := make(map[string]bool, len(stored))
 	now := d.now()
-	var misnamed []string
 	for name, f := range stored {
+		names[name] = true
 		if name != f.Key.String() {
 			d.o.Log.Warn("dropping a stored drain that is not under its own name", "name", name, "frontend", f.Key)
-			misnamed = append(misnamed, name)
 			continue
 		}
-		d.keep.Set(f) // so that its deletion reaches the store
-		f.Backends = unexpired(f.Backends, now)
-		if len(f.Backends) == 0 || !f.Key.Addr.IsValid() {
-			d.keep.Delete(f.Key)
-			continue
+		kept := f
+		if f.Backends = unexpired(f.Backends, now); len(f.Backends) > 0 && f.Key.Addr.IsValid() {
+			d.keep.Set(kept)
+			d.restored[f.Key] = f
 		}
-		d.restored[f.Key] = f
 	}
-	if len(misnamed) == 0 {
-		return
-	}
-	if err := d.o.Drains.Write(nil, misnamed); err != nil {
-		d.o.Log.Error("drop stored drains", "names", misnamed, "err", err)
-	}
+	return names
 }
 
 // now returns the time, for deadlines. If the clock was set since the last call, it first moves the

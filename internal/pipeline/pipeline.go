@@ -75,7 +75,7 @@ type Options struct {
 
 	Node      compile.Node   // name, zone and role of this host; its addresses come from Host
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
-	Drains    DrainStore     // nil: deadlines don't survive a restart
+	Drains    DrainStore     // by the text of the key; nil: deadlines don't survive a restart
 
 	// Plane is the dataplane. It may be a Partial.
 	Plane  reconcile.Plane

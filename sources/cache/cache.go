@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/keep"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
@@ -45,11 +46,8 @@ type Row struct {
 // has.
 const completeKey = "complete"
 
-// Store keeps rows durably under "namespace/name". A *store.Bucket is one.
-type Store interface {
-	All() (map[string]Row, error)
-	Write(put map[string]Row, remove []string) error
-}
+// Store keeps rows durably under "namespace/name".
+type Store = keep.Store[Row]
 
 // Source is a source with a cache. It implements sources.Source and sources.Guarded.
 type Source struct {
@@ -177,62 +175,31 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 }
 
 // Keep writes the source's rows to the cache until the context ends, and returns its error. A
-// change costs O(change), and is on disk within a second.
+// change costs O(change), and is on disk within a second. Once the full list is known, what the source no longer has
+// is dropped, and the cache is complete.
 func (s *Source) Keep(ctx context.Context) error {
-	k := writer{Source: s, known: map[string]bool{}, changes: map[string]*Row{}}
 	all, err := s.store.All()
 	if err != nil {
 		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
-	for key := range all {
-		k.known[key] = true
+	names := make(map[string]bool, len(all))
+	for name := range all {
+		names[name] = true
 	}
 	all = nil
-	feed := s.services.Watch()
-	defer feed.Close()
-	flush := time.NewTicker(flushEvery)
-	defer flush.Stop()
-	for {
-		batch, more := feed.TryNext()
-		for _, c := range batch {
-			k.change(c.Value, c.Deleted)
-		}
-		if len(batch) > 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			k.flush()
-			return ctx.Err()
-		case <-more:
-		case <-flush.C:
-			// Once the full list is known, drop what the source no longer has.
-			if !k.swept && table.IsClosed(s.services.Ready()) && table.IsClosed(s.answered) {
-				k.sweep()
-			}
-			k.flush()
-		}
+	k := keep.Keeper[vip.ServiceKey, vip.Service, Row]{
+		Table: s.services, Store: s.store, Log: s.log.With("source", s.name), What: "cached services", Pause: flushEvery,
+		Name: nameOf, Kept: func(row *vip.Service) bool { return row.Source == s.name }, Row: rowOf,
+		Names: names, Complete: []<-chan struct{}{s.services.Ready(), s.answered}, Mark: completeKey,
 	}
-}
-
-// writer is the state of Keep.
-type writer struct {
-	*Source
-	known   map[string]bool // names of the services on disk, with the changes
-	changes map[string]*Row // not on disk yet; nil: to be removed
-	swept   bool
+	k.Run(ctx)
+	return ctx.Err()
 }
 
 func nameOf(key vip.ServiceKey) string { return key.Namespace + "/" + key.Name }
 
-func (k *writer) change(row vip.Service, deleted bool) {
-	name := nameOf(row.Key)
-	if deleted || row.Source != k.name {
-		k.drop(name)
-		return
-	}
-	k.known[name] = true
-	kept := &Row{Spec: spec.FromService(row), Origin: row.Origin, Assigned: row.Assigned}
+func rowOf(row *vip.Service) Row {
+	kept := Row{Spec: spec.FromService(*row), Origin: row.Origin, Assigned: row.Assigned}
 	for i := range row.Backends {
 		b := &row.Backends[i]
 		kept.Checked = kept.Checked || b.Health != 0
@@ -240,7 +207,7 @@ func (k *writer) change(row vip.Service, deleted bool) {
 			kept.Unhealthy = append(kept.Unhealthy, b.ID())
 		}
 	}
-	k.changes[name] = kept
+	return kept
 }
 
 // setHealth sets what the source observed of the backends.
@@ -258,55 +225,4 @@ func (r *Row) setHealth(backends []vip.Backend) {
 			backends[i].Health = vip.Unhealthy
 		}
 	}
-}
-
-func (k *writer) drop(name string) {
-	if k.known[name] {
-		delete(k.known, name)
-		k.changes[name] = nil
-	}
-}
-
-// sweep drops the services of an earlier run of the agent that the source no longer has. From then
-// on the cache is complete.
-func (k *writer) sweep() {
-	k.swept = true
-	now := map[string]bool{completeKey: true}
-	for key, row := range k.services.All() {
-		if row.Source != k.name {
-			continue
-		}
-		now[nameOf(key)] = true
-		if !k.known[nameOf(key)] { // the feed hasn't delivered it yet
-			k.change(row, false)
-		}
-	}
-	for name := range k.known {
-		if !now[name] {
-			k.drop(name)
-		}
-	}
-	if !k.known[completeKey] {
-		k.known[completeKey], k.changes[completeKey] = true, &Row{}
-	}
-}
-
-// flush writes the changes. A failed write is retried.
-func (k *writer) flush() {
-	if len(k.changes) == 0 {
-		return
-	}
-	put, gone := map[string]Row{}, []string(nil)
-	for name, row := range k.changes {
-		if row == nil {
-			gone = append(gone, name)
-		} else {
-			put[name] = *row
-		}
-	}
-	if err := k.store.Write(put, gone); err != nil {
-		k.log.Warn("cache can't be written; retrying", "source", k.name, "err", err)
-		return
-	}
-	clear(k.changes)
 }
