@@ -5,6 +5,7 @@ package scenario
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ironvip/ironvip/vip"
 )
@@ -24,7 +25,7 @@ func forgetful(timeout string) string {
 }
 
 // forgets expects the end of an affinity.
-var forgets = all(put(forgetful("1s")), ask(client, "web", 1, as("first")), patiently(ask(client, "web", 1, not("first"))))
+var forgets = all(put(forgetful("1s")), ask(client, "web", 1, as("first")), patiently(3*time.Second/2, 1, ask(client, "web", 1, not("first"))))
 
 // The selection of a backend for a new connection.
 var choosing = []scenario{
@@ -159,7 +160,7 @@ var choosing = []scenario{
 			// still has an entry of a connection.
 			on{
 				kernel: all(quickUDP(), put(forgetful("3s")),
-					ask(client, "web:7053/udp", 1, as("first")), patiently(ask(client, "web:7053/udp", 1, not("first")))),
+					ask(client, "web:7053/udp", 1, as("first")), patiently(time.Second, 2, ask(client, "web:7053/udp", 1, not("first")))),
 				nftables:  forgets,
 				userspace: forgets,
 			}.step,

@@ -706,16 +706,18 @@ func noFrontendAt(text string) step {
 	}
 }
 
-// patiently is eventually for a step that delays the awaited state: the pauses grow.
-func patiently(s step) step {
+// patiently is eventually for a step that delays the awaited state: there are pauses before each try. A dataplane that
+// chooses at random needs many tries.
+func patiently(pause time.Duration, grow int, s step) step {
 	return func(r *run) error {
 		var err error
-		for wait := time.Second; wait < maxWait/2; wait *= 2 {
+		for wait, waited := pause, time.Duration(0); waited < maxWait; wait *= time.Duration(grow) {
 			select {
 			case <-r.Context().Done():
 				return r.Context().Err()
 			case <-time.After(wait):
 			}
+			waited += wait
 			if err = s(r); err == nil {
 				return nil
 			}
