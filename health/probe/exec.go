@@ -20,9 +20,6 @@ import (
 // because a command that can't write would hang.
 const maxOutput = 4 << 10
 
-// lastOutput is how long the output is read after the command and its process group have ended.
-const lastOutput = 100 * time.Millisecond
-
 // runCommand runs a command without a shell. Exit status 0 passes; otherwise the first line of the
 // output is the reason. The command gets the target in IRONVIP_ADDRESS and IRONVIP_PORT, and nothing
 // else of this process's environment, which can have secrets. It runs in a process group of its own.
@@ -69,8 +66,9 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 	}
 	unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // what the command started and left
 	err = cmd.Wait()
-	read.SetReadDeadline(time.Now().Add(lastOutput)) // a process that left the group can hold the pipe
+	read.SetReadDeadline(time.Now()) // a process that left the group can hold the pipe
 	_ = reading.Wait()
+	readWritten(read, &output)
 
 	switch line := firstLine(output.String()); {
 	case err == nil:
@@ -82,6 +80,28 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 	default:
 		return Exited, err.Error() + ": " + line
 	}
+}
+
+// readWritten reads what is in a pipe, without waiting for more: a command that has ended has written all of its output.
+func readWritten(pipe *os.File, output *bytes.Buffer) {
+	pipe.SetReadDeadline(time.Time{})
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	rest := make([]byte, maxOutput)
+	_ = raw.Read(func(fd uintptr) bool {
+		for output.Len() < maxOutput {
+			n, err := unix.Read(int(fd), rest[:maxOutput-output.Len()])
+			if err == unix.EINTR {
+				continue
+			} else if n <= 0 {
+				break
+			}
+			output.Write(rest[:n])
+		}
+		return true
+	})
 }
 
 // waitForExit blocks until a child process has ended, and leaves it as a zombie: while it is one,
