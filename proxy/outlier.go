@@ -20,9 +20,9 @@ import (
 const (
 	ejectFirst = 500 * time.Millisecond
 	ejectMost  = 5 * time.Second
-	// silentMost is the longest backoff of a backend that accepts connections and answers nobody: each
+	// lostMost is the longest backoff of a backend that accepts connections, and resets them or answers nobody: each
 	// client that tries it is lost.
-	silentMost = 30 * time.Second
+	lostMost = 30 * time.Second
 )
 
 // resetsToEject is how many connections in a row a backend must reset before its first byte. It is
@@ -353,8 +353,8 @@ func (x *outlier) fail(reason string, proof stage) {
 		return // it began before the ejection, or found no other backend
 	}
 	most := ejectMost
-	if proof == answered {
-		most = silentMost
+	if proof != accepted {
+		most = lostMost
 	}
 	wait := min(ejectFirst<<min(x.backoff, 10), most)
 	x.backoff++

@@ -32,20 +32,26 @@ func (w *firewallWatch) findings() []v1.Finding {
 	return nil
 }
 
-// run reads the rules until the context ends. Rules that can't be read change nothing, and neither does a panic of find
-// at a rule that it doesn't know: ironvip doctor says why.
+// run reads the rules until the context ends. What can't be read is logged once, and doesn't end what was found before;
+// neither does a panic of find at a rule that it doesn't know.
 func (w *firewallWatch) run(ctx context.Context, find func() ([]firewall.Drop, error), log *slog.Logger) {
 	tick := time.NewTicker(firewallEvery)
 	defer tick.Stop()
+	unread := ""
 	for {
 		var drops []firewall.Drop
 		err := parallel.Recovered(func() (err error) {
 			drops, err = find()
 			return err
 		})
-		if err != nil {
-			log.Debug("rules of other programs were not read", "err", err)
-		} else {
+		switch {
+		case err == nil:
+			unread = ""
+		case err.Error() != unread:
+			unread = err.Error()
+			log.Warn("rules of other programs were not read: whether they drop packets of VIPs is not known", "err", err)
+		}
+		if err == nil || len(drops) > 0 {
 			w.set(drops, log)
 		}
 		select {

@@ -7,6 +7,7 @@
 package firewall
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -52,7 +53,8 @@ func (q Query) paths() []Path {
 	return []Path{ToVIP, Answers}
 }
 
-// Find returns the chains that drop what must pass, in the network namespace of the calling thread.
+// Find returns the chains that drop what must pass, in the network namespace of the calling thread. It goes on after a
+// chain that can't be read: the error names all of them.
 func Find(q Query) ([]Drop, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -63,6 +65,7 @@ func Find(q Query) ([]Drop, error) {
 		return nil, fmt.Errorf("list the chains of nftables: %w", err)
 	}
 	var drops []Drop
+	var unread []error
 	for _, base := range all {
 		if base.Hooknum == nil || base.Type != nftables.ChainTypeFilter || slices.Contains(q.Ours, base.Table.Name) {
 			continue
@@ -73,7 +76,8 @@ func Find(q Query) ([]Drop, error) {
 			}
 			found, err := q.dropsOf(conn, base, path)
 			if err != nil {
-				return drops, fmt.Errorf("read chain %s of table %s: %w", base.Name, base.Table.Name, err)
+				unread = append(unread, fmt.Errorf("read chain %s of table %s: %w", base.Name, base.Table.Name, err))
+				break
 			}
 			for i := range found {
 				found[i].Chains = chainsOf(all, base.Table)
@@ -84,7 +88,7 @@ func Find(q Query) ([]Drop, error) {
 			}
 		}
 	}
-	return drops, nil
+	return drops, errors.Join(unread...)
 }
 
 // hook returns where packets of the path pass.

@@ -43,6 +43,12 @@ func TestFindIptables(t *testing.T) {
 		count("all are rejected", 1)
 		mode = "nft"
 		count("connections that nft forwards", 1)
+		run("-I FORWARD -m state --state NEW -j DROP")
+		count("a drop of the older module", 1)
+		run("-P FORWARD ACCEPT")
+		count("a drop of the older module alone", 1)
+		run("-D FORWARD 1")
+		run("-P FORWARD DROP")
 		run("-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT")
 		count("they pass", 0)
 	})

@@ -240,8 +240,8 @@ func (m *match) xtables(e *expr.Match) {
 	if e.Name == "comment" {
 		return
 	}
-	const onlyState, stateDNAT = 1, 1 << 7
-	if c, is := e.Info.(*xt.ConntrackMtinfo3); is && c.MatchFlags == onlyState {
+	const onlyState, stateDNAT, ofState = 1, 1 << 7, 1 << 13 // -m state sets the last one, too
+	if c, is := e.Info.(*xt.ConntrackMtinfo3); is && c.MatchFlags&^ofState == onlyState {
 		state := m.packet.state()
 		if m.packet.dnat {
 			state |= stateDNAT

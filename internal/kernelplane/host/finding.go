@@ -129,7 +129,11 @@ func (f *Findings) Drifted(x Finding) bool {
 		f.Set(x)
 		return false
 	}
-	return !known || before.OK
+	if known && !before.OK {
+		f.Set(x) // with the value of now
+		return false
+	}
+	return true
 }
 
 // Drift returns the sysctls that have changed since they were set, and those that were never set. It records

@@ -24,17 +24,17 @@ func firewalls(h Host, w Want) []Finding {
 	}
 	ours := ipvs.TableOf(w.Device)
 	drops, err := h.Firewall(firewall.Query{Pools: w.Pools, Mode: modeOf(h, w), RealServer: w.RealServer, Ours: []string{ours, probepath.TableOf(ours), nft.TableOf(w.Device)}})
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return []Finding{{Warn, "firewall", "this user may not read nftables: the host's firewall was not checked", "run ironvip doctor as root"}}
-	case err != nil:
-		return []Finding{{Warn, "firewall", "the host's firewall was not checked: " + err.Error(), ""}}
-	case len(drops) == 0:
-		return []Finding{{OK, "firewall", "firewall: no nftables rules drop packets to the pools", ""}}
-	}
 	var out []Finding
 	for _, d := range drops {
 		out = append(out, Finding{Warn, "firewall", d.String(), d.Remedy()})
+	}
+	switch {
+	case errors.Is(err, unix.EPERM):
+		out = append(out, Finding{Warn, "firewall", "this user may not read nftables: the host's firewall was not checked", "run ironvip doctor as root"})
+	case err != nil:
+		out = append(out, Finding{Warn, "firewall", "a part of the host's firewall was not checked: " + err.Error(), "look for rules there that drop packets of the pools"})
+	case len(out) == 0:
+		out = append(out, Finding{OK, "firewall", "firewall: no nftables rules drop packets to the pools", ""})
 	}
 	return out
 }
