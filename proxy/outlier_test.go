@@ -383,6 +383,19 @@ func TestTheBackoffGrows(t *testing.T) {
 	}, []string{"a", "b"})
 }
 
+// Each try of a backend that resets costs a client, so the tries become rarer than those of one that refuses.
+func TestResetsBackOffFurther(t *testing.T) {
+	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
+		x := s.of("a")
+		for range resetsToEject + 10 {
+			time.Sleep(max(0, time.Duration(x.avoid.Load()-s.now())))
+			x.admits(s.now(), time.Second)
+			x.reset()
+		}
+		expect.Equal(t, time.Duration(x.avoid.Load()-s.now()), lostMost, "skipped for")
+	}, []string{"a", "b"})
+}
+
 // A connect is no evidence for a backend that resets its connections; an answer is.
 func TestAConnectDoesNotReadmitABackendThatResets(t *testing.T) {
 	inSketch(t, func(t *testing.T, s *sketch, _ *watched) {
