@@ -99,9 +99,13 @@ func (s *Server) status() v1.NodeStatus {
 		if i := slices.IndexFunc(d.Problems, func(p v1.Problem) bool { return strings.Contains(d.Summary, p.Message) }); i >= 0 {
 			c.Hint = d.Problems[i].Hint
 		}
-		if len(d.Findings) > 0 && (d.Level != v1.LevelOK || len(d.Problems) > 0) {
-			c.Message += "; " + d.Findings[0].Name + ": " + d.Findings[0].Message
-			c.Hint = d.Findings[0].Fix
+		if d.Level != v1.LevelOK || len(d.Problems) > 0 {
+			for _, f := range d.Findings {
+				c.Problems = append(c.Problems, v1.Problem{Code: vip.CodeDataplane, Message: f.Name + ": " + f.Message, Hint: f.Fix})
+			}
+		}
+		if len(c.Problems) > 0 && c.Hint == "" {
+			c.Message, c.Hint, c.InMessage = c.Message+"; "+c.Problems[0].Message, c.Problems[0].Hint, 1
 		}
 		add(c)
 	}

@@ -495,14 +495,30 @@ func TestStatusOfServicesElsewhere(t *testing.T) {
 	}
 }
 
-// The line of the dataplane names the first frontend that it refuses, with what to do.
+// The line of the dataplane names the first frontend that it refuses, with what to do, and everything that the host lacks.
 func TestStatusOfARefusedFrontend(t *testing.T) {
-	r := newRig(t)
+	lacks := []v1.Finding{{Level: v1.LevelWarn, Name: "sysctl a", Message: "is 0", Fix: "sysctl -w a=1"}, {Level: v1.LevelWarn, Name: "sysctl b", Message: "is 0", Fix: "sysctl -w b=1"}}
+	r := newRig(t, func(d *Deps) {
+		about := d.Dataplane
+		d.Dataplane = func() Dataplane {
+			now := about()
+			now.Findings = lacks
+			return now
+		}
+	})
 	r.plane.FailKey(webFrontend, vip.Problem{Code: vip.CodeDataplane, Message: "no address", Hint: "sysctl -w x=0"})
 	r.ask("PUT", webPath, `{"vips":["192.0.2.5"],`+webBody("10.0.0.1")[1:], "Prefer: wait=60")
 	st := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(st.Checks, func(c v1.Check) bool { return c.Name == "dataplane" })
-	if i < 0 || !strings.Contains(st.Checks[i].Message, "refused: no address") || st.Checks[i].Hint != "sysctl -w x=0" {
+	if i < 0 || !strings.Contains(st.Checks[i].Message, "refused: no address") || st.Checks[i].Hint != "sysctl -w x=0" || st.Checks[i].InMessage != 0 {
 		t.Errorf("%+v", st.Checks)
+	}
+	for n, p := range st.Checks[i].Problems {
+		if p.Message != lacks[n].Name+": is 0" || p.Hint != lacks[n].Fix {
+			t.Errorf("%+v", p)
+		}
+	}
+	if len(st.Checks[i].Problems) != len(lacks) {
+		t.Errorf("%d problems, want %d", len(st.Checks[i].Problems), len(lacks))
 	}
 }

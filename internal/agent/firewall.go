@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
@@ -14,6 +15,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // firewallEvery is how often the rules of other programs are read. One reading costs O(chains of nftables).
@@ -21,15 +23,24 @@ const firewallEvery = time.Minute
 
 // firewallWatch finds rules of other programs that drop packets of the dataplane.
 type firewallWatch struct {
-	found atomic.Pointer[[]v1.Finding]
+	found atomic.Pointer[[]vip.Problem]
 }
 
-// findings returns the findings of the last reading that succeeded.
-func (w *firewallWatch) findings() []v1.Finding {
+// problems returns what the last reading that succeeded has found.
+func (w *firewallWatch) problems() []vip.Problem {
 	if all := w.found.Load(); all != nil {
 		return *all
 	}
 	return nil
+}
+
+// checks returns a line of the node's status with each problem, if there are any.
+func (w *firewallWatch) checks() []v1.Check {
+	all := w.problems()
+	if len(all) == 0 {
+		return nil
+	}
+	return []v1.Check{{Name: "firewall", Level: v1.LevelWarn, Message: all[0].Message, Hint: all[0].Hint, Problems: server.Problems(all), InMessage: 1}}
 }
 
 // run reads the rules until the context ends. What can't be read is logged once, and doesn't end what was found before;
@@ -62,13 +73,13 @@ func (w *firewallWatch) run(ctx context.Context, find func() ([]firewall.Drop, e
 	}
 }
 
-// set replaces the findings, and logs the new ones.
+// set replaces the problems, and logs the new ones.
 func (w *firewallWatch) set(drops []firewall.Drop, log *slog.Logger) {
-	before, found := w.findings(), make([]v1.Finding, 0, len(drops))
+	before, found := w.problems(), make([]vip.Problem, 0, len(drops))
 	for _, d := range drops {
-		f := v1.Finding{Level: v1.LevelWarn, Name: "firewall", Message: d.String(), Fix: d.Remedy()}
-		if found = append(found, f); !slices.Contains(before, f) {
-			log.Warn("a firewall drops packets of VIPs", "rule", f.Message, "fix", f.Fix)
+		p := vip.Problem{Code: vip.CodeDataplane, Message: d.String(), Hint: d.Remedy()}
+		if found = append(found, p); !slices.Contains(before, p) {
+			log.Warn("a firewall drops packets of VIPs", "rule", p.Message, "fix", p.Hint)
 		}
 	}
 	w.found.Store(&found)

@@ -29,7 +29,7 @@ func TestFirewallWatch(t *testing.T) {
 		reads := func(want int, when string, find func() ([]firewall.Drop, error)) {
 			rules <- find
 			synctest.Wait()
-			expect.Equal(t, len(w.findings()), want, "findings %s", when)
+			expect.Equal(t, len(w.problems()), want, "problems %s", when)
 			expect.AtMost(t, time.Since(last), firewallEvery, "time between two readings")
 			last = time.Now()
 		}
@@ -39,8 +39,16 @@ func TestFirewallWatch(t *testing.T) {
 			return []firewall.Drop{{Family: "ip", Table: "filter", Chain: "FORWARD", Path: firewall.ToBackend}}, nil
 		})
 		reads(1, "after an error", func() ([]firewall.Drop, error) { return nil, errors.New("busy") })
-		reads(1, "after a panic", func() ([]firewall.Drop, error) { panic("a rule of an unknown kind") })
+		reads(2, "with a chain that can't be read", func() ([]firewall.Drop, error) {
+			return []firewall.Drop{{Family: "ip", Table: "filter", Chain: "a"}, {Family: "ip", Table: "filter", Chain: "b"}}, errors.New("a rule")
+		})
+		reads(2, "after another error", func() ([]firewall.Drop, error) { return nil, errors.New("busy") })
+		reads(2, "after a panic", func() ([]firewall.Drop, error) { panic("a rule of an unknown kind") })
+		line := w.checks()
+		expect.Len(t, line, 1, "lines of the status")
+		expect.Len(t, line[0].Problems, 2, "problems in the line")
 		reads(0, "without the rule", none)
+		expect.Empty(t, w.checks(), "lines of the status without a problem")
 		cancel()
 		<-done
 	})

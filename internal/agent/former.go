@@ -282,7 +282,6 @@ func (f *former) String() string {
 // dataplane returns the dataplane for the API.
 func (a *agent) dataplane() api.Dataplane {
 	about := a.plane.now()
-	about.Findings = append(about.Findings, a.firewall.findings()...)
 	about.Switching = a.switching()
 	for _, f := range a.formers() {
 		row := v1.FormerDataplane{Mode: f.mode, Process: f.process, Connections: total(f.open)}

@@ -85,6 +85,7 @@ func (a *agent) checks() []v1.Check {
 		checks = append(checks, a.storeCheck())
 	}
 	checks = appendProblems(checks, "device", a.deviceProblems())
+	checks = append(checks, a.firewall.checks()...)
 	if a.plane.checks != nil {
 		checks = append(checks, a.plane.checks()...)
 	}

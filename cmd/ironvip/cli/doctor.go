@@ -109,6 +109,9 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		doc.Findings = append(doc.Findings, noAgent(err))
 	} else {
 		doc.Agent = &now
+		if slices.ContainsFunc(doc.Findings, func(f doctor.Finding) bool { return f.Check == "firewall" }) { // newer than the agent's
+			now.Checks = slices.DeleteFunc(slices.Clone(now.Checks), func(c v1.Check) bool { return c.Name == "firewall" })
+		}
 		doc.Findings = append(doc.Findings, fromStatus(now)...)
 		if len(want.DNS.Listen) > 0 {
 			doc.Findings = append(doc.Findings, lookup(ctx, c, *host, want)...)
