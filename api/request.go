@@ -6,7 +6,6 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sync/semaphore"
@@ -124,7 +123,9 @@ func refuse(status int, code string, problems []vip.Problem) *server.Problem {
 }
 
 // etag returns the ETag of a service: the revisions of its spec and of its status.
-func etag(specRev, statusRev uint64) string { return fmt.Sprintf(`"%d.%d"`, specRev, statusRev) }
+func etag(specRev, statusRev uint64) string { return fmt.Sprintf(etagForm, specRev, statusRev) }
+
+const etagForm = `"%d.%d"`
 
 // Preconditions are the headers of a conditional write. Inputs embed it, so it is exported: huma
 // ignores unexported fields.
@@ -141,10 +142,10 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 	var seen []uint64
 	anything := strings.TrimSpace(p.IfMatch) == "*"
 	if p.IfMatch != "" && !anything {
-		for _, tag := range tags(p.IfMatch) {
-			text, _, _ := strings.Cut(tag, ".")
-			rev, err := strconv.ParseUint(text, 10, 64)
-			if err != nil {
+		for tag := range strings.SplitSeq(p.IfMatch, ",") {
+			var rev, status uint64
+			tag = strings.TrimSpace(tag)
+			if _, err := fmt.Sscanf(tag, etagForm, &rev, &status); err != nil || tag != etag(rev, status) {
 				return nil, server.BadRequest("If-Match: "+p.IfMatch+" is not an ETag of this API", "send the ETag from a GET")
 			}
 			seen = append(seen, rev)

@@ -113,6 +113,11 @@ func TestPreconditions(t *testing.T) {
 		{"delete of the same", "DELETE", `If-Match: "1.1"`, 412},
 		{"backend by the same", "PUTB", `If-Match: "1.1"`, 412},
 		{"no ETag of ours", "PUT", `If-Match: "abc"`, 400},
+		{"an ETag without quotes", "PUT", "If-Match: 1.1", 400},
+		{"a weak ETag", "PUT", "If-Match: W/" + specOnly, 400},
+		{"an ETag with another status", "PUT", fmt.Sprintf(`If-Match: "%d.x"`, svc.Status.SpecRev), 400},
+		{"If-None-Match of a delete", "DELETE", "If-None-Match: *", 400},
+		{"a condition of an apply", "APPLY", "If-Match: *", 400},
 		{"If-None-Match with a tag", "PUT", `If-None-Match: "1.1"`, 400},
 		{"If-None-Match of a backend", "PUTB", `If-None-Match: *`, 400},
 		{"delete of what was seen", "DELETE", "If-Match: " + specOnly, 200},
@@ -122,6 +127,9 @@ func TestPreconditions(t *testing.T) {
 		method, path, body := c.method, webPath, webBody("10.0.0.1")
 		if method == "PUTB" {
 			method, path, body = "PUT", webPath+"/backends/10.0.0.5", ""
+		}
+		if method == "APPLY" {
+			method, path, body = "POST", v1.PathApply, `{"services":[]}`
 		}
 		a := r.ask(method, path, body, c.header)
 		if a.StatusCode != c.want {
@@ -179,6 +187,8 @@ func TestRefusals(t *testing.T) {
 		{name: "a ttl that is too short", method: "PUT", path: webPath + "/backends/10.0.0.3", body: `{"ttl":"1ms"}`, status: 422, code: v1.CodeInvalidService, field: "ttl"},
 		{name: "a bad wait", method: "GET", path: webPath + "?wait=ever", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
 		{name: "a repeated limit", method: "GET", path: "/v1/services?limit=1&limit=2", status: 400, code: v1.CodeInvalidRequest, field: "query.limit"},
+		{name: "a flag without a value", method: "POST", path: v1.PathApply + "?dry_run", body: `{"services":[]}`, status: 400, code: v1.CodeInvalidRequest, field: "query.dry_run"},
+		{name: "a filter without a value", method: "GET", path: "/v1/services?state=", status: 400, code: v1.CodeInvalidRequest, field: "query.state"},
 		{name: "a repeated flag", method: "POST", path: v1.PathApply + "?dry_run=true&dry_run=false", body: `{"services":[]}`, status: 400, code: v1.CodeInvalidRequest, field: "query.dry_run"},
 		{name: "a wait too long", method: "GET", path: "/v1/services?wait=1h", status: 400, code: v1.CodeInvalidRequest, field: "query.wait"},
 		{name: "a bad limit", method: "GET", path: "/v1/services?limit=0", status: 422, code: v1.CodeInvalidRequest, field: "query.limit"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,13 +52,13 @@ const needKey = "need"
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	path := strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(op.Path)
 	need, _ := op.Metadata[needKey].(access.Need)
-	single := singleParameters(op)
+	single, conditional := singleParameters(op), conditions(op)
 	a.server.Engine.Handle(op.Method, path, func(c *gin.Context) {
 		if p := a.server.authorize(c.Request, op.OperationID, need, c.Param("namespace")); p != nil {
 			write(c.Writer, c.Request, p)
 			return
 		}
-		if p := repeated(c.Request, single); p != nil {
+		if p := cmp.Or(ambiguous(c.Request, single), unmet(c.Request, conditional)); p != nil {
 			write(c.Writer, c.Request, p)
 			return
 		}
@@ -75,17 +76,53 @@ func singleParameters(op *huma.Operation) (names []string) {
 	return names
 }
 
-// repeated returns the problem of a query with several values of one of the parameters, or nil. Huma
-// would take the first, and other programs take the last.
-func repeated(r *http.Request, names []string) *Problem {
-	if r.URL.RawQuery == "" || len(names) == 0 {
+// ambiguous returns the problem of a query with several values of one of these parameters, or with a parameter without a
+// value, or nil. Huma would take the first, and other programs take the last; it would take ?dry_run for dry_run=false.
+func ambiguous(r *http.Request, single []string) *Problem {
+	if r.URL.RawQuery == "" {
 		return nil
 	}
-	q := r.URL.Query()
-	for _, name := range names {
-		if n := len(q[name]); n > 1 {
-			return BadRequest(fmt.Sprintf("query parameter %q occurs %d times", name, n), "send it once",
+	for name, values := range r.URL.Query() {
+		switch {
+		case len(values) > 1 && slices.Contains(single, name):
+			return BadRequest(fmt.Sprintf("query parameter %q occurs %d times", name, len(values)), "send it once",
 				vip.Problem{Code: vip.CodeInvalid, Field: "query." + name, Message: "occurs more than once"})
+		case name != "cursor" && slices.Contains(values, ""): // an empty cursor is that of the first page
+			return BadRequest(fmt.Sprintf("query parameter %q has no value", name), fmt.Sprintf("send %s=VALUE, or leave it out", name),
+				vip.Problem{Code: vip.CodeInvalid, Field: "query." + name, Message: "has no value"})
+		}
+	}
+	return nil
+}
+
+// conditionHeaders make a request conditional.
+var conditionHeaders = []string{"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+
+// conditions returns the conditional headers that an operation takes.
+func conditions(op *huma.Operation) (names []string) {
+	for _, p := range op.Parameters {
+		if p.In == "header" && slices.Contains(conditionHeaders, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+// unmet returns the problem of a condition that an operation doesn't check, or nil: to do it nevertheless could undo
+// what somebody else has done. A GET without the condition does no harm.
+func unmet(r *http.Request, taken []string) *Problem {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return nil
+	}
+	for _, name := range conditionHeaders {
+		switch values := r.Header.Values(name); {
+		case len(values) == 0:
+		case !slices.Contains(taken, name):
+			return BadRequest(name+" is not supported for "+r.Method+" "+r.URL.Path, "remove the header")
+		case len(values) > 1:
+			return BadRequest(fmt.Sprintf("%s occurs %d times", name, len(values)), "send it once, with a list")
+		case strings.TrimSpace(values[0]) == "":
+			return BadRequest(name+" has no value", "send the ETag from a GET, or leave it out")
 		}
 	}
 	return nil
