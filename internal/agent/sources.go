@@ -38,7 +38,7 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	o := rest.Options{
 		Store: a.stores.Services, Services: a.tables.Services,
 		Check:  func(s *spec.Service) []vip.Problem { return spec.CheckAgainstPools(s, a.pools()) },
-		Events: a.events, Log: a.log,
+		Events: a.events, Log: a.log, MaxEndpoints: maxEndpoints(),
 	}
 	if tree := a.stores.tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name

@@ -91,6 +91,7 @@ func (s *Source) setEntry(old, e *entry) {
 	if old != nil {
 		s.forget(old)
 	}
+	s.endpoints += e.endpoints() - s.entries[e.row.Key].endpoints()
 	s.entries[e.row.Key] = e
 	signal(s.deadlineChanged)
 }
@@ -98,6 +99,7 @@ func (s *Source) setEntry(old, e *entry) {
 // removeEntry removes a service from memory. The caller holds mu.
 func (s *Source) removeEntry(e *entry) {
 	s.forget(e)
+	s.endpoints -= s.entries[e.row.Key].endpoints()
 	delete(s.entries, e.row.Key)
 }
 

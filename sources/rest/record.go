@@ -115,6 +115,14 @@ func (e *entry) record() *Record {
 	return r
 }
 
+// endpoints returns the ports x backends of the service; 0 for no entry.
+func (e *entry) endpoints() int {
+	if e == nil {
+		return 0
+	}
+	return len(e.row.Ports) * len(e.row.Backends)
+}
+
 // same reports whether two entries have the same registration.
 func (e *entry) same(o *entry) bool {
 	return maps.Equal(e.registered, o.registered) && sameRow(&e.row, &o.row)

@@ -73,9 +73,11 @@ type Options struct {
 	Joint Joint
 	// Check finds problems that depend on the agent's configuration, such as a backend inside a VIP
 	// pool. It may be nil.
-	Check  func(*spec.Service) []vip.Problem
-	Events *event.Log
-	Log    *slog.Logger // nil: slog.Default()
+	Check func(*spec.Service) []vip.Problem
+	// MaxEndpoints bounds the ports x backends of all services together: a write that would exceed it is refused. 0: no bound.
+	MaxEndpoints int
+	Events       *event.Log
+	Log          *slog.Logger // nil: slog.Default()
 }
 
 // Joint writes a new service together with its leases.
@@ -101,6 +103,7 @@ type Source struct {
 	mu         sync.Mutex
 	sink       sources.Sink // nil while Run doesn't run
 	entries    map[vip.ServiceKey]*entry
+	endpoints  int                 // of all entries
 	invalid    map[string]invalid  // records with problems, by their key
 	kept       map[string]struct{} // keys of entries with a stored value that has become unreadable
 	published  []vip.Problem       // the last problems published

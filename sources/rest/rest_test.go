@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -455,6 +456,42 @@ func TestApplyOfManyIsOneWrite(t *testing.T) {
 		}
 	}
 	expect.Equal(t, f.src.locks.Len(), 0, "name locks left")
+}
+
+// All services together have a bound, whatever adds to them. What makes them smaller is never refused.
+func TestMaxEndpoints(t *testing.T) {
+	f := newFixture(t)
+	f.src.MaxEndpoints = 5
+	service := func(name string, backends ...string) Put {
+		w := spec.Service{Name: name, Ports: []spec.Port{{Port: spec.PortRange{First: 80}}}, Backends: []spec.Backend{}}
+		for _, b := range backends {
+			w.Backends = append(w.Backends, spec.Backend{Address: b})
+		}
+		return Put{Spec: w}
+	}
+	puts := []Put{service("a", "10.0.0.1", "10.0.0.2"), service("b", "10.0.0.1", "10.0.0.2"), service("c", "10.0.0.1", "10.0.0.2"), service("d", "10.0.0.1")}
+	actions := func(when string, atomic bool, want ...Action) {
+		t.Helper()
+		var got []Action
+		for _, r := range must.Get(f.src.PutServices(t.Context(), puts, atomic))(t) {
+			got = append(got, r.Action)
+		}
+		expect.SameList(t, got, want, "%s", when)
+	}
+	if _, err := f.src.PutServices(t.Context(), puts, true); err != nil || f.services.Len() != 0 {
+		t.Fatalf("an atomic apply beyond the bound: %v, %d services", err, f.services.Len())
+	}
+	actions("one by one", false, Created, Created, Refused, Created)
+	key := vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "d"}
+	if _, _, err := f.src.PutBackend(t.Context(), key, spec.Backend{Address: "10.0.0.9"}, 0, nil); err == nil || !strings.Contains(err.Error(), "6 ports x backends, more than the 5") {
+		t.Errorf("a backend beyond the bound: %v", err)
+	}
+	f.restart()
+	f.src.MaxEndpoints = 3
+	puts = []Put{service("a", "10.0.0.1"), service("d", "10.0.0.1", "10.0.0.2"), service("e")}
+	actions("after a restart with a smaller bound", false, Updated, Refused, Created)
+	must.Get(f.src.DeleteService(t.Context(), vip.ServiceKey{Namespace: vip.DefaultNamespace, Name: "b"}, nil))(t)
+	actions("after a deletion", false, Unchanged, Updated, Unchanged)
 }
 
 func TestHeartbeats(t *testing.T) {

@@ -21,6 +21,8 @@ type change struct {
 	edit func(now *entry, confirmed bool) (*entry, error)
 
 	old, next *entry // of the last edit
+	grown     *int   // endpoints that the transaction adds, by its edits so far
+	grew      int    // those of this edit
 	action    Action
 	rev       uint64 // of the row in effect, or of its removal; 0 if it is not in effect
 }
@@ -41,8 +43,9 @@ func (s *Source) lock(ctx context.Context, keys ...vip.ServiceKey) (unlock func(
 // With atomic set, all are written or none. Every write of this package uses it. The caller holds
 // the services' locks. The error is a *registry.StoreError.
 func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) error {
-	ops := make([]*registry.Op[Record], len(changes))
+	ops, grown := make([]*registry.Op[Record], len(changes)), 0
 	for i, c := range changes {
+		c.grown = &grown
 		c.Key, c.Apply = registry.Key(c.key), func(confirmed bool) (*registry.Edit[Record], error) { return s.apply(c, confirmed) }
 		ops[i] = &c.Op
 	}
@@ -63,6 +66,9 @@ func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) e
 func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error) {
 	old, version := s.newest(c.key)
 	next, err := c.edit(old, confirmed)
+	if err == nil {
+		err = s.checkSize(c, old, next)
+	}
 	if err == errNoChange {
 		c.old, c.next, c.action = old, old, Unchanged
 		return nil, nil
@@ -93,6 +99,26 @@ func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error
 	}
 	edit.Value = c.next.record()
 	return edit, nil
+}
+
+// checkSize refuses an edit with which the services would have too many endpoints.
+func (s *Source) checkSize(c *change, old, next *entry) error {
+	grows := next.endpoints() - old.endpoints()
+	if s.MaxEndpoints == 0 || c.grown == nil { // a proposal writes nothing
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*c.grown -= c.grew // it is tried again after a conflict
+	c.grew = 0
+	if n := s.endpoints + *c.grown + grows; grows > 0 && n > s.MaxEndpoints {
+		return &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Field: "backends",
+			Message: fmt.Sprintf("all registered services together would have %d ports x backends, more than the %d that this host has memory for", n, s.MaxEndpoints),
+			Hint:    "delete services or backends, use ranges of ports, or raise MemoryHigh and MemoryMax of the agent's unit"}}}
+	}
+	c.grew = grows
+	*c.grown += grows
+	return nil
 }
 
 // newest returns the entry of the registry's current value, nil for none, and the version to base a

@@ -90,5 +90,10 @@ build() {
 unset GOFLAGS
 mkdir -p "$cache"
 exec 9>"$cache/lock"
-flock -n 9 || { say "waiting for another run of this script"; flock 9; }
+if ! flock -n 9; then
+	say "waiting for another run of this script"
+	renice -n 0 -g "$(cat "$cache/owner")" >/dev/null 2>&1 || true # it may have begun in the background, with a lower priority
+	flock 9
+fi
+ps -o pgid= $$ | tr -d ' ' >"$cache/owner"
 for name in "${names[@]}"; do build "$name"; done
