@@ -251,7 +251,7 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 	case noIPv6 != "":
 		p.Message, p.Hint = fmt.Sprintf("%s, and can't be one: %s (%v)", p.Message, noIPv6, err), remedy
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		p.Hint = "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8"
+		p.Hint = "run the agent with CAP_NET_ADMIN, or use a pool inside 127.0.0.0/8"
 	case errors.Is(err, unix.EOPNOTSUPP):
 		p.Message += fmt.Sprintf(", and this kernel can make neither a dummy device nor a bridge %s for it", a.name)
 		// Don't suggest putting the address on another device: the pool would treat it as the

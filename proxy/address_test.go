@@ -45,7 +45,7 @@ func TestForeignAddressWithoutRights(t *testing.T) {
 		var problem vip.Problem
 		if err := p.apply(f); !errors.As(err, &problem) ||
 			problem.Message != "203.0.113.10 is not an address of this host" ||
-			problem.Hint != "run with CAP_NET_ADMIN, use mode ipvs, or a pool inside 127.0.0.0/8" {
+			problem.Hint != "run the agent with CAP_NET_ADMIN, or use a pool inside 127.0.0.0/8" {
 			t.Errorf("%v, hint %q", err, problem.Hint)
 		}
 		expect.Equal(t, p.Stats().Listeners, 0, "listens")

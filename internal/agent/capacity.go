@@ -88,5 +88,5 @@ func checkFiles(limit uint64) error {
 		return nil
 	}
 	return vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("this process may open %d files, and an agent needs at least %d", limit, openfiles.Least),
-		Hint: "raise LimitNOFILE in the unit, or ulimit -n"}
+		Hint: "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"}
 }

@@ -113,7 +113,7 @@ func TestBuildRefuses(t *testing.T) {
 		{"unknown key far from all", `{"name": "a", "zzzzzz": 1, ` + ports + `}`, `zzzzzz: unknown key | remove it; known keys: accept_proxy_from, affinity, `},
 		{"key twice", `{"name": "a", "pool": "x", "pool": "y", ` + ports + `}`, `pool: comes twice | keep one of them`},
 		{"wrong type", `{"name": 7, ` + ports + `}`, `name: wants a string, has the number 7 | put it in quotes`},
-		{"port in quotes", `{"name": "a", "ports": [{"port": "80"}]}`, `ports[0].port: wants a whole number, has the string "80" | write it without quotes`},
+		{"port in quotes", `{"name": "a", "ports": [{"port": "80"}]}`, `ports[0].port: wants a whole number, has the string "80" | write 80, without quotes`},
 		{"port with a fraction", `{"name": "a", "ports": [{"port": 80.5}]}`, `ports[0].port: wants a whole number, has the number 80.5`},
 		{"list wanted", `{"name": "a", "ports": {"port": 80}}`, `ports: wants a list, has a table | write it in brackets`},
 		{"no name", `{` + ports + `}`, `name: a name is needed | use 1 to 63`},

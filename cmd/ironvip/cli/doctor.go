@@ -251,7 +251,7 @@ func (b *basis) noCopy() string {
 
 // noAgent returns the finding for an agent that doesn't answer.
 func noAgent(err error) doctor.Finding {
-	f := doctor.Finding{Level: doctor.Warn, Check: "agent", Text: err.Error(), Fix: "systemctl start ironvip"}
+	f := doctor.Finding{Level: doctor.Warn, Check: "agent", Text: err.Error(), Fix: "systemctl start ironvip; if it fails, journalctl -u ironvip says why"}
 	if client.IsCode(err, client.CodeNotPermitted) {
 		f.Fix = "run ironvip doctor as root"
 	}

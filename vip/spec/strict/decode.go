@@ -269,8 +269,8 @@ func Int(raw any) (int, error) {
 			return i, nil
 		}
 	case string:
-		if _, err := strconv.Atoi(n); err == nil {
-			p.Hint = "write it without quotes"
+		if i, err := strconv.Atoi(n); err == nil {
+			p.Hint = fmt.Sprintf("write %d, without quotes", i)
 		}
 	}
 	return 0, p

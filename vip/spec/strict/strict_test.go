@@ -144,7 +144,7 @@ func TestDecodeReportsEveryError(t *testing.T) {
 		`items[0]: wants a value, has null | remove it`,
 		`items[1]: wants a table, has the string "x" | write keys and their values in braces`,
 		`items[2].size: wants a whole number, has the number 1.5 | `,
-		`number: wants a whole number, has the string "3" | write it without quotes`,
+		`number: wants a whole number, has the string "3" | write 3, without quotes`,
 		`on: wants true or false, has the string "yes" | write true or false, without quotes`,
 		`range: 10.0.0.1/8 is not the first address of its range | write 10.0.0.0/8, or 10.0.0.1/32 for the one address`,
 		`text: wants a string, has the number 1 | put it in quotes`,

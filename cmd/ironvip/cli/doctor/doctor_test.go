@@ -182,6 +182,7 @@ func TestFindings(t *testing.T) {
 		{"sk_lookup is off", agent(agentStatus), Want{Mode: configs.ModeProxy, SkLookup: configs.SkLookupNever, StateDir: "/s"}, OK, "sk_lookup", ""},
 		{"sk_lookup with ipvs", agent(agentStatus), want, OK, "sk_lookup", ""},
 		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
+		{"too few files to start", map[string]string{"proc/7/limits": "Max open files   64   64   files\n"}, want, Fail, "open_files", "doesn't start"},
 		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
 		{"few files, nft configured", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, Want{Mode: configs.ModeNFT, StateDir: "/s"}, OK, "open_files", "this shell may open 4096 files"},
 		{"unlimited files", map[string]string{"proc/7/limits": "Max open files   1024   unlimited   files\n"}, want, OK, "open_files", "may open unlimited files"},

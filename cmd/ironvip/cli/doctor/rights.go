@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
 // needed are the capabilities of the dataplanes in the kernel, by their bit in capability.h.
@@ -50,6 +51,8 @@ func rights(h Host, w Want, agent *process) []Finding {
 // allowed: two for each connection.
 const fewFiles = 65536
 
+const moreFiles = "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"
+
 // openFiles checks the hard limit of the agent or, without one, of this process. Go programs
 // raise the soft limit to the hard limit. A dataplane in the kernel needs few.
 func openFiles(h Host, w Want, agent *process) Finding {
@@ -68,10 +71,13 @@ func openFiles(h Host, w Want, agent *process) Finding {
 			continue
 		}
 		hard, err := strconv.ParseUint(fields[1], 10, 64)
+		if err == nil && hard < openfiles.Least {
+			return Finding{Fail, "open_files", fmt.Sprintf("%s may open %d files only; an agent doesn't start with fewer than %d", whose, hard, openfiles.Least), moreFiles}
+		}
 		if err == nil && hard < fewFiles && !insists(w) {
 			return Finding{Warn, "open_files",
 				fmt.Sprintf("%s may open %d files only; the userspace dataplane needs two for each connection", whose, hard),
-				"LimitNOFILE=1048576 in the unit, or ulimit -n"}
+				moreFiles}
 		}
 		return Finding{OK, "open_files", fmt.Sprintf("%s may open %s files", whose, fields[1]), ""}
 	}
