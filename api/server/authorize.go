@@ -39,15 +39,19 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 	of.caller = caller
 	switch {
 	case need == access.Public:
-		return nil
 	case problem != nil:
 		return problem
 	case caller.Allows(need, namespace):
-		return nil
 	case caller.Name == "" && caller.Role == access.None:
 		return unauthorized("this request needs a token", "send \"Authorization: Bearer TOKEN\"; create one with ironvip token create")
+	default:
+		return forbidden(caller, need, namespace)
 	}
-	return forbidden(caller, need, namespace)
+	if caller.Role != access.None { // anybody may use a public route
+		of.permitted = true
+		keep(r.Context())
+	}
+	return nil
 }
 
 // metricsRoute is the id of the route that Policy.PublicMetrics is about.

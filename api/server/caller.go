@@ -24,13 +24,14 @@ type peer struct {
 	loopback bool     // the connection is from a loopback address to a loopback address
 	who      func() string
 	client   connlimit.Client // whose limits apply
+	conn     *connlimit.Conn
 }
 
 type peerKey struct{}
 
 // newPeer returns the peer of a new connection, or nil if it is gone.
 func newPeer(of *connlimit.Conn) *peer {
-	p := &peer{client: of.Client}
+	p := &peer{client: of.Client, conn: of}
 	p.who = sync.OnceValue(p.find) // the user database is read once for a connection
 	if c, is := of.Conn.(*net.UnixConn); is {
 		cred, err := sockopt.PeerOf(c)

@@ -33,6 +33,7 @@ func serveOn(t *testing.T, network, address string, o Options, hold func()) (*Se
 	s := New(o)
 	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
+			keep(r.Context())
 			hold()
 		}
 		io.WriteString(w, "ok")
@@ -284,6 +285,7 @@ func TestStreamsOfOneClient(t *testing.T) {
 	s := New(Options{Connections: 16, Log: slog.New(slog.DiscardHandler)}) // 8 streams, 6 of one client
 	release := make(chan struct{})
 	s.Handler = s.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keep(r.Context())
 		done, err := s.OpenStream(r.Context())
 		if err != nil {
 			w.Header().Set("Retry-After", "5")

@@ -51,17 +51,18 @@ func (s *Server) connections() *connlimit.Limit {
 	}
 }
 
-// setState is a ConnState of http.Server. It records which connections have a request.
+// setState is a ConnState of http.Server. It records which connections have answered their request.
 func setState(conn net.Conn, state http.ConnState) {
-	c, ok := plain(conn).(*connlimit.Conn)
-	if !ok {
-		return
-	}
-	switch state {
-	case http.StateActive:
-		c.Busy()
-	case http.StateIdle:
+	if c, ok := plain(conn).(*connlimit.Conn); ok && state == http.StateIdle {
 		c.Silent()
+	}
+}
+
+// keep makes the connection of a request one that no other replaces, until the answer. It is for callers with
+// permission only: others would keep callers away with bodies that never come.
+func keep(ctx context.Context) {
+	if p, known := ctx.Value(peerKey{}).(*peer); known {
+		p.conn.Busy()
 	}
 }
 

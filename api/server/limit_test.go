@@ -15,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/connlimit"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
 )
 
@@ -157,3 +161,74 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 		t.Errorf("after one has ended: %+v", p)
 	}
 }
+
+// A caller without permission keeps no connection with a body that never comes: another one replaces it, and it is
+// answered soon. The connection of a permitted request stays until its answer.
+func TestRefusedBodiesKeepNoConnection(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		const most = 4
+		s := New(Options{Connections: most, Log: slog.New(slog.DiscardHandler), Policy: func() *access.Policy {
+			return &access.Policy{Tokens: func(string) (access.Caller, error) {
+				return access.Caller{Name: "token deploy", Grant: access.Grant{Role: access.Viewer}}, nil
+			}}
+		}})
+		release := make(chan struct{})
+		for path, need := range map[string]access.Need{"/permitted": access.View, "/public": access.Public} {
+			Handle(s, Route{Method: http.MethodPost, Path: path, ID: path, Early: true, Need: need}, func(context.Context, *struct{}) (*struct{}, error) {
+				if need == access.View {
+					<-release
+				}
+				return nil, nil
+			})
+		}
+		s.clientOf = byAddress
+		ctx, cancel := context.WithCancel(context.Background())
+		l, ended := make(pipes), make(chan error)
+		go func() { ended <- s.Serve(ctx, l, nil) }()
+		defer func() { cancel(); <-ended }()
+		connect := func() *caller {
+			near, far := net.Pipe()
+			t.Cleanup(func() { near.Close() })
+			l <- remote{far}
+			return &caller{near, bufio.NewReader(near)}
+		}
+		post := func(c *caller, path, header string) {
+			must.Get(io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n"))(t)
+		}
+		replaced := func(c *caller) bool { _, err := c.r.Peek(1); return errors.Is(err, io.EOF) }
+
+		held := connect()
+		post(held, "/permitted", "Authorization: Bearer x\r\nContent-Length: 0\r\n")
+		var refused []*caller
+		for range most - 1 {
+			refused = append(refused, connect())
+		}
+		time.Sleep(time.Second / 2)
+		for i, path := range []string{"/permitted", "/public", "/absent"} {
+			post(refused[i], path, "Content-Length: 1000\r\n")
+		}
+		sent := time.Now()
+		time.Sleep(time.Second / 2) // their bodies may still come
+		other := connect()
+		other.send("/")
+		expect.Equal(t, other.answer(t).StatusCode, http.StatusNotFound, "another caller")
+		expect.True(t, replaced(refused[0]), "a refused body keeps its connection")
+		for i, status := range []int{http.StatusNoContent, http.StatusNotFound} {
+			expect.Equal(t, refused[i+1].answer(t).StatusCode, status)
+			expect.Equal(t, time.Since(sent), time.Second, "the time until an answer")
+		}
+		close(release)
+		expect.Equal(t, held.answer(t).StatusCode, http.StatusNoContent, "the permitted request")
+		time.Sleep(time.Second)
+		before := time.Now()
+		for range most { // the refused ones have ended
+			connect()
+		}
+		expect.True(t, replaced(other) && replaced(held) && time.Now().Equal(before), "an answered connection isn't replaced")
+	})
+}
+
+// remote is a connection of a client of another host.
+type remote struct{ net.Conn }
+
+func (remote) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }

@@ -36,6 +36,7 @@ type request struct {
 	problem *v1.ProblemDocument      // that it was answered with; nil: none
 
 	caller    access.Caller // once the route is known
+	permitted bool          // the caller has a role, and may use the route
 	operation string        // the id of the route; "": there is none
 	revision  uint64        // of the write; 0: none
 	again     func() bool   // identifies the caller again
@@ -119,20 +120,9 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			}
 			s.record(r, of, rec.status, time.Since(start))
 		}()
-		if p := excess(w, r); p != nil {
+		if p := s.admit(w, r); p != nil {
 			write(rec, r, p)
-			return
-		}
-		if p := s.slowDown(r); p != nil {
-			write(rec, r, p)
-			return
-		}
-		if p := s.admit(r); p != nil {
-			write(rec, r, p)
-			return
-		}
-		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // an unparsable part would be ignored
-			write(rec, r, BadRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25"))
+			_ = conn.SetReadDeadline(time.Now().Add(refusedTimeout)) // http.Server reads the body
 			return
 		}
 		if r.Method == http.MethodHead { // the server omits the body
@@ -152,7 +142,11 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 			_ = conn.SetWriteDeadline(time.Now().Add(readTimeout))
 			return
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(readTimeout)) // Allow may have removed it
+		rest := refusedTimeout
+		if of.permitted {
+			rest = readTimeout
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(rest)) // Allow may have removed it
 		_, _ = io.CopyN(io.Discard, body.Reader, maxDiscard)
 	})
 }
@@ -189,11 +183,28 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 	}
 }
 
-// admit checks requests on TCP. It refuses a Host that isn't this agent and an Origin that isn't
+// admit returns why a request is refused before its route is known, or nil.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request) *Problem {
+	if p := excess(w, r); p != nil {
+		return p
+	}
+	if p := s.slowDown(r); p != nil {
+		return p
+	}
+	if p := s.checkOrigin(r); p != nil {
+		return p
+	}
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // an unparsable part would be ignored
+		return BadRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25")
+	}
+	return nil
+}
+
+// checkOrigin checks requests on TCP. It refuses a Host that isn't this agent and an Origin that isn't
 // the Host, also with TLS: a browser adds a client certificate to the requests of any page. A web page in a browser on this host must not reach the agent, neither under its own
 // name (rebound to 127.0.0.1) nor across origins. Only processes of this host can use the unix
 // socket.
-func (s *Server) admit(r *http.Request) *Problem {
+func (s *Server) checkOrigin(r *http.Request) *Problem {
 	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
 		return nil
 	}

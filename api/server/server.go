@@ -48,6 +48,7 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 30 * time.Second
+	refusedTimeout    = time.Second      // for the rest of the body of a caller without permission
 	WriteTimeout      = 60 * time.Second // see Allow
 	idleTimeout       = 2 * time.Minute
 	shutdownTimeout   = 5 * time.Second

@@ -2,7 +2,7 @@
 // neither slow nor many clients use up the descriptors that traffic needs, or keep others from an answer.
 //
 // Its input is accepted connections. Its output is those that may go on; it closes the others. It knows nothing of
-// protocols: its user says when a connection has a request, see [Conn.Busy].
+// protocols: its user says when a connection has a request that keeps it, see [Conn.Busy].
 package connlimit
 
 import (
