@@ -1,13 +1,18 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -15,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
 )
 
 const sameOrigin = "Sec-Fetch-Site: same-origin"
@@ -169,6 +175,57 @@ func TestLastingRequestsEndWithTheirToken(t *testing.T) {
 			t.Errorf("%d were refused, want those that waited", refused)
 		}
 	})
+}
+
+// A write with a body that is still arriving when its token is revoked, or loses its role, changes nothing.
+func TestBodyOutlivesItsToken(t *testing.T) {
+	for _, c := range []struct{ method, path, body, code string }{
+		{"PUT", webPath, webBody("10.0.0.1"), v1.CodeUnauthorized}, {"PUT", webPath, webBody("10.0.0.1"), v1.CodeForbidden},
+		{"PUT", v1.TokenPath("evil"), `{"role":"admin"}`, v1.CodeUnauthorized},
+		{"POST", v1.PathApply, `{"services":[` + strings.Replace(webBody("10.0.0.1"), "{", `{"name":"web",`, 1) + `]}`, v1.CodeUnauthorized},
+	} {
+		var demoted atomic.Bool
+		inRig(t, func(t *testing.T, r *rig) {
+			secret := r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Admin}})
+			conn, err := r.pipes.dial(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n{", c.method, c.path, secret, len(c.body))
+			synctest.Wait()
+			if c.code == v1.CodeForbidden {
+				demoted.Store(true)
+			} else if err := r.deps.Tokens.Revoke(t.Context(), "deploy"); err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(conn, c.body[1:])
+			resp, err := http.ReadResponse(bufio.NewReader(conn), httptest.NewRequest(c.method, c.path, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			if doc := (answer{resp, body}).problem(t); doc.Code != c.code {
+				t.Errorf("%s %s: %s", c.method, c.path, body)
+			}
+			if _, stored := r.server.service(vip.ServiceKey{Namespace: "default", Name: "web"}); stored {
+				t.Errorf("%s %s: the service is stored", c.method, c.path)
+			}
+			if slices.ContainsFunc(r.deps.Tokens.List(), func(t tokens.Token) bool { return t.Name == "evil" }) {
+				t.Error("the token is created")
+			}
+		}, func(d *Deps) {
+			d.Policy = func() *access.Policy {
+				return &access.Policy{Tokens: func(token string) (access.Caller, error) {
+					caller, err := d.Tokens.Caller(token)
+					if demoted.Load() {
+						caller.Role = access.Viewer
+					}
+					return caller, err
+				}}
+			}
+		})
+	}
 }
 
 // A session may do what its token may, and ends with it. The answer then removes the cookie.

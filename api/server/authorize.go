@@ -22,8 +22,7 @@ func unauthorized(detail, hint string) *Problem {
 // authorize identifies the caller of a request, and returns why the caller may not use the route, or
 // nil. namespace is that of the service in the path; "": none.
 func (s *Server) authorize(r *http.Request, op string, need access.Need, namespace string) *Problem {
-	policy := s.Policy()
-	if op == metricsRoute && policy.PublicMetrics {
+	if op == metricsRoute && s.Policy().PublicMetrics {
 		need = access.Public
 	}
 	of := requestOf(r.Context())
@@ -31,27 +30,39 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 		of = &request{}
 	}
 	of.operation = op
-	of.again = func() bool {
+	of.identify = func() (access.Caller, *Problem) {
 		caller, problem := s.identify(r, s.Policy())
-		return problem == nil && caller.Allows(need, namespace)
+		switch {
+		case need == access.Public:
+			return caller, nil
+		case problem != nil:
+			return caller, problem
+		case caller.Allows(need, namespace):
+			return caller, nil
+		case caller.Name == "" && caller.Role == access.None:
+			return caller, unauthorized("this request needs a token", "send \"Authorization: Bearer TOKEN\"; create one with ironvip token create")
+		}
+		return caller, forbidden(caller, need, namespace)
 	}
-	caller, problem := s.identify(r, policy)
+	caller, problem := of.identify()
 	of.caller = caller
-	switch {
-	case need == access.Public:
-	case problem != nil:
-		return problem
-	case caller.Allows(need, namespace):
-	case caller.Name == "" && caller.Role == access.None:
-		return unauthorized("this request needs a token", "send \"Authorization: Bearer TOKEN\"; create one with ironvip token create")
-	default:
-		return forbidden(caller, need, namespace)
-	}
-	if caller.Role != access.None { // anybody may use a public route
+	if problem == nil && caller.Role != access.None { // anybody may use a public route
 		of.permitted = true
 		keep(r.Context())
 	}
-	return nil
+	return problem
+}
+
+// stillPermitted returns why the caller of a write may not use the route any more, or nil. The body may have come long
+// after the header, and the token was revoked meanwhile.
+func stillPermitted(ctx context.Context) *Problem {
+	of := requestOf(ctx)
+	if of == nil || of.http.Method == http.MethodGet { // nil: a test calls a handler without a request
+		return nil
+	}
+	caller, problem := of.identify()
+	of.caller = caller
+	return problem
 }
 
 // metricsRoute is the id of the route that Policy.PublicMetrics is about.
@@ -77,7 +88,10 @@ var errNoLongerPermitted = errors.New("the caller is no longer permitted")
 func (r *request) recheck(ctx context.Context) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
-	for r.again() {
+	for {
+		if _, problem := r.identify(); problem != nil {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return

@@ -39,10 +39,10 @@ type request struct {
 	permitted bool          // the caller has a role, and may use the route
 	operation string        // the id of the route; "": there is none
 	revision  uint64        // of the write; 0: none
-	again     func() bool   // identifies the caller again
 	end       context.CancelCauseFunc
-	lasts     bool   // the caller is identified again until the end
-	done      func() // called at the end; nil: nothing is held until then
+	identify  func() (access.Caller, *Problem) // returns who the caller is now, and why it may not use the route
+	lasts     bool                             // the caller is identified again until the end
+	done      func()                           // called at the end; nil: nothing is held until then
 }
 
 type contextKey struct{}
@@ -76,7 +76,7 @@ func complete(ctx context.Context, p *Problem, path string) v1.ProblemDocument {
 // permitted.
 func Allow(ctx context.Context, d time.Duration) {
 	if r := requestOf(ctx); r != nil {
-		if !r.lasts && r.again != nil {
+		if !r.lasts && r.identify != nil {
 			r.lasts = true
 			go func() {
 				if err := parallel.Recovered(func() error { r.recheck(ctx); return nil }); err != nil {

@@ -210,6 +210,9 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 		op.RequestBody = &huma.RequestBody{}
 	}
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
+		if p := stillPermitted(ctx); p != nil {
+			return nil, p
+		}
 		if !r.Early {
 			if err := s.Gate(ctx); err != nil {
 				return nil, err
