@@ -81,20 +81,20 @@ func (s *Server) limitChecks() []v1.Check {
 	}
 	if r := &s.http.RefusedStreamsOfClients; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may have %d",
-			text.Plural(int(r.Count()), "event stream"), s.http.MostClientStreams()))
+			text.Plural(int(r.Count()), "stream"), s.http.MostClientStreams()))
 	}
 	if r := &s.http.RefusedStreams; r.Within(recentRefusal) {
 		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open",
-			text.Plural(int(r.Count()), "event stream"), s.http.MostStreams()))
+			text.Plural(int(r.Count()), "stream"), s.http.MostStreams()))
 	}
 	if refused == nil {
 		return nil
 	}
-	hint := "close connections and event streams that are not needed, or raise LimitNOFILE"
+	hint := "close connections, streams and blocking reads that are not needed, or raise LimitNOFILE"
 	if s.http.RefusedRequests.Within(recentRefusal) {
 		hint = "send fewer requests, or raise api.rate_limit"
 		if len(refused) > 1 {
-			hint += "; close connections and event streams that are not needed, or raise LimitNOFILE"
+			hint += "; close connections, streams and blocking reads that are not needed, or raise LimitNOFILE"
 		}
 	}
 	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "), Hint: hint + "; traffic is not affected"}}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -101,7 +102,7 @@ func TestStreamsBeyondTheLimit(t *testing.T) {
 	}
 	status := must[v1.NodeStatus](r, "GET", v1.PathStatus, "")
 	i := slices.IndexFunc(status.Checks, func(c v1.Check) bool { return c.Name == "api" })
-	if i < 0 || status.Checks[i].Level != v1.LevelWarn || status.Checks[i].Message != "1 event stream refused since the start: at most 1 may be open" {
+	if i < 0 || status.Checks[i].Level != v1.LevelWarn || status.Checks[i].Message != "1 stream refused since the start: at most 1 may be open" {
 		t.Errorf("status: %+v", status.Checks)
 	}
 	if a := r.ask("GET", v1.PathEvents, ""); a.StatusCode != 200 {
@@ -110,4 +111,32 @@ func TestStreamsBeyondTheLimit(t *testing.T) {
 	if metrics := r.ask("GET", v1.PathMetrics, "").body; !bytes.Contains(metrics, []byte(`ironvip_api_refused_total{kind="streams"} 1`)) {
 		t.Error("not counted")
 	}
+}
+
+// A blocking read keeps its connection as a stream does, and counts as one while it waits.
+func TestBlockingReadsBeyondTheLimit(t *testing.T) {
+	inRig(t, func(t *testing.T, r *rig) {
+		must[v1.Service](r, "PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=60")
+		r.eventually(webPath, "web.vip.internal") // its names come last
+		for _, path := range []string{webPath, v1.PathServices} {
+			wait := path + "?wait=10s&revision=1000000"
+			ended := make(chan answer)
+			go func() { ended <- r.ask("GET", wait, "") }()
+			synctest.Wait()
+			if a := r.ask("GET", wait, ""); a.StatusCode != 503 || a.Header.Get("Retry-After") != "5" || a.problem(t).Code != v1.CodeOverloaded {
+				t.Errorf("%s beyond the limit: %d, %v, %s", wait, a.StatusCode, a.Header, a.body)
+			}
+			for _, query := range []string{"", "?wait=10s&revision=1", "?wait=0s&revision=1000000"} {
+				if a := r.ask("GET", path+query, ""); a.StatusCode != 200 {
+					t.Errorf("%s%s waits for nothing: %d, %s", path, query, a.StatusCode, a.body)
+				}
+			}
+			if a := <-ended; a.StatusCode != 200 {
+				t.Errorf("%s: %d, %s", wait, a.StatusCode, a.body)
+			}
+			if a := r.ask("GET", wait, ""); a.StatusCode != 200 {
+				t.Errorf("%s after another one: %d, %s", wait, a.StatusCode, a.body)
+			}
+		}
+	}, func(d *Deps) { d.MaxConnections = 2 })
 }

@@ -43,6 +43,14 @@ func (w WaitRead) until(s *Server, ctx context.Context, newer func() bool) error
 		return server.BadRequest("wait must be between 0s and 5m", "use a duration such as wait=30s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.wait", Message: "must be between 0s and 5m"})
 	}
+	if d == 0 || newer() {
+		return nil
+	}
+	done, err := s.http.OpenStream(ctx) // it keeps its connection as long as a stream does
+	if err != nil {
+		return err
+	}
+	defer done()
 	server.Allow(ctx, d+answerTime)
 	s.until(ctx, d, newer)
 	return server.NoLongerPermitted(ctx, "")

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -232,3 +233,42 @@ func TestRefusedBodiesKeepNoConnection(t *testing.T) {
 type remote struct{ net.Conn }
 
 func (remote) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+// A token has no more streams from many addresses than from one, and neither has a client with many tokens. Callers that
+// have none are told apart by where they are.
+func TestStreamsOfOneToken(t *testing.T) {
+	s := New(Options{Connections: 16, Log: slog.New(slog.DiscardHandler)}) // 8 streams, 6 of one client
+	open := func(uid uint32, name string) (func(), error) {
+		ctx := context.WithValue(t.Context(), contextKey{}, &request{server: s, caller: access.Caller{Name: name}})
+		return s.OpenStream(context.WithValue(ctx, peerKey{}, &peer{client: connlimit.Client{Local: true, UID: uid}, who: func() string { return "tcp 127.0.0.1" }}))
+	}
+	var ends []func()
+	refused := func(uid uint32, name string) string {
+		end, err := open(uid, name)
+		if err != nil {
+			return err.Error()
+		}
+		ends = append(ends, end)
+		return ""
+	}
+	for i := range uint32(6) {
+		expect.Equal(t, refused(i%2, "token a"), "")
+	}
+	expect.Equal(t, refused(2, "token a"), "too many streams of token a")
+	expect.Equal(t, refused(2, "token b"), "", "another token")
+	expect.Equal(t, refused(2, "tcp 127.0.0.1"), "", "without a token")
+	expect.Equal(t, refused(3, "token c"), "too many streams")
+	for _, end := range ends {
+		end()
+		end()
+	}
+	for i := range 6 {
+		expect.Equal(t, refused(1, fmt.Sprint("token ", i)), "")
+	}
+	expect.Equal(t, refused(1, "token 7"), "too many streams of uid 1")
+	ends[len(ends)-1]()
+	for i := range uint32(3) {
+		expect.Equal(t, refused(10+i, "tcp 127.0.0.1"), "", "one address that several users have")
+	}
+	expect.Equal(t, [2]uint64{s.RefusedStreamsOfClients.Count(), s.RefusedStreams.Count()}, [2]uint64{2, 1}, "refused of clients, of all")
+}

@@ -11,30 +11,49 @@ import (
 
 // bounded counts what the requests of clients hold until they end, within bounds.
 type bounded struct {
-	mu sync.Mutex
-	connlimit.Tally
+	mu    sync.Mutex
+	at    connlimit.Tally // of the clients by where they are
+	named connlimit.Tally // of the callers by their token or certificate, wherever they are
 }
 
-// open counts one more of the client with ctx, unless there are most, or each of this client. 0: no bound. The
-// caller calls done at its end. Otherwise mine reports whether it is the client's own bound.
-func (b *bounded) open(ctx context.Context, most, each int) (done func(), who connlimit.Client, mine bool) {
-	if p, known := ctx.Value(peerKey{}).(*peer); known {
-		who = p.client
-	}
+// open counts one more of the client with ctx, unless there are most, or each of this client or of its token or
+// certificate. 0: no bound. The caller calls done at its end. Otherwise whose is the client with a bound of its own, or
+// the zero value if the bound is that of all.
+func (b *bounded) open(ctx context.Context, most, each int) (done func(), whose connlimit.Client) {
+	client, caller := clientOf(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if each > 0 && who != (connlimit.Client{}) && b.Of(who) >= each {
-		return nil, who, true
+	switch {
+	case each > 0 && b.at.Of(client) >= each:
+		return nil, client
+	case each > 0 && b.named.Of(caller) >= each:
+		return nil, caller
+	case most > 0 && b.at.Open >= most:
+		return nil, connlimit.Client{}
 	}
-	if most > 0 && b.Open >= most {
-		return nil, who, false
+	add := func(n int) {
+		b.at.Add(client, n)
+		b.named.Add(caller, n)
 	}
-	b.Add(who, 1)
+	add(1)
 	return sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.Add(who, -1)
-	}), who, false
+		add(-1)
+	}), connlimit.Client{}
+}
+
+// clientOf returns the client of a request, and the holder of its token or certificate; the zero value: unknown, or
+// none.
+func clientOf(ctx context.Context) (client, caller connlimit.Client) {
+	p, known := ctx.Value(peerKey{}).(*peer)
+	if known {
+		client = p.client
+	}
+	if of := requestOf(ctx); of != nil && of.caller.Name != "" && !(known && of.caller.Name == p.who()) {
+		caller.Name = of.caller.Name
+	}
+	return client, caller
 }
 
 // MostStreams returns how many responses without an end may be open: as many as half of the
@@ -50,14 +69,14 @@ func (s *Server) MostStreams() int {
 // bound.
 func (s *Server) MostClientStreams() int { return s.MostStreams() - s.MostStreams()/4 }
 
-// OpenStream counts a response without an end or a known length, to a request with ctx. The caller calls
-// done at its end.
+// OpenStream counts a response without an end or a known length, or one that waits for a change, to a request with
+// ctx. The caller calls done at its end.
 func (s *Server) OpenStream(ctx context.Context) (done func(), err error) {
-	done, who, mine := s.streams.open(ctx, s.MostStreams(), s.MostClientStreams())
+	done, whose := s.streams.open(ctx, s.MostStreams(), s.MostClientStreams())
 	switch {
-	case mine:
+	case whose != connlimit.Client{}:
 		s.RefusedStreamsOfClients.add()
-		return nil, tooManyStreams("too many streams of " + who.String())
+		return nil, tooManyStreams("too many streams of " + whose.String())
 	case done == nil:
 		s.RefusedStreams.add()
 		return nil, tooManyStreams("too many streams")
@@ -74,18 +93,18 @@ func OpenLarge(ctx context.Context) *Problem {
 	if of == nil { // a test calls a handler without a request
 		return nil
 	}
-	done, who, mine := of.server.large.open(ctx, mostLarge, mostLargeOfClient)
+	done, whose := of.server.large.open(ctx, mostLarge, mostLargeOfClient)
 	if of.done = done; done != nil {
 		return nil
 	}
 	detail := "too many large requests at one time"
-	if mine {
-		detail += " of " + who.String()
+	if whose != (connlimit.Client{}) {
+		detail += " of " + whose.String()
 	}
 	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, detail, "send them one after the other, or try again later").RetryAfter(1)
 }
 
 func tooManyStreams(detail string) *Problem {
 	return Refuse(http.StatusServiceUnavailable, v1.CodeOverloaded, detail,
-		"close streams that are not needed, try again later, or read a list with pages instead").RetryAfter(5)
+		"close streams and blocking reads that are not needed, try again later, or read a list with pages instead").RetryAfter(5)
 }

@@ -10,12 +10,13 @@ import (
 )
 
 // Client is who shares a limit: a user of this host, an IPv4 address, or the /64 of an IPv6 address, because a
-// host can use every address of its network. The zero value is an unknown client, which only the limits of all
+// host can use every address of its network; or a caller with a name, wherever it is. The zero value is an unknown client, which only the limits of all
 // clients apply to.
 type Client struct {
 	Network netip.Prefix
 	Local   bool // a user of this host, with UID and no Network
 	UID     uint32
+	Name    string // of a caller, with nothing else
 }
 
 // ClientOf returns the client of a new connection. On a connection from this host by TCP, the kernel says which user
@@ -58,6 +59,9 @@ func OfAddress(addr netip.Addr) Client {
 
 // String names the client for a message to it.
 func (c Client) String() string {
+	if c.Name != "" {
+		return c.Name
+	}
 	if c.Local {
 		return fmt.Sprintf("uid %d", c.UID)
 	}

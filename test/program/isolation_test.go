@@ -134,7 +134,7 @@ func TestCallersOfTheAPI(t *testing.T) {
 	}
 	h.serves(well, "w")
 	h.eventually("the status names the cause", func() error { // once connections without a request are replaced
-		if r := h.cli("status"); !strings.Contains(r.stdout, "event streams refused since the start: one client may have 12") {
+		if r := h.cli("status"); !strings.Contains(r.stdout, "streams refused since the start: one client may have 12") {
 			return fmt.Errorf("%s%s", r.stdout, r.stderr)
 		}
 		return nil
