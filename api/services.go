@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -78,6 +79,16 @@ type Selection struct {
 	Label  []string `query:"label,explode" doc:"with this label: key or key=value; repeatable, all must match"`
 }
 
+// check refuses more labels than a service can have: each is looked for in each service.
+func (in *Selection) check() error {
+	if len(in.Label) <= spec.MaxLabels {
+		return nil
+	}
+	why := fmt.Sprintf("%d labels are more than %d", len(in.Label), spec.MaxLabels)
+	return server.BadRequest("query.label: "+why, "remove some: a service has no more",
+		vip.Problem{Code: vip.CodeInvalid, Field: "query.label", Message: why})
+}
+
 func (in *Selection) selects(v *vip.Service) bool { return in.matches(v.Source, v.Labels) }
 
 // matches reports whether services of a source and with these labels are selected.
@@ -120,6 +131,9 @@ type listServicesOutput struct {
 
 // listServices costs O(services) per page, and more for each row in it.
 func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
 	last, err := serviceOrder.after(in.Paging)
 	if err == nil {
 		err = in.until(s, ctx, func() bool { return s.tables.Revisions.Revision() > in.Revision })

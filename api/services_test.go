@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -660,6 +661,27 @@ func TestListPagesAndFilters(t *testing.T) {
 			if names[i-1] >= names[i] {
 				t.Errorf("%s: %s before %s", c.query, names[i-1], names[i])
 			}
+		}
+	}
+}
+
+// A selector has at most as many labels as a service.
+func TestLabelsOfASelector(t *testing.T) {
+	r := newRig(t)
+	labels := strings.Repeat("&label=tier", spec.MaxLabels)
+	if list := must[v1.ServiceList](r, "GET", v1.PathServices+"?limit=10"+labels, ""); len(list.Items) != 1 {
+		t.Errorf("%d services with a label", len(list.Items))
+	}
+	for _, path := range []string{v1.PathServices + "?limit=10", v1.PathWatchServices + "?view=summary"} {
+		resp := r.send("GET", path+labels+"&label=tier", "")
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusBadRequest { // it may have no end
+			t.Errorf("%s: %s", path, resp.Status)
+			continue
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if doc := (answer{resp, body}).problem(t); len(doc.Errors) != 1 || doc.Errors[0].Field != "query.label" || doc.Hint == "" {
+			t.Errorf("%s: %s", path, body)
 		}
 	}
 }

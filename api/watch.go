@@ -25,6 +25,9 @@ type watchServicesInput struct {
 }
 
 func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*server.Stream, error) {
+	if err := in.check(); err != nil {
+		return nil, err
+	}
 	names := map[vip.ServiceKey]bool{}
 	for _, name := range in.Service {
 		key, err := vip.ParseServiceKey(name)
