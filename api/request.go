@@ -57,12 +57,22 @@ func mergePatch(contentType string) *server.Problem {
 		"send a JSON merge patch with Content-Type: "+v1.MergePatchType).AcceptPatch(v1.MergePatchType)
 }
 
-// budget bounds the bytes that all requests decode at one time: a body becomes up to 50 times as large. Others
-// wait, each for less than the time of the bodies before it, a tenth of a second for 1 MiB.
-var budget = semaphore.NewWeighted(4 << 20)
+// The budgets bound the bytes that all requests decode at one time: a body becomes up to 50 times as large. Others
+// wait, each for less than the time of the bodies before it, a tenth of a second for 1 MiB. Small bodies have a budget
+// of their own, so that they don't wait for large ones.
+var (
+	largeBudget = semaphore.NewWeighted(3 << 20)
+	smallBudget = semaphore.NewWeighted(1 << 20)
+)
 
-// decoded returns what read makes of a body, within the budget.
+const smallBody = 64 << 10
+
+// decoded returns what read makes of a body, within its budget.
 func decoded[T any](body []byte, read func([]byte) (T, []vip.Problem)) (T, []vip.Problem) {
+	budget := smallBudget
+	if len(body) > smallBody {
+		budget = largeBudget
+	}
 	_ = budget.Acquire(context.Background(), int64(len(body))) // the limits of bodies are smaller
 	defer budget.Release(int64(len(body)))
 	return read(body)
