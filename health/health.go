@@ -52,9 +52,9 @@ type Options struct {
 // Prober has the results of targets. A share.Share divides their probes among the hosts of a fleet.
 // NewProber makes one that runs them all on this host.
 type Prober interface {
-	// Start adds a target, with its row when it returns. Local says that one of its backends runs on
-	// this host. For a target that is already there, Start changes that.
-	Start(t probe.Target, local bool)
+	// Start adds a target of a namespace, with its row when it returns. Local says that one of its backends
+	// runs on this host. For a target that is already there, Start changes that.
+	Start(t probe.Target, namespace string, local bool)
 	// Stop removes a target and its row.
 	Stop(probe.Target)
 	// Assigned is closed as soon as the prober knows which targets this host probes, and probes those of
@@ -68,7 +68,7 @@ func NewProber(e *probe.Engine) Prober { return engine{e} }
 
 type engine struct{ *probe.Engine }
 
-func (e engine) Start(t probe.Target, _ bool) { e.Engine.Start(t) }
+func (e engine) Start(t probe.Target, namespace string, _ bool) { e.Engine.Start(t, namespace) }
 
 func (e engine) Assigned() <-chan struct{} {
 	c := make(chan struct{})
@@ -310,12 +310,12 @@ func (s *Stage) use(c check, b vip.BackendKey, local bool) {
 		t = &target{}
 		s.targets[c.target] = t
 		s.begins = restoredResult(s.restored[b], c)
-		s.prober.Start(c.target, local)
+		s.prober.Start(c.target, b.Service.Namespace, local)
 		s.begins = probe.Result{}
 		first, _, _ := s.Results.Get(c.target)
 		s.count(t, &first)
 	} else if local && t.local == 0 {
-		s.prober.Start(c.target, true)
+		s.prober.Start(c.target, b.Service.Namespace, true)
 	}
 	t.users = append(t.users, b)
 	if local {
@@ -334,7 +334,7 @@ func (s *Stage) release(w *watched) {
 			}
 			if s.isLocal(&w.service.Backends[i]) {
 				if t.local--; t.local == 0 && len(t.users) > 0 {
-					s.prober.Start(c.target, false)
+					s.prober.Start(c.target, t.users[0].Service.Namespace, false)
 				}
 			}
 			if len(t.users) > 0 {

@@ -44,7 +44,7 @@ type world struct {
 	calls   int // of Start and Stop
 }
 
-func (w *world) Start(t probe.Target, local bool) {
+func (w *world) Start(t probe.Target, _ string, local bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++

@@ -28,7 +28,7 @@ type Options struct {
 	Paths *table.Table[vip.ProbePath, vip.ProbePath]
 	Mark  func(vip.ProbePath) (uint32, error)
 
-	// The limits bound how many probes run at once. Probes over a limit wait in order. One that
+	// The limits bound how many probes run at once. Probes over a limit wait: see lane. One that
 	// starts more than an interval late is counted as late; its target keeps its health. An engine
 	// needs up to Sockets + Requests + 4 * Commands + 3 descriptors.
 	Sockets  int // tcp and udp; 0 means 4,096
@@ -86,9 +86,10 @@ type Engine struct {
 	spare    []done // for results
 }
 
-// target is a target with its state. The engine's lock guards it, except Target.
+// target is a target with its state. The engine's lock guards it, except Target and group.
 type target struct {
 	Target
+	group   *group
 	state   state
 	slow    int           // how many times longer the interval is
 	due     time.Duration // of the next probe, or of the one that runs
@@ -153,20 +154,23 @@ func (e *Engine) now() (time.Duration, vip.Instant) {
 
 // Start adds a target with the row of Options.Restored, or else Unknown. The row is in the table
 // when Start returns. A new target is probed at once; many are spread over 80% of their interval,
-// at most 10 s. Start of a target that is already there, or with a check that sends nothing, does
-// nothing, except that the target gets its full rate back after StartSlow.
-func (e *Engine) Start(t Target) { e.start(t, 1) }
+// at most 10 s. The namespace is whose share of the limits the probes use. Start of a target that is
+// already there, or with a check that sends nothing, does nothing, except that the target gets its full rate
+// back after StartSlow.
+func (e *Engine) Start(t Target, namespace string) { e.start(t, namespace, 1) }
 
 // StartSlow is Start with an interval that is that many times longer, up to maxSlow. The interval
 // while the health is in doubt stays. The first probe comes at a random time within that interval,
 // so that many hosts that start slowly at the same time make no burst. For a target that is already
 // there, it changes the interval.
-func (e *Engine) StartSlow(t Target, times int) { e.start(t, min(max(times, 1), maxSlow)) }
+func (e *Engine) StartSlow(t Target, namespace string, times int) {
+	e.start(t, namespace, min(max(times, 1), maxSlow))
+}
 
 // maxSlow bounds how many times longer an interval gets.
 const maxSlow = 1000
 
-func (e *Engine) start(t Target, slow int) {
+func (e *Engine) start(t Target, namespace string, slow int) {
 	c := t.Check()
 	if c.Type == 0 || c.Type >= checkTypes {
 		return
@@ -182,13 +186,14 @@ func (e *Engine) start(t Target, slow int) {
 		e.setSlow(n, slow, now)
 		return
 	}
-	n := &target{Target: t, slow: slow, state: restoreState(former, now, wall)}
+	l := &e.lanes[laneOf(c.Type)]
+	n := &target{Target: t, group: l.join(namespace), slow: slow, state: restoreState(former, now, wall)}
 	e.targets[t] = n
 	e.needPath(t, 1)
 	switch {
-	case e.lanes[laneOf(c.Type)].limit > 0 && slow > 1:
+	case l.limit > 0 && slow > 1:
 		e.plan(n, now+random(e.chance, interval(&c, slow)))
-	case e.lanes[laneOf(c.Type)].limit > 0:
+	case l.limit > 0:
 		e.plan(n, now+e.spread.next(&c, now))
 	default:
 		n.state = newState(wall)
@@ -217,6 +222,7 @@ func (e *Engine) Stop(t Target) {
 	if n := e.targets[t]; n != nil {
 		n.stopped = true
 		delete(e.targets, t)
+		e.lanes[laneOf(t.Check().Type)].leave(n.group)
 		e.needPath(t, -1)
 		e.queue.Drop(n)
 		e.o.Results.Delete(t)
@@ -232,7 +238,7 @@ func (e *Engine) withoutPath(t *target, err error, now time.Duration, wall vip.I
 		e.count(&done{t, NoPath, clip(t.Path().String() + ": " + err.Error()), 0}, now, wall)
 		return
 	}
-	e.lanes[laneOf(t.Check().Type)].running--
+	e.lanes[laneOf(t.Check().Type)].ended(t)
 	e.plan(t, now+pathPause)
 }
 
@@ -359,7 +365,7 @@ func (e *Engine) turn() time.Duration {
 // count applies the result of a probe. The caller holds mu.
 func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 	t, c := d.t, d.t.Check()
-	e.lanes[laneOf(c.Type)].running--
+	e.lanes[laneOf(c.Type)].ended(t)
 	if t.stopped {
 		return
 	}
@@ -447,9 +453,9 @@ func (e *Engine) Stats() Stats {
 	for i := range e.lanes {
 		l := &e.lanes[i]
 		s.Running += l.running
-		s.Waiting += l.queued()
+		s.Waiting += l.waiting
 		if f := e.faults.late[i].current(now); f.Probes > 0 {
-			s.Delayed = append(s.Delayed, Delayed{Fault: f, Types: laneTypes[i], Limit: l.limit, Running: l.running, Queue: l.queued()})
+			s.Delayed = append(s.Delayed, Delayed{Fault: f, Types: laneTypes[i], Limit: l.limit, Running: l.running, Queue: l.waiting})
 		}
 	}
 	for o := range e.faults.of {

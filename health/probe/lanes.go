@@ -31,42 +31,119 @@ type prober interface {
 	start([]job)
 }
 
-// lane bounds the probes that share a resource. Probes over the limit wait in order, so that probes
-// that hang delay others and never exclude them. Lanes share nothing: commands that hang don't
-// delay TCP probes.
+// lane bounds the probes that share a resource. Probes over the limit wait: those of a namespace in order, and the
+// namespaces take turns. So probes that hang delay others and never exclude them, and delay mainly those of
+// their own namespace. Lanes share nothing: commands that hang don't delay TCP probes.
 type lane struct {
 	limit   int
 	running int
+	waiting int // with those that were stopped meanwhile
 	prober  prober
-	waiting []*target // from the first; those before it are nil
-	first   int
+	groups  map[string]*group // by namespace, those with targets or running probes
+	turns   fifo[*group]      // those with waiting targets
 	batch   []job
 }
 
-// wait adds a target at the end.
-func (l *lane) wait(t *target) { l.waiting = append(l.waiting, t) }
+// group is a namespace in a lane.
+type group struct {
+	namespace string
+	targets   int
+	running   int
+	waiting   fifo[*target]
+}
 
-// queued returns how many targets wait.
-func (l *lane) queued() int { return len(l.waiting) - l.first }
+// join adds a target of a namespace, and returns the group for the target. leave removes it.
+func (l *lane) join(namespace string) *group {
+	g := l.groups[namespace]
+	if g == nil {
+		g = &group{namespace: namespace}
+		if l.groups == nil {
+			l.groups = map[string]*group{}
+		}
+		l.groups[namespace] = g
+	}
+	g.targets++
+	return g
+}
 
-// next removes the first waiting target, or returns nil if none waits or the lane is full.
+func (l *lane) leave(g *group) {
+	g.targets--
+	l.forget(g)
+}
+
+// forget removes a group without targets and running probes.
+func (l *lane) forget(g *group) {
+	if g.targets == 0 && g.running == 0 {
+		delete(l.groups, g.namespace)
+	}
+}
+
+// wait adds a target at the end of its group.
+func (l *lane) wait(t *target) {
+	if t.group.waiting.len() == 0 {
+		l.turns.push(t.group)
+	}
+	t.group.waiting.push(t)
+	l.waiting++
+}
+
+// next removes the first waiting target of the group whose turn it is, or returns nil if none may begin. A group
+// that has to wait for its own probes has several of them, so there are few to pass over.
 func (l *lane) next() *target {
-	for l.running < l.limit && l.first < len(l.waiting) {
-		t := l.waiting[l.first]
-		l.waiting[l.first] = nil
-		l.first++
-		if !t.stopped {
+	for n := l.turns.len(); n > 0 && l.running < l.limit; n-- {
+		g := l.turns.pop()
+		var t *target
+		for l.allows(g) && g.waiting.len() > 0 && (t == nil || t.stopped) {
+			t = g.waiting.pop()
+			l.waiting--
+		}
+		if g.waiting.len() > 0 {
+			l.turns.push(g)
+		}
+		if t != nil && !t.stopped {
 			l.running++
+			g.running++
 			return t
 		}
 	}
-	// Moving the rest down when half of the slice is unused costs O(1) for each target.
-	if l.first == len(l.waiting) || l.first > len(l.waiting)/2 {
-		rest := copy(l.waiting, l.waiting[l.first:])
-		clear(l.waiting[rest:])
-		l.waiting, l.first = l.waiting[:rest], 0
-	}
 	return nil
+}
+
+// allows reports whether a group may begin one more probe. One of several groups leaves a third as many places
+// free as it takes: a lane is never full of the probes of a few that hang.
+func (l *lane) allows(g *group) bool {
+	return g.running == 0 || len(l.groups) == 1 || g.running < 3*(l.limit-l.running-1)
+}
+
+// ended frees the place of a target's probe.
+func (l *lane) ended(t *target) {
+	l.running--
+	t.group.running--
+	l.forget(t.group)
+}
+
+// fifo is a queue. Its methods cost O(1).
+type fifo[T any] struct {
+	items []T // from the first; those before it are zero
+	first int
+}
+
+func (f *fifo[T]) len() int { return len(f.items) - f.first }
+
+func (f *fifo[T]) push(item T) { f.items = append(f.items, item) }
+
+// pop removes the first item. There has to be one.
+func (f *fifo[T]) pop() T {
+	item := f.items[f.first]
+	clear(f.items[f.first : f.first+1])
+	f.first++
+	// Moving the rest down when half of the slice is unused costs O(1) for each item.
+	if f.first > len(f.items)/2 {
+		rest := copy(f.items, f.items[f.first:])
+		clear(f.items[rest:])
+		f.items, f.first = f.items[:rest], 0
+	}
+	return item
 }
 
 // add prepares a job for flush.

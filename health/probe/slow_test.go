@@ -26,7 +26,7 @@ func TestSlowTargets(t *testing.T) {
 		})
 		all := targets(200, vip.HealthCheck{Type: vip.CheckTCP})
 		for _, one := range all {
-			l.StartSlow(one, times)
+			l.StartSlow(one, "default", times)
 		}
 		interval := all[0].Check().Interval
 		time.Sleep(times * interval * 9 / 10)
@@ -52,7 +52,7 @@ func TestSlowTargets(t *testing.T) {
 		time.Sleep(times*interval + 2*all[0].Check().FastInterval + time.Second)
 		expect.Equal(t, l.health()[vip.Unhealthy], 1, "targets are unhealthy")
 		before := len(l.startsOf(all[1]))
-		l.Start(all[1])
+		l.Start(all[1], "default")
 		time.Sleep(10*interval + interval/2)
 		expect.Between(t, len(l.startsOf(all[1]))-before, 10, 14, "probes in 10 intervals at the full rate")
 	})

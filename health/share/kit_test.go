@@ -76,9 +76,9 @@ type engine struct {
 	dead    bool
 }
 
-func (e *engine) Start(t probe.Target) { e.StartSlow(t, 1) }
+func (e *engine) Start(t probe.Target, namespace string) { e.StartSlow(t, namespace, 1) }
 
-func (e *engine) StartSlow(t probe.Target, times int) {
+func (e *engine) StartSlow(t probe.Target, _ string, times int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, was := e.running[t]
@@ -210,7 +210,7 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 	w.t.Cleanup(h.end)
 	w.hosts[name] = h
 	for _, t := range targets {
-		h.Start(t, false)
+		h.Start(t, "default", false)
 	}
 	return h
 }

@@ -236,9 +236,9 @@ func (s *Share) setProbing(it *item, now time.Time) {
 	}
 	s.begins = it.beginning()
 	if pace == 1 {
-		s.engine.Start(it.target)
+		s.engine.Start(it.target, it.namespace)
 	} else {
-		s.engine.StartSlow(it.target, pace)
+		s.engine.StartSlow(it.target, it.namespace, pace)
 	}
 	s.begins = probe.Result{}
 	if was == 0 {

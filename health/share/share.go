@@ -40,8 +40,8 @@ import (
 
 // Engine runs the probes of this host. A *probe.Engine implements it.
 type Engine interface {
-	Start(probe.Target)
-	StartSlow(t probe.Target, times int)
+	Start(t probe.Target, namespace string)
+	StartSlow(t probe.Target, namespace string, times int)
 	Stop(probe.Target)
 	Run(context.Context) error
 }
@@ -99,6 +99,8 @@ type item struct {
 	group  int
 	target probe.Target // the zero Target: of a row only
 
+	namespace string // of the target
+
 	wanted  bool      // by the stage
 	local   bool      // a backend of it runs on this host
 	since   time.Time // when wanted became this
@@ -148,15 +150,15 @@ func New(o Options) *Share {
 	return s
 }
 
-// Start adds a target, with its row in the results when it returns. Local says that one of its
+// Start adds a target of a namespace, with its row in the results when it returns. Local says that one of its
 // backends runs on this host. For a target that is already there, it changes that.
-func (s *Share) Start(t probe.Target, local bool) {
+func (s *Share) Start(t probe.Target, namespace string, local bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.targets[t]
 	if it == nil {
 		it = s.item(Key(t))
-		it.target, it.wanted, it.since = t, true, time.Now()
+		it.target, it.namespace, it.wanted, it.since = t, namespace, true, time.Now()
 		if !it.row.known() {
 			it.lostAt = it.since
 		}
