@@ -68,7 +68,7 @@ func (z *Zone) heldFor(n *node) (winner vip.ServiceKey, held bool) {
 func (z *Zone) changeHeld() {
 	for name := range z.held {
 		if n := z.names[name]; n != nil {
-			z.changeClaims(n)
+			z.decided[n] = true
 		}
 	}
 }
@@ -83,6 +83,7 @@ func (z *Zone) changeClaims(n *node) {
 	for _, s := range z.rivals[n] {
 		z.changed[ConflictKey{name, s.key()}] = true
 	}
+	z.noted += 1 + len(z.rivals[n])
 }
 
 // Contested returns the service that has a name, if several services want it. The name has no dot at
@@ -133,7 +134,7 @@ func (z *Zone) claim(k Kind, s *service, moved bool) *node {
 		z.withdraw(n, s)
 		z.insert(n, s)
 	}
-	z.settle(n, former)
+	z.settle(n, former, s)
 	return n
 }
 
@@ -167,7 +168,7 @@ func (z *Zone) release(s *service) {
 	if former != nil && n.kind != Address && (former != s || held) {
 		z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
 	}
-	z.settle(n, former)
+	z.settle(n, former, s)
 	z.drop(n)
 }
 
@@ -209,9 +210,9 @@ func (z *Zone) insert(n *node, s *service) {
 	z.rivals[n] = slices.Insert(rivals, i, s)
 }
 
-// settle writes the records of a name whose claims changed, and notes what Apply reports. Former is
+// settle writes the records of a name of which s changed its claim, and notes what Apply reports. Former is
 // the service that had it before.
-func (z *Zone) settle(n *node, former *service) {
+func (z *Zone) settle(n *node, former, s *service) {
 	if n.owner == nil {
 		return
 	}
@@ -224,7 +225,10 @@ func (z *Zone) settle(n *node, former *service) {
 		z.write(n, n.owner.node.records)
 		_, held := z.heldFor(n)
 		if len(rivals) > 0 || held || former != nil && former != n.owner {
-			z.changeClaims(n)
+			if former != n.owner { // of all claims, once for the batch
+				z.decided[n], s = true, n.owner
+			}
+			z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
 		}
 	case Address:
 		z.rewrite(n, z.pointerRecords(n.owner, rivals))
@@ -233,6 +237,12 @@ func (z *Zone) settle(n *node, former *service) {
 
 // changedConflicts returns what has become of the claims in z.changed.
 func (z *Zone) changedConflicts() []ConflictChange {
+	for n := range z.decided {
+		z.changeClaims(n)
+	}
+	if len(z.decided) > 0 {
+		z.decided = make(map[*node]bool)
+	}
 	if len(z.changed) == 0 {
 		return nil
 	}
@@ -248,10 +258,7 @@ func (z *Zone) changedConflicts() []ConflictChange {
 func (z *Zone) conflict(k ConflictKey) ConflictChange {
 	gone := ConflictChange{Conflict: Conflict{ConflictKey: k}, Gone: true}
 	if z.putHostname(k.Name); z.reserved(z.buf) {
-		if s := z.find(k.Service); s != nil {
-			c := s.content()
-			gone.Gone = !z.isAlias(&c, k.Name)
-		}
+		gone.Gone = !z.claims(z.find(k.Service), k.Name)
 		return gone
 	}
 	n := z.names[string(z.buf)]
@@ -262,8 +269,17 @@ func (z *Zone) conflict(k ConflictKey) ConflictChange {
 	if !held {
 		winner = n.owner.key()
 	}
-	if !(held && n.owner.key() == k.Service) && !slices.ContainsFunc(z.rivals[n], func(s *service) bool { return s.key() == k.Service }) {
+	if s := z.find(k.Service); !held && s == n.owner || !z.claims(s, k.Name) {
 		return gone
 	}
 	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: winner, Undecided: held}}
+}
+
+// claims reports whether a service claims a name without a dot at the end; nil does not.
+func (z *Zone) claims(s *service, name string) bool {
+	if s == nil {
+		return false
+	}
+	c := s.content()
+	return z.isAlias(&c, name)
 }

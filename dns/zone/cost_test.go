@@ -83,6 +83,48 @@ func TestCostOfAChange(t *testing.T) {
 	}
 }
 
+// A claim costs the same for any number of services that want the name: a change that leaves the winner reports one
+// claim. In one batch, all claims are noted once for each name, however often its winner changes.
+func TestCostOfARival(t *testing.T) {
+	const names = 4
+	rival := func(i, since int) Change {
+		s := numbered(i)
+		s.Since, s.Hostnames = vip.Instant(since), nil
+		for j := range names {
+			s.Hostnames = append(s.Hostnames, fmt.Sprintf("shared-%d.example.com", j))
+		}
+		return Change{Service: s}
+	}
+	var former float64
+	for _, size := range []int{100, 2000} {
+		z := many(t, 100)
+		var batch []Change
+		for i := range size {
+			batch = append(batch, rival(1000+i, 10+size-i)) // each is older than those before it
+		}
+		expect.Equal(t, len(z.Apply(1, batch)), size*names, "%d rivals: claims of the first batch", size)
+		expect.Equal(t, z.noted, size*names, "%d rivals: claims noted for the first batch", size)
+
+		added := rival(999, 10+2*size)
+		gone := added
+		gone.Gone = true
+		expect.Equal(t, len(z.Apply(2, []Change{added})), names, "%d rivals: claims of one more", size)
+		expect.Equal(t, len(z.Apply(2, []Change{gone})), names, "%d rivals: claims of one that ends", size)
+		n := testing.AllocsPerRun(100, func() {
+			z.Apply(2, []Change{added})
+			z.Apply(2, []Change{gone})
+		})
+		if former != 0 {
+			expect.AtMost(t, n, former+1, "%d rivals: allocations of one more", size)
+		}
+		former = n
+		expect.Equal(t, z.noted, size*names, "%d rivals: claims noted, with the winner as before", size)
+
+		oldest := rival(998, 1)
+		expect.Equal(t, len(z.Apply(2, []Change{oldest})), (size+1)*names, "%d rivals: claims of a new winner", size)
+	}
+}
+
 // The allocations of a change, too, don't depend on the zone.
 func TestAllocationsOfAChange(t *testing.T) {
 	var former float64

@@ -94,7 +94,9 @@ type Zone struct {
 	buf     []byte               // the name in work
 	out     []byte               // the records in work
 	changed map[ConflictKey]bool // claims to report by Apply
+	decided map[*node]bool       // names whose winner changed: Apply reports all of their claims
 	written int                  // names whose records were written, for tests
+	noted   int                  // claims noted for a change of the winner, for tests
 }
 
 // node is a name.
@@ -181,6 +183,7 @@ func New(s Settings) (*Zone, error) {
 		names:      make(map[string]*node),
 		rivals:     make(map[*node][]*service),
 		changed:    make(map[ConflictKey]bool),
+		decided:    make(map[*node]bool),
 	}
 	if s.Reverse {
 		z.pools = slices.Clone(s.Pools)
