@@ -87,6 +87,46 @@ func TestLogBoundsRepeatedEvents(t *testing.T) {
 	}
 }
 
+// A namespace with many services and backends leaves the events of others in the log, whatever it does. Those of this
+// host, without a service, are apart from those of the default namespace.
+func TestLogIsSharedByNamespaces(t *testing.T) {
+	const size = 20
+	l := NewLog(size, time.Now)
+	others := []Event{{Kind: "config_reloaded"}, {Kind: "lease_given", Service: "web"}, {Kind: "lease_given", Service: "prod/web"}, {Kind: "lease_given", Service: "test/web"}}
+	for _, e := range others {
+		l.Add(e)
+	}
+	for i := range 1200 {
+		l.Add(Event{Kind: "backend_expired", Service: fmt.Sprintf("noisy/web-%d", i%7), Object: fmt.Sprint(i)})
+	}
+	got := l.all()
+	if len(got) != size {
+		t.Fatalf("%d events, want %d", len(got), size)
+	}
+	for i, e := range others {
+		if got[i].Kind != e.Kind || got[i].Service != e.Service {
+			t.Errorf("event %d: %+v, want %+v", i, got[i], e)
+		}
+	}
+	for i, e := range got[len(others):] {
+		if want := fmt.Sprint(1200 - size + len(others) + i); e.Object != want {
+			t.Errorf("event %d of the noisy namespace is of %s, want %s", i, e.Object, want)
+		}
+	}
+
+	// Two noisy ones have as much as each other.
+	for i := range 100 {
+		l.Add(Event{Kind: "backend_expired", Service: "loud/web", Object: fmt.Sprint(i)})
+	}
+	count := map[string]int{}
+	for _, e := range l.all() {
+		count[namespaceOf(e.Service)]++
+	}
+	if count["noisy//"] != 8 || count["loud//"] != 8 {
+		t.Errorf("events by namespace: %v", count)
+	}
+}
+
 // What no longer has an event is forgotten: the memory of a log is bounded by its size.
 func TestLogForgetsSubjects(t *testing.T) {
 	l := NewLog(5, time.Now)
@@ -95,6 +135,16 @@ func TestLogForgetsSubjects(t *testing.T) {
 	}
 	if len(l.alike) != 5 || l.events.Len() != 5 {
 		t.Errorf("%d subjects of %d events, want 5", len(l.alike), l.events.Len())
+	}
+	for i := range 100 {
+		l.Add(Event{Kind: "k", Service: fmt.Sprintf("ns-%d/web", i)})
+	}
+	if len(l.namespaces) != 5 || len(l.largest) != 5 {
+		t.Errorf("%d namespaces, %d by their events, want 5", len(l.namespaces), len(l.largest))
+	}
+	l = NewLog(5, time.Now)
+	for i := range 5 {
+		l.Add(Event{Kind: "k", Object: fmt.Sprint(i)})
 	}
 	for _, e := range l.all() {
 		if e.Count != 0 {
