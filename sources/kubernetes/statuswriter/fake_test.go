@@ -398,7 +398,8 @@ type host struct {
 	disconnected bool // the watch delivers nothing new
 
 	mu      sync.Mutex
-	wrong   []vip.Problem                    // as reported
+	wrong   []vip.Problem // as reported
+	reports int
 	serving map[vip.ServiceKey]chan struct{} // closed when it is withdrawn
 	stop    func()
 }
@@ -438,6 +439,7 @@ func newHostWith(t *testing.T, api *writable, identity string, o Options) *host 
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.wrong = problems
+		h.reports++
 	}
 	o.Withdrawn = func(ctx context.Context, key vip.ServiceKey) error {
 		h.mu.Lock()
@@ -505,6 +507,13 @@ func (h *host) said() (out []string) {
 		out = append(out, p.Message)
 	}
 	return out
+}
+
+// reported returns how many times other problems were reported than before.
+func (h *host) reported() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reports
 }
 
 // serves makes the dataplane serve a service until the returned function is called.

@@ -27,6 +27,9 @@ const (
 	leaseRefused = 30 * time.Second // retry interval while a permission is missing
 )
 
+// leaseHeld is reported like a verb when another host holds the Lease.
+const leaseHeld = "held"
+
 // election elects one writer among all hosts by a Lease. The holder writes its name into the Lease
 // and renews it. Other hosts take it over when they have seen it unchanged for its duration. Each
 // host measures that duration on its own clock. The times in the Lease only inform people. The
@@ -40,7 +43,7 @@ type election struct {
 	namespace, name string
 	identity        string
 	fit             func() bool                  // whether this host can do the work
-	tried           func(verb string, err error) // receives the result of each request
+	tried           func(verb string, err error) // receives the result of each request, and leaseHeld
 
 	// Only run uses these.
 	seen   time.Time     // when this state was first seen
@@ -126,6 +129,7 @@ func (e *election) step(ctx context.Context) time.Duration {
 		}
 		return e.pause(err)
 	default:
+		e.tried(leaseHeld, nil)
 		return min(left, spread(leaseRenew))
 	}
 }
@@ -185,10 +189,10 @@ func (e *election) left() time.Duration {
 // get reads the Lease. It returns nil if the Lease does not exist.
 func (e *election) get(ctx context.Context) (*coordinationv1.Lease, error) {
 	lease, err := e.calls.getLease(ctx, e.namespace, e.name)
-	if apierrors.IsNotFound(err) {
-		lease, err = nil, nil
-	}
 	e.tried("get", err)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
 	return lease, err
 }
 

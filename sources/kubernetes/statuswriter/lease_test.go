@@ -202,7 +202,7 @@ func TestLeaseWithoutRights(t *testing.T) {
 	})
 }
 
-// Without the documented setup nothing is written, and the reason is reported.
+// Without the documented setup nothing is written, and the reason is reported once.
 func TestLeaseWithoutANamespace(t *testing.T) {
 	inCluster(t, func(t *testing.T, api *writable) {
 		api.fault = func(request string) *http.Response {
@@ -214,8 +214,51 @@ func TestLeaseWithoutANamespace(t *testing.T) {
 		h := newHost(t, api, "a").start()
 		settle(time.Minute)
 		expect.SameList(t, h.said(), []string{`create the Lease in namespace ironvip: namespaces "ironvip" not found`}, "problems")
+		expect.Equal(t, h.reported(), 1, "reports in a minute")
 		api.set(func() { api.fault = nil })
 		settle(time.Minute)
 		expect.SameList(t, h.said(), []string(nil), "problems")
+	})
+}
+
+// A Lease that can be read and not be written is one problem, until this host or another one can write it.
+func TestLeaseThatCannotBeWritten(t *testing.T) {
+	inCluster(t, func(t *testing.T, api *writable) {
+		other := newHost(t, api, "b").start()
+		settle(leaseRenew)
+		other.stop()
+		refuse := func() {
+			api.set(func() {
+				api.fault = func(request string) *http.Response {
+					if strings.HasPrefix(request, "PUT leases") {
+						return failure(http.StatusInternalServerError, metav1.StatusReasonInternalError, "webhook is away")
+					}
+					return nil
+				}
+			})
+		}
+		refuse()
+		h := newHost(t, api, "a").start()
+		settle(time.Minute)
+		expect.SameList(t, h.said(), []string{"update the Lease in namespace ironvip: webhook is away"}, "problems")
+		expect.Equal(t, h.reported(), 1, "reports in a minute")
+
+		api.set(func() { api.fault = nil })
+		settle(2 * leaseRetry)
+		expect.SameList(t, h.said(), []string(nil), "problems when it works again")
+
+		h.stop()
+		refuse()
+		h = newHost(t, api, "a").start()
+		settle(leaseDuration)
+		must.Equal(t, len(h.said()), 1, "problems")
+		lease := api.lease()
+		now, name, lasts := metav1.NewMicroTime(time.Now()), "b", int32(15)
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &name, &now, &lasts
+		api.set(func() { api.fault = nil })
+		must.Get(other.calls.putLease(t.Context(), lease))(t)
+		refuse()
+		settle(leaseRenew)
+		expect.SameList(t, h.said(), []string(nil), "problems while another host holds it")
 	})
 }

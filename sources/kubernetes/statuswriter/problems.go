@@ -41,6 +41,7 @@ type troubles struct {
 	lacks     map[right]map[string]time.Time // by namespace, the time of the next try
 	refused   map[vip.ServiceKey]vip.Problem
 	lease     string // why an election is not possible
+	leaseVerb string // of the request that failed
 	differs   *vip.Problem
 	published []vip.Problem // as reported
 }
@@ -81,10 +82,11 @@ func (t *troubles) elected(namespace, verb string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch verdict, _ := judge(err); {
+	case err == nil && verb == "get" && t.leaseVerb == "update": // who can read it may still not be able to write it
 	case verdict == verdictDone, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		t.lease = ""
+		t.lease, t.leaseVerb = "", ""
 	case verdict == verdictRefused, verdict == verdictEnding, verdict == verdictOutdated && verb == "create":
-		t.lease = fmt.Sprintf("%s the Lease in namespace %s: %v", verb, namespace, err)
+		t.lease, t.leaseVerb = fmt.Sprintf("%s the Lease in namespace %s: %v", verb, namespace, err), verb
 	}
 	t.publish()
 }
