@@ -48,7 +48,7 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 	}
 	for i := range out.problems {
 		p := &out.problems[i]
-		p.Place, p.Service = b.place, name
+		p.Place, p.Service = b.place, strict.Name(name)
 		if out.service.Key != (vip.ServiceKey{}) {
 			p.Service = out.service.Key.String()
 		}
@@ -59,9 +59,9 @@ func (o *Options) build(name string, instances []instance, last settings) built 
 // place returns where a Consul service is found, for messages.
 func (o *Options) place(name string) string {
 	if o.Datacenter != "" {
-		return fmt.Sprintf("consul service %s in %s", name, o.Datacenter)
+		return fmt.Sprintf("consul service %s in %s", strict.Name(name), o.Datacenter)
 	}
-	return "consul service " + name
+	return "consul service " + strict.Name(name)
 }
 
 // builder collects the problems with one service.
@@ -74,12 +74,12 @@ type builder struct {
 
 // bad records that a key of the settings is invalid.
 func (b *builder) bad(key string, err error) {
-	b.problems, b.failed = append(b.problems, vip.FieldProblem(key, err)), true
+	b.problems, b.failed = append(b.problems, vip.FieldProblem(strict.Name(key), err)), true
 }
 
 // warn records a problem that does not make the service invalid.
 func (b *builder) warn(key, hint, message string) {
-	b.problems = append(b.problems, vip.Problem{Code: vip.CodeInvalid, Field: key, Message: message, Hint: hint})
+	b.problems = append(b.problems, vip.Problem{Code: vip.CodeInvalid, Field: strict.Name(key), Message: message, Hint: hint})
 }
 
 // agree returns the service's settings. Each key has the value that most instances have. A missing
@@ -116,7 +116,7 @@ func vote(instances []instance, value func(*instance) string) (winner, disagree 
 		if who[v] == nil {
 			values = append(values, v)
 		}
-		who[v] = append(who[v], instances[i].id())
+		who[v] = append(who[v], strict.Name(instances[i].id()))
 	}
 	if len(values) == 0 {
 		return "", ""
@@ -233,7 +233,7 @@ func (b *builder) fit(s *spec.Service, instances []instance, ownPort bool) (vip.
 			address, _ := order[i].address(b.o.TaggedAddress)
 			p.Message = address + ": another instance is the same server"
 		}
-		b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", order[i].id(), p.Message))
+		b.warn(cmp.Or(field, "address"), p.Hint, fmt.Sprintf("instance %s is left out: %s", strict.Name(order[i].id()), p.Message))
 	})
 	if more > 0 {
 		b.warn("backends", "", fmt.Sprintf("%d instances more are left out", more))
@@ -250,7 +250,7 @@ func (b *builder) backend(i *instance, own bool) spec.Backend {
 		value *string
 	}{{"node", &out.Node}, {"zone", &out.Zone}} {
 		if *name.value != "" && !spec.IsWord(*name.value) {
-			b.warn(name.of, "", fmt.Sprintf("instance %s has no %s here: %q isn't of up to %d printable characters without spaces", i.id(), name.of, *name.value, spec.MaxLabelKey))
+			b.warn(name.of, "", fmt.Sprintf("instance %s has no %s here: %s isn't of up to %d printable characters without spaces", strict.Name(i.id()), name.of, strict.Quote(*name.value), spec.MaxLabelKey))
 			*name.value = ""
 		}
 	}

@@ -371,3 +371,32 @@ func TestReasonOfACriticalCheck(t *testing.T) {
 	}
 	expect.Equal(t, len(got.service.Backends), 3, "backends")
 }
+
+// A server does not decide how long a problem is: names of its objects are shortened.
+func TestLongNames(t *testing.T) {
+	o := Options{}.withDefaults()
+	long := strings.Repeat("n", 5000)
+	for what, change := range map[string]func(*instance){
+		"node":     func(i *instance) { i.Node.Node = long },
+		"ID":       func(i *instance) { i.Service.ID, i.Service.Address = long, "10.0.0.2" },
+		"address":  func(i *instance) { i.Service.Address = long },
+		"key":      func(i *instance) { i.Service.Meta[metaPrefix+long] = "x" },
+		"value":    func(i *instance) { i.Service.Meta[metaPrefix+"scheduler"] = long },
+		"disagree": func(i *instance) { i.Service.ID, i.Service.Meta[metaPrefix+"pool"] = long, long },
+		"service":  nil,
+	} {
+		all, name := instances("n1 10.0.0.1:80", "n2 10.0.0.2:80"), "web"
+		if change == nil {
+			name = long
+		} else {
+			change(&all[0])
+		}
+		got := o.build(name, all, nil)
+		if len(got.problems) == 0 {
+			t.Errorf("%s: no problem", what)
+		}
+		for _, p := range got.problems {
+			expect.AtMost(t, len(p.Error())+len(p.Hint), 1500, "%s: bytes of a problem", what)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ironvip/ironvip/sources/publish"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // round is what has changed since the last round. While the first queries of an epoch are open, it
@@ -99,7 +100,7 @@ func (r *run) buildOne(e *entry) []vip.Problem {
 	e.used = winner == e.name
 	if !e.used {
 		b.problems = append(b.problems, vip.Problem{Code: vip.CodeNameTaken, Place: r.o.place(e.name), Service: e.service.Key.String(), Field: metaPrefix + "name",
-			Message: fmt.Sprintf("service %s of Consul has the name", winner), Hint: "give one of them another name"})
+			Message: fmt.Sprintf("service %s of Consul has the name", strict.Name(winner)), Hint: "give one of them another name"})
 	}
 	return b.problems
 }
@@ -208,7 +209,7 @@ func (r *run) unreadable() error {
 		return r.listErr
 	}
 	names := slices.Sorted(maps.Keys(r.failing))
-	err := fmt.Errorf("consul at %s: service %s: %w", r.o.Title(), names[0], r.failing[names[0]])
+	err := fmt.Errorf("consul at %s: service %s: %w", r.o.Title(), strict.Name(names[0]), r.failing[names[0]])
 	if len(names) > 1 {
 		err = fmt.Errorf("%w (and %d more)", err, len(names)-1)
 	}

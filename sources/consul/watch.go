@@ -12,6 +12,7 @@ import (
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // next is the next action after an answer.
@@ -195,7 +196,7 @@ func (e *entry) vanished(now []instance) (gone []instance) {
 
 func idsOf(instances []instance) (ids []string) {
 	for i := range instances {
-		ids = append(ids, instances[i].id())
+		ids = append(ids, strict.Name(instances[i].id()))
 	}
 	return ids
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/sources/draft"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // input is the input of a build. It must not be changed.
@@ -80,14 +81,14 @@ func (o *Options) build(in input) built {
 	}
 	key := vip.ServiceKey{Namespace: in.service.Namespace, Name: in.service.Name}
 	for i := range out.problems {
-		out.problems[i].Place, out.problems[i].Service = o.place(key), key.String()
+		out.problems[i].Place, out.problems[i].Service = o.place(key), strict.Name(key.String())
 	}
 	return out
 }
 
 // place returns the place of a Service for messages.
 func (o *Options) place(key vip.ServiceKey) string {
-	return fmt.Sprintf("service %s/%s in %s", key.Namespace, key.Name, cmp.Or(o.Name, Type))
+	return fmt.Sprintf("service %s/%s in %s", strict.Name(key.Namespace), strict.Name(key.Name), cmp.Or(o.Name, Type))
 }
 
 // buildAs builds with the settings of s. It reports whether the result serves: it is valid, and has

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // group is a usable slice with the numbers of the Service's ports on its endpoints.
@@ -268,7 +269,7 @@ func (s *server) field() string {
 	if s.slice == "" {
 		return bracket("nodes", s.Node)
 	}
-	return fmt.Sprintf("endpointslices[%s].endpoints[%d]", s.slice, s.at)
+	return strict.Index(bracket("endpointslices", s.slice)+".endpoints", s.at)
 }
 
 // rank orders servers, the best first.

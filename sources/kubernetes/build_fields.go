@@ -261,4 +261,4 @@ var specFields = map[string]string{
 }
 
 // bracket returns the path of a map's key: "metadata.annotations[a/b]".
-func bracket(path, key string) string { return path + "[" + key + "]" }
+func bracket(path, key string) string { return path + "[" + strict.Name(key) + "]" }

@@ -115,7 +115,7 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 			}
 			reached[f] = true
 			if !n.ready && anyReady {
-				made.rank, made.why = rankUnhealthy, fmt.Sprintf("Kubernetes node %s not ready", name)
+				made.rank, made.why = rankUnhealthy, fmt.Sprintf("Kubernetes node %s not ready", strict.Name(name))
 			}
 			if local {
 				l, has := here[nodeFamily{name, f}]
@@ -123,7 +123,7 @@ func (b *builder) nodeServers(nodes nodeSet, groups []group) []server {
 					continue
 				}
 				if l.rank >= rankUnhealthy && made.why == "" {
-					made.why = fmt.Sprintf("no ready endpoint on Kubernetes node %s", name)
+					made.why = fmt.Sprintf("no ready endpoint on Kubernetes node %s", strict.Name(name))
 				}
 				made.ports, made.rank = l.ports, max(made.rank, l.rank)
 			}

@@ -539,6 +539,38 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// A server does not decide how long a problem is: names of its objects are shortened.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("n", 5000)
+	for what, change := range map[string]func(*corev1.Service, *discoveryv1.EndpointSlice){
+		"Service":    func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Name = long },
+		"namespace":  func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Namespace = long },
+		"annotation": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Annotations[annotationPrefix+long] = "x" },
+		"value": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) {
+			s.Annotations[annotationPrefix+"scheduler"] = long
+		},
+		"label": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Labels[long] = "x" },
+		"port":  func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.Ports[0].Name = long },
+		"class": func(s *corev1.Service, _ *discoveryv1.EndpointSlice) { s.Spec.TrafficDistribution = &long },
+		"slice": func(_ *corev1.Service, slice *discoveryv1.EndpointSlice) {
+			slice.Name, slice.Endpoints[0].Addresses = long, []string{"0.0.0.0"}
+		},
+		"address": func(_ *corev1.Service, slice *discoveryv1.EndpointSlice) {
+			slice.Endpoints[0].Addresses = []string{long}
+		},
+	} {
+		s, slice := aService(), aSlice("web-1 8080", "10.1.0.1")
+		change(s, slice)
+		got := (&Options{}).build(input{service: s, slices: slicesOf(slice)})
+		if len(got.problems) == 0 {
+			t.Errorf("%s: no problem", what)
+		}
+		for _, p := range got.problems {
+			expect.AtMost(t, len(p.Error())+len(p.Hint), 1500, "%s: bytes of a problem", what)
+		}
+	}
+}
+
 // Every setting of other sources has an annotation or a field here. An annotation instead of a
 // field gets a hint with the field.
 func TestNoSettingIsForgotten(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // differing are the Services with other addresses in their status than this host assigned, while
@@ -98,7 +99,7 @@ func (w *Writer) reportDiffering() (again time.Duration) {
 	if many > 1 {
 		message += fmt.Sprintf(", and so with %d more Services", many-1)
 	}
-	w.troubles.differ(&vip.Problem{Code: codeDiffers, Place: w.o.Place(first), Service: first.String(), Message: message,
+	w.troubles.differ(&vip.Problem{Code: codeDiffers, Place: w.o.Place(first), Service: strict.Name(first.String()), Message: message,
 		Hint: `give all hosts one store (ipam.store = "consul"); where they have, "ironvip status" on that host says why it writes nothing newer`})
 	return differsEvery
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // lackingFor is how long a request is not repeated after a permission was missing.
@@ -95,7 +96,7 @@ func (t *troubles) elected(namespace, verb string, err error) {
 func (t *troubles) refuse(key vip.ServiceKey, place string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: key.String(),
+	t.refused[key] = vip.Problem{Code: codeWrite, Place: t.place(), Service: strict.Name(key.String()),
 		Message: fmt.Sprintf("the server refused to change it: %v", err), Hint: "it is tried again, less and less often"}
 	t.publish()
 }

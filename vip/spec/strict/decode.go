@@ -288,7 +288,7 @@ func Describe(raw any) string {
 	case int64, float64:
 		return fmt.Sprintf("the number %v", v)
 	case json.Number:
-		return "the number " + shorten(v.String())
+		return "the number " + shorten(v.String(), 64)
 	case time.Time:
 		return "a date or time"
 	case map[string]any:
@@ -301,10 +301,9 @@ func Describe(raw any) string {
 }
 
 // Quote quotes s for a message, shortened to a readable length.
-func Quote(s string) string { return strconv.Quote(shorten(s)) }
+func Quote(s string) string { return strconv.Quote(shorten(s, 64)) }
 
-func shorten(s string) string {
-	const most = 64
+func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// maxKey bounds the bytes of a key in a path. The keys of our own tables are shorter.
-const maxKey = 256
+// maxName bounds the bytes of a name in a message. The keys of our own tables, and the names that Kubernetes
+// allows, are shorter.
+const maxName = 256
+
+// Name returns the name of a server's object for a message. It cuts a long name.
+func Name(s string) string { return shorten(s, maxName) }
 
 // Join returns the path of a key within the table at path. It quotes a key that isn't a bare TOML
 // key, so that paths are unambiguous. It cuts a long key.
 func Join(path, key string) string {
-	if len(key) > maxKey {
-		key = strings.ToValidUTF8(key[:maxKey], "") + "..."
-	}
-	if !bare(key) {
+	if key = Name(key); !bare(key) {
 		key = strconv.Quote(key)
 	}
 	if path == "" {
