@@ -245,7 +245,13 @@ func TestFleetPage(t *testing.T) {
 	two.kill()
 	b.agree(three, each("lb1", "lb3"))
 	b.row("Sessions", "host lb2", "dead")
-	b.row("Hosts", "lb2", "dead")
+	wait.For(t, "the host is gone", func() error {
+		row := b.rowOf("Hosts", "lb2")
+		if strings.Contains(row, "dead") || strings.Contains(row, "lost") { // for its neighbours, and a minute later for Consul
+			return nil
+		}
+		return errors.New(row)
+	})
 	two.start()
 	b.row("Hosts", "lb2", "present")
 	b.agree(three, each("lb1", "lb2", "lb3"))
