@@ -10,8 +10,8 @@ import (
 )
 
 // Client is who shares a limit: a user of this host, an IPv4 address, or the /64 of an IPv6 address, because a
-// host can use every address of its network; or a caller with a name, wherever it is. The zero value is an unknown client, which only the limits of all
-// clients apply to.
+// host can use every address of its network; or a caller with a name, wherever it is. The zero value is an unknown
+// client, which only the limits of all clients apply to.
 type Client struct {
 	Network netip.Prefix
 	Local   bool // a user of this host, with UID and no Network
