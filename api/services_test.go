@@ -57,6 +57,10 @@ func TestServiceLife(t *testing.T) {
 		t.Errorf("the dataplane has %v", r.plane.Have())
 	}
 
+	wait.Until(t, "its names", func() bool { // DNS follows by itself, which is a change of the status
+		svc = must[v1.Service](r, "GET", webPath, "")
+		return len(svc.Status.Names) > 0
+	})
 	again := r.ask("PUT", webPath, webBody("10.0.0.1", "10.0.0.2"))
 	if again.StatusCode != http.StatusOK || again.Header.Get("ETag") != svc.ETag {
 		t.Errorf("the same again: %s, ETag %s, was %s", again.Status, again.Header.Get("ETag"), svc.ETag)
