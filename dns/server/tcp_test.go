@@ -303,7 +303,7 @@ func TestConnectionLimit(t *testing.T) {
 	wait.Until(t, "the end of a connection", func() bool { return w.Counters().Connections() == maxConnections-1 })
 	dial(t, "tcp", at)
 	checkRefused(t, func() (net.Conn, error) { return net.Dial("tcp", at.String()) })
-	expect.Equal(t, w.Counters().Dropped(ConnectionLimit), 1, "dropped")
+	wait.Until(t, "one that was dropped", func() bool { return w.Counters().Dropped(ConnectionLimit) == 1 })
 	checkWeb(t, "udp", at)
 	for _, c := range open {
 		c.Close()

@@ -473,6 +473,8 @@ func TestNamespacesShareALane(t *testing.T) {
 					l.Stop(target)
 				}
 				time.Sleep(2 * time.Minute)
+				l.Engine.mu.Lock()
+				defer l.Engine.mu.Unlock()
 				expect.Equal(t, len(l.lanes[laneOf(kind)].groups), 0, "namespaces after Stop")
 			})
 		})
