@@ -214,15 +214,15 @@ func TestGateOpensForOwnAddressesOfALiveAnnouncer(t *testing.T) {
 func TestDeadManSwitch(t *testing.T) {
 	b := newBench(t)
 	b.open(both...)
-	const dead = 200 * time.Millisecond
+	const dead = 400 * time.Millisecond
 	start := time.Now()
 	for time.Since(start) < 3*dead { // longer than one time-out
+		began := time.Now() // the element lives for dead from here on
 		b.refresh(dead)
-		last := time.Now()
 		time.Sleep(dead / 20)
 		passed := b.announce(vip4) && b.announce(vip6)
-		if !passed && time.Since(last) < dead/2 {
-			t.Fatalf("the gate is closed %v after a refresh for %v", time.Since(last), dead)
+		if !passed && time.Since(began) < dead/2 {
+			t.Fatalf("the gate is closed %v after a refresh for %v", time.Since(began), dead)
 		}
 	}
 	last := time.Now() // after the last refresh
@@ -235,7 +235,8 @@ func TestDeadManSwitch(t *testing.T) {
 		}
 		return !four && !six
 	})
-	expect.AtMost(t, passed.Sub(last), dead+100*time.Millisecond, "an announcement passed after the last refresh for %v", dead)
+	// The clock of the kernel's time-outs stands still while the host of a VM runs others.
+	expect.AtMost(t, passed.Sub(last), 2*dead, "an announcement passed after the last refresh for %v", dead)
 	b.refresh(long) // the element has expired
 	if !b.announce(vip4) || !b.announce(vip6) {
 		t.Error("the gate is closed after a refresh of expired elements")
