@@ -10,14 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
@@ -191,13 +189,12 @@ func TestContestedNamesFollowTheSettings(t *testing.T) {
 	awaitStored(t, s, map[string]vip.ServiceKey{"b.vip.test": key("c")})
 }
 
-// writes is a ContestedStore that counts, and fails on request.
+// writes is a ContestedStore that counts.
 type writes struct {
-	mu      sync.Mutex
-	stored  map[string]vip.ServiceKey
-	failing bool
-	calls   int // of Write
-	names   int // that were written and removed
+	mu     sync.Mutex
+	stored map[string]vip.ServiceKey
+	calls  int // of Write
+	names  int // that were written and removed
 }
 
 func (w *writes) All() (map[string]vip.ServiceKey, error) {
@@ -210,9 +207,6 @@ func (w *writes) Write(put map[string]vip.ServiceKey, remove []string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++
-	if w.failing {
-		return errors.New("no space left on device")
-	}
 	w.names += len(put) + len(remove)
 	maps.Copy(w.stored, put)
 	for _, name := range remove {
@@ -258,39 +252,4 @@ func TestWritesOfContestedNames(t *testing.T) {
 	wrote("another winner", 1, 1, "h0.example.com", key("new0"))
 	w.Services.Delete(key("new0"))
 	wrote("an end", 1, 1, "h0.example.com", vip.ServiceKey{})
-}
-
-// A failed write is tried again, with longer and longer pauses, and once more at the end.
-func TestFailedWriteIsRepeated(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		s := &writes{stored: map[string]vip.ServiceKey{}, failing: true}
-		w := newWorldWith(t, s, nil)
-		w.Listed()
-		w.Granted()
-		w.Service("old", "shop.example.com")
-		w.Service("young", "shop.example.com")
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		s.mu.Lock()
-		if s.calls < 360 || s.calls > 800 { // once in 5 to 10 seconds
-			t.Errorf("%d attempts in an hour", s.calls)
-		}
-		s.failing = false
-		s.mu.Unlock()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if want := (map[string]vip.ServiceKey{"shop.example.com": key("old")}); !maps.Equal(s.stored, want) {
-			t.Errorf("%v, want %v", s.stored, want)
-		}
-		s.mu.Lock()
-		s.failing = true
-		s.mu.Unlock()
-		w.Services.Delete(key("old"))
-		synctest.Wait()
-		s.mu.Lock()
-		s.failing = false
-		s.mu.Unlock()
-		w.end()
-		expect.Empty(t, s.stored, "remains")
-	})
 }

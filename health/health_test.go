@@ -350,33 +350,6 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A store that fails delays nothing, and gets everything later, with few writes.
-func TestStoreFails(t *testing.T) {
-	store := &memory{rows: map[string]vip.BackendHealth{}, err: fmt.Errorf("disk full")}
-	bubble.Test(t, func(t *testing.T) {
-		w := begin(t, store)
-		s := service("web", "http:tcp:80")
-		for i := range 1000 {
-			s.Backends = append(s.Backends, vip.Backend{Address: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Weight: 1})
-		}
-		w.services.Set(s)
-		synctest.Wait()
-		for _, b := range s.Backends {
-			w.finds(b.Address.String(), vip.Unhealthy, "refused")
-		}
-		time.Sleep(time.Minute)
-		expect.Equal(t, w.health.Len(), 1000, "rows")
-		store.mu.Lock()
-		store.err = nil
-		store.mu.Unlock()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if len(store.rows) != 1000 || store.writes > 2 {
-			t.Errorf("%d rows after %d writes", len(store.rows), store.writes)
-		}
-	})
-}
-
 // With direct routing, targets have the path to their backend from the VIP of its family. They follow
 // the VIPs. A service whose VIPs aren't known yet keeps what an earlier run knew.
 func TestPathsFollowVIPs(t *testing.T) {

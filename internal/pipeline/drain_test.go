@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,31 +275,6 @@ func TestStoredDrainsAreNotTrusted(t *testing.T) {
 		w.pass(time.Minute)
 		w.expect("192.0.2.1:80/tcp x: 10.0.0.2:80*0@23h59m0s")
 		w.stop()
-	})
-}
-
-// A disk that can't be written delays no change and no drain. It gets the missed writes when it
-// works again, or at the end.
-func TestDrainStoreOutOfOrder(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		w.store.fail(errFull)
-		w.put(service("web", []string{"10.0.0.1", "10.0.0.2"}))
-		w.put(service("web", []string{"10.0.0.1"}))
-		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1 10.0.0.2:80*0@1m0s")
-		w.store.fail(nil)
-		w.pass(maxBackoff)
-		values, _ := w.store.has()
-		if f, there := values["192.0.2.1:80/tcp"]; !there || len(f.Backends) != 1 || !f.Backends[0].IsLeaving() || !strings.HasPrefix(f.Backends[0].Addr.String(), "10.0.0.2") {
-			t.Errorf("the store has %v", values)
-		}
-		w.store.fail(errFull)
-		w.remove("web")
-		w.store.fail(nil)
-		w.stop()
-		values, _ = w.store.has()
-		if n := len(values["192.0.2.1:80/tcp"].Backends); n != 2 {
-			t.Errorf("at the end the store has %d leaving endpoints, want 2", n)
-		}
 	})
 }
 

@@ -1,0 +1,88 @@
+package keep
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
+)
+
+type row struct{ name, value string }
+
+// memory is a Store that counts, and fails on request.
+type memory struct {
+	sync.Mutex
+	stored map[string]string
+	err    error
+	writes int
+}
+
+func (m *memory) All() (map[string]string, error) { return m.stored, nil }
+
+func (m *memory) Write(put map[string]string, remove []string) error {
+	m.Lock()
+	defer m.Unlock()
+	if m.writes++; m.err != nil {
+		return m.err
+	}
+	maps.Copy(m.stored, put)
+	for _, name := range remove {
+		delete(m.stored, name)
+	}
+	return nil
+}
+
+func (m *memory) fail(err error) (writes int) {
+	m.Lock()
+	defer m.Unlock()
+	m.err, writes, m.writes = err, m.writes, 0
+	return writes
+}
+
+// A write that failed is tried again, with longer and longer pauses, and at the end; meanwhile nothing waits for it. It
+// has everything that has changed. Names of an earlier run go when the table is complete.
+func TestKeeper(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := &memory{stored: map[string]string{"old": "1", "stays": "1"}, err: errors.New("no space left on device")}
+		rows := table.New(&table.Clock{}, func(r *row) string { return r.name }, nil)
+		complete, done := make(chan struct{}), make(chan struct{})
+		k := Keeper[string, row, string]{Table: rows, Store: m, What: "rows", Log: slog.New(slog.DiscardHandler), Pause: time.Second,
+			Name: func(name string) string { return name }, Row: func(r *row) string { return r.value }, Kept: func(r *row) bool { return r.value != "" },
+			Names: map[string]bool{"old": true, "stays": true}, Complete: []<-chan struct{}{complete}, Mark: "all"}
+		ctx, end := context.WithCancel(t.Context())
+		go func() { defer close(done); k.Run(ctx) }()
+		for range 1000 {
+			rows.Set(row{"stays", "2"})
+			rows.Set(row{"other's", ""})
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		expect.Between(t, m.fail(nil), 360, 800, "attempts in an hour, one in 5 to 10 seconds")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		expect.Equal(t, m.fail(nil), 1, "writes of all changes")
+		expect.True(t, maps.Equal(m.stored, map[string]string{"old": "1", "stays": "2"}), "stored %v", m.stored)
+		close(complete)
+		synctest.Wait()
+		expect.True(t, maps.Equal(m.stored, map[string]string{"stays": "2", "all": ""}), "stored %v", m.stored)
+		rows.Delete("other's")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		expect.Equal(t, m.fail(errors.New("away")), 1, "writes, of nothing that isn't kept")
+		rows.Delete("stays")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		m.fail(nil)
+		end()
+		<-done
+		expect.True(t, maps.Equal(m.stored, map[string]string{"all": ""}), "stored at the end: %v", m.stored)
+	})
+}
