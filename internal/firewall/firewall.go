@@ -54,7 +54,7 @@ func (q Query) paths() []Path {
 }
 
 // Find returns the chains that drop what must pass, in the network namespace of the calling thread. It goes on after a
-// chain that can't be read: the error names all of them.
+// chain that can't be read: the error names all of them. If none could be listed, the result is nil.
 func Find(q Query) ([]Drop, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -64,7 +64,7 @@ func Find(q Query) ([]Drop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the chains of nftables: %w", err)
 	}
-	var drops []Drop
+	drops := []Drop{}
 	var unread []error
 	for _, base := range all {
 		if base.Hooknum == nil || base.Type != nftables.ChainTypeFilter || slices.Contains(q.Ours, base.Table.Name) {
