@@ -109,9 +109,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		doc.Findings = append(doc.Findings, noAgent(err))
 	} else {
 		doc.Agent = &now
-		if slices.ContainsFunc(doc.Findings, func(f doctor.Finding) bool { return f.Check == "firewall" }) { // newer than the agent's
-			now.Checks = slices.DeleteFunc(slices.Clone(now.Checks), func(c v1.Check) bool { return c.Name == "firewall" })
-		}
+		now.Checks = current(now.Checks, doc.Findings)
 		doc.Findings = append(doc.Findings, fromStatus(now)...)
 		if len(want.DNS.Listen) > 0 {
 			doc.Findings = append(doc.Findings, lookup(ctx, c, *host, want)...)
@@ -239,6 +237,15 @@ func (b *basis) findings() []doctor.Finding {
 		out = append(out, finding(doctor.Fail, p.Error(), p.Hint))
 	}
 	return out
+}
+
+// current returns the checks of the agent without what it has found of the firewall up to a minute ago, if nothing of
+// it is there now.
+func current(checks []v1.Check, found []doctor.Finding) []v1.Check {
+	if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == "firewall" && f.Level == doctor.OK }) {
+		return checks
+	}
+	return slices.DeleteFunc(slices.Clone(checks), func(c v1.Check) bool { return c.Name == "firewall" })
 }
 
 // noCopy returns why the last good configuration is unknown.

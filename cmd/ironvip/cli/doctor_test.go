@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -49,5 +50,18 @@ func TestProblemsAreShownOnce(t *testing.T) {
 	}
 	if text := checksText(&output.Printer{}, s.Checks); strings.Count(text, lost) != 1 || strings.Count(text, other) != 2 || strings.Count(text, "not a value") != 2 {
 		t.Errorf("%s", text)
+	}
+}
+
+// The agent's word about the firewall holds until a reading of the rules finds nothing, not if they can't be read.
+func TestCurrentChecks(t *testing.T) {
+	checks := []v1.Check{{Name: "sources"}, {Name: "firewall"}}
+	for level, want := range map[doctor.Level]int{doctor.OK: 1, doctor.Warn: 2} {
+		if got := current(checks, []doctor.Finding{{Level: level, Check: "firewall"}}); len(got) != want {
+			t.Errorf("%v: %+v", level, got)
+		}
+	}
+	if got := current(checks, nil); len(got) != 2 {
+		t.Errorf("without pools: %+v", got)
 	}
 }
