@@ -5,6 +5,7 @@ package browser
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -122,10 +124,24 @@ func eval[T any](b *tab, expression string) T {
 	return value
 }
 
+// peek is eval of an expression that changes nothing. The browser ends an evaluation when another document takes
+// the place of the page: peek asks the new document.
+func peek[T any](b *tab, expression string) (value T) {
+	b.Helper()
+	wait.For(b, "the page answers", func() (err error) {
+		value, err = chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+		if _, refused := errors.AsType[*cdproto.Error](err); err != nil && !refused {
+			b.Fatalf("%.300s: %v", expression, err)
+		}
+		return err
+	})
+	return value
+}
+
 // text returns the text of the first element of a CSS selector, as the user sees it; "" without one.
 func (b *tab) text(selector string) string {
 	b.Helper()
-	return eval[string](b, fmt.Sprintf("document.querySelector(%s)?.innerText ?? ''", quote(selector)))
+	return peek[string](b, fmt.Sprintf("document.querySelector(%s)?.innerText ?? ''", quote(selector)))
 }
 
 // see waits until the text of an element contains every one of these.
@@ -145,7 +161,7 @@ func (b *tab) see(selector string, parts ...string) {
 // until waits until a JavaScript expression is true.
 func (b *tab) until(what, expression string) {
 	b.Helper()
-	wait.Until(b, what, func() bool { return eval[bool](b, "Boolean("+expression+")") })
+	wait.Until(b, what, func() bool { return peek[bool](b, "Boolean("+expression+")") })
 }
 
 // click clicks what a CSS selector finds, once it is there. A page that is live moves its elements, also between
@@ -161,7 +177,7 @@ func (b *tab) click(selector string) {
 			b.Fatalf("click %s: %v", selector, err)
 		}
 		// The click may have led to another document, which has missed nothing.
-		if missed := eval[string](b, "(window.aim?.abort(), window.missed ?? '')"); missed == "" {
+		if missed := peek[string](b, "(window.aim?.abort(), window.missed ?? '')"); missed == "" {
 			return
 		} else if ctx.Err() != nil {
 			b.Fatalf("click %s: it meets %s", selector, missed)
