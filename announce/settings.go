@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"net/netip"
+	"reflect"
 	"time"
 )
 
@@ -30,6 +31,9 @@ type Settings struct {
 	RouterID netip.Addr `json:"router_id,omitzero"` // of BGP: an IPv4 address
 	BGP      []BGPPeer  `json:"bgp,omitempty"`
 }
+
+// Equal reports whether two settings are the same.
+func (s Settings) Equal(other Settings) bool { return reflect.DeepEqual(s, other) }
 
 // Pool is a range of VIPs with its mode.
 type Pool struct {

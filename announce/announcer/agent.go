@@ -1,69 +1,66 @@
 package announcer
 
 import (
+	"iter"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 )
 
-// request is a request of the agent; nil: the agent has disconnected.
-type request struct {
-	*control.Request
-	first bool // of a connection
+// agentEligible is the agent's table of eligible VIPs: the decider has them.
+type agentEligible struct{ *Announcer }
+
+func (a agentEligible) KeyOf(v *announce.Eligible) netip.Addr { return v.Addr }
+
+func (a agentEligible) All() iter.Seq2[netip.Addr, announce.Eligible] {
+	return func(yield func(netip.Addr, announce.Eligible) bool) {
+		if a.core == nil {
+			return
+		}
+		for v := range a.core.decider.Eligible() {
+			if !yield(v.Addr, v) {
+				return
+			}
+		}
+	}
 }
 
-// receive applies a request.
-func (a *Announcer) receive(r request, now time.Time) {
-	if r.Request == nil {
-		a.named = nil
-		a.until = now.Add(a.settings.Hold)
-		a.log.Warn("the agent is gone", "announcements_stay_for", a.settings.Hold)
-		return
-	}
-	if r.first {
-		a.named = map[netip.Addr]struct{}{}
-	}
-	if r.Settings != nil {
-		a.configure(r.Settings, now)
-	}
+func (a agentEligible) SetAll(vips []announce.Eligible) {
 	if a.core == nil {
-		a.log.Warn("request of the agent ignored: it came before all settings")
+		a.log.Warn("VIPs of the agent ignored: they came before all settings")
 		return
 	}
-	for _, v := range r.Eligible {
-		if a.named != nil {
-			a.named[v.Addr] = struct{}{}
-		}
+	for _, v := range vips {
 		if a.complete && !a.core.decider.HasEligible(v.Addr) {
 			a.born[v.Addr] = true
 		}
 		a.core.decider.SetEligible(v)
 	}
-	for _, addr := range r.Removed {
-		a.remove(addr)
+}
+
+func (a agentEligible) Delete(addr netip.Addr) bool {
+	delete(a.born, addr)
+	if a.core != nil {
+		a.core.decider.DropEligible(addr)
 	}
-	if r.Synced {
-		a.synced()
-	}
+	return true
+}
+
+// gone is called when the agent has disconnected.
+func (a *Announcer) gone(now time.Time) {
+	a.until = now.Add(a.settings.Hold)
+	a.log.Warn("the agent is gone", "announcements_stay_for", a.settings.Hold)
 }
 
 // synced is called when the agent has sent everything. Until then, what it has sent on an earlier
 // connection stays in effect.
 func (a *Announcer) synced() {
-	var gone []netip.Addr
-	for v := range a.core.decider.Eligible() {
-		if _, named := a.named[v.Addr]; !named {
-			gone = append(gone, v.Addr)
-		}
+	if a.core == nil {
+		return
 	}
-	for _, addr := range gone {
-		a.remove(addr)
-	}
-	a.named = nil
 	a.until = time.Time{}
 	if a.withdrawn != "" {
 		a.withdrawn = ""
@@ -71,11 +68,6 @@ func (a *Announcer) synced() {
 		a.log.Info("the agent is back")
 	}
 	a.complete = true
-}
-
-func (a *Announcer) remove(addr netip.Addr) {
-	delete(a.born, addr)
-	a.core.decider.DropEligible(addr)
 }
 
 // expire withdraws everything when the agent has been gone for too long.

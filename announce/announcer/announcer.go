@@ -19,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	"github.com/ironvip/ironvip/announce/remains"
+	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -48,21 +49,20 @@ type Announcer struct {
 	mail    *mailbox
 	outputs map[announce.Mode]output
 
-	requests chan request
-	packets  chan heartbeat.Packet
-	done     chan struct{}  // closed when Run ends
-	work     sync.WaitGroup // goroutines that read sockets
-	conn     *heartbeat.Conn
-	outbox   outbox // of conn
-	full     fullQueue
+	changes chan func() // of what the agent has
+	packets chan heartbeat.Packet
+	done    chan struct{}  // closed when Run ends
+	work    sync.WaitGroup // goroutines that read sockets
+	conn    *heartbeat.Conn
+	outbox  outbox // of conn
+	full    fullQueue
 
 	core     *core // nil until the agent has sent settings
 	settings announce.Settings
-	named    map[netip.Addr]struct{} // VIPs that this connection has sent, until it is synced
-	complete bool                    // an agent has sent everything once
-	ready    bool                    // the outputs know that
-	started  time.Time               // when Options.Started is due; zero: not yet, or called
-	born     map[netip.Addr]bool     // VIPs that came later and that this host has not announced
+	complete bool                // an agent has sent everything once
+	ready    bool                // the outputs know that
+	started  time.Time           // when Options.Started is due; zero: not yet, or called
+	born     map[netip.Addr]bool // VIPs that came later and that this host has not announced
 	carried  map[netip.Addr]carried
 
 	until     time.Time // when announcements end without an agent; zero: the agent is there
@@ -74,7 +74,7 @@ type Announcer struct {
 	stats     control.Stats
 	problems  problems
 	published time.Time
-	changes   int    // of announcements in a step
+	changed   int    // announcements, in a step
 	change    string // one of them in words
 }
 
@@ -83,7 +83,7 @@ func New(o Options) *Announcer {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &Announcer{
 		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
-		requests: make(chan request), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
+		changes: make(chan func()), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
 		born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
 		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
 	}
@@ -94,7 +94,7 @@ func New(o Options) *Announcer {
 
 // Run announces until ctx ends. Then it hands its VIPs over to other hosts and returns nil.
 func (a *Announcer) Run(ctx context.Context) error {
-	listener, err := control.Listen(a.o.Socket)
+	listener, err := mirror.Listen(a.o.Socket, "announcer")
 	if err != nil {
 		return err
 	}
@@ -112,12 +112,14 @@ func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
 	}()
 	defer stop()
 	failed := make(chan error, 1)
-	server := &control.Server{Tables: a.tables, Version: a.o.Version, Log: a.log, Receive: func(r *control.Request, first bool) {
-		select {
-		case a.requests <- request{r, first}:
-		case <-serving.Done():
-		}
-	}}
+	server := &mirror.Server{Publish: a.tables.Publish(), Mirror: control.Mirror(func(s *announce.Settings) { a.configure(s, time.Now()) }, agentEligible{a}), Version: a.o.Version, Log: a.log,
+		Synced: a.synced, Gone: func() { a.gone(time.Now()) },
+		Change: func(f func()) {
+			select {
+			case a.changes <- f:
+			case <-serving.Done():
+			}
+		}}
 	a.work.Go(func() { failed <- server.Serve(serving, listener) })
 	notify(daemon.SdNotifyReady)
 	a.log.Info("announcer ready", "socket", a.o.Socket)
@@ -134,8 +136,8 @@ func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
 		case <-ended:
 			ended = nil
 			a.leave(time.Now())
-		case r := <-a.requests:
-			a.receive(r, time.Now())
+		case change := <-a.changes:
+			change()
 		case p := <-a.packets:
 			packets = append(packets, p)
 		case <-a.mail.some:
@@ -166,12 +168,12 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 	a.outbox.resend(now)
 	next := now.Add(publishEvery)
 	if a.core != nil {
-		a.changes = 0
+		a.changed = 0
 		if at := a.core.step(now, packets); at.Before(next) {
 			next = at
 		}
-		if a.changes > 0 {
-			a.log.Info("announcements changed", "vips", a.changes, "one_of_them", a.change)
+		if a.changed > 0 {
+			a.log.Info("announcements changed", "vips", a.changed, "one_of_them", a.change)
 		}
 		if a.complete && !a.ready && !a.core.decider.Listening() {
 			a.ready = true
@@ -218,7 +220,7 @@ func newCore(a *Announcer, d *announce.Decider) *core {
 		changed: func(n announce.Announcement, gone bool) {
 			former, _, _ := a.tables.Announcements.Get(n.Addr)
 			if former.Here != (n.Here && !gone) {
-				a.changes++
+				a.changed++
 				a.change = n.Addr.String() + ": " + n.Why
 			}
 			if gone {

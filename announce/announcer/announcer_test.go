@@ -20,6 +20,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -65,18 +66,16 @@ func (f *fakeOutput) vips() int { defer f.lock()(); return len(f.has) }
 
 // host is an announcer with an agent's side.
 type host struct {
-	t        *testing.T
-	out      *fakeOutput
-	socket   string
-	stop     func() // SIGTERM, and wait
-	link     *control.Link
+	t      *testing.T
+	out    *fakeOutput
+	socket string
+	stop   func() // SIGTERM, and wait
+	control.Tables
+	link     *mirror.Client
 	eligible *table.Table[netip.Addr, announce.Eligible]
 	ready    func() // the agent knows all VIPs
 	unlink   func()
-
-	mu       sync.Mutex
-	settings announce.Settings
-	changed  chan struct{}
+	settings *table.Table[struct{}, announce.Settings]
 }
 
 func loopback(i int, port int) netip.AddrPort {
@@ -85,9 +84,9 @@ func loopback(i int, port int) netip.AddrPort {
 
 func newHost(t *testing.T, name string, listen netip.AddrPort, peers ...netip.AddrPort) *host {
 	t.Helper()
-	h := &host{t: t, out: &fakeOutput{has: map[netip.Addr]bool{}}, socket: filepath.Join(t.TempDir(), "control.sock"), changed: make(chan struct{}),
-		settings: announce.Settings{Node: name, Weight: 1, Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
-			Listen: listen.String(), Peers: peers, Keys: [][]byte{[]byte("key")}, Heartbeat: 20 * time.Millisecond, Missed: 20, Settle: 50 * time.Millisecond, Hold: time.Minute}}
+	h := &host{t: t, out: &fakeOutput{has: map[netip.Addr]bool{}}, socket: filepath.Join(t.TempDir(), "control.sock"), settings: control.NewSettings(&table.Clock{})}
+	h.settings.Set(announce.Settings{Node: name, Weight: 1, Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+		Listen: listen.String(), Peers: peers, Keys: [][]byte{[]byte("key")}, Heartbeat: 20 * time.Millisecond, Missed: 20, Settle: 50 * time.Millisecond, Hold: time.Minute})
 	a := New(Options{Socket: h.socket, Version: "test", Log: slog.New(slog.DiscardHandler)})
 	a.outputs[announce.L2] = h.out
 	end := scope.Go(t, a.Run)
@@ -105,20 +104,15 @@ func (h *host) connect() {
 	clock := table.NewClock(time.Now())
 	h.eligible = table.New(clock, announce.KeyOfEligible, nil)
 	h.ready = h.eligible.Initializer()
-	h.link = &control.Link{Path: h.socket, Eligible: h.eligible, Tables: control.NewTables(clock), Log: slog.New(slog.DiscardHandler), Settings: func() (announce.Settings, <-chan struct{}) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.settings, h.changed
-	}}
+	h.Tables = control.NewTables(clock)
+	h.link = &mirror.Client{Path: h.socket, Publish: control.Publish(h.settings, h.eligible), Mirror: h.Mirror(), Log: slog.New(slog.DiscardHandler)}
 	h.unlink = scope.Go(h.t, h.link.Run)
 }
 
 func (h *host) set(change func(*announce.Settings)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	change(&h.settings)
-	close(h.changed)
-	h.changed = make(chan struct{})
+	s, _, _ := h.settings.Get(struct{}{})
+	change(&s)
+	h.settings.Set(s)
 }
 
 func (h *host) offer(n int) {
@@ -149,8 +143,8 @@ func TestAgentComesAndGoes(t *testing.T) {
 	h.offer(3)
 	h.ready()
 	h.awaitVIPs(3)
-	wait.Until(t, "the mirror", func() bool { return h.link.State().Synced && h.link.Announcements.Len() == 3 })
-	if a, _, _ := h.link.Announcements.Get(simVIP(1)); !a.Here || a.Owner != "lb1" || a.Why != "lb1: the only eligible host" {
+	wait.Until(t, "the mirror", func() bool { return h.link.State().Synced && h.Announcements.Len() == 3 })
+	if a, _, _ := h.Announcements.Get(simVIP(1)); !a.Here || a.Owner != "lb1" || a.Why != "lb1: the only eligible host" {
 		t.Errorf("%+v", a)
 	}
 	expect.False(t, h.out.has[simVIP(1)], "a VIP of the start is probed")
@@ -164,7 +158,7 @@ func TestAgentComesAndGoes(t *testing.T) {
 	h.offer(2)
 	h.ready()
 	h.awaitVIPs(2)
-	wait.Until(t, "the mirror", func() bool { return h.link.Announcements.Len() == 2 })
+	wait.Until(t, "the mirror", func() bool { return h.Announcements.Len() == 2 })
 
 	h.unlink()
 	h.connect() // within hold, and not synced
@@ -193,18 +187,18 @@ func TestPairOfProcesses(t *testing.T) {
 	a.awaitVIPs(0)
 	b.awaitVIPs(vips)
 	wait.Until(t, "the reason", func() bool {
-		n, _, _ := a.link.Announcements.Get(simVIP(1))
+		n, _, _ := a.Announcements.Get(simVIP(1))
 		return n.Why == "lb2: the only eligible host; lb1 is draining"
 	})
 	wait.Until(t, "the peer", func() bool {
-		p, _, _ := b.link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb1"})
+		p, _, _ := b.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb1"})
 		return p.Up && p.Draining && p.Eligible == vips
 	})
 	a.set(func(s *announce.Settings) { s.Draining = false })
 	share()
 	b.set(func(s *announce.Settings) { s.Settle = time.Second })
 	wait.Until(t, "the difference", func() bool {
-		p, _, _ := a.link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
+		p, _, _ := a.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"})
 		return strings.Contains(p.Reason, "settings or pools differ")
 	})
 	for _, h := range []*host{a, b} {
@@ -232,7 +226,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	if path := os.Getenv(dialEnv); path != "" { // in the child
 		c, err := net.Dial("unix", path)
 		if err == nil {
-			_ = json.NewEncoder(c).Encode(control.Request{Protocol: control.Protocol})
+			_ = json.NewEncoder(c).Encode(map[string]int{"protocol": mirror.Protocol})
 			_, err = c.Read(make([]byte, 1))
 		}
 		fmt.Println("child:", err)
@@ -286,20 +280,20 @@ func TestIneligibleIsWithdrawnInTheSameStep(t *testing.T) {
 	now := time.Now()
 	settings := announce.Settings{Node: "lb1", Weight: 1, Heartbeat: 100 * time.Millisecond, Missed: 3, Settle: 10 * time.Second, Hold: time.Minute,
 		Pools: []announce.Pool{{Name: "lan", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}}
-	eligible := func(mode announce.Mode, services int) request {
-		return request{&control.Request{Eligible: []announce.Eligible{{Addr: simVIP(int(mode)), Mode: mode, Services: services}}}, false}
+	eligible := func(mode announce.Mode, services int) {
+		agentEligible{a}.SetAll([]announce.Eligible{{Addr: simVIP(int(mode)), Mode: mode, Services: services}})
 	}
-	a.receive(request{&control.Request{Settings: &settings}, true}, now)
+	a.configure(&settings, now)
 	for _, mode := range []announce.Mode{announce.L2, announce.BGP} {
-		a.receive(eligible(mode, 1), now)
+		eligible(mode, 1)
 	}
-	a.receive(request{&control.Request{Synced: true}, false}, now)
+	a.synced()
 	a.step(now, nil)
 	must.Equal(t, len(a.carried), 2, "announced: %v", a.carried)
 	for _, mode := range []announce.Mode{announce.L2, announce.BGP} {
 		now = now.Add(time.Millisecond)
 		out.calls = nil
-		a.receive(eligible(mode, 0), now)
+		eligible(mode, 0)
 		a.step(now, nil)
 		// Both modes have this output, so it acts twice.
 		want := []string{"set " + simVIP(int(mode)).String() + " false", "act", "act"}
@@ -361,7 +355,8 @@ func TestStarted(t *testing.T) {
 		clear(a.outputs)
 		began := time.Now()
 		settings := announce.Settings{Node: "lb1", Weight: 1, Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}
-		a.receive(request{&control.Request{Settings: &settings, Synced: true}, true}, began)
+		a.configure(&settings, began)
+		a.synced()
 		for now := began; now.Before(began.Add(20*time.Second)) && (a.leaving.IsZero() || now.Before(a.leaving)); {
 			next := a.step(now, nil)
 			a.work.Wait()

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/heartbeat"
 	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -108,11 +107,10 @@ func (h *l2Host) start(send func(from, to netip.AddrPort, packet []byte)) {
 		h.outbox.write = func(to netip.AddrPort, packet []byte) error { send(h.at, to, packet); return nil }
 		h.core.listen(time.Now())
 	}
-	r := &control.Request{Synced: true}
 	for i := range l2HostVIPs {
-		r.Eligible = append(r.Eligible, announce.Eligible{Addr: simVIP(i), Mode: announce.L2, Services: 1})
+		agentEligible{h.Announcer}.SetAll([]announce.Eligible{{Addr: simVIP(i), Mode: announce.L2, Services: 1}})
 	}
-	h.receive(request{r, true}, time.Now())
+	h.synced()
 }
 
 func (h *l2Host) speaker() *fakeSpeaker {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/test/heapsize"
 	"github.com/ironvip/ironvip/test/must"
 )
@@ -27,21 +26,21 @@ func TestMemoryPerVIP(t *testing.T) {
 			Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}
 		a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
 		clear(a.outputs)
-		a.receive(request{&control.Request{Settings: &settings}, true}, now)
+		a.configure(&settings, now)
 		a.core.decider.SetHost(announce.Host{Name: "lb2", Alive: true, Weight: 1})
 		size := heapsize.Of(func() any {
-			r := &control.Request{}
+			var all []announce.Eligible
 			for i := range vips {
 				addr := netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)})
-				r.Eligible = append(r.Eligible, announce.Eligible{Addr: addr, Mode: c.mode, Services: 1})
+				all = append(all, announce.Eligible{Addr: addr, Mode: c.mode, Services: 1})
 				if c.mode == announce.L2 {
 					a.core.decider.SetClaim("lb2", announce.Claim{Addr: addr, Services: 1})
 				}
 			}
-			b := must.Get(json.Marshal(r))(t)
-			must.Succeed(t, json.Unmarshal(b, r)) // strings are not shared
-			a.receive(request{r, false}, now)
-			a.receive(request{&control.Request{Synced: true}, false}, now)
+			b := must.Get(json.Marshal(all))(t)
+			must.Succeed(t, json.Unmarshal(b, &all)) // strings are not shared
+			agentEligible{a}.SetAll(all)
+			a.synced()
 			a.step(now, nil)
 			return a
 		})

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/test/expect"
 )
 
@@ -40,12 +39,18 @@ func TestRouteChanges(t *testing.T) {
 	expect.SameList(t, calls, want)
 }
 
-// Without the settings there is nothing to decide: a request that comes before them is ignored.
-func TestRequestBeforeSettings(t *testing.T) {
+// Without the settings there is nothing to decide: VIPs that come before them are ignored.
+func TestVIPsBeforeSettings(t *testing.T) {
 	a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler)})
 	now := time.Now()
-	a.receive(request{&control.Request{Eligible: []announce.Eligible{{Addr: netip.MustParseAddr("10.0.0.1"), Mode: announce.BGP, Services: 1}}, Synced: true}, true}, now)
-	a.receive(request{nil, false}, now)
+	vips := agentEligible{a}
+	vips.SetAll([]announce.Eligible{{Addr: netip.MustParseAddr("10.0.0.1"), Mode: announce.BGP, Services: 1}})
+	vips.Delete(netip.MustParseAddr("10.0.0.2"))
+	for range vips.All() {
+		t.Error("a VIP")
+	}
+	a.synced()
+	a.gone(now)
 	a.step(now.Add(time.Hour), nil)
 	if n := a.tables.Announcements.Len(); n != 0 || a.complete {
 		t.Errorf("%d announcements", n)

@@ -1,118 +1,39 @@
 package control
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"log/slog"
-	"net"
+	"bytes"
+	"encoding/gob"
 	"net/netip"
-	"slices"
-	"sync"
+	"reflect"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 )
 
-// A changed VIP is one message with one row, and no timer delays it on either side: in the fake time
-// of the test, none passes.
-func TestChangesTravelAtOnce(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		clock := &table.Clock{}
-		eligible := table.New(clock, announce.KeyOfEligible, nil)
-		addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
-		for i := range 100 {
-			eligible.Set(announce.Eligible{Addr: addr(i), Mode: announce.L2, Services: 1})
-		}
-		log := slog.New(slog.DiscardHandler)
-		link := &Link{Settings: func() (announce.Settings, <-chan struct{}) { return announce.Settings{Node: "lb1"}, nil },
-			Eligible: eligible, Tables: NewTables(clock), Log: log}
-		var mu sync.Mutex
-		var got []Request
-		take := func() []Request {
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			out := got
-			got = nil
-			return out
-		}
-		server := &Server{Tables: NewTables(clock), Log: log, Receive: func(r *Request, _ bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			if r != nil {
-				got = append(got, *r)
-			}
-		}}
-		ctx, cancel := context.WithCancel(t.Context())
-		near, far := net.Pipe()
-		var running sync.WaitGroup
-		defer running.Wait()
-		defer far.Close()
-		defer near.Close()
-		defer cancel()
-		agent := newConn(near)
-		running.Go(func() { server.serve(ctx, newConn(far)) })
-		running.Go(func() { _ = link.follow(agent) })
-		running.Go(func() { _ = link.send(ctx, agent) })
-
-		rows := 0
-		all := take()
-		for _, r := range all {
-			rows += len(r.Eligible)
-		}
-		if rows != 100 || !all[len(all)-1].Synced || all[0].Settings.Node != "lb1" {
-			t.Fatalf("%d rows at first: %+v", rows, all)
-		}
-		began := time.Now()
-		for i := range 3 {
-			eligible.Set(announce.Eligible{Addr: addr(i), Mode: announce.L2, Reason: "no usable backend"})
-			if all := take(); len(all) != 1 || len(all[0].Eligible) != 1 || all[0].Eligible[0].Addr != addr(i) || all[0].Eligible[0].Services != 0 {
-				t.Errorf("%+v", all)
-			}
-		}
-		eligible.Delete(addr(9))
-		if all := take(); len(all) != 1 || !slices.Equal(all[0].Removed, []netip.Addr{addr(9)}) {
-			t.Errorf("%+v", all)
-		}
-		// And back.
-		server.Announcements.Set(announce.Announcement{Addr: addr(1), Why: "no eligible host"})
-		synctest.Wait()
-		if n, _, ok := link.Announcements.Get(addr(1)); !ok || n.Why != "no eligible host" {
-			t.Errorf("%+v", n)
-		}
-		expect.Equal(t, time.Since(began), 0, "have passed")
-	})
+// travels fails the test if rows change on their way through the socket.
+func travels[V any](t *testing.T, rows ...V) {
+	t.Helper()
+	var wire bytes.Buffer
+	must.Succeed(t, gob.NewEncoder(&wire).Encode(rows))
+	var got []V
+	must.Succeed(t, gob.NewDecoder(&wire).Decode(&got))
+	expect.True(t, reflect.DeepEqual(got, rows), "%+v, want %+v", got, rows)
 }
 
-// Whatever an agent sends, the server reads it to its end, and passes nothing on before a message of its protocol.
-func FuzzRequests(f *testing.F) {
-	for _, seed := range []string{"", "{}\n", fmt.Sprintf("{\"protocol\":%d,\"keepalive\":-5}\n{}\n", Protocol), "null\n", "{\"protocol\":\"x\"}\n", "[1]\n", "{\"eligible\":{\"set\":[null]}}\n"} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, stream []byte) {
-		near, far := net.Pipe()
-		begun, received := false, 0
-		s := &Server{Log: slog.New(slog.DiscardHandler), Receive: func(*Request, bool) {
-			if received++; !begun {
-				t.Error("a message of another protocol is passed on")
-			}
-		}}
-		c := newConn(near)
-		s.current = c
-		go func() {
-			far.Write(stream)
-			far.Close()
-		}()
-		go io.Copy(io.Discard, far) // answers
-		if err := s.read(c, func(string) error { begun = true; return nil }); err == nil {
-			t.Error("the end of the connection is no error")
-		}
-		near.Close()
-	})
+func TestRowsTravel(t *testing.T) {
+	addr, at, since := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddrPort("[fd00::1]:7481"), time.Unix(1_700_000_000, 5)
+	travels(t, announce.Settings{}, announce.Settings{Node: "lb1", Weight: 2, Draining: true, Device: "ironvip0", Interfaces: []string{"eth0"},
+		Pools:  []announce.Pool{{Name: "lan", Mode: announce.BGP, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}},
+		Listen: ":7481", Peers: []netip.AddrPort{at}, Keys: [][]byte{[]byte("key")}, Heartbeat: 1, Missed: 2, Settle: 3, Hold: 4, RouterID: netip.MustParseAddr("192.0.2.1"),
+		BGP: []announce.BGPPeer{{}, {Peer: addr, Interface: "eth0", ASN: 1, LocalASN: 2, Password: "p", Communities: []string{"1:2"}, MED: 3, LocalPref: 4, Multihop: 5,
+			TTLSecurity: true, BFDInterval: 6, BFDMultiplier: 7}}})
+	travels(t, announce.Eligible{Addr: addr, Mode: announce.Routes, Services: 1, Reason: "r"})
+	travels(t, announce.Announcement{}, announce.Announcement{Addr: addr, Mode: announce.L2, Here: true, Owner: "lb1", Services: 2, Why: "w", Since: since, New: true})
+	travels(t, announce.Announced{Place: announce.Place{Addr: addr, At: "eth0"}, State: announce.BGP.String(), Reason: "r", Since: since})
+	travels(t, announce.Peer{}, announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, Address: "a", State: "s", Up: true, Since: since, Reason: "r", Hint: "h",
+		Problems: []string{"p"}, Draining: true, Weight: 1, Eligible: 2, Owned: 3, VIPs: []netip.Addr{addr}, Lost: 4})
+	travels(t, Stats{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "p"})
 }

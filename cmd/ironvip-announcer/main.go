@@ -14,6 +14,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/mirror"
 )
 
 // version is set by the build.
@@ -37,6 +38,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer, announce fun
 	flags.SetOutput(errOut)
 	flags.StringVar(&o.Socket, "socket", control.DefaultSocket, "the socket for the agent, which must run as the same user")
 	show := flags.Bool("version", false, "print the version and exit")
+	protocol := flags.Bool("protocol", false, "print the version of the protocol that an agent must speak, and exit")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
@@ -47,6 +49,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer, announce fun
 		return exitUsage
 	case *show:
 		fmt.Fprintln(out, version)
+		return exitOK
+	case *protocol:
+		fmt.Fprintln(out, mirror.Protocol)
 		return exitOK
 	}
 	if err := announce(ctx, o); err != nil {

@@ -47,6 +47,7 @@ func TestRun(t *testing.T) {
 		{"", nil, exitOK, control.DefaultSocket, "", ""},
 		{"--socket /s", errors.New("socket /s is in use"), exitFailed, "/s", "", "ironvip-announcer: socket /s is in use\n"},
 		{"--version", nil, exitOK, "", "devel\n", ""},
+		{"--protocol", nil, exitOK, "", "2\n", ""},
 		{"--help", nil, exitOK, "", "", "the socket for the agent"},
 		{"--other", nil, exitUsage, "", "", "not defined: -other"},
 		{"extra", nil, exitUsage, "", "", `unexpected argument "extra"`},

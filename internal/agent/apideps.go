@@ -12,8 +12,8 @@ import (
 
 // apiAnnouncing is what the API shows of announcements.
 func (a *agent) apiAnnouncing() *api.Announcing {
-	link := a.announcing.Link
-	return &api.Announcing{Announcements: link.Announcements, Announced: link.Announced, Peers: link.Peers, Stale: a.announcing.Stale,
+	tables := a.announcing.Tables
+	return &api.Announcing{Announcements: tables.Announcements, Announced: tables.Announced, Peers: tables.Peers, Stale: a.announcing.Stale,
 		Drains: a.announcing.Nodes.Drains, SetDrain: a.announcing.Nodes.SetDrain}
 }
 

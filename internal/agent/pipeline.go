@@ -60,7 +60,7 @@ func (a *agent) newAnnouncing() {
 		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
-	o := lostnodes.Options{Peers: a.announcing.Link.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
+	o := lostnodes.Options{Peers: a.announcing.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
 	if a.stores.roster != nil {
 		o.Roster = a.stores.roster
 	}

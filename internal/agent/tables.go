@@ -41,9 +41,9 @@ func (a *agent) debugTables() []status.DebugTable {
 		status.NewDebugTable("frontends", status.FrontendCells, a.tables.Frontends),
 		status.NewDebugTable("applied", status.AppliedCells, a.tables.Applied),
 		status.NewDebugTable("eligible", status.EligibleCells, a.announcing.Eligible),
-		status.NewDebugTable("announcements", status.AnnouncementCells, a.announcing.Link.Announcements),
-		status.NewDebugTable("announced", status.AnnouncedCells, a.announcing.Link.Announced),
-		status.NewDebugTable("peers", status.PeerCells, a.announcing.Link.Peers),
+		status.NewDebugTable("announcements", status.AnnouncementCells, a.announcing.Announcements),
+		status.NewDebugTable("announced", status.AnnouncedCells, a.announcing.Announced),
+		status.NewDebugTable("peers", status.PeerCells, a.announcing.Peers),
 		status.NewDebugTable("members", status.MemberCells, members...),
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -59,11 +60,12 @@ func startPairOfMany(t testing.TB) *pairOfMany {
 		settings := announce.Settings{Node: n.Name, Weight: 1, Device: "ironvip0", Interfaces: []string{"eth0"}, Listen: ":7481", Keys: [][]byte{[]byte("key")},
 			Pools: []announce.Pool{{Name: "p", Mode: announce.L2, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.90.0.0/16")}}},
 			Peers: []netip.AddrPort{netip.AddrPortFrom(lan.Nodes[1-i].Addr4, 7481)}, Heartbeat: 100 * time.Millisecond, Missed: 3, Settle: time.Second, Hold: time.Minute}
-		link := &control.Link{Path: socket, Eligible: eligible, Tables: control.NewTables(clock), Log: slog.New(slog.DiscardHandler),
-			Settings: func() (announce.Settings, <-chan struct{}) { return settings, nil }}
+		tables, one := control.NewTables(clock), control.NewSettings(clock)
+		one.Set(settings)
+		link := &mirror.Client{Path: socket, Publish: control.Publish(one, eligible), Mirror: tables.Mirror(), Log: slog.New(slog.DiscardHandler)}
 		scope.Go(t, link.Run)
 		p.announcers[i] = announcer
-		p.here[i] = link.Announcements.Sum(func(n *announce.Announcement) int {
+		p.here[i] = tables.Announcements.Sum(func(n *announce.Announcement) int {
 			if n.Here {
 				return 1
 			}

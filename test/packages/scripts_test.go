@@ -118,6 +118,15 @@ func TestDebScripts(t *testing.T) {
 		}
 	}
 
+	// An announcer that the new agent can't steer is restarted.
+	other, end := r.start("sleep", "1000") // like announcers of protocol 1, it knows no --protocol
+	r.write("/run/units/ironvip-announcer.service", strconv.Itoa(other)+"\n")
+	if text := r.must("dpkg", "-i", oldDeb(t)); !strings.Contains(text, "the announcer is restarted") || !has(r.calls(), "try-restart ironvip-announcer.service") {
+		t.Errorf("an upgrade beside an announcer of another protocol: %s", text)
+	}
+	end()
+	r.write("/run/units/ironvip-announcer.service", strconv.Itoa(announcer)+"\n")
+
 	// A configuration that the new version refuses keeps the former process.
 	r.write("/etc/ironvip/ironvip.toml", "mode = 1\n")
 	if text := r.must("dpkg", "-i", oldDeb(t)); !strings.Contains(text, "configuration invalid: the former version goes on") {

@@ -17,7 +17,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"sync"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/registry"
@@ -60,24 +60,24 @@ type Options struct {
 // Announcing connects the parts. Create it with New and start Run.
 type Announcing struct {
 	Options
-	Nodes    *nodes.Nodes
-	Eligible *table.Table[netip.Addr, announce.Eligible]
-	Link     *control.Link
+	Nodes          *nodes.Nodes
+	Eligible       *table.Table[netip.Addr, announce.Eligible]
+	control.Tables // mirrors of the announcer's, which the link alone writes
+	Link           *mirror.Client
 
-	stage  *eligible.Stage
-	reload chan struct{}
-	known  chan struct{} // closed when the settings were computed once
+	stage    *eligible.Stage
+	settings *table.Table[struct{}, announce.Settings]
+	reload   chan struct{}
+	known    chan struct{} // closed when the settings were computed once
 
-	mu       sync.Mutex
-	settings announce.Settings
-	changed  chan struct{} // closed when settings change
-	secrets  secrets
-	problem  string // why not everything of the configuration is in effect
+	mu      sync.Mutex
+	secrets secrets
+	problem string // why not everything of the configuration is in effect
 }
 
 // New creates the parts. They do nothing until Run.
 func New(o Options) *Announcing {
-	a := &Announcing{Options: o, reload: make(chan struct{}, 1), known: make(chan struct{}), changed: make(chan struct{}),
+	a := &Announcing{Options: o, reload: make(chan struct{}, 1), known: make(chan struct{}), settings: control.NewSettings(o.Clock), Tables: control.NewTables(o.Clock),
 		Nodes:    nodes.New(nodes.Options{Store: o.Store, Node: o.Config().Node.Name, Fleet: o.Fleet, Events: o.Events, Log: o.Log}),
 		Eligible: table.New(o.Clock, announce.KeyOfEligible, func(a, b announce.Eligible) bool { return a == b }),
 	}
@@ -86,8 +86,8 @@ func New(o Options) *Announcing {
 			s, changed := a.Settings()
 			return s.Pools, changed
 		}})
-	a.Link = &control.Link{Path: o.Config().Announce.Socket, Agent: o.Config().Node.StateDir, Settings: a.Settings, Eligible: a.Eligible, Tables: control.NewTables(o.Clock), Log: o.Log,
-		Need: a.need, Gone: a.clean}
+	a.Link = &mirror.Client{Path: o.Config().Announce.Socket, Server: "announcer", Name: o.Config().Node.StateDir, Log: o.Log,
+		Publish: control.Publish(a.settings, a.Eligible), Mirror: a.Mirror(), Need: a.need, Gone: a.clean}
 	if !o.Forwards {
 		a.Link.Hangs = o.Hangs
 	}
@@ -96,9 +96,9 @@ func New(o Options) *Announcing {
 
 // Settings returns the announcer's settings, and a channel that is closed when they change.
 func (a *Announcing) Settings() (announce.Settings, <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.settings, a.changed
+	changed := a.settings.Changed()
+	s, _, _ := a.settings.Get(struct{}{})
+	return s, changed
 }
 
 // Reload applies a changed configuration, and reads the files that it names again.
@@ -133,16 +133,15 @@ func (a *Announcing) onceKnown(run func(context.Context) error) func(context.Con
 
 // need returns what the announcer is needed for. If nothing can be announced because of a problem, such
 // as an unreadable secret, the announcer keeps what it has.
-func (a *Announcing) need() control.Need {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.settings.Announces():
-		return control.Announcing
-	case a.problem != "":
-		return control.Undecided
+func (a *Announcing) need() (mirror.Need, <-chan struct{}) {
+	switch settings, changed := a.Settings(); {
+	case settings.Announces():
+		return mirror.Needed, changed
+	case a.Problem() != "":
+		return mirror.Undecided, changed
+	default:
+		return mirror.Idle, changed
 	}
-	return control.Nothing
 }
 
 // clean removes what an announcer has left that was stopped before the mode was set to off: its gate
@@ -199,11 +198,7 @@ func (a *Announcing) update() {
 	}
 	a.problem = problem
 	a.Nodes.Publish(own)
-	if !reflect.DeepEqual(settings, a.settings) {
-		a.settings = settings
-		close(a.changed)
-		a.changed = make(chan struct{})
-	}
+	a.settings.Set(settings)
 }
 
 // Stale returns why the mirrors may be outdated; "" if they are not.

@@ -227,21 +227,21 @@ func TestEvents(t *testing.T) {
 	for i := range 30 {
 		rows = append(rows, announce.Announcement{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(64 + i)}), Mode: announce.L2, Here: true, Why: "lb1: the only eligible host"})
 	}
-	b.Link.Announcements.SetAll(rows)
+	b.Announcements.SetAll(rows)
 	b.await(t, "announced", func(e []event.Event) bool {
 		return len(e) == maxEvents+1 && strings.Contains(e[maxEvents].Message, "10 more VIPs")
 	})
 	rows[0].Here, rows[0].Why = false, "lb2: highest of 2 eligible"
-	b.Link.Announcements.Set(rows[0])
+	b.Announcements.Set(rows[0])
 	peer := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, State: "alive", Up: true}
-	b.Link.Peers.Set(peer)
+	b.Peers.Set(peer)
 	b.await(t, "up", func(e []event.Event) bool {
 		return e[len(e)-1].Kind == eventPeerUp || e[len(e)-1].Kind == eventWithdrawn
 	})
 	peer.Up, peer.State, peer.Reason = false, "dead", "no heartbeat within 300ms"
-	b.Link.Peers.Set(peer)
+	b.Peers.Set(peer)
 	place := announce.Place{Addr: rows[1].Addr, At: "eth0"}
-	b.Link.Announced.Set(announce.Announced{Place: place, State: "conflict", Reason: "02:00:00:00:00:01 has it"})
+	b.Announced.Set(announce.Announced{Place: place, State: "conflict", Reason: "02:00:00:00:00:01 has it"})
 	b.await(t, "all", func(e []event.Event) bool {
 		seen := map[string]string{}
 		for _, x := range e {

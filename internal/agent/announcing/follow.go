@@ -23,7 +23,7 @@ const (
 
 // followResults turns changes of the mirrors into events.
 func (a *Announcing) followResults(ctx context.Context) error {
-	announcements, announced, peers := a.Link.Announcements.Watch(), a.Link.Announced.Watch(), a.Link.Peers.Watch()
+	announcements, announced, peers := a.Announcements.Watch(), a.Announced.Watch(), a.Peers.Watch()
 	defer announcements.Close()
 	defer announced.Close()
 	defer peers.Close()

@@ -26,7 +26,7 @@ var (
 // costs O(peers). Without announcing, there are no series.
 func (a *Announcing) Collector() metric.Collector {
 	count := func(is func(n *announce.Announcement) bool) func() int {
-		return a.Link.Announcements.Sum(func(n *announce.Announcement) int {
+		return a.Announcements.Sum(func(n *announce.Announcement) int {
 			if is(n) {
 				return 1
 			}
@@ -46,7 +46,7 @@ func (a *Announcing) Collector() metric.Collector {
 
 func (a *Announcing) collect(w *metric.Writer) {
 	w.Truth(familyUp, a.Link.State().Connected)
-	s, _, _ := a.Link.Stats.Get(struct{}{})
+	s, _, _ := a.Stats.Get(struct{}{})
 	for f, n := range map[*metric.Family]uint64{familyTransitions: s.Transitions, familyConflicts: s.Conflicts, familyRestored: s.Restored, familyPauses: s.Pauses, familyUnsent: s.Unsent} {
 		w.Add(f, float64(n))
 	}

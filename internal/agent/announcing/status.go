@@ -49,7 +49,7 @@ func (a *Announcing) Checks() []v1.Check {
 		warn(v1.LevelFail, problem, "correct it, then: ironvip reload")
 	}
 	if state.Connected {
-		if stats, _, _ := a.Link.Stats.Get(struct{}{}); stats.Problem != "" {
+		if stats, _, _ := a.Stats.Get(struct{}{}); stats.Problem != "" {
 			warn(v1.LevelFail, stats.Problem, "see the log: journalctl -u ironvip-announcer")
 		}
 		for _, p := range a.peers() {
@@ -95,7 +95,7 @@ func kindWord(k announce.PeerKind) string {
 
 func (a *Announcing) peers() []announce.Peer {
 	var out []announce.Peer
-	for _, p := range a.Link.Peers.All() {
+	for _, p := range a.Peers.All() {
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b announce.Peer) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
@@ -124,14 +124,14 @@ func (a *Announcing) Count(node string) *int {
 	settings, _ := a.Settings()
 	n := 0
 	if node == settings.Node && settings.Announces() {
-		for _, v := range a.Link.Announcements.All() {
+		for _, v := range a.Announcements.All() {
 			if v.Here {
 				n++
 			}
 		}
 		return &n
 	}
-	p, _, ok := a.Link.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: node})
+	p, _, ok := a.Peers.Get(announce.PeerKey{Kind: announce.Neighbor, Name: node})
 	if !ok || !p.Up {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (a *Announcing) Count(node string) *int {
 // results returns the results that are not as intended.
 func (a *Announcing) results() []announce.Announced {
 	var out []announce.Announced
-	for _, r := range a.Link.Announced.All() {
+	for _, r := range a.Announced.All() {
 		if r.State == stateConflict {
 			out = append(out, r)
 		}
@@ -153,7 +153,7 @@ func (a *Announcing) results() []announce.Announced {
 // summary counts the VIPs.
 func (a *Announcing) summary() string {
 	here, elsewhere, none := 0, 0, 0
-	for _, n := range a.Link.Announcements.All() {
+	for _, n := range a.Announcements.All() {
 		switch {
 		case n.Here:
 			here++
