@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Stores contain times that time.Time wrote, and earlier versions read them.
+// Documents have times as time.Time writes them.
 func TestInstantsAreWrittenAsTimesAre(t *testing.T) {
 	for _, at := range []time.Time{
 		{},

@@ -22,7 +22,7 @@ func written[V comparable](t *testing.T, words map[string]V) {
 	}
 }
 
-// Earlier versions also have these names on disk.
+// Stores have these names.
 func TestNumbersAreWrittenAsWords(t *testing.T) {
 	for i, word := range strings.Fields("rr wrr lc wlc sh mh sed nq fo dh other") {
 		var s Scheduler

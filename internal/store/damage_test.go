@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,10 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"go.etcd.io/bbolt"
-
-	"github.com/ironvip/ironvip/vip"
 )
 
 // sample creates a state file with several levels, overflow pages, free pages and two buckets. It
@@ -230,36 +225,6 @@ func TestLostWriteIsRefused(t *testing.T) {
 			}
 			_ = db.Close()
 		}
-	}
-}
-
-// A file in the format before the index is rejected with a hint.
-func TestEarlierFormatIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "ironvip.db")
-	bolt, err := bbolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := bolt.Update(func(tx *bbolt.Tx) error {
-		bucket, err := tx.CreateBucket([]byte("rest"))
-		if err != nil {
-			return err
-		}
-		return bucket.Put([]byte{0}, binary.BigEndian.AppendUint32(nil, checksum("rest", nil)))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := bolt.Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, err = open(path, 0)
-	wantProblem(t, err, errFormat1, path)
-	var p vip.Problem
-	if errors.Is(err, ErrDamaged) || !errors.As(err, &p) || !strings.Contains(p.Hint, "snapshot restore") {
-		t.Errorf("%v, hint %q", err, p.Hint)
-	}
-	if err := Check(path); !errors.Is(err, errFormat1) {
-		t.Errorf("Check: %v", err)
 	}
 }
 

@@ -82,9 +82,6 @@ func readContents(bolt *bbolt.DB) (c contents, err error) {
 	err = bolt.View(func(tx *bbolt.Tx) error {
 		index := tx.Bucket([]byte(indexName))
 		if index == nil {
-			if isFormat1(tx) {
-				return errFormat1
-			}
 			return errors.New("its index of buckets is lost")
 		}
 		var version int
@@ -157,20 +154,4 @@ func sameCounts(indexed, have map[string]tally) error {
 		}
 	}
 	return nil
-}
-
-// errFormat1 is the error for a file that an earlier version wrote.
-var errFormat1 = errors.New("the state file has the format of an earlier version")
-
-// isFormat1 reports whether the file has a bucket with version 1's mark, the checksum of its name.
-func isFormat1(tx *bbolt.Tx) bool {
-	return tx.ForEach(func(name []byte, bucket *bbolt.Bucket) error {
-		if bucket == nil {
-			return nil
-		}
-		if sum := bucket.Get([]byte{0}); len(sum) == sumSize && binary.BigEndian.Uint32(sum) == checksum(string(name), nil) {
-			return errFormat1
-		}
-		return nil
-	}) == errFormat1
 }

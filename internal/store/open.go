@@ -125,10 +125,6 @@ func openChecked(path string, file *os.File, readOnly bool) (bolt *bbolt.DB, c c
 	}
 	if err != nil {
 		_ = bolt.Close()
-		if errors.Is(err, errFormat1) {
-			return nil, c, &Error{Err: err, Problem: vip.Problem{Code: vip.CodeStore, Place: path, Message: err.Error(),
-				Hint: "with the old ironvip: ironvip vip export > vips.json; move the file away; with this one: ironvip snapshot restore vips.json"}}
-		}
 		return nil, c, damaged(path, err.Error())
 	}
 	return bolt, c, nil

@@ -32,21 +32,6 @@ func group(name, short string, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// renamed returns a hidden command of an earlier version, which names the command that replaced it.
-func renamed(name, replacement string) *cobra.Command {
-	return &cobra.Command{
-		Use:                name,
-		Short:              "renamed to " + replacement,
-		Hidden:             true,
-		DisableFlagParsing: true, // any arguments get the same answer
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := usage(cmd, "unknown command %q for %q", name, cmd.Parent().CommandPath())
-			err.hint = fmt.Sprintf("it was renamed: use %q", replacement)
-			return err
-		},
-	}
-}
-
 // completionNeedsShell makes cobra's "completion" refuse an unknown shell, as ironvip's groups do.
 // By default it prints its help, and a script would continue with that.
 func completionNeedsShell(root *cobra.Command) {

@@ -15,7 +15,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Format is the format of the documents. "vip export" of earlier builds wrote it as well.
+// Format is the format of the documents.
 const Format = "ironvip/export/1"
 
 // Document is a store's contents as one JSON object. Leases, services and states have

@@ -24,7 +24,7 @@ func stateFile(h Host, w Want) []Finding {
 		return []Finding{{OK, "state_file", "state file " + path + " is in use by an agent, which found it intact", ""}}
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{{OK, "state_file", "state file " + path + " is not readable for this user: run ironvip doctor as root to check it", ""}}
-	case errors.As(err, &p): // the agent does not start: it is damaged, or of an earlier version
+	case errors.As(err, &p): // the agent does not start: it is damaged, or of another version
 		return []Finding{{Fail, "state_file", p.Error(), p.Hint}}
 	}
 	return []Finding{{Warn, "state_file", err.Error(), ""}}
