@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/tokens"
 )
 
 // BenchmarkAuthorization measures which part of a GET of one service is the check of a token. Batches

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip/spec"
 )

@@ -12,8 +12,8 @@ import (
 	"github.com/ironvip/ironvip/announce/control"
 	"github.com/ironvip/ironvip/announce/nodes"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/fleet/roster"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/internal/table"
 )
 

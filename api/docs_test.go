@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/api/snapshot"
+	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/internal/status"
-	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -2,8 +2,8 @@ package api
 
 import (
 	"github.com/ironvip/ironvip/internal/metric"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/overrides"
+	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/overrides"
-	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/registry"
+	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -54,10 +54,10 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/pipeline"
-	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/web"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )

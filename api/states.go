@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/status"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/tokens"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/test/authority"
 	"github.com/ironvip/ironvip/test/wait"
 )

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
+	"github.com/ironvip/ironvip/api/tokens"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/access"
-	"github.com/ironvip/ironvip/internal/tokens"
 	"github.com/ironvip/ironvip/vip"
 )
 

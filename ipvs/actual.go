@@ -8,12 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/drift"
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
-	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
-	"github.com/ironvip/ironvip/internal/kernelplane/host"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/plane/kernel/drift"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

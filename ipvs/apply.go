@@ -5,7 +5,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 )
 
 // Apply implements reconcile.Target. It costs as many messages as parts that

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
+	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -10,8 +10,8 @@ import (
 	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/host"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
 // parseRoute parses a message about an address, or a query for its route.

@@ -3,7 +3,7 @@ package ipvs
 import (
 	"context"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 )
 
 // pause drops new connections of the services that get another scheduler, and returns

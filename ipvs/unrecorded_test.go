@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
+	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
-	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/vip"
 )
 

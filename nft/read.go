@@ -9,8 +9,8 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 

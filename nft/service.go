@@ -9,7 +9,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/nftwire"
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"

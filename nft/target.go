@@ -12,13 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/cleanup"
-	"github.com/ironvip/ironvip/internal/kernelplane/conntrack"
-	"github.com/ironvip/ironvip/internal/kernelplane/drift"
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
-	"github.com/ironvip/ironvip/internal/kernelplane/holdings"
-	"github.com/ironvip/ironvip/internal/kernelplane/host"
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/plane/kernel/cleanup"
+	"github.com/ironvip/ironvip/plane/kernel/conntrack"
+	"github.com/ironvip/ironvip/plane/kernel/drift"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"maps"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/drift"
-	"github.com/ironvip/ironvip/internal/kernelplane/filter"
 	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/nftwire"
+	"github.com/ironvip/ironvip/plane/kernel/drift"
+	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

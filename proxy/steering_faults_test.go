@@ -15,8 +15,8 @@ import (
 	bpflink "github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/sklookup"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"

@@ -17,8 +17,8 @@ import (
 	"go4.org/netipx"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -21,10 +21,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/registry"
 )
 
 // Folder is the folder in the fleet's tree, and the bucket in the state file.

@@ -25,7 +25,7 @@ func TestContents(t *testing.T) {
 	}
 	for _, p := range all {
 		for _, refused := range []string{"net/http", "crypto/tls", "github.com/ironvip/ironvip/api", "github.com/ironvip/ironvip/configs", "github.com/ironvip/ironvip/sources",
-			"github.com/ironvip/ironvip/internal/agent", "k8s.io", "github.com/hashicorp"} {
+			"github.com/ironvip/ironvip/agent", "k8s.io", "github.com/hashicorp"} {
 			if p == refused || strings.HasPrefix(p, refused+"/") {
 				t.Errorf("it contains %s", p)
 			}

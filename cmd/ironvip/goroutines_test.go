@@ -14,8 +14,8 @@ import (
 
 // contained are the folders of sources and stages. What a server, a peer or a file sends them must
 // not end the agent, which serves others: see parallel.Group.
-var contained = []string{"sources", "health", "dns", "announce/control", "announce/eligible", "announce/nodes", "internal/healthport",
-	"internal/fleet", "internal/pipeline", "internal/overrides", "ipam", "internal/agent/naming", "internal/agent/announcing"}
+var contained = []string{"sources", "health", "dns", "internal/mirror", "announce/eligible", "announce/nodes", "health/healthport",
+	"fleet", "pipeline", "pipeline/overrides", "ipam", "agent/naming", "agent/announcing"}
 
 // Sources and stages start goroutines with parallel only, which turns a panic into an error.
 func TestGoroutinesSurvivePanics(t *testing.T) {

@@ -1,5 +1,5 @@
 // Command ironvip is all of ironvip in one binary: the daemon ("ironvip agent") and the client
-// commands that ask it. Package cli parses the command line; package internal/agent is the
+// commands that ask it. Package cli parses the command line; package agent is the
 // daemon.
 package main
 

@@ -29,10 +29,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/delayqueue"
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/fleet/roster"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/vip"
 )
 

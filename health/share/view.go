@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/vip"
 )
 

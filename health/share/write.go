@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/backoff"
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/vip"
 )
 

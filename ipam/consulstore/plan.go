@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/internal/leasetable"
 	"github.com/ironvip/ironvip/vip"

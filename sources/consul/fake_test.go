@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
-	"github.com/ironvip/ironvip/internal/pipeline/compile"
+	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/vip"
 )
 

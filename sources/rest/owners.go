@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
+	"github.com/ironvip/ironvip/fleet"
 )
 
 // Fleet is the part of the fleet that the source uses. *fleet.Tree implements it.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"

@@ -18,7 +18,7 @@
 //	follow.go      from the registry to the sink
 //	heartbeats.go  deadlines of backends with a ttl
 //	owners.go      which host of a fleet counts the heartbeats of a backend
-//	errors.go      OwnedError; all other errors are in internal/registry
+//	errors.go      OwnedError; all other errors are in fleet/registry
 package rest
 
 import (
@@ -28,11 +28,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/fleet"
 	"github.com/ironvip/ironvip/internal/parallel"
-	"github.com/ironvip/ironvip/internal/registry"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/fleet/fleettest"
-	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"

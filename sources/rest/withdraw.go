@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/fleet/registry"
 )
 
 // withdraw undoes the changes to services that are not in effect because another source has the

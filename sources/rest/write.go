@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/registry"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/pipeline"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"

@@ -18,8 +18,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
-	"github.com/ironvip/ironvip/internal/fleet"
-	"github.com/ironvip/ironvip/internal/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/consultest"
 	"github.com/ironvip/ironvip/test/process"

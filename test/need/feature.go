@@ -3,7 +3,7 @@ package need
 import (
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/plane/kernel/linux"
 )
 
 // ReasonKernelFeature means that the kernel is too old for what the test shows.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/internal/reconcile"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/test/freeport"
 	"github.com/ironvip/ironvip/vip"

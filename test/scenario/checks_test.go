@@ -12,7 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
-	"github.com/ironvip/ironvip/internal/pipeline"
+	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )

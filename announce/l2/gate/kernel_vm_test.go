@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/announce/l2/gate"
-	"github.com/ironvip/ironvip/internal/kernelplane/linux"
+	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/test/expect"
 )
 

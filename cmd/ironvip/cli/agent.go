@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ironvip/ironvip/internal/agent"
+	"github.com/ironvip/ironvip/agent"
 )
 
 func (a *app) agentCommand() *cobra.Command {

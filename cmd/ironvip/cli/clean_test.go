@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/agent"
+	"github.com/ironvip/ironvip/agent"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )

@@ -23,12 +23,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/agent"
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/api/client"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/doctor"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/agent"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -58,7 +58,7 @@ type Options struct {
 	Now            func() time.Time
 	Host           *doctor.Host // what "doctor" looks at
 
-	// The functions of internal/agent: the daemon itself, and the work of commands that need no
+	// The functions of agent: the daemon itself, and the work of commands that need no
 	// running agent. Tests replace these functions.
 	RunAgent     func(context.Context, agent.Options) error
 	RunAnnouncer func(context.Context, announcer.Options) error

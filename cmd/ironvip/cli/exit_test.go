@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ironvip/ironvip/agent"
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/agent"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -249,7 +249,7 @@ func TestHintNamesTheSocketsGroup(t *testing.T) {
 	}
 }
 
-// offline is an error as internal/agent returns it.
+// offline is an error as agent returns it.
 var offline = &agent.OfflineError{Err: errors.New("start the agent: pools overlap"), Cause: agent.CauseRunning, Hint: "change one of them"}
 
 // worded wraps a problem and its cause, and has its own text.

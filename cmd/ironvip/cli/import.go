@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/haproxy"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/internal/migrate"
-	"github.com/ironvip/ironvip/internal/migrate/haproxy"
-	"github.com/ironvip/ironvip/internal/migrate/ipvsadm"
-	"github.com/ironvip/ironvip/internal/migrate/keepalived"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"

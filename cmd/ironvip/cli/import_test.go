@@ -9,9 +9,9 @@ import (
 
 // The samples of the converters, as files of the user.
 const (
-	keepalivedSample = "../../../internal/migrate/keepalived/testdata/keepalived.conf"
-	ipvsadmSample    = "../../../internal/migrate/ipvsadm/testdata/rules"
-	haproxySample    = "../../../internal/migrate/haproxy/testdata/haproxy.cfg"
+	keepalivedSample = "../../../cmd/ironvip/cli/migrate/keepalived/testdata/keepalived.conf"
+	ipvsadmSample    = "../../../cmd/ironvip/cli/migrate/ipvsadm/testdata/rules"
+	haproxySample    = "../../../cmd/ironvip/cli/migrate/haproxy/testdata/haproxy.cfg"
 )
 
 func TestImport(t *testing.T) {

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/agent"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/agent"
-	"github.com/ironvip/ironvip/internal/fleet/membership"
+	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/store"
 )
 

@@ -13,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ironvip/ironvip/agent"
 	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/api/snapshot"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/internal/agent"
-	"github.com/ironvip/ironvip/internal/store/snapshot"
 )
 
 // maxSnapshot bounds the size of a snapshot: about 500,000 leases.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ironvip/ironvip/internal/agent"
+	"github.com/ironvip/ironvip/agent"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/ironvip/ironvip/internal/store/snapshot"
+	"github.com/ironvip/ironvip/api/snapshot"
 )
 
 func TestSnapshotSave(t *testing.T) {

@@ -2,7 +2,7 @@ package kernel
 
 import (
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/internal/reconcile"
+	"github.com/ironvip/ironvip/plane/reconcile"
 )
 
 // Attributes of the nested 64-bit statistics of services and destinations, which kernels

@@ -16,10 +16,10 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
-	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/proxy"
 )
 

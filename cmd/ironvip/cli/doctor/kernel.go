@@ -9,8 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/kernelplane/linux"
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane/kernel/linux"
 )
 
 // oldest is the oldest kernel that ironvip is tested for: the long-term one

@@ -1,6 +1,6 @@
 package kerneltest
 
-import "github.com/ironvip/ironvip/internal/reconcile"
+import "github.com/ironvip/ironvip/plane/reconcile"
 
 // Messages of a 6.1 kernel about a TCP, a UDP and a mark service and a destination
 // after some traffic, and its table at that moment.

@@ -1,0 +1,262 @@
+package announcing
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/nodes"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/fleet/registry"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/problemtest"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+type bench struct {
+	*Announcing
+	dir   string
+	cfg   *configs.Config
+	hosts int // of the fleet
+}
+
+var host = hostnet.Snapshot{Addrs: []hostnet.Addr{
+	{Prefix: netip.MustParsePrefix("127.0.0.1/8"), Link: "lo"},
+	{Prefix: netip.MustParsePrefix("10.0.0.1/24"), Link: "eth0"},
+	{Prefix: netip.MustParsePrefix("10.0.0.9/24"), Link: "eth0", Secondary: true},
+	{Prefix: netip.MustParsePrefix("10.0.0.77/32"), Link: "ironvip0"},
+	{Prefix: netip.MustParsePrefix("172.16.0.1/16"), Link: "eth1"},
+	{Prefix: netip.MustParsePrefix("fe80::1/64"), Link: "eth0"},
+	{Prefix: netip.MustParsePrefix("2001:db8::1/64"), Link: "eth0"},
+}}
+
+func newBench(t *testing.T, fleet bool, text string) *bench {
+	t.Helper()
+	b := &bench{dir: t.TempDir(), hosts: 2}
+	b.configure(t, text)
+	db, err := store.Open(filepath.Join(b.dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	records, err := registry.NewLocal(store.NewBucket[nodes.Record](db, nodes.Folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := &table.Clock{}
+	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
+	hosts.Set(host)
+	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
+		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: true,
+		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
+	close(b.known)
+	return b
+}
+
+func (b *bench) configure(t *testing.T, text string) {
+	t.Helper()
+	cfg, problems := configs.Parse(filepath.Join(b.dir, "ironvip.toml"), []byte(text))
+	if len(problems) > 0 {
+		t.Fatal(problemtest.Text(problems))
+	}
+	b.cfg = cfg
+}
+
+func (b *bench) write(t *testing.T, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, name), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const pair = `
+[node]
+name = "lb1"
+[announce]
+mode = "l2"
+peers = ["10.0.0.1", "10.0.0.2", "[2001:db8::2]:7000"]
+key_file = "key"
+[[pool]]
+name = "lan"
+cidrs = ["10.0.0.64/26", "2001:db8::1:0/112"]
+[[pool]]
+name = "routed"
+cidrs = ["198.51.100.0/24"]
+announce = "off"
+`
+
+func TestSettingsOfAPair(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.write(t, "key", "# the newer one\n0123456789abcdef\n\nfedcba9876543210\n")
+	b.update()
+	s, changed := b.Settings()
+	if b.Problem() != "" {
+		t.Error(b.Problem())
+	}
+	if got := fmt.Sprint(s.Interfaces, s.Peers, len(s.Keys), s.Node, s.Hold, s.Device); got != "[eth0] [10.0.0.2:7481 [2001:db8::2]:7000] 2lb15m0sironvip0" {
+		t.Error(got)
+	}
+	if !s.Uses(announce.L2) || s.Uses(announce.BGP) || len(s.Ranges(announce.L2)) != 2 {
+		t.Errorf("%+v", s.Pools)
+	}
+	b.write(t, "key", "short")
+	b.update()
+	if s, _ := b.Settings(); len(s.Keys) != 2 || table.IsClosed(changed) {
+		t.Error("a bad key file changes the secrets in use")
+	}
+	if err := b.Nodes.SetDrain(t.Context(), "lb1", true, "root"); err != nil {
+		t.Fatal(err)
+	}
+	b.update()
+	if s, _ := b.Settings(); !s.Draining || !table.IsClosed(changed) {
+		t.Error("the drain is not in the settings")
+	}
+}
+
+// Without its secret, a host of a pair must not believe that it is alone.
+func TestNoSecretNoLayer2(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.update()
+	if s, _ := b.Settings(); s.Announces() || !strings.Contains(b.Problem(), "nothing is announced at layer 2") {
+		t.Errorf("%+v, %q", s, b.Problem())
+	}
+	if c := b.Checks(); len(c) != 1 || c[0].Level != v1.LevelFail {
+		t.Errorf("%+v", c)
+	}
+	b = newBench(t, true, strings.ReplaceAll(pair, "key_file", "# key_file")+"\n[ipam]\nstore = \"consul\"\n")
+	b.update()
+	if s, _ := b.Settings(); s.Announces() || !strings.Contains(b.Problem(), "the fleet's secret") {
+		t.Errorf("%+v, %q", s, b.Problem())
+	}
+}
+
+func TestSettingsOfRouters(t *testing.T) {
+	b := newBench(t, false, `
+[announce]
+mode = "bgp"
+[[announce.bgp]]
+peer = "10.0.0.254"
+asn = 4200000000
+local_asn = 65010
+password_file = "password"
+bfd = "3x50ms"
+communities = ["65010:100", "no-export"]
+[[pool]]
+name = "routed"
+cidrs = ["198.51.100.0/24"]
+`)
+	b.write(t, "password", "secret\n")
+	b.update()
+	s, _ := b.Settings()
+	r := s.BGP[0]
+	if s.RouterID.String() != "10.0.0.1" || r.Password != "secret" || r.ASN != 4200000000 || r.BFDInterval != 50*time.Millisecond || r.BFDMultiplier != 3 || b.Problem() != "" {
+		t.Errorf("%+v, %q", s, b.Problem())
+	}
+	if got := routerID("lb1", "ironvip0", hostnet.Snapshot{}); !got.Is4() || got != routerID("lb1", "ironvip0", hostnet.Snapshot{}) {
+		t.Error(got)
+	}
+}
+
+func TestOwnAddress(t *testing.T) {
+	for listen, want := range map[string]string{":7481": "10.0.0.1:7481", "172.16.0.1:7000": "172.16.0.1:7000", "[::]:7481": "10.0.0.1:7481"} {
+		if got := ownAddress(listen, []string{"eth0"}, host); got.String() != want {
+			t.Errorf("%s: %s, want %s", listen, got, want)
+		}
+	}
+	if got := ownAddress(":7481", nil, host); got.IsValid() {
+		t.Error(got)
+	}
+}
+
+// The status line names each problem, and how to repair it.
+func TestChecks(t *testing.T) {
+	b := newBench(t, false, pair)
+	b.write(t, "key", "0123456789abcdef")
+	b.update()
+	c := b.Checks()[0]
+	if c.Level != v1.LevelFail || !strings.Contains(c.Message, "the announcer is not reachable") || c.Hint != "systemctl status ironvip-announcer" || c.InMessage != 0 {
+		t.Errorf("%+v", c)
+	}
+	fleet := newBench(t, true, "[ipam]\nstore = \"consul\"\n[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")
+	fleet.update()
+	if c := fleet.Checks(); len(c) != 1 || c[0].Level != v1.LevelWarn || !strings.Contains(c[0].Message, "2 hosts of the fleet answer ARP") {
+		t.Errorf("%+v", c)
+	}
+	if fleet.hosts = 1; len(fleet.Checks()) != 0 {
+		t.Errorf("one host alone: %+v", fleet.Checks())
+	}
+	some := newBench(t, true, strings.ReplaceAll(pair, `peers = ["10.0.0.1", "10.0.0.2", "[2001:db8::2]:7000"]`, "")+"[[pool]]\nname = \"plain\"\ncidrs = [\"10.0.0.192/28\"]\nannounce = \"off\"\n[ipam]\nstore = \"consul\"\n")
+	some.write(t, "key", "0123456789abcdef")
+	some.update()
+	if c := some.Checks(); len(c) != 1 || c[0].InMessage != 0 || !slices.ContainsFunc(c[0].Problems, func(p v1.Problem) bool { return strings.Contains(p.Message, "off, and pool plain is in the subnet") }) {
+		t.Errorf("%+v", c)
+	}
+	off := newBench(t, false, "[[pool]]\nname = \"lan\"\ncidrs = [\"10.0.0.64/26\"]\n")
+	off.update()
+	if c := off.Checks(); len(c) != 0 {
+		t.Errorf("%+v", c)
+	}
+	if err := off.Nodes.SetDrain(t.Context(), off.cfg.Node.Name, true, ""); err != nil {
+		t.Fatal(err)
+	}
+	if c := off.Checks(); len(c) != 1 || !strings.Contains(c[0].Message, "drains") {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A VIP that moves is an event, and so is the death of a peer. Many at once are counted.
+func TestEvents(t *testing.T) {
+	b := newBench(t, false, pair)
+	done := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- b.followResults(ctx) }()
+	var rows []announce.Announcement
+	for i := range 30 {
+		rows = append(rows, announce.Announcement{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(64 + i)}), Mode: announce.L2, Here: true, Why: "lb1: the only eligible host"})
+	}
+	b.Announcements.SetAll(rows)
+	b.await(t, "announced", func(e []event.Event) bool {
+		return len(e) == maxEvents+1 && strings.Contains(e[maxEvents].Message, "10 more VIPs")
+	})
+	rows[0].Here, rows[0].Why = false, "lb2: highest of 2 eligible"
+	b.Announcements.Set(rows[0])
+	peer := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb2"}, State: "alive", Up: true}
+	b.Peers.Set(peer)
+	b.await(t, "up", func(e []event.Event) bool {
+		return e[len(e)-1].Kind == eventPeerUp || e[len(e)-1].Kind == eventWithdrawn
+	})
+	peer.Up, peer.State, peer.Reason = false, "dead", "no heartbeat within 300ms"
+	b.Peers.Set(peer)
+	place := announce.Place{Addr: rows[1].Addr, At: "eth0"}
+	b.Announced.Set(announce.Announced{Place: place, State: "conflict", Reason: "02:00:00:00:00:01 has it"})
+	b.await(t, "all", func(e []event.Event) bool {
+		seen := map[string]string{}
+		for _, x := range e {
+			seen[x.Kind] = x.Message
+		}
+		return strings.Contains(seen[eventWithdrawn], "highest of 2") && seen[eventPeerDown] == "host lb2 is dead: no heartbeat within 300ms" && strings.Contains(seen[eventConflict], "02:00")
+	})
+	cancel()
+	<-done
+}
+
+func (b *bench) await(t *testing.T, what string, ok func([]event.Event) bool) {
+	t.Helper()
+	wait.Until(t, what, func() bool {
+		all, _ := b.Events.Since(0)
+		return len(all) > 0 && ok(all)
+	}, func() any { all, _ := b.Events.Since(0); return all })
+}

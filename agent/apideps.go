@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// apiAnnouncing is what the API shows of announcements.
+func (a *agent) apiAnnouncing() *api.Announcing {
+	tables := a.announcing.Tables
+	return &api.Announcing{Announcements: tables.Announcements, Announced: tables.Announced, Peers: tables.Peers, Stale: a.announcing.Stale,
+		Drains: a.announcing.Nodes.Drains, SetDrain: a.announcing.Nodes.SetDrain}
+}
+
+// apiDeps is what the API reads and calls.
+func (a *agent) apiDeps() api.Deps {
+	admission, _ := a.plane.Plane.(reconcile.Admission)
+	lister, _ := a.plane.Plane.(reconcile.ConnectionLister)
+	outliers, _ := a.plane.Plane.(reconcile.Outliers)
+	var probes func() probe.Stats
+	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
+	if a.prober != nil {
+		probes = a.prober.Stats
+		lastFailure = func(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
+			return a.probes.LastFailure(s, b, a.prober.Detail)
+		}
+	}
+	return api.Deps{
+		Node: a.config.get().Node.Name, Version: a.version, Started: a.started,
+		Policy: a.access.policy.Load, Tokens: a.access.tokens,
+		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
+		Clock: a.clock, Services: a.tables.Services, Sources: a.statuses, Refused: a.refusals, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
+		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
+		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
+		Events: a.events,
+		Pools:  a.allocator.Pools, Reservations: a.allocator,
+		Resync:    a.resync,
+		Stats:     a.pipeline.Reconciler.Stats,
+		Dataplane: a.dataplane, Switch: a.switchPlane,
+		Diff:    a.pipeline.Reconciler.Diff,
+		Repair:  a.pipeline.Reconciler.Repair,
+		Preview: a.allocator.Preview,
+		Config: api.Config{
+			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
+			Loaded: func() (bool, time.Time) {
+				problems, at, _, lastGood := a.config.last()
+				return len(problems) == 0 && !lastGood, at
+			},
+		},
+		Nodes: a.nodes, ForgetNode: a.forgetNode, CompareChecks: a.compareChecks,
+		Announcing: a.apiAnnouncing(),
+		Naming:     api.Naming{Stage: a.naming.Stage, Zone: a.naming.Zone},
+		Snapshot:   a.snapshot,
+		Tables:     a.debugTables(),
+		Checks:     a.checks,
+		Metrics:    a.plane.metrics,
+		Statistics: a.connections, Connections: a.connections, ConnectionLister: lister, Admission: admission, Outliers: outliers,
+		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
+		ClientRate:     func() int { return a.config.get().API.RateLimit },
+		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,
+		Log: a.log,
+	}
+}

@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/announce/remains"
+	"github.com/ironvip/ironvip/announce/routes"
+	"github.com/ironvip/ironvip/api/snapshot"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/ipvs/probepath"
+	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// CleanRequest describes a "dataplane clean".
+type CleanRequest struct {
+	Config   string // a file, or a directory that holds ironvip.toml
+	StateDir string // "": from the configuration
+	Force    bool   // also while an agent runs
+	Pools    bool   // also services in the pools that have no other sign of being ours
+	DryRun   bool   // change nothing
+}
+
+// CleanResult is what is, or was, ours in the kernel.
+type CleanResult struct {
+	Removed bool        `json:"removed"`
+	Items   []CleanItem `json:"items"`
+	Left    []CleanItem `json:"left"`  // what is kept although it might be ours
+	Notes   []string    `json:"notes"` // what can't be determined, and what else is kept
+}
+
+// CleanItem is one thing in the kernel. Kind is "service", "address", "tunnel", "table", "device",
+// "routes", "setting" or "resolver".
+type CleanItem struct {
+	Kind   string `json:"kind"`
+	Name   string `json:"name"`
+	Detail string `json:"detail"`
+}
+
+// Clean finds what an agent of this configuration and its announcer left in the kernel and, unless it is
+// a dry run, removes it. No running agent is needed. Its errors may be an OfflineError.
+func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
+	result := CleanResult{Items: []CleanItem{}, Left: []CleanItem{}, Notes: []string{}}
+	cfg, problems := configs.LoadOrLastGood(req.Config, req.StateDir)
+	if _, err := os.Stat(req.Config); cfg == nil && errors.Is(err, fs.ErrNotExist) { // cleaning must also work after uninstalling
+		cfg, problems = configs.Parse(filepath.Join(req.Config, configs.ConfigName), nil)
+		if cfg != nil && req.StateDir != "" {
+			cfg.Node.StateDir = req.StateDir
+		}
+	}
+	if cfg == nil {
+		return result, problemsError("the configuration, which names the device and the pools, can't be used", problems)
+	}
+	note := func(format string, args ...any) { result.Notes = append(result.Notes, fmt.Sprintf(format, args...)) }
+	switch _, err := os.Stat(cfg.Path); {
+	case cfg.IsLastGood:
+		note("%s refused: using the last good configuration", cfg.Path)
+	case errors.Is(err, fs.ErrNotExist):
+		note("config file %s not found; using defaults (device %s, no pools)", cfg.Path, cfg.Dataplane.Device)
+	}
+	if err := answers(ctx, cfg.API.Socket, agentRuns); err != nil && !req.Force {
+		return result, err
+	}
+	if err := answers(ctx, cfg.Announce.Socket, announcerRuns); err != nil && !req.Force {
+		return result, err
+	}
+	leases, release, err := leasesOf(ctx, cfg, req.Force, note)
+	if err != nil {
+		return result, err
+	}
+	defer release() // until the end, so that no agent starts meanwhile
+
+	pools, err := ipam.Prepare(memstore.New(), cfg.IPAMConfig(), ipam.Options{Clock: &table.Clock{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return result, err
+	}
+	kernel, err := ipvs.Find(ctx, ipvs.Options{Device: cfg.Dataplane.Device, Owns: func(addr netip.Addr) bool {
+		_, leased := leases[ipam.Resource{Addr: addr}]
+		return leased || req.Pools && pools.Owns(addr)
+	}})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left", err)
+	}
+	defer kernel.Close()
+	rules, err := nft.Find(ctx, nft.Options{Device: cfg.Dataplane.Device})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left", err)
+	}
+	defer rules.Close()
+	if rules.Bridge != "" {
+		kernel.Foreign = ""
+	}
+	paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(cfg.Dataplane.Device))})
+	if err != nil {
+		return result, cleanFailed("look for what an agent left for health probes", err)
+	}
+	defer paths.Close()
+	announced, err := remains.Find(ctx, cfg.Announce.Socket)
+	if err != nil {
+		return result, cleanFailed("look for what the announcer left", err)
+	}
+	for _, blind := range kernel.Blind {
+		note("%s: there can be no IPVS services of ours", blind)
+	}
+	list(&result, kernel, rules, paths, &announced)
+	resolver := false
+	if kernel.Foreign != "" { // otherwise systemd-resolved forgets the device's settings with the device
+		if resolver, err = resolved.Remains(ctx, cfg.ResolvedSettings()); err != nil && cfg.ResolvedSettings().On {
+			note("whether systemd-resolved still asks the agent is not known: %v", err)
+		}
+	}
+	if resolver {
+		result.Items = append(result.Items, CleanItem{Kind: "resolver", Name: cfg.Dataplane.Device, Detail: "DNS servers and domains of this device in systemd-resolved"})
+	}
+	left := func(kind, name, detail string) {
+		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
+	}
+	if kernel.Foreign != "" {
+		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy, or a bridge without ports and ARP: somebody else made it, and it stays with every address on it", kernel.Foreign))
+	}
+	for _, k := range kernel.Others {
+		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
+		case pools.Owns(k.Addr):
+			left("service", k.String(), "in a pool, and nothing says that it is ours: "+deletion(k)+", or --pools")
+		case len(lease.Holders) > 0:
+			left("service", k.String(), fmt.Sprintf("on a node port of %s, and not on record as ours: %s", lease.Holders[0].Service, deletion(k)))
+		}
+	}
+	if req.DryRun || len(result.Items) == 0 {
+		return result, nil
+	}
+	err = errors.Join(announced.Remove(ctx), paths.Remove(ctx), rules.Remove(ctx), kernel.Remove(ctx))
+	if resolver {
+		err = errors.Join(err, resolved.Remove(ctx, cfg.ResolvedSettings()))
+	}
+	if err != nil {
+		return result, cleanFailed("remove what an agent left", err)
+	}
+	result.Removed = true
+	note("these sysctls stay as they are: %s", strings.Join(ipvs.Sysctls(), " "))
+	return result, nil
+}
+
+// list adds what was found, in the order of removal.
+func list(result *CleanResult, r *ipvs.Remains, n *nft.Remains, p *probepath.Remains, a *remains.Remains) {
+	add := func(kind, name, detail string) {
+		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
+	}
+	if n := len(a.Routes); n > 0 {
+		add("routes", fmt.Sprintf("table %d", routes.DefaultTable), text.Plural(n, "route")+" to virtual addresses, for a router on this host")
+	}
+	for _, addr := range r.Addresses {
+		add("address", addr.String(), "on "+r.Device)
+	}
+	for _, addr := range n.Addresses {
+		add("address", addr.String(), "on "+n.Bridge)
+	}
+	for _, s := range n.Services {
+		detail := "in the damaged nftables table"
+		if s.Scheduler != 0 {
+			detail = s.Scheduler.String() + ", " + text.Plural(s.Backends, "backend")
+		}
+		add("service", s.Key.String(), detail)
+	}
+	if n.Table != "" {
+		add("table", "inet "+n.Table, "nftables, of the nft dataplane")
+	}
+	for _, s := range r.Services {
+		add("service", s.Key.String(), s.Scheduler+", "+text.Plural(s.Backends, "backend"))
+	}
+	for _, end := range r.Tunnels {
+		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	for _, t := range a.Tables {
+		add("table", t, "nftables, the gate of the announcer: this host stays silent about virtual addresses")
+	}
+	for _, s := range a.Settings {
+		add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Former))
+	}
+	if p.Table != "" {
+		add("table", "inet "+p.Table, "nftables, with the IPVS services by mark of "+text.Plural(p.Paths, "path")+" of health probes")
+	}
+	if r.Table != "" {
+		add("table", "inet "+r.Table, "nftables")
+	}
+	for _, device := range []string{r.Device, n.Bridge} {
+		if device != "" {
+			add("device", device, "")
+		}
+	}
+}
+
+// deletion returns the command that deletes one IPVS service.
+func deletion(k vip.FrontendKey) string {
+	kind := map[vip.Protocol]string{vip.TCP: "-t", vip.UDP: "-u"}
+	return fmt.Sprintf("ipvsadm -D %s %s", cmp.Or(kind[k.Protocol], "--sctp-service"), k.AddrPort())
+}
+
+// answers returns an error if a process listens on a socket.
+func answers(ctx context.Context, socket string, runs func(where string) error) error {
+	if socket == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil
+	}
+	conn.Close()
+	return runs("at " + socket)
+}
+
+func announcerRuns(where string) error {
+	return &OfflineError{fmt.Errorf("an announcer runs %s", where), CauseRunning,
+		"stop it first: systemctl stop ironvip-announcer; with --force what it has in the kernel is removed all the same, and it restores that"}
+}
+
+func agentRuns(where string) error {
+	return &OfflineError{fmt.Errorf("an agent runs %s", where), CauseRunning,
+		"stop it first: systemctl stop ironvip; with --force what it programmed is removed all the same, and it puts that back at its next resync"}
+}
+
+// leasesOf reads the leases in the state file or in the store of a fleet. If that store is
+// unavailable, it reads the fleet's leases from the state file. Without the file it returns no
+// leases and calls note. Release releases the file.
+func leasesOf(ctx context.Context, cfg *configs.Config, force bool, note func(string, ...any)) (leases map[ipam.Resource]ipam.Lease, release func(), err error) {
+	path := statePath(cfg)
+	unknown := func(why string) (map[ipam.Resource]ipam.Lease, func(), error) {
+		note("%s: which addresses are leased is not known; what the nftables table has on record and what is on %s is", why, cfg.Dataplane.Device)
+		return nil, func() {}, nil
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // Open would create the file
+		return unknown("there is no state file " + path)
+	}
+	db, err := store.Open(path)
+	switch {
+	case errors.Is(err, store.ErrLocked) && force:
+		return unknown("an agent has " + path + " open")
+	case errors.Is(err, store.ErrLocked):
+		return nil, nil, agentRuns("with the state directory " + cfg.Node.StateDir)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, nil, &OfflineError{err, CausePermission, "run this as root"}
+	case err != nil:
+		return unknown(err.Error())
+	}
+	stores, err := openStores(cfg, db, storeOptions{clock: table.NewClock(time.Now()), log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		db.Close()
+		return unknown(err.Error())
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*fleet.GracePeriod)
+	defer cancel()
+	err = stores.wait(limited, func(string) {})
+	var all snapshot.Contents
+	if err == nil {
+		all, err = stores.contents(ctx)
+	}
+	err = errors.Join(err, stores.close())
+	if err != nil {
+		db.Close()
+		return unknown(err.Error())
+	}
+	return all.Leases, func() { db.Close() }, nil
+}
+
+// cleanFailed returns an error that names the operation and, if they are the cause, the missing
+// privileges.
+func cleanFailed(what string, err error) error {
+	failed := &OfflineError{fmt.Errorf("%s: %w", what, err), CauseOther, ""}
+	if errors.Is(err, fs.ErrPermission) {
+		failed.Cause, failed.Hint = CausePermission, "run this as root: it takes CAP_NET_ADMIN"
+	}
+	return failed
+}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// connections counts the open connections of clients wherever this host has them: in its dataplane, in a former dataplane that
+// still drains, and in a process that this one replaces.
+type connections struct {
+	reconcile.Statistics // of the dataplane
+
+	plane   reconcile.Connections
+	relayed *relayed      // nil: the dataplane counts them itself
+	looked  chan struct{} // closed when the former dataplanes have been looked for
+
+	mu      sync.RWMutex // held for writing to close one of formers
+	formers map[string]formerState
+}
+
+var (
+	_ reconcile.Connections = (*connections)(nil)
+	_ reconcile.Statistics  = (*connections)(nil)
+)
+
+// newConnections returns what counts the connections of p, whose Plane must implement both interfaces, as all dataplanes do.
+func newConnections(p *plane, r *relayed) *connections {
+	if p.relays != nil {
+		r = nil
+	}
+	return &connections{Statistics: p.Plane.(reconcile.Statistics), plane: p.Plane.(reconcile.Connections), relayed: r,
+		looked: make(chan struct{}), formers: map[string]formerState{}}
+}
+
+// setFormer replaces what counts the connections of a former dataplane, and closes what did before. Nil: there are none left.
+func (c *connections) setFormer(mode string, f formerState) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.formers[mode]
+	if c.formers[mode] = f; f == nil {
+		delete(c.formers, mode)
+	}
+	if before == nil {
+		return nil
+	}
+	return before.Close()
+}
+
+// close closes what counts the connections of former dataplanes.
+func (c *connections) close() (err error) {
+	for _, mode := range preference {
+		err = errors.Join(err, c.setFormer(mode, nil))
+	}
+	return err
+}
+
+// eachFormer calls f for each former dataplane, once they are known.
+func (c *connections) eachFormer(ctx context.Context, f func(formerState) error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.looked:
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, former := range c.formers {
+		if err := f(former); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// others returns the connections of a frontend that the dataplane doesn't have.
+func (c *connections) others(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	out := map[netip.AddrPort]int{}
+	if c.relayed != nil {
+		out = c.relayed.of(key)
+	}
+	err := c.eachFormer(ctx, func(f formerState) error {
+		open, err := f.Connections(ctx, key)
+		for a, n := range open {
+			out[a] += n
+		}
+		return err
+	})
+	return out, err
+}
+
+// Connections implements reconcile.Connections.
+func (c *connections) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	out, err := c.others(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	own, err := c.plane.Connections(ctx, key)
+	for a, n := range own {
+		out[a] += n
+	}
+	return out, err
+}
+
+// Totals implements reconcile.Statistics. A former dataplane costs one read of all its connections more.
+func (c *connections) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	out, err := c.Statistics.Totals(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	add := func(key vip.FrontendKey, n int) {
+		if t, counted := out[key]; counted {
+			t.Active += uint64(n)
+			out[key] = t
+		}
+	}
+	if c.relayed != nil {
+		for _, r := range c.relayed.counts() {
+			add(r.Frontend, int(r.N))
+		}
+	}
+	err = c.eachFormer(ctx, func(f formerState) error {
+		open, err := f.Open(ctx)
+		for key, n := range open {
+			add(key, n)
+		}
+		return err
+	})
+	return out, err
+}
+
+// Breakdown implements reconcile.Statistics. Connections to endpoints that the dataplane no longer has count for the frontend
+// only, and not with ranges of ports: a dataplane may count them under two addresses there.
+func (c *connections) Breakdown(ctx context.Context, key vip.FrontendKey) (out reconcile.Breakdown, found bool, err error) {
+	if out, found, err = c.Statistics.Breakdown(ctx, key); err != nil || !found {
+		return out, found, err
+	}
+	others, err := c.others(ctx, key)
+	for a, n := range others {
+		t, known := out.Endpoints[a]
+		if known {
+			t.Active += uint64(n)
+			out.Endpoints[a] = t
+		}
+		if known || !key.Ranged() {
+			out.Active += uint64(n)
+		}
+	}
+	return out, true, err
+}

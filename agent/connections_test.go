@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ironvip/ironvip/internal/takeover"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// countingPlane is a dataplane, present or former, with some connections.
+type countingPlane struct {
+	reconcile.Plane
+	open   map[vip.FrontendKey]map[netip.AddrPort]int
+	closed bool
+}
+
+func (p *countingPlane) Connections(_ context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return maps.Clone(p.open[key]), nil
+}
+
+func (p *countingPlane) Counted() reconcile.Counted { return reconcile.Counted{} }
+
+func (p *countingPlane) Totals(_ context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	out := map[vip.FrontendKey]reconcile.Traffic{}
+	for key := range p.open {
+		if want(key) {
+			b, _, _ := p.Breakdown(context.Background(), key)
+			out[key] = b.Traffic
+		}
+	}
+	return out, nil
+}
+
+func (p *countingPlane) Breakdown(_ context.Context, key vip.FrontendKey) (reconcile.Breakdown, bool, error) {
+	out := reconcile.Breakdown{Endpoints: map[netip.AddrPort]reconcile.Traffic{}}
+	for a, n := range p.open[key] {
+		out.Endpoints[a] = reconcile.Traffic{Active: uint64(n)}
+		out.Active += uint64(n)
+	}
+	return out, p.open[key] != nil, nil
+}
+
+func (p *countingPlane) Retire(context.Context) error { return nil }
+func (p *countingPlane) End(context.Context) error    { return nil }
+func (p *countingPlane) Close() error                 { p.closed = true; return nil }
+
+func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
+	out := map[vip.FrontendKey]int{}
+	for key, open := range p.open {
+		for _, n := range open {
+			out[key] += n
+		}
+	}
+	return out, nil
+}
+
+// Connections of the dataplane, of a former one and of a predecessor add up. Nothing is counted before the former ones are
+// known: a count without them would be too low.
+func TestConnectionsOfFormerDataplanes(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}
+		other := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Protocol: vip.TCP}
+		a, b, gone := netip.MustParseAddrPort("10.1.0.1:80"), netip.MustParseAddrPort("10.1.0.2:80"), netip.MustParseAddrPort("10.1.0.3:80")
+		counts := func(n, m int) map[vip.FrontendKey]map[netip.AddrPort]int {
+			return map[vip.FrontendKey]map[netip.AddrPort]int{key: {a: n, b: m}}
+		}
+		former := &countingPlane{open: counts(10, 20)}
+		former.open[key][gone] = 40
+		former.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
+		p := &plane{Plane: &countingPlane{open: counts(1, 0)}}
+		process := &relaying{}
+		r := &relayed{processes: []*relaying{process}}
+		c := newConnections(p, r)
+		r.count(process, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: b}, N: 100})
+		check := func(when string, wantA, wantB, all int) {
+			t.Helper()
+			open, err := c.Connections(t.Context(), key)
+			if err != nil || open[a] != wantA || open[b] != wantB {
+				t.Errorf("%s: connections %v, %v", when, open, err)
+			}
+			one, found, err := c.Breakdown(t.Context(), key)
+			if err != nil || !found || one.Active != uint64(all) || one.Endpoints[a].Active != uint64(wantA) || one.Endpoints[b].Active != uint64(wantB) || len(one.Endpoints) != 2 {
+				t.Errorf("%s: breakdown %+v, %v", when, one, err)
+			}
+			totals, err := c.Totals(t.Context(), func(vip.FrontendKey) bool { return true })
+			if err != nil || totals[key].Active != uint64(all) || len(totals) != 1 {
+				t.Errorf("%s: totals %+v, %v", when, totals, err)
+			}
+		}
+		answered := false
+		go func() {
+			open, err := c.Connections(t.Context(), key)
+			if answered = true; err != nil || open[a] != 11 {
+				t.Errorf("a count that waited: %v, %v", open, err)
+			}
+		}()
+		if synctest.Wait(); answered {
+			t.Error("counted before the former dataplanes are known")
+		}
+		if err := c.setFormer("nft", former); err != nil {
+			t.Error(err)
+		}
+		close(c.looked)
+		synctest.Wait()
+		check("with all", 11, 120, 1+30+40+100)
+		r.end(process)
+		check("without a predecessor", 11, 20, 1+30+40)
+		if err := c.close(); err != nil || !former.closed {
+			t.Errorf("close: %v, closed %t", err, former.closed)
+		}
+		check("alone", 1, 0, 1)
+	})
+}

@@ -1,0 +1,160 @@
+package lostnodes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/fleet/roster"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+var vips = []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}
+
+// fleet is a roster whose rows the test writes.
+type fleet struct {
+	lost    *table.Table[string, roster.LostRow]
+	present map[string]bool
+}
+
+func (f *fleet) Lost() table.Reader[string, roster.LostRow] { return f.lost }
+func (f *fleet) IsPresent(node string) bool                 { return f.present[node] }
+
+// run starts a follower, and returns what has happened since the last call.
+func run(t *testing.T, o Options) (f *Follower, happened func() []string) {
+	o.Clock, o.Events = &table.Clock{}, event.NewLog(100, time.Now)
+	f = New(o)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { _ = f.Run(ctx); close(done) }()
+	t.Cleanup(func() { stop(); <-done })
+	seen := uint64(0)
+	return f, func() (out []string) {
+		synctest.Wait()
+		all, _ := o.Events.Since(seen)
+		for _, e := range all {
+			seen = e.ID
+			out = append(out, e.Kind+" "+e.Object)
+		}
+		return out
+	}
+}
+
+func (f *Follower) text() string {
+	var out []string
+	for _, n := range f.Nodes() {
+		out = append(out, fmt.Sprintf("%s (%s)", n.Name, n.Announced(2)))
+	}
+	return strings.Join(out, ", ")
+}
+
+func expect(t *testing.T, when string, f *Follower, want string, events []string, wanted ...string) {
+	t.Helper()
+	if got := f.text(); got != want {
+		t.Errorf("%s: lost %q, want %q", when, got, want)
+	}
+	if !slices.Equal(events, wanted) {
+		t.Errorf("%s: events %q, want %q", when, events, wanted)
+	}
+}
+
+// In a fleet, the roster says who is lost.
+func TestFleet(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		clock := &table.Clock{}
+		r := &fleet{table.New(clock, func(i *roster.LostRow) string { return i.Key }, nil), map[string]bool{}}
+		peers := control.NewTables(clock).Peers
+		draining := map[string]bool{}
+		lose := func(node string, l roster.Lost) {
+			l.Since = time.Now()
+			r.lost.Set(roster.LostRow{Key: roster.KeyOf(node), Value: l, Index: 1})
+		}
+		lose("old", roster.Lost{})
+		f, happened := run(t, Options{Roster: r, Peers: peers, Draining: func(n string) bool { return draining[n] }})
+		expect(t, "at the start", f, "old ()", happened())
+
+		time.Sleep(time.Minute)
+		lose("lb2", roster.Lost{VIPs: vips[:2], Owned: 4})
+		expect(t, "one more", f, "lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb2")
+		// What the leader doesn't know, this host may.
+		peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: "lb/3"}, State: "dead", VIPs: vips[2:], Owned: 1})
+		lose("lb/3", roster.Lost{})
+		expect(t, "from this host's peers", f, "lb/3 (192.0.2.12), lb2 (192.0.2.10, 192.0.2.11 and 2 more), old ()", happened(), "node_lost lb/3")
+
+		time.Sleep(90 * time.Second)
+		c := f.Checks(time.Now())
+		if len(c) != 1 || c[0].Level != "warn" || c[0].Message != "lb/3 is lost: silent for 1m30s, announced 192.0.2.12; 2 nodes more" || !strings.Contains(c[0].Hint, "ironvip node forget lb/3") {
+			t.Errorf("%+v", c)
+		}
+		draining["lb/3"], draining["lb2"], draining["old"] = true, true, true
+		if c := f.Checks(time.Now()); len(c) != 0 {
+			t.Errorf("nodes that were taken away on purpose: %+v", c)
+		}
+
+		r.present["lb2"] = true
+		r.lost.Delete("lb2")
+		r.lost.Delete("old")
+		expect(t, "one is back", f, "lb/3 (192.0.2.12)", happened(), "node_returned lb2", "node_forgotten old")
+	})
+}
+
+// Without a fleet, peers without heartbeats are lost. One that was never received is known by its
+// address, and one that was known before a restart of the announcer keeps its name.
+func TestPair(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		tables := control.NewTables(&table.Clock{})
+		set := func(name, state string) {
+			p := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: name}, Address: "10.0.0.2:7481", State: state, Up: state == "alive", Since: time.Now()}
+			if state == "dead" {
+				p.VIPs, p.Owned = vips, 3
+			}
+			tables.Peers.Set(p)
+		}
+		drop := func(name string) { tables.Peers.Delete(announce.PeerKey{Kind: announce.Neighbor, Name: name}) }
+		set("10.0.0.2:7481", "unknown")
+		tables.Peers.Set(announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: "10.0.0.254"}, State: "idle"})
+		configured := "10.0.0.2:7481"
+		f, happened := run(t, Options{Peers: tables.Peers, Draining: func(string) bool { return false }, Configured: func(a string) bool { return a == configured }})
+		expect(t, "at the start", f, "", happened())
+		time.Sleep(firstHeartbeat - time.Millisecond)
+		expect(t, "the announcers find each other", f, "", happened())
+		time.Sleep(time.Millisecond)
+		expect(t, "never received", f, "10.0.0.2:7481 ()", happened()) // since before Run
+		drop("10.0.0.2:7481")
+		set("lb2", "alive")
+		expect(t, "received", f, "", happened(), "node_returned 10.0.0.2:7481")
+
+		set("lb2", "one-way")
+		expect(t, "it is not silent", f, "", happened())
+		time.Sleep(time.Second)
+		set("lb2", "dead")
+		expect(t, "silent", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
+		if c := f.Checks(time.Now()); len(c) != 1 || !strings.Contains(c[0].Hint, "announce.peers") {
+			t.Errorf("%+v", c)
+		}
+		// This host's announcer starts again.
+		drop("lb2")
+		expect(t, "while the announcer is away", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
+		set("10.0.0.2:7481", "unknown")
+		time.Sleep(time.Minute)
+		expect(t, "after a restart of the announcer", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened())
+		drop("10.0.0.2:7481")
+		set("lb2", "alive")
+		expect(t, "back", f, "", happened(), "node_returned lb2")
+
+		set("lb2", "dead")
+		expect(t, "again", f, "lb2 (192.0.2.10, 192.0.2.11 and 1 more)", happened(), "node_lost lb2")
+		configured = ""
+		drop("lb2")
+		expect(t, "no longer a peer", f, "", happened(), "node_forgotten lb2")
+	})
+}

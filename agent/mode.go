@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane/kernel/host"
+)
+
+// lastPlane is the dataplane that this host runs, as recorded in the state file once it serves.
+type lastPlane struct {
+	Mode string `json:"mode"`
+}
+
+const lastPlaneKey = "last"
+
+func planeNote(db *store.DB) *store.Bucket[lastPlane] {
+	return store.NewBucket[lastPlane](db, "dataplane")
+}
+
+// notePlane records that the dataplane serves, unless it is the same as before. From then on, the one before is a former one.
+func (a *agent) notePlane() {
+	now := lastPlane{a.plane.about.Mode}
+	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	if err == nil && known && slices.Contains(otherModes(now.Mode), last.Mode) {
+		a.formerSince(last.Mode)
+	}
+	if err == nil && last != now {
+		err = planeNote(a.db).Put(lastPlaneKey, now)
+	}
+	if err != nil {
+		a.log.Warn("dataplane in use not recorded: with mode auto, the next start may choose another", "err", err)
+	}
+	a.forgetFormer(now.Mode)
+}
+
+// formerNote has the times at which the dataplanes that drain were replaced, by mode.
+func formerNote(db *store.DB) *store.Bucket[time.Time] {
+	return store.NewBucket[time.Time](db, "former dataplanes")
+}
+
+// formerSince returns when another dataplane was replaced: now, or as recorded by an agent that has ended in between.
+func (a *agent) formerSince(mode string) time.Time {
+	now := time.Now()
+	since, known, err := formerNote(a.db).Get(mode)
+	if err == nil && known && !since.After(now) {
+		return since
+	}
+	if err == nil {
+		err = formerNote(a.db).Put(mode, now)
+	}
+	if err != nil {
+		a.log.Warn("change of the dataplane not recorded: after a restart, connections of the one before have longer", "dataplane", mode, "err", err)
+	}
+	return now
+}
+
+// ranBefore reports whether another dataplane may have something in the kernel, by the records.
+func (a *agent) ranBefore(mode string) bool {
+	last, known, err := planeNote(a.db).Get(lastPlaneKey)
+	if err == nil && known && last.Mode == mode {
+		return true
+	}
+	_, known, err = formerNote(a.db).Get(mode)
+	return err == nil && known
+}
+
+// forgetFormer removes the record of a dataplane that has nothing left, or serves again.
+func (a *agent) forgetFormer(mode string) {
+	if _, known, err := formerNote(a.db).Get(mode); err == nil && !known {
+		return
+	}
+	if err := formerNote(a.db).Delete(mode); err != nil {
+		a.log.Warn("record of an earlier dataplane not removed", "dataplane", mode, "err", err)
+	}
+}
+
+// preference is the order of the dataplanes for mode auto.
+var preference = []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}
+
+// checkMode returns what a dataplane needs of this host.
+func checkMode(mode, role string) []host.Finding {
+	switch mode {
+	case configs.ModeIPVS:
+		return ipvs.Check(role == configs.RoleRealServer)
+	case configs.ModeNFT:
+		return nft.Check()
+	}
+	return nil
+}
+
+// choice is the selection of a dataplane.
+type choice struct {
+	Mode, Why string
+	Lacks     []host.Finding // required by those that are preferred and can't run
+}
+
+// chooseMode selects a dataplane and returns the reason. A configured mode that can't run is an error that names what is
+// missing and the fix. Mode auto keeps the dataplane that the host ran before: another one may refuse services, and end
+// connections. Without one, or if that can't run any more, it takes the first of preference that can.
+func chooseMode(mode, role, before string, check func(mode string) []host.Finding) (choice, error) {
+	if role == configs.RoleRealServer && mode == configs.ModeAuto {
+		if missing := host.Err(check(configs.ModeIPVS)); missing != nil {
+			return choice{}, fmt.Errorf("dataplane.role = %q needs the ipvs dataplane, which can't work here\n%w\nhint: fix this; `ironvip doctor` shows everything", configs.RoleRealServer, withHints(missing))
+		}
+		return choice{Mode: configs.ModeIPVS, Why: "a real server needs it"}, nil
+	}
+	if mode != configs.ModeAuto {
+		if missing := host.Err(check(mode)); missing != nil {
+			return choice{}, fmt.Errorf("dataplane.mode = %q can't work here\n%w\nhint: fix this, or set dataplane.mode to \"auto\" or \"proxy\"; `ironvip doctor` shows everything", mode, withHints(missing))
+		}
+		return choice{Mode: mode, Why: "the configuration asks for it"}, nil
+	}
+	var out choice
+	var reasons []string
+	for _, m := range preference {
+		found := check(m)
+		missing := host.Err(found)
+		switch {
+		case missing == nil && out.Mode == "" && (before == "" || before == m):
+			out.Mode = m
+		case missing == nil && out.Mode == "" && before != "" && host.Err(check(before)) == nil:
+			out.Mode = before
+			reasons = append(reasons, fmt.Sprintf("this host ran it before; %[1]s can run, too: dataplane.mode = %[1]q selects it", m))
+		case missing == nil && out.Mode == "":
+			out.Mode = m
+			reasons = append(reasons, fmt.Sprintf("%s, which this host ran before, can't run any more", before))
+		case missing != nil && out.Mode == "":
+			reasons = append(reasons, fmt.Sprintf("%s can't run: %s", m, firstLine(missing)))
+			for _, f := range found {
+				if f.Required && !f.OK {
+					out.Lacks = append(out.Lacks, f)
+				}
+			}
+		}
+		if out.Mode != "" {
+			break
+		}
+	}
+	if out.Why = strings.Join(reasons, "; "); out.Why == "" {
+		out.Why = "the kernel and this process's rights allow it"
+	}
+	return out, nil
+}

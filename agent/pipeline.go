@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/ironvip/ironvip/agent/announcing"
+	"github.com/ironvip/ironvip/agent/lostnodes"
+	"github.com/ironvip/ironvip/agent/naming"
+	"github.com/ironvip/ironvip/announce/nodes"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/health"
+	"github.com/ironvip/ironvip/health/healthport"
+	"github.com/ironvip/ironvip/health/probe"
+	"github.com/ironvip/ironvip/health/share"
+	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/pipeline"
+	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/sources"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// newPipeline creates the stages from claims to the dataplane, the health checks, and the health
+// ports.
+func (a *agent) newPipeline(cfg *configs.Config) {
+	a.probes = newHealth(a, cfg)
+	if a.plane.paths != nil {
+		a.paths = reconcile.New(reconcile.Options[vip.ProbePath, vip.ProbePath]{
+			Desired: a.tables.ProbePaths, Target: a.plane.paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
+			Events: a.events, Log: a.log,
+		})
+		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
+	}
+	var together func(a, b vip.FrontendKey) int
+	if a.replacesProxy() { // which serves the ports of an address that the kernel would refuse until it has them, too
+		together = func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
+	}
+	a.pipeline = pipeline.New(pipeline.Options{
+		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
+		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
+		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
+		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(), Together: together,
+		Events: a.events, Log: a.log,
+	})
+	a.health = healthport.New(healthport.Options{
+		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePortAddresses(cfg),
+		Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Synced: a.pipeline.Reconciler.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
+	})
+}
+
+// newAnnouncing creates the part that tells the announcer what to do.
+func (a *agent) newAnnouncing() {
+	balancers := func() int { return 1 }
+	if a.stores.roster != nil {
+		balancers = a.stores.roster.Probing
+	}
+	a.announcing = announcing.New(announcing.Options{
+		Balancers: balancers, Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
+		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy, Hangs: a.hangs,
+		Clock: a.tables.Clock, Events: a.events, Log: a.log,
+	})
+	o := lostnodes.Options{Peers: a.announcing.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
+	if a.stores.roster != nil {
+		o.Roster = a.stores.roster
+	}
+	a.lost = lostnodes.New(o)
+	if a.stores.roster != nil {
+		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
+	}
+	a.plane.metrics = append(a.plane.metrics, a.announcing.Collector(), a.lost.Collect)
+}
+
+// newNaming creates the part that answers DNS queries for the names of services.
+func (a *agent) newNaming() (err error) {
+	a.naming, err = naming.New(naming.Options{
+		Config: a.config.get, Services: a.tables.Services, Allocations: a.tables.Allocations, Leases: a.allocator.Leases(),
+		Store: store.NewBucket[vip.ServiceKey](a.db, "contested names"), Host: a.tables.Host, Sockets: a.sockets, Clock: a.tables.Clock, Events: a.events, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.plane.metrics = append(a.plane.metrics, a.naming.Collect)
+	return nil
+}
+
+// nodeRecords are what the roster's leader ends when it forgets a node.
+type nodeRecords struct {
+	*nodes.Nodes
+	*lostnodes.Follower
+}
+
+// newHealth creates the health checks. A real server has none: the directors decide which backends
+// take connections.
+func newHealth(a *agent, cfg *configs.Config) *health.Stage {
+	if cfg.Dataplane.Role == configs.RoleRealServer {
+		return nil
+	}
+	o := probe.Options{Results: probe.NewResults(a.tables.Clock), Log: a.log}
+	free := openfiles.Divide(openfiles.Limit()).Probes
+	if cfg.Health.Exec {
+		o.Commands = min(maxCommands, max(free/(4*descriptorsOfCommand), 1))
+		free -= o.Commands * descriptorsOfCommand
+	}
+	o.Requests = min(maxRequests, max(free/4, 1))
+	o.Sockets = max(free-o.Requests, 1)
+	stage := health.Options{
+		Rules:    health.Rules{Default: cfg.Health.Default == health.DefaultTCP},
+		Services: a.tables.Services, Health: a.tables.Health, Results: o.Results, Node: cfg.Node.Name,
+		Store: store.NewBucket[vip.BackendHealth](a.db, "health"),
+		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
+	}
+	if a.plane.paths != nil {
+		o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
+		stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
+	}
+	a.probed = o.Results
+	newEngine := func(restored func(probe.Target) (probe.Result, bool)) *probe.Engine {
+		o.Restored = restored
+		a.prober = probe.New(o)
+		return a.prober
+	}
+	if a.stores.tree == nil {
+		stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+			return health.NewProber(newEngine(restored))
+		}
+		return health.New(stage)
+	}
+	stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
+	stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+		a.share = share.New(share.Options{
+			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Own: o.Results, Results: stage.Results, Restored: restored,
+			NewEngine: func(restored func(probe.Target) (probe.Result, bool)) share.Engine { return newEngine(restored) },
+			Members:   a.stores.roster.Rows(), WasThere: a.stores.roster.WasThere, Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
+		})
+		return a.share
+	}
+	return health.New(stage)
+}
+
+// markOf returns the packet mark of a path of probes, or why it has none.
+func (a *agent) markOf(p vip.ProbePath) (uint32, error) {
+	mark, err := a.plane.paths.Mark(p)
+	if applied, _, ok := a.tables.AppliedPaths.Get(p); err != nil && ok && applied.Problem != nil {
+		err = *applied.Problem
+	}
+	return mark, err
+}
+
+// Bounds of the probes that run at once, with enough descriptors.
+const (
+	maxCommands = 16  // exec
+	maxRequests = 512 // http, https and grpc, with up to three goroutines each
+
+	descriptorsOfCommand = 4
+)
+
+// parts returns everything that runs once the agent has begun.
+func (a *agent) parts() []part {
+	parts := append([]part{
+		{"watching the host's addresses", a.watcher.Run},
+		{"the sources", a.supervisor.Run},
+		{"watching the state file", a.watchState},
+		{"the overrides", a.overrides.Run},
+		{"the pipeline", a.pipeline.Run},
+		{"the health ports", a.health.Run},
+		{"announcing", a.announcing.Run},
+		{"the tokens", a.access.tokens.Run},
+		{"the lost nodes", a.lost.Run},
+		{"DNS names", a.naming.Run},
+		{"the end of other dataplanes", a.endFormers},
+	}, a.background...)
+	if a.stores.tree != nil {
+		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})
+	}
+	if a.paths != nil {
+		parts = append(parts, part{"the paths of health probes", a.paths.Run})
+	}
+	if a.probes != nil {
+		parts = append(parts, part{"the health checks", a.probes.Run})
+	}
+	for _, c := range a.caches {
+		parts = append(parts, part{"saving services", c.Keep})
+	}
+	return parts
+}

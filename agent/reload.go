@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/api/status"
+	v1 "github.com/ironvip/ironvip/api/v1"
+	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// followSignals reloads at each SIGHUP.
+func (a *agent) followSignals(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.signals.hangup:
+			a.reload(ctx)
+		}
+	}
+}
+
+// reload reads ironvip.toml and every services directory again. An invalid ironvip.toml changes
+// nothing. In the services directories, everything valid takes effect, and what is invalid keeps
+// its last good state. The problems are everything that was rejected.
+func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
+	a.reloading.Lock()
+	defer a.reloading.Unlock()
+	a.systemd.reloading()
+	defer func() {
+		select {
+		case <-a.pipeline.Reconciler.Synced():
+			a.systemd.ready(a.summary())
+		default: // not ready yet: the first full reconcile reports it
+		}
+	}()
+
+	old := a.config.get()
+	cfg, problems := configs.Load(a.path)
+	if cfg == nil {
+		a.config.set(nil, nil, problems)
+		a.refused(problems)
+		return v1.ReloadResult{}, problems
+	}
+	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
+	live, restart := a.config.diff(cfg)
+	if len(live) > 0 {
+		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {
+			a.config.set(nil, nil, problems)
+			a.refused(problems)
+			return v1.ReloadResult{}, problems
+		}
+		setLevel(a.level, cfg)
+	}
+	a.config.set(cfg, restart, nil)
+	a.access.reload(cfg)
+	a.announcing.Reload()
+	a.naming.Reload()
+	for _, name := range slices.Sorted(maps.Keys(a.reloaders)) {
+		problems = append(problems, a.reloaders[name].Reload(ctx)...)
+	}
+	if err := cfg.SaveLastGood(); err != nil {
+		a.log.Error("save the last good configuration", "err", err)
+	}
+	a.refused(problems)
+
+	out := v1.ReloadResult{Revision: a.tables.Services.Revision(), Message: reloadMessage(live), Warnings: []v1.Problem{}}
+	for _, key := range restart {
+		hint := "run `systemctl restart ironvip`; traffic continues meanwhile"
+		if isMove(a.config.startedWith(), cfg, key) {
+			hint = "move what the store keeps, with the agent stopped: ironvip snapshot save, before the change, and ironvip snapshot restore"
+		}
+		out.Warnings = append(out.Warnings, v1.Problem{Field: key, Message: "changed; takes effect at the next restart", Hint: hint})
+	}
+	a.log.Info("reloaded", "live", live, "wait_for_restart", restart, "problems", len(problems))
+	a.events.Add(event.Event{Kind: "config_reloaded", Message: out.Message})
+	return out, problems
+}
+
+// refused reports what a reload rejected.
+func (a *agent) refused(problems []vip.Problem) {
+	for _, p := range problems {
+		a.logProblem("reload", p)
+	}
+	if len(problems) > 0 {
+		a.events.Add(event.Event{Kind: "config_refused", Message: problems[0].Error()})
+	}
+}
+
+func reloadMessage(live []string) string {
+	if len(live) == 0 {
+		return "services read again; no changes of ironvip.toml take effect now"
+	}
+	return "services read again; took over " + strings.Join(live, ", ")
+}
+
+// validate checks the configuration on disk for the dataplane in use.
+func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
+	v := status.Validate(ctx, a.path, a.plane.about.Mode)
+	return v.Problems, v.Warnings
+}
+
+// configCheck returns the configuration's line of `ironvip status`.
+func (a *agent) configCheck() v1.Check {
+	problems, at, pending, lastGood := a.config.last()
+	c := v1.Check{Name: "config", Level: v1.LevelOK, Message: fmt.Sprintf("loaded %s ago", time.Since(at).Round(time.Second))}
+	switch {
+	case lastGood:
+		c.Level, c.Message = v1.LevelWarn, "running on the last good ironvip.toml: "+problems[0].Error()
+		c.Hint = "correct the file, then: ironvip reload"
+	case len(problems) > 0:
+		c.Level = v1.LevelWarn
+		c.Message = "refused at the last load: " + firstOf(problems)
+		c.Hint = "run `ironvip config validate` to see all"
+	case len(pending) > 0:
+		c.Level, c.Message = v1.LevelWarn, "restart needed for "+strings.Join(pending, ", ")
+		c.Hint, c.Next = "systemctl restart ironvip", "ironvip config plan"
+	}
+	return c
+}

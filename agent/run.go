@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/api"
+	"github.com/ironvip/ironvip/fleet/membership"
+	"github.com/ironvip/ironvip/internal/firewall"
+	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/takeover"
+)
+
+// part runs for as long as the agent. Its name appears in the error of its end.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// run starts every part and waits for the end of all of them. The API and systemd's status start at
+// once. The pipeline starts when the store has been read, however long that takes.
+func (a *agent) run(ctx context.Context, greet func(*agent)) error {
+	listeners, err := listen(ctx, a.config.get(), a.sockets)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, l := range listeners {
+			a.sockets.Release(l)
+		}
+	}()
+	if err := a.access.open(a.config.get()); err != nil {
+		return err
+	}
+	group, ctx := parallel.NewGroup(ctx)
+	run := func(p part) {
+		group.Go(func() error {
+			err := p.run(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if _, refused := errors.AsType[*membership.DuplicateNodeError](err); refused {
+				return err
+			}
+			if _, asked := errors.AsType[*request](err); asked {
+				return err
+			}
+			if _, resumed := errors.AsType[*takeover.ResumedError](err); resumed {
+				return err
+			}
+			return fmt.Errorf("%s ended: %w", p.name, err)
+		})
+	}
+	run(part{"the store", a.stores.run})
+	group.Go(func() error {
+		if err := a.begin(ctx); err != nil {
+			return err
+		}
+		for _, p := range a.parts() {
+			run(p)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		// Creating the API's routes takes as long as thousands of services, so nothing waits for
+		// it.
+		server := api.New(a.apiDeps())
+		run(part{"the API", server.Run})
+		for _, l := range listeners {
+			run(part{"the API at " + l.Addr().String(), func(ctx context.Context) error { return server.Serve(ctx, l, a.access.certificatesOf(l)) }})
+		}
+		return nil
+	})
+	if greet == nil {
+		run(part{"the take-over socket", a.awaitTakeover})
+		group.Go(func() error { a.followUpgrades(ctx); return nil })
+	}
+	if a.predecessor != nil {
+		run(part{"the take-over", a.awaitResumed})
+	}
+	group.Go(func() error { a.followSignals(ctx); return nil })
+	group.Go(func() error { a.keepSockets(ctx); return nil })
+	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
+	group.Go(func() error {
+		a.firewall.run(ctx, func() ([]firewall.Drop, error) {
+			return firewall.Find(firewallQuery(a.config.get(), a.plane.about.Mode))
+		}, a.log)
+		return nil
+	})
+	group.Go(func() error {
+		a.systemd.watch(ctx, a.lastProgress)
+		return nil
+	})
+	group.Go(func() error { return a.reportToSystemd(ctx, greet) })
+	return group.Wait()
+}
+
+// reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
+func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
+	defer func() {
+		if _, asked := errors.AsType[*request](context.Cause(ctx)); !asked {
+			a.systemd.stopping()
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.pipeline.Reconciler.Synced():
+	}
+	startReserve.Store(nil)
+	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
+	if err := a.settle(ctx); err != nil {
+		return err
+	}
+	a.systemd.ready(a.summary())
+	if greet != nil {
+		greet(a)
+	}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for last := ""; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if s := a.summary(); s != last {
+			a.systemd.status(s)
+			last = s
+		}
+	}
+}
+
+// settle makes the predecessor accept no more clients, and then removes the inherited listeners that
+// nothing needs. It waits for those who claim theirs beside the dataplane.
+func (a *agent) settle(ctx context.Context) error {
+	if a.predecessor != nil {
+		if a.replacesProxy() && !sleep(ctx, handshakeTime) {
+			return ctx.Err()
+		}
+		farewell, err := a.predecessor.retire(ctx)
+		if err != nil {
+			return err
+		}
+		if farewell.Reload {
+			a.signals.reload()
+		}
+	}
+	a.relaysRetired()
+	a.plane.settle()
+	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-claimed:
+		}
+	}
+	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
+		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
+	}
+	close(a.settled)
+	return nil
+}
+
+// handshakeTime is how long a former proxy still accepts the clients that are connecting to it: as long as TCP waits before
+// it repeats a packet. The kernel serves all later clients, and nobody accepts those once the proxy's listeners are closed.
+const handshakeTime = time.Second
+
+// replacesProxy reports whether the kernel takes over from a proxy, which serves clients until this agent is settled.
+// Another proxy has the same listeners, so it leaves nobody behind.
+func (a *agent) replacesProxy() bool {
+	return a.predecessor != nil && a.plane.relays == nil && len(a.relayed.processes) > 0
+}
+
+// startFollowing starts to follow the predecessor, and the connections that other processes relay. The returned function
+// ends that.
+func (a *agent) startFollowing(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	wait := a.followRelayed(ctx)
+	var watching sync.WaitGroup
+	if a.predecessor != nil {
+		a.resumed = make(chan error, 1)
+		watching.Go(func() {
+			if err := a.predecessor.watch(ctx); err != nil {
+				a.resumed <- err
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wait()
+		watching.Wait()
+	}
+}
+
+// awaitResumed returns an error if the predecessor goes on, so that this agent must end.
+func (a *agent) awaitResumed(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-a.resumed:
+		return err
+	}
+}
+
+// keepSockets keeps the listening sockets in the service manager's store. It waits for the end of
+// the predecessor, because the manager listens to one process only.
+func (a *agent) keepSockets(ctx context.Context) {
+	until := a.replaces()
+	if !a.systemd.present() {
+		until = a.settled
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-until:
+	}
+	if !a.systemd.present() {
+		a.sockets.DropFormer()
+		return
+	}
+	a.sockets.Keep(ctx, a.systemd.keep, func(err error) {
+		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
+	})
+}
+
+// findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when no predecessor uses it.
+func (a *agent) findDeviceUsers(ctx context.Context) {
+	for _, begun := range []<-chan struct{}{a.settled, a.plane.uses} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-begun:
+		}
+	}
+	a.device.Run(ctx)
+}
+
+// summary returns the line that `systemctl status` shows.
+func (a *agent) summary() string {
+	s := a.pipeline.Reconciler.Stats()
+	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.tables.Services.Len(), s.Wanted)
+	if s.Failing > 0 {
+		line += fmt.Sprintf(", %d failing", s.Failing)
+	}
+	if s.TargetError != "" {
+		line += ", dataplane unreachable: " + s.TargetError
+	}
+	return line
+}

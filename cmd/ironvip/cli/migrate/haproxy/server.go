@@ -1,0 +1,128 @@
+package haproxy
+
+import (
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// valued are the options of a server that have a value.
+var valued = map[string]bool{
+	"weight": true, "maxconn": true, "minconn": true, "maxqueue": true, "inter": true, "fastinter": true, "downinter": true,
+	"rise": true, "fall": true, "port": true, "addr": true, "slowstart": true, "cookie": true, "id": true, "source": true,
+	"track": true, "on-error": true, "on-marked-down": true, "on-marked-up": true, "observe": true, "error-limit": true,
+	"ca-file": true, "crt": true, "verify": true, "sni": true, "alpn": true, "check-sni": true, "check-alpn": true, "init-addr": true,
+	"resolvers": true, "resolve-prefer": true, "resolve-net": true, "resolve-opts": true, "namespace": true, "proto": true,
+	"pool-max-conn": true, "pool-purge-delay": true, "socks4": true, "ciphers": true, "ciphersuites": true, "verifyhost": true,
+	"agent-addr": true, "agent-port": true, "agent-inter": true, "agent-send": true, "tcp-ut": true, "usesrc": true,
+	"ssl-min-ver": true, "ssl-max-ver": true, "check-proto": true, "max-reuse": true, "pool-low-conn": true, "redir": true, "crl-file": true,
+	"proxy-v2-options": true, "interface": true, "log-proto": true, "shard": true, "ws": true,
+}
+
+// server converts a server line: name, address and options, after those of default-server.
+func (p *proxy) server(l *line, words []string) {
+	if len(words) < 2 {
+		p.Note(l.Place, "a server needs a name and an address: not converted")
+		return
+	}
+	host, port := words[1], ""
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && (strings.Count(host, ":") == 1 || strings.HasPrefix(host, "[")) {
+		host, port = host[:i], host[i+1:]
+	}
+	host = strings.TrimPrefix(strings.TrimPrefix(host, "ipv4@"), "ipv6@")
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	if err != nil {
+		p.Note(l.Place, "server %s: %q is not an address: write the server's address, or use a source that follows a registry", words[0], host)
+		return
+	}
+	b := spec.Backend{Address: addr.String()}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			p.Note(l.Place, "server %s: the port %q is not converted", words[0], port)
+		}
+		b.Port = spec.PortNumber(n)
+	}
+	p.check.server, p.check.own = false, serverCheck{}
+	options := append(append([]string(nil), p.standard...), words[2:]...)
+	for i := 0; i < len(options); i++ {
+		option, value := options[i], ""
+		if valued[option] && i+1 < len(options) {
+			i++
+			value = options[i]
+		}
+		p.serverOption(l, &b, option, value)
+	}
+	if p.check.server {
+		p.check.endServer(p, l, words[0])
+	} else {
+		p.unchecked = append(p.unchecked, uncheckedServer{l.Place, words[0]})
+	}
+	p.service.Backends = append(p.service.Backends, b)
+}
+
+// uncheckedServer is a server that HAProxy does not check.
+type uncheckedServer struct {
+	migrate.Place
+	name string
+}
+
+// noteUnchecked notes the servers that HAProxy does not check, if others are checked: a service has one
+// check.
+func (p *proxy) noteUnchecked() {
+	if !p.check.on {
+		return
+	}
+	for _, s := range p.unchecked {
+		p.Note(s.Place, "server %s has no check in HAProxy: here it has the check of the service", s.name)
+	}
+}
+
+func (p *proxy) serverOption(l *line, b *spec.Backend, option, value string) {
+	switch option {
+	case "weight":
+		if n, ok := p.number(l, "server option weight", value, 0, vip.MaxWeight); ok {
+			b.Weight = migrate.Weight(n)
+		}
+	case "maxconn":
+		b.MaxConnections, _ = p.number(l, "server option maxconn", value, 0, vip.MaxMaxConnections)
+	case "maxqueue":
+		n, ok := p.number(l, "server option maxqueue", value, 0, math.MaxInt32)
+		if ok && (n == 0 || n > vip.MaxMaxQueue) { // HAProxy's 0 is no limit
+			p.Note(l.Place, "server option maxqueue %d is out of bounds: %d is used", n, vip.MaxMaxQueue)
+			n = vip.MaxMaxQueue
+		}
+		p.service.MaxQueue = max(p.service.MaxQueue, n)
+	case "backup":
+		b.Backup = true
+	case "disabled":
+		b.State = vip.Maint.String()
+	case "enabled":
+		b.State = ""
+	case "slowstart":
+		if d := p.positive(l, value, vip.MinSlowStart, vip.MaxSlowStart); d != nil {
+			p.service.SlowStart = d
+		}
+	case "send-proxy":
+		p.service.ProxyProtocol = "v1"
+	case "send-proxy-v2":
+		p.service.ProxyProtocol = "v2"
+	case "on-marked-down":
+		if value == "shutdown-sessions" {
+			p.service.OnUnhealthy = "reset"
+		}
+	case "ssl":
+		p.Note(l.Place, "ssl is not converted: ironvip passes connections through, so clients must speak TLS themselves")
+	case "cookie", "id", "init-addr", "tfo", "proto", "minconn", "on-marked-up", "error-limit", "verify", "ca-file", "sni", "crt":
+		// without an effect on connections that are passed through
+	default:
+		if !p.check.serverOption(p, l, option, value) {
+			p.Note(l.Place, "server option %s is not converted", strings.TrimSpace(option+" "+value))
+		}
+	}
+}

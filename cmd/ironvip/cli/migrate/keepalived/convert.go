@@ -1,0 +1,79 @@
+package keepalived
+
+import (
+	"strings"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+)
+
+// Convert reads a file and the files that it includes.
+func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) }
+
+// convertWithin is Convert with another bound of bytes.
+func convertWithin(name string, most int) migrate.Result {
+	var result migrate.Result
+	r := &reader{definitions: map[string]string{}, result: &result, most: most}
+	c := &converter{Result: &result, groups: map[string]*statement{}}
+	c.top(r.read(name))
+	result.SortNotes()
+	return result
+}
+
+// converter makes a result of statements.
+type converter struct {
+	*migrate.Result
+	groups   map[string]*statement // virtual_server_group by name
+	floating []address             // of the vrrp_instance blocks
+}
+
+// elsewhere names what ironvip has instead of a statement, for those whose place is not a service.
+var elsewhere = map[string]string{
+	"global_defs":              "nothing of it is needed",
+	"vrrp_script":              "a VIP moves when none of its services has a usable backend",
+	"vrrp_track_process":       "a VIP moves when none of its services has a usable backend",
+	"track_file":               "a VIP moves when none of its services has a usable backend",
+	"vrrp_track_file":          "a VIP moves when none of its services has a usable backend",
+	"vrrp_sync_group":          "VIPs move one by one",
+	"static_ipaddress":         "configure it with the host's network",
+	"static_routes":            "configure it with the host's network",
+	"static_rules":             "configure it with the host's network",
+	"bfd_instance":             "BFD is a key of each router: announce.bgp.bfd",
+	"garp_group":               "repeated announcements need no settings",
+	"interface_up_down_delays": "a link without carrier counts at once",
+}
+
+// top converts the statements outside of blocks.
+func (c *converter) top(statements []statement) {
+	var listeners []migrate.Listener
+	for i := range statements {
+		if s := &statements[i]; s.words[0] == "virtual_server_group" {
+			c.groups[s.arg(0)] = s
+		}
+	}
+	for i := range statements {
+		s := &statements[i]
+		switch keyword := s.words[0]; keyword {
+		case "virtual_server":
+			listeners = append(listeners, c.virtualServer(s)...)
+		case "vrrp_instance":
+			c.instance(s)
+		case "virtual_server_group", "SSL":
+		default:
+			if why, known := elsewhere[keyword]; known {
+				c.Note(s.Place, "%s is not converted: %s", keyword, why)
+			} else {
+				c.unknown(s, "")
+			}
+		}
+	}
+	c.Add(listeners)
+	c.unserved()
+}
+
+// unknown notes a keyword that the converter doesn't know.
+func (c *converter) unknown(s *statement, where string) {
+	if where != "" {
+		where = " in " + where
+	}
+	c.Note(s.Place, "unknown keyword %q%s: ignored", strings.Join(s.words, " "), where)
+}

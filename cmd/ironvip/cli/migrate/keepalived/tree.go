@@ -1,0 +1,424 @@
+package keepalived
+
+import (
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/internal/tomlfile"
+)
+
+// Bounds of what a configuration may have. They are far above what people write.
+const (
+	maxDepth    = 32       // of nested blocks, of files that include each other, of definitions in definitions
+	maxFiles    = 1000     // that are read, each as often as it is included
+	maxLines    = 2 << 20  // of all these files
+	maxBytes    = 64 << 20 // of all these files, and of what replaces definitions
+	maxExpanded = 1 << 20  // bytes of a line after definitions have been replaced
+)
+
+// statement is one line, with the block that follows it.
+type statement struct {
+	migrate.Place
+	words []string // the keyword and its arguments; at least one
+	block []statement
+	open  bool // it has a block, which may be empty
+}
+
+// arg returns the n-th argument, "" if there is none.
+func (s *statement) arg(n int) string {
+	if n+1 < len(s.words) {
+		return s.words[n+1]
+	}
+	return ""
+}
+
+// first returns the first statement of the block with the keyword, or nil.
+func (s *statement) first(keyword string) *statement {
+	for i := range s.block {
+		if s.block[i].words[0] == keyword {
+			return &s.block[i]
+		}
+	}
+	return nil
+}
+
+// reader reads files into one list of statements.
+type reader struct {
+	definitions map[string]string // by name, without "$"
+	result      *migrate.Result   // for notes
+	open        []string          // files that are being read: each includes the next
+
+	// What has been read so far, for the bounds above.
+	files, lineCount, bytes int
+	most                    int // bytes
+	isFull                  bool
+}
+
+// full reports whether a bound has been reached. It notes this once.
+func (r *reader) full(at migrate.Place) bool {
+	if r.files <= maxFiles && r.lineCount <= maxLines && r.bytes <= r.most {
+		return false
+	}
+	if !r.isFull {
+		r.isFull = true
+		r.result.Note(at, "the configuration has more than %d files, %d lines or %d MiB, with what is included and replaced: the rest is not read", maxFiles, maxLines, r.most>>20)
+	}
+	return true
+}
+
+// line is a line of a file that may be a part of one, split into words.
+type line struct {
+	migrate.Place
+	words []string
+}
+
+// read returns the statements of a file and of the files that it includes.
+func (r *reader) read(name string) []statement {
+	lines := r.lines(name)
+	out, rest := r.blocks(lines, 0)
+	for len(rest) > 0 { // a "}" too many
+		r.result.Note(rest[0].Place, "} has no matching {: ignored")
+		var more []statement
+		more, rest = r.blocks(rest[1:], 0)
+		out = append(out, more...)
+	}
+	return out
+}
+
+// lines returns the lines of a file and of those that it includes, without comments.
+func (r *reader) lines(name string) []line {
+	text, problem := tomlfile.ReadFile(name, maxBytes)
+	if problem != nil {
+		r.result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
+		return nil
+	}
+	r.open = append(r.open, name)
+	defer func() { r.open = r.open[:len(r.open)-1] }()
+	r.files++
+	r.bytes += len(text)
+	var out []line
+	number, joined := 0, ""
+	for raw := range strings.SplitSeq(string(text), "\n") {
+		number++
+		r.lineCount++
+		at := migrate.Place{File: name, Line: number}
+		if r.full(at) {
+			break
+		}
+		raw = strings.TrimSuffix(raw, "\r")
+		if before, more := strings.CutSuffix(raw, `\`); more {
+			joined += before + "\n"
+			continue
+		}
+		raw, joined = r.forAllHosts(at, joined+raw), ""
+		if r.define(raw) {
+			continue
+		}
+		raw = strings.ReplaceAll(raw, "\n", " ")
+		words := split(raw)
+		if len(words) == 0 {
+			continue
+		}
+		if function, _, is := strings.Cut(words[0], "("); is && (function == "~SEQ" || function == "~LST") {
+			r.result.Note(at, "%q is not converted: write the lines out", strings.Join(words, " "))
+			continue
+		}
+		for expanded := range splitWords(r.expand(at, words, raw)) {
+			if strings.HasPrefix(expanded[0], "include") && len(expanded) == 2 {
+				out = append(out, r.include(at, expanded[1])...)
+				continue
+			}
+			out = append(out, pieces(at, expanded)...)
+		}
+	}
+	return out
+}
+
+// forAllHosts removes the "@NAME" of a line that applies to some hosts only, and notes it.
+func (r *reader) forAllHosts(at migrate.Place, raw string) string {
+	trimmed := strings.TrimLeft(raw, " \t")
+	if !strings.HasPrefix(trimmed, "@") {
+		return raw
+	}
+	host, rest, _ := strings.Cut(strings.Replace(trimmed, "\t", " ", 1), " ")
+	r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(split(strings.ReplaceAll(rest, "\n", " ")), " "), host)
+	return rest
+}
+
+// newLine separates the lines of a definition among words.
+const newLine = "\n"
+
+// splitWords yields the words of each line that is not empty.
+func splitWords(words []string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for len(words) > 0 {
+			end := slices.Index(words, newLine)
+			if end < 0 {
+				end = len(words)
+			}
+			if end > 0 && !yield(words[:end]) {
+				return
+			}
+			words = words[min(end+1, len(words)):]
+		}
+	}
+}
+
+// splitLines divides a text into words, with newLine between its lines.
+func splitLines(text string) (words []string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		words = append(append(words, split(line)...), newLine)
+	}
+	return words[:len(words)-1]
+}
+
+// pieces divides the words of a line at braces, so that each piece is words, "{" or "}".
+func pieces(at migrate.Place, words []string) (out []line) {
+	start := 0
+	for i, w := range words {
+		if w != "{" && w != "}" {
+			continue
+		}
+		if i > start {
+			out = append(out, line{at, words[start:i]})
+		}
+		out = append(out, line{at, words[i : i+1]})
+		start = i + 1
+	}
+	if start < len(words) {
+		out = append(out, line{at, words[start:]})
+	}
+	return out
+}
+
+// include returns the lines of the files that match a pattern, which is relative to the file that
+// has the statement.
+func (r *reader) include(at migrate.Place, pattern string) (out []line) {
+	if len(r.open) > maxDepth {
+		r.result.Note(at, "include %s: files include each other more than %d times: not read", pattern, maxDepth)
+		return nil
+	}
+	full := pattern
+	if !filepath.IsAbs(pattern) {
+		full = filepath.Join(filepath.Dir(at.File), pattern)
+	}
+	names, err := filepath.Glob(full)
+	if err != nil || len(names) == 0 {
+		r.result.Note(at, "include %s: no such file", pattern)
+		return nil
+	}
+	for _, name := range names {
+		if slices.ContainsFunc(r.open, func(open string) bool { return sameFile(open, name) }) {
+			r.result.Note(at, "include %s: %s includes itself: not read", pattern, name)
+			continue
+		}
+		if r.full(at) {
+			break
+		}
+		out = append(out, r.lines(name)...)
+	}
+	return out
+}
+
+// sameFile reports whether two paths lead to one file.
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// define notes a definition, "$NAME=value", and reports whether the line is one.
+func (r *reader) define(raw string) bool {
+	name, value, found := strings.Cut(strings.TrimSpace(raw), "=")
+	name, dollar := strings.CutPrefix(name, "$")
+	if !found || !dollar || !isName(name) {
+		return false
+	}
+	var lines []string
+	for line := range strings.SplitSeq(value, "\n") { // one line, or more that end with a backslash
+		if words := split(line); len(words) > 0 {
+			lines = append(lines, strings.Join(words, " "))
+		}
+	}
+	r.definitions[name] = strings.Join(lines, "\n")
+	return true
+}
+
+// expand replaces the definitions in a line.
+func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
+	if !strings.Contains(raw, "$") {
+		return words
+	}
+	var unknown []string
+	size := 0
+	var out []string
+	for _, w := range words {
+		text, names, err := r.expandWord(w, maxExpanded-size)
+		if err != nil {
+			r.result.Note(at, "%v: ignored", err)
+			return nil
+		}
+		unknown = append(unknown, names...)
+		size += len(text)
+		if text != w {
+			out = append(out, splitLines(text)...)
+		} else {
+			out = append(out, w)
+		}
+	}
+	if len(unknown) > 0 {
+		r.result.Note(at, "%s is not defined", strings.Join(unknown, ", "))
+	}
+	return out
+}
+
+// expandWord replaces definitions, and those in their values, until nothing changes. It returns the
+// names that are not defined, too.
+func (r *reader) expandWord(word string, limit int) (text string, unknown []string, err error) {
+	text = word
+	for round := 0; strings.Contains(text, "$"); round++ {
+		unknown = nil
+		next := replaceNames(text, limit, func(name string) (string, bool) {
+			value, known := r.definitions[name]
+			if !known {
+				unknown = append(unknown, "$"+name)
+			}
+			return value, known
+		})
+		switch {
+		case next == text:
+			return text, unknown, nil
+		case len(next) > limit:
+			return "", nil, fmt.Errorf("longer than %d KiB after its definitions have been replaced", maxExpanded>>10)
+		case round == maxDepth:
+			return "", nil, fmt.Errorf("definitions contain each other more than %d times", maxDepth)
+		}
+		text = next
+		r.bytes += len(text)
+	}
+	return text, nil, nil
+}
+
+// replaceNames replaces $NAME and ${NAME} by what value returns. It stops when the result is longer
+// than limit.
+func replaceNames(text string, limit int, value func(string) (string, bool)) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "$")
+		b.WriteString(before)
+		if !found || b.Len() > limit {
+			return b.String()
+		}
+		name, rest := after, ""
+		if inner, ok := strings.CutPrefix(after, "{"); ok {
+			name, rest, _ = strings.Cut(inner, "}")
+		} else if i := strings.IndexFunc(after, func(c rune) bool { return !isName(string(c)) }); i >= 0 {
+			name, rest = after[:i], after[i:]
+		}
+		if v, ok := value(name); ok {
+			b.WriteString(v)
+		} else {
+			b.WriteString("$" + strings.TrimSuffix(after, rest))
+		}
+		text = rest
+	}
+}
+
+// isName reports whether a definition can have the name.
+func isName(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(c rune) bool {
+		return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
+	}) < 0
+}
+
+// split divides a line into words. Quotes keep spaces together; "#" and "!" begin a comment.
+func split(text string) (words []string) {
+	var b strings.Builder
+	inWord := false
+	var quote byte
+	flush := func() {
+		if inWord {
+			words = append(words, b.String())
+		}
+		b.Reset()
+		inWord = false
+	}
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quote != 0 && c == '\\' && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote != 0:
+			b.WriteByte(c)
+		case c == '"' || c == '\'':
+			quote, inWord = c, true
+		case c == ' ' || c == '\t':
+			flush()
+		case (c == '#' || c == '!') && !inWord:
+			return words
+		default:
+			b.WriteByte(c)
+			inWord = true
+		}
+	}
+	flush()
+	return words
+}
+
+// blocks makes statements of lines, up to a "}" that closes no block among them. It returns the
+// lines from there on.
+func (r *reader) blocks(lines []line, depth int) (out []statement, rest []line) {
+	for len(lines) > 0 {
+		l := lines[0]
+		switch l.words[0] {
+		case "}":
+			return out, lines
+		case "{":
+			if len(out) == 0 || out[len(out)-1].open {
+				r.result.Note(l.Place, "{ without a keyword: its block is ignored")
+				_, lines = r.body(l, lines[1:], depth)
+				continue
+			}
+			last := &out[len(out)-1]
+			last.open = true
+			last.block, lines = r.body(l, lines[1:], depth)
+		default:
+			out = append(out, statement{Place: l.Place, words: l.words})
+			lines = lines[1:]
+		}
+	}
+	return out, nil
+}
+
+// body returns the statements up to the "}" that closes the block, and the lines after it.
+func (r *reader) body(open line, lines []line, depth int) ([]statement, []line) {
+	if depth >= maxDepth {
+		r.result.Note(open.Place, "blocks are nested more than %d times: ignored", maxDepth)
+		level := 1
+		for i, l := range lines {
+			switch l.words[0] {
+			case "{":
+				level++
+			case "}":
+				level--
+			}
+			if level == 0 {
+				return nil, lines[i+1:]
+			}
+		}
+		return nil, nil
+	}
+	block, rest := r.blocks(lines, depth+1)
+	if len(rest) == 0 {
+		r.result.Note(open.Place, "{ is never closed")
+		return block, nil
+	}
+	return block, rest[1:]
+}

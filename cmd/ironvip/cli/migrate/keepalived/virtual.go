@@ -1,0 +1,418 @@
+package keepalived
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
+	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
+)
+
+// maxGroup bounds the addresses of one virtual_server_group.
+const maxGroup = 4096
+
+// server is a virtual_server that is being converted.
+type server struct {
+	*converter
+	where   string // for notes
+	service spec.Service
+	sorry   *statement  // the sorry_server, if it is a backend
+	check   timing      // defaults of its real servers' checks
+	weight  *int        // of real servers without one
+	checks  []realCheck // of the real servers, in their order
+}
+
+// serverNotes are the statements of a virtual_server without an equivalent.
+var serverNotes = map[string]string{
+	"alpha":                   "backends take connections until their first check has a result; add slow_start for servers that need time",
+	"omega":                   "a stop changes no weight",
+	"quorum":                  "use panic_threshold, in percent",
+	"hysteresis":              "use health.rise and health.fall",
+	"quorum_up":               `follow "ironvip events"`,
+	"quorum_down":             `follow "ironvip events"`,
+	"persistence_engine":      "affinity is by the client's address",
+	"persistence_granularity": "affinity is by the client's whole address",
+	"smtp_alert":              `follow "ironvip events"`,
+	"sorry_server_inhibit":    "a backup takes connections as any other backend",
+	"sorry_server_lvs_method": "a service has one forwarding method",
+	"ha_suspend":              "every host checks the backends",
+}
+
+// virtualServer converts a virtual_server to a listener for each of its addresses.
+func (c *converter) virtualServer(s *statement) []migrate.Listener {
+	v := &server{converter: c, where: "virtual_server " + strings.Join(s.words[1:], " ")}
+	at := c.targets(s)
+	if len(at) == 0 {
+		return nil
+	}
+	v.service.Scheduler = vip.WeightedLeastConnection.String()
+	for i := range s.block {
+		v.statement(&s.block[i])
+	}
+	protocol := v.protocol(s)
+	v.realServers(s)
+	v.flags(s)
+	v.finishCheck()
+	var out []migrate.Listener
+	for _, t := range at {
+		if t.ports.First == 0 {
+			if v.service.Forward == vip.ForwardNAT.String() || v.service.Forward == "" {
+				for i := range v.service.Backends {
+					v.service.Backends[i].Port = 0
+				}
+			}
+			t.ports = spec.PortRange{First: 1, Last: 65535}
+		}
+		port := spec.Port{Port: t.ports}
+		if protocol != vip.TCP {
+			port.Protocol = protocol.String()
+		}
+		service := v.service
+		service.Backends = append([]spec.Backend(nil), v.service.Backends...)
+		out = append(out, migrate.Listener{Place: s.Place, Addr: t.addr, Ports: []spec.Port{port}, Service: service})
+	}
+	return out
+}
+
+// protocol returns the protocol of a virtual_server. Without one, keepalived uses UDP.
+func (v *server) protocol(s *statement) vip.Protocol {
+	stated := s.first("protocol")
+	if stated == nil {
+		v.Note(s.Place, "%s has no protocol: it is UDP, as keepalived takes it", v.where)
+		return vip.UDP
+	}
+	if p := vipProtocol(stated.arg(0)); p != 0 {
+		return p
+	}
+	v.Note(stated.Place, "%q is not a protocol: TCP is used", stated.arg(0))
+	return vip.TCP
+}
+
+func vipProtocol(name string) vip.Protocol {
+	switch strings.ToUpper(name) {
+	case "TCP":
+		return vip.TCP
+	case "UDP":
+		return vip.UDP
+	case "SCTP":
+		return vip.SCTP
+	}
+	return 0
+}
+
+// target is one address of a virtual_server.
+type target struct {
+	addr  netip.Addr
+	ports spec.PortRange // zero: all ports
+}
+
+// targets returns what a virtual_server listens on.
+func (c *converter) targets(s *statement) []target {
+	switch s.arg(0) {
+	case "fwmark":
+		c.Note(s.Place, "virtual_server fwmark %s is not converted: define a service for each address, or one with a range of ports", s.arg(1))
+		return nil
+	case "group":
+		group := c.groups[s.arg(1)]
+		if group == nil {
+			c.Note(s.Place, "virtual_server_group %q is not defined", s.arg(1))
+			return nil
+		}
+		var out []target
+		for _, line := range group.block {
+			if line.words[0] == "fwmark" {
+				c.Note(line.Place, "fwmark %s is not converted: define a service for each address, or one with a range of ports", line.arg(0))
+				continue
+			}
+			out = append(out, c.target(line.Place, line.words)...)
+		}
+		return out
+	}
+	return c.target(s.Place, s.words[1:])
+}
+
+// target reads an address or a range of addresses, and a port, a range of ports, or none.
+func (c *converter) target(at migrate.Place, words []string) []target {
+	if len(words) == 0 {
+		c.Note(at, "an address is missing")
+		return nil
+	}
+	var ports spec.PortRange
+	if len(words) > 1 && words[1] != "0" {
+		first, last, isRange := strings.Cut(words[1], "-")
+		ports.First, ports.Last = portNumber(first), portNumber(last)
+		if ports.First == 0 || isRange && ports.Last < ports.First {
+			c.Note(at, "%q is not a port: not converted", words[1])
+			return nil
+		}
+		if ports.Last == ports.First {
+			ports.Last = 0
+		}
+	}
+	text, last, isRange := strings.Cut(words[0], "-")
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		c.Note(at, "%q is not an address: not converted", words[0])
+		return nil
+	}
+	out := []target{{addr, ports}}
+	if !isRange {
+		return out
+	}
+	end := lastAddress(addr, last)
+	for addr != end && end.IsValid() && len(out) < maxGroup {
+		addr = addr.Next()
+		out = append(out, target{addr, ports})
+	}
+	if addr != end {
+		c.Note(at, "%q is not a range of at most %d addresses: not converted", words[0], maxGroup)
+		return nil
+	}
+	return out
+}
+
+// lastAddress returns the end of a range: an address, or the last number of one, which is decimal for
+// IPv4 and hexadecimal for IPv6. It returns the zero Addr if the range isn't one.
+func lastAddress(first netip.Addr, last string) netip.Addr {
+	if end, err := netip.ParseAddr(last); err == nil {
+		if end.BitLen() != first.BitLen() || end.Less(first) {
+			return netip.Addr{}
+		}
+		return end
+	}
+	base, bits := 10, 8
+	if first.Is6() {
+		base, bits = 16, 16
+	}
+	n, err := strconv.ParseUint(last, base, bits)
+	if err != nil {
+		return netip.Addr{}
+	}
+	raw := first.AsSlice()
+	raw[len(raw)-1] = byte(n)
+	if first.Is6() {
+		raw[len(raw)-2] = byte(n >> 8)
+	}
+	end, _ := netip.AddrFromSlice(raw)
+	if end.Less(first) {
+		return netip.Addr{}
+	}
+	return end
+}
+
+// statement converts one statement of a virtual_server, except its real servers.
+func (v *server) statement(s *statement) {
+	switch keyword := s.words[0]; keyword {
+	case "lb_algo", "lvs_sched":
+		if name, ok := migrate.Scheduler(s.arg(0)); ok {
+			v.service.Scheduler = name
+		} else {
+			v.Note(s.Place, "the scheduler %s is not available: %s is used", s.arg(0), v.service.Scheduler)
+		}
+	case "lb_kind", "lvs_method":
+		v.service.Forward = v.forward(s)
+	case "persistence_timeout":
+		timeout := 360 * time.Second // keepalived's default
+		if s.arg(0) != "" {
+			if n, ok := v.number(s, 1, math.MaxInt32, timeout.String()+" is used"); ok {
+				timeout = time.Duration(n) * time.Second
+			}
+		}
+		if timeout > vip.MaxAffinity {
+			v.Note(s.Place, "an affinity of %s is too long: %s is used", timeout, vip.MaxAffinity)
+			timeout = vip.MaxAffinity
+		}
+		v.service.Affinity = &spec.Affinity{Timeout: duration(timeout)}
+	case "real_server", "sorry_server", "ops", "hashed", "ip_family", "quorum_weight", "protocol",
+		"flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "inhibit_on_failure":
+		// elsewhere in this file; an unhealthy backend is never removed
+	case "virtualhost":
+		v.check.host = s.arg(0)
+	case "weight":
+		if n, ok := v.number(s, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+			v.weight = migrate.Weight(n)
+		}
+	default:
+		if v.check.set(s, v.converter) {
+			return
+		}
+		if why, known := serverNotes[keyword]; known {
+			v.Note(s.Place, "%s is not converted: %s", keyword, why)
+			return
+		}
+		v.unknown(s, v.where)
+	}
+}
+
+// forward returns the forwarding method of a statement, "" for the default.
+func (v *server) forward(s *statement) string {
+	switch strings.ToUpper(s.arg(0)) {
+	case "NAT":
+	case "DR":
+		return vip.ForwardDirect.String()
+	case "TUN":
+		if len(s.words) > 2 {
+			v.Note(s.Place, "%q: only tunnels by IP in IP are available", strings.Join(s.words[2:], " "))
+		}
+		return vip.ForwardTunnel.String()
+	default:
+		v.Note(s.Place, "%q is not a forwarding method: nat is used", s.arg(0))
+	}
+	return ""
+}
+
+// realServers converts the real servers, then the sorry server.
+func (v *server) realServers(s *statement) {
+	for i := range s.block {
+		if inner := &s.block[i]; inner.words[0] == "real_server" {
+			v.realServer(inner)
+		}
+	}
+	if sorry := s.first("sorry_server"); sorry != nil {
+		if b, ok := v.backend(sorry); ok {
+			b.Backup, v.sorry = true, sorry
+			v.service.Backends = append(v.service.Backends, b)
+		}
+	}
+}
+
+// realNotes are the statements of a real_server without an equivalent.
+var realNotes = map[string]string{
+	"notify_up":          `follow "ironvip events"`,
+	"notify_down":        `follow "ironvip events"`,
+	"lower_threshold":    "use max_connections",
+	"smtp_alert":         `follow "ironvip events"`,
+	"alpha":              "the first result of a check decides",
+	"snmp_name":          "",
+	"inhibit_on_failure": "",
+}
+
+// realServer converts a real_server to a backend, and remembers its check.
+func (v *server) realServer(s *statement) {
+	b, ok := v.backend(s)
+	if !ok {
+		return
+	}
+	b.Weight = v.weight
+	where := "real_server " + strings.Join(s.words[1:], " ")
+	check := realCheck{Place: s.Place, timing: v.check}
+	for i := range s.block {
+		inner := &s.block[i]
+		keyword := inner.words[0]
+		why, noted := realNotes[keyword]
+		switch {
+		case keyword == "weight":
+			if n, ok := v.number(inner, 0, vip.MaxWeight, "the weight is "+strconv.Itoa(vip.DefaultWeight)); ok {
+				b.Weight = migrate.Weight(n)
+			}
+		case keyword == "uthreshold" || keyword == "upper_threshold":
+			b.MaxConnections, _ = v.number(inner, 0, vip.MaxMaxConnections, "connections are not limited")
+		case keyword == "lb_kind" || keyword == "lvs_method":
+			if v.forward(inner) != v.service.Forward {
+				v.Note(inner.Place, "%s is not converted: a service has one forwarding method", keyword)
+			}
+		case keyword == "virtualhost":
+			check.host = inner.arg(0)
+		case checkTypes[keyword] != nil:
+			if check.block != nil {
+				v.Note(inner.Place, "%s is not converted: a backend has one check, %s of line %d", keyword, check.block.words[0], check.block.Line)
+				continue
+			}
+			check.block = inner
+		case noted:
+			if why != "" {
+				v.Note(inner.Place, "%s is not converted: %s", keyword, why)
+			}
+		case check.set(inner, v.converter):
+		default:
+			v.unknown(inner, where)
+		}
+	}
+	v.checks = append(v.checks, check)
+	v.service.Backends = append(v.service.Backends, b)
+}
+
+// backend reads the address and the port of a real_server or sorry_server.
+func (v *server) backend(s *statement) (spec.Backend, bool) {
+	addr, err := netip.ParseAddr(s.arg(0))
+	if err != nil {
+		v.Note(s.Place, "%q is not an address: not converted", s.arg(0))
+		return spec.Backend{}, false
+	}
+	b := spec.Backend{Address: addr.String()}
+	if text := s.arg(1); text != "" && text != "0" {
+		if b.Port = spec.PortNumber(portNumber(text)); b.Port == 0 {
+			v.Note(s.Place, "%q is not a port: the port of the service is used", text)
+		}
+	}
+	return b, true
+}
+
+// flags converts the flags of the schedulers.
+func (v *server) flags(s *statement) {
+	flag := func(at *statement, name string, fits bool) {
+		if fits {
+			v.service.SchedulerFlags = append(v.service.SchedulerFlags, name)
+		} else {
+			v.Note(at.Place, "%s has no effect with the scheduler %s: ignored", at.words[0], v.service.Scheduler)
+		}
+	}
+	sh, mh := v.service.Scheduler == vip.SourceHash.String(), v.service.Scheduler == vip.MaglevHash.String()
+	for i := range s.block {
+		switch inner := &s.block[i]; inner.words[0] {
+		case "ops":
+			flag(inner, "one-packet", true)
+		case "sh-fallback":
+			flag(inner, "fallback", sh)
+		case "mh-fallback":
+			flag(inner, "fallback", mh)
+		case "flag-1":
+			flag(inner, "fallback", sh || mh)
+		case "sh-port":
+			flag(inner, "port", sh)
+		case "mh-port":
+			flag(inner, "port", mh)
+		case "flag-2":
+			flag(inner, "port", sh || mh)
+		}
+	}
+}
+
+// number reads the first argument of a statement as a number within bounds. It notes anything else,
+// and what takes its place.
+func (c *converter) number(s *statement, least, most int, instead string) (n int, ok bool) {
+	n, err := strconv.Atoi(s.arg(0))
+	if err != nil || n < least || n > most {
+		c.Note(s.Place, "%s %q is not a number from %d to %d: %s", s.words[0], s.arg(0), least, most, instead)
+		return 0, false
+	}
+	return n, true
+}
+
+// portNumber returns a port, 0 for anything else.
+func portNumber(text string) int {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+func duration(d time.Duration) *spec.Duration {
+	out := spec.Duration(d)
+	return &out
+}
+
+// seconds reads keepalived's times: seconds, with a fraction or without.
+func seconds(text string) (time.Duration, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n < 0 || n > 1e6 {
+		return 0, fmt.Errorf("%q is not a number of seconds", text)
+	}
+	return time.Duration(n * float64(time.Second)), nil
+}

@@ -1,0 +1,151 @@
+package fleet_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+)
+
+type thing struct {
+	Name string `json:"name"`
+	Size int    `json:"size"`
+}
+
+func checkThing(key string, v thing) error {
+	if key != v.Name {
+		return fmt.Errorf("is the value of %q", v.Name)
+	}
+	return nil
+}
+
+func TestCollection(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		bad := map[string]string{
+			"cut":     `{"v":1,"value":{"name":"cut","si`,
+			"newer":   `{"v":2,"value":{"name":"newer","size":1}}`,
+			"none":    `{"name":"none"}`,
+			"empty":   ``,
+			"null":    `{"v":1,"value":null}`,
+			"field":   `{"v":1,"value":{"name":"field","colour":1}}`,
+			"type":    `{"v":1,"value":{"name":7}}`,
+			"another": `{"v":1,"value":{"name":"else"}}`,
+			"number":  `7`,
+		}
+		for key, text := range bad {
+			kv.Put(treePrefix+"a/"+key, text)
+		}
+		var c1, c2 *fleet.Collection[thing]
+		one := kv.Start(t, "one", folders, func(t *fleet.Tree) { c1 = fleet.NewCollection(t, "a", 1, checkThing) })
+		two := kv.Start(t, "two", folders, nil)
+		c2 = fleet.NewCollection(two.Tree, "a", 1, checkThing) // while the tree runs
+		<-c2.Rows().Ready()
+
+		w, err := c1.Put("x", 0, thing{"x", 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := mustCommit(t, one, w)
+		item, ok := c1.Get("x")
+		if !ok || item.Value.Size != 1 || item.Index != b.Indexes[0] {
+			t.Errorf("%+v when Commit returns", item)
+		}
+		synctest.Wait()
+		if item2, ok := c2.Get("x"); !ok || item2 != item {
+			t.Errorf("the other host has %+v", item2)
+		}
+		if c1.Rows().Len() != 1 {
+			t.Errorf("%d rows", c1.Rows().Len())
+		}
+		if n := len(one.Problems()); n != len(bad) {
+			t.Errorf("%d problems: %v", n, one.Problems())
+		}
+		for key, text := range bad {
+			p, ok := c1.Unreadable(key)
+			if !ok || p.Place != "consul:"+treePrefix+"a/"+key || p.Hint == "" {
+				t.Errorf("%s: %+v", key, p)
+			}
+			w, err := c1.Put(key, 0, thing{key, 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var conflict *fleet.ConflictError
+			if b := commit(t, one, w); !errors.As(b.Err, &conflict) {
+				t.Errorf("%s: overwritten: %v", key, b.Err)
+			}
+			if got, _ := kv.Get(treePrefix + "a/" + key); got != text {
+				t.Errorf("%s is %q now", key, got)
+			}
+		}
+		if p, _ := c1.Unreadable("newer"); !strings.Contains(p.Hint, "release") {
+			t.Errorf("hint: %q", p.Hint)
+		}
+		if _, err := c1.Put("y", 0, thing{"z", 1}); err == nil {
+			t.Error("a value that doesn't pass the check was encoded")
+		}
+		mustCommit(t, two, c2.Remove("x", item.Index))
+		synctest.Wait()
+		if _, ok := c1.Get("x"); ok {
+			t.Error("there after its removal")
+		}
+	})
+}
+
+// annotated has the field By among its notes.
+type annotated struct {
+	Name string `json:"name"`
+	By   string `json:"by,omitempty"`
+}
+
+func (a annotated) Split() (value, notes any) {
+	if a.By == "" {
+		return a, nil
+	}
+	return annotated{Name: a.Name}, map[string]string{"by": a.By}
+}
+
+// A release that knows no notes reads the value without them. A release that knows them reads
+// values without notes, and ignores notes that it doesn't know.
+func TestNotesAreForReleasesThatKnowThem(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		type former struct {
+			Name string `json:"name"`
+		}
+		kv := fleettest.NewMemory()
+		kv.Put(treePrefix+"a/newer", `{"v":1,"value":{"name":"newer"},"notes":{"by":"root","since":7}}`)
+		kv.Put(treePrefix+"a/bad", `{"v":1,"value":{"name":"bad"},"notes":{"by":7}}`)
+		var now *fleet.Collection[annotated]
+		var then *fleet.Collection[former]
+		host := kv.Start(t, "one", folders, func(t *fleet.Tree) {
+			now, then = fleet.NewCollection[annotated](t, "a", 1, nil), fleet.NewCollection[former](t, "a", 1, nil)
+		})
+		for _, v := range []annotated{{"plain", ""}, {"noted", "root"}} {
+			w, err := now.Put(v.Name, 0, v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustCommit(t, host, w)
+			if got, ok := now.Get(v.Name); !ok || got.Value != v {
+				t.Errorf("%s is %+v", v.Name, got)
+			}
+			if got, ok := then.Get(v.Name); !ok || got.Value.Name != v.Name {
+				t.Errorf("%s is %+v without notes", v.Name, got)
+			}
+		}
+		if got, _ := now.Get("newer"); got.Value != (annotated{"newer", "root"}) {
+			t.Errorf("newer is %+v", got)
+		}
+		if _, is := now.Unreadable("bad"); !is {
+			t.Error("a note of another type was read")
+		}
+		if text, _ := kv.Get(treePrefix + "a/noted"); text != `{"v":1,"value":{"name":"noted"},"notes":{"by":"root"}}` {
+			t.Errorf("stored: %s", text)
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package fleettest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/membership"
+	"github.com/ironvip/ironvip/internal/table"
+)
+
+// Host is a running tree.
+type Host struct {
+	*fleet.Tree
+	*Client // nil on a real server
+	stop    context.CancelFunc
+	done    chan struct{}
+	err     error // of the tree's Run
+	once    sync.Once
+}
+
+// Start runs a tree of these folders for the host of that name, waits until it
+// has read the store, and ends it with the test. Prepare, when not nil, is
+// called before it runs: for collections.
+func (m *Memory) Start(t testing.TB, host string, folders []string, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	h := m.Run(t, fleet.Options{Node: host, Folders: folders}, prepare)
+	for _, name := range folders {
+		select {
+		case <-h.Folder(name).Ready():
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: folder %s is not ready after a minute: %s", host, name, h.Stale())
+		}
+	}
+	return h
+}
+
+// Run is Start with options, and doesn't wait. It fills in omitted options.
+func (m *Memory) Run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	client := m.Client(o.Node)
+	if o.KV == nil {
+		o.KV = client
+	}
+	h := run(t, o, prepare)
+	h.Client = client
+	return h
+}
+
+// RunOn is Run on a real server.
+func RunOn(t testing.TB, server consulkv.Config, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	kv, err := consulkv.New(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kv.Close)
+	o.KV = kv
+	return run(t, o, prepare)
+}
+
+func run(t testing.TB, o fleet.Options, prepare func(*fleet.Tree)) *Host {
+	t.Helper()
+	if o.Clock == nil {
+		o.Clock = &table.Clock{}
+	}
+	if o.Identity.ID == "" && o.Cache != nil {
+		var err error
+		if o.Identity, err = membership.LoadIdentity(o.Cache); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree := fleet.New(o)
+	if prepare != nil {
+		prepare(tree)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	h := &Host{Tree: tree, stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(h.done)
+		h.err = tree.Run(ctx)
+	}()
+	t.Cleanup(h.End)
+	return h
+}
+
+// End ends the tree gracefully and waits for it.
+func (h *Host) End() {
+	h.once.Do(h.stop)
+	<-h.done
+}
+
+// Ended returns the error of the tree's Run, or nil while it runs.
+func (h *Host) Ended() error {
+	select {
+	case <-h.done:
+		return h.err
+	default:
+		return nil
+	}
+}

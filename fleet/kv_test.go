@@ -1,0 +1,180 @@
+package fleet_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+)
+
+func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client("one")) }
+
+// kvContract is the behavior that a Tree requires from a KV store. It is tested for the store in
+// memory and for Consul.
+func kvContract(t *testing.T, kv consulkv.Store) {
+	ctx := t.Context()
+	txn := func(ops ...consulkv.Op) consulkv.Outcome {
+		t.Helper()
+		out, err := kv.Txn(ctx, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	read := func(key string) (*consulkv.Pair, uint64) {
+		t.Helper()
+		p, index, err := kv.Get(ctx, key, consulkv.Query{Consistent: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, index
+	}
+	cas := func(key, value string, index uint64) consulkv.Op {
+		return consulkv.Op{Verb: consulkv.Cas, Key: key, Value: []byte(value), Index: index}
+	}
+
+	// One index for all writes of a transaction.
+	both := txn(cas("t/a", "1", 0), cas("t/b", "", 0))
+	a, indexA := read("t/a")
+	b, _ := read("t/b")
+	if both.Index == 0 || a.Index != both.Index || b.Index != both.Index || indexA < both.Index || len(b.Value) != 0 {
+		t.Errorf("%+v, %+v, %+v", both, a, b)
+	}
+	// Conditions; all or nothing; every refused operation is reported.
+	out := txn(cas("t/c", "1", 0), cas("t/a", "2", 0), cas("t/b", "2", b.Index), cas("t/d", "2", 7))
+	if len(out.Refused) != 2 || out.Refused[0].Op != 1 || out.Refused[1].Op != 3 || out.Index != 0 {
+		t.Errorf("%+v", out)
+	}
+	if c, index := read("t/c"); c != nil || index < both.Index {
+		t.Errorf("half of a transaction: %+v; %d", c, index)
+	}
+	// Writing an equal value keeps its index.
+	txn(cas("t/a", "1", a.Index))
+	if again, _ := read("t/a"); again.Index != a.Index {
+		t.Errorf("index %d became %d", a.Index, again.Index)
+	}
+	for _, c := range []struct {
+		op      consulkv.Op
+		refused bool
+	}{
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/a", Index: a.Index}, false},
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/a", Index: a.Index + 1}, true},
+		{consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/none", Index: 1}, true},
+		{consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/none", Index: 1}, false},
+		{consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/a", Index: a.Index - 1}, true},
+	} {
+		if out := txn(c.op); (len(out.Refused) > 0) != c.refused {
+			t.Errorf("%+v: %+v", c.op, out)
+		}
+	}
+
+	// Reads of keys, also of one that doesn't exist, at one time.
+	out = txn(consulkv.Op{Verb: consulkv.Read, Key: "t/a"}, consulkv.Op{Verb: consulkv.Read, Key: "t"}, consulkv.Op{Verb: consulkv.Read, Key: "t/b"})
+	if len(out.Pairs) != 2 || string(out.Pairs[0].Value) != "1" || out.Pairs[1].Key != "t/b" || out.Pairs[1].Index != b.Index || out.Index != 0 || len(out.Refused) > 0 {
+		t.Errorf("%+v", out)
+	}
+	for key, value := range map[string]string{"t/a": "1", "t/b": ""} {
+		p, index, err := kv.Get(ctx, key, consulkv.Query{Raw: true})
+		if err != nil || p == nil || p.Key != key || string(p.Value) != value || p.Index != a.Index || index != a.Index {
+			t.Errorf("%s: %+v at %d, %v", key, p, index, err)
+		}
+	}
+	if p, index, err := kv.Get(ctx, "t", consulkv.Query{Raw: true}); err != nil || p != nil || index == 0 {
+		t.Errorf("%+v at %d, %v", p, index, err)
+	}
+
+	// A removal without a condition.
+	txn(consulkv.Op{Verb: consulkv.Set, Key: "t/e", Value: []byte("1")})
+	for range 2 { // also of a key that doesn't exist
+		if out := txn(consulkv.Op{Verb: consulkv.Delete, Key: "t/e"}); len(out.Refused) > 0 {
+			t.Errorf("%+v", out)
+		}
+	}
+	if e, _ := read("t/e"); e != nil {
+		t.Errorf("%+v after its removal", e)
+	}
+
+	// A blocking query returns at a change, including removals.
+	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
+		t.Helper()
+		index, err := kv.List(ctx, "t/", consulkv.Query{After: after, Wait: wait}, func(part []consulkv.Pair) { pairs = append(pairs, part...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pairs, index
+	}
+	pairs, index := list(0, 0)
+	if len(pairs) != 2 {
+		t.Errorf("%+v", pairs)
+	}
+	type answer struct {
+		pairs []consulkv.Pair
+		index uint64
+	}
+	held := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.index, _ = kv.List(ctx, "t/", consulkv.Query{After: index, Wait: 30 * time.Second}, func(part []consulkv.Pair) { a.pairs = append(a.pairs, part...) })
+		held <- a
+	}()
+	txn(consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/b", Index: b.Index}, consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/b", Index: b.Index})
+	got := <-held
+	if len(got.pairs) != 1 || got.index <= index {
+		t.Errorf("%+v after %d", got, index)
+	}
+	if gone, at := read("t/b"); gone != nil || at < got.index {
+		t.Errorf("%+v at %d, removed at %d", gone, at, got.index)
+	}
+	// Without a change, it returns at its timeout.
+	if _, index := list(got.index, 10*time.Millisecond); index != got.index {
+		t.Errorf("%d became %d", got.index, index)
+	}
+
+	// Sessions and locks.
+	one, err := kv.NewSession(ctx, "one", 10*time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := kv.NewSession(ctx, "two", 10*time.Second, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := func(verb consulkv.Verb, session, value string) bool {
+		t.Helper()
+		return len(txn(consulkv.Op{Verb: verb, Key: "t/lock", Session: session, Value: []byte(value)}).Refused) == 0
+	}
+	if !lock(consulkv.Lock, one, "1") || !lock(consulkv.Lock, one, "2") || lock(consulkv.Lock, two, "3") || lock(consulkv.Unlock, two, "") {
+		t.Error("a lock is not its holder's")
+	}
+	if p, _ := read("t/lock"); p.Session != one || string(p.Value) != "2" {
+		t.Errorf("%+v", p)
+	}
+	first, _ := read("t/lock")
+	lock(consulkv.Lock, one, "2")
+	if p, _ := read("t/lock"); p.Index != first.Index {
+		t.Errorf("locked again with the same value: index %d became %d", first.Index, p.Index)
+	}
+	if !lock(consulkv.Unlock, one, "free") || !lock(consulkv.Lock, two, "4") {
+		t.Error("a lock given back can't be had at once")
+	}
+	for _, id := range []string{one, two} {
+		if alive, err := kv.Renew(ctx, id); err != nil || !alive {
+			t.Errorf("renew: %v, %v", alive, err)
+		}
+		for range 2 {
+			if err := kv.EndSession(ctx, id); err != nil {
+				t.Error(err)
+			}
+		}
+		if alive, err := kv.Renew(ctx, id); err != nil || alive {
+			t.Errorf("renewed after its end: %v, %v", alive, err)
+		}
+	}
+	if p, _ := read("t/lock"); p != nil {
+		t.Errorf("%+v outlives its session", p)
+	}
+	if lock(consulkv.Lock, one, "") {
+		t.Error("a session that is over has locked")
+	}
+}

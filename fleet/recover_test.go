@@ -1,0 +1,489 @@
+package fleet_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/wait"
+)
+
+func wantSame(t *testing.T, kv *fleettest.Memory, hosts ...*fleettest.Host) {
+	t.Helper()
+	for i, h := range hosts {
+		if err := same(h.Tree, kv.Pairs(treePrefix), treePrefix); err != nil || h.Stale() != "" {
+			t.Errorf("host %d: %v; stale %q", i, err, h.Stale())
+		}
+	}
+}
+
+// A snapshot is restored: the trees follow it back, whatever the hosts do at that moment, and
+// continue.
+func TestSnapshotRestored(t *testing.T) {
+	for _, rebuilt := range []bool{false, true} {
+		for _, disconnected := range []bool{false, true} {
+			t.Run(fmt.Sprintf("rebuilt %v, disconnected %v", rebuilt, disconnected), func(t *testing.T) {
+				withTwo(t, func(t *testing.T, kv *fleettest.Memory, one, two *fleettest.Host) {
+					var last [2]uint64
+					put := func(h *fleettest.Host, key string, i int) {
+						e, _, _ := h.Folder("a").Get(key)
+						b := mustCommit(t, h, set("a", key, fmt.Sprint(i), e.Index))
+						last[i%2] = b.Indexes[0]
+					}
+					mustCommit(t, one, set("a", "old", "kept", 0))
+					for i := range 5 {
+						put(one, "x", i)
+					}
+					time.Sleep(time.Second)
+					snapshot := kv.Snapshot()
+					for i := range 7 {
+						put(one, "x", 10+i)
+						put(one, "later", i)
+					}
+					e, _, _ := one.Folder("a").Get("old")
+					mustCommit(t, one, fleet.Write{Folder: "a", Key: "old", Index: e.Index})
+					time.Sleep(time.Second)
+					wantSame(t, kv, one, two)
+					if disconnected { // two receives nothing until others have written again
+						two.SetDown(true)
+						synctest.Wait()
+					}
+					kv.Restore(snapshot, rebuilt)
+					time.Sleep(time.Second)
+					if get(one, "a", "old") != "kept" || get(one, "a", "later") != "" {
+						t.Errorf("one has not followed: old %q, later %q", get(one, "a", "old"), get(one, "a", "later"))
+					}
+					for i := range 9 {
+						put(one, "x", 20+i)
+						put(one, "other", i)
+					}
+					two.SetDown(false)
+					time.Sleep(20 * time.Second)
+					wantSame(t, kv, one, two)
+					put(two, "x", 30)
+					synctest.Wait()
+					wantSame(t, kv, one, two)
+				})
+			})
+		}
+	}
+}
+
+// An older full read that is in progress doesn't undo a commit, whether it adds to the known rows
+// or replaces them.
+func TestCommitDuringFullReading(t *testing.T) {
+	for name, cause := range map[string]func(*fleettest.Memory){
+		"adding":    func(kv *fleettest.Memory) { kv.Put("ironvip/v2/log/head", "?") },
+		"replacing": func(kv *fleettest.Memory) { kv.Delete("ironvip/v2/log/head") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+				old := mustCommit(t, one, set("a", "old", "1", 0), set("a", "changed", "1", 0))
+				time.Sleep(20 * time.Second)
+				// Each answer takes 1 s: the check of the log, then the log and the tree.
+				one.SetLate(time.Second)
+				time.Sleep(20 * time.Second)
+				cause(kv)
+				for i := range 40 {
+					time.Sleep(100 * time.Millisecond)
+					if i == 24 {
+						mustCommit(t, one, set("a", "new", "1", 0), set("a", "changed", "2", old.Indexes[1]), fleet.Write{Folder: "a", Key: "old", Index: old.Indexes[0]})
+					}
+					if i >= 24 && (get(one, "a", "new") != "1" || get(one, "a", "changed") != "2" || get(one, "a", "old") != "") {
+						t.Fatalf("%d ms after the commit: new %q, changed %q, old %q", 100*(i-24), get(one, "a", "new"), get(one, "a", "changed"), get(one, "a", "old"))
+					}
+				}
+				one.SetLate(0)
+				time.Sleep(20 * time.Second)
+				wantSame(t, kv, one)
+			})
+		})
+	}
+}
+
+// A restored snapshot is also detected after hours without changes, when the log may have no
+// entries, however much of the time of the blocking queries is over.
+func TestSnapshotRestoredInPeace(t *testing.T) {
+	for quiet := 40*time.Minute + 10*time.Second; quiet < 45*time.Minute; quiet += 30 * time.Second {
+		withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+			time.Sleep(time.Minute)
+			snapshot := kv.Snapshot()
+			mustCommit(t, one, set("a", "x", "1", 0))
+			time.Sleep(quiet)
+			kv.Restore(snapshot, false)
+			time.Sleep(time.Second)
+			wantSame(t, kv, one)
+		})
+	}
+}
+
+// A snapshot is restored while a host holds no query for the log. Consul doesn't answer the next one, so
+// the host notices by its query for the leader's key.
+func TestSnapshotRestoredBetweenQueries(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one, two := kv.Start(t, "one", folders, nil), kv.Start(t, "two", folders, nil)
+		old := mustCommit(t, one, set("a", "x", "1", 0))
+		time.Sleep(time.Second)
+		snapshot := kv.Snapshot()
+		two.After(func(c fleettest.Call) {
+			if c.Key == "ironvip/v2/log/head" && c.Query.After > 0 {
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+		mustCommit(t, one, set("a", "x", "2", old.Indexes[0]))
+		synctest.Wait()
+		kv.Restore(snapshot, false)
+		time.Sleep(time.Second)
+		wantSame(t, kv, one, two)
+	})
+}
+
+// Manual writes that bypass the log are found by the next full read, and at once by a writer
+// that conflicts with them.
+func TestWrittenWithoutTheLog(t *testing.T) {
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+		mustCommit(t, one, set("a", "x", "1", 0), set("a", "y", "1", 0))
+		kv.Put(treePrefix+"a/x", "operator")
+		kv.Delete(treePrefix + "a/y")
+		e, _, _ := one.Folder("a").Get("x")
+		if b := commit(t, one, set("a", "x", "2", e.Index)); b.Err == nil {
+			t.Error("the operator's value is overwritten")
+		}
+		if got := get(one, "a", "x"); got != "operator" {
+			t.Errorf("after the conflict: %q", got)
+		}
+		time.Sleep(7 * time.Minute)
+		wantSame(t, kv, one)
+	})
+}
+
+func TestJunkIsNamedAndLeftAlone(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		junk := map[string]string{
+			treePrefix + "other/x":     "unknown folder",
+			treePrefix + "a/":          "empty",
+			treePrefix + "a/" + "dir/": "slash",
+			treePrefix + "a/\x01":      "can't be shown",
+			treePrefix + "loose":       "unknown folder",
+			"ironvip/v2/log/loose":     "unknown key",
+			"ironvip/v2/nodes/bad":     "node row invalid",
+			"ironvip/v2/loose":         "unknown key",
+			"ironvip/loose":            "unknown key",
+		}
+		below := map[string]string{ // reported as one, by their prefix
+			"ironvip/v2/other/x":  "ironvip/v2/other/: unknown key, consul kv delete -recurse ironvip/v2/other/;",
+			"ironvip/other/x/y":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
+			"ironvip/other/x/z":   "ironvip/other/: unknown key, consul kv delete -recurse ironvip/other/;",
+			"ironvip/v2/log/x/7":  "ironvip/v2/log/x/: unknown key, consul kv delete -recurse ironvip/v2/log/x/;",
+			"ironvip/v1/tree/a/b": "ironvip/v1/: another release of ironvip, bring all hosts to the same release",
+		}
+		one := kv.Start(t, "one", folders, nil)
+		for key := range below {
+			kv.Put(key, "{junk")
+		}
+		for key := range junk {
+			kv.Put(key, "{junk")
+		}
+		check := func() {
+			t.Helper()
+			found, hints := map[string]string{}, map[string]string{}
+			for _, p := range one.Problems() {
+				place := strings.TrimPrefix(p.Place, "consul:")
+				found[place], hints[place] = p.Message, p.Hint
+			}
+			for key, what := range junk {
+				if !strings.Contains(found[key], what) {
+					t.Errorf("%q: %q", key, found[key])
+				}
+			}
+			for key, wanted := range below {
+				place, words, _ := strings.Cut(wanted, ": ")
+				what, hint, _ := strings.Cut(words, ", ")
+				if !strings.Contains(found[place], what) || !strings.Contains(hints[place], hint) {
+					t.Errorf("%q: %q, %q", key, found[place], hints[place])
+				}
+			}
+			if len(found) != len(junk)+4 {
+				t.Errorf("%d problems: %v", len(found), found)
+			}
+		}
+		time.Sleep(7 * time.Minute)
+		check()
+		mustCommit(t, one, set("a", "x", "1", 0))
+		time.Sleep(time.Second)
+		check()
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				if got, _ := kv.Get(key); got != "{junk" {
+					t.Errorf("%q was touched: %q", key, got)
+				}
+			}
+		}
+		for _, keys := range []map[string]string{junk, below} {
+			for key := range keys {
+				kv.Delete(key)
+			}
+		}
+		time.Sleep(7 * time.Minute)
+		if p := one.Problems(); len(p) != 0 {
+			t.Errorf("when all is tidied up: %v", p)
+		}
+		wantSame(t, kv, one)
+	})
+}
+
+func TestJunkCantBeAFlood(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		for i := range 500 {
+			kv.Put(fmt.Sprint(treePrefix, "junk/", i), "")
+		}
+		one := kv.Start(t, "one", folders, nil)
+		if n := len(one.Problems()); n != 101 {
+			t.Errorf("%d problems", n)
+		}
+	})
+}
+
+// advises reports whether a disconnected host gives this advice.
+func advises(h *fleettest.Host, what string) bool {
+	_, advice, _ := h.StaleSince()
+	return strings.Contains(advice, what)
+}
+
+// An answer without the fleet's mark is not an empty tree. Another fleet's mark is not followed
+// until an operator confirms it.
+func TestTreeThatIsNotOurs(t *testing.T) {
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+		mustCommit(t, one, set("a", "x", "1", 0))
+		mark, _ := kv.Get(treePrefix + ".fleet")
+		kv.Delete("ironvip/")
+		time.Sleep(10 * time.Minute)
+		if get(one, "a", "x") != "1" || !advises(one, "consul kv put") {
+			t.Errorf("%q, stale %q", get(one, "a", "x"), one.Stale())
+		}
+		// A new host accepts the content as a new fleet.
+		two := kv.Start(t, "two", folders, nil)
+		mustCommit(t, two, set("a", "y", "2", 0))
+		time.Sleep(10 * time.Minute)
+		if get(one, "a", "x") != "1" || get(one, "a", "y") != "" || !strings.Contains(one.Stale(), "is the tree of fleet") || !advises(one, "consul kv put") {
+			t.Errorf("stale %q", one.Stale())
+		}
+		two.End()
+		kv.Put(treePrefix+".fleet", mark)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+		kv.Put(treePrefix+".fleet", `{"v":2}`)
+		time.Sleep(10 * time.Minute)
+		if !strings.Contains(one.Stale(), "version 2") || advises(one, "consul") {
+			t.Errorf("stale %q", one.Stale())
+		}
+	})
+}
+
+// An agent that starts while Consul is away begins with the last known tree.
+func TestStartWithoutConsul(t *testing.T) {
+	db := open(t)
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		options := fleet.Options{Node: "one", Folders: folders, Cache: db}
+		first := kv.Run(t, options, nil)
+		<-first.Folder("a").Ready()
+		for i := range 3 {
+			mustCommit(t, first, set("a", fmt.Sprint(i), "v", 0))
+		}
+		e, _, _ := first.Folder("a").Get("1")
+		mustCommit(t, first, fleet.Write{Folder: "a", Key: "1", Index: e.Index})
+		first.End()
+		kv.Put(treePrefix+"a/late", "v")
+		kv.Delete(treePrefix + "a/0")
+
+		kv.SetDown(true)
+		second := kv.Run(t, options, nil)
+		began := time.Now()
+		<-second.Folder("a").Ready()
+		if waited := time.Since(began); waited != fleet.GracePeriod {
+			t.Errorf("ready after %v", waited)
+		}
+		if second.Folder("a").Len() != 2 || get(second, "a", "0") != "v" || second.Stale() == "" {
+			t.Errorf("%d values, stale %q", second.Folder("a").Len(), second.Stale())
+		}
+		err := second.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "n", "v", 0)}}})
+		if err == nil {
+			t.Error("a write on an old view")
+		}
+		kv.SetDown(false)
+		time.Sleep(20 * time.Second)
+		wantSame(t, kv, second)
+		second.End()
+
+		// The cache has the content of the tree, after removals too.
+		kv.SetDown(true)
+		third := kv.Run(t, options, nil)
+		<-third.Folder("a").Ready()
+		if err := same(third.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
+			t.Error(err)
+		}
+		third.End()
+		kv.SetDown(false)
+		kv.Delete(treePrefix + "a/2")
+		fourth := kv.Run(t, options, nil) // reads immediately that it is removed
+		<-fourth.Folder("a").Ready()
+		fourth.End()
+		kv.SetDown(true)
+		fifth := kv.Run(t, options, nil)
+		<-fifth.Folder("a").Ready()
+		if err := same(fifth.Tree, kv.Pairs(treePrefix), treePrefix); err != nil {
+			t.Error(err)
+		}
+		fifth.End()
+		// Without a cache there is no state to begin with.
+		last := kv.Run(t, fleet.Options{Node: "last", KV: kv.Client("one"), Folders: folders}, nil)
+		time.Sleep(time.Hour)
+		select {
+		case <-last.Folder("a").Ready():
+			t.Error("ready with nothing")
+		default:
+		}
+	})
+}
+
+// The backoff grows to ten seconds, so that an unavailable Consul isn't overloaded.
+func TestBackOff(t *testing.T) {
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+		time.Sleep(time.Minute)
+		one.SetDown(true)
+		time.Sleep(time.Minute)
+		before := one.Counts()
+		time.Sleep(10 * time.Minute)
+		n := less(one.Counts(), before)
+		if calls := n.Reads + n.Held + n.Txns + n.Sessions; calls > 10*60 || calls < 60 {
+			t.Errorf("%+v in 10 minutes", n)
+		}
+		one.SetDown(false)
+		time.Sleep(11 * time.Second)
+		wantSame(t, kv, one)
+	})
+}
+
+// A stalled Consul, where calls hang instead of failing, is detected long before the timeout of the
+// blocking query, and Commit doesn't hang with it.
+func TestStall(t *testing.T) {
+	withOne(t, 0, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
+		time.Sleep(3 * time.Second)
+		one.SetSlow(time.Hour)
+		began := time.Now()
+		err := one.Commit(t.Context(), []*fleet.Batch{{Writes: []fleet.Write{set("a", "x", "1", 0)}}})
+		if took := time.Since(began); err == nil || took > 20*time.Second {
+			t.Errorf("commit took %v: %v", took, err)
+		}
+		if one.Stale() == "" {
+			t.Error("not stale after a commit has hung")
+		}
+		one.SetSlow(0)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+		one.SetSlow(time.Hour)
+		began = time.Now()
+		wait.Until(t, "stale", func() bool { return one.Stale() != "" })
+		if took := time.Since(began); took > 22*time.Second { // the next renewal, and what it waits for
+			t.Errorf("noticed after %v", took)
+		}
+		one.SetSlow(0)
+		time.Sleep(time.Minute)
+		wantSame(t, kv, one)
+	})
+}
+
+// After a transaction without an answer in time, the tables are stale only until Consul has been
+// asked again, even if it was asked just before.
+func TestStaleAfterNoAnswer(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		kv := fleettest.NewMemory()
+		one := startThree(t, kv)[0]
+		time.Sleep(time.Minute)
+		renewed := make(chan struct{}, 1)
+		one.Before(func(call fleettest.Call) error {
+			if call.Method == "Renew" {
+				renewed <- struct{}{}
+			}
+			return nil
+		})
+		<-renewed
+		began := time.Now()
+		<-renewed
+		time.Sleep(time.Since(began) - 4800*time.Millisecond)
+		one.Before(func(call fleettest.Call) error {
+			switch {
+			case call.Method == "Renew": // Consul is asked
+				return fleettest.ErrDown
+			case call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/log/head":
+				time.Sleep(5*time.Second + time.Millisecond)
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		if err := write(t.Context(), one, "x", 1); !errors.Is(err, fleet.ErrNoAnswer) {
+			t.Fatal(err)
+		}
+		one.Before(nil)
+		time.Sleep(2 * time.Second)
+		if why := one.Stale(); why != "" {
+			t.Error(why)
+		}
+	})
+}
+
+// A request to ask Consul isn't lost while the follower waits before its next read.
+func TestStaleWhileTheFollowerPauses(t *testing.T) {
+	withThree(t, func(t *testing.T, kv *fleettest.Memory, hosts []*fleettest.Host) {
+		leader, others := led(hosts)
+		one := others[0]
+		leader.Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/leader" { // doesn't correct the number of hosts
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		one.Before(func(call fleettest.Call) error {
+			if call.Method == "Txn" && call.Ops[0].Key == "ironvip/v2/log/head" {
+				time.Sleep(5*time.Second + time.Millisecond)
+				return fleettest.ErrDown
+			}
+			return nil
+		})
+		failed := make(chan error, 1)
+		go func() { failed <- write(t.Context(), one, "x", 1) }()
+		time.Sleep(4 * time.Second)
+		kv.Put("ironvip/v2/leader", fmt.Sprintf(`{"node":%q,"hosts":4000}`, leader.Elected())) // two seconds between reads
+		time.Sleep(10 * time.Millisecond)
+		for n := 1; ; n++ {
+			held := one.Counts().Held
+			if err := write(t.Context(), leader, "y", n); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			if one.Counts().Held == held { // it has read this change, and waits
+				break
+			}
+			if n > 30 {
+				t.Fatalf("it doesn't pause, with %d hosts", one.Hosts())
+			}
+		}
+		if err := <-failed; !errors.Is(err, fleet.ErrNoAnswer) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if why := one.Stale(); why != "" {
+			t.Error(why)
+		}
+	})
+}

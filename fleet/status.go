@@ -1,0 +1,78 @@
+package fleet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ironvip/ironvip/fleet/membership"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// maxProblems bounds what Problems lists.
+const maxProblems = 100
+
+// Problems lists the problems of the tree as a whole, then those of keys. It lists at most 100, and
+// one that counts the rest.
+func (t *Tree) Problems() []vip.Problem {
+	first, all := t.FirstProblems(maxProblems)
+	if more := all - len(first); more > 0 {
+		first = append(first, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d more keys can't be read", more)})
+	}
+	return first
+}
+
+// FirstProblems returns at most that many of the problems, and the number of all.
+func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
+	first, keys := t.status.Problems()
+	t.mu.Lock()
+	for _, f := range t.folders {
+		for _, v := range f.views {
+			keys = append(keys, v.problems()...)
+		}
+	}
+	t.mu.Unlock()
+	for _, some := range [][]vip.Problem{first, keys} {
+		slices.SortFunc(some, func(a, b vip.Problem) int { return strings.Compare(a.Place, b.Place) })
+	}
+	first = append(first, keys...)
+	all = len(first)
+	return first[:min(all, most):min(all, most)], all
+}
+
+// Duplicate returns which other live host has this host's id or name, or nil.
+func (t *Tree) Duplicate() *membership.DuplicateNodeError { return t.status.Duplicate() }
+
+// Stale returns why the tables may be old, or "" if they are current.
+func (t *Tree) Stale() string {
+	why, _, _ := t.status.Stale()
+	return why
+}
+
+// StaleSince is Stale with the time since when, and with a hint if there is more to do than to
+// check Consul.
+func (t *Tree) StaleSince() (why, advice string, since time.Time) { return t.status.Stale() }
+
+// StatusChanged returns a channel that is closed when Stale or Problems change. Every change
+// replaces it.
+func (t *Tree) StatusChanged() <-chan struct{} { return t.status.Changed() }
+
+// setStale reports that the tables may be old. The error may have a Hint method, for a hint other
+// than to check Consul.
+func (t *Tree) setStale(err error) {
+	advice, message := "", err.Error()
+	if hinted, is := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); is {
+		advice = hinted.Hint()
+		message += ": " + advice
+	}
+	if t.status.SetStale(err.Error(), advice) {
+		t.log.Warn("out of touch with consul: going on with what is known", "err", message)
+		t.o.Events.Add(event.Event{Kind: "fleet_stale", Message: message})
+	}
+}

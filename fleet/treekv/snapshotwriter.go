@@ -1,0 +1,141 @@
+package treekv
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"github.com/ironvip/ironvip/fleet/consulkv"
+	"github.com/ironvip/ironvip/fleet/treelog"
+	"github.com/ironvip/ironvip/internal/backoff"
+)
+
+// SnapshotWriter writes snapshots of the tree for other hosts, while this host holds their lock.
+type SnapshotWriter struct {
+	Store
+	Session func() string // of this host in Consul; "" while there is none
+	Node    string        // this host's name
+	Log     *slog.Logger
+}
+
+// Lock makes this host the writer of the snapshot, unless the key that describes it has changed
+// since it was read as pair. It returns the lock's index, or 0 if it was refused. After an error
+// this host may hold the lock.
+func (w SnapshotWriter) Lock(ctx context.Context, pair *consulkv.Pair) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	hold, unchanged := w.hold(), consulkv.Op{Verb: consulkv.CheckGone, Key: w.Keys.Snapshot}
+	if hold.Session == "" {
+		return 0, nil
+	}
+	if pair != nil {
+		unchanged = consulkv.Op{Verb: consulkv.CheckIndex, Key: w.Keys.Snapshot, Index: pair.Index}
+	}
+	out, err := w.KV.Txn(ctx, []consulkv.Op{unchanged, hold})
+	return out.Index, err
+}
+
+// Unlock gives the lock back without a snapshot. It tries until the context ends; the lock ends with
+// the session at the latest.
+func (w SnapshotWriter) Unlock(ctx context.Context) { w.publish(ctx, w.unwritten()) }
+
+// Write writes a snapshot and gives the lock back. Packed is the tree at a place in the log, see
+// treelog.Pack; newest is the index of its newest write or removal, and lock that of the lock, which
+// is older than the tree as it was read. If it fails, hosts make another snapshot when they need it.
+func (w SnapshotWriter) Write(ctx context.Context, packed []byte, at treelog.Position, newest, lock uint64) {
+	w.publish(ctx, w.write(ctx, packed, at, newest, lock))
+}
+
+// publish gives the lock back, with a description of what this host has written.
+func (w SnapshotWriter) publish(ctx context.Context, h snapshotHead) {
+	for wait := consulkv.NewBackoff(); w.unlock(ctx, h) != nil && ctx.Err() == nil; {
+		backoff.Sleep(ctx, wait.Next())
+	}
+}
+
+func (w SnapshotWriter) unlock(ctx context.Context, h snapshotHead) error {
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	unlock := w.hold()
+	unlock.Verb, unlock.Value = consulkv.Unlock, h.encode()
+	_, err := w.KV.Txn(ctx, []consulkv.Op{unlock})
+	return err
+}
+
+// hold is the operation that takes or keeps the lock.
+func (w SnapshotWriter) hold() consulkv.Op {
+	return consulkv.Op{Verb: consulkv.Lock, Key: w.Keys.Snapshot, Value: w.unwritten().encode(), Session: w.Session()}
+}
+
+// unwritten is the description of a snapshot without parts, which nobody uses.
+func (w SnapshotWriter) unwritten() snapshotHead {
+	return snapshotHead{Version: snapshotVersion, Node: w.Node}
+}
+
+// write writes the parts of a snapshot, and returns its description.
+func (w SnapshotWriter) write(ctx context.Context, packed []byte, at treelog.Position, newest, lock uint64) snapshotHead {
+	if at.Seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
+		return w.unwritten()
+	}
+	sum := sha256.Sum256(packed)
+	h := w.unwritten()
+	h.Seq, h.Index, h.ID, h.Tree, h.Seen = at.Seq, at.Index, at.ID, newest, lock
+	h.SHA256 = hex.EncodeToString(sum[:])
+	last := lock
+	for part := range slices.Chunk(packed, snapshotPart) {
+		index, ok := w.writeParts(ctx, consulkv.Op{Verb: consulkv.Set, Key: w.Keys.part(h.Parts), Value: part})
+		if !ok {
+			return w.unwritten()
+		}
+		h.Parts++
+		last = max(last, index)
+	}
+	w.removeParts(ctx, h.Parts)
+	// For the hosts that have joined meanwhile. Those that join now look themselves.
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	if _, index, err := w.KV.Level(ctx, w.Keys.Tree); err == nil && index <= h.Tree {
+		h.Seen = last
+	}
+	return h
+}
+
+// maxRemovals bounds the parts that are removed in one transaction. Consul accepts 128 operations.
+const maxRemovals = 125
+
+// removeParts removes the parts of a former, larger snapshot: those from that number on. If it
+// can't, the next writer does.
+func (w SnapshotWriter) removeParts(ctx context.Context, from int) {
+	call, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	keys, _, err := w.KV.Level(call, w.Keys.Parts)
+	if err != nil {
+		return
+	}
+	var ops []consulkv.Op
+	for _, key := range keys {
+		if n, err := strconv.Atoi(key[len(w.Keys.Parts):]); err == nil && n >= from {
+			ops = append(ops, consulkv.Op{Verb: consulkv.Delete, Key: key})
+		}
+	}
+	for some := range slices.Chunk(ops, maxRemovals) {
+		if _, ok := w.writeParts(ctx, some...); !ok {
+			return
+		}
+	}
+}
+
+// writeParts changes parts of the snapshot if this host still holds the lock. It returns the index
+// of the write.
+func (w SnapshotWriter) writeParts(ctx context.Context, ops ...consulkv.Op) (index uint64, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
+	defer cancel()
+	out, err := w.KV.Txn(ctx, append([]consulkv.Op{w.hold()}, ops...))
+	if err != nil {
+		w.Log.Warn("no snapshot of the tree written for other hosts", "err", err)
+	}
+	return out.Index, err == nil && len(out.Refused) == 0
+}

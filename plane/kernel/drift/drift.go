@@ -1,0 +1,217 @@
+// Package drift finds at once what other programs change of a dataplane in the kernel: its addresses, its device and its
+// nftables table.
+//
+// Its inputs are the events of internal/netlink/watch and the dataplane's records. Its output is a reconcile.Sight. It
+// lets the dataplane read what an event says of the table, and nothing else. It repairs nothing.
+package drift
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Watch is the watch of one dataplane. A nil Watch sees nothing. The goroutine of Apply calls its methods.
+type Watch struct {
+	device, table string
+	port          func(context.Context) (uint32, error) // see filter.Table.Open
+	ignored       uint32
+	watcher       *watch.Watcher
+	bearer        vip.FrontendKey // see bearerOf
+}
+
+// Open watches in the network namespace of the calling thread. Addresses is the port of the socket that changes
+// addresses, and port opens the socket that changes the table and returns its port: their events are ignored. It returns
+// nil if the kernel can't be watched: then only the resync finds changes.
+func Open(ctx context.Context, device, table string, addresses uint32, port func(context.Context) (uint32, error), log *slog.Logger) *Watch {
+	w, err := watch.Open(watch.Options{Device: device, Table: table})
+	if err != nil {
+		log.Warn("changes by other programs are not seen at once", "err", err)
+		return nil
+	}
+	x := &Watch{device: device, table: table, port: port, watcher: w}
+	err = w.IgnoreAddresses(addresses)
+	if err == nil {
+		err = x.ignore(ctx)
+	}
+	if err != nil {
+		log.Warn("own changes of the kernel are read as if others had made them", "err", err)
+	}
+	return x
+}
+
+// ignore ignores the transactions of the socket that changes the table. An error can have closed that socket, and its
+// successor has another port.
+func (w *Watch) ignore(ctx context.Context) error {
+	port, err := w.port(ctx)
+	if err != nil || port == w.ignored {
+		return err
+	}
+	if err = w.watcher.IgnoreTable(port); err == nil {
+		w.ignored = port
+	}
+	return err
+}
+
+// Changed is the channel for reconcile.Watched.
+func (w *Watch) Changed() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.watcher.Changed()
+}
+
+// Forget drops what was seen, because everything is read now.
+func (w *Watch) Forget() {
+	if w != nil {
+		w.watcher.Take(nil)
+	}
+}
+
+// Aside is watch.Watcher.Aside.
+func (w *Watch) Aside(generation func() (uint32, error), commit func() error) error {
+	if w == nil {
+		return commit()
+	}
+	return w.watcher.Aside(generation, commit)
+}
+
+// Close ends the watch.
+func (w *Watch) Close() {
+	if w != nil {
+		w.watcher.Close()
+	}
+}
+
+// Touched returns what others have touched of the table since the last Look or Forget, and keeps it. Known is false if the
+// table isn't watched.
+func (w *Watch) Touched() (touched *watch.Touched, known bool) {
+	if w == nil {
+		return nil, false
+	}
+	return w.watcher.Touched(), true
+}
+
+// TableState is what a dataplane finds when it reads its table.
+type TableState int
+
+const (
+	Whole   TableState = iota // as recorded
+	Broken                    // missing, or not as this version makes it: any repair rebuilds it
+	Altered                   // elements differ from the records, and only a read of everything shows for which frontends
+)
+
+// Found is what a dataplane finds when it looks at what was touched of its table.
+type Found struct {
+	State TableState
+	// Damaged are the frontends with elements that differ, with a description. The zero key stands for elements that
+	// belong to no frontend.
+	Damaged map[vip.FrontendKey]string
+}
+
+// severalAddresses are those that are reported one by one. More than that are one change, and the repair of any frontend
+// restores them.
+const severalAddresses = 16
+
+// bearerOf returns the frontend that damage of all is reported for. It stays the same as long as there is one, so that
+// its budget of repairs is that of the device and of the table. It is one with an address on the device, if there are any.
+func (w *Watch) bearerOf(records *holdings.Records) *vip.Frontend {
+	f := records.Frontends[w.bearer]
+	if f == nil || !holdings.OnDevice(f) {
+		if any := records.Any(); any != nil {
+			f = any
+		}
+	}
+	if f == nil {
+		for _, f = range records.Frontends {
+			break
+		}
+	}
+	if f != nil {
+		w.bearer = f.Key
+	}
+	return f
+}
+
+// DescribeStray describes an address on the device without a frontend.
+func DescribeStray(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return fmt.Sprintf("address %s belongs to no service", p.Addr())
+	}
+	return fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked())
+}
+
+func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
+	f := vip.Frontend{Key: vip.FrontendKey{Addr: p.Addr()}, Kind: vip.OnVIP}
+	return reconcile.Stray[vip.Frontend]{Observed: reconcile.Observed[vip.Frontend]{Value: f, Damage: []string{DescribeStray(p)}, Orphan: true}, By: by.String()}
+}
+
+// Look returns what others have changed. Read is called if they have touched the table, with what they have touched.
+func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
+	if w == nil {
+		return sight, nil
+	}
+	seen := w.watcher.Take(func(a netip.Addr) bool { return records.VIPs[a] > 0 })
+	add := func(f *vip.Frontend, what string, by watch.Author) {
+		if f != nil {
+			sight.Damaged = append(sight.Damaged, reconcile.Damage[vip.FrontendKey]{Key: f.Key, What: what, By: by.String()})
+		}
+	}
+	sight.Unknown = seen.Lost
+	if seen.Device != nil { // its repair restores all addresses
+		add(w.bearerOf(records), fmt.Sprintf("device %s was removed, set down or made to speak ARP", w.device), *seen.Device)
+		seen.Gone = nil
+	}
+	if n := len(seen.Gone); n > severalAddresses {
+		addresses.Lost = true
+		for _, by := range seen.Gone {
+			add(w.bearerOf(records), fmt.Sprintf("%d addresses missing from %s", n, w.device), by)
+			break
+		}
+		seen.Gone = nil
+	}
+	if len(seen.Added) > severalAddresses {
+		sight.Unknown, seen.Added = true, nil
+	}
+	for p, by := range seen.Added {
+		sight.Strays = append(sight.Strays, strayOf(p, by))
+		if !p.IsSingleIP() && !slices.Contains(addresses.Wide, p) {
+			addresses.Wide = append(addresses.Wide, p)
+		}
+	}
+	for a, by := range seen.Gone {
+		add(records.At(a), fmt.Sprintf("address %s missing from %s", a, w.device), by)
+	}
+	if seen.Table == nil {
+		return sight, nil
+	}
+	if err := w.ignore(ctx); err != nil {
+		return sight, err
+	}
+	found, err := read(ctx, seen.Table)
+	switch {
+	case err != nil:
+		return sight, err
+	case found.State == Broken:
+		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), seen.Table.By)
+		return sight, nil
+	case found.State == Altered:
+		sight.Unknown = true
+	}
+	for k, what := range found.Damaged {
+		f := records.Frontends[k]
+		if f == nil {
+			f = w.bearerOf(records)
+		}
+		add(f, what, seen.Table.By)
+		sight.Unknown = sight.Unknown || f == nil // nothing's repair includes it
+	}
+	return sight, nil
+}

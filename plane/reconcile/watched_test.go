@@ -1,0 +1,339 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// seeing is a Target that learns of changes by others.
+type seeing struct {
+	*reconciletest.Recorder[string, pair]
+	disturbed chan struct{}
+
+	mu    sync.Mutex
+	sight reconcile.Sight[string, pair]
+	err   error
+	looks int
+	takes time.Duration // a Look
+	hold  chan struct{} // Apply waits until it is closed, if it isn't nil
+}
+
+func (w *seeing) Apply(ctx context.Context, batch []reconcile.Update[string, pair]) error {
+	if w.hold != nil {
+		<-w.hold
+	}
+	return w.Recorder.Apply(ctx, batch)
+}
+
+// Actual forgets what was seen.
+func (w *seeing) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[pair], error] {
+	w.mu.Lock()
+	w.sight = reconcile.Sight[string, pair]{}
+	w.mu.Unlock()
+	return w.Recorder.Actual(ctx)
+}
+
+func (w *seeing) Disturbed() <-chan struct{} { return w.disturbed }
+
+func (w *seeing) Look(context.Context) (reconcile.Sight[string, pair], error) {
+	time.Sleep(w.takes)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks++
+	s := w.sight
+	w.sight = reconcile.Sight[string, pair]{}
+	return s, w.err
+}
+
+// disturb lets the loop look and find s.
+func (w *seeing) disturb(s reconcile.Sight[string, pair], err error) {
+	w.mu.Lock()
+	w.sight, w.err = s, err
+	w.mu.Unlock()
+	w.disturbed <- struct{}{}
+	synctest.Wait()
+}
+
+// lose deletes a key behind the Target's back, and tells it so.
+func (w *seeing) lose(key string) {
+	w.Remove(key)
+	w.disturb(reconcile.Sight[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
+}
+
+func runSeeing(t *testing.T, scenario func(*rig, *seeing)) {
+	run(t, func(x *rig) {
+		w := &seeing{Recorder: x.target, disturbed: make(chan struct{})}
+		x.ready()
+		x.desired.Set(pair{"a", "1"})
+		x.desired.Set(pair{"b", "1"})
+		x.start(func(o *reconcile.Options[string, pair]) { o.Target = w })
+		time.Sleep(time.Second) // clear of the resyncs
+		scenario(x, w)
+	})
+}
+
+func (x *rig) readings(want int) {
+	x.t.Helper()
+	if _, _, got := x.target.Counts(); got != want {
+		x.t.Errorf("the target was read %d times, want %d", got, want)
+	}
+}
+
+// A change that the Target sees is repaired at once, with one write and without a read. The event names the program.
+func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		w.lose("a")
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		x.writes(3)
+		x.readings(1)
+		events, _ := x.events.Since(0)
+		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "a" || e.Message != "address of a missing, repaired; changed by nft (pid 812)" {
+			t.Errorf("event %+v", e)
+		}
+		expect.Equal(t, x.r.Stats().DriftRepairs, 1, "repairs")
+		w.disturb(reconcile.Sight[string, pair]{}, nil) // nothing was found
+		x.writes(3)
+		x.readings(1)
+	})
+}
+
+// Twenty changes in a row are repaired at once. Then a repair waits for the next resync, and the row says so.
+func TestManySeenChangesWaitForTheResync(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		for range 20 {
+			w.lose("a")
+			x.wants(map[string]string{"a": "1", "b": "1"})
+		}
+		w.lose("a")
+		x.wants(map[string]string{"b": "1"})
+		row, _, _ := x.applied.Get("a")
+		if row.Problem == nil || row.Problem.Code != vip.CodeContested || !strings.Contains(row.Problem.Message, "21 times since") ||
+			!strings.HasSuffix(row.Problem.Message, "by nft (pid 812); its repair waits for up to 30s") {
+			t.Fatalf("row %+v while its repair waits", row)
+		}
+		if s := x.r.Stats(); s.Contested != 1 || s.Failing != 1 {
+			t.Errorf("stats %+v", s)
+		}
+		w.lose("b") // another key doesn't wait
+		x.wants(map[string]string{"b": "1"})
+		time.Sleep(30 * time.Second)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil || !strings.Contains(row.Warning.Message, "21 times since") {
+			t.Errorf("row %+v after the resync", row)
+		}
+		w.lose("a") // the resync gave one repair back
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		if _, of := x.kinds("dataplane_contested", "a"); of != 1 {
+			t.Errorf("reported %d times", of)
+		}
+	})
+}
+
+// While a repair waits, a repair on request and a change of the desired row are done at once.
+func TestWaitingRepairHoldsUpNothingElse(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		for range 21 {
+			w.lose("a")
+		}
+		x.wants(map[string]string{"b": "1"})
+		if _, err := x.r.Repair(x.t.Context()); err != nil || !x.has("a")() {
+			t.Fatalf("a repair on request: %v, there: %v", err, x.has("a")())
+		}
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
+			t.Errorf("row %+v after it", row)
+		}
+		w.lose("a")
+		x.wants(map[string]string{"b": "1"})
+		x.desired.Set(pair{"a", "2"})
+		time.Sleep(time.Second) // a Target that says ESRCH is tried again
+		x.wants(map[string]string{"a": "2", "b": "1"})
+		x.desired.Delete("a")
+		x.wants(map[string]string{"b": "1"})
+		time.Sleep(11 * 30 * time.Second)
+		if s := x.r.Stats(); s.Contested != 0 || s.Failing != 0 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// If more may have changed than a Look can find, one read finds it: at once, but not more often than once a second.
+func TestUnknownChangesCauseOneRead(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		x.target.Remove("a")
+		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		x.readings(2)
+		for range 50 {
+			w.disturb(reconcile.Sight[string, pair]{}, errors.New("no buffer space"))
+		}
+		x.readings(2)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		x.readings(3)
+	})
+}
+
+// A key that waits for the resync and is right by then has no problem after it.
+func TestWaitingRepairThatIsNotNeeded(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		for range 21 {
+			w.lose("a")
+		}
+		x.wants(map[string]string{"b": "1"})
+		x.target.Put(pair{"a", "1"})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if row, _, _ := x.applied.Get("a"); row.Problem != nil || row.Warning == nil {
+			t.Errorf("row %+v after the resync", row)
+		}
+	})
+}
+
+// A read that fails after the events were taken is repeated.
+func TestReadAfterUnknownChangesIsRepeated(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		x.target.Remove("a")
+		x.target.FailAll(errors.New("no buffer space"))
+		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
+		x.target.FailAll(nil)
+		time.Sleep(2 * time.Second)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+	})
+}
+
+// A list of the differences doesn't lose what was seen before.
+func TestDiffLosesNothing(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		for i := range 20 { // the loop may take either first
+			w.hold = make(chan struct{})
+			want := fmt.Sprint(i)
+			x.desired.Set(pair{"b", want})
+			synctest.Wait()
+			var both sync.WaitGroup
+			both.Go(func() { w.lose("a") })
+			both.Go(func() {
+				if _, err := x.r.Diff(x.t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+			close(w.hold)
+			both.Wait()
+			synctest.Wait()
+			x.wants(map[string]string{"a": "1", "b": want})
+		}
+	})
+}
+
+// A key that is being retried is no change by somebody else.
+func TestSeenChangeOfFailingKey(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		x.target.FailKey("a", errors.New("no memory"))
+		w.lose("a")
+		w.lose("a")
+		expect.Equal(t, x.r.Stats().DriftRepairs, 0, "repairs")
+		expect.Contains(t, x.problem("a"), "no memory", "problem")
+	})
+}
+
+// What is seen of a key that is being retried makes its retry due: other keys may share what was changed.
+func TestSeenChangeHastensARetry(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		x.target.FailKey("a", errors.New("no memory"))
+		x.desired.Set(pair{"a", "2"})
+		time.Sleep(time.Minute) // the retries are far apart
+		x.target.FailKey("a", nil)
+		w.lose("a")
+		x.wants(map[string]string{"a": "2", "b": "1"})
+	})
+}
+
+// A program that changes something all the time gets five seconds of the loop's time, and then a tenth of it. The last change
+// is repaired, too.
+func TestFloodOfChangesIsBounded(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		w.takes = 100 * time.Millisecond
+		flood := func() {
+			for range 1000 {
+				select {
+				case w.disturbed <- struct{}{}:
+				default:
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		flood()
+		if w.looks < 50 || w.looks > 60 {
+			t.Errorf("%d looks of 100 ms in the first 10 s", w.looks)
+		}
+		before := w.looks
+		flood()
+		if n := w.looks - before; n < 9 || n > 11 {
+			t.Errorf("%d looks of 100 ms in 10 s", n)
+		}
+		x.target.Remove("a")
+		w.mu.Lock()
+		w.sight.Damaged = []reconcile.Damage[string]{{Key: "a", What: "missing"}}
+		w.mu.Unlock()
+		w.disturbed <- struct{}{}
+		time.Sleep(time.Second + 100*time.Millisecond)
+		synctest.Wait()
+		x.wants(map[string]string{"a": "1", "b": "1"})
+
+		w.disturbed <- struct{}{} // waits
+		must.Get(x.r.Diff(x.t.Context()))(t)
+		looks := w.looks
+		time.Sleep(2 * time.Second)
+		expect.Equal(t, w.looks, looks, "looks after a list")
+	})
+}
+
+// What another program adds is removed at once, without a read, and the event names the program. What is known already is
+// left to its removal.
+func TestStrayIsRemovedAtOnce(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		stray := reconcile.Stray[pair]{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}, By: "ip (pid 812)"}
+		x.target.Put(pair{"stray", "1"})
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		x.readings(1)
+		events, _ := x.events.Since(0)
+		if e := events[len(events)-1]; e.Kind != "drift_repaired" || e.Object != "stray" || e.Message != "it belongs to nobody, removed; changed by ip (pid 812)" {
+			t.Errorf("event %+v", e)
+		}
+		writes, _, _ := x.target.Counts()
+		stray.Value = pair{"a", "1"}
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		if now, _, _ := x.target.Counts(); now != writes {
+			t.Error("a desired key was removed")
+		}
+	})
+}
+
+// Before everything desired is known, what another program adds is left to the sweep.
+func TestStrayBeforeTheSweep(t *testing.T) {
+	run(t, func(x *rig) {
+		w := &seeing{Recorder: x.target, disturbed: make(chan struct{})}
+		x.desired.Set(pair{"a", "1"})
+		x.start(func(o *reconcile.Options[string, pair]) { o.Target = w })
+		x.target.Put(pair{"stray", "1"})
+		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}}}}, nil)
+		x.wants(map[string]string{"a": "1", "stray": "1"})
+		x.ready()
+		synctest.Wait()
+		x.wants(map[string]string{"a": "1"})
+	})
+}
