@@ -15,10 +15,10 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// healthPatience is how long the dataplane may be unreachable before the health ports send clients
+// healthGrace is how long the dataplane may be unreachable before the health ports send clients
 // to other nodes. The dataplane continues with its last programming, so a short fault is no reason
 // to move clients.
-const healthPatience = time.Minute
+const healthGrace = time.Minute
 
 // planeHealth determines whether the dataplane matches the tables.
 type planeHealth struct {
@@ -34,7 +34,7 @@ func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHe
 // dataplane has been unreachable for healthPatience.
 func (h *planeHealth) ok() bool {
 	s := h.stats()
-	return s.Synced && time.Since(s.LastRound) < healthPatience && h.lasted(s.TargetError != "") < healthPatience
+	return s.Synced && time.Since(s.LastRound) < healthGrace && h.lasted(s.TargetError != "") < healthGrace
 }
 
 // lasted returns the duration of the present fault.

@@ -26,14 +26,14 @@ func TestPlaneHealth(t *testing.T) {
 		expect("before the first full reconcile", false)
 		s.Synced = true
 		expect("synced", true)
-		time.Sleep(healthPatience)
+		time.Sleep(healthGrace)
 		expect("the loop hangs", false)
 		turn()
 		expect("it goes round again", true)
 
 		s.TargetError = "no such module"
 		expect("the dataplane is out of reach", true)
-		time.Sleep(healthPatience - time.Second)
+		time.Sleep(healthGrace - time.Second)
 		turn()
 		expect("for a little while", true)
 		time.Sleep(time.Second)

@@ -26,14 +26,11 @@ func (a *agent) newSources(cfg *configs.Config) error {
 			return err
 		}
 	}
-	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
-		a.rest.Joint = consulstore.Registrar{Allocator: a.allocator, Store: leases}
-	}
 	a.supervisor.Add(rest.Type, rest.Type, a.rest)
 	return nil
 }
 
-// restOptions returns the options of the source that the API writes to. Its Joint is set later.
+// restOptions returns the options of the source that the API writes to.
 func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	o := rest.Options{
 		Store: a.stores.Services, Services: a.tables.Services,
@@ -42,6 +39,9 @@ func (a *agent) restOptions(cfg *configs.Config) rest.Options {
 	}
 	if tree := a.stores.tree; tree != nil {
 		o.Fleet, o.Node = tree, cfg.Node.Name
+	}
+	if leases, ok := a.stores.Leases.(*consulstore.Store); ok {
+		o.Leases = consulstore.Registrar{Allocator: a.allocator, Store: leases}
 	}
 	return o
 }

@@ -96,7 +96,7 @@ func openAccess(ctx context.Context, o Options, stats *counters) (access, error)
 	fw.TryHold(ctx, o.Log)
 	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
 	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), fw.Open, o.Log)
-	fw.Aside = h.drift.Aside
+	fw.Muted = h.drift.Muted
 	return h, nil
 }
 

@@ -23,7 +23,7 @@ func (w *town) needOwnedTables(t *testing.T) {
 	t.Helper()
 	table := filter.New("trial", DefaultMark, &w.stats.nftMessages)
 	var err error
-	w.Director.Do(func() { err = table.Hold(t.Context()) })
+	w.Director.Do(func() { err = table.PinConntrack(t.Context()) })
 	table.Close()
 	need.KernelFeature(t, linux.OwnedTables, err == nil)
 }

@@ -17,21 +17,23 @@ func TestIgnoredIsNamed(t *testing.T) {
 		want   []string
 	}{
 		{"defaults", func(*vip.Service, *Options) {}, nil},
-		{"connect", func(s *vip.Service, _ *Options) { s.Relay = &vip.Relay{ConnectTimeout: time.Second} }, []string{"connect_timeout"}},
+		{"connect", func(s *vip.Service, _ *Options) { s.Relay = &vip.ProxySettings{ConnectTimeout: time.Second} }, []string{"connect_timeout"}},
 		{"all", func(s *vip.Service, _ *Options) {
-			s.Relay = &vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3}
+			s.Relay = &vip.ProxySettings{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3}
 		},
 			[]string{"connect_timeout", "idle_timeout", "half_close_timeout"}},
 		{"limits", func(s *vip.Service, _ *Options) {
-			s.Relay = &vip.Relay{MaxConnections: 1, MaxQueue: 2}
+			s.Relay = &vip.ProxySettings{MaxConnections: 1, MaxQueue: 2}
 			s.Backends = []vip.Backend{{}, {MaxConnections: 3}}
 		},
 			[]string{"max_queue", "max_connections"}},
 		{"limit of sessions", func(s *vip.Service, _ *Options) {
-			s.Relay, s.Ports[0].Protocol = &vip.Relay{MaxConnections: 1, MaxQueue: 2}, vip.UDP
+			s.Relay, s.Ports[0].Protocol = &vip.ProxySettings{MaxConnections: 1, MaxQueue: 2}, vip.UDP
 		}, []string{"max_connections"}},
-		{"no TCP", func(s *vip.Service, _ *Options) { s.Relay, s.Ports[0].Protocol = &vip.Relay{IdleTimeout: 1}, vip.UDP }, nil},
-		{"real server", func(s *vip.Service, o *Options) { s.Relay, o.RealServer = &vip.Relay{IdleTimeout: 1}, true }, nil},
+		{"no TCP", func(s *vip.Service, _ *Options) {
+			s.Relay, s.Ports[0].Protocol = &vip.ProxySettings{IdleTimeout: 1}, vip.UDP
+		}, nil},
+		{"real server", func(s *vip.Service, o *Options) { s.Relay, o.RealServer = &vip.ProxySettings{IdleTimeout: 1}, true }, nil},
 	} {
 		s := vip.Service{Ports: []vip.Port{{Port: 80, Protocol: vip.TCP}}}
 		var o Options
@@ -51,7 +53,7 @@ func TestIgnoredIsNamed(t *testing.T) {
 
 // A longer idle_timeout is a change until it was applied. A real server remembers no connections, so it has nothing to do.
 func TestIdleTimeoutIsAChange(t *testing.T) {
-	f := &vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP, Relay: vip.RelayOf(vip.Relay{IdleTimeout: 2 * time.Hour})}
+	f := &vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}, Kind: vip.OnVIP, Relay: vip.RelayOf(vip.ProxySettings{IdleTimeout: 2 * time.Hour})}
 	real := &vip.Frontend{Key: f.Key, Kind: vip.OnRealServer, Forward: vip.ForwardDirect, Masquerade: vip.MasqueradeNever, Relay: f.Relay}
 	target := Target{optional: optionalSettings{idle: time.Hour}}
 	if target.Same(f, f) || !target.Same(real, real) {

@@ -41,7 +41,7 @@ func TestIdleTimeout(t *testing.T) {
 	}
 	ask(time.Hour)
 	idle := func(d time.Duration) *vip.Frontend {
-		return with(f, func(f *vip.Frontend) { f.Relay = vip.RelayOf(vip.Relay{IdleTimeout: d}) })
+		return with(f, func(f *vip.Frontend) { f.Relay = vip.RelayOf(vip.ProxySettings{IdleTimeout: d}) })
 	}
 	long := idle(2 * time.Hour)
 	expect.True(t, !w.Same(f, long), "a longer idle_timeout is no change")

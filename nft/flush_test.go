@@ -24,7 +24,7 @@ func (w *world) needOwnedTables() {
 	w.t.Helper()
 	table := filter.Of(w.layout, &w.nftMessages)
 	var err error
-	w.Director.Do(func() { err = table.Hold(w.t.Context()) })
+	w.Director.Do(func() { err = table.PinConntrack(w.t.Context()) })
 	table.Close()
 	need.KernelFeature(w.t, linux.OwnedTables, err == nil)
 }

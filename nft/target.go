@@ -122,7 +122,7 @@ func New(o Options) (*Target, error) {
 	t.fw.TryHold(context.Background(), o.Log)
 	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
 	t.drift = drift.Open(context.Background(), o.Device, o.Table, t.addresses.Port(), t.fw.Open, o.Log)
-	t.fw.Aside = t.drift.Aside
+	t.fw.Muted = t.drift.Muted
 	t.report(t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
 	t.setSysctls()
 	return t, nil

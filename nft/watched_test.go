@@ -147,8 +147,8 @@ func TestLargeTransactionsMakeNoEvents(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
 	asides := 0
-	aside := p.fw.Aside
-	p.fw.Aside = func(generation func() (uint32, error), send func() error) error {
+	aside := p.fw.Muted
+	p.fw.Muted = func(generation func() (uint32, error), send func() error) error {
 		asides++
 		return aside(generation, send)
 	}

@@ -84,7 +84,7 @@ func TestNodeAddressComesAndGoes(t *testing.T) {
 // What the dataplane doesn't support is not exposed, and what it ignores is served. Both are reported.
 func TestUnsupportedIsReported(t *testing.T) {
 	const served = "192.0.2.1:80/tcp web: 10.0.0.1:80*1"
-	ignored := func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: time.Minute} }
+	ignored := func(s *vip.Service) { s.Relay = &vip.ProxySettings{IdleTimeout: time.Minute} }
 	for name, tc := range map[string]struct {
 		change func(*vip.Service)
 		want   []string
@@ -109,7 +109,7 @@ func TestUnsupportedIsReported(t *testing.T) {
 func TestIneffectiveIsReported(t *testing.T) {
 	queue := func(limit uint32) func(*vip.Service) {
 		return func(s *vip.Service) {
-			s.Relay = vip.RelayOf(vip.Relay{ConnectTimeout: vip.DefaultConnectTimeout, IdleTimeout: vip.DefaultIdleTimeout,
+			s.Relay = vip.RelayOf(vip.ProxySettings{ConnectTimeout: vip.DefaultConnectTimeout, IdleTimeout: vip.DefaultIdleTimeout,
 				HalfCloseTimeout: vip.DefaultHalfCloseTimeout, QueueTimeout: vip.DefaultQueueTimeout, MaxQueue: 5, MaxConnections: limit})
 		}
 	}

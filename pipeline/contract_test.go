@@ -29,7 +29,7 @@ func TestDrainsInTheRealStore(t *testing.T) {
 		Key: vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, LastPort: 89, Protocol: vip.TCP, Audience: vip.InternalClients}, Kind: vip.OnVIP,
 		Service: key("web"), Port: "http", Scheduler: vip.MaglevHash, SchedulerFallback: true, SchedulerPort: true,
 		SourceRanges: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}, Forward: vip.ForwardNAT, Affinity: time.Hour, Masquerade: vip.MasqueradeOwn, DrainTimeout: time.Minute,
-		Relay:    &vip.Relay{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}},
+		Relay:    &vip.ProxySettings{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}},
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("[2001:db8::2]:80"), Leaving: vip.InstantOf(time.Now().Add(time.Minute))}},
 	}
 	if err := store.NewBucket[vip.Frontend](db, "drains").Put(want.Key.String(), want); err != nil {

@@ -69,7 +69,7 @@ func balance(t testing.TB, key vip.FrontendKey, text string) *client {
 func TestHeaderAfterARetry(t *testing.T) {
 	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, closedPort(t, "127.0.0.2"), fullBacklog(t), tcpBackend(t, "127.0.0.3", headed("a")))
-	f.Relay = &vip.Relay{ConnectTimeout: 100 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: 100 * time.Millisecond}
 	p.must(sends(f, vip.ProxyV2))
 	for range 3 {
 		c := dial(t, key)

@@ -95,7 +95,7 @@ func TestEveryCountIsGivenBack(t *testing.T) {
 					healthy, refuses, silent = udpBackend(t, "127.0.0.1", "a"), freeKey(t, "127.0.0.1", vip.UDP).AddrPort(), netip.MustParseAddrPort("240.0.0.1:9") // no route
 				}
 				f := onVIP(freeKey(t, "127.96.0.1", protocol), vip.LeastConnection, healthy, refuses, silent)
-				f.Affinity, f.Relay = affinity, &vip.Relay{ConnectTimeout: 20 * time.Millisecond}
+				f.Affinity, f.Relay = affinity, &vip.ProxySettings{ConnectTimeout: 20 * time.Millisecond}
 				hopeless := onVIP(f.Key, vip.WeightedLeastConnection, refuses, silent)
 				hopeless.Affinity, hopeless.Relay = affinity, f.Relay
 				ends := map[*endpoint]bool{}

@@ -25,7 +25,7 @@ import (
 // patient returns a copy of f with a connect timeout that no test reaches.
 func patient(f *vip.Frontend) *vip.Frontend {
 	g := *f
-	g.Relay = &vip.Relay{ConnectTimeout: testTimeout}
+	g.Relay = &vip.ProxySettings{ConnectTimeout: testTimeout}
 	return &g
 }
 
@@ -118,7 +118,7 @@ func TestSilentBackendsAreAllTriedAtOnce(t *testing.T) {
 	p := newTarget(t, Options{ConnectBudget: time.Second})
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, fullBacklog(t), fullBacklog(t), fullBacklog(t))
-	f.Relay = &vip.Relay{ConnectTimeout: 900 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: 900 * time.Millisecond}
 	p.must(f)
 	wantRefused(t, key)
 	wait.Until(t, "all connects ended", func() bool { return p.capacity.used.Load() == 0 })

@@ -55,7 +55,7 @@ type backends struct {
 	// anyClient: a backend gets any clients, not those that the scheduler or the affinity assigns to it
 	anyClient bool
 	sources   []netip.Prefix // clients outside are refused; empty: none
-	relay     *vip.Relay
+	relay     *vip.ProxySettings
 	service   *service // nil before the first spec
 }
 
@@ -74,9 +74,9 @@ func newFrontend(t *Target, spec *vip.Frontend) *frontend {
 var noBackends backends
 
 // defaultRelay is the settings of all frontends without others.
-var defaultRelay = (*vip.Relay)(nil).Get()
+var defaultRelay = (*vip.ProxySettings)(nil).Get()
 
-func relayOf(spec *vip.Frontend) *vip.Relay {
+func relayOf(spec *vip.Frontend) *vip.ProxySettings {
 	if spec.Relay == nil {
 		return &defaultRelay
 	}

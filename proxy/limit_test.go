@@ -102,7 +102,7 @@ func TestHungBackendDoesNotAffectOthers(t *testing.T) {
 			p := newTarget(t, Options{Files: 2 + 2*100, Log: slog.New(slog.NewTextHandler(log, nil))})
 			sick := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
 			sick.Service.Name = "sick"
-			sick.Relay = &vip.Relay{HalfCloseTimeout: 500 * time.Millisecond}
+			sick.Relay = &vip.ProxySettings{HalfCloseTimeout: 500 * time.Millisecond}
 			well := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("well")))
 			well.Service.Name = "well"
 			p.must(sick)

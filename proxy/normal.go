@@ -100,7 +100,7 @@ func (t *Target) Same(a, b *vip.Frontend) bool {
 		a.SchedulerPort == b.SchedulerPort &&
 		a.OnePacket == b.OnePacket &&
 		a.Affinity == b.Affinity &&
-		vip.SameRelay(a.Relay, b.Relay) &&
+		vip.SameProxySettings(a.Relay, b.Relay) &&
 		(a.Forward == b.Forward || forwardsNAT(a) && forwardsNAT(b)) &&
 		(a.Masquerade == vip.MasqueradeNever) == (b.Masquerade == vip.MasqueradeNever) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&

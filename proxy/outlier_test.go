@@ -193,7 +193,7 @@ func TestASilentBackendIsTriedByOneClientAtATime(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
 	f := onVIP(key, vip.RoundRobin, good, silent)
-	f.Relay = &vip.Relay{ConnectTimeout: 200 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: 200 * time.Millisecond}
 	w.must(f)
 	for range 2 {
 		who(t, key)

@@ -14,9 +14,9 @@ type service struct {
 	key   vip.ServiceKey
 	users int // frontends; guarded by services.mu
 
-	files   atomic.Int64              // descriptors of its connections and sessions
-	open    atomic.Int64              // connections and sessions that have a place; see enter
-	relay   atomic.Pointer[vip.Relay] // of the frontend that changed last
+	files   atomic.Int64                      // descriptors of its connections and sessions
+	open    atomic.Int64                      // connections and sessions that have a place; see enter
+	relay   atomic.Pointer[vip.ProxySettings] // of the frontend that changed last
 	queue   queue
 	refused refusals
 	log     throttle
@@ -39,7 +39,7 @@ type services struct {
 }
 
 // join returns the service of a new frontend, which has these settings if it is new.
-func (t *Target) join(key vip.ServiceKey, r *vip.Relay) *service {
+func (t *Target) join(key vip.ServiceKey, r *vip.ProxySettings) *service {
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	s := t.services.m[key]
@@ -66,14 +66,14 @@ func (t *Target) part(s *service) {
 }
 
 // setRelay sets the settings of s. A frontend of s has changed.
-func (t *Target) setRelay(s *service, r *vip.Relay) {
+func (t *Target) setRelay(s *service, r *vip.ProxySettings) {
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	t.services.limits(s.relay.Swap(r), r)
 }
 
 // limits counts a change of a service's settings; nil: none. The caller holds mu.
-func (s *services) limits(was, is *vip.Relay) {
+func (s *services) limits(was, is *vip.ProxySettings) {
 	if was != nil && was.MaxConnections+was.MaxQueue > 0 {
 		s.limited--
 	}

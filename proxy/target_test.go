@@ -86,7 +86,7 @@ func TestRemovalDuringConnectTriesAnother(t *testing.T) {
 	good, silent := tcpBackend(t, "127.0.0.1", named("good")), fullBacklog(t)
 	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, silent)
-	f.Relay = &vip.Relay{ConnectTimeout: testTimeout}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: testTimeout}
 	p.must(f)
 	c := dial(t, key)
 	wait.Until(t, "connecting", func() bool { return p.open(key, silent) == 1 })
@@ -297,9 +297,9 @@ func TestSame(t *testing.T) {
 		{"nothing", func(f *vip.Frontend) {}, true},
 		{"service", func(f *vip.Frontend) { f.Service.Name, f.Port = "other", "http" }, true},
 		{"drain timeout", func(f *vip.Frontend) { f.DrainTimeout = time.Second }, true},
-		{"default timeouts", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Hour} }, true},
-		{"idle timeout", func(f *vip.Frontend) { f.Relay = &vip.Relay{IdleTimeout: time.Second} }, false},
-		{"a header for backends", func(f *vip.Frontend) { f.Relay = &vip.Relay{ProxyProtocol: vip.ProxyV2} }, false},
+		{"default timeouts", func(f *vip.Frontend) { f.Relay = &vip.ProxySettings{IdleTimeout: time.Hour} }, true},
+		{"idle timeout", func(f *vip.Frontend) { f.Relay = &vip.ProxySettings{IdleTimeout: time.Second} }, false},
+		{"a header for backends", func(f *vip.Frontend) { f.Relay = &vip.ProxySettings{ProxyProtocol: vip.ProxyV2} }, false},
 		{"leaving", func(f *vip.Frontend) { f.Backends[0].Leaving = vip.InstantOf(time.Now()) }, true},
 		{"default scheduler", func(f *vip.Frontend) { f.Scheduler = 0 }, true},
 		{"default forward", func(f *vip.Frontend) { f.Forward = 0 }, true},

@@ -336,7 +336,7 @@ func TestTCPBackendThatDoesNotAnswerIsRetriedElsewhere(t *testing.T) {
 	silent := fullBacklog(t)
 	p, key := target(t)
 	f := onVIP(key, vip.RoundRobin, good, silent)
-	f.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: 500 * time.Millisecond}
 	p.must(f)
 	start := time.Now()
 	for range 4 {
@@ -358,7 +358,7 @@ func TestTCPNoBackendIsResetAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newTarget(t, Options{ConnectBudget: testTimeout})
-			f.Relay = &vip.Relay{ConnectTimeout: testTimeout}
+			f.Relay = &vip.ProxySettings{ConnectTimeout: testTimeout}
 			p.must(f)
 			start := time.Now()
 			wantRefused(t, key)
@@ -376,7 +376,7 @@ func TestTCPSilentBackendsAreGivenUpInBoundedTime(t *testing.T) {
 		silent = append(silent, fullBacklog(t))
 	}
 	f := onVIP(key, vip.RoundRobin, silent...)
-	f.Relay = &vip.Relay{ConnectTimeout: 80 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{ConnectTimeout: 80 * time.Millisecond}
 	p.must(f)
 	start := time.Now()
 	wantRefused(t, key)

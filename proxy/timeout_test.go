@@ -33,7 +33,7 @@ func TestIdleConnectionIsReset(t *testing.T) {
 	inFamilies(t, func(t *testing.T, family family) {
 		p := newTarget(t, Options{})
 		f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, named("a")))
-		f.Relay = &vip.Relay{IdleTimeout: 300 * time.Millisecond}
+		f.Relay = &vip.ProxySettings{IdleTimeout: 300 * time.Millisecond}
 		p.must(f)
 		c := dial(t, f.Key)
 		c.line(t)
@@ -69,7 +69,7 @@ func TestHalfClosedConnectionIsReset(t *testing.T) {
 			t.Run(family.name+" "+name, func(t *testing.T) {
 				p := newTarget(t, Options{})
 				f := onVIP(freeKey(t, family.vip, vip.TCP), vip.RoundRobin, tcpBackend(t, family.backend, hung))
-				f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond}
+				f.Relay = &vip.ProxySettings{HalfCloseTimeout: 300 * time.Millisecond}
 				p.must(f)
 				giveUp(p, dial(t, f.Key))
 				p.resetsOne(t, Stats{HalfClosed: 1})
@@ -88,7 +88,7 @@ func TestUnreadResponseIsReset(t *testing.T) {
 		<-end
 	}))
 	t.Cleanup(func() { close(end) })
-	f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond}
+	f.Relay = &vip.ProxySettings{HalfCloseTimeout: 300 * time.Millisecond}
 	p.must(f)
 	dial(t, f.Key)
 	p.resetsOne(t, Stats{HalfClosed: 1})
@@ -138,12 +138,12 @@ func (b *bench) only() (c *connection) {
 func TestTimeoutsOfOpenConnectionsChange(t *testing.T) {
 	p := newTarget(t, Options{})
 	f := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a")))
-	f.Relay = &vip.Relay{HalfCloseTimeout: 300 * time.Millisecond} // the time between visits
+	f.Relay = &vip.ProxySettings{HalfCloseTimeout: 300 * time.Millisecond} // the time between visits
 	p.must(f)
 	c := dial(t, f.Key)
 	c.line(t)
 	g := weigh(f, f.Backends[0].Addr, 1) // a copy
-	g.Relay = &vip.Relay{IdleTimeout: time.Nanosecond, HalfCloseTimeout: 300 * time.Millisecond}
+	g.Relay = &vip.ProxySettings{IdleTimeout: time.Nanosecond, HalfCloseTimeout: 300 * time.Millisecond}
 	p.must(g)
 	c.wantReset(t)
 }

@@ -104,7 +104,7 @@ type Frontend struct {
 	Affinity          time.Duration
 	SourceRanges      []netip.Prefix
 	DrainTimeout      time.Duration
-	Relay             *Relay // the service's
+	Relay             *ProxySettings // the service's
 
 	Backends []Endpoint // sorted by address, then port; no duplicates
 }

@@ -132,8 +132,8 @@ type Service struct {
 	SourceRanges    []netip.Prefix // clients that may reach the VIP; empty: all
 	DrainTimeout    time.Duration
 
-	Check *HealthCheck // shared and immutable; nil: the default of package health
-	Relay *Relay       // shared and immutable; nil: the defaults
+	Check *HealthCheck   // shared and immutable; nil: the default of package health
+	Relay *ProxySettings // shared and immutable; nil: the defaults
 
 	Hostnames Hostnames // DNS names besides those that follow from Key
 }

@@ -64,7 +64,7 @@ func changedFields(was, is *Planned) []FieldChange {
 	return f
 }
 
-func (f *fields) relay(a, b vip.Relay) {
+func (f *fields) relay(a, b vip.ProxySettings) {
 	f.compare("connect_timeout", durationText(a.ConnectTimeout), durationText(b.ConnectTimeout))
 	f.compare("idle_timeout", durationText(a.IdleTimeout), durationText(b.IdleTimeout))
 	f.compare("half_close_timeout", durationText(a.HalfCloseTimeout), durationText(b.HalfCloseTimeout))

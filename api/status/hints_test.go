@@ -29,9 +29,9 @@ func TestHintsNameTheDataplanesThatCan(t *testing.T) {
 		"direct routing":     func(f *vip.Frontend) { f.Forward = vip.ForwardDirect },
 		"tunnels":            func(f *vip.Frontend) { f.Forward = vip.ForwardTunnel },
 		"limit of a backend": func(f *vip.Frontend) { f.Backends[0].MaxConnections = 1 },
-		"PROXY protocol":     func(f *vip.Frontend) { f.Relay = &vip.Relay{ProxyProtocol: 2} },
+		"PROXY protocol":     func(f *vip.Frontend) { f.Relay = &vip.ProxySettings{ProxyProtocol: 2} },
 		"clients by proxies": func(f *vip.Frontend) {
-			f.Relay = &vip.Relay{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+			f.Relay = &vip.ProxySettings{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		},
 		"scheduler and tunnels": func(f *vip.Frontend) { f.Scheduler, f.Forward = vip.WeightedFailover, vip.ForwardTunnel },
 	} {

@@ -217,15 +217,15 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"health_check_node_port off -> 32000":    func(s *vip.Service) { s.HealthPort.Number = 32000 },
 		"masquerade auto -> never":               func(s *vip.Service) { s.Masquerade = vip.MasqueradeNever },
 		"source_ranges none -> 10.0.0.0/8":       func(s *vip.Service) { s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} },
-		"connect_timeout 3s -> 500ms":            func(s *vip.Service) { s.Relay = &vip.Relay{ConnectTimeout: 500 * time.Millisecond} },
-		"idle_timeout 1h -> 5m":                  func(s *vip.Service) { s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute} },
-		"half_close_timeout 30s -> 5s":           func(s *vip.Service) { s.Relay = &vip.Relay{HalfCloseTimeout: 5 * time.Second} },
-		"max_connections none -> 100":            func(s *vip.Service) { s.Relay = &vip.Relay{MaxConnections: 100} },
-		"max_queue none -> 50":                   func(s *vip.Service) { s.Relay = &vip.Relay{MaxQueue: 50} },
-		"queue_timeout 5s -> 1s":                 func(s *vip.Service) { s.Relay = &vip.Relay{QueueTimeout: time.Second} },
-		"proxy_protocol none -> v2":              func(s *vip.Service) { s.Relay = &vip.Relay{ProxyProtocol: vip.ProxyV2} },
+		"connect_timeout 3s -> 500ms":            func(s *vip.Service) { s.Relay = &vip.ProxySettings{ConnectTimeout: 500 * time.Millisecond} },
+		"idle_timeout 1h -> 5m":                  func(s *vip.Service) { s.Relay = &vip.ProxySettings{IdleTimeout: 5 * time.Minute} },
+		"half_close_timeout 30s -> 5s":           func(s *vip.Service) { s.Relay = &vip.ProxySettings{HalfCloseTimeout: 5 * time.Second} },
+		"max_connections none -> 100":            func(s *vip.Service) { s.Relay = &vip.ProxySettings{MaxConnections: 100} },
+		"max_queue none -> 50":                   func(s *vip.Service) { s.Relay = &vip.ProxySettings{MaxQueue: 50} },
+		"queue_timeout 5s -> 1s":                 func(s *vip.Service) { s.Relay = &vip.ProxySettings{QueueTimeout: time.Second} },
+		"proxy_protocol none -> v2":              func(s *vip.Service) { s.Relay = &vip.ProxySettings{ProxyProtocol: vip.ProxyV2} },
 		"accept_proxy_from none -> 10.0.0.0/8": func(s *vip.Service) {
-			s.Relay = &vip.Relay{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+			s.Relay = &vip.ProxySettings{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		},
 		"drain_timeout 60s -> 1h30m":      func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 		"health default -> http /healthz": func(s *vip.Service) { s.Check = httpCheck() },

@@ -183,7 +183,7 @@ func TestServiceHandsOnEveryPolicy(t *testing.T) {
 	s := service(func(s *vip.Service) {
 		s.Scheduler, s.SchedulerFallback, s.SchedulerPort = vip.MaglevHash, true, true
 		s.Affinity, s.Masquerade, s.DrainTimeout = time.Hour, vip.MasqueradeNever, 7*time.Second
-		s.Relay = &vip.Relay{IdleTimeout: 5 * time.Minute}
+		s.Relay = &vip.ProxySettings{IdleTimeout: 5 * time.Minute}
 		s.Backends = s.Backends[:1]
 	})
 	got, _ := Service(input(s, "192.0.2.10"))

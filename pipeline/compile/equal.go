@@ -22,7 +22,7 @@ func SameFrontend(a, b vip.Frontend) bool {
 		a.Affinity == b.Affinity &&
 		a.Masquerade == b.Masquerade &&
 		a.DrainTimeout == b.DrainTimeout &&
-		vip.SameRelay(a.Relay, b.Relay) &&
+		vip.SameProxySettings(a.Relay, b.Relay) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		SameEndpoints(a.Backends, b.Backends)
 }
@@ -77,7 +77,7 @@ func SameService(a, b vip.Service) bool {
 		a.SlowStart == b.SlowStart &&
 		a.ResetUnhealthy == b.ResetUnhealthy &&
 		sameCheck(a.Check, b.Check) &&
-		vip.SameRelay(a.Relay, b.Relay) &&
+		vip.SameProxySettings(a.Relay, b.Relay) &&
 		a.Hostnames.Equal(b.Hostnames) &&
 		maps.Equal(a.Labels, b.Labels) &&
 		slices.Equal(a.VIPs, b.VIPs) &&

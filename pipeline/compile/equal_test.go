@@ -15,7 +15,7 @@ func exampleFrontend() vip.Frontend {
 		Kind: vip.OnVIP, Service: vip.ServiceKey{Namespace: "n", Name: "s"}, Port: "http",
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.ProxySettings{IdleTimeout: 2},
 		Backends: []vip.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:1"), Weight: 1, MaxConnections: 2, Leaving: vip.InstantOf(time.Unix(5, 0))}},
 	}
 }
@@ -38,7 +38,7 @@ func exampleService() vip.Service {
 		Ports: []vip.Port{{Port: 80}}, Backends: []vip.Backend{{Weight: 1}},
 		Scheduler: vip.RoundRobin, SchedulerFallback: true, SchedulerPort: true, OnePacket: true, Forward: vip.ForwardNAT,
 		Affinity: time.Second, InternalTraffic: vip.Cluster, ExternalTraffic: vip.Cluster, Distribution: vip.DistributeAny, Masquerade: vip.MasqueradeAuto,
-		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.Relay{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, DrainTimeout: time.Second, Relay: &vip.ProxySettings{IdleTimeout: 2}, HealthPort: vip.NodePort{Auto: true},
 		Check: &vip.HealthCheck{Type: vip.CheckTCP}, PanicThreshold: 50, ResetUnhealthy: true, SlowStart: 1, Hostnames: vip.HostnamesOf("shop.example.com"),
 	}
 }
@@ -74,10 +74,10 @@ func TestSameSeesEveryField(t *testing.T) {
 		})
 	})
 	t.Run("relay", func(t *testing.T) {
-		everyField(t, func() vip.Relay {
-			return vip.Relay{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3, MaxConnections: 4, MaxQueue: 5, QueueTimeout: 6,
+		everyField(t, func() vip.ProxySettings {
+			return vip.ProxySettings{ConnectTimeout: 1, IdleTimeout: 2, HalfCloseTimeout: 3, MaxConnections: 4, MaxQueue: 5, QueueTimeout: 6,
 				ProxyProtocol: vip.ProxyV1, AcceptProxyFrom: exampleFrontend().SourceRanges}
-		}, func(a, b vip.Relay) bool { return vip.SameRelay(&a, &b) })
+		}, func(a, b vip.ProxySettings) bool { return vip.SameProxySettings(&a, &b) })
 	})
 	t.Run("endpoint", func(t *testing.T) {
 		everyField(t, func() vip.Endpoint {

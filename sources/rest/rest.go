@@ -69,8 +69,8 @@ type Options struct {
 	// required with Fleet.
 	Fleet Fleet
 	Node  string
-	// Joint writes a new service together with its leases. It is nil unless hosts share both.
-	Joint Joint
+	// Leases writes a new service together with its leases. It is nil unless hosts share both.
+	Leases LeaseWriter
 	// Check finds problems that depend on the agent's configuration, such as a backend inside a VIP
 	// pool. It may be nil.
 	Check func(*spec.Service) []vip.Problem
@@ -80,8 +80,8 @@ type Options struct {
 	Log          *slog.Logger // nil: slog.Default()
 }
 
-// Joint writes a new service together with its leases.
-type Joint interface {
+// LeaseWriter writes a new service together with its leases.
+type LeaseWriter interface {
 	// Commit commits the batch with the service's registration together with leases: all or
 	// nothing. It reports whether it has done so. If not, the batch must be committed alone. The
 	// error is the tree's.

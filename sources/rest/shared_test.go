@@ -900,12 +900,12 @@ func (j *joint) Commit(ctx context.Context, service vip.Service, b *fleet.Batch)
 	return true, j.tree.Commit(ctx, []*fleet.Batch{b})
 }
 
-// A new service is written together with its leases, or alone if Joint does not do it. Other
+// A new service is written together with its leases, or alone if the LeaseWriter does not do it. Other
 // changes are always written alone.
 func TestNewServiceIsWrittenJointly(t *testing.T) {
 	h := join(t, fleettest.NewMemory(), "a")
 	j := &joint{tree: h.Tree}
-	h.src.Joint = j
+	h.src.Leases = j
 	named := func(name, addr string) Put {
 		p := Put{Spec: web(addr)}
 		p.Spec.Name = name

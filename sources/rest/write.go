@@ -83,8 +83,8 @@ func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error
 		return edit, nil
 	case old == nil:
 		c.action = Created
-		if s.Joint != nil {
-			edit.With = func(ctx context.Context, b *fleet.Batch) (bool, error) { return s.Joint.Commit(ctx, next.row, b) }
+		if s.Leases != nil {
+			edit.With = func(ctx context.Context, b *fleet.Batch) (bool, error) { return s.Leases.Commit(ctx, next.row, b) }
 		}
 	case old.version == version && next.same(old):
 		c.action = Unchanged

@@ -37,7 +37,7 @@ func (f *files) restore(all []store.Sealed[LastGood]) {
 		delete(f.chosen, key)
 		for path, e := range f.earlier {
 			if s, has := e[key]; has {
-				if good, err := s.Open(); err == nil && !good.Aside {
+				if good, err := s.Open(); err == nil && !good.Shadowed {
 					f.chosen[key] = path
 				}
 			}

@@ -425,7 +425,7 @@ func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 		winner = first
 	}
 	if had && winner != was {
-		c.edited = append(c.edited, definition{winner, key}) // it is no longer Aside
+		c.edited = append(c.edited, definition{winner, key}) // it is no longer Shadowed
 	}
 	f.winners[key] = winner
 	if winner != was || winner == path {
@@ -472,7 +472,7 @@ func (f *files) lastGood(d definition) (LastGood, bool) {
 	if !has {
 		return LastGood{}, false
 	}
-	return LastGood{Origin: r.origin, Aside: f.winners[d.key] != d.path, Spec: spec.FromService(r.service)}, true
+	return LastGood{Origin: r.origin, Shadowed: f.winners[d.key] != d.path, Spec: spec.FromService(r.service)}, true
 }
 
 func compareKeys(a, b vip.ServiceKey) int {

@@ -42,9 +42,9 @@ const saveDelay = time.Second
 
 // LastGood is the last good definition of a service in one file.
 type LastGood struct {
-	Origin string       `json:"origin"`
-	Aside  bool         `json:"aside,omitempty"` // another file's definition of this name is in effect
-	Spec   spec.Service `json:"spec"`
+	Origin   string       `json:"origin"`
+	Shadowed bool         `json:"shadowed,omitempty"` // another file's definition of this name is in effect
+	Spec     spec.Service `json:"spec"`
 }
 
 // Store keeps the last good definitions, by file and service. *store.Bucket implements it. Several

@@ -90,10 +90,10 @@ func TestBuildAccepts(t *testing.T) {
 		}},
 		{"no hostnames", `"hostnames": []`, func(*vip.Service) {}},
 		{"proxy protocol", `"proxy_protocol": "v2", "accept_proxy_from": ["10.2.0.0/16", "10.0.0.1", "10.2.0.0/16"]`, func(s *vip.Service) {
-			s.Relay = vip.RelayOf(vip.Relay{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: prefixes("10.0.0.1/32", "10.2.0.0/16")})
+			s.Relay = vip.RelayOf(vip.ProxySettings{ProxyProtocol: vip.ProxyV2, AcceptProxyFrom: prefixes("10.0.0.1/32", "10.2.0.0/16")})
 		}},
 		{"proxy protocol of the tcp port", `"proxy_protocol": "v1", "ports": [{"port": 53}, {"port": 53, "protocol": "udp"}]`, func(s *vip.Service) {
-			s.Relay, s.Ports = vip.RelayOf(vip.Relay{ProxyProtocol: vip.ProxyV1}), []vip.Port{port(vip.TCP, 53, 0, 53), port(vip.UDP, 53, 0, 53)}
+			s.Relay, s.Ports = vip.RelayOf(vip.ProxySettings{ProxyProtocol: vip.ProxyV1}), []vip.Port{port(vip.TCP, 53, 0, 53), port(vip.UDP, 53, 0, 53)}
 		}},
 		{"ports by name", `"ports": [{"port": 80, "name": "http"}, {"port": 53, "protocol": "udp"}], "backends": [{"address": "10.1.0.11", "ports": ["http", "53/udp"]}]`, func(s *vip.Service) {
 			s.Ports, s.Backends = []vip.Port{port(vip.TCP, 80, 0, 80), port(vip.UDP, 53, 0, 53)}, backend(0, vip.Ready)

@@ -62,7 +62,7 @@ func (s *Service) Build(source, origin string) (vip.Service, []vip.Problem) {
 	out.PanicThreshold = b.panicThreshold(s.PanicThreshold)
 	out.SlowStart = b.slowStart(s.SlowStart)
 	out.DrainTimeout = b.duration("drain_timeout", s.DrainTimeout, vip.DefaultDrainTimeout, 0, vip.MaxDrainTimeout)
-	out.Relay = vip.RelayOf(vip.Relay{
+	out.Relay = vip.RelayOf(vip.ProxySettings{
 		ConnectTimeout:   b.duration("connect_timeout", s.ConnectTimeout, vip.DefaultConnectTimeout, vip.MinConnectTimeout, vip.MaxConnectTimeout),
 		IdleTimeout:      b.duration("idle_timeout", s.IdleTimeout, vip.DefaultIdleTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),
 		HalfCloseTimeout: b.duration("half_close_timeout", s.HalfCloseTimeout, vip.DefaultHalfCloseTimeout, vip.MinIdleTimeout, vip.MaxIdleTimeout),

@@ -30,7 +30,7 @@ func services(t *rapid.T) vip.Service {
 		Distribution:    rapid.SampledFrom([]vip.TrafficDistribution{vip.DistributeAny, vip.PreferSameZone, vip.PreferSameNode}).Draw(t, "distribution"),
 		Masquerade:      rapid.SampledFrom([]vip.Masquerade{vip.MasqueradeAuto, vip.MasqueradeAlways, vip.MasqueradeNever}).Draw(t, "masquerade"),
 		DrainTimeout:    time.Duration(rapid.Int64Range(0, int64(vip.MaxDrainTimeout)).Draw(t, "drain")),
-		Relay: vip.RelayOf(vip.Relay{
+		Relay: vip.RelayOf(vip.ProxySettings{
 			ConnectTimeout:   time.Duration(rapid.Int64Range(int64(vip.MinConnectTimeout), int64(vip.MaxConnectTimeout)).Draw(t, "connect")),
 			IdleTimeout:      time.Duration(rapid.Int64Range(int64(vip.MinIdleTimeout), int64(vip.MaxIdleTimeout)).Draw(t, "idle")),
 			MaxConnections:   rapid.Uint32Range(0, vip.MaxMaxConnections).Draw(t, "max connections"),

@@ -116,10 +116,10 @@ func (w *Watcher) ignore(protocol int, port uint32) error {
 	return nil
 }
 
-// Aside calls commit, which commits one transaction of nftables, without events: the kernel would make one for each element,
+// Muted calls commit, which commits one transaction of nftables, without events: the kernel would make one for each element,
 // which takes as long as the rest. Generation returns the number of all transactions so far. It shows whether another program
 // has committed one meanwhile. Then the table counts as touched, by an unknown program.
-func (w *Watcher) Aside(generation func() (uint32, error), commit func() error) error {
+func (w *Watcher) Muted(generation func() (uint32, error), commit func() error) error {
 	events := w.tables()
 	before, err := generation()
 	if events == nil || err != nil || events.Leave(unix.NFNLGRP_NFTABLES) != nil {

@@ -305,7 +305,7 @@ func TestTransactionAside(t *testing.T) {
 		{"beside one with another table", table, "nft add table inet other", "table"},
 		{"that fails beside another program", "missing", "nft add set inet ironvip vips '{ type ipv4_addr; }'", "table"},
 	} {
-		err := h.w.Aside(generation, func() error {
+		err := h.w.Muted(generation, func() error {
 			if c.other != "" {
 				h.run(c.other)
 			}
@@ -323,6 +323,6 @@ func TestTransactionAside(t *testing.T) {
 	if s := h.w.Take(every); s.Table == nil || s.Table.By.Name != "nft" {
 		t.Errorf("a later one: %+v", s)
 	}
-	expect.Succeed(t, h.w.Aside(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }))
+	expect.Succeed(t, h.w.Muted(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }))
 	expect.Equal(t, h.take(), "table", "without the number: seen")
 }

@@ -75,12 +75,12 @@ func (w *Watch) Forget() {
 	}
 }
 
-// Aside is watch.Watcher.Aside.
-func (w *Watch) Aside(generation func() (uint32, error), commit func() error) error {
+// Muted is watch.Watcher.Muted.
+func (w *Watch) Muted(generation func() (uint32, error), commit func() error) error {
 	if w == nil {
 		return commit()
 	}
-	return w.watcher.Aside(generation, commit)
+	return w.watcher.Muted(generation, commit)
 }
 
 // Close ends the watch.

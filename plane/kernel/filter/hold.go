@@ -16,17 +16,17 @@ import (
 
 // TryHold calls Hold. An error is only logged: a dataplane works without it.
 func (f *Table) TryHold(ctx context.Context, log *slog.Logger) {
-	if err := f.Hold(ctx); err != nil {
+	if err := f.PinConntrack(ctx); err != nil {
 		log.Info("open connections don't outlive a flush of the nftables ruleset", "err", err)
 	}
 }
 
-// Hold keeps translating the packets of open connections when another program flushes the ruleset. Without it, such a packet
-// passes untranslated until the table is back, and its receiver resets it. Hold creates a second table, which a socket owns:
+// PinConntrack keeps translating the packets of open connections when another program flushes the ruleset. Without it, such a packet
+// passes untranslated until the table is back, and its receiver resets it. PinConntrack creates a second table, which a socket owns:
 // a flush leaves such a table alone, and the kernel deletes it when Close or the end of the process closes the socket. As
 // long as a chain of type nat and a rule with an expression of connection tracking exist, the kernel has both at work. The
 // table does nothing to a packet. A kernel before 5.12 has no such tables.
-func (f *Table) Hold(ctx context.Context) error {
+func (f *Table) PinConntrack(ctx context.Context) error {
 	c := nftwire.NewConn()
 	if err := c.Open(ctx); err != nil {
 		return err

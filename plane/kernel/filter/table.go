@@ -33,8 +33,8 @@ type Table struct {
 	writer *nftwire.Conn  // for transactions after Open; nil: conn
 	held   *nftwire.Conn  // that owns the table of Hold; nil: none
 
-	// Aside, if set, sends a large transaction after Open: see watch.Watcher.
-	Aside func(generation func() (uint32, error), send func() error) error
+	// Muted, if set, sends a large transaction after Open: see watch.Watcher.
+	Muted func(generation func() (uint32, error), send func() error) error
 
 	// Room for a transaction, and for its elements by set: those to delete, those to add.
 	x          nftwire.Transaction
@@ -224,11 +224,11 @@ func (f *Table) send(ctx context.Context, x *nftwire.Transaction) error {
 	switch {
 	case f.writer == nil:
 		return f.conn.Commit(ctx, x)
-	case f.Aside == nil || x.Size() < largeTransaction || f.writer.Ensure(ctx) != nil:
+	case f.Muted == nil || x.Size() < largeTransaction || f.writer.Ensure(ctx) != nil:
 		return f.writer.Send(ctx, x)
 	}
 	generation := func() (uint32, error) { return f.writer.Generation(ctx) }
-	return f.Aside(generation, func() error { return f.writer.Send(ctx, x) })
+	return f.Muted(generation, func() error { return f.writer.Send(ctx, x) })
 }
 
 // commit sends a transaction.

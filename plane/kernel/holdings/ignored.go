@@ -21,7 +21,7 @@ func Ignored(dataplane, unlimited string, s *vip.Service) []vip.Problem {
 		p.Hint = fmt.Sprintf(`remove %s, or use dataplane.mode "proxy"`, field)
 		out = append(out, p)
 	}
-	asked, usual := s.Relay.Get(), (*vip.Relay)(nil).Get()
+	asked, usual := s.Relay.Get(), (*vip.ProxySettings)(nil).Get()
 	const kernels = "connections are forgotten after the kernel's own timeout"
 	const longest = "the kernel has one timeout for all services, which is at least the default"
 	if slices.ContainsFunc(s.Ports, func(p vip.Port) bool { return p.Protocol == vip.TCP }) {

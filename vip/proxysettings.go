@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits and defaults of a Relay, as documented in docs/services.md.
+// Limits and defaults of ProxySettings, as documented in docs/services.md.
 const (
 	DefaultConnectTimeout   = 3 * time.Second
 	MinConnectTimeout       = 10 * time.Millisecond
@@ -23,9 +23,9 @@ const (
 	MaxQueueTimeout         = MaxConnectTimeout
 )
 
-// Relay has the settings of a service for dataplanes that relay connections themselves. Nearly all
+// ProxySettings has the settings of a service for dataplanes that relay connections themselves. Nearly all
 // services have the defaults, so a service and its frontends share a pointer, which is nil then.
-type Relay struct {
+type ProxySettings struct {
 	ConnectTimeout   time.Duration // until a backend has accepted; then another one is tried
 	IdleTimeout      time.Duration // without a byte in either direction
 	HalfCloseTimeout time.Duration // the same, after one side has ended its direction
@@ -43,22 +43,22 @@ type Relay struct {
 }
 
 // RelayOf returns r for a Service: nil if it has the defaults.
-func RelayOf(r Relay) *Relay {
-	if r = r.orDefaults(); r.equal((*Relay)(nil).Get()) {
+func RelayOf(r ProxySettings) *ProxySettings {
+	if r = r.orDefaults(); r.equal((*ProxySettings)(nil).Get()) {
 		return nil
 	}
 	return &r
 }
 
 // Get returns the settings, with defaults for nil and for zero values.
-func (r *Relay) Get() Relay {
+func (r *ProxySettings) Get() ProxySettings {
 	if r == nil {
-		return Relay{}.orDefaults()
+		return ProxySettings{}.orDefaults()
 	}
 	return r.orDefaults()
 }
 
-func (r Relay) orDefaults() Relay {
+func (r ProxySettings) orDefaults() ProxySettings {
 	r.ConnectTimeout = cmp.Or(r.ConnectTimeout, DefaultConnectTimeout)
 	r.IdleTimeout = cmp.Or(r.IdleTimeout, DefaultIdleTimeout)
 	r.HalfCloseTimeout = cmp.Or(r.HalfCloseTimeout, DefaultHalfCloseTimeout)
@@ -66,11 +66,11 @@ func (r Relay) orDefaults() Relay {
 	return r
 }
 
-func (r Relay) equal(o Relay) bool {
+func (r ProxySettings) equal(o ProxySettings) bool {
 	return r.ConnectTimeout == o.ConnectTimeout && r.IdleTimeout == o.IdleTimeout && r.HalfCloseTimeout == o.HalfCloseTimeout &&
 		r.MaxConnections == o.MaxConnections && r.MaxQueue == o.MaxQueue && r.QueueTimeout == o.QueueTimeout &&
 		r.ProxyProtocol == o.ProxyProtocol && slices.Equal(r.AcceptProxyFrom, o.AcceptProxyFrom)
 }
 
-// SameRelay reports whether a and b are the same settings.
-func SameRelay(a, b *Relay) bool { return a == b || a.Get().equal(b.Get()) }
+// SameProxySettings reports whether a and b are the same settings.
+func SameProxySettings(a, b *ProxySettings) bool { return a == b || a.Get().equal(b.Get()) }
