@@ -5,7 +5,6 @@
 package status
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -265,11 +264,9 @@ func problemsOf(in *Input) []vip.Problem {
 	}
 	for i := range in.Frontends {
 		f := &in.Frontends[i]
-		if f.Applied == nil {
-			continue
-		}
-		if said := cmp.Or(f.Applied.Problem, f.Applied.Warning); said != nil {
-			p := *said
+		// A warning says that the frontend works, although another program keeps changing it: that concerns the dataplane.
+		if f.Applied != nil && f.Applied.Problem != nil {
+			p := *f.Applied.Problem
 			p.Service = in.Key.String()
 			if p.Place == "" {
 				p.Place = f.Frontend.Key.String()
