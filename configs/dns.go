@@ -2,8 +2,10 @@ package configs
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -112,6 +114,12 @@ func (c *Config) checkDNS(t *tomlfile.Checker) {
 		if l.IsValid() && !l.Addr().IsLoopback() {
 			local = false
 		}
+		if l.meets(c.API.Listen) {
+			t.Bad(key, "use another port", "%s is needed for api.listen, too", l)
+		}
+		if c.Announces() && l.meets(c.Announce.Listen) {
+			t.Bad(key, "use another port", "%s is needed for announce.listen, too", l)
+		}
 		for _, p := range c.Pools {
 			if slices.ContainsFunc(p.CIDRs, func(r netip.Prefix) bool { return r.Contains(l.Addr()) }) &&
 				!slices.ContainsFunc(p.Exclude, func(r netip.Prefix) bool { return r.Contains(l.Addr()) }) {
@@ -132,6 +140,16 @@ func (c *Config) checkDNS(t *tomlfile.Checker) {
 	}
 	t.Choice("resolver", d.Resolver, ResolverNone, ResolverResolved)
 	between(t, "rate_limit", d.RateLimit, 1, MaxRateLimit)
+}
+
+// meets reports whether another listener, such as ":7480" or "localhost:7480", needs the same address and port.
+func (l ListenAddress) meets(other string) bool {
+	host, port, err := net.SplitHostPort(other)
+	if err != nil || port != strconv.Itoa(int(l.Port())) {
+		return false
+	}
+	at, err := netip.ParseAddr(host)
+	return host == "" || host == "localhost" && l.Addr().IsLoopback() || err == nil && (at.IsUnspecified() || at == l.Addr())
 }
 
 func wholeSeconds(t *tomlfile.Checker, key string, d spec.Duration) {
