@@ -20,7 +20,7 @@ func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
 
 // Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table.
 func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
-	return t.drift.Look(ctx, t.records, &t.addresses, t.lookAtTable)
+	return t.drift.Look(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
 }
 
 // lookAtTable compares what was touched of the table with the records.

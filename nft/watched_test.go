@@ -100,6 +100,10 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 	for _, address := range []string{"10.96.0.1/32", "fd96::1/128"} {
 		restored("ip addr del " + address + " dev ironvip0")
 	}
+	for _, setting := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		restored("echo 0 > /proc/sys/net/" + setting)
+		wait.Until(t, setting, func() bool { return strings.TrimSpace(lab.Director.Run("cat", "/proc/sys/net/"+setting)) == "1" })
+	}
 	restored("ip link del ironvip0")
 	restored("ip link set ironvip0 down")
 	restored("ip link del ironvip0; ip link add ironvip0 type bridge; ip link set ironvip0 up")

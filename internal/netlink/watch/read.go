@@ -9,13 +9,30 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// readRoute reads an event about a link or an address.
+// readRoute reads an event about a link, an address or a setting.
 func (w *Watcher) readRoute(e netlink.Event) {
 	switch e.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		w.readLink(e)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		w.readAddr(e)
+	case unix.RTM_NEWNETCONF:
+		w.readSetting(e)
+	}
+}
+
+// readSetting follows the forwarding of packets between all links.
+func (w *Watcher) readSetting(e netlink.Event) {
+	const size, ofLink, forwarding, all = 4, 1, 2, -1 // struct netconfmsg, NETCONFA_IFINDEX, NETCONFA_FORWARDING, NETCONFA_IFINDEX_ALL
+	if len(e.Data) < size {
+		return
+	}
+	link, err := netlink.Find(e.Data[size:], ofLink)
+	if err != nil || len(link) != 4 || int32(binary.NativeEndian.Uint32(link)) != all {
+		return
+	}
+	if on, err := netlink.Find(e.Data[size:], forwarding); err == nil && len(on) == 4 {
+		w.seen.Unforwarded = w.seen.Unforwarded || binary.NativeEndian.Uint32(on) == 0
 	}
 }
 

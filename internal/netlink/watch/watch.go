@@ -32,11 +32,13 @@ type Seen struct {
 	Added map[netip.Prefix]Author
 	// Table is set if a transaction touched the table.
 	Table *Touched
+	// Unforwarded is set if the forwarding of packets was switched off for the whole host. The kernel doesn't say by whom.
+	Unforwarded bool
 }
 
 // Any reports whether anything was seen.
 func (s *Seen) Any() bool {
-	return s.Lost || s.Device != nil || len(s.Gone) > 0 || len(s.Added) > 0 || s.Table != nil
+	return s.Lost || s.Device != nil || len(s.Gone) > 0 || len(s.Added) > 0 || s.Table != nil || s.Unforwarded
 }
 
 // Watcher watches. A nil Watcher sees nothing. Its methods may be called concurrently.
@@ -67,7 +69,8 @@ type source struct {
 func Open(o Options) (*Watcher, error) {
 	w := &Watcher{o: o, changed: make(chan struct{}, 1), authors: openAuthors()}
 	if o.Device != "" {
-		if err := w.subscribe((*Watcher).readRoute, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR); err != nil {
+		if err := w.subscribe((*Watcher).readRoute, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
 			w.Close()
 			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
 		}

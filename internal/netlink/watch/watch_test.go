@@ -96,6 +96,9 @@ func (h *host) take() string {
 	if s.Table != nil {
 		parts = append(parts, "table")
 	}
+	if s.Unforwarded {
+		parts = append(parts, "forwarding")
+	}
 	return strings.Join(parts, " ")
 }
 
@@ -104,6 +107,9 @@ func (h *host) take() string {
 func TestSeesWhatOthersChange(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ command, want string }{
+		{"cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 0 > ip_forward", "forwarding"},
+		{"cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 0 > conf/default/forwarding; echo 0 > conf/eth0/forwarding", ""},
+		{"cd /proc/sys/net/ipv6/conf/all; echo 1 > forwarding; echo 0 > forwarding", "forwarding"},
 		{"ip addr del 10.96.0.1/32 dev ironvip0", "10.96.0.1"},
 		{"ip addr add 10.96.0.1/32 dev ironvip0", ""},
 		{"ip addr del fd96::1/128 dev ironvip0", "fd96::1"},

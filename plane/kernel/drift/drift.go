@@ -153,8 +153,9 @@ func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
 	return reconcile.Stray[vip.Frontend]{Observed: reconcile.Observed[vip.Frontend]{Value: f, Damage: []string{DescribeStray(p)}, Orphan: true}, By: by.String()}
 }
 
-// Look returns what others have changed. Read is called if they have touched the table, with what they have touched.
-func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
+// Look returns what others have changed. Read is called if they have touched the table, with what they have touched, and
+// settings if they have switched forwarding off: it describes the settings that are not as the dataplane needs them.
+func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
 	if w == nil {
 		return sight, nil
 	}
@@ -165,6 +166,11 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 		}
 	}
 	sight.Unknown = seen.Lost
+	if seen.Unforwarded {
+		for _, what := range settings() {
+			add(w.bearerOf(records), what, watch.Author{})
+		}
+	}
 	if seen.Device != nil { // its repair restores all addresses
 		add(w.bearerOf(records), fmt.Sprintf("device %s was removed, set down or made to speak ARP", w.device), *seen.Device)
 		seen.Gone = nil

@@ -56,7 +56,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
 			t.Helper()
 			reads = 0
-			s, err := w.Look(ctx, records, &addresses, func(context.Context, *watch.Touched) (drift.Found, error) {
+			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context, *watch.Touched) (drift.Found, error) {
 				reads++
 				return drift.Found{State: state, Damaged: damaged}, failure
 			})
@@ -145,7 +145,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			}
 			addresses.Lost = false
 			node.Run("sh", "-c", command)
-			s, err := w.Look(ctx, records, &addresses, func(context.Context, *watch.Touched) (drift.Found, error) { return drift.Found{}, nil })
+			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context, *watch.Touched) (drift.Found, error) { return drift.Found{}, nil })
 			if err != nil || len(s.Damaged) != want || s.Unknown || addresses.Lost != (want == 1) {
 				t.Fatalf("%s: %d found, %v, lost %v", command, len(s.Damaged), err, addresses.Lost)
 			}
