@@ -146,18 +146,19 @@ func (c *Client) connect(ctx context.Context) error {
 func (c *Client) talk(ctx context.Context, with *conn) error {
 	running, ctx := parallel.NewGroup(ctx)
 	defer context.AfterFunc(ctx, func() { with.Close() })()
-	if err := with.greet(hello{Client: c.Name}); err != nil {
-		with.Close()
-		return err
-	}
 	var got error // why it ended, if the server knows
 	running.Go(func() error {
 		got = c.follow(with)
 		return got
 	})
-	// The server keeps what it has until everything was sent, which waits until the tables are ready.
-	running.Go(func() error { return passAll(ctx, with, c.Publish) })
-	running.Go(func() error { return c.keepAlive(ctx, with) })
+	running.Go(func() error {
+		if err := with.greet(hello{Client: c.Name}); err != nil {
+			return err
+		}
+		running.Go(func() error { return c.keepAlive(ctx, with) })
+		// The server keeps what it has until everything was sent, which waits until the tables are ready.
+		return passAll(ctx, with, c.Publish)
+	})
 	err := running.Wait()
 	err = cmp.Or(got, err)
 	if why := c.hangs(); why != nil {
