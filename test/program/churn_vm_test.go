@@ -148,8 +148,8 @@ func (s *session) lives() error {
 
 // TestLongChurn is this at length.
 //
-// Slow: three agents start in the emulated machine.
-func TestChurn(t *testing.T) { churn(t, rand.New(rand.NewPCG(1, 2)), 20, 40, 2) }
+// Slow: two agents start in the emulated machine.
+func TestChurn(t *testing.T) { churn(t, rand.New(rand.NewPCG(1, 2)), 12, 24, 1) }
 
 // churn has open connections and a steady stream of short ones, while services are changed, and the agent
 // is killed or stopped and started. No reset, timeout or misdirected connection may occur, except to servers
