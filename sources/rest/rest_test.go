@@ -486,6 +486,21 @@ func TestMaxEndpoints(t *testing.T) {
 	if _, _, err := f.src.PutBackend(t.Context(), key, spec.Backend{Address: "10.0.0.9"}, 0, nil); err == nil || !strings.Contains(err.Error(), "6 ports x backends, more than the 5") {
 		t.Errorf("a backend beyond the bound: %v", err)
 	}
+	// What a part of a transaction that is tried again adds is counted once, and not if it is refused then.
+	grown, fails := 0, error(nil)
+	c := &change{key: key, grown: &grown, edit: func(now *entry, _ bool) (*entry, error) {
+		next := now.edited()
+		next.row.Backends = nil
+		return next, fails
+	}}
+	for range 2 {
+		must.Get(f.src.apply(c, false))(t)
+		expect.Equal(t, grown, -1, "endpoints more")
+	}
+	fails = errors.New("refused")
+	_, err := f.src.apply(c, false)
+	expect.Is(t, err, fails)
+	expect.Equal(t, grown, 0, "endpoints more, by a refused part")
 	f.restart()
 	f.src.MaxEndpoints = 3
 	puts = []Put{service("a", "10.0.0.1"), service("d", "10.0.0.1", "10.0.0.2"), service("e")}

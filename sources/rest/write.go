@@ -49,7 +49,12 @@ func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) e
 		c.Key, c.Apply = registry.Key(c.key), func(confirmed bool) (*registry.Edit[Record], error) { return s.apply(c, confirmed) }
 		ops[i] = &c.Op
 	}
-	err := registry.Transact(ctx, s.Store, ops, atomic, func(done []int) { s.publishWritten(changes, done) })
+	err := registry.Transact(ctx, s.Store, ops, atomic, func(done []int) {
+		s.publishWritten(changes, done)
+		for _, i := range done {
+			changes[i].grow(0) // all services together have them now
+		}
+	})
 	for _, c := range changes {
 		if errors.Is(c.Err, registry.ErrTooLarge) {
 			c.Err = &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Message: c.Err.Error(),
@@ -62,8 +67,17 @@ func (s *Source) transact(ctx context.Context, changes []*change, atomic bool) e
 	return err
 }
 
+// grow notes how many endpoints the edit of a change adds.
+func (c *change) grow(by int) {
+	if c.grown != nil { // a proposal writes nothing
+		*c.grown += by - c.grew
+		c.grew = by
+	}
+}
+
 // apply computes the edit of one change on the newest entry.
 func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error) {
+	c.grow(0) // it may be tried again after a conflict
 	old, version := s.newest(c.key)
 	next, err := c.edit(old, confirmed)
 	if err == nil {
@@ -104,20 +118,17 @@ func (s *Source) apply(c *change, confirmed bool) (*registry.Edit[Record], error
 // checkSize refuses an edit with which the services would have too many endpoints.
 func (s *Source) checkSize(c *change, old, next *entry) error {
 	grows := next.endpoints() - old.endpoints()
-	if s.MaxEndpoints == 0 || c.grown == nil { // a proposal writes nothing
+	if s.MaxEndpoints == 0 || c.grown == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*c.grown -= c.grew // it is tried again after a conflict
-	c.grew = 0
 	if n := s.endpoints + *c.grown + grows; grows > 0 && n > s.MaxEndpoints {
 		return &registry.InvalidError{Problems: []vip.Problem{{Code: vip.CodeInvalid, Service: c.key.String(), Field: "backends",
 			Message: fmt.Sprintf("all registered services together would have %d ports x backends, more than the %d that this host has memory for", n, s.MaxEndpoints),
 			Hint:    "delete services or backends, use ranges of ports, or raise MemoryHigh and MemoryMax of the agent's unit"}}}
 	}
-	c.grew = grows
-	*c.grown += grows
+	c.grow(grows)
 	return nil
 }
 
