@@ -128,6 +128,7 @@ func drains(t *testing.T, h *host, l *netlab.Lab, c *netlab.Conn, count string, 
 		t.Fatal(err)
 	}
 	addr := l.Backends[slices.IndexFunc(l.Backends, func(b *netlab.Node) bool { return b.Name == a.Name })].Addr4.String()
+	h.ok("backend", "drain", "web", addr) // until the dataplane has it, however long that takes
 	r := h.cli("backend", "drain", "web", addr, "--wait", "--timeout", "1s")
 	for r.code == 6 { // no answer within a second, on a loaded machine
 		r = h.cli("backend", "drain", "web", addr, "--wait", "--timeout", "5s")
