@@ -120,6 +120,8 @@ func TestSeesWhatOthersChange(t *testing.T) {
 		{"ip addr add 10.96.9.1/24 dev ironvip0", "+10.96.9.1/24"},
 		{"ip addr add fd96:9::1/64 dev ironvip0 nodad", "+fd96:9::1/64"},
 		{"ip addr add fe80::9/64 dev ironvip0 nodad", ""}, // as those that the kernel adds
+		// A change of the link makes the kernel tell of its addresses of IPv6 again, when the system call has returned.
+		{"ip addr del 10.96.9.1/24 dev ironvip0; ip addr del fd96:9::1/64 dev ironvip0", ""},
 		{"ip addr add 10.96.0.1/32 dev lo; ip addr del 10.96.0.1/32 dev lo", ""},
 		{"ip link set ironvip0 arp on", "device"},
 		{"ip link set ironvip0 arp off", ""},
