@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/holdings"
@@ -167,8 +168,8 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 	}
 	sight.Unknown = seen.Lost
 	if seen.Unforwarded {
-		for _, what := range settings() {
-			add(w.bearerOf(records), what, watch.Author{})
+		if wrong := settings(); len(wrong) > 0 { // one repair sets all of them
+			add(w.bearerOf(records), strings.Join(wrong, "; "), watch.Author{})
 		}
 	}
 	if seen.Device != nil { // its repair restores all addresses
