@@ -198,7 +198,7 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:3: dns.listen[6]: wants a string, has the number 53`, `c.toml:3: dns.listen[5]: 127.0.0.1:53 is defined twice`,
 			`c.toml:4: dns.allow[0]: 10.0.0.1/8 is not the first address of its range`, `c.toml:5: dns.ttl: 25h is out of bounds`, `c.toml:5: dns.ttl: 25h is longer than ipam.reuse_delay`,
 			`c.toml:6: dns.negative_ttl: 1.5s has parts of a second`, `c.toml:7: dns.rate_limit: 0 is out of bounds | use 1 to 1000000`, `c.toml:8: dns.resolve: unknown key | `, `c.toml:9: dns.resolver: "dnsmasq" is not a known value | use none, resolved`}},
-		{"dns where others listen", "[api]\nlisten = 'localhost:53'\n[dns]\nlisten = ['127.0.0.1:53', '127.0.0.1:54', '10.9.0.1:53', '10.9.0.1:7481']\nallow = ['10.0.0.0/8']\n" +
+		{"dns where others listen", "[api]\nlisten = 'localhost:53'\n[dns]\nlisten = ['127.0.0.1:53', '[::1]:53', '10.9.0.1:53', '10.9.0.1:7481']\nallow = ['10.0.0.0/8']\n" +
 			"[announce]\nmode = 'routes'\n[[pool]]\nname = 'a'\ncidrs = ['192.0.2.0/24']", []string{
 			`c.toml:4: dns.listen[0]: 127.0.0.1:53 is needed for api.listen, too | use another port`, `c.toml:4: dns.listen[3]: 10.9.0.1:7481 is needed for announce.listen, too`}},
 		{"a domain that is not looked up by DNS", "[dns]\ndomain = 'vip.local'", []string{`c.toml:2: dns.domain: resolvers do not look up names below "local" by DNS | use a name below "internal"`}},

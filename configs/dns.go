@@ -148,8 +148,11 @@ func (l ListenAddress) meets(other string) bool {
 	if err != nil || port != strconv.Itoa(int(l.Port())) {
 		return false
 	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
 	at, err := netip.ParseAddr(host)
-	return host == "" || host == "localhost" && l.Addr().IsLoopback() || err == nil && (at.IsUnspecified() || at == l.Addr())
+	return host == "" || err == nil && (at.IsUnspecified() || at == l.Addr())
 }
 
 func wholeSeconds(t *tomlfile.Checker, key string, d spec.Duration) {
