@@ -11,25 +11,25 @@ import (
 // Settings are all settings of the announcer, secrets included. The agent reads the configuration
 // and sends them.
 type Settings struct {
-	Node     string `json:"node"` // the name of this host
-	Weight   int    `json:"weight"`
-	Draining bool   `json:"draining,omitempty"`
+	Node     string // the name of this host
+	Weight   int
+	Draining bool
 
-	Device     string   `json:"device"`               // the interface with the VIPs
-	Interfaces []string `json:"interfaces,omitempty"` // L2
-	Pools      []Pool   `json:"pools"`
+	Device     string   // the interface with the VIPs
+	Interfaces []string // L2
+	Pools      []Pool
 
-	Listen    string           `json:"listen"` // UDP address of the heartbeats
-	Peers     []netip.AddrPort `json:"peers,omitempty"`
-	Keys      [][]byte         `json:"keys,omitempty"` // the first one signs
-	Heartbeat time.Duration    `json:"heartbeat"`
-	Missed    int              `json:"missed"`
-	Settle    time.Duration    `json:"settle"`
+	Listen    string // UDP address of the heartbeats
+	Peers     []netip.AddrPort
+	Keys      [][]byte // the first one signs
+	Heartbeat time.Duration
+	Missed    int
+	Settle    time.Duration
 	// Hold is how long announcements stay when the agent is gone.
-	Hold time.Duration `json:"hold"`
+	Hold time.Duration
 
-	RouterID netip.Addr `json:"router_id,omitzero"` // of BGP: an IPv4 address
-	BGP      []BGPPeer  `json:"bgp,omitempty"`
+	RouterID netip.Addr // of BGP: an IPv4 address
+	BGP      []BGPPeer
 }
 
 // Equal reports whether two settings are the same.
@@ -44,19 +44,19 @@ type Pool struct {
 
 // BGPPeer is a router to announce routes to.
 type BGPPeer struct {
-	Peer        netip.Addr `json:"peer"`                // invalid with Interface
-	Interface   string     `json:"interface,omitempty"` // unnumbered
-	ASN         uint32     `json:"asn"`
-	LocalASN    uint32     `json:"local_asn"`
-	Password    string     `json:"password,omitempty"`
-	Communities []string   `json:"communities,omitempty"`
-	MED         uint32     `json:"med,omitempty"`
-	LocalPref   uint32     `json:"local_pref,omitempty"` // iBGP only; 0: the usual 100
-	Multihop    int        `json:"multihop,omitempty"`   // the largest number of hops to it; 0: on the same link
-	TTLSecurity bool       `json:"ttl_security,omitempty"`
+	Peer        netip.Addr // invalid with Interface
+	Interface   string     // unnumbered
+	ASN         uint32
+	LocalASN    uint32
+	Password    string
+	Communities []string
+	MED         uint32
+	LocalPref   uint32 // iBGP only; 0: the usual 100
+	Multihop    int    // the largest number of hops to it; 0: on the same link
+	TTLSecurity bool
 
-	BFDInterval   time.Duration `json:"bfd_interval,omitempty"` // 0: no BFD
-	BFDMultiplier int           `json:"bfd_multiplier,omitempty"`
+	BFDInterval   time.Duration // 0: no BFD
+	BFDMultiplier int
 }
 
 // Announces reports whether any pool is announced.

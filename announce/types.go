@@ -48,13 +48,13 @@ func (m *Mode) UnmarshalText(text []byte) error {
 
 // Eligible is a VIP of this host, and whether the host may announce it.
 type Eligible struct {
-	Addr netip.Addr `json:"addr"`
-	Mode Mode       `json:"mode"`
+	Addr netip.Addr
+	Mode Mode
 	// Services is how many services of the VIP this host serves: each has a frontend on the VIP
 	// that is usable and applied. With 0, the host must not announce the VIP.
-	Services int `json:"services"`
+	Services int
 	// Reason is why Services is 0, or less than the VIP has; else "".
-	Reason string `json:"reason,omitempty"`
+	Reason string
 }
 
 // KeyOfEligible returns the key of a row.
@@ -80,16 +80,16 @@ type Claim struct {
 
 // Announcement is the decision for one VIP.
 type Announcement struct {
-	Addr  netip.Addr `json:"addr"`
-	Mode  Mode       `json:"mode"`
-	Here  bool       `json:"here"`            // this host announces it
-	Owner string     `json:"owner,omitempty"` // L2: the host that announces it; "": none is known
+	Addr  netip.Addr
+	Mode  Mode
+	Here  bool   // this host announces it
+	Owner string // L2: the host that announces it; "": none is known
 	// Services is how many services of the VIP this host offers to announce it for.
-	Services int       `json:"services"`
-	Why      string    `json:"why"`
-	Since    time.Time `json:"since"` // of Here and Owner
+	Services int
+	Why      string
+	Since    time.Time // of Here and Owner
 	// New says that no host has announced the VIP before, as far as this host knows.
-	New bool `json:"new,omitempty"`
+	New bool
 }
 
 // KeyOfAnnouncement returns the key of a row.
@@ -97,16 +97,16 @@ func KeyOfAnnouncement(a *Announcement) netip.Addr { return a.Addr }
 
 // Place is where a VIP is announced: an interface at layer 2, and a session or routing table otherwise.
 type Place struct {
-	Addr netip.Addr `json:"addr"`
-	At   string     `json:"at"`
+	Addr netip.Addr
+	At   string
 }
 
 // Announced is the result of an Announcement at one place.
 type Announced struct {
 	Place
-	State  string    `json:"state"` // "announced", "waiting", "conflict", ...
-	Reason string    `json:"reason,omitempty"`
-	Since  time.Time `json:"since"`
+	State  string // "announced", "waiting", "conflict", ...
+	Reason string
+	Since  time.Time
 }
 
 // KeyOfAnnounced returns the key of a row.
@@ -114,8 +114,8 @@ func KeyOfAnnounced(a *Announced) Place { return a.Place }
 
 // PeerKey identifies a Peer.
 type PeerKey struct {
-	Kind PeerKind `json:"kind"`
-	Name string   `json:"name"`
+	Kind PeerKind
+	Name string
 }
 
 // PeerKind is what a peer is.
@@ -134,21 +134,21 @@ const MaxVIPs = 20
 // Peer is the state of a host or a router that the announcer is in touch with, in words.
 type Peer struct {
 	PeerKey
-	Address string    `json:"address,omitempty"`
-	State   string    `json:"state"` // "alive", "dead", "one-way", "unknown"; of BGP and BFD their own
-	Up      bool      `json:"up"`
-	Since   time.Time `json:"since"`
-	Reason  string    `json:"reason,omitempty"`
-	Hint    string    `json:"hint,omitempty"` // what to do about Reason
+	Address string
+	State   string // "alive", "dead", "one-way", "unknown"; of BGP and BFD their own
+	Up      bool
+	Since   time.Time
+	Reason  string
+	Hint    string // what to do about Reason
 	// Problems are what an operator should change.
-	Problems []string `json:"problems,omitempty"`
-	Draining bool     `json:"draining,omitempty"`
-	Weight   int      `json:"weight,omitempty"`
-	Eligible int      `json:"eligible,omitempty"` // VIPs that it could announce
-	Owned    int      `json:"owned,omitempty"`    // VIPs that it announces; of a dead host, that it announced
+	Problems []string
+	Draining bool
+	Weight   int
+	Eligible int // VIPs that it could announce
+	Owned    int // VIPs that it announces; of a dead host, that it announced
 	// VIPs are those of Owned of a dead host, in order, up to MaxVIPs.
-	VIPs []netip.Addr `json:"vips,omitempty"`
-	Lost uint64       `json:"lost,omitempty"` // heartbeats that did not arrive
+	VIPs []netip.Addr
+	Lost uint64 // heartbeats that did not arrive
 }
 
 // KeyOfPeer returns the key of a row.

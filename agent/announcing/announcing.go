@@ -87,7 +87,7 @@ func New(o Options) *Announcing {
 			return s.Pools, changed
 		}})
 	a.Link = &mirror.Client{Path: o.Config().Announce.Socket, Server: "announcer", Name: o.Config().Node.StateDir, Log: o.Log,
-		Publish: control.Publish(a.settings, a.Eligible), Mirror: a.Mirror(), Need: a.need, Gone: a.clean}
+		Publish: control.Publish(a.settings, a.Eligible), Mirror: a.Tables.Mirror(), Need: a.need, Gone: a.clean}
 	if !o.Forwards {
 		a.Link.Hangs = o.Hangs
 	}
