@@ -140,7 +140,7 @@ func (s *Server) replace(c *conn, client string) error {
 	defer s.mu.Unlock()
 	if s.current != nil {
 		if former := s.current.client; former != "" && client != "" && former != client {
-			return fmt.Errorf("the agent with the state directory %s is connected: this one has %s", former, client)
+			return fmt.Errorf("another agent is connected, with the state directory %s, and this one has %s: stop one of them", former, client)
 		}
 		s.current.Close()
 	}
