@@ -70,7 +70,7 @@ const (
 // Run keeps the connection until the context ends, and returns its error. The mirrors keep their
 // rows while there is no connection: the server keeps on for a while, too.
 func (c *Client) Run(ctx context.Context) error {
-	c.set(func(s *State) { s.Since, s.Reason = time.Now(), "not connected yet" })
+	c.set(func(s *State) { s.Reason = "not connected yet" })
 	wait := backoff.Backoff{Lo: minRetry, Hi: maxRetry}
 	for {
 		need, changed := Needed, (<-chan struct{})(nil)
@@ -116,10 +116,7 @@ func (c *Client) lost(err error, need Need) {
 		if s.Connected || need == Needed && s.Reason != err.Error() {
 			c.Log.Warn("no connection to the "+c.Server, "socket", c.Path, "err", err)
 		}
-		if s.Connected {
-			s.Since = time.Now()
-		}
-		s.Connected, s.Synced, s.Reason = false, false, err.Error()
+		*s = State{Reason: err.Error()}
 	})
 }
 
@@ -173,7 +170,7 @@ func (c *Client) follow(with *conn) error {
 	if err != nil {
 		return err
 	}
-	c.set(func(s *State) { *s = State{Connected: true, Version: h.Version, Since: time.Now()} })
+	c.set(func(s *State) { *s = State{Connected: true} })
 	c.Log.Info("connected to the "+c.Server, "version", h.Version)
 	return with.follow(c.Mirror, func(apply func()) error { apply(); return nil }, func() { c.set(func(s *State) { s.Synced = true }) })
 }

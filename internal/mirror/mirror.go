@@ -20,7 +20,6 @@ import (
 	"context"
 	"encoding/gob"
 	"iter"
-	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
 )
@@ -28,10 +27,8 @@ import (
 // State is the state of a connection.
 type State struct {
 	Connected bool
-	Synced    bool      // all tables of the other side are complete
-	Version   string    // of the other side
-	Since     time.Time // of Connected
-	Reason    string    // why there is no connection
+	Synced    bool   // all tables of the other side are complete
+	Reason    string // why there is no connection
 }
 
 // Published is a table for the other side, see Publish.

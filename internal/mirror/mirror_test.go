@@ -127,7 +127,7 @@ func TestChangesTravelAtOnce(t *testing.T) {
 		expect.Equal(t, p.sent.Load(), 5, "messages")
 		expect.Equal(t, contents(p.mirrored), contents(p.published))
 		expect.Equal(t, contents(seen), "3")
-		expect.True(t, p.client.State().Synced && p.client.State().Version == "v2", "%+v", p.client.State())
+		expect.True(t, p.client.State().Synced, "the client knows that this is all")
 		expect.Equal(t, time.Since(began), 0, "have passed")
 	})
 }

@@ -54,13 +54,14 @@ func (w *wanting) set(need Need, n int) {
 // listening is a server.
 type listening struct {
 	*table.Table[string, row]
-	stop func()
+	synced *atomic.Int32 // connections that were complete
+	stop   func()
 }
 
 func startServer(t *testing.T, path string) listening {
 	t.Helper()
-	s := listening{Table: newTable()}
-	server := &Server{Mirror: []Mirrored{Into("rows", s.Table)}, Log: slog.New(slog.DiscardHandler)}
+	s := listening{Table: newTable(), synced: &atomic.Int32{}}
+	server := &Server{Mirror: []Mirrored{Into("rows", s.Table)}, Synced: func() { s.synced.Add(1) }, Log: slog.New(slog.DiscardHandler)}
 	l := must.Get(Listen(path, "server"))(t)
 	s.stop = scope.Go(t, func(ctx context.Context) error { return server.Serve(ctx, l) })
 	return s
@@ -123,8 +124,7 @@ func TestOtherConnectionsChangeNothing(t *testing.T) {
 	w := newWanting(t, path, Needed)
 	w.set(Needed, 1)
 	s.await(t, 1)
-	wait.Until(t, "the connection", func() bool { return w.State().Connected })
-	since := w.State().Since
+	wait.Until(t, "the connection", func() bool { return w.State().Connected && s.synced.Load() == 1 })
 	for _, first := range []string{"", `{"protocol":99}`, fmt.Sprintf(`{"protocol":%d,"client":"/var/lib/b"}`, Protocol)} {
 		c := must.Get(net.Dial("unix", path))(t)
 		if first == "" {
@@ -137,7 +137,6 @@ func TestOtherConnectionsChangeNothing(t *testing.T) {
 	}
 	w.set(Needed, 2)
 	s.await(t, 2)
-	if state := w.State(); !state.Connected || state.Since != since {
-		t.Errorf("connected: %t, since %s, before %s", state.Connected, state.Since, since)
-	}
+	expect.True(t, w.State().Connected, "the client is connected")
+	expect.Equal(t, s.synced.Load(), 1, "connections of the client")
 }
