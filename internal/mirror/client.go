@@ -18,8 +18,10 @@ import (
 
 // Client keeps a connection with a Server. Create it with its exported fields, and start Run.
 type Client struct {
-	Path    string // of the socket
-	Server  string // what listens there, in messages: "announcer"
+	Path   string // of the socket
+	Server string // what listens there, in messages: "announcer"
+	// Dial connects with a server that has no socket, such as one of this process. Nil: Path is used.
+	Dial    func(context.Context) (net.Conn, error)
 	Name    string // tells clients apart: the state directory
 	Publish []Published
 	Mirror  []Mirrored
@@ -35,6 +37,7 @@ type Client struct {
 
 	mu    sync.Mutex
 	state State
+	calls calls
 }
 
 // Need is what a connection is needed for.
@@ -118,6 +121,7 @@ func (c *Client) lost(err error, need Need) {
 		}
 		*s = State{Reason: err.Error()}
 	})
+	c.calls.lost(fmt.Errorf("no connection to the %s: %w", c.Server, err))
 }
 
 func (c *Client) hangs() error {
@@ -132,7 +136,11 @@ func (c *Client) connect(ctx context.Context) error {
 	if err := c.hangs(); err != nil {
 		return err
 	}
-	raw, err := new(net.Dialer).DialContext(ctx, "unix", c.Path)
+	dial := c.Dial
+	if dial == nil {
+		dial = func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", c.Path) }
+	}
+	raw, err := dial(ctx)
 	if err != nil {
 		return &absentError{err}
 	}
@@ -143,6 +151,7 @@ func (c *Client) connect(ctx context.Context) error {
 func (c *Client) talk(ctx context.Context, with *conn) error {
 	running, ctx := parallel.NewGroup(ctx)
 	defer context.AfterFunc(ctx, func() { with.Close() })()
+	defer c.calls.end(with)
 	var got error // why it ended, if the server knows
 	running.Go(func() error {
 		got = c.follow(with)
@@ -171,8 +180,9 @@ func (c *Client) follow(with *conn) error {
 		return err
 	}
 	c.set(func(s *State) { *s = State{Connected: true} })
+	c.calls.begin(with)
 	c.Log.Info("connected to the "+c.Server, "version", h.Version)
-	return with.follow(c.Mirror, func(apply func()) error { apply(); return nil }, func() { c.set(func(s *State) { s.Synced = true }) })
+	return with.follow(c.Mirror, func(apply func()) error { apply(); return nil }, func() { c.set(func(s *State) { s.Synced = true }) }, c.calls.answered)
 }
 
 // keepAlive tells the server every second that this process runs, unless it hangs.

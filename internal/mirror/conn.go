@@ -40,12 +40,16 @@ type hello struct {
 	Refused string `json:"refused,omitempty"` // why the server ends the connection
 }
 
-// header begins a message: the changed rows and the keys of removed ones of a table follow, if there are any. Without
-// content it is a keepalive.
+// header begins a message: the changed rows and the keys of removed ones of a table follow, if there are any; or the
+// value of a question or an answer. Without content it is a keepalive.
 type header struct {
 	Table        string
 	Set, Removed int  // how many
 	Synced       bool // everything was sent: rows that this connection has not named are gone
+
+	Call   uint64 // the number of a question, which its answer has, too; 0: the message is neither
+	Method string // of a question; "": the message is an answer
+	Failed string // why there is no value
 }
 
 // conn sends and receives messages.
@@ -131,7 +135,8 @@ func (c *conn) send(h header, set, removed any) error {
 	if err == nil && h.Removed > 0 {
 		err = c.enc.Encode(removed)
 	}
-	if err != nil {
+	if err != nil { // the encoder may have told of a type that the other side has not got
+		c.Close()
 		return err
 	}
 	return c.write(c.out.Bytes())
@@ -144,8 +149,9 @@ func (c *conn) write(b []byte) error {
 }
 
 // follow mirrors the tables of the other side until the connection ends. Change runs what a message changes, in
-// order. Synced, if not nil, is called by it when everything was received.
-func (c *conn) follow(tables []Mirrored, change func(func()) error, synced func()) error {
+// order. Synced, if not nil, is called by it when everything was received. Call reads what follows the header of a
+// question or an answer.
+func (c *conn) follow(tables []Mirrored, change func(func()) error, synced func(), call func(header) error) error {
 	sinks := make(map[string]sink, len(tables))
 	for _, t := range tables {
 		name, s := t.begin()
@@ -155,6 +161,12 @@ func (c *conn) follow(tables []Mirrored, change func(func()) error, synced func(
 		var h header
 		if err := c.dec.Decode(&h); err != nil {
 			return ended(err)
+		}
+		if h.Call != 0 {
+			if err := call(h); err != nil {
+				return ended(err)
+			}
+			continue
 		}
 		apply := func() {}
 		if s := sinks[h.Table]; s != nil {

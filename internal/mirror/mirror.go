@@ -4,6 +4,9 @@
 // begins with all rows, says that they are complete, and goes on with changes. So either side may end it at any
 // time and lose nothing, and what a side has mirrored stays as it is without a connection.
 //
+// A client can also ask: Ask calls a Method of the server. What only a reader needs from time to time is asked for,
+// instead of being a table that changes with each packet.
+//
 // A Client is the agent. The connection says that it is alive: the Server ends the connection of a client that
 // does not run and so sends no keepalives. A client that runs, but makes no progress with its main work, ends
 // it itself. The server accepts one client at a time, of its own user or root.
@@ -12,6 +15,7 @@
 //
 //	mirror.go  tables that are published and mirrored
 //	conn.go    a connection
+//	call.go    questions and answers
 //	server.go  the side that listens
 //	client.go  the side that connects
 package mirror

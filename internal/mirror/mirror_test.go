@@ -95,7 +95,7 @@ func (p *pair) connect(t *testing.T) {
 	near, far := net.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { p.server.serve(ctx, newConn(far)) })
+	running.Go(func() { p.server.ServeConn(ctx, far) })
 	running.Go(func() {
 		p.ended = p.client.talk(ctx, newConn(counted{near, &p.sent}))
 		p.endedAt = time.Now()
@@ -183,7 +183,7 @@ func TestSilentClient(t *testing.T) {
 			go func() { _, _ = io.Copy(io.Discard, near) }()
 			go func() { _, _ = near.Write([]byte(sent)) }()
 			began := time.Now()
-			p.server.serve(t.Context(), newConn(far))
+			p.server.ServeConn(t.Context(), far)
 			expect.Equal(t, time.Since(began), 3*time.Second, "%q: given up", sent)
 			expect.Equal(t, p.happened(), events, "%q", sent)
 		})
@@ -257,7 +257,7 @@ func TestRefusedClient(t *testing.T) {
 			p := newPair()
 			p.connect(t)
 			near, far := net.Pipe()
-			go p.server.serve(t.Context(), newConn(far))
+			go p.server.ServeConn(t.Context(), far)
 			must.Get(near.Write([]byte(greeting + "\n")))(t)
 			answer := make([]byte, 1000)
 			n := must.Get(near.Read(answer))(t)
@@ -293,7 +293,7 @@ func FuzzStream(f *testing.F) {
 			near.Close()
 		}()
 		go func() { _, _ = io.Copy(io.Discard, near) }() // answers
-		s.serve(t.Context(), newConn(far))
+		s.ServeConn(t.Context(), far)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -19,6 +20,7 @@ import (
 type Server struct {
 	Publish []Published
 	Mirror  []Mirrored
+	Answer  []Method
 	Version string
 	Log     *slog.Logger
 	// Change runs what a message of the client changes in the stores, one after the other. It may block, and may
@@ -40,6 +42,9 @@ func Listen(path, server string) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("socket %s is in use: another %s runs", path, server)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -64,6 +69,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	for {
 		c, err := l.Accept()
 		if ctx.Err() != nil {
+			if err == nil {
+				c.Close()
+			}
 			return ctx.Err()
 		}
 		if err != nil {
@@ -74,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			c.Close()
 			continue
 		}
-		work.Run(ctx, func(ctx context.Context) { s.serve(ctx, newConn(c)) })
+		work.Run(ctx, func(ctx context.Context) { s.ServeConn(ctx, c) })
 	}
 }
 
@@ -91,8 +99,9 @@ func checkUser(c net.Conn) error {
 	return nil
 }
 
-// serve runs one connection.
-func (s *Server) serve(ctx context.Context, c *conn) {
+// ServeConn runs one connection. It closes it.
+func (s *Server) ServeConn(ctx context.Context, raw net.Conn) {
+	c := newConn(raw)
 	defer c.Close()
 	work, running := parallel.NewGroup(ctx)
 	defer context.AfterFunc(running, func() { c.Close() })()
@@ -107,7 +116,8 @@ func (s *Server) serve(ctx context.Context, c *conn) {
 		return passAll(running, c, s.Publish)
 	})
 	work.Go(func() error {
-		return c.follow(s.Mirror, func(apply func()) error { return s.change(c, apply) }, s.Synced)
+		answer := func(h header) error { return s.answer(running, work, c, h) }
+		return c.follow(s.Mirror, func(apply func()) error { return s.change(c, apply) }, s.Synced, answer)
 	})
 	err := work.Wait()
 	last := s.change(c, s.Gone) == nil
@@ -147,6 +157,13 @@ func (s *Server) replace(c *conn, client string) error {
 	c.client = client
 	s.current = c
 	return nil
+}
+
+// Connected reports whether a client is connected.
+func (s *Server) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current != nil
 }
 
 // change applies what a connection has brought, unless another one has replaced it.
