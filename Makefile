@@ -17,7 +17,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  %-24s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/ironvip and bin/ironvip-announcer
+build: ## build bin/ironvip, bin/ironvip-announcer and bin/ironvip-proxy
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: demo
@@ -67,9 +67,8 @@ man: ## write the manual pages to bin/man
 .PHONY: install
 install: build man ## install the programs, the systemd units and the samples (as root; DESTDIR is honored)
 	install -Dm755 $(BIN) $(DESTDIR)/usr/local/bin/ironvip
-	install -Dm755 bin/ironvip-announcer $(DESTDIR)/usr/local/libexec/ironvip/ironvip-announcer
-	install -Dm644 configs/systemd/ironvip.service $(DESTDIR)/etc/systemd/system/ironvip.service
-	install -Dm644 configs/systemd/ironvip-announcer.service $(DESTDIR)/etc/systemd/system/ironvip-announcer.service
+	install -Dm755 -t $(DESTDIR)/usr/local/libexec/ironvip bin/ironvip-announcer bin/ironvip-proxy
+	install -Dm644 -t $(DESTDIR)/etc/systemd/system configs/systemd/*.service configs/systemd/*.socket
 	install -Dm644 configs/systemd/sysusers.d/ironvip.conf $(DESTDIR)/etc/sysusers.d/ironvip.conf
 	install -Dm644 configs/systemd/sysctl.d/60-ironvip.conf $(DESTDIR)/etc/sysctl.d/60-ironvip.conf
 	install -Dm644 configs/systemd/modules-load.d/ironvip.conf $(DESTDIR)/etc/modules-load.d/ironvip.conf

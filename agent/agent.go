@@ -5,17 +5,18 @@
 // Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// mode.go chooses the dataplane, former.go ends the one before, and connections.go counts those of both; switch.go moves a host to another one. takeover.go, predecessor.go, relayed.go and successor.go replace a running agent by another process. apideps.go, plan.go,
-// nodes.go and health.go answer the API. clean.go and snapshot.go work without a running agent.
+// mode.go chooses the dataplane, former.go ends the one before, and connections.go counts those of both; switch.go moves a
+// host to another one. apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without a
+// running agent.
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"runtime/debug"
@@ -35,6 +36,8 @@ import (
 	"github.com/ironvip/ironvip/health/share"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/logwriter"
+	"github.com/ironvip/ironvip/internal/memlimit"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/store"
@@ -43,6 +46,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
 	"github.com/ironvip/ironvip/sources/rest"
@@ -51,8 +55,8 @@ import (
 
 const eventsKept = 1000
 
-// stopGrace is the time for requests in progress when the agent stops. New clients may wait for the
-// next process meanwhile, so it is short.
+// stopGrace is the time for the connections of a proxy in this process when the agent stops. New clients are refused
+// meanwhile, so it is short.
 const stopGrace = 500 * time.Millisecond
 
 // gcPercent is Go's GOGC while the agent runs: half of the default. BENCHMARKS.md gives its cost
@@ -72,28 +76,28 @@ const startReserveSize = 128 << 20
 type Options struct {
 	Config   string // the configuration: a directory with ironvip.toml, or the file
 	StateDir string // "": node.state_dir of the configuration
-	Version  string // of this binary
-	TakeOver bool   // replace the running agent of the state directory, if there is one
-	Demo     bool   // run on a configuration with demo backends; Config and StateDir are ignored
-	Stdout   io.Writer
+	// ProxySocket is dataplane.proxy_socket, if the configuration has none.
+	ProxySocket string
+	Version     string // of this binary
+	Demo        bool   // run on a configuration with demo backends; Config and StateDir are ignored
+	Stdout      io.Writer
 }
 
 // Run runs an agent until ctx ends or a part of the agent fails permanently. It returns nil after
 // ctx ended.
 func Run(ctx context.Context, o Options) error {
-	defer func() { stderr().Flush(mostFlush) }() // before others write to stderr
+	defer func() { stderr().Flush(logwriter.MostFlush) }() // before others write to stderr
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 		startReserve.Store(new(make([]byte, startReserveSize)))
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		limitMemory(os.DirFS("/"))
-	}
+	memlimit.Apply()
 	if err := checkFiles(openfiles.Limit()); err != nil {
 		return err
 	}
 	if !o.Demo {
-		return runAgents(ctx, o)
+		set, problems := sockets.FromEnvironment()
+		return runAgents(ctx, o, inheritance{sockets: set, problems: problems}, nil)
 	}
 	d, err := newDemo(ctx)
 	if err != nil {
@@ -101,22 +105,53 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	o.Config, o.StateDir = d.dir, ""
-	_, err = runAgent(ctx, o, inheritance{sockets: &sockets.Set{}, signals: catchSignals()}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
-	return err
+	return runAgents(ctx, o, inheritance{sockets: &sockets.Set{}}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
 }
 
-// runAgents runs an agent, and another one in this process after each failed attempt of another
-// process to take over.
-func runAgents(ctx context.Context, o Options) error {
-	set, problems := sockets.FromEnvironment()
-	begin := inheritance{sockets: set, problems: problems, signals: catchSignals(), succession: beginSuccession()}
+// inheritance is what an agent begins with.
+type inheritance struct {
+	sockets  *sockets.Set
+	problems []error        // of inherited descriptors
+	reloads  chan os.Signal // requests for a reload
+	proxy    *ownProxy
+	moved    *move // by the wish of an operator; nil: the dataplane is as configured
+}
+
+// ownProxy is the proxy that runs in this process, beyond the end of an agent.
+type ownProxy struct{ *process.Server } // nil before it is needed
+
+// runAgents runs an agent, and another one in this process when the dataplane is switched. If that one can't run, it runs
+// one with the dataplane before.
+func runAgents(ctx context.Context, o Options, begin inheritance, greet func(*agent)) error {
+	begin.reloads, begin.proxy = catchReloads(), &ownProxy{}
+	defer func() {
+		if begin.proxy.Server != nil {
+			_ = begin.proxy.Close()
+		}
+	}()
 	for {
-		next, err := runAgent(ctx, o, begin, nil)
-		begin.succession.done(err)
-		if next == nil {
+		var spare *sockets.Set // for the way back
+		if begin.moved != nil {
+			if copied, err := begin.sockets.Copy(); err == nil {
+				spare = copied
+			}
+		}
+		next, err := runAgent(ctx, o, begin, greet)
+		if spare == nil {
+			spare = &sockets.Set{}
+		}
+		if next != nil {
+			spare.Close()
+			begin = *next
+			continue
+		}
+		if m := begin.moved; err == nil || m == nil || m.back || m.done.Load() || ctx.Err() != nil {
+			spare.Close()
 			return err
 		}
-		o.TakeOver, begin = false, *next
+		slog.Error("the dataplane is not switched; the one before goes on", "dataplane", begin.moved.to, "err", err)
+		begin.sockets, begin.problems = spare, nil
+		begin.moved = begin.moved.failed(err)
 	}
 }
 
@@ -131,10 +166,7 @@ type agent struct {
 	systemd systemd
 	events  *event.Log
 	inheritance
-	settled  chan struct{}     // closed when this agent serves all clients, and nothing else does
-	resumed  chan error        // the predecessor goes on; has room for one
-	leave    func()            // ends the predecessor
-	requests *net.UnixListener // of processes that want to take over; nil: not possible
+	settled chan struct{} // closed when this agent serves all clients
 
 	config    *liveConfig
 	reloading sync.Mutex
@@ -159,11 +191,9 @@ type agent struct {
 	plane       *plane
 	device      *deviceuse.Use
 	connections *connections
-	former      atomic.Pointer[former]          // the dataplane in the kernel that this one replaces; nil: none
-	wish        atomic.Pointer[string]          // the dataplane of a process that was started for a switch; nil: none
-	switches    chan *successor                 // that were started for a switch; has room for one, because there is only one wish
-	failed      atomic.Pointer[takeoverFailure] // the last process that did not take over; nil: none
-	relayed     relayed                         // the connections that other processes relay
+	former      atomic.Pointer[former] // the dataplane that this one replaces; nil: none
+	wish        atomic.Pointer[string] // the dataplane to switch to; nil: none
+	wished      chan string            // the same; has room for one
 	pipeline    *pipeline.Pipeline
 	probes      *health.Stage // nil on a real server
 	prober      *probe.Engine
@@ -179,51 +209,31 @@ type agent struct {
 	lag         lag
 }
 
-// runAgent runs an agent until the context ends, a part of it fails permanently, or another process
-// takes over. If that process fails, runAgent returns what the next agent begins with. Greet is
+// runAgent runs an agent until the context ends, a part of it fails permanently, or the dataplane is switched: then, it
+// returns what the next agent begins with. Greet is
 // called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
 func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*agent)) (next *inheritance, err error) {
 	defer begin.sockets.Close()
-	leave := func() {} // ends what the predecessor is needed for
-	defer func() { leave() }()
-	if begin.predecessor != nil {
-		leave = begin.predecessor.close
-	}
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
 		return nil, problemsError("configuration refused", problems)
 	}
+	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, o.ProxySocket)
 	log := newLogger(cfg, &slog.LevelVar{})
-	logInherited(log, begin.problems)
-	if o.TakeOver {
-		mode := begin.succession.asks()
-		e, err := takeOver(ctx, cfg, begin.sockets, log)
-		begin.succession.done(err)
-		if err != nil {
-			return nil, err
-		}
-		if e != nil {
-			begin.predecessor, begin.mode, leave = e, mode, e.close
-		}
+	for _, err := range begin.problems {
+		log.Warn("inherited socket not used", "err", err)
 	}
 	a, err := newAgent(o, cfg, problems, begin)
 	if err != nil {
 		return nil, err
 	}
-	if greet == nil {
-		a.listenForTakeover(ctx)
-	}
-	stop := a.startFollowing(ctx)
-	a.leave = leave
-	leave = func() { stop(); a.leave() }
 	err = a.run(ctx, greet)
-	if r, ok := errors.AsType[*request](err); ok {
-		return a.handOver(ctx, r)
+	if m, ok := errors.AsType[*move](err); ok {
+		return &inheritance{sockets: m.sockets, reloads: a.reloads, proxy: a.proxy, moved: m}, a.close()
 	}
-	defer a.releaseRequests()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
-		a.drain(context.WithoutCancel(ctx), stopGrace)
+		a.drain(context.WithoutCancel(ctx))
 		a.log.Info("stopped")
 	}
 	if greet != nil && a.plane.remove != nil {
@@ -262,7 +272,7 @@ func (a *agent) closeStores() error {
 func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inheritance) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
-		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), switches: make(chan *successor, 1),
+		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), wished: make(chan string, 1),
 		level:       &slog.LevelVar{},
 		inheritance: begin,
 		events:      event.NewLog(eventsKept, time.Now),
@@ -274,7 +284,6 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	}
 	defer func() {
 		if err != nil {
-			a.relayed.close()
 			_ = a.close() // the first error is more informative
 		}
 	}()
@@ -282,8 +291,8 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	a.log = newLogger(cfg, a.level)
 	slog.SetDefault(a.log) // for what has no log of its own, such as parallel.Recovered
 	a.systemd = systemd{log: a.log}
-	if a.failed.Store(a.failure); a.failure != nil {
-		a.events.Add(a.failure.event())
+	if a.moved != nil && a.moved.back {
+		a.events.Add(a.moved.event())
 	}
 	a.config = newLiveConfig(cfg, problems)
 	for _, p := range problems {
@@ -330,17 +339,11 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if err != nil {
 		return nil, err
 	}
-	if err := a.relayed.find(context.Background(), cfg); err != nil {
-		return nil, err
-	}
-	if pids := a.relayed.pids(); len(pids) > 0 {
-		a.log.Info("other processes relay connections, or are being replaced", "pids", pids)
-	}
-	if a.plane, err = choosePlane(a.config, a.allocator, a.inheritance, &a.relayed, last.Mode, ownAddress(a.tables.Host), outlierReports{a.tables.Passive, a.events}, a.log); err != nil {
+	if a.plane, err = a.choosePlane(last.Mode); err != nil {
 		return nil, err
 	}
 	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
-	a.connections = newConnections(a.plane, &a.relayed)
+	a.connections = newConnections(a.plane)
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)
 	a.newAnnouncing()

@@ -7,6 +7,7 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -19,9 +20,11 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
-	admission, _ := a.plane.Plane.(reconcile.Admission)
 	lister, _ := a.plane.Plane.(reconcile.ConnectionLister)
-	outliers, _ := a.plane.Plane.(reconcile.Outliers)
+	var proxied func() *proxy.Report
+	if a.plane.proxy != nil {
+		proxied = func() *proxy.Report { r := a.plane.proxy.Report(); return &r.Report }
+	}
 	var probes func() probe.Stats
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
 	if a.prober != nil {
@@ -59,7 +62,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: a.connections, Connections: a.connections, ConnectionLister: lister, Admission: admission, Outliers: outliers,
+		Statistics: a.connections, Connections: a.connections, ConnectionLister: lister, Proxy: proxied,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		ClientRate:     func() int { return a.config.get().API.RateLimit },
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,

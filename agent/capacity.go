@@ -9,12 +9,14 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // proxyChecks returns the lines of the status on clients that the proxy refuses.
-func proxyChecks(t *proxy.Target) []v1.Check {
-	return slices.Concat(capacityChecks(t.Capacity(), openfiles.Limit()), limitChecks(t.Limited()), panicChecks(t.Panicked()))
+func proxyChecks(c *remote.Client) []v1.Check {
+	r := c.Report()
+	return slices.Concat(capacityChecks(r.Capacity, r.Limit), limitChecks(r.Limited), panicChecks(r.Panics, r.Panicked))
 }
 
 // panicChecks returns the line of the status on clients that a fault of this program refused.

@@ -82,21 +82,10 @@ func nodePortAddresses(cfg *configs.Config) []netip.Prefix {
 // stderr is where all loggers of this process write. They don't wait for its reader.
 var stderr = sync.OnceValue(func() *logwriter.Writer { return logwriter.New(os.Stderr) })
 
-// mostFlush is how long the process waits at its end until stderr has accepted the last lines.
-const mostFlush = 2 * time.Second
-
 // newLogger logs to stderr, without times if systemd adds them.
 func newLogger(cfg *configs.Config, level *slog.LevelVar) *slog.Logger {
 	setLevel(level, cfg)
-	options := &slog.HandlerOptions{Level: level}
-	if os.Getenv("JOURNAL_STREAM") != "" {
-		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}
-	}
+	options := logwriter.HandlerOptions(level)
 	if cfg.Log.Format == "json" {
 		return stderr().Logger(func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, options) })
 	}

@@ -10,14 +10,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// connections counts the open connections of clients wherever this host has them: in its dataplane, in a former dataplane that
-// still drains, and in a process that this one replaces.
+// connections counts the open connections of clients wherever this host has them: in its dataplane, and in a former one that
+// still drains.
 type connections struct {
 	reconcile.Statistics // of the dataplane
 
-	plane   reconcile.Connections
-	relayed *relayed      // nil: the dataplane counts them itself
-	looked  chan struct{} // closed when the former dataplanes have been looked for
+	plane  reconcile.Connections
+	looked chan struct{} // closed when the former dataplanes have been looked for
 
 	mu      sync.RWMutex // held for writing to close one of formers
 	formers map[string]formerState
@@ -29,11 +28,8 @@ var (
 )
 
 // newConnections returns what counts the connections of p, whose Plane must implement both interfaces, as all dataplanes do.
-func newConnections(p *plane, r *relayed) *connections {
-	if p.relays != nil {
-		r = nil
-	}
-	return &connections{Statistics: p.Plane.(reconcile.Statistics), plane: p.Plane.(reconcile.Connections), relayed: r,
+func newConnections(p *plane) *connections {
+	return &connections{Statistics: p.Plane.(reconcile.Statistics), plane: p.Plane.(reconcile.Connections),
 		looked: make(chan struct{}), formers: map[string]formerState{}}
 }
 
@@ -45,10 +41,17 @@ func (c *connections) setFormer(mode string, f formerState) error {
 	if c.formers[mode] = f; f == nil {
 		delete(c.formers, mode)
 	}
-	if before == nil {
+	if before == nil || before == f {
 		return nil
 	}
 	return before.Close()
+}
+
+// former returns what counts the connections of a former dataplane, or nil.
+func (c *connections) former(mode string) formerState {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.formers[mode]
 }
 
 // close closes what counts the connections of former dataplanes.
@@ -79,9 +82,6 @@ func (c *connections) eachFormer(ctx context.Context, f func(formerState) error)
 // others returns the connections of a frontend that the dataplane doesn't have.
 func (c *connections) others(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
 	out := map[netip.AddrPort]int{}
-	if c.relayed != nil {
-		out = c.relayed.of(key)
-	}
 	err := c.eachFormer(ctx, func(f formerState) error {
 		open, err := f.Connections(ctx, key)
 		for a, n := range open {
@@ -115,11 +115,6 @@ func (c *connections) Totals(ctx context.Context, want func(vip.FrontendKey) boo
 		if t, counted := out[key]; counted {
 			t.Active += uint64(n)
 			out[key] = t
-		}
-	}
-	if c.relayed != nil {
-		for _, r := range c.relayed.counts() {
-			add(r.Frontend, int(r.N))
 		}
 	}
 	err = c.eachFormer(ctx, func(f formerState) error {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -60,7 +59,7 @@ func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
 	return out, nil
 }
 
-// Connections of the dataplane, of a former one and of a predecessor add up. Nothing is counted before the former ones are
+// Connections of the dataplane and of a former one add up. Nothing is counted before the former ones are
 // known: a count without them would be too low.
 func TestConnectionsOfFormerDataplanes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
@@ -74,10 +73,7 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 		former.open[key][gone] = 40
 		former.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
 		p := &plane{Plane: &countingPlane{open: counts(1, 0)}}
-		process := &relaying{}
-		r := &relayed{processes: []*relaying{process}}
-		c := newConnections(p, r)
-		r.count(process, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: b}, N: 100})
+		c := newConnections(p)
 		check := func(when string, wantA, wantB, all int) {
 			t.Helper()
 			open, err := c.Connections(t.Context(), key)
@@ -108,9 +104,7 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 		}
 		close(c.looked)
 		synctest.Wait()
-		check("with all", 11, 120, 1+30+40+100)
-		r.end(process)
-		check("without a predecessor", 11, 20, 1+30+40)
+		check("with all", 11, 20, 1+30+40)
 		if err := c.close(); err != nil || !former.closed {
 			t.Errorf("close: %v, closed %t", err, former.closed)
 		}

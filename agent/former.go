@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
@@ -20,6 +22,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -45,11 +48,10 @@ const (
 
 // former is a dataplane that this one has replaced, and that still has connections.
 type former struct {
-	mode    string
-	process int // which relays them; 0: they are in the kernel
-	open    map[vip.Protocol]int
-	until   time.Time // the last one ends then
-	err     error     // why it can't be ended
+	mode  string
+	open  map[vip.Protocol]int
+	until time.Time // the last one ends then
+	err   error     // why it can't be ended
 }
 
 // findFormer returns what another dataplane than mode has left, or nil. The caller closes it.
@@ -76,8 +78,89 @@ func (a *agent) findFormer(ctx context.Context, mode string) (formerState, error
 			return nil, errors.Join(err, r.Close())
 		}
 		return formerIPVS{r, paths}, nil
+	case configs.ModeProxy:
+		if a.ranBefore(mode) {
+			return a.findFormerProxy(ctx)
+		}
 	}
 	return nil, nil
+}
+
+// formerProxy is the userspace proxy after a switch to a dataplane of the kernel.
+type formerProxy struct {
+	*remote.Client
+	within time.Duration // from now on, its connections may go on
+	end    func()
+}
+
+// formerWait bounds the wait for its answer.
+const formerWait = 5 * time.Second
+
+// findFormerProxy returns the proxy, if it has frontends, or connections of earlier ones.
+func (a *agent) findFormerProxy(ctx context.Context) (formerState, error) {
+	if a.config.startedWith().Dataplane.ProxySocket == "" && a.proxy.Server == nil { // the process has ended, and they with it
+		return nil, nil
+	}
+	f, known := a.connections.former(configs.ModeProxy).(*formerProxy)
+	if !known {
+		running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		f = &formerProxy{Client: a.proxyClient(nil), end: cancel}
+		go func() { _ = f.Run(running) }()
+	}
+	f.within = max(0, time.Until(a.formerSince(configs.ModeProxy).Add(a.hardStopAfter())))
+	ctx, cancel := context.WithTimeout(ctx, formerWait)
+	defer cancel()
+	keys, err := f.Keys(ctx)
+	if err == nil && len(keys) == 0 {
+		var open map[vip.FrontendKey]int
+		if open, err = f.Open(ctx); err == nil && len(open) == 0 {
+			return nil, a.dropFormer(f)
+		}
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) { // its process has ended, and they with it
+		return nil, a.dropFormer(f)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ask the proxy for its frontends: %w", err), a.dropFormer(f))
+	}
+	return f, nil
+}
+
+// dropFormer closes a proxy that is no former dataplane any more.
+func (a *agent) dropFormer(f *formerProxy) error {
+	if a.connections.former(configs.ModeProxy) == formerState(f) {
+		return a.connections.setFormer(configs.ModeProxy, nil)
+	}
+	return f.Close()
+}
+
+// handshakeTime is how long a former proxy still accepts the clients that are connecting to it: as long as TCP waits before
+// it repeats a packet. The kernel serves all later clients, and nobody accepts those once the proxy's listeners are closed.
+const handshakeTime = time.Second
+
+func (f *formerProxy) Retire(ctx context.Context) error {
+	if !sleep(ctx, handshakeTime) {
+		return ctx.Err()
+	}
+	return f.Client.Retire(ctx, f.within)
+}
+
+// Open returns the number of connections of each protocol.
+func (f *formerProxy) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
+	d, err := f.Draining(ctx)
+	out := map[vip.FrontendKey]int{}
+	if d.Connections > 0 {
+		out[vip.FrontendKey{Protocol: vip.TCP}] = int(d.Connections)
+	}
+	return out, err // UDP clients have moved with their next datagram
+}
+
+// End has nothing to do: the proxy ends its connections in time.
+func (f *formerProxy) End(context.Context) error { return nil }
+
+func (f *formerProxy) Close() error {
+	f.end()
+	return nil
 }
 
 // closeFound closes what was found, which may be nil after an error.
@@ -161,9 +244,9 @@ func (a *agent) lookForFormer(ctx context.Context, mode string) {
 	}
 }
 
-// otherModes returns the other dataplanes that leave something in the kernel.
+// otherModes returns the other dataplanes.
 func otherModes(mode string) []string {
-	return slices.DeleteFunc([]string{configs.ModeIPVS, configs.ModeNFT}, func(m string) bool { return m == mode })
+	return slices.DeleteFunc(slices.Clone(preference), func(m string) bool { return m == mode })
 }
 
 // endFormer ends one other dataplane: it takes no new connections, and is removed with its last connection, or after
@@ -181,7 +264,7 @@ func (a *agent) endFormer(ctx context.Context, mode string) error {
 		return nil
 	}
 	now := a.plane.about.Mode
-	what := replacesText(now, mode)
+	what := fmt.Sprintf("%s replaces %s", now, mode)
 	since := a.formerSince(mode)
 	a.log.Info("retiring another dataplane", "dataplane", mode, "since", since, "connections_end_within", a.hardStopAfter())
 	if keepsOpen(mode, now) {
@@ -262,9 +345,6 @@ func (a *agent) formers() (out []former) {
 	if f := a.former.Load(); f != nil {
 		out = append(out, *f)
 	}
-	for _, f := range a.relayed.now() {
-		out = append(out, *f)
-	}
 	return out
 }
 
@@ -272,11 +352,7 @@ func (f *former) String() string {
 	if f.err != nil {
 		return f.err.Error()
 	}
-	where := f.mode + " drains"
-	if f.process != 0 {
-		where += fmt.Sprintf(" in process %d", f.process)
-	}
-	return fmt.Sprintf("%s: %s, %s at most", where, cmp.Or(connectionsText(f.open), "no connections"), max(0, time.Until(f.until).Round(time.Second)))
+	return fmt.Sprintf("%s drains: %s, %s at most", f.mode, cmp.Or(connectionsText(f.open), "no connections"), max(0, time.Until(f.until).Round(time.Second)))
 }
 
 // dataplane returns the dataplane for the API.
@@ -284,7 +360,7 @@ func (a *agent) dataplane() api.Dataplane {
 	about := a.plane.now()
 	about.Switching = a.switching()
 	for _, f := range a.formers() {
-		row := v1.FormerDataplane{Mode: f.mode, Process: f.process, Connections: total(f.open)}
+		row := v1.FormerDataplane{Mode: f.mode, Connections: total(f.open)}
 		if f.err != nil {
 			row.Problem = f.err.Error()
 		} else {

@@ -8,8 +8,6 @@ import (
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/takeover"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // The time of a former dataplane counts from its replacement, also after a restart, and anew if it served in between. An
@@ -45,52 +43,5 @@ func TestTimeOfAFormerDataplane(t *testing.T) {
 	before = time.Now()
 	if third := a.formerSince(configs.ModeNFT); third.Before(before) {
 		t.Errorf("the time of what appeared later counts from %s, before %s", third, before)
-	}
-}
-
-// The connections of all processes count until each ends. One that has ended is reported with the connections that it had,
-// whichever comes first: its end, or that this agent serves all clients.
-func TestRelayed(t *testing.T) {
-	backend := func(p vip.Protocol, port uint16) takeover.Backend {
-		return takeover.Backend{Frontend: vip.FrontendKey{Port: port, Protocol: p}}
-	}
-	a, b := &relaying{}, &relaying{}
-	r := relayed{processes: []*relaying{a, b}}
-	r.state(a, takeover.State{PID: 7, Within: time.Hour})
-	r.state(b, takeover.State{PID: 8, Within: time.Minute})
-	for _, c := range []takeover.Count{{Backend: backend(vip.TCP, 1), N: 5}, {Backend: backend(vip.TCP, 2), N: 1}, {Backend: backend(vip.UDP, 3), N: 2}, {Backend: backend(vip.TCP, 1), N: 2}, {Backend: backend(vip.TCP, 2)}} {
-		r.count(a, c)
-	}
-	r.count(b, takeover.Count{Backend: backend(vip.TCP, 1), N: 4})
-	sums := map[takeover.Backend]int64{}
-	r.attach(func(c takeover.Count) { sums[c.Backend] = c.N })
-	want := func(when string, tcp, udp int64) {
-		t.Helper()
-		if sums[backend(vip.TCP, 1)] != tcp || sums[backend(vip.UDP, 3)] != udp {
-			t.Errorf("%s: %v", when, sums)
-		}
-	}
-	want("both", 6, 2)
-	if now := r.now(); len(now) > 0 {
-		t.Errorf("they accept clients: %s", now[0])
-	}
-	if f, last := r.end(b); f != nil || last {
-		t.Errorf("ended before this agent serves all clients: %v, last %t", f, last)
-	}
-	want("one", 2, 2)
-	all, ended := r.retire()
-	if len(all) != 2 || len(ended) != 1 || ended[0].process != 8 || total(ended[0].open) != 4 {
-		t.Errorf("%v, of which %v have ended", all, ended)
-	}
-	now := r.now()
-	if len(now) != 1 || now[0].String() != "proxy drains in process 7: 2 connections by tcp, 1h0m0s at most" {
-		t.Errorf("%v", now)
-	}
-	if f, last := r.end(a); f == nil || f.process != 7 || total(f.open) != 2 || !last {
-		t.Errorf("ended: %v, last %t", f, last)
-	}
-	want("none", 0, 0)
-	if now := r.now(); len(now) > 0 || len(r.counts()) > 0 {
-		t.Errorf("after the end: %v, %v", now, r.counts())
 	}
 }

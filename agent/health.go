@@ -2,15 +2,12 @@ package agent
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/openfiles"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,7 +28,7 @@ type planeHealth struct {
 func newPlaneHealth(stats func() reconcile.Stats) *planeHealth { return &planeHealth{stats: stats} }
 
 // ok returns false before the first full reconcile, when the reconcile loop hangs, and when the
-// dataplane has been unreachable for healthPatience.
+// dataplane has been unreachable for healthGrace.
 func (h *planeHealth) ok() bool {
 	s := h.stats()
 	return s.Synced && time.Since(s.LastRound) < healthGrace && h.lasted(s.TargetError != "") < healthGrace
@@ -80,7 +77,7 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := slices.Concat(a.stateChecks(), a.takeoverChecks(), a.formerChecks())
+	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.formerChecks())
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
@@ -145,16 +142,4 @@ func firstOf(problems []vip.Problem) string {
 		return fmt.Sprintf("%s, and %d more", problems[0].Error(), more)
 	}
 	return problems[0].Error()
-}
-
-// ownAddress returns a function that reports whether an address is the host's own. It costs
-// O(addresses of the host).
-func ownAddress(host table.Reader[struct{}, hostnet.Snapshot]) func(netip.Addr) bool {
-	return func(addr netip.Addr) bool {
-		if addr.IsLoopback() {
-			return true
-		}
-		snapshot, _, _ := host.Get(struct{}{})
-		return slices.ContainsFunc(snapshot.Addrs, func(a hostnet.Addr) bool { return a.Prefix.Addr().Unmap() == addr })
-	}
 }

@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/hostnet"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 )
@@ -43,17 +40,4 @@ func TestPlaneHealth(t *testing.T) {
 		s.TargetError = "again"
 		expect("a new fault has time of its own", true)
 	})
-}
-
-func TestOwnAddress(t *testing.T) {
-	host := table.New(table.NewClock(time.Now()), hostnet.KeyOf, hostnet.Same)
-	own := ownAddress(host)
-	addr := netip.MustParseAddr("10.9.0.1")
-	if own(addr) || !own(netip.MustParseAddr("127.0.0.9")) || !own(netip.IPv6Loopback()) {
-		t.Error("without knowing the host's addresses")
-	}
-	host.Set(hostnet.Snapshot{Addrs: []hostnet.Addr{{Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
-	if !own(addr) || own(netip.MustParseAddr("10.9.0.2")) {
-		t.Error("with them")
-	}
 }

@@ -81,6 +81,10 @@ func (a *agent) forgetFormer(mode string) {
 	}
 }
 
+func (a *agent) hardStopAfter() time.Duration {
+	return time.Duration(a.config.get().Dataplane.HardStopAfter)
+}
+
 // preference is the order of the dataplanes for mode auto.
 var preference = []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}
 

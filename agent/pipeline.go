@@ -33,7 +33,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
 	}
 	var together func(a, b vip.FrontendKey) int
-	if a.replacesProxy() { // which serves the ports of an address that the kernel would refuse until it has them, too
+	if a.plane.about.Mode != configs.ModeProxy && a.ranBefore(configs.ModeProxy) { // which serves the ports of an address that the kernel would refuse until it has them, too
 		together = func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
 	}
 	a.pipeline = pipeline.New(pipeline.Options{

@@ -7,31 +7,23 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/api"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/internal/takeover"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/process"
+	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// outlierReports is where the userspace proxy reports the backends that it ejects.
-type outlierReports struct {
-	rows   *table.Table[vip.PassiveKey, vip.PassiveHealth]
-	events *event.Log
-}
 
 // plane is the selected dataplane and the reason for its selection.
 type plane struct {
@@ -41,55 +33,55 @@ type plane struct {
 	findings func() []v1.Finding // those that are not OK
 	metrics  []metric.Collector
 	checks   func() []v1.Check // additional lines of the status; nil: none
-	relays   *relays           // nil: the kernel has the connections
+	proxy    *remote.Client    // nil: the kernel has the connections
 
-	uses   <-chan struct{} // closed once it uses the device
-	settle func()          // called once everything has been applied and no predecessor accepts clients
+	uses <-chan struct{}             // closed once it uses the device
+	run  func(context.Context) error // keeps the connection to the process of the dataplane; nil: there is none
 
 	lastTurn func() time.Time // of the dataplane's loop that is furthest behind, zero before the first; nil: the kernel forwards
 
 	paths *probepath.Target // of probes; nil: none
 
-	drain  func(context.Context)       // accepts no more clients, and waits for the end of the open connections
 	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
-}
-
-// relays are the connections of a dataplane that end with its process.
-type relays struct {
-	takeover.Connections
-	add   func(takeover.Count) // counts connections that other processes relay
-	ended func()               // they have none any more
 }
 
 // now returns the present description of the plane, because findings appear and disappear.
 func (p *plane) now() api.Dataplane {
 	about := p.about
 	about.Findings = p.findings()
+	if p.proxy != nil {
+		if how := p.proxy.Entrance(); how != "" {
+			about.Reason += "; " + how
+		}
+	}
 	return about
 }
 
-// choosePlane creates the dataplane that the configuration requests. Relayed are the connections of other processes. Before is
-// the one that this host ran last, or "". Own reports whether an address is one of the host's own.
-func choosePlane(live *liveConfig, allocator *ipam.Allocator, begin inheritance, relayed *relayed, before string, own func(netip.Addr) bool, out outlierReports, log *slog.Logger) (*plane, error) {
-	cfg := live.get()
+// choosePlane creates the dataplane that the configuration requests. Before is the one that this host ran last, or "".
+func (a *agent) choosePlane(before string) (*plane, error) {
+	cfg := a.config.get()
 	check := func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) }
 	chosen, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, before, check)
-	if begin.mode != "" {
-		chosen, err = chooseAsked(begin.mode, cfg.Dataplane.Mode, check)
+	if a.moved != nil {
+		configured := cfg.Dataplane.Mode
+		if a.moved.back {
+			configured = configs.ModeAuto // whatever the next start runs
+		}
+		chosen, err = chooseAsked(a.moved.to, configured, check)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range chosen.Lacks {
-		log.Warn("a preferred dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
+		a.log.Warn("a preferred dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 	}
 	switch chosen.Mode {
 	case configs.ModeIPVS:
-		return newIPVS(live, allocator, chosen.Why, log)
+		return newIPVS(a.config, a.allocator, chosen.Why, a.log)
 	case configs.ModeNFT:
-		return newNFT(live, allocator, chosen.Why, log)
+		return newNFT(a.config, a.allocator, chosen.Why, a.log)
 	}
-	return newProxy(cfg, allocator, begin, relayed, own, out, chosen.Why, log), nil
+	return a.newProxy(chosen.Why), nil
 }
 
 func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
@@ -133,7 +125,7 @@ type kernelTarget interface {
 // kernelPlane returns the plane of a dataplane that has all connections in the kernel: they outlive this process.
 func kernelPlane(target kernelTarget, about api.Dataplane, findings func() []ipvs.Finding, metrics metric.Collector) *plane {
 	return &plane{Plane: target, Closer: target, about: about, findings: func() []v1.Finding { return notOK(findings()) },
-		metrics: []metric.Collector{metrics}, drain: func(context.Context) {}, remove: target.Remove, uses: closedChannel, settle: func() {}}
+		metrics: []metric.Collector{metrics}, remove: target.Remove, uses: closedChannel}
 }
 
 // closers are closed in order.
@@ -147,48 +139,47 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-func newProxy(cfg *configs.Config, allocator *ipam.Allocator, begin inheritance, relayed *relayed, own func(netip.Addr) bool, out outlierReports, why string, log *slog.Logger) *plane {
-	o := proxy.Options{Device: cfg.Dataplane.Device, Owns: allocator.Owns, Own: own, Sockets: begin.sockets, SkLookup: cfg.Dataplane.SkLookup == configs.SkLookupAuto, Passive: out.rows, Events: out.events, Log: log}
-	o.Succeeds = begin.predecessor != nil
-	if len(relayed.processes) > 0 {
-		o.EndRelayed = func(frontend vip.FrontendKey, addr netip.AddrPort) {
-			relayed.endOf(takeover.Backend{Frontend: frontend, Addr: addr})
-		}
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// newProxy returns the userspace dataplane. Without dataplane.proxy_socket, it runs in this process.
+func (a *agent) newProxy(why string) *plane {
+	cfg := a.config.get()
+	client := a.proxyClient(a.tables.Passive)
+	target := remote.New(remote.Options{Listeners: client, Restarted: client.Restarted(), Device: cfg.Dataplane.Device, Owns: a.allocator.Owns, Log: a.log})
+	p := &plane{Plane: target, Closer: target, proxy: client, uses: target.UsesDevice(), run: client.Run,
+		about: api.Dataplane{Mode: configs.ModeProxy, Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} }}
+	p.checks = func() []v1.Check { return proxyChecks(client) }
+	if a.proxy.Server != nil {
+		p.lastTurn = a.proxy.LastTurn
 	}
-	target := proxy.New(o)
-	if o.SkLookup {
-		why += "; " + target.Entrance().String()
-	}
-	return &plane{Plane: target, Closer: target, uses: target.UsesDevice(), settle: target.Settle,
-		about: api.Dataplane{Mode: "proxy", Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} },
-		checks: func() []v1.Check { return proxyChecks(target) }, drain: target.Drain, lastTurn: target.LastTurn,
-		relays: &relays{
-			Connections: takeover.Connections{
-				Open: func() func() []takeover.Count { return openConnections(target) },
-				End:  func(b takeover.Backend) { target.Abort(b.Frontend, b.Addr) },
-			},
-			add:   func(c takeover.Count) { target.Relayed(c.Frontend, c.Addr, int(c.N)) },
-			ended: target.RelayedEnded,
-		}}
+	return p
 }
 
-// openConnections returns a function that counts the proxy's own connections. A call costs
-// O(frontends), and after the drain has begun, O(frontends that still have connections).
-func openConnections(target *proxy.Target) func() []takeover.Count {
-	var busy []vip.FrontendKey
-	final := false
-	return func() (out []takeover.Count) {
-		if !final {
-			busy, final = target.Busy()
+// proxyClient returns a client of the proxy: of the process at dataplane.proxy_socket, or of the one in this process. Passive
+// gets what it finds of backends; nil: it isn't needed.
+func (a *agent) proxyClient(passive *table.Table[vip.PassiveKey, vip.PassiveHealth]) *remote.Client {
+	cfg := a.config.startedWith()
+	o := remote.ClientOptions{Socket: cfg.Dataplane.ProxySocket, Name: cfg.Node.StateDir, Settings: process.Settings{SkLookup: cfg.Dataplane.SkLookup == configs.SkLookupAuto},
+		Host: a.tables.Host, Passive: passive, Events: a.events, Log: a.log}
+	if o.Socket == "" {
+		if a.proxy.Server == nil {
+			a.proxy.Server = process.New(process.Options{Version: a.version, Log: a.log})
 		}
-		busy = slices.DeleteFunc(busy, func(key vip.FrontendKey) bool {
-			all := target.Own(key)
-			for addr, n := range all {
-				out = append(out, takeover.Count{Backend: takeover.Backend{Frontend: key, Addr: addr}, N: int64(n)})
-			}
-			return len(all) == 0
-		})
-		return out
+		o.Dial = a.proxy.Dial
+	}
+	return remote.NewClient(o)
+}
+
+// drain lets the open connections of a proxy in this process go on for a moment.
+func (a *agent) drain(ctx context.Context) {
+	if a.proxy.Server != nil {
+		ctx, cancel := context.WithTimeout(ctx, stopGrace)
+		defer cancel()
+		a.proxy.Drain(ctx)
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -21,7 +22,7 @@ func (a *agent) followSignals(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.signals.hangup:
+		case <-a.reloads:
 			a.reload(ctx)
 		}
 	}
@@ -50,6 +51,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 		return v1.ReloadResult{}, problems
 	}
 	cfg.Node.StateDir = old.Node.StateDir // a flag may have set it; a change waits for a restart anyway
+	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, old.Dataplane.ProxySocket)
 	live, restart := a.config.diff(cfg)
 	if len(live) > 0 {
 		if problems := a.allocator.Configure(cfg.IPAMConfig()); len(problems) > 0 {

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/parallel"
-	"github.com/ironvip/ironvip/internal/takeover"
 )
 
 // part runs for as long as the agent. Its name appears in the error of its end.
@@ -45,10 +43,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 			if _, refused := errors.AsType[*membership.DuplicateNodeError](err); refused {
 				return err
 			}
-			if _, asked := errors.AsType[*request](err); asked {
-				return err
-			}
-			if _, resumed := errors.AsType[*takeover.ResumedError](err); resumed {
+			if _, moves := errors.AsType[*move](err); moves {
 				return err
 			}
 			return fmt.Errorf("%s ended: %w", p.name, err)
@@ -74,12 +69,9 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		}
 		return nil
 	})
-	if greet == nil {
-		run(part{"the take-over socket", a.awaitTakeover})
-		group.Go(func() error { a.followUpgrades(ctx); return nil })
-	}
-	if a.predecessor != nil {
-		run(part{"the take-over", a.awaitResumed})
+	run(part{"switching the dataplane", a.awaitSwitch})
+	if a.plane.run != nil {
+		run(part{"the connection to the proxy", a.plane.run})
 	}
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
@@ -101,7 +93,7 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 // reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
 func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	defer func() {
-		if _, asked := errors.AsType[*request](context.Cause(ctx)); !asked {
+		if _, moves := errors.AsType[*move](context.Cause(ctx)); !moves {
 			a.systemd.stopping()
 		}
 	}()
@@ -134,23 +126,8 @@ func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
 	}
 }
 
-// settle makes the predecessor accept no more clients, and then removes the inherited listeners that
-// nothing needs. It waits for those who claim theirs beside the dataplane.
+// settle removes the inherited listeners that nothing needs. It waits for those who claim theirs beside the dataplane.
 func (a *agent) settle(ctx context.Context) error {
-	if a.predecessor != nil {
-		if a.replacesProxy() && !sleep(ctx, handshakeTime) {
-			return ctx.Err()
-		}
-		farewell, err := a.predecessor.retire(ctx)
-		if err != nil {
-			return err
-		}
-		if farewell.Reload {
-			a.signals.reload()
-		}
-	}
-	a.relaysRetired()
-	a.plane.settle()
 	for _, claimed := range []<-chan struct{}{a.health.Claimed(), a.naming.Claimed()} {
 		select {
 		case <-ctx.Done():
@@ -161,73 +138,23 @@ func (a *agent) settle(ctx context.Context) error {
 	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
 		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
 	}
+	if a.moved != nil {
+		a.moved.done.Store(true)
+	}
 	close(a.settled)
 	return nil
 }
 
-// handshakeTime is how long a former proxy still accepts the clients that are connecting to it: as long as TCP waits before
-// it repeats a packet. The kernel serves all later clients, and nobody accepts those once the proxy's listeners are closed.
-const handshakeTime = time.Second
-
-// replacesProxy reports whether the kernel takes over from a proxy, which serves clients until this agent is settled.
-// Another proxy has the same listeners, so it leaves nobody behind.
-func (a *agent) replacesProxy() bool {
-	return a.predecessor != nil && a.plane.relays == nil && len(a.relayed.processes) > 0
-}
-
-// startFollowing starts to follow the predecessor, and the connections that other processes relay. The returned function
-// ends that.
-func (a *agent) startFollowing(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	wait := a.followRelayed(ctx)
-	var watching sync.WaitGroup
-	if a.predecessor != nil {
-		a.resumed = make(chan error, 1)
-		watching.Go(func() {
-			if err := a.predecessor.watch(ctx); err != nil {
-				a.resumed <- err
-			}
+// keepSockets keeps the listening sockets in the service manager's store.
+func (a *agent) keepSockets(ctx context.Context) {
+	if a.systemd.present() {
+		a.sockets.Keep(ctx, a.systemd.keep, func(err error) {
+			a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
 		})
 	}
-	return func() {
-		cancel()
-		wait()
-		watching.Wait()
-	}
 }
 
-// awaitResumed returns an error if the predecessor goes on, so that this agent must end.
-func (a *agent) awaitResumed(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case err := <-a.resumed:
-		return err
-	}
-}
-
-// keepSockets keeps the listening sockets in the service manager's store. It waits for the end of
-// the predecessor, because the manager listens to one process only.
-func (a *agent) keepSockets(ctx context.Context) {
-	until := a.replaces()
-	if !a.systemd.present() {
-		until = a.settled
-	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-until:
-	}
-	if !a.systemd.present() {
-		a.sockets.DropFormer()
-		return
-	}
-	a.sockets.Keep(ctx, a.systemd.keep, func(err error) {
-		a.log.Warn("listening sockets not kept by systemd: their clients are refused during a restart", "err", err)
-	})
-}
-
-// findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when no predecessor uses it.
+// findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when this agent uses it.
 func (a *agent) findDeviceUsers(ctx context.Context) {
 	for _, begun := range []<-chan struct{}{a.settled, a.plane.uses} {
 		select {

@@ -8,36 +8,69 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// wished returns the dataplane of the process that was started for a switch and has not taken over yet, or "".
-func (a *agent) wished() string {
-	if w := a.wish.Load(); w != nil {
-		return *w
+// move is the wish of an operator that this host runs another dataplane. As an error, it is why the parts of an agent end.
+type move struct {
+	from, to string
+	sockets  *sockets.Set // copies of the listening sockets, for the next agent
+	done     *atomic.Bool // that one serves
+	back     bool         // it could not run, so the dataplane before runs again
+	at       time.Time    // of the failure
+	why      string
+}
+
+func (m *move) Error() string { return "the dataplane is switched to " + m.to }
+
+// failed returns the move back.
+func (m *move) failed(err error) *move {
+	return &move{from: m.to, to: m.from, done: m.done, back: true, at: time.Now(), why: firstLine(err)}
+}
+
+func (m *move) event() event.Event {
+	return event.Event{Kind: "switch_failed", Object: m.from, Message: m.why}
+}
+
+// failureShown is how long status shows a failure.
+const failureShown = time.Hour
+
+// switchChecks returns the line of `ironvip status` about a switch that has failed lately.
+func (a *agent) switchChecks() []v1.Check {
+	m := a.moved
+	if m == nil || !m.back || time.Since(m.at) > failureShown {
+		return nil
 	}
-	return ""
+	return []v1.Check{{Name: "switch", Level: v1.LevelWarn,
+		Message: fmt.Sprintf("%s could not run %s ago, so %s goes on: %s", m.from, time.Since(m.at).Round(time.Second), m.to, m.why),
+		Hint:    "see the log of the agent, then try again"}}
 }
 
 // switching returns the dataplane to which this host is being moved, or "".
 func (a *agent) switching() string {
-	if a.mode != "" && !table.IsClosed(a.settled) {
-		return a.mode
+	if w := a.wish.Load(); w != nil {
+		return *w
 	}
-	return a.wished()
+	if a.moved != nil && !a.moved.back && !table.IsClosed(a.settled) {
+		return a.moved.to
+	}
+	return ""
 }
 
-// switchPlane starts a process that takes over with another dataplane. With dryRun, it only returns what that does. Force
-// permits that services are not served any more.
+// switchPlane ends this agent, so that the next one in this process runs another dataplane. With dryRun, it only returns what
+// that does. Force permits that services are not served any more.
 func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool) (v1.SwitchPlan, error) {
 	plan, err := a.planSwitch(ctx, mode)
 	if err != nil || dryRun || !plan.Changes {
@@ -50,18 +83,34 @@ func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, fmt.Sprintf("%s does not support what %s uses: %s", mode, plan.Refused[0].Service, plan.Refused[0].Message),
 			"change the services that ironvip dataplane switch --plan "+mode+" lists, or force it: clients of their ports are refused then", problemsOf(plan.Refused)...)
 	}
-	a.log.Info("switching the dataplane: starting a process that takes over", "from", plan.From, "to", mode)
 	if !a.wish.CompareAndSwap(nil, &mode) {
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "another request has begun to move this host", "wait for its end: ironvip status")
 	}
-	s, err := startSuccessor(context.WithoutCancel(ctx), mode)
-	if err != nil {
-		a.wish.Store(nil)
-		return plan, err
-	}
-	s.mode = &mode
-	a.switches <- s
+	a.log.Info("switching the dataplane", "from", plan.From, "to", mode)
+	a.wished <- mode
 	return plan, nil
+}
+
+// answerTime is how long the answer to the request for a switch may take, before the agent ends.
+const answerTime = 100 * time.Millisecond
+
+// awaitSwitch returns a move once somebody wishes one. The kernel, or the proxy, serves clients meanwhile, and requests to the
+// API wait for the next agent.
+func (a *agent) awaitSwitch(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case mode := <-a.wished:
+			sleep(ctx, answerTime)
+			next, err := a.sockets.Next()
+			if err == nil {
+				return &move{from: a.plane.about.Mode, to: mode, sockets: next, done: &atomic.Bool{}}
+			}
+			a.log.Error("the dataplane is not switched", "dataplane", mode, "err", err)
+			a.wish.Store(nil)
+		}
+	}
 }
 
 func problemsOf(in []v1.Problem) []vip.Problem {
@@ -164,17 +213,12 @@ func (a *agent) switchProblems(mode string) (out []vip.Problem) {
 			add(f.Name, "", "this host lacks what "+mode+" needs: "+f.Detail, f.Remedy)
 		}
 	}
-	relaying := a.relayed.now()
+	to := a.switching()
 	switch {
-	case a.requests == nil:
-		add("", "", "no process can take over from this agent", "restart it with another dataplane.mode; the log has the reason")
+	case to != "":
+		add("", "", "this host is moving to "+to, "wait for its end: ironvip status")
 	case !table.IsClosed(a.settled):
 		add("", "", "this agent has not finished its start", "wait for it: ironvip status --wait")
-	case a.wished() != "":
-		add("", "", "this host is moving to "+a.wished(), "wait for its end: ironvip status")
-	case len(relaying) > 0 && mode == configs.ModeProxy:
-		add("", "", fmt.Sprintf("process %d of an earlier proxy has the ports of UDP services until its last connection ends", relaying[0].process),
-			"wait for its end, see the line former dataplane of ironvip status; or end that process")
 	}
 	return out
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/sockets"
 )
 
 // systemd reports the agent's state to the service manager. Without a service manager
@@ -33,16 +35,16 @@ func (s systemd) stopping() { s.send(daemon.SdNotifyStopping) }
 // present reports whether there is a service manager.
 func (s systemd) present() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 
-// mainPID reports that another process is the service from now on.
-func (s systemd) mainPID(pid int) { s.send(fmt.Sprintf("MAINPID=%d", pid)) }
-
-// storedName is the name of every stored descriptor. What it contains identifies it.
+// storedName is the name of every stored descriptor. Its address identifies it.
 const storedName = "vip"
 
-// keep adds descriptors to the service manager's store (FileDescriptorStoreMax=), up to 253 at
-// once. It passes them to the next process of the service. It polls them, and drops a socket that
-// was shut down.
-func (s systemd) keep(fds []int) error {
+// keep adds a socket to the service manager's store (FileDescriptorStoreMax=). It passes it to the next process of the
+// service. It polls it, and drops it once it was shut down.
+func (s systemd) keep(l sockets.Socket) error {
+	of, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: os.Getenv("NOTIFY_SOCKET"), Net: "unixgram"})
 	if err != nil {
 		return err
@@ -53,14 +55,19 @@ func (s systemd) keep(fds []int) error {
 		return err
 	}
 	var failed error
-	// Not WriteMsgUnix, which refuses connected datagram sockets.
-	if err := raw.Write(func(fd uintptr) bool {
-		failed = unix.Sendmsg(int(fd), []byte("FDSTORE=1\nFDNAME="+storedName), unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
-		return !errors.Is(failed, unix.EAGAIN)
-	}); err != nil {
-		return err
+	err = of.Control(func(stored uintptr) {
+		// Not WriteMsgUnix, which refuses connected datagram sockets.
+		if err := raw.Write(func(fd uintptr) bool {
+			failed = unix.Sendmsg(int(fd), []byte("FDSTORE=1\nFDNAME="+storedName), unix.UnixRights(int(stored)), nil, unix.MSG_NOSIGNAL)
+			return !errors.Is(failed, unix.EAGAIN)
+		}); err != nil {
+			failed = err
+		}
+	})
+	if errors.Is(err, net.ErrClosed) { // meanwhile
+		return nil
 	}
-	return os.NewSyscallError("sendmsg", failed)
+	return errors.Join(err, os.NewSyscallError("sendmsg", failed))
 }
 
 // reloading must be followed by ready. Newer versions require MONOTONIC_USEC for

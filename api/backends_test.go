@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -241,11 +242,6 @@ func TestObservedHealth(t *testing.T) {
 	}
 }
 
-// connectionFailures has the same failures for every backend.
-type connectionFailures reconcile.Failures
-
-func (f connectionFailures) Failures(vip.PassiveKey) reconcile.Failures { return reconcile.Failures(f) }
-
 // The last error is the reason while a backend is unhealthy, else the newest failure of a probe or a
 // connection while it is recent. An error of a source has no time.
 func TestLastError(t *testing.T) {
@@ -285,7 +281,9 @@ func TestLastError(t *testing.T) {
 			w.health.Set(vip.BackendHealth{Backend: b.Key(serviceNo(1)), Checks: tc.checks})
 		}
 		d := w.deps()
-		d.Outliers = connectionFailures(tc.connection)
+		d.Proxy = func() *proxy.Report {
+			return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(1)): tc.connection}}
+		}
 		d.LastFailure = func(*vip.Service, *vip.Backend) (vip.Instant, string) { return tc.probed, tc.probe }
 		row, _ := New(d).service(serviceNo(1))
 		got := row.Status.Backends[0]

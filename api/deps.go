@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -107,10 +108,9 @@ type Deps struct {
 	BackendMetrics bool
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
-	// Admission has the clients that the dataplane refused; nil if it refuses none itself.
-	Admission reconcile.Admission
-	// Outliers has the failed connections of backends; nil if the dataplane doesn't see them.
-	Outliers reconcile.Outliers
+	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends; nil: another dataplane
+	// serves, which does not see them.
+	Proxy func() *proxy.Report
 	// Connections counts the connections of backends; nil if the dataplane can't.
 	Connections reconcile.Connections
 	// ConnectionLister lists single connections; nil if the dataplane can't.

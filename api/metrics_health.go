@@ -70,6 +70,10 @@ func (s *Server) addBackends(w *metric.Writer) {
 		}
 		return nil
 	}
+	var failures map[vip.PassiveKey]reconcile.Failures
+	if s.Proxy != nil {
+		failures = s.Proxy().Failures
+	}
 	for key := range s.Services.All() {
 		row := s.Services.Row(key)
 		if row == nil {
@@ -80,20 +84,17 @@ func (s *Server) addBackends(w *metric.Writer) {
 			b := &row.Value.Backends[i]
 			seen, _ := view.Observed(b)
 			w.Add(familyHealth, 1, name, b.ID(), seen.String())
-			s.addFailures(w, &view, b, name)
+			addFailures(w, failures, &view, b, name)
 		}
 	}
 }
 
 // addFailures adds what the dataplane counted of a backend, if any connection to it has failed.
-func (s *Server) addFailures(w *metric.Writer, view *compile.View, b *vip.Backend, service string) {
-	if s.Outliers == nil {
-		return
-	}
+func addFailures(w *metric.Writer, of map[vip.PassiveKey]reconcile.Failures, view *compile.View, b *vip.Backend, service string) {
 	var n reconcile.Failures
 	var few [2]vip.PassiveKey
 	for _, key := range view.AppendAddresses(few[:0], b) {
-		n.Add(s.Outliers.Failures(key))
+		n.Add(of[key])
 	}
 	if n == (reconcile.Failures{}) {
 		return

@@ -8,18 +8,9 @@ import (
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// failing counts failures of the backend of service 2.
-type failing struct{}
-
-func (failing) Failures(k vip.PassiveKey) reconcile.Failures {
-	if k != passiveKey(serviceNo(2)) {
-		return reconcile.Failures{}
-	}
-	return reconcile.Failures{Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}
-}
 
 func TestHealthMetrics(t *testing.T) {
 	w := newWritten()
@@ -27,7 +18,9 @@ func TestHealthMetrics(t *testing.T) {
 	w.healthy(2)
 	w.health.Set(vip.BackendHealth{Backend: oneBackend.Key(serviceNo(2)), Checks: []vip.CheckResult{{Type: vip.CheckTCP, Port: 80, Health: vip.Unhealthy}}})
 	d := w.deps()
-	d.Outliers = failing{}
+	d.Proxy = func() *proxy.Report {
+		return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
+	}
 	d.Probes = func() probe.Stats {
 		return probe.Stats{Targets: 3, Running: 1, Late: 2, Stalls: 4, Batches: 5, Changes: 6,
 			Probes:    []probe.ProbeCount{{Type: vip.CheckTCP, Outcome: probe.OK, N: 70}, {Type: vip.CheckHTTP, Outcome: probe.TimedOut, N: 8}},

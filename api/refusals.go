@@ -14,19 +14,20 @@ import (
 // refusalLines returns a sentence for each reason for which the dataplane refused clients of a
 // service.
 func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
-	if s.Admission == nil {
+	if s.Proxy == nil {
 		return nil
 	}
-	for _, r := range s.Admission.ServiceRefusals(key) {
+	report := s.Proxy().Services[key]
+	for _, r := range report.Refusals {
 		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
 	}
-	if s.Admission.Full(key) {
+	if report.Full {
 		lines = append(lines, "It is full: new clients find no place, and wait in its queue or are refused (max_connections).")
 	}
-	if waiting, most := s.Admission.Queue(key); most > 0 {
-		line := fmt.Sprintf("%d of at most %s wait in its queue", waiting, text.Plural(most, "client"))
-		if waiting > 0 {
+	if report.Most > 0 {
+		line := fmt.Sprintf("%d of at most %s wait in its queue", report.Waiting, text.Plural(report.Most, "client"))
+		if report.Waiting > 0 {
 			line += ", because the service or its backends have reached max_connections"
 		}
 		lines = append(lines, line+".")
@@ -41,20 +42,22 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreamsOfClients.Count()), "client_streams")
-	if s.Admission == nil {
+	if s.Proxy == nil {
 		return
 	}
-	for _, r := range s.Admission.Refusals() {
+	report := s.Proxy()
+	for _, r := range report.Refusals {
 		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}
 	for key, service := range s.Services.All() {
+		one := report.Services[key]
 		if relay := service.Relay.Get(); relay.MaxConnections > 0 || relay.MaxQueue > 0 {
-			w.Truth(familyFull, s.Admission.Full(key), key.String())
+			w.Truth(familyFull, one.Full, key.String())
 		}
-		if waiting, most := s.Admission.Queue(key); most > 0 {
-			w.Add(familyQueue, float64(waiting), key.String())
+		if one.Most > 0 {
+			w.Add(familyQueue, float64(one.Waiting), key.String())
 		}
-		for _, r := range s.Admission.ServiceRefusals(key) {
+		for _, r := range one.Refusals {
 			w.Add(familyServiceRefused, float64(r.Count), key.String(), r.Reason)
 		}
 	}

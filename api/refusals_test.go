@@ -11,34 +11,18 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// admission is a dataplane that has refused clients.
-type admission struct {
-	host     []reconcile.Refusal
-	services map[string][]reconcile.Refusal
-}
-
-func (a admission) Queue(key vip.ServiceKey) (waiting, most int) {
-	if len(a.services[key.String()]) > 0 {
-		return 2, 50
-	}
-	return 0, 0
-}
-
-func (a admission) Full(key vip.ServiceKey) bool { return len(a.services[key.String()]) > 0 }
-
-func (a admission) Refusals() []reconcile.Refusal { return a.host }
-func (a admission) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
-	return a.services[key.String()]
-}
 
 func TestRefusedClients(t *testing.T) {
 	at := time.Date(2026, 11, 8, 12, 1, 7, 0, time.UTC)
 	refused := []reconcile.Refusal{{Reason: "reserve", Meaning: "the rest is reserved", Count: 3, Last: at}, {Reason: "unreachable", Meaning: "no backend answered", Count: 1, Last: at}}
 	r := newRig(t, func(d *Deps) {
-		d.Admission = admission{host: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...), services: map[string][]reconcile.Refusal{"web": refused}}
+		d.Proxy = func() *proxy.Report {
+			return &proxy.Report{Refusals: append([]reconcile.Refusal{{Reason: "capacity"}}, refused...),
+				Services: map[vip.ServiceKey]proxy.ServiceReport{{Namespace: "default", Name: "web"}: {Refusals: refused, Waiting: 2, Most: 50, Full: true}}}
+		}
 	})
 	must[v1.Service](r, "PUT", webPath, `{"ports":[{"port":80}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")
 	must[v1.Service](r, "PUT", v1.ServicePath("default", "db"), `{"ports":[{"port":81}],"backends":[{"address":"10.0.0.1"}],"max_connections":50}`, "Prefer: wait=60")

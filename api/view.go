@@ -48,7 +48,7 @@ func (s *Server) service(key vip.ServiceKey) (v1.Service, bool) {
 		Status: v1.ServiceStatus{
 			State: string(report.State), Revision: in.Rev, SpecRev: in.ServiceRev, Applied: report.Applied,
 			VIPs: []netip.Addr{}, Ports: ports(&in), Backends: s.backends(&in, &report.Uses), Usable: report.Ready,
-			Panic: report.Panics, Held: report.Held, Full: s.Admission != nil && s.Admission.Full(key),
+			Panic: report.Panics, Held: report.Held, Full: s.Proxy != nil && s.Proxy().Services[key].Full,
 			Conditions: conditions(&in, &report), Problems: server.Problems(report.Problems),
 		},
 	}
@@ -176,11 +176,12 @@ func (s *Server) addLastError(row *v1.BackendStatus, in *status.Input, b *vip.Ba
 	if s.LastFailure != nil {
 		at, why = s.LastFailure(in.Service, b)
 	}
-	if s.Outliers != nil {
+	if s.Proxy != nil {
+		failures := s.Proxy().Failures
 		var n reconcile.Failures
 		var few [2]vip.PassiveKey
 		for _, key := range in.AppendAddresses(few[:0], b) {
-			n.Add(s.Outliers.Failures(key))
+			n.Add(failures[key])
 		}
 		if n.Last.After(at) {
 			at, why = n.Last, n.Reason

@@ -47,7 +47,8 @@ type Dataplane struct {
 	ResyncInterval    spec.Duration  `toml:"resync_interval"`     // interval of the checks for drift
 	Device            string         `toml:"device"`              // the interface with the VIPs
 	SkLookup          string         `toml:"sk_lookup"`           // SkLookupAuto or SkLookupNever
-	// HardStopAfter is how long an agent that was replaced relays its open connections.
+	ProxySocket       string         `toml:"proxy_socket"`        // of the process of the userspace dataplane; "": the agent is that process
+	// HardStopAfter is how long the open connections of a dataplane that was replaced may go on.
 	HardStopAfter spec.Duration `toml:"hard_stop_after"`
 }
 

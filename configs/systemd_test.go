@@ -11,33 +11,35 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/test/need"
 )
 
-// units are the files of both processes.
-var units = []string{"ironvip.service", "ironvip-announcer.service"}
+// units are the files of all processes.
+var units = []string{"ironvip.service", "ironvip-proxy.socket", "ironvip-proxy.service", "ironvip-announcer.service"}
 
-// installedUnit writes a copy of a unit with the path of an existing program.
-func installedUnit(t *testing.T, name string) string {
+// installedUnits writes copies of the units with the path of an existing program, and returns their folder.
+func installedUnits(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("systemd/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "ironvip")
+	program := filepath.Join(dir, "program")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	unit := filepath.Join(dir, name)
-	write(t, unit, strings.NewReplacer("/usr/local/bin/ironvip", program, "/usr/local/libexec/ironvip/ironvip-announcer", program).Replace(string(text)))
-	return unit
+	for _, name := range units {
+		text, err := os.ReadFile("systemd/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), regexp.MustCompile(`/usr/local/\S+`).ReplaceAllString(string(text), program))
+	}
+	return dir
 }
 
 func TestUnitIsValid(t *testing.T) {
-	analyze := need.Program(t, "systemd-analyze")
+	analyze, dir := need.Program(t, "systemd-analyze"), installedUnits(t)
 	for _, unit := range units {
-		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", installedUnit(t, unit)).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", "--recursive-errors=no", filepath.Join(dir, unit)).CombinedOutput()
 		if err != nil || len(out) > 0 {
 			t.Errorf("systemd-analyze verify %s: %v\n%s", unit, err, out)
 		}
@@ -45,19 +47,27 @@ func TestUnitIsValid(t *testing.T) {
 }
 
 func TestUnitIsHardened(t *testing.T) {
-	analyze := need.Program(t, "systemd-analyze")
+	analyze, dir := need.Program(t, "systemd-analyze"), installedUnits(t)
 	for _, unit := range units {
-		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=22", installedUnit(t, unit)).CombinedOutput()
+		if filepath.Ext(unit) != ".service" {
+			continue
+		}
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=22", filepath.Join(dir, unit)).CombinedOutput()
 		if err != nil {
 			t.Errorf("systemd-analyze security %s: %v\n%s", unit, err, out)
 		}
 	}
 }
 
-// settings reads a unit's lines. A key may occur more than once.
-func settings(t *testing.T, unit string) map[string][]string {
+// unit is a unit's lines. A key may occur more than once.
+type unit struct {
+	name string
+	all  map[string][]string
+}
+
+func settings(t *testing.T, name string) unit {
 	t.Helper()
-	f, err := os.Open("systemd/" + unit)
+	f, err := os.Open("systemd/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,62 +78,99 @@ func settings(t *testing.T, unit string) map[string][]string {
 			out[key] = append(out[key], value)
 		}
 	}
-	return out
+	return unit{name, out}
+}
+
+// one returns the value of a key: more than one with semicolons, and "" for none.
+func (u unit) one(key string) string { return strings.Join(u.all[key], "; ") }
+
+// has compares settings that a unit has once. An empty value means that the unit hasn't got the key.
+func (u unit) has(t *testing.T, want map[string]string) {
+	t.Helper()
+	for key, value := range want {
+		if got := u.one(key); got != value {
+			t.Errorf("%s of %s is %q, want %q", key, u.name, got, value)
+		}
+	}
+}
+
+// allowsBPF reports whether the unit allows the system call of that name, which the group @privileged, that no unit has,
+// contains.
+func (u unit) allowsBPF() bool {
+	filter := u.all["SystemCallFilter"]
+	return len(filter) > 0 && filter[len(filter)-1] == "bpf"
 }
 
 func TestUnitFitsTheAgent(t *testing.T) {
-	unit := settings(t, "ironvip.service")
-	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_BPF"
-	for key, want := range map[string]string{
+	agent := settings(t, "ironvip.service")
+	capabilities := "CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE"
+	agent.has(t, map[string]string{
 		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
-		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "512", "LimitMEMLOCK": "infinity",
-	} {
-		if got := unit[key]; len(got) != 1 || got[0] != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "64", "LimitMEMLOCK": "",
+		"ExecStop": "", "ExecStopPost": "", // stopping must not remove what the kernel forwards
+	})
+	if agent.allowsBPF() {
+		t.Error("the agent may use BPF, which only the proxy needs")
 	}
-	if got := unit["SystemCallFilter"]; len(got) == 0 || got[len(got)-1] != "bpf" { // @privileged, which is excluded, has it
-		t.Errorf("SystemCallFilter is %q", got)
-	}
-	// Stopping must not remove what the kernel forwards.
-	for _, key := range []string{"ExecStop", "ExecStopPost"} {
-		if got := unit[key]; got != nil {
-			t.Errorf("%s is %q", key, got)
-		}
-	}
-	if DefaultStateDir != "/var/lib/"+unit["StateDirectory"][0] || filepath.Dir(DefaultSocket) != "/run/"+unit["RuntimeDirectory"][0] {
+	if DefaultStateDir != "/var/lib/"+agent.one("StateDirectory") || filepath.Dir(DefaultSocket) != "/run/"+agent.one("RuntimeDirectory") {
 		t.Errorf("the unit's directories aren't those of the defaults: %s, %s", DefaultStateDir, DefaultSocket)
 	}
 	sysusers, err := os.ReadFile("systemd/sysusers.d/ironvip.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !regexp.MustCompile(`(?m)^u ` + unit["User"][0] + ` `).Match(sysusers) {
-		t.Errorf("no user %s in\n%s", unit["User"][0], sysusers)
+	if !regexp.MustCompile(`(?m)^u ` + agent.one("User") + ` `).Match(sysusers) {
+		t.Errorf("no user %s in\n%s", agent.one("User"), sysusers)
 	}
 }
 
-func TestUnitFitsTheAnnouncer(t *testing.T) {
-	unit, agent := settings(t, "ironvip-announcer.service"), settings(t, "ironvip.service")
-	capabilities := "CAP_NET_ADMIN CAP_NET_RAW"
-	for key, want := range map[string]string{
-		"Type": "notify", "Restart": "on-failure", "User": agent["User"][0], "RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "yes",
-		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "yes",
-	} {
-		if got := unit[key]; len(got) != 1 || got[0] != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
-	}
-	// A restart or upgrade of the agent must not restart the announcer.
+// fitsSatellite checks the unit of a process that the agent steers: it runs as the agent's user with these capabilities, in a
+// system that it can't change, and a restart or upgrade of the agent does not restart it.
+func fitsSatellite(t *testing.T, name, capabilities string) unit {
+	t.Helper()
+	u := settings(t, name)
+	u.has(t, map[string]string{
+		"Type": "notify", "NotifyAccess": "main", "Restart": "on-failure", "StartLimitIntervalSec": "0", "User": settings(t, "ironvip.service").one("User"),
+		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "yes", "ProtectSystem": "strict", "StateDirectory": "",
+	})
 	for _, key := range []string{"PartOf", "BindsTo", "Requires", "Requisite"} {
-		if got := unit[key]; got != nil {
-			t.Errorf("%s is %q", key, got)
+		if got := u.all[key]; slices.Contains(got, "ironvip.service") {
+			t.Errorf("%s of %s is %q", key, name, got)
 		}
 	}
-	if dir := "/run/" + unit["RuntimeDirectory"][0]; filepath.Dir(newAnnounce().Socket) != dir {
+	return u
+}
+
+func TestUnitFitsTheAnnouncer(t *testing.T) {
+	announcer := fitsSatellite(t, "ironvip-announcer.service", "CAP_NET_ADMIN CAP_NET_RAW")
+	announcer.has(t, map[string]string{"RuntimeDirectory": "ironvip-announcer", "RuntimeDirectoryPreserve": "yes"})
+	if dir := "/run/" + announcer.one("RuntimeDirectory"); filepath.Dir(newAnnounce().Socket) != dir {
 		t.Errorf("the socket is at %s, not in %s", newAnnounce().Socket, dir)
-	} else if got := agent["ReadWritePaths"]; !slices.Contains(got, "-"+dir) {
+	} else if got := settings(t, "ironvip.service").all["ReadWritePaths"]; !slices.Contains(got, "-"+dir) {
 		t.Errorf("the agent can't write to %s: %q", dir, got)
+	}
+}
+
+func TestUnitFitsTheProxy(t *testing.T) {
+	proxy := fitsSatellite(t, "ironvip-proxy.service", "CAP_NET_BIND_SERVICE CAP_BPF CAP_NET_ADMIN")
+	proxy.has(t, map[string]string{
+		"KillMode": "mixed", "ExecReload": "/bin/sh -c 'kill -HUP $MAINPID'", "Requires": "ironvip-proxy.socket", "After": "ironvip-proxy.socket",
+		"LimitNOFILE": "1048576", "LimitMEMLOCK": "infinity", "WantedBy": "", // the socket starts it
+	})
+	if !proxy.allowsBPF() {
+		t.Error("the proxy may not use BPF")
+	}
+	agent, socket := settings(t, "ironvip.service"), settings(t, "ironvip-proxy.socket")
+	user := agent.one("User")
+	socket.has(t, map[string]string{"ListenStream": process.DefaultSocket, "SocketUser": user, "SocketGroup": user, "SocketMode": "0600", "TriggerLimitIntervalSec": "0", "WantedBy": "sockets.target"})
+	proxy.has(t, map[string]string{"ReadWritePaths": filepath.Dir(process.DefaultSocket)})
+	if command := agent.one("ExecStart"); !strings.HasSuffix(command, " --proxy-socket "+process.DefaultSocket) {
+		t.Errorf("the agent doesn't use the socket: %s", command)
+	}
+	for _, key := range []string{"Wants", "After"} {
+		if !strings.Contains(agent.one(key), "ironvip-proxy.socket") {
+			t.Errorf("%s of the agent lacks the socket", key)
+		}
 	}
 }
 
@@ -163,7 +210,7 @@ func TestPolkitRule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := `subject.user == "` + settings(t, "ironvip.service")["User"][0] + `"`; !strings.Contains(string(rule), want) {
+	if want := `subject.user == "` + settings(t, "ironvip.service").one("User") + `"`; !strings.Contains(string(rule), want) {
 		t.Errorf("the rule lacks %s", want)
 	}
 	makefile, err := os.ReadFile("../Makefile")

@@ -57,6 +57,9 @@ func (c *Config) checkDataplane(t *tomlfile.Checker) {
 	t.Between("resync_interval", d.ResyncInterval, MinResyncInterval, MaxResyncInterval, `use "1s" to "24h"`)
 	t.Between("hard_stop_after", d.HardStopAfter, 0, MaxHardStopAfter, `use "0s" to "168h"`)
 	t.Choice("sk_lookup", d.SkLookup, SkLookupAuto, SkLookupNever)
+	if d.ProxySocket != "" {
+		t.Socket("proxy_socket", d.ProxySocket)
+	}
 	if !isInterface(d.Device) {
 		t.Bad("device", fmt.Sprintf("use %q", DefaultDevice), "%s is not a name for an interface: 1 to %d characters without / : %% and spaces", strict.Quote(d.Device), maxDevice)
 	} else if d.Device == "lo" {

@@ -15,14 +15,17 @@ tool() {
 	(cd "tools/$1" && again go mod download && go build -trimpath -buildvcs=false -o ../../.cache/tools/"$1" "$2")
 }
 
-# build_programs ARCH... builds both programs for each processor in $programs/ARCH. The same commit makes the same bytes,
+# names are the programs that packages, images and releases have.
+names='ironvip ironvip-announcer ironvip-proxy'
+
+# build_programs ARCH... builds the programs for each processor in $programs/ARCH. The same commit makes the same bytes,
 # in any folder. With PROGRAMS, an earlier call has built them there.
 build_programs() {
 	programs=${PROGRAMS:-$stage/programs}
 	[ -z "${PROGRAMS-}" ] || return 0
 	again go mod download
 	for arch in "$@"; do
-		for program in ironvip ironvip-announcer; do
+		for program in $names; do
 			GOARCH=$arch go build -trimpath -buildvcs=false -tags nomsgpack -ldflags "-s -w -X main.version=$VERSION" -o "$programs/$arch/$program" ./cmd/$program
 		done
 	done

@@ -23,8 +23,8 @@ mkdir -p "$common/man" "$common/completion"
 gzip -9n "$common"/man/*
 for shell in bash zsh fish; do "$ironvip" completion $shell >"$common/completion/$shell"; done
 gzip -9nc CHANGELOG.md >"$common/CHANGELOG.md.gz"
-for unit in ironvip ironvip-announcer; do
-	sed 's|/usr/local/|/usr/|; s|/etc/systemd/system/|/usr/lib/systemd/system/|' configs/systemd/$unit.service >"$common/$unit.service"
+for unit in configs/systemd/*.service configs/systemd/*.socket; do
+	sed 's|/usr/local/|/usr/|; s|/etc/systemd/system/|/usr/lib/systemd/system/|' "$unit" >"$common/${unit##*/}"
 done
 cp -R configs packaging/scripts packaging/nfpm.yaml "$common"
 
@@ -34,7 +34,7 @@ mkdir -p "$out"
 for arch in $archs; do
 	root=$stage/$arch
 	cp -R "$common" "$root"
-	cp "$programs/$arch/ironvip" "$programs/$arch/ironvip-announcer" "$root"
+	for program in $names; do cp "$programs/$arch/$program" "$root"; done
 	chmod -R u=rwX,go=rX "$root"
 	find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 	for format in deb rpm; do

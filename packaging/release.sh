@@ -23,7 +23,7 @@ ARCHS=$archs PROGRAMS=$programs packaging/package.sh "$out"
 tool cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 time=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
 for arch in $archs; do
-	for program in ironvip ironvip-announcer; do
+	for program in $names; do
 		.cache/tools/cyclonedx-gomod bin -json -noserial -std -version "$VERSION" "$programs/$arch/$program" |
 			sed -E "s/(\"timestamp\": )\"[^\"]*\"/\1\"$time\"/" >"$out/$program-$arch.cdx.json"
 	done

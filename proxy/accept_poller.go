@@ -21,8 +21,22 @@ type acceptPoller struct {
 	waiting map[uint64]func()
 	last    uint64 // last key of waiting; keys are not reused, unlike descriptors
 	closed  bool
-	turns   turns // of run
+	held    chan struct{} // closed when clients may be accepted; nil: from the beginning
+	turns   turns         // of run
 	watch   sync.WaitGroup
+}
+
+// release ends the time in which no client is accepted.
+func (d *acceptPoller) release() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.held != nil {
+		select {
+		case <-d.held:
+		default:
+			close(d.held)
+		}
+	}
 }
 
 // wait calls ready once, when a client of l arrives or l fails. ready must not block. The ticket is
@@ -89,6 +103,9 @@ func (d *acceptPoller) open() error {
 
 // run calls the functions of ready listeners until epoll is closed.
 func (d *acceptPoller) run(epoll syscall.RawConn) {
+	if d.held != nil {
+		<-d.held
+	}
 	events := make([]unix.EpollEvent, 128)
 	for {
 		n := 0
@@ -114,6 +131,7 @@ func (d *acceptPoller) run(epoll syscall.RawConn) {
 
 // close ends the poller. No function is called after close returns.
 func (d *acceptPoller) close() {
+	d.release()
 	d.mu.Lock()
 	d.closed = true
 	clear(d.waiting)

@@ -9,17 +9,23 @@ import (
 	"sync/atomic"
 )
 
-// Drain leaves new clients to another process that has the listening sockets, and waits until the
-// open connections and UDP sessions have ended or ctx ends. Apply fails from then on. Close must
-// follow: it ends what is left.
-func (t *Target) Drain(ctx context.Context) {
+// Leave leaves new clients to another process that has the listening sockets, if there is one. Apply fails from then on.
+func (t *Target) Leave() {
 	t.mu.Lock()
 	t.closed = true
 	frontends := slices.Collect(maps.Values(t.frontends))
 	t.mu.Unlock()
 	t.entrance.stop()
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
-	t.drains.Store(true)
+}
+
+// Drain leaves new clients to another process, as Leave does, and waits until the
+// open connections and UDP sessions have ended or ctx ends. Close must follow: it ends what is left.
+func (t *Target) Drain(ctx context.Context) {
+	t.Leave()
+	t.mu.Lock()
+	frontends := slices.Collect(maps.Values(t.frontends))
+	t.mu.Unlock()
 	drained := make(chan struct{})
 	t.background.Go(func() { // until Close at the latest
 		defer close(drained)

@@ -23,8 +23,8 @@ func TestDrain(t *testing.T) {
 	held, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // answers when the test wants
 	must.Succeed(t, err)
 	defer held.Close()
-	var first sockets.Set
-	old := newTarget(t, Options{Sockets: &first})
+	first := &sockets.Set{Freebind: true}
+	old := newTarget(t, Options{Sockets: first})
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.UDP)
 	old.must(onVIP(tcp, vip.RoundRobin, a))
 	old.must(onVIP(udp, vip.RoundRobin, held.LocalAddr().(*net.UDPAddr).AddrPort()))

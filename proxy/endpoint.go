@@ -107,7 +107,6 @@ func (e *endpoint) remove(l link) {
 
 // close ends all links immediately and accepts no new ones.
 func (e *endpoint) close() {
-	e.frontend.target.relayed.part(e)
 	e.of.forget(e.addr)
 	e.frontend.target.outliers.part(e)
 	e.mu.Lock()

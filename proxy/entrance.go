@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/vip"
@@ -67,7 +69,11 @@ func (t *Target) enter() {
 // ownListeners is the entrance with a socket for each frontend.
 type ownListeners struct{}
 
+// listen binds to an address that the host hasn't got yet only for a VIP.
 func (ownListeners) listen(f *frontend) (listener, error) {
+	if f.spec.Kind != vip.OnVIP && !IsLocal(f.key.Addr) {
+		return nil, unix.EADDRNOTAVAIL
+	}
 	if f.key.Protocol == vip.UDP {
 		return listenUDP(f, ownSocket{})
 	}

@@ -104,7 +104,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 		if end == nil {
 			end = b.service.newEndpoint(e.Addr)
 			f.target.outliers.join(end, f, b.service.key)
-			f.target.relayed.join(end)
 		}
 		end.state.Most.Store(int64(e.MaxConnections))
 		b.all = append(b.all, end)
@@ -146,7 +145,6 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	for _, end := range old.all {
 		if b.all.of(end.addr) == nil {
 			end.close()
-			f.target.relayed.drop(end)
 		}
 	}
 	if old.affinity != nil && b.affinity == nil {

@@ -54,9 +54,6 @@ func newTarget(t testing.TB, opts Options) *bench {
 	if opts.Log == nil && testing.Verbose() {
 		opts.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	if opts.device == nil && opts.Device == "" {
-		opts.device = &netlinkDevice{name: "ironvip0"} // not watched: who waits for the kernel stops the clock of a bubble
-	}
 	target := New(opts)
 	t.Cleanup(func() {
 		expect.Succeed(t, target.Close())
@@ -388,3 +385,22 @@ func unsent(c *net.TCPConn) (n int) {
 	control(c, func(fd int) { n = newSocket(fd).unsent() })
 	return n
 }
+
+// The parts of a report.
+
+func (b *bench) Refusals() []reconcile.Refusal { return b.Report().Refusals }
+
+func (b *bench) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
+	return b.Report().Services[key].Refusals
+}
+
+func (b *bench) Queue(key vip.ServiceKey) (waiting, most int) {
+	s := b.Report().Services[key]
+	return s.Waiting, s.Most
+}
+
+func (b *bench) Full(key vip.ServiceKey) bool { return b.Report().Services[key].Full }
+
+func (b *bench) Failures(key vip.PassiveKey) reconcile.Failures { return failuresOf(b.Target, key) }
+
+func failuresOf(t *Target, key vip.PassiveKey) reconcile.Failures { return t.Report().Failures[key] }

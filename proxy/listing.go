@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -17,31 +15,44 @@ type listed interface {
 }
 
 // ListConnections implements reconcile.ConnectionLister. It costs O(frontends and endpoints, and
-// the connections of those that are wanted). Connections that an earlier process still relays are
-// counted, but not listed.
+// the connections of those that are wanted).
 func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
-	t.mu.RLock()
-	keys := slices.Collect(maps.Keys(t.frontends))
-	t.mu.RUnlock()
-	for _, key := range keys {
-		f := t.frontend(key)
-		if f == nil || !want(key) {
+	for _, key := range t.Keys() {
+		if !want(key) {
 			continue
 		}
-		for _, e := range f.backends.Load().all {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			for _, l := range e.listed() {
-				c := l.describe(t.now())
-				c.Frontend, c.Backend = key, e.addr
-				if !yield(c) {
-					return nil
-				}
-			}
+		if more, err := t.listFrontend(ctx, key, yield); !more || err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// ListFrontend calls yield for each connection of a frontend, until it returns false.
+func (t *Target) ListFrontend(ctx context.Context, key vip.FrontendKey, yield func(reconcile.Connection) bool) error {
+	_, err := t.listFrontend(ctx, key, yield)
+	return err
+}
+
+// listFrontend also returns whether yield wants more.
+func (t *Target) listFrontend(ctx context.Context, key vip.FrontendKey, yield func(reconcile.Connection) bool) (more bool, err error) {
+	f := t.frontend(key)
+	if f == nil {
+		return true, nil
+	}
+	for _, e := range f.backends.Load().all {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		for _, l := range e.listed() {
+			c := l.describe(t.now())
+			c.Frontend, c.Backend = key, e.addr
+			if !yield(c) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
 }
 
 // listed returns the endpoint's links that are connections.

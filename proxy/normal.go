@@ -89,11 +89,14 @@ var nftCan = []string{"internal_traffic", "masquerade", "ports.port", "ports.pro
 // scheduler returns f's scheduler or the default.
 func scheduler(f *vip.Frontend) vip.Scheduler { return cmp.Or(f.Scheduler, vip.DefaultScheduler) }
 
-// Same implements reconcile.Target. It ignores names, drain times and SchedulerFallback, because the
+// Same implements reconcile.Target.
+func (t *Target) Same(a, b *vip.Frontend) bool { return Same(a, b) }
+
+// Same reports whether two frontends are equal for the proxy. It ignores names, drain times and SchedulerFallback, because the
 // proxy always falls back. It also ignores which connections are masqueraded, because backends
 // always see this host. It compares what Unsupported refuses, so that the request reaches Apply and
 // is refused there.
-func (t *Target) Same(a, b *vip.Frontend) bool {
+func Same(a, b *vip.Frontend) bool {
 	return a.Key == b.Key &&
 		a.Kind == b.Kind &&
 		scheduler(a) == scheduler(b) &&

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -460,17 +459,6 @@ func (o *outliers) row(key vip.PassiveKey) (vip.PassiveHealth, bool) {
 		row.Health, row.Until, row.Reason = vip.Ejected, x.until, x.reason
 	}
 	return row, true
-}
-
-// Failures implements reconcile.Outliers.
-func (t *Target) Failures(key vip.PassiveKey) reconcile.Failures {
-	t.outliers.mu.Lock()
-	defer t.outliers.mu.Unlock()
-	x := t.outliers.m[key]
-	if x == nil {
-		return reconcile.Failures{}
-	}
-	return reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
 }
 
 // reasonOfConnect describes a failed connect: "connect: connection refused".

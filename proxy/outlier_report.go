@@ -134,6 +134,12 @@ type change struct{ addr, why string }
 
 func (c change) String() string { return c.addr + c.why }
 
+func (t *Target) event(e event.Event) {
+	if t.opts.Report != nil {
+		t.opts.Report(e)
+	}
+}
+
 // reportServices adds events of one kind.
 func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]change) {
 	services := slices.SortedFunc(maps.Keys(of), vip.ServiceKey.Compare)
@@ -152,12 +158,12 @@ func (t *Target) reportServices(kind, why string, of map[vip.ServiceKey][]change
 		if more := len(list) - maxListed; more > 0 {
 			message += fmt.Sprintf("; and %d more", more)
 		}
-		t.opts.Events.Add(event.Event{Kind: kind, Service: service.String(), Object: object, Message: why + message})
+		t.event(event.Event{Kind: kind, Service: service.String(), Object: object, Message: why + message})
 		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "service", service.String(), "backends", message)
 	}
 	if shared > 0 {
 		message := fmt.Sprintf("%s%s of %s", why, text.Plural(shared, "backend"), text.Plural(len(services)-maxOwnEvents+1, "more service"))
-		t.opts.Events.Add(event.Event{Kind: kind, Object: text.Plural(shared, "backend"), Message: message})
+		t.event(event.Event{Kind: kind, Object: text.Plural(shared, "backend"), Message: message})
 		t.log.Warn(strings.ReplaceAll(kind, "_", " "), "backends", shared)
 	}
 }

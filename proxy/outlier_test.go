@@ -35,7 +35,7 @@ func newWatched(t testing.TB) *watched {
 	t.Helper()
 	w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
 		events: event.NewLog(100, time.Now)}
-	w.bench = newTarget(t, Options{Passive: w.rows, Events: w.events})
+	w.bench = newTarget(t, Options{Passive: w.rows, Report: w.events.Add})
 	return w
 }
 
@@ -251,7 +251,7 @@ var refusedErr = &net.OpError{Op: "dial", Err: unix.ECONNREFUSED}
 func inSketch(t *testing.T, test func(t *testing.T, s *sketch, w *watched), frontends ...[]string) {
 	bubble.Test(t, func(t *testing.T) {
 		w := &watched{rows: table.New(&table.Clock{}, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }), events: event.NewLog(100, time.Now)}
-		s := &sketch{Target: New(Options{Passive: w.rows, Events: w.events, Files: 100, device: noDevice{}})}
+		s := &sketch{Target: New(Options{Passive: w.rows, Report: w.events.Add, Files: 100})}
 		defer s.Close()
 		synctest.Wait() // the reporter waits for news
 		for i, backends := range frontends {

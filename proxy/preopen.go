@@ -15,9 +15,8 @@ import (
 type preopened []*frontend
 
 // preopenAll opens the new frontends of a batch on all processors, because opening is mostly kernel
-// work. It does nothing if the batch has removals: a new frontend may need a port or an address
-// that a removal frees. A frontend that can't be opened is tried again in order; that attempt adds
-// its address, or reports the error.
+// work. It does nothing if the batch has removals: a new frontend may need a port
+// that a removal frees. A frontend that can't be opened is tried again in order; that attempt reports the error.
 func (t *Target) preopenAll(batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) preopened {
 	out := make(preopened, len(batch))
 	removes := func(u reconcile.Update[vip.FrontendKey, vip.Frontend]) bool { return u.New == nil }

@@ -135,31 +135,6 @@ func (t *Target) list(r *refusals, all bool) (out []reconcile.Refusal) {
 	return out
 }
 
-// Refusals implements reconcile.Admission.
-func (t *Target) Refusals() []reconcile.Refusal { return t.list(&t.refused, true) }
-
-// ServiceRefusals implements reconcile.Admission.
-func (t *Target) ServiceRefusals(key vip.ServiceKey) []reconcile.Refusal {
-	if s := t.service(key); s != nil {
-		return t.list(&s.refused, false)
-	}
-	return nil
-}
-
-// Queue implements reconcile.Admission.
-func (t *Target) Queue(key vip.ServiceKey) (waiting, most int) {
-	if s := t.service(key); s != nil {
-		waiting, most = int(s.queue.length.Load()), int(s.relay.Load().MaxQueue)
-	}
-	return waiting, most
-}
-
-// Full implements reconcile.Admission.
-func (t *Target) Full(key vip.ServiceKey) bool {
-	s := t.service(key)
-	return s != nil && s.isFull()
-}
-
 // Limited returns the services that are full, or have refused clients in the last minute because of
 // their own limits, by name. It costs O(1) if no service has limits, else O(services).
 func (t *Target) Limited() (out []Limited) {
@@ -190,7 +165,7 @@ type Limited struct {
 	Service vip.ServiceKey
 	Reasons []string // of refusals in the last minute
 	Refused uint64   // clients since the start
-	Full    bool     // the next client has no place; see reconcile.Admission
+	Full    bool     // the next client has no place; see ServiceReport
 }
 
 // recent is how long a refusal is shown in the status.

@@ -90,7 +90,7 @@ func TestAStoppedBackendIsDoubted(t *testing.T) {
 		if took, n := time.Since(began), load.sent[0]-before; took > 250*time.Millisecond || n > 33 {
 			t.Errorf("doubted after %s and %d clients", took, n)
 		}
-		if f := s.Failures(s.of("a").key); !strings.HasSuffix(f.Reason, " clients, while other backends answer") {
+		if f := failuresOf(s.Target, s.of("a").key); !strings.HasSuffix(f.Reason, " clients, while other backends answer") {
 			t.Errorf("%+v", f)
 		}
 		before = load.sent[0]

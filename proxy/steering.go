@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/internal/sockets"
@@ -25,8 +23,8 @@ import (
 // Two kinds of frontends have sockets of their own: those of node ports, because the port may belong
 // to another process, and those that have inherited one, because clients may wait in its queue.
 //
-// The sockets and the table may be those of an earlier process. The entries in its table then lead
-// clients here before this process has their frontends. These clients wait.
+// The sockets and the table may be those of an earlier process. This one then accepts the first client once it has every
+// frontend; until then, clients go to the earlier process, or wait in the queues of the sockets.
 type steering struct {
 	target *Target
 	table  *sklookup.Table
@@ -41,22 +39,11 @@ type steering struct {
 	shared    map[sklookup.Slot]*sharedSocket
 	tcp       map[sklookup.Key]*frontend
 	udp       map[sklookup.Key]*udpListener
-	unclaimed map[sklookup.Key][]newcomer // of the earlier process, with clients that wait
-	waiting   int                         // number of these clients
-	succeeds  bool                        // the earlier process accepts clients
+	unclaimed map[sklookup.Key]struct{} // of the earlier process
 	stopped   bool
 	missing   map[sklookup.Key]struct{}      // entries of ours that the table didn't have at the last refresh
 	detached  error                          // at the last refresh
 	batch     map[sklookup.Key]sklookup.Slot // entries that flush puts into the table; nil: they are put at once
-}
-
-// mostWaiting bounds the clients that wait for the frontend of an earlier process.
-const mostWaiting = 1024
-
-// newcomer is an accepted client.
-type newcomer struct {
-	client *socket
-	peer   netip.AddrPort
 }
 
 // sharedSocket is the socket of a slot.
@@ -80,7 +67,7 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 		return nil, err
 	}
 	s := &steering{target: t, table: table, ports: ports{alone: table.Alone, diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
-		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key][]newcomer), succeeds: t.opts.Succeeds}
+		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key]struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.adopt(); err != nil {
 		diag.Close()
@@ -97,7 +84,7 @@ func (s *steering) adopt() error {
 		return err
 	}
 	for k := range entries {
-		s.unclaimed[k] = nil
+		s.unclaimed[k] = struct{}{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,9 +132,6 @@ func (s *steering) listen(f *frontend) (listener, error) {
 	key := f.key
 	if f.spec.Kind != vip.OnVIP || s.target.opts.Sockets.Has(key.Protocol.String(), key.AddrPort()) {
 		return ownListeners{}.listen(f)
-	}
-	if !s.target.addresses.isLocal(key.Addr) {
-		return nil, unix.EADDRNOTAVAIL
 	}
 	if key.Protocol == vip.UDP {
 		return listenUDP(f, &steered{s: s, isNew: f.listener == nil})
@@ -198,16 +182,12 @@ func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) (inherited
 	if err == nil && !s.stopped {
 		add()
 	}
-	waiting, inherited := s.unclaimed[entry]
+	_, inherited = s.unclaimed[entry]
 	delete(s.unclaimed, entry)
-	s.waiting -= len(waiting)
 	delete(s.missing, entry)
 	s.mu.Unlock()
 	if err == nil {
 		err = s.put(entry, slot)
-	}
-	for _, client := range waiting {
-		s.welcome(client)
 	}
 	return inherited, err
 }
@@ -312,7 +292,7 @@ func (s *steering) open(slot sklookup.Slot) error {
 	}
 	s.shared[slot] = shared
 	err = s.table.SetSocket(slot, shared.socket)
-	if err == nil && !s.succeeds {
+	if err == nil {
 		err = s.start(shared)
 	}
 	if err != nil {
@@ -332,7 +312,7 @@ func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket,
 			return nil, err
 		}
 		a := &acceptor{stats: &s.target.stats, failed: s.complain, died: func(err error) { s.die(shared, err) }}
-		a.welcome = func(client *socket, peer netip.AddrPort) { s.welcome(newcomer{client, peer}) }
+		a.welcome = s.welcome
 		shared.socket = l
 		shared.run = func() {
 			if err := a.start(&s.target.loops, l); err != nil {
@@ -399,43 +379,16 @@ func (s *steering) complain(err error) {
 	}
 }
 
-// welcome passes a client to its frontend.
-func (s *steering) welcome(client newcomer) {
-	at := client.client.localAddr()
-	entry := sklookup.KeyOf(at, uint8(vip.TCP))
-	if !s.admit(entry, client) && !s.wait(entry, client) {
-		client.client.reset()
-	}
-}
-
-// admit passes a client to its frontend, if it exists. The lock ensures that no client arrives once
-// the frontend is closed.
-func (s *steering) admit(entry sklookup.Key, client newcomer) bool {
+// welcome passes a client to its frontend. The lock ensures that no client arrives once the frontend is closed.
+func (s *steering) welcome(client *socket, peer netip.AddrPort) {
+	entry := sklookup.KeyOf(client.localAddr(), uint8(vip.TCP))
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	f := s.tcp[entry]
-	if f != nil {
-		f.welcome(client.client, client.peer)
+	if f := s.tcp[entry]; f != nil {
+		f.welcome(client, peer)
+	} else {
+		client.reset()
 	}
-	return f != nil
-}
-
-// wait makes a client wait for a frontend that an earlier process had. It returns false if it had
-// none.
-func (s *steering) wait(entry sklookup.Key, client newcomer) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f := s.tcp[entry]; f != nil { // meanwhile
-		f.welcome(client.client, client.peer)
-		return true
-	}
-	waiting, known := s.unclaimed[entry]
-	if !known || s.stopped || s.waiting >= mostWaiting {
-		return false
-	}
-	s.unclaimed[entry] = append(waiting, client)
-	s.waiting++
-	return true
 }
 
 // remove makes the kernel refuse the clients of a frontend, as it does those of a closed port.
@@ -463,7 +416,7 @@ func (s *steering) leave(key vip.FrontendKey, inherited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !stopped {
-		s.unclaimed[entryOf(key)] = nil
+		s.unclaimed[entryOf(key)] = struct{}{}
 	}
 }
 
@@ -536,25 +489,12 @@ func (s *steering) settle() {
 	if s.stopped {
 		return
 	}
-	for entry, waiting := range s.unclaimed {
+	for entry := range s.unclaimed {
 		if err := s.table.Delete(entry); err != nil {
 			s.target.log.Warn("frontend of an earlier process left in the map of sk_lookup", "frontend", keyOf(entry).String(), "err", err)
 		}
-		for _, client := range waiting {
-			client.client.reset()
-		}
 	}
 	clear(s.unclaimed)
-	s.waiting = 0
-	if !s.succeeds {
-		return
-	}
-	s.succeeds = false
-	for _, shared := range s.shared {
-		if err := s.start(shared); err != nil {
-			shared.death = err
-		}
-	}
 }
 
 func (s *steering) stop() {
@@ -579,11 +519,6 @@ func (s *steering) stop() {
 	s.mu.Lock()
 	for slot := range s.shared {
 		s.closeSocket(slot, (*sockets.Set).Release)
-	}
-	for _, waiting := range s.unclaimed {
-		for _, client := range waiting {
-			client.client.reset()
-		}
 	}
 	clear(s.unclaimed)
 }

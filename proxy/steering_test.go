@@ -323,14 +323,13 @@ func dialLater(t *testing.T, key vip.FrontendKey) <-chan string {
 	return out
 }
 
-// The clients of an ended process wait until the next one has their frontend, and those of other
-// frontends are served meanwhile.
+// The clients of an ended process wait until the next one has every frontend.
 func TestClientsWaitForTheNextProcess(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
 	u := udpBackend(t, "127.0.0.1", "u")
 	keys := []vip.FrontendKey{freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP), freeKey(t, "127.96.0.3", vip.TCP)}
 	asked := freeKey(t, "127.96.0.1", vip.UDP)
-	set := &sockets.Set{}
+	set := &sockets.Set{Freebind: true}
 	first := newSteered(t, Options{Sockets: set})
 	for _, key := range keys {
 		first.must(onVIP(key, vip.RoundRobin, a))
@@ -344,20 +343,20 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 		for _, key := range keys {
 			clients = append(clients, dialLater(t, key))
 		}
-		second := newSteered(t, Options{Sockets: next})
+		second := newSteered(t, Options{Sockets: next, Succeeds: true})
 		must.True(t, second.steering().table.Inherited(), "the table is new")
 		second.must(onVIP(asked, vip.RoundRobin, u))
-		mustAsk(t, udpClient(t, asked), "x")
 		second.must(onVIP(keys[0], vip.RoundRobin, a))
-		expect.Equal(t, <-clients[0], "a", "the first client")
-		wait.Until(t, "two clients wait", func() bool {
-			second.steering().mu.RLock()
-			defer second.steering().mu.RUnlock()
-			return second.steering().waiting == 2
-		})
 		second.must(onVIP(keys[1], vip.RoundRobin, a))
-		expect.Equal(t, <-clients[1], "a", "the second client")
+		select {
+		case answer := <-clients[0]:
+			t.Errorf("answered %q before the process has every frontend", answer)
+		default:
+		}
 		second.Settle()
+		mustAsk(t, udpClient(t, asked), "x")
+		expect.Equal(t, <-clients[0], "a", "the first client")
+		expect.Equal(t, <-clients[1], "a", "the second client")
 		expect.Contains(t, <-clients[2], "reset", "the client of a frontend that is gone")
 		wantNobody(t, keys[2])
 		expect.Empty(t, next.RemoveUnclaimed(), "left")
@@ -369,7 +368,7 @@ func TestClientsWaitForTheNextProcess(t *testing.T) {
 // While the earlier process still accepts clients, the next one leaves them to it.
 func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
-	set := &sockets.Set{}
+	set := &sockets.Set{Freebind: true}
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("first"))))
 	next := must.Get(set.Next())(t)
@@ -392,7 +391,7 @@ func TestSuccessorWaitsUntilItIsSettled(t *testing.T) {
 func TestListenersAfterSkLookup(t *testing.T) {
 	key := freeKey(t, "127.96.0.1", vip.TCP)
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	set := &sockets.Set{}
+	set := &sockets.Set{Freebind: true}
 	first := newSteered(t, Options{Sockets: set})
 	first.must(onVIP(key, vip.RoundRobin, a))
 	next := must.Get(set.Next())(t)
@@ -408,7 +407,7 @@ func TestSkLookupAfterListeners(t *testing.T) {
 	need.Root(t)
 	tcp, udp := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.1", vip.UDP)
 	a, u := tcpBackend(t, "127.0.0.1", named("a")), udpBackend(t, "127.0.0.1", "u")
-	set := &sockets.Set{}
+	set := &sockets.Set{Freebind: true}
 	first := newTarget(t, Options{Sockets: set})
 	first.must(onVIP(tcp, vip.RoundRobin, a))
 	first.must(onVIP(udp, vip.RoundRobin, u))

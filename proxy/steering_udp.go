@@ -87,8 +87,7 @@ func (w *steered) died(u *udpListener) error {
 	return w.s.died(u.f.key)
 }
 
-// bindReply returns a socket for the replies of a frontend. Another process of ours may have one,
-// too, during a take-over.
+// bindReply returns a socket for the replies of a frontend. A process that was replaced may have one, too.
 func bindReply(at netip.AddrPort) (*net.UDPConn, error) {
 	share := func(_, _ string, raw syscall.RawConn) (err error) {
 		if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); failed != nil {

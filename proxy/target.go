@@ -14,8 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
@@ -25,14 +26,6 @@ import (
 
 // Options are the settings of a Target. The zero value is usable.
 type Options struct {
-	// Device is the dummy device for VIPs that are not addresses of the host. It is
-	// created when first needed. Default "ironvip0".
-	Device string
-	// Owns reports whether ironvip assigns addr. Host addresses (/32, /128) on Device
-	// that it owns may be removed, even if an earlier process added them. Nil: only
-	// addresses that this process added.
-	Owns func(addr netip.Addr) bool
-
 	// Own reports whether addr is one of the host's own addresses. Source ranges
 	// always allow their connections. Nil: loopback addresses.
 	Own func(addr netip.Addr) bool
@@ -54,32 +47,24 @@ type Options struct {
 	// about 13 MiB.
 	MaxAffinity int
 
-	// Sockets opens the listeners. Nil: a set that has inherited none.
+	// Sockets opens the listeners. It must bind to addresses that the host hasn't got yet. Nil: a set that has inherited none.
 	Sockets *sockets.Set
 	// SkLookup lets one socket for each protocol and family listen for all VIPs, if the kernel and
 	// the process's rights allow it; see Entrance.
 	SkLookup bool
-	// Succeeds means that the process that had the inherited sockets accepts clients until Settle.
+	// Succeeds means that the process that had the inherited sockets accepts clients until Settle, and this Target none.
 	Succeeds bool
 
-	// EndRelayed ends the connections that an earlier dataplane still relays for a backend, which was
-	// removed; see Relayed. It must not block. Nil: there is no earlier dataplane.
-	EndRelayed func(frontend vip.FrontendKey, backend netip.AddrPort)
-
 	// Passive is the table of what the connections of clients show of their backends; the Target is
-	// its only writer. Events get the ejections. Nil: not reported.
+	// its only writer. Report gets the events of ejections. Nil: not reported.
 	Passive *table.Table[vip.PassiveKey, vip.PassiveHealth]
-	Events  *event.Log
+	Report  func(event.Event)
 
 	// Log defaults to discarding.
 	Log *slog.Logger
-
-	device  device // for tests
-	watched bool   // the device is the kernel's
 }
 
 func (o Options) withDefaults() Options {
-	o.Device = cmp.Or(o.Device, "ironvip0")
 	o.ConnectBudget = cmp.Or(o.ConnectBudget, 10*time.Second)
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 5*time.Second)
 	o.UDPIdle = cmp.Or(o.UDPIdle, 60*time.Second)
@@ -89,35 +74,28 @@ func (o Options) withDefaults() Options {
 		o.Own = netip.Addr.IsLoopback
 	}
 	if o.Sockets == nil {
-		o.Sockets = &sockets.Set{}
+		o.Sockets = &sockets.Set{Freebind: true}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.device == nil {
-		o.device = &netlinkDevice{name: o.Device}
-		o.watched = true
-	}
 	return o
 }
 
-// Target is the userspace dataplane. One goroutine at a time may call Apply, Actual, Arrived and
-// Close. Connections, Stats and the methods of reconcile.Statistics may be called concurrently.
+// Target is the userspace dataplane. It listens at the addresses of frontends, whether or not they are the host's yet: its
+// user adds those of VIPs. One goroutine at a time may call Apply, Actual and Close. The other methods may be called
+// concurrently.
 type Target struct {
 	opts         Options
 	log          *slog.Logger
 	epoch        time.Time
-	addresses    *addresses
-	watcher      *watch.Watcher               // of the addresses; nil: they can't be watched
-	awaited      map[vip.FrontendKey]struct{} // failed because their address was not the host's
-	wildcards    wildcards                    // as of this Apply
+	wildcards    wildcards // as of this Apply
 	pipes        *pipes
 	loops        eventLoops
 	wheel        wheel // of the timeouts of connections
 	dials        wheel // of connects
 	capacity     capacity
 	services     services
-	relayed      *relayed
 	outliers     *outliers
 	refused      refusals
 	stats        counters
@@ -131,9 +109,8 @@ type Target struct {
 	reporter     sync.WaitGroup // of the outliers
 	stop         func()         // ends it
 
-	drains    atomic.Bool // Drain has ended the listeners
-	files     sync.Mutex  // guards listening
-	listening int         // descriptors of listeners
+	files     sync.Mutex // guards listening
+	listening int        // descriptors of listeners
 
 	mu        sync.RWMutex // writers: Apply, Close
 	frontends map[vip.FrontendKey]*frontend
@@ -144,13 +121,8 @@ var (
 	_ reconcile.Plane       = (*Target)(nil)
 	_ reconcile.Connections = (*Target)(nil)
 	_ reconcile.Statistics  = (*Target)(nil)
-	_ reconcile.Admission   = (*Target)(nil)
-	_ reconcile.Outliers    = (*Target)(nil)
 
 	_ reconcile.ConnectionLister = (*Target)(nil)
-
-	_ reconcile.Waiter[vip.FrontendKey]                = (*Target)(nil)
-	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
 )
 
 // errClosed is the error of Apply after Close.
@@ -163,25 +135,19 @@ func New(opts Options) *Target {
 		opts:      opts,
 		log:       opts.Log,
 		epoch:     time.Now(),
-		addresses: newAddresses(opts.device, opts.Device, opts.Owns),
-		awaited:   make(map[vip.FrontendKey]struct{}),
 		pipes:     &pipes{most: openfiles.Divide(openfiles.Limit()).Pipes / 2},
 		services:  services{m: make(map[vip.ServiceKey]*service)},
 		frontends: make(map[vip.FrontendKey]*frontend),
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	if opts.watched {
-		var err error
-		if t.watcher, err = watch.Open(watch.Options{Device: opts.Device}); err != nil {
-			t.log.Warn("changes of addresses are not seen at once", "err", err)
-		}
-	}
 	t.wheel.now, t.wheel.tick = t.now, wheelTick
 	t.dials.now, t.dials.tick = t.now, dialTick
 	t.outliers = newOutliers(t.now)
-	t.relayed = newRelayed(opts.EndRelayed)
 	t.capacity.most.Store(int64(opts.Files))
+	if opts.Succeeds {
+		t.acceptPoller.held = make(chan struct{})
+	}
 	t.enter()
 	t.background.Go(makeRoom)
 	t.reporter.Go(func() { t.reportOutliers(ctx) })
@@ -204,35 +170,14 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 		}
 		u := &batch[i]
 		if u.New == nil {
-			u.Err = t.remove(u.Key)
+			t.remove(u.Key)
+			u.Err = nil
 		} else {
 			u.Err = t.put(u.New, opened[i])
 			opened[i] = nil
 		}
-		if u.New != nil && u.Err != nil && !t.addresses.binds(u.Key.Addr) {
-			t.awaited[u.Key] = struct{}{}
-		} else {
-			delete(t.awaited, u.Key)
-		}
 	}
 	return nil
-}
-
-// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends
-// whose address has become one of the host's.
-func (t *Target) Arrived() func(vip.FrontendKey) bool {
-	none := func(vip.FrontendKey) bool { return false }
-	if len(t.awaited) == 0 {
-		return none
-	}
-	local, err := t.addresses.routes()
-	if err != nil {
-		return none // they are retried anyway
-	}
-	return func(key vip.FrontendKey) bool {
-		_, ok := t.awaited[key]
-		return ok && local.Contains(key.Addr)
-	}
 }
 
 // LastTurn returns when the loop that is furthest behind has last shown that it runs: the one that waits
@@ -257,7 +202,7 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 	return t.frontends[key]
 }
 
-// put applies spec. It checks the sockets and addresses themselves, so Repair makes no difference.
+// put applies spec. It checks the sockets themselves, so Repair makes no difference.
 // opened is the result of preopenAll for spec, or nil.
 func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	if err := Unsupported(spec); err != nil {
@@ -267,16 +212,10 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	if f == nil {
 		return t.open(spec, opened)
 	}
-	if f.spec.Kind != spec.Kind {
-		t.addresses.unuse(f.spec)
-		t.addresses.use(spec)
+	if spec.Kind != vip.OnVIP && f.spec.Kind == vip.OnVIP && !IsLocal(spec.Key.Addr) {
+		return t.listenProblem(spec, unix.EADDRNOTAVAIL)
 	}
-	f.choose(spec) // first, so that traffic reaches the right backends even if the address fails
-	if spec.Kind == vip.OnVIP {
-		if err := t.addresses.restore(spec.Key.Addr); err != nil {
-			return err
-		}
-	}
+	f.choose(spec)
 	err := f.listener.died()
 	if err == nil {
 		err = f.listener.usable(spec.Usable())
@@ -290,64 +229,40 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	return nil
 }
 
-// open starts a frontend: its backends first, then the address, then the listener. A preopened f is
-// only added to the frontends.
+// open starts a frontend: its backends first, then the listener. A preopened f is only added to the frontends.
 func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
 	if f == nil {
 		f = newFrontend(t, spec)
 		err = f.listen()
 	}
-	if isNotLocal(err) && spec.Kind == vip.OnVIP {
-		if err = t.addresses.add(spec.Key.Addr); err == nil {
-			err = f.listen()
-		}
-	}
 	if err != nil {
 		f.close()
-		if err := t.addresses.drop(spec.Key.Addr); err != nil {
-			t.log.Warn("address left on the device", "err", err)
-		}
 		return t.listenProblem(spec, err)
 	}
-	t.addresses.use(spec)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frontends[spec.Key] = f
 	return nil
 }
 
-// remove ends a frontend, if it exists, and removes its address from the device if no other
-// frontend uses it.
-func (t *Target) remove(key vip.FrontendKey) error {
-	if f := t.frontend(key); f != nil {
-		t.drop(f)
+// remove ends a frontend, if it exists.
+func (t *Target) remove(key vip.FrontendKey) {
+	f := t.frontend(key)
+	if f == nil {
+		return
 	}
-	return t.addresses.drop(key.Addr)
-}
-
-func (t *Target) drop(f *frontend) {
 	t.mu.Lock()
-	delete(t.frontends, f.key)
+	delete(t.frontends, key)
 	t.mu.Unlock()
 	f.close()
-	for _, e := range f.backends.Load().all {
-		t.relayed.drop(e)
-	}
-	t.addresses.unuse(f.spec)
 }
 
-// Actual implements reconcile.Target. After a start it yields no frontends. It yields addresses
-// that an earlier process left on the device as orphans, with port 0 in their key.
+// Actual implements reconcile.Target. After a start it yields no frontends.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
 	type observed = reconcile.Observed[vip.Frontend]
 	return func(yield func(observed, error) bool) {
 		if err := ctx.Err(); err != nil {
 			yield(observed{}, err)
-			return
-		}
-		t.watcher.Take(nil) // what follows shows it, too
-		if err := t.addresses.refresh(); err != nil {
-			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", t.opts.Device, err))
 			return
 		}
 		if err := t.entrance.refresh(); err != nil {
@@ -366,27 +281,19 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 			if err := f.listener.died(); err != nil {
 				o.Damage = append(o.Damage, fmt.Sprintf("listener %s died: %v", f.key, err))
 			}
-			if f.spec.Kind == vip.OnVIP {
-				if damage := t.addresses.damage(f.key.Addr); damage != "" {
-					o.Damage = append(o.Damage, damage)
-				}
-			}
 			if !yield(o, nil) {
-				return
-			}
-		}
-		for _, addr := range t.addresses.orphans() {
-			if !yield(observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: addr}, Kind: vip.OnVIP}, Orphan: true}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// Settle ends a take-over: clients of frontends that an earlier process had and this one doesn't are
-// refused from now on. Until then they wait. Call it once every frontend has been applied and the
-// earlier process accepts no more clients.
-func (t *Target) Settle() { t.entrance.settle() }
+// Settle begins to accept clients after an earlier process. Those of frontends that only that one had are refused from now
+// on. Call it once every frontend has been applied and the earlier process accepts no more clients.
+func (t *Target) Settle() {
+	t.entrance.settle()
+	t.acceptPoller.release()
+}
 
 // Connections implements reconcile.Connections: TCP connections, including those being established,
 // and UDP sessions.
@@ -409,8 +316,8 @@ func (t *Target) openOf(key vip.FrontendKey, count func(*endpoint) int64) map[ne
 	return open
 }
 
-// Close ends every connection and waits for all goroutines. VIP addresses stay on the device, and
-// the listening sockets in other processes that have them, for the next process to adopt or remove.
+// Close ends every connection and waits for all goroutines. The listening sockets stay open in other processes that
+// have them.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -426,7 +333,6 @@ func (t *Target) Close() error {
 	t.wheel.close()
 	t.dials.close()
 	t.pipes.close()
-	t.watcher.Close()
 	t.stop()
 	t.reporter.Wait()
 	t.background.Wait()

@@ -157,12 +157,10 @@ func TestActual(t *testing.T) {
 	}
 }
 
-// A node port is on one of the host's own addresses, and our device isn't involved. The same holds
-// for a frontend that becomes a node port.
+// A node port is on one of the host's own addresses, or it doesn't listen.
 func TestNodePort(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	d := &fakeDevice{}
-	p := newTarget(t, Options{device: d})
+	p := newTarget(t, Options{})
 	key := freeKey(t, "127.0.0.1", vip.TCP)
 	f := onVIP(key, vip.RoundRobin, a)
 	f.Kind = vip.OnHost
@@ -176,8 +174,10 @@ func TestNodePort(t *testing.T) {
 		t.Error(got)
 	}
 	p.remove(key)
-	if len(d.calls) != 0 || len(p.addresses.users) != 0 {
-		t.Error(d.calls, p.addresses.users)
+	away := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: vip.TCP}, vip.RoundRobin, a)
+	away.Kind = vip.OnHost
+	if err := p.apply(away); err == nil || err.Error() != "203.0.113.10 is not an address of this host" {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -208,12 +208,13 @@ func TestDeadListenerIsDamageAndRepaired(t *testing.T) {
 
 func TestApplyIsIdempotentAndGoesOnPastAFailure(t *testing.T) {
 	a := tcpBackend(t, "127.0.0.1", named("a"))
-	p := newTarget(t, Options{device: noDevice{}})
+	p := newTarget(t, Options{})
 	good, bad := freeKey(t, "127.96.0.1", vip.TCP), vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: vip.TCP}
 	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{
 		{Key: bad, New: onVIP(bad, vip.RoundRobin, a)},
 		{Key: good, New: onVIP(good, vip.RoundRobin, a)},
 	}
+	batch[0].New.Kind = vip.OnHost // which listens only at addresses that the host has
 	for range 2 {
 		must.Succeed(t, p.Apply(context.Background(), batch))
 		if batch[0].Err == nil || batch[1].Err != nil {

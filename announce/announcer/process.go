@@ -2,7 +2,6 @@ package announcer
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -19,9 +18,6 @@ import (
 // beside the agent. Decision 48 has the measurements.
 const gcPercent = 25
 
-// mostFlush is how long the process waits at its end until stderr has accepted the last lines.
-const mostFlush = 2 * time.Second
-
 // Main runs an announcer that logs to stderr until SIGINT or SIGTERM, which lets other hosts take over.
 // It sets every option but Socket and Version. It is what "ironvip announcer" and ironvip-announcer do.
 func Main(ctx context.Context, o Options) error {
@@ -30,18 +26,9 @@ func Main(ctx context.Context, o Options) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	options := &slog.HandlerOptions{}
-	if os.Getenv("JOURNAL_STREAM") != "" { // systemd adds the time
-		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 && a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}
-	}
-	stderr := logwriter.New(os.Stderr)
-	defer func() { stderr.Flush(mostFlush) }()
-	o.Log = stderr.Logger(func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, options) })
+	log, flush := logwriter.OfProcess()
+	defer flush()
+	o.Log = log
 	slog.SetDefault(o.Log)         // for what has no log of its own, such as parallel.Recovered
 	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
 	o.ShuttingDown = shuttingDown

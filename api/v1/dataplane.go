@@ -59,7 +59,6 @@ type SwitchConnections struct {
 // FormerDataplane is a dataplane that another one has replaced. It takes no new connections.
 type FormerDataplane struct {
 	Mode        string     `json:"mode" doc:"\"ipvs\", \"nft\" or \"proxy\""`
-	Process     int        `json:"process,omitempty" doc:"the process that relays its connections; absent: they are in the kernel"`
 	Connections int        `json:"connections" doc:"that are open"`
 	Until       *time.Time `json:"until,omitempty" doc:"when the last ones are ended"`
 	Problem     string     `json:"problem,omitempty" doc:"why it can't be ended; this is tried again"`

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/announce/announcer"
 	"github.com/ironvip/ironvip/announce/control"
+	"github.com/ironvip/ironvip/cmd/satellite"
 )
 
 // The program has raw sockets and many hosts trust it, so it contains nothing that it does not need.
@@ -44,22 +45,23 @@ func TestRun(t *testing.T) {
 		socket   string // "": no announcer runs
 		out, err string
 	}{
-		{"", nil, exitOK, control.DefaultSocket, "", ""},
-		{"--socket /s", errors.New("socket /s is in use"), exitFailed, "/s", "", "ironvip-announcer: socket /s is in use\n"},
-		{"--version", nil, exitOK, "", "devel\n", ""},
-		{"--protocol", nil, exitOK, "", "2\n", ""},
-		{"--help", nil, exitOK, "", "", "the socket for the agent"},
-		{"--other", nil, exitUsage, "", "", "not defined: -other"},
-		{"extra", nil, exitUsage, "", "", `unexpected argument "extra"`},
+		{"", nil, satellite.ExitOK, control.DefaultSocket, "", ""},
+		{"--socket /s", errors.New("socket /s is in use"), satellite.ExitFailed, "/s", "", "ironvip-announcer: socket /s is in use\n"},
+		{"--version", nil, satellite.ExitOK, "", "devel\n", ""},
+		{"--protocol", nil, satellite.ExitOK, "", "2\n", ""},
+		{"--help", nil, satellite.ExitOK, "", "", "the socket for the agent"},
+		{"--other", nil, satellite.ExitUsage, "", "", "not defined: -other"},
+		{"extra", nil, satellite.ExitUsage, "", "", `unexpected argument "extra"`},
 	} {
 		var out, errOut bytes.Buffer
 		socket := ""
-		code := run(t.Context(), strings.Fields(c.args), &out, &errOut, func(_ context.Context, o announcer.Options) error {
+		p := program(func(_ context.Context, o announcer.Options) error {
 			if socket = o.Socket; o.Version != version {
 				t.Errorf("version %q", o.Version)
 			}
 			return c.fails
 		})
+		code := p.Main(t.Context(), strings.Fields(c.args), &out, &errOut)
 		if code != c.code || socket != c.socket || out.String() != c.out || !strings.Contains(errOut.String(), c.err) {
 			t.Errorf("%q: exit code %d, socket %q, %q, %q", c.args, code, socket, out.String(), errOut.String())
 		}

@@ -41,8 +41,8 @@ var layers = [][]string{
 	{"fleet/membership", "fleet/treelog", "fleet/diskcache"},
 	{"fleet/consulkv"},
 	{"internal/connlimit"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/takeover", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror"},
-	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror"},
+	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
 	{"vip"},
 }
 
@@ -81,7 +81,7 @@ var only = map[string][]string{
 	"plane/kernel":            {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/nftwire"},
 	"ipvs":                    {"vip", "plane/reconcile", "plane/kernel", "internal/netlink", "internal/nftwire"},
 	"nft":                     {"vip", "plane/reconcile", "plane/kernel", "internal/netlink", "internal/nftwire"},
-	"proxy":                   {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text"},
+	"proxy":                   {"vip", "plane/reconcile", "internal/hostnet", "internal/netlink", "internal/backoff", "internal/sockets", "internal/sklookup", "internal/sockdiag", "internal/openfiles", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/mirror", "internal/logwriter", "internal/memlimit", "internal/parallel"},
 	"sources/consul":          {"vip", "sources", "internal/backoff", "internal/consulclient", "internal/text", "internal/tomlfile", "internal/parallel"},
 }
 

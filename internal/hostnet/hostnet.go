@@ -9,6 +9,8 @@ package hostnet
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Snapshot is the host's network at one moment. Every list is sorted.
@@ -37,4 +39,15 @@ func KeyOf(*Snapshot) struct{} { return struct{}{} }
 // Same reports whether two snapshots are equal.
 func Same(a, b Snapshot) bool {
 	return slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.Gateways, b.Gateways) && slices.Equal(a.Routes, b.Routes)
+}
+
+// IsOwn returns a function that reports whether an address is the host's own. It costs O(addresses of the host).
+func IsOwn(host table.Reader[struct{}, Snapshot]) func(netip.Addr) bool {
+	return func(addr netip.Addr) bool {
+		if addr.IsLoopback() {
+			return true
+		}
+		snapshot, _, _ := host.Get(struct{}{})
+		return slices.ContainsFunc(snapshot.Addrs, func(a Addr) bool { return a.Prefix.Addr().Unmap() == addr })
+	}
 }

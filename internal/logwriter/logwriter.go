@@ -165,3 +165,27 @@ func (w *Writer) Flush(most time.Duration) bool {
 		return false
 	}
 }
+
+// HandlerOptions returns options of a handler for stderr: without times if systemd adds them.
+func HandlerOptions(level slog.Leveler) *slog.HandlerOptions {
+	o := &slog.HandlerOptions{Level: level}
+	if os.Getenv("JOURNAL_STREAM") != "" {
+		o.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	return o
+}
+
+// MostFlush is how long a process waits at its end until stderr has accepted the last lines.
+const MostFlush = 2 * time.Second
+
+// OfProcess returns a log to stderr, and what the process calls at its end.
+func OfProcess() (log *slog.Logger, flush func()) {
+	w := New(os.Stderr)
+	log = w.Logger(func(out io.Writer) slog.Handler { return slog.NewTextHandler(out, HandlerOptions(nil)) })
+	return log, func() { w.Flush(MostFlush) }
+}

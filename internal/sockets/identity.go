@@ -11,12 +11,6 @@ import (
 // errNoSocket means that a descriptor is not a socket.
 var errNoSocket = errors.New("not an open socket")
 
-// A process has ended a socket for good, or never listened on it.
-var (
-	errShutDown = errors.New("was shut down")
-	errIdle     = errors.New("doesn't listen")
-)
-
 // option is a socket option with the value that a socket of this package has. An inherited socket
 // with another value comes from another version of the agent, or from another program.
 type option struct {
@@ -44,12 +38,10 @@ var (
 	optionsOfFamily = map[int][]option{
 		unix.AF_INET: {
 			{unix.IPPROTO_IP, unix.IP_TRANSPARENT, 0, "IP_TRANSPARENT"},
-			{unix.IPPROTO_IP, unix.IP_FREEBIND, 0, "IP_FREEBIND"},
 		},
 		unix.AF_INET6: {
 			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
 			{unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 0, "IPV6_TRANSPARENT"},
-			{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 0, "IPV6_FREEBIND"},
 		},
 	}
 )
@@ -112,12 +104,12 @@ func (i identifier) identify(fd int) (place, error) {
 	case kind == unix.SOCK_STREAM && protocol == unix.IPPROTO_TCP:
 		p.protocol = "tcp"
 		if get(unix.SO_ACCEPTCONN) != 1 {
-			return p, fmt.Errorf("%s %w", p, errIdle)
+			return p, fmt.Errorf("%s doesn't listen", p)
 		}
 	case kind == unix.SOCK_STREAM && p.path != "":
 		p.protocol = "unix"
 		if get(unix.SO_ACCEPTCONN) != 1 {
-			return p, fmt.Errorf("%s %w", p, errIdle)
+			return p, fmt.Errorf("%s doesn't listen", p)
 		}
 	case kind == unix.SOCK_DGRAM && protocol == unix.IPPROTO_UDP:
 		p.protocol = "udp"
@@ -134,7 +126,7 @@ func (i identifier) identify(fd int) (place, error) {
 	}
 	polled := []unix.PollFd{{Fd: int32(fd)}}
 	if _, err := unix.Poll(polled, 0); err == nil && polled[0].Revents&unix.POLLHUP != 0 {
-		return p, fmt.Errorf("%s %w", p, errShutDown)
+		return p, fmt.Errorf("%s was shut down", p)
 	}
 	if i.namespace != 0 && i.namespace != namespaceOf(fd) {
 		return p, fmt.Errorf("%s is in another network namespace", p)

@@ -1,10 +1,10 @@
-// Package sockets opens the listening sockets of the agent, so that they can outlive its process.
+// Package sockets opens the listening sockets of a process, so that they can outlive it.
 //
 // A Set begins with the sockets that the process has inherited: from systemd (environ.go), from the
-// process that it replaces, or from an earlier run in the same process (Next). Its input is the
+// process that started it, or from an earlier run in the same process (Next). Its input is the
 // address or the path (unix.go) at which someone wants to listen. It returns the inherited socket of
-// that place, or opens one. Its outputs are messages with open descriptors, for the service manager
-// (shelf.go) or for the next process (transfer.go). It recognizes a socket by what the kernel says of it
+// that place, or opens one. Its outputs are open descriptors, for the service manager (Keep) or for the
+// next process (Files). It recognizes a socket by what the kernel says of it
 // (identity.go). It doesn't read from sockets, and decides nothing about services.
 package sockets
 
@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -33,18 +34,14 @@ type Socket interface {
 // Set has the listening sockets of a process. The zero value has inherited none. Its methods may be
 // called concurrently.
 type Set struct {
-	mu        sync.Mutex
-	inherited map[place]int     // descriptors of sockets that nobody has claimed
-	open      map[Socket]*shelf // the shelf that has a copy; nil: none
-	copied    bool              // another set has copies of all
+	// Freebind lets sockets be bound to addresses that the host hasn't got. It is constant.
+	Freebind bool
 
-	// Of the keeper.
-	changed chan struct{} // has room for one; nil before Keep
-	fresh   []Socket      // to be put on shelves
-	shelves []*shelf      // those of this set; only the last one gets more sockets
-	stale   []*shelf      // those to empty
-	former  []int         // ends of inherited shelves, to empty when this set has its own
-	settled bool          // nothing is unclaimed any more
+	mu        sync.Mutex
+	inherited map[place]int   // descriptors of sockets that nobody has claimed
+	open      map[Socket]bool // whether the service manager has a copy
+	copied    bool            // another set has copies of all
+	opened    chan struct{}   // of Keep; has room for one
 }
 
 // place is where a socket listens.
@@ -71,24 +68,39 @@ func (p place) String() string {
 
 // config disables multipath TCP, because some kernels can't splice its sockets. The one who accepts
 // sets keep-alives, because an inherited listener doesn't have those of its ListenConfig.
-func config() *net.ListenConfig {
+func (s *Set) config() *net.ListenConfig {
 	c := &net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
+	if s.Freebind {
+		c.Control = freebind
+	}
 	return c
+}
+
+// freebind lets a socket be bound to an address that the host hasn't got.
+func freebind(network, _ string, raw syscall.RawConn) (err error) {
+	level, name := unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
+	if strings.HasSuffix(network, "4") {
+		level, name = unix.IPPROTO_IP, unix.IP_FREEBIND
+	}
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) }); failed != nil {
+		return failed
+	}
+	return err
 }
 
 // ListenTCP returns the inherited listener of an address, or opens one.
 func (s *Set) ListenTCP(ctx context.Context, at netip.AddrPort) (*net.TCPListener, error) {
 	return listen[*net.TCPListener](s, place{protocol: "tcp", at: at},
 		func(f *os.File) (any, error) { return net.FileListener(f) },
-		func(p place) (any, error) { return config().Listen(ctx, p.network(), at.String()) })
+		func(p place) (any, error) { return s.config().Listen(ctx, p.network(), at.String()) })
 }
 
 // ListenUDP returns the inherited unconnected socket of an address, or opens one.
 func (s *Set) ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	return listen[*net.UDPConn](s, place{protocol: "udp", at: at},
 		func(f *os.File) (any, error) { return net.FilePacketConn(f) },
-		func(p place) (any, error) { return config().ListenPacket(ctx, p.network(), at.String()) })
+		func(p place) (any, error) { return s.config().ListenPacket(ctx, p.network(), at.String()) })
 }
 
 // listen adopts the inherited socket of a place, or opens one. A socket that can't be adopted is
@@ -117,7 +129,7 @@ func listen[S Socket](s *Set, p place, adopt func(*os.File) (any, error), open f
 	return l.(S), nil
 }
 
-var errCopied = errors.New("another process is taking over the listening sockets")
+var errCopied = errors.New("the listening sockets belong to the next run")
 
 func (s *Set) isCopied() bool {
 	s.mu.Lock()
@@ -139,19 +151,65 @@ func (s *Set) add(l Socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
-		s.open = make(map[Socket]*shelf)
+		s.open = make(map[Socket]bool)
 	}
-	s.open[l] = nil
-	if s.changed != nil {
-		s.fresh = append(s.fresh, l)
-		s.wake()
+	s.open[l] = false
+	s.wake()
+}
+
+// wake reports a change to Keep. The caller holds mu.
+func (s *Set) wake() {
+	select {
+	case s.opened <- struct{}{}: // a nil channel is never ready
+	default:
 	}
 }
 
+// Keep calls send with each open socket, and then with each one that is opened, until ctx ends. Send stores a copy, which must
+// end when the socket is shut down, as systemd's does. A failure is reported, and tried again with the next socket. Only one
+// call of Keep may be active.
+func (s *Set) Keep(ctx context.Context, send func(Socket) error, report func(error)) {
+	s.mu.Lock()
+	opened := make(chan struct{}, 1)
+	s.opened = opened
+	s.wake()
+	s.mu.Unlock()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true // after the last ones
+		case <-opened:
+		}
+		for _, l := range s.unkept() {
+			if err := send(l); err != nil {
+				report(fmt.Errorf("store a listening socket: %w", err))
+				break
+			}
+			s.mu.Lock()
+			if _, open := s.open[l]; open {
+				s.open[l] = true
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// unkept returns the open sockets that the service manager hasn't got.
+func (s *Set) unkept() (out []Socket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l, kept := range s.open {
+		if !kept && !s.copied { // otherwise the next set does it
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
 // Remove closes a socket for good: it also ends the copies of other processes, so that its port
-// becomes free. Keep removes it from the keeper. The file of a unix socket is deleted.
+// becomes free. The file of a unix socket is deleted.
 func (s *Set) Remove(l Socket) {
-	s.forget(l, true)
+	s.forget(l)
 	unlink(l)
 	fd, err := duplicate(l)
 	l.Close() // first, so that no reader sees the shutdown
@@ -164,7 +222,7 @@ func (s *Set) Remove(l Socket) {
 // Release closes this process's copy of a socket. Clients of the address wait for a process that
 // has another copy. If there is none, the file of a unix socket is deleted.
 func (s *Set) Release(l Socket) {
-	if shared := s.forget(l, false); !shared {
+	if shared := s.forget(l); !shared {
 		unlink(l)
 	}
 	l.Close()
@@ -177,45 +235,25 @@ func unlink(l Socket) {
 	}
 }
 
-// forget removes a socket from the set, and returns whether the keeper or another set has a copy. A
-// socket that ends for good also leaves the keeper.
-func (s *Set) forget(l Socket, ends bool) (shared bool) {
+// forget removes a socket from the set, and returns whether the service manager or another set has a copy.
+func (s *Set) forget(l Socket) (shared bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.open[l]
+	kept := s.open[l]
 	delete(s.open, l)
-	if h != nil && ends {
-		delete(h.members, l)
-		s.vacate(h)
-	}
-	return s.copied || h != nil
+	return s.copied || kept
 }
 
-// Inherit adds the sockets with these descriptors, which then belong to the set, and those on shelves
-// among them. The problems name those that nobody can claim. Sockets among them are shut down,
-// because they hold ports; other descriptors stay as they are.
+// Inherit adds the sockets with these descriptors, which then belong to the set. The problems name those
+// that nobody can claim. Sockets among them are shut down, because they hold ports; other descriptors stay as they are.
 func (s *Set) Inherit(fds []int) (problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	here := newIdentifier()
 	for _, fd := range fds {
 		unix.CloseOnExec(fd)
-		if !isShelf(fd) {
-			if err := s.inherit(here, fd); err != nil {
-				problems = append(problems, fmt.Errorf("inherited descriptor %d: %w", fd, err))
-			}
-			continue
-		}
-		s.former = append(s.former, fd)
-		all, err := contents(fd)
-		if err != nil {
+		if err := s.inherit(here, fd); err != nil {
 			problems = append(problems, fmt.Errorf("inherited descriptor %d: %w", fd, err))
-		}
-		for _, inner := range all {
-			err := s.inherit(here, inner)
-			if removed := errors.Is(err, errShutDown) || errors.Is(err, errIdle); err != nil && !removed { // just before the end of the process
-				problems = append(problems, fmt.Errorf("inherited with descriptor %d: %w", fd, err))
-			}
 		}
 	}
 	return problems
@@ -243,7 +281,7 @@ func (s *Set) inherit(here identifier, fd int) error {
 	same := cookieOf(fd) == cookieOf(other)
 	unix.Close(fd) // without a shutdown, which would end copies, too
 	if same {
-		return nil // the process ended while it moved a socket to another shelf
+		return nil // it was stored twice
 	}
 	return fmt.Errorf("a second socket of %s", p)
 }
@@ -296,57 +334,79 @@ func (s *Set) RemoveUnclaimed() (places []string) {
 		unix.Close(fd)
 	}
 	clear(s.inherited)
-	s.settled = true
-	s.wake()
 	slices.Sort(places)
 	return places
 }
 
-// Next returns a set that has inherited a copy of each socket and each shelf of this one, for another
-// process or for another run of the agent in this process. From then on, s opens and keeps nothing
-// more.
+// Next returns a set that has inherited a copy of each socket of this one, for another run in this process. From then on, s
+// opens and keeps nothing more, and deletes no file of a unix socket.
 func (s *Set) Next() (*Set, error) {
+	next, err := s.Copy()
+	if err == nil {
+		s.mu.Lock()
+		s.copied = true
+		s.mu.Unlock()
+	}
+	return next, err
+}
+
+// Copy returns a set that has inherited a copy of each socket of this one.
+func (s *Set) Copy() (*Set, error) {
+	fds, err := s.copies()
+	if err != nil {
+		return nil, err
+	}
+	copied := &Set{Freebind: s.Freebind}
+	copied.Inherit(fds)
+	return copied, nil
+}
+
+// File returns a copy of a socket. Unlike the method of listeners, it leaves the socket as it is, which doesn't block.
+func File(l syscall.Conn) (*os.File, error) {
+	fd, err := duplicate(l)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(fd), "listening socket"), nil
+}
+
+// Files returns a copy of each socket, for a process that inherits them. The caller closes them.
+func (s *Set) Files() ([]*os.File, error) {
+	fds, err := s.copies()
+	files := make([]*os.File, len(fds))
+	for i, fd := range fds {
+		files[i] = os.NewFile(uintptr(fd), "listening socket")
+	}
+	return files, err
+}
+
+// copies returns copies of all sockets that are open or inherited.
+func (s *Set) copies() (fds []int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var listening, shelves []int
-	var err error
-	take := func(into *[]int, copied int, failed error) {
+	take := func(copied int, failed error) {
 		if failed == nil {
-			*into = append(*into, copied)
+			fds = append(fds, copied)
 		} else if !errors.Is(failed, net.ErrClosed) {
 			err = failed
 		}
 	}
-	again := func(into *[]int, fds ...int) {
-		for _, fd := range fds {
-			copied, failed := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-			take(into, copied, failed)
-		}
-	}
 	for l := range s.open {
-		copied, failed := duplicate(l)
-		take(&listening, copied, failed)
+		take(duplicate(l))
 	}
 	for _, fd := range s.inherited {
-		again(&listening, fd)
+		take(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))
 	}
-	for _, h := range s.shelves {
-		again(&shelves, h.ends[:]...)
-	}
-	again(&shelves, s.former...)
 	if err != nil {
-		closeAll(listening)
-		closeAll(shelves)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return nil, fmt.Errorf("copy the listening sockets: %w", os.NewSyscallError("fcntl", err))
 	}
-	s.copied = true
-	next := &Set{former: shelves}
-	next.Inherit(listening)
-	return next, nil
+	return fds, nil
 }
 
-// Close closes this process's copies of inherited sockets that nobody has claimed, and of shelves. It
-// ends none of them for other processes.
+// Close closes this process's copies of inherited sockets that nobody has claimed. It ends none of them for other processes.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,11 +414,6 @@ func (s *Set) Close() {
 		unix.Close(fd)
 	}
 	clear(s.inherited)
-	for _, h := range s.shelves {
-		closeAll(h.ends[:])
-	}
-	closeAll(s.former)
-	s.shelves, s.former = nil, nil
 }
 
 // duplicate returns a new descriptor of a socket.
@@ -377,9 +432,3 @@ func duplicate(l syscall.Conn) (fd int, err error) {
 // shutdown ends a socket in all processes that have a copy. It also wakes those that poll an
 // unconnected socket, for which the call itself fails.
 func shutdown(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) }
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}

@@ -192,12 +192,10 @@ func TestJunkIsNotInherited(t *testing.T) {
 		{unix.AF_INET, unix.SOCK_STREAM, func(fd int) error { return unix.Bind(fd, loopback) }, "doesn't listen"},
 		{unix.AF_INET, unix.SOCK_STREAM, func(fd int) error { return errors.Join(unix.Bind(fd, loopback), unix.Listen(fd, 10)) }, "SO_REUSEADDR 0"},
 		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1), "SO_REUSEPORT 1 instead of 0"},
-		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.IPPROTO_IP, unix.IP_FREEBIND, 1), "IP_FREEBIND 1"},
 		{unix.AF_INET, unix.SOCK_STREAM, listens(unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5), "TCP_DEFER_ACCEPT"},
 		{unix.AF_INET, unix.SOCK_DGRAM, func(int) error { return nil }, "not bound"},
 		{unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error { return unix.Bind(fd, loopback) }, "SO_BROADCAST 0"},
 		{unix.AF_INET, unix.SOCK_DGRAM, receives(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), "SO_REUSEADDR 1"},
-		{unix.AF_INET, unix.SOCK_DGRAM, receives(unix.IPPROTO_IP, unix.IP_FREEBIND, 1), "IP_FREEBIND"},
 		{unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
 			return errors.Join(unix.Bind(fd, loopback), unix.Connect(fd, &unix.SockaddrInet4{Addr: loopback.Addr, Port: 9}))
 		}, "connected"},
@@ -265,47 +263,6 @@ func TestAdoptionSetsTheQueueLength(t *testing.T) {
 	}
 }
 
-// All sockets reach another process, in more than one message.
-func TestSendAndReceive(t *testing.T) {
-	var first Set
-	want := map[netip.AddrPort]uint64{}
-	for range 2*perMessage + 1 {
-		at := free(t, "tcp", "127.0.0.1")
-		want[at] = cookie(t, open(t, &first, "tcp", at))
-	}
-	from, to := pair(t)
-	var second Set
-	received := make(chan error, 1)
-	go func() {
-		problems, err := second.Receive(to)
-		received <- errors.Join(append(problems, err)...)
-	}()
-	must.Succeed(t, next(t, &first).Send(from))
-	if err := <-received; err != nil || second.Unclaimed() != len(want) {
-		t.Fatalf("%v, %d sockets received, want %d", err, second.Unclaimed(), len(want))
-	}
-	for at, id := range want {
-		must.Equal(t, cookie(t, open(t, &second, "tcp", at)), id, "%s is another socket", at)
-	}
-	from.Close()
-	if _, err := new(Set).Receive(to); err == nil {
-		t.Error("no error from an incomplete transfer")
-	}
-}
-
-func pair(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
-	conn := func(fd int) *net.UnixConn {
-		f := os.NewFile(uintptr(fd), "")
-		defer f.Close()
-		c := must.Get(net.FileConn(f))(t)
-		t.Cleanup(func() { c.Close() })
-		return c.(*net.UnixConn)
-	}
-	return conn(fds[0]), conn(fds[1])
-}
-
 // A set whose sockets were handed over opens and keeps nothing more: the next one does.
 func TestHandedOverSetIsFrozen(t *testing.T) {
 	var s Set
@@ -313,10 +270,57 @@ func TestHandedOverSetIsFrozen(t *testing.T) {
 	next(t, &s)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.Keep(ended, func([]int) error { t.Error("a socket is kept"); return nil }, func(err error) { t.Error(err) })
+	s.Keep(ended, func(Socket) error { t.Error("a socket is kept"); return nil }, func(err error) { t.Error(err) })
 	if _, err := s.ListenTCP(t.Context(), free(t, "tcp", "127.0.0.1")); !errors.Is(err, errCopied) {
 		t.Error(err)
 	}
+}
+
+// A copy of a set takes over when the next set has come to nothing, also while somebody else has the sockets stored.
+func TestCopyIsASpare(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	var first Set
+	l := must.Get(first.ListenUnix(t.Context(), path, 0o600))(t)
+	stored := must.Get(duplicate(l))(t)
+	defer unix.Close(stored)
+	next := must.Get(first.Next())(t)
+	first.Release(l)
+	spare := must.Get(next.Copy())(t)
+	next.Release(must.Get(next.ListenUnix(t.Context(), path, 0o600))(t))
+	next.Close()
+	last := must.Get(spare.ListenUnix(t.Context(), path, 0o600))(t)
+	defer spare.Remove(last)
+	c := must.Get(net.Dial("unix", path))(t)
+	defer c.Close()
+	must.Get(last.Accept())(t).Close()
+}
+
+// Keep stores what is open, and then what is opened. What could not be stored is tried again.
+func TestKeep(t *testing.T) {
+	var s Set
+	first := open(t, &s, "tcp", free(t, "tcp", "127.0.0.1"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stored, reported := make(chan Socket), make(chan error)
+	full := true
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Keep(ctx, func(l Socket) error {
+			if full {
+				full = false
+				return errors.New("the store is full")
+			}
+			stored <- l
+			return nil
+		}, func(err error) { reported <- err })
+	}()
+	expect.Contains(t, (<-reported).Error(), "the store is full")
+	second := open(t, &s, "udp", free(t, "udp", "127.0.0.1"))
+	got := map[Socket]bool{<-stored: true, <-stored: true}
+	expect.True(t, got[first] && got[second], "stored: %v", got)
+	cancel()
+	<-ended
 }
 
 // The helper process of the tests of FromEnvironment: it prints what it has inherited.

@@ -62,6 +62,18 @@ func (s *Set) spelled(path string) string {
 	return path
 }
 
+// UnixPath returns the path of the inherited unix socket, or "".
+func (s *Set) UnixPath() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.inherited {
+		if p.protocol == "unix" {
+			return p.path
+		}
+	}
+	return ""
+}
+
 func openUnix(ctx context.Context, path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

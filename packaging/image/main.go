@@ -1,10 +1,10 @@
-// Command image writes an OCI image layout: for each processor, an image with one layer, which has the two
+// Command image writes an OCI image layout: for each processor, an image with one layer, which has the
 // programs and empty directories, on an empty base. It needs no container engine. The same input makes the same
 // bytes.
 //
 //	image -out DIR -version VERSION -created SECONDS amd64=PROGRAMS arm64=PROGRAMS
 //
-// PROGRAMS is the folder of ironvip and ironvip-announcer for that processor. The layout is written to DIR, which
+// PROGRAMS is the folder of the programs for that processor. The layout is written to DIR, which
 // must not exist.
 package main
 
@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -168,7 +169,7 @@ func (l layout) image(arch, programs string, created time.Time, labels map[strin
 }
 
 // directories are those that the programs use. Their mounts come from the operator.
-var directories = []string{"etc", "etc/ironvip", "run", "run/ironvip", "run/ironvip-announcer", "tmp", "usr", "usr/bin", "usr/libexec", "usr/libexec/ironvip", "var", "var/lib", "var/lib/ironvip"}
+var directories = []string{"etc", "etc/ironvip", "run", "run/ironvip", "run/ironvip-announcer", "run/ironvip-proxy", "tmp", "usr", "usr/bin", "usr/libexec", "usr/libexec/ironvip", "var", "var/lib", "var/lib/ironvip"}
 
 // writeLayer writes the files of an image as a tar archive.
 func writeLayer(w io.Writer, programs string, created time.Time) error {
@@ -182,12 +183,12 @@ func writeLayer(w io.Writer, programs string, created time.Time) error {
 			return err
 		}
 	}
-	for _, file := range []struct{ from, to string }{{"ironvip", "usr/bin/ironvip"}, {"ironvip-announcer", "usr/libexec/ironvip/ironvip-announcer"}} {
-		b, err := os.ReadFile(filepath.Join(programs, file.from))
+	for _, file := range []string{"usr/bin/ironvip", "usr/libexec/ironvip/ironvip-announcer", "usr/libexec/ironvip/ironvip-proxy"} {
+		b, err := os.ReadFile(filepath.Join(programs, path.Base(file)))
 		if err != nil {
 			return err
 		}
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: file.to, Mode: 0o755, Size: int64(len(b)), ModTime: created}); err != nil {
+		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: file, Mode: 0o755, Size: int64(len(b)), ModTime: created}); err != nil {
 			return err
 		}
 		if _, err := t.Write(b); err != nil {

@@ -146,7 +146,11 @@ var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return
 // Run reconciles until the context ends and returns its error. At its end, it changes nothing, but cleans a Cleaner, for at
 // most 2 s.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
-	if err := r.adopt(ctx); err != nil {
+	var disturbed <-chan struct{}
+	if r.watched != nil {
+		disturbed = r.watched.Disturbed()
+	}
+	if err := r.adopt(ctx, disturbed); err != nil {
 		return err
 	}
 	defer r.cleanLast(ctx)
@@ -159,10 +163,6 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	defer r.again.Stop()
 	defer r.later.Stop()
 	defer r.cleaning.timer.Stop()
-	var disturbed <-chan struct{}
-	if r.watched != nil {
-		disturbed = r.watched.Disturbed()
-	}
 
 	for {
 		ready := table.IsClosed(r.Desired.Ready())
@@ -240,7 +240,7 @@ func (r *Reconciler[K, V]) next(feed *table.Feed[K, V], ready bool) (batch []tab
 func (r *Reconciler[K, V]) together() bool { return r.Together != nil && !r.swept }
 
 // adopt reads the Target until it succeeds.
-func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
+func (r *Reconciler[K, V]) adopt(ctx context.Context, disturbed <-chan struct{}) error {
 	for {
 		have, err := r.read(ctx)
 		if err == nil {
@@ -253,6 +253,7 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-disturbed:
 		case <-time.After(r.backoff(r.faults[reading])):
 		}
 	}

@@ -42,6 +42,14 @@ func (q *retryQueue[K]) due(now time.Time) []K {
 	return keys
 }
 
+// hurry makes all keys due.
+func (q *retryQueue[K]) hurry(now time.Time) {
+	for _, k := range q.due(now.Add(1 << 50)) {
+		q.keys.Set(k, now)
+	}
+	q.arm()
+}
+
 func (q *retryQueue[K]) arm() {
 	_, first, any := q.keys.First()
 	if !any {

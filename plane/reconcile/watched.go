@@ -146,7 +146,9 @@ func (r *Reconciler[K, V]) lookAtAll(ctx context.Context) {
 	r.lastLook = time.Now()
 	if err != nil { // the events that caused it are gone
 		r.again.Reset(max(lookPause, r.backoff(r.faults[reading])))
+		return
 	}
+	r.retries.hurry(r.lastLook) // the Target may be another one
 }
 
 // lookFirst repairs what the Target has already seen, because a read of everything forgets it.

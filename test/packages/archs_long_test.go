@@ -25,7 +25,9 @@ func TestARM64Runs(t *testing.T) {
 	if got := output(t, "qemu-aarch64-static", dir+"/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
 		t.Errorf("the version of ironvip is %q", got)
 	}
-	if got := output(t, "qemu-aarch64-static", dir+"/usr/libexec/ironvip/ironvip-announcer", "--version"); strings.TrimSpace(got) != version {
-		t.Errorf("the version of ironvip-announcer is %q", got)
+	for _, program := range []string{"ironvip-announcer", "ironvip-proxy"} {
+		if got := output(t, "qemu-aarch64-static", dir+"/usr/libexec/ironvip/"+program, "--version"); strings.TrimSpace(got) != version {
+			t.Errorf("the version of %s is %q", program, got)
+		}
 	}
 }

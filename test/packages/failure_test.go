@@ -11,7 +11,7 @@ import (
 )
 
 // An upgrade that fails leaves the former version running, and names the cause: a full disk while the
-// files are unpacked, and a new version that does not take over.
+// files are unpacked, a new agent that can't start, and a proxy that is not replaced.
 func TestDebUpgradeFails(t *testing.T) {
 	r := newRoot(t, true)
 	r.must("dpkg", "-i", oldDeb(t))
@@ -38,11 +38,15 @@ func TestDebUpgradeFails(t *testing.T) {
 		}
 	}
 
-	// The agent fits on the disk and the announcer does not, so the new files are there in part.
+	// The agent fits on the disk and the other programs do not, so the new files are there in part.
 	const full = "/usr/libexec/ironvip"
-	announcer, err := os.Stat(r.path(full + "/ironvip-announcer"))
-	if err != nil {
-		t.Fatal(err)
+	size := int64(1 << 20)
+	for _, program := range []string{"/ironvip-announcer", "/ironvip-proxy"} {
+		info, err := os.Stat(r.path(full + program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
 	}
 	outside := func(args ...string) {
 		t.Helper()
@@ -52,17 +56,13 @@ func TestDebUpgradeFails(t *testing.T) {
 	}
 	disk := filepath.Join(r.dir, full)
 	r.must("cp", "-a", full, "/tmp/former")
-	outside("mount", "-t", "tmpfs", "-o", "mode=755,size="+strconv.FormatInt(announcer.Size()+1<<20, 10), "tmpfs", disk)
-	r.must("cp", "-a", "/tmp/former/ironvip-announcer", full)
+	outside("mount", "-t", "tmpfs", "-o", "mode=755,size="+strconv.FormatInt(size, 10), "tmpfs", disk)
+	r.must("cp", "-a", "/tmp/former/ironvip-announcer", "/tmp/former/ironvip-proxy", full)
 	out, err := r.command("dpkg", "-i", newDeb(t)).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "ironvip-announcer") || !strings.Contains(string(out), "No space left on device") {
 		t.Errorf("an upgrade with a full disk: %v\n%s", err, out)
 	}
-	calls := r.calls()
-	if has(calls, takeOver) {
-		t.Errorf("a full disk: %q", calls)
-	}
-	checkNoStop(t, "a full disk", calls)
+	checkNoChange(t, "a full disk", r.calls())
 	goesOn("a full disk")
 	installed("a full disk", "1.1.0")
 	if left := r.must("find", "/usr/bin", full, "-name", "*.dpkg-*"); left != "" {
@@ -70,24 +70,57 @@ func TestDebUpgradeFails(t *testing.T) {
 	}
 	outside("umount", disk)
 
-	// The new version is installed and does not take over. Nothing waits in the loop of the script here.
+	// The new version is installed, and can't start.
+	const goOn = "ironvip: the former version goes on: fix the cause, then run 'systemctl restart ironvip'\n"
+	r.write("/run/check-fails", "")
+	text := r.must("dpkg", "-i", newDeb(t))
+	if !strings.Contains(text, "error: the state file is damaged\n"+goOn) {
+		t.Errorf("an agent that can't start: %s", text)
+	}
+	checkNoChange(t, "an agent that can't start", r.calls())
+	goesOn("an agent that can't start")
+	installed("an agent that can't start", "1.2.3")
+
+	// The proxy is replaced all the same, unless the former agent could not steer the new one. The same is true of the
+	// announcer.
+	former, next := r.proxy(oldDeb(t)), r.proxy(newDeb(t))
+	r.write(proxyUnit, former)
+	r.write("/run/next-proxy", next)
+	text = r.must("dpkg", "-i", newDeb(t))
+	if calls := r.calls(); !has(calls, reload) || has(calls, restart) || r.must("cat", proxyUnit) != next || !strings.Contains(text, goOn) {
+		t.Errorf("an agent that can't start, beside a proxy of the same protocol: %q\n%s", calls, text)
+	}
+	other, _ := r.start("sleep", "1000") // it knows no --protocol
+	r.write(proxyUnit, strconv.Itoa(other))
+	const announcerUnit = "/run/units/ironvip-announcer.service"
+	r.write(announcerUnit, strconv.Itoa(other))
+	text = r.must("dpkg", "-i", newDeb(t))
+	checkNoChange(t, "an agent that can't start, beside processes of another protocol", r.calls())
+	if !strings.Contains(text, "fix the cause, then run 'systemctl reload ironvip-proxy && systemctl restart ironvip'\n") {
+		t.Errorf("an agent that can't start, beside processes of another protocol: %s", text)
+	}
+	goesOn("an agent that can't start, beside other processes")
+	r.must("rm", announcerUnit)
+	r.must("rm", "/run/check-fails")
+
+	// The proxy is not replaced, so the agent isn't either. Nothing waits in the loop of the script here.
 	r.must("mv", "/usr/bin/sleep", "/usr/bin/sleep.real")
 	r.must("ln", "-s", "true", "/usr/bin/sleep")
-	r.write("/run/take-over-fails", "")
-	text := r.must("dpkg", "-i", newDeb(t))
-	if want := "ironvip: take-over failed (see 'journalctl -u ironvip'): the former version goes on: fix the cause, then run 'systemctl restart ironvip'\n"; !strings.Contains(text, want) {
-		t.Errorf("a failed take-over: %s", text)
+	text = r.must("dpkg", "-i", newDeb(t))
+	if want := "ironvip: proxy not replaced: see 'journalctl -u ironvip-proxy'\nironvip: the former version goes on: fix the cause, then run 'systemctl reload ironvip-proxy && systemctl restart ironvip'\n"; !strings.Contains(text, want) {
+		t.Errorf("a proxy that is not replaced: %s", text)
 	}
-	checkTakeOver(t, "a failed take-over", r.calls())
-	goesOn("a failed take-over")
-	installed("a failed take-over", "1.2.3")
+	if calls := r.calls(); !has(calls, reload) || has(calls, restart) {
+		t.Errorf("a proxy that is not replaced: %q", calls)
+	}
+	goesOn("a proxy that is not replaced")
 
-	// With the cause gone, another installation takes over.
-	r.must("rm", "/run/take-over-fails")
-	if text := r.must("dpkg", "-i", newDeb(t)); strings.Contains(text, "take-over failed") {
+	// With the cause gone, another installation replaces both, the proxy first.
+	r.write("/run/next-proxy", next)
+	if text := r.must("dpkg", "-i", newDeb(t)); strings.Contains(text, "ironvip: ") {
 		t.Errorf("the cause is gone: %s", text)
 	}
-	checkTakeOver(t, "the cause is gone", r.calls())
+	checkRestart(t, "the cause is gone", r.calls(), reload)
 	if r.must("cat", "/run/units/ironvip.service") == process {
 		t.Error("the cause is gone: the former process goes on")
 	}

@@ -66,8 +66,10 @@ func TestImage(t *testing.T) {
 			if got := output(t, "chroot", root, "/usr/bin/ironvip", "version"); !strings.Contains(got, version) {
 				t.Errorf("the version is %q", got)
 			}
-			if got := output(t, "chroot", root, "/usr/libexec/ironvip/ironvip-announcer", "--version"); strings.TrimSpace(got) != version {
-				t.Errorf("the version of the announcer is %q", got)
+			for _, program := range []string{"ironvip-announcer", "ironvip-proxy"} {
+				if got := output(t, "chroot", root, "/usr/libexec/ironvip/"+program, "--version"); strings.TrimSpace(got) != version {
+					t.Errorf("the version of %s is %q", program, got)
+				}
 			}
 		}
 		if got, want := output(t, "find", root, "-mindepth", "1", "-printf", "%M %u:%g %P\n"), `
@@ -76,6 +78,7 @@ drwxr-xr-x root:root etc/ironvip
 drwxr-xr-x root:root run
 drwxr-xr-x root:root run/ironvip
 drwxr-xr-x root:root run/ironvip-announcer
+drwxr-xr-x root:root run/ironvip-proxy
 drwxrwxrwt root:root tmp
 drwxr-xr-x root:root usr
 drwxr-xr-x root:root usr/bin
@@ -83,6 +86,7 @@ drwxr-xr-x root:root usr/bin
 drwxr-xr-x root:root usr/libexec
 drwxr-xr-x root:root usr/libexec/ironvip
 -rwxr-xr-x root:root usr/libexec/ironvip/ironvip-announcer
+-rwxr-xr-x root:root usr/libexec/ironvip/ironvip-proxy
 drwxr-xr-x root:root var
 drwxr-xr-x root:root var/lib
 drwxr-xr-x root:root var/lib/ironvip

@@ -46,7 +46,7 @@ func TestRelease(t *testing.T) {
 	}
 	want := []string{"CHANGES.md", "SHA256SUMS", "VERSION"}
 	for _, arch := range archs {
-		want = append(want, filepath.Base(deb(t, arch)), filepath.Base(rpm(t, arch)), "ironvip-"+arch+".cdx.json", "ironvip-announcer-"+arch+".cdx.json")
+		want = append(want, filepath.Base(deb(t, arch)), filepath.Base(rpm(t, arch)), "ironvip-"+arch+".cdx.json", "ironvip-announcer-"+arch+".cdx.json", "ironvip-proxy-"+arch+".cdx.json")
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, names); diff != "" {
@@ -63,7 +63,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	for _, arch := range archs {
-		for _, program := range []string{"ironvip", "ironvip-announcer"} {
+		for _, program := range []string{"ironvip", "ironvip-announcer", "ironvip-proxy"} {
 			checkModules(t, filepath.Join(out, program+"-"+arch+".cdx.json"), filepath.Join(programs(t), arch, program))
 		}
 	}
@@ -72,7 +72,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := lines(write("ARCHS=" + hostArch(t)))
-	if diff := cmp.Diff(slices.DeleteFunc(lines(sums), func(line string) bool { return !slices.Contains(again, line) }), again); diff != "" || len(again) != 6 {
+	if diff := cmp.Diff(slices.DeleteFunc(lines(sums), func(line string) bool { return !slices.Contains(again, line) }), again); diff != "" || len(again) != 7 {
 		t.Errorf("the second release differs (-first +second):\n%s\n%s", diff, sums)
 	}
 }

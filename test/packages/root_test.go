@@ -16,7 +16,8 @@ import (
 )
 
 // root is a Debian of its own: a layer of files above that of test/debian.sh, in a mount and a network
-// namespace. Its systemctl is testdata/systemctl. The packages of both versions are in /packages.
+// namespace. Its systemctl is testdata/systemctl, and testdata/ironvip is before ironvip in the search path. The packages of
+// both versions are in /packages.
 type root struct {
 	t    *testing.T
 	hold *exec.Cmd // keeps the namespaces
@@ -71,13 +72,15 @@ func newRoot(t *testing.T, systemd bool) *root {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("namespaces: %q %v", line, err)
 	}
-	fake, err := os.ReadFile("testdata/systemctl")
-	if err != nil {
-		t.Fatal(err)
-	}
 	r.must("mv", "/usr/bin/systemctl", "/usr/bin/systemctl.real")
-	r.write("/usr/bin/systemctl", string(fake))
-	r.must("chmod", "755", "/usr/bin/systemctl")
+	for fake, path := range map[string]string{"systemctl": "/usr/bin/systemctl", "ironvip": "/usr/sbin/ironvip"} {
+		text, err := os.ReadFile(filepath.Join("testdata", fake))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.write(path, string(text))
+		r.must("chmod", "755", path)
+	}
 	if systemd {
 		r.must("mkdir", "-p", "/run/systemd/system")
 	}

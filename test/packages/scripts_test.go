@@ -33,6 +33,10 @@ func oldDeb(t *testing.T) string {
 const (
 	config  = "[dataplane]\nmode = \"proxy\"\n"
 	enabled = "/etc/systemd/system/multi-user.target.wants/ironvip.service"
+	// The same of the proxy's socket.
+	enabledSocket = "/etc/systemd/system/sockets.target.wants/ironvip-proxy.socket"
+	preset        = "preset ironvip.service ironvip-proxy.socket"
+	stopAll       = "stop ironvip-announcer.service ironvip.service ironvip-proxy.socket ironvip-proxy.service"
 	// What the agent writes at its first start.
 	state = "/var/lib/ironvip/ironvip.db"
 )
@@ -40,25 +44,46 @@ const (
 // has reports whether systemctl was called with the words, among calls.
 func has(calls []string, words string) bool { return slices.Contains(calls, words) }
 
-const takeOver = "kill --kill-whom=main --signal=USR2 ironvip.service"
+const (
+	proxyUnit = "/run/units/ironvip-proxy.service"
+	restart   = "try-restart ironvip.service"
+	reload    = "reload ironvip-proxy.service"
+)
 
-// checkTakeOver checks that the calls of an upgrade let the new version take over.
-func checkTakeOver(t *testing.T, what string, calls []string) {
+// checkRestart checks that the calls of an upgrade check the new version, make the changes before, restart the agent, and
+// change nothing else.
+func checkRestart(t *testing.T, what string, calls []string, before ...string) {
 	t.Helper()
-	if !has(calls, takeOver) {
-		t.Errorf("%s: no take-over: %q", what, calls)
+	if got := changes(calls); !slices.Equal(got, slices.Concat([]string{"check"}, before, []string{restart})) {
+		t.Errorf("%s: %q", what, got)
 	}
-	checkNoStop(t, what, calls)
 }
 
-// checkNoStop checks that calls neither stop nor start a unit.
-func checkNoStop(t *testing.T, what string, calls []string) {
+// checkNoChange checks that calls change no process.
+func checkNoChange(t *testing.T, what string, calls []string) {
 	t.Helper()
-	for _, call := range calls {
-		if word, _, _ := strings.Cut(call, " "); word == "stop" || word == "restart" || word == "try-restart" || word == "start" {
-			t.Errorf("%s: systemctl %s", what, call)
-		}
+	if got := slices.DeleteFunc(changes(calls), func(c string) bool { return c == "check" }); len(got) > 0 {
+		t.Errorf("%s: %q", what, got)
 	}
+}
+
+// changes are the calls that change a process, and the check before.
+func changes(calls []string) []string {
+	return slices.DeleteFunc(slices.Clone(calls), func(call string) bool {
+		word, _, _ := strings.Cut(call, " ")
+		return !slices.Contains([]string{"check", "start", "stop", "restart", "try-restart", "reload"}, word)
+	})
+}
+
+// proxy starts the proxy of a package, and returns its process number.
+func (r *root) proxy(deb string) string {
+	r.t.Helper()
+	dir := "/tmp/" + filepath.Base(deb)
+	r.must("dpkg-deb", "--extract", deb, dir)
+	socket := dir + "/proxy.sock"
+	pid, _ := r.start(dir+"/usr/libexec/ironvip/ironvip-proxy", "--socket", socket)
+	wait.Until(r.t, "the proxy runs", func() bool { return r.exists(socket) })
+	return strconv.Itoa(pid)
 }
 
 // The life of the .deb on a host with systemd.
@@ -68,14 +93,14 @@ func TestDebScripts(t *testing.T) {
 
 	// Without a configuration, the agent is enabled and does not start.
 	text := r.must("dpkg", "-i", oldDeb(t))
-	if calls := r.calls(); !has(calls, "start ironvip.service") || !has(calls, "daemon-reload") || !has(calls, "restart systemd-modules-load.service") {
+	if calls := r.calls(); !has(calls, "start ironvip-proxy.socket") || !has(calls, "start ironvip.service") || !has(calls, "daemon-reload") || !has(calls, "restart systemd-modules-load.service") {
 		t.Errorf("installation: %q", calls)
 	}
 	if strings.Contains(text, "ironvip: ") {
 		t.Errorf("the installation warns: %s", text)
 	}
-	if !r.exists(enabled) || r.exists("/run/units/ironvip.service") {
-		t.Error("after the installation, the agent is not enabled, or runs without a configuration")
+	if !r.exists(enabled) || !r.exists(enabledSocket) || r.exists("/run/units/ironvip.service") || r.exists(proxyUnit) {
+		t.Error("after the installation, the agent or the proxy's socket is not enabled, or the agent runs without a configuration")
 	}
 	if r.exists(strings.Replace(enabled, "ironvip.service", "ironvip-announcer.service", 1)) {
 		t.Error("after the installation, the announcer is enabled")
@@ -101,12 +126,12 @@ func TestDebScripts(t *testing.T) {
 	if text := r.must("dpkg", "-i", oldDeb(t)); strings.Contains(text, "announcer goes on") {
 		t.Errorf("the announcer is not of another version: %s", text)
 	}
-	checkTakeOver(t, "the same version", r.calls())
+	checkRestart(t, "the same version", r.calls())
 
-	// Upgrade and downgrade are take-overs, and leave the announcer and the kernel alone.
+	// Upgrade and downgrade restart the agent, and leave the announcer and the kernel alone.
 	for _, step := range []struct{ what, deb, version string }{{"upgrade", newDeb(t), "v1.2.3"}, {"downgrade", oldDeb(t), "v1.1.0"}, {"upgrade again", newDeb(t), "v1.2.3"}} {
 		text := r.must("dpkg", "-i", step.deb)
-		checkTakeOver(t, step.what, r.calls())
+		checkRestart(t, step.what, r.calls())
 		if step.version != "v1.1.0" && !strings.Contains(text, "the former version of the announcer goes on: run 'systemctl restart ironvip-announcer'") {
 			t.Errorf("%s does not tell about the announcer: %s", step.what, text)
 		}
@@ -127,23 +152,21 @@ func TestDebScripts(t *testing.T) {
 	end()
 	r.write("/run/units/ironvip-announcer.service", strconv.Itoa(announcer)+"\n")
 
-	// A configuration that the new version refuses keeps the former process.
-	r.write("/etc/ironvip/ironvip.toml", "mode = 1\n")
-	if text := r.must("dpkg", "-i", oldDeb(t)); !strings.Contains(text, "configuration invalid: the former version goes on") {
-		t.Errorf("an upgrade with an invalid configuration: %s", text)
-	}
-	if calls := r.calls(); has(calls, takeOver) {
-		t.Errorf("an upgrade with an invalid configuration: %q", calls)
-	} else {
-		checkNoStop(t, "an upgrade with an invalid configuration", calls)
-	}
-	r.write("/etc/ironvip/ironvip.toml", config)
+	// A proxy of another version is replaced before the agent, one of the same version goes on.
+	former, next := r.proxy(newDeb(t)), r.proxy(oldDeb(t))
+	r.write(proxyUnit, former)
+	r.write("/run/next-proxy", next)
+	r.must("dpkg", "-i", oldDeb(t))
+	checkRestart(t, "an upgrade beside a proxy", r.calls(), reload)
+	r.must("dpkg", "-i", oldDeb(t))
+	checkRestart(t, "an upgrade beside a proxy of the same version", r.calls())
+	r.must("rm", proxyUnit)
 
 	// A stopped agent stays stopped.
 	r.must("systemctl", "stop", "ironvip.service")
 	r.calls()
 	r.must("dpkg", "-i", newDeb(t))
-	if calls := r.calls(); has(calls, "start ironvip.service") || has(calls, takeOver) {
+	if calls := changes(r.calls()); !slices.Equal(calls, []string{restart}) || r.exists("/run/units/ironvip.service") {
 		t.Errorf("the upgrade with a stopped agent: %q", calls)
 	}
 
@@ -168,10 +191,10 @@ func TestDebScripts(t *testing.T) {
 		t.Fatal("the agent has no state file")
 	}
 
-	// The removal stops both, and cleans the kernel. The rest stays.
+	// The removal stops all units, and cleans the kernel. The rest stays.
 	r.kernelState()
 	r.must("dpkg", "-r", "ironvip")
-	if calls := r.calls(); !has(calls, "stop ironvip-announcer.service ironvip.service") {
+	if calls := r.calls(); !has(calls, stopAll) {
 		t.Errorf("removal: %q", calls)
 	}
 	if r.kernelStateStays() || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") || r.exists("/usr/bin/ironvip") {
@@ -188,7 +211,7 @@ func TestDebScripts(t *testing.T) {
 	}
 	// An upgrade after that is one.
 	r.must("dpkg", "-i", newDeb(t))
-	checkTakeOver(t, "upgrade after a removal", r.calls())
+	checkRestart(t, "upgrade after a removal", r.calls())
 
 	// If it was disabled, it stays off.
 	r.must("systemctl", "--no-reload", "disable", "ironvip.service")
@@ -215,11 +238,11 @@ func TestDebScriptsWithoutSystemd(t *testing.T) {
 	before := r.tree()
 	r.must("dpkg", "-i", oldDeb(t))
 	r.must("dpkg", "-i", newDeb(t))
-	if !r.exists(enabled) {
-		t.Error("the agent is not enabled")
+	if !r.exists(enabled) || !r.exists(enabledSocket) {
+		t.Error("the agent or the proxy's socket is not enabled")
 	}
 	r.must("dpkg", "-r", "ironvip")
-	if calls := r.calls(); !slices.Equal(calls, []string{"preset ironvip.service"}) {
+	if calls := r.calls(); !slices.Equal(calls, []string{preset}) {
 		t.Errorf("calls without systemd: %q", calls)
 	}
 	if !r.kernelStateStays() {
@@ -264,7 +287,7 @@ func TestRPMScripts(t *testing.T) {
 	older := filepath.Join(oldPackages(t), strings.Replace(filepath.Base(newer), "1.2.3", "1.1.0", 1))
 
 	run("--install", older)
-	if calls := r.calls(); !has(calls, "preset ironvip.service") || !has(calls, "daemon-reload") || r.exists("/run/units/ironvip.service") {
+	if calls := r.calls(); !has(calls, preset) || !has(calls, "daemon-reload") || r.exists("/run/units/ironvip.service") {
 		t.Errorf("installation: %q", calls)
 	}
 	r.must("getent", "passwd", "ironvip")
@@ -279,17 +302,17 @@ func TestRPMScripts(t *testing.T) {
 		args          []string
 	}{{"upgrade", "v1.2.3", []string{"--upgrade", newer}}, {"downgrade", "v1.1.0", []string{"--upgrade", "--oldpackage", older}}} {
 		run(step.args...)
-		checkTakeOver(t, step.what, r.calls())
+		checkRestart(t, step.what, r.calls())
 		if got := r.must("ironvip", "version"); !strings.Contains(got, step.version) || !r.kernelStateStays() {
 			t.Errorf("after the %s: version %s, kernel state %t", step.what, got, r.kernelStateStays())
 		}
 	}
 
 	run("--erase", "ironvip")
-	if calls := r.calls(); !has(calls, "stop ironvip-announcer.service ironvip.service") || !has(calls, "--no-reload disable ironvip.service ironvip-announcer.service") {
+	if calls := r.calls(); !has(calls, stopAll) || !has(calls, "--no-reload disable ironvip.service ironvip-proxy.socket ironvip-announcer.service") {
 		t.Errorf("removal: %q", calls)
 	}
-	if r.kernelStateStays() || r.exists(enabled) || r.exists("/usr/bin/ironvip") || r.exists("/usr/libexec/ironvip") || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") {
+	if r.kernelStateStays() || r.exists(enabled) || r.exists(enabledSocket) || r.exists("/usr/bin/ironvip") || r.exists("/usr/libexec/ironvip") || !r.exists(state) || !r.exists("/etc/ironvip/ironvip.toml") {
 		t.Errorf("after the removal: kernel state %t\n%s", r.kernelStateStays(), r.must("find", "/etc/ironvip", "/var/lib/ironvip", "/usr/libexec", "/etc/systemd/system"))
 	}
 }

@@ -47,11 +47,12 @@ func TestDNSAddressComesBack(t *testing.T) {
 	happened(t, h, "dns_listener_open", "an interface has the address again")
 }
 
-// A take-over loses no query, by either transport.
-func TestDNSDuringATakeOver(t *testing.T) {
+// With its sockets in the service manager's store, a restart of the agent loses no query, by either transport.
+func TestDNSDuringARestart(t *testing.T) {
 	parallel(t)
 	n := newNamed(t, "")
 	n.write("services.d/web.toml", service("web", "", newBackend(t, "a")))
+	m := newManager(t, n.host)
 	n.start()
 	want := "NOERROR " + n.vip("web")
 	n.resolves("web.vip.internal", "A", want)
@@ -86,9 +87,11 @@ func TestDNSDuringATakeOver(t *testing.T) {
 		}
 	}
 	more()
-	next := n.takeOver()
+	n.stop()
+	m.launchWithStore(n.host)
 	more()
-	next.takeOver()
+	n.kill()
+	m.launchWithStore(n.host)
 	more()
 	close(stop)
 	done.Wait()

@@ -39,6 +39,7 @@ var notRunnable = []struct {
 	{"ironvip config schema > /etc", changes},
 	{"ironvip --addr https:", wantsUnit},
 	{"ironvip agent ", changes},
+	{"ironvip proxy ", endless},
 	{"ironvip dashboard", endless},
 	{"ironvip dataplane clean", changes},
 	{"ironvip dataplane switch", changes},

@@ -17,7 +17,9 @@ import (
 func TestStatistics(t *testing.T)           { countsTraffic(t) }
 func TestConnectionsAreListed(t *testing.T) { listsConnections(t) }
 func TestOperatorDrain(t *testing.T)        { overrides(t) }
-func TestUnprivilegedAgent(t *testing.T)    { runsUnprivileged(t, capabilitiesOfUnit(t)) }
+func TestUnprivilegedAgent(t *testing.T) {
+	runsUnprivileged(t, append(capabilitiesOfUnit(t, "ironvip"), capabilitiesOfUnit(t, "ironvip-proxy")...))
+}
 
 func TestDemo(t *testing.T) {
 	need.Root(t)
@@ -27,9 +29,9 @@ func TestDemo(t *testing.T) {
 }
 
 // capabilitiesOfUnit returns the capabilities that the systemd unit gives to the agent.
-func capabilitiesOfUnit(t *testing.T) (all []uintptr) {
+func capabilitiesOfUnit(t *testing.T, name string) (all []uintptr) {
 	t.Helper()
-	unit, err := os.ReadFile("../../configs/systemd/ironvip.service")
+	unit, err := os.ReadFile("../../configs/systemd/" + name + ".service")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,9 @@ package program
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/ironvip/ironvip/test/need"
@@ -99,21 +95,8 @@ func TestSwitchCommand(t *testing.T) {
 		t.Errorf("plan: exit %d", plan.code)
 	}
 	mentions(t, "the plan", plan.stdout, "proxy -> nft", "tcp", "continue until they end, for 10m0s at most", "udp", "move with their next datagram")
-	process := h.cmd.Process.Pid
 	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
-	killSuccessor := sync.OnceFunc(func() {
-		_, after, _ := strings.Cut(h.log.String(), `msg="handed over" pid=`)
-		pid, _, _ := strings.Cut(after, " ")
-		n, err := strconv.Atoi(pid)
-		if err == nil {
-			err = syscall.Kill(n, syscall.SIGKILL)
-		}
-		if err != nil {
-			t.Errorf("kill the successor: %v", err)
-		}
-	})
-	t.Cleanup(killSuccessor) // the end of h waits for it, because both have its log
-	h.status("OK", "former", fmt.Sprintf("proxy drains in process %d: ", process))
+	h.status("OK", "former", "proxy drains: 2 connections by tcp")
 	lives("with nft")
 	comesFromItsPort(t, l, tcp, first)
 	if a, err := idle.Ask(); err != nil || a != first {
@@ -129,26 +112,24 @@ func TestSwitchCommand(t *testing.T) {
 	}
 	mentions(t, "the contradiction", again.stdout, "this host runs nft, but the configuration does not keep it", "ironvip.toml:", `dataplane.mode = "proxy" contradicts: the next start runs that`)
 	h.edit("ironvip.toml", `mode = "proxy"`, `mode = "auto"`)
-	back := h.cli("dataplane", "switch", "proxy")
-	if back.code != 5 {
-		t.Errorf("back while the earlier proxy relays: exit %d", back.code)
-	}
-	mentions(t, "the refusal", back.stderr, fmt.Sprintf("process %d of an earlier proxy", process))
+	drains(t, h, l, c, "[12]", false) // idle may have the same backend
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	c.Close()
 	idle.Close()
-	h.eventually("the process of the proxy has ended", func() error {
+	h.eventually("the proxy has ended", func() error {
 		if now := h.ok("status"); strings.Contains(now, "former") {
 			return errors.New(now)
 		}
 		return nil
 	})
-	killSuccessor()
-	h.ended() // its successor had its log, too
+	happened(t, h, "dataplane_retired", "dataplane_removed", "nft replaces proxy: everything that was left is removed")
+	h.stop()
 	h.start()
 	mentions(t, "after a restart", h.ok("dataplane", "show"), "nft: in sync")
+	mentions(t, "back", h.ok("dataplane", "switch", "proxy"), "nft -> proxy")
+	bothServe(t, h, l, tcp, udp)
 }
 
 // comesFromItsPort lets new clients come from the port that the proxy has a connection from, until one has the same backend.

@@ -13,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -24,13 +25,22 @@ type dataplane struct {
 	open        func(l *lab, pods []netip.Prefix) (plane, error)
 }
 
+// userspacePlane is a proxy with the addresses of its VIPs.
+type userspacePlane struct {
+	*remote.Plane
+	target *proxy.Target
+}
+
+func (p userspacePlane) Close() error { return errors.Join(p.Plane.Close(), p.target.Close()) }
+
 var (
 	userspace = &dataplane{
 		name:        "proxy",
 		unsupported: proxy.Unsupported,
 		open: func(l *lab, _ []netip.Prefix) (plane, error) {
-			p := proxy.New(proxy.Options{Device: device, Owns: l.owns, Own: l.own, SkLookup: l.skLookup})
-			if e := p.Entrance(); e.SkLookup != l.skLookup {
+			target := proxy.New(proxy.Options{Own: l.own, SkLookup: l.skLookup})
+			p := userspacePlane{remote.New(remote.Options{Listeners: target, Device: device, Owns: l.owns}), target}
+			if e := target.Entrance(); e.SkLookup != l.skLookup {
 				return p, errors.New(e.String())
 			}
 			return p, nil

@@ -59,8 +59,8 @@ var reportPrograms = []struct {
 	args []string
 }{
 	{"uname.txt", []string{"uname", "-a"}},
-	{"journal.txt", []string{"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", "20000", "--since", "-2d", "-u", "ironvip", "-u", "ironvip-announcer"}},
-	{"units.txt", []string{"systemctl", "--no-pager", "show", "ironvip", "ironvip-announcer", "-p", "Id,ActiveState,SubState,Result,NRestarts,MemoryCurrent,CPUUsageNSec,ExecMainStatus"}},
+	{"journal.txt", []string{"journalctl", "--no-pager", "-o", "short-iso-precise", "-n", "20000", "--since", "-2d", "-u", "ironvip", "-u", "ironvip-announcer", "-u", "ironvip-proxy"}},
+	{"units.txt", []string{"systemctl", "--no-pager", "show", "ironvip", "ironvip-announcer", "ironvip-proxy", "-p", "Id,ActiveState,SubState,Result,NRestarts,MemoryCurrent,CPUUsageNSec,ExecMainStatus"}},
 	{"ipvs.txt", []string{"ipvsadm", "-Ln", "--stats"}},
 	{"nftables.txt", []string{"nft", "list", "table", "inet", "ironvip"}},
 	{"addresses.txt", []string{"ip", "addr"}},

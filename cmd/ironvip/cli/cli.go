@@ -30,6 +30,7 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/tomlfile"
+	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -61,7 +62,9 @@ type Options struct {
 	// The functions of agent: the daemon itself, and the work of commands that need no
 	// running agent. Tests replace these functions.
 	RunAgent     func(context.Context, agent.Options) error
+	CheckAgent   func(agent.Options) error
 	RunAnnouncer func(context.Context, announcer.Options) error
+	RunProxy     func(context.Context, process.MainOptions) error
 	Clean        func(context.Context, agent.CleanRequest) (agent.CleanResult, error)
 	Save         func(context.Context, agent.StoreRequest, io.Writer) error
 	Restore      func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
@@ -78,7 +81,9 @@ func (o Options) withDefaults() Options {
 	o.Getenv = or(o.Getenv, os.Getenv)
 	o.Now = or(o.Now, time.Now)
 	o.RunAgent = or(o.RunAgent, agent.Run)
+	o.CheckAgent = or(o.CheckAgent, agent.Check)
 	o.RunAnnouncer = or(o.RunAnnouncer, announcer.Main)
+	o.RunProxy = or(o.RunProxy, process.Main)
 	o.Clean = or(o.Clean, agent.Clean)
 	o.Save = or(o.Save, agent.Save)
 	o.Restore = or(o.Restore, agent.Restore)
@@ -160,6 +165,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 	root.AddCommand(
 		a.agentCommand(),
 		a.announcerCommand(),
+		a.proxyCommand(),
 		a.statusCommand(),
 		group("service", "manage services",
 			a.serviceListCommand(), a.serviceGetCommand(), a.serviceApplyCommand(), a.serviceDeleteCommand(), a.serviceExplainCommand(),

@@ -88,11 +88,7 @@ func (a *app) formerText(f v1.FormerDataplane) string {
 	if f.Problem != "" {
 		return f.Mode + ": " + f.Problem
 	}
-	where := f.Mode + " drains"
-	if f.Process != 0 {
-		where += fmt.Sprintf(" in process %d", f.Process)
-	}
-	return output.Join(", ends ", where+": "+output.Plural(f.Connections, "connection"), a.ago(f.Until)+" at the latest")
+	return output.Join(", ends ", f.Mode+" drains: "+output.Plural(f.Connections, "connection"), a.ago(f.Until)+" at the latest")
 }
 
 // fewBackends is the number of backends per frontend in a table; -o wide shows all.

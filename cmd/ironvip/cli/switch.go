@@ -88,10 +88,10 @@ func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) erro
 		case now.Mode == to && now.Ready:
 			return nil
 		case now.Mode != to:
-			why := "no process has taken over; see the agent's log"
+			why := "see the agent's log"
 			if status, err := c.Status(ctx); err == nil {
 				for _, check := range status.Checks {
-					if check.Name == "take-over" {
+					if check.Name == "switch" {
 						why = check.Message
 					}
 				}

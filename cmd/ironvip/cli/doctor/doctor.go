@@ -126,7 +126,7 @@ func Examine(h Host, w Want) []Finding {
 	}
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
-	out = append(out, skLookup(h, w, agent)...)
+	out = append(out, skLookup(h, w, findForwarder(h, procs, agent))...)
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
 	out = append(out, dns(h, w)...)

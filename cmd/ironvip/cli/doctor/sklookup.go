@@ -14,17 +14,17 @@ import (
 )
 
 // skLookup checks whether the kernel can pass the clients of all VIPs to a few sockets of the userspace
-// dataplane, and the agent's right to ask for that. Without it, the dataplane works with listeners.
-func skLookup(h Host, w Want, agent *process) []Finding {
+// dataplane, and the right of the process that forwards to ask for that. Without it, the dataplane works with listeners.
+func skLookup(h Host, w Want, forwarder *process) []Finding {
 	if w.Mode != configs.ModeProxy || w.SkLookup != configs.SkLookupAuto || h.SkLookup == nil {
 		return nil
 	}
 	const without = "each frontend has a listener"
-	if agent != nil {
-		status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(agent.pid), "status"))
-		if err == nil && effectiveCapabilities(string(status))&(1<<unix.CAP_BPF|1<<unix.CAP_SYS_ADMIN) == 0 {
-			return []Finding{{Warn, "sk_lookup", fmt.Sprintf("agent (pid %d) has no CAP_BPF, which sk_lookup needs: %s", agent.pid, without),
-				"add AmbientCapabilities=CAP_BPF, CapabilityBoundingSet=CAP_BPF and SystemCallFilter=bpf to its unit, or set dataplane.sk_lookup to \"never\""}}
+	if forwarder != nil {
+		status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(forwarder.pid), "status"))
+		if has := effectiveCapabilities(string(status)); err == nil && (has&(1<<unix.CAP_BPF|1<<unix.CAP_SYS_ADMIN) == 0 || has&(1<<unix.CAP_NET_ADMIN) == 0) {
+			return []Finding{{Warn, "sk_lookup", fmt.Sprintf("%s (pid %d) does not have both CAP_BPF and CAP_NET_ADMIN, which sk_lookup needs: %s", forwarder.name, forwarder.pid, without),
+				"add AmbientCapabilities=CAP_BPF CAP_NET_ADMIN, the same CapabilityBoundingSet= and SystemCallFilter=bpf to its unit, or set dataplane.sk_lookup to \"never\""}}
 		}
 	}
 	err := h.SkLookup()

@@ -1,0 +1,369 @@
+// Package process runs the userspace proxy, for an agent that sends it frontends over a connection of package mirror. The
+// agent may end, restart or hang: the proxy goes on with what it has. It keeps no file.
+//
+// Server answers what proxy/remote asks, which is a reconcile.Plane in the agent. It runs in the process of its own that
+// Main is (`ironvip proxy`), or in the agent's. Protocol.go has the questions and answers, upgrade.go the replacement of a
+// process by one of another version.
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/mirror"
+	"github.com/ironvip/ironvip/internal/openfiles"
+	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Options are the settings of a Server.
+type Options struct {
+	Version string
+	Sockets *sockets.Set // opens the listeners; nil: a set that has inherited none
+	Log     *slog.Logger
+}
+
+// Server is a proxy that an agent controls.
+type Server struct {
+	o       Options
+	conns   mirror.Server
+	host    *table.Table[struct{}, hostnet.Snapshot]
+	passive *table.Table[vip.PassiveKey, vip.PassiveHealth]
+	events  *table.Table[uint64, Event]
+	run     *table.Table[struct{}, Run]
+
+	apply chan struct{} // is taken while the frontends are changed or read; has room for one
+
+	mu       sync.Mutex
+	settings Settings
+	former   atomic.Bool             // the process that this one replaced has not ended
+	onDemand bool                    // systemd has the socket, and starts the process again
+	target   *proxy.Target           // nil until an agent has sent settings
+	drains   map[*proxy.Target]int64 // retired ones, until when
+	last     uint64                  // number of the last event
+	draining sync.WaitGroup
+	closed   context.Context // ends with the server
+	close    context.CancelFunc
+}
+
+// New returns a Server without frontends.
+func New(o Options) *Server {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Sockets = cmp.Or(o.Sockets, &sockets.Set{Freebind: true})
+	clock := table.NewClock(time.Now())
+	s := &Server{o: o,
+		host:    table.New(clock, hostnet.KeyOf, hostnet.Same),
+		passive: table.New(clock, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
+		events:  table.New(clock, func(e *Event) uint64 { return e.Number }, nil),
+		run:     table.New(clock, func(*Run) struct{} { return struct{}{} }, nil),
+		drains:  make(map[*proxy.Target]int64),
+		apply:   make(chan struct{}, 1),
+	}
+	s.run.Set(Run{time.Now().UnixNano()})
+	s.closed, s.close = context.WithCancel(context.Background())
+	s.conns = mirror.Server{
+		Version: o.Version, Log: o.Log,
+		Mirror:  []mirror.Mirrored{mirror.Into(TableHost, s.host)},
+		Publish: []mirror.Published{mirror.Publish(TableRun, s.run), mirror.Publish(TablePassive, s.passive), mirror.Publish(TableEvents, s.events)},
+		Answer:  s.methods(),
+	}
+	return s
+}
+
+// Serve accepts the connections of agents until the context ends. It closes the listener.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.conns.Serve(ctx, l) }
+
+// Dial returns a connection of an agent in the same process.
+func (s *Server) Dial(context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	go s.conns.ServeConn(s.closed, far) // until the agent or the server ends
+	return near, nil
+}
+
+// Target returns the proxy, or nil before an agent has sent settings.
+func (s *Server) Target() *proxy.Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.target
+}
+
+// LastTurn is that of the proxy: see proxy.Target.
+func (s *Server) LastTurn() time.Time {
+	if t := s.Target(); t != nil {
+		return t.LastTurn()
+	}
+	return time.Time{}
+}
+
+// Idle reports whether there are no frontends, and no connections of earlier ones, also in a process that this one replaced.
+func (s *Server) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.drains) == 0 && !s.former.Load() && (s.target == nil || s.target.Stats().Listeners == 0)
+}
+
+// turnTime bounds the wait for another change: of a former connection, or while the process is replaced.
+const turnTime = 3 * time.Second
+
+var (
+	errBusy   = errors.New("the proxy is being replaced, or busy with a former change")
+	errClosed = errors.New("the proxy ends")
+)
+
+// turn waits until nothing else changes or reads the frontends. The caller calls done.
+func (s *Server) turn(ctx context.Context) (done func(), err error) {
+	late := time.NewTimer(turnTime)
+	defer late.Stop()
+	select {
+	case s.apply <- struct{}{}:
+	case <-late.C:
+		return nil, errBusy
+	}
+	done = func() { <-s.apply }
+	switch {
+	case ctx.Err() != nil: // of a connection that was replaced meanwhile
+		err = ctx.Err()
+	case s.closed.Err() != nil:
+		err = errClosed
+	default:
+		return done, nil
+	}
+	done()
+	return nil, err
+}
+
+// configure makes the proxy, unless there is one. One with frontends keeps its settings.
+func (s *Server) configure(ctx context.Context, settings Settings) (Configured, error) {
+	done, err := s.turn(ctx)
+	if err != nil {
+		return Configured{}, err
+	}
+	defer done()
+	if t := s.Target(); t != nil && s.settings != settings && t.Stats().Listeners == 0 {
+		s.mu.Lock()
+		s.target = nil
+		s.mu.Unlock()
+		_ = t.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.target == nil {
+		s.settings = settings
+		s.target = s.newTarget(false)
+	}
+	return Configured{Entrance: s.target.Entrance(), Settings: s.settings}, nil
+}
+
+// newTarget returns a proxy with the settings. The caller holds mu.
+func (s *Server) newTarget(succeeds bool) *proxy.Target {
+	return proxy.New(proxy.Options{
+		SkLookup: s.settings.SkLookup, Own: hostnet.IsOwn(s.host), Sockets: s.o.Sockets, Succeeds: succeeds,
+		Passive: s.passive, Report: s.report, Log: s.o.Log,
+	})
+}
+
+// eventsKept bounds the events for an agent that is not connected.
+const eventsKept = 200
+
+// report keeps an event for the agent.
+func (s *Server) report(e event.Event) {
+	s.mu.Lock()
+	s.last++
+	number := s.last
+	s.mu.Unlock()
+	e.Time = time.Now()
+	s.events.Set(Event{number, e})
+	if number > eventsKept {
+		s.events.Delete(number - eventsKept)
+	}
+}
+
+// methods returns what an agent can ask.
+func (s *Server) methods() []mirror.Method {
+	return []mirror.Method{
+		mirror.Answer(AskConfigure, s.configure),
+		mirror.Answer(AskApply, s.applyAll),
+		mirror.Answer(AskActual, s.actual),
+		mirror.Answer(AskRetire, func(ctx context.Context, within time.Duration) (bool, error) { return true, s.retire(ctx, within) }),
+		mirror.Answer(AskReport, func(context.Context, bool) (Report, error) { return s.reportNow(), nil }),
+		mirror.Answer(AskKeys, func(context.Context, bool) ([]vip.FrontendKey, error) {
+			if t := s.Target(); t != nil {
+				return t.Keys(), nil
+			}
+			return nil, nil
+		}),
+		mirror.Answer(AskConnections, s.connections),
+		answer(s, AskTotals, func(ctx context.Context, t *proxy.Target, _ bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
+			return t.Totals(ctx, func(vip.FrontendKey) bool { return true })
+		}),
+		answer(s, AskBreakdown, func(ctx context.Context, t *proxy.Target, key vip.FrontendKey) (Breakdown, error) {
+			b, found, err := t.Breakdown(ctx, key)
+			return Breakdown{b, found}, err
+		}),
+		answer(s, AskList, func(ctx context.Context, t *proxy.Target, keys []vip.FrontendKey) (out []reconcile.Connection, err error) {
+			for _, key := range keys {
+				err = errors.Join(err, t.ListFrontend(ctx, key, func(c reconcile.Connection) bool { out = append(out, c); return true }))
+			}
+			return out, err
+		}),
+	}
+}
+
+// answer answers what needs a proxy. Without one, there is nothing.
+func answer[Q, A any](s *Server, name string, f func(context.Context, *proxy.Target, Q) (A, error)) mirror.Method {
+	return mirror.Answer(name, func(ctx context.Context, q Q) (A, error) {
+		t := s.Target()
+		if t == nil {
+			var none A
+			return none, nil
+		}
+		return f(ctx, t, q)
+	})
+}
+
+// errUnconfigured is the error of a change before the settings.
+var errUnconfigured = errors.New("the proxy has no settings yet")
+
+// applyAll implements reconcile.Plane's Apply.
+func (s *Server) applyAll(ctx context.Context, batch []Update) ([]Result, error) {
+	done, err := s.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	t := s.Target()
+	if t == nil {
+		return nil, errUnconfigured
+	}
+	updates := make([]reconcile.Update[vip.FrontendKey, vip.Frontend], len(batch))
+	for i, u := range batch {
+		updates[i] = reconcile.Update[vip.FrontendKey, vip.Frontend]{Key: u.Key, New: u.New}
+	}
+	if err := t.Apply(s.closed, updates); err != nil { // not with the connection: what was begun is done
+		return nil, err
+	}
+	results := make([]Result, len(batch))
+	for i := range updates {
+		results[i] = resultOf(updates[i].Err)
+	}
+	return results, nil
+}
+
+// actual implements reconcile.Plane's Actual.
+func (s *Server) actual(ctx context.Context, _ bool) (out []Observed, err error) {
+	done, err := s.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	t := s.Target()
+	if t == nil {
+		return nil, nil
+	}
+	for o, err := range t.Actual(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Observed{o.Value, o.Damage})
+	}
+	return out, nil
+}
+
+// connections counts those of a frontend by backend, also the ones of a retired proxy.
+func (s *Server) connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[netip.AddrPort]int{}
+	for t := range s.drains {
+		open, _ := t.Connections(ctx, key)
+		for addr, n := range open {
+			out[addr] += n
+		}
+	}
+	if s.target == nil {
+		return out, nil
+	}
+	open, err := s.target.Connections(ctx, key)
+	for addr, n := range open {
+		out[addr] += n
+	}
+	return out, err
+}
+
+// retire ends all listeners, and lets the open connections go on for some time.
+func (s *Server) retire(ctx context.Context, within time.Duration) error {
+	done, err := s.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.target
+	if t == nil {
+		return nil
+	}
+	s.target = nil
+	s.drains[t] = time.Now().Add(within).UnixNano()
+	s.draining.Go(func() {
+		ctx, cancel := context.WithTimeout(s.closed, within)
+		defer cancel()
+		t.Drain(ctx)
+		_ = t.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.drains, t)
+	})
+	return nil
+}
+
+// reportNow returns what an agent reads from time to time.
+func (s *Server) reportNow() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := Report{Limit: openfiles.Limit()}
+	for t, until := range s.drains {
+		stats := t.Stats()
+		r.Draining.Connections += stats.Connections
+		r.Draining.Sessions += stats.Sessions
+		r.Draining.Until = max(r.Draining.Until, until)
+	}
+	if s.target != nil {
+		r.Report = s.target.Report()
+	}
+	return r
+}
+
+// Drain accepts no more clients, and waits for the end of the open connections, or of ctx.
+func (s *Server) Drain(ctx context.Context) {
+	if t := s.Target(); t != nil {
+		t.Drain(ctx)
+	}
+}
+
+// Close ends all connections.
+func (s *Server) Close() error {
+	s.close()
+	s.apply <- struct{}{} // the last change ends first, and none begins
+	s.draining.Wait()
+	s.mu.Lock()
+	t := s.target
+	s.target = nil
+	s.mu.Unlock()
+	if t == nil {
+		return nil
+	}
+	return t.Close()
+}

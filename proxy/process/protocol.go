@@ -1,0 +1,112 @@
+package process
+
+import (
+	"errors"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// DefaultSocket is the socket of the proxy under systemd.
+const DefaultSocket = "/run/ironvip-proxy/control.sock"
+
+// Tables of a connection. The first one is the agent's.
+const (
+	TableHost    = "host"
+	TableRun     = "run"
+	TablePassive = "passive"
+	TableEvents  = "events"
+)
+
+// Questions of an agent. Those without an argument have a bool.
+const (
+	AskConfigure   = "configure"   // Settings: Configured
+	AskApply       = "apply"       // []Update: []Result
+	AskActual      = "actual"      // []Observed
+	AskRetire      = "retire"      // time.Duration: bool
+	AskReport      = "report"      // Report
+	AskKeys        = "keys"        // []vip.FrontendKey
+	AskConnections = "connections" // vip.FrontendKey: map[netip.AddrPort]int
+	AskTotals      = "totals"      // map[vip.FrontendKey]reconcile.Traffic
+	AskBreakdown   = "breakdown"   // vip.FrontendKey: Breakdown
+	AskList        = "list"        // []vip.FrontendKey: []reconcile.Connection
+)
+
+// Settings are those of the proxy that only take effect without frontends.
+type Settings struct{ SkLookup bool }
+
+// Configured is what the proxy uses: other settings than those that were sent, if it has frontends.
+type Configured struct {
+	Entrance proxy.Entrance
+	Settings Settings
+}
+
+// Run is one run of the process.
+type Run struct{ Began int64 }
+
+// Event is an event with its number in one run.
+type Event struct {
+	Number uint64
+	event.Event
+}
+
+// Update is a changed frontend, or a removed one.
+type Update struct {
+	Key vip.FrontendKey
+	New *vip.Frontend
+}
+
+// Result is the result of an Update: a problem, another error as text, or neither.
+type Result struct {
+	Problem *vip.Problem
+	Text    string
+}
+
+func resultOf(err error) Result {
+	if p, ok := errors.AsType[vip.Problem](err); ok {
+		return Result{Problem: &p}
+	}
+	if err != nil {
+		return Result{Text: err.Error()}
+	}
+	return Result{}
+}
+
+// Err returns the error.
+func (r Result) Err() error {
+	switch {
+	case r.Problem != nil:
+		return *r.Problem
+	case r.Text != "":
+		return errors.New(r.Text)
+	}
+	return nil
+}
+
+// Observed is a frontend that the proxy has, with what is wrong with it.
+type Observed struct {
+	Value  vip.Frontend
+	Damage []string
+}
+
+// Breakdown is that of a frontend, if the proxy has it.
+type Breakdown struct {
+	reconcile.Breakdown
+	Found bool
+}
+
+// Report is the state of the proxy.
+type Report struct {
+	proxy.Report
+	Limit    uint64 // of the process's descriptors
+	Draining Draining
+}
+
+// Draining are the connections of retired frontends. Until is when the last one ends, in nanoseconds since 1970; 0: there
+// are none.
+type Draining struct {
+	Connections, Sessions int64
+	Until                 int64
+}

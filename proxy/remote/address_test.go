@@ -1,0 +1,440 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/need"
+	"github.com/ironvip/ironvip/test/scope"
+	"github.com/ironvip/ironvip/test/wait"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// noDevice is the device of a process without privileges.
+type noDevice struct{}
+
+func (noDevice) list() ([]netip.Addr, error) { return nil, nil }
+func (noDevice) add(netip.Addr) error        { return unix.EPERM }
+func (noDevice) remove(netip.Addr) error     { return unix.EPERM }
+
+func TestForeignAddressWithoutRights(t *testing.T) {
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		p := newPlane(t, Options{device: noDevice{}})
+		key := vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: freeKey(t, "127.0.0.1", protocol).Port, Protocol: protocol}
+		f := onVIP(key)
+		var problem vip.Problem
+		if err := p.apply(f); !errors.As(err, &problem) ||
+			problem.Message != "203.0.113.10 is not an address of this host" ||
+			problem.Hint != "run the agent with CAP_NET_ADMIN, or use a pool inside 127.0.0.0/8" {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+		// A node port is on the host's own addresses: no device and no hint about one.
+		node := *f
+		node.Kind = vip.OnHost
+		if err := p.apply(&node); !errors.As(err, &problem) || problem.Hint != "" {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+	}
+}
+
+// A frontend with an address that isn't the host's is served as soon as the address is added to any
+// device, although its next retry is half a minute later. A frontend that fails for another reason
+// isn't retried more often.
+func TestAddressThatComesIsServedAtOnce(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	lo := must.Get(netlink.LinkByName("lo"))(t)
+	log := slog.New(slog.DiscardHandler)
+	p := newPlane(t, Options{device: noDevice{}})
+	watcher := hostnet.NewWatcher(table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), func(link string, _ netip.Addr) bool { return link == "lo" }, log)
+	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
+	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
+	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Plane, Applied: applied,
+		Moved: watcher.Changed(), MinBackoff: time.Hour, MaxBackoff: time.Hour, Resync: -1})
+	endWatch, end := scope.Go(t, watcher.Run), scope.Go(t, r.Run)
+	stop := func() { end(); endWatch() }
+
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer taken.Close()
+	busy := vip.FrontendKey{Addr: netip.MustParseAddr("127.0.0.1"), Port: netip.MustParseAddrPort(taken.Addr().String()).Port(), Protocol: vip.TCP}
+	state := func(key vip.FrontendKey, ok bool) func() bool {
+		return func() bool { row, _, tried := applied.Get(key); return tried && (row.Problem == nil) == ok }
+	}
+	await := func(what string, is func() bool) {
+		t.Helper()
+		wait.Until(t, what, is)
+	}
+	desired.Set(*onVIP(busy))
+	for _, text := range []string{"203.0.113.10", "2001:db8::10"} {
+		key := vip.FrontendKey{Addr: netip.MustParseAddr(text), Port: 8080, Protocol: vip.TCP}
+		desired.Set(*onVIP(key))
+		await(text+" waits", state(key, false))
+		must.Succeed(t, netlink.AddrAdd(lo, hostAddr(key.Addr)))
+		await(text+" came", state(key, true))
+	}
+	stop()
+	if row, _, tried := applied.Get(busy); !tried || row.Problem == nil || p.Arrived()(busy) {
+		t.Errorf("a port that another process holds: %+v", row)
+	}
+}
+
+// fakeDevice records its calls, and refuses what the kernel would refuse.
+type fakeDevice struct {
+	addrs []netip.Addr
+	err   error // of every write
+	calls []string
+}
+
+func (d *fakeDevice) list() ([]netip.Addr, error) { return slices.Clone(d.addrs), nil }
+
+func (d *fakeDevice) add(a netip.Addr) error {
+	d.calls = append(d.calls, "add "+a.String())
+	if d.err == nil && !slices.Contains(d.addrs, a) {
+		d.addrs = append(d.addrs, a)
+	}
+	return d.err
+}
+
+func (d *fakeDevice) remove(a netip.Addr) error {
+	d.calls = append(d.calls, "remove "+a.String())
+	if d.err == nil {
+		d.addrs = slices.DeleteFunc(d.addrs, func(b netip.Addr) bool { return a == b })
+	}
+	return d.err
+}
+
+func TestAddressesOwnership(t *testing.T) {
+	ours, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+	owns := func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) }
+	key := func(a netip.Addr) vip.FrontendKey { return vip.FrontendKey{Addr: a, Port: 80, Protocol: vip.TCP} }
+	t.Run("two frontends, the last takes it away", func(t *testing.T) {
+		d := &fakeDevice{}
+		a := newAddresses(d, "ironvip0", nil)
+		must.Succeed(t, a.add(ours))
+		a.use(key(ours))
+		a.use(key(ours))
+		a.unuse(key(ours))
+		if err := a.drop(ours); err != nil || len(d.addrs) != 1 {
+			t.Fatal(err, d.addrs)
+		}
+		a.unuse(key(ours))
+		if err := a.drop(ours); err != nil || len(d.addrs) != 0 {
+			t.Fatal(err, d.addrs)
+		}
+	})
+	t.Run("foreign on the device is left", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{foreign}}
+		a := newAddresses(d, "ironvip0", owns)
+		a.use(key(foreign))
+		a.unuse(key(foreign))
+		if err := errors.Join(a.refresh(), a.drop(foreign)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
+			t.Error(err, d.calls, a.orphans())
+		}
+	})
+	t.Run("an earlier process' is adopted", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{ours}}
+		a := newAddresses(d, "ironvip0", owns)
+		if err := a.refresh(); err != nil || !slices.Equal(a.orphans(), []netip.Addr{ours}) {
+			t.Fatal(err, a.orphans())
+		}
+		a.use(key(ours))
+		if len(a.orphans()) != 0 || a.damage(ours) != "" {
+			t.Error(a.orphans(), a.damage(ours))
+		}
+		d.addrs = nil
+		if err := a.refresh(); err != nil || a.damage(ours) != "address 192.0.2.1 missing from ironvip0" {
+			t.Error(err, a.damage(ours))
+		}
+		if err := errors.Join(a.ensure(ours, false), a.refresh()); err != nil || a.damage(ours) != "" {
+			t.Error(err, a.damage(ours))
+		}
+	})
+	t.Run("without owns only this process' own", func(t *testing.T) {
+		d := &fakeDevice{addrs: []netip.Addr{ours}}
+		a := newAddresses(d, "ironvip0", nil)
+		if err := errors.Join(a.refresh(), a.drop(ours)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
+			t.Error(err, d.calls, a.orphans())
+		}
+	})
+	t.Run("a refusal is said", func(t *testing.T) {
+		for _, c := range []struct {
+			err  error
+			says string
+		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "neither a dummy device nor a bridge ironvip0"}, {unix.ENODEV, "no such device"}} {
+			a := newAddresses(&fakeDevice{err: c.err}, "ironvip0", owns)
+			var problem vip.Problem
+			if err := a.add(ours); !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
+				t.Errorf("%v, hint %q; want %q", err, problem.Hint, c.says)
+			}
+		}
+	})
+}
+
+// Addresses on a real device, in the test's own network namespace.
+func TestAddressesOnARealDevice(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	makeDevice(t, "ironvip0")
+	witness := func() (out []string) {
+		link := must.Get(netlink.LinkByName("ironvip0"))(t)
+		list := must.Get(netlink.AddrList(link, netlink.FAMILY_ALL))(t)
+		for _, a := range list {
+			if !a.IP.IsLinkLocalUnicast() {
+				out = append(out, a.IPNet.String())
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	want := func(addrs ...string) {
+		t.Helper()
+		must.SameList(t, witness(), addrs, "ironvip0")
+	}
+	pool := netip.MustParsePrefix("192.0.2.0/24")
+	opts := Options{Owns: func(a netip.Addr) bool { return pool.Contains(a) || a.Is6() }}
+	p := newPlane(t, opts)
+	backend := echo(t)
+	http := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, backend)
+	dns := onVIP(vip.FrontendKey{Addr: http.Key.Addr, Port: 53, Protocol: vip.UDP}, echo(t))
+	six := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP}, backend)
+	for _, f := range []*vip.Frontend{http, dns, six} {
+		p.must(f)
+	}
+	want("192.0.2.1/32", "2001:db8::1/128")
+	served(t, http.Key)
+	served(t, six.Key)
+
+	// Another program removes the address: damage, which a repair fixes.
+	link := must.Get(netlink.LinkByName("ironvip0"))(t)
+	must.Succeed(t, netlink.AddrDel(link, hostAddr(http.Key.Addr)))
+	damaged := 0
+	for _, o := range p.actual() {
+		if slices.Contains(o.Damage, "address 192.0.2.1 missing from ironvip0") {
+			damaged++
+		}
+	}
+	expect.Equal(t, damaged, 2, "of 2 frontends damaged")
+	batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: http.Key, Old: http, New: http, Repair: true}}
+	must.Succeed(t, errors.Join(p.Apply(context.Background(), batch), batch[0].Err))
+	served(t, http.Key)
+	for _, o := range p.actual() {
+		expect.Empty(t, o.Damage)
+	}
+
+	// The address is removed with its last frontend; a foreign address remains.
+	foreign := netip.MustParseAddr("198.51.100.1")
+	must.Succeed(t, netlink.AddrAdd(link, hostAddr(foreign)))
+	p.remove(http.Key)
+	want("192.0.2.1/32", "198.51.100.1/32", "2001:db8::1/128")
+	p.remove(dns.Key)
+	want("198.51.100.1/32", "2001:db8::1/128")
+
+	// The next process finds the remaining address as an orphan and adopts it, or removes it on
+	// request.
+	must.Succeed(t, p.Close())
+	want("198.51.100.1/32", "2001:db8::1/128")
+	q := newPlane(t, opts)
+	orphans := q.actual()
+	if len(orphans) != 1 || orphans[0].Value.Key != (vip.FrontendKey{Addr: six.Key.Addr}) {
+		t.Fatalf("%v", orphans)
+	}
+	q.must(six)
+	q.remove(orphans[0].Value.Key) // in use again: remains
+	want("198.51.100.1/32", "2001:db8::1/128")
+	served(t, six.Key)
+	q.remove(six.Key)
+	want("198.51.100.1/32")
+}
+
+// Without the device, the proxy creates it: a dummy or, on kernels without these, a bridge, up, without ARP.
+func TestDeviceIsMade(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	p := newPlane(t, Options{})
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, echo(t))
+	must.Succeed(t, p.apply(f))
+	served(t, f.Key)
+	kind := "dummy"
+	if !hasDummy() {
+		kind = "bridge"
+	}
+	link, err := netlink.LinkByName("ironvip0")
+	if err != nil || link.Type() != kind || link.Attrs().Flags&net.FlagUp == 0 || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		t.Errorf("%+v, %v", link, err)
+	}
+}
+
+// A host without IPv6 says which setting that is, and what to do.
+func TestWithoutIPv6(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0))
+	must.Succeed(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0))
+	p := newPlane(t, Options{})
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("2001:db8::1"), Port: 80, Protocol: vip.TCP})
+	var problem vip.Problem
+	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Message, "net.ipv6.conf.ironvip0.disable_ipv6 is 1") || !strings.Contains(problem.Hint, "sysctl -w net.ipv6.conf.all.disable_ipv6=0") {
+		t.Errorf("%v, hint %q", err, problem.Hint)
+	}
+}
+
+// A process that really lacks the privileges.
+func TestWithoutRights(t *testing.T) {
+	if !asNobody(t) {
+		return
+	}
+	p := newPlane(t, Options{})
+	var problem vip.Problem
+	f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: 8080, Protocol: vip.TCP})
+	if err := p.apply(f); !errors.As(err, &problem) || !strings.Contains(problem.Hint, "CAP_NET_ADMIN") {
+		t.Errorf("%v, hint %q", err, problem.Hint)
+	}
+	start := must.Get(strconv.Atoi(strings.TrimSpace(string(must.Get(os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"))(t)))))(t)
+	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
+		f := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("127.96.0.1"), Port: 80, Protocol: protocol})
+		err := p.apply(f)
+		if start <= 80 {
+			expect.Succeed(t, err)
+			continue
+		}
+		if !errors.As(err, &problem) || !strings.Contains(problem.Message, fmt.Sprintf("ports below %d need a privilege", start)) ||
+			!strings.Contains(problem.Hint, "CAP_NET_BIND_SERVICE") || !strings.Contains(problem.Hint, "net.ipv4.ip_unprivileged_port_start=80") {
+			t.Errorf("%v, hint %q", err, problem.Hint)
+		}
+	}
+	// What needs no privileges works.
+	key := freeKey(t, "127.96.0.1", vip.TCP)
+	p.must(onVIP(key, echo(t)))
+	served(t, key)
+}
+
+const childEnv = "IRONVIP_REMOTE_TEST_CHILD"
+
+// inNamespace runs the calling test again in a child process with its own network namespace. It
+// uses a user namespace if the test isn't root. It returns true in the child, with lo up.
+func inNamespace(t *testing.T) bool {
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if os.Geteuid() != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if !child(t, attr) {
+		return false
+	}
+	lo := must.Get(netlink.LinkByName("lo"))(t)
+	must.Succeed(t, netlink.LinkSetUp(lo))
+	return true
+}
+
+// asNobody runs the calling test again without any privileges, and returns true there.
+func asNobody(t *testing.T) bool {
+	if os.Geteuid() != 0 {
+		return true
+	}
+	return child(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
+}
+
+func child(t *testing.T, attr *syscall.SysProcAttr) bool {
+	t.Helper()
+	if os.Getenv(childEnv) == t.Name() {
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), childEnv+"="+t.Name())
+	cmd.SysProcAttr = attr
+	cmd.Dir = "/"
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
+		need.Lack(t, need.ReasonRoot, "without it, user namespaces, which this host denies: "+err.Error())
+	}
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+		t.Errorf("in the child: %v\n%s", err, out)
+	}
+	return false
+}
+
+// makeDevice creates a device of that name: a dummy, or half of a veth pair if the kernel has no
+// dummies.
+func makeDevice(t *testing.T, name string) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0"})
+	}
+	must.Succeed(t, err)
+}
+
+func hasDummy() bool {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "probe0"
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	return !errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// The local addresses are read from the host's routes, once for all addresses. For an address that
+// is missing there, a socket is tried. It is damage if that fails, too.
+func TestManyLocalAddressesCostOneReading(t *testing.T) {
+	readings, sockets := 0, 0
+	a := newAddresses(&fakeDevice{}, "ironvip0", nil)
+	routes, binds := a.routes, a.binds
+	a.routes = func() (*netipx.IPSet, error) { readings++; return routes() }
+	a.binds = func(addr netip.Addr) bool { sockets++; return binds(addr) }
+	for round := 1; round <= 2; round++ {
+		must.Succeed(t, a.refresh())
+		for i := range 1000 {
+			must.Equal(t, a.damage(netip.AddrFrom4([4]byte{127, 9, byte(i >> 8), byte(i)})), "")
+		}
+		if readings != round || sockets != 0 {
+			t.Errorf("%d readings and %d sockets after %d looks at 1000 addresses", readings, sockets, round)
+		}
+	}
+	away := netip.MustParseAddr("198.51.100.1")
+	if damage := a.damage(away); damage != "address 198.51.100.1 is no longer an address of this host" || sockets != 1 {
+		t.Errorf("%q by %d sockets", damage, sockets)
+	}
+	a.binds = func(netip.Addr) bool { return true }
+	expect.Equal(t, a.damage(away), "", "an address that sockets can be bound to")
+	must.Succeed(t, a.refresh())
+	a.routes = func() (*netipx.IPSet, error) { return nil, errors.New("no netlink here") }
+	expect.Equal(t, a.damage(netip.MustParseAddr("127.0.0.1")), "", "without the routes")
+}
+
+// Sockets can be bound to every address that the routes define as local.
+func TestLocalRoutesCanBeBoundTo(t *testing.T) {
+	routes := must.Get(localRoutes())(t)
+	expect.True(t, routes.Contains(netip.MustParseAddr("127.0.0.1")), "127.0.0.1 is not local")
+	for _, p := range routes.Prefixes() {
+		for _, addr := range []netip.Addr{p.Addr(), netipx.PrefixLastIP(p)} {
+			expect.True(t, proxy.IsLocal(addr), "%s, of %s, can't be bound to", addr, p)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Listeners is a proxy that serves frontends, whether or not the host has their addresses: a Client, or a proxy.Target.
+type Listeners interface {
+	reconcile.Plane
+	reconcile.Connections
+	reconcile.Statistics
+	reconcile.ConnectionLister
+}
+
+// Options are the settings of a Plane.
+type Options struct {
+	Listeners Listeners
+	// Restarted delivers after the Listeners have lost their frontends. Nil: they don't.
+	Restarted <-chan struct{}
+	// Device is the dummy device for VIPs that are not addresses of the host. It is
+	// created when first needed. Default "ironvip0".
+	Device string
+	// Owns reports whether ironvip assigns addr. Host addresses (/32, /128) on Device
+	// that it owns may be removed, even if an earlier process added them. Nil: only
+	// addresses that this process added.
+	Owns func(addr netip.Addr) bool
+	Log  *slog.Logger
+
+	device  device // for tests
+	watched bool   // the device is the kernel's
+}
+
+// Plane is the userspace dataplane with the addresses of its VIPs. One goroutine at a time may call Apply, Actual, Arrived,
+// Look and Close. The other methods may be called concurrently.
+type Plane struct {
+	Listeners
+	log       *slog.Logger
+	addresses *addresses
+	watcher   *watch.Watcher               // of the addresses; nil: they can't be watched
+	vips      map[vip.FrontendKey]struct{} // frontends that use their address
+	awaited   map[vip.FrontendKey]struct{} // failed because their address was not the host's
+
+	merges    bool          // disturbed is used, and not the channel of the watcher
+	disturbed chan struct{} // has room for one
+	restarted chan struct{} // has room for one
+	stop      context.CancelFunc
+	work      sync.WaitGroup
+}
+
+var (
+	_ reconcile.Plane                                  = (*Plane)(nil)
+	_ reconcile.Waiter[vip.FrontendKey]                = (*Plane)(nil)
+	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Plane)(nil)
+)
+
+// New returns a Plane. It changes nothing before Apply.
+func New(o Options) *Plane {
+	o.Device = cmp.Or(o.Device, "ironvip0")
+	if o.device == nil {
+		o.device, o.watched = &netlinkDevice{name: o.Device}, true
+	}
+	p := &Plane{
+		Listeners: o.Listeners, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+		addresses: newAddresses(o.device, o.Device, o.Owns),
+		vips:      make(map[vip.FrontendKey]struct{}), awaited: make(map[vip.FrontendKey]struct{}),
+		disturbed: make(chan struct{}, 1), restarted: make(chan struct{}, 1),
+	}
+	if o.watched {
+		var err error
+		if p.watcher, err = watch.Open(watch.Options{Device: o.Device}); err != nil {
+			p.log.Warn("changes of addresses are not seen at once", "err", err)
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	if p.merges = o.Restarted != nil; p.merges {
+		p.work.Go(func() { p.merge(ctx, o.Restarted) })
+	}
+	return p
+}
+
+// merge makes one channel of those that disturb this plane.
+func (p *Plane) merge(ctx context.Context, restarted <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.watcher.Changed():
+		case <-restarted:
+			signal(p.restarted)
+		}
+		signal(p.disturbed)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Close ends the watching of addresses. They stay on the device, for the next process to adopt or remove.
+func (p *Plane) Close() error {
+	p.stop()
+	p.work.Wait()
+	p.watcher.Close()
+	return nil
+}
+
+// manyFrontends is how many of them have to change at once for the host's routes to cost less than a socket for each.
+const manyFrontends = 64
+
+// Apply implements reconcile.Target: a frontend listens before its address is added, and its address is removed after it.
+func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	if err := p.Listeners.Apply(ctx, batch); err != nil {
+		return err
+	}
+	for i := range batch {
+		u := &batch[i]
+		_, used := p.vips[u.Key]
+		switch {
+		case u.New == nil:
+			if used {
+				p.unuse(u.Key)
+			}
+			u.Err = errors.Join(u.Err, p.addresses.drop(u.Key.Addr))
+		case u.Err != nil:
+		case u.New.Kind == vip.OnVIP:
+			if !used {
+				p.use(u.Key)
+			}
+			u.Err = p.addresses.ensure(u.Key.Addr, !used && len(batch) >= manyFrontends)
+		case used:
+			p.unuse(u.Key)
+		}
+		if u.New != nil && u.Err != nil && !p.addresses.binds(u.Key.Addr) {
+			p.awaited[u.Key] = struct{}{}
+		} else {
+			delete(p.awaited, u.Key)
+		}
+	}
+	return nil
+}
+
+func (p *Plane) use(key vip.FrontendKey) {
+	p.vips[key] = struct{}{}
+	p.addresses.use(key)
+}
+
+func (p *Plane) unuse(key vip.FrontendKey) {
+	delete(p.vips, key)
+	p.addresses.unuse(key)
+}
+
+// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends
+// whose address has become one of the host's.
+func (p *Plane) Arrived() func(vip.FrontendKey) bool {
+	none := func(vip.FrontendKey) bool { return false }
+	if len(p.awaited) == 0 {
+		return none
+	}
+	local, err := p.addresses.routes()
+	if err != nil {
+		return none // they are retried anyway
+	}
+	return func(key vip.FrontendKey) bool {
+		_, ok := p.awaited[key]
+		return ok && local.Contains(key.Addr)
+	}
+}
+
+// Actual implements reconcile.Target. It yields addresses that an earlier process left on the device as orphans, with port 0
+// in their key.
+func (p *Plane) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
+	type observed = reconcile.Observed[vip.Frontend]
+	return func(yield func(observed, error) bool) {
+		p.watcher.Take(nil) // what follows shows it, too
+		if err := p.addresses.refresh(); err != nil {
+			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", p.addresses.name, err))
+			return
+		}
+		for o, err := range p.Listeners.Actual(ctx) {
+			if err == nil && o.Value.Kind == vip.OnVIP {
+				if _, used := p.vips[o.Value.Key]; !used { // of an earlier agent
+					p.use(o.Value.Key)
+				}
+				if damage := p.addresses.damage(o.Value.Key.Addr); damage != "" {
+					o.Damage = append(o.Damage, damage)
+				}
+			}
+			if !yield(o, err) || err != nil {
+				return
+			}
+		}
+		for _, addr := range p.addresses.orphans() {
+			if !yield(observed{Value: vip.Frontend{Key: vip.FrontendKey{Addr: addr}, Kind: vip.OnVIP}, Orphan: true}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Disturbed implements reconcile.Watched.
+func (p *Plane) Disturbed() <-chan struct{} {
+	if p.merges {
+		return p.disturbed
+	}
+	return p.watcher.Changed()
+}
+
+// UsesDevice returns a channel that is closed once the Plane has added, adopted or removed an address on the device. With
+// addresses of the host alone, it does nothing there.
+func (p *Plane) UsesDevice() <-chan struct{} { return p.addresses.used }
+
+// Look implements reconcile.Watched: it finds addresses that another program has removed from the device. A device that is
+// down still serves its IPv4 addresses, and the kernel removes those of IPv6.
+func (p *Plane) Look(context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
+	var sight reconcile.Sight[vip.FrontendKey, vip.Frontend]
+	seen := p.watcher.Take(p.addresses.needs)
+	sight.Unknown = seen.Lost
+	select {
+	case <-p.restarted:
+		sight.Unknown = true
+	default:
+	}
+	for addr, by := range seen.Gone {
+		delete(p.addresses.there, addr)
+		sight.Damaged = append(sight.Damaged, reconcile.Damage[vip.FrontendKey]{Key: p.userOf(addr), What: p.addresses.damage(addr), By: by.String()})
+	}
+	return sight, nil
+}
+
+// userOf returns one frontend that listens at addr. If the last one that was known has ended, it looks for another one among
+// all.
+func (p *Plane) userOf(addr netip.Addr) vip.FrontendKey {
+	u := p.addresses.users[addr]
+	if u.one != (place{}) {
+		return u.one.key(addr)
+	}
+	for key := range p.vips {
+		if key.Addr == addr {
+			u.one = placeAt(key)
+			p.addresses.users[addr] = u
+			break
+		}
+	}
+	return u.one.key(addr)
+}

@@ -1,0 +1,311 @@
+// Package remote is the userspace dataplane as an agent has it: a reconcile.Plane whose frontends are served by a Server of
+// proxy/process, in a process of its own or in this one.
+//
+// Client asks the server, and has what it reports. Plane adds what only the agent has the rights for: the addresses of VIPs
+// (address.go) on a device (device.go). It changes no other address or device.
+package remote
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/mirror"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/proxy"
+	"github.com/ironvip/ironvip/proxy/process"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// ClientOptions are the settings of a Client.
+type ClientOptions struct {
+	Socket   string                                  // of the process
+	Dial     func(context.Context) (net.Conn, error) // connects instead, with a server of this process; nil: Socket is used
+	Name     string                                  // tells agents apart: the state directory
+	Settings process.Settings
+
+	Host    table.Reader[struct{}, hostnet.Snapshot]
+	Passive *table.Table[vip.PassiveKey, vip.PassiveHealth] // the Client is its only writer; nil: not needed
+	Events  *event.Log
+	Log     *slog.Logger
+}
+
+// Client is a proxy in another process: listeners without the addresses. All methods may be called concurrently.
+type Client struct {
+	settings  process.Settings
+	link      mirror.Client
+	restarted chan struct{} // has room for one; see Restarted
+	events    eventSink
+
+	mu         sync.Mutex // not held while the process is asked
+	run        int64      // of the process; 0: unknown
+	configured bool       // this run has the settings
+	uses       process.Configured
+
+	reporting sync.Mutex // of what follows, and held while the process is asked
+	report    process.Report
+	reported  time.Time
+}
+
+var (
+	_ reconcile.Plane            = (*Client)(nil)
+	_ reconcile.Connections      = (*Client)(nil)
+	_ reconcile.Statistics       = (*Client)(nil)
+	_ reconcile.ConnectionLister = (*Client)(nil)
+)
+
+// NewClient returns a Client that connects once it runs.
+func NewClient(o ClientOptions) *Client {
+	c := &Client{settings: o.Settings, restarted: make(chan struct{}, 1)}
+	c.events.add = o.Events.Add
+	mirrored := []mirror.Mirrored{
+		mirror.IntoOne(process.TableRun, c.begin),
+		mirror.Into(process.TableEvents, &c.events),
+	}
+	if o.Passive != nil {
+		mirrored = append(mirrored, mirror.Into(process.TablePassive, o.Passive))
+	}
+	c.link = mirror.Client{Path: o.Socket, Dial: o.Dial, Server: "proxy", Name: o.Name, Mirror: mirrored,
+		Publish: []mirror.Published{mirror.Publish(process.TableHost, o.Host)}, Log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
+	return c
+}
+
+// Run keeps the connection until the context ends, and returns its error.
+func (c *Client) Run(ctx context.Context) error { return c.link.Run(ctx) }
+
+// State returns the state of the connection.
+func (c *Client) State() mirror.State { return c.link.State() }
+
+// Restarted delivers after each connection: the process may be another one, without its frontends.
+func (c *Client) Restarted() <-chan struct{} { return c.restarted }
+
+// begin takes in which run of the process this is, at the beginning of a connection.
+func (c *Client) begin(r *process.Run) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.restarted <- struct{}{}:
+	default:
+	}
+	if c.run == r.Began {
+		return
+	}
+	c.run, c.configured = r.Began, false
+	c.events.begin(r.Began)
+}
+
+// configure sends the settings, if this run of the process hasn't got them.
+func (c *Client) configure(ctx context.Context) error {
+	c.mu.Lock()
+	run, done := c.run, c.configured
+	c.mu.Unlock()
+	if done {
+		return nil
+	}
+	got, err := mirror.Ask[process.Settings, process.Configured](ctx, &c.link, process.AskConfigure, c.settings)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.uses, c.configured = got, c.run == run && run != 0
+	return nil
+}
+
+// Entrance says how clients reach the proxy, once that is known.
+func (c *Client) Entrance() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.configured:
+		return ""
+	case c.uses.Settings != c.settings:
+		return c.uses.Entrance.String() + "; dataplane.sk_lookup was changed: restart the process of the proxy"
+	}
+	return c.uses.Entrance.String()
+}
+
+// changeTime bounds a change and a read of the frontends. A process that takes longer hangs.
+const changeTime = 20 * time.Second
+
+// Apply implements reconcile.Target.
+func (c *Client) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	if err := c.configure(ctx); err != nil {
+		return err
+	}
+	updates := make([]process.Update, len(batch))
+	for i, u := range batch {
+		updates[i] = process.Update{Key: u.Key, New: u.New}
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	results, err := mirror.Ask[[]process.Update, []process.Result](ctx, &c.link, process.AskApply, updates)
+	if err == nil && len(results) != len(batch) {
+		err = errors.New("the proxy has answered for another number of frontends")
+	}
+	if err != nil {
+		return err
+	}
+	for i := range batch {
+		batch[i].Err = results[i].Err()
+	}
+	return nil
+}
+
+// Actual implements reconcile.Target.
+func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Frontend], error] {
+	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]reconcile.Observed[vip.Frontend], error) {
+		ctx, cancel := context.WithTimeout(ctx, changeTime)
+		defer cancel()
+		if err := c.configure(ctx); err != nil {
+			return nil, err
+		}
+		all, err := ask[[]process.Observed](ctx, c, process.AskActual)
+		out := make([]reconcile.Observed[vip.Frontend], len(all))
+		for i, o := range all {
+			out[i] = reconcile.Observed[vip.Frontend]{Value: o.Value, Damage: o.Damage}
+		}
+		return out, err
+	})
+}
+
+// Same implements reconcile.Target.
+func (c *Client) Same(a, b *vip.Frontend) bool { return proxy.Same(a, b) }
+
+// ask asks without an argument.
+func ask[A any](ctx context.Context, c *Client, name string) (A, error) {
+	return mirror.Ask[bool, A](ctx, &c.link, name, true)
+}
+
+// Connections implements reconcile.Connections.
+func (c *Client) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return mirror.Ask[vip.FrontendKey, map[netip.AddrPort]int](ctx, &c.link, process.AskConnections, key)
+}
+
+// listedAtOnce is how many frontends have their connections listed in one answer.
+const listedAtOnce = 16
+
+// ListConnections implements reconcile.ConnectionLister.
+func (c *Client) ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(reconcile.Connection) bool) error {
+	keys, err := c.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	keys = slices.DeleteFunc(keys, func(k vip.FrontendKey) bool { return !want(k) })
+	for some := range slices.Chunk(keys, listedAtOnce) {
+		list, err := mirror.Ask[[]vip.FrontendKey, []reconcile.Connection](ctx, &c.link, process.AskList, some)
+		if err != nil {
+			return err
+		}
+		for _, one := range list {
+			if !yield(one) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Counted implements reconcile.Statistics. The proxy counts no packets, which only the kernel sees,
+// and no rates. It has no inactive connections.
+func (c *Client) Counted() reconcile.Counted { return reconcile.Counted{} }
+
+// Totals implements reconcile.Statistics. It costs O(frontends and endpoints).
+func (c *Client) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
+	all, err := ask[map[vip.FrontendKey]reconcile.Traffic](ctx, c, process.AskTotals)
+	for key := range all {
+		if !want(key) {
+			delete(all, key)
+		}
+	}
+	return all, err
+}
+
+// Breakdown implements reconcile.Statistics.
+func (c *Client) Breakdown(ctx context.Context, key vip.FrontendKey) (reconcile.Breakdown, bool, error) {
+	b, err := mirror.Ask[vip.FrontendKey, process.Breakdown](ctx, &c.link, process.AskBreakdown, key)
+	return b.Breakdown, b.Found, err
+}
+
+// Retire makes the proxy end all its frontends, and lets their open connections go on for some time.
+func (c *Client) Retire(ctx context.Context, within time.Duration) error {
+	_, err := mirror.Ask[time.Duration, bool](ctx, &c.link, process.AskRetire, within)
+	return err
+}
+
+// Keys returns the frontends that the proxy has.
+func (c *Client) Keys(ctx context.Context) ([]vip.FrontendKey, error) {
+	return ask[[]vip.FrontendKey](ctx, c, process.AskKeys)
+}
+
+// Draining returns the connections of retired frontends.
+func (c *Client) Draining(ctx context.Context) (process.Draining, error) {
+	r, err := ask[process.Report](ctx, c, process.AskReport)
+	return r.Draining, err
+}
+
+// Reading the report of the proxy.
+const (
+	reportAge  = time.Second     // of one that serves more than one reader
+	reportWait = 2 * time.Second // for the answer
+)
+
+// Report returns the state of the proxy, which is at most a second old, or the last known one while the proxy can't be
+// asked. It costs O(services and backends) each second that somebody asks.
+func (c *Client) Report() process.Report {
+	c.reporting.Lock()
+	defer c.reporting.Unlock()
+	if time.Since(c.reported) < reportAge {
+		return c.report
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reportWait)
+	defer cancel()
+	if r, err := ask[process.Report](ctx, c, process.AskReport); err == nil {
+		c.report = r
+	}
+	c.reported = time.Now()
+	return c.report
+}
+
+// eventSink adds the events of the process, each once. It is a mirror.Store without rows.
+type eventSink struct {
+	add  func(event.Event)
+	mu   sync.Mutex
+	run  int64
+	last uint64 // of this run
+}
+
+func (e *eventSink) begin(run int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.run, e.last = run, 0
+}
+
+func (e *eventSink) KeyOf(v *process.Event) uint64 { return v.Number }
+
+func (e *eventSink) All() iter.Seq2[uint64, process.Event] {
+	return func(func(uint64, process.Event) bool) {}
+}
+
+func (e *eventSink) SetAll(rows []process.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range rows {
+		if r.Number > e.last {
+			e.last = r.Number
+			e.add(r.Event)
+		}
+	}
+}
+
+func (e *eventSink) Delete(uint64) bool { return false }

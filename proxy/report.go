@@ -1,0 +1,68 @@
+package proxy
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Report is the state of the proxy, for people and metrics.
+type Report struct {
+	Stats    Stats
+	Capacity Capacity
+	Limited  []Limited
+	Refusals []reconcile.Refusal                   // clients refused since the start, for every reason
+	Services map[vip.ServiceKey]ServiceReport      // those that have refused clients, are full, or have a queue
+	Failures map[vip.PassiveKey]reconcile.Failures // of backends, if there were any
+	Panics   uint64                                // clients refused because of a panic since the start
+	Panicked bool                                  // any in the last minute
+}
+
+// ServiceReport is the part of one service.
+type ServiceReport struct {
+	Refusals      []reconcile.Refusal // for reasons that occurred
+	Waiting, Most int                 // clients that wait for a place, and how many may; 0: no queue
+	// Full reports whether the next client of a service has no place: its max_connections are open,
+	// or clients wait in its queue.
+	Full bool
+}
+
+// Report returns the state. It costs O(services and backends).
+func (t *Target) Report() Report {
+	r := Report{Stats: t.Stats(), Capacity: t.Capacity(), Limited: t.Limited(), Refusals: t.list(&t.refused, true),
+		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.outliers.failures()}
+	r.Panics, r.Panicked = t.Panicked()
+	t.services.mu.Lock()
+	services := maps.Clone(t.services.m)
+	t.services.mu.Unlock()
+	for key, s := range services {
+		one := ServiceReport{t.list(&s.refused, false), int(s.queue.length.Load()), int(s.relay.Load().MaxQueue), s.isFull()}
+		if len(one.Refusals) > 0 || one.Most > 0 || one.Waiting > 0 || one.Full {
+			r.Services[key] = one
+		}
+	}
+	return r
+}
+
+// failures returns what was counted of each address of a service since the service has it.
+func (o *outliers) failures() map[vip.PassiveKey]reconcile.Failures {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make(map[vip.PassiveKey]reconcile.Failures)
+	for key, x := range o.m {
+		f := reconcile.Failures{Last: x.failed, Reason: x.failure, Connects: x.connectFailures.Load(), Resets: x.earlyResets.Load(), Unanswered: x.unanswered.Load(), Retries: x.retries.Load(), Ejections: x.ejections.Load()}
+		if f != (reconcile.Failures{}) {
+			out[key] = f
+		}
+	}
+	return out
+}
+
+// Keys returns the frontends.
+func (t *Target) Keys() []vip.FrontendKey {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return slices.Collect(maps.Keys(t.frontends))
+}
