@@ -88,7 +88,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
 	all = append(all, orphans(r, held)...)
-	t.records, t.broken, t.stalePods, t.adopted, t.addresses.Wide = held, broken, stale, true, r.device.Wide
+	t.records, t.broken, t.stalePods, t.adopted = held, broken, stale, true
 	return all, nil
 }
 
@@ -121,7 +121,7 @@ func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
 			r.ranges[e.Key] = append(r.ranges[e.Key], e.Source)
 		}
 	}
-	if r.device, err = t.device.Read(); err != nil {
+	if r.device, err = t.device.Read(ctx); err != nil {
 		return nil, err
 	}
 	if r.tunnels, err = t.tunnels.Read(); err != nil {

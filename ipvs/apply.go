@@ -51,7 +51,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		}
 		return err
 	}
-	if slices.ContainsFunc(items, func(it *item) bool { return it.repair }) {
+	if slices.ContainsFunc(items, func(it *item) bool { return it.repair || it.key.Leftover() }) {
 		if err := t.addresses.Prepare(); err != nil {
 			return err
 		}

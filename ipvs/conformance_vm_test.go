@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// witness compares the kernel's services with want as ipvsadm lists them, the addresses as ip
+// witness compares the kernel's services with want as ipvsadm lists them, the routes as ip
 // lists them, and the filters as nft lists them.
 func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 	t.Helper()
@@ -53,16 +53,19 @@ func witness(t *testing.T, node *netlab.Node, want []vip.Frontend) {
 			vips[f.Key.Addr] = true
 		}
 	}
-	for line := range strings.Lines(run(t, node, "ip", "-o", "addr", "show", "dev", DefaultDevice, "scope", "global")) {
-		p, err := netip.ParsePrefix(strings.Fields(line)[3])
-		if err != nil || !p.IsSingleIP() || !vips[p.Addr()] {
-			t.Errorf("ip shows %q, which nobody wants", line)
+	for _, family := range []string{"-4", "-6"} {
+		for line := range strings.Lines(run(t, node, "ip", family, "route", "show", "table", "local", "dev", DefaultDevice, "proto", "178")) {
+			a, err := netip.ParseAddr(strings.Fields(line)[1])
+			if err != nil || !vips[a] {
+				t.Errorf("ip shows %q, which nobody wants", line)
+			}
+			delete(vips, a)
 		}
-		delete(vips, p.Addr())
 	}
 	for a := range vips {
-		t.Errorf("%s is not on %s", a, DefaultDevice)
+		t.Errorf("%s has no local route by %s", a, DefaultDevice)
 	}
+	expect.Contains(t, run(t, node, "ip", "-4", "-o", "addr", "show", "dev", DefaultDevice), "169.254.255.1/32", "addresses of the device")
 	expect.Contains(t, run(t, node, "ip", "link", "show", "dev", DefaultDevice), "NOARP,UP", "the device")
 }
 

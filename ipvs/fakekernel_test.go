@@ -41,7 +41,6 @@ type fakeKernel struct {
 	loopback bool // an interface other than the device is up
 	device   *fakeDevice
 	nextLink int
-	tardy    int // the number of route queries before a route exists
 
 	table     *fakeTable
 	noModule  string // a missing module that the rules need; "" if there are all
@@ -78,7 +77,8 @@ type fakeService struct {
 type fakeDevice struct {
 	index     int
 	up, noARP bool
-	addrs     map[netip.Addr]bool
+	routes    map[netip.Addr]bool
+	addrs     map[netip.Addr]bool // of other programs, and that of the device
 }
 
 type fakeTable struct {
@@ -369,13 +369,18 @@ func (k *fakeKernel) witness(want map[vip.FrontendKey]*vip.Frontend, foreign map
 		}
 	}
 	for a, key := range vips {
-		if k.device == nil || !k.device.addrs[a] {
-			say(key, "address %s missing", a)
+		if k.device == nil || !k.device.routes[a] {
+			say(key, "the route to %s is missing", a)
 		}
 	}
 	if k.device != nil {
-		for a := range k.device.addrs {
+		for a := range k.device.routes {
 			if _, ok := vips[a]; !ok {
+				say(vip.FrontendKey{Addr: a}, "a route to %s that nobody wants", a)
+			}
+		}
+		for a := range k.device.addrs {
+			if !a.IsLinkLocalUnicast() {
 				say(vip.FrontendKey{Addr: a}, "address %s that nobody wants", a)
 			}
 		}

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -14,48 +13,70 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
-// parseRoute parses a message about an address, or a query for its route.
+// parseRoute parses a message about a route or an address, or a request for all routes.
 func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
-	if h.Type == unix.RTM_GETROUTE {
-		return k.parseRouteQuestion(h, data)
-	}
-	index := int(binary.NativeEndian.Uint32(data[4:]))
-	var addr netip.Addr
-	a := netlink.Attrs{B: data[8:]}
-	for typ, v, ok := a.Next(); ok; typ, v, ok = a.Next() {
-		if typ == unix.IFA_LOCAL {
-			addr, _ = netip.AddrFromSlice(v)
-		}
-	}
-	if a.Err != nil || !addr.IsValid() {
-		panic(fmt.Sprintf("an address message without an address: %v", a.Err))
-	}
 	m := &message{typ: h.Type}
 	switch h.Type {
-	case unix.RTM_NEWADDR:
-		m.what = "add address " + addr.String()
+	case unix.RTM_GETROUTE:
+		m.what = "list of routes"
 		m.do = func() error {
-			d := k.device
-			switch {
-			case d == nil || d.index != index:
+			if k.device == nil {
 				return unix.ENODEV
-			case d.addrs[addr] && h.Flags&unix.NLM_F_REPLACE == 0:
-				return unix.EEXIST
 			}
-			d.addrs[addr] = true
+			m.answer = nil
+			for a := range k.device.routes {
+				if is := data[0] == unix.AF_INET; is == a.Is4() {
+					m.answer = append(m.answer, routeMessage(a, k.device.index))
+				}
+			}
 			return nil
 		}
+		return m
 	case unix.RTM_DELADDR:
+		local, err := netlink.Find(data[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL)
+		addr, ok := netip.AddrFromSlice(local)
+		if err != nil || !ok {
+			panic(fmt.Sprintf("an address message without an address: %v", err))
+		}
 		m.what = "delete address " + addr.String()
+		m.do = func() error {
+			if k.device == nil || !k.device.addrs[addr] {
+				return unix.EADDRNOTAVAIL
+			}
+			delete(k.device.addrs, addr)
+			return nil
+		}
+		return m
+	}
+	r, err := netlink.ReadLocalRoute(data)
+	if err != nil || r.Protocol != host.RouteProtocol {
+		panic(fmt.Sprintf("a message about another route: %v %v", r, err))
+	}
+	addr := r.Dst.Addr()
+	switch h.Type {
+	case unix.RTM_NEWROUTE:
+		m.what = "add route " + addr.String()
 		m.do = func() error {
 			d := k.device
 			switch {
-			case d == nil || d.index != index:
+			case d == nil || d.index != int(r.Link):
 				return unix.ENODEV
-			case !d.addrs[addr]:
-				return unix.EADDRNOTAVAIL
+			case addr.Is6() && !d.up:
+				return unix.ENETDOWN
+			case d.routes[addr]:
+				return unix.EEXIST
 			}
-			delete(d.addrs, addr)
+			d.routes[addr] = true
+			return nil
+		}
+	case unix.RTM_DELROUTE:
+		m.what = "delete route " + addr.String()
+		m.do = func() error {
+			d := k.device
+			if d == nil || d.index != int(r.Link) || !d.routes[addr] {
+				return unix.ESRCH
+			}
+			delete(d.routes, addr)
 			return nil
 		}
 	default:
@@ -64,36 +85,24 @@ func (k *fakeKernel) parseRoute(h netlink.Header, data []byte) *message {
 	return m
 }
 
-// parseRouteQuestion parses a query for the route of an address. The answer is this host, unless it
-// is too early.
-func (k *fakeKernel) parseRouteQuestion(h netlink.Header, data []byte) *message {
-	a := netlink.Attrs{B: data[12:]}
-	_, v, _ := a.Next()
-	addr, ok := netip.AddrFromSlice(v)
-	if !ok || int(data[1]) != addr.BitLen() {
-		panic(fmt.Sprintf("a question for a route without an address: %v", data))
+// routeMessage is the kernel's message about the route of an address.
+func routeMessage(a netip.Addr, index int) []byte {
+	b := []byte{unix.AF_INET6, byte(a.BitLen()), 0, 0, unix.RT_TABLE_LOCAL, host.RouteProtocol, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0}
+	if a.Is4() {
+		b[0] = unix.AF_INET
 	}
-	m := &message{typ: h.Type, what: "route of " + addr.String()}
-	m.do = func() error {
-		if k.tardy > 0 {
-			k.tardy--
-			return unix.ENETUNREACH
-		}
-		m.answer = [][]byte{{host.RouteTypeAt: unix.RTN_LOCAL}}
-		return nil
-	}
-	return m
+	return netlink.AppendAttr32(netlink.AppendAddr(b, unix.RTA_DST, a), unix.RTA_OIF, uint32(index))
 }
 
-// setDown sets the device down; the kernel then drops its IPv6 addresses.
+// setDown sets the device down; the kernel then drops its IPv6 routes.
 func (k *fakeKernel) setDown() {
 	if k.device == nil {
 		return
 	}
 	k.device.up = false
-	for a := range k.device.addrs {
+	for a := range k.device.routes {
 		if a.Is6() {
-			delete(k.device.addrs, a)
+			delete(k.device.routes, a)
 		}
 	}
 }
@@ -129,13 +138,19 @@ func (l fakeLinks) LinkAdd(link rtnl.Link) error {
 			return unix.EEXIST
 		}
 		l.k.nextLink++
-		l.k.device = &fakeDevice{index: l.k.nextLink, addrs: map[netip.Addr]bool{}}
+		l.k.device = &fakeDevice{index: l.k.nextLink, routes: map[netip.Addr]bool{}, addrs: map[netip.Addr]bool{}}
 		return nil
 	})
 }
 
-func (l fakeLinks) LinkList() ([]rtnl.Link, error)             { return nil, nil }
-func (l fakeLinks) AddrAdd(link rtnl.Link, _ *rtnl.Addr) error { return nil }
+func (l fakeLinks) LinkList() ([]rtnl.Link, error) { return nil, nil }
+
+func (l fakeLinks) AddrAdd(link rtnl.Link, a *rtnl.Addr) error {
+	return l.on(link, "address add", func(d *fakeDevice) {
+		addr, _ := netip.AddrFromSlice(a.IP)
+		d.addrs[addr.Unmap()] = true
+	})
+}
 
 // fakeTunnels are the tunnel devices and their states.
 type fakeTunnels struct{ k *fakeKernel }

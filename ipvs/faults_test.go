@@ -93,14 +93,14 @@ func honest(kind string) []fault {
 	case "ipvs query":
 		return append(lost(netlink.ErrInterrupted, netlink.ErrMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
 	case "route query":
-		return append(lost(netlink.ErrMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
+		return append(lost(netlink.ErrInterrupted, netlink.ErrMalformed, unix.EAGAIN), not(unix.ENOBUFS, unix.EPERM, unix.EINTR)...)
 	case "nft transaction":
 		return append(lost(unix.ENOBUFS, errors.New("i/o timeout")), not(unix.EPERM, unix.EINTR, unix.EBUSY, unix.ENOMEM)...)
 	case "nft read":
 		return not(unix.EPERM, unix.EINTR, unix.ENOBUFS)
 	case "tunnel read":
 		return not(unix.EPERM, unix.EINTR)
-	case "link find", "link add", "link set", "link delete", "tunnel set", "tunnel delete":
+	case "link find", "link add", "link set", "link delete", "address add", "tunnel set", "tunnel delete":
 		return append(lost(unix.EAGAIN), not(unix.EPERM, unix.EINTR)...)
 	case "address list":
 		return not(rtnl.ErrDumpInterrupted, unix.ENOBUFS)
@@ -354,9 +354,9 @@ var drifts = map[string]func(w *world){
 	},
 	"device deleted": func(w *world) { w.k.device = nil },
 	"device down":    func(w *world) { w.k.setDown() },
-	"addresses deleted": func(w *world) {
+	"routes deleted": func(w *world) {
 		if w.k.device != nil {
-			clear(w.k.device.addrs)
+			clear(w.k.device.routes)
 		}
 	},
 	"address added": func(w *world) {

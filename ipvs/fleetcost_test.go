@@ -9,6 +9,8 @@ import (
 
 	"go4.org/netipx"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
@@ -37,7 +39,7 @@ func newNullKernel() *nullKernel {
 
 // hold makes it answer as a kernel with these frontends.
 func (k *nullKernel) hold(all []*vip.Frontend) {
-	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, addrs: map[netip.Addr]bool{}}
+	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, routes: map[netip.Addr]bool{}, addrs: map[netip.Addr]bool{}}
 	for _, f := range all {
 		s := desired(f, 0)
 		k.services = append(k.services, serviceMessage(&s.Service))
@@ -45,7 +47,7 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 			k.dests[f.Key] = append(k.dests[f.Key], kernel.AppendDest([]byte{kernel.CmdNewDest, 1, 0, 0}, &d, true))
 		}
 		k.elements = append(elements(k.elements, f, 0), filter.AddrElement(filter.SetVIPs, f.Key.Addr))
-		k.device.device.addrs[f.Key.Addr] = true
+		k.device.device.routes[f.Key.Addr] = true
 	}
 }
 
@@ -59,7 +61,7 @@ func (k *nullKernel) target() *Target {
 	for _, to := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
 		*to = &kernel.Conn{Socket: &nullSocket{k: k}, Family: 33}
 	}
-	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
+	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k, routes: true}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
 	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
 	if err != nil {
 		panic(err)
@@ -70,8 +72,9 @@ func (k *nullKernel) target() *Target {
 func testOwned(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) }
 
 type nullSocket struct {
-	k *nullKernel
-	b []byte
+	k      *nullKernel
+	routes bool // it is that of the device
+	b      []byte
 }
 
 func (s *nullSocket) Close() {}
@@ -95,6 +98,17 @@ func (s *nullSocket) Query(_ context.Context, put func(b []byte) []byte, each fu
 		return err
 	}
 	answer := s.k.services
+	switch {
+	case s.routes && data[0] == unix.AF_INET:
+		for a := range s.k.device.device.routes {
+			if err := each(unix.RTM_NEWROUTE, routeMessage(a, s.k.device.device.index)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case s.routes:
+		return nil
+	}
 	switch data[0] {
 	case kernel.CmdGetConfig:
 		answer = [][]byte{kernel.AppendIdleTimeout([]byte{kernel.CmdSetConfig, 1, 0, 0}, vip.MaxIdleTimeout)}

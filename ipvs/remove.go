@@ -67,7 +67,7 @@ func find(ctx context.Context, o Options, recorded bool) (*Remains, error) {
 }
 
 func (r *Remains) find(ctx context.Context, o Options, stats *counters, recorded bool) error {
-	state, err := r.device.Read()
+	state, err := r.device.Read(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (r *Remains) findServices(ctx context.Context) error {
 // Sysctls returns the names of the sysctls that a dataplane sets on this kernel.
 func Sysctls() []string {
 	var names []string
-	for _, s := range append(settings(linux.ParseVersion(linux.Release())), optionalSettings{forward6: true, agree: true, realServer: true}.settings()...) {
+	for _, s := range append(settings(linux.ParseVersion(linux.Release())), optionalSettings{forward6: true, agree: true, realServer: true, bind6: true}.settings()...) {
 		names = append(names, host.SysctlName(s.Key))
 	}
 	return names

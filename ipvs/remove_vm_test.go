@@ -19,7 +19,8 @@ import (
 // programs.
 func everything(t *testing.T, node *netlab.Node) string {
 	t.Helper()
-	return run(t, node, "ipvsadm", "-Sn") + run(t, node, "nft", "list", "ruleset") + run(t, node, "ip", "-o", "addr")
+	return run(t, node, "ipvsadm", "-Sn") + run(t, node, "nft", "list", "ruleset") + run(t, node, "ip", "-o", "addr") +
+		run(t, node, "ip", "-4", "route", "show", "table", "all", "proto", "178") + run(t, node, "ip", "-6", "route", "show", "table", "all", "proto", "178")
 }
 
 func found(r *Remains) string {
@@ -67,7 +68,7 @@ func TestFindAndRemove(t *testing.T) {
 				`others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.0.2:80/tcp 10.96.9.9:80/tcp [fd96::1]:80/tcp], blind []`,
 			"-A -t 10.77.0.1:30080\n-A -t 10.96.0.2:80\n-A -t [fd96::1]:80"},
 		{"damaged", []string{"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -E -u 10.96.0.1:53 -s rr -p 60", "nft flush chain inet ironvip guard",
-			"ip addr del 10.96.0.2/32 dev ironvip0"},
+			"ip route del local 10.96.0.2 table local dev ironvip0"},
 			node + "10.96.0.1:53/udp rr 1, 10.96.0.2:80/tcp wrr 0, [fd96::1]:80/tcp wrr 1, " + `addresses [10.96.0.1 fd96::1], device "ironvip0", table "ironvip", ` + foreign, ""},
 		{"another's device of that name", []string{"ip link del ironvip0", "ip link add ironvip0 type veth peer name other0",
 			"ip addr add 10.96.0.1/32 dev ironvip0", "ip addr add 10.96.0.2/32 dev ironvip0"},

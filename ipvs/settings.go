@@ -42,8 +42,9 @@ var (
 // optionalSettings are sysctls, and the timeout of idle TCP connections, that some frontends need. They stay set
 // when the frontends are gone.
 type optionalSettings struct {
-	forward6, agree, realServer bool
-	idle                        time.Duration
+	forward6, agree, realServer, bind6 bool
+
+	idle time.Duration
 }
 
 // remembers reports whether an idle connection of f is remembered for as long as f needs it.
@@ -54,7 +55,7 @@ func (n optionalSettings) remembers(f *vip.Frontend) bool {
 // with adds what f needs.
 func (n optionalSettings) with(f *vip.Frontend) optionalSettings {
 	if f.Kind == vip.OnRealServer {
-		n.realServer = true
+		n.realServer, n.bind6 = true, n.bind6 || f.Key.Addr.Is6()
 		return n
 	}
 	n.forward6 = n.forward6 || f.Key.Addr.Is6()
@@ -72,6 +73,9 @@ func (n optionalSettings) settings() (all []host.Setting) {
 	}
 	if n.realServer {
 		all = append(all, quietARP...)
+	}
+	if n.bind6 {
+		all = append(all, nonlocalBind6)
 	}
 	if n.idle > 0 {
 		all = append(all, host.Remembered(n.idle))
@@ -92,6 +96,9 @@ var quietARP = []host.Setting{
 	{Key: "ipv4/conf/all/arp_ignore", Value: "1", Why: "the network must find virtual addresses at the directors"},
 	{Key: "ipv4/conf/all/arp_announce", Value: "2", Why: "the network must find virtual addresses at the directors"},
 }
+
+// nonlocalBind6 lets the listeners of a real server bind to virtual addresses. For those of IPv4, a local route suffices.
+var nonlocalBind6 = host.Setting{Key: "ipv6/ip_nonlocal_bind", Value: "1", Why: "listeners bind to virtual addresses of IPv6, which are local routes"}
 
 // forwarding6 is needed for IPv6 frontends. It makes the kernel ignore router
 // advertisements on interfaces with accept_ra=1.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/holdings"
-	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -171,31 +170,19 @@ func (t *Target) rebuildIfMissing(ctx context.Context, err error) error {
 	return err
 }
 
-// removeAddresses removes the addresses from the device that no frontend has any more,
-// and prefixes that aren't ours.
+// removeAddresses removes the addresses from the device that no frontend has any more.
 func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
-	var gone []netip.Prefix
-	by := map[netip.Prefix]*item{}
-	drop := func(p netip.Prefix, it *item) {
-		if by[p] == nil {
-			gone, by[p] = append(gone, p), it
-		}
-	}
+	var gone []netip.Addr
+	by := map[netip.Addr]*item{}
 	for _, it := range items {
-		a := it.key.Addr
-		if it.update.New == nil && !it.onHost() && t.records.VIPs[a] == 0 {
-			drop(host.Single(a), it)
-		}
-		for _, p := range t.addresses.Wide {
-			if it.key.Leftover() && p.Addr() == a {
-				drop(p, it)
-			}
+		if a := it.key.Addr; it.update.New == nil && !it.onHost() && t.records.VIPs[a] == 0 && by[a] == nil {
+			gone, by[a] = append(gone, a), it
 		}
 	}
-	return t.device.Remove(ctx, gone, func(p netip.Prefix, err error) { by[p].fail(err) })
+	return t.device.Remove(ctx, gone, func(a netip.Addr, err error) { by[a].fail(err) })
 }
 
-// addAddresses puts the addresses of new frontends on the device.
+// addAddresses adds the addresses of new frontends to the device.
 func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	fresh := make([]netip.Addr, 0, len(items))
 	placed := func(it *item) bool {

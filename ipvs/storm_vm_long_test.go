@@ -19,7 +19,7 @@ var foreignHands = map[string]bool{
 	"nft flush set inet ironvip nodeports4": true, "nft flush set inet ironvip vips4": false,
 	"ipvsadm -C": false, "ipvsadm -D -t 10.96.0.1:80": false, "ipvsadm -D -f 16777216": false, "ipvsadm -E -t 10.96.0.2:80 -s sed": false, "ipvsadm -A -t 10.96.0.3:81 -s rr": false,
 	"ip link del ironvip0": false, "ip link set ironvip0 down": false, "ip link set lo down": false,
-	"ip addr flush dev ironvip0": false, "ip addr add 10.96.0.1/24 dev ironvip0": false, "ip addr add 10.96.9.9/32 dev ironvip0": false,
+	"ip route flush table local dev ironvip0": false, "ip -6 route flush table local proto 178": false, "ip addr flush dev ironvip0": false, "ip addr add 10.96.0.1/24 dev ironvip0": false, "ip addr add 10.96.9.9/32 dev ironvip0": false,
 }
 
 // unpaused returns a pause that a killed agent has left, or "". The pause expires by itself.

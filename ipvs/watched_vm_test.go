@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -22,11 +24,14 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 	lab := netlab.New(t)
 	p := newPlane(t, lab.Director)
 	l, all := newLoop(t, p, -1), aFew()
+	var device *host.Device // of its own: the loop uses that of the Target
+	lab.Director.Do(func() { device = must.Get(host.OpenDevice(DefaultDevice, new(atomic.Uint64)))(t) })
+	t.Cleanup(device.Close)
 	whole := func(when string) {
 		t.Helper()
 		wait.For(t, when, func() (missing error) {
 			lab.Director.Do(func() {
-				state, err := p.device.Read()
+				state, err := device.Read(t.Context())
 				rules, failed := filter.New(p.opt.Table, p.opt.Mark, &p.stats.nftMessages).Read(t.Context())
 				if missing = errors.Join(err, failed); missing == nil && (state.Fault != "" || !rules.Intact) {
 					missing = fmt.Errorf("device %q, table intact: %v", state.Fault, rules.Intact)
@@ -54,12 +59,12 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 	must.Equal(t, started.DriftRepairs, 0, "repairs of own changes")
 	for i := range 10 {
 		for _, a := range []string{"10.96.0.1/32", "fd96::1/128"} {
-			lab.Director.DelAddr("ironvip0", netip.MustParsePrefix(a))
+			lab.Director.Bounce("ironvip0", netip.MustParsePrefix(a))
 			whole(fmt.Sprintf("%s was removed %d times", a, i+1))
 		}
 	}
 	for _, command := range []string{
-		"ip link set ironvip0 down", "ip link set ironvip0 arp on", "ip link del ironvip0", "ip addr flush dev ironvip0",
+		"ip link set ironvip0 down", "ip link set ironvip0 arp on", "ip link del ironvip0", "ip route flush table local dev ironvip0", "ip -6 route flush table local proto 178",
 		"nft delete table inet ironvip", "nft flush ruleset", "nft flush chain inet ironvip unserved",
 	} {
 		run(t, lab.Director, strings.Fields(command)...)

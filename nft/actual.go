@@ -57,7 +57,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	if err != nil {
 		return nil, err
 	}
-	device, err := t.addresses.Read()
+	device, err := t.addresses.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	}
 	all = append(all, orphans(rules, device, held)...)
 	t.replaceRecords(held)
-	t.content, t.broken, t.adopted, t.addresses.Wide = found, broken, true, device.Wide
+	t.content, t.broken, t.adopted = found, broken, true
 	clear(t.missing)
 	clear(t.guarded)
 	clear(t.astray)

@@ -12,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/holdings"
-	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -61,7 +60,7 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 			return err
 		}
 	}
-	if repair {
+	if repair || slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key.Leftover() }) {
 		if err := t.addresses.Prepare(); err != nil {
 			return err
 		}
@@ -508,7 +507,7 @@ func (t *Target) Clean(ctx context.Context) error { return t.outdated.Clean(ctx,
 // Suspect implements reconcile.Cleaner.
 func (t *Target) Suspect() { t.outdated.Suspect() }
 
-// putAddresses puts the addresses of new frontends on the device.
+// putAddresses adds the addresses of new frontends to the device.
 func (t *Target) putAddresses(ctx context.Context, items []*item, repair bool) error {
 	var fresh []netip.Addr
 	placed := func(it *item) bool {
@@ -540,25 +539,18 @@ func (t *Target) putAddresses(ctx context.Context, items []*item, repair bool) e
 	})
 }
 
-// removeAddresses removes the addresses from the device that no frontend has any more, and prefixes
-// that aren't ours.
+// removeAddresses removes the addresses from the device that no frontend has any more.
 func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
-	by := map[netip.Prefix]*item{}
+	by := map[netip.Addr]*item{}
 	for _, it := range items {
-		a := it.Key.Addr
-		if it.New == nil && it.onDevice() && t.records.VIPs[a] == 0 {
-			by[host.Single(a)] = it
-		}
-		for _, p := range t.addresses.Wide {
-			if it.orphan() && p.Addr() == a {
-				by[p] = it
-			}
+		if a := it.Key.Addr; it.New == nil && it.onDevice() && t.records.VIPs[a] == 0 {
+			by[a] = it
 		}
 	}
-	gone := make([]netip.Prefix, 0, len(by))
-	for p := range by {
-		gone = append(gone, p)
-		delete(t.guarded, p.Addr())
+	gone := make([]netip.Addr, 0, len(by))
+	for a := range by {
+		gone = append(gone, a)
+		delete(t.guarded, a)
 	}
-	return t.addresses.Remove(ctx, gone, func(p netip.Prefix, err error) { by[p].Err, t.guarded[p.Addr()] = err, true })
+	return t.addresses.Remove(ctx, gone, func(a netip.Addr, err error) { by[a].Err, t.guarded[a] = err, true })
 }

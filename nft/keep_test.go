@@ -43,7 +43,7 @@ func TestAddressGoesFirst(t *testing.T) {
 	if err := w.Apply(t.Context(), []updateOf{{Key: f.Key, Old: &f}}); err == nil {
 		t.Fatal("the rules have changed")
 	}
-	if out := w.run("ip addr show dev ironvip0"); strings.Contains(out, "10.96.0.1/") {
+	if out := w.run("ip route show table local dev ironvip0"); strings.Contains(out, "10.96.0.1 ") {
 		t.Errorf("the address outlasts its rules: %s", out)
 	}
 }

@@ -41,19 +41,19 @@ func Find(ctx context.Context, o Options) (*Remains, error) {
 		return nil, err
 	}
 	r := &Remains{target: t}
-	if err := errors.Join(r.findBridge(), r.findServices(ctx)); err != nil {
+	if err := errors.Join(r.findBridge(ctx), r.findServices(ctx)); err != nil {
 		t.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *Remains) findBridge() error {
+func (r *Remains) findBridge(ctx context.Context) error {
 	ours, err := r.target.addresses.Plain()
 	if err != nil || !ours {
 		return err
 	}
-	state, err := r.target.addresses.Read()
+	state, err := r.target.addresses.Read(ctx)
 	if err != nil || state.Kind != host.BridgeKind {
 		return err
 	}

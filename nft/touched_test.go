@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"sync"
 	"testing"
 
@@ -109,7 +110,7 @@ func TestRepairCostsWhatWasTouched(t *testing.T) {
 		before := l.Stats()
 		count.take()
 		if c.command == "" {
-			lab.Director.Run("ip", "addr", "del", "10.96.0.1/32", "dev", "ironvip0")
+			lab.Director.Bounce("ironvip0", netip.MustParsePrefix("10.96.0.1/32"))
 		} else {
 			lab.Director.Run("nft", c.command)
 		}

@@ -355,7 +355,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		"nft flush chain inet ironvip_nft arriving",
 		"nft flush set inet ironvip_nft vips4",
 		"nft flush map inet ironvip_nft shards",
-		"ip addr flush dev ironvip0",
+		"ip route flush table local dev ironvip0",
 		"ip link del ironvip0",
 		"ip link set ironvip0 down",
 	} {

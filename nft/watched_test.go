@@ -97,8 +97,8 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 		lab.Director.Run("sh", "-c", "! ip addr show dev ironvip0 | grep -w "+address)
 	}
 	reads := p.Stats().TableReads
-	for _, address := range []string{"10.96.0.1/32", "fd96::1/128"} {
-		restored("ip addr del " + address + " dev ironvip0")
+	for _, address := range []string{"10.96.0.1", "fd96::1"} {
+		restored("ip route del local " + address + " table local dev ironvip0")
 	}
 	for _, setting := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		restored("echo 0 > /proc/sys/net/" + setting)
@@ -107,7 +107,9 @@ func TestChangesByOthersAreRepairedAtOnce(t *testing.T) {
 	restored("ip link del ironvip0")
 	restored("ip link set ironvip0 down")
 	restored("ip link del ironvip0; ip link add ironvip0 type bridge; ip link set ironvip0 up")
-	restored("ip link set ironvip0 arp on; ip addr flush dev ironvip0")
+	restored("ip link set ironvip0 down; ip link set ironvip0 up")
+	restored("ip addr flush dev ironvip0; ip route flush table local dev ironvip0; ip -6 route flush table local proto 178")
+	restored("ip link set ironvip0 arp on")
 	expect.Equal(t, p.Stats().TableReads-reads, 0, "reads of the table for changes of the device")
 	for _, command := range []string{
 		"nft delete table inet ironvip_nft",
@@ -187,7 +189,7 @@ func TestManyAddressesAreRepaired(t *testing.T) {
 	l := planetest.NewLoop(t, p, -1, all...)
 	l.Wait(l.Unapplied)
 	before := l.Stats().DriftRepairs
-	lab.Director.Run("ip", "addr", "flush", "dev", "ironvip0")
+	lab.Director.Run("ip", "route", "flush", "table", "local", "dev", "ironvip0")
 	wait.For(t, "the repair", func() error { return p.whole(t.Context(), values) })
 	expect.True(t, l.Stats().DriftRepairs > before, "no repair is counted")
 	l.Stop()

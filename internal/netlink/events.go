@@ -185,15 +185,28 @@ func (e *Events) drain(fd int, each func(Event)) (lost bool, err error) {
 	}
 }
 
-// Ignore drops the events that the socket with that port causes, in the kernel, so that they cost the reader nothing. It
-// replaces the port of an earlier call.
+// NoPort is the port of no socket.
+const NoPort = 0xffffffff
+
+// Ignore drops the events that the socket with that port causes, and those about routes outside of table local, in the
+// kernel, so that they cost the reader nothing. A host can have a million routes. It replaces the port of an earlier call.
 func (e *Events) Ignore(port uint32) error {
-	var native [4]byte
-	binary.NativeEndian.PutUint32(native[:], port)
-	const portAt, everything = 12, 0xffffffff // the position in nlmsghdr; the length of an event that passes
+	// The program loads numbers as if they were in network byte order.
+	var ports [4]byte
+	binary.NativeEndian.PutUint32(ports[:], port)
+	typ := func(t uint16) uint32 {
+		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, t)))
+	}
+	const typeAt, portAt, tableAt, everything = 4, 12, 20, 0xffffffff // in nlmsghdr and rtmsg; the length of an event that passes
+	const load, equal = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 0, Jf: 1, K: binary.BigEndian.Uint32(native[:])},
+		{Code: load | unix.BPF_W, K: portAt},
+		{Code: equal, K: binary.BigEndian.Uint32(ports[:]), Jt: 5},
+		{Code: load | unix.BPF_H, K: typeAt},
+		{Code: equal, K: typ(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: equal, K: typ(unix.RTM_DELROUTE), Jf: 3},
+		{Code: load | unix.BPF_B, K: tableAt},
+		{Code: equal, K: unix.RT_TABLE_LOCAL, Jt: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: everything},
 	}

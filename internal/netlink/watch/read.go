@@ -9,13 +9,15 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 )
 
-// readRoute reads an event about a link, an address or a setting.
-func (w *Watcher) readRoute(e netlink.Event) {
+// readNetwork reads an event about a link, an address, a route or a setting.
+func (w *Watcher) readNetwork(e netlink.Event) {
 	switch e.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		w.readLink(e)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		w.readAddr(e)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		w.readRoute(e)
 	case unix.RTM_NEWNETCONF:
 		w.readSetting(e)
 	}
@@ -41,7 +43,7 @@ func (w *Watcher) readLink(e netlink.Event) {
 	if len(e.Data) < unix.SizeofIfInfomsg || e.Data[0] == unix.AF_BRIDGE {
 		return
 	}
-	index, flags := binary.NativeEndian.Uint32(e.Data[4:]), binary.NativeEndian.Uint32(e.Data[8:])
+	index, whole := binary.NativeEndian.Uint32(e.Data[4:]), wholeBy(e.Data)
 	name, err := netlink.Find(e.Data[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)
 	if err != nil {
 		w.seen.Lost = true
@@ -55,20 +57,23 @@ func (w *Watcher) readLink(e netlink.Event) {
 		if index != w.index {
 			return // an earlier device of this name
 		}
-		w.index, w.renamed = 0, w.renamed || !named
+		w.index, w.whole, w.renamed = 0, false, w.renamed || !named
 		w.seen.Device = w.linkAuthor(e)
 		return
 	}
-	w.index = index
+	if w.whole && !whole {
+		w.seen.Device = w.linkAuthor(e)
+	}
+	w.index, w.whole = index, whole
 	if w.renamed { // what happened to its addresses meanwhile was not seen
 		w.renamed, w.seen.Lost = false, true
 	}
+}
+
+// wholeBy reports whether a message describes a device that is up and doesn't speak ARP.
+func wholeBy(data []byte) bool {
 	const want = unix.IFF_UP | unix.IFF_NOARP
-	if flags&want == want {
-		w.seen.Device = nil
-	} else if w.seen.Device == nil {
-		w.seen.Device = w.linkAuthor(e)
-	}
+	return binary.NativeEndian.Uint32(data[8:])&want == want
 }
 
 func (w *Watcher) linkAuthor(e netlink.Event) *Author {
@@ -96,6 +101,9 @@ func (w *Watcher) readAddr(e netlink.Event) {
 	switch {
 	case e.Type == unix.RTM_DELADDR:
 		delete(w.seen.Added, p)
+		if addr.Is4() { // with the last one, the kernel removes the routes of IPv4 to the device
+			w.seen.Device = w.linkAuthor(e)
+		}
 	case addr.IsLinkLocalUnicast(): // the kernel adds it
 	default:
 		if w.seen.Added == nil {
@@ -103,15 +111,21 @@ func (w *Watcher) readAddr(e netlink.Event) {
 		}
 		w.seen.Added[p] = w.authors.ofRoute(e.Port)
 	}
-	if !p.IsSingleIP() {
-		return // the address of a whole network isn't one that the dataplane wants
+}
+
+// readRoute follows the routes of virtual addresses.
+func (w *Watcher) readRoute(e netlink.Event) {
+	r, err := netlink.ReadLocalRoute(e.Data)
+	switch a := r.Dst.Addr(); {
+	case err != nil:
+		w.seen.Lost = true
+	case r.Protocol != w.o.Protocol || r.Link != w.index || !r.Dst.IsSingleIP():
+	case e.Type == unix.RTM_NEWROUTE:
+		delete(w.seen.Gone, a)
+	default:
+		if w.seen.Gone == nil {
+			w.seen.Gone = make(map[netip.Addr]Author)
+		}
+		w.seen.Gone[a] = w.authors.ofRoute(e.Port)
 	}
-	if e.Type == unix.RTM_NEWADDR {
-		delete(w.seen.Gone, addr)
-		return
-	}
-	if w.seen.Gone == nil {
-		w.seen.Gone = make(map[netip.Addr]Author)
-	}
-	w.seen.Gone[addr] = w.authors.ofRoute(e.Port)
 }

@@ -1,13 +1,13 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,18 +17,22 @@ import (
 // Options say what to watch. Each part is optional.
 type Options struct {
 	Device string // with virtual addresses
-	Table  string // an nftables table of family inet
+	// Protocol is that of the routes by which the host takes packets for these. 0: the kernel makes them, because the
+	// addresses are on the device.
+	Protocol uint8
+	Table    string // an nftables table of family inet
 }
 
 // Seen is what other programs have changed. The zero value is nothing.
 type Seen struct {
 	// Lost is set if the kernel dropped events, so that anything may have changed.
 	Lost bool
-	// Device is set if the device is gone, down or speaks ARP.
+	// Device is set if the device was removed, set down, made to speak ARP, or if an address of IPv4 was removed from it. The
+	// kernel may have removed routes without telling.
 	Device *Author
-	// Gone are the addresses that were removed from the device.
+	// Gone are the virtual addresses whose routes were removed.
 	Gone map[netip.Addr]Author
-	// Added are the addresses that were added to the device. It may have those of this process, if they are of IPv6.
+	// Added are the addresses that were added to the device.
 	Added map[netip.Prefix]Author
 	// Table is set if a transaction touched the table.
 	Table *Touched
@@ -45,15 +49,15 @@ func (s *Seen) Any() bool {
 type Watcher struct {
 	o       Options
 	changed chan struct{}
-	asked   atomic.Uint64
 	running sync.WaitGroup
 
 	mu      sync.Mutex
 	sources []*source
 	authors authors
-	ask     *netlink.Conn // for single addresses
+	ask     *netlink.Conn // for the device
 	seen    Seen
 	index   uint32   // of the device; 0: it doesn't exist
+	whole   bool     // it is up and doesn't speak ARP
 	renamed bool     // it was renamed since the last Take
 	touched *Touched // by the transaction that is being read
 }
@@ -67,10 +71,11 @@ type source struct {
 
 // Open subscribes in the network namespace of the calling thread. Watching a table needs CAP_NET_ADMIN.
 func Open(o Options) (*Watcher, error) {
+	o.Protocol = cmp.Or(o.Protocol, unix.RTPROT_KERNEL)
 	w := &Watcher{o: o, changed: make(chan struct{}, 1), authors: openAuthors()}
 	if o.Device != "" {
-		if err := w.subscribe((*Watcher).readRoute, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-			unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
+		if err := w.subscribe((*Watcher).readNetwork, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
 			w.Close()
 			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
 		}
@@ -98,6 +103,7 @@ func Open(o Options) (*Watcher, error) {
 func (w *Watcher) subscribe(read func(*Watcher, netlink.Event), protocol int, groups ...int) error {
 	events, err := netlink.Subscribe(protocol, groups...)
 	if err == nil {
+		_ = events.Ignore(netlink.NoPort) // events that pass in vain only cost time
 		w.sources = append(w.sources, &source{protocol, events, read})
 	}
 	return err
@@ -106,9 +112,8 @@ func (w *Watcher) subscribe(read func(*Watcher, netlink.Event), protocol int, gr
 // IgnoreTable ignores the transactions that the socket with that port commits.
 func (w *Watcher) IgnoreTable(port uint32) error { return w.ignore(unix.NETLINK_NETFILTER, port) }
 
-// IgnoreAddresses ignores changes of IPv4 addresses by the socket with that port. For those of IPv6, the kernel doesn't
-// name the socket.
-func (w *Watcher) IgnoreAddresses(port uint32) error { return w.ignore(unix.NETLINK_ROUTE, port) }
+// IgnoreRoutes ignores changes of routes and of IPv4 addresses by the socket with that port.
+func (w *Watcher) IgnoreRoutes(port uint32) error { return w.ignore(unix.NETLINK_ROUTE, port) }
 
 func (w *Watcher) ignore(protocol int, port uint32) error {
 	for _, s := range w.sources {
@@ -176,13 +181,12 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	seen := w.seen
 	w.seen, w.renamed = Seen{}, false
 	for a := range seen.Gone {
-		if wanted == nil || !wanted(a) || a.Is6() && w.there(netip.PrefixFrom(a, 128)) {
+		if wanted == nil || !wanted(a) {
 			delete(seen.Gone, a)
 		}
 	}
 	for p := range seen.Added {
-		a := p.Addr()
-		if wanted == nil || p.IsSingleIP() && wanted(a) || a.Is6() && !w.there(p) {
+		if wanted == nil || p.IsSingleIP() && wanted(p.Addr()) {
 			delete(seen.Added, p)
 		}
 	}
@@ -205,24 +209,9 @@ func (w *Watcher) Touched() *Touched {
 	return w.seen.Table.clone()
 }
 
-// Queries returns how many addresses were asked for.
-func (w *Watcher) Queries() uint64 { return w.asked.Load() }
-
-// there asks whether an IPv6 address is on the device. The kernel sends the event of a new one later, from a work queue.
-func (w *Watcher) there(p netip.Prefix) bool {
-	w.asked.Add(1)
-	err := w.ask.Query(context.Background(), func(b []byte) []byte {
-		b = netlink.BeginMessage(b, unix.RTM_GETADDR, 0)
-		b = append(b, unix.AF_INET6, byte(p.Bits()), 0, 0)
-		b = binary.NativeEndian.AppendUint32(b, w.index)
-		return netlink.AppendAddr(b, unix.IFA_ADDRESS, p.Addr())
-	}, func(uint16, []byte) error { return nil })
-	return err == nil && w.index != 0
-}
-
-// find asks for the index of the device.
+// find asks for the index and the state of the device.
 func (w *Watcher) find() error {
-	w.index = 0
+	w.index, w.whole = 0, false
 	err := w.ask.Query(context.Background(), func(b []byte) []byte {
 		b = append(netlink.BeginMessage(b, unix.RTM_GETLINK, 0), make([]byte, unix.SizeofIfInfomsg)...)
 		return netlink.AppendAttrString(b, unix.IFLA_IFNAME, w.o.Device)
@@ -230,7 +219,7 @@ func (w *Watcher) find() error {
 		if len(data) < unix.SizeofIfInfomsg {
 			return netlink.ErrMalformed
 		}
-		w.index = binary.NativeEndian.Uint32(data[4:])
+		w.index, w.whole = binary.NativeEndian.Uint32(data[4:]), wholeBy(data)
 		return nil
 	})
 	if errors.Is(err, unix.ENODEV) {

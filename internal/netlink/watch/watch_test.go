@@ -33,6 +33,16 @@ var (
 
 func every(netip.Addr) bool { return true }
 
+// put adds the routes, and drop4 and drop6 remove one each.
+const (
+	of    = " table local dev ironvip0 proto 178 metric 178"
+	put4  = "ip route replace local 10.96.0.1 scope host" + of
+	put6  = "ip -6 route replace local fd96::1" + of
+	put   = put4 + "; " + put6
+	drop4 = "ip route del local 10.96.0.1" + of
+	drop6 = "ip -6 route del local fd96::1" + of
+)
+
 // host is a network namespace with a device, and a Watcher of it.
 type host struct {
 	*testing.T
@@ -46,20 +56,14 @@ func newHost(t *testing.T) *host {
 	h := &host{t, netlab.NewLAN(t, "host").Nodes[0], nil}
 	h.run("ip link add ironvip0 type bridge") // not every kernel has dummy devices
 	h.run("ip link set ironvip0 arp off up")
-	h.add("10.96.0.1/32", "fd96::1/128")
+	h.run(put)
 	h.run("nft add table inet ironvip")
 	h.Do(func() {
-		w := must.Get(watch.Open(watch.Options{Device: device, Table: table}))(t)
+		w := must.Get(watch.Open(watch.Options{Device: device, Protocol: 178, Table: table}))(t)
 		h.w = w
 	})
 	t.Cleanup(h.w.Close)
 	return h
-}
-
-func (h *host) add(prefixes ...string) {
-	for _, p := range prefixes {
-		h.AddAddr(device, netip.MustParsePrefix(p))
-	}
 }
 
 func (h *host) run(command string) {
@@ -110,34 +114,41 @@ func TestSeesWhatOthersChange(t *testing.T) {
 		{"cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 0 > ip_forward", "forwarding"},
 		{"cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 0 > conf/default/forwarding; echo 0 > conf/eth0/forwarding", ""},
 		{"cd /proc/sys/net/ipv6/conf/all; echo 1 > forwarding; echo 0 > forwarding", "forwarding"},
-		{"ip addr del 10.96.0.1/32 dev ironvip0", "10.96.0.1"},
-		{"ip addr add 10.96.0.1/32 dev ironvip0", ""},
-		{"ip addr del fd96::1/128 dev ironvip0", "fd96::1"},
-		{"ip addr add fd96::1/128 dev ironvip0 nodad; ip addr del fd96::1/128 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
-		{"ip addr flush dev ironvip0", "10.96.0.1 fd96::1"},
-		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
-		{"ip addr add 10.96.9.1/24 dev ironvip0; ip addr del 10.96.9.1/24 dev ironvip0", ""}, // isn't ours
+		{drop4, "10.96.0.1"},
+		{put4, ""},
+		{drop6, "fd96::1"},
+		{put6 + "; " + drop6 + "; " + put6, ""},
+		{drop4 + "; " + drop6, "10.96.0.1 fd96::1"},
+		{put, ""},
+		{"ip route add local 10.96.0.1 table local dev ironvip0; ip route del local 10.96.0.1 table local dev ironvip0", ""}, // isn't ours
+		{"ip route add 10.96.0.1 dev ironvip0; ip route del 10.96.0.1 dev ironvip0", ""},
+		{"ip route add 10.96.0.1 dev ironvip0 proto 178; ip route del 10.96.0.1 dev ironvip0 proto 178", ""}, // of another table
 		{"ip addr add 10.96.9.1/24 dev ironvip0", "+10.96.9.1/24"},
 		{"ip addr add fd96:9::1/64 dev ironvip0 nodad", "+fd96:9::1/64"},
 		{"ip addr add fe80::9/64 dev ironvip0 nodad", ""}, // as those that the kernel adds
-		// A change of the link makes the kernel tell of its addresses of IPv6 again, when the system call has returned.
-		{"ip addr del 10.96.9.1/24 dev ironvip0; ip addr del fd96:9::1/64 dev ironvip0", ""},
+		{"ip addr del fd96:9::1/64 dev ironvip0", ""},
+		{"ip addr add 10.96.9.2/24 dev ironvip0; ip addr del 10.96.9.2/24 dev ironvip0", "device"},
+		{"ip addr del 10.96.9.1/24 dev ironvip0", "device"}, // the kernel removes the routes of IPv4
+		{put4, ""},
 		{"ip addr add 10.96.0.1/32 dev lo; ip addr del 10.96.0.1/32 dev lo", ""},
 		{"ip link set ironvip0 arp on", "device"},
 		{"ip link set ironvip0 arp off", ""},
-		{"ip link set ironvip0 down", "device fd96::1"}, // the kernel removes addresses of IPv6
-		{"ip link set ironvip0 up; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{"ip link set ironvip0 arp on; ip link set ironvip0 arp off", "device"},
+		{"ip link set ironvip0 down", "device fd96::1"},
+		{"ip link set ironvip0 up; " + put, ""},
+		{"ip link set ironvip0 down; ip link set ironvip0 up; " + put6, "device"},
+		{put, ""},
 		{"ip link set ironvip0 mtu 1400", ""},
 		{"ip link set ironvip0 down; ip link set ironvip0 name other", "device fd96::1"},
 		{"ip addr flush dev other", ""},
 		{"ip link set other name ironvip0; ip link set ironvip0 up", ""},
-		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
+		{put, ""},
 		// What happens to a device under another name is not seen.
-		{"ip link set ironvip0 down; ip link set ironvip0 name other; ip addr flush dev other; ip link set other name ironvip0; ip link set ironvip0 up", "lost fd96::1"},
-		{"ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad", ""},
-		{"ip link del ironvip0", "device 10.96.0.1 fd96::1"},
-		{"ip link add ironvip0 type bridge; ip link set ironvip0 arp off up; ip addr add 10.96.0.1/32 dev ironvip0", ""},
-		{"ip addr del 10.96.0.1/32 dev ironvip0", "10.96.0.1"},
+		{"ip link set ironvip0 down; ip link set ironvip0 name other; ip addr flush dev other; ip link set other name ironvip0; ip link set ironvip0 up", "lost device fd96::1"},
+		{put, ""},
+		{"ip link del ironvip0", "device fd96::1"},
+		{"ip link add ironvip0 type bridge; ip link set ironvip0 arp off up; " + put, ""},
+		{drop4, "10.96.0.1"},
 		{"nft add set inet ironvip vips '{ type ipv4_addr; }'", "table"},
 		{"nft add element inet ironvip vips '{ 10.96.0.1 }'", "table"},
 		{"nft add table inet other; nft add table ip ironvip; nft delete table ip ironvip", ""},
@@ -153,20 +164,38 @@ func TestSeesWhatOthersChange(t *testing.T) {
 	}
 }
 
-// An address that the dataplane doesn't want, because it has removed it itself, is not seen, and costs no question.
+// An address that the dataplane doesn't want, because it has removed it itself, is not seen.
 func TestRemovedAddressIsNotSeen(t *testing.T) {
 	h := newHost(t)
-	h.run("ip addr flush dev ironvip0")
+	h.run(drop4 + "; " + drop6)
 	if s := h.w.Take(func(a netip.Addr) bool { return a == addr4 }); len(s.Gone) != 1 {
 		t.Errorf("seen %+v", s)
 	}
-	expect.Equal(t, h.w.Queries(), 0, "questions")
+}
+
+// Without a protocol, the addresses of the device are watched, by the routes that the kernel makes for them.
+func TestSeesRemovedAddresses(t *testing.T) {
+	h := newHost(t)
+	h.Do(func() {
+		h.w.Close()
+		h.w = must.Get(watch.Open(watch.Options{Device: device}))(t)
+	})
+	h.AddAddr(device, netip.PrefixFrom(addr4, 32))
+	h.AddAddr(device, netip.PrefixFrom(addr6, 128))
+	wait.Until(t, "the kernel has the route of the address of IPv6", func() bool {
+		return strings.Contains(h.Node.Run("ip", "-6", "route", "show", "table", "local", "dev", device), "local fd96::1 proto kernel")
+	})
+	h.w.Take(every)
+	h.run(drop4 + "; " + drop6)
+	expect.Equal(t, h.take(), "", "routes of a dataplane: seen")
+	h.run("ip addr del 10.96.0.1/32 dev ironvip0; ip addr del fd96::1/128 dev ironvip0")
+	expect.Equal(t, h.take(), "device 10.96.0.1 fd96::1", "seen")
 }
 
 // An address that the dataplane doesn't want is seen when it is added, and no more when it is gone.
 func TestSeesAddedAddresses(t *testing.T) {
 	h := newHost(t)
-	others := func(a netip.Addr) bool { return a == addr6 } // its own event can be late
+	others := func(a netip.Addr) bool { return a == addr6 }
 	h.run("ip addr add 10.96.0.9/32 dev ironvip0; ip addr add fd96::9/128 dev ironvip0 nodad")
 	added := map[netip.Prefix]bool{}
 	wait.Until(t, "both are seen", func() bool { // the kernel tells of an added address of IPv6 when its system call has returned
@@ -176,14 +205,14 @@ func TestSeesAddedAddresses(t *testing.T) {
 		}
 		return len(added) == 2 && len(s.Gone) == 0
 	}, func() any { return added })
-	h.run("ip addr add 10.96.0.8/32 dev ironvip0; ip addr add fd96::8/128 dev ironvip0 nodad; ip addr del 10.96.0.8/32 dev ironvip0; ip addr del fd96::8/128 dev ironvip0")
+	h.run("ip addr add 10.96.0.8/32 dev ironvip0; ip addr del 10.96.0.8/32 dev ironvip0")
 	expect.Empty(t, h.w.Take(others).Added, "seen")
 }
 
 // A change is signaled, and nothing is signaled after it was taken.
 func TestSignalsOnce(t *testing.T) {
 	h := newHost(t)
-	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
+	h.run(drop4)
 	<-h.w.Changed()
 	expect.Equal(t, h.take(), "10.96.0.1", "seen")
 	expect.Equal(t, h.take(), "", "seen a second time")
@@ -204,7 +233,7 @@ func TestNamesTheProgram(t *testing.T) {
 		commands := must.Get(ip.StdinPipe())(t)
 		must.Succeed(t, ip.Start())
 		t.Cleanup(func() { commands.Close(); _ = ip.Wait() })
-		fmt.Fprintln(commands, "addr del 10.96.0.1/32 dev ironvip0")
+		fmt.Fprintln(commands, strings.TrimPrefix(drop4, "ip "))
 	})
 	var s watch.Seen
 	for len(s.Gone) == 0 {
@@ -235,15 +264,20 @@ func TestIgnoresOwnSockets(t *testing.T) {
 	})
 	t.Cleanup(route.Close)
 	t.Cleanup(nft.Close)
-	must.Succeed(t, h.w.IgnoreAddresses(route.Port()))
+	must.Succeed(t, h.w.IgnoreRoutes(route.Port()))
 	must.Succeed(t, h.w.IgnoreTable(nft.Port()))
 	var x nftwire.Transaction
 	for range 1000 {
-		for _, typ := range []uint16{unix.RTM_DELADDR, unix.RTM_NEWADDR} {
-			err := route.Write(ctx, 1, func(b []byte, _ int) []byte {
+		for _, typ := range []uint16{unix.RTM_DELROUTE, unix.RTM_NEWROUTE} {
+			err := route.Write(ctx, 2, func(b []byte, i int) []byte {
+				a, family := addr4, byte(unix.AF_INET)
+				if i == 1 {
+					a, family = addr6, unix.AF_INET6
+				}
 				b = netlink.BeginMessage(b, typ, unix.NLM_F_CREATE)
-				b = append(b, unix.AF_INET, 32, 0, 0, byte(index), byte(index>>8), 0, 0)
-				return netlink.AppendAddr(b, unix.IFA_LOCAL, addr4)
+				b = append(b, family, byte(a.BitLen()), 0, 0, unix.RT_TABLE_LOCAL, 178, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0)
+				b = netlink.AppendAttr32(netlink.AppendAddr(b, unix.RTA_DST, a), unix.RTA_OIF, uint32(index))
+				return netlink.AppendAttr32(b, unix.RTA_PRIORITY, 178)
 			}, func(_ int, err error) {
 				must.Succeed(t, err)
 			})
@@ -255,8 +289,8 @@ func TestIgnoresOwnSockets(t *testing.T) {
 		x.AddTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
 		must.Succeed(t, nft.Send(ctx, &x))
 	}
-	expect.Equal(t, h.take(), "", "seen")                                         // the kernel may have made the device's link-local address usable meanwhile
-	h.run("ip addr del 10.96.0.1/32 dev ironvip0; nft delete table inet ironvip") // others are seen as before
+	expect.Equal(t, h.take(), "", "seen")            // the kernel may have made the device's link-local address usable meanwhile
+	h.run(drop4 + "; nft delete table inet ironvip") // others are seen as before
 	expect.Equal(t, h.take(), "10.96.0.1 table", "seen")
 }
 
@@ -265,7 +299,7 @@ func TestReportsLostEvents(t *testing.T) {
 	h := newHost(t)
 	h.w.Overrun(func() {
 		for range 100 {
-			h.run("ip addr add 10.96.0.2/32 dev ironvip0; ip addr del 10.96.0.2/32 dev ironvip0")
+			h.run(drop4 + "; " + put4)
 		}
 	})
 	<-h.w.Changed()
@@ -273,7 +307,7 @@ func TestReportsLostEvents(t *testing.T) {
 		t.Errorf("seen %+v", s)
 	}
 	h.w.Take(every)
-	h.run("ip addr del 10.96.0.1/32 dev ironvip0")
+	h.run(drop4)
 	expect.Equal(t, h.take(), "10.96.0.1", "seen")
 }
 

@@ -10,11 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -28,17 +28,17 @@ type Watch struct {
 	bearer        vip.FrontendKey // see bearerOf
 }
 
-// Open watches in the network namespace of the calling thread. Addresses is the port of the socket that changes
-// addresses, and port opens the socket that changes the table and returns its port: their events are ignored. It returns
+// Open watches in the network namespace of the calling thread. Routes is the port of the socket that changes
+// routes, and port opens the socket that changes the table and returns its port: their events are ignored. It returns
 // nil if the kernel can't be watched: then only the resync finds changes.
-func Open(ctx context.Context, device, table string, addresses uint32, port func(context.Context) (uint32, error), log *slog.Logger) *Watch {
-	w, err := watch.Open(watch.Options{Device: device, Table: table})
+func Open(ctx context.Context, device, table string, routes uint32, port func(context.Context) (uint32, error), log *slog.Logger) *Watch {
+	w, err := watch.Open(watch.Options{Device: device, Protocol: host.RouteProtocol, Table: table})
 	if err != nil {
 		log.Warn("changes by other programs are not seen at once", "err", err)
 		return nil
 	}
 	x := &Watch{device: device, table: table, port: port, watcher: w}
-	err = w.IgnoreAddresses(addresses)
+	err = w.IgnoreRoutes(routes)
 	if err == nil {
 		err = x.ignore(ctx)
 	}
@@ -173,7 +173,8 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 		}
 	}
 	if seen.Device != nil { // its repair restores all addresses
-		add(w.bearerOf(records), fmt.Sprintf("device %s was removed, set down or made to speak ARP", w.device), *seen.Device)
+		addresses.Lost = true
+		add(w.bearerOf(records), fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", w.device), *seen.Device)
 		seen.Gone = nil
 	}
 	if n := len(seen.Gone); n > severalAddresses {
@@ -189,9 +190,6 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 	}
 	for p, by := range seen.Added {
 		sight.Strays = append(sight.Strays, strayOf(p, by))
-		if !p.IsSingleIP() && !slices.Contains(addresses.Wide, p) {
-			addresses.Wide = append(addresses.Wide, p)
-		}
 	}
 	for a, by := range seen.Gone {
 		add(records.At(a), fmt.Sprintf("address %s missing from %s", a, w.device), by)

@@ -122,7 +122,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 		var messages atomic.Uint64
 		table := filter.New("ironvip", 0x1000, &messages)
 		defer table.Close()
-		w := drift.Open(ctx, "ironvip0", "ironvip", 0, table.Open, slog.New(slog.DiscardHandler))
+		w := drift.Open(ctx, "ironvip0", "ironvip", netlink.NoPort, table.Open, slog.New(slog.DiscardHandler))
 		if w == nil {
 			t.Fatal("not watched")
 		}
@@ -135,7 +135,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			k := key
 			k.Addr = netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})
 			records.Set(k, &vip.Frontend{Key: k, Kind: vip.OnVIP})
-			fmt.Fprintf(&commands, "addr add %s/32 dev ironvip0\n", k.Addr)
+			fmt.Fprintf(&commands, "route replace local %s scope host table local dev ironvip0 proto 178 metric 178\n", k.Addr)
 		}
 		bearers := map[vip.FrontendKey]bool{}
 		look := func(command string, want int) (what string) {
@@ -155,11 +155,13 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			return s.Damaged[0].What
 		}
 		for range 10 {
-			if what := look("ip addr flush dev ironvip0", 1); what != "100 addresses missing from ironvip0" {
+			if what := look("ip route flush table local proto 178", 1); what != "100 addresses missing from ironvip0" {
 				t.Error(what)
 			}
 		}
 		expect.Equal(t, len(bearers), 1, "frontends with a report")
-		look("ip addr del 10.96.1.1/32 dev ironvip0; ip addr del 10.96.1.2/32 dev ironvip0", 2)
+		look("ip route del local 10.96.1.1 table local proto 178; ip route del local 10.96.1.2 table local proto 178", 2)
+		look("ip link set ironvip0 down; ip link set ironvip0 up", 1)
+		look("ip addr add 10.96.2.1/32 dev ironvip0; ip addr del 10.96.2.1/32 dev ironvip0", 1)
 	})
 }

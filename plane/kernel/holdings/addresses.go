@@ -10,11 +10,10 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/host"
 )
 
-// Addresses are the virtual addresses on the device.
+// Addresses are the virtual addresses of the device.
 type Addresses struct {
 	*host.Device
-	Lost bool           // the device may lack addresses
-	Wide []netip.Prefix // on the device as far as it is known, besides single addresses
+	Lost bool // the device may lack addresses
 }
 
 // Prepare creates or repairs the device. If it had to, addresses may be lost.
@@ -24,7 +23,7 @@ func (a *Addresses) Prepare() error {
 	return err
 }
 
-// Put puts fresh addresses on the device, or, if it may lack others, all. It calls failed for each
+// Put adds fresh addresses to the device, or, if it may lack others, all. It calls failed for each
 // that it can't add; failed reports whether the caller accounts for it.
 func (a *Addresses) Put(ctx context.Context, fresh []netip.Addr, all func() []netip.Addr, failed func(netip.Addr, error) bool) error {
 	var astray error
@@ -38,7 +37,7 @@ func (a *Addresses) Put(ctx context.Context, fresh []netip.Addr, all func() []ne
 		if !errors.Is(err, unix.ENODEV) {
 			return errors.Join(err, astray)
 		}
-		// The device was deleted with all its addresses.
+		// The device was deleted or set down, with all its addresses.
 		if err := a.Prepare(); err != nil {
 			return err
 		}

@@ -6,13 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	rtnl "github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -33,31 +34,32 @@ type Links interface {
 	Close()
 }
 
-// Device is the device with the virtual addresses: of kind dummy, or, for a kernel without that, a
-// bridge without ports.
+// Device is the device that the local routes of virtual addresses lead to: of kind dummy, or, for a kernel without
+// that, a bridge without ports. One goroutine may use it.
 type Device struct {
 	Name  string
 	Kind  string // DeviceKind or BridgeKind; "" is DeviceKind
 	Dial  func() (Links, error)
 	Conn  netlink.Socket
-	Stats *atomic.Uint64 // addresses added or deleted
+	Stats *atomic.Uint64 // routes added or deleted
 	index int
-	used  int          // index after the last Ensure; 0: none yet
-	fresh []netip.Addr // reused by Add
+	used  int // index after the last Ensure; 0: none yet
 }
 
 func OpenDevice(name string, stats *atomic.Uint64) (*Device, error) {
-	var own netlink.Counters // Stats counts addresses; these messages aren't IPVS messages
+	var own netlink.Counters // Stats counts routes; these messages aren't IPVS messages
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, &own)
 	if err != nil {
 		return nil, err
 	}
+	// The kernel then lists only the routes of the request. Without the option, it lists those of all tables.
+	_ = unix.SetsockoptInt(c.FD(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &Device{Name: name, Dial: dialLinks, Conn: c, Stats: stats}, nil
 }
 
 func (d *Device) Close() { d.Conn.Close() }
 
-// Port returns the netlink port of the socket that changes addresses.
+// Port returns the netlink port of the socket that changes routes.
 func (d *Device) Port() uint32 {
 	if c, is := d.Conn.(*netlink.Conn); is {
 		return c.Port()
@@ -94,8 +96,8 @@ func deleteLink(h Links, link rtnl.Link) error {
 }
 
 // Ensure creates the device and brings it up if necessary. It rejects a device of that
-// name with another type. Changed means that the device is another one than before, or was
-// not as it must be, so addresses may be lost.
+// name with another type. It replaces addresses on the device by routes. Changed means that the device is another one
+// than before, or was not as it must be, so routes may be lost.
 func (d *Device) Ensure() (changed bool, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
@@ -138,20 +140,86 @@ func (d *Device) Ensure() (changed bool, err error) {
 	index := link.Attrs().Index
 	changed = changed || d.used != 0 && d.used != index
 	d.index, d.used = index, index
-	return changed, nil
+	return changed, d.adopt(h, link)
 }
 
-// DeviceState is what Read found on the device.
+// anchor is the address of the device. When the last address of IPv4 goes, the kernel removes all routes of IPv4 to a
+// device, and systemd-resolved asks nobody by a device without an address. No host has this one: RFC 3927 reserves it.
+var anchor = netip.MustParsePrefix("169.254.255.1/32")
+
+// adopt puts the anchor on the device and makes local routes of all other addresses there. An earlier agent and the
+// userspace proxy put virtual addresses there. Packets are delivered at all times, because the route is there before the
+// address goes.
+func (d *Device) adopt(h Links, link rtnl.Link) error {
+	list, anchored, err := d.addresses(h, link)
+	if err == nil && !anchored {
+		if err = h.AddrAdd(link, &rtnl.Addr{IPNet: netipx.PrefixIPNet(anchor)}); errors.Is(err, unix.EEXIST) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("put address %s on %s: %w", anchor, d.Name, err)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	ctx := context.Background()
+	addrs := make([]netip.Addr, len(list))
+	for i, p := range list {
+		addrs[i] = p.Addr()
+	}
+	kept := map[netip.Addr]error{}
+	if err := d.Add(ctx, addrs, func(a netip.Addr, err error) { kept[a] = err }); err != nil {
+		return err
+	}
+	list = slices.DeleteFunc(list, func(p netip.Prefix) bool { return kept[p.Addr()] != nil })
+	err = d.Conn.Write(ctx, len(list), func(b []byte, i int) []byte {
+		return appendAddress(netlink.BeginMessage(b, unix.RTM_DELADDR, 0), d.index, list[i])
+	}, func(i int, err error) {
+		if err != nil && err != unix.EADDRNOTAVAIL {
+			kept[list[i].Addr()] = fmt.Errorf("take address %s off %s: %w", list[i], d.Name, err)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("take addresses off %s: %w", d.Name, err)
+	}
+	return errors.Join(slices.Collect(maps.Values(kept))...)
+}
+
+// addresses returns the addresses on the device, and whether the anchor is there. It leaves out link-local ones: the
+// kernel adds those of IPv6.
+func (d *Device) addresses(h Links, link rtnl.Link) (out []netip.Prefix, anchored bool, err error) {
+	var list []rtnl.Addr
+	for range 5 { // read again if a change interrupts the dump
+		if list, err = h.AddrList(link, rtnl.FAMILY_ALL); !errors.Is(err, rtnl.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
+	}
+	for _, a := range list {
+		ip, ok := netip.AddrFromSlice(a.IP)
+		bits, _ := a.Mask.Size()
+		p := netip.PrefixFrom(ip.Unmap(), bits)
+		if anchored = anchored || p == anchor; ok && !p.Addr().IsLinkLocalUnicast() {
+			out = append(out, p)
+		}
+	}
+	return out, anchored, nil
+}
+
+// DeviceState is what Read found of the device.
 type DeviceState struct {
 	Kind  string // the device's type, or "" if there is none
 	Addrs map[netip.Addr]struct{}
-	Wide  []netip.Prefix // longer prefixes, which send foreign traffic to the device
+	Wide  []netip.Prefix // addresses of whole networks, which send foreign traffic to the device
 	Fault string         // what Ensure must repair, or ""
 }
 
-// Read returns the addresses on the device and its state. It ignores link-local
-// addresses, which the kernel adds. A device of another type counts as missing.
-func (d *Device) Read() (s DeviceState, err error) {
+// Read returns the state of the device and the addresses that it makes local: by our routes, or because they are on the
+// device, until Ensure replaces them. It ignores link-local ones. A device of another type counts as missing.
+func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return s, err
@@ -167,195 +235,148 @@ func (d *Device) Read() (s DeviceState, err error) {
 		return s, nil
 	}
 	d.index = link.Attrs().Index
+	list, anchored, err := d.addresses(h, link)
+	if err != nil {
+		return s, err
+	}
 	switch flags := link.Attrs().RawFlags; {
 	case flags&unix.IFF_UP == 0:
 		s.Fault = "is missing or down"
 	case flags&unix.IFF_NOARP == 0:
 		s.Fault = "speaks ARP"
+	case !anchored:
+		s.Fault = fmt.Sprintf("lacks address %s", anchor)
 	}
-	var list []rtnl.Addr
-	for range 5 { // read again if a change interrupts the dump
-		if list, err = h.AddrList(link, rtnl.FAMILY_ALL); !errors.Is(err, rtnl.ErrDumpInterrupted) {
-			break
+	for _, p := range list {
+		if p.IsSingleIP() {
+			s.Addrs[p.Addr()] = struct{}{}
+		} else {
+			s.Wide = append(s.Wide, p)
 		}
 	}
-	if err != nil {
-		return s, fmt.Errorf("list the addresses of %s: %w", d.Name, err)
-	}
-	for _, a := range list {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		ip = ip.Unmap()
-		bits, _ := a.Mask.Size()
-		switch {
-		case !ok || ip.IsLinkLocalUnicast():
-		case bits == ip.BitLen():
-			s.Addrs[ip] = struct{}{}
-		default:
-			s.Wide = append(s.Wide, netip.PrefixFrom(ip, bits))
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		if err := d.readRoutes(ctx, family, s.Addrs); err != nil {
+			return s, fmt.Errorf("list the routes of %s: %w", d.Name, err)
 		}
 	}
 	return s, nil
 }
 
+// readRoutes adds the destinations of our routes of a family to addrs.
+func (d *Device) readRoutes(ctx context.Context, family byte, addrs map[netip.Addr]struct{}) (err error) {
+	for range 5 { // read again if a change interrupts the dump
+		err = d.Conn.Query(ctx, func(b []byte) []byte {
+			return appendDump(b, family, d.index)
+		}, func(_ uint16, data []byte) error {
+			r, err := netlink.ReadLocalRoute(data)
+			if err == nil && r.Protocol == RouteProtocol && r.Link == uint32(d.index) && r.Dst.IsSingleIP() {
+				addrs[r.Dst.Addr()] = struct{}{}
+			}
+			return err
+		})
+		if err != netlink.ErrInterrupted {
+			break
+		}
+	}
+	if err == unix.ENOENT || err == unix.EAFNOSUPPORT || err == unix.EOPNOTSUPP { // no route yet; no IPv6
+		return nil
+	}
+	return err
+}
+
 // Single returns the prefix that contains only a.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// Add adds addresses to the device and returns when the host accepts their packets. It
-// ignores addresses that exist, and calls failed for each one that it can't add. It
-// returns ENODEV if the device is gone.
+// Add makes addresses local: when it returns, the host accepts their packets. It
+// ignores addresses that are local already, and calls failed for each one that it can't add. It
+// returns ENODEV if the device is gone or down.
 func (d *Device) Add(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
-	all := make([]netip.Prefix, len(addrs))
-	for i, a := range addrs {
-		all[i] = Single(a)
-	}
-	var missing map[netip.Addr]bool
+	var gone error
 	noIPv6 := sync.OnceValues(func() (why, remedy string) { return hostnet.NoIPv6(d.Name) }) // for all addresses
-	err := d.change(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, all, func(p netip.Prefix, err error) {
-		if a := p.Addr(); err != unix.EEXIST {
-			if missing == nil {
-				missing = map[netip.Addr]bool{}
-			}
-			missing[a] = true
+	// Without NLM_F_APPEND, a route of another agent would count as ours.
+	err := d.change(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, addrs, func(a netip.Addr, err error) {
+		switch {
+		case err == unix.EEXIST:
+		case err == unix.ENETDOWN, err == unix.ENODEV && a.Is4(): // for IPv6, it may lack only the protocol
+			gone = unix.ENODEV
+		default:
 			failed(a, d.addProblem(a, err, noIPv6))
 		}
 	})
-	if err != nil {
-		return err
-	}
-	for _, a := range addrs {
-		if a.Is6() && !missing[a] {
-			d.fresh = append(d.fresh, a)
-		}
-	}
-	defer func() { d.fresh = d.fresh[:0] }()
-	if len(d.fresh) == 0 {
-		return nil
-	}
-	return d.awaitLocal(ctx, d.fresh, failed)
+	return cmp.Or(err, gone)
 }
 
 // addProblem explains why an address can't be added.
 func (d *Device) addProblem(a netip.Addr, err error, noIPv6 func() (why, remedy string)) error {
 	if a.Is6() {
 		if why, remedy := noIPv6(); why != "" {
-			return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("put address %s on %s: %s (%v)", a, d.Name, why, err), Hint: remedy}
+			return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("add a local route to %s by %s: %s (%v)", a, d.Name, why, err), Hint: remedy}
 		}
 	}
-	return fmt.Errorf("put address %s on %s: %w", a, d.Name, err)
+	return fmt.Errorf("add a local route to %s by %s: %w", a, d.Name, err)
 }
 
-// Remove removes addresses from the device. It ignores those that are gone.
-func (d *Device) Remove(ctx context.Context, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
-	return d.change(ctx, unix.RTM_DELADDR, 0, addrs, func(a netip.Prefix, err error) {
-		if err != unix.EADDRNOTAVAIL && err != unix.ENODEV && err != unix.ENOENT {
-			failed(a, fmt.Errorf("take address %s off %s: %w", a.Addr(), d.Name, err))
+// Remove removes the routes of addresses. It ignores those that are gone.
+func (d *Device) Remove(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
+	return d.change(ctx, unix.RTM_DELROUTE, 0, addrs, func(a netip.Addr, err error) {
+		if err != unix.ESRCH && err != unix.ENODEV {
+			failed(a, fmt.Errorf("remove the local route to %s by %s: %w", a, d.Name, err))
 		}
 	})
 }
 
-func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Prefix, failed func(netip.Prefix, error)) error {
+func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Addr, failed func(netip.Addr, error)) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	var gone error
 	d.Stats.Add(uint64(len(addrs)))
 	err := d.Conn.Write(ctx, len(addrs), func(b []byte, i int) []byte {
-		return appendIfAddr(netlink.BeginMessage(b, typ, flags), d.index, addrs[i])
+		return appendRoute(netlink.BeginMessage(b, typ, flags), d.index, addrs[i])
 	}, func(i int, err error) {
-		if err == unix.ENODEV && typ == unix.RTM_NEWADDR {
-			gone = err
-		} else if err != nil {
+		if err != nil {
 			failed(addrs[i], err)
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("change the addresses of %s: %w", d.Name, err)
-	}
-	return gone
-}
-
-// LocalWithin bounds the wait for the local routes of new addresses. The kernel takes
-// 1 ms, some 10 ms under load, and over a second while it ends many network namespaces.
-const LocalWithin = time.Second
-
-// awaitLocal waits until the host's routes deliver packets for new IPv6 addresses
-// locally. The kernel adds these routes in a work queue, after it has acknowledged the
-// address, also without duplicate address detection. In between, clients get "no route
-// to host". It calls failed for the addresses without such a route after LocalWithin: they
-// can't be reached yet, or never, because rules of the host route them elsewhere.
-func (d *Device) awaitLocal(ctx context.Context, addrs []netip.Addr, failed func(netip.Addr, error)) error {
-	var a netip.Addr
-	local := false
-	ask := func(b []byte) []byte { return appendRouteRequest(b, a) }
-	read := func(_ uint16, data []byte) error {
-		local = len(data) > RouteTypeAt && data[RouteTypeAt] == unix.RTN_LOCAL
-		return nil
-	}
-	var late time.Time
-	for len(addrs) > 0 {
-		a, local = addrs[0], false
-		err := d.Conn.Query(ctx, ask, read)
-		if local {
-			addrs = addrs[1:]
-			continue
-		}
-		switch now := time.Now(); {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !slices.Contains(elsewhere, err):
-			return nil
-		case late.IsZero():
-			late = now.Add(LocalWithin)
-		case now.After(late):
-			failed(a, fmt.Errorf("address %s is on %s, but has no local route after %v: see \"ip -6 route get %s\" and \"ip -6 rule\"", a, d.Name, LocalWithin, a))
-			addrs = addrs[1:]
-			continue
-		}
-		time.Sleep(time.Millisecond)
+		return fmt.Errorf("change the routes of %s: %w", d.Name, err)
 	}
 	return nil
 }
 
-// elsewhere are the answers for an address without a usable route: unreachable,
-// prohibit, blackhole.
-var elsewhere = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+// Our routes differ in protocol and metric from those that the kernel makes for addresses, so each of both can go without
+// the other. The kernel takes its own first.
+const (
+	RouteProtocol = 178 // beside 179, of package announce/routes; see decision 93
+	routeMetric   = 178
+)
 
-// RouteTypeAt is the position of the type in a message about a route.
-const RouteTypeAt = 7
-
-// appendRouteRequest appends a request for the route of an IPv6 address.
-func appendRouteRequest(b []byte, a netip.Addr) []byte {
-	b = netlink.BeginMessage(b, unix.RTM_GETROUTE, 0)
-	b = append(b, unix.AF_INET6, byte(a.BitLen()), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	return netlink.AppendAddr(b, unix.RTA_DST, a)
+// appendRoute appends the body of a message about the local route to an address.
+func appendRoute(b []byte, index int, a netip.Addr) []byte {
+	b = append(b, familyOf(a), byte(a.BitLen()), 0, 0, unix.RT_TABLE_LOCAL, RouteProtocol, unix.RT_SCOPE_HOST, unix.RTN_LOCAL, 0, 0, 0, 0)
+	b = netlink.AppendAddr(b, unix.RTA_DST, a)
+	b = netlink.AppendAttr32(b, unix.RTA_OIF, uint32(index))
+	return netlink.AppendAttr32(b, unix.RTA_PRIORITY, routeMetric)
 }
 
-// forever is an unlimited lifetime in an ifa_cacheinfo.
-const forever = 0xffffffff
+// appendDump appends a request for the local routes of a device. A kernel before 5.0 ignores all but the family.
+func appendDump(b []byte, family byte, index int) []byte {
+	b = netlink.BeginMessage(b, unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	b = append(b, family, 0, 0, 0, unix.RT_TABLE_LOCAL, RouteProtocol, 0, unix.RTN_LOCAL, 0, 0, 0, 0)
+	return netlink.AppendAttr32(b, unix.RTA_OIF, uint32(index))
+}
 
-// appendIfAddr appends the body of an address message. An IPv6 address has no duplicate
-// address detection, because every host may hold it, and no prefix route. It is
-// deprecated, so it isn't used as a source address, except to itself.
-func appendIfAddr(b []byte, index int, p netip.Prefix) []byte {
-	const flags6 = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-	a, family := p.Addr(), byte(unix.AF_INET)
-	if a.Is6() {
-		family = unix.AF_INET6
-	}
-	b = append(b, family, byte(p.Bits()), 0, unix.RT_SCOPE_UNIVERSE)
+// appendAddress appends the body of a message about an address on a device.
+func appendAddress(b []byte, index int, p netip.Prefix) []byte {
+	b = append(b, familyOf(p.Addr()), byte(p.Bits()), 0, 0)
 	b = binary.NativeEndian.AppendUint32(b, uint32(index))
-	b = netlink.AppendAddr(b, unix.IFA_LOCAL, a)
-	b = netlink.AppendAddr(b, unix.IFA_ADDRESS, a)
-	if a.Is6() {
-		b = netlink.AppendAttr32(b, unix.IFA_FLAGS, flags6)
-		var start int
-		b, start = netlink.BeginNest(b, unix.IFA_CACHEINFO)
-		b = binary.NativeEndian.AppendUint32(b, 0) // preferred
-		b = binary.NativeEndian.AppendUint32(b, forever)
-		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // the kernel's own time stamps
-		b = netlink.EndNest(b, start)
+	return netlink.AppendAddr(b, unix.IFA_LOCAL, p.Addr())
+}
+
+func familyOf(a netip.Addr) byte {
+	if a.Is4() {
+		return unix.AF_INET
 	}
-	return b
+	return unix.AF_INET6
 }
 
 // DeviceKind is the type of our device, and BridgeKind that on a kernel without it. A device of
@@ -384,7 +405,7 @@ func (d *Device) Plain() (bool, error) {
 	return !slices.ContainsFunc(all, func(l rtnl.Link) bool { return l.Attrs().MasterIndex == link.Attrs().Index }), nil
 }
 
-// RemoveAll deletes the device with all its addresses, if it is ours.
+// RemoveAll deletes the device with all its routes, if it is ours.
 func (d *Device) RemoveAll() error {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {

@@ -1,0 +1,181 @@
+//go:build linux
+
+package host
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
+	"github.com/ironvip/ironvip/test/netlab"
+)
+
+var (
+	vip4 = netip.MustParseAddr("10.96.0.1")
+	vip6 = netip.MustParseAddr("fd96::1")
+)
+
+// world is a device in the network namespace of a node. It is a bridge, because not every kernel has dummy devices.
+type world struct {
+	testing.TB
+	*netlab.Node
+	device *Device
+	writes atomic.Uint64
+}
+
+func newWorld(t testing.TB, node *netlab.Node) *world {
+	w := &world{TB: t, Node: node}
+	w.Do(func() { w.device = must.Get(OpenDevice("ironvip0", &w.writes))(t) })
+	w.device.Kind = BridgeKind
+	t.Cleanup(w.device.Close)
+	return w
+}
+
+func (w *world) run(command string) string {
+	w.Helper()
+	return w.Node.Run("sh", "-c", command)
+}
+
+// ensure prepares the device, and returns whether it was not as it must be.
+func (w *world) ensure() (changed bool) {
+	w.Helper()
+	w.Do(func() { changed = must.Get(w.device.Ensure())(w.TB) })
+	return changed
+}
+
+func (w *world) add(addrs ...netip.Addr) {
+	w.Helper()
+	must.Succeed(w.TB, w.device.Add(context.Background(), addrs, func(a netip.Addr, err error) { w.Errorf("%s: %v", a, err) }))
+}
+
+// reads checks what Read finds.
+func (w *world) reads(when string, want ...netip.Addr) {
+	w.Helper()
+	w.Do(func() {
+		s := must.Get(w.device.Read(context.Background()))(w.TB)
+		expect.SameList(w.TB, slices.SortedFunc(maps.Keys(s.Addrs), netip.Addr.Compare), want, "%s: found", when)
+	})
+}
+
+// local returns the routes to the device in table local, without those of the kernel.
+func (w *world) local() string {
+	return w.run("ip route show table local dev ironvip0 | grep -v kernel; ip -6 route show table local dev ironvip0 | grep -v kernel; true")
+}
+
+// A virtual address costs one message and is one route. Routes of others stay, even to the same address.
+func TestRoutesOfVirtualAddresses(t *testing.T) {
+	w := newWorld(t, netlab.NewLAN(t, "host").Nodes[0])
+	expect.True(t, w.ensure(), "a new device is no change")
+	expect.False(t, w.ensure(), "nothing is a change")
+	w.reads("a new device")
+	w.run("ip link add other0 type bridge; ip link set other0 up; ip route add local 10.96.0.1 table local dev other0 scope host proto 178 metric 178")
+	w.run("ip -6 route add local fd96::1 table local dev other0 proto 178 metric 178; ip route add local 10.96.0.9 table local dev ironvip0")
+	others := "table local; ip -6 route show table local dev other0 proto 178; ip route show table local 10.96.0.9"
+	before := w.run("ip route show dev other0 " + others)
+	w.add(vip4, vip6)
+	expect.Equal(t, w.writes.Load(), 2, "messages")
+	expect.Equal(t, w.local(), "local 10.96.0.1 proto 178 scope host metric 178 \nlocal 10.96.0.9 scope host \nlocal fd96::1 proto 178 metric 178 pref medium\n", "routes")
+	w.reads("added", vip4, vip6)
+	w.add(vip4, vip6) // they are there
+	must.Succeed(t, w.device.Remove(context.Background(), []netip.Addr{vip4, vip6, vip6.Next()}, func(a netip.Addr, err error) { t.Errorf("%s: %v", a, err) }))
+	w.reads("removed")
+	expect.Equal(t, w.run("ip route show dev other0 "+others), before, "routes of others")
+}
+
+// The kernel removes the routes with the device, and those of IPv6 when the device is set down. It refuses new ones of IPv6
+// until the device is up. Ensure reports both.
+func TestRoutesGoWithTheDevice(t *testing.T) {
+	w := newWorld(t, netlab.NewLAN(t, "host").Nodes[0])
+	for _, command := range []string{"ip link set ironvip0 down", "ip link del ironvip0"} {
+		w.ensure()
+		w.add(vip4, vip6)
+		w.run(command)
+		err := w.device.Add(context.Background(), []netip.Addr{vip6, vip4}, func(a netip.Addr, err error) { t.Logf("%s: %v", a, err) })
+		expect.Equal(t, err, error(unix.ENODEV), "%s: the error", command)
+		expect.True(t, w.ensure(), "%s is no change", command)
+		w.add(vip4, vip6)
+		w.reads("repaired", vip4, vip6)
+	}
+}
+
+// Addresses, which an earlier agent and the userspace proxy put on the device, become routes. At no time are they not the
+// host's own, and connections stay open.
+func TestAddressesBecomeRoutes(t *testing.T) {
+	const many = 200
+	lan := netlab.NewLAN(t, "host", "client")
+	w, client := newWorld(t, lan.Nodes[0]), lan.Nodes[1]
+	var batch strings.Builder
+	want := []netip.Addr{}
+	fmt.Fprint(&batch, "link add ironvip0 type bridge\nlink set ironvip0 arp off up\naddr add 10.96.9.9/24 dev ironvip0\n")
+	for i := range many {
+		for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x96, 15: byte(i + 1)})} {
+			fmt.Fprintf(&batch, "addr add %s dev ironvip0 %s\n", Single(a), map[bool]string{true: "nodad noprefixroute preferred_lft 0"}[a.Is6()])
+			want = append(want, a)
+		}
+	}
+	if out, err := w.Feed(batch.String(), "ip", "-batch", "-"); err != nil {
+		t.Fatal(err, out)
+	}
+	probes := []netip.Addr{want[0], want[1], want[len(want)-2], want[len(want)-1], netip.MustParseAddr("10.96.9.9")}
+	want = append(want, netip.MustParseAddr("10.96.9.9"))
+	slices.SortFunc(want, netip.Addr.Compare)
+	client.Run("ip", "route", "add", "10.96.0.0/16", "via", w.Addr4.String())
+	client.Run("ip", "-6", "route", "add", "fd96::/64", "via", w.Addr6.String())
+	var open []*netlab.Conn
+	for _, a := range probes[:4] {
+		w.Serve("tcp", netip.AddrPortFrom(a, 80)) // a socket with that address
+		open = append(open, must.Get(client.Dial("tcp", netip.AddrPortFrom(a, 80)))(t))
+	}
+	ask := func(when string) {
+		t.Helper()
+		for i, c := range open {
+			_, err := c.Ask()
+			expect.Succeed(t, err, "%s: the connection with %s", when, probes[i])
+		}
+	}
+	ask("before")
+
+	stop, done := make(chan struct{}), make(chan string)
+	go func() {
+		asked, missed := 0, ""
+		for missed == "" {
+			for _, a := range probes {
+				routes, err := w.Netlink.RouteGet(a.AsSlice())
+				if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+					missed = fmt.Sprintf("the route to %s after %d questions: %v %v", a, asked, routes, err)
+				}
+				asked++
+			}
+			select {
+			case <-stop:
+				done <- missed
+				return
+			default:
+			}
+		}
+		<-stop
+		done <- missed
+	}()
+	w.ensure()
+	close(stop)
+	expect.Equal(t, <-done, "", "an address was not local")
+	ask("after")
+	w.reads("adopted", want...)
+	expect.Equal(t, strings.Count(w.local(), "proto 178"), len(want), "routes")
+	expect.Equal(t, strings.Fields(w.run("ip -o addr show dev ironvip0 scope global"))[3], "169.254.255.1/32", "addresses")
+	writes := w.writes.Load()
+	expect.False(t, w.ensure(), "adopted twice")
+	expect.Equal(t, w.writes.Load(), writes, "messages for what is right")
+	w.run("ip addr add 10.96.9.8/32 dev ironvip0")
+	w.ensure() // beside the address that keeps the routes
+	w.reads("a single address was adopted", slices.Concat(want[:many], []netip.Addr{netip.MustParseAddr("10.96.9.8")}, want[many:])...)
+}
