@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/backoff"
+	wire "github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/internal/table"
 )
 
@@ -63,25 +65,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 
 // follow watches until an error.
 func (w *Watcher) follow(ctx context.Context) error {
-	done := make(chan struct{})
-	defer close(done)
-	broken := make(chan error, 2)
-	report := func(err error) {
-		select {
-		case broken <- err:
-		default:
-		}
+	events, err := wire.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return err
 	}
-	addrs := make(chan netlink.AddrUpdate, 64)
-	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: report}); err != nil {
-		return fmt.Errorf("subscribe to addresses: %w", err)
-	}
-	routes := make(chan netlink.RouteUpdate, 64)
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: report}); err != nil {
-		return fmt.Errorf("subscribe to routes: %w", err)
-	}
-	// The library writes to its channels until it sees that done is closed.
-	defer func() { go drain(addrs); go drain(routes) }()
+	arrived := make(chan struct{}, 1)
+	var running sync.WaitGroup
+	running.Go(func() { notify(events, arrived) })
+	defer running.Wait()
+	defer events.Close()
 
 	read := time.NewTimer(0)
 	defer read.Stop()
@@ -98,16 +90,9 @@ func (w *Watcher) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-broken:
-			return fmt.Errorf("the subscription broke: %w", err)
-		case _, open := <-addrs:
+		case _, open := <-arrived:
 			if !open {
-				return errors.New("the subscription to addresses ended")
-			}
-			touch()
-		case _, open := <-routes:
-			if !open {
-				return errors.New("the subscription to routes ended")
+				return errors.New("the subscription ended")
 			}
 			touch()
 		case <-poll.C:
@@ -131,8 +116,18 @@ func (w *Watcher) follow(ctx context.Context) error {
 	}
 }
 
-func drain[T any](c <-chan T) {
-	for range c {
+// notify delivers after events have arrived, until the subscription ends. It doesn't read what they say: if some were
+// lost, others have arrived.
+func notify(events *wire.Events, arrived chan<- struct{}) {
+	defer close(arrived)
+	for events.Wait() == nil {
+		if err := events.Drain(func(wire.Event) {}); err != nil && !errors.Is(err, wire.ErrLost) {
+			return
+		}
+		select {
+		case arrived <- struct{}{}:
+		default: // the last one was not received yet
+		}
 	}
 }
 
@@ -160,7 +155,7 @@ func Read(ours func(link string, addr netip.Addr) bool) (Snapshot, error) {
 		s.Addrs = append(s.Addrs, Addr{Prefix: prefix, Link: name(a.LinkIndex),
 			Secondary: prefix.Addr().Is4() && a.Flags&unix.IFA_F_SECONDARY != 0})
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL) // of table main
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/ironvip/ironvip/health"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -158,16 +157,16 @@ func failing(p place, reason string) step {
 	})
 }
 
-// losesVIP stops a real server from taking packets for the VIP of a service; getsVIP ends that. The
-// address stays on the device, because the agent of the real server restores it at once.
-func losesVIP(p place) step { return vipOf(p, (*netlab.Node).Bounce) }
-func getsVIP(p place) step  { return vipOf(p, (*netlab.Node).Deliver) }
+// losesVIP stops a real server from taking packets for the VIP of a service; getsVIP ends that. The agent of the real
+// server would restore its route at once, so another one comes before it.
+func losesVIP(p place) step { return vipOf(p, "add") }
+func getsVIP(p place) step  { return vipOf(p, "del") }
 
-func vipOf(p place, change func(*netlab.Node, string, netip.Prefix)) step {
+func vipOf(p place, change string) step {
 	return func(r *run) error {
 		_, at, err := r.at("web")
 		if err == nil && r.dataplane != userspace {
-			change(r.nodes[p].For(r), device, netip.PrefixFrom(at.Addr(), at.Addr().BitLen()))
+			r.nodes[p].For(r).Run("ip", "route", change, "blackhole", at.Addr().String(), "table", "local", "metric", "1")
 		}
 		return err
 	}

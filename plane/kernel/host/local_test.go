@@ -25,9 +25,9 @@ func TestIsLocal(t *testing.T) {
 	}
 	for _, a := range vips {
 		local("before", a, false)
-		lab.Director.AddAddr("lo", netip.PrefixFrom(a, a.BitLen()))
+		lab.Director.Deliver("lo", netip.PrefixFrom(a, a.BitLen()))
 		local("added", a, true)
-		lab.Director.DelAddr("lo", netip.PrefixFrom(a, a.BitLen()))
+		lab.Director.Bounce("lo", netip.PrefixFrom(a, a.BitLen()))
 		local("removed", a, false)
 	}
 }
