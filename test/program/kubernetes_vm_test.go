@@ -135,13 +135,13 @@ func (k *kube) goesOn(when string, open *netlab.Conn, name string, vips []string
 	}
 }
 
-// programmed returns a Service's state in the kernel: its address, and its IPVS services.
+// programmed returns a Service's state in the kernel: the route to its address, and its IPVS services.
 func (k *kube) programmed(vip string) string {
 	k.t.Helper()
 	var out strings.Builder
-	for _, line := range []string{"ipvsadm -Sn", "ip -o addr show"} {
+	for _, line := range []string{"ipvsadm -Sn", "ip -4 route show table local proto 178", "ip -6 route show table local proto 178"} {
 		for l := range strings.Lines(sees(k.t, k.lab.Director, line)) {
-			if strings.Contains(l, vip+"/") || strings.Contains(l, vip+":80 ") || strings.Contains(l, "["+vip+"]:80 ") {
+			if strings.Contains(l, "local "+vip+" ") || strings.Contains(l, vip+":80 ") || strings.Contains(l, "["+vip+"]:80 ") {
 				out.WriteString(l)
 			}
 		}

@@ -65,6 +65,7 @@ var reportPrograms = []struct {
 	{"nftables.txt", []string{"nft", "list", "table", "inet", "ironvip"}},
 	{"addresses.txt", []string{"ip", "addr"}},
 	{"routes.txt", []string{"ip", "route", "show", "table", "all"}},
+	{"routes6.txt", []string{"ip", "-6", "route", "show", "table", "all"}},
 }
 
 func (a *app) bugreportCommand() *cobra.Command {
