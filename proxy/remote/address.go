@@ -11,21 +11,19 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// device is the network device that has our VIP addresses.
+// device is the network device that the local routes of our VIP addresses lead to.
 type device interface {
-	// list returns its host addresses (/32 and /128, without link-local ones); none if the device
-	// doesn't exist.
+	// list returns the addresses that it makes local; none if the device doesn't exist.
 	list() ([]netip.Addr, error)
-	// add puts addr on the device, and creates and configures the device first. It succeeds if the
-	// address exists.
+	// add makes addr local, and creates and configures the device first. It succeeds if the route exists.
 	add(addr netip.Addr) error
-	// remove removes addr from the device. It succeeds if the address doesn't exist.
+	// remove removes the route of addr. It succeeds if it doesn't exist.
 	remove(addr netip.Addr) error
+	close()
 }
 
 // addresses records which VIPs are on our device and which frontends need them. One goroutine at a
@@ -112,17 +110,13 @@ func (a *addresses) ours(addr netip.Addr) bool {
 
 // add adds addr to the device.
 func (a *addresses) add(addr netip.Addr) error {
-	err := a.device.add(addr)
-	if err != nil && !errors.Is(err, errUnrouted) {
+	if err := a.device.add(addr); err != nil {
 		return a.problem(addr, err)
 	}
 	a.uses()
 	a.put[addr] = true
 	if a.there != nil {
 		a.there[addr] = true
-	}
-	if err != nil {
-		return a.problem(addr, err)
 	}
 	return nil
 }
@@ -239,13 +233,10 @@ func (a *addresses) orphans() []netip.Addr {
 // problem explains why addr could not be added.
 func (a *addresses) problem(addr netip.Addr, err error) error {
 	p := vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s is not an address of this host", addr)}
-	noIPv6, remedy := "", ""
-	if addr.Is6() {
-		noIPv6, remedy = hostnet.NoIPv6(a.name)
-	}
+	var known vip.Problem
 	switch {
-	case noIPv6 != "":
-		p.Message, p.Hint = fmt.Sprintf("%s, and can't be one: %s (%v)", p.Message, noIPv6, err), remedy
+	case errors.As(err, &known):
+		p.Message, p.Hint = p.Message+", and can't be one: "+known.Message, known.Hint
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		p.Hint = "run the agent with CAP_NET_ADMIN, or use a pool inside 127.0.0.0/8"
 	case errors.Is(err, unix.EOPNOTSUPP):

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/test/expect"
@@ -38,6 +39,7 @@ type noDevice struct{}
 func (noDevice) list() ([]netip.Addr, error) { return nil, nil }
 func (noDevice) add(netip.Addr) error        { return unix.EPERM }
 func (noDevice) remove(netip.Addr) error     { return unix.EPERM }
+func (noDevice) close()                      {}
 
 func TestForeignAddressWithoutRights(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
@@ -126,6 +128,8 @@ func (d *fakeDevice) remove(a netip.Addr) error {
 	return d.err
 }
 
+func (d *fakeDevice) close() {}
+
 func TestAddressesOwnership(t *testing.T) {
 	ours, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	owns := func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) }
@@ -201,10 +205,11 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	makeDevice(t, "ironvip0")
 	witness := func() (out []string) {
 		link := must.Get(netlink.LinkByName("ironvip0"))(t)
-		list := must.Get(netlink.AddrList(link, netlink.FAMILY_ALL))(t)
-		for _, a := range list {
-			if !a.IP.IsLinkLocalUnicast() {
-				out = append(out, a.IPNet.String())
+		list := must.Get(netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: link.Attrs().Index},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_OIF))(t)
+		for _, r := range list {
+			if !r.Dst.IP.IsLinkLocalUnicast() {
+				out = append(out, r.Dst.String())
 			}
 		}
 		slices.Sort(out)
@@ -230,7 +235,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 
 	// Another program removes the address: damage, which a repair fixes.
 	link := must.Get(netlink.LinkByName("ironvip0"))(t)
-	must.Succeed(t, netlink.AddrDel(link, hostAddr(http.Key.Addr)))
+	must.Succeed(t, netlink.RouteDel(localRoute(link, http.Key.Addr)))
 	damaged := 0
 	for _, o := range p.actual() {
 		if slices.Contains(o.Damage, "address 192.0.2.1 missing from ironvip0") {
@@ -247,7 +252,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 
 	// The address is removed with its last frontend; a foreign address remains.
 	foreign := netip.MustParseAddr("198.51.100.1")
-	must.Succeed(t, netlink.AddrAdd(link, hostAddr(foreign)))
+	must.Succeed(t, netlink.RouteAdd(localRoute(link, foreign)))
 	p.remove(http.Key)
 	want("192.0.2.1/32", "198.51.100.1/32", "2001:db8::1/128")
 	p.remove(dns.Key)
@@ -388,9 +393,51 @@ func makeDevice(t *testing.T, name string) {
 	attrs.Name = name
 	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0"})
+		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 	}
 	must.Succeed(t, err)
+	link := must.Get(netlink.LinkByName(name))(t)
+	must.Succeed(t, errors.Join(netlink.LinkSetARPOff(link), netlink.LinkSetUp(link)))
+}
+
+// hostAddr returns addr as a single address that is usable at once.
+func hostAddr(addr netip.Addr) *netlink.Addr {
+	a := &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.PrefixFrom(addr, addr.BitLen()))}
+	if addr.Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+// localRoute returns a route as the plane makes it.
+func localRoute(link netlink.Link, addr netip.Addr) *netlink.Route {
+	return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: netipx.PrefixIPNet(netip.PrefixFrom(addr, addr.BitLen())), Table: unix.RT_TABLE_LOCAL,
+		Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Protocol: host.RouteProtocol, Priority: 178}
+}
+
+// Addresses that an earlier version has put on the device become routes, and open connections don't notice.
+func TestAddressesBecomeRoutes(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	makeDevice(t, "ironvip0")
+	link := must.Get(netlink.LinkByName("ironvip0"))(t)
+	addr := netip.MustParseAddr("192.0.2.1")
+	must.Succeed(t, netlink.AddrAdd(link, hostAddr(addr)))
+	p := newPlane(t, Options{Owns: func(netip.Addr) bool { return true }})
+	f := onVIP(vip.FrontendKey{Addr: addr, Port: 80, Protocol: vip.TCP}, echo(t))
+	must.Succeed(t, p.target.Apply(t.Context(), []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}})) // as before
+	open := dial(t, f.Key)
+	must.Succeed(t, open.echoes())
+	p.actual()
+	p.must(f)
+	must.Succeed(t, open.echoes(), "afterwards")
+	served(t, f.Key)
+	for _, a := range must.Get(netlink.AddrList(link, netlink.FAMILY_V4))(t) {
+		expect.False(t, a.IP.Equal(addr.AsSlice()), "the address is still there")
+	}
+	p.remove(f.Key)
+	expect.False(t, host.IsLocal(addr), "local after the end")
 }
 
 func hasDummy() bool {

@@ -1,110 +1,121 @@
 package remote
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"net"
+	"maps"
 	"net/netip"
-	"time"
+	"slices"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/vip"
 )
 
-// netlinkDevice is the kernel's device with that name. It doesn't answer ARP. It is a dummy or, on a kernel
-// without these, a bridge without ports, as in the other dataplanes.
-type netlinkDevice struct{ name string }
+// kernelDevice is the kernel's device of that name, as the other dataplanes have it. It doesn't answer ARP. It is a dummy
+// or, on a kernel without these, a bridge without ports; or one of another kind that somebody has made for this.
+type kernelDevice struct {
+	name    string
+	d       *host.Device // nil before it is used
+	ensured bool         // it exists, and has routes instead of addresses
+	routes  atomic.Uint64
+}
 
-func (d *netlinkDevice) list() ([]netip.Addr, error) {
-	link, err := d.find()
-	if link == nil || err != nil {
+func (k *kernelDevice) open() (err error) {
+	if k.d == nil {
+		k.d, err = host.OpenDevice(k.name, &k.routes)
+	}
+	return err
+}
+
+func (k *kernelDevice) list() ([]netip.Addr, error) {
+	if err := k.open(); err != nil {
 		return nil, err
 	}
-	list, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	s, err := k.read()
+	if err == nil && len(s.Addrs) > 0 && !k.ensured && k.ensure() == nil { // what an earlier version has put there
+		s, err = k.read()
+	}
+	return slices.Collect(maps.Keys(s.Addrs)), err
+}
+
+// read reads the device, whatever its kind is.
+func (k *kernelDevice) read() (s host.DeviceState, err error) {
+	s, err = k.d.Read(context.Background())
+	if err == nil && s.Kind != "" && s.Kind != k.d.Kind {
+		k.d.Kind = s.Kind
+		s, err = k.d.Read(context.Background())
+	}
+	return s, err
+}
+
+// ensure makes the device, or prepares the one that there is.
+func (k *kernelDevice) ensure() error {
+	k.d.Kind = host.DeviceKind
+	_, err := k.read()
+	if err == nil {
+		_, err = k.d.Ensure()
+	}
+	if isMissing(err) && k.d.Kind != host.BridgeKind {
+		k.d.Kind = host.BridgeKind
+		_, err = k.d.Ensure()
+	}
+	if isMissing(err) {
+		err = unix.EOPNOTSUPP
+	}
+	k.ensured = err == nil
+	return err
+}
+
+// isMissing reports whether the kernel can't make such a device.
+func isMissing(err error) bool {
+	_, is := errors.AsType[vip.Problem](err)
+	return is
+}
+
+func (k *kernelDevice) add(addr netip.Addr) error {
+	if err := k.open(); err != nil {
+		return err
+	}
+	if !k.ensured {
+		if err := k.ensure(); err != nil {
+			return err
+		}
+	}
+	err := k.change(k.d.Add, addr)
+	if errors.Is(err, unix.ENODEV) { // somebody has deleted it, or set it down
+		if err = k.ensure(); err == nil {
+			err = k.change(k.d.Add, addr)
+		}
+	}
+	return err
+}
+
+func (k *kernelDevice) remove(addr netip.Addr) error {
+	if err := k.open(); err != nil {
+		return err
+	}
+	return k.change(k.d.Remove, addr)
+}
+
+func (k *kernelDevice) close() {
+	if k.d != nil {
+		k.d.Close()
+	}
+}
+
+// change changes one route.
+func (k *kernelDevice) change(f func(context.Context, []netip.Addr, func(netip.Addr, error)) error, addr netip.Addr) error {
+	var failed error
+	err := f(context.Background(), []netip.Addr{addr}, func(_ netip.Addr, err error) { failed = err })
 	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
-	for _, a := range list {
-		addr, ok := netip.AddrFromSlice(a.IP)
-		if ones, bits := a.Mask.Size(); !ok || ones != bits || addr.Unmap().IsLinkLocalUnicast() {
-			continue
-		}
-		out = append(out, addr.Unmap())
-	}
-	return out, nil
-}
-
-func (d *netlinkDevice) add(addr netip.Addr) error {
-	link, err := d.up()
-	if err != nil {
 		return err
 	}
-	if err := netlink.AddrAdd(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	if addr.Is6() {
-		return awaitLocalRoute(addr)
-	}
-	return nil
-}
-
-// awaitLocalRoute waits until packets to addr reach this host. The kernel adds the local route of
-// an IPv6 address from a work queue, a moment after the address, also without duplicate address
-// detection. A client that connects in between would be routed out of the device. It fails after a
-// second: the kernel is late, or the host's own rules route the address elsewhere.
-func awaitLocalRoute(addr netip.Addr) error {
-	for range 1000 {
-		routes, err := netlink.RouteGet(addr.AsSlice())
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return nil
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return fmt.Errorf("%w: see \"ip -6 route get %s\" and \"ip -6 rule\"", errUnrouted, addr)
-}
-
-// errUnrouted says that an address is on the device and can't be reached.
-var errUnrouted = errors.New("the address has no local route")
-
-func (d *netlinkDevice) remove(addr netip.Addr) error {
-	link, err := d.find()
-	if link == nil || err != nil {
-		return err
-	}
-	if err := netlink.AddrDel(link, hostAddr(addr)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return err
-	}
-	return nil
-}
-
-// up returns the device. It creates and configures the device if needed.
-func (d *netlinkDevice) up() (netlink.Link, error) {
-	link, err := d.find()
-	if link == nil && err == nil {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = d.name
-		err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
-		}
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("make device %s: %w", d.name, err)
-		}
-		if link, err = netlink.LinkByName(d.name); err == nil {
-			err = netlink.LinkSetARPOff(link)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	if link.Attrs().Flags&net.FlagUp == 0 {
-		if err := netlink.LinkSetUp(link); err != nil {
-			return nil, fmt.Errorf("set device %s up: %w", d.name, err)
-		}
-	}
-	return link, nil
+	return failed
 }
 
 // localRoutes returns the addresses that the host's routes make local: those of its devices,
@@ -123,23 +134,4 @@ func localRoutes() (*netipx.IPSet, error) {
 		}
 	}
 	return set.IPSet()
-}
-
-// hostAddr returns addr as a single address that is usable at once (no duplicate address
-// detection).
-func hostAddr(addr netip.Addr) *netlink.Addr {
-	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
-	if addr.Is6() {
-		a.Flags = unix.IFA_F_NODAD
-	}
-	return a
-}
-
-// find returns the device, or nil if it doesn't exist.
-func (d *netlinkDevice) find() (netlink.Link, error) {
-	link, err := netlink.LinkByName(d.name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil, nil
-	}
-	return link, err
 }

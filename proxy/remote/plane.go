@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -31,14 +32,13 @@ type Options struct {
 	// Device is the dummy device for VIPs that are not addresses of the host. It is
 	// created when first needed. Default "ironvip0".
 	Device string
-	// Owns reports whether ironvip assigns addr. Host addresses (/32, /128) on Device
+	// Owns reports whether ironvip assigns addr. Local routes by Device to addresses
 	// that it owns may be removed, even if an earlier process added them. Nil: only
-	// addresses that this process added.
+	// those that this process added.
 	Owns func(addr netip.Addr) bool
 	Log  *slog.Logger
 
-	device  device // for tests
-	watched bool   // the device is the kernel's
+	device device // for tests
 }
 
 // Plane is the userspace dataplane with the addresses of its VIPs. One goroutine at a time may call Apply, Actual, Arrived,
@@ -67,8 +67,10 @@ var (
 // New returns a Plane. It changes nothing before Apply.
 func New(o Options) *Plane {
 	o.Device = cmp.Or(o.Device, "ironvip0")
+	var watched *kernelDevice
 	if o.device == nil {
-		o.device, o.watched = &netlinkDevice{name: o.Device}, true
+		watched = &kernelDevice{name: o.Device}
+		o.device = watched
 	}
 	p := &Plane{
 		Listeners: o.Listeners, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
@@ -76,9 +78,12 @@ func New(o Options) *Plane {
 		vips:      make(map[vip.FrontendKey]struct{}), awaited: make(map[vip.FrontendKey]struct{}),
 		disturbed: make(chan struct{}, 1), restarted: make(chan struct{}, 1),
 	}
-	if o.watched {
+	if watched != nil {
 		var err error
-		if p.watcher, err = watch.Open(watch.Options{Device: o.Device}); err != nil {
+		if p.watcher, err = watch.Open(watch.Options{Device: o.Device, Protocol: host.RouteProtocol}); err == nil && watched.open() == nil {
+			err = p.watcher.IgnoreRoutes(watched.d.Port())
+		}
+		if err != nil {
 			p.log.Warn("changes of addresses are not seen at once", "err", err)
 		}
 	}
@@ -116,6 +121,7 @@ func (p *Plane) Close() error {
 	p.stop()
 	p.work.Wait()
 	p.watcher.Close()
+	p.addresses.device.close()
 	return nil
 }
 
@@ -224,12 +230,12 @@ func (p *Plane) Disturbed() <-chan struct{} {
 // addresses of the host alone, it does nothing there.
 func (p *Plane) UsesDevice() <-chan struct{} { return p.addresses.used }
 
-// Look implements reconcile.Watched: it finds addresses that another program has removed from the device. A device that is
-// down still serves its IPv4 addresses, and the kernel removes those of IPv6.
+// Look implements reconcile.Watched: it finds addresses whose routes another program has removed. With the device, the
+// kernel removes them without a word.
 func (p *Plane) Look(context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
 	var sight reconcile.Sight[vip.FrontendKey, vip.Frontend]
 	seen := p.watcher.Take(p.addresses.needs)
-	sight.Unknown = seen.Lost
+	sight.Unknown = seen.Lost || seen.Device != nil
 	select {
 	case <-p.restarted:
 		sight.Unknown = true
