@@ -147,10 +147,10 @@ func (f *formerProxy) Retire(ctx context.Context) error {
 
 // Open returns the number of connections of each protocol.
 func (f *formerProxy) Open(ctx context.Context) (map[vip.FrontendKey]int, error) {
-	d, err := f.Draining(ctx)
+	n, err := f.Draining(ctx)
 	out := map[vip.FrontendKey]int{}
-	if d.Connections > 0 {
-		out[vip.FrontendKey{Protocol: vip.TCP}] = int(d.Connections)
+	if n > 0 {
+		out[vip.FrontendKey{Protocol: vip.TCP}] = int(n)
 	}
 	return out, err // UDP clients have moved with their next datagram
 }

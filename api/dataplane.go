@@ -36,7 +36,7 @@ func (s *Server) dataplaneRoutes() {
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Lacks: server.Needs(s.Switch != nil, "dataplane that can be changed"),
 		Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
-		Summary: "Move the host to another dataplane", Description: "Starts a process that takes over with the other dataplane, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
+		Summary: "Move the host to another dataplane", Description: "Starts the agent again in its process with the other dataplane, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
 }
 
 type switchDataplaneInput struct {

@@ -48,11 +48,11 @@ type Server struct {
 
 	mu       sync.Mutex
 	settings Settings
-	former   atomic.Bool             // the process that this one replaced has not ended
-	onDemand bool                    // systemd has the socket, and starts the process again
-	target   *proxy.Target           // nil until an agent has sent settings
-	drains   map[*proxy.Target]int64 // retired ones, until when
-	last     uint64                  // number of the last event
+	former   atomic.Bool                // the process that this one replaced has not ended
+	onDemand bool                       // systemd has the socket, and starts the process again
+	target   *proxy.Target              // nil until an agent has sent settings
+	drains   map[*proxy.Target]struct{} // retired ones
+	last     uint64                     // number of the last event
 	draining sync.WaitGroup
 	closed   context.Context // ends with the server
 	close    context.CancelFunc
@@ -68,7 +68,7 @@ func New(o Options) *Server {
 		passive: table.New(clock, vip.KeyOfPassiveHealth, func(a, b vip.PassiveHealth) bool { return a == b }),
 		events:  table.New(clock, func(e *Event) uint64 { return e.Number }, nil),
 		run:     table.New(clock, func(*Run) struct{} { return struct{}{} }, nil),
-		drains:  make(map[*proxy.Target]int64),
+		drains:  make(map[*proxy.Target]struct{}),
 		apply:   make(chan struct{}, 1),
 	}
 	s.run.Set(Run{time.Now().UnixNano()})
@@ -316,7 +316,7 @@ func (s *Server) retire(ctx context.Context, within time.Duration) error {
 		return nil
 	}
 	s.target = nil
-	s.drains[t] = time.Now().Add(within).UnixNano()
+	s.drains[t] = struct{}{}
 	s.draining.Go(func() {
 		ctx, cancel := context.WithTimeout(s.closed, within)
 		defer cancel()
@@ -334,11 +334,8 @@ func (s *Server) reportNow() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := Report{Limit: openfiles.Limit()}
-	for t, until := range s.drains {
-		stats := t.Stats()
-		r.Draining.Connections += stats.Connections
-		r.Draining.Sessions += stats.Sessions
-		r.Draining.Until = max(r.Draining.Until, until)
+	for t := range s.drains {
+		r.Draining += t.Stats().Connections
 	}
 	if s.target != nil {
 		r.Report = s.target.Report()

@@ -101,12 +101,5 @@ type Breakdown struct {
 type Report struct {
 	proxy.Report
 	Limit    uint64 // of the process's descriptors
-	Draining Draining
-}
-
-// Draining are the connections of retired frontends. Until is when the last one ends, in nanoseconds since 1970; 0: there
-// are none.
-type Draining struct {
-	Connections, Sessions int64
-	Until                 int64
+	Draining int64  // TCP connections of retired frontends
 }

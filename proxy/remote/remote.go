@@ -248,8 +248,8 @@ func (c *Client) Keys(ctx context.Context) ([]vip.FrontendKey, error) {
 	return ask[[]vip.FrontendKey](ctx, c, process.AskKeys)
 }
 
-// Draining returns the connections of retired frontends.
-func (c *Client) Draining(ctx context.Context) (process.Draining, error) {
+// Draining returns the number of TCP connections of retired frontends.
+func (c *Client) Draining(ctx context.Context) (int64, error) {
 	r, err := ask[process.Report](ctx, c, process.AskReport)
 	return r.Draining, err
 }
