@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 
-	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -20,21 +19,21 @@ func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip
 }
 
 // lookAtTable compares the table with the records.
-func (t *Target) lookAtTable(ctx context.Context, _ *watch.Touched) (found drift.Found, err error) {
+func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
 	if !t.adopted || len(t.records.Frontends) == 0 {
-		return found, nil // the table isn't needed
+		return drift.Whole, nil // the table isn't needed
 	}
 	table, err := t.fw.Read(ctx)
 	switch {
 	case err != nil:
-		return found, err
+		return drift.Whole, err
 	case !table.Intact:
 		t.broken = true
-		found.State = drift.Broken
+		return drift.Broken, nil
 	case !table.Pods.Equal(t.records.Pods) || !sameElements(table, elementsOfAll(t.records, &t.marks)):
-		found.State = drift.Altered
+		return drift.Altered, nil
 	}
-	return found, nil
+	return drift.Whole, nil
 }
 
 // sameElements reports whether the table has exactly these elements.

@@ -107,8 +107,6 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	t.content, t.broken, t.adopted = found, broken, true
 	clear(t.missing)
 	clear(t.guarded)
-	clear(t.astray)
-	clear(t.astrayAddresses)
 	for a := range device.Addrs {
 		if held.VIPs[a] == 0 {
 			t.guarded[a] = true

@@ -43,19 +43,14 @@ func (it *item) onDevice() bool {
 }
 
 // Apply implements reconcile.Target. A batch is one transaction. It costs as many elements as
-// change, and at most two messages for each set with changes. After an error, it reads the table. For a
-// repair, it asks for the elements that others have touched, or reads the table if nobody watches it.
+// change, and at most two messages for each set with changes. After an error, and for a repair after another program has
+// touched the table, it reads the table.
 func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	repair := slices.ContainsFunc(batch, func(u updateOf) bool { return u.Repair })
-	if repair && t.adopted {
-		if err := t.refresh(ctx); err != nil {
-			return err
-		}
-	}
-	if !t.adopted {
+	if !t.adopted || repair && t.drift.Touched() {
 		if err := t.readAgain(ctx, batch); err != nil {
 			return err
 		}
@@ -208,7 +203,7 @@ func (t *Target) record(items []*item, repair bool) filter.Change {
 
 // commit sends the transaction.
 func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change) error {
-	d, right := newDiff(), t.restore(shared)
+	d := newDiff()
 	for _, it := range items {
 		if it.orphan() {
 			continue
@@ -229,7 +224,6 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 	var err error = filter.ErrNoTable
 	if !t.broken {
 		err = t.fw.ApplyWith(ctx, shared, func(x *nftwire.Transaction) error {
-			right.put(x, t.opt.Table)
 			if err := t.addClasses(x, items); err != nil {
 				return err
 			}
@@ -241,10 +235,6 @@ func (t *Target) commit(ctx context.Context, items []*item, shared filter.Change
 	}
 	if errors.Is(err, filter.ErrNoTable) {
 		err = t.rebuild(ctx)
-	}
-	if err == nil {
-		clear(t.astray)
-		clear(t.astrayAddresses)
 	}
 	return err
 }

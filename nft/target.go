@@ -52,7 +52,6 @@ type Stats struct {
 	AddressWrites  uint64 // addresses added or deleted
 	ConntrackFlows uint64 // connection tracking entries deleted
 	ConntrackDumps uint64 // connection tracking queries
-	TableReads     uint64 // reads of the table because another program has touched it
 }
 
 // Writes is the number of changes of all kinds.
@@ -71,18 +70,15 @@ type Target struct {
 	free      func(vip.FrontendKey) error // see host.FreePort
 	drift     *drift.Watch                // nil: not watched
 
-	nftMessages, addressWrites, deletedFlows, flowDumps, looks atomic.Uint64
+	nftMessages, addressWrites, deletedFlows, flowDumps atomic.Uint64
 
 	reading sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
 	records *holdings.Records
-	content *content         // of the table
-	pods    []netip.Prefix   // the last result of PodCIDRs
-	adopted bool             // records and content are what the kernel has
-	broken  bool             // the table must be rebuilt
-	altered bool             // the records may lack what others have changed besides astray
-	astray  map[element]bool // elements that aren't as content says: true: the table has one, which goes first
-	// The same for elements of the sets of every dataplane. The value has no meaning.
-	astrayAddresses map[filter.Element]bool
+	content *content       // of the table
+	pods    []netip.Prefix // the last result of PodCIDRs
+	adopted bool           // records and content are what the kernel has
+	broken  bool           // the table must be rebuilt
+	altered bool           // the records may lack what others have changed
 
 	missing  map[netip.Addr]bool // addresses that the device lacks
 	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
@@ -131,7 +127,7 @@ func New(o Options) (*Target, error) {
 // open returns a Target that has changed nothing yet.
 func open(o Options) (*Target, error) {
 	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, astray: map[element]bool{}, astrayAddresses: map[filter.Element]bool{}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
+		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
@@ -180,7 +176,7 @@ func (t *Target) Close() error {
 // Stats returns the current counts. It may be called at any time.
 func (t *Target) Stats() Stats {
 	return Stats{NFTMessages: t.nftMessages.Load(), AddressWrites: t.addressWrites.Load(),
-		ConntrackFlows: t.deletedFlows.Load(), ConntrackDumps: t.flowDumps.Load(), TableReads: t.looks.Load()}
+		ConntrackFlows: t.deletedFlows.Load(), ConntrackDumps: t.flowDumps.Load()}
 }
 
 // Findings returns the sysctls that the Target sets and the optional modules that it uses, as last

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -23,12 +22,22 @@ func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip
 	return t.drift.Look(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
 }
 
-// lookAtTable compares what was touched of the table with the records.
-func (t *Target) lookAtTable(ctx context.Context, touched *watch.Touched) (drift.Found, error) {
+// lookAtTable compares the table with the records.
+func (t *Target) lookAtTable(ctx context.Context) (drift.TableState, error) {
 	if !t.adopted || t.altered {
-		return drift.Found{State: drift.Altered}, nil
+		return drift.Altered, nil
 	}
-	return t.examine(ctx, touched)
+	table, found, err := t.readTable(ctx)
+	switch {
+	case err != nil:
+		return drift.Whole, err
+	case !table.Intact: // without frontends, the next one rebuilds it
+		t.broken = true
+		return drift.Broken, nil
+	case !table.Pods.Equal(t.records.Pods) || !t.sameAddresses(table) || !found.equal(t.content):
+		return drift.Altered, nil
+	}
+	return drift.Whole, nil
 }
 
 // sameAddresses reports whether the sets of every dataplane have what the records say.
@@ -45,7 +54,7 @@ func (t *Target) sameAddresses(table *filter.Ruleset) bool {
 
 // equal reports whether two contents have the same services and chains. Both are consistent.
 func (c *content) equal(d *content) bool {
-	return c.sameClasses(d) && maps.EqualFunc(c.services, d.services, func(a, b *service) bool {
+	return slices.EqualFunc(c.chains[:], d.chains[:], maps.Equal) && maps.EqualFunc(c.services, d.services, func(a, b *service) bool {
 		return a.number == b.number && a.class == b.class && a.classNo == b.classNo && slices.Equal(a.slots, b.slots) &&
 			maps.Equal(a.members, b.members) && maps.Equal(a.weights, b.weights) && slices.Equal(a.sources, b.sources)
 	})

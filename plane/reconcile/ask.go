@@ -13,7 +13,7 @@ func (r *Reconciler[K, V]) Diff(ctx context.Context) ([]Difference[K, V], error)
 
 // Repair runs a resync now and returns the repaired differences.
 func (r *Reconciler[K, V]) Repair(ctx context.Context) ([]Difference[K, V], error) {
-	return r.ask(ctx, func(ctx context.Context) ([]Difference[K, V], error) { return r.resync(ctx, true) })
+	return r.ask(ctx, func(ctx context.Context) ([]Difference[K, V], error) { return r.resync(ctx, true, "") })
 }
 
 // ask returns the result of f, which runs in the goroutine of the loop.

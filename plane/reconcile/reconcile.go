@@ -66,21 +66,22 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// Used by the loop only.
-	have     holdings[K, V] // the known content of the Target
-	retries  retryQueue[K]
-	failing  map[K]struct{}    // keys with a problem in their applied row
-	reported map[K]struct{}    // keys with a reported error and no success since
-	contests contests[K]       // keys that another program changes repeatedly
-	swept    bool              // strays of the start have been removed
-	faults   map[operation]int // failures in a row of the whole Target, by operation
-	watched  Watched[K, V]     // the Target, or nil
-	again    *time.Timer       // the resync that a Look needs
-	lastLook time.Time         // of the last such resync
-	later    *time.Timer       // the Look that waits
-	looking  looking
-	cleaning cleaning
-	updates  []Update[K, V] // buffers of one batch
-	rows     []*table.Row[V]
+	have      holdings[K, V] // the known content of the Target
+	retries   retryQueue[K]
+	failing   map[K]struct{}    // keys with a problem in their applied row
+	reported  map[K]struct{}    // keys with a reported error and no success since
+	contests  contests[K]       // keys that another program changes repeatedly
+	swept     bool              // strays of the start have been removed
+	faults    map[operation]int // failures in a row of the whole Target, by operation
+	watched   Watched[K, V]     // the Target, or nil
+	again     *time.Timer       // the resync that a Look needs
+	lastLook  time.Time         // of the last such resync
+	suspected string            // the program whose changes it looks for, or ""
+	later     *time.Timer       // the Look that waits
+	looking   looking
+	cleaning  cleaning
+	updates   []Update[K, V] // buffers of one batch
+	rows      []*table.Row[V]
 
 	asks   chan func(context.Context) // to be run by the loop
 	synced chan struct{}

@@ -21,8 +21,8 @@ func (r *Reconciler[K, V]) sweep(ctx context.Context) {
 }
 
 // resync reads the Target, repairs the differences from the applied state and returns them. If a caller asked for it, the
-// differences are no changes that count against another program.
-func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference[K, V], error) {
+// differences are no changes that count against another program. Otherwise, program made them, if it isn't "".
+func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool, program string) ([]Difference[K, V], error) {
 	diff, err := r.compare(ctx)
 	if err != nil {
 		return nil, err
@@ -40,9 +40,9 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 		}
 		what, cure := describe(d)
 		if !asked {
-			r.contests.found(d.Key, what, "", now)
+			r.contests.found(d.Key, what, program, now)
 		}
-		repair.add(Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}, e.row, what+", "+cure)
+		repair.add(Update[K, V]{Key: d.Key, Old: d.Have, New: d.Want, Repair: true}, e.row, by(what+", "+cure, program))
 	}
 	r.repair(ctx, &repair)
 	return diff, nil
@@ -50,7 +50,7 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool) ([]Difference
 
 // resyncOnTime is the resync of each interval.
 func (r *Reconciler[K, V]) resyncOnTime(ctx context.Context) {
-	if _, err := r.resync(ctx, false); err == nil && ctx.Err() == nil {
+	if _, err := r.resync(ctx, false, ""); err == nil && ctx.Err() == nil {
 		r.endContests()
 	}
 }

@@ -27,6 +27,7 @@ type Sight[K comparable, V any] struct {
 	Strays []Stray[V]
 	// Unknown is set if more may have changed, for example because events were lost. Only Actual finds it.
 	Unknown bool
+	By      string // the program that made the unknown changes, see Damage
 }
 
 // Damage is a change of one key by another program.
@@ -110,6 +111,7 @@ func (r *Reconciler[K, V]) look(ctx context.Context) {
 	}
 	r.repair(ctx, &repair)
 	if sight.Unknown {
+		r.suspected = sight.By
 		r.again.Reset(max(0, lookPause-time.Since(r.lastLook), r.looking.wait()))
 	}
 }
@@ -142,7 +144,7 @@ func by(what, program string) string {
 // lookAtAll is the resync after a Look that could not find everything.
 func (r *Reconciler[K, V]) lookAtAll(ctx context.Context) {
 	defer r.looking.took(time.Now())
-	_, err := r.resync(ctx, false)
+	_, err := r.resync(ctx, false, r.suspected)
 	r.lastLook = time.Now()
 	if err != nil { // the events that caused it are gone
 		r.again.Reset(max(lookPause, r.backoff(r.faults[reading])))

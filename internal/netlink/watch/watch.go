@@ -34,8 +34,8 @@ type Seen struct {
 	Gone map[netip.Addr]Author
 	// Added are the addresses that were added to the device.
 	Added map[netip.Prefix]Author
-	// Table is set if a transaction touched the table.
-	Table *Touched
+	// Table is set if transactions touched the table: the author of the last one that is known.
+	Table *Author
 	// Unforwarded is set if the forwarding of packets was switched off for the whole host. The kernel doesn't say by whom.
 	Unforwarded bool
 }
@@ -56,10 +56,10 @@ type Watcher struct {
 	authors authors
 	ask     *netlink.Conn // for the device
 	seen    Seen
-	index   uint32   // of the device; 0: it doesn't exist
-	whole   bool     // it is up and doesn't speak ARP
-	renamed bool     // it was renamed since the last Take
-	touched *Touched // by the transaction that is being read
+	index   uint32 // of the device; 0: it doesn't exist
+	whole   bool   // it is up and doesn't speak ARP
+	renamed bool   // it was renamed since the last Take
+	touched bool   // the table, by the transaction that is being read
 }
 
 // source is one subscription.
@@ -141,7 +141,7 @@ func (w *Watcher) Muted(generation func() (uint32, error), commit func() error) 
 	err = events.Join(unix.NFNLGRP_NFTABLES)
 	if after, failed := generation(); err != nil || failed != nil || after != want {
 		w.mu.Lock()
-		w.seen.touch(&Touched{Unknown: true})
+		w.seen.touch(Author{})
 		w.mu.Unlock()
 		w.signal()
 	}
@@ -193,9 +193,9 @@ func (w *Watcher) Take(wanted func(netip.Addr) bool) Seen {
 	return seen
 }
 
-// Touched returns what was touched of the table since the last Take, which returns it, too. It includes every change that was
-// made before the call. It returns nil if the table is untouched.
-func (w *Watcher) Touched() *Touched {
+// Touched reports whether the table may have been touched since the last Take, which returns it, too. It includes every change
+// that was made before the call.
+func (w *Watcher) Touched() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.sources {
@@ -203,10 +203,7 @@ func (w *Watcher) Touched() *Touched {
 			_ = w.drain(s) // an error ends the subscription, see run
 		}
 	}
-	if w.seen.Lost {
-		return &Touched{Unknown: true}
-	}
-	return w.seen.Table.clone()
+	return w.seen.Lost || w.seen.Table != nil
 }
 
 // find asks for the index and the state of the device.
@@ -273,7 +270,7 @@ func (w *Watcher) drain(s *source) error {
 	if errors.Is(err, netlink.ErrLost) {
 		w.seen.Lost, err = true, nil
 		if s.protocol == unix.NETLINK_NETFILTER {
-			w.touched = nil // the end of that transaction may be lost
+			w.touched = false // the end of that transaction may be lost
 		} else if w.find() != nil {
 			w.index = 0 // the next event of the device has it
 		}

@@ -223,7 +223,7 @@ func TestSignalsOnce(t *testing.T) {
 func TestNamesTheProgram(t *testing.T) {
 	h := newHost(t)
 	h.run("nft add set inet ironvip vips '{ type ipv4_addr; }'")
-	if s := h.w.Take(every); s.Table == nil || s.Table.By.Name != "nft" || s.Table.By.PID == 0 || s.Table.By.String() != fmt.Sprintf("nft (pid %d)", s.Table.By.PID) {
+	if s := h.w.Take(every); s.Table == nil || s.Table.Name != "nft" || s.Table.PID == 0 || s.Table.String() != fmt.Sprintf("nft (pid %d)", s.Table.PID) {
 		t.Errorf("table changed by %+v", s.Table)
 	}
 	// ip reads commands from a pipe, which keeps it running.
@@ -362,7 +362,7 @@ func TestTransactionAside(t *testing.T) {
 		expect.Equal(t, h.take(), c.want, "%s: seen", c.what)
 	}
 	h.run("nft add set inet ironvip names '{ type ifname; }'")
-	if s := h.w.Take(every); s.Table == nil || s.Table.By.Name != "nft" {
+	if s := h.w.Take(every); s.Table == nil || s.Table.Name != "nft" {
 		t.Errorf("a later one: %+v", s)
 	}
 	expect.Succeed(t, h.w.Muted(func() (uint32, error) { return 0, unix.ENOBUFS }, func() error { return commit(table) }))

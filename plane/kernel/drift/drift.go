@@ -91,14 +91,8 @@ func (w *Watch) Close() {
 	}
 }
 
-// Touched returns what others have touched of the table since the last Look or Forget, and keeps it. Known is false if the
-// table isn't watched.
-func (w *Watch) Touched() (touched *watch.Touched, known bool) {
-	if w == nil {
-		return nil, false
-	}
-	return w.watcher.Touched(), true
-}
+// Touched reports whether others may have touched the table since the last Look or Forget: also if it isn't watched.
+func (w *Watch) Touched() bool { return w == nil || w.watcher.Touched() }
 
 // TableState is what a dataplane finds when it reads its table.
 type TableState int
@@ -108,14 +102,6 @@ const (
 	Broken                    // missing, or not as this version makes it: any repair rebuilds it
 	Altered                   // elements differ from the records, and only a read of everything shows for which frontends
 )
-
-// Found is what a dataplane finds when it looks at what was touched of its table.
-type Found struct {
-	State TableState
-	// Damaged are the frontends with elements that differ, with a description. The zero key stands for elements that
-	// belong to no frontend.
-	Damaged map[vip.FrontendKey]string
-}
 
 // severalAddresses are those that are reported one by one. More than that are one change, and the repair of any frontend
 // restores them.
@@ -154,9 +140,9 @@ func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
 	return reconcile.Stray[vip.Frontend]{Observed: reconcile.Observed[vip.Frontend]{Value: f, Damage: []string{DescribeStray(p)}, Orphan: true}, By: by.String()}
 }
 
-// Look returns what others have changed. Read is called if they have touched the table, with what they have touched, and
+// Look returns what others have changed. Read is called if they have touched the table, and
 // settings if they have switched forwarding off: it describes the settings that are not as the dataplane needs them.
-func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context, *watch.Touched) (Found, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
+func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context) (TableState, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
 	if w == nil {
 		return sight, nil
 	}
@@ -200,23 +186,12 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 	if err := w.ignore(ctx); err != nil {
 		return sight, err
 	}
-	found, err := read(ctx, seen.Table)
-	switch {
-	case err != nil:
-		return sight, err
-	case found.State == Broken:
-		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), seen.Table.By)
-		return sight, nil
-	case found.State == Altered:
-		sight.Unknown = true
+	state, err := read(ctx)
+	if state == Broken {
+		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), *seen.Table)
 	}
-	for k, what := range found.Damaged {
-		f := records.Frontends[k]
-		if f == nil {
-			f = w.bearerOf(records)
-		}
-		add(f, what, seen.Table.By)
-		sight.Unknown = sight.Unknown || f == nil // nothing's repair includes it
+	if state == Altered {
+		sight.Unknown, sight.By = true, seen.Table.String()
 	}
-	return sight, nil
+	return sight, err
 }

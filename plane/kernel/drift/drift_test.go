@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
-	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/holdings"
@@ -52,13 +51,12 @@ func TestLooksAtTheTable(t *testing.T) {
 
 		var addresses holdings.Addresses
 		reads, state, failure := 0, drift.Broken, error(nil)
-		var damaged map[vip.FrontendKey]string
 		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
 			t.Helper()
 			reads = 0
-			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context, *watch.Touched) (drift.Found, error) {
+			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) {
 				reads++
-				return drift.Found{State: state, Damaged: damaged}, failure
+				return state, failure
 			})
 			if err != failure || reads != wantReads || len(s.Damaged) != wantDamaged || s.Unknown != wantUnknown {
 				t.Fatalf("%s: %+v with %d reads, %v", what, s, reads, err)
@@ -91,10 +89,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		state = drift.Altered
 		run("flush", "set", "inet", "ironvip", "vips4")
 		look("an altered element", 1, 0, true)
-		state, damaged = drift.Whole, map[vip.FrontendKey]string{{}: "an element too many"}
-		run("add", "element", "inet", "ironvip", "vips4", "{ 10.96.0.2 }")
-		look("an element of no frontend", 1, 1, false)
-		damaged = nil
+		state = drift.Whole
 		run("add", "chain", "inet", "ironvip", "other")
 		look("nothing of ours", 1, 0, false)
 		run("add", "table", "inet", "other")
@@ -145,7 +140,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			}
 			addresses.Lost = false
 			node.Run("sh", "-c", command)
-			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context, *watch.Touched) (drift.Found, error) { return drift.Found{}, nil })
+			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) { return drift.Whole, nil })
 			if err != nil || len(s.Damaged) != want || s.Unknown || addresses.Lost != (want == 1) {
 				t.Fatalf("%s: %d found, %v, lost %v", command, len(s.Damaged), err, addresses.Lost)
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -58,17 +57,4 @@ type Change map[Element]bool // true: add, false: delete
 
 func AddrElement(s Set, a netip.Addr) Element {
 	return Element{Set: s, Key: vip.FrontendKey{Addr: a}}
-}
-
-// ElementNamed returns the element of a set of every dataplane with that name, and whether it is one. The key is in the
-// kernel's layout. Only elements of addresses are known.
-func ElementNamed(set, key string) (Element, bool) {
-	for _, s := range []Set{SetVIPs, SetHairpin} {
-		for _, f := range families {
-			if s.Name(f) == set {
-				return DecodeElement(s, f, &nftwire.Element{Key: []byte(key)})
-			}
-		}
-	}
-	return Element{}, false
 }

@@ -73,46 +73,18 @@ func (f *Table) Read(ctx context.Context) (*Ruleset, error) { return f.ReadWith(
 // ReadWith does the same, and calls own for each element of a dataplane's own sets. The element is
 // valid during the call only.
 func (f *Table) ReadWith(ctx context.Context, own func(set string, x *nftwire.Element)) (*Ruleset, error) {
-	return f.readParts(ctx, func(string) bool { return true }, own)
-}
-
-// ReadStructure reads the chains, the rules, which sets there are, and the elements of few sets: the pod ranges, and those
-// of a dataplane's own that some returns true for.
-func (f *Table) ReadStructure(ctx context.Context, some func(set string) bool, own func(set string, x *nftwire.Element)) (*Ruleset, error) {
-	return f.readParts(ctx, func(set string) bool { return IsPods(set) || some(set) }, own)
-}
-
-// IsPods reports whether a set has the pod ranges.
-func IsPods(set string) bool { return set == setPods.Name(vip.IPv4) || set == setPods.Name(vip.IPv6) }
-
-// Get calls f with a function that reads single elements of the table's sets, see nftwire.Conn.Element.
-func (f *Table) Get(ctx context.Context, each func(get func(set, key, end string, each func(*nftwire.Element)) (bool, error)) error) error {
-	if err := f.conn.Open(ctx); err != nil {
-		return err
-	}
-	defer f.conn.Close()
-	return each(func(set, key, end string, each func(*nftwire.Element)) (bool, error) {
-		found, err := f.conn.Element(ctx, f.layout.table.Name, set, []byte(key), []byte(end), each)
-		if err != nil {
-			err = fmt.Errorf("read an element of nftables set %s: %w", set, err)
-		}
-		return found, err
-	})
-}
-
-func (f *Table) readParts(ctx context.Context, some func(set string) bool, own func(set string, x *nftwire.Element)) (*Ruleset, error) {
 	if err := f.conn.Open(ctx); err != nil {
 		return nil, err
 	}
 	defer f.conn.Close()
-	r, err := f.read(ctx, some, own)
+	r, err := f.read(ctx, own)
 	if errors.Is(err, unix.ENOENT) {
 		return NewRuleset(0), nil // another program has just deleted the table
 	}
 	return r, err
 }
 
-func (f *Table) read(ctx context.Context, some func(set string) bool, own func(set string, x *nftwire.Element)) (*Ruleset, error) {
+func (f *Table) read(ctx context.Context, own func(set string, x *nftwire.Element)) (*Ruleset, error) {
 	there, dormant, err := f.table(ctx)
 	if !there || err != nil {
 		return NewRuleset(0), err
@@ -138,7 +110,7 @@ func (f *Table) read(ctx context.Context, some func(set string) bool, own func(s
 				r.Intact = false
 				continue
 			}
-			if s.Passing() || !some(s.Name(fam)) {
+			if s.Passing() {
 				continue
 			}
 			var edges []nftwire.Edge
@@ -168,9 +140,6 @@ func (f *Table) read(ctx context.Context, some func(set string) bool, own func(s
 	for _, s := range f.layout.own {
 		if !found[s.Name] {
 			r.Intact = false
-			continue
-		}
-		if !some(s.Name) {
 			continue
 		}
 		err := f.conn.Elements(ctx, f.layout.table.Name, s.Name, func(x *nftwire.Element) { own(s.Name, x) })
