@@ -2,10 +2,7 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"net/netip"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
@@ -57,7 +54,6 @@ func check(sysNet, root string, realServer bool) []Finding {
 }
 
 func checkIPVS() Finding {
-	f := Finding{Name: "kernel module ip_vs", OK: true, Required: true, Detail: "usable"}
 	ctx := context.Background()
 	k, err := kernel.Open(ctx, &netlink.Counters{})
 	if err == nil {
@@ -65,11 +61,5 @@ func checkIPVS() Finding {
 		// A lookup of IPVS needs no rights. A read needs those of a write.
 		_, _, err = k.Service(ctx, vip.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: vip.TCP}, 0)
 	}
-	switch {
-	case errors.Is(err, unix.EPERM):
-		return host.Denied(f.Name, true, err)
-	case err != nil:
-		f.OK, f.Detail, f.Remedy = false, err.Error(), "modprobe ip_vs"
-	}
-	return f
+	return host.TrialOf("ip_vs", kernel.ErrNoIPVS.Message, true, err, kernel.ErrNoIPVS)
 }

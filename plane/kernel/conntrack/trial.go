@@ -18,7 +18,7 @@ func Try(ctx context.Context) host.Finding {
 	if IsMissing(err) {
 		return NoNetlink
 	}
-	return host.TrialOf("nf_conntrack_netlink", NoNetlink.Detail, false, err, nil)
+	return host.TrialOf("nf_conntrack_netlink", NoNetlink.Detail, false, err)
 }
 
 var NoNetlink = host.MissingModule("nf_conntrack_netlink",

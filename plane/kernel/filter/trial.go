@@ -3,7 +3,6 @@ package filter
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/google/nftables"
@@ -39,13 +38,10 @@ var baseTrials = []Trial{
 // transaction also deletes the table that it creates, so no packet and no other program sees it.
 func TryNFTables(ctx context.Context, more ...Trial) []host.Finding {
 	conn := nftwire.NewConn()
-	base := host.Finding{Name: "nf_tables", OK: true, Required: true, Detail: "usable"}
 	name, err := freeName(ctx, conn)
-	if errors.Is(err, unix.EPERM) {
-		return []host.Finding{host.Denied(base.Name, true, err)}
-	}
-	if err != nil {
-		base.OK, base.Detail, base.Remedy = false, err.Error(), "modprobe nf_tables"
+	base := host.TrialOf("nf_tables", "the kernel has none, or it isn't loaded", true, err, unix.EINVAL, unix.EPROTONOSUPPORT)
+	base.Name = "nf_tables"
+	if !base.OK {
 		return []host.Finding{base}
 	}
 	table := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}

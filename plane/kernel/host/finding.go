@@ -75,16 +75,16 @@ func Denied(name string, required bool, err error) Finding {
 }
 
 // TrialOf returns the finding for a trial of a module. Err is the trial's outcome, and
-// missing the error without the module.
-func TrialOf(module, detail string, required bool, err, missing error) Finding {
+// missing are the errors without the module: loading it cures no other one.
+func TrialOf(module, detail string, required bool, err error, missing ...error) Finding {
 	f := MissingModule(module, detail, required)
 	switch {
 	case err == nil:
 		f.OK, f.Detail, f.Remedy = true, "usable", ""
 	case errors.Is(err, unix.EPERM):
 		return Denied(f.Name, required, err)
-	case !errors.Is(err, missing):
-		f.Detail = err.Error()
+	case !slices.ContainsFunc(missing, func(m error) bool { return errors.Is(err, m) }):
+		f.Detail, f.Remedy = err.Error(), ""
 	}
 	return f
 }
