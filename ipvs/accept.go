@@ -56,7 +56,7 @@ func (t *Target) accept(batch []updateOf) []*item {
 		}
 		items = append(items, it)
 	}
-	if needs != t.optional {
+	if needs != t.optional || len(t.records.Frontends) == 0 { // without a frontend, drift of the sysctls isn't repaired
 		t.optional = needs
 		t.setSysctls()
 	}

@@ -68,6 +68,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		held.Pods = r.table.Pods
 	}
 	all := t.interpret(r)
+	t.optional = optionalSettings{}
 	for i := range all {
 		held.Set(all[i].Value.Key, &all[i].Value)
 		if f := &all[i].Value; (f.Kind == vip.OnRealServer) == t.opt.RealServer {
@@ -100,10 +101,10 @@ func (t *Target) sysctlDrift() []string {
 		out = append(out, f.Name+" "+f.Detail)
 	}
 	out = append(out, host.Drift(&t.findings, t.sysctl, t.wantedSettings())...)
-	if t.optional.idle > 0 {
-		if f := t.checkTimeout(); t.findings.Drifted(f) {
-			out = append(out, f.Name+" "+f.Detail)
-		}
+	if t.optional.idle == 0 {
+		t.findings.Drop(func(name string) bool { return name == timeoutName })
+	} else if f := t.checkTimeout(); t.findings.Drifted(f) {
+		out = append(out, f.Name+" "+f.Detail)
 	}
 	return out
 }
@@ -233,6 +234,9 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	has := func(s filter.Set) bool { return sets&(1<<s) != 0 || marked && r.has(s, k) }
 	f := vip.Frontend{Key: k, Kind: vip.OnVIP, Forward: vip.ForwardNAT, Masquerade: vip.MasqueradeNever}
 	before := t.records.Frontends[k]
+	if before != nil {
+		f.Relay = before.Relay // the kernel doesn't have it
+	}
 	switch {
 	case s == nil && (has(filter.SetServed) || has(filter.SetServedRanges)) && !has(recordOf(&f)):
 		f.Kind, f.Forward = vip.OnRealServer, 0 // unknown here; see completeRealServer

@@ -40,16 +40,11 @@ var (
 )
 
 // optionalSettings are sysctls, and the timeout of idle TCP connections, that some frontends need. They stay set
-// when the frontends are gone.
+// when the frontends are gone, and the next read of the kernel forgets them.
 type optionalSettings struct {
 	forward6, agree, realServer, bind6 bool
 
 	idle time.Duration
-}
-
-// remembers reports whether an idle connection of f is remembered for as long as f needs it.
-func (n optionalSettings) remembers(f *vip.Frontend) bool {
-	return f.Relay == nil || holdings.IdleTimeout(f) <= n.idle
 }
 
 // with adds what f needs.
@@ -104,9 +99,11 @@ var nonlocalBind6 = host.Setting{Key: "ipv6/ip_nonlocal_bind", Value: "1", Why: 
 // advertisements on interfaces with accept_ra=1.
 var forwarding6 = host.Setting{Key: "ipv6/conf/all/forwarding", Value: "1", Why: "packets to IPv6 backends on other hosts are forwarded"}
 
+const timeoutName = "ipvs timeout"
+
 // checkTimeout compares how long ipvs remembers idle TCP connections with what frontends need.
 func (t *Target) checkTimeout() host.Finding {
-	f := host.Finding{Name: "ipvs timeout", OK: true}
+	f := host.Finding{Name: timeoutName, OK: true}
 	have, err := t.kernel.IdleTimeout(context.Background())
 	switch {
 	case err != nil:

@@ -231,7 +231,7 @@ func (t *Target) report(f host.Finding) {
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all
 // others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
-	if !t.optional.remembers(a) || !t.optional.remembers(b) {
+	if holdings.IdleTimeout(a) != holdings.IdleTimeout(b) { // Apply records it, and checks the kernel's timeouts
 		return false
 	}
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {

@@ -47,7 +47,6 @@ func TestIdleTimeout(t *testing.T) {
 	expect.True(t, !w.Same(f, long), "a longer idle_timeout is no change")
 	w.change(t, f, long)
 	ask(2 * time.Hour)
-	expect.True(t, w.Same(f, long), "idle_timeout is a change after it was applied")
 	w.change(t, long, f)
 	ask(2 * time.Hour)
 

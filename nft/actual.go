@@ -81,11 +81,15 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	}
 	held := holdings.NewRecords(pods)
 	all := make([]observed, 0, len(found.services))
+	t.needs = needs{}
 	for k, s := range found.services {
-		all = append(all, observed{Value: s.taken()})
+		f := s.taken()
+		if before := t.records.Frontends[k]; before != nil {
+			f.Relay = before.Relay // the table doesn't have it
+		}
+		all = append(all, observed{Value: f})
 		held.Set(k, &all[len(all)-1].Value)
-		t.forward6 = t.forward6 || k.Addr.Is6()
-		t.idle = max(t.idle, holdings.IdleTimeout(&all[len(all)-1].Value))
+		t.needs = t.needs.with(&f)
 	}
 	for i := range all {
 		t.inspect(&all[i], rules, device, held)

@@ -95,6 +95,7 @@ func (t *Target) apply(ctx context.Context, batch []updateOf, repair bool) error
 // accept turns a batch into items. It rejects the updates that this dataplane can't carry out.
 func (t *Target) accept(batch []updateOf) []*item {
 	items := make([]*item, 0, len(batch))
+	needs := t.needs
 	for i := range batch {
 		u := &batch[i]
 		it := &item{updateOf: u, had: t.records.Frontends[u.Key], old: t.content.services[u.Key]}
@@ -110,12 +111,13 @@ func (t *Target) accept(batch []updateOf) []*item {
 			if u.Err = t.number(it.service, items); u.Err != nil {
 				continue
 			}
-			if six, idle := t.forward6 || u.New.Key.Addr.Is6(), max(t.idle, holdings.IdleTimeout(u.New)); six != t.forward6 || idle != t.idle {
-				t.forward6, t.idle = six, idle
-				t.setSysctls()
-			}
+			needs = needs.with(u.New)
 		}
 		items = append(items, it)
+	}
+	if needs != t.needs || len(t.records.Frontends) == 0 { // without a frontend, drift of the sysctls isn't repaired
+		t.needs = needs
+		t.setSysctls()
 	}
 	return items
 }

@@ -82,8 +82,7 @@ type Target struct {
 
 	missing  map[netip.Addr]bool // addresses that the device lacks
 	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
-	forward6 bool                // a frontend needs IPv6 forwarding
-	idle     time.Duration       // the longest that an idle connection of a frontend must be remembered
+	needs    needs
 	outdated cleanup.Outdated
 	former   former
 	sweeper  counterReader // for Apply
@@ -183,17 +182,27 @@ func (t *Target) Stats() Stats {
 // checked. It may be called at any time.
 func (t *Target) Findings() []host.Finding { return t.findings.List() }
 
+// needs is what frontends need of the host, as of the last read of the table and what was applied since.
+type needs struct {
+	forward6 bool          // IPv6 forwarding
+	idle     time.Duration // the longest that an idle connection must be remembered
+}
+
+func (n needs) with(f *vip.Frontend) needs {
+	return needs{n.forward6 || f.Key.Addr.Is6(), max(n.idle, holdings.IdleTimeout(f))}
+}
+
 // settings are the sysctls that the dataplane needs.
 func (t *Target) settings() []host.Setting {
 	all := []host.Setting{
 		{Key: "ipv4/ip_forward", Value: "1", Why: "packets to backends on other hosts are forwarded"},
 		{Key: "netfilter/nf_conntrack_tcp_be_liberal", Value: "1", Why: "late answers of backends are translated, too, instead of resetting the connection"},
 	}
-	if t.forward6 {
+	if t.needs.forward6 {
 		all = append(all, host.Setting{Key: "ipv6/conf/all/forwarding", Value: "1", Why: "packets to IPv6 backends on other hosts are forwarded"})
 	}
-	if t.idle > 0 {
-		all = append(all, host.Remembered(t.idle))
+	if t.needs.idle > 0 {
+		all = append(all, host.Remembered(t.needs.idle))
 	}
 	return all
 }
@@ -204,8 +213,7 @@ func (t *Target) setSysctls() {
 	}
 }
 
-// sysctlDrift returns the sysctls that have changed since they were set, and those that were never
-// set. It records which of the others have been repaired.
+// sysctlDrift is host.Drift for the dataplane's sysctls.
 func (t *Target) sysctlDrift() []string { return host.Drift(&t.findings, t.sysctl, t.settings()) }
 
 // report records a finding, and logs it if it is new and not OK.
@@ -218,12 +226,9 @@ func (t *Target) report(f host.Finding) {
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all others, so that
 // Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
-	if a.Relay != nil && holdings.IdleTimeout(a) > t.idle || b.Relay != nil && holdings.IdleTimeout(b) > t.idle { // Apply checks the kernel's timeout
-		return false
-	}
 	if Unsupported(a) != nil || Unsupported(b) != nil || a.Key != b.Key || a.Kind != b.Kind || a.Scheduler != b.Scheduler ||
 		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || holdings.Masquerade(a) != holdings.Masquerade(b) ||
-		!holdings.SameSources(a, b) || len(a.Backends) != len(b.Backends) {
+		!holdings.SameSources(a, b) || holdings.IdleTimeout(a) != holdings.IdleTimeout(b) || len(a.Backends) != len(b.Backends) {
 		return false
 	}
 	da, db := divisorOf(a), divisorOf(b)

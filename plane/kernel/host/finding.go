@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -137,14 +138,25 @@ func (f *Findings) Drifted(x Finding) bool {
 }
 
 // Drift returns the sysctls that have changed since they were set, and those that were never set. It records
-// which of the others have been repaired.
+// which of the others have been repaired, and drops the findings about sysctls that aren't wanted any more.
 func Drift(f *Findings, sysctl Tunables, wanted []Setting) (out []string) {
+	names := map[string]bool{}
 	for _, w := range wanted {
-		if x := sysctl.Check(w); f.Drifted(x) {
+		x := sysctl.Check(w)
+		names[x.Name] = true
+		if f.Drifted(x) {
 			out = append(out, x.Name+" "+x.Detail)
 		}
 	}
+	f.Drop(func(name string) bool { return strings.HasPrefix(name, "sysctl ") && !names[name] })
 	return out
+}
+
+// Drop removes the findings of names.
+func (f *Findings) Drop(names func(string) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = slices.DeleteFunc(f.all, func(x Finding) bool { return names(x.Name) })
 }
 
 // Get returns the last finding of a name.
