@@ -339,12 +339,12 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	if err != nil {
 		return nil, err
 	}
+	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	if a.plane, err = a.choosePlane(last.Mode); err != nil {
 		return nil, err
 	}
 	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
 	a.connections = newConnections(a.plane)
-	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
 	a.newPipeline(cfg)
 	a.newAnnouncing()
 	if err := a.newNaming(); err != nil {

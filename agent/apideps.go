@@ -6,7 +6,6 @@ import (
 	"github.com/ironvip/ironvip/api"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/openfiles"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -20,7 +19,6 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
-	lister, _ := a.plane.Plane.(reconcile.ConnectionLister)
 	var proxied func() *proxy.Report
 	if a.plane.proxy != nil {
 		proxied = func() *proxy.Report { r := a.plane.proxy.Report(); return &r.Report }
@@ -62,7 +60,7 @@ func (a *agent) apiDeps() api.Deps {
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
 		Metrics:    a.plane.metrics,
-		Statistics: a.connections, Connections: a.connections, ConnectionLister: lister, Proxy: proxied,
+		Statistics: a.connections, Connections: a.connections, ConnectionLister: a.plane, Proxy: proxied,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		ClientRate:     func() int { return a.config.get().API.RateLimit },
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,

@@ -27,9 +27,9 @@ var (
 	_ reconcile.Statistics  = (*connections)(nil)
 )
 
-// newConnections returns what counts the connections of p, whose Plane must implement both interfaces, as all dataplanes do.
+// newConnections returns what counts the connections of p.
 func newConnections(p *plane) *connections {
-	return &connections{Statistics: p.Plane.(reconcile.Statistics), plane: p.Plane.(reconcile.Connections),
+	return &connections{Statistics: p, plane: p,
 		looked: make(chan struct{}), formers: map[string]formerState{}}
 }
 

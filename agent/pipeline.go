@@ -40,7 +40,7 @@ func (a *agent) newPipeline(cfg *configs.Config) {
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
-		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Moved: a.watcher.Changed(), Together: together,
+		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{

@@ -149,7 +149,7 @@ var closedChannel = func() chan struct{} {
 func (a *agent) newProxy(why string) *plane {
 	cfg := a.config.get()
 	client := a.proxyClient(a.tables.Passive)
-	target := remote.New(remote.Options{Listeners: client, Restarted: client.Restarted(), Device: cfg.Dataplane.Device, Owns: a.allocator.Owns, Log: a.log})
+	target := remote.New(remote.Options{Listeners: client, Restarted: client.Restarted(), Device: cfg.Dataplane.Device, Moved: a.watcher.Changed(), Owns: a.allocator.Owns, Log: a.log})
 	p := &plane{Plane: target, Closer: target, proxy: client, uses: target.UsesDevice(), run: client.Run,
 		about: api.Dataplane{Mode: configs.ModeProxy, Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} }}
 	p.checks = func() []v1.Check { return proxyChecks(client) }

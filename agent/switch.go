@@ -146,8 +146,7 @@ func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, err
 	slices.SortFunc(plan.Refused, func(a, b v1.Problem) int {
 		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Field, b.Field), strings.Compare(a.Message, b.Message))
 	})
-	lister, ok := a.plane.Plane.(reconcile.ConnectionLister)
-	if plan.Counted = ok && table.IsClosed(a.settled); !plan.Counted {
+	if plan.Counted = table.IsClosed(a.settled); !plan.Counted {
 		return plan, nil
 	}
 	type kind struct {
@@ -155,7 +154,7 @@ func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, err
 		state    string
 	}
 	counts := map[kind]int{}
-	err := lister.ListConnections(ctx, func(vip.FrontendKey) bool { return true }, func(c reconcile.Connection) bool {
+	err := a.plane.ListConnections(ctx, func(vip.FrontendKey) bool { return true }, func(c reconcile.Connection) bool {
 		if c.State != reconcile.StateAffinity {
 			counts[kind{c.Frontend.Protocol, c.State}]++
 		}

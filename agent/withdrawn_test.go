@@ -17,7 +17,7 @@ import (
 
 // slowPlane applies each batch when the test allows it.
 type slowPlane struct {
-	*reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	*reconciletest.Plane
 	let chan struct{}
 }
 

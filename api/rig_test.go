@@ -53,7 +53,7 @@ type rig struct {
 	deps     Deps
 	web      *httptest.Server
 	pipes    *pipes // of web
-	plane    *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	plane    *reconciletest.Plane
 	registry *brokenStore
 	files    files
 	resynced atomic.Int32

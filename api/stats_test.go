@@ -20,7 +20,7 @@ import (
 
 // counting makes Deps use a dataplane with counters.
 func counting(counted reconcile.Counted) (*reconciletest.Statistics, func(*Deps)) {
-	s := &reconciletest.Statistics{Counts: counted}
+	s := &reconciletest.Statistics{Parts: counted}
 	return s, func(d *Deps) { d.Statistics = s }
 }
 

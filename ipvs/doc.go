@@ -22,7 +22,7 @@
 //	realserver.go   tunnel devices on a real server
 //	pause.go        no refusals while a scheduler changes
 //	actual.go       Actual: reads the kernel, adopts and reports damage
-//	watched.go      Look: what the kernel's events show of changes by others
+//	watched.go      Check: what the kernel's events show of changes by others
 //	remove.go       Find and Remove: what a dataplane left in the kernel
 //	connections.go  open connections of draining backends
 //	stats.go        statistics

@@ -5,7 +5,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Ignored implements pipeline.Partial. A real server only delivers what a director sends.
+// Ignored implements reconcile.Plane. A real server only delivers what a director sends.
 func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 	if t.opt.RealServer {
 		return nil

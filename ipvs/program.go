@@ -141,14 +141,14 @@ func (t *Target) expireAgain() {
 	}
 }
 
-// Unclean implements reconcile.Cleaner.
+// Unclean implements reconcile.Target.
 func (t *Target) Unclean() bool { return t.outdated.Unclean() }
 
-// Clean implements reconcile.Cleaner: it deletes the connection tracking entries of UDP clients of backends that left. A
+// Clean implements reconcile.Target: it deletes the connection tracking entries of UDP clients of backends that left. A
 // client that keeps sending would stay with its backend as long as it sends.
 func (t *Target) Clean(ctx context.Context) error { return t.outdated.Clean(ctx, t.records) }
 
-// Suspect implements reconcile.Cleaner.
+// Suspect implements reconcile.Target.
 func (t *Target) Suspect() {
 	if !t.opt.RealServer { // it forwards nothing
 		t.outdated.Suspect()

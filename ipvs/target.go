@@ -64,8 +64,7 @@ type Stats struct {
 // Writes is the number of changes of all kinds.
 func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.AddressWrites }
 
-// Target is the IPVS dataplane: a reconcile.Plane, reconcile.Connections,
-// reconcile.Statistics, reconcile.Watched and reconcile.Cleaner. It works in the network namespace of the calling thread, so
+// Target is the IPVS dataplane: a reconcile.Plane. It works in the network namespace of the calling thread, so
 // all calls must come from threads of one namespace.
 type Target struct {
 	access
@@ -106,17 +105,7 @@ type buffers struct {
 	before      [3]*vip.Frontend
 }
 
-var (
-	_ reconcile.Plane       = (*Target)(nil)
-	_ reconcile.Connections = (*Target)(nil)
-	_ reconcile.Statistics  = (*Target)(nil)
-
-	_ reconcile.ConnectionLister = (*Target)(nil)
-
-	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
-
-	_ reconcile.Cleaner = (*Target)(nil)
-)
+var _ reconcile.Plane = (*Target)(nil)
 
 // New connects to the kernel, creates the device and sets the sysctls. A sysctl that
 // can't be set is a finding, not an error.

@@ -9,13 +9,13 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Disturbed implements reconcile.Watched.
-func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
+// Changed implements reconcile.Target.
+func (t *Target) Changed() <-chan struct{} { return t.drift.Changed() }
 
-// Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table. The
+// Check implements reconcile.Target. It finds what others have changed of the addresses, the device and the table. The
 // kernel has no events of IPVS.
-func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
-	return t.drift.Look(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
+func (t *Target) Check(ctx context.Context) (reconcile.Drift[vip.FrontendKey, vip.Frontend], error) {
+	return t.drift.Check(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
 }
 
 // lookAtTable compares the table with the records.

@@ -490,13 +490,13 @@ func otherAudience(k vip.FrontendKey) vip.FrontendKey {
 	return k
 }
 
-// Unclean implements reconcile.Cleaner. Until a change that failed is repaired, the records aren't what the table has.
+// Unclean implements reconcile.Target. Until a change that failed is repaired, the records aren't what the table has.
 func (t *Target) Unclean() bool { return t.adopted && t.outdated.Unclean() }
 
-// Clean implements reconcile.Cleaner: it ends connections with backends that left.
+// Clean implements reconcile.Target: it ends connections with backends that left.
 func (t *Target) Clean(ctx context.Context) error { return t.outdated.Clean(ctx, t.records) }
 
-// Suspect implements reconcile.Cleaner.
+// Suspect implements reconcile.Target.
 func (t *Target) Suspect() { t.outdated.Suspect() }
 
 // putAddresses adds the addresses of new frontends to the device.

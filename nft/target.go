@@ -57,9 +57,8 @@ type Stats struct {
 // Writes is the number of changes of all kinds.
 func (s Stats) Writes() uint64 { return s.NFTMessages + s.AddressWrites }
 
-// Target is the nft dataplane: a reconcile.Plane, reconcile.Connections, reconcile.ConnectionLister, reconcile.Statistics,
-// reconcile.Watched and reconcile.Cleaner. It works in the network namespace of the calling thread, so all calls must come from threads of
-// one namespace.
+// Target is the nft dataplane: a reconcile.Plane. It works in the network namespace of the calling thread, so all calls must
+// come from threads of one namespace.
 type Target struct {
 	opt       Options
 	layout    *filter.Layout
@@ -90,14 +89,7 @@ type Target struct {
 	findings host.Findings
 }
 
-var (
-	_ reconcile.Plane       = (*Target)(nil)
-	_ reconcile.Connections = (*Target)(nil)
-	_ reconcile.Statistics  = (*Target)(nil)
-
-	_ reconcile.ConnectionLister = (*Target)(nil)
-	_ reconcile.Cleaner          = (*Target)(nil)
-)
+var _ reconcile.Plane = (*Target)(nil)
 
 // New connects to the kernel, creates the device and sets the sysctls. A sysctl that can't be set is
 // a finding, not an error.

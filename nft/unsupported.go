@@ -66,7 +66,7 @@ func maxBackends(f *vip.Frontend) int {
 	return maxSlots
 }
 
-// Ignored implements pipeline.Partial.
+// Ignored implements reconcile.Plane.
 func (*Target) Ignored(s *vip.Service) []vip.Problem { return Ignored(s) }
 
 // Ignored returns the settings of s that have no effect with the nft dataplane.

@@ -12,14 +12,12 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-var _ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Target)(nil)
+// Changed implements reconcile.Target.
+func (t *Target) Changed() <-chan struct{} { return t.drift.Changed() }
 
-// Disturbed implements reconcile.Watched.
-func (t *Target) Disturbed() <-chan struct{} { return t.drift.Changed() }
-
-// Look implements reconcile.Watched. It finds what others have changed of the addresses, the device and the table.
-func (t *Target) Look(ctx context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
-	return t.drift.Look(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
+// Check implements reconcile.Target. It finds what others have changed of the addresses, the device and the table.
+func (t *Target) Check(ctx context.Context) (reconcile.Drift[vip.FrontendKey, vip.Frontend], error) {
+	return t.drift.Check(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
 }
 
 // lookAtTable compares the table with the records.

@@ -181,7 +181,7 @@ func TestLargeTransactionsMakeNoEvents(t *testing.T) {
 	p.Put(t, updateOf{Key: last.Key, Old: last, New: &changed})
 	expect.Equal(t, asides, 1, "a small transaction is treated as a large one")
 	select {
-	case <-p.Disturbed():
+	case <-p.Changed():
 		t.Error("own transactions are seen")
 	default:
 	}

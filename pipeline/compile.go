@@ -243,9 +243,7 @@ func (c *Compile) compile(k vip.ServiceKey) {
 		Frontends:  make([]*FrontendRow, 0, len(frontends)),
 		Problems:   slices.Concat(vip.OfService(granted.Problems, k), refused, compile.Ineffective(service), compile.OwnBackends(service, &c.Node)),
 	}
-	if plane, ok := c.Plane.(Partial); ok {
-		row.Problems = append(row.Problems, vip.OfService(plane.Ignored(service), k)...)
-	}
+	row.Problems = append(row.Problems, vip.OfService(c.Plane.Ignored(service), k)...)
 	clashes := vip.HasCode(granted.Problems, vip.CodePortTaken)
 	var former []*FrontendRow
 	if row := c.Compiled.Row(k); row != nil {

@@ -72,7 +72,7 @@ func newDrains(o *Options, owners *portOwnership, renewed func(vip.ServiceKey)) 
 		renewed: renewed,
 	}
 	if d.connections = o.Connections; d.connections == nil {
-		d.connections, _ = o.Plane.(reconcile.Connections)
+		d.connections = o.Plane
 	}
 	d.timer.Stop()
 	return d

@@ -364,7 +364,7 @@ func (s *memStore) fail(err error) {
 
 var errFull = errors.New("no space left on device")
 
-// Ignored implements Partial: the dataplane of the tests relays nothing.
+// Ignored implements reconcile.Plane: the dataplane of the tests relays nothing.
 func (*fakeConnections) Ignored(s *vip.Service) []vip.Problem {
 	if s.Relay == nil {
 		return nil

@@ -77,25 +77,16 @@ type Options struct {
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
 	Drains    DrainStore     // by the text of the key; nil: deadlines don't survive a restart
 
-	// Plane is the dataplane. It may be a Partial.
-	Plane  reconcile.Plane
+	Plane  reconcile.Plane // the dataplane
 	Resync time.Duration   // of the Reconciler
-	Moved  <-chan struct{} // of the Reconciler
 	// Together of the Reconciler.
 	Together func(a, b vip.FrontendKey) int
 	// Connections counts the connections of backends: a drain also ends when a backend has none left. Nil: the Plane
-	// counts them; if it can't, only the deadline ends a drain.
+	// counts them.
 	Connections reconcile.Connections
 
 	Events *event.Log
 	Log    *slog.Logger // nil: discards
-}
-
-// Partial is the optional interface of a Plane that serves some services without all that they
-// request, where refusing them would be worse.
-type Partial interface {
-	// Ignored returns a problem for each part of a service that has no effect. It is pure.
-	Ignored(*vip.Service) []vip.Problem
 }
 
 // Pipeline is the stages from claims to the dataplane, connected by their tables. The agent and
@@ -120,7 +111,7 @@ func New(o Options) *Pipeline {
 		allocator: o.Allocator,
 		allocate:  newAllocate(o),
 		Reconciler: reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Moved: o.Moved, Together: o.Together,
+			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Together: o.Together,
 			Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: o.Events, Log: o.Log,
 		}),
 	}

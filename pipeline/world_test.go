@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -49,7 +50,7 @@ type world struct {
 	allocator *fakeAllocator
 	conns     *fakeConnections
 	store     *memStore
-	plane     *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	plane     *reconciletest.Plane
 
 	rows     *table.Feed[vip.FrontendKey, vip.Frontend] // for changedRows
 	compiler *Compile                                   // to be read only after stop
@@ -75,21 +76,30 @@ func newWorld(t tester, before *world) *world {
 	return w
 }
 
+// fakePlane is a dataplane of which the tests set the connections.
+type fakePlane struct {
+	reconcile.Plane
+	conns *fakeConnections
+}
+
+func (p fakePlane) Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return p.conns.Connections(ctx, key)
+}
+
+func (p fakePlane) Ignored(s *vip.Service) []vip.Problem { return p.conns.Ignored(s) }
+
 // options returns the options of the stages.
 func (w *world) options() Options {
 	return Options{
 		Tables: w.Tables, Allocator: w.allocator, Node: w.node, Drains: w.store,
-		Plane: struct {
-			reconcile.Plane
-			*fakeConnections
-		}{w.plane, w.conns},
+		Plane:  fakePlane{w.plane, w.conns},
 		Resync: -1, Events: w.events, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
 // bareCompile returns a stage that does not run, without connections and a store.
 func (w *world) bareCompile() *Compile {
-	return newCompile(Options{Tables: w.Tables, Events: w.events, Log: slog.New(slog.DiscardHandler)})
+	return newCompile(Options{Tables: w.Tables, Plane: w.plane, Events: w.events, Log: slog.New(slog.DiscardHandler)})
 }
 
 // run starts the stages.

@@ -86,6 +86,8 @@ func (o Options) withDefaults() Options {
 // user adds those of VIPs. One goroutine at a time may call Apply, Actual and Close. The other methods may be called
 // concurrently.
 type Target struct {
+	reconcile.Quiet[vip.FrontendKey, vip.Frontend]
+
 	opts         Options
 	log          *slog.Logger
 	epoch        time.Time
@@ -117,13 +119,10 @@ type Target struct {
 	closed    bool
 }
 
-var (
-	_ reconcile.Plane       = (*Target)(nil)
-	_ reconcile.Connections = (*Target)(nil)
-	_ reconcile.Statistics  = (*Target)(nil)
+var _ reconcile.Plane = (*Target)(nil)
 
-	_ reconcile.ConnectionLister = (*Target)(nil)
-)
+// Ignored implements reconcile.Plane.
+func (*Target) Ignored(*vip.Service) []vip.Problem { return nil }
 
 // errClosed is the error of Apply after Close.
 var errClosed = errors.New("the userspace proxy is closed")

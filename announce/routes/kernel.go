@@ -33,6 +33,8 @@ var errForeign = errors.New("another program has a route to it in this table")
 
 // kernel is the reconcile.Target: one route for each prefix.
 type kernel struct {
+	reconcile.Quiet[netip.Prefix, netip.Prefix]
+
 	conn     *netlink.Conn
 	stats    netlink.Counters
 	table    uint32

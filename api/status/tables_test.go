@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -14,18 +13,10 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// uncounted is a dataplane that can't count connections, so nothing leaves before its deadline.
-type uncounted struct{ reconcile.Plane }
-
-func (uncounted) Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error) {
-	return nil, errors.New("not counted")
-}
 
 // The stages run from services to the dataplane, and Of explains what they left
 // in the tables.
@@ -37,7 +28,7 @@ func TestStatusFromTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := pipeline.New(pipeline.Options{Tables: all, Allocator: allocator, Plane: uncounted{reconciletest.NewPlane()}, Resync: -1})
+		p := pipeline.New(pipeline.Options{Tables: all, Allocator: allocator, Plane: reconciletest.NewPlane(), Resync: -1})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		defer running.Wait()

@@ -49,6 +49,7 @@ type Stats struct {
 
 // Target is a reconcile.Target for paths. It works in the network namespace of the calling thread.
 type Target struct {
+	reconcile.Tidy
 	access
 	watch tableWatch // of the rules; the zero value sees nothing
 
@@ -66,10 +67,7 @@ type Target struct {
 	blocked error                    // why none of them works
 }
 
-var (
-	_ reconcile.Target[vip.ProbePath, vip.ProbePath]  = (*Target)(nil)
-	_ reconcile.Watched[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
-)
+var _ reconcile.Target[vip.ProbePath, vip.ProbePath] = (*Target)(nil)
 
 type (
 	updateOf = reconcile.Update[vip.ProbePath, vip.ProbePath]

@@ -46,15 +46,15 @@ func (w *tableWatch) close() {
 	}
 }
 
-// Disturbed implements reconcile.Watched.
-func (t *Target) Disturbed() <-chan struct{} { return t.watch.Changed() }
+// Changed implements reconcile.Target.
+func (t *Target) Changed() <-chan struct{} { return t.watch.Changed() }
 
-// Look implements reconcile.Watched. Paths are few, so a changed table is a reason to read everything.
-func (t *Target) Look(ctx context.Context) (sight reconcile.Sight[vip.ProbePath, vip.ProbePath], err error) {
+// Check implements reconcile.Target. Paths are few, so a changed table is a reason to read everything.
+func (t *Target) Check(ctx context.Context) (found reconcile.Drift[vip.ProbePath, vip.ProbePath], err error) {
 	seen := t.watch.Take(nil)
 	if seen.Table != nil {
 		t.watch.ignoreOwn(ctx)
 	}
-	sight.Unknown = len(t.record) > 0 && (seen.Lost || seen.Table != nil)
-	return sight, nil
+	found.Unknown = len(t.record) > 0 && (seen.Lost || seen.Table != nil)
+	return found, nil
 }

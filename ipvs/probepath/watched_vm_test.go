@@ -14,7 +14,7 @@ func TestFlushedTableIsSeen(t *testing.T) {
 	look := func(when string, want bool) {
 		t.Helper()
 		w.Director.Do(func() {
-			if s, err := w.paths.Look(t.Context()); err != nil || s.Unknown != want {
+			if s, err := w.paths.Check(t.Context()); err != nil || s.Unknown != want {
 				t.Errorf("%s: %+v, %v", when, s, err)
 			}
 		})
@@ -23,12 +23,12 @@ func TestFlushedTableIsSeen(t *testing.T) {
 	w.put([]updateOf{{Key: p, New: &p}})
 	look("own changes", false)
 	select {
-	case <-w.paths.Disturbed():
+	case <-w.paths.Changed():
 		t.Error("woken by own changes")
 	default:
 	}
 	w.run(w.Director, "nft", "flush", "ruleset")
-	<-w.paths.Disturbed()
+	<-w.paths.Changed()
 	look("a flushed ruleset", true)
 	w.put([]updateOf{{Key: p, Old: &p, New: &p, Repair: true}})
 	look("the repair", false)

@@ -75,7 +75,7 @@ func (r *Reconciler[K, V]) apply(ctx context.Context, updates []Update[K, V], ro
 		} else {
 			r.targetWorks(programming)
 		}
-		r.note(func(s *Stats) { s.Writes, s.Unclean = s.Writes+uint64(n), r.cleaning.unclean() })
+		r.note(func(s *Stats) { s.Writes, s.Unclean = s.Writes+uint64(n), r.Target.Unclean() })
 		for i := range updates[:n] {
 			u := &updates[i]
 			if err != nil {
@@ -197,21 +197,6 @@ func (r *Reconciler[K, V]) retry(ctx context.Context) {
 		}
 	}
 	r.apply(ctx, updates, rows)
-}
-
-// hasten makes the failed keys due that no longer wait for the host. It costs O(failed keys).
-func (r *Reconciler[K, V]) hasten() {
-	waiter, ok := r.Target.(Waiter[K])
-	if !ok || r.retries.keys.Len() == 0 {
-		return
-	}
-	arrived := waiter.Arrived()
-	now := time.Now()
-	for k := range r.retries.keys.All() {
-		if arrived(k) {
-			r.retries.add(k, now)
-		}
-	}
 }
 
 // backoff returns the wait after a number of failures in a row.

@@ -2,11 +2,11 @@ package reconcile
 
 import "context"
 
-// Diff reads the Target now and returns its differences from the applied state. It repairs only what a Watched Target has
+// Diff reads the Target now and returns its differences from the applied state. It repairs only what the Target has
 // already seen. It costs a read of the whole Target.
 func (r *Reconciler[K, V]) Diff(ctx context.Context) ([]Difference[K, V], error) {
 	return r.ask(ctx, func(ctx context.Context) ([]Difference[K, V], error) {
-		r.lookFirst(ctx)
+		r.checkFirst(ctx)
 		return r.compare(ctx)
 	})
 }

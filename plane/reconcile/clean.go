@@ -9,55 +9,30 @@ import (
 	"github.com/ironvip/ironvip/internal/event"
 )
 
-// Cleaner is the optional interface of a Target with changes that leave outdated state, such as connections with removed
-// backends, where ending it costs a search of more than what changed. The Reconciler calls it outside of changes. The
-// goroutine of Apply calls its methods.
-type Cleaner interface {
-	// Unclean reports whether Clean has something to do. It costs O(1).
-	Unclean() bool
-	// Clean ends what changes have made outdated since the last Clean. After an error, nothing is forgotten.
-	Clean(ctx context.Context) error
-	// Suspect makes the next Clean search for what an earlier process may have left. It is called once, when everything
-	// desired has been tried.
-	Suspect()
-}
-
 const (
 	cleanPause    = 9 // the pause after a Clean, in units of the time that it took
 	maxCleanPause = time.Second
 	lastClean     = 2 * time.Second // bounds the Clean at the end of Run
 )
 
-// cleaning calls a Cleaner: immediately after a change, and then for at most about a tenth of the time. A burst of changes
-// shares a Clean.
+// cleaning calls Clean of a Target: immediately after a change, and then for at most about a tenth of the time. A burst of
+// changes shares a call.
 type cleaning struct {
-	target Cleaner // nil: none
+	target interface {
+		Unclean() bool
+		Clean(context.Context) error
+	}
 	timer  *time.Timer
 	armed  bool // the timer runs
 	next   time.Time
 	faults int // failures in a row
 }
 
-func newCleaning(target any) cleaning {
-	c := cleaning{timer: stoppedTimer()}
-	c.target, _ = target.(Cleaner)
-	return c
-}
-
 // arm starts the timer if there is something to clean.
 func (c *cleaning) arm() {
-	if !c.armed && c.unclean() {
+	if !c.armed && c.target.Unclean() {
 		c.armed = true
 		c.timer.Reset(max(0, time.Until(c.next)))
-	}
-}
-
-func (c *cleaning) unclean() bool { return c.target != nil && c.target.Unclean() }
-
-// suspect is called when everything desired has been tried.
-func (c *cleaning) suspect() {
-	if c.target != nil {
-		c.target.Suspect()
 	}
 }
 
@@ -65,7 +40,7 @@ func (c *cleaning) suspect() {
 func (r *Reconciler[K, V]) clean(ctx context.Context) {
 	c, start := &r.cleaning, time.Now()
 	c.armed = false
-	if !c.unclean() { // no longer, or not while the target doesn't know what it has
+	if !c.target.Unclean() { // no longer, or not while the target doesn't know what it has
 		return
 	}
 	err := c.target.Clean(ctx)
@@ -97,12 +72,12 @@ func (r *Reconciler[K, V]) clean(ctx context.Context) {
 
 // cleanLast leaves nothing unclean when Run ends.
 func (r *Reconciler[K, V]) cleanLast(ctx context.Context) {
-	if !r.cleaning.unclean() {
+	if !r.Target.Unclean() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastClean)
 	defer cancel()
-	if err := r.cleaning.target.Clean(ctx); err != nil {
+	if err := r.Target.Clean(ctx); err != nil {
 		r.Log.Error("clean the dataplane at the end", "err", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A Target that is Watched repairs a change by another program at once. If that program changes it again and again, each
+// A change by another program that the Target sees is repaired at once. If that program changes it again and again, each
 // repair costs both of them work without an effect. So a key has a budget of immediate repairs, and beyond it a repair
 // waits for the next resync, which repairs in any case.
 const (

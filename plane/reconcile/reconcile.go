@@ -47,9 +47,6 @@ type Options[K comparable, V any] struct {
 	Resync     time.Duration // between two reads of the Target; 0 is DefaultResync, negative never
 	MinBackoff time.Duration // first wait before a retry of a failed key; doubles
 	MaxBackoff time.Duration
-	// Moved signals an event that failed keys may wait for. Those that a Waiter
-	// returns are retried immediately. May be nil.
-	Moved <-chan struct{}
 
 	// Together, if set, delays the first full pass until the desired table is complete, and orders the keys in it: those that
 	// compare as equal are passed to the Target at once. So it is for a Target that refuses clients of a key while it only
@@ -66,22 +63,21 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// Used by the loop only.
-	have      holdings[K, V] // the known content of the Target
-	retries   retryQueue[K]
-	failing   map[K]struct{}    // keys with a problem in their applied row
-	reported  map[K]struct{}    // keys with a reported error and no success since
-	contests  contests[K]       // keys that another program changes repeatedly
-	swept     bool              // strays of the start have been removed
-	faults    map[operation]int // failures in a row of the whole Target, by operation
-	watched   Watched[K, V]     // the Target, or nil
-	again     *time.Timer       // the resync that a Look needs
-	lastLook  time.Time         // of the last such resync
-	suspected string            // the program whose changes it looks for, or ""
-	later     *time.Timer       // the Look that waits
-	looking   looking
-	cleaning  cleaning
-	updates   []Update[K, V] // buffers of one batch
-	rows      []*table.Row[V]
+	have        holdings[K, V] // the known content of the Target
+	retries     retryQueue[K]
+	failing     map[K]struct{}    // keys with a problem in their applied row
+	reported    map[K]struct{}    // keys with a reported error and no success since
+	contests    contests[K]       // keys that another program changes repeatedly
+	swept       bool              // strays of the start have been removed
+	faults      map[operation]int // failures in a row of the whole Target, by operation
+	recheck     *time.Timer       // the resync that a check needs
+	lastRecheck time.Time         // of the last such resync
+	suspected   string            // the program whose changes it looks for, or ""
+	delayed     *time.Timer       // the check that waits
+	checking    checking
+	cleaning    cleaning
+	updates     []Update[K, V] // buffers of one batch
+	rows        []*table.Row[V]
 
 	asks   chan func(context.Context) // to be run by the loop
 	synced chan struct{}
@@ -100,13 +96,11 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	if o.Service == nil {
 		o.Service = func(*V) string { return "" }
 	}
-	watched, _ := o.Target.(Watched[K, V])
 	return &Reconciler[K, V]{
 		Options:  o,
-		watched:  watched,
-		again:    stoppedTimer(),
-		later:    stoppedTimer(),
-		cleaning: newCleaning(o.Target),
+		recheck:  stoppedTimer(),
+		delayed:  stoppedTimer(),
+		cleaning: cleaning{target: o.Target, timer: stoppedTimer()},
 		have:     newHoldings(o.Desired.KeyOf),
 		failing:  make(map[K]struct{}),
 		reported: make(map[K]struct{}),
@@ -144,14 +138,11 @@ func (r *Reconciler[K, V]) note(change func(*Stats)) {
 // atOnce is a closed channel.
 var atOnce = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Run reconciles until the context ends and returns its error. At its end, it changes nothing, but cleans a Cleaner, for at
+// Run reconciles until the context ends and returns its error. At its end, it changes nothing, but cleans the Target, for at
 // most 2 s.
 func (r *Reconciler[K, V]) Run(ctx context.Context) error {
-	var disturbed <-chan struct{}
-	if r.watched != nil {
-		disturbed = r.watched.Disturbed()
-	}
-	if err := r.adopt(ctx, disturbed); err != nil {
+	changedByOthers := r.Target.Changed()
+	if err := r.adopt(ctx, changedByOthers); err != nil {
 		return err
 	}
 	defer r.cleanLast(ctx)
@@ -161,8 +152,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 	defer resync.Stop()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	defer r.again.Stop()
-	defer r.later.Stop()
+	defer r.recheck.Stop()
+	defer r.delayed.Stop()
 	defer r.cleaning.timer.Stop()
 
 	for {
@@ -182,8 +173,8 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		} else if ready && !r.swept {
 			r.sweep(ctx)
 			r.swept = true
-			r.cleaning.suspect()
-			r.note(func(s *Stats) { s.Synced, s.Unclean = true, r.cleaning.unclean() })
+			r.Target.Suspect()
+			r.note(func(s *Stats) { s.Synced, s.Unclean = true, r.Target.Unclean() })
 			close(r.synced)
 			continue
 		}
@@ -198,20 +189,18 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		case <-becameReady:
 		case <-r.retries.timer.C:
 			r.retry(ctx)
-		case <-disturbed:
-			r.lookSoon(ctx)
-		case <-r.later.C:
-			r.look(ctx)
-		case <-r.again.C:
-			r.lookAtAll(ctx)
+		case <-changedByOthers:
+			r.checkSoon(ctx)
+		case <-r.delayed.C:
+			r.check(ctx)
+		case <-r.recheck.C:
+			r.recheckAll(ctx)
 		case <-r.cleaning.timer.C:
 			r.clean(ctx)
 		case <-resync.C:
 			r.resyncOnTime(ctx)
 		case f := <-r.asks:
 			f(ctx)
-		case <-r.Moved:
-			r.hasten()
 		case <-beat.C:
 		}
 	}
@@ -241,7 +230,7 @@ func (r *Reconciler[K, V]) next(feed *table.Feed[K, V], ready bool) (batch []tab
 func (r *Reconciler[K, V]) together() bool { return r.Together != nil && !r.swept }
 
 // adopt reads the Target until it succeeds.
-func (r *Reconciler[K, V]) adopt(ctx context.Context, disturbed <-chan struct{}) error {
+func (r *Reconciler[K, V]) adopt(ctx context.Context, changedByOthers <-chan struct{}) error {
 	for {
 		have, err := r.read(ctx)
 		if err == nil {
@@ -254,7 +243,7 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context, disturbed <-chan struct{})
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-disturbed:
+		case <-changedByOthers:
 		case <-time.After(r.backoff(r.faults[reading])):
 		}
 	}

@@ -372,48 +372,6 @@ func TestReadableTargetThatCanNotBeProgrammedHasNotRecovered(t *testing.T) {
 	})
 }
 
-// waiting is a Recorder that reports which failed keys can succeed now.
-type waiting struct {
-	*reconciletest.Recorder[string, pair]
-	arrived map[string]bool
-	looks   int
-}
-
-func (w *waiting) Arrived() func(string) bool {
-	w.looks++
-	return func(k string) bool { return w.arrived[k] }
-}
-
-// A failed key is retried when its cause ends, not after its backoff. Others wait for their backoff.
-func TestFailedKeyIsTriedWhenWhatItLacksArrives(t *testing.T) {
-	run(t, func(x *rig) {
-		x.ready()
-		moved := make(chan struct{})
-		target := &waiting{Recorder: x.target, arrived: map[string]bool{}}
-		x.start(func(o *reconcile.Options[string, pair]) { o.Target, o.Moved = target, moved })
-		moved <- struct{}{}
-		synctest.Wait()
-		expect.Equal(t, target.looks, 0, "looks without a failed key")
-		for _, k := range []string{"a", "b"} {
-			x.target.FailKey(k, errors.New("not an address of this host"))
-			x.desired.Set(pair{k, "1"})
-		}
-		// Far into the wait between two tries, of which the last takes 30 s.
-		time.Sleep(10*time.Minute + 5*time.Second)
-		x.target.FailKey("a", nil)
-		batches, _, _ := x.target.Counts()
-		moved <- struct{}{}
-		x.wants(map[string]string{})
-		target.arrived["a"] = true
-		moved <- struct{}{}
-		x.wants(map[string]string{"a": "1"})
-		if after, _, _ := x.target.Counts(); after != batches+1 || target.looks != 2 {
-			t.Errorf("%d batches and %d looks for two events, want one batch", after-batches, target.looks)
-		}
-		expect.Equal(t, x.problem("a"), "", "problem after the retry")
-	})
-}
-
 // watched is a Recorder with somebody who looks at each batch before it.
 type watched struct {
 	*reconciletest.Recorder[string, pair]

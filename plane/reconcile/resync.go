@@ -27,7 +27,7 @@ func (r *Reconciler[K, V]) resync(ctx context.Context, asked bool, program strin
 	if err != nil {
 		return nil, err
 	}
-	repair := drift[K, V]{}
+	repair := repairs[K, V]{}
 	now := time.Now()
 	for _, d := range diff {
 		e, has := r.have.get(d.Key)
@@ -56,18 +56,18 @@ func (r *Reconciler[K, V]) resyncOnTime(ctx context.Context) {
 }
 
 // drift is what other programs changed, with its repair.
-type drift[K comparable, V any] struct {
+type repairs[K comparable, V any] struct {
 	updates []Update[K, V]
 	rows    []*table.Row[V]
 	found   []string // describes the drift of each update
 }
 
-func (d *drift[K, V]) add(u Update[K, V], row *table.Row[V], found string) {
+func (d *repairs[K, V]) add(u Update[K, V], row *table.Row[V], found string) {
 	d.updates, d.rows, d.found = append(d.updates, u), append(d.rows, row), append(d.found, found)
 }
 
 // repair applies the updates of a drift and reports them.
-func (r *Reconciler[K, V]) repair(ctx context.Context, d *drift[K, V]) {
+func (r *Reconciler[K, V]) repair(ctx context.Context, d *repairs[K, V]) {
 	r.apply(ctx, d.updates, d.rows)
 	if ctx.Err() != nil {
 		return

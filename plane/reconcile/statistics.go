@@ -7,7 +7,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Statistics is the optional interface of a Plane that counts traffic. Its methods may be called concurrently with each
+// Statistics are the counters of a Plane. Its methods may be called concurrently with each
 // other and with the Plane's other methods, which never wait for them.
 //
 // Counters are the dataplane's own. They restart at 0 when the dataplane creates the frontend or endpoint again, and

@@ -57,7 +57,46 @@ type Target[K comparable, V any] interface {
 	// Same reports whether two values are equal in the Target's normal form. It
 	// ignores fields that the Target does not program.
 	Same(a, b *V) bool
+
+	// Changed delivers after another program may have changed what is ours, or the host what failed keys wait for. Changes
+	// that the Target makes don't deliver, or cost no read. The Reconciler is the only reader. With a nil channel, only a
+	// resync finds such changes.
+	Changed() <-chan struct{}
+	// Check examines only what changed since the last call or the last Actual. It costs O(what changed), where a table of
+	// rules is one thing.
+	Check(ctx context.Context) (Drift[K, V], error)
+
+	// Unclean reports whether Clean has something to do. It costs O(1).
+	Unclean() bool
+	// Clean ends what changes have made outdated since the last Clean, such as connections with removed backends, where that
+	// costs a search of more than what changed. So the Reconciler calls it outside of changes. After an error, nothing is
+	// forgotten.
+	Clean(ctx context.Context) error
+	// Suspect makes the next Clean search for what an earlier process may have left. It is called once, when everything
+	// desired has been tried.
+	Suspect()
 }
+
+// Quiet is for a Target that nothing changes behind its back, and whose changes leave nothing to clean. Embed it.
+type Quiet[K comparable, V any] struct{ Tidy }
+
+// Changed implements Target.
+func (Quiet[K, V]) Changed() <-chan struct{} { return nil }
+
+// Check implements Target.
+func (Quiet[K, V]) Check(context.Context) (Drift[K, V], error) { return Drift[K, V]{}, nil }
+
+// Tidy is for a Target whose changes leave nothing to clean. Embed it.
+type Tidy struct{}
+
+// Unclean implements Target.
+func (Tidy) Unclean() bool { return false }
+
+// Clean implements Target.
+func (Tidy) Clean(context.Context) error { return nil }
+
+// Suspect implements Target.
+func (Tidy) Suspect() {}
 
 // ReadAll returns the Actual of a Target that reads everything at once: what read returns, or its error.
 func ReadAll[V any](ctx context.Context, read func(context.Context) ([]Observed[V], error)) iter.Seq2[Observed[V], error] {
@@ -75,16 +114,33 @@ func ReadAll[V any](ctx context.Context, read func(context.Context) ([]Observed[
 	}
 }
 
-// Waiter is the optional interface of a Target with failures that an event of the host can end, such as a new address.
-// The goroutine of Apply calls it.
-type Waiter[K comparable] interface {
-	// Arrived reads the host once, and returns a function that reports whether a
-	// failed key can succeed now.
-	Arrived() func(K) bool
+// Plane is a dataplane for frontends. What it can't do of a frontend, Apply refuses with CodeUnsupported.
+type Plane interface {
+	Target[vip.FrontendKey, vip.Frontend]
+	Connections
+	ConnectionLister
+	Statistics
+	// Ignored returns a problem for each part of a service that has no effect, where refusing the service would be worse.
+	// It is pure.
+	Ignored(*vip.Service) []vip.Problem
 }
 
-// Plane is a dataplane for frontends.
-type Plane = Target[vip.FrontendKey, vip.Frontend]
+// Connections counts connections. It may be called concurrently with a Plane's other methods, which never wait for it.
+type Connections interface {
+	// Connections counts the connections of each endpoint of a frontend. It reads only this frontend, so it costs O(its
+	// endpoints). It may omit endpoints without connections.
+	Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error)
+}
+
+// ConnectionLister lists single connections. It may be called concurrently with a Plane's other methods, which never wait
+// for it.
+type ConnectionLister interface {
+	// ListConnections calls yield for each connection to a frontend for which want returns true, in any order, until
+	// yield returns false. Connections that begin or end meanwhile may be missing. It keeps at most the connections of
+	// one endpoint in memory. want must not block, and is also called for foreign frontends. A connection to a port of
+	// a range may have that single port in its key.
+	ListConnections(ctx context.Context, want func(vip.FrontendKey) bool, yield func(Connection) bool) error
+}
 
 // AppliedFrontend is the result of the latest attempt at one frontend.
 type AppliedFrontend = Applied[vip.Frontend]
@@ -97,10 +153,3 @@ type AppliedPath = Applied[vip.ProbePath]
 
 // KeyOfAppliedPath returns the path that was tried.
 func KeyOfAppliedPath(a *AppliedPath) vip.ProbePath { return a.Tried.Value }
-
-// Connections is the optional interface of a Plane that can count the connections of each endpoint of a frontend. It
-// reads only this frontend, so it costs O(its endpoints). It may omit endpoints without connections. It may be called
-// concurrently with the Plane's other methods.
-type Connections interface {
-	Connections(ctx context.Context, key vip.FrontendKey) (map[netip.AddrPort]int, error)
-}

@@ -24,7 +24,7 @@ type seeing struct {
 	disturbed chan struct{}
 
 	mu    sync.Mutex
-	sight reconcile.Sight[string, pair]
+	sight reconcile.Drift[string, pair]
 	err   error
 	looks int
 	takes time.Duration // a Look
@@ -41,25 +41,25 @@ func (w *seeing) Apply(ctx context.Context, batch []reconcile.Update[string, pai
 // Actual forgets what was seen.
 func (w *seeing) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[pair], error] {
 	w.mu.Lock()
-	w.sight = reconcile.Sight[string, pair]{}
+	w.sight = reconcile.Drift[string, pair]{}
 	w.mu.Unlock()
 	return w.Recorder.Actual(ctx)
 }
 
-func (w *seeing) Disturbed() <-chan struct{} { return w.disturbed }
+func (w *seeing) Changed() <-chan struct{} { return w.disturbed }
 
-func (w *seeing) Look(context.Context) (reconcile.Sight[string, pair], error) {
+func (w *seeing) Check(context.Context) (reconcile.Drift[string, pair], error) {
 	time.Sleep(w.takes)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks++
 	s := w.sight
-	w.sight = reconcile.Sight[string, pair]{}
+	w.sight = reconcile.Drift[string, pair]{}
 	return s, w.err
 }
 
 // disturb lets the loop look and find s.
-func (w *seeing) disturb(s reconcile.Sight[string, pair], err error) {
+func (w *seeing) disturb(s reconcile.Drift[string, pair], err error) {
 	w.mu.Lock()
 	w.sight, w.err = s, err
 	w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *seeing) disturb(s reconcile.Sight[string, pair], err error) {
 // lose deletes a key behind the Target's back, and tells it so.
 func (w *seeing) lose(key string) {
 	w.Remove(key)
-	w.disturb(reconcile.Sight[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
+	w.disturb(reconcile.Drift[string, pair]{Damaged: []reconcile.Damage[string]{{Key: key, What: "address of " + key + " missing", By: "nft (pid 812)"}}}, nil)
 }
 
 func runSeeing(t *testing.T, scenario func(*rig, *seeing)) {
@@ -104,7 +104,7 @@ func TestSeenChangeIsRepairedAtOnce(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 		expect.Equal(t, x.r.Stats().DriftRepairs, 1, "repairs")
-		w.disturb(reconcile.Sight[string, pair]{}, nil) // nothing was found
+		w.disturb(reconcile.Drift[string, pair]{}, nil) // nothing was found
 		x.writes(3)
 		x.readings(1)
 	})
@@ -173,11 +173,11 @@ func TestWaitingRepairHoldsUpNothingElse(t *testing.T) {
 func TestUnknownChangesCauseOneRead(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
-		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Unknown: true}, nil)
 		x.wants(map[string]string{"a": "1", "b": "1"})
 		x.readings(2)
 		for range 50 {
-			w.disturb(reconcile.Sight[string, pair]{}, errors.New("no buffer space"))
+			w.disturb(reconcile.Drift[string, pair]{}, errors.New("no buffer space"))
 		}
 		x.readings(2)
 		time.Sleep(time.Second)
@@ -207,7 +207,7 @@ func TestReadAfterUnknownChangesIsRepeated(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		x.target.Remove("a")
 		x.target.FailAll(errors.New("no buffer space"))
-		w.disturb(reconcile.Sight[string, pair]{Unknown: true}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Unknown: true}, nil)
 		x.target.FailAll(nil)
 		time.Sleep(2 * time.Second)
 		x.wants(map[string]string{"a": "1", "b": "1"})
@@ -307,7 +307,7 @@ func TestStrayIsRemovedAtOnce(t *testing.T) {
 	runSeeing(t, func(x *rig, w *seeing) {
 		stray := reconcile.Stray[pair]{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}, By: "ip (pid 812)"}
 		x.target.Put(pair{"stray", "1"})
-		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
 		x.wants(map[string]string{"a": "1", "b": "1"})
 		x.readings(1)
 		events, _ := x.events.Since(0)
@@ -316,7 +316,7 @@ func TestStrayIsRemovedAtOnce(t *testing.T) {
 		}
 		writes, _, _ := x.target.Counts()
 		stray.Value = pair{"a", "1"}
-		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{stray}}, nil)
 		if now, _, _ := x.target.Counts(); now != writes {
 			t.Error("a desired key was removed")
 		}
@@ -330,10 +330,32 @@ func TestStrayBeforeTheSweep(t *testing.T) {
 		x.desired.Set(pair{"a", "1"})
 		x.start(func(o *reconcile.Options[string, pair]) { o.Target = w })
 		x.target.Put(pair{"stray", "1"})
-		w.disturb(reconcile.Sight[string, pair]{Strays: []reconcile.Stray[pair]{{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}}}}, nil)
+		w.disturb(reconcile.Drift[string, pair]{Strays: []reconcile.Stray[pair]{{Observed: reconcile.Observed[pair]{Value: pair{"stray", "1"}, Damage: []string{"it belongs to nobody"}, Orphan: true}}}}, nil)
 		x.wants(map[string]string{"a": "1", "stray": "1"})
 		x.ready()
 		synctest.Wait()
 		x.wants(map[string]string{"a": "1"})
+	})
+}
+
+// A failed key is tried when its cause ends, not after its backoff. Others wait for their backoff.
+func TestFailedKeyIsTriedWhenWhatItLacksArrives(t *testing.T) {
+	runSeeing(t, func(x *rig, w *seeing) {
+		for _, k := range []string{"a", "b"} {
+			x.target.FailKey(k, errors.New("not an address of this host"))
+			x.desired.Set(pair{k, "2"})
+		}
+		// Far into the wait between two tries, of which the last takes 30 s.
+		time.Sleep(10*time.Minute + 5*time.Second)
+		x.target.FailKey("a", nil)
+		batches, _, _ := x.target.Counts()
+		w.disturb(reconcile.Drift[string, pair]{}, nil)
+		x.wants(map[string]string{"a": "1", "b": "1"})
+		w.disturb(reconcile.Drift[string, pair]{Arrived: []string{"a", "never seen"}}, nil)
+		x.wants(map[string]string{"a": "2", "b": "1"})
+		if after, _, _ := x.target.Counts(); after != batches+1 {
+			t.Errorf("%d batches for two events, want one", after-batches)
+		}
+		expect.Equal(t, x.problem("a"), "", "problem after the retry")
 	})
 }

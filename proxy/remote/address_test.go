@@ -70,12 +70,12 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	}
 	lo := must.Get(netlink.LinkByName("lo"))(t)
 	log := slog.New(slog.DiscardHandler)
-	p := newPlane(t, Options{device: noDevice{}})
 	watcher := hostnet.NewWatcher(table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), func(link string, _ netip.Addr) bool { return link == "lo" }, log)
+	p := newPlane(t, Options{device: noDevice{}, Moved: watcher.Changed()})
 	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
 	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Plane, Applied: applied,
-		Moved: watcher.Changed(), MinBackoff: time.Hour, MaxBackoff: time.Hour, Resync: -1})
+		MinBackoff: time.Hour, MaxBackoff: time.Hour, Resync: -1})
 	endWatch, end := scope.Go(t, watcher.Run), scope.Go(t, r.Run)
 	stop := func() { end(); endWatch() }
 
@@ -98,7 +98,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 		await(text+" came", state(key, true))
 	}
 	stop()
-	if row, _, tried := applied.Get(busy); !tried || row.Problem == nil || p.Arrived()(busy) {
+	if row, _, tried := applied.Get(busy); !tried || row.Problem == nil || slices.Contains(p.arrived(), busy) {
 		t.Errorf("a port that another process holds: %+v", row)
 	}
 }

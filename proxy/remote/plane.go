@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
 	"github.com/ironvip/ironvip/plane/kernel/host"
@@ -17,18 +18,16 @@ import (
 )
 
 // Listeners is a proxy that serves frontends, whether or not the host has their addresses: a Client, or a proxy.Target.
-type Listeners interface {
-	reconcile.Plane
-	reconcile.Connections
-	reconcile.Statistics
-	reconcile.ConnectionLister
-}
+type Listeners = reconcile.Plane
 
 // Options are the settings of a Plane.
 type Options struct {
 	Listeners Listeners
 	// Restarted delivers after the Listeners have lost their frontends. Nil: they don't.
 	Restarted <-chan struct{}
+	// Moved delivers after the host's addresses have changed, which failed frontends may wait for. Nil: they are retried as
+	// others are.
+	Moved <-chan struct{}
 	// Device is the dummy device for VIPs that are not addresses of the host. It is
 	// created when first needed. Default "ironvip0".
 	Device string
@@ -41,8 +40,8 @@ type Options struct {
 	device device // for tests
 }
 
-// Plane is the userspace dataplane with the addresses of its VIPs. One goroutine at a time may call Apply, Actual, Arrived,
-// Look and Close. The other methods may be called concurrently.
+// Plane is the userspace dataplane with the addresses of its VIPs. One goroutine at a time may call Apply, Actual, Check
+// and Close. The other methods may be called concurrently.
 type Plane struct {
 	Listeners
 	log       *slog.Logger
@@ -51,18 +50,11 @@ type Plane struct {
 	vips      map[vip.FrontendKey]struct{} // frontends that use their address
 	awaited   map[vip.FrontendKey]struct{} // failed because their address was not the host's
 
-	merges    bool          // disturbed is used, and not the channel of the watcher
-	disturbed chan struct{} // has room for one
-	restarted chan struct{} // has room for one
-	stop      context.CancelFunc
-	work      sync.WaitGroup
+	changed          chan struct{} // has room for one
+	restarted, moved atomic.Bool   // since the last Check
+	stop             context.CancelFunc
+	work             sync.WaitGroup
 }
-
-var (
-	_ reconcile.Plane                                  = (*Plane)(nil)
-	_ reconcile.Waiter[vip.FrontendKey]                = (*Plane)(nil)
-	_ reconcile.Watched[vip.FrontendKey, vip.Frontend] = (*Plane)(nil)
-)
 
 // New returns a Plane. It changes nothing before Apply.
 func New(o Options) *Plane {
@@ -76,7 +68,7 @@ func New(o Options) *Plane {
 		Listeners: o.Listeners, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		addresses: newAddresses(o.device, o.Device, o.Owns),
 		vips:      make(map[vip.FrontendKey]struct{}), awaited: make(map[vip.FrontendKey]struct{}),
-		disturbed: make(chan struct{}, 1), restarted: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 	}
 	if watched != nil {
 		var err error
@@ -89,30 +81,26 @@ func New(o Options) *Plane {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	if p.merges = o.Restarted != nil; p.merges {
-		p.work.Go(func() { p.merge(ctx, o.Restarted) })
-	}
+	p.work.Go(func() { p.merge(ctx, o.Restarted, o.Moved) })
 	return p
 }
 
-// merge makes one channel of those that disturb this plane.
-func (p *Plane) merge(ctx context.Context, restarted <-chan struct{}) {
+// merge makes one channel of those that tell of changes.
+func (p *Plane) merge(ctx context.Context, restarted, moved <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.watcher.Changed():
 		case <-restarted:
-			signal(p.restarted)
+			p.restarted.Store(true)
+		case <-moved:
+			p.moved.Store(true)
 		}
-		signal(p.disturbed)
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		select {
+		case p.changed <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -170,21 +158,21 @@ func (p *Plane) unuse(key vip.FrontendKey) {
 	p.addresses.unuse(key)
 }
 
-// Arrived implements reconcile.Waiter with one read of the host's routes. It reports frontends
-// whose address has become one of the host's.
-func (p *Plane) Arrived() func(vip.FrontendKey) bool {
-	none := func(vip.FrontendKey) bool { return false }
+// arrived returns the frontends whose address has become one of the host's, with one read of the host's routes.
+func (p *Plane) arrived() (keys []vip.FrontendKey) {
 	if len(p.awaited) == 0 {
-		return none
+		return nil
 	}
 	local, err := p.addresses.routes()
 	if err != nil {
-		return none // they are retried anyway
+		return nil // they are retried anyway
 	}
-	return func(key vip.FrontendKey) bool {
-		_, ok := p.awaited[key]
-		return ok && local.Contains(key.Addr)
+	for key := range p.awaited {
+		if local.Contains(key.Addr) {
+			keys = append(keys, key)
+		}
 	}
+	return keys
 }
 
 // Actual implements reconcile.Target. It yields addresses that an earlier process left on the device as orphans, with port 0
@@ -218,34 +206,28 @@ func (p *Plane) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fro
 	}
 }
 
-// Disturbed implements reconcile.Watched.
-func (p *Plane) Disturbed() <-chan struct{} {
-	if p.merges {
-		return p.disturbed
-	}
-	return p.watcher.Changed()
-}
+// Changed implements reconcile.Target.
+func (p *Plane) Changed() <-chan struct{} { return p.changed }
 
 // UsesDevice returns a channel that is closed once the Plane has added, adopted or removed an address on the device. With
 // addresses of the host alone, it does nothing there.
 func (p *Plane) UsesDevice() <-chan struct{} { return p.addresses.used }
 
-// Look implements reconcile.Watched: it finds addresses whose routes another program has removed. With the device, the
+// Check implements reconcile.Target: it finds addresses whose routes another program has removed. With the device, the
 // kernel removes them without a word.
-func (p *Plane) Look(context.Context) (reconcile.Sight[vip.FrontendKey, vip.Frontend], error) {
-	var sight reconcile.Sight[vip.FrontendKey, vip.Frontend]
+func (p *Plane) Check(context.Context) (reconcile.Drift[vip.FrontendKey, vip.Frontend], error) {
+	var found reconcile.Drift[vip.FrontendKey, vip.Frontend]
 	seen := p.watcher.Take(p.addresses.needs)
-	sight.Unknown = seen.Lost || seen.Device != nil
-	select {
-	case <-p.restarted:
-		sight.Unknown = true
-	default:
+	found.Unknown = seen.Lost || seen.Device != nil
+	found.Unknown = p.restarted.Swap(false) || found.Unknown
+	if p.moved.Swap(false) {
+		found.Arrived = p.arrived()
 	}
 	for addr, by := range seen.Gone {
 		delete(p.addresses.there, addr)
-		sight.Damaged = append(sight.Damaged, reconcile.Damage[vip.FrontendKey]{Key: p.userOf(addr), What: p.addresses.damage(addr), By: by.String()})
+		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: p.userOf(addr), What: p.addresses.damage(addr), By: by.String()})
 	}
-	return sight, nil
+	return found, nil
 }
 
 // userOf returns one frontend that listens at addr. If the last one that was known has ended, it looks for another one among

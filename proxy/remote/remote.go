@@ -47,6 +47,8 @@ type Client struct {
 	restarted chan struct{} // has room for one; see Restarted
 	events    eventSink
 
+	reconcile.Quiet[vip.FrontendKey, vip.Frontend] // the Plane around it sees what changes
+
 	mu         sync.Mutex // not held while the process is asked
 	run        int64      // of the process; 0: unknown
 	configured bool       // this run has the settings
@@ -57,12 +59,7 @@ type Client struct {
 	reported  time.Time
 }
 
-var (
-	_ reconcile.Plane            = (*Client)(nil)
-	_ reconcile.Connections      = (*Client)(nil)
-	_ reconcile.Statistics       = (*Client)(nil)
-	_ reconcile.ConnectionLister = (*Client)(nil)
-)
+var _ reconcile.Plane = (*Client)(nil)
 
 // NewClient returns a Client that connects once it runs.
 func NewClient(o ClientOptions) *Client {
@@ -178,6 +175,9 @@ func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 		return out, err
 	})
 }
+
+// Ignored implements reconcile.Plane.
+func (c *Client) Ignored(*vip.Service) []vip.Problem { return nil }
 
 // Same implements reconcile.Target.
 func (c *Client) Same(a, b *vip.Frontend) bool { return proxy.Same(a, b) }

@@ -56,7 +56,7 @@ const longestDelay = time.Second
 type namesHost struct {
 	*pipeline.Pipeline
 	tree  *fleettest.Host
-	plane *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	plane *reconciletest.Plane
 	shown map[string]netip.Addr // the addresses of steady names that this run has had
 	end   func()
 }

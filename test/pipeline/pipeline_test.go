@@ -24,7 +24,7 @@ import (
 // line is the pipeline with a number of services in it.
 type line struct {
 	*pipeline.Pipeline
-	target   *reconciletest.Recorder[vip.FrontendKey, vip.Frontend]
+	target   *reconciletest.Plane
 	complete func() // marks the services as complete
 	end      func() // ends every stage; later calls have no effect
 	weight   uint32

@@ -29,9 +29,6 @@ type (
 // Target is a dataplane of this kernel.
 type Target interface {
 	reconcile.Plane
-	reconcile.Connections
-	reconcile.Watched[vip.FrontendKey, vip.Frontend]
-	reconcile.Cleaner
 	Close() error
 }
 
@@ -99,19 +96,19 @@ func (p *Plane) Connections(ctx context.Context, key vip.FrontendKey) (out map[n
 	return out, err
 }
 
-// Disturbed implements reconcile.Watched.
-func (p *Plane) Disturbed() <-chan struct{} { return p.on.Disturbed() }
+// Changed implements reconcile.Target.
+func (p *Plane) Changed() <-chan struct{} { return p.on.Changed() }
 
-// Look implements reconcile.Watched.
-func (p *Plane) Look(ctx context.Context) (s reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
-	p.do(ctx, func(ctx context.Context) { s, err = p.on.Look(ctx) })
+// Check implements reconcile.Target.
+func (p *Plane) Check(ctx context.Context) (s reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
+	p.do(ctx, func(ctx context.Context) { s, err = p.on.Check(ctx) })
 	return s, err
 }
 
-// Unclean implements reconcile.Cleaner.
+// Unclean implements reconcile.Target.
 func (p *Plane) Unclean() bool { return p.on.Unclean() }
 
-// Clean implements reconcile.Cleaner.
+// Clean implements reconcile.Target.
 func (p *Plane) Clean(ctx context.Context) (err error) {
 	p.Applying.Lock()
 	defer p.Applying.Unlock()
@@ -119,7 +116,7 @@ func (p *Plane) Clean(ctx context.Context) (err error) {
 	return err
 }
 
-// Suspect implements reconcile.Cleaner.
+// Suspect implements reconcile.Target.
 func (p *Plane) Suspect() { p.on.Suspect() }
 
 // Close closes the Target.

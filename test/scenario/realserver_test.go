@@ -60,7 +60,7 @@ func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.F
 	}
 }
 
-// Clean implements reconcile.Cleaner.
+// Clean implements reconcile.Target.
 func (p *planeAt) Clean(ctx context.Context) (err error) {
 	p.node.Do(func() { err = p.Target.Clean(ctx) })
 	return err

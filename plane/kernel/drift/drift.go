@@ -1,7 +1,7 @@
 // Package drift finds at once what other programs change of a dataplane in the kernel: its addresses, its device and its
 // nftables table.
 //
-// Its inputs are the events of internal/netlink/watch and the dataplane's records. Its output is a reconcile.Sight. It
+// Its inputs are the events of internal/netlink/watch and the dataplane's records. Its output is a reconcile.Drift. It
 // lets the dataplane read what an event says of the table, and nothing else. It repairs nothing.
 package drift
 
@@ -61,7 +61,7 @@ func (w *Watch) ignore(ctx context.Context) error {
 	return err
 }
 
-// Changed is the channel for reconcile.Watched.
+// Changed is the channel for reconcile.Target.
 func (w *Watch) Changed() <-chan struct{} {
 	if w == nil {
 		return nil
@@ -91,7 +91,7 @@ func (w *Watch) Close() {
 	}
 }
 
-// Touched reports whether others may have touched the table since the last Look or Forget: also if it isn't watched.
+// Touched reports whether others may have touched the table since the last Check or Forget: also if it isn't watched.
 func (w *Watch) Touched() bool { return w == nil || w.watcher.Touched() }
 
 // TableState is what a dataplane finds when it reads its table.
@@ -140,19 +140,19 @@ func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
 	return reconcile.Stray[vip.Frontend]{Observed: reconcile.Observed[vip.Frontend]{Value: f, Damage: []string{DescribeStray(p)}, Orphan: true}, By: by.String()}
 }
 
-// Look returns what others have changed. Read is called if they have touched the table, and
+// Check returns what others have changed. Read is called if they have touched the table, and
 // settings if they have switched forwarding off: it describes the settings that are not as the dataplane needs them.
-func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context) (TableState, error)) (sight reconcile.Sight[vip.FrontendKey, vip.Frontend], err error) {
+func (w *Watch) Check(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context) (TableState, error)) (found reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
 	if w == nil {
-		return sight, nil
+		return found, nil
 	}
 	seen := w.watcher.Take(func(a netip.Addr) bool { return records.VIPs[a] > 0 })
 	add := func(f *vip.Frontend, what string, by watch.Author) {
 		if f != nil {
-			sight.Damaged = append(sight.Damaged, reconcile.Damage[vip.FrontendKey]{Key: f.Key, What: what, By: by.String()})
+			found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: f.Key, What: what, By: by.String()})
 		}
 	}
-	sight.Unknown = seen.Lost
+	found.Unknown = seen.Lost
 	if seen.Unforwarded {
 		if wrong := settings(); len(wrong) > 0 { // one repair sets all of them
 			add(w.bearerOf(records), strings.Join(wrong, "; "), watch.Author{})
@@ -172,26 +172,26 @@ func (w *Watch) Look(ctx context.Context, records *holdings.Records, addresses *
 		seen.Gone = nil
 	}
 	if len(seen.Added) > severalAddresses {
-		sight.Unknown, seen.Added = true, nil
+		found.Unknown, seen.Added = true, nil
 	}
 	for p, by := range seen.Added {
-		sight.Strays = append(sight.Strays, strayOf(p, by))
+		found.Strays = append(found.Strays, strayOf(p, by))
 	}
 	for a, by := range seen.Gone {
 		add(records.At(a), fmt.Sprintf("address %s missing from %s", a, w.device), by)
 	}
 	if seen.Table == nil {
-		return sight, nil
+		return found, nil
 	}
 	if err := w.ignore(ctx); err != nil {
-		return sight, err
+		return found, err
 	}
 	state, err := read(ctx)
 	if state == Broken {
 		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), *seen.Table)
 	}
 	if state == Altered {
-		sight.Unknown, sight.By = true, seen.Table.String()
+		found.Unknown, found.By = true, seen.Table.String()
 	}
-	return sight, err
+	return found, err
 }

@@ -54,7 +54,7 @@ func TestLooksAtTheTable(t *testing.T) {
 		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
 			t.Helper()
 			reads = 0
-			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) {
+			s, err := w.Check(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) {
 				reads++
 				return state, failure
 			})
@@ -140,7 +140,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			}
 			addresses.Lost = false
 			node.Run("sh", "-c", command)
-			s, err := w.Look(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) { return drift.Whole, nil })
+			s, err := w.Check(ctx, records, &addresses, nil, func(context.Context) (drift.TableState, error) { return drift.Whole, nil })
 			if err != nil || len(s.Damaged) != want || s.Unknown || addresses.Lost != (want == 1) {
 				t.Fatalf("%s: %d found, %v, lost %v", command, len(s.Damaged), err, addresses.Lost)
 			}

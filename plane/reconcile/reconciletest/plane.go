@@ -339,10 +339,8 @@ func (p *plane) apply(u reconcile.Update[vip.FrontendKey, vip.Frontend]) {
 	})
 	// As the reconciler does after a change. Otherwise a client that has the port of an earlier client
 	// gets its backend.
-	if c, ok := p.Plane.(reconcile.Cleaner); ok {
-		if err := c.Clean(p.t.Context()); err != nil {
-			p.t.Fatalf("clean after %s: %v", u.Key, err)
-		}
+	if err := p.Clean(p.t.Context()); err != nil {
+		p.t.Fatalf("clean after %s: %v", u.Key, err)
 	}
 }
 

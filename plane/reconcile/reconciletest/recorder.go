@@ -5,9 +5,11 @@ package reconciletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"net/netip"
 	"sync"
 	"syscall"
 
@@ -20,6 +22,8 @@ import (
 // would, refuses to create what is there, to change what isn't, and to believe
 // a wrong Old. The zero value is not ready: use NewRecorder.
 type Recorder[K comparable, V any] struct {
+	reconcile.Quiet[K, V]
+
 	key  func(*V) K
 	same func(a, b *V) bool
 
@@ -40,10 +44,31 @@ func NewRecorder[K comparable, V any](key func(*V) K, same func(a, b *V) bool) *
 	return &Recorder[K, V]{key: key, same: same, have: map[K]*V{}, damage: map[K][]string{}, orphans: map[K]bool{}, failKey: map[K]error{}}
 }
 
-// NewPlane returns an empty Recorder of frontends.
-func NewPlane() *Recorder[vip.FrontendKey, vip.Frontend] {
-	return NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })
+// Plane is a Recorder of frontends that doesn't count connections, so that draining backends leave at their deadline.
+type Plane struct {
+	*Recorder[vip.FrontendKey, vip.Frontend]
+	Statistics
 }
+
+var _ reconcile.Plane = (*Plane)(nil)
+
+// NewPlane returns a Plane without frontends.
+func NewPlane() *Plane {
+	return &Plane{Recorder: NewRecorder(vip.KeyOfFrontend, func(a, b *vip.Frontend) bool { return compile.SameFrontend(*a, *b) })}
+}
+
+// Connections implements reconcile.Plane.
+func (*Plane) Connections(context.Context, vip.FrontendKey) (map[netip.AddrPort]int, error) {
+	return nil, errors.New("not counted")
+}
+
+// ListConnections implements reconcile.Plane.
+func (*Plane) ListConnections(context.Context, func(vip.FrontendKey) bool, func(reconcile.Connection) bool) error {
+	return nil
+}
+
+// Ignored implements reconcile.Plane.
+func (*Plane) Ignored(*vip.Service) []vip.Problem { return nil }
 
 // Apply implements reconcile.Target.
 func (r *Recorder[K, V]) Apply(ctx context.Context, batch []reconcile.Update[K, V]) error {

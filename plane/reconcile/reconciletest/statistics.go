@@ -12,7 +12,7 @@ import (
 // Statistics is a reconcile.Statistics of figures that a test sets. It counts
 // how often it is read, and fails on request.
 type Statistics struct {
-	Counts reconcile.Counted // what Counted answers; not to be changed once in use
+	Parts reconcile.Counted // what Counted answers; not to be changed once in use
 
 	mu                 sync.Mutex
 	all                map[vip.FrontendKey]reconcile.Breakdown
@@ -45,7 +45,7 @@ func (s *Statistics) Readings() (totals, breakdowns int) {
 }
 
 // Counted implements reconcile.Statistics.
-func (s *Statistics) Counted() reconcile.Counted { return s.Counts }
+func (s *Statistics) Counted() reconcile.Counted { return s.Parts }
 
 // Totals implements reconcile.Statistics.
 func (s *Statistics) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (map[vip.FrontendKey]reconcile.Traffic, error) {
