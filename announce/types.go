@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Mode is how a VIP is announced.
@@ -94,6 +96,11 @@ type Announcement struct {
 
 // KeyOfAnnouncement returns the key of a row.
 func KeyOfAnnouncement(a *Announcement) netip.Addr { return a.Addr }
+
+// NewPrefixes returns an empty table of prefixes, which the speakers of routes follow.
+func NewPrefixes() *table.Table[netip.Prefix, netip.Prefix] {
+	return table.New(new(table.Clock), func(p *netip.Prefix) netip.Prefix { return *p }, func(a, b netip.Prefix) bool { return a == b })
+}
 
 // Place is where a VIP is announced: an interface at layer 2, and a session or routing table otherwise.
 type Place struct {

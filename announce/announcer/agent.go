@@ -119,8 +119,8 @@ func (a *Announcer) drain(on bool, now time.Time) {
 // begin creates the state that depends on the host's name.
 func (a *Announcer) begin(now time.Time) {
 	a.closeHeartbeats()
-	for addr := range a.carried {
-		a.carry(announce.Announcement{Addr: addr}, true)
+	for addr, n := range a.tables.Announcements.All() {
+		a.carry(n, announce.Announcement{})
 		a.tables.Announcements.Delete(addr)
 	}
 	d := announce.NewDecider(a.settings.Node, a.settings.Weight, a.settings.Timing())

@@ -63,7 +63,6 @@ type Announcer struct {
 	ready    bool                // the outputs know that
 	started  time.Time           // when Options.Started is due; zero: not yet, or called
 	born     map[netip.Addr]bool // VIPs that came later and that this host has not announced
-	carried  map[netip.Addr]carried
 
 	until     time.Time // when announcements end without an agent; zero: the agent is there
 	withdrawn string    // why they have ended; "": they have not
@@ -84,8 +83,7 @@ func New(o Options) *Announcer {
 	a := &Announcer{
 		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
 		changes: make(chan func()), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
-		born: map[netip.Addr]bool{}, carried: map[netip.Addr]carried{},
-		sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
+		born: map[netip.Addr]bool{}, sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
 	}
 	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, remains.Record(o.Socket)), newRoutes(a)
 	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
@@ -219,16 +217,17 @@ func newCore(a *Announcer, d *announce.Decider) *core {
 		},
 		changed: func(n announce.Announcement, gone bool) {
 			former, _, _ := a.tables.Announcements.Get(n.Addr)
-			if former.Here != (n.Here && !gone) {
-				a.changed++
-				a.change = n.Addr.String() + ": " + n.Why
-			}
 			if gone {
+				n.Here = false
 				a.tables.Announcements.Delete(n.Addr)
 			} else {
 				a.tables.Announcements.Set(n)
 			}
-			a.carry(n, gone)
+			if former.Here != n.Here {
+				a.changed++
+				a.change = n.Addr.String() + ": " + n.Why
+			}
+			a.carry(former, n)
 		},
 		paused: func(late time.Duration) {
 			a.stats.Pauses++
@@ -261,7 +260,7 @@ func (a *Announcer) hasLeft(now time.Time) bool {
 	if a.announces(announce.L2) {
 		return false
 	}
-	return !a.down || len(a.carried) == 0
+	return !a.down || !a.announces(announce.BGP, announce.Routes)
 }
 
 func (a *Announcer) closeOutputs(leave bool) {

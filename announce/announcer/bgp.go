@@ -11,12 +11,15 @@ import (
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 )
 
 // bgpOutput announces VIPs to routers, one host route for each, and ends sessions when BFD reports
 // a failed path.
 type bgpOutput struct {
+	routeSet
+	rib    *rib.LocRIB // of routeSet
 	a      *Announcer
 	record string // the file of graceful restart
 
@@ -27,13 +30,12 @@ type bgpOutput struct {
 
 	peers    map[string]announce.BGPPeer // by name
 	paths    map[netip.Addr]string       // the peers of BFD sessions
-	changes  routeChanges
-	whole    bool
 	draining bool
 }
 
 func newBGP(a *Announcer, record string) *bgpOutput {
-	return &bgpOutput{a: a, record: record, paths: map[netip.Addr]string{}}
+	set := newRouteSet()
+	return &bgpOutput{routeSet: set, rib: rib.New(set), a: a, record: record, paths: map[netip.Addr]string{}}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
@@ -71,9 +73,9 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 	return nil
 }
 
-// begin starts the speakers with the routes that are announced now.
+// begin starts the speakers.
 func (o *bgpOutput) begin(c bgp.Config) error {
-	speaker, err := bgp.New(c)
+	speaker, err := bgp.New(c, o.rib)
 	if err != nil {
 		return err
 	}
@@ -86,15 +88,7 @@ func (o *bgpOutput) begin(c bgp.Config) error {
 			o.a.mail.post(func() { o.a.problems.set("bfd", err) })
 		}
 	})
-	o.changes.drop()
-	for addr := range o.a.vips(announce.BGP) {
-		o.changes.set(addr, true)
-	}
-	o.act(false)
 	o.speaker.Drain(o.draining)
-	if o.whole {
-		o.speaker.Ready()
-	}
 	return nil
 }
 
@@ -178,23 +172,7 @@ func (o *bgpOutput) path(s bfd.Status) {
 	}
 }
 
-func (o *bgpOutput) set(addr netip.Addr, here, _ bool) { o.changes.set(addr, here) }
-
-func (o *bgpOutput) act(bool) {
-	if o.speaker == nil {
-		o.changes.drop()
-		return
-	}
-	o.changes.flush(o.speaker, func(addr netip.Addr) bool { return o.a.carries(addr, announce.BGP) })
-}
-
-func (o *bgpOutput) complete() {
-	o.whole = true
-	o.act(false)
-	if o.speaker != nil {
-		o.speaker.Ready()
-	}
-}
+func (o *bgpOutput) act(bool) {}
 
 func (o *bgpOutput) drain(on bool) {
 	if o.draining == on {

@@ -167,7 +167,7 @@ func (o *l2Output) end() {
 	o.unsent += o.speaker.Busy()
 	o.speaker = nil
 	clear(o.links)
-	o.wanted, o.release = nil, reuse(o.release)
+	o.wanted, o.release = nil, nil
 	for _, name := range []string{ownProblem, releaseProblem, refreshProblem, gateProblem} {
 		o.a.problems.set(name, nil)
 	}
@@ -192,7 +192,7 @@ func (o *l2Output) remove() {
 
 func (o *l2Output) set(addr netip.Addr, here, probe bool) {
 	switch {
-	case o.speaker == nil: // the gate is closed, and the next speaker begins with what is carried then
+	case o.speaker == nil: // the gate is closed, and the next speaker begins with what is announced then
 	case here:
 		o.a.problems.set(ownProblem, o.speaker.Own(addr, probe))
 	default:
@@ -208,7 +208,7 @@ func (o *l2Output) act(beat bool) {
 	if len(o.release) > 0 {
 		release := slices.DeleteFunc(o.release, func(addr netip.Addr) bool { return o.a.carries(addr, announce.L2) })
 		o.a.problems.set(releaseProblem, o.speaker.Release(release...))
-		o.release = reuse(o.release)
+		o.release = nil
 	}
 	if !beat {
 		return

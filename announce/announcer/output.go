@@ -3,10 +3,10 @@ package announcer
 import (
 	"iter"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // output carries the announcements of one mode out. All calls come from the announcer's goroutine.
@@ -58,102 +58,72 @@ func (m *mailbox) run() {
 	}
 }
 
-// carried is a VIP that an output announces. Outputs have no copy of this set.
-type carried struct {
-	mode  announce.Mode
-	probe bool
-}
-
-// carry passes a changed announcement to the outputs.
-func (a *Announcer) carry(n announce.Announcement, gone bool) {
-	here := n.Here && !gone
-	former, was := a.carried[n.Addr]
-	if was && (!here || former.mode != n.Mode) {
-		delete(a.carried, n.Addr)
-		a.stats.Transitions++
-		if o := a.outputs[former.mode]; o != nil {
-			o.set(n.Addr, false, false)
-		}
+// carry passes a changed announcement to the outputs. Former is its row before, and the zero value if
+// there was none.
+func (a *Announcer) carry(former, now announce.Announcement) {
+	was := former.Here
+	if was && (!now.Here || former.Mode != now.Mode) {
 		was = false
-	}
-	if here && !was {
-		c := carried{n.Mode, n.New && a.born[n.Addr]}
-		delete(a.born, n.Addr)
-		a.carried[n.Addr] = c
 		a.stats.Transitions++
-		if o := a.outputs[n.Mode]; o != nil {
-			o.set(n.Addr, true, c.probe)
+		if o := a.outputs[former.Mode]; o != nil {
+			o.set(former.Addr, false, false)
+		}
+	}
+	if now.Here && !was {
+		probe := now.New && a.born[now.Addr]
+		delete(a.born, now.Addr)
+		a.stats.Transitions++
+		if o := a.outputs[now.Mode]; o != nil {
+			o.set(now.Addr, true, probe)
 		}
 	}
 }
 
 // carries reports whether the output of a mode is to announce a VIP.
 func (a *Announcer) carries(addr netip.Addr, mode announce.Mode) bool {
-	c, ok := a.carried[addr]
-	return ok && c.mode == mode
+	n, _, _ := a.tables.Announcements.Get(addr)
+	return n.Here && n.Mode == mode
 }
 
 // vips yields the VIPs that the output of a mode is to announce, also for one that starts again.
 func (a *Announcer) vips(mode announce.Mode) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for addr, c := range a.carried {
-			if c.mode == mode && !yield(addr) {
+		for addr, n := range a.tables.Announcements.All() {
+			if n.Here && n.Mode == mode && !yield(addr) {
 				return
 			}
 		}
 	}
 }
 
-// announces reports whether the output of a mode is to announce any VIP.
-func (a *Announcer) announces(mode announce.Mode) bool {
-	for range a.vips(mode) {
-		return true
+// announces reports whether the output of one of the modes is to announce any VIP.
+func (a *Announcer) announces(modes ...announce.Mode) bool {
+	for _, mode := range modes {
+		for range a.vips(mode) {
+			return true
+		}
 	}
 	return false
 }
 
-// routeChanges collects the host routes to announce and to withdraw until the end of a step.
-type routeChanges struct {
-	add, remove []netip.Prefix
+// routeSet is the VIPs of an output as host routes: a table that its speaker follows.
+type routeSet struct {
+	*table.Table[netip.Prefix, netip.Prefix]
+	whole func() // the table is ready
 }
 
-func (r *routeChanges) set(addr netip.Addr, here bool) {
+func newRouteSet() routeSet {
+	t := announce.NewPrefixes()
+	return routeSet{t, t.Initializer()}
+}
+
+func (r routeSet) set(addr netip.Addr, here, _ bool) {
 	route := netip.PrefixFrom(addr, addr.BitLen())
 	if here {
-		r.add = append(r.add, route)
+		r.Set(route)
 	} else {
-		r.remove = append(r.remove, route)
+		r.Delete(route)
 	}
 }
 
-// flush passes the changes on, withdrawals first: a VIP that was withdrawn and announced again in
-// one step stays announced. carried reports whether a VIP is to be announced now.
-func (r *routeChanges) flush(s routeSpeaker, carried func(netip.Addr) bool) {
-	if len(r.remove) > 0 {
-		s.Withdraw(r.remove...)
-	}
-	add := slices.DeleteFunc(r.add, func(p netip.Prefix) bool { return !carried(p.Addr()) })
-	if len(add) > 0 {
-		s.Announce(add...)
-	}
-	r.drop()
-}
-
-// drop forgets the changes.
-func (r *routeChanges) drop() {
-	r.add, r.remove = reuse(r.add), reuse(r.remove)
-}
-
-// reuse returns an empty list with the memory of a short one.
-func reuse[T any](list []T) []T {
-	if cap(list) > 256 {
-		return nil
-	}
-	return list[:0]
-}
-
-// routeSpeaker announces prefixes: bgp.Speaker and routes.Speaker.
-type routeSpeaker interface {
-	Announce(...netip.Prefix)
-	Withdraw(...netip.Prefix)
-}
+func (r routeSet) complete() { r.whole() }

@@ -1,42 +1,37 @@
 package announcer
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/expect"
 )
 
-// routeCalls is a speaker that remembers calls.
-type routeCalls []string
-
-func (r *routeCalls) Announce(p ...netip.Prefix) { *r = append(*r, fmt.Sprint("announce ", p)) }
-
-func (r *routeCalls) Withdraw(p ...netip.Prefix) { *r = append(*r, fmt.Sprint("withdraw ", p)) }
-
-// The changes of a step are one call each, withdrawals first, and a VIP that came and went is not
-// announced.
-func TestRouteChanges(t *testing.T) {
-	stays, comes, goes, back := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")
-	carried := func(a netip.Addr) bool { return a != goes }
-	var changes routeChanges
-	var calls routeCalls
-	changes.flush(&calls, carried)
-	changes.set(stays, true)
-	changes.set(comes, true)
-	changes.set(goes, true)
-	changes.set(goes, false)
-	changes.set(back, false)
-	changes.set(back, true)
-	changes.flush(&calls, carried)
-	changes.flush(&calls, carried)
-	want := routeCalls{"withdraw [10.0.0.3/32 10.0.0.4/32]", "announce [10.0.0.1/32 fd00::2/128 10.0.0.4/32]"}
-	expect.SameList(t, calls, want)
+// A VIP is a host route in the table of its mode, also one that came back in the same step.
+func TestRouteSet(t *testing.T) {
+	set := newRouteSet()
+	stays, goes, back := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	for _, addr := range []netip.Addr{stays, goes, back} {
+		set.set(addr, true, false)
+	}
+	set.set(goes, false, false)
+	set.set(back, false, false)
+	set.set(back, true, false)
+	var got []string
+	for p := range set.All() {
+		got = append(got, p.String())
+	}
+	slices.Sort(got)
+	expect.SameList(t, got, []string{"10.0.0.3/32", "fd00::1/128"})
+	expect.False(t, table.IsClosed(set.Ready()), "ready before everything is set")
+	set.complete()
+	expect.True(t, table.IsClosed(set.Ready()), "not ready")
 }
 
 // Without the settings there is nothing to decide: VIPs that come before them are ignored.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -34,14 +33,17 @@ type Speaker struct {
 	running  sync.WaitGroup // peers
 }
 
-// New returns a Speaker. The error joins all errors of the settings.
-func New(c Config) (*Speaker, error) { return newSpeaker(c, transport.Dial) }
+// New returns a Speaker that announces the prefixes of a set. A peer that kept routes of an earlier run
+// removes those that are not in the set when it is ready. The error joins all errors of the settings.
+func New(c Config, routes *rib.LocRIB) (*Speaker, error) {
+	return newSpeaker(c, routes, transport.Dial)
+}
 
-func newSpeaker(c Config, d dialer) (*Speaker, error) {
+func newSpeaker(c Config, routes *rib.LocRIB, d dialer) (*Speaker, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Speaker{routes: rib.New(), dial: d, peers: map[string]*peer{}}
+	s := &Speaker{routes: routes, dial: d, peers: map[string]*peer{}}
 	s.config = c.withDefaults()
 	s.log, s.notify = s.config.Log, s.config.Report
 	s.record = openRecord(s.config.Record, s.log)
@@ -62,21 +64,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// Announce announces prefixes to every peer. Those of one call share UPDATE messages. Announcing a
-// prefix again does nothing. Host bits are cleared.
-func (s *Speaker) Announce(prefixes ...netip.Prefix) {
-	s.routes.Announce(prefixes...)
-}
-
-// Withdraw withdraws prefixes from every peer.
-func (s *Speaker) Withdraw(prefixes ...netip.Prefix) {
-	s.routes.Withdraw(prefixes...)
-}
-
-// Ready means that every prefix that this host announces now has been passed to Announce. A peer
-// that kept routes of an earlier run removes those that were not announced again.
-func (s *Speaker) Ready() { s.routes.Ready() }
 
 // Drain adds the community GRACEFUL_SHUTDOWN to all routes, or removes it (RFC 8326). Routers then
 // prefer other hosts, and still forward what arrives meanwhile.

@@ -14,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
+	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/bgp/transport"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -40,21 +43,38 @@ func run(s *Speaker) func(context.Context) error {
 	return func(ctx context.Context) error { s.Run(ctx); return nil }
 }
 
+// announcing is a Speaker with the table that it follows.
+type announcing struct {
+	*Speaker
+	table *table.Table[netip.Prefix, netip.Prefix]
+	ready func()
+}
+
+func newAnnouncing(t *testing.T, c Config, r *bgptest.Router) *announcing {
+	t.Helper()
+	a := &announcing{table: announce.NewPrefixes()}
+	a.ready = a.table.Initializer()
+	a.Speaker = must.Get(newSpeaker(c, rib.New(a.table), dial(r)))(t)
+	return a
+}
+
+func (a *announcing) announce(prefixes ...netip.Prefix) { a.table.SetAll(prefixes) }
+
 // start runs a Speaker with one peer. The returned function ends it and waits.
-func start(t *testing.T, change ...func(*Config)) (*Speaker, *bgptest.Router, context.CancelFunc) {
+func start(t *testing.T, change ...func(*Config)) (*announcing, *bgptest.Router, context.CancelFunc) {
 	t.Helper()
 	c := Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}}
 	for _, f := range change {
 		f(&c)
 	}
 	r := bgptest.NewRouter(t)
-	s := must.Get(newSpeaker(c, dial(r)))(t)
-	stop := scope.Go(t, run(s))
+	s := newAnnouncing(t, c, r)
+	stop := scope.Go(t, run(s.Speaker))
 	return s, r, stop
 }
 
 // started runs a test in a bubble with a Speaker of one peer.
-func started(t *testing.T, f func(*testing.T, *Speaker, *bgptest.Router)) {
+func started(t *testing.T, f func(*testing.T, *announcing, *bgptest.Router)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		s, r, _ := start(t)
@@ -62,7 +82,7 @@ func started(t *testing.T, f func(*testing.T, *Speaker, *bgptest.Router)) {
 	})
 }
 
-func awaitReason(t *testing.T, s *Speaker, reason string) {
+func awaitReason(t *testing.T, s *announcing, reason string) {
 	t.Helper()
 	wait.Until(t, "the reason "+reason, func() bool {
 		x := s.Sessions()[0]
@@ -70,27 +90,27 @@ func awaitReason(t *testing.T, s *Speaker, reason string) {
 	}, func() any { return fmt.Sprintf("%+v", s.Sessions()[0]) })
 }
 
-func awaitUp(t *testing.T, s *Speaker) {
+func awaitUp(t *testing.T, s *announcing) {
 	t.Helper()
 	wait.Until(t, "established", func() bool { return s.Sessions()[0].State == session.Established }, func() any { return s.Sessions()[0] })
 }
 
 // A session announces what there is, then each change in one message.
 func TestUpdates(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
-		s.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"))
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
+		s.announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"))
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		l.Expect("+10.96.0.1/32 +10.96.0.2/32", "+fd96::1/128")
-		s.Announce(prefix("10.96.0.3/32"))
+		s.announce(prefix("10.96.0.3/32"))
 		l.Expect("+10.96.0.3/32")
-		s.Ready()
+		s.ready()
 		l.Expect("EOR 4", "EOR 6")
-		s.Announce(prefix("10.96.0.3/32")) // nothing new
-		s.Withdraw(prefix("10.96.0.9/32"))
-		s.Withdraw(prefix("10.96.0.3/32"))
+		s.announce(prefix("10.96.0.3/32")) // nothing new
+		s.table.Delete(prefix("10.96.0.9/32"))
+		s.table.Delete(prefix("10.96.0.3/32"))
 		l.Expect("-10.96.0.3/32")
-		s.Withdraw(prefix("fd96::1/128"))
+		s.table.Delete(prefix("fd96::1/128"))
 		l.Expect("-fd96::1/128")
 		s.Drain(true)
 		l.Expect("+10.96.0.1/32 +10.96.0.2/32 d0 ffff0000")
@@ -113,13 +133,13 @@ func TestUpdates(t *testing.T) {
 
 // A change costs one message for each peer, however many prefixes there are.
 func TestCostOfOneChange(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
 		var ps []netip.Prefix
 		for i := range 10000 {
 			ps = append(ps, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 32))
 		}
-		s.Announce(ps...)
-		s.Ready()
+		s.announce(ps...)
+		s.ready()
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		messages := 0
@@ -130,15 +150,15 @@ func TestCostOfOneChange(t *testing.T) {
 		expect.AtMost(t, messages, 20, "messages for 10,000 prefixes")
 		for i := range 5 {
 			p := prefix(fmt.Sprintf("10.97.0.%d/32", i))
-			s.Announce(p)
+			s.announce(p)
 			l.Expect("+" + p.String())
 		}
 	})
 }
 
 func TestReconfigure(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
-		s.Announce(prefix("10.96.0.1/32"))
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
+		s.announce(prefix("10.96.0.1/32"))
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		l.Expect("+10.96.0.1/32")
@@ -195,19 +215,19 @@ func TestRetries(t *testing.T) {
 // A connection that is reset in the middle of an UPDATE of this host loses nothing: everything is
 // announced again.
 func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		awaitUp(t, s)
 		l.Mute()
-		s.Announce(prefix("10.96.0.1/32"))
+		s.announce(prefix("10.96.0.1/32"))
 		l.Expect("+10.96.0.1/32")
-		s.Announce(prefix("10.96.0.2/32"), prefix("10.96.0.3/32"))
+		s.announce(prefix("10.96.0.2/32"), prefix("10.96.0.3/32"))
 		b := make([]byte, message.HeaderSize+4)
 		must.Get(io.ReadFull(l.Conn, b))(t)
 		l.Close()
 		awaitReason(t, s, "closed the connection without a NOTIFICATION")
-		s.Withdraw(prefix("10.96.0.3/32"))
+		s.table.Delete(prefix("10.96.0.3/32"))
 		l = r.Accept()
 		l.Establish(bgptest.Open())
 		l.Expect("+10.96.0.1/32 +10.96.0.2/32")
@@ -216,7 +236,7 @@ func TestResetInTheMiddleOfAnUpdate(t *testing.T) {
 
 // A router that ends a session refuses connections for a while. The reason is still shown.
 func TestReasonRemains(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
 		l := r.Accept()
 		l.Establish(bgptest.Open())
 		l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
@@ -240,7 +260,7 @@ func TestReasonRemains(t *testing.T) {
 }
 
 func TestPathDown(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
 		s.PathDown("10.0.0.1", "too early")
 		s.PathDown("10.0.0.9", "unknown")
 		l := r.Accept()
@@ -280,13 +300,12 @@ func TestRestartBit(t *testing.T) {
 			if c.record != "" {
 				must.Succeed(t, os.WriteFile(path, []byte(c.record), 0o600))
 			}
-			s := must.Get(newSpeaker(Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}, Record: path}, nil))(t)
 			r := bgptest.NewRouter(t)
+			s := newAnnouncing(t, Config{RouterID: netip.MustParseAddr("10.0.0.2"), Peers: []Peer{samplePeer()}, Record: path}, r)
 			if c.before != nil {
 				c.before(r)
 			}
-			s.dial = dial(r)
-			scope.Go(t, run(s))
+			scope.Go(t, run(s.Speaker))
 			time.Sleep(c.after)
 			r.Refuse(nil)
 			l := r.Accept()
@@ -312,13 +331,13 @@ func TestEnds(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		theirs    message.Open
-		end       func(s *Speaker, stop func())
+		end       func(s *announcing, stop func())
 		code, sub uint8
 		record    bool
 	}{
-		{"restart", bgptest.Open(), func(_ *Speaker, stop func()) { stop() }, 0, 0, true},
-		{"restart without graceful restart", without, func(_ *Speaker, stop func()) { stop() }, message.CodeCease, message.CeaseShutdown, false},
-		{"shutdown", bgptest.Open(), func(s *Speaker, stop func()) { s.Shutdown(); stop() }, message.CodeCease, message.CeaseShutdown, false},
+		{"restart", bgptest.Open(), func(_ *announcing, stop func()) { stop() }, 0, 0, true},
+		{"restart without graceful restart", without, func(_ *announcing, stop func()) { stop() }, message.CodeCease, message.CeaseShutdown, false},
+		{"shutdown", bgptest.Open(), func(s *announcing, stop func()) { s.Shutdown(); stop() }, message.CodeCease, message.CeaseShutdown, false},
 	} {
 		bubble.Run(t, c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "record")
@@ -337,9 +356,9 @@ func TestEnds(t *testing.T) {
 }
 
 func TestFamiliesThatTheRouterLacks(t *testing.T) {
-	started(t, func(t *testing.T, s *Speaker, r *bgptest.Router) {
-		s.Announce(prefix("10.96.0.1/32"), prefix("fd96::1/128"))
-		s.Ready()
+	started(t, func(t *testing.T, s *announcing, r *bgptest.Router) {
+		s.announce(prefix("10.96.0.1/32"), prefix("fd96::1/128"))
+		s.ready()
 		l := r.Accept()
 		only4 := bgptest.Open()
 		only4.Families[message.IPv6] = false
@@ -349,8 +368,8 @@ func TestFamiliesThatTheRouterLacks(t *testing.T) {
 		if !strings.Contains(x.Warning, "IPv6 prefixes are not announced") || x.Prefixes != [2]int{1, 0} {
 			t.Errorf("%+v", x)
 		}
-		s.Announce(prefix("fd96::2/128"))
-		s.Announce(prefix("10.96.0.2/32"))
+		s.announce(prefix("fd96::2/128"))
+		s.announce(prefix("10.96.0.2/32"))
 		l.Expect("+10.96.0.2/32")
 		l.Close()
 	})

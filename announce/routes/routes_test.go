@@ -2,6 +2,7 @@ package routes
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,7 +12,9 @@ import (
 	rtnl "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -22,13 +25,11 @@ import (
 
 var vip4, vip6 = netip.MustParsePrefix("10.96.0.1/32"), netip.MustParsePrefix("fd96::1/128")
 
-// start runs a Speaker in the node. The returned function ends it and waits.
-func start(t *testing.T, n *netlab.Node) (*Speaker, func()) {
+// start runs a Speaker of a table in the node. The returned function ends it and waits.
+func start(t *testing.T, n *netlab.Node, desired *table.Table[netip.Prefix, netip.Prefix]) (*Speaker, func()) {
 	t.Helper()
-	s, err := New(Config{})
-	must.Succeed(t, err)
-	n.Do(func() { err = s.kernel.conn.Open() }) // the socket stays in the namespace
-	must.Succeed(t, err)
+	s := New(desired, slog.New(slog.DiscardHandler))
+	n.Do(func() { must.Succeed(t, s.kernel.conn.Open()) }) // the socket stays in the namespace
 	stop := scope.Go(t, s.Run)
 	return s, stop
 }
@@ -65,24 +66,26 @@ func TestRoutes(t *testing.T) {
 	}
 	main := routesOf(t, n, unix.RT_TABLE_MAIN)
 
-	s, stop := start(t, n)
-	s.Announce(vip4, vip6)
-	s.Ready()
+	vips := announce.NewPrefixes()
+	vips.SetAll([]netip.Prefix{vip4, vip6})
+	s, stop := start(t, n, vips)
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
 	writes := s.kernel.stats.Writes.Load()
-	s.Announce(netip.MustParsePrefix("10.96.0.2/32"))
+	vips.Set(netip.MustParsePrefix("10.96.0.2/32"))
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], "fd96::1/128 179", foreign[1])
 	expect.Equal(t, s.kernel.stats.Writes.Load()-writes, 1, "messages for one route")
-	s.Withdraw(vip6)
+	vips.Delete(vip6)
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
 	stop()
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1])
 
-	s, stop = start(t, n)
-	s.Announce(vip4)
+	vips = announce.NewPrefixes()
+	ready := vips.Initializer()
+	vips.Set(vip4)
+	s, stop = start(t, n, vips)
 	wait.Until(t, "the route is adopted", func() bool { return s.Stats().Adopted == 1 }, func() any { return s.Stats() })
 	awaitRoutes(t, n, "10.96.0.1/32 179", "10.96.0.2/32 179", foreign[0], foreign[1]) // not ready
-	s.Ready()
+	ready()
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1])
 	expect.Equal(t, s.kernel.stats.Writes.Load(), 1, "messages")
 
@@ -94,18 +97,15 @@ func TestRoutes(t *testing.T) {
 	must.Succeed(t, n.Netlink.RouteAdd(ours))
 	must.Get(s.loop.Repair(t.Context()))(t)
 	wait.Until(t, "the problem", func() bool {
-		a, _, ok := s.Applied().Get(vip4)
+		a, _, ok := s.applied.Get(vip4)
 		return ok && a.Problem != nil && strings.Contains(a.Problem.Message, "another program has a route")
-	}, func() any { a, _, _ := s.Applied().Get(vip4); return a.Problem })
+	}, func() any { a, _, _ := s.applied.Get(vip4); return a.Problem })
 	awaitRoutes(t, n, "10.96.0.1/32 static", foreign[0], foreign[1])
 	must.Succeed(t, n.Netlink.RouteDel(ours))
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], foreign[1]) // by a retry
 
-	must.Succeed(t, s.Clear(t.Context()))
-	awaitRoutes(t, n, foreign...)
-
 	// What a stopped one has left is found and removed.
-	s.Announce(vip4, vip6)
+	vips.Set(vip6)
 	awaitRoutes(t, n, "10.96.0.1/32 179", foreign[0], "fd96::1/128 179", foreign[1])
 	stop()
 	n.Do(func() {
@@ -140,18 +140,6 @@ func TestOutcome(t *testing.T) {
 	} {
 		if got := k.outcome(&c.u, c.err); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%+v, %v: %v, want %v", c.u, c.err, got, c.want)
-		}
-	}
-}
-
-func TestValidate(t *testing.T) {
-	for _, c := range []struct {
-		c  Config
-		ok bool
-	}{{Config{}, true}, {Config{Table: 100, Protocol: 5}, true}, {Config{Table: 1000}, true}, {Config{Table: 254}, false}, {Config{Table: 255}, false},
-		{Config{Protocol: unix.RTPROT_KERNEL}, false}, {Config{Protocol: unix.RTPROT_STATIC}, false}} {
-		if err := c.c.Validate(); (err == nil) != c.ok {
-			t.Errorf("%+v: %v", c.c, err)
 		}
 	}
 }

@@ -20,8 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
 	"github.com/ironvip/ironvip/announce/bgp"
+	"github.com/ironvip/ironvip/announce/bgp/rib"
 	"github.com/ironvip/ironvip/announce/bgp/session"
 	"github.com/ironvip/ironvip/announce/routes"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -61,13 +63,6 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// announcer is what bgp.Speaker and routes.Speaker have in common.
-type announcer interface {
-	Announce(...netip.Prefix)
-	Withdraw(...netip.Prefix)
-	Ready()
-}
-
 func runSpeaker(path string) error {
 	var c Settings
 	b, err := os.ReadFile(path)
@@ -80,22 +75,20 @@ func runSpeaker(path string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, RestartTime: c.RestartTime, Record: c.Record, Log: log})
+	announced := announce.NewPrefixes()
+	ready := announced.Initializer()
+	announced.SetAll(c.Prefixes)
+	if !c.NotReady {
+		ready()
+	}
+	forPeers := announced
+	if c.Routes {
+		forPeers = announce.NewPrefixes()
+		go routes.New(announced, log).Run(ctx)
+	}
+	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, RestartTime: c.RestartTime, Record: c.Record, Log: log}, rib.New(forPeers))
 	if err != nil {
 		return err
-	}
-	var out announcer = s
-	if c.Routes {
-		r, err := routes.New(routes.Config{Log: log})
-		if err != nil {
-			return err
-		}
-		out = r
-		go r.Run(ctx)
-	}
-	out.Announce(c.Prefixes...)
-	if !c.NotReady {
-		out.Ready()
 	}
 	f := bfd.New(bfd.Config{Log: log, Report: func(st bfd.Status) {
 		if st.State == bfd.Down && st.Failed {
@@ -117,9 +110,13 @@ func runSpeaker(path string) error {
 		json.Unmarshal(b, &all)
 		return all
 	}
-	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { out.Announce(prefixes(r)...) })
-	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) { out.Withdraw(prefixes(r)...) })
-	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { out.Ready() })
+	mux.HandleFunc("/announce", func(_ http.ResponseWriter, r *http.Request) { announced.SetAll(prefixes(r)) })
+	mux.HandleFunc("/withdraw", func(_ http.ResponseWriter, r *http.Request) {
+		for _, p := range prefixes(r) {
+			announced.Delete(p)
+		}
+	})
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) { ready() })
 	mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) { s.Drain(true) })
 	mux.HandleFunc("/shutdown", func(http.ResponseWriter, *http.Request) { s.Shutdown() })
 	mux.HandleFunc("/sessions", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(s.Sessions()) })

@@ -25,7 +25,7 @@ type AdjRIBOut struct {
 // Out returns the messages for a peer with which the session has the given families, from the
 // beginning. Prefixes of a family without a next hop are left out. Call SetAttributes first.
 func (r *LocRIB) Out(families [message.Families]bool, nextHop [message.Families]netip.Addr) *AdjRIBOut {
-	return &AdjRIBOut{loc: r, feed: r.routes.Watch(), families: families, nextHop: nextHop}
+	return &AdjRIBOut{loc: r, feed: r.Watch(), families: families, nextHop: nextHop}
 }
 
 // Close ends the use of the Loc-RIB.
@@ -50,8 +50,8 @@ func (o *AdjRIBOut) sends(f message.Family) bool { return o.families[f] && o.nex
 // the end of the initial ones. It returns false if there are no more changes yet. Changed and Ready
 // say when to call it again.
 func (o *AdjRIBOut) AppendUpdates(b []byte) (_ []byte, more bool) {
-	// Read before the feed: everything announced before Ready is then in the feed.
-	o.ready = o.loc.routes.Ready()
+	// Read before the feed: everything that a ready table has is then in the feed.
+	o.ready = o.loc.Ready()
 	isReady := table.IsClosed(o.ready)
 	if isReady {
 		o.ready = nil
@@ -112,7 +112,7 @@ func (o *AdjRIBOut) AppendAll(b []byte, f message.Family) []byte {
 		return b
 	}
 	var all []netip.Prefix
-	for p := range o.loc.routes.All() {
+	for p := range o.loc.All() {
 		if message.FamilyOf(p) == f {
 			all = append(all, p)
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/test/heapsize"
 )
@@ -12,9 +13,10 @@ import (
 func TestMemoryPerPrefix(t *testing.T) {
 	const prefixes, peers, most = 10_000, 10, 110
 	size := heapsize.Of(func() any {
-		loc := New()
+		routes := announce.NewPrefixes()
+		loc := New(routes)
 		for i := range prefixes {
-			loc.Announce(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
+			routes.Set(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, byte(i >> 8), byte(i)}), 32))
 		}
 		var outs []*AdjRIBOut
 		for range peers {

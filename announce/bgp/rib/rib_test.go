@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/internal/table"
@@ -34,8 +35,10 @@ func words(t *testing.T, b []byte) string {
 }
 
 func TestUpdates(t *testing.T) {
-	loc := New()
-	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.77/30"), netip.Prefix{}, prefix("fd96::1/128"))
+	routes := announce.NewPrefixes()
+	ready := routes.Initializer()
+	loc := New(routes)
+	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.76/30"), prefix("fd96::1/128")})
 	both := [message.Families]bool{true, true}
 	hops := [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}
 	all, only4, noHop := loc.Out(both, hops), loc.Out([message.Families]bool{true, false}, hops), loc.Out(both, [message.Families]netip.Addr{hops[0], {}})
@@ -55,10 +58,10 @@ func TestUpdates(t *testing.T) {
 		all, only4, noV6 string
 	}{
 		{"at the start", func() {}, "+10.96.0.1/32 +10.96.0.76/30, +fd96::1/128", "+10.96.0.1/32 +10.96.0.76/30", "+10.96.0.1/32 +10.96.0.76/30"},
-		{"ready", loc.Ready, "EOR 4, EOR 6", "EOR 4", "EOR 4, EOR 6"},
-		{"no change", func() { loc.Announce(prefix("10.96.0.1/32")); loc.Withdraw(prefix("10.96.0.9/32")) }, "", "", ""},
-		{"a new prefix", func() { loc.Announce(prefix("10.96.0.2/32")) }, "+10.96.0.2/32", "+10.96.0.2/32", "+10.96.0.2/32"},
-		{"withdrawn ones", func() { loc.Withdraw(prefix("10.96.0.78/30"), prefix("fd96::1/128")) }, "-10.96.0.76/30, -fd96::1/128", "-10.96.0.76/30", "-10.96.0.76/30"},
+		{"ready", ready, "EOR 4, EOR 6", "EOR 4", "EOR 4, EOR 6"},
+		{"no change", func() { routes.Set(prefix("10.96.0.1/32")); routes.Delete(prefix("10.96.0.9/32")) }, "", "", ""},
+		{"a new prefix", func() { routes.Set(prefix("10.96.0.2/32")) }, "+10.96.0.2/32", "+10.96.0.2/32", "+10.96.0.2/32"},
+		{"withdrawn ones", func() { routes.Delete(prefix("10.96.0.76/30")); routes.Delete(prefix("fd96::1/128")) }, "-10.96.0.76/30, -fd96::1/128", "-10.96.0.76/30", "-10.96.0.76/30"},
 	} {
 		step.change()
 		for i, want := range []string{step.all, step.only4, step.noV6} {
@@ -72,8 +75,9 @@ func TestUpdates(t *testing.T) {
 
 // Changed and Ready say when there are more messages.
 func TestWaiting(t *testing.T) {
-	loc := New()
-	o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	routes := announce.NewPrefixes()
+	ready := routes.Initializer()
+	o := New(routes).Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
 	defer o.Close()
 	check := func(step string, changed, ready bool) {
 		t.Helper()
@@ -83,9 +87,9 @@ func TestWaiting(t *testing.T) {
 	}
 	updates(t, o)
 	check("empty", false, false)
-	loc.Announce(prefix("10.96.0.1/32"))
+	routes.Set(prefix("10.96.0.1/32"))
 	check("announced", true, false)
-	loc.Ready()
+	ready()
 	check("ready", true, true)
 	if _, more := o.AppendUpdates(nil); !more {
 		t.Error("no more messages after the first batch, but End-of-RIB follows")
@@ -97,11 +101,10 @@ func TestWaiting(t *testing.T) {
 
 // A peer that comes later gets what there is, without former prefixes, and End-of-RIB.
 func TestLaterPeer(t *testing.T) {
-	loc := New()
-	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"))
-	loc.Withdraw(prefix("10.96.0.1/32"))
-	loc.Ready()
-	o := loc.Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
+	routes := announce.NewPrefixes()
+	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.2/32")})
+	routes.Delete(prefix("10.96.0.1/32"))
+	o := New(routes).Out([message.Families]bool{true, true}, [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), {}})
 	defer o.Close()
 	expect.Equal(t, updates(t, o), "+10.96.0.2/32, EOR 4, EOR 6")
 	expect.True(t, o.Ready() == nil, "Ready must be nil once it is known")
@@ -110,8 +113,9 @@ func TestLaterPeer(t *testing.T) {
 // Attributes up to the largest size leave room for a prefix in each message of any next hop, and longer
 // ones are an error. Without the limit, AppendUpdates would never end.
 func TestLargestAttributes(t *testing.T) {
-	loc := New()
-	loc.Announce(prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"), prefix("fd96::2/128"))
+	routes := announce.NewPrefixes()
+	routes.SetAll([]netip.Prefix{prefix("10.96.0.1/32"), prefix("10.96.0.2/32"), prefix("fd96::1/128"), prefix("fd96::2/128")})
+	loc := New(routes)
 	both := [message.Families]bool{true, true}
 	for _, hop := range []string{"10.0.0.2", "fd00::2"} {
 		o := loc.Out(both, [message.Families]netip.Addr{netip.MustParseAddr(hop), netip.MustParseAddr("fd00::2")})

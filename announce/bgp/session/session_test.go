@@ -13,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bgp/bgptest"
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/rib"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -24,7 +26,7 @@ import (
 // running is a session under test, and its Owner.
 type running struct {
 	t      *testing.T
-	routes *rib.LocRIB
+	routes *table.Table[netip.Prefix, netip.Prefix]
 	conn   *breakable
 	cancel context.CancelCauseFunc
 	ended  chan error
@@ -100,10 +102,12 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	r := &running{t: t, routes: rib.New(), conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
+	routes := announce.NewPrefixes()
+	routes.Initializer() // it is never ready
+	r := &running{t: t, routes: routes, conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
 	settings := Settings{ASN: 65000, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2"), HoldTime: 90 * time.Second, RestartTime: 120 * time.Second,
 		NextHop: [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}}
-	s := New(settings, r.conn, false, r.routes, r)
+	s := New(settings, r.conn, false, rib.New(r.routes), r)
 	go func() {
 		_, err := s.Run(ctx)
 		r.ended <- err
@@ -192,7 +196,7 @@ func TestRouterThatReadsNothing(t *testing.T) {
 		l.Establish(bgptest.Open())
 		r.awaitUp()
 		l.Mute()
-		r.routes.Announce(netip.MustParsePrefix("10.96.0.1/32"))
+		r.routes.Set(netip.MustParsePrefix("10.96.0.1/32"))
 		l.Expect("+10.96.0.1/32")
 		var sending sync.WaitGroup
 		defer sending.Wait()
@@ -202,7 +206,7 @@ func TestRouterThatReadsNothing(t *testing.T) {
 				l.Send(message.AppendKeepalive(nil))
 			}
 		})
-		r.routes.Announce(netip.MustParsePrefix("10.96.0.2/32"))
+		r.routes.Set(netip.MustParsePrefix("10.96.0.2/32"))
 		expect.Equal(t, r.await().Error(), "send hold timer expired: the router has read nothing for 30s", "error")
 		l.Close()
 	})
@@ -216,7 +220,7 @@ func TestReasonBehindAFailedWrite(t *testing.T) {
 			l.Establish(bgptest.Open())
 			r.awaitUp()
 			r.conn.broken.Store(true)
-			r.routes.Announce(netip.MustParsePrefix("10.96.0.1/32"))
+			r.routes.Set(netip.MustParsePrefix("10.96.0.1/32"))
 			time.Sleep(100 * time.Millisecond)
 			if strings.HasPrefix(reason, "maximum") {
 				l.Send(bgptest.Notification(message.CodeCease, message.CeaseMaxPrefixes))
