@@ -49,7 +49,6 @@ type Announcer struct {
 	mail    *mailbox
 	outputs map[announce.Mode]output
 
-	changes chan func() // of what the agent has
 	packets chan heartbeat.Packet
 	done    chan struct{}  // closed when Run ends
 	work    sync.WaitGroup // goroutines that read sockets
@@ -69,7 +68,6 @@ type Announcer struct {
 	leaving   time.Time // when the process ends at the latest; zero: it goes on
 	down      bool      // the host goes down, too
 
-	sessions  map[announce.PeerKey]announce.Peer // with routers
 	stats     control.Stats
 	problems  problems
 	published time.Time
@@ -82,8 +80,8 @@ func New(o Options) *Announcer {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	a := &Announcer{
 		o: o, log: o.Log, tables: control.NewTables(table.NewClock(time.Now())), mail: newMailbox(), outputs: map[announce.Mode]output{},
-		changes: make(chan func()), packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
-		born: map[netip.Addr]bool{}, sessions: map[announce.PeerKey]announce.Peer{}, problems: problems{},
+		packets: make(chan heartbeat.Packet, 256), done: make(chan struct{}),
+		born: map[netip.Addr]bool{}, problems: problems{},
 	}
 	a.outputs[announce.L2], a.outputs[announce.Routes] = newL2(a, remains.Record(o.Socket)), newRoutes(a)
 	a.outputs[announce.BGP] = newBGP(a, filepath.Join(filepath.Dir(o.Socket), "bgp-restart"))
@@ -111,13 +109,7 @@ func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
 	defer stop()
 	failed := make(chan error, 1)
 	server := &mirror.Server{Publish: a.tables.Publish(), Mirror: control.Mirror(func(s *announce.Settings) { a.configure(s, time.Now()) }, agentEligible{a}), Version: a.o.Version, Log: a.log,
-		Synced: a.synced, Gone: func() { a.gone(time.Now()) },
-		Change: func(f func()) {
-			select {
-			case a.changes <- f:
-			case <-serving.Done():
-			}
-		}}
+		Synced: a.synced, Gone: func() { a.gone(time.Now()) }, Change: a.mail.post}
 	a.work.Go(func() { failed <- server.Serve(serving, listener) })
 	notify(daemon.SdNotifyReady)
 	a.log.Info("announcer ready", "socket", a.o.Socket)
@@ -134,8 +126,6 @@ func (a *Announcer) run(ctx context.Context, listener net.Listener) error {
 		case <-ended:
 			ended = nil
 			a.leave(time.Now())
-		case change := <-a.changes:
-			change()
 		case p := <-a.packets:
 			packets = append(packets, p)
 		case <-a.mail.some:

@@ -1,6 +1,7 @@
 package announcer
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"strings"
@@ -29,13 +30,12 @@ type bgpOutput struct {
 	running sync.WaitGroup
 
 	peers    map[string]announce.BGPPeer // by name
-	paths    map[netip.Addr]string       // the peers of BFD sessions
 	draining bool
 }
 
 func newBGP(a *Announcer, record string) *bgpOutput {
 	set := newRouteSet()
-	return &bgpOutput{routeSet: set, rib: rib.New(set), a: a, record: record, paths: map[netip.Addr]string{}}
+	return &bgpOutput{routeSet: set, rib: rib.New(set), a: a, record: record}
 }
 
 func (o *bgpOutput) configure(s *announce.Settings) error {
@@ -43,7 +43,7 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 		o.end(true)
 		return nil
 	}
-	c := bgp.Config{RouterID: s.RouterID, Record: o.record, Log: o.a.log, Report: func(s bgp.Session) { o.a.mail.post(func() { o.session(s) }) }}
+	c := bgp.Config{RouterID: s.RouterID, Record: o.record, Log: o.a.log, Report: func(bgp.Session) { o.a.mail.post(o.sessionsChanged) }}
 	peers := map[string]announce.BGPPeer{}
 	for _, p := range s.BGP {
 		q := bgp.Peer{Address: p.Peer, Interface: p.Interface, ASN: p.ASN, LocalASN: p.LocalASN, Password: p.Password, Multihop: uint8(p.Multihop), TTLSecurity: p.TTLSecurity,
@@ -66,10 +66,7 @@ func (o *bgpOutput) configure(s *announce.Settings) error {
 		return err
 	}
 	o.peers = peers
-	o.forgetPeers()
-	for _, s := range o.speaker.Sessions() {
-		o.session(s)
-	}
+	o.sessionsChanged()
 	return nil
 }
 
@@ -81,7 +78,7 @@ func (o *bgpOutput) begin(c bgp.Config) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	o.speaker, o.stop = speaker, stop
-	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.path(s) }) }})
+	o.bfd = bfd.New(bfd.Config{Log: o.a.log, Report: func(s bfd.Status) { o.a.mail.post(func() { o.pathChanged(s) }) }})
 	o.running.Go(func() { _ = o.speaker.Run(ctx) }) // ends with the context, or by Shutdown
 	o.running.Go(func() {
 		if err := o.bfd.Run(ctx); err != nil && ctx.Err() == nil {
@@ -103,73 +100,70 @@ func (o *bgpOutput) end(leave bool) {
 	o.stop()
 	o.running.Wait()
 	o.speaker, o.bfd, o.peers = nil, nil, nil
-	clear(o.paths)
-	o.forgetPeers()
-}
-
-// forgetPeers removes the sessions of routers that are no longer configured.
-func (o *bgpOutput) forgetPeers() {
-	for key := range o.a.sessions {
-		switch key.Kind {
-		case announce.BGPSession:
-			if _, is := o.peers[key.Name]; !is {
-				delete(o.a.sessions, key)
-			}
-		case announce.BFDSession:
-			addr, _ := netip.ParseAddr(key.Name)
-			if p, is := o.peers[o.paths[addr]]; !is || p.BFDInterval == 0 {
-				delete(o.a.sessions, key)
-				delete(o.paths, addr)
-				if o.bfd != nil {
-					o.bfd.Remove(addr)
-				}
-			}
-		}
-	}
 	o.a.published = time.Time{}
 }
 
-// session shows the state of a session, and watches the path of a new router.
-func (o *bgpOutput) session(s bgp.Session) {
-	p, is := o.peers[s.Peer]
-	if !is {
+// sessionsChanged publishes the sessions, and lets BFD watch the path to each router with a known address.
+func (o *bgpOutput) sessionsChanged() {
+	o.a.published = time.Time{}
+	if o.speaker == nil {
 		return
 	}
-	key := announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}
-	row := announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == session.Established, Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
-	if s.Address.IsValid() {
-		row.Address = s.Address.String()
-	}
-	if s.Warning != "" {
-		row.Problems = []string{s.Warning}
-		if row.Reason == "" {
-			row.Reason = s.Warning
+	watched := map[netip.Addr]bool{}
+	for _, s := range o.speaker.Sessions() {
+		p := o.peers[s.Peer]
+		if !s.Address.IsValid() || p.BFDInterval == 0 {
+			continue
 		}
-	}
-	o.a.sessions[key] = row
-	o.a.published = time.Time{}
-	if s.Address.IsValid() && p.BFDInterval > 0 {
-		o.paths[s.Address] = s.Peer
+		watched[s.Address] = true
 		c := bfd.Settings{Peer: s.Address, Interval: p.BFDInterval, Multiplier: uint8(p.BFDMultiplier), Multihop: p.Multihop > 1}
 		if p.TTLSecurity && c.Multihop {
 			c.LeastTTL = uint8(256 - p.Multihop)
 		}
-		o.a.problems.set("bfd "+s.Peer, o.bfd.Set(c))
+		o.bfd.Set(c)
+	}
+	for _, s := range o.bfd.Sessions() {
+		if !watched[s.Peer] {
+			o.bfd.Remove(s.Peer)
+		}
 	}
 }
 
-// path shows the state of a BFD session. A failed path ends the BGP session.
-func (o *bgpOutput) path(s bfd.Status) {
-	peer, is := o.paths[s.Peer]
-	if !is {
+// pathChanged publishes the state of a BFD session. A failed path ends the BGP session.
+func (o *bgpOutput) pathChanged(path bfd.Status) {
+	o.a.published = time.Time{}
+	if o.speaker == nil || !path.Failed {
 		return
 	}
-	key := announce.PeerKey{Kind: announce.BFDSession, Name: s.Peer.String()}
-	o.a.sessions[key] = announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bfd.Up, Since: s.Since, Reason: s.Reason, Lost: s.Downs}
-	o.a.published = time.Time{}
-	if s.Failed {
-		o.speaker.PathDown(peer, strings.TrimSpace("BFD: "+s.Reason))
+	for _, s := range o.speaker.Sessions() {
+		if s.Address == path.Peer {
+			o.speaker.PathDown(s.Peer, strings.TrimSpace("BFD: "+path.Reason))
+		}
 	}
+}
+
+// rows returns the states of the sessions.
+func (o *bgpOutput) rows() (all []announce.Peer) {
+	if o.speaker == nil {
+		return nil
+	}
+	for _, s := range o.speaker.Sessions() {
+		row := announce.Peer{PeerKey: announce.PeerKey{Kind: announce.BGPSession, Name: s.Peer}, State: s.State.String(), Up: s.State == session.Established,
+			Since: s.Since, Reason: s.Reason, Hint: s.Hint, Draining: s.Draining, Owned: s.Prefixes[0] + s.Prefixes[1]}
+		if s.Address.IsValid() {
+			row.Address = s.Address.String()
+		}
+		if s.Warning != "" {
+			row.Problems = []string{s.Warning}
+			row.Reason = cmp.Or(row.Reason, s.Warning)
+		}
+		all = append(all, row)
+	}
+	for _, s := range o.bfd.Sessions() {
+		key := announce.PeerKey{Kind: announce.BFDSession, Name: s.Peer.String()}
+		all = append(all, announce.Peer{PeerKey: key, State: s.State.String(), Up: s.State == bfd.Up, Since: s.Since, Reason: s.Reason, Lost: s.Downs})
+	}
+	return all
 }
 
 func (o *bgpOutput) act(bool) {}

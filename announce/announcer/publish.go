@@ -39,10 +39,9 @@ func (a *Announcer) publish(now time.Time) {
 	}
 	a.problems.set("send", a.full.look(a.stats.Unsent, now))
 	a.stats.Problem = a.problems.String()
-	named := map[announce.PeerKey]bool{}
-	for _, p := range a.sessions {
-		named[p.PeerKey] = true
-		a.tables.Peers.Set(p)
+	var peers []announce.Peer
+	if o, ok := a.outputs[announce.BGP].(*bgpOutput); ok {
+		peers = o.rows()
 	}
 	if a.core != nil && a.core.exchange != nil {
 		c := a.core.exchange.Counters()
@@ -51,16 +50,16 @@ func (a *Announcer) publish(now time.Time) {
 		if at, yield, ok := a.core.exchange.Duplicate(now); ok {
 			a.stats.Problem = strings.TrimPrefix(a.stats.Problem+"; "+duplicateProblem(at.Addr().String(), a.settings.Node, yield), "; ")
 		}
-		for _, p := range a.core.exchange.Peers(now) {
-			named[p.PeerKey] = true
-			a.tables.Peers.Set(p)
-		}
+		peers = append(peers, a.core.exchange.Peers(now)...)
 	}
-	if len(named) != a.tables.Peers.Len() {
-		for key := range a.tables.Peers.All() {
-			if !named[key] {
-				a.tables.Peers.Delete(key)
-			}
+	named := map[announce.PeerKey]bool{}
+	for _, p := range peers {
+		named[p.PeerKey] = true
+		a.tables.Peers.Set(p)
+	}
+	for key := range a.tables.Peers.All() {
+		if !named[key] {
+			a.tables.Peers.Delete(key)
 		}
 	}
 	a.tables.Stats.Set(a.stats)

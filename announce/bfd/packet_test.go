@@ -55,7 +55,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		expect.Equal(t, must.Get(parse(p.append(nil)))(t), p, "parsed again")
-		s := newSession(Settings{Interval: MinInterval, Multiplier: 1}, 1, time.Time{})
+		s := newSession(Settings{Interval: 10 * time.Millisecond, Multiplier: 1}, 1, time.Time{})
 		s.receive(time.Time{}, p)
 		if _, ok := s.interval(); ok != (p.minRX != 0) && !p.demand {
 			t.Errorf("periodic packets: %t", ok)

@@ -80,13 +80,9 @@ func (kernel) listen(k socketKind) (receiver, error) {
 }
 
 func (kernel) dial(c Settings) (sender, error) {
-	network, any4or6 := "udp4", netip.IPv4Unspecified()
+	network, local := "udp4", netip.IPv4Unspecified()
 	if c.Peer.Is6() {
-		network, any4or6 = "udp6", netip.IPv6Unspecified()
-	}
-	local := c.Local
-	if !local.IsValid() {
-		local = any4or6
+		network, local = "udp6", netip.IPv6Unspecified()
 	}
 	options := func(fd int) error {
 		if c.Peer.Is6() {

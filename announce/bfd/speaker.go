@@ -2,7 +2,6 @@ package bfd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,41 +14,17 @@ import (
 	"github.com/ironvip/ironvip/internal/delayqueue"
 )
 
-// The bounds of Settings.
-const (
-	MinInterval = 10 * time.Millisecond
-	MaxInterval = 10 * time.Second
-)
-
 // suspicion is how long an expired session waits for packets that the kernel has already received.
 // A process that was stalled finds its timers expired and its packets unread at the same moment.
 const suspicion = 3 * time.Millisecond
 
-// Settings are the settings of one session.
+// Settings are the settings of one session. They are valid: the configuration has checked them.
 type Settings struct {
 	Peer       netip.Addr    // with a zone if it is link-local; it identifies the session
-	Local      netip.Addr    // source address; the zero value: the kernel's choice
-	Interval   time.Duration // of packets, in both directions: MinInterval to MaxInterval
+	Interval   time.Duration // of packets, in both directions
 	Multiplier uint8         // missed packets until the session is down: 1 to 255
 	Multihop   bool          // the peer is not directly connected: UDP port 4784 (RFC 5883)
 	LeastTTL   uint8         // of the peer's packets with Multihop; others must have 255
-}
-
-// Validate returns the first error of the settings.
-func (c Settings) Validate() error {
-	switch {
-	case !c.Peer.IsValid() || c.Peer.IsUnspecified() || c.Peer.IsMulticast() || c.Peer.Is4In6():
-		return fmt.Errorf("bfd peer %s invalid: must be a unicast address", c.Peer)
-	case c.Peer.Is6() && c.Peer.IsLinkLocalUnicast() && c.Peer.Zone() == "":
-		return fmt.Errorf("bfd peer %s invalid: a link-local address needs a zone, such as %s%%eth0", c.Peer, c.Peer)
-	case c.Local.IsValid() && c.Local.Is4() != c.Peer.Is4():
-		return fmt.Errorf("bfd peer %s: local address %s has the other address family", c.Peer, c.Local)
-	case c.Interval < MinInterval || c.Interval > MaxInterval:
-		return fmt.Errorf("bfd interval %s invalid: must be %s to %s", c.Interval, MinInterval, MaxInterval)
-	case c.Multiplier == 0:
-		return errors.New("bfd multiplier 0 invalid: must be 1 to 255")
-	}
-	return nil
 }
 
 // Config are the dependencies of a Speaker.
@@ -118,19 +93,19 @@ func newSpeaker(c Config, n network) *Speaker {
 
 // Set adds a session or changes its settings. A change of the interval or multiplier keeps the
 // session up (by a poll sequence); another change begins a new session.
-func (s *Speaker) Set(c Settings) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
+func (s *Speaker) Set(c Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.poke()
 	now := time.Now()
 	if e := s.sessions[c.Peer]; e != nil {
-		if old := e.Settings; old.Local == c.Local && old.Multihop == c.Multihop {
+		switch {
+		case e.Settings == c:
+			return
+		case e.Multihop == c.Multihop:
 			e.change(c)
 			s.send(now, e, false)
-			return nil
+			return
 		}
 		s.remove(e)
 	}
@@ -143,7 +118,6 @@ func (s *Speaker) Set(c Settings) error {
 	if s.running {
 		s.start(now, e)
 	}
-	return nil
 }
 
 // Remove ends the session with the peer. It tells the peer that this is on purpose.

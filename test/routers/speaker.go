@@ -96,9 +96,7 @@ func runSpeaker(path string) error {
 		}
 	}})
 	for _, x := range c.BFD {
-		if err := f.Set(x); err != nil {
-			return err
-		}
+		f.Set(x)
 	}
 	l, err := net.Listen("unix", c.Socket)
 	if err != nil {
