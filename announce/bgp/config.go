@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/ironvip/ironvip/announce/bgp/message"
 	"github.com/ironvip/ironvip/announce/bgp/session"
@@ -16,15 +15,12 @@ import (
 
 // Defaults of the settings.
 const (
-	DefaultHoldTime    = 90 * time.Second // RFC 4271, section 10
-	DefaultRestartTime = 120 * time.Second
-	DefaultLocalPref   = 100
-	DefaultPort        = 179
+	DefaultLocalPref = 100
+	DefaultPort      = 179
 )
 
 // Limits of the settings.
 const (
-	MaxHoldTime    = (1<<16 - 1) * time.Second
 	MaxPassword    = 80 // bytes; the kernel's TCP_MD5SIG_MAXKEYLEN
 	maxCommunities = 64
 )
@@ -33,9 +29,6 @@ const (
 type Config struct {
 	RouterID netip.Addr // an IPv4 address, unique in the AS
 	Peers    []Peer
-	// RestartTime is how long peers keep the routes while this process restarts, in whole seconds
-	// (RFC 4724). 0 is DefaultRestartTime, negative: no graceful restart.
-	RestartTime time.Duration
 	// Record is the file that remembers the peers over a restart. It must not survive a reboot: use
 	// the runtime folder. "": restarts are not recognized.
 	Record string
@@ -54,8 +47,6 @@ type Peer struct {
 	ASN       uint32     // of the router
 	LocalASN  uint32     // of this host; the same as ASN: iBGP
 	Password  string     // of TCP MD5 signatures (RFC 2385); "": none
-	Source    netip.Addr // of the connection; the zero value: the kernel's choice
-	HoldTime  time.Duration
 	// Multihop is the largest number of hops to the router. 0: a router of another AS must be
 	// directly connected.
 	Multihop uint8
@@ -90,13 +81,12 @@ func (p *Peer) ibgp() bool { return p.ASN == p.LocalASN }
 
 // transport returns how to connect to the router.
 func (p *Peer) transport() transport.Settings {
-	return transport.Settings{Port: p.Port, Source: p.Source, Password: p.Password, IBGP: p.ibgp(), Multihop: p.Multihop, TTLSecurity: p.TTLSecurity}
+	return transport.Settings{Port: p.Port, Password: p.Password, IBGP: p.ibgp(), Multihop: p.Multihop, TTLSecurity: p.TTLSecurity}
 }
 
 // session returns the settings of a session with the router.
 func (p *Peer) session(c *Config) session.Settings {
-	return session.Settings{ASN: p.ASN, LocalASN: p.LocalASN, RouterID: c.RouterID, HoldTime: p.HoldTime, RestartTime: c.RestartTime,
-		NextHop: [message.Families]netip.Addr{p.NextHop4, p.NextHop6}}
+	return session.Settings{ASN: p.ASN, LocalASN: p.LocalASN, RouterID: c.RouterID, NextHop: [message.Families]netip.Addr{p.NextHop4, p.NextHop6}}
 }
 
 // path returns the attributes of the routes that the router receives.
@@ -121,9 +111,6 @@ func (c *Config) Validate() error {
 	if !c.RouterID.Is4() || c.RouterID.IsUnspecified() {
 		errs = append(errs, fmt.Errorf("router ID %s invalid: must be an IPv4 address other than 0.0.0.0", c.RouterID))
 	}
-	if c.RestartTime > message.MaxRestartTime || c.RestartTime%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("restart time %s invalid: must be whole seconds up to %s", c.RestartTime, message.MaxRestartTime))
-	}
 	seen := map[string]bool{}
 	for i := range c.Peers {
 		p := &c.Peers[i]
@@ -139,7 +126,6 @@ func (c *Config) Validate() error {
 }
 
 func (p *Peer) validate() error {
-	hold := cmp.Or(p.HoldTime, DefaultHoldTime)
 	link := p.Address.Is6() && p.Address.IsLinkLocalUnicast()
 	for _, c := range []struct {
 		bad  bool
@@ -151,8 +137,6 @@ func (p *Peer) validate() error {
 		{p.ASN == 0 || p.LocalASN == 0, "asn and local_asn must be 1 to 4294967295"},
 		{p.ASN == message.ASTrans || p.LocalASN == message.ASTrans, "asn 23456 is reserved (RFC 6793)"},
 		{len(p.Password) > MaxPassword, fmt.Sprintf("password must be at most %d bytes", MaxPassword)},
-		{p.Source.IsValid() && p.Interface == "" && p.Source.Is4() != p.Address.Is4(), "the source address has the other address family"},
-		{hold < session.MinHoldTime || hold > MaxHoldTime || hold%time.Second != 0, fmt.Sprintf("hold time must be whole seconds from %s to %s", session.MinHoldTime, MaxHoldTime)},
 		{p.Multihop > 1 && (link || p.Interface != ""), "multihop needs an address that is not link-local"},
 		{p.NextHop4.IsValid() && !p.NextHop4.Is4(), "the IPv4 next hop must be an IPv4 address"},
 		{p.NextHop6.IsValid() && !p.NextHop6.Is6(), "the IPv6 next hop must be an IPv6 address"},

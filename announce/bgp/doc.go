@@ -11,7 +11,7 @@
 //	message     the wire format
 //	rib         the prefixes, and their UPDATE messages for one peer
 //	session     one connection: handshake, keepalives, updates
-//	transport   TCP connections: MD5, TTL, source address; reasons of failures
+//	transport   TCP connections: MD5, TTL; reasons of failures
 //	unnumbered  router advertisements, to find peers without an address
 //	bgptest     a router in memory, for tests
 //

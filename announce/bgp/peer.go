@@ -151,8 +151,8 @@ func (p *peer) run(ctx context.Context) {
 	// restarted is the time until which the router may keep routes of an earlier run. It is zero
 	// without an earlier run, and after the first session of this one.
 	var restarted time.Time
-	if p.settings.RestartTime > 0 && p.speaker.record.has(p.config.Name()) {
-		restarted = time.Now().Add(p.settings.RestartTime)
+	if p.speaker.record.has(p.config.Name()) {
+		restarted = time.Now().Add(session.RestartTime)
 	}
 	for ctx.Err() == nil {
 		router := p.config.Address

@@ -52,11 +52,10 @@ func newSpeaker(c Config, routes *rib.LocRIB, d dialer) (*Speaker, error) {
 }
 
 func (c Config) withDefaults() Config {
-	c.RestartTime = cmp.Or(c.RestartTime, DefaultRestartTime)
 	c.Peers = slices.Clone(c.Peers)
 	for i := range c.Peers {
 		p := &c.Peers[i]
-		p.Port, p.HoldTime = cmp.Or(p.Port, DefaultPort), cmp.Or(p.HoldTime, DefaultHoldTime)
+		p.Port = cmp.Or(p.Port, DefaultPort)
 		p.Communities = slices.Clone(p.Communities)
 	}
 	if c.Log == nil {
@@ -108,7 +107,7 @@ func (s *Speaker) Reconfigure(c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := c.withDefaults()
-	if next.RouterID != s.config.RouterID || next.RestartTime != s.config.RestartTime { // both are in the OPEN
+	if next.RouterID != s.config.RouterID { // it is in the OPEN
 		for name, p := range s.peers {
 			p.end(&message.Notification{Code: message.CodeCease, Subcode: message.CeaseConfigChange, Text: "configuration changed"})
 			delete(s.peers, name)

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/bfd"
@@ -33,10 +32,9 @@ import (
 
 // Settings are the settings of a speaker's process.
 type Settings struct {
-	RouterID    netip.Addr    `json:"router_id"`
-	Peers       []bgp.Peer    `json:"peers"`
-	RestartTime time.Duration `json:"restart_time"`
-	Record      string        `json:"record"` // "": a file in the folder of the speaker
+	RouterID netip.Addr `json:"router_id"`
+	Peers    []bgp.Peer `json:"peers"`
+	Record   string     `json:"record"` // "": a file in the folder of the speaker
 	// BFD are sessions that end the BGP session of the same peer when they fail.
 	BFD []bfd.Settings `json:"bfd"`
 
@@ -86,7 +84,7 @@ func runSpeaker(path string) error {
 		forPeers = announce.NewPrefixes()
 		go routes.New(announced, log).Run(ctx)
 	}
-	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, RestartTime: c.RestartTime, Record: c.Record, Log: log}, rib.New(forPeers))
+	s, err := bgp.New(bgp.Config{RouterID: c.RouterID, Peers: c.Peers, Record: c.Record, Log: log}, rib.New(forPeers))
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,6 @@ const (
 	extendedLength     = 255 // marks optional parameters of extended length (RFC 9072)
 )
 
-// MaxRestartTime is the longest restart time of graceful restart (RFC 4724, section 3).
-const MaxRestartTime = (1<<12 - 1) * time.Second
-
 // Open is the content of an OPEN message.
 type Open struct {
 	ASN      uint32

@@ -11,15 +11,18 @@ const (
 	// openTimeout bounds the wait for the router's OPEN. RFC 4271 suggests 4 minutes; routers
 	// answer at once, or not at all.
 	openTimeout = 30 * time.Second
-	// MinHoldTime is the shortest hold time (RFC 4271, section 4.2).
-	MinHoldTime = 3 * time.Second
+	// holdTime is what this host proposes (RFC 4271, section 10), and minHoldTime what it accepts (4.2).
+	holdTime    = 90 * time.Second
+	minHoldTime = 3 * time.Second
+	// RestartTime is how long routers keep the routes while this process restarts (RFC 4724).
+	RestartTime = 120 * time.Second
 )
 
 // handshake exchanges OPEN and KEEPALIVE messages.
 func (s *Session) handshake() error {
-	ours := message.Open{ASN: s.LocalASN, HoldTime: s.HoldTime, RouterID: s.RouterID, Capabilities: message.Capabilities{
+	ours := message.Open{ASN: s.LocalASN, HoldTime: holdTime, RouterID: s.RouterID, Capabilities: message.Capabilities{
 		Families: [message.Families]bool{true, true}, RouteRefresh: true, ExtendedNextHop: true,
-		GracefulRestart: s.RestartTime > 0, RestartTime: s.RestartTime, Restarted: s.restarted}}
+		GracefulRestart: true, RestartTime: RestartTime, Restarted: s.restarted}}
 	s.conn.SetDeadline(time.Now().Add(openTimeout))
 	if _, err := s.conn.Write(ours.Append(nil)); err != nil {
 		return s.broken(err)
@@ -38,7 +41,7 @@ func (s *Session) handshake() error {
 	if err := s.check(&s.remote); err != nil {
 		return err
 	}
-	s.hold = min(s.HoldTime, s.remote.HoldTime)
+	s.hold = min(holdTime, s.remote.HoldTime)
 	if _, err := s.conn.Write(message.AppendKeepalive(nil)); err != nil {
 		return s.broken(err)
 	}
@@ -62,7 +65,7 @@ func (s *Settings) check(o *message.Open) error {
 	case o.RouterID.IsUnspecified() || s.IBGP() && o.RouterID == s.RouterID: // RFC 6286, 2.2
 		return &message.Notification{Code: message.CodeOpen, Subcode: message.OpenBadIdentifier,
 			Text: "router ID wrong: the router has this host's router ID, or 0.0.0.0"}
-	case o.HoldTime != 0 && o.HoldTime < MinHoldTime:
+	case o.HoldTime != 0 && o.HoldTime < minHoldTime:
 		return &message.Notification{Code: message.CodeOpen, Subcode: message.OpenHoldTime}
 	}
 	return nil

@@ -22,11 +22,7 @@ type Settings struct {
 	ASN      uint32 // of the router
 	LocalASN uint32 // of this host
 	RouterID netip.Addr
-	HoldTime time.Duration // to propose
-	// RestartTime is how long the router keeps the routes after the end of this process (graceful
-	// restart, RFC 4724); 0 or negative: not at all.
-	RestartTime time.Duration
-	NextHop     [message.Families]netip.Addr // invalid: that of the connection
+	NextHop  [message.Families]netip.Addr // invalid: that of the connection
 }
 
 // IBGP reports whether the router is in the same AS.
@@ -136,7 +132,7 @@ func (s *Session) enter(state State, change func(*Status)) {
 }
 
 // restarts reports whether the router keeps the routes when this process restarts.
-func (s *Session) restarts() bool { return s.RestartTime > 0 && s.remote.GracefulRestart }
+func (s *Session) restarts() bool { return s.remote.GracefulRestart }
 
 // close ends the connection, with a NOTIFICATION if err is one.
 func (s *Session) close(err error) {

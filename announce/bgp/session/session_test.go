@@ -105,7 +105,7 @@ func start(t *testing.T) (*bgptest.Conn, *running) {
 	routes := announce.NewPrefixes()
 	routes.Initializer() // it is never ready
 	r := &running{t: t, routes: routes, conn: &breakable{Conn: ours}, cancel: cancel, ended: make(chan error, 1), up: make(chan struct{})}
-	settings := Settings{ASN: 65000, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2"), HoldTime: 90 * time.Second, RestartTime: 120 * time.Second,
+	settings := Settings{ASN: 65000, LocalASN: 65010, RouterID: netip.MustParseAddr("10.0.0.2"),
 		NextHop: [message.Families]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")}}
 	s := New(settings, r.conn, false, rib.New(r.routes), r)
 	go func() {

@@ -16,9 +16,8 @@ import (
 // Settings are how to connect to a router.
 type Settings struct {
 	Port     uint16
-	Source   netip.Addr // the zero value: the kernel's choice
-	Password string     // of TCP MD5 signatures (RFC 2385); "": none
-	IBGP     bool       // the router is in the same AS, and may be several hops away
+	Password string // of TCP MD5 signatures (RFC 2385); "": none
+	IBGP     bool   // the router is in the same AS, and may be several hops away
 	// Multihop is the largest number of hops to the router. 0: a router of another AS must be
 	// directly connected.
 	Multihop uint8
@@ -29,9 +28,6 @@ type Settings struct {
 // Dial connects to a router. Its errors are in an operator's terms.
 func Dial(ctx context.Context, s Settings, router netip.Addr) (net.Conn, error) {
 	d := net.Dialer{Control: sockopt.Control(func(fd int) error { return setOptions(fd, &s, router) })}
-	if s.Source.IsValid() && s.Source.Is4() == router.Is4() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.Source, 0))
-	}
 	to := netip.AddrPortFrom(router, s.Port)
 	c, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
@@ -110,8 +106,6 @@ func explain(ctx context.Context, s *Settings, to netip.AddrPort, err error) err
 		return fmt.Errorf("unreachable: no answer from %s at the link layer, or the router is not directly connected (multihop is not set)", to.Addr())
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.ENETUNREACH):
 		return fmt.Errorf("unreachable: this host has no route to %s", to.Addr())
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return fmt.Errorf("source address %s is not an address of this host", s.Source)
 	case errors.Is(err, unix.ENOPROTOOPT) && s.Password != "":
 		return errors.New("password not supported: this kernel has no TCP MD5 signatures")
 	case !isTimeout(err):
