@@ -2,7 +2,6 @@ package l2
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/claim"
 	"github.com/ironvip/ironvip/announce/l2/frame"
@@ -47,7 +46,7 @@ func (s *Speaker) take(index int, c frame.Claim) {
 func (s *Speaker) observe(index int, c frame.Claim) (on link.Link, answer bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ours := s.wanted[c.Addr]; !ours {
+	if !s.machine.Has(c.Addr) {
 		return on, false
 	}
 	for _, l := range s.state.Links {
@@ -67,5 +66,5 @@ func (s *Speaker) observe(index int, c frame.Claim) (on link.Link, answer bool) 
 			s.notify()
 		}
 	}
-	return on, c.Kind != frame.Holds && s.gate.Owns(c.Addr) && time.Now().Before(s.alive)
+	return on, c.Kind != frame.Holds && s.gate.Owns(c.Addr) && s.isAlive()
 }

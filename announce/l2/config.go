@@ -1,8 +1,6 @@
 package l2
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -14,7 +12,7 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/link"
 )
 
-// Config is the input of a Speaker.
+// Config is the input of a Speaker. It is valid: the configuration has been checked.
 type Config struct {
 	// Interfaces are names of Ethernet interfaces. They may be missing, appear and vanish.
 	Interfaces []string
@@ -23,8 +21,7 @@ type Config struct {
 	// Device is the interface that has the virtual addresses, usually "ironvip0". Addresses in the
 	// pools that are on any other interface are the host's own, and the gate doesn't affect them.
 	Device string
-	// DeadMan is how long the gate stays open after the last Refresh: heartbeat x missed. At least
-	// 10 ms.
+	// DeadMan is how long the gate stays open after the last Refresh: heartbeat x missed.
 	DeadMan time.Duration
 	// Record is a file that remembers former settings of interfaces until Remove, in a folder that
 	// ends with the host's run. It can't be changed. "": they are not restored after the Speaker's end.
@@ -33,27 +30,6 @@ type Config struct {
 	// Report is called at each change of the state of an address, an interface or the gate. The calls
 	// are in order. It must not block and must not call the Speaker.
 	Report func(Report)
-}
-
-const leastDeadMan = 10 * time.Millisecond
-
-func (c *Config) validate() error {
-	switch {
-	case c.DeadMan < leastDeadMan:
-		return fmt.Errorf("invalid dead-man time %v: must be at least %v", c.DeadMan, leastDeadMan)
-	case len(c.Interfaces) == 0:
-		return errors.New("no interfaces to announce on")
-	case slices.Contains(c.Interfaces, c.Device):
-		return fmt.Errorf("interface %s has the virtual addresses: announce on another one", c.Device)
-	case c.Log == nil || c.Report == nil:
-		return errors.New("the speaker needs a log and a receiver of reports")
-	}
-	for _, p := range c.Pools {
-		if !p.IsValid() {
-			return fmt.Errorf("invalid pool %v", p)
-		}
-	}
-	return nil
 }
 
 func (c *Config) filter() link.Filter {
@@ -69,7 +45,7 @@ func (c *Config) guarded(own []netip.Addr) *netipx.IPSet {
 	for _, a := range own {
 		b.Remove(a)
 	}
-	set, _ := b.IPSet() // it fails for invalid prefixes only, which validate excludes
+	set, _ := b.IPSet() // it fails for invalid prefixes only
 	return set
 }
 

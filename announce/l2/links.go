@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/link"
 )
@@ -32,21 +31,31 @@ func interfaces(st link.State) (all []gate.Interface) {
 	return all
 }
 
-// takeLinks takes in a state. It returns true if the gate's tables must be written again.
-func (s *Speaker) takeLinks(ctx context.Context, now time.Time, st link.State) (rebuild bool) {
-	old := s.seen
-	s.seen = st
+// takeLinks takes in a state. It returns true if the gate's tables must be written again. The caller
+// holds mu.
+func (s *Speaker) takeLinks(now time.Time, old, st link.State) (rebuild bool) {
 	s.reportLinks(st)
-	if slices.Equal(old.Links, st.Links) && slices.Equal(old.Own, st.Own) {
-		return false
-	}
 	again := false
 	for _, l := range st.Links {
 		was, known := find(old, l.Index)
 		again = again || l.Usable() && (!was.Usable() || was.MAC != l.MAC)
 		if !known {
-			s.joinAll()
+			s.joins = slices.AppendSeq(s.joins, s.machine.Addrs())
 		}
+	}
+	if again {
+		s.machine.Reannounce(now)
+	}
+	s.block(now, st.Own)
+	return !slices.Equal(interfaces(old), interfaces(st)) || !slices.Equal(old.Own, st.Own)
+}
+
+// followLinks changes what the kernel has of interfaces that came and went.
+func (s *Speaker) followLinks(ctx context.Context, old, st link.State) {
+	if slices.Equal(old.Links, st.Links) {
+		return
+	}
+	for _, l := range st.Links {
 		if err := s.links.MakePolite(ctx, l); err != nil {
 			s.log.Warn("keep virtual addresses out of the kernel's ARP requests", "err", err)
 		}
@@ -54,18 +63,8 @@ func (s *Speaker) takeLinks(ctx context.Context, now time.Time, st link.State) (
 	for _, l := range old.Links {
 		if _, there := find(st, l.Index); !there {
 			s.groups.Forget(l.Index)
-			for on := range s.joined {
-				if on.index == l.Index {
-					delete(s.joined, on)
-				}
-			}
 		}
 	}
-	if again {
-		s.machine.Reannounce(now)
-	}
-	s.block(now, old.Own, st.Own)
-	return !slices.Equal(interfaces(old), interfaces(st)) || !slices.Equal(old.Own, st.Own)
 }
 
 func find(st link.State, index int) (link.Link, bool) {
@@ -76,11 +75,9 @@ func find(st link.State, index int) (link.Link, bool) {
 	return st.Links[i], true
 }
 
-// reportLinks reports changes of the configured interfaces.
+// reportLinks reports changes of the configured interfaces. The caller holds mu.
 func (s *Speaker) reportLinks(st link.State) {
-	s.mu.Lock()
 	names := s.config.Interfaces
-	s.mu.Unlock()
 	for name := range s.reported {
 		if !slices.Contains(names, name) {
 			delete(s.reported, name)
@@ -106,72 +103,46 @@ func (s *Speaker) reportLinks(st link.State) {
 }
 
 // block gives up addresses that another interface of this host got, and takes back those that it no
-// longer has. The kernel answers for the former, whatever this process does.
-func (s *Speaker) block(now time.Time, old, own []netip.Addr) {
+// longer has. The kernel answers for the former, whatever this process does. The caller holds mu.
+func (s *Speaker) block(now time.Time, own []netip.Addr) {
 	for _, a := range own {
 		if s.machine.Has(a) {
 			s.machine.Release(a)
-			s.report(Report{Addr: a, State: Conflict, Reason: "another interface of this host has the address"})
+			s.own(now, a, false)
 		}
 	}
-	for _, a := range old {
-		s.mu.Lock()
-		_, wanted := s.wanted[a]
-		s.mu.Unlock()
-		if wanted && !slices.Contains(own, a) {
+	for a := range s.blocked {
+		if !slices.Contains(own, a) {
+			delete(s.blocked, a)
 			s.own(now, a, false)
 		}
 	}
 }
 
-// joinAll queues the groups of all addresses for a new interface.
-func (s *Speaker) joinAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.joins = nil
-	for a := range s.wanted {
-		if a.Is6() {
-			s.joins = append(s.joins, a)
-		}
-	}
-}
-
-// join joins the groups of queued addresses on all interfaces, for a limited time. Announcements
-// don't wait for it: a station that knows the address needs no group.
+// join joins the groups of queued addresses on all interfaces, or leaves them, for a limited time.
+// Announcements don't wait for it: a station that knows the address needs no group.
 func (s *Speaker) join() {
-	for begin := time.Now(); len(s.joins) > 0 && time.Since(begin) < joining; s.joins = s.joins[1:] {
+	for begin := time.Now(); time.Since(begin) < joining; {
+		s.mu.Lock()
+		if len(s.joins) == 0 {
+			s.joins = nil
+			s.mu.Unlock()
+			return
+		}
 		a := s.joins[0]
-		if !s.machine.Has(a) {
-			continue
-		}
-		for _, l := range s.seen.Links {
-			s.joinOn(l, a)
-		}
-	}
-}
-
-func (s *Speaker) joinOn(l link.Link, a netip.Addr) {
-	on := joinedOn{l.Index, a}
-	if _, done := s.joined[on]; done || !l.Ethernet {
-		return
-	}
-	if err := s.groups.Join(l.Index, frame.SolicitedNode(a)); err != nil {
-		if !s.warned[l.Index] {
-			s.warned[l.Index] = true
-			s.log.Warn("join the groups of IPv6 addresses", "interface", l.Name, "addr", a, "err", err)
-		}
-		return
-	}
-	s.joined[on] = struct{}{}
-}
-
-// leave ends the membership in the groups of an address.
-func (s *Speaker) leave(a netip.Addr) {
-	for _, l := range s.seen.Links {
-		on := joinedOn{l.Index, a}
-		if _, done := s.joined[on]; done {
-			s.groups.Leave(l.Index, frame.SolicitedNode(a))
-			delete(s.joined, on)
+		s.joins = s.joins[1:]
+		has, links := s.machine.Has(a), s.state.Links
+		s.mu.Unlock()
+		for _, l := range links {
+			if a.Is4() || !l.Ethernet {
+				continue
+			}
+			if !has {
+				s.groups.Leave(l.Index, a)
+			} else if err := s.groups.Join(l.Index, a); err != nil && !s.warned[l.Index] {
+				s.warned[l.Index] = true
+				s.log.Warn("join the groups of IPv6 addresses", "interface", l.Name, "addr", a, "err", err)
+			}
 		}
 	}
 }

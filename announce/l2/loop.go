@@ -52,11 +52,13 @@ func (s *Speaker) loop(ctx context.Context, failed <-chan error) error {
 		now := time.Now()
 		s.step(ctx, now)
 		if !now.Before(resume) {
+			s.mu.Lock()
 			s.machine.Run(now, burst)
+			_ = s.changeGate() // it is tried again with the whole gate
+			s.mu.Unlock()
 			s.join()
 			resume = now.Add(tick)
 		}
-		s.changeGate()
 		s.deliver()
 		timer.Reset(time.Until(s.next(resume)))
 		select {
@@ -78,6 +80,9 @@ func (s *Speaker) next(resume time.Time) time.Time {
 			at = t
 		}
 	}
+	sooner(s.repairs.at)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if first, ok := s.machine.First(); ok {
 		if first.Before(resume) {
 			first = resume
@@ -87,9 +92,6 @@ func (s *Speaker) next(resume time.Time) time.Time {
 	if len(s.joins) > 0 {
 		sooner(resume)
 	}
-	sooner(s.repairs.at)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	sooner(s.alive)
 	return at
 }
@@ -98,72 +100,34 @@ func (s *Speaker) next(resume time.Time) time.Time {
 func (s *Speaker) step(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	s.checkAlive(now)
-	orders, state, alive, dirty := s.orders, s.state, !s.alive.IsZero(), s.dirty
-	s.orders, s.dirty = nil, intact
-	var observed map[netip.Addr]observation
-	if len(s.observed) > 0 {
-		observed, s.observed = s.observed, map[netip.Addr]observation{}
-	}
-	s.mu.Unlock()
-
-	if i := slices.IndexFunc(orders, func(o order) bool { return o.kind == orderClear }); i >= 0 {
-		s.forgetAll()
-	}
+	alive := !s.alive.IsZero()
 	if alive && !s.opened {
 		s.opened = true
 		s.report(Report{State: GateOpen})
 	}
-	if s.takeLinks(ctx, now, state) {
-		dirty = max(dirty, unsure)
+	former, state := s.seen, s.state
+	s.seen = state
+	if s.takeLinks(now, former, state) {
+		s.dirty = max(s.dirty, unsure)
 		s.repairs.at = now
 	}
 	s.machine.SetUsable(now, alive && slices.ContainsFunc(state.Links, link.Link.Usable))
-	for _, o := range orders {
-		switch o.kind {
-		case orderOwn:
-			s.own(now, o.addr, o.probe)
-		case orderRelease:
-			s.release(o.addr)
-		case orderReannounce:
-			s.machine.Reannounce(now)
-		case orderMeet:
-			s.meet(ctx, o.addr)
-		}
+	for a, o := range s.observed {
+		s.machine.Observe(now, a, o.kind, o.from)
 	}
-	for a, h := range observed {
-		s.machine.Observe(now, a, h.kind, h.from)
+	if len(s.observed) > 0 {
+		s.observed = map[netip.Addr]observation{} // a map never shrinks
+	}
+	_ = s.changeGate() // it is tried again with the whole gate
+	meets, dirty := s.meets, s.dirty
+	s.meets, s.dirty = nil, intact
+	s.mu.Unlock()
+
+	s.followLinks(ctx, former, state)
+	for _, a := range meets {
+		s.meet(ctx, a)
 	}
 	s.restore(ctx, now, dirty)
-}
-
-// forgetAll follows from the dead-man switch. The caller's orders since then are new ones.
-func (s *Speaker) forgetAll() {
-	s.machine.Clear()
-	s.open, s.shut = s.open[:0], s.shut[:0]
-	s.groups.Close()
-	clear(s.joined)
-	s.joins = nil
-	if s.opened {
-		s.opened = false
-		s.report(Report{State: GateClosed, Reason: "no refresh in time: all addresses are released"})
-	}
-}
-
-func (s *Speaker) own(now time.Time, a netip.Addr, probe bool) {
-	if slices.Contains(s.seen.Own, a) {
-		s.report(Report{Addr: a, State: Conflict, Reason: "another interface of this host has the address"})
-		return
-	}
-	s.machine.Own(now, a, probe)
-	if a.Is6() {
-		s.joins = append(s.joins, a)
-	}
-}
-
-func (s *Speaker) release(a netip.Addr) {
-	s.machine.Release(a)
-	s.leave(a)
-	s.report(Report{Addr: a, State: Released})
 }
 
 // meet asks for the link address of another host, as its kernel answers.
@@ -172,8 +136,8 @@ func (s *Speaker) meet(ctx context.Context, a netip.Addr) {
 	if !ok {
 		return
 	}
-	s.buffer = frame.AppendSolicit(s.buffer[:0], w.Link.MAC, w.Source, a.WithZone(""))
-	if err := s.socket(a).Send(w.Link.Index, s.buffer); err != nil { // the next heartbeat asks again
+	question := frame.AppendSolicit(nil, w.Link.MAC, w.Source, a.WithZone(""))
+	if err := s.socket(a).Send(w.Link.Index, question); err != nil { // the next heartbeat asks again
 		s.log.Debug("ask for the link address of another host", "addr", a, "interface", w.Link.Name, "err", err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/claim"
@@ -14,21 +13,21 @@ import (
 	"github.com/ironvip/ironvip/announce/l2/wire"
 )
 
-// output is the Speaker as its Machine sees it.
+// output is the Speaker as its Machine sees it. The caller of the Machine holds mu.
 type output struct{ s *Speaker }
 
-func (o output) Open(a netip.Addr) { o.s.open = append(o.s.open, a) }
-func (o output) Shut(a netip.Addr) { o.s.shut = append(o.s.shut, a) }
+func (o output) Open(a netip.Addr) { o.s.changes[a] = true }
+func (o output) Shut(a netip.Addr) { o.s.changes[a] = false }
 
 // Send sends a frame on all usable interfaces, after the gate has been opened.
 func (o output) Send(a netip.Addr, f claim.Frame) bool {
 	s := o.s
-	s.changeGate()
+	_ = s.changeGate() // it is tried again with the whole gate
 	if f == claim.Announce && !s.isAlive() {
 		return false
 	}
 	sent := true
-	for _, l := range s.seen.Links {
+	for _, l := range s.state.Links {
 		if !l.Usable() {
 			continue
 		}
@@ -76,6 +75,7 @@ func (o output) Report(a netip.Addr, st claim.State, r claim.Rival) {
 	o.s.report(rep)
 }
 
+// report makes the loop call the receiver of reports. The caller holds mu.
 func (s *Speaker) report(r Report) {
 	r.Since = time.Now()
 	s.reports = append(s.reports, r)
@@ -83,17 +83,17 @@ func (s *Speaker) report(r Report) {
 
 // deliver calls the receiver of reports.
 func (s *Speaker) deliver() {
-	for _, r := range s.reports {
+	s.mu.Lock()
+	reports := s.reports
+	s.reports = nil
+	s.mu.Unlock()
+	for _, r := range reports {
 		s.receive(r)
 	}
-	s.reports = s.reports[:0]
 }
 
-func (s *Speaker) isAlive() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Now().Before(s.alive)
-}
+// isAlive reports whether the time of the last Refresh is not over. The caller holds mu.
+func (s *Speaker) isAlive() bool { return time.Now().Before(s.alive) }
 
 func (s *Speaker) socket(a netip.Addr) *wire.Socket {
 	if a.Is4() {
@@ -103,7 +103,7 @@ func (s *Speaker) socket(a netip.Addr) *wire.Socket {
 }
 
 func (s *Speaker) linkName(index int) string {
-	for _, l := range s.seen.Links {
+	for _, l := range s.state.Links {
 		if l.Index == index {
 			return l.Name
 		}
@@ -111,15 +111,22 @@ func (s *Speaker) linkName(index int) string {
 	return ""
 }
 
-// changeGate tells the kernel what the machine has opened and closed since the last call.
-func (s *Speaker) changeGate() {
-	if len(s.open)+len(s.shut) == 0 {
-		return
+// changeGate tells the kernel what the machine has opened and closed since the last call. The caller
+// holds mu.
+func (s *Speaker) changeGate() error {
+	if len(s.changes) == 0 {
+		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// The caller may have released an address that the machine has just opened.
-	open := slices.DeleteFunc(s.open, func(a netip.Addr) bool { _, ok := s.wanted[a]; return !ok })
-	s.doubt(s.gate.Change(context.Background(), open, s.shut))
-	s.open, s.shut = s.open[:0], s.shut[:0]
+	var open, shut []netip.Addr
+	for a, opens := range s.changes {
+		if opens {
+			open = append(open, a)
+		} else {
+			shut = append(shut, a)
+		}
+	}
+	s.changes = map[netip.Addr]bool{} // a map never shrinks
+	err := s.gate.Change(context.Background(), open, shut)
+	s.doubt(err)
+	return err
 }

@@ -42,10 +42,10 @@ func (s *Speaker) restore(ctx context.Context, now time.Time, d damage) {
 	why := r.why
 	r.last, r.at, r.why = now, time.Time{}, intact
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.gate.SetGuarded(s.config.guarded(s.state.Own))
 	s.gate.SetInterfaces(interfaces(s.state))
 	err := s.gate.Rebuild(ctx)
-	s.mu.Unlock()
 	switch {
 	case err != nil:
 		r.at, r.why = now.Add(r.pause.Next()), why

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -40,52 +41,28 @@ type Speaker struct {
 	mu       sync.Mutex // guards the following fields
 	config   Config
 	gate     *gate.Gate
-	wanted   map[netip.Addr]struct{}    // what the caller owns
-	orders   []order                    // of the caller, not seen by the loop yet
-	observed map[netip.Addr]observation // of wanted addresses, not seen by the loop yet
+	machine  *claim.Machine             // what the caller owns
+	blocked  map[netip.Addr]struct{}    // what it owns and another interface of this host has
+	changes  map[netip.Addr]bool        // not in the gate yet: true is open
+	observed map[netip.Addr]observation // of the machine's addresses, not seen by it yet
+	joins    []netip.Addr               // addresses whose groups are to be joined or left
+	meets    []netip.Addr               // hosts to ask for their link addresses
+	reports  []Report                   // not delivered yet
+	reported map[string]State           // of interfaces
+	opened   bool                       // reported as open
 	state    link.State                 // the newest
+	seen     link.State                 // as of the last step
 	alive    time.Time                  // end of the time of the last Refresh; zero: never, or lapsed
 	lapsed   bool                       // the next Refresh returns ErrLapsed
 	ended    bool                       // Run has ended
 	dirty    damage                     // the kernel's tables may differ from the gate's state
+	buffer   []byte
 
 	// The following fields belong to the loop.
-	machine  *claim.Machine
-	open     []netip.Addr // not in the gate yet
-	shut     []netip.Addr
-	buffer   []byte
-	reports  []Report // not delivered yet
-	seen     link.State
-	reported map[string]State // of interfaces
-	groups   wire.Groups
-	joins    []netip.Addr // addresses to join groups for
-	joined   map[joinedOn]struct{}
-	warned   map[int]bool // interfaces on which groups can't be joined
-	opened   bool         // reported as open
-	repairs  repairs
+	groups  wire.Groups
+	warned  map[int]bool // interfaces on which groups can't be joined
+	repairs repairs
 }
-
-type joinedOn struct {
-	index int
-	addr  netip.Addr
-}
-
-// order is one call of the owner.
-type order struct {
-	kind  orderKind
-	addr  netip.Addr
-	probe bool
-}
-
-type orderKind uint8
-
-const (
-	orderOwn orderKind = iota
-	orderRelease
-	orderReannounce
-	orderMeet
-	orderClear // all addresses are released; later orders are new ones
-)
 
 // observation is the last thing that another station said about an address.
 type observation struct {
@@ -106,12 +83,9 @@ const (
 // process left in the kernel by a closed gate: until Own and Refresh, this host is silent about the
 // pools. It needs CAP_NET_ADMIN and CAP_NET_RAW.
 func New(ctx context.Context, c Config) (*Speaker, error) {
-	if err := c.validate(); err != nil {
-		return nil, err
-	}
 	s := &Speaker{
-		log: c.Log, receive: c.Report, config: c, wake: make(chan struct{}, 1),
-		wanted: map[netip.Addr]struct{}{}, observed: map[netip.Addr]observation{}, joined: map[joinedOn]struct{}{}, warned: map[int]bool{}, reported: map[string]State{},
+		log: c.Log, receive: c.Report, config: c, wake: make(chan struct{}, 1), blocked: map[netip.Addr]struct{}{}, changes: map[netip.Addr]bool{},
+		observed: map[netip.Addr]observation{}, warned: map[int]bool{}, reported: map[string]State{},
 		repairs: repairs{pause: backoff.Backoff{Lo: 50 * time.Millisecond, Hi: 10 * time.Second}},
 	}
 	s.machine = claim.New(output{s})
@@ -197,14 +171,29 @@ func (s *Speaker) Own(addr netip.Addr, probe bool) error {
 	if s.ended {
 		return errEnded
 	}
-	if !slices.ContainsFunc(s.config.Pools, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+	if !s.inPools(addr) {
 		return fmt.Errorf("own %v: the address is in no pool", addr)
 	}
-	if _, ok := s.wanted[addr]; !ok {
-		s.wanted[addr] = struct{}{}
-		s.order(order{kind: orderOwn, addr: addr, probe: probe})
+	if _, blocked := s.blocked[addr]; !blocked && !s.machine.Has(addr) {
+		s.own(time.Now(), addr, probe)
+		s.notify()
 	}
 	return nil
+}
+
+func (s *Speaker) inPools(addr netip.Addr) bool {
+	return slices.ContainsFunc(s.config.Pools, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// own gives an address to the machine, unless another interface of this host has it. The caller holds mu.
+func (s *Speaker) own(now time.Time, a netip.Addr, probe bool) {
+	if slices.Contains(s.state.Own, a) {
+		s.blocked[a] = struct{}{}
+		s.report(Report{Addr: a, State: Conflict, Reason: "another interface of this host has the address"})
+	} else {
+		s.machine.Own(now, a, probe)
+	}
+	s.joins = append(s.joins, a)
 }
 
 // Release makes this host silent about addresses. When it returns, the host no longer answers. It
@@ -217,14 +206,15 @@ func (s *Speaker) Release(addrs ...netip.Addr) error {
 		return errEnded
 	}
 	for _, a := range addrs {
-		if _, ok := s.wanted[a]; ok {
-			delete(s.wanted, a)
-			s.order(order{kind: orderRelease, addr: a})
+		if _, blocked := s.blocked[a]; blocked || s.machine.Has(a) {
+			delete(s.blocked, a)
+			s.machine.Release(a)
+			s.joins = append(s.joins, a)
+			s.report(Report{Addr: a, State: Released})
 		}
 	}
-	err := s.gate.Change(context.Background(), nil, addrs)
-	s.doubt(err)
-	return err
+	s.notify()
+	return s.changeGate()
 }
 
 // Refresh keeps the gate open for another Config.DeadMan. It sends one batch of three messages to the
@@ -255,7 +245,8 @@ func (s *Speaker) Refresh() error {
 func (s *Speaker) Reannounce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.order(order{kind: orderReannounce})
+	s.machine.Reannounce(time.Now())
+	s.notify()
 }
 
 // Meet asks for the link address of another host on the segment of one of this host's interfaces, so that
@@ -264,36 +255,22 @@ func (s *Speaker) Reannounce() {
 func (s *Speaker) Meet(addr netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.order(order{kind: orderMeet, addr: addr})
+	s.meets = append(s.meets, addr)
+	s.notify()
 }
 
 // Reconfigure changes the configuration. Log, Report and Record can't be changed. Addresses that are no
 // longer in a pool are released.
 func (s *Speaker) Reconfigure(c Config) error {
 	s.mu.Lock()
-	c.Log, c.Report = s.log, s.receive
-	if err := c.validate(); err != nil {
-		s.mu.Unlock()
-		return err
-	}
 	s.config = c
-	var gone []netip.Addr
-	for a := range s.wanted {
-		if !slices.ContainsFunc(c.Pools, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			gone = append(gone, a)
-		}
-	}
+	owned := slices.AppendSeq(slices.Collect(maps.Keys(s.blocked)), s.machine.Addrs())
+	gone := slices.DeleteFunc(owned, s.inPools)
 	s.dirty = max(s.dirty, unsure) // other pools
 	s.notify()
 	s.mu.Unlock()
 	s.links.SetFilter(c.filter())
 	return s.Release(gone...)
-}
-
-// order passes a call to the loop. The caller holds mu.
-func (s *Speaker) order(o order) {
-	s.orders = append(s.orders, o)
-	s.notify()
 }
 
 // notify wakes the loop.
@@ -316,10 +293,17 @@ func (s *Speaker) checkAlive(now time.Time) {
 
 // forget releases everything. The caller holds mu.
 func (s *Speaker) forget() {
-	clear(s.wanted)
+	s.joins = slices.AppendSeq(s.joins, s.machine.Addrs())
+	s.machine.Clear()
+	s.machine.SetUsable(time.Now(), false)
+	clear(s.blocked)
+	clear(s.changes)
 	clear(s.observed)
-	s.orders = s.orders[:0]
-	s.order(order{kind: orderClear})
+	if s.opened {
+		s.opened = false
+		s.report(Report{State: GateClosed, Reason: "no refresh in time: all addresses are released"})
+	}
+	s.notify()
 }
 
 // refreshGate tells the kernel which interfaces are open until when. The caller holds mu.

@@ -1,6 +1,8 @@
 package claim
 
 import (
+	"iter"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"time"
@@ -145,6 +147,9 @@ func (m *Machine) Len() int { return len(m.addrs) }
 
 // Has reports whether the host is to own a.
 func (m *Machine) Has(a netip.Addr) bool { return m.addrs[a] != nil }
+
+// Addrs yields the addresses. None may be added or removed meanwhile.
+func (m *Machine) Addrs() iter.Seq[netip.Addr] { return maps.Keys(m.addrs) }
 
 // Own adds an address. It does nothing if the address is there.
 func (m *Machine) Own(now time.Time, a netip.Addr, probe bool) {

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/announce/l2/frame"
 )
 
 // Groups is the membership of this host in multicast groups on interfaces. It exists so that network
@@ -23,7 +26,7 @@ type member struct {
 
 type membership struct {
 	on    *memberships
-	users int // addresses share a group if their last 24 bits are equal
+	users []netip.Addr // addresses share a group if their last 24 bits are equal
 }
 
 // memberships is one socket. The kernel bounds the memberships of a socket by its option memory, to
@@ -34,12 +37,15 @@ type memberships struct {
 	full bool
 }
 
-// Join joins a group on an interface, once for each user. Its cost is a system call for the first
-// user of a group.
-func (g *Groups) Join(index int, group netip.Addr) error {
+// Join joins the group of an IPv6 address on an interface. It does nothing if the address has joined.
+// Its cost is a system call for the first address of a group.
+func (g *Groups) Join(index int, addr netip.Addr) error {
+	group := frame.SolicitedNode(addr)
 	m := member{index, group}
 	if x := g.members[m]; x != nil {
-		x.users++
+		if !slices.Contains(x.users, addr) {
+			x.users = append(x.users, addr)
+		}
 		return nil
 	}
 	for {
@@ -59,24 +65,25 @@ func (g *Groups) Join(index int, group netip.Addr) error {
 		if g.members == nil {
 			g.members = map[member]*membership{}
 		}
-		g.members[m] = &membership{on: on, users: 1}
+		g.members[m] = &membership{on, []netip.Addr{addr}}
 		return nil
 	}
 }
 
-// Leave ends the membership of one user.
-func (g *Groups) Leave(index int, group netip.Addr) {
-	m := member{index, group}
-	x := g.members[m]
-	if x == nil {
-		return
+// Leave ends the membership of one address, if it has joined.
+func (g *Groups) Leave(index int, addr netip.Addr) {
+	m := member{index, frame.SolicitedNode(addr)}
+	if x := g.members[m]; x != nil {
+		if x.users = slices.DeleteFunc(x.users, func(a netip.Addr) bool { return a == addr }); len(x.users) == 0 {
+			g.leave(m, x)
+		}
 	}
-	if x.users--; x.users > 0 {
-		return
-	}
+}
+
+func (g *Groups) leave(m member, x *membership) {
 	delete(g.members, m)
 	// After the interface has vanished, there is nothing to leave.
-	_ = unix.SetsockoptIPv6Mreq(x.on.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)})
+	_ = unix.SetsockoptIPv6Mreq(x.on.fd, unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP, &unix.IPv6Mreq{Multiaddr: m.group.As16(), Interface: uint32(m.index)})
 	x.on.n--
 	x.on.full = false
 }
@@ -85,8 +92,7 @@ func (g *Groups) Leave(index int, group netip.Addr) {
 func (g *Groups) Forget(index int) {
 	for m, x := range g.members {
 		if m.index == index {
-			x.users = 1
-			g.Leave(index, m.group)
+			g.leave(m, x)
 		}
 	}
 }
