@@ -228,37 +228,53 @@ func (d *Decider) RemoveHost(name string) {
 	delete(d.hosts, name)
 }
 
-// SetClaim changes what a known host says of a VIP. A claim without services that is not owned
-// removes it.
-func (d *Decider) SetClaim(host string, c Claim) {
+// SetClaim changes what a known host says of a VIP, and returns what it said before: a claim without
+// services that is not owned if it said nothing. Such a claim removes the former one.
+func (d *Decider) SetClaim(host string, c Claim) (former Claim) {
 	p := d.hosts[host]
 	if p == nil {
-		return
+		return Claim{Addr: c.Addr}
 	}
-	e := d.vips[c.Addr]
-	at := -1
-	if e != nil {
-		at = slices.IndexFunc(e.claims, func(o claim) bool { return o.peer == p })
+	former = d.claim(p, c.Addr)
+	if former == c {
+		return former
 	}
-	switch {
-	case c.Services == 0 && !c.Owned:
-		if at < 0 {
-			return
-		}
-		e.claims = slices.Delete(e.claims, at, at+1)
-		delete(p.vips, c.Addr)
-	case at >= 0:
-		if o := &e.claims[at]; o.services != c.Services || o.owned != c.Owned {
-			o.services, o.owned = c.Services, c.Owned
-		} else {
-			return
-		}
-	default:
-		e = d.entry(c.Addr)
+	e := d.entry(c.Addr)
+	e.claims = slices.DeleteFunc(e.claims, func(o claim) bool { return o.peer == p })
+	delete(p.vips, c.Addr)
+	if c.Services > 0 || c.Owned {
 		e.claims = append(e.claims, claim{p, score(host, c.Addr, p.Weight), c.Services, c.Owned})
 		p.vips[c.Addr] = struct{}{}
 	}
 	d.todo.Add(c.Addr)
+	return former
+}
+
+// Claims yields what a host says of VIPs. It must not change meanwhile.
+func (d *Decider) Claims(host string) iter.Seq[Claim] {
+	return func(yield func(Claim) bool) {
+		p := d.hosts[host]
+		if p == nil {
+			return
+		}
+		for addr := range p.vips {
+			if !yield(d.claim(p, addr)) {
+				return
+			}
+		}
+	}
+}
+
+// claim returns what a host says of a VIP.
+func (d *Decider) claim(p *peer, addr netip.Addr) Claim {
+	if _, is := p.vips[addr]; is {
+		for _, c := range d.vips[addr].claims {
+			if c.peer == p {
+				return Claim{addr, c.services, c.owned}
+			}
+		}
+	}
+	return Claim{Addr: addr}
 }
 
 func (d *Decider) entry(addr netip.Addr) *entry {

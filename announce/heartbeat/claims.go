@@ -3,7 +3,6 @@ package heartbeat
 import (
 	"hash/fnv"
 	"net/netip"
-	"slices"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/internal/table/keyed"
@@ -105,67 +104,24 @@ func (l *claims) tidy(acked uint64) {
 	}
 }
 
-// mirror is the copy of another host's claims.
-type mirror struct {
-	claims map[netip.Addr]content // none is empty
-	number uint64                 // the newest change that it has
+// copied is what is known of another host's claims, which the sink has.
+type copied struct {
+	number uint64 // the newest change that the sink has
 	digest uint64
-	owned  int
+	all    int // claims
+	owned  int // of them, those that the host announces
 }
 
-// content is a claim without its VIP, and in little memory: a fleet has many claims.
-type content struct {
-	Services uint8 // at most maxServices
-	Owned    bool
-}
-
-func contentOf(c announce.Claim) content { return content{uint8(c.Services), c.Owned} }
-
-func (c content) of(addr netip.Addr) announce.Claim {
-	return announce.Claim{Addr: addr, Services: int(c.Services), Owned: c.Owned}
-}
-
-// set applies one claim, and reports whether it differs.
-func (m *mirror) set(c announce.Claim) bool {
-	c.Services = min(c.Services, maxServices)
-	now := contentOf(c)
-	former, had := m.claims[c.Addr]
-	if had == !isEmpty(c) && former == now || !had && isEmpty(c) {
-		return false
-	}
-	if had {
-		m.digest ^= digestOf(former.of(c.Addr))
-		m.owned -= count(former)
-	}
+// count adds a claim, or subtracts it.
+func (k *copied) count(c announce.Claim, by int) {
 	if isEmpty(c) {
-		delete(m.claims, c.Addr)
-		return true
+		return
 	}
-	if m.claims == nil {
-		m.claims = map[netip.Addr]content{}
-	}
-	m.claims[c.Addr] = now
-	m.digest ^= digestOf(c)
-	m.owned += count(now)
-	return true
-}
-
-// firstOwned returns the VIPs that the host announces, in order, up to a number. It costs O(claims).
-func (m *mirror) firstOwned(limit int) (out []netip.Addr) {
-	for addr, c := range m.claims {
-		if c.Owned {
-			out = append(out, addr)
-		}
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Clone(out[:min(len(out), limit)])
-}
-
-func count(c content) int {
+	k.digest ^= digestOf(c)
+	k.all += by
 	if c.Owned {
-		return 1
+		k.owned += by
 	}
-	return 0
 }
 
 // digestOf returns the part of a claim in the digest, which is the XOR of all parts. It guards

@@ -18,7 +18,7 @@
 // Files:
 //
 //	message.go  the wire format
-//	claims.go   this host's log of claims, and the copy of another host's
+//	claims.go   this host's log of claims, and digests
 //	peer.go     another host, its liveness, and messages from it
 //	exchange.go the state machine
 //	status.go   its state in words

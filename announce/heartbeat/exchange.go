@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,11 +37,15 @@ type Options struct {
 	Config uint64
 }
 
-// Sink receives what other hosts say. *announce.Decider implements it.
+// Sink has what other hosts say. *announce.Decider implements it.
 type Sink interface {
 	SetHost(announce.Host)
-	RemoveHost(name string)
-	SetClaim(host string, c announce.Claim) // the host was set before
+	RemoveHost(name string) // with its claims
+	// SetClaim changes a claim of a host that was set before, and returns what it was: empty if there was
+	// none. An empty claim removes it.
+	SetClaim(host string, c announce.Claim) (former announce.Claim)
+	// Claims yields the claims of a host. They must not change meanwhile.
+	Claims(host string) iter.Seq[announce.Claim]
 }
 
 // Counters count messages since the start.
@@ -190,7 +195,6 @@ func (e *Exchange) Advance(now time.Time) {
 		if p.epoch == 0 && now.Sub(p.waiting.at) < forgetLearned {
 			continue
 		}
-		e.forget(p)
 		e.dests = slices.DeleteFunc(e.dests, func(d *dest) bool { return d.peer == p })
 		delete(e.peers, name)
 		e.sink.RemoveHost(name)

@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ironvip/ironvip/announce"
@@ -19,7 +20,7 @@ type peer struct {
 	timeout    time.Duration
 	last       message // the newest one, without its claims
 
-	copy   mirror
+	copy   copied
 	acked  uint64 // the newest change of our claims that it has
 	sent   uint64 // and the newest that is on its way
 	reply  bool   // it waits for an acknowledgment
@@ -120,17 +121,29 @@ func (e *Exchange) isRecent(m *message) bool {
 
 // forget removes the claims of a peer.
 func (e *Exchange) forget(p *peer) {
-	for addr := range p.copy.claims {
-		e.tell(p, announce.Claim{Addr: addr})
+	for _, c := range slices.Collect(e.sink.Claims(p.name)) {
+		e.sink.SetClaim(p.name, announce.Claim{Addr: c.Addr})
 	}
-	p.copy = mirror{}
+	p.copy = copied{}
 }
 
-// tell passes a claim of a peer to the sink.
-func (e *Exchange) tell(p *peer, c announce.Claim) {
+// set passes a claim of a peer to the sink.
+func (e *Exchange) set(p *peer, c announce.Claim) {
 	if p.name != e.o.Name {
-		e.sink.SetClaim(p.name, c)
+		p.copy.count(e.sink.SetClaim(p.name, c), -1)
+		p.copy.count(c, 1)
 	}
+}
+
+// firstOwned returns the VIPs that a peer announces, in order, up to a number. It costs O(claims).
+func (e *Exchange) firstOwned(p *peer, limit int) (out []netip.Addr) {
+	for c := range e.sink.Claims(p.name) {
+		if c.Owned {
+			out = append(out, c.Addr)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Clone(out[:min(len(out), limit)])
 }
 
 // tellHost passes the state of a peer to the sink.
@@ -164,9 +177,7 @@ func (e *Exchange) update(p *peer, m *message, now time.Time) {
 	}
 	if m.base <= p.copy.number && m.upto > p.copy.number {
 		for _, c := range claims {
-			if p.copy.set(c) {
-				e.tell(p, c)
-			}
+			e.set(p, c)
 		}
 		p.copy.number = m.upto
 	}
@@ -185,7 +196,7 @@ func (e *Exchange) expire(now time.Time) {
 		}
 		p.alive, p.since = false, now
 		p.lost += uint64(p.last.missed)
-		p.left = p.copy.firstOwned(announce.MaxVIPs)
+		p.left = e.firstOwned(p, announce.MaxVIPs)
 		e.tellHost(p)
 	}
 }

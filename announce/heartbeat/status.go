@@ -55,7 +55,7 @@ func (e *Exchange) peer(d *dest, now time.Time) announce.Peer {
 	h := p.host()
 	out := announce.Peer{
 		PeerKey: announce.PeerKey{Kind: announce.Neighbor, Name: p.name}, Address: p.addr.String(), State: Alive, Up: p.alive, Since: p.since,
-		Draining: h.Draining, Weight: h.Weight, Eligible: len(p.copy.claims), Owned: p.copy.owned, Lost: p.lost,
+		Draining: h.Draining, Weight: h.Weight, Eligible: p.copy.all, Owned: p.copy.owned, Lost: p.lost,
 	}
 	if !p.alive {
 		out.VIPs = p.left
