@@ -26,30 +26,27 @@ type Disputes struct {
 	By      []string
 }
 
-// compare takes in whether this host's own probes of an item find the opposite of the verdict. It
-// costs O(1).
-func (s *Share) compare(it *item) {
-	if it.probing > 0 && it.row.known() && it.own.Health != it.row.Health &&
-		(it.own.Health == vip.Healthy || it.own.Health == vip.Unhealthy) {
-		s.disputed[it] = struct{}{}
-	} else {
-		delete(s.disputed, it)
-	}
+// disputes reports whether this host's own probes of an item find the opposite of the verdict.
+func (it *item) disputes() bool {
+	return it.row.known() && it.own.Health != it.row.Health && (it.own.Health == vip.Healthy || it.own.Health == vip.Unhealthy)
 }
 
-// Disputes returns where this host disagrees with the fleet. It costs O(disputed targets). It is the
-// zero value while results are not shared, or this host is cut off from Consul.
+// Disputes returns where this host disagrees with the fleet. It costs O(targets). It is the zero value
+// while results are not shared, or this host is cut off from Consul.
 func (s *Share) Disputes() (out Disputes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.mode.shares() || s.mode.stale {
 		return out
 	}
-	out.Probes = s.view.count
 	by, now := map[string]struct{}{}, time.Now()
-	for it := range s.disputed {
+	for _, it := range s.items {
+		if it.probing == 0 {
+			continue
+		}
+		out.Probes++
 		switch {
-		case now.Sub(later(it.evidenceAt(), it.judgedAt)) < disputeAfter:
+		case !it.disputes(), now.Sub(later(it.evidenceAt(), it.judgedAt)) < disputeAfter:
 		case it.own.Health == vip.Unhealthy:
 			out.Failing++
 		default:

@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
+	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/roster"
 	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/delayqueue"
@@ -88,9 +89,7 @@ type Share struct {
 	next    time.Time          // the earliest next publication
 	begins  probe.Result       // where the target that the engine starts now begins
 	votes   votes
-	view    view
-	// disputed are the items for which this host's own probes contradict the verdict.
-	disputed map[*item]struct{}
+	view    *membership.Checks // of View; nil: it has changed
 }
 
 // item is a target, or a row of a target that this host doesn't have.
@@ -117,7 +116,6 @@ type item struct {
 
 	result  probe.Result // as published
 	writing bool         // a write of the row is in progress
-	counted bool         // in the view
 }
 
 const (
@@ -137,13 +135,12 @@ func New(o Options) *Share {
 		o.Restored = func(probe.Target) (probe.Result, bool) { return probe.Result{}, false }
 	}
 	s := &Share{Options: o, wake: make(chan struct{}, 1), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
-		items: map[string]*item{}, changed: map[*item]struct{}{}, disputed: map[*item]struct{}{}}
+		items: map[string]*item{}, changed: map[*item]struct{}{}}
 	for g := range s.grouped {
 		s.grouped[g] = map[*item]struct{}{}
 	}
 	s.mode.hosts = map[string]struct{}{}
 	s.votes = newVotes()
-	s.view.bad = map[*item]struct{}{}
 	s.engine = o.NewEngine(func(t probe.Target) (probe.Result, bool) {
 		return s.begins, s.begins.Health != 0
 	})
@@ -382,7 +379,7 @@ func (s *Share) setOwn(it *item, r probe.Result, inferred bool) {
 		it.ownAt = time.Now()
 	}
 	it.own, it.inferred = r, inferred
-	s.view.change(it)
+	s.view = nil
 }
 
 // publish writes changed results if it is time, and returns when to call it again at the latest.
@@ -407,7 +404,6 @@ func (s *Share) publish(now time.Time) (next time.Time) {
 func (s *Share) look(it *item) {
 	now := time.Now()
 	s.setProbing(it, now)
-	s.compare(it)
 	if it.wanted {
 		if r := s.resultOf(it); r != it.result {
 			it.result = r

@@ -15,52 +15,31 @@ const (
 	maxSeenReason = 64
 )
 
-// view keeps what this host's own probes find, as it is published for comparisons of hosts.
-type view struct {
-	bad   map[*item]struct{}
-	count int                // of the targets that this host probes
-	now   *membership.Checks // nil: it has changed
-}
-
-// change takes in what this host finds of an item.
-func (v *view) change(it *item) {
-	_, was := v.bad[it]
-	delete(v.bad, it)
-	if it.probing > 0 && it.own.Health != vip.Healthy {
-		v.bad[it] = struct{}{}
-	} else if !was && it.probing > 0 == it.counted {
-		return
-	}
-	if it.counted != (it.probing > 0) {
-		it.counted = it.probing > 0
-		if it.counted {
-			v.count++
-		} else {
-			v.count--
-		}
-	}
-	v.now = nil
-}
-
-// View returns what this host's own probes find now. It returns the same value until something
-// changes, and nobody may change it. After a change it costs O(targets that are not healthy).
+// View returns what this host's own probes find now, for comparisons of hosts. It returns the same value
+// until something changes, and nobody may change it. After a change it costs O(targets).
 func (s *Share) View() *membership.Checks {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v := s.view.now; v != nil && v.All == s.mode.all && v.Alone == s.mode.alone {
+	if v := s.view; v != nil && v.All == s.mode.all && v.Alone == s.mode.alone {
 		return v
 	}
-	out := &membership.Checks{Probes: s.view.count, All: s.mode.all, Alone: s.mode.alone}
-	items := make([]*item, 0, len(s.view.bad))
-	for it := range s.view.bad {
-		items = append(items, it)
+	out := &membership.Checks{All: s.mode.all, Alone: s.mode.alone}
+	var bad []*item
+	for _, it := range s.items {
+		if it.probing == 0 {
+			continue
+		}
+		out.Probes++
+		if it.own.Health != vip.Healthy {
+			bad = append(bad, it)
+		}
 	}
-	slices.SortFunc(items, func(a, b *item) int { return cmp.Compare(a.key, b.key) })
-	out.More = max(len(items)-maxSeen, 0)
-	for _, it := range items[:len(items)-out.More] {
+	slices.SortFunc(bad, func(a, b *item) int { return cmp.Compare(a.key, b.key) })
+	out.More = max(len(bad)-maxSeen, 0)
+	for _, it := range bad[:len(bad)-out.More] {
 		out.Bad = append(out.Bad, membership.Seen{Key: it.key, Health: it.own.Health, Since: it.own.Since.Time().UnixMilli(), Reason: cut(it.own.Reason, maxSeenReason)})
 	}
-	s.view.now = out
+	s.view = out
 	return out
 }
 
