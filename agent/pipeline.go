@@ -115,25 +115,15 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 		stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
 	}
 	a.probed = o.Results
-	newEngine := func(restored func(probe.Target) (probe.Result, bool)) *probe.Engine {
-		o.Restored = restored
-		a.prober = probe.New(o)
-		return a.prober
-	}
-	if a.stores.tree == nil {
-		stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
-			return health.NewProber(newEngine(restored))
-		}
-		return health.New(stage)
-	}
-	stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
-	stage.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
+	a.prober = probe.New(o)
+	stage.Prober = a.prober
+	if a.stores.tree != nil {
+		stage.Results = probe.NewResults(a.tables.Clock) // the share's, beside those of the engine
 		a.share = share.New(share.Options{
-			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Own: o.Results, Results: stage.Results, Restored: restored,
-			NewEngine: func(restored func(probe.Target) (probe.Result, bool)) share.Engine { return newEngine(restored) },
-			Members:   a.stores.roster.Rows(), WasThere: a.stores.roster.WasThere, Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
+			Node: cfg.Node.Name, Probers: cfg.Health.Probers, Engine: a.prober, Own: o.Results, Results: stage.Results,
+			Members: a.stores.roster.Rows(), WasThere: a.stores.roster.WasThere, Verdicts: a.stores.verdicts, Tree: a.stores.tree, Log: a.log,
 		})
-		return a.share
+		stage.Prober = a.share
 	}
 	return health.New(stage)
 }

@@ -33,28 +33,27 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Options are the dependencies of a Stage. Services, Health and Prober are required.
+// Options are the dependencies of a Stage. Services, Health, Results and Prober are required.
 type Options struct {
 	Rules
 	Services table.Reader[vip.ServiceKey, vip.Service]
 	Health   *table.Table[vip.BackendKey, vip.BackendHealth] // the stage is its only writer
-	// Results are written by the prober that NewProber returns. Restored is where a target starts.
-	Results   *table.Table[probe.Target, probe.Result]
-	NewProber func(restored func(probe.Target) (probe.Result, bool)) Prober
-	Store     Store         // nil: the rows don't survive a restart
-	Node      string        // this host's name: backends with this node are local
-	Hold      time.Duration // how long traffic is held when all checks fail at once
-	Complete  func()        // optional: called once, when the prober has all targets of the start and is Assigned
-	Events    *event.Log
-	Log       *slog.Logger // nil: discards
+	Results  *table.Table[probe.Target, probe.Result]        // of Prober
+	Prober   Prober
+	Store    Store         // nil: the rows don't survive a restart
+	Node     string        // this host's name: backends with this node are local
+	Hold     time.Duration // how long traffic is held when all checks fail at once
+	Complete func()        // optional: called once, when the prober has all targets of the start and is Assigned
+	Events   *event.Log
+	Log      *slog.Logger // nil: discards
 }
 
-// Prober has the results of targets. A share.Share divides their probes among the hosts of a fleet.
-// NewProber makes one that runs them all on this host.
+// Prober has the results of targets. A probe.Engine runs all probes on this host, and a share.Share
+// divides them among the hosts of a fleet.
 type Prober interface {
-	// Start adds a target of a namespace, with its row when it returns. Local says that one of its backends
-	// runs on this host. For a target that is already there, Start changes that.
-	Start(t probe.Target, namespace string, local bool)
+	// Start adds a target, with its row when it returns. For a target that is already there, it changes
+	// whether one of its backends runs on this host.
+	Start(probe.Target, probe.Use)
 	// Stop removes a target and its row.
 	Stop(probe.Target)
 	// Assigned is closed as soon as the prober knows which targets this host probes, and probes those of
@@ -63,28 +62,13 @@ type Prober interface {
 	Run(context.Context) error
 }
 
-// NewProber returns a Prober that runs all probes with an engine.
-func NewProber(e *probe.Engine) Prober { return engine{e} }
-
-type engine struct{ *probe.Engine }
-
-func (e engine) Start(t probe.Target, namespace string, _ bool) { e.Engine.Start(t, namespace) }
-
-func (e engine) Assigned() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}
-
 // Stage is the stage from services to the health of their backends. Its goroutine is Run.
 type Stage struct {
 	Options
-	prober   Prober
 	services map[vip.ServiceKey]*watched
 	targets  map[probe.Target]*target
 	hold     hold
 	restored map[vip.BackendKey]vip.BackendHealth // rows of an earlier run, until their service is known
-	begins   probe.Result                         // where the next started target begins; zero: unknown
 	changed  map[vip.ServiceKey][]transition      // not reported yet
 }
 
@@ -135,7 +119,6 @@ func New(o Options) *Stage {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Stage{Options: o, services: map[vip.ServiceKey]*watched{}, targets: map[probe.Target]*target{},
 		hold: newHold(o.Hold), changed: map[vip.ServiceKey][]transition{}}
-	s.prober = o.NewProber(func(probe.Target) (probe.Result, bool) { return s.begins, s.begins.Health != 0 })
 	s.restored = restore(o.Store, o.Log)
 	for _, row := range s.restored {
 		s.Health.Set(row)
@@ -147,7 +130,7 @@ func New(o Options) *Stage {
 func (s *Stage) Run(ctx context.Context) error {
 	running, ctx := parallel.NewGroup(ctx)
 	running.Go(func() error {
-		if err := s.prober.Run(ctx); ctx.Err() == nil {
+		if err := s.Prober.Run(ctx); ctx.Err() == nil {
 			return fmt.Errorf("health probes: %w", err)
 		}
 		return ctx.Err()
@@ -196,7 +179,7 @@ func (s *Stage) loop(ctx context.Context) error {
 			known = nil
 			s.dropRestored()
 			if s.Complete != nil {
-				assigned = s.prober.Assigned()
+				assigned = s.Prober.Assigned()
 			}
 		}
 		if assigned != nil && table.IsClosed(assigned) {
@@ -309,13 +292,11 @@ func (s *Stage) use(c check, b vip.BackendKey, local bool) {
 	if t == nil {
 		t = &target{}
 		s.targets[c.target] = t
-		s.begins = restoredResult(s.restored[b], c)
-		s.prober.Start(c.target, b.Service.Namespace, local)
-		s.begins = probe.Result{}
+		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: local, Begins: restoredResult(s.restored[b], c)})
 		first, _, _ := s.Results.Get(c.target)
 		s.count(t, &first)
 	} else if local && t.local == 0 {
-		s.prober.Start(c.target, b.Service.Namespace, true)
+		s.Prober.Start(c.target, probe.Use{Namespace: b.Service.Namespace, Local: true})
 	}
 	t.users = append(t.users, b)
 	if local {
@@ -334,7 +315,7 @@ func (s *Stage) release(w *watched) {
 			}
 			if s.isLocal(&w.service.Backends[i]) {
 				if t.local--; t.local == 0 && len(t.users) > 0 {
-					s.prober.Start(c.target, t.users[0].Service.Namespace, false)
+					s.Prober.Start(c.target, probe.Use{Namespace: t.users[0].Service.Namespace})
 				}
 			}
 			if len(t.users) > 0 {
@@ -345,7 +326,7 @@ func (s *Stage) release(w *watched) {
 			}
 			s.hold.forget(c.target)
 			delete(s.targets, c.target)
-			s.prober.Stop(c.target)
+			s.Prober.Stop(c.target)
 		}
 	}
 }

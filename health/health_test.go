@@ -31,7 +31,6 @@ type world struct {
 	health   *table.Table[vip.BackendKey, vip.BackendHealth]
 	results  *table.Table[probe.Target, probe.Result]
 	events   *event.Log
-	restored func(probe.Target) (probe.Result, bool)
 	end      func()
 
 	complete atomic.Int32
@@ -44,14 +43,14 @@ type world struct {
 	calls   int // of Start and Stop
 }
 
-func (w *world) Start(t probe.Target, _ string, local bool) {
+func (w *world) Start(t probe.Target, use probe.Use) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls++
 	expect.False(w.t, w.running[t], "%s is started twice", t)
 	w.running[t] = true
-	r, ok := w.restored(t)
-	if !ok {
+	r := use.Begins
+	if r.Health == 0 {
 		r = probe.Result{Target: t, Health: vip.Unknown}
 	}
 	w.results.Set(r)
@@ -93,11 +92,7 @@ func beginWith(t *testing.T, store Store, allocations *table.Table[vip.ServiceKe
 	w.services = table.New(clock, vip.KeyOfService, compile.SameService)
 	w.health = table.New(clock, vip.KeyOfBackendHealth, compile.SameHealth)
 	w.results = probe.NewResults(clock)
-	s := New(Options{Rules: rules, Complete: func() { w.complete.Add(1) }, Services: w.services, Health: w.health, Results: w.results, Store: store, Hold: 30 * time.Second, Events: w.events,
-		NewProber: func(restored func(probe.Target) (probe.Result, bool)) Prober {
-			w.restored = restored
-			return w
-		}})
+	s := New(Options{Rules: rules, Complete: func() { w.complete.Add(1) }, Services: w.services, Health: w.health, Results: w.results, Store: store, Hold: 30 * time.Second, Events: w.events, Prober: w})
 	w.end = scope.Go(t, s.Run)
 	return w
 }

@@ -123,7 +123,7 @@ func timeoutsOfASaturatedHost(t *testing.T, check vip.HealthCheck, failure Outco
 				return failure, took
 			})
 			for _, target := range targets(n, check) {
-				l.Start(target, "default")
+				l.Start(target, Use{Namespace: "default"})
 			}
 			time.Sleep(65 * time.Second)
 			s := l.Stats()

@@ -17,10 +17,9 @@ import (
 
 // Options are the inputs and limits of an Engine.
 type Options struct {
-	Results  *table.Table[Target, Result] // of NewResults; the engine is its only writer
-	Restored func(Target) (Result, bool)  // optional: the row of an earlier run, where a target starts
-	Log      *slog.Logger                 // optional; faults of this host, at most one record a minute
-	RootCAs  *x509.CertPool               // optional: instead of the host's, for https and grpc
+	Results *table.Table[Target, Result] // of NewResults; the engine is its only writer
+	Log     *slog.Logger                 // optional; faults of this host, at most one record a minute
+	RootCAs *x509.CertPool               // optional: instead of the host's, for https and grpc
 
 	// Paths has the paths that targets need; the engine is its only writer. Mark returns the packet
 	// mark of one, and may be called concurrently. Both are needed only for targets with a path. A
@@ -152,33 +151,25 @@ func (e *Engine) now() (time.Duration, vip.Instant) {
 	return now.Sub(e.epoch), vip.InstantOf(now)
 }
 
-// Start adds a target with the row of Options.Restored, or else Unknown. The row is in the table
-// when Start returns. A new target is probed at once; many are spread over 80% of their interval,
-// at most 10 s. The namespace is whose share of the limits the probes use. Start of a target that is
-// already there, or with a check that sends nothing, does nothing, except that the target gets its full rate
-// back after StartSlow.
-func (e *Engine) Start(t Target, namespace string) { e.start(t, namespace, 1) }
-
-// StartSlow is Start with an interval that is that many times longer, up to maxSlow. The interval
-// while the health is in doubt stays. The first probe comes at a random time within that interval,
-// so that many hosts that start slowly at the same time make no burst. For a target that is already
-// there, it changes the interval.
-func (e *Engine) StartSlow(t Target, namespace string, times int) {
-	e.start(t, namespace, min(max(times, 1), maxSlow))
+// Use is how a target is probed.
+type Use struct {
+	Namespace string // whose share of the limits the probes use
+	Local     bool   // one of its backends runs on this host, which does not matter to an Engine
+	Slow      int    // how many times longer the interval is, up to maxSlow; 0 means 1
+	Begins    Result // where the health starts, such as the row of an earlier run; zero: Unknown
 }
 
-// maxSlow bounds how many times longer an interval gets.
-const maxSlow = 1000
-
-func (e *Engine) start(t Target, namespace string, slow int) {
+// Start adds a target. Its row is in the table when Start returns. A new target is probed at once; many
+// are spread over 80% of their interval, at most 10 s. A slow one is probed at a random time within its
+// interval, so that many hosts that start slowly at the same time make no burst. The interval while the
+// health is in doubt stays. Start of a target that is already there changes its interval. Start of one
+// with a check that sends nothing does nothing.
+func (e *Engine) Start(t Target, use Use) {
 	c := t.Check()
 	if c.Type == 0 || c.Type >= checkTypes {
 		return
 	}
-	var former Result
-	if e.o.Restored != nil {
-		former, _ = e.o.Restored(t)
-	}
+	slow := min(max(use.Slow, 1), maxSlow)
 	now, wall := e.now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -187,7 +178,7 @@ func (e *Engine) start(t Target, namespace string, slow int) {
 		return
 	}
 	l := &e.lanes[laneOf(c.Type)]
-	n := &target{Target: t, group: l.join(namespace), slow: slow, state: restoreState(former, now, wall)}
+	n := &target{Target: t, group: l.join(use.Namespace), slow: slow, state: restoreState(use.Begins, now, wall)}
 	e.targets[t] = n
 	e.needPath(t, 1)
 	switch {
@@ -201,6 +192,9 @@ func (e *Engine) start(t Target, namespace string, slow int) {
 	}
 	e.o.Results.Set(n.state.row(t, now, wall))
 }
+
+// maxSlow bounds how many times longer an interval gets.
+const maxSlow = 1000
 
 // setSlow changes how many times longer the interval of a target is. A probe that waits for its time
 // comes at a random time within the new interval, but not later than planned. The caller holds mu.
@@ -423,6 +417,13 @@ func (e *Engine) respread(now time.Duration) {
 		t.due = now + 1 + e.spread.next(&c, now) // Due needs a time after now
 		e.queue.Set(t, e.epoch.Add(t.due))
 	}
+}
+
+// Assigned is closed: an engine probes every target that is started.
+func (e *Engine) Assigned() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
 }
 
 // Detail returns what is known of a target now; ok is false without Start. It costs O(1).

@@ -32,7 +32,7 @@ func TestManyChangesAreFewBatches(t *testing.T) {
 		})
 		all := targets(n, vip.HealthCheck{Type: vip.CheckTCP, Interval: time.Second, Fall: 1})
 		for _, target := range all {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(10 * time.Second)
 		before := l.Stats()
@@ -66,14 +66,11 @@ func TestManyChangesAreFewBatches(t *testing.T) {
 
 func TestStartAndStop(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		l := newLab(t, Options{
-			Restored: func(target Target) (Result, bool) {
-				return Result{Target: target, Health: vip.Unhealthy, Since: vip.InstantOf(time.Now().Add(-time.Hour)), Outcome: Refused, Reason: "connect: refused"}, target.Addr.Port() == 80
-			},
-		}, func(Target) (Outcome, time.Duration) { return OK, 100 * time.Millisecond })
+		l := newLab(t, Options{}, func(Target) (Outcome, time.Duration) { return OK, 100 * time.Millisecond })
 		target := targets(1, tcp)[0]
-		l.Start(target, "default")
-		l.Start(target, "default")
+		use := Use{Namespace: "default", Begins: Result{Target: target, Health: vip.Unhealthy, Since: vip.InstantOf(time.Now().Add(-time.Hour)), Outcome: Refused, Reason: "connect: refused"}}
+		l.Start(target, use)
+		l.Start(target, use)
 		r, _, ok := l.rows.Get(target)
 		if !ok || r.Health != vip.Unhealthy || r.Reason != "connect: refused" {
 			t.Errorf("restored row: %+v", r)
@@ -87,7 +84,7 @@ func TestStartAndStop(t *testing.T) {
 		if _, ok := l.Detail(target); ok {
 			t.Error("detail after Stop")
 		}
-		l.Start(target, "default") // a new one, whose probe runs beside the former one's
+		l.Start(target, use) // a new one, whose probe runs beside the former one's
 		time.Sleep(300 * time.Millisecond)
 		d, _ := l.Detail(target)
 		if d.Passing != 1 || d.LastOutcome != OK || d.LastDuration != 100*time.Millisecond || d.Health != vip.Unhealthy {
@@ -97,7 +94,7 @@ func TestStartAndStop(t *testing.T) {
 		if d, _ = l.Detail(target); d.Health != vip.Healthy || d.Passing < 2 || !d.NextProbe.After(d.LastProbe) {
 			t.Errorf("%+v", d)
 		}
-		l.Start(NewTarget(addr("10.0.0.1:1"), vip.HealthCheck{Type: vip.CheckNone}), "default")
+		l.Start(NewTarget(addr("10.0.0.1:1"), vip.HealthCheck{Type: vip.CheckNone}), Use{Namespace: "default"})
 		if s := l.Stats(); s.Targets != 1 || l.rows.Len() != 1 {
 			t.Errorf("%+v", s)
 		}
@@ -109,7 +106,7 @@ func TestCommandsAreOff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newLab(t, Options{}, passes)
 		target := NewTarget(addr("10.0.0.1:1"), vip.HealthCheck{Type: vip.CheckExec, Command: "/bin/true"})
-		l.Start(target, "default")
+		l.Start(target, Use{Namespace: "default"})
 		time.Sleep(time.Minute)
 		r, _, _ := l.rows.Get(target)
 		if r.Health != vip.Unknown || r.Outcome != Local || r.Reason != "checks of type exec are not enabled" || len(l.startsOf(target)) != 0 {
@@ -130,7 +127,7 @@ func TestLocalFaults(t *testing.T) {
 			return passes(target)
 		})
 		for _, target := range targets(100, tcp) {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(5 * time.Second)
 		rev := l.rows.Revision()
@@ -181,7 +178,7 @@ func TestMemoryOfATarget(t *testing.T) {
 	per := heapOf(func() any {
 		e := New(Options{Results: NewResults(&table.Clock{})})
 		for _, target := range all {
-			e.Start(target, "default")
+			e.Start(target, Use{Namespace: "default"})
 		}
 		return e
 	}) / n

@@ -79,7 +79,7 @@ func TestCommandsAreBounded(t *testing.T) {
 	check := shell("echo $$ >>"+file+"; sleep 1000", "sh")
 	check.Timeout = vip.MaxCheckTimeout
 	for port := range 20 {
-		e.Start(NewTarget(addr("127.0.0.1:"+strconv.Itoa(port+1)), check), "default")
+		e.Start(NewTarget(addr("127.0.0.1:"+strconv.Itoa(port+1)), check), Use{Namespace: "default"})
 	}
 	pids := func() []string {
 		text, _ := os.ReadFile(file)

@@ -119,7 +119,7 @@ func TestNothingIsLeft(t *testing.T) {
 	silent := many(mute, muteListener(t), vip.HealthCheck{Type: vip.CheckTCP, Timeout: 3 * time.Second})
 	for _, all := range [][]Target{healthy, refusing, silent} {
 		for _, target := range all {
-			e.Start(target, "default")
+			e.Start(target, Use{Namespace: "default"})
 		}
 	}
 	most := 0
@@ -213,7 +213,7 @@ func BenchmarkTCPProbes(b *testing.B) {
 	size := heapOf(func() any {
 		e, stop = start(b, Options{})
 		for i := range n {
-			e.Start(NewTarget(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), port), tcp), "default")
+			e.Start(NewTarget(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), port), tcp), Use{Namespace: "default"})
 		}
 		return e
 	})

@@ -40,8 +40,8 @@ func TestPathsOfTargets(t *testing.T) {
 		first, second, other := at("10.0.0.1:80", tcp), at("10.0.0.1:443", tcp), at("10.0.0.2:80", tcp)
 		direct := NewTarget(addr("10.0.0.1:80"), tcp)
 		for _, target := range []Target{first, second, other, direct} {
-			l.Start(target, "default")
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
+			l.Start(target, Use{Namespace: "default"})
 		}
 		if first == direct || first.Path() != pathTo("10.0.0.1") || !direct.Path().IsZero() || paths.Len() != 2 {
 			t.Errorf("%v and %v, %d paths", first, direct, paths.Len())
@@ -77,7 +77,7 @@ func TestTargetWithoutPath(t *testing.T) {
 			return 7, nil
 		}}, passes)
 		target := NewTarget(addr("10.0.0.1:80"), tcp).Along(pathTo("10.0.0.1"))
-		l.Start(target, "default")
+		l.Start(target, Use{Namespace: "default"})
 		time.Sleep(pathGrace - time.Second)
 		if s := l.Stats(); len(l.startsOf(target)) > 0 || len(s.Faults) > 0 || s.Running != 0 {
 			t.Errorf("without a path: %+v", s)

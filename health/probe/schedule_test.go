@@ -143,7 +143,7 @@ func TestProbesAreSpread(t *testing.T) {
 		bubble.Run(t, fmt.Sprint(n), func(t *testing.T) {
 			l := newLab(t, Options{}, passes)
 			for _, target := range targets(n, tcp) {
-				l.Start(target, "default")
+				l.Start(target, Use{Namespace: "default"})
 			}
 			if h := l.health(); h[vip.Unknown] != n {
 				t.Errorf("at the start: %v", h)
@@ -173,7 +173,7 @@ func TestJitter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := newLab(t, Options{}, passes)
 		target := targets(1, tcp)[0]
-		l.Start(target, "default")
+		l.Start(target, Use{Namespace: "default"})
 		time.Sleep(20 * time.Minute)
 		starts := l.startsOf(target)
 		lo, hi := time.Hour, time.Duration(0)
@@ -200,7 +200,7 @@ func TestFastInterval(t *testing.T) {
 			return o, time.Millisecond
 		})
 		target := targets(1, tcp)[0]
-		l.Start(target, "default")
+		l.Start(target, Use{Namespace: "default"})
 		time.Sleep(20 * time.Second)
 		var fast string
 		starts := l.startsOf(target)
@@ -243,7 +243,7 @@ func TestTimeOfDetection(t *testing.T) {
 			if i%2 == 1 {
 				all[i] = NewTarget(netip.AddrPortFrom(all[i].Addr.Addr(), 81), tcp)
 			}
-			l.Start(all[i], "default")
+			l.Start(all[i], Use{Namespace: "default"})
 		}
 		time.Sleep(5 * time.Second)
 		for _, target := range all { // one after the other, so that the phases differ
@@ -274,7 +274,7 @@ func TestFirstProbeIsEarly(t *testing.T) {
 		l := newLab(t, Options{}, passes)
 		for _, target := range targets(20, vip.HealthCheck{Type: vip.CheckTCP, Interval: time.Hour}) {
 			time.Sleep(time.Second)
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 			began := time.Since(l.epoch)
 			time.Sleep(10 * time.Millisecond)
 			if d, _ := l.Detail(target); d.Health != vip.Healthy || l.startsOf(target)[0]-began > pace {
@@ -283,7 +283,7 @@ func TestFirstProbeIsEarly(t *testing.T) {
 		}
 		few := targets(5, vip.HealthCheck{Type: vip.CheckTCP, Interval: time.Minute})
 		for _, target := range few {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(5 * spreadStep)
 		for _, target := range few {
@@ -291,7 +291,7 @@ func TestFirstProbeIsEarly(t *testing.T) {
 		}
 		many := targets(10_000, vip.HealthCheck{Type: vip.CheckTCP, Interval: 30 * time.Minute})
 		for _, target := range many {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(maxSpread + 10*time.Millisecond)
 		for _, target := range many {
@@ -323,7 +323,7 @@ func TestStall(t *testing.T) {
 		})
 		all := targets(n, tcp)
 		for _, target := range all {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(10 * time.Second)
 		stalls.Store(int64(10 * time.Second))
@@ -358,7 +358,7 @@ func TestStartBeforeRun(t *testing.T) {
 		e := New(Options{Results: NewResults(&table.Clock{})})
 		f := &fake{e: e, answer: passes, starts: map[Target][]time.Duration{}}
 		for _, target := range targets(10_000, tcp) {
-			e.Start(target, "default")
+			e.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -378,7 +378,7 @@ func TestStartBeforeRun(t *testing.T) {
 // bubble, the clocks can't differ, so this reads the types: the queue's times have a monotonic part.
 func TestScheduleIsMonotonic(t *testing.T) {
 	e := New(Options{Results: NewResults(&table.Clock{})})
-	e.Start(targets(1, tcp)[0], "default")
+	e.Start(targets(1, tcp)[0], Use{Namespace: "default"})
 	_, at, _ := e.queue.First()
 	expect.True(t, at != at.Round(0), "the queue has a time without a monotonic clock reading")
 }
@@ -390,7 +390,7 @@ func TestLimitOfProbes(t *testing.T) {
 		l := newLab(t, Options{Sockets: limit}, func(t Target) (Outcome, time.Duration) { return OK, time.Second })
 		all := targets(n, tcp)
 		for _, target := range all {
-			l.Start(target, "default")
+			l.Start(target, Use{Namespace: "default"})
 		}
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
@@ -427,12 +427,12 @@ func TestLanesAreSeparate(t *testing.T) {
 		})
 		for _, c := range []vip.CheckType{vip.CheckHTTP, vip.CheckExec} {
 			for _, target := range targets(100, vip.HealthCheck{Type: c, Timeout: time.Minute}) {
-				l.Start(target, "default")
+				l.Start(target, Use{Namespace: "default"})
 			}
 		}
 		time.Sleep(time.Second)
 		target := targets(1, tcp)[0]
-		l.Start(target, "default")
+		l.Start(target, Use{Namespace: "default"})
 		time.Sleep(10 * time.Second)
 		expect.AtLeast(t, len(l.startsOf(target)), 5, "probes of the TCP target in 10 s")
 	})
@@ -453,15 +453,15 @@ func TestNamespacesShareALane(t *testing.T) {
 				})
 				hang := targets(1000, vip.HealthCheck{Type: kind, Interval: time.Minute, Timeout: time.Minute})
 				for _, target := range hang[:500] {
-					l.Start(target, "hangs")
+					l.Start(target, Use{Namespace: "hangs"})
 				}
 				time.Sleep(time.Minute)
 				expect.Equal(t, l.mostAtOnce(), limit, "probes at once of a namespace alone")
 				for _, target := range hang[500:] {
-					l.Start(target, "hangs-too")
+					l.Start(target, Use{Namespace: "hangs-too"})
 				}
 				probed := NewTarget(addr("10.1.0.1:80"), vip.HealthCheck{Type: kind, Interval: time.Second})
-				l.Start(probed, "works")
+				l.Start(probed, Use{Namespace: "works"})
 				time.Sleep(2 * time.Minute) // all that ran before have ended
 				before := len(l.startsOf(probed))
 				time.Sleep(time.Minute)

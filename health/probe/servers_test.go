@@ -47,7 +47,7 @@ func TestTargetsFollowTheirServers(t *testing.T) {
 		}
 		e, _ := start(t, Options{})
 		for target := range at {
-			e.Start(target, "default")
+			e.Start(target, Use{Namespace: "default"})
 		}
 		expect := func(h vip.Health) {
 			t.Helper()

@@ -18,7 +18,7 @@ func TestSlowTargets(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const times = 10
 		var down sync.Map // of Target: the engine's goroutine reads it
-		l := newLab(t, Options{Restored: func(t Target) (Result, bool) { return Result{Target: t, Health: vip.Healthy}, true }}, func(t Target) (Outcome, time.Duration) {
+		l := newLab(t, Options{}, func(t Target) (Outcome, time.Duration) {
 			if _, is := down.Load(t); is {
 				return Refused, time.Millisecond
 			}
@@ -26,7 +26,7 @@ func TestSlowTargets(t *testing.T) {
 		})
 		all := targets(200, vip.HealthCheck{Type: vip.CheckTCP})
 		for _, one := range all {
-			l.StartSlow(one, "default", times)
+			l.Start(one, Use{Namespace: "default", Slow: times, Begins: Result{Target: one, Health: vip.Healthy}})
 		}
 		interval := all[0].Check().Interval
 		time.Sleep(times * interval * 9 / 10)
@@ -52,7 +52,7 @@ func TestSlowTargets(t *testing.T) {
 		time.Sleep(times*interval + 2*all[0].Check().FastInterval + time.Second)
 		expect.Equal(t, l.health()[vip.Unhealthy], 1, "targets are unhealthy")
 		before := len(l.startsOf(all[1]))
-		l.Start(all[1], "default")
+		l.Start(all[1], Use{Namespace: "default"})
 		time.Sleep(10*interval + interval/2)
 		expect.Between(t, len(l.startsOf(all[1]))-before, 10, 14, "probes in 10 intervals at the full rate")
 	})

@@ -53,7 +53,7 @@ func TestDisputeOfAWrongVerdict(t *testing.T) {
 		}
 		i := slices.IndexFunc(w.names(), func(name string) bool { return !slices.Contains(probers, name) })
 		local := w.hosts[w.names()[i]]
-		local.Start(targets[0], "default", true)
+		local.Start(targets[0], probe.Use{Namespace: "default", Local: true})
 		w.sleep(10 * time.Second)
 		w.setCut(w.hosts[probers[0]], true, of...)
 		w.setCut(w.hosts[probers[1]], true, of...)

@@ -62,13 +62,11 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, kv: fleettest.NewMemory(), hosts: map[string]*host{}, down: map[probe.Target]bool{}, cut: map[string]map[probe.Target]bool{}}
 }
 
-// engine finds a change of a target some time later, up to 3 s by host and target. It begins where
-// Options.NewEngine says, like a probe.Engine.
+// engine finds a change of a target some time later, up to 3 s by host and target.
 type engine struct {
-	w        *world
-	name     string
-	restored func(probe.Target) (probe.Result, bool)
-	own      *table.Table[probe.Target, probe.Result]
+	w    *world
+	name string
+	own  *table.Table[probe.Target, probe.Result]
 
 	mu      sync.Mutex
 	running map[probe.Target]int // how many times longer the interval is
@@ -76,19 +74,17 @@ type engine struct {
 	dead    bool
 }
 
-func (e *engine) Start(t probe.Target, namespace string) { e.StartSlow(t, namespace, 1) }
-
-func (e *engine) StartSlow(t probe.Target, _ string, times int) {
+func (e *engine) Start(t probe.Target, use probe.Use) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, was := e.running[t]
-	e.running[t] = times
+	e.running[t] = use.Slow
 	e.most = max(e.most, len(e.running))
 	if was {
 		return
 	}
-	r, ok := e.restored(t)
-	if !ok {
+	r := use.Begins
+	if r.Health == 0 {
 		r = probe.Result{Target: t, Health: vip.Unknown}
 	}
 	r.Target, r.Origin = t, probe.Own
@@ -201,16 +197,13 @@ func (w *world) join(name string, probers Probers, targets ...probe.Target) *hos
 	<-h.tree.Folder(Folder).Ready()
 	h.engine = &engine{w: w, name: name, own: probe.NewResults(clock), running: map[probe.Target]int{}}
 	h.Share = New(Options{Node: name, Probers: probers, Own: h.engine.own, Results: h.results, Members: hosts.Rows(), WasThere: hosts.WasThere, Verdicts: verdicts,
-		Tree: h.tree, Restored: func(probe.Target) (probe.Result, bool) { return probe.Result{Health: w.restored}, w.restored != 0 }, NewEngine: func(restored func(probe.Target) (probe.Result, bool)) Engine {
-			h.engine.restored = restored
-			return h.engine
-		}})
+		Tree: h.tree, Engine: h.engine})
 	known, share := scope.Go(w.t, hosts.Run), scope.Go(w.t, h.Share.Run)
 	h.end = sync.OnceFunc(func() { share(); known(); h.tree.End() })
 	w.t.Cleanup(h.end)
 	w.hosts[name] = h
 	for _, t := range targets {
-		h.Start(t, "default", false)
+		h.Start(t, probe.Use{Namespace: "default", Begins: probe.Result{Health: w.restored}})
 	}
 	return h
 }

@@ -230,17 +230,11 @@ func (s *Share) setProbing(it *item, now time.Time) {
 	}
 	it.probing = pace
 	if pace == 0 {
-		s.engine.Stop(it.target)
+		s.Engine.Stop(it.target)
 		s.setOwn(it, probe.Result{}, false)
 		return
 	}
-	s.begins = it.beginning()
-	if pace == 1 {
-		s.engine.Start(it.target, it.namespace)
-	} else {
-		s.engine.StartSlow(it.target, it.namespace, pace)
-	}
-	s.begins = probe.Result{}
+	s.Engine.Start(it.target, probe.Use{Namespace: it.namespace, Local: it.local, Slow: pace, Begins: it.beginning()})
 	if was == 0 {
 		own, _, _ := s.Own.Get(it.target)
 		s.setOwn(it, own, true)

@@ -41,8 +41,7 @@ import (
 
 // Engine runs the probes of this host. A *probe.Engine implements it.
 type Engine interface {
-	Start(t probe.Target, namespace string)
-	StartSlow(t probe.Target, namespace string, times int)
+	Start(probe.Target, probe.Use)
 	Stop(probe.Target)
 	Run(context.Context) error
 }
@@ -54,15 +53,14 @@ type Tree interface {
 	StatusChanged() <-chan struct{}
 }
 
-// Options are the dependencies of a Share. All are required except Restored and Log.
+// Options are the dependencies of a Share. All are required except Log.
 type Options struct {
 	Node    string
 	Probers Probers
 
-	NewEngine func(restored func(probe.Target) (probe.Result, bool)) Engine
-	Own       table.Reader[probe.Target, probe.Result] // what the engine writes
-	Results   *table.Table[probe.Target, probe.Result] // of probe.NewResults; the share is its only writer
-	Restored  func(probe.Target) (probe.Result, bool)  // the result of an earlier run
+	Engine  Engine
+	Own     table.Reader[probe.Target, probe.Result] // what the engine writes
+	Results *table.Table[probe.Target, probe.Result] // of probe.NewResults; the share is its only writer
 
 	Members  table.Reader[string, roster.Row]
 	WasThere func() bool // whether this host was among them before this run; called by Run
@@ -74,7 +72,6 @@ type Options struct {
 // Share implements the prober of a health stage. It is safe for concurrent use.
 type Share struct {
 	Options
-	engine   Engine
 	wake     chan struct{} // the stage has started or stopped a target
 	assigned chan struct{} // closed: see Assigned
 
@@ -87,7 +84,6 @@ type Share struct {
 	mode    mode
 	changed map[*item]struct{} // with another result; not published yet
 	next    time.Time          // the earliest next publication
-	begins  probe.Result       // where the target that the engine starts now begins
 	votes   votes
 	view    *membership.Checks // of View; nil: it has changed
 }
@@ -131,9 +127,6 @@ func New(o Options) *Share {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Restored == nil {
-		o.Restored = func(probe.Target) (probe.Result, bool) { return probe.Result{}, false }
-	}
 	s := &Share{Options: o, wake: make(chan struct{}, 1), assigned: make(chan struct{}), members: newAssignment(o.Probers.count()), targets: map[probe.Target]*item{},
 		items: map[string]*item{}, changed: map[*item]struct{}{}}
 	for g := range s.grouped {
@@ -141,43 +134,40 @@ func New(o Options) *Share {
 	}
 	s.mode.hosts = map[string]struct{}{}
 	s.votes = newVotes()
-	s.engine = o.NewEngine(func(t probe.Target) (probe.Result, bool) {
-		return s.begins, s.begins.Health != 0
-	})
 	return s
 }
 
-// Start adds a target of a namespace, with its row in the results when it returns. Local says that one of its
-// backends runs on this host. For a target that is already there, it changes that.
-func (s *Share) Start(t probe.Target, namespace string, local bool) {
+// Start adds a target, with its row in the results when it returns. For a target that is already there, it
+// changes whether one of its backends runs on this host.
+func (s *Share) Start(t probe.Target, use probe.Use) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.targets[t]
 	if it == nil {
 		it = s.item(Key(t))
-		it.target, it.namespace, it.wanted, it.since = t, namespace, true, time.Now()
+		it.target, it.namespace, it.wanted, it.since = t, use.Namespace, true, time.Now()
 		if !it.row.known() {
 			it.lostAt = it.since
 		}
 		s.targets[t] = it
-		it.result = s.first(it)
+		it.result = it.first(use.Begins)
 		s.Results.Set(it.result)
 	}
-	it.local = local
+	it.local = use.Local
 	s.look(it)
 	s.signal()
 }
 
-// first returns the result that a target begins with.
-func (s *Share) first(it *item) probe.Result {
-	if it.row.known() {
+// first returns the result that a target begins with: the verdict, or that of an earlier run.
+func (it *item) first(former probe.Result) probe.Result {
+	switch {
+	case it.row.known():
 		return it.row.result(it.target)
+	case former.Health == 0:
+		former = probe.Result{Health: vip.Unknown, Since: vip.InstantOf(time.Now())}
 	}
-	if r, ok := s.Restored(it.target); ok {
-		r.Target, r.Origin = it.target, probe.Own
-		return r
-	}
-	return probe.Result{Target: it.target, Health: vip.Unknown, Since: vip.InstantOf(time.Now())}
+	former.Target, former.Origin = it.target, probe.Own
+	return former
 }
 
 // Stop removes a target and its row of the results.
@@ -236,7 +226,7 @@ func (s *Share) drop(it *item) {
 // Run probes and votes until the context ends, and returns its error, or that of the engine.
 func (s *Share) Run(ctx context.Context) error {
 	running, ctx := parallel.NewGroup(ctx)
-	running.Go(func() error { return cmp.Or(s.engine.Run(ctx), ctx.Err()) })
+	running.Go(func() error { return cmp.Or(s.Engine.Run(ctx), ctx.Err()) })
 	running.Go(func() error { return s.loop(ctx, running) })
 	return running.Wait()
 }

@@ -73,7 +73,7 @@ func TestLocalHostProbes(t *testing.T) {
 		w.fleet(20, ProbersAuto, targets...)
 		i := slices.IndexFunc(targets, func(one probe.Target) bool { return !slices.Contains(w.probers(one), "host5") })
 		local, h := targets[i], w.hosts["host5"]
-		h.Start(local, "default", true)
+		h.Start(local, probe.Use{Namespace: "default", Local: true})
 		w.sleep(10 * time.Second)
 		if probers := w.probers(local); len(probers) != 4 || !slices.Contains(probers, "host5") {
 			t.Errorf("probed by %v", probers)
@@ -83,7 +83,7 @@ func TestLocalHostProbes(t *testing.T) {
 		w.sleep(time.Minute)
 		w.expect("its own host finds it unhealthy", "healthy: 19; unhealthy: host5", local)
 		expect.Equal(t, w.entries()-before, 0, "entries of its host")
-		h.Start(local, "default", false)
+		h.Start(local, probe.Use{Namespace: "default"})
 		w.sleep(time.Second)
 		w.expect("no longer local", "healthy", local)
 		expect.Len(t, w.probers(local), 3, "probed by")

@@ -82,7 +82,7 @@ func probes(b *testing.B, targets int, port uint16) (stop func()) {
 	e := probe.New(probe.Options{Results: probe.NewResults(table.NewClock(time.Now()))})
 	for i := range targets {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), port)
-		e.Start(probe.NewTarget(at, vip.HealthCheck{Type: vip.CheckTCP}), "default")
+		e.Start(probe.NewTarget(at, vip.HealthCheck{Type: vip.CheckTCP}), probe.Use{Namespace: "default"})
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})

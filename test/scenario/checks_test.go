@@ -56,9 +56,7 @@ func (h *hub) newHealth(tables pipeline.Tables, mark func(vip.ProbePath) (uint32
 	if mark != nil {
 		o.Allocations, o.Complete = tables.Allocations, tables.ProbePaths.Initializer()
 	}
-	o.NewProber = func(restored func(probe.Target) (probe.Result, bool)) health.Prober {
-		return health.NewProber(probe.New(probe.Options{Results: o.Results, Restored: restored, Paths: tables.ProbePaths, Mark: mark}))
-	}
+	o.Prober = probe.New(probe.Options{Results: o.Results, Paths: tables.ProbePaths, Mark: mark})
 	return health.New(o)
 }
 
