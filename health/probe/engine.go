@@ -82,7 +82,6 @@ type Engine struct {
 	planned  time.Duration // latest time of the next turn
 	faults   faults
 	delays   delays
-	spare    []done // for results
 }
 
 // target is a target with its state. The engine's lock guards it, except Target and group.
@@ -320,7 +319,7 @@ func (e *Engine) run(ctx context.Context, probers [lanes]prober) {
 func (e *Engine) turn() time.Duration {
 	e.resultsMu.Lock()
 	results := e.results
-	e.results = e.spare[:0]
+	e.results = nil
 	e.resultsMu.Unlock()
 
 	e.mu.Lock()
@@ -334,8 +333,6 @@ func (e *Engine) turn() time.Duration {
 	for i := range results {
 		e.count(&results[i], now, wall)
 	}
-	clear(results)
-	e.spare = results
 	for t := range e.queue.Due(e.epoch.Add(now)) {
 		e.queue.Drop(t)
 		e.lanes[laneOf(t.Check().Type)].wait(t)

@@ -16,7 +16,6 @@ const batchPause = 200 * time.Millisecond
 type publisher struct {
 	results *table.Table[Target, Result]
 	changed []*target
-	rows    []Result
 	next    time.Duration // earliest next write
 }
 
@@ -31,17 +30,16 @@ func (p *publisher) write(now time.Duration, wall vip.Instant, c *counters) (nex
 	case now < p.next:
 		return p.next
 	}
+	var rows []Result
 	for _, t := range p.changed {
 		if t.changed = false; !t.stopped {
-			p.rows = append(p.rows, t.state.row(t.Target, now, wall))
+			rows = append(rows, t.state.row(t.Target, now, wall))
 		}
 	}
-	p.results.SetAll(p.rows)
+	p.results.SetAll(rows)
 	c.batches++
-	c.changes += uint64(len(p.rows))
-	clear(p.changed)
-	clear(p.rows)
-	p.changed, p.rows = p.changed[:0], p.rows[:0]
+	c.changes += uint64(len(rows))
+	p.changed = nil
 	p.next = now + batchPause
 	return now + idle
 }
