@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // grpcMethod is the only method that a probe calls: Check of the standard health service.
@@ -146,21 +148,11 @@ func judgeHealth(status, message string, body []byte) (Outcome, string) {
 func healthRequest(service string) []byte {
 	var message []byte
 	if service != "" {
-		message = append(message, 1<<3|wireBytes)
-		message = binary.AppendUvarint(message, uint64(len(service)))
-		message = append(message, service...)
+		message = protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), service)
 	}
 	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
 	return append(frame, message...)
 }
-
-// Wire types of protobuf.
-const (
-	wireVarint = 0
-	wire64     = 1
-	wireBytes  = 2
-	wire32     = 5
-)
 
 var errNotHealthAnswer = errors.New("the answer is not a gRPC health answer")
 
@@ -171,39 +163,20 @@ func healthAnswer(frame []byte) (status uint64, err error) {
 		return 0, errNotHealthAnswer
 	}
 	for message := frame[5:]; len(message) > 0; {
-		tag, n := binary.Uvarint(message)
-		if n <= 0 || tag>>3 == 0 {
+		number, typ, tag := protowire.ConsumeTag(message)
+		if tag < 0 {
 			return 0, errNotHealthAnswer
 		}
-		message = message[n:]
-		size := uint64(0)
-		switch tag & 7 {
-		case wireVarint:
-			v, n := binary.Uvarint(message)
-			if n <= 0 {
-				return 0, errNotHealthAnswer
-			}
-			if tag>>3 == 1 {
-				status = v
-			}
-			size = uint64(n)
-		case wire64:
-			size = 8
-		case wireBytes:
-			length, n := binary.Uvarint(message)
-			if n <= 0 || length > uint64(len(message)) {
-				return 0, errNotHealthAnswer
-			}
-			size = uint64(n) + length
-		case wire32:
-			size = 4
-		default:
+		value := 0 // its size
+		if number == 1 && typ == protowire.VarintType {
+			status, value = protowire.ConsumeVarint(message[tag:])
+		} else {
+			value = protowire.ConsumeFieldValue(number, typ, message[tag:])
+		}
+		if value < 0 {
 			return 0, errNotHealthAnswer
 		}
-		if size > uint64(len(message)) {
-			return 0, errNotHealthAnswer
-		}
-		message = message[size:]
+		message = message[tag+value:]
 	}
 	return status, nil
 }
