@@ -28,7 +28,7 @@ func (a *agent) apiDeps() api.Deps {
 	if a.prober != nil {
 		probes = a.prober.Stats
 		lastFailure = func(s *vip.Service, b *vip.Backend) (vip.Instant, string) {
-			return a.probes.LastFailure(s, b, a.prober.Detail)
+			return a.probes.LastFailure(s, b, a.prober.LastFailure)
 		}
 	}
 	return api.Deps{

@@ -175,11 +175,11 @@ func tcpChecks(s *vip.Service, b *vip.Backend, c vip.HealthCheck, all bool) []ch
 }
 
 // LastFailure returns when a probe of a backend last failed, and why; zero and "" if none did since
-// the start. Detail is that of the probe.Engine. It may be called concurrently.
-func (r Rules) LastFailure(s *vip.Service, b *vip.Backend, detail func(probe.Target) (probe.Detail, bool)) (at vip.Instant, why string) {
+// the start. Of is that of the probe.Engine. It may be called concurrently.
+func (r Rules) LastFailure(s *vip.Service, b *vip.Backend, of func(probe.Target) (vip.Instant, string)) (at vip.Instant, why string) {
 	for _, target := range r.Targets(s, b) {
-		if d, ok := detail(target); ok && d.LastFailed.After(at) {
-			at, why = d.LastFailed, d.LastFailure
+		if failed, reason := of(target); failed.After(at) {
+			at, why = failed, reason
 		}
 	}
 	return at, why

@@ -125,19 +125,19 @@ func TestChecksWithoutPaths(t *testing.T) {
 // The last failure of a backend is the newest of its checks, which the engine has.
 func TestLastFailure(t *testing.T) {
 	s := service("web", "http:tcp:80 https:tcp:443 admin:tcp:81", "10.0.0.1")
-	detail := func(t probe.Target) (d probe.Detail, ok bool) {
+	of := func(t probe.Target) (at vip.Instant, why string) {
 		switch t.Addr.Port() {
 		case 80:
-			d.LastFailed, d.LastFailure = 5, "refused"
+			return 5, "refused"
 		case 443:
-			d.LastFailed, d.LastFailure = 7, "timeout"
+			return 7, "timeout"
 		}
-		return d, t.Addr.Port() != 81
+		return 0, ""
 	}
-	if at, why := (Rules{Default: true}).LastFailure(&s, &s.Backends[0], detail); at != 7 || why != "timeout" {
+	if at, why := (Rules{Default: true}).LastFailure(&s, &s.Backends[0], of); at != 7 || why != "timeout" {
 		t.Errorf("%q at %d", why, at)
 	}
-	if at, why := (Rules{}).LastFailure(&s, &s.Backends[0], detail); at != 0 || why != "" {
+	if at, why := (Rules{}).LastFailure(&s, &s.Backends[0], of); at != 0 || why != "" {
 		t.Errorf("without a check: %q at %d", why, at)
 	}
 }

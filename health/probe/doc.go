@@ -2,8 +2,8 @@
 // runs commands, and decides from the results whether a target is healthy.
 //
 // Its input are targets (an address with a check) by Start and Stop. Its output is a table with the
-// health of each target, which changes only when the health or the kind of its cause changes; a
-// snapshot of one target by Detail; and counters by Stats. It knows no services: the caller counts
+// health of each target, which changes only when the health or the kind of its cause changes; the last
+// failure of a target by LastFailure; and counters by Stats. It knows no services: the caller counts
 // how many services need a target.
 //
 // It owns the sockets and the child processes of its probes, within the bounds of Options. A fault

@@ -96,11 +96,6 @@ type target struct {
 	changed bool          // the row has to be written
 	stopped bool
 	without time.Duration // since when its path has no mark; 0: it has one, or needs none
-
-	lastProbe   vip.Instant
-	lastTook    time.Duration
-	lastOutcome Outcome
-	lastError   string
 }
 
 // The lanes.
@@ -177,7 +172,7 @@ func (e *Engine) Start(t Target, use Use) {
 		return
 	}
 	l := &e.lanes[laneOf(c.Type)]
-	n := &target{Target: t, group: l.join(use.Namespace), slow: slow, state: restoreState(use.Begins, now, wall)}
+	n := &target{Target: t, group: l.join(use.Namespace), slow: slow, state: restoreState(use.Begins, wall)}
 	e.targets[t] = n
 	e.needPath(t, 1)
 	switch {
@@ -189,7 +184,7 @@ func (e *Engine) Start(t Target, use Use) {
 		n.state = newState(wall)
 		n.state.add(&c, Local, "checks of type "+c.Type.String()+" are not enabled", now, wall)
 	}
-	e.o.Results.Set(n.state.row(t, now, wall))
+	e.o.Results.Set(n.state.row(t))
 }
 
 // maxSlow bounds how many times longer an interval gets.
@@ -341,7 +336,7 @@ func (e *Engine) turn() time.Duration {
 	for i := range e.lanes {
 		running += e.startWaiting(i, now, wall)
 	}
-	next := min(e.rows.write(now, wall, &e.counters), now+idle)
+	next := min(e.rows.write(now, &e.counters), now+idle)
 	if running > 0 {
 		next = min(next, now+heartbeat)
 	}
@@ -372,7 +367,6 @@ func (e *Engine) count(d *done, now time.Duration, wall vip.Instant) {
 		e.faults.add(t.Target, d.outcome, d.reason, now, wall)
 	}
 	e.counters.add(c.Type, d.outcome, d.took)
-	t.lastProbe, t.lastTook, t.lastOutcome, t.lastError = wall.Add(-d.took), d.took, d.outcome, d.reason
 	if t.state.add(&c, d.outcome, d.reason, now, wall) && !t.changed {
 		t.changed = true
 		e.rows.add(t)
@@ -423,22 +417,15 @@ func (e *Engine) Assigned() <-chan struct{} {
 	return c
 }
 
-// Detail returns what is known of a target now; ok is false without Start. It costs O(1).
-func (e *Engine) Detail(t Target) (d Detail, ok bool) {
-	now, wall := e.now()
+// LastFailure returns when a probe of a target last failed, also if others passed since, and why; zero and
+// "" if none did. It costs O(1).
+func (e *Engine) LastFailure(t Target) (at vip.Instant, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.targets[t]
-	if n == nil {
-		return d, false
+	if n := e.targets[t]; n != nil {
+		return n.state.failed, n.state.failure
 	}
-	return Detail{
-		Result:  n.state.row(t, now, wall),
-		Passing: int(n.state.passing), Failing: int(n.state.failing),
-		LastProbe: n.lastProbe, LastDuration: n.lastTook, LastOutcome: n.lastOutcome, LastError: n.lastError,
-		LastFailed: n.state.failed, LastFailure: n.state.failure,
-		NextProbe: wall.Add(n.due - now),
-	}, true
+	return at, why
 }
 
 // Stats returns the counters since New.

@@ -47,8 +47,8 @@ func TestManyChangesAreFewBatches(t *testing.T) {
 			batch := must.Get(f.Next(t.Context()))(t)
 			if batches++; batches == 1 {
 				expect.AtMost(t, time.Since(fell), 20*time.Millisecond, "the first change was written")
-				if d, _ := l.Detail(batch[0].Value.Target); d.Result != batch[0].Value {
-					t.Errorf("detail %+v differs from the row %+v", d.Result, batch[0].Value)
+				if s, _ := l.stateOf(batch[0].Value.Target); s.row(batch[0].Value.Target) != batch[0].Value {
+					t.Errorf("the state %+v differs from the row %+v", s, batch[0].Value)
 				}
 			}
 			rows += len(batch)
@@ -81,18 +81,18 @@ func TestStartAndStop(t *testing.T) {
 		if _, _, ok := l.rows.Get(target); ok {
 			t.Error("row after Stop")
 		}
-		if _, ok := l.Detail(target); ok {
-			t.Error("detail after Stop")
+		if _, ok := l.stateOf(target); ok {
+			t.Error("state after Stop")
 		}
 		l.Start(target, use) // a new one, whose probe runs beside the former one's
 		time.Sleep(300 * time.Millisecond)
-		d, _ := l.Detail(target)
-		if d.Passing != 1 || d.LastOutcome != OK || d.LastDuration != 100*time.Millisecond || d.Health != vip.Unhealthy {
-			t.Errorf("%+v", d)
+		s, _ := l.stateOf(target)
+		if s.passing != 1 || s.health != vip.Unhealthy {
+			t.Errorf("%+v", s)
 		}
 		time.Sleep(2 * time.Second)
-		if d, _ = l.Detail(target); d.Health != vip.Healthy || d.Passing < 2 || !d.NextProbe.After(d.LastProbe) {
-			t.Errorf("%+v", d)
+		if s, _ = l.stateOf(target); s.health != vip.Healthy || s.passing < 2 {
+			t.Errorf("%+v", s)
 		}
 		l.Start(NewTarget(addr("10.0.0.1:1"), vip.HealthCheck{Type: vip.CheckNone}), Use{Namespace: "default"})
 		if s := l.Stats(); s.Targets != 1 || l.rows.Len() != 1 {

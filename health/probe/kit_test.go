@@ -40,6 +40,16 @@ func descriptors(t testing.TB) int {
 	return len(must.Get(os.ReadDir("/proc/self/fd"))(t))
 }
 
+// stateOf returns the state of a target, if there is one.
+func (e *Engine) stateOf(t Target) (s state, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := e.targets[t]; n != nil {
+		return n.state, true
+	}
+	return s, false
+}
+
 type family struct{ name, host string }
 
 // families are loopback addresses of both families.

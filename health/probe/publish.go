@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/vip"
 )
 
 // batchPause is the least time between two writes to the table. The first change is written at
@@ -23,7 +22,7 @@ type publisher struct {
 func (p *publisher) add(t *target) { p.changed = append(p.changed, t) }
 
 // write writes the collected rows if it is time, and returns when to call it again at the latest.
-func (p *publisher) write(now time.Duration, wall vip.Instant, c *counters) (next time.Duration) {
+func (p *publisher) write(now time.Duration, c *counters) (next time.Duration) {
 	switch {
 	case len(p.changed) == 0:
 		return now + idle
@@ -33,7 +32,7 @@ func (p *publisher) write(now time.Duration, wall vip.Instant, c *counters) (nex
 	var rows []Result
 	for _, t := range p.changed {
 		if t.changed = false; !t.stopped {
-			rows = append(rows, t.state.row(t.Target, now, wall))
+			rows = append(rows, t.state.row(t.Target))
 		}
 	}
 	p.results.SetAll(rows)

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/ironvip/ironvip/internal/table"
@@ -67,9 +66,6 @@ type Result struct {
 	Outcome Outcome     // OK if healthy, else the cause; 0 for Unknown without a result
 	Reason  string      // the cause in words, at most 256 bytes; "" if healthy
 	InARow  uint32      // probes in a row that led to Health; 0: not known, as of an earlier run
-	LastOK  vip.Instant // when the last probe before this change passed; zero: none since the start
-	Flaps   uint8       // recent changes to Unhealthy; see flapWindow
-	Held    vip.Instant // if Outcome is Flapping: not healthy before this
 	Origin  Origin      // Own from an Engine
 }
 
@@ -87,20 +83,6 @@ const (
 // NewResults returns an empty table for Options.Results.
 func NewResults(clock *table.Clock) *table.Table[Target, Result] {
 	return table.New(clock, func(r *Result) Target { return r.Target }, nil)
-}
-
-// Detail is what is known of a target now, for lists and metrics.
-type Detail struct {
-	Result                     // can be newer than the row, which is written in batches
-	Passing      int           // probes that passed in a row
-	Failing      int           // probes that failed in a row
-	LastProbe    vip.Instant   // start of the last finished probe; zero: none
-	LastDuration time.Duration // of the last finished probe
-	LastOutcome  Outcome       // of the last finished probe, also Local
-	LastError    string        // why the last finished probe failed, at most 256 bytes; "" if it passed
-	LastFailed   vip.Instant   // when a probe last failed, also if others passed since; zero: none did
-	LastFailure  string        // why it failed, at most 256 bytes
-	NextProbe    vip.Instant   // when the next probe is due; in the past: it runs or waits
 }
 
 // maxReason bounds the text of a reason, in bytes: a target can choose a part of it.

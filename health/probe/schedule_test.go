@@ -277,8 +277,8 @@ func TestFirstProbeIsEarly(t *testing.T) {
 			l.Start(target, Use{Namespace: "default"})
 			began := time.Since(l.epoch)
 			time.Sleep(10 * time.Millisecond)
-			if d, _ := l.Detail(target); d.Health != vip.Healthy || l.startsOf(target)[0]-began > pace {
-				t.Fatalf("%v is %v after 10ms, probed at %v", target, d.Health, l.startsOf(target))
+			if s, _ := l.stateOf(target); s.health != vip.Healthy || l.startsOf(target)[0]-began > pace {
+				t.Fatalf("%v is %v after 10ms, probed at %v", target, s.health, l.startsOf(target))
 			}
 		}
 		few := targets(5, vip.HealthCheck{Type: vip.CheckTCP, Interval: time.Minute})

@@ -31,7 +31,6 @@ type state struct {
 	failing uint32 // in a row
 	inARow  uint32 // of those that led to health
 	since   vip.Instant
-	lastOK  vip.Instant
 	failed  vip.Instant // when a probe last failed; zero: none did
 	reason  string
 	failure string        // of the probe that failed last
@@ -42,28 +41,20 @@ type state struct {
 // newState returns the state of a new target.
 func newState(wall vip.Instant) state { return state{health: vip.Unknown, since: wall} }
 
-// restoreState returns the state of a row of an earlier run. Only Healthy and Unhealthy are a
-// starting state. Times of the row that can't be are brought within bounds: the clock may have
-// changed.
-func restoreState(r Result, now time.Duration, wall vip.Instant) state {
+// restoreState returns the state of a row of an earlier run. Only Healthy and Unhealthy are a starting
+// state. A time that can't be becomes the present one: the clock may have changed. That a target has
+// flapped is not known any more.
+func restoreState(r Result, wall vip.Instant) state {
 	s := newState(wall)
 	if r.Health != vip.Healthy && r.Health != vip.Unhealthy {
 		return s
 	}
-	s.health, s.since, s.outcome, s.reason, s.lastOK = r.Health, r.Since, r.Outcome, clip(r.Reason), r.LastOK
+	s.health, s.since, s.outcome, s.reason = r.Health, r.Since, r.Outcome, clip(r.Reason)
 	if s.since.IsZero() || s.since.After(wall) {
 		s.since = wall
 	}
 	if s.health == vip.Unhealthy { // at the latest then; later failures were not kept
 		s.failed, s.failure = s.since, s.reason
-	}
-	s.flaps = min(r.Flaps, maxFlaps)
-	s.fell = now - min(wall.Sub(s.since), maxFlaps*flapWindow)
-	if s.outcome == Flapping {
-		s.held = now
-		if !r.Held.IsZero() {
-			s.held += min(max(0, r.Held.Sub(wall)), maxHold)
-		}
 	}
 	return s
 }
@@ -87,7 +78,6 @@ func (s *state) add(c *vip.HealthCheck, o Outcome, reason string, now time.Durat
 func (s *state) pass(c *vip.HealthCheck, now time.Duration, wall vip.Instant) bool {
 	s.failing, s.seen = 0, OK
 	s.passing = min(s.passing, math.MaxUint32-1) + 1
-	s.lastOK = wall
 	switch {
 	case s.health == vip.Healthy:
 		return false
@@ -158,10 +148,6 @@ func (s *state) doubtful(c *vip.HealthCheck) bool {
 }
 
 // row returns the row of the table.
-func (s *state) row(t Target, now time.Duration, wall vip.Instant) Result {
-	r := Result{Target: t, Health: s.health, Since: s.since, Outcome: s.outcome, Reason: s.reason, InARow: s.inARow, LastOK: s.lastOK, Flaps: s.flaps}
-	if s.outcome == Flapping {
-		r.Held = wall.Add(s.held - now)
-	}
-	return r
+func (s *state) row(t Target) Result {
+	return Result{Target: t, Health: s.health, Since: s.since, Outcome: s.outcome, Reason: s.reason, InARow: s.inARow}
 }

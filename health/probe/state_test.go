@@ -102,9 +102,9 @@ func TestFlapDamping(t *testing.T) {
 		if !s.add(&c, Refused, "connection refused", now, wall()) || s.health != vip.Unhealthy {
 			t.Fatalf("after %v: not unhealthy", downs)
 		}
-		fell, row := now, s.row(Target{}, now, wall())
+		fell, row := now, s.row(Target{})
 		if damped := len(downs) >= flapFree; (row.Outcome == Flapping) != damped || strings.HasPrefix(row.Reason, "flapping: ") != damped ||
-			!strings.HasSuffix(row.Reason, "connection refused") || row.Held.IsZero() == damped {
+			!strings.HasSuffix(row.Reason, "connection refused") || (s.held > now) != damped {
 			t.Errorf("row of time %d: %+v", len(downs)+1, row)
 		}
 		changes := 0
@@ -160,11 +160,11 @@ func TestHeldRowIsStable(t *testing.T) {
 func TestRestoredState(t *testing.T) {
 	c := NewTarget(addr("127.0.0.1:1"), vip.HealthCheck{Type: vip.CheckTCP}).Check()
 	now, wall := 5*time.Second, vip.InstantOf(time.Unix(1e9, 0))
-	row := Result{Health: vip.Unhealthy, Since: wall - 100, Outcome: Refused, Reason: "connect:\nrefused", LastOK: wall - 200, Flaps: 1}
+	row := Result{Health: vip.Unhealthy, Since: wall - 100, Outcome: Refused, Reason: "connect:\nrefused"}
 
-	s := restoreState(row, now, wall)
-	if s.doubtful(&c) || s.row(Target{}, now, wall) != (Result{Health: vip.Unhealthy, Since: wall - 100, Outcome: Refused, Reason: "connect: refused", LastOK: wall - 200, Flaps: 1}) {
-		t.Errorf("restored %+v", s.row(Target{}, now, wall))
+	s := restoreState(row, wall)
+	if s.doubtful(&c) || s.row(Target{}) != (Result{Health: vip.Unhealthy, Since: wall - 100, Outcome: Refused, Reason: "connect: refused"}) {
+		t.Errorf("restored %+v", s.row(Target{}))
 	}
 	if s.failed != wall-100 || s.failure != "connect: refused" {
 		t.Errorf("restored the last failure %q at %v", s.failure, s.failed)
@@ -176,13 +176,10 @@ func TestRestoredState(t *testing.T) {
 		t.Error("two passes did not")
 	}
 
-	row.Outcome, row.Held, row.Since = Flapping, wall.Add(time.Hour), wall.Add(time.Hour) // the clock was set back
-	s = restoreState(row, now, wall)
-	if s.held != now+maxHold || s.since != wall {
-		t.Errorf("held for %v since %v, want %v since now", s.held-now, s.since, maxHold)
-	}
+	row.Since = wall.Add(time.Hour) // the clock was set back
+	expect.Equal(t, restoreState(row, wall).since, wall, "unhealthy since")
 	for _, h := range []vip.Health{0, vip.Unknown, vip.Unchecked, vip.Ejected} {
-		expect.Equal(t, restoreState(Result{Health: h, Reason: "x", Outcome: Local}, now, wall), newState(wall), "restored %v", h)
+		expect.Equal(t, restoreState(Result{Health: h, Reason: "x", Outcome: Local}, wall), newState(wall), "restored %v", h)
 	}
 }
 
@@ -199,8 +196,7 @@ func TestStateFollowsFromTheLastResults(t *testing.T) {
 			o := rapid.SampledFrom([]Outcome{OK, OK, OK, Refused, TimedOut, Local}).Draw(t, "outcome")
 			before := s
 			changed := s.add(&c, o, "x", now, 1)
-			row, former := s.row(Target{}, now, 1), before.row(Target{}, now, 1)
-			row.LastOK, former.LastOK = 0, 0
+			row, former := s.row(Target{}), before.row(Target{})
 			must.Equal(t, changed, (row != former), "changed is %t, the row went from %+v to %+v", changed, former, row)
 			switch {
 			case o == OK:
