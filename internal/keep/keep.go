@@ -10,20 +10,25 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 )
 
-// Store has values by name. A *store.Bucket is one. Its methods are not called concurrently.
-type Store[R any] interface {
+// Writer stores values by name. Its method is not called concurrently.
+type Writer[R any] interface {
 	// Write stores the values of put durably and deletes the names in remove, all or nothing, with one
 	// durable write. A missing name in remove is not an error. It keeps neither argument.
 	Write(put map[string]R, remove []string) error
+}
+
+// Store is a Writer with the values that it has stored. A *store.Bucket is one.
+type Store[R any] interface {
+	Writer[R]
 	// All returns every value that can be read, also together with an error.
 	All() (map[string]R, error)
 }
 
-// Keeper makes a Store follow a table. It has a goroutine of its own, so that no change waits for a disk. A change
+// Keeper makes a Writer follow a table. It has a goroutine of its own, so that no change waits for a disk. A change
 // costs O(change). It tries again what the store refuses, after 0.1 to 10 seconds.
 type Keeper[K comparable, V, R any] struct {
 	Table table.Reader[K, V]
-	Store Store[R]
+	Store Writer[R]
 	Log   *slog.Logger
 	What  string         // what is kept, for the log, such as "cached services"
 	Name  func(K) string // of a row in the store
@@ -31,6 +36,8 @@ type Keeper[K comparable, V, R any] struct {
 	Row   func(*V) R     // the stored form of a row
 	// Pause is how long a change waits for others, to be written with them; 0: not at all.
 	Pause time.Duration
+	// Hurry ends a pause with each value; it may be nil.
+	Hurry <-chan struct{}
 	// Tried gets the revision of the table up to which rows were written, or refused by the store; it may be nil.
 	Tried *table.Reached
 
@@ -60,6 +67,11 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 		}
 		if len(batch) > 0 && k.Pause > 0 {
 			continue
+		}
+		for len(batch) == 0 && len(complete) > 0 && table.IsClosed(complete[0]) {
+			if complete = complete[1:]; len(complete) == 0 {
+				k.sweep(open)
+			}
 		}
 		if len(batch) > 0 || again == nil || last {
 			err := k.write(open)
@@ -91,11 +103,8 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 		case <-again:
 			again = nil
 		case <-changed:
-			backoff.Sleep(ctx, k.Pause)
+			backoff.Nap(ctx, k.Pause, k.Hurry)
 		case <-next:
-			if complete = complete[1:]; len(complete) == 0 {
-				k.sweep(open)
-			}
 		}
 	}
 }

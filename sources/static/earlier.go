@@ -13,8 +13,9 @@ import (
 // decoded if the file has a problem, or can't be read. Otherwise it has the same or newer ones.
 type earlier map[vip.ServiceKey]store.Sealed[LastGood]
 
-// restore takes in what an earlier run has stored.
-func (f *files) restore(all []store.Sealed[LastGood]) {
+// restore takes in what an earlier run has stored, and returns the names of what it has stored of this source.
+func (f *files) restore(all []store.Sealed[LastGood]) (names map[string]bool) {
+	names = make(map[string]bool, len(all))
 	f.earlier, f.chosen = map[string]earlier{}, make(map[vip.ServiceKey]string, len(all))
 	several := map[vip.ServiceKey]struct{}{}
 	for _, s := range all {
@@ -22,6 +23,7 @@ func (f *files) restore(all []store.Sealed[LastGood]) {
 		if filepath.Dir(path) != f.o.Path { // of another source
 			continue
 		}
+		names[s.Key()] = true
 		var key vip.ServiceKey
 		key.Namespace, key.Name, _ = strings.Cut(name, "/")
 		if f.earlier[path] == nil {
@@ -43,6 +45,7 @@ func (f *files) restore(all []store.Sealed[LastGood]) {
 			}
 		}
 	}
+	return names
 }
 
 // decode returns the state of the file, or nil if there is none.
@@ -80,7 +83,7 @@ func (e earlier) decode(o Options) *file {
 
 // recall makes the definitions of an earlier run the state, because the directory can't be read.
 func (f *files) recall() {
-	var ignored change // it is stored already
+	var ignored change // the full list follows
 	for path, e := range f.earlier {
 		f.set(path, e.decode(f.o), &ignored)
 	}

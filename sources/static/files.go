@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -37,8 +38,7 @@ const (
 type change struct {
 	put     []vip.Service
 	gone    []vip.ServiceKey
-	edited  []definition // those to store again
-	missing bool         // files are gone that this read did not remove
+	missing bool // files are gone that this read did not remove
 }
 
 // definition identifies a file's definition of a service.
@@ -47,8 +47,20 @@ type definition struct {
 	key  vip.ServiceKey
 }
 
-// text returns the key of the definition in the Store. Neither part contains a zero byte.
+// text returns the name of the definition in the Store. Neither part contains a zero byte.
 func (d definition) text() string { return d.path + "\x00" + d.key.Namespace + "/" + d.key.Name }
+
+// lastGood is the definition of a service in one file, as the Store is to have it.
+type lastGood struct {
+	definition
+	row      *row
+	shadowed bool // another file's definition of this name is in effect
+}
+
+// stored returns the value to store.
+func (l *lastGood) stored() LastGood {
+	return LastGood{Origin: l.row.origin, Shadowed: l.shadowed, Spec: spec.FromService(l.row.service)}
+}
 
 // files is the state of the directory. A change costs O(size of the changed file) and, without an
 // event that names the file, one stat per file. It is not safe for concurrent use.
@@ -65,7 +77,8 @@ type files struct {
 	earlier map[string]earlier          // the files of an earlier run, until this run has read the directory
 	chosen  map[vip.ServiceKey]string   // the files of their definitions in effect, until then
 	pools   []spec.Pool                 // at the last read
-	epoch   int                         // changes with pools
+	kept    *table.Table[definition, lastGood]
+	epoch   int // changes with pools
 }
 
 // file is one file and the services that it contributes.
@@ -104,7 +117,8 @@ const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
 	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, winners: map[vip.ServiceKey]string{},
-		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}}
+		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{},
+		kept: table.New(&table.Clock{}, func(l *lastGood) definition { return l.definition }, func(a, b lastGood) bool { return a == b })}
 }
 
 // known reports whether any file is known, including files of an earlier run.
@@ -358,11 +372,6 @@ func (f *files) set(path string, now *file, c *change) {
 	if before == nil {
 		before = &file{}
 	}
-	for key := range f.earlier[path] {
-		if _, has := now.rows[key]; !has {
-			c.edited = append(c.edited, definition{path, key})
-		}
-	}
 	delete(f.earlier, path)
 	for key, r := range now.rows {
 		if old, had := before.rows[key]; !had || old != r && !reflect.DeepEqual(&old.service, &r.service) {
@@ -379,11 +388,21 @@ func (f *files) set(path string, now *file, c *change) {
 // edit updates the definition in effect for a name after the file at path has changed its
 // definition. Had and has mean that the file had one before, and has one now.
 func (f *files) edit(key vip.ServiceKey, path string, had, has bool, c *change) {
-	c.edited = append(c.edited, definition{path, key})
 	if had != has {
 		f.claim(key, path, has)
 	}
 	f.decide(key, path, c)
+	f.keep(key, path)
+}
+
+// keep has the definition of a service in the file at path stored, or removed from the Store.
+func (f *files) keep(key vip.ServiceKey, path string) {
+	d := definition{path, key}
+	if known := f.byPath[path]; known != nil && known.rows[key] != nil {
+		f.kept.Set(lastGood{d, known.rows[key], f.winners[key] != path})
+	} else {
+		f.kept.Delete(d)
+	}
 }
 
 // claim records whether a file defines a service.
@@ -424,10 +443,11 @@ func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	if first, known := f.chosen[key]; known && slices.Contains(claims, first) {
 		winner = first
 	}
-	if had && winner != was {
-		c.edited = append(c.edited, definition{winner, key}) // it is no longer Shadowed
-	}
 	f.winners[key] = winner
+	if had && winner != was { // another one is shadowed now
+		f.keep(key, was)
+		f.keep(key, winner)
+	}
 	if winner != was || winner == path {
 		c.put = append(c.put, f.byPath[winner].rows[key].service)
 	}
@@ -460,19 +480,6 @@ func (f *files) problems() []vip.Problem {
 	slices.SortStableFunc(out, func(a, b vip.Problem) int { return strings.Compare(a.Service, b.Service) })
 	tomlfile.SortProblems(out)
 	return out
-}
-
-// lastGood returns the value to store for a definition. It returns false if the definition is gone.
-func (f *files) lastGood(d definition) (LastGood, bool) {
-	known := f.byPath[d.path]
-	if known == nil {
-		return LastGood{}, false
-	}
-	r, has := known.rows[d.key]
-	if !has {
-		return LastGood{}, false
-	}
-	return LastGood{Origin: r.origin, Shadowed: f.winners[d.key] != d.path, Spec: spec.FromService(r.service)}, true
 }
 
 func compareKeys(a, b vip.ServiceKey) int {

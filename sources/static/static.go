@@ -4,9 +4,9 @@
 // problems with file and line. It reads only changed files and publishes only changed services. A
 // file that cannot be parsed keeps its previous services. A refused service keeps its last good
 // version. If the directory disappears, all services stay in effect. Removing a file removes its
-// services. The last good services are stored for the next start: when a file becomes invalid, and
-// otherwise within a second of the change, so that no change waits for it. The package never writes
-// to the directory.
+// services. The last good services are stored for the next start: at once when a file becomes invalid,
+// and otherwise within a second of the change. No change waits for that. The package never writes to the
+// directory.
 package static
 
 import (
@@ -19,7 +19,10 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/keep"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -35,9 +38,9 @@ const (
 	DefaultPoll = 10 * time.Second
 )
 
-// saveDelay is how long a change may wait to be stored while all files are good. A killed agent
-// loses at most the changes of this time from the Store. The next run reads them from the files,
-// unless those became invalid while no agent ran.
+// saveDelay is how long a change may wait to be stored while all files are good. A killed agent loses at
+// most the changes of this time from the Store. The next run reads them from the files, unless those
+// became invalid while no agent ran.
 const saveDelay = time.Second
 
 // LastGood is the last good definition of a service in one file.
@@ -52,8 +55,7 @@ type LastGood struct {
 type Store interface {
 	// Sealed returns every value, not decoded.
 	Sealed() ([]store.Sealed[LastGood], error)
-	// Batch makes all writes by fill durable, or none.
-	Batch(fill func(tx *store.Tx[LastGood])) error
+	keep.Writer[LastGood]
 }
 
 // Options are the dependencies of a Source. Path and Store are required.
@@ -77,15 +79,15 @@ type Source struct {
 
 	mu     sync.Mutex // held while the directory is read and published
 	files  *files
-	out    sources.Sink // nil while Run is not running
-	loaded bool         // the Store has been read
-	listed bool         // this run has published its full list
+	out    sources.Sink    // nil while Run is not running
+	loaded bool            // the Store has been read
+	stored map[string]bool // the names in the Store; the keeper's, once Run is called
+	read   chan struct{}   // closed once the directory has been read
+	hurry  chan struct{}   // has an element when the files alone no longer have the services in effect
+	listed bool            // this run has published its full list
 	stale  bool
 	// published are the problems in the last full list.
 	published []vip.Problem
-	unsaved   map[definition]struct{} // what the Store lacks
-	saveTimer *time.Timer
-	saveDue   bool // saveTimer runs
 }
 
 // New returns a source that reads nothing before Run or Reload.
@@ -105,9 +107,7 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o), unsaved: map[definition]struct{}{}, saveTimer: time.NewTimer(time.Hour)}
-	s.saveTimer.Stop()
-	return s
+	return &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o), read: make(chan struct{}), hurry: make(chan struct{}, 1)}
 }
 
 // Run implements sources.Source. A missing directory is not an error: the source is stale until the
@@ -121,13 +121,18 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 	s.load()
 	s.update(ctx, readAll, nil) // a failure makes the source stale
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		s.out = nil
-		s.save()
-		s.mu.Unlock()
-	}()
+	parts, ctx := parallel.NewGroup(ctx)
+	parts.Run(ctx, s.keep)
+	parts.Go(func() error { return s.follow(ctx, w) })
+	err := parts.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out = nil
+	return err
+}
 
+// follow reads and publishes changes until the context ends.
+func (s *Source) follow(ctx context.Context, w *watch) error {
 	poll := time.NewTicker(s.o.Poll)
 	defer poll.Stop()
 	w.follow()
@@ -144,10 +149,6 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 			if s.poll(ctx) {
 				w.armWhole() // a file that seems to be gone may be between two steps of an editor
 			}
-		case <-s.saveTimer.C:
-			s.mu.Lock()
-			s.save()
-			s.mu.Unlock()
 		case e, open := <-w.events:
 			if !open {
 				return errors.New("the file watch ended")
@@ -200,12 +201,15 @@ func (s *Source) poll(ctx context.Context) (missing bool) {
 	return change.missing
 }
 
-// update reads the directory, or only some of its files, and publishes and stores the changes. A
+// update reads the directory, or only some of its files, and publishes the changes. A
 // missing optional directory is not an error. The caller holds mu.
 func (s *Source) update(ctx context.Context, how mode, only map[string]struct{}) (change, error) {
 	c, err := s.files.read(ctx, how, only)
 	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
 		err = nil
+	}
+	if err == nil && !table.IsClosed(s.read) {
+		close(s.read)
 	}
 	s.publish(c, err)
 	s.after(c, err)
@@ -249,17 +253,14 @@ func (s *Source) report(problems []vip.Problem) {
 	}
 }
 
-// after logs the change, schedules its save and updates the source's staleness.
+// after logs the change and updates the source's staleness. It has a change stored at once if the next run
+// could not read it from the files.
 func (s *Source) after(c change, err error) {
-	for _, d := range c.edited {
-		s.unsaved[d] = struct{}{}
-	}
-	switch {
-	case err != nil || len(s.files.problems()) > 0:
-		s.save() // the files alone no longer give the next run these services
-	case len(s.unsaved) > 0 && !s.saveDue:
-		s.saveDue = true
-		s.saveTimer.Reset(saveDelay)
+	if err != nil || len(s.files.problems()) > 0 {
+		select {
+		case s.hurry <- struct{}{}:
+		default:
+		}
 	}
 	if len(c.put)+len(c.gone) > 0 {
 		s.log.Info("services changed", "set", len(c.put), "removed", len(c.gone), "problems", len(s.files.problems()))
@@ -285,29 +286,15 @@ func (s *Source) load() {
 	if err != nil {
 		s.log.Error("some of the last good services could not be read", "err", err)
 	}
-	s.files.restore(all)
+	s.stored = s.files.restore(all)
 }
 
-// save stores what the Store lacks. A value that the Store has already is not written: after the first read,
-// every definition is compared with it. A failed write is tried again with the next read of the
-// directory. The caller holds mu.
-func (s *Source) save() {
-	s.saveDue = false
-	if len(s.unsaved) == 0 {
-		return
+// keep stores the last good services until the context ends. Once the directory has been read, it removes
+// what no file defines.
+func (s *Source) keep(ctx context.Context) {
+	k := keep.Keeper[definition, lastGood, LastGood]{
+		Table: s.files.kept, Store: s.o.Store, Log: s.log, What: "the last good services", Pause: saveDelay, Hurry: s.hurry,
+		Name: definition.text, Row: (*lastGood).stored, Names: s.stored, Complete: []<-chan struct{}{s.read},
 	}
-	err := s.o.Store.Batch(func(tx *store.Tx[LastGood]) {
-		for d := range s.unsaved {
-			if good, there := s.files.lastGood(d); there {
-				tx.Put(d.text(), good)
-			} else {
-				tx.Delete(d.text())
-			}
-		}
-	})
-	if err != nil {
-		s.log.Error("the last good services could not be stored", "services", len(s.unsaved), "err", err)
-		return
-	}
-	clear(s.unsaved)
+	k.Run(ctx)
 }

@@ -12,12 +12,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -122,6 +124,13 @@ func begun(t *testing.T) *bench {
 	b := newBench(t)
 	b.begin()
 	return b
+}
+
+// save stores what the Store lacks, as the end of Run does.
+func (b *bench) save() {
+	ended, end := context.WithCancel(b.t.Context())
+	end()
+	b.keep(ended)
 }
 
 // restart ends the source and creates it again, as a restart of the agent does.
@@ -531,15 +540,12 @@ func TestReloadChecksAgainstThePresentPools(t *testing.T) {
 
 func TestFullDiskIsNoObstacle(t *testing.T) {
 	b := begun(t)
+	good := b.o.Store
 	b.o.Store = failing{}
 	b.write("a.toml", service("web", 80))
 	b.expect("web:80")
 	b.save()
-	b.o.Store = store.NewBucket[LastGood](b.db, bucket)
-	b.expect("web:80")
-	if len(b.unsaved) != 1 || !b.saveDue {
-		t.Errorf("%d services to be saved later, due: %v", len(b.unsaved), b.saveDue)
-	}
+	b.o.Store = good
 	b.restart()
 	b.write("a.toml", "[[")
 	b.begin()
@@ -547,21 +553,28 @@ func TestFullDiskIsNoObstacle(t *testing.T) {
 }
 
 // A file that has become invalid, or a directory that has disappeared, no longer has the last good
-// services. They are stored before anything else can happen.
+// services. They are stored at once.
 func TestKilledAfterAMistake(t *testing.T) {
 	for name, mistake := range map[string]func(*bench){
 		"invalid file":  func(b *bench) { b.write("a.toml", "[[") },
 		"invalid field": func(b *bench) { b.write("a.toml", service("web", 0)) },
 		"no directory":  func(b *bench) { b.remove("") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := begun(t)
+		bubble.Run(t, name, func(t *testing.T) {
+			b := newBench(t)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			go b.keep(ctx)
+			synctest.Wait()
 			b.write("a.toml", service("web", 80))
-			b.expect("web:80")
-			b.write("a.toml", service("web", 81))
-			b.expect("web:81")
-			mistake(b)
 			b.refresh(t.Context(), nil, true)
+			b.write("a.toml", service("web", 81))
+			b.refresh(t.Context(), nil, true)
+			mistake(b)
+			start := time.Now()
+			b.refresh(t.Context(), nil, true)
+			synctest.Wait()
+			expect.Equal(t, time.Since(start), 0, "stored after")
 			b.kill()
 			b.begin()
 			expect.Equal(t, b.sink.String(), "web:81", "in effect")
@@ -572,4 +585,4 @@ func TestKilledAfterAMistake(t *testing.T) {
 type failing struct{}
 
 func (failing) Sealed() ([]store.Sealed[LastGood], error) { return nil, store.ErrUnavailable }
-func (failing) Batch(func(tx *store.Tx[LastGood])) error  { return store.ErrUnavailable }
+func (failing) Write(map[string]LastGood, []string) error { return store.ErrUnavailable }
