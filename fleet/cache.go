@@ -2,27 +2,61 @@ package fleet
 
 import (
 	"context"
+	"errors"
+	"strings"
+	"time"
 
-	"github.com/ironvip/ironvip/fleet/diskcache"
 	"github.com/ironvip/ironvip/fleet/treekv"
+	"github.com/ironvip/ironvip/internal/keep"
+	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/vip"
 )
+
+// cachePause is how long a change may wait to be written to the disk. What is lost is read from Consul again.
+const cachePause = time.Second
+
+// cached is one value of the tree on this host's disk, under its path.
+type cached struct {
+	Value []byte `json:"value"`
+	Index uint64 `json:"index,omitempty"`
+}
+
+// cachedMark is the name of the mark on the disk. No folder's name begins with a dot.
+const cachedMark = ".mark"
+
+// cache is the last known tree on this host's disk, for a start without Consul. A keeper for each folder
+// writes it.
+type cache struct {
+	bucket *store.Bucket[cached] // nil: there is none
+	fleet  string                // the mark of the tree that it had at the start; "" for none
+	kept   map[string]cached     // the content at the start, by path, until the tree is loaded
+}
+
+// openCache reads the cache. After an error, it has what could be read.
+func openCache(db *store.DB) (c cache, err error) {
+	if db == nil {
+		return c, nil
+	}
+	c.bucket = store.NewBucket[cached](db, "fleet")
+	c.kept, err = c.bucket.All()
+	c.fleet = string(c.kept[cachedMark].Value)
+	delete(c.kept, cachedMark)
+	return c, err
+}
 
 // startFromCache loads the last known tree if Consul hasn't been read yet.
 func (t *Tree) startFromCache() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	kept := t.cache.Kept()
-	if t.loaded || t.prevented || t.cache.Mark() == "" {
+	if t.loaded || t.prevented || t.cache.fleet == "" {
 		return
 	}
-	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(kept))
-	for path, c := range kept {
+	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(t.cache.kept))
+	for path, c := range t.cache.kept {
 		if f, key := t.locate(path); f != nil {
 			t.put(f, path, Entry{Key: key, Value: treekv.NotNil(c.Value), Index: c.Index}, nil)
 		}
 	}
-	t.settleCache()
 	t.ready()
 }
 
@@ -38,19 +72,43 @@ func (t *Tree) hold(hold bool) (begun bool) {
 	return t.loaded
 }
 
-// settleCache has only differences between the cache and the loaded tables written. The caller holds
-// mu.
-func (t *Tree) settleCache() {
-	t.cache.Settle(func(path string) (v diskcache.Value, ok bool) {
-		f, key := t.locate(path)
-		if f == nil {
-			return v, false
+// keepFolder returns the function that writes a folder to the cache until its context ends.
+func (t *Tree) keepFolder(f *folder) func(context.Context) {
+	names := map[string]bool{}
+	for path := range t.cache.kept {
+		if strings.HasPrefix(path, f.name+"/") {
+			names[path] = true
 		}
-		e, _, ok := f.rows.Get(key)
-		return diskcache.Value{Value: e.Value, Index: e.Index}, ok
-	})
+	}
+	k := keep.Keeper[string, Entry, cached]{
+		Table: f.rows, Store: cacheWriter{t}, Log: t.log, What: "the last known tree", Pause: cachePause, Report: t.reportCache,
+		Name: func(key string) string { return f.name + "/" + key }, Row: func(e *Entry) cached { return cached{e.Value, e.Index} },
+		Names: names, Complete: []<-chan struct{}{f.rows.Ready()},
+	}
+	return k.Run
 }
 
-func (t *Tree) runCache(ctx context.Context) {
-	t.cache.Run(ctx, func(p vip.Problem) { t.status.SetProblem("cache", p) })
+// cacheWriter writes the mark with the values of the tree that it names.
+type cacheWriter struct{ tree *Tree }
+
+// Write implements keep.Writer.
+func (w cacheWriter) Write(put map[string]cached, remove []string) error {
+	w.tree.mu.Lock()
+	mark := w.tree.mark
+	w.tree.mu.Unlock()
+	if mark != "" { // else the tree is that of the cache
+		put[cachedMark] = cached{Value: []byte(mark)}
+	}
+	return w.tree.cache.bucket.Write(put, remove)
+}
+
+// reportCache reports that the cache can't be written, or with nil that it can again.
+func (t *Tree) reportCache(err error) {
+	problem := vip.Problem{}
+	if known, is := errors.AsType[*store.Error](err); is {
+		problem = known.Problem
+	} else if err != nil {
+		problem = vip.Problem{Code: vip.CodeStore, Message: "cache not written: " + err.Error()}
+	}
+	t.status.SetProblem("cache", problem)
 }

@@ -22,11 +22,10 @@
 //   - fullread.go: decoding the whole tree and merging it into the tables
 //   - start.go: reading the snapshot that starting hosts share, or making it
 //   - digest.go: comparing the tables with those of the leader
-//   - cache.go: starting without Consul
+//   - cache.go: the last known tree on disk, and starting without Consul
 //   - mark.go, survey.go: detecting another fleet's tree and foreign keys
 //   - status.go: problems, and whether the tree is current
 //
-// Package diskcache has the last known tree on disk.
 // Package treekv has the tree's keys in Consul, reads of its log and values, and its snapshot.
 // Package treelog has the format of the log and of the snapshot.
 // Package treestatus has what the tree reports about itself.

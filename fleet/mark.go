@@ -27,7 +27,7 @@ func (t *Tree) checkMark(ctx context.Context, found *consulkv.Pair, at treelog.P
 	known := t.mark
 	t.mu.Unlock()
 	if known == "" {
-		known = t.cache.Mark()
+		known = t.cache.fleet
 	}
 	switch {
 	case found == nil && known == "":
@@ -64,10 +64,7 @@ func (t *Tree) follow(fleet string) string {
 func (t *Tree) setMark(fleet string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mark != fleet {
-		t.mark = fleet
-		t.cache.SetMark(fleet)
-	}
+	t.mark = fleet
 }
 
 func (t *Tree) makeMark(ctx context.Context, at treelog.Position) (treelog.Position, error) {

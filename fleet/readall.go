@@ -71,7 +71,6 @@ func (f *follower) reached(w wholeTree) {
 	t := f.tree
 	f.pass(w.cursor)
 	t.high = max(t.high, w.index)
-	t.settleCache()
 	t.ready()
 	if w.treeIndex == 0 { // a snapshot, which may have what was removed by hand since
 		f.scheduleSearch(searchSoon)

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/diskcache"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/fleet/treekv"
 	"github.com/ironvip/ironvip/fleet/treelog"
@@ -56,7 +55,7 @@ type Tree struct {
 	snapshotWriter treekv.SnapshotWriter
 	folders        map[string]*folder
 	status         *treestatus.Status
-	cache          *diskcache.Cache
+	cache          cache
 	writer         *writer
 	grace          *time.Timer    // starts the tree from the cache
 	trust          consulkv.Trust // for blocking queries
@@ -122,7 +121,6 @@ func New(o Options) *Tree {
 		kv:        treekv.Store{KV: o.KV, Keys: keys},
 		folders:   map[string]*folder{},
 		status:    treestatus.New(),
-		cache:     diskcache.New(o.Cache),
 		kicks:     make(chan struct{}, 1),
 		snapshots: make(chan snapshotTask, 1),
 		ended:     make(chan struct{}),
@@ -152,17 +150,22 @@ func New(o Options) *Tree {
 // ready then, and nothing was written. It is called once.
 func (t *Tree) Run(ctx context.Context) error {
 	defer close(t.ended)
-	if err := t.cache.Open(); err != nil {
+	var err error
+	if t.cache, err = openCache(t.o.Cache); err != nil {
 		t.log.Warn("cache incomplete: some of the last known tree can't be read", "err", err)
+	}
+	group, running := parallel.NewGroup(ctx)
+	for _, f := range t.folders {
+		if t.cache.bucket != nil {
+			group.Run(running, t.keepFolder(f))
+		}
 	}
 	t.grace = time.AfterFunc(GracePeriod, t.startFromCache)
 	defer t.grace.Stop()
-	group, running := parallel.NewGroup(ctx)
 	group.Go(func() error { return t.Member.Run(running) })
 	group.Go(func() error { return t.follower.run(running) })
-	for _, run := range []func(context.Context){t.writer.run, t.runSnapshots, t.runCache} {
-		group.Run(running, run)
-	}
+	group.Run(running, t.writer.run)
+	group.Run(running, t.runSnapshots)
 	if err := group.Wait(); err != nil {
 		return err
 	}
@@ -187,7 +190,7 @@ func (t *Tree) ready() {
 	if t.loaded {
 		return
 	}
-	t.loaded = true
+	t.loaded, t.cache.kept = true, nil
 	for _, f := range t.folders {
 		f.ready()
 		for _, v := range f.views {
@@ -287,7 +290,6 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 			v.put(e, v.read(e))
 		}
 	}
-	t.cache.Put(path, diskcache.Value{Value: e.Value, Index: e.Index})
 	return true
 }
 
@@ -302,7 +304,6 @@ func (t *Tree) remove(f *folder, key, path string, index uint64) {
 	for _, v := range f.views {
 		v.remove(key)
 	}
-	t.cache.Remove(path)
 }
 
 // knownIndex returns up to which index the tables are current for a key.

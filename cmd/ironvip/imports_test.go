@@ -38,7 +38,7 @@ var layers = [][]string{
 	{"fleet/roster"},
 	{"fleet"},
 	{"fleet/treekv", "fleet/treestatus"},
-	{"fleet/membership", "fleet/treelog", "fleet/diskcache"},
+	{"fleet/membership", "fleet/treelog"},
 	{"fleet/consulkv"},
 	{"internal/connlimit"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror"},

@@ -38,6 +38,8 @@ type Keeper[K comparable, V, R any] struct {
 	Pause time.Duration
 	// Hurry ends a pause with each value; it may be nil.
 	Hurry <-chan struct{}
+	// Report gets the error of the first write that fails, and nil once a write succeeds again; it may be nil.
+	Report func(error)
 	// Tried gets the revision of the table up to which rows were written, or refused by the store; it may be nil.
 	Tried *table.Reached
 
@@ -77,6 +79,9 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 			err := k.write(open)
 			if err != nil && !failing {
 				k.Log.Error(k.What+" can't be written; trying again", "rows", len(open), "err", err)
+			}
+			if k.Report != nil && failing != (err != nil) {
+				k.Report(err)
 			}
 			if failing = err != nil; !failing {
 				open, again = map[string]K{}, nil // to clear it would cost as much as the largest batch
