@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
-	"time"
 )
 
 // ErrBusy means that the agent accepts no more connections from this host. Its limit per client is
@@ -65,49 +63,25 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// tokenAge is the maximum age of a cached token file.
-const tokenAge = time.Second
+// token is a fixed token, or that of a file.
+type token struct{ fixed, path string }
 
-// token caches the token of a file.
-type token struct {
-	fixed, path string
-
-	mu      sync.Mutex
-	checked time.Time
-	read    os.FileInfo // the file's state when its token was read
-	value   string
-	err     error
-}
-
+// get returns the token. It reads the file for each request, because another program may rotate the
+// token. A file that can't be read fails requests: without its token, Consul would treat them as
+// anonymous and could return empty answers.
 func (t *token) get() (string, error) {
 	if t.path == "" {
 		return t.fixed, nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if now := time.Now(); t.checked.IsZero() || now.Sub(t.checked) >= tokenAge {
-		t.checked = now
-		t.refresh()
-	}
-	return t.value, t.err
-}
-
-// refresh reads the file if it has changed. A file that can't be read fails requests. Without its
-// token, Consul would treat them as anonymous and could return empty answers.
-func (t *token) refresh() {
-	info, err := os.Stat(t.path)
-	if err != nil {
-		t.read, t.err = nil, err
-		return
-	}
-	if t.err == nil && t.read != nil && os.SameFile(info, t.read) && info.ModTime().Equal(t.read.ModTime()) && info.Size() == t.read.Size() {
-		return
-	}
 	data, err := os.ReadFile(t.path)
-	t.read, t.value, t.err = info, strings.TrimSpace(string(data)), err
-	if err == nil && t.value == "" {
-		t.err = fmt.Errorf("%s is empty: it should hold a token", t.path)
+	if err != nil {
+		return "", err
 	}
+	value := strings.TrimSpace(string(data))
+	if value == "" {
+		return "", fmt.Errorf("%s is empty: it should hold a token", t.path)
+	}
+	return value, nil
 }
 
 // bounded is a body that fails if it is too long.
