@@ -168,7 +168,7 @@ func (f *follower) finishSearch() (verdict, error) {
 func (f *follower) differAgain(s *search) {
 	f.tree.mu.Lock()
 	defer f.tree.mu.Unlock()
-	if false && f.tree.compared.differs.IsZero() {
+	if s.differed && f.tree.compared.differs.IsZero() {
 		f.tree.compared.differs = time.Now()
 		if !s.barred {
 			f.tree.compared.differs = time.Now().Add(searchAgain)
