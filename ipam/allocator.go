@@ -70,8 +70,7 @@ type Allocator struct {
 	// what follows, up to mu.
 	write    writeLock
 	known    func(vip.ServiceKey) bool // nil until Settled
-	version  Version                   // up to which the store's changes are recorded
-	commits  uint64
+	feed     Feed                      // of what other hosts write to the store
 	grace    gracePeriod
 	waiting  deferred // services that lack something
 	releases deferred // deleted services that still hold something

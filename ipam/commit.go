@@ -23,9 +23,7 @@ func (a *Allocator) commit(ctx context.Context, ops []Op, by committer) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	err := by(ctx, ops)
-	a.commits++
-	if err != nil {
+	if err := by(ctx, ops); err != nil {
 		return err
 	}
 	a.mu.Lock()

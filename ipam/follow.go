@@ -2,10 +2,8 @@ package ipam
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/ipam/internal/pool"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -13,15 +11,18 @@ import (
 // Restore reads every lease of the store. It is called once after Prepare, and before Run, Assign
 // and Release; Configure may be called meanwhile. It costs O(leases).
 func (a *Allocator) Restore(ctx context.Context) error {
-	changes, version, err := a.store.Changes(ctx, 0)
+	feed, err := a.store.Watch(ctx)
 	if err != nil {
 		return fmt.Errorf("restore leases: %w", err)
 	}
 	a.write.Lock()
 	defer a.write.Unlock()
+	changes, _ := Drain(feed)
+	if a.feed = feed; a.node == "" {
+		feed.Close() // nobody else writes
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.version = version
 	newest := make(map[*pool.Ranges]vip.Instant)
 	for _, c := range changes {
 		if c.Lease == nil {
@@ -40,72 +41,28 @@ func (a *Allocator) Restore(ctx context.Context) error {
 // follow records what other hosts write to the store, until the context ends. One change costs
 // O(its holders).
 func (a *Allocator) follow(ctx context.Context) {
-	retry := storeBackoff()
 	for ctx.Err() == nil {
-		err := a.receiveChanges(ctx)
-		if err == nil {
-			retry.Reset()
-			continue
+		select {
+		case <-ctx.Done():
+		case <-a.receiveChanges():
 		}
-		wait := retry.Next()
-		if ctx.Err() == nil {
-			a.log.Error("lease store can't be followed; trying again", "err", err, "in", wait)
-		}
-		backoff.Sleep(ctx, wait)
 	}
 }
 
-// receiveChanges waits for changes and records them.
-func (a *Allocator) receiveChanges(ctx context.Context) error {
-	a.write.Lock()
-	since, commits := a.version, a.commits
-	a.write.Unlock()
-	changes, version, err := a.store.Changes(ctx, since)
+// receiveChanges records the changes so far, and returns the channel that is closed at the next one. It
+// reads them with the lock of the writer: they are not older than what this host has written.
+func (a *Allocator) receiveChanges() (more <-chan struct{}) {
 	a.write.Lock()
 	defer a.write.Unlock()
-	if err == nil && a.commits != commits {
-		// The changes may be older than a commit that was recorded meanwhile. There are some, so
-		// asking again doesn't block.
-		changes, version, err = a.store.Changes(ctx, since)
-	}
-	compacted := errors.Is(err, ErrCompacted)
-	if compacted {
-		changes, version, err = a.store.Changes(ctx, 0)
-	}
-	if err != nil {
-		return err
+	changes, more := Drain(a.feed)
+	if len(changes) == 0 {
+		return more
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range changes {
 		a.receive(c.Resource, c.Lease)
 	}
-	if compacted {
-		a.removeAllBut(changes)
-	}
-	a.version = version
 	a.nudge()
-	return nil
-}
-
-// removeAllBut removes every lease that isn't among all those in the store.
-func (a *Allocator) removeAllBut(stored []LeaseChange) {
-	there := make(map[Resource]struct{}, len(stored))
-	for _, c := range stored {
-		there[c.Resource] = struct{}{}
-	}
-	var gone []Resource
-	for r := range a.leases.All() {
-		if _, ok := there[r]; !ok {
-			gone = append(gone, r)
-		}
-	}
-	for r := range a.unreadable {
-		if _, ok := there[r]; !ok {
-			gone = append(gone, r)
-		}
-	}
-	for _, r := range gone {
-		a.receive(r, nil)
-	}
+	return more
 }

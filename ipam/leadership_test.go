@@ -416,15 +416,23 @@ func (s *blocking) later(c ipam.LeaseChange) {
 	s.added = append(s.added, c)
 }
 
-func (s *blocking) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
-	changes, next, err := s.Store.Changes(ctx, since)
+func (s *blocking) Watch(ctx context.Context) (ipam.Feed, error) {
 	for _, r := range s.resources {
-		if since == 0 {
-			changes = append(changes, ipam.LeaseChange{Resource: r, Lease: &ipam.Lease{Resource: r, State: ipam.Blocked, Reason: "junk"}})
-		}
+		s.later(ipam.LeaseChange{Resource: r, Lease: &ipam.Lease{Resource: r, State: ipam.Blocked, Reason: "junk"}})
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changes, s.added = append(changes, s.added...), nil
-	return changes, next, err
+	feed, err := s.Store.Watch(ctx)
+	return blockingFeed{feed, s}, err
+}
+
+type blockingFeed struct {
+	ipam.Feed
+	store *blocking
+}
+
+func (f blockingFeed) TryNext() ([]ipam.LeaseChange, <-chan struct{}) {
+	changes, more := f.Feed.TryNext()
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	changes, f.store.added = append(changes, f.store.added...), nil
+	return changes, more
 }

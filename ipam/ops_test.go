@@ -6,6 +6,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/storetest"
 )
 
 // Gain and Loss create and remove a lease with any number of holders.
@@ -25,7 +26,7 @@ func TestGainAndLoss(t *testing.T) {
 					t.Errorf("%d holders, op %d: %v", holders, i, ops[i].Err)
 				}
 			}
-			all, _, _ := s.Changes(t.Context(), 0)
+			all := storetest.Leases(t, s)
 			if gained := ops[0].Old == nil; gained && (len(all) != 1 || !all[0].Lease.Equal(l)) || !gained && len(all) != 0 {
 				t.Errorf("%d holders: %d leases", holders, len(all))
 			}

@@ -9,9 +9,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Version orders the changes of a Store. 0 is before every change.
-type Version uint64
-
 // Op is one conditional write. It makes New the lease of the resource if the lease is Old and the
 // Claim, if any, is right. It adds or removes at most MaxHolders holders.
 type Op struct {
@@ -50,13 +47,30 @@ type Store interface {
 	// returns. An Err that wraps ErrUnavailable says that the op was not tried or that its outcome
 	// is unknown. A returned error wraps ErrUnavailable and says that the Store can't be written:
 	// nothing is known to be durable, and the caller must not act on any op. If hosts share the
-	// store, some ops may be durable all the same; Changes then reports them.
+	// store, some ops may be durable all the same; the feeds then have them.
 	Commit(ctx context.Context, ops []Op) error
-	// Changes returns what changed after since (0: every lease), each resource once with its newest
-	// lease, and the version for the next call. Without changes it blocks until there is one or the
-	// context ends. ErrCompacted says that the Store no longer knows what was removed since then:
-	// call it with 0, and treat every other lease as removed.
-	Changes(ctx context.Context, since Version) ([]LeaseChange, Version, error)
+	// Watch waits until the leases can be read, and returns a feed of them. The error is the context's.
+	Watch(ctx context.Context) (Feed, error)
+}
+
+// Feed has the leases of a Store and their changes, for one reader.
+type Feed interface {
+	// TryNext returns the next changes, or none at the end of the feed; at first every lease. The channel is
+	// closed at the next change.
+	TryNext() (changes []LeaseChange, more <-chan struct{})
+	// Close ends the feed.
+	Close()
+}
+
+// Drain returns all changes of a feed, oldest first, and the channel that is closed at the next one.
+func Drain(feed Feed) (all []LeaseChange, more <-chan struct{}) {
+	for {
+		changes, more := feed.TryNext()
+		if len(changes) == 0 {
+			return all, more
+		}
+		all = append(all, changes...)
+	}
 }
 
 // ErrUnavailable says that a store can't be written now and that trying again may help. Stores wrap
@@ -65,9 +79,6 @@ var ErrUnavailable = errors.New("lease store not available")
 
 // ErrSlow says, together with ErrUnavailable, that the store is reachable but takes too long.
 var ErrSlow = errors.New("the store is slow")
-
-// ErrCompacted says that a Store no longer knows what was removed since that version.
-var ErrCompacted = errors.New("lease changes since that version are no longer known")
 
 // FencedError says that a store holds back the ops that concern a service, because its records of
 // the service disagree or can't be read. Nothing was written; trying again later helps.

@@ -193,12 +193,12 @@ type laterStore struct {
 	there chan struct{}
 }
 
-func (s *laterStore) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
+func (s *laterStore) Watch(ctx context.Context) (ipam.Feed, error) {
 	select {
 	case <-s.there:
-		return s.Store.Changes(ctx, since)
+		return s.Store.Watch(ctx)
 	case <-ctx.Done():
-		return nil, since, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 

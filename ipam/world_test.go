@@ -14,6 +14,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipam/memstore"
+	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -219,10 +220,7 @@ func (w *world) lease(a string) (ipam.Lease, bool) {
 // durable checks that what is shown is what the store has.
 func (w *world) durable() {
 	w.t.Helper()
-	changes, _, err := w.store.Changes(context.Background(), 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	changes := storetest.Leases(w.t, w.store)
 	shown := maps.Collect(w.a.Leases().All())
 	for _, c := range changes {
 		if l, ok := shown[c.Resource]; !ok || !l.Equal(*c.Lease) {

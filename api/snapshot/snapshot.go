@@ -64,11 +64,13 @@ type Stores struct {
 // have watched them.
 func ContentsOf(ctx context.Context, s Stores) (Contents, error) {
 	out := Contents{Leases: map[ipam.Resource]ipam.Lease{}, Services: map[string]rest.Record{}, States: map[string]overrides.Override{}}
-	changes, _, err := s.Leases.Changes(ctx, 0)
+	feed, err := s.Leases.Watch(ctx)
 	if err != nil {
 		return out, fmt.Errorf("read leases: %w", err)
 	}
-	for _, c := range changes {
+	defer feed.Close()
+	leases, _ := ipam.Drain(feed)
+	for _, c := range leases {
 		if c.Lease != nil {
 			out.Leases[c.Resource] = *c.Lease
 		}

@@ -189,10 +189,7 @@ func killWhileWriting(t *testing.T, seed uint64, kills int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changes, _, err := s.Changes(t.Context(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		changes := storetest.Leases(t, s)
 		there := map[ipam.Resource]ipam.Lease{}
 		for _, c := range changes {
 			there[c.Resource] = *c.Lease

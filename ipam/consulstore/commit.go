@@ -50,7 +50,7 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		changed, fence := s.entries.Changed(), s.fences.Changed() // before looking
+		changed := s.changes.next() // before looking
 		groups, later, behind := s.plan(pending)
 		wrote, again, err := s.write(ctx, until, groups)
 		stored = stored || wrote
@@ -64,7 +64,7 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 			}
 			return ctx.Err()
 		}
-		if len(behind) > 0 && !wrote && err == nil && !wait(ctx, deadline, changed, fence) {
+		if len(behind) > 0 && !wrote && err == nil && !wait(ctx, deadline, changed) {
 			for _, a := range behind {
 				a.op.Err = s.fenced(a.op)
 			}
@@ -85,12 +85,11 @@ func unavailable(err error) error {
 }
 
 // wait waits for changes until the deadline, and reports whether there are any.
-func wait(ctx context.Context, deadline time.Time, leases, fence <-chan struct{}) bool {
+func wait(ctx context.Context, deadline time.Time, changed <-chan struct{}) bool {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	select {
-	case <-leases:
-	case <-fence:
+	case <-changed:
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
@@ -122,8 +121,8 @@ func (s *Store) finish(g *group) (again []*attempt) {
 	return again
 }
 
-// apply updates the view with what a group wrote, as the caller of Commit does. The feed skips values
-// that other hosts have changed again, and Changes would then not report their change.
+// apply updates the view with what a group wrote, as the caller of Commit does. The tree's feed skips values
+// that other hosts have changed again, and the readers of the view would then not get their change.
 func (s *Store) apply(g *group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@
 // stays with the services whose holdings name it. The package owns those two folders and nothing
 // else.
 //
-//   - consulstore.go: Store, its view of the tree, Changes
+//   - consulstore.go: Store, its view of the tree, Watch
 //   - holders.go: which services' holdings name a resource
 //   - plan.go: from ops to batches of the tree
 //   - chunk.go: how much is written at once
@@ -55,6 +55,8 @@ type Store struct {
 	fences   table.Reader[string, fleet.Entry] // the folder of holdings, readable or not
 	holdings *fleet.Collection[holdings]
 
+	changes bell // of entries and fences
+
 	mu        sync.Mutex
 	feed      *table.Feed[string, fleet.Entry]
 	fenceFeed *table.Feed[string, fleet.Entry]
@@ -67,7 +69,7 @@ type Store struct {
 
 // New returns the store of the leases in a tree that has its Folders. The tree need not run yet.
 func New(tree *fleet.Tree) *Store {
-	return &Store{
+	s := &Store{
 		tree:     tree,
 		entries:  tree.Folder(leasesFolder),
 		leases:   fleet.NewCollection(tree, leasesFolder, version, checkLease),
@@ -79,6 +81,9 @@ func New(tree *fleet.Tree) *Store {
 		mismatch: make(map[vip.ServiceKey]mismatch),
 		chunk:    maxChunk,
 	}
+	s.entries.Track(s.changes.ring)
+	s.fences.Track(s.changes.ring)
+	return s
 }
 
 func checkLease(key string, l ipam.Lease) error {
@@ -109,26 +114,56 @@ func serviceKeyOf(k vip.ServiceKey) string { return k.Namespace + "/" + k.Name }
 // Ready is closed once the leases have been read.
 func (s *Store) Ready() <-chan struct{} { return s.entries.Ready() }
 
-// Changes implements ipam.Store. It waits until the leases have been read.
-func (s *Store) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
+// Watch implements ipam.Store.
+func (s *Store) Watch(ctx context.Context) (ipam.Feed, error) {
 	if err := s.await(ctx); err != nil {
-		return nil, since, err
+		return nil, err
 	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, since, err
-		}
-		changed, fence := s.entries.Changed(), s.fences.Changed() // before looking
-		changes, next, err := s.after(since)
-		if err != nil || len(changes) > 0 || since == 0 {
-			return changes, next, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, since, ctx.Err()
-		case <-changed:
-		case <-fence:
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return feed{s.view.Watch(), s}, nil
+}
+
+// feed is a feed of the view that has the tree's changes so far.
+type feed struct {
+	ipam.Feed
+	store *Store
+}
+
+// TryNext implements ipam.Feed.
+func (f feed) TryNext() ([]ipam.LeaseChange, <-chan struct{}) {
+	s := f.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	more := s.changes.next() // before looking
+	s.sync()
+	changes, _ := f.Feed.TryNext()
+	return changes, more
+}
+
+// bell wakes those that wait for a change of one of several tables.
+type bell struct {
+	mu sync.Mutex
+	c  chan struct{} // nil while nobody waits
+}
+
+// next returns a channel that is closed at the next change.
+func (b *bell) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c == nil {
+		b.c = make(chan struct{})
+	}
+	return b.c
+}
+
+// ring is called with each change.
+func (b *bell) ring(*fleet.Entry, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
 	}
 }
 
@@ -141,13 +176,6 @@ func (s *Store) await(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (s *Store) after(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sync()
-	return s.view.After(since)
 }
 
 // sync applies the tree's changes to the view. The caller holds mu.

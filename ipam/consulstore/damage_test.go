@@ -88,9 +88,7 @@ func TestJunk(t *testing.T) {
 					put()
 				}
 				h := start(t, m, "lb1")
-				if _, _, err := h.Store.Changes(context.Background(), 0); err != nil {
-					t.Fatal(err)
-				}
+				storetest.Leases(t, h.Store)
 				commit(t, h.Store, claim(good))
 				put()
 				caughtUp(t, h)
@@ -104,7 +102,7 @@ func TestJunk(t *testing.T) {
 						t.Errorf("%s is not reported among %v", key, places)
 					}
 				}
-				changes, _, _ := h.Store.Changes(context.Background(), 0)
+				changes := storetest.Leases(t, h.Store)
 				var blocked []string
 				for _, c := range changes {
 					if c.Lease.State == ipam.Blocked {
@@ -228,11 +226,7 @@ func TestRivalHosts(t *testing.T) {
 	for _, h := range hosts {
 		caughtUp(t, h)
 		clear(held)
-		changes, _, err := h.Store.Changes(context.Background(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range changes {
+		for _, c := range storetest.Leases(t, h.Store) {
 			held[c.Lease.Holders[0].Service]++
 		}
 		for k, n := range held {

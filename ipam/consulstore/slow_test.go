@@ -17,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/storetest"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -70,9 +71,8 @@ func TestSlowConsulMakesProgress(t *testing.T) {
 			}
 			pending = left
 		}
-		changes, _, err := h.Changes(t.Context(), 0)
-		if err != nil || len(changes) != 300 {
-			t.Errorf("%d leases, want 300 (%v)", len(changes), err)
+		if changes := storetest.Leases(t, h.Store); len(changes) != 300 {
+			t.Errorf("%d leases, want 300", len(changes))
 		}
 		m.SetPace(t, 0)
 		txns := func(n int) int {

@@ -69,8 +69,8 @@ func Run(t *testing.T, open func(t *testing.T) ipam.Store, options ...Option) {
 	run("a bad op harms no other", c.badOp)
 	run("every kind of lease comes back as it was", c.roundTrip)
 	run("changes from the start and from later", c.changes)
-	run("changes block until there are some", c.blocking)
-	run("the context ends waiting and writing", c.context)
+	run("a change wakes the readers", c.waking)
+	run("the context ends reading and writing", c.context)
 	run("one of many claimers wins", c.claimers)
 	run("a service claims one of many resources", c.rivals)
 	run("changes replay to the leases under concurrent writes", c.replay)
@@ -109,13 +109,36 @@ func put(t *testing.T, s ipam.Store, old, now *ipam.Lease) {
 	}
 }
 
-// all returns every lease and the version.
-func all(t *testing.T, s ipam.Store) (map[ipam.Resource]ipam.Lease, ipam.Version) {
+// watch returns a feed of the store, until the end of the test.
+func watch(t testing.TB, s ipam.Store) ipam.Feed {
 	t.Helper()
-	changes, version, err := s.Changes(t.Context(), 0)
+	feed, err := s.Watch(t.Context())
 	if err != nil {
-		t.Fatalf("changes: %v", err)
+		t.Fatalf("watch: %v", err)
 	}
+	t.Cleanup(feed.Close)
+	return feed
+}
+
+// Leases returns what a store has.
+func Leases(t testing.TB, s ipam.Store) []ipam.LeaseChange {
+	t.Helper()
+	changes, _ := ipam.Drain(watch(t, s))
+	return changes
+}
+
+// drained returns a feed that has reported every lease.
+func drained(t *testing.T, s ipam.Store) ipam.Feed {
+	t.Helper()
+	feed := watch(t, s)
+	ipam.Drain(feed)
+	return feed
+}
+
+// all returns every lease.
+func all(t *testing.T, s ipam.Store) map[ipam.Resource]ipam.Lease {
+	t.Helper()
+	changes := Leases(t, s)
 	out := make(map[ipam.Resource]ipam.Lease)
 	for _, c := range changes {
 		if c.Lease == nil {
@@ -130,12 +153,12 @@ func all(t *testing.T, s ipam.Store) (map[ipam.Resource]ipam.Lease, ipam.Version
 		}
 		out[c.Resource] = *c.Lease
 	}
-	return out, version
+	return out
 }
 
 func expect(t *testing.T, s ipam.Store, want ...ipam.Lease) {
 	t.Helper()
-	got, _ := all(t, s)
+	got := all(t, s)
 	if len(got) != len(want) {
 		t.Errorf("%d leases, want %d: %v", len(got), len(want), got)
 	}
@@ -210,15 +233,14 @@ func (c *suite) remove(t *testing.T) {
 	s := c.open(t)
 	a := Lease(1, "a")
 	put(t, s, nil, &a)
-	_, before := all(t, s)
+	feed := drained(t, s)
 	other := Lease(1, "b")
 	expectConflict(t, commit(t, s, ipam.Op{Old: &other})[0], &a)
 	put(t, s, &a, nil)
 	expectConflict(t, commit(t, s, ipam.Op{Old: &a})[0], nil)
 	expect(t, s)
-	changes, _, err := s.Changes(t.Context(), before)
-	if err != nil || len(changes) != 1 || changes[0].Lease != nil || changes[0].Resource != a.Resource {
-		t.Errorf("changes %+v, %v: want the removal", changes, err)
+	if changes, _ := ipam.Drain(feed); len(changes) != 1 || changes[0].Lease != nil || changes[0].Resource != a.Resource {
+		t.Errorf("changes %+v: want the removal", changes)
 	}
 	put(t, s, nil, &a)
 	expect(t, s, a)
@@ -416,7 +438,7 @@ func (c *suite) changes(t *testing.T) {
 	s := c.open(t)
 	a, b := Lease(1, "a"), Lease(2, "b")
 	put(t, s, nil, &a)
-	_, v1 := all(t, s)
+	feed := drained(t, s)
 	put(t, s, nil, &b)
 	a2 := a
 	a2.Pool = "other"
@@ -424,9 +446,9 @@ func (c *suite) changes(t *testing.T) {
 	a3 := a2
 	a3.Pool = "third"
 	put(t, s, &a2, &a3)
-	changes, v2, err := s.Changes(t.Context(), v1)
-	if err != nil || len(changes) != 2 {
-		t.Fatalf("changes %+v, %v: want b and the newest of a", changes, err)
+	changes, _ := ipam.Drain(feed)
+	if len(changes) != 2 {
+		t.Fatalf("changes %+v: want b and the newest of a", changes)
 	}
 	for _, change := range changes {
 		want := b
@@ -437,48 +459,31 @@ func (c *suite) changes(t *testing.T) {
 			t.Errorf("change %+v, want %+v", change, want)
 		}
 	}
-	if v2 <= v1 {
-		t.Errorf("version %d after %d", v2, v1)
-	}
 }
 
-func (c *suite) blocking(t *testing.T) {
+func (c *suite) waking(t *testing.T) {
 	s := c.open(t)
-	_, version := all(t, s) // empty: a call from version 0 doesn't block
-	type result struct {
-		changes []ipam.LeaseChange
-		err     error
-	}
-	got := make(chan result, 1)
-	go func() {
-		changes, _, err := s.Changes(t.Context(), version)
-		got <- result{changes, err}
-	}()
+	changes, more := ipam.Drain(watch(t, s))
 	select {
-	case r := <-got:
-		t.Fatalf("returned at once: %+v", r)
-	case <-time.After(20 * time.Millisecond): // long enough to detect a call that doesn't block
+	case <-more:
+		t.Fatal("a change of an empty store")
+	default:
+	}
+	if len(changes) != 0 {
+		t.Fatalf("an empty store has %+v", changes)
 	}
 	a := Lease(1, "a")
 	put(t, s, nil, &a)
-	r := <-got
-	if r.err != nil || len(r.changes) != 1 || !r.changes[0].Lease.Equal(a) {
-		t.Errorf("woken with %+v", r)
-	}
+	<-more
+	expect(t, s, a)
 }
 
 func (c *suite) context(t *testing.T) {
 	s := c.open(t)
-	_, version := all(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	got := make(chan error, 1)
-	go func() {
-		_, _, err := s.Changes(ctx, version)
-		got <- err
-	}()
 	cancel()
-	if err := <-got; !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting ended with %v", err)
+	if _, err := s.Watch(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("watch with an ended context: %v", err)
 	}
 	a := Lease(1, "a")
 	if err := s.Commit(ctx, []ipam.Op{{New: &a}}); !errors.Is(err, context.Canceled) {
@@ -510,7 +515,7 @@ func (c *suite) claimers(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	leases, _ := all(t, s)
+	leases := all(t, s)
 	for r := range resources {
 		if len(won[r]) != 1 {
 			t.Errorf("192.0.2.%d was won by %v", r, won[r])
@@ -539,7 +544,7 @@ func (c *suite) rivals(t *testing.T) {
 	}
 	wg.Wait()
 	held := map[string]int{}
-	leases, _ := all(t, s)
+	leases := all(t, s)
 	for _, l := range leases {
 		held[l.Holders[0].Service.Name]++
 	}
@@ -572,18 +577,15 @@ func (c *suite) replay(t *testing.T) {
 	go func() { wg.Wait(); close(finished) }()
 
 	replayed := map[ipam.Resource]ipam.Lease{}
-	var version ipam.Version
+	feed := watch(t, s)
 	follow := func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		changes, next, err := s.Changes(ctx, version)
-		if errors.Is(err, context.DeadlineExceeded) {
-			return
+		changes, more := feed.TryNext()
+		if len(changes) == 0 {
+			select {
+			case <-more:
+			case <-time.After(50 * time.Millisecond):
+			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		version = next
 		for _, change := range changes {
 			if change.Lease == nil {
 				delete(replayed, change.Resource)
@@ -600,7 +602,9 @@ func (c *suite) replay(t *testing.T) {
 		}
 		follow()
 	}
-	follow()
+	for range 2 { // one may only wait
+		follow()
+	}
 	var want []ipam.Lease
 	for _, l := range replayed {
 		want = append(want, l)
@@ -630,7 +634,7 @@ func (c *suite) failing(t *testing.T) {
 	s := c.open(t)
 	a, b := Lease(1, "a"), Lease(2, "b")
 	put(t, s, nil, &a)
-	_, version := all(t, s)
+	feed := drained(t, s)
 	end := c.fault(t, s)
 	for _, ops := range [][]ipam.Op{{{New: &b}}, {{Old: &a}}, {{New: &b}, {Old: &a, New: &a}}} {
 		if err := s.Commit(t.Context(), ops); !errors.Is(err, ipam.ErrUnavailable) {
@@ -638,10 +642,8 @@ func (c *suite) failing(t *testing.T) {
 		}
 	}
 	expect(t, s, a)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if changes, _, err := s.Changes(ctx, version); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("failed commits show as changes %+v, %v", changes, err)
+	if changes, _ := ipam.Drain(feed); len(changes) != 0 {
+		t.Errorf("failed commits show as changes %+v", changes)
 	}
 	end()
 	put(t, s, nil, &b)

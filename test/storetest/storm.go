@@ -351,10 +351,8 @@ func (h *stormHost) Commit(ctx context.Context, ops []ipam.Op) error {
 	return err
 }
 
-// Changes calls the store's Changes.
-func (h *stormHost) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
-	return h.store.Changes(ctx, since)
-}
+// Watch calls the store's Watch.
+func (h *stormHost) Watch(ctx context.Context) (ipam.Feed, error) { return h.store.Watch(ctx) }
 
 // mostCommits bounds the commits per step on all hosts. More commits mean that hosts undo each
 // other's changes.
@@ -416,10 +414,12 @@ func (s *storm) settle() {
 // wrong returns all differences from the expected final state.
 func (s *storm) wrong() (out []error) {
 	bad := func(format string, args ...any) { out = append(out, fmt.Errorf(format, args...)) }
-	all, _, err := s.hosts[0].store.Changes(context.Background(), 0)
+	feed, err := s.hosts[0].store.Watch(context.Background())
 	if err != nil {
 		return []error{err}
 	}
+	defer feed.Close()
+	all, _ := ipam.Drain(feed)
 	stored := map[ipam.Resource]ipam.Lease{}
 	for _, c := range all {
 		stored[c.Resource] = *c.Lease

@@ -2,7 +2,7 @@
 // commit, and the feed of changes.
 //
 //   - store.go: Store, an ipam.Store for a store with one writer; it calls a persist function
-//   - table.go: Table, the leases with their holders and the order of their changes
+//   - table.go: Table, the leases with their holders, and the feeds of their changes
 //   - trial.go: Trial, ops tried on a Table without changing it
 //
 // boltstore and memstore embed a Store. consulstore, which other processes write too, uses
@@ -25,14 +25,13 @@ type Persist func(changes map[ipam.Resource]*ipam.Lease) error
 type Store struct {
 	persist Persist
 
-	mu      sync.Mutex
-	table   *Table
-	changed chan struct{}
+	mu    sync.Mutex
+	table *Table
 }
 
 // New returns a store that has the leases and calls persist before each change is visible.
 func New(leases map[ipam.Resource]ipam.Lease, persist Persist) *Store {
-	s := &Store{persist: persist, table: NewTable(), changed: make(chan struct{})}
+	s := &Store{persist: persist, table: NewTable()}
 	for r, l := range leases {
 		s.table.Set(r, &l)
 	}
@@ -62,32 +61,8 @@ func (s *Store) Commit(ctx context.Context, ops []ipam.Op) error {
 	for r, l := range trial.Changes {
 		s.table.Set(r, l)
 	}
-	close(s.changed)
-	s.changed = make(chan struct{})
 	return nil
 }
 
-// Changes implements ipam.Store.
-func (s *Store) Changes(ctx context.Context, since ipam.Version) ([]ipam.LeaseChange, ipam.Version, error) {
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, since, err
-		}
-		changes, version, wait, err := s.after(since)
-		if err != nil || len(changes) > 0 || since == 0 {
-			return changes, version, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, since, ctx.Err()
-		case <-wait:
-		}
-	}
-}
-
-func (s *Store) after(since ipam.Version) ([]ipam.LeaseChange, ipam.Version, <-chan struct{}, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	changes, version, err := s.table.After(since)
-	return changes, version, s.changed, err
-}
+// Watch implements ipam.Store.
+func (s *Store) Watch(ctx context.Context) (ipam.Feed, error) { return s.table.Watch(), ctx.Err() }
