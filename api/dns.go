@@ -8,10 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/dns"
-	"github.com/ironvip/ironvip/dns/message"
+	names "github.com/ironvip/ironvip/dns"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/vip"
@@ -19,7 +20,7 @@ import (
 
 // Naming is what the API shows of the DNS names of services.
 type Naming struct {
-	Stage *dns.Stage // without names until it runs
+	Stage *names.Stage // without names until it runs
 	// Zone returns the domain and the configured addresses; no address: names are not answered.
 	Zone func() (domain string, listen []netip.AddrPort)
 }
@@ -110,16 +111,17 @@ type queryDNSInput struct {
 }
 
 func (s *Server) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, error) {
-	name, kind := in.Name, message.A
+	name, kind := in.Name, dns.TypeA
 	if name == "" {
 		return v1.DNSAnswer{}, badName("a name is needed")
 	}
 	if addr, err := netip.ParseAddr(name); err == nil && addr.Zone() == "" {
-		name, kind = reverseName(addr.Unmap()), message.PTR
+		name, _ = dns.ReverseAddr(addr.Unmap().String()) // it is valid
+		kind = dns.TypePTR
 	}
 	if in.Type != "" {
 		var ok bool
-		if kind, ok = message.ParseType(strings.ToUpper(in.Type)); !ok {
+		if kind, ok = dns.StringToType[strings.ToUpper(in.Type)]; !ok {
 			return v1.DNSAnswer{}, server.BadRequest(fmt.Sprintf("%q is not a type of DNS records", in.Type), "use A, AAAA, SRV, PTR, TXT, SOA, NS or ANY",
 				vip.Problem{Code: vip.CodeInvalid, Field: "query.type", Message: "is not a type"})
 		}
@@ -128,7 +130,7 @@ func (s *Server) queryDNS(_ context.Context, in *queryDNSInput) (v1.DNSAnswer, e
 	if err != nil {
 		return v1.DNSAnswer{}, badName(err.Error())
 	}
-	out := v1.DNSAnswer{Name: e.Name, Type: e.Type.String(), RCode: e.Code.String(), Answer: records(e.Answer), Authority: records(e.Authority), Additional: records(e.Extra), Why: why(&e)}
+	out := v1.DNSAnswer{Name: e.Name, Type: dns.Type(e.Type).String(), RCode: dns.RcodeToString[e.Code], Answer: records(e.Answer), Authority: records(e.Authority), Additional: records(e.Extra), Why: why(&e)}
 	if _, listen := s.Naming.Zone(); len(listen) == 0 {
 		out.Why += "; dns.listen is empty, so no client gets this answer"
 	}
@@ -147,9 +149,13 @@ func badName(why string) error {
 	return server.BadRequest(why, "use a DNS name", vip.Problem{Code: vip.CodeInvalid, Field: "query.name", Message: "is not a DNS name"})
 }
 
-func records(in []message.Record) []v1.DNSRecord {
-	return convert(in, func(r message.Record) v1.DNSRecord {
-		return v1.DNSRecord{Name: r.Name, TTL: r.TTL, Type: r.Type.String(), Data: r.Data}
+// records returns records with their names as all names of the API: without a dot at the end.
+func records(in []dns.RR) []v1.DNSRecord {
+	return convert(in, func(r dns.RR) v1.DNSRecord {
+		header := r.Header()
+		data := strings.TrimPrefix(r.String(), header.String())
+		return v1.DNSRecord{Name: strings.TrimSuffix(header.Name, "."), TTL: header.Ttl, Type: dns.Type(header.Rrtype).String(),
+			Data: strings.TrimSuffix(strings.ReplaceAll(data, ". ", " "), ".")}
 	})
 }
 
@@ -178,22 +184,4 @@ func why(e *zone.Explanation) string {
 		return is
 	}
 	return is + "; " + e.Why.String()
-}
-
-// reverseName returns the name with the PTR record of an address.
-func reverseName(a netip.Addr) string {
-	bytes := a.AsSlice()
-	slices.Reverse(bytes)
-	var labels []string
-	for _, b := range bytes {
-		if a.Is4() {
-			labels = append(labels, fmt.Sprint(b))
-		} else {
-			labels = append(labels, fmt.Sprintf("%x", b&0xf), fmt.Sprintf("%x", b>>4))
-		}
-	}
-	if a.Is4() {
-		return strings.Join(labels, ".") + ".in-addr.arpa"
-	}
-	return strings.Join(labels, ".") + ".ip6.arpa"
 }

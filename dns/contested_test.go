@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/message"
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipam"
@@ -71,7 +72,7 @@ func TestContestedNameAfterRestart(t *testing.T) {
 	w.shop("young", 2, "10.64.0.2")
 	w.await("old.vip.internal", "NOERROR 10.64.0.1")
 	w.check("shop.example.com", "SERVFAIL")
-	expect.Equal(t, must.Get(w.Explain("shop.example.com", message.A))(t).Why, zone.NotDecided)
+	expect.Equal(t, must.Get(w.Explain("shop.example.com", dns.TypeA))(t).Why, zone.NotDecided)
 	undecided := func() {
 		t.Helper()
 		want := zone.Conflict{ConflictKey: zone.ConflictKey{Name: "shop.example.com", Service: key("young")}, Winner: key("old"), Undecided: true}

@@ -20,7 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
@@ -98,13 +97,13 @@ func (s *Stage) Loaded() <-chan struct{} { return s.loaded }
 // names are then answered as such.
 func (s *Stage) Synced() <-chan struct{} { return s.synced }
 
-// Answer appends the reply to a query to out. See zone.Answer.
-func (s *Stage) Answer(out, query []byte, tcp bool) ([]byte, zone.Outcome) {
-	return s.zone.Load().Answer(out, query, tcp)
+// Answer returns the reply to a query. See zone.Answer.
+func (s *Stage) Answer(query []byte, tcp bool) ([]byte, zone.Outcome) {
+	return s.zone.Load().Answer(query, tcp)
 }
 
 // Explain answers a question and says why. See zone.Explain.
-func (s *Stage) Explain(name string, t message.Type) (zone.Explanation, error) {
+func (s *Stage) Explain(name string, t uint16) (zone.Explanation, error) {
 	return s.zone.Load().Explain(name, t)
 }
 

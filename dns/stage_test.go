@@ -13,7 +13,6 @@ import (
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
@@ -59,9 +58,9 @@ func newStage(t testing.TB, tables *dnstest.Tables, store ContestedStore, log *s
 
 // answer returns the code and the addresses of a name.
 func (s *Stage) answer(t testing.TB, name string, qtype uint16) string {
-	wire := must.Get(message.PackName(nil, name))(t)
-	reply, _ := s.Answer(nil, message.NewQuery(1, wire, message.Type(qtype)), false)
 	var m dns.Msg
+	m.SetQuestion(dns.Fqdn(name), qtype)
+	reply, _ := s.Answer(must.Get(m.Pack())(t), false)
 	must.Succeed(t, m.Unpack(reply))
 	return dnstest.Short(&m)
 }
@@ -172,7 +171,7 @@ func TestChanges(t *testing.T) {
 	if w.Len() != 4 { // also of the port and the address
 		t.Errorf("%d names", w.Len())
 	}
-	if e, err := w.Explain("db.vip.internal", message.A); err != nil || e.Service != key("db") || e.Why != zone.Found {
+	if e, err := w.Explain("db.vip.internal", dns.TypeA); err != nil || e.Service != key("db") || e.Why != zone.Found {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -29,7 +29,7 @@ func (n *Naming) Collect(w *metric.Writer) {
 	}
 	counters := n.server.Counters()
 	for q := range counters.Queries() {
-		w.Add(familyQueries, float64(q.Count), q.Transport.String(), q.Type, q.Code.String())
+		w.Add(familyQueries, float64(q.Count), q.Transport.String(), q.Type, q.Code)
 	}
 	for _, r := range server.Reasons {
 		w.Add(familyDropped, float64(counters.Dropped(r)), r.String())

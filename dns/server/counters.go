@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/message"
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/dns/zone"
 )
 
@@ -32,10 +33,10 @@ var reasonNames = [...]string{"not_allowed", "rate_limited", "malformed", "conne
 func (r Reason) String() string { return reasonNames[r] }
 
 // types are the types that are counted each. The last place is for all others.
-var types = [...]message.Type{message.A, message.AAAA, message.SRV, message.PTR, message.TXT, message.SOA, message.NS, message.HTTPS, message.ANY}
+var types = [...]uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeTXT, dns.TypeSOA, dns.TypeNS, dns.TypeHTTPS, dns.TypeANY}
 
 // typeIndex returns the place of a type in Counters.
-func typeIndex(t message.Type) int {
+func typeIndex(t uint16) int {
 	for i, o := range types {
 		if o == t {
 			return i
@@ -44,13 +45,11 @@ func typeIndex(t message.Type) int {
 	return len(types)
 }
 
+// codes are the names of the response codes that the server sends, in ascending order, as dig prints them.
+var codes = [...]string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED", "BADVERS"}
+
 // codeIndex returns the place of a code in Counters.
-func codeIndex(c message.Code) int {
-	if c <= message.Refused {
-		return int(c)
-	}
-	return int(message.Refused) + 1
-}
+func codeIndex(code int) int { return min(code, len(codes)-1) }
 
 // Buckets are the upper bounds of the histogram of durations.
 var Buckets = [...]time.Duration{4 * time.Microsecond, 16 * time.Microsecond, 64 * time.Microsecond, 256 * time.Microsecond,
@@ -58,15 +57,12 @@ var Buckets = [...]time.Duration{4 * time.Microsecond, 16 * time.Microsecond, 64
 
 // Counters counts queries and connections of all listeners. Its methods may be called concurrently.
 type Counters struct {
-	queries     [2][len(types) + 1][int(message.Refused) + 2]atomic.Uint64
+	queries     [2][len(types) + 1][len(codes)]atomic.Uint64
 	dropped     [reasons]atomic.Uint64
 	connections atomic.Int64
 	durations   [len(Buckets) + 1]atomic.Uint64
 	sum         atomic.Int64 // nanoseconds
 }
-
-// malformed is the outcome of a query that is too long to be read.
-var malformed = zone.Outcome{Code: message.FormErr}
 
 func (c *Counters) answered(t Transport, o zone.Outcome) {
 	c.queries[t][typeIndex(o.Type)][codeIndex(o.Code)].Add(1)
@@ -74,22 +70,21 @@ func (c *Counters) answered(t Transport, o zone.Outcome) {
 
 func (c *Counters) drop(r Reason) { c.dropped[r].Add(1) }
 
-// took adds n queries to the histogram. Those of one batch have the same duration: from its receipt to
-// the last reply.
-func (c *Counters) took(d time.Duration, n int) {
+// took adds a query to the histogram.
+func (c *Counters) took(d time.Duration) {
 	i := 0
 	for i < len(Buckets) && d > Buckets[i] {
 		i++
 	}
-	c.durations[i].Add(uint64(n))
-	c.sum.Add(int64(d) * int64(n))
+	c.durations[i].Add(1)
+	c.sum.Add(int64(d))
 }
 
 // QueryCount is the number of answered queries of a kind.
 type QueryCount struct {
 	Transport Transport
 	Type      string // "other" for a type that is not counted alone
-	Code      message.Code
+	Code      string
 	Count     uint64
 }
 
@@ -100,11 +95,11 @@ func (c *Counters) Queries() iter.Seq[QueryCount] {
 			for i := range c.queries[t] {
 				name := "other"
 				if i < len(types) {
-					name = types[i].String()
+					name = dns.TypeToString[types[i]]
 				}
 				for j := range c.queries[t][i] {
 					n := c.queries[t][i][j].Load()
-					if n > 0 && !yield(QueryCount{t, name, message.Codes[j], n}) {
+					if n > 0 && !yield(QueryCount{t, name, codes[j], n}) {
 						return
 					}
 				}

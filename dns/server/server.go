@@ -10,7 +10,6 @@
 //	server.go    the server, its settings, and its addresses
 //	endpoint.go  one address and transport: opens it, serves it, retries
 //	udp.go       the loop of a UDP socket
-//	batch.go     recvmmsg and sendmmsg: the kernel access
 //	tcp.go       connections and their limits
 //	turn.go      one connection of an address works at a time
 //	limit.go     the limit of replies for each prefix of clients
@@ -50,9 +49,9 @@ import (
 
 // Answerer answers queries. *dns.Stage implements it.
 type Answerer interface {
-	// Answer appends the reply to a query to out, and returns the extended slice. It appends nothing
-	// if no reply must be sent. It may be called concurrently, keeps neither slice, and doesn't block.
-	Answer(out, query []byte, tcp bool) ([]byte, zone.Outcome)
+	// Answer returns the reply to a query, or nothing if no reply must be sent. It may be called
+	// concurrently, doesn't keep the query, and doesn't block.
+	Answer(query []byte, tcp bool) ([]byte, zone.Outcome)
 }
 
 // Settings are what the user configures.

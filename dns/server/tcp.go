@@ -1,16 +1,16 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/message"
-	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/internal/parallel"
@@ -24,9 +24,11 @@ const (
 	idleTime       = 5 * time.Second        // between queries
 	messageTime    = 2 * time.Second        // from the first byte of a query to its last one, and for sending a reply
 	stopTime       = 200 * time.Millisecond // for queries under way when the socket ends
-	maxTCPQuery    = 4096                   // bytes; a longer query is malformed
-	minQuery       = 12                     // bytes, of which a reply can be made
 )
+
+// maxQuery is in bytes. The connection of a longer query is closed, and the end of a longer datagram is
+// not read. Queries are below 512 bytes, with rare exceptions for padding.
+const maxQuery = 4096
 
 // connections is the open connections of an address.
 type connections struct {
@@ -145,81 +147,71 @@ func (s *Server) acceptTCP(ctx context.Context, e *endpoint, l *net.TCPListener,
 
 // serveConn answers the queries of a connection, one after the other, each in its turn.
 func (s *Server) serveConn(conn net.Conn, limited *connlimit.Conn, all *connections) {
-	in := make([]byte, 2+maxTCPQuery)
-	var out []byte
-	have := 0
+	in := bufio.NewReader(conn)
 	for {
-		// The time for a query begins with its first byte, which can be here already.
-		wait := s.idle
-		if have > 0 {
-			wait = s.message
-		}
-		need := 2
-		for start := time.Now(); ; {
-			if have >= 2 {
-				need = 2 + int(binary.BigEndian.Uint16(in))
-			}
-			if have >= need {
-				break
-			}
-			if need > len(in) && have >= 2+minQuery {
-				s.refuse(conn, all, in[2:have])
-				return
-			}
-			if all.deadline(conn.SetReadDeadline, start.Add(wait)) != nil {
-				return
-			}
-			n, err := conn.Read(in[have:])
-			if have == 0 && n > 0 {
-				start, wait = time.Now(), s.message
-			}
-			if have += n; err != nil && n == 0 {
-				if have > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-					s.counters.drop(Timeout)
-				}
-				return
-			}
+		query, err := s.read(conn, in, all)
+		if err != nil {
+			return
 		}
 		limited.Busy()
 		start := time.Now()
-		var outcome zone.Outcome
 		all.turn.Lock()
-		out, outcome = s.Answerer.Answer(append(out[:0], 0, 0), in[2:need], true)
+		reply, outcome := s.Answerer.Answer(query, true)
 		all.turn.Unlock()
-		if len(out) == 2 {
+		if len(reply) == 0 {
 			s.counters.drop(Malformed)
 			return
 		}
 		s.counters.answered(TCP, outcome)
-		if !s.write(conn, all, out) {
+		if !s.write(conn, all, reply) {
 			return
 		}
 		limited.Silent()
-		s.counters.took(time.Since(start), 1)
-		if have = copy(in, in[need:have]); have == 0 && all.ending() {
+		s.counters.took(time.Since(start))
+		if in.Buffered() == 0 && all.ending() {
 			return
 		}
 	}
 }
 
-// refuse answers a query that is too long, of which only the begin was read.
-func (s *Server) refuse(conn net.Conn, all *connections, query []byte) {
-	out := message.Malformed([]byte{0, 0}, query)
-	if len(out) == 2 {
-		s.counters.drop(Malformed)
-		return
+// read returns the next query of a connection. The time for a query begins with its first byte, which can
+// be here already.
+func (s *Server) read(conn net.Conn, in *bufio.Reader, all *connections) ([]byte, error) {
+	if in.Buffered() == 0 {
+		if err := all.deadline(conn.SetReadDeadline, time.Now().Add(s.idle)); err != nil {
+			return nil, err
+		}
+		if _, err := in.Peek(1); err != nil {
+			return nil, err
+		}
 	}
-	s.counters.answered(TCP, malformed)
-	s.write(conn, all, out)
+	if err := all.deadline(conn.SetReadDeadline, time.Now().Add(s.message)); err != nil {
+		return nil, err
+	}
+	var size uint16
+	err := binary.Read(in, binary.BigEndian, &size)
+	if size > maxQuery {
+		s.counters.drop(Malformed)
+		return nil, errTooLong
+	}
+	query := make([]byte, size)
+	if err == nil {
+		_, err = io.ReadFull(in, query)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.counters.drop(Timeout)
+	}
+	return query, err
 }
 
-// write sends a reply behind its length, for which out has room, and reports whether that worked.
-func (s *Server) write(conn net.Conn, all *connections, out []byte) bool {
-	binary.BigEndian.PutUint16(out, uint16(len(out)-2))
+var errTooLong = errors.New("the query is too long")
+
+// write sends a reply behind its length, and reports whether that worked.
+func (s *Server) write(conn net.Conn, all *connections, reply []byte) bool {
 	if all.deadline(conn.SetWriteDeadline, time.Now().Add(s.message)) != nil {
 		return false
 	}
-	_, err := conn.Write(out)
+	_, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.counters.drop(Timeout)

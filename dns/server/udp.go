@@ -2,17 +2,13 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/internal/sockets"
 )
 
@@ -28,94 +24,50 @@ func (s *Server) serveUDP(ctx context.Context, e *endpoint, end func(sockets.Soc
 	if err != nil {
 		return err
 	}
-	defer endWith(ctx, func() { end(conn) })()
+	defer end(conn)
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })() // what waits is for the next process
 	if err := prepare(conn); err != nil {
-		return err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
 		return err
 	}
 	e.up()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	b := newBatch()
-	var failed syscall.Errno
-	err = raw.Read(func(fd uintptr) (done bool) {
-		failed = s.drain(ctx, e, b, fd)
-		return failed != 0
-	})
-	if failed != 0 {
-		return os.NewSyscallError("recvmmsg", failed)
-	}
-	if errors.Is(err, net.ErrClosed) && ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// turn is how many datagrams are answered without a pause, in less than a millisecond. A pause costs two
-// changes of threads.
-const turn = 8 * batchSize
-
-// drain answers until no datagram waits. It returns what ends the socket.
-//
-// The last call of the kernel finds nothing, even after a batch that was not full. It costs a tenth of
-// what a wait costs, and at 100,000 queries per second a datagram has arrived more often than not.
-func (s *Server) drain(ctx context.Context, e *endpoint, b *batch, fd uintptr) syscall.Errno {
-	answered := 0 // since the last pause
-	for ctx.Err() == nil {
-		n, errno := b.receive(fd)
-		switch errno {
-		case 0:
-		case unix.EAGAIN:
-			return 0
-		case unix.EINTR, unix.ECONNREFUSED, unix.ENOMEM, unix.ENOBUFS:
-			continue
+	query := make([]byte, maxQuery)
+	for answered := 1; ; answered++ {
+		n, client, err := conn.ReadFromUDPAddrPort(query)
+		switch {
+		case err == nil: // also one from before the end
+		case ctx.Err() != nil:
+			return ctx.Err()
 		default:
-			return errno
+			return err
 		}
-		s.answer(e, b, n, fd)
-		if answered += n; answered >= turn {
-			answered = 0
+		s.answer(e, conn, query[:n], netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
+		if answered%turn == 0 {
 			runtime.Gosched()
 		}
 	}
-	return 0
 }
 
-// answer sends the replies to the datagrams of a batch.
-func (s *Server) answer(e *endpoint, b *batch, n int, fd uintptr) {
+// turn is how many datagrams are answered without a pause, in about a millisecond.
+const turn = 128
+
+// answer sends the reply to a datagram.
+func (s *Server) answer(e *endpoint, conn *net.UDPConn, query []byte, client netip.AddrPort) {
 	start := time.Now()
-	p := s.policy.Load()
-	loopback := e.at.Addr().IsLoopback()
-	for i := range n {
-		if !loopback {
-			if client := b.client(i); !s.admit(e, p, client, start) {
-				continue
-			}
-		}
-		query, truncated := b.query(i)
-		reply, outcome := b.space(i), malformed
-		if truncated {
-			reply = message.Malformed(reply, query)
-		} else {
-			reply, outcome = s.Answerer.Answer(reply, query, false)
-		}
-		if len(reply) == 0 {
-			s.counters.drop(Malformed)
-			continue
-		}
-		s.counters.answered(UDP, outcome)
-		b.reply(i, len(reply))
-	}
-	if b.replied == 0 {
+	if !e.at.Addr().IsLoopback() && !s.admit(e, s.policy.Load(), client, start) {
 		return
 	}
-	for range b.send(fd) {
+	reply, outcome := s.Answerer.Answer(query, false)
+	if len(reply) == 0 {
+		s.counters.drop(Malformed)
+		return
+	}
+	s.counters.answered(UDP, outcome)
+	if _, err := conn.WriteToUDPAddrPort(reply, client); err != nil {
 		s.counters.drop(SendFailed)
 	}
-	s.counters.took(time.Since(start), b.replied)
+	s.counters.took(time.Since(start))
 }
 
 // admit reports whether the client of a datagram gets a reply.
@@ -133,3 +85,21 @@ func (s *Server) admit(e *endpoint, p *policy, client netip.AddrPort, now time.T
 	}
 	return true
 }
+
+// prepare sets the options of a socket.
+func prepare(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		// Room for what arrives while the process waits for the processor. A process without
+		// CAP_NET_ADMIN gets what net.core.rmem_max allows.
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+		}
+	})
+}
+
+// receiveBuffer is in bytes. The kernel counts about 800 for a query.
+const receiveBuffer = 1 << 20

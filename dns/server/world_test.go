@@ -136,7 +136,7 @@ func dial(t testing.TB, network string, at netip.AddrPort) net.Conn {
 // count returns the number of answered queries of a code.
 func (c *Counters) count(transport Transport, qtype, code string) (n uint64) {
 	for q := range c.Queries() {
-		if q.Transport == transport && q.Type == qtype && q.Code.String() == code {
+		if q.Transport == transport && q.Type == qtype && q.Code == code {
 			n += q.Count
 		}
 	}

@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/ironvip/ironvip/dns/message"
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -38,18 +39,12 @@ type ConflictChange struct {
 // zero key if nobody knows. Before SetSynced, no other service is answered for it: its source may not
 // have listed it yet. It returns the claims that changed, and must not be called concurrently with Apply.
 func (z *Zone) Hold(winners map[string]vip.ServiceKey) []ConflictChange {
-	held := make(map[string]vip.ServiceKey, len(winners))
-	for name, k := range winners {
-		if wire, err := message.PackName(nil, name); err == nil {
-			held[string(wire)] = k
-		}
-	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.synced {
 		return nil
 	}
-	z.held = held
+	z.held = winners
 	z.changeHeld()
 	return z.changedConflicts()
 }
@@ -61,7 +56,7 @@ func (z *Zone) heldFor(n *node) (winner vip.ServiceKey, held bool) {
 		return winner, false
 	}
 	winner, held = z.held[n.name]
-	return winner, held && (n.owner == nil || n.owner.key() != winner)
+	return winner, held && (n.owner == nil || n.owner.Key != winner)
 }
 
 // changeHeld notes the claims of held names for changedConflicts.
@@ -78,10 +73,9 @@ func (z *Zone) changeClaims(n *node) {
 	if n.owner == nil {
 		return
 	}
-	name := message.NameString(n.name)
-	z.changed[ConflictKey{name, n.owner.key()}] = true
+	z.changed[ConflictKey{n.name, n.owner.Key}] = true
 	for _, s := range z.rivals[n] {
-		z.changed[ConflictKey{name, s.key()}] = true
+		z.changed[ConflictKey{n.name, s.Key}] = true
 	}
 	z.noted += 1 + len(z.rivals[n])
 }
@@ -89,41 +83,34 @@ func (z *Zone) changeClaims(n *node) {
 // Contested returns the service that has a name, if several services want it. The name has no dot at
 // its end.
 func (z *Zone) Contested(name string) (winner vip.ServiceKey, ok bool) {
-	wire, err := message.PackName(nil, name)
-	if err != nil {
-		return winner, false
-	}
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	n := z.names[string(wire)]
+	n := z.names[name]
 	if n == nil || len(z.rivals[n]) == 0 {
 		return winner, false
 	}
-	return n.owner.key(), true
+	return n.owner.Key, true
 }
 
 // compare orders the claims of a name: first the service with the older lease, then the one with a
 // lease, then by key. Leases are the same on every host, so the result is, too.
-func compare(a, b *service) int {
-	if a.since.IsZero() != b.since.IsZero() {
-		if a.since.IsZero() {
+func compare(a, b *Service) int {
+	if a.Since.IsZero() != b.Since.IsZero() {
+		if a.Since.IsZero() {
 			return 1
 		}
 		return -1
 	}
-	return cmp.Or(cmp.Compare(a.since, b.since), a.key().Compare(b.key()))
+	return cmp.Or(cmp.Compare(a.Since, b.Since), a.Key.Compare(b.Key))
 }
 
-// claim adds a service's claim of the name in z.buf, or moves it to its place by age, if that moved. It
-// returns the name; nil if it is reserved. It writes the records of names that can have several claims.
-func (z *Zone) claim(k Kind, s *service, moved bool) *node {
-	if k == Short || k == Hostname {
-		if z.reserved(z.buf) {
-			z.changed[ConflictKey{message.NameString(z.buf), s.key()}] = true
-			return nil
-		}
+// claim adds a service's claim of a name, or moves it to its place by age, if that moved.
+func (z *Zone) claim(c claim, s *Service, moved bool) {
+	if (c.kind == Short || c.kind == Hostname) && z.reserved(c.name) {
+		z.changed[ConflictKey{c.name, s.Key}] = true
+		return
 	}
-	n := z.add(k)
+	n := z.add(c.name, c.kind)
 	former := n.owner
 	switch {
 	case former == nil:
@@ -135,28 +122,27 @@ func (z *Zone) claim(k Kind, s *service, moved bool) *node {
 		z.insert(n, s)
 	}
 	z.settle(n, former, s)
-	return n
 }
 
 // reserved reports whether no service can have a name: it is used by ironvip, or is in a namespace
 // that only ironvip names things in.
-func (z *Zone) reserved(name []byte) bool {
-	if n := z.names[string(name)]; n != nil && n.kind == Reserved {
+func (z *Zone) reserved(name string) bool {
+	if n := z.names[name]; n != nil && n.kind == Reserved {
 		return true
 	}
-	for _, suffix := range [...]string{z.services, reverse4, reverse6} {
-		if _, ok := cutSuffix(name, suffix); ok {
+	for _, above := range [...]string{z.services, reverse4, reverse6} {
+		if dns.IsSubDomain(above, name) {
 			return true
 		}
 	}
 	return false
 }
 
-// release removes a service's claim of the name in z.buf.
-func (z *Zone) release(s *service) {
-	n := z.names[string(z.buf)]
+// release removes a service's claim of a name.
+func (z *Zone) release(name string, s *Service) {
+	n := z.names[name]
 	if n == nil || n.kind == Reserved {
-		z.changed[ConflictKey{message.NameString(z.buf), s.key()}] = true
+		z.changed[ConflictKey{name, s.Key}] = true
 		return
 	}
 	former := n.owner
@@ -166,14 +152,14 @@ func (z *Zone) release(s *service) {
 		z.count--
 	}
 	if former != nil && n.kind != Address && (former != s || held) {
-		z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
+		z.changed[ConflictKey{name, s.Key}] = true
 	}
 	z.settle(n, former, s)
 	z.drop(n)
 }
 
 // withdraw removes a claim, if there is one.
-func (z *Zone) withdraw(n *node, s *service) {
+func (z *Zone) withdraw(n *node, s *Service) {
 	rivals := z.rivals[n]
 	switch {
 	case n.owner == s && len(rivals) == 0:
@@ -197,7 +183,7 @@ func (z *Zone) withdraw(n *node, s *service) {
 }
 
 // insert adds a claim of a service that has none of this name.
-func (z *Zone) insert(n *node, s *service) {
+func (z *Zone) insert(n *node, s *Service) {
 	switch {
 	case n.owner == nil:
 		n.owner = s
@@ -210,28 +196,21 @@ func (z *Zone) insert(n *node, s *service) {
 	z.rivals[n] = slices.Insert(rivals, i, s)
 }
 
-// settle writes the records of a name of which s changed its claim, and notes what Apply reports. Former is
-// the service that had it before.
-func (z *Zone) settle(n *node, former, s *service) {
-	if n.owner == nil {
+// settle notes what Apply reports of a name of which s changed its claim. Former is the service that had it
+// before.
+func (z *Zone) settle(n *node, former, s *Service) {
+	if n.owner == nil || n.kind != Short && n.kind != Hostname {
 		return
 	}
-	rivals := z.rivals[n]
-	switch n.kind {
-	case Short, Hostname:
-		if n.kind = Hostname; z.isShort(n.name, n.owner.key()) {
-			n.kind = Short
+	if n.kind = Hostname; n.name == z.shortName(n.owner.Key) {
+		n.kind = Short
+	}
+	_, held := z.heldFor(n)
+	if len(z.rivals[n]) > 0 || held || former != nil && former != n.owner {
+		if former != n.owner { // of all claims, once for the batch
+			z.decided[n], s = true, n.owner
 		}
-		z.write(n, n.owner.node.records)
-		_, held := z.heldFor(n)
-		if len(rivals) > 0 || held || former != nil && former != n.owner {
-			if former != n.owner { // of all claims, once for the batch
-				z.decided[n], s = true, n.owner
-			}
-			z.changed[ConflictKey{message.NameString(n.name), s.key()}] = true
-		}
-	case Address:
-		z.rewrite(n, z.pointerRecords(n.owner, rivals))
+		z.changed[ConflictKey{n.name, s.Key}] = true
 	}
 }
 
@@ -257,29 +236,22 @@ func (z *Zone) changedConflicts() []ConflictChange {
 // conflict returns what is true of a claim.
 func (z *Zone) conflict(k ConflictKey) ConflictChange {
 	gone := ConflictChange{Conflict: Conflict{ConflictKey: k}, Gone: true}
-	if z.putHostname(k.Name); z.reserved(z.buf) {
-		gone.Gone = !z.claims(z.find(k.Service), k.Name)
+	s := z.find(k.Service)
+	claimed := s != nil && z.isAlias(s, k.Name)
+	if z.reserved(k.Name) {
+		gone.Gone = !claimed
 		return gone
 	}
-	n := z.names[string(z.buf)]
+	n := z.names[k.Name]
 	if n == nil || n.owner == nil {
 		return gone
 	}
 	winner, held := z.heldFor(n)
 	if !held {
-		winner = n.owner.key()
+		winner = n.owner.Key
 	}
-	if s := z.find(k.Service); !held && s == n.owner || !z.claims(s, k.Name) {
+	if !claimed || !held && s == n.owner {
 		return gone
 	}
 	return ConflictChange{Conflict: Conflict{ConflictKey: k, Winner: winner, Undecided: held}}
-}
-
-// claims reports whether a service claims a name without a dot at the end; nil does not.
-func (z *Zone) claims(s *service, name string) bool {
-	if s == nil {
-		return false
-	}
-	c := s.content()
-	return z.isAlias(&c, name)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/miekg/dns"
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -50,7 +49,7 @@ func TestHostnameAndShortName(t *testing.T) {
 	w.check("db.vip.internal A: 10.64.16.4", "db.default.svc.vip.internal A: 10.64.16.5")
 	kind := func(want Kind) {
 		t.Helper()
-		if e, err := w.Explain("db.vip.internal", message.A); err != nil || e.Kind != want {
+		if e, err := w.Explain("db.vip.internal", dns.TypeA); err != nil || e.Kind != want {
 			t.Errorf("the name is a %s, want %s; %v", e.Kind, want, err)
 		}
 	}
@@ -167,14 +166,14 @@ func TestHistoryHasNoEffect(t *testing.T) {
 		}
 		for name, n := range fresh.names {
 			o := w.names[name]
-			if o == nil || o.records != n.records || o.below != n.below || o.apex != n.apex || o.kind != n.kind || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.key() != n.owner.key() {
+			if o == nil || o.below != n.below || o.kind != n.kind || (o.owner == nil) != (n.owner == nil) || o.owner != nil && o.owner.Key != n.owner.Key {
 				rt.Fatalf("name %q is %+v, should be %+v", name, o, n)
 			}
 		}
 		contested := map[string]vip.ServiceKey{}
 		for name, n := range w.names {
 			if len(w.Zone.rivals[n]) > 0 && n.kind != Address {
-				contested[message.NameString([]byte(name))] = n.owner.key()
+				contested[name] = n.owner.Key
 			}
 		}
 		for k := range now {

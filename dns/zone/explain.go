@@ -1,9 +1,11 @@
 package zone
 
 import (
+	"fmt"
 	"net/netip"
 
-	"github.com/ironvip/ironvip/dns/message"
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -23,67 +25,53 @@ type Name struct {
 // NamesOf returns the names that a service has and claims, without those of its ports and addresses:
 // the canonical one first. It is empty for an unknown service.
 func (z *Zone) NamesOf(k vip.ServiceKey) []Name {
-	read := z.reader()
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	s := read.find(k)
+	s := z.find(k)
 	if s == nil {
 		return nil
 	}
 	var out []Name
-	c := s.content()
-	read.eachName(&c, func(kind Kind, _ int) {
-		if kind > Hostname {
-			return
+	for _, c := range z.claims(s) {
+		if c.kind > Hostname {
+			break
 		}
-		name := Name{Name: message.NameString(read.buf), Kind: kind, Service: k, VIPs: c.VIPs, Since: c.Since}
-		for _, o := range out {
-			if o.Name == name.Name {
-				return // a hostname that is the short name
-			}
-		}
-		n := z.names[string(read.buf)]
+		name := Name{Name: c.name, Kind: c.kind, Service: k, VIPs: s.VIPs, Since: s.Since}
+		n := z.names[c.name]
 		winner, held := z.heldFor(n)
 		switch {
-		case kind != Canonical && read.reserved(read.buf):
+		case c.kind != Canonical && z.reserved(c.name):
 			name.Lost = true
 		case held:
 			name.Lost, name.Winner, name.Undecided = true, winner, true
 		case n != nil && n.owner != nil && n.owner != s:
-			name.Lost, name.Winner = true, n.owner.key()
+			name.Lost, name.Winner = true, n.owner.Key
 		}
 		out = append(out, name)
-	})
+	}
 	return out
 }
 
 // Hostnames returns the hostnames that a known service claims, and whether the service is known.
 func (z *Zone) Hostnames(k vip.ServiceKey) (hostnames []string, known bool) {
-	read := z.reader()
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	s := read.find(k)
+	s := z.find(k)
 	if s == nil {
 		return nil, false
 	}
-	return s.content().Hostnames, true
-}
-
-// reader returns a view of the zone with its own scratch space, for methods beside the writer. Use it
-// under mu.
-func (z *Zone) reader() *Zone {
-	return &Zone{domain: z.domain, domainText: z.domainText, services: z.services, shortNames: z.shortNames, pools: z.pools, names: z.names}
+	return s.Hostnames, true
 }
 
 // Explanation is the answer to a question, and how it came about.
 type Explanation struct {
 	Name          string // as in the question, in lower case and without a dot at the end
-	Type          message.Type
-	Code          message.Code
+	Type          uint16
+	Code          int
 	Authoritative bool
-	Answer        []message.Record
-	Authority     []message.Record
-	Extra         []message.Record
+	Answer        []dns.RR
+	Authority     []dns.RR
+	Extra         []dns.RR
 	Why           Why
 
 	Kind    Kind
@@ -91,35 +79,29 @@ type Explanation struct {
 	Rivals  []vip.ServiceKey // that claim it and don't have it, oldest first
 }
 
-// Explain answers a question as Answer does, by TCP, and says why. The name has no escapes. The error
-// says what is wrong with it.
-func (z *Zone) Explain(name string, t message.Type) (Explanation, error) {
-	wire, err := message.PackName(nil, name)
-	if err != nil {
-		return Explanation{}, err
+// Explain answers a question as Answer does, by TCP, and says why. The error says what is wrong with the
+// name.
+func (z *Zone) Explain(name string, t uint16) (Explanation, error) {
+	if _, ok := dns.IsDomainName(name); !ok || len(canonical(name)) > maxName {
+		return Explanation{}, fmt.Errorf("%q is no name: labels have 1 to 63 characters, and a name up to %d", name, maxName)
 	}
-	reply, _ := z.Answer(nil, message.NewQuery(0, wire, t), true)
-	d, err := message.Decode(reply)
-	if err != nil {
-		return Explanation{}, err
-	}
-	e := Explanation{Name: message.NameString(wire), Type: t, Code: d.Code, Authoritative: d.Authoritative,
-		Answer: d.Answer, Authority: d.Authority, Extra: d.Extra}
-	var r message.Reply
-	e.Why = z.lookup(wire, t, &r)
+	var r dns.Msg
+	r.SetQuestion(dns.CanonicalName(name), t)
+	e := Explanation{Name: canonical(name), Type: t, Why: z.lookup(&r)}
+	e.Code, e.Authoritative, e.Answer, e.Authority, e.Extra = r.Rcode, r.Authoritative, r.Answer, r.Ns, r.Extra
 	z.mu.RLock()
 	defer z.mu.RUnlock()
-	if n := z.names[string(wire)]; n != nil {
+	if n := z.names[e.Name]; n != nil {
 		e.Kind = n.kind
 		switch _, held := z.heldFor(n); {
 		case n.owner == nil:
 		case held:
-			e.Rivals = append(e.Rivals, n.owner.key())
+			e.Rivals = append(e.Rivals, n.owner.Key)
 		default:
-			e.Service = n.owner.key()
+			e.Service = n.owner.Key
 		}
 		for _, s := range z.rivals[n] {
-			e.Rivals = append(e.Rivals, s.key())
+			e.Rivals = append(e.Rivals, s.Key)
 		}
 	}
 	return e, nil

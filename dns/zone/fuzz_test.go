@@ -8,11 +8,10 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/test/must"
 )
 
-// Any message gets no reply, or one that the oracle reads and that is what a slow search finds: a walk
+// Any message gets no reply, or one that can be read and that is what a slow search finds: a walk
 // over the services.
 func FuzzAnswer(f *testing.F) {
 	w := newWorld(f)
@@ -26,11 +25,9 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"), true)
 	f.Fuzz(func(t *testing.T, msg []byte, tcp bool) {
 		before := slices.Clone(msg)
-		reply, outcome := w.Answer([]byte("kept"), msg, tcp)
-		if !bytes.Equal(msg, before) || string(reply[:4]) != "kept" {
-			t.Fatal("the query or the buffer was changed")
-		}
-		if reply = reply[4:]; len(reply) == 0 {
+		reply, outcome := w.Answer(msg, tcp)
+		must.True(t, bytes.Equal(msg, before), "the query was changed")
+		if len(reply) == 0 {
 			if len(msg) >= 12 && msg[2]&0x80 == 0 {
 				t.Fatalf("%x gets no reply", msg)
 			}
@@ -39,11 +36,8 @@ func FuzzAnswer(f *testing.F) {
 		var r dns.Msg
 		must.Succeed(t, r.Unpack(reply), "reply %x to %x", reply, msg)
 		code := r.Rcode
-		if !r.Response || r.Id != uint16(msg[0])<<8|uint16(msg[1]) || message.Code(code) != outcome.Code || !tcp && len(reply) > message.MaxUDP {
+		if !r.Response || r.Id != uint16(msg[0])<<8|uint16(msg[1]) || code != outcome.Code || !tcp && len(reply) > MaxUDP {
 			t.Fatalf("reply %v to %x, outcome %v", &r, msg, outcome)
-		}
-		if _, err := message.Decode(reply); err != nil {
-			t.Fatalf("reply %x: %v", reply, err)
 		}
 		if len(r.Question) != 1 || r.Truncated {
 			return
@@ -69,7 +63,7 @@ func sections(r *dns.Msg) string {
 
 // slowAnswer is the oracle for what FuzzAnswer's zone has; "" if it has no opinion.
 func slowAnswer(name string, qtype uint16) string {
-	if t := message.Type(qtype); t.Meta() {
+	if meta(qtype) {
 		return "NOTIMP"
 	}
 	type records map[uint16]string

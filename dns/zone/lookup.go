@@ -1,8 +1,6 @@
 package zone
 
-import (
-	"github.com/ironvip/ironvip/dns/message"
-)
+import "github.com/miekg/dns"
 
 // Why says how an answer came about.
 type Why uint8
@@ -33,101 +31,92 @@ var whys = [...]string{
 // String returns the reason as a sentence without its dot.
 func (w Why) String() string { return whys[w] }
 
-// lookup finds the answer to a question. The name is in wire format and lower case. It allocates
-// nothing.
-func (z *Zone) lookup(name []byte, t message.Type, r *message.Reply) Why {
-	if t.Meta() {
-		r.Code = message.NotImp
+// lookup answers the question of a reply, which is of class IN.
+func (z *Zone) lookup(r *dns.Msg) Why {
+	owner, t := r.Question[0].Name, r.Question[0].Qtype
+	if meta(t) {
+		r.Rcode = dns.RcodeNotImplemented
 		return NotAnswered
 	}
+	name := canonical(owner)
 	z.mu.RLock()
-	n, synced := z.names[string(name)], z.synced
-	r.Serial = z.serial
+	defer z.mu.RUnlock()
+	n := z.names[name]
 	if _, held := z.heldFor(n); held {
-		z.mu.RUnlock()
-		r.Code = message.ServFail
+		r.Rcode = dns.RcodeServerFailure
 		return NotDecided
 	}
-	var apex int
-	var exists, own bool // own: an address answer may be missing because there is no VIP
-	known := true        // the name is in a zone
-	if n != nil && !n.aboveHostnames() {
-		apex, exists, own = int(n.apex), true, n.owner != nil && n.kind != Port && n.kind != Address
-		r.Authoritative = findBlock(n.records, t, r)
-	} else {
-		apex, exists, known = z.unknown(name)
-		exists = exists || known && n != nil
-	}
-	z.mu.RUnlock()
+	apex, exists := z.apexOf(name)
+	exists = exists || apex != "" && n != nil
 	switch {
-	case r.Authoritative:
-		return Found
-	case !synced && !exists:
-		r.Code = message.ServFail
+	case !z.synced && !exists:
+		r.Rcode = dns.RcodeServerFailure
 		return NotSynced
-	case !known:
-		r.Code = message.Refused
+	case apex == "":
+		r.Rcode = dns.RcodeRefused
 		return OtherZone
 	}
 	r.Authoritative = true
-	r.SOA, r.Apex = z.soa, apex
-	switch {
-	case !exists:
-		r.Code = message.NXDomain
+	if !exists {
+		r.Rcode = dns.RcodeNameError
+		r.Ns = append(r.Ns, z.soa(apex))
 		return NoName
-	case apex > 0:
-	case t == message.SOA:
-		r.SOAAnswer = true
+	}
+	if n != nil && z.addRecords(n, owner, t, r) {
 		return Found
-	case t == message.NS || t == message.ANY && !own:
-		r.SOA, r.Answers, r.Answer = "", 1, z.ns
-		if n != nil && len(name) == len(z.domain) && n.name == z.domain {
-			r.Extras, r.Extra = z.nsAddrNum, z.nsAddrs
+	}
+	// An address may be missing because there is no VIP.
+	own := n != nil && n.owner != nil && n.kind != Port && n.kind != Address
+	switch {
+	case name != apex:
+	case t == dns.TypeSOA:
+		r.Answer = append(r.Answer, z.soa(apex))
+		return Found
+	case t == dns.TypeNS || t == dns.TypeANY && !own:
+		r.Answer = append(r.Answer, &dns.NS{Hdr: z.header(owner, dns.TypeNS), Ns: dns.Fqdn(z.server)})
+		if name == z.domain {
+			r.Extra = append(r.Extra, z.addresses(dns.Fqdn(z.server), z.servers)...)
 		}
 		return Found
 	}
-	if own && (t == message.A || t == message.AAAA) {
+	r.Ns = append(r.Ns, z.soa(apex))
+	if own && (t == dns.TypeA || t == dns.TypeAAAA) {
 		return NoVIP
 	}
 	return NoRecord
 }
 
-// unknown says of a name that no service has in which zone it is, and whether it exists. It searches a
-// name of another zone once for each label above it. The last label is no hostname. The caller holds mu.
-func (z *Zone) unknown(name []byte) (apex int, exists, known bool) {
-	if at, ok := z.inside(name); ok {
-		return at, false, true
-	}
-	if at, exists, ok := z.reverse(name); ok {
-		return at, exists, true
-	}
-	at := 1 + int(name[0])
-	for at < len(name) {
-		above := at + 1 + int(name[at])
-		if above >= len(name)-1 {
-			break
+// addRecords adds the records of a type to a reply, and reports whether there are any. ANY gets one record (RFC
+// 8482). An SRV record brings the addresses of its target.
+func (z *Zone) addRecords(n *node, owner string, t uint16, r *dns.Msg) bool {
+	for _, rr := range z.records(n, owner) {
+		if rr.Header().Rrtype == t || t == dns.TypeANY && len(r.Answer) == 0 {
+			r.Answer = append(r.Answer, rr)
 		}
-		if n := z.names[string(name[at:])]; n != nil && n.owner != nil {
-			return at, false, true // below a hostname, which is a zone of one name
-		}
-		at = above
 	}
-	return 0, false, false
+	if len(r.Answer) > 0 && n.kind == Port {
+		r.Extra = append(r.Extra, z.addresses(r.Answer[0].(*dns.SRV).Target, n.owner.VIPs)...)
+	}
+	return len(r.Answer) > 0
 }
 
-// inside returns where the domain begins in a name.
-func (z *Zone) inside(name []byte) (apex int, ok bool) {
-	return cutSuffix(name, z.domain)
-}
+// meta reports whether a type asks for something other than records of that type: a transfer, for example.
+// ANY is none of these.
+func meta(t uint16) bool { return t >= 128 && t < dns.TypeANY || t == dns.TypeOPT || t == dns.TypeNone }
 
-// cutSuffix returns where a suffix of whole labels begins in a name.
-func cutSuffix(name []byte, suffix string) (at int, ok bool) {
-	end := len(name) - len(suffix)
-	if end < 0 || string(name[end:]) != suffix {
-		return 0, false
+// apexOf returns the zone of a name, "" for none, and whether the name exists there without being stored. It
+// searches a name of another zone once for each label above it. The caller holds mu.
+func (z *Zone) apexOf(name string) (apex string, exists bool) {
+	if dns.IsSubDomain(z.domain, name) {
+		return z.domain, false
 	}
-	for at < end {
-		at += 1 + int(name[at])
+	if apex, exists := z.reverse(name); apex != "" {
+		return apex, exists
 	}
-	return at, at == end
+	for at, end := 0, false; !end; at, end = dns.NextLabel(name, at) {
+		if n := z.names[name[at:]]; n != nil && n.owner != nil {
+			return name[at:], false // a hostname is a zone of one name
+		}
+	}
+	return "", false
 }

@@ -2,6 +2,16 @@ package zone
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// The namespaces of addresses' names.
+const (
+	reverse4 = "in-addr.arpa"
+	reverse6 = "ip6.arpa"
 )
 
 // inPools reports whether an address has a name.
@@ -14,36 +24,35 @@ func (z *Zone) inPools(a netip.Addr) bool {
 	return false
 }
 
-// reverse says of a name whether it is in a reverse zone, where the name of the zone begins, and
-// whether it exists without a record.
+// reverse returns the reverse zone that a name is in, "" for none, and whether the name exists without a
+// record.
 //
 // A pool of /20 is in sixteen zones of three labels: a zone begins at the first label boundary inside
 // the pool. Names above these zones also count as zones that exist: resolvers that minimize query
 // names ask for them, and stop at an error. Names of address blocks inside a pool always exist, also
 // without an address.
-func (z *Zone) reverse(name []byte) (apex int, exists, ok bool) {
-	if at, ok := cutSuffix(name, reverse4); ok && len(z.pools) > 0 {
-		return z.reverseOf(name[:at], 4, 8)
-	} else if at, ok := cutSuffix(name, reverse6); ok && len(z.pools) > 0 {
-		return z.reverseOf(name[:at], 16, 4)
+func (z *Zone) reverse(name string) (apex string, exists bool) {
+	switch {
+	case len(z.pools) == 0:
+	case dns.IsSubDomain(reverse4, name):
+		return z.reverseOf(name, reverse4, 4, 8)
+	case dns.IsSubDomain(reverse6, name):
+		return z.reverseOf(name, reverse6, 16, 4)
 	}
-	return 0, false, false
+	return "", false
 }
 
-// reverseOf is reverse for the labels of one family, each of which is a number of some bits.
-func (z *Zone) reverseOf(labels []byte, size, bits int) (apex int, exists, ok bool) {
-	var starts [128]uint8 // of the labels
-	n := 0
-	for at := 0; at < len(labels); at += 1 + int(labels[at]) {
-		starts[n] = uint8(at)
-		n++
-	}
+// reverseOf is reverse for one family, whose addresses have some bytes. Each label of its names is a number
+// of some bits.
+func (z *Zone) reverseOf(name, suffix string, size, bits int) (apex string, exists bool) {
+	labels := dns.SplitDomainName(name)
+	labels = labels[:len(labels)-2] // of the suffix
+	n := len(labels)
 	// The last label is the most significant number.
 	var addr [16]byte
 	valid := 0
 	for ; valid < n && valid*bits < size*8; valid++ {
-		at := int(starts[n-1-valid])
-		v, ok := number(labels[at+1:at+1+int(labels[at])], bits)
+		v, ok := number(labels[n-1-valid], bits)
 		if !ok {
 			break
 		}
@@ -53,7 +62,7 @@ func (z *Zone) reverseOf(labels []byte, size, bits int) (apex int, exists, ok bo
 	a, _ := netip.AddrFromSlice(addr[:size])
 	block, err := a.Prefix(valid * bits)
 	if err != nil {
-		return 0, false, false
+		return "", false
 	}
 	for _, p := range z.pools {
 		if p.Addr().Is4() != a.Is4() || !p.Overlaps(block) {
@@ -66,49 +75,17 @@ func (z *Zone) reverseOf(labels []byte, size, bits int) (apex int, exists, ok bo
 			}
 			zone = valid
 		}
-		exists := valid == n && valid*bits < size*8
-		if zone == 0 {
-			return len(labels), exists, true
-		}
-		return int(starts[n-zone]), exists, true
+		return strings.Join(append(labels[n-zone:], suffix), "."), valid == n && valid*bits < size*8
 	}
-	return 0, false, false
+	return "", false
 }
 
-// number reads the number of a label. There is no func value for it, which would move the question to
-// the heap.
-func number(label []byte, bits int) (byte, bool) {
-	if bits == 8 {
-		return octet(label)
+// number reads the number of a label: a byte without leading zeros, or a hexadecimal digit in lower case.
+func number(label string, bits int) (byte, bool) {
+	base := 10
+	if bits == 4 {
+		base = 16
 	}
-	return nibble(label)
-}
-
-// octet reads a number of up to 255 without leading zeros.
-func octet(label []byte) (byte, bool) {
-	if len(label) == 0 || len(label) > 3 || label[0] == '0' && len(label) > 1 {
-		return 0, false
-	}
-	v := 0
-	for _, c := range label {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		v = 10*v + int(c-'0')
-	}
-	return byte(v), v <= 255
-}
-
-// nibble reads one hexadecimal digit in lower case.
-func nibble(label []byte) (byte, bool) {
-	if len(label) != 1 {
-		return 0, false
-	}
-	switch c := label[0]; {
-	case c >= '0' && c <= '9':
-		return c - '0', true
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10, true
-	}
-	return 0, false
+	v, err := strconv.ParseUint(label, base, bits)
+	return byte(v), err == nil && strconv.FormatUint(v, base) == label
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/ironvip/ironvip/dns/message"
 	"github.com/ironvip/ironvip/test/expect"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -114,13 +114,13 @@ func TestOtherQueries(t *testing.T) {
 		m.SetQuestion("web.vip.internal.", dns.TypeA)
 		m.Question[0].Qclass = c.class
 		query, _ := m.Pack()
-		reply, _ := w.Answer(nil, query, false)
+		reply, _ := w.Answer(query, false)
 		var r dns.Msg
 		if err := r.Unpack(reply); err != nil || r.Rcode != c.code {
 			t.Errorf("class %d: %v, %v", c.class, &r, err)
 		}
 	}
-	if reply, outcome := w.Answer(nil, []byte("short"), false); len(reply) > 0 || outcome != (Outcome{}) {
+	if reply, outcome := w.Answer([]byte("short"), false); len(reply) > 0 || outcome != (Outcome{}) {
 		t.Errorf("reply %x, outcome %v", reply, outcome)
 	}
 }
@@ -210,7 +210,7 @@ func TestHeldNames(t *testing.T) {
 		)
 	}
 	check("SERVFAIL")
-	if e, err := w.Explain("shop.example.com", message.A); err != nil || e.Why != NotDecided || e.Code != message.ServFail || e.Service != (vip.ServiceKey{}) || !slices.Equal(e.Rivals, []vip.ServiceKey{key("young")}) {
+	if e, err := w.Explain("shop.example.com", dns.TypeA); err != nil || e.Why != NotDecided || e.Code != dns.RcodeServerFailure || e.Service != (vip.ServiceKey{}) || !slices.Equal(e.Rivals, []vip.ServiceKey{key("young")}) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	w.checkConflicts("other.example.com young gone undecided", "shop.example.com young old undecided")
@@ -335,9 +335,6 @@ func TestChanges(t *testing.T) {
 		"7.16.64.10.in-addr.arpa PTR: web.prod.svc.vip.internal.",
 		"1.16.64.10.in-addr.arpa PTR: NXDOMAIN, soa:16.64.10.in-addr.arpa.",
 	)
-	before := w.written
-	w.set(moved)
-	expect.Equal(t, w.written, before, "%d records written without a change", w.written-before)
 	w.set(svc("prod/web", 1))
 	w.check(
 		"web.prod.svc.vip.internal A: soa:vip.internal.",
@@ -374,8 +371,8 @@ func TestExplain(t *testing.T) {
 		kind        Kind
 		records     string
 	}{
-		{"SHOP.example.com.", "A", Found, "prod/web", Hostname, "shop.example.com 30 IN A 10.64.16.1"},
-		{"_http._tcp.web.prod.svc.vip.internal", "SRV", Found, "prod/web", Port, "_http._tcp.web.prod.svc.vip.internal 30 IN SRV 0 100 80 web.prod.svc.vip.internal"},
+		{"SHOP.example.com.", "A", Found, "prod/web", Hostname, "shop.example.com. 30 IN A 10.64.16.1"},
+		{"_http._tcp.web.prod.svc.vip.internal", "SRV", Found, "prod/web", Port, "_http._tcp.web.prod.svc.vip.internal. 30 IN SRV 0 100 80 web.prod.svc.vip.internal."},
 		{"db.vip.internal", "A", NoVIP, "db", Short, ""},
 		{"db.vip.internal", "MX", NoRecord, "db", Short, ""},
 		{"vip.internal", "A", NoRecord, "", Reserved, ""},
@@ -384,14 +381,10 @@ func TestExplain(t *testing.T) {
 		{"example.com", "A", OtherZone, "", Between, ""},
 		{"vip.internal", "AXFR", NotAnswered, "", Reserved, ""},
 	} {
-		qtype, ok := message.ParseType(c.qtype)
-		e, err := w.Explain(c.name, qtype)
-		if err != nil || !ok {
-			t.Fatal(err)
-		}
+		e := must.Get(w.Explain(c.name, dns.StringToType[c.qtype]))(t)
 		records := ""
 		if len(e.Answer) > 0 {
-			records = e.Answer[0].String()
+			records = strings.ReplaceAll(e.Answer[0].String(), "\t", " ")
 		}
 		got := ""
 		if e.Service.Name != "" {
@@ -402,10 +395,10 @@ func TestExplain(t *testing.T) {
 		}
 		expect.True(t, c.why.String() != "", "%d has no text", c.why)
 	}
-	if e, _ := w.Explain("shop.example.com", message.A); len(e.Rivals) != 1 || e.Rivals[0] != key("db") {
+	if e, _ := w.Explain("shop.example.com", dns.TypeA); len(e.Rivals) != 1 || e.Rivals[0] != key("db") {
 		t.Errorf("rivals %v", e.Rivals)
 	}
-	if _, err := w.Explain("a..b", message.A); err == nil {
+	if _, err := w.Explain("a..b", dns.TypeA); err == nil {
 		t.Error("a name with an empty label is accepted")
 	}
 }

@@ -2,11 +2,8 @@ package doctor
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -14,8 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ironvip/ironvip/dns/message"
+	"github.com/miekg/dns"
+
 	"github.com/ironvip/ironvip/dns/resolved"
+	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/text"
 )
 
@@ -33,8 +32,8 @@ type DNS struct {
 // transports are how clients query a server.
 var transports = []string{"udp", "tcp"}
 
-// dns queries each address of dns.listen, by UDP and TCP, for the TXT record that every zone has.
-func dns(h Host, w Want) []Finding {
+// dnsServers queries each address of dns.listen, by UDP and TCP, for the TXT record that every zone has.
+func dnsServers(h Host, w Want) []Finding {
 	const check = "dns"
 	if h.Query == nil {
 		return nil
@@ -99,7 +98,7 @@ const queryTimeout = 5 * time.Second
 
 // query looks a TXT record up.
 func query(transport string, server netip.AddrPort, name string) error {
-	reply, err := exchange(transport, server, name, message.TXT)
+	reply, err := exchange(transport, server, name, dns.TypeTXT)
 	if err == nil && len(reply.Answer) == 0 {
 		err = errors.New("no record")
 	}
@@ -108,17 +107,22 @@ func query(transport string, server netip.AddrPort, name string) error {
 
 // resolve looks the addresses of one family up.
 func resolve(transport string, server netip.AddrPort, name string, four bool) (out []netip.Addr, err error) {
-	kind := message.AAAA
+	kind := dns.TypeAAAA
 	if four {
-		kind = message.A
+		kind = dns.TypeA
 	}
 	reply, err := exchange(transport, server, name, kind)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range reply.Answer {
-		if a, err := netip.ParseAddr(r.Data); err == nil && r.Type == kind {
-			out = append(out, a)
+		switch r := r.(type) {
+		case *dns.A:
+			addr, _ := netip.AddrFromSlice(r.A)
+			out = append(out, addr.Unmap())
+		case *dns.AAAA:
+			addr, _ := netip.AddrFromSlice(r.AAAA)
+			out = append(out, addr)
 		}
 	}
 	return out, nil
@@ -126,56 +130,18 @@ func resolve(transport string, server netip.AddrPort, name string, four bool) (o
 
 // exchange sends one query and returns the reply. It uses no resolver of this host, which could
 // answer from a file. A reply with another code than NOERROR is an error.
-func exchange(transport string, server netip.AddrPort, name string, kind message.Type) (*message.Decoded, error) {
-	wire, err := message.PackName(nil, name)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := net.DialTimeout(transport, server.String(), queryTimeout)
-	if err != nil {
-		return nil, failed(err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(queryTimeout)); err != nil {
-		return nil, err
-	}
-	id := uint16(rand.Uint32())
-	msg := message.NewQuery(id, wire, kind)
-	if transport == "tcp" {
-		msg = append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
-	}
-	if _, err := conn.Write(msg); err != nil {
-		return nil, failed(err)
-	}
-	reply, err := receive(conn, transport)
-	if err != nil {
-		return nil, failed(err)
-	}
-	d, err := message.Decode(reply)
+func exchange(transport string, server netip.AddrPort, name string, kind uint16) (*dns.Msg, error) {
+	query := new(dns.Msg)
+	query.SetQuestion(dns.Fqdn(name), kind)
+	query.SetEdns0(zone.MaxUDP, false)
+	reply, _, err := (&dns.Client{Net: transport, Timeout: queryTimeout}).Exchange(query, server.String())
 	switch {
 	case err != nil:
-		return nil, err
-	case d.ID != id:
-		return nil, errors.New("the reply is to another query")
-	case d.Code != message.NoError:
-		return nil, errors.New(d.Code.String())
+		return nil, failed(err)
+	case reply.Rcode != dns.RcodeSuccess:
+		return nil, errors.New(dns.RcodeToString[reply.Rcode])
 	}
-	return d, nil
-}
-
-// receive reads one reply.
-func receive(conn net.Conn, transport string) ([]byte, error) {
-	reply := make([]byte, message.MaxTCP)
-	if transport == "udp" {
-		n, err := conn.Read(reply)
-		return reply[:n], err
-	}
-	if _, err := io.ReadFull(conn, reply[:2]); err != nil {
-		return nil, err
-	}
-	reply = reply[:binary.BigEndian.Uint16(reply)]
-	_, err := io.ReadFull(conn, reply)
-	return reply, err
+	return reply, nil
 }
 
 // failed shortens the error of a connection.

@@ -41,7 +41,7 @@ func answering(t *testing.T, domain string, transports string) netip.AddrPort {
 				if err != nil {
 					return
 				}
-				if reply, _ := z.Answer(nil, b[:n], false); len(reply) > 0 {
+				if reply, _ := z.Answer(b[:n], false); len(reply) > 0 {
 					_, _ = c.WriteToUDPAddrPort(reply, from)
 				}
 			}
@@ -72,9 +72,8 @@ func answerStream(z *zone.Zone, conn net.Conn) {
 		if _, err := io.ReadFull(conn, query); err != nil {
 			return
 		}
-		reply, _ := z.Answer([]byte{0, 0}, query, true)
-		binary.BigEndian.PutUint16(reply, uint16(len(reply)-2))
-		if _, err := conn.Write(reply); err != nil {
+		reply, _ := z.Answer(query, true)
+		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
 			return
 		}
 	}

@@ -129,7 +129,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, skLookup(h, w, findForwarder(h, procs, agent))...)
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
-	out = append(out, dns(h, w)...)
+	out = append(out, dnsServers(h, w)...)
 	out = append(out, resolvers(h, w)...)
 	out = append(out, openFiles(h, w, agent))
 	out = append(out, stateDir(h, w)...)
