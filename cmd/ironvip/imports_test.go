@@ -41,8 +41,8 @@ var layers = [][]string{
 	{"fleet/membership", "fleet/treelog"},
 	{"fleet/consulkv"},
 	{"internal/connlimit"},
-	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror"},
-	{"internal/access", "internal/table", "internal/event", "internal/metric", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
+	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
+	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
 	{"vip"},
 }
 

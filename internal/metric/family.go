@@ -1,22 +1,20 @@
-// Package metric describes the metrics of the agent and writes them in Prometheus' text format.
+// Package metric describes the metrics of the agent and answers scrapes of them.
 //
 // A package declares its metrics as families of a Group, which docs/metrics.md is made of. At a
-// scrape, Collectors read tables and counters and add samples to a Writer. Handler answers scrapes.
-// A sample costs an append to a buffer: the time of a scrape is mostly that of reading the tables.
-// docs/decisions/0063-text-of-metrics.md has the reasons and the measurements.
+// scrape, Collectors read tables and counters and add samples to a Writer, which passes them to
+// Prometheus' library. Handler answers scrapes. docs/decisions/0063-text-of-metrics.md has the reasons.
 //
 // Files:
 //
-//	family.go     names, types and labels
-//	writer.go     samples
-//	durations.go  a histogram of durations
-//	handler.go    answers to scrapes
+//	family.go   names, types and labels
+//	writer.go   samples
+//	handler.go  answers to scrapes
 package metric
 
 import (
-	"cmp"
 	"slices"
-	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Kind is the type of a family.
@@ -36,10 +34,7 @@ type Family struct {
 	Kind   Kind
 	Labels []string // their order is that of the values of a sample
 
-	// The texts between the values of a sample, and the order in which values appear: sorted by
-	// label, as Prometheus' library does it.
-	between []string
-	order   []int
+	desc *prometheus.Desc
 }
 
 // Group is the families of one subject. A package has it in a variable and declares its families with
@@ -73,21 +68,7 @@ func (g *Group) Histogram(name, help string, labels ...string) *Family {
 
 func (g *Group) add(kind Kind, name, help string, labels []string) *Family {
 	f := &Family{Name: g.prefix + name, Help: help, Kind: kind, Labels: labels}
-	for i := range labels {
-		f.order = append(f.order, i)
-	}
-	slices.SortFunc(f.order, func(a, b int) int { return cmp.Compare(labels[a], labels[b]) })
-	text := "{"
-	for _, i := range f.order {
-		f.between = append(f.between, text+labels[i]+`="`)
-		text = `",`
-	}
+	f.desc = prometheus.NewDesc(f.Name, help, labels, nil)
 	g.families = append(g.families, f)
 	return f
-}
-
-// head returns the lines before the samples of the family.
-func (f *Family) head() string {
-	help := strings.NewReplacer(`\`, `\\`, "\n", `\n`).Replace(f.Help)
-	return "# HELP " + f.Name + " " + help + "\n# TYPE " + f.Name + " " + string(f.Kind) + "\n"
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/ironvip/ironvip/internal/metric"
 )
@@ -14,13 +15,15 @@ import (
 // two samples have the same name and labels.
 func Text(t testing.TB, collectors ...metric.Collector) string {
 	t.Helper()
-	var w metric.Writer
-	for _, collect := range collectors {
-		collect(&w)
+	families, err := metric.Registry(collectors...).Gather()
+	if err != nil {
+		t.Error(err)
 	}
 	var b strings.Builder
-	if _, err := w.WriteTo(&b); err != nil {
-		t.Fatal(err)
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			t.Fatal(err)
+		}
 	}
 	Check(t, b.String(), "")
 	return b.String()
