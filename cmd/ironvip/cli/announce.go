@@ -144,12 +144,11 @@ func (a *app) announcementText(n v1.Announcement) string {
 }
 
 // announcedVIPs proposes the VIPs that are announced.
-func announcedVIPs(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+func announcedVIPs(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := allAnnouncements(c, ctx)
-	for _, n := range list.Items {
-		out = append(out, cobra.CompletionWithDesc(n.VIP.String(), n.State))
-	}
-	return out, err
+	return output.Texts(list.Items, func(n v1.Announcement) cobra.Completion {
+		return cobra.CompletionWithDesc(n.VIP.String(), n.State)
+	}), err
 }
 
 func (a *app) nodeDrainCommand() *cobra.Command {
@@ -266,10 +265,7 @@ func (a *app) waitDrained(ctx context.Context, c *client.Client, node string) (v
 }
 
 // nodeNames proposes the nodes of the fleet.
-func nodeNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+func nodeNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Nodes(ctx)
-	for _, n := range list.Items {
-		out = append(out, n.Name)
-	}
-	return out, err
+	return output.Texts(list.Items, func(n v1.Node) cobra.Completion { return n.Name }), err
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/api/client"
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 )
 
 // completionTimeout bounds the wait of a shell's completion for the agent.
 const completionTimeout = time.Second
 
-// completer proposes values for the argument after args.
+// completer proposes values for the argument after args. Those that args has are left out.
 type completer func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
 
 // complete converts a completer to a cobra completion. If the agent doesn't answer, it proposes
@@ -33,7 +34,10 @@ func (a *app) complete(propose completer) cobra.CompletionFunc {
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		out = slices.DeleteFunc(out, func(proposal string) bool { return !strings.HasPrefix(proposal, typed) })
+		out = slices.DeleteFunc(out, func(proposal string) bool {
+			value, _, _ := strings.Cut(proposal, "\t") // a description may follow
+			return !strings.HasPrefix(value, typed) || slices.Contains(args, value)
+		})
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
 }
@@ -48,22 +52,20 @@ func onlyFirst(propose completer) completer {
 	}
 }
 
-// services proposes the names of services that are not in args.
-func services(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
+// services proposes the names of services.
+func services(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	var out []cobra.Completion
 	for s, err := range c.AllServices(ctx, client.List{}) {
 		if err != nil {
 			return nil, err
 		}
-		if name := serviceName(s); !slices.Contains(args, name) {
-			out = append(out, cobra.CompletionWithDesc(name, s.Status.State+" "+commaList(s.Status.VIPs)))
-		}
+		out = append(out, cobra.CompletionWithDesc(serviceName(s), s.Status.State+" "+commaList(s.Status.VIPs)))
 	}
 	return out, nil
 }
 
 // serviceThenBackend proposes services, and then the backends of the chosen one.
-func serviceThenBackend(ctx context.Context, c *client.Client, args []string) (out []cobra.Completion, err error) {
+func serviceThenBackend(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error) {
 	switch len(args) {
 	case 0:
 		return services(ctx, c, args)
@@ -73,51 +75,37 @@ func serviceThenBackend(ctx context.Context, c *client.Client, args []string) (o
 			return nil, err
 		}
 		list, err := c.Backends(ctx, key.Namespace, key.Name)
-		for _, b := range list.Items {
-			out = append(out, cobra.CompletionWithDesc(b.ID, output.Join(", ", b.State, b.Health)))
-		}
-		return out, err
+		return output.Texts(list.Items, func(b v1.BackendStatus) cobra.Completion {
+			return cobra.CompletionWithDesc(b.ID, output.Join(", ", b.State, b.Health))
+		}), err
 	}
 	return nil, nil
 }
 
 // overrideNames proposes the backends with an override.
-func overrideNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+func overrideNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Overrides(ctx)
-	for _, o := range list.Items {
-		out = append(out, cobra.CompletionWithDesc(o.Service+"/"+o.Backend, o.State))
-	}
-	return out, err
+	return output.Texts(list.Items, func(o v1.Override) cobra.Completion {
+		return cobra.CompletionWithDesc(o.Service+"/"+o.Backend, o.State)
+	}), err
 }
 
-// poolNames proposes the names of pools that are not in args.
-func poolNames(ctx context.Context, c *client.Client, args []string) (out []cobra.Completion, err error) {
+// poolNames proposes the names of pools.
+func poolNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Pools(ctx)
-	for _, p := range list.Items {
-		if !slices.Contains(args, p.Name) {
-			out = append(out, cobra.CompletionWithDesc(p.Name, commaList(p.CIDRs)))
-		}
-	}
-	return out, err
+	return output.Texts(list.Items, func(p v1.Pool) cobra.Completion { return cobra.CompletionWithDesc(p.Name, commaList(p.CIDRs)) }), err
 }
 
 // sourceNames proposes the names of the sources.
 func sourceNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Sources(ctx)
-	var out []cobra.Completion
-	for _, s := range list.Items {
-		out = append(out, cobra.CompletionWithDesc(s.Name, s.Type))
-	}
-	return out, err
+	return output.Texts(list.Items, func(s v1.Source) cobra.Completion { return cobra.CompletionWithDesc(s.Name, s.Type) }), err
 }
 
 // tableNames proposes the names of the agent's tables.
-func tableNames(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+func tableNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.DebugTables(ctx)
-	for _, t := range list.Items {
-		out = append(out, t.Name)
-	}
-	return out, err
+	return output.Texts(list.Items, func(t v1.DebugTableInfo) cobra.Completion { return t.Name }), err
 }
 
 // completeFiles proposes files with an extension.

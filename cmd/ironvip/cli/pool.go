@@ -105,12 +105,9 @@ func nodePort(number, protocol string) (k vip.PortKey, err error) {
 }
 
 // leasedAddresses proposes the addresses with a lease.
-func leasedAddresses(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
+func leasedAddresses(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := allVIPs(ctx, c, v1.KindAddress)
-	for _, v := range list.Items {
-		out = append(out, cobra.CompletionWithDesc(v.Address, v.State))
-	}
-	return out, err
+	return output.Texts(list.Items, func(v v1.VIP) cobra.Completion { return cobra.CompletionWithDesc(v.Address, v.State) }), err
 }
 
 func (a *app) vipListView(list v1.VIPList) output.View {

@@ -87,7 +87,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 			if t.Expired {
 				expires = output.Cell{Text: "expired " + expires.Text, Style: output.Caution}
 			}
-			grid.Add(t.Name, t.Role, strings.Join(t.Namespaces, ","), strings.Join(t.Hostnames, ","), joined(t.Backends), a.ago(&t.Created), expires, t.Author)
+			grid.Add(t.Name, t.Role, strings.Join(t.Namespaces, ","), strings.Join(t.Hostnames, ","), commaList(t.Backends), a.ago(&t.Created), expires, t.Author)
 		}
 		return output.List(list, grid, "no tokens")
 	})
@@ -114,19 +114,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 // tokenNames proposes the names of the tokens.
 func tokenNames(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
 	list, err := c.Tokens(ctx)
-	var out []cobra.Completion
-	for _, t := range list.Items {
-		out = append(out, cobra.CompletionWithDesc(t.Name, tokenGrant(t)))
-	}
-	return out, err
-}
-
-func joined(ranges []netip.Prefix) string {
-	texts := make([]string, len(ranges))
-	for i, p := range ranges {
-		texts[i] = p.String()
-	}
-	return strings.Join(texts, ",")
+	return output.Texts(list.Items, func(t v1.Token) cobra.Completion { return cobra.CompletionWithDesc(t.Name, tokenGrant(t)) }), err
 }
 
 // tokenGrant describes what a token allows: "registrar of shop".
