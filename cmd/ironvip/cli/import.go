@@ -4,10 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,6 @@ import (
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/ipvsadm"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
 )
@@ -78,16 +78,8 @@ lists with file and line what has no equivalent.`,
 
 // textImport reads the file that a converter of texts converts.
 func (a *app) textImport(convert func(name, text string) migrate.Result) func(string) migrate.Result {
-	return func(name string) (result migrate.Result) {
-		if name == "-" {
-			text, err := io.ReadAll(io.LimitReader(a.Stdin, maxImport))
-			if err != nil {
-				result.Note(migrate.Place{File: "stdin"}, "not read: %v", err)
-				return result
-			}
-			return convert("stdin", string(text))
-		}
-		text, problem := tomlfile.ReadFile(name, maxImport)
+	return func(file string) (result migrate.Result) {
+		text, name, problem := a.readInput(file, maxImport)
 		if problem != nil {
 			result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
 			return result
@@ -140,11 +132,8 @@ func withHint(p vip.Problem) string {
 func importedConfig(result *migrate.Result) string {
 	var b strings.Builder
 	if len(result.Services) > 0 {
-		var cidrs []string
-		for _, at := range result.Addresses {
-			cidrs = append(cidrs, fmt.Sprintf("%q", fmt.Sprintf("%s/%d", at, at.BitLen())))
-		}
-		fmt.Fprintf(&b, "[[pool]]\nname = %q\ncidrs = [%s]\n", migrate.PoolName, strings.Join(cidrs, ", "))
+		cidrs := output.Texts(result.Addresses, func(at netip.Addr) string { return netip.PrefixFrom(at, at.BitLen()).String() })
+		fmt.Fprintf(&b, "[[pool]]\nname = %q\ncidrs = [%s]\n", migrate.PoolName, quoted(cidrs))
 	}
 	if announce := result.Announce; announce != nil {
 		b.WriteString("\n[announce]\nmode = \"l2\"\n")
@@ -152,24 +141,14 @@ func importedConfig(result *migrate.Result) string {
 			fmt.Fprintf(&b, "interfaces = [%s]\n", quoted(announce.Interfaces))
 		}
 		if len(announce.Peers) > 0 {
-			var peers []string
-			for _, p := range announce.Peers {
-				peers = append(peers, p.String())
-			}
-			fmt.Fprintf(&b, "peers = [%s]\n", quoted(peers))
+			fmt.Fprintf(&b, "peers = [%s]\n", quoted(output.Texts(announce.Peers, netip.Addr.String)))
 			b.WriteString("key_file = \"announce-key\"     # head -c 32 /dev/urandom | base64; the same on all hosts\n")
 		}
 	}
 	return b.String()
 }
 
-func quoted(words []string) string {
-	var out []string
-	for _, w := range words {
-		out = append(out, fmt.Sprintf("%q", w))
-	}
-	return strings.Join(out, ", ")
-}
+func quoted(words []string) string { return strings.Join(output.Texts(words, strconv.Quote), ", ") }
 
 // view shows both files as one text, each after a comment with its name.
 func (m *imported) view() output.View {

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -87,10 +88,10 @@ func (c *check) host(p *proxy, l *line) {
 	}
 }
 
-// port reads the port of a check.
-func (c *check) port(p *proxy, l *line, text string) {
+// port reads the port of a check. What isn't one leaves the port as it is.
+func (p *proxy) port(l *line, text string, port *spec.PortNumber) {
 	if n, ok := p.number(l, "port", text, 1, 65535); ok {
-		c.spec.Port = spec.PortNumber(n)
+		*port = spec.PortNumber(n)
 	}
 }
 
@@ -102,7 +103,7 @@ func (c *check) tcpCheck(p *proxy, l *line) {
 		c.spec.Expect = l.arg(2)
 		p.Note(l.Place, "the answer must begin with the expected text: review health.expect")
 	case l.arg(0) == "connect" && l.arg(1) == "port":
-		c.port(p, l, l.arg(2))
+		p.port(l, l.arg(2), &c.spec.Port)
 	case l.arg(0) == "connect" && l.arg(1) == "":
 	default:
 		p.Note(l.Place, "%q is not converted: a tcp check sends one text and expects one", l.String())
@@ -155,9 +156,7 @@ func (c *check) serverOption(p *proxy, l *line, option, value string) bool {
 	case "fall":
 		c.own.fall = number()
 	case "port":
-		if n, ok := p.number(l, "port", value, 1, 65535); ok {
-			c.own.port = spec.PortNumber(n)
-		}
+		p.port(l, value, &c.own.port)
 	case "check-ssl":
 		c.own.https = true
 	case "downinter", "check-send-proxy", "observe", "on-error":
@@ -183,9 +182,7 @@ func (c *check) result() *spec.HealthCheck {
 		return &spec.HealthCheck{Type: vip.CheckNone.String()}
 	}
 	out := c.spec
-	if c.first.port != 0 {
-		out.Port = c.first.port
-	}
+	out.Port = cmp.Or(c.first.port, out.Port)
 	out.Type = vip.CheckTCP.String()
 	if c.kind == vip.CheckHTTP {
 		out.Type = vip.CheckHTTP.String()
@@ -193,35 +190,20 @@ func (c *check) result() *spec.HealthCheck {
 			out.Type, out.SkipVerify = vip.CheckHTTPS.String(), true
 		}
 		out.Send, out.Expect = "", ""
-		if out.Method == "" {
-			out.Method = "OPTIONS" // HAProxy's default
-		}
+		out.Method = cmp.Or(out.Method, "OPTIONS") // HAProxy's default
 	} else {
 		out.Method, out.Path, out.Host, out.Status, out.Body = "", "", "", "", ""
 	}
-	interval := spec.Duration(defaultInter)
-	if c.first.interval != 0 {
-		interval = c.first.interval
-	}
+	interval := cmp.Or(c.first.interval, spec.Duration(defaultInter))
 	out.Interval = &interval
-	fast := interval
-	if c.first.fast != 0 {
-		fast = min(c.first.fast, interval)
-	}
+	fast := min(cmp.Or(c.first.fast, interval), interval)
 	out.FastInterval = &fast
 	timeout := min(interval, spec.Duration(vip.MaxCheckTimeout)) // HAProxy's default is the interval
 	if c.timeout != nil {
 		timeout = *c.timeout
 	}
 	out.Timeout = &timeout
-	rise, fall := orDefault(c.first.rise, defaultRise), orDefault(c.first.fall, defaultFall)
+	rise, fall := cmp.Or(c.first.rise, defaultRise), cmp.Or(c.first.fall, defaultFall)
 	out.Rise, out.Fall = &rise, &fall
 	return &out
-}
-
-func orDefault(n, standard int) int {
-	if n == 0 {
-		return standard
-	}
-	return n
 }

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/migrate"
@@ -77,7 +78,7 @@ func sections(name, text string, result *migrate.Result) (out []*section) {
 			}
 		}
 		if current.kind == "defaults" {
-			if !contains(l.words, "from") {
+			if !slices.Contains(l.words, "from") {
 				current.defaults = nil // a defaults section begins anew
 			}
 			defaults = current
@@ -153,13 +154,4 @@ func unescape(c byte) string {
 		return "\t"
 	}
 	return string(c)
-}
-
-func contains(list []string, word string) bool {
-	for _, l := range list {
-		if l == word {
-			return true
-		}
-	}
-	return false
 }

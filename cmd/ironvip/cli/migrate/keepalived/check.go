@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -167,23 +168,14 @@ func (v *server) rest(s *statement, t *timing, known ...string) {
 	for i := range s.block {
 		inner := &s.block[i]
 		switch {
-		case contains(known, inner.words[0]) || t.set(inner, v.converter):
-		case contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, inner.words[0]):
+		case slices.Contains(known, inner.words[0]) || t.set(inner, v.converter):
+		case slices.Contains([]string{"bindto", "bind_if", "bind_port", "fwmark"}, inner.words[0]):
 			v.Note(inner.Place, "%s is not converted: probes take the host's routes", inner.words[0])
-		case contains([]string{"alpha"}, inner.words[0]):
+		case inner.words[0] == "alpha":
 		default:
 			v.Note(inner.Place, "%s is not converted: %s has no equivalent of it", strings.Join(inner.words, " "), s.words[0])
 		}
 	}
-}
-
-func contains(list []string, word string) bool {
-	for _, l := range list {
-		if l == word {
-			return true
-		}
-	}
-	return false
 }
 
 // port reads connect_port, and notes connect_ip.
