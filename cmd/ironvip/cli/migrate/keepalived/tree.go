@@ -2,9 +2,9 @@ package keepalived
 
 import (
 	"fmt"
-	"iter"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -128,12 +128,19 @@ func (r *reader) lines(name string) []line {
 			r.result.Note(at, "%q is not converted: write the lines out", strings.Join(words, " "))
 			continue
 		}
-		for expanded := range splitWords(r.expand(at, words, raw)) {
-			if strings.HasPrefix(expanded[0], "include") && len(expanded) == 2 {
-				out = append(out, r.include(at, expanded[1])...)
+		expanded, err := r.expand(raw)
+		if err != nil {
+			r.result.Note(at, "%v: ignored", err)
+			continue
+		}
+		for text := range strings.SplitSeq(expanded, "\n") { // several, if a definition has them
+			words := split(text)
+			r.noteUndefined(at, words)
+			if len(words) == 2 && strings.HasPrefix(words[0], "include") {
+				out = append(out, r.include(at, words[1])...)
 				continue
 			}
-			out = append(out, pieces(at, expanded)...)
+			out = append(out, pieces(at, words)...)
 		}
 	}
 	return out
@@ -148,33 +155,6 @@ func (r *reader) forAllHosts(at migrate.Place, raw string) string {
 	host, rest, _ := strings.Cut(strings.Replace(trimmed, "\t", " ", 1), " ")
 	r.result.Note(at, "%q applies to some hosts only (%s): converted for all of them", strings.Join(split(strings.ReplaceAll(rest, "\n", " ")), " "), host)
 	return rest
-}
-
-// newLine separates the lines of a definition among words.
-const newLine = "\n"
-
-// splitWords yields the words of each line that is not empty.
-func splitWords(words []string) iter.Seq[[]string] {
-	return func(yield func([]string) bool) {
-		for len(words) > 0 {
-			end := slices.Index(words, newLine)
-			if end < 0 {
-				end = len(words)
-			}
-			if end > 0 && !yield(words[:end]) {
-				return
-			}
-			words = words[min(end+1, len(words)):]
-		}
-	}
-}
-
-// splitLines divides a text into words, with newLine between its lines.
-func splitLines(text string) (words []string) {
-	for line := range strings.SplitSeq(text, "\n") {
-		words = append(append(words, split(line)...), newLine)
-	}
-	return words[:len(words)-1]
 }
 
 // pieces divides the words of a line at braces, so that each piece is words, "{" or "}".
@@ -232,108 +212,66 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// define notes a definition, "$NAME=value", and reports whether the line is one.
+// definition matches "$NAME=value". The value is one line, or more of them that ended with a backslash.
+var definition = regexp.MustCompile(`(?s)^\s*\$(\w+)=(.*)$`)
+
+// define notes a definition, and reports whether the line is one.
 func (r *reader) define(raw string) bool {
-	name, value, found := strings.Cut(strings.TrimSpace(raw), "=")
-	name, dollar := strings.CutPrefix(name, "$")
-	if !found || !dollar || !isName(name) {
+	m := definition.FindStringSubmatch(raw)
+	if m == nil {
 		return false
 	}
 	var lines []string
-	for line := range strings.SplitSeq(value, "\n") { // one line, or more that end with a backslash
+	for line := range strings.SplitSeq(m[2], "\n") {
 		if words := split(line); len(words) > 0 {
 			lines = append(lines, strings.Join(words, " "))
 		}
 	}
-	r.definitions[name] = strings.Join(lines, "\n")
+	r.definitions[m[1]] = strings.Join(lines, "\n")
 	return true
 }
 
-// expand replaces the definitions in a line.
-func (r *reader) expand(at migrate.Place, words []string, raw string) []string {
-	if !strings.Contains(raw, "$") {
-		return words
-	}
-	var unknown []string
-	size := 0
-	var out []string
-	for _, w := range words {
-		text, names, err := r.expandWord(w, maxExpanded-size)
-		if err != nil {
-			r.result.Note(at, "%v: ignored", err)
-			return nil
-		}
-		unknown = append(unknown, names...)
-		size += len(text)
-		if text != w {
-			out = append(out, splitLines(text)...)
-		} else {
-			out = append(out, w)
-		}
-	}
-	if len(unknown) > 0 {
-		r.result.Note(at, "%s is not defined", strings.Join(unknown, ", "))
-	}
-	return out
-}
-
-// expandWord replaces definitions, and those in their values, until nothing changes. It returns the
-// names that are not defined, too.
-func (r *reader) expandWord(word string, limit int) (text string, unknown []string, err error) {
-	text = word
+// expand replaces $NAME and ${NAME} in a line by their definitions, and those in their values, until
+// nothing changes. What is not defined becomes ${NAME}.
+func (r *reader) expand(text string) (string, error) {
 	for round := 0; strings.Contains(text, "$"); round++ {
-		unknown = nil
-		next := replaceNames(text, limit, func(name string) (string, bool) {
+		size := len(text)
+		next := os.Expand(text, func(name string) string {
 			value, known := r.definitions[name]
-			if !known {
-				unknown = append(unknown, "$"+name)
+			if size += len(value); size > maxExpanded {
+				return ""
 			}
-			return value, known
+			if !known {
+				return "${" + name + "}"
+			}
+			return value
 		})
 		switch {
+		case size > maxExpanded:
+			return "", fmt.Errorf("longer than %d KiB after its definitions have been replaced", maxExpanded>>10)
 		case next == text:
-			return text, unknown, nil
-		case len(next) > limit:
-			return "", nil, fmt.Errorf("longer than %d KiB after its definitions have been replaced", maxExpanded>>10)
+			return text, nil
 		case round == maxDepth:
-			return "", nil, fmt.Errorf("definitions contain each other more than %d times", maxDepth)
+			return "", fmt.Errorf("definitions contain each other more than %d times", maxDepth)
 		}
 		text = next
 		r.bytes += len(text)
 	}
-	return text, nil, nil
+	return text, nil
 }
 
-// replaceNames replaces $NAME and ${NAME} by what value returns. It stops when the result is longer
-// than limit.
-func replaceNames(text string, limit int, value func(string) (string, bool)) string {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(text, "$")
-		b.WriteString(before)
-		if !found || b.Len() > limit {
-			return b.String()
-		}
-		name, rest := after, ""
-		if inner, ok := strings.CutPrefix(after, "{"); ok {
-			name, rest, _ = strings.Cut(inner, "}")
-		} else if i := strings.IndexFunc(after, func(c rune) bool { return !isName(string(c)) }); i >= 0 {
-			name, rest = after[:i], after[i:]
-		}
-		if v, ok := value(name); ok {
-			b.WriteString(v)
-		} else {
-			b.WriteString("$" + strings.TrimSuffix(after, rest))
-		}
-		text = rest
+// noteUndefined notes the names that are still in a line after their definitions were replaced.
+func (r *reader) noteUndefined(at migrate.Place, words []string) {
+	var names []string
+	for _, w := range words {
+		os.Expand(w, func(name string) string {
+			names = append(names, "$"+name)
+			return ""
+		})
 	}
-}
-
-// isName reports whether a definition can have the name.
-func isName(s string) bool {
-	return s != "" && strings.IndexFunc(s, func(c rune) bool {
-		return c != '_' && (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z')
-	}) < 0
+	if len(names) > 0 {
+		r.result.Note(at, "%s is not defined", strings.Join(names, ", "))
+	}
 }
 
 // split divides a line into words. Quotes keep spaces together; "#" and "!" begin a comment.
