@@ -7,10 +7,9 @@ import (
 	"path"
 	"slices"
 	"strings"
-)
 
-// keepalivedFiles is how many files of a configuration are read at most.
-const keepalivedFiles = 1000
+	keepalivedconf "github.com/ironvip/ironvip/cmd/ironvip/cli/migrate/keepalived"
+)
 
 // keepalived checks whether its config flushes IPVS or uses addresses of our pools.
 func keepalived(h Host, p process, o *ownRanges) []Finding {
@@ -18,8 +17,8 @@ func keepalived(h Host, p process, o *ownRanges) []Finding {
 	if !ok {
 		config = "/etc/keepalived/keepalived.conf"
 	}
-	c := keepalivedConfig{files: h.Files, read: map[string]bool{}}
-	if err := c.load(strings.TrimPrefix(path.Clean("/"+config), "/")); err != nil {
+	var c keepalivedConfig
+	if err := keepalivedconf.Walk(filesOf(h.Files), path.Join("/", config), c.statement); err != nil {
 		return []Finding{{Warn, "keepalived",
 			fmt.Sprintf("keepalived runs here and its config %s can't be read; with lvs_flush it deletes every IPVS service", config),
 			"run ironvip doctor as root, or take lvs_flush and lvs_flush_on_stop out"}}
@@ -46,69 +45,30 @@ func keepalived(h Host, p process, o *ownRanges) []Finding {
 	return out
 }
 
+// filesOf has the files of a root directory by their absolute paths.
+func filesOf(root fs.FS) keepalivedconf.Files {
+	return keepalivedconf.Files{
+		Read: func(path string) ([]byte, error) { return fs.ReadFile(root, path[1:]) },
+		Glob: func(pattern string) ([]string, error) {
+			found, err := fs.Glob(root, pattern[1:])
+			for i := range found {
+				found[i] = "/" + found[i]
+			}
+			return found, err
+		},
+	}
+}
+
 // keepalivedConfig is the relevant part of a keepalived.conf and the files that it
 // includes.
 type keepalivedConfig struct {
-	files fs.FS
-	read  map[string]bool
-
 	flush   string       // lvs_flush or lvs_flush_on_stop; "" without
 	servers []netip.Addr // of virtual servers and their groups
 	addrs   []netip.Addr // virtual IP addresses of VRRP
 }
 
-// load reads one file, relative to the root, and what it includes.
-func (c *keepalivedConfig) load(file string) error {
-	if c.read[file] || len(c.read) >= keepalivedFiles {
-		return nil
-	}
-	c.read[file] = true
-	b, err := fs.ReadFile(c.files, file)
-	if err != nil {
-		return err
-	}
-	var blocks []string // the open ones, innermost last
-	var words []string
-	end := func() {
-		if len(words) > 0 {
-			c.statement(file, blocks, words)
-		}
-		words = nil
-	}
-	for l := range strings.Lines(string(b)) {
-		if i := strings.IndexAny(l, "#!"); i >= 0 {
-			l = l[:i]
-		}
-		for _, w := range strings.Fields(strings.NewReplacer("{", " { ", "}", " } ").Replace(l)) {
-			switch w {
-			case "{":
-				name := ""
-				if len(words) > 0 {
-					name = words[0]
-				}
-				end()
-				blocks = append(blocks, name)
-			case "}":
-				end()
-				blocks = blocks[:max(len(blocks)-1, 0)]
-			default:
-				words = append(words, w)
-			}
-		}
-		if len(words) == 1 && strings.HasPrefix(words[0], "virtual_") {
-			continue // its brace is on the next line
-		}
-		end()
-	}
-	return nil
-}
-
-// statement processes one line, or the head of a block.
-func (c *keepalivedConfig) statement(file string, blocks, words []string) {
-	inside := ""
-	if len(blocks) > 0 {
-		inside = blocks[len(blocks)-1]
-	}
+// statement processes one line, or the head of a block, within a block.
+func (c *keepalivedConfig) statement(block string, words []string) {
 	address := func(list *[]netip.Addr, text string) {
 		text, _, _ = strings.Cut(text, "/")
 		text, _, _ = strings.Cut(text, "-") // a range's last part
@@ -121,18 +81,9 @@ func (c *keepalivedConfig) statement(file string, blocks, words []string) {
 		c.flush = first
 	case first == "virtual_server" && len(words) > 1:
 		address(&c.servers, words[1])
-	case inside == "virtual_server_group":
+	case block == "virtual_server_group":
 		address(&c.servers, first)
-	case inside == "virtual_ipaddress", inside == "virtual_ipaddress_excluded":
+	case block == "virtual_ipaddress", block == "virtual_ipaddress_excluded":
 		address(&c.addrs, first)
-	case strings.HasPrefix(first, "include") && len(first) <= len("includex") && len(words) > 1:
-		pattern := words[1]
-		if !path.IsAbs(pattern) {
-			pattern = path.Join(path.Dir("/"+file), pattern)
-		}
-		found, _ := fs.Glob(c.files, strings.TrimPrefix(path.Clean(pattern), "/"))
-		for _, f := range found {
-			_ = c.load(f) // keepalived ignores the error by default, too
-		}
 	}
 }

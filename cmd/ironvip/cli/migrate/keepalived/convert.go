@@ -12,9 +12,9 @@ func Convert(name string) migrate.Result { return convertWithin(name, maxBytes) 
 // convertWithin is Convert with another bound of bytes.
 func convertWithin(name string, most int) migrate.Result {
 	var result migrate.Result
-	r := &reader{definitions: map[string]string{}, result: &result, most: most}
+	statements, _ := newReader(thisHost, &result, most).read(name) // an error is noted
 	c := &converter{Result: &result, groups: map[string]*statement{}}
-	c.top(r.read(name))
+	c.top(statements)
 	result.SortNotes()
 	return result
 }

@@ -1,6 +1,7 @@
 package keepalived
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,8 +48,43 @@ func (s *statement) first(keyword string) *statement {
 	return nil
 }
 
+// Files reads and finds the files of a configuration, by the paths that it has.
+type Files struct {
+	Read func(path string) ([]byte, error)
+	Glob func(pattern string) ([]string, error)
+}
+
+// thisHost has the files of this host.
+var thisHost = Files{
+	Read: func(path string) ([]byte, error) {
+		text, problem := tomlfile.ReadFile(path, maxBytes)
+		if problem != nil {
+			return nil, errors.New(problem.Message)
+		}
+		return text, nil
+	},
+	Glob: filepath.Glob,
+}
+
+// Walk calls visit for each statement of a file and of the files that it includes, with the keyword of
+// the block that it is in, which is "" outside of blocks. It fails only if the file itself can't be read.
+func Walk(files Files, name string, visit func(block string, words []string)) error {
+	r := newReader(files, &migrate.Result{}, maxBytes)
+	statements, err := r.read(name)
+	walk("", statements, visit)
+	return err
+}
+
+func walk(block string, statements []statement, visit func(block string, words []string)) {
+	for _, s := range statements {
+		visit(block, s.words)
+		walk(s.words[0], s.block, visit)
+	}
+}
+
 // reader reads files into one list of statements.
 type reader struct {
+	Files
 	definitions map[string]string // by name, without "$"
 	result      *migrate.Result   // for notes
 	open        []string          // files that are being read: each includes the next
@@ -57,6 +93,10 @@ type reader struct {
 	files, lineCount, bytes int
 	most                    int // bytes
 	isFull                  bool
+}
+
+func newReader(files Files, result *migrate.Result, most int) *reader {
+	return &reader{Files: files, definitions: map[string]string{}, result: result, most: most}
 }
 
 // full reports whether a bound has been reached. It notes this once.
@@ -78,8 +118,8 @@ type line struct {
 }
 
 // read returns the statements of a file and of the files that it includes.
-func (r *reader) read(name string) []statement {
-	lines := r.lines(name)
+func (r *reader) read(name string) ([]statement, error) {
+	lines, err := r.lines(name)
 	out, rest := r.blocks(lines, 0)
 	for len(rest) > 0 { // a "}" too many
 		r.result.Note(rest[0].Place, "} has no matching {: ignored")
@@ -87,15 +127,15 @@ func (r *reader) read(name string) []statement {
 		more, rest = r.blocks(rest[1:], 0)
 		out = append(out, more...)
 	}
-	return out
+	return out, err
 }
 
 // lines returns the lines of a file and of those that it includes, without comments.
-func (r *reader) lines(name string) []line {
-	text, problem := tomlfile.ReadFile(name, maxBytes)
-	if problem != nil {
-		r.result.Note(migrate.Place{File: name}, "not read: %s", problem.Message)
-		return nil
+func (r *reader) lines(name string) ([]line, error) {
+	text, err := r.Read(name)
+	if err != nil {
+		r.result.Note(migrate.Place{File: name}, "not read: %v", err)
+		return nil, err
 	}
 	r.open = append(r.open, name)
 	defer func() { r.open = r.open[:len(r.open)-1] }()
@@ -143,7 +183,7 @@ func (r *reader) lines(name string) []line {
 			out = append(out, pieces(at, words)...)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // forAllHosts removes the "@NAME" of a line that applies to some hosts only, and notes it.
@@ -183,33 +223,27 @@ func (r *reader) include(at migrate.Place, pattern string) (out []line) {
 		r.result.Note(at, "include %s: files include each other more than %d times: not read", pattern, maxDepth)
 		return nil
 	}
-	full := pattern
+	full := filepath.Clean(pattern)
 	if !filepath.IsAbs(pattern) {
 		full = filepath.Join(filepath.Dir(at.File), pattern)
 	}
-	names, err := filepath.Glob(full)
+	names, err := r.Glob(full)
 	if err != nil || len(names) == 0 {
 		r.result.Note(at, "include %s: no such file", pattern)
 		return nil
 	}
 	for _, name := range names {
-		if slices.ContainsFunc(r.open, func(open string) bool { return sameFile(open, name) }) {
+		if slices.Contains(r.open, name) {
 			r.result.Note(at, "include %s: %s includes itself: not read", pattern, name)
 			continue
 		}
 		if r.full(at) {
 			break
 		}
-		out = append(out, r.lines(name)...)
+		lines, _ := r.lines(name) // an error is noted
+		out = append(out, lines...)
 	}
 	return out
-}
-
-// sameFile reports whether two paths lead to one file.
-func sameFile(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
-	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
 // definition matches "$NAME=value". The value is one line, or more of them that ended with a backslash.
