@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/text"
@@ -19,12 +18,6 @@ type Announce struct {
 	// Off are the ranges of pools that are not announced, on a host that balances traffic.
 	Off []netip.Prefix
 }
-
-// announcerNeeds are the capabilities of the announcer.
-var announcerNeeds = []struct {
-	bit  uint
-	name string
-}{{12, "CAP_NET_ADMIN"}, {13, "CAP_NET_RAW"}}
 
 // announcer checks the process that announces VIPs, its capabilities, and its interfaces.
 func announcer(h Host, w Want, procs []process) []Finding {
@@ -80,29 +73,12 @@ func unannounced(h Host, w Want) []Finding {
 
 func announcerRights(h Host, pid int) Finding {
 	const check = "announcer"
-	status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(pid), "status"))
-	if err != nil {
+	missing, err := lacks(h, pid, "CAP_NET_ADMIN", "CAP_NET_RAW")
+	switch {
+	case err != nil:
 		return Finding{Warn, check, fmt.Sprintf("can't read the rights of the announcer (pid %d): %v", pid, err), ""}
-	}
-	effective := effectiveCapabilities(string(status))
-	var missing []string
-	for _, c := range announcerNeeds {
-		if effective&(1<<c.bit) == 0 {
-			missing = append(missing, c.name)
-		}
-	}
-	if len(missing) > 0 {
+	case len(missing) > 0:
 		return Finding{Fail, check, fmt.Sprintf("announcer (pid %d) has no %s", pid, strings.Join(missing, ", ")), "AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW in its unit"}
 	}
 	return Finding{OK, check, fmt.Sprintf("announcer (pid %d) runs with CAP_NET_ADMIN, CAP_NET_RAW", pid), ""}
-}
-
-// effectiveCapabilities returns the bits of a process from its status file.
-func effectiveCapabilities(status string) (bits uint64) {
-	for l := range strings.Lines(status) {
-		if v, ok := strings.CutPrefix(l, "CapEff:"); ok {
-			bits, _ = strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-		}
-	}
-	return bits
 }

@@ -13,6 +13,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/ironvip/ironvip/configs"
+	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -69,13 +70,7 @@ func texts[T fmt.Stringer](list []T) []string {
 }
 
 // firstFew joins the first items of a list, and counts the others.
-func firstFew(list []string) string {
-	const few = 5
-	if len(list) <= few {
-		return strings.Join(list, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
-}
+func firstFew(list []string) string { return text.First(5, list, ", ") }
 
 // neighbors checks programs that also change the kernel's IPVS tables, and what they add
 // to our pools. Most of them delete services that they don't know.

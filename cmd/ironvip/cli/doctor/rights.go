@@ -8,15 +8,38 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
-// needed are the capabilities of the dataplanes in the kernel, by their bit in capability.h.
-var needed = []struct {
-	bit  uint
-	name string
-}{{10, "CAP_NET_BIND_SERVICE"}, {12, "CAP_NET_ADMIN"}, {13, "CAP_NET_RAW"}}
+// capabilities are those that ironvip's processes need, by their bit in capability.h.
+var capabilities = map[string]uint{"CAP_NET_BIND_SERVICE": unix.CAP_NET_BIND_SERVICE, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN,
+	"CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_BPF": unix.CAP_BPF}
+
+// lacks returns which of some capabilities a process does not have.
+func lacks(h Host, pid int, needs ...string) (missing []string, err error) {
+	status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return nil, err
+	}
+	var effective uint64
+	for l := range strings.Lines(string(status)) {
+		if bits, ok := strings.CutPrefix(l, "CapEff:"); ok {
+			effective, _ = strconv.ParseUint(strings.TrimSpace(bits), 16, 64)
+		}
+	}
+	for _, name := range needs {
+		if effective&(1<<capabilities[name]) == 0 {
+			missing = append(missing, name)
+		}
+	}
+	return missing, nil
+}
+
+// dataplaneNeeds are the capabilities of the dataplanes in the kernel.
+var dataplaneNeeds = []string{"CAP_NET_BIND_SERVICE", "CAP_NET_ADMIN", "CAP_NET_RAW"}
 
 // rights checks the capabilities of the running agent. Without an agent it checks nothing:
 // this process's capabilities say nothing about those of the unit.
@@ -24,27 +47,19 @@ func rights(h Host, w Want, agent *process) []Finding {
 	if agent == nil || w.Mode == configs.ModeProxy {
 		return nil
 	}
-	status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(agent.pid), "status"))
-	if err != nil {
+	missing, err := lacks(h, agent.pid, dataplaneNeeds...)
+	switch {
+	case err != nil:
 		return []Finding{{Warn, "capabilities", fmt.Sprintf("can't read the rights of the agent (pid %d): %v", agent.pid, err), ""}}
-	}
-	effective := effectiveCapabilities(string(status))
-	var missing, all []string
-	for _, c := range needed {
-		all = append(all, c.name)
-		if effective&(1<<c.bit) == 0 {
-			missing = append(missing, c.name)
-		}
-	}
-	if len(missing) == 0 {
-		return []Finding{{OK, "capabilities", fmt.Sprintf("agent (pid %d) has %s", agent.pid, strings.Join(all, ", ")), ""}}
+	case len(missing) == 0:
+		return []Finding{{OK, "capabilities", fmt.Sprintf("agent (pid %d) has %s", agent.pid, strings.Join(dataplaneNeeds, ", ")), ""}}
 	}
 	level := Warn
 	if insists(w) {
 		level = Fail
 	}
 	return []Finding{{level, "capabilities", fmt.Sprintf("agent (pid %d) has no %s", agent.pid, strings.Join(missing, ", ")),
-		"AmbientCapabilities=" + strings.Join(all, " ") + " in its unit"}}
+		"AmbientCapabilities=" + strings.Join(dataplaneNeeds, " ") + " in its unit"}}
 }
 
 // fewFiles is the least number of open files that the userspace dataplane should be

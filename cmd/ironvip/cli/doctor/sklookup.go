@@ -3,9 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"path"
-	"strconv"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -21,8 +19,8 @@ func skLookup(h Host, w Want, forwarder *process) []Finding {
 	}
 	const without = "each frontend has a listener"
 	if forwarder != nil {
-		status, err := fs.ReadFile(h.Files, path.Join("proc", strconv.Itoa(forwarder.pid), "status"))
-		if has := effectiveCapabilities(string(status)); err == nil && (has&(1<<unix.CAP_BPF|1<<unix.CAP_SYS_ADMIN) == 0 || has&(1<<unix.CAP_NET_ADMIN) == 0) {
+		missing, err := lacks(h, forwarder.pid, "CAP_BPF", "CAP_SYS_ADMIN", "CAP_NET_ADMIN")
+		if err == nil && (slices.Contains(missing, "CAP_NET_ADMIN") || len(missing) > 1) { // CAP_SYS_ADMIN includes CAP_BPF
 			return []Finding{{Warn, "sk_lookup", fmt.Sprintf("%s (pid %d) does not have both CAP_BPF and CAP_NET_ADMIN, which sk_lookup needs: %s", forwarder.name, forwarder.pid, without),
 				"add AmbientCapabilities=CAP_BPF CAP_NET_ADMIN, the same CapabilityBoundingSet= and SystemCallFilter=bpf to its unit, or set dataplane.sk_lookup to \"never\""}}
 		}
