@@ -121,30 +121,20 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 
 // tunnelsOf returns the backends that the agent reaches through tunnels, as far as the agent says.
 func tunnelsOf(ctx context.Context, c *client.Client) (out []netip.Addr) {
-	const page = 500
+	frontends, _ := allFrontends(ctx, c, "")
 	seen := map[netip.Addr]bool{}
-	for cursor := ""; ; {
-		list, err := c.Frontends(ctx, "", cursor, page)
-		for _, f := range list.Items {
-			if f.Forward != vip.ForwardTunnel.String() || f.Kind == vip.OnRealServer.String() {
-				continue
-			}
-			for _, b := range f.Backends {
-				a, err := netip.ParseAddrPort(b.Address)
-				addr := a.Addr()
-				if err != nil {
-					addr, err = netip.ParseAddr(b.Address) // without a port
-				}
-				if err == nil && !seen[addr] {
-					seen[addr] = true
-					out = append(out, addr)
-				}
-			}
+	for _, f := range frontends.Items {
+		if f.Forward != vip.ForwardTunnel.String() || f.Kind == vip.OnRealServer.String() {
+			continue
 		}
-		if cursor = list.Next; err != nil || cursor == "" {
-			return out
+		for _, b := range f.Backends {
+			if addr, _, err := vip.ParseBackendID(b.Address); err == nil && !seen[addr] {
+				seen[addr] = true
+				out = append(out, addr)
+			}
 		}
 	}
+	return out
 }
 
 // ofAgent returns the addresses of dns.listen where an agent answers DNS queries, or tries to, and reports
