@@ -80,7 +80,7 @@ var Pool = Table{
 
 // Role has the keys of [[api.role]].
 var Role = Table{
-	{Key: "role", Meaning: "what the caller may do", Values: "`viewer`, `registrar`, `operator`, `admin`"},
+	{Key: "role", Meaning: "what the caller may do", Values: "`viewer`, `registrar`, `operator`, `admin`", Default: "required"},
 	{Key: "namespaces", Meaning: "of a registrar: the namespaces whose services it may write", Values: "a list of DNS labels"},
 	{Key: "hostnames", Meaning: "of a registrar: the [DNS names](dns.md#names) that its services may have besides their own", Values: "a list such as `[\"www.shop.example\", \"*.shop.example\"]`", Default: "none"},
 	{Key: "backends", Meaning: "of a registrar: the ranges of addresses that backends of its services may have. Only a range inside of loopback or link-local addresses allows those", Values: "CIDRs", Default: "all but loopback and link-local addresses"},

@@ -16,9 +16,12 @@ type Key struct {
 	Key     string // "node.name" in Config, else the name in its table
 	Meaning string
 	Values  string // may be empty
-	Default string // may be empty
+	Default string // may be empty, or Required
 	Live    bool   // of Config: a reload applies a change
 }
+
+// Required is the default of a key that every table of its kind has.
+const Required = "required"
 
 // Table has the keys of a table in the order of their documentation.
 type Table []Key

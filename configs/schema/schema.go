@@ -9,6 +9,7 @@ package schema
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -33,7 +34,7 @@ func Config() Node {
 	out := table(reflect.TypeFor[configs.Config](), reference.Config, "")
 	sources := []any{}
 	shapes := configs.Shapes()
-	for _, name := range slices.Sorted(keysOf(shapes)) {
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		one := table(reflect.TypeFor[configs.Source](), reference.Source, "")
 		more := table(reflect.TypeOf(shapes[name]).Elem(), reference.Source, "")
 		properties := one["properties"].(Node)
@@ -41,7 +42,6 @@ func Config() Node {
 			properties[key] = node
 		}
 		properties["type"].(Node)["const"] = name
-		one["required"] = []string{"type"}
 		sources = append(sources, one)
 	}
 	out["properties"].(Node)["source"] = Node{"type": "array", "items": Node{"oneOf": sources}}
@@ -63,17 +63,6 @@ var nested = map[reflect.Type]reference.Table{
 	reflect.TypeFor[spec.Port]():        reference.Port,
 	reflect.TypeFor[spec.Backend]():     reference.Backend,
 	reflect.TypeFor[spec.HealthCheck](): reference.HealthCheck,
-}
-
-// required are the keys that structs must have.
-var required = map[reflect.Type][]string{
-	reflect.TypeFor[configs.Pool]():     {"name", "cidrs"},
-	reflect.TypeFor[configs.APIRole]():  {"role"},
-	reflect.TypeFor[configs.BGPPeer]():  {"asn", "local_asn"},
-	reflect.TypeFor[spec.Service]():     {"name", "ports"},
-	reflect.TypeFor[spec.Port]():        {"port"},
-	reflect.TypeFor[spec.Backend]():     {"address"},
-	reflect.TypeFor[spec.HealthCheck](): {"type"},
 }
 
 // text returns the schema of a string.
@@ -136,19 +125,10 @@ func texts[T any](of []T) []string {
 	return out
 }
 
-func keysOf[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
 // table returns the schema of a struct. Prefix is that of its keys in the documentation.
 func table(t reflect.Type, docs reference.Table, prefix string) Node {
 	properties := Node{}
+	var required []string
 	for _, f := range reflect.VisibleFields(t) {
 		name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
 		if f.Anonymous || !f.IsExported() || name == "" || name == "-" {
@@ -164,12 +144,15 @@ func table(t reflect.Type, docs reference.Table, prefix string) Node {
 		}
 		if doc, found := docs.Find(prefix + name); found {
 			node["description"] = doc.Describe()
+			if doc.Default == reference.Required {
+				required = append(required, name)
+			}
 		}
 		properties[name] = node
 	}
 	out := Node{"type": "object", "additionalProperties": false, "properties": properties}
-	if keys := required[t]; keys != nil {
-		out["required"] = keys
+	if required != nil {
+		out["required"] = required
 	}
 	return out
 }
