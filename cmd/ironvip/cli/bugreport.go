@@ -222,12 +222,15 @@ func (r *report) add(name, what string, fill func(io.Writer) error) error {
 	part := &bounded{most: r.most}
 	err := fill(part)
 	switch {
-	case part.cut && part.items.whole > 0:
-		err = errors.Join(err, fmt.Errorf("cut after %d bytes: has the first %d of %d items", r.most, part.items.fit, part.items.all))
-		part.text = append(part.text[:part.items.whole], "\n  ]\n}\n"...)
 	case part.cut:
-		err = errors.Join(err, fmt.Errorf("cut after %d bytes", r.most))
-		part.text = part.text[:bytes.LastIndexByte(part.text, '\n')+1] // the cut may have split a secret
+		why := fmt.Errorf("cut after %d bytes", r.most)
+		if text, items := part.wholeItems(); items > 0 {
+			why = fmt.Errorf("%w: has the first %d of %d items", why, items, part.items)
+			part.text = text
+		} else {
+			part.text = part.text[:bytes.LastIndexByte(part.text, '\n')+1] // the cut may have split a secret
+		}
+		err = errors.Join(err, why)
 	case errors.Is(err, exec.ErrNotFound):
 		err = errors.New("not installed")
 	}
@@ -248,60 +251,42 @@ func (r *report) write(name string, text []byte) error {
 	return err
 }
 
-// bounded keeps the beginning of what is written to it. Of the list of a JSON object, that ends with
-// an item, so that the part can be read as JSON.
+// bounded keeps the beginning of what is written to it. It counts the items of all of it, because an
+// output may be much larger than its part.
 type bounded struct {
 	text  []byte
 	most  int
 	cut   bool
-	items items
+	items int
+	last  []byte // the end of the output so far, which may be the beginning of an itemEnd
 }
+
+// itemEnd ends an item in the list of a JSON document, as this program indents it: {"items": [{...}, {...}]}.
+const itemEnd = "\n    }"
 
 // Write implements io.Writer. It never fails, so that a program is not ended by its output.
 func (b *bounded) Write(p []byte) (int, error) {
-	b.items.scan(p, b.most)
 	room := min(b.most-len(b.text), len(p))
 	b.text = append(b.text, p[:room]...)
 	b.cut = b.cut || room < len(p)
+	edge := append(b.last, p[:min(len(p), len(itemEnd)-1)]...) // an itemEnd in it began with an earlier p
+	b.items += bytes.Count(edge, []byte(itemEnd)) + bytes.Count(p, []byte(itemEnd))
+	if len(p) >= len(itemEnd) {
+		edge = p
+	}
+	b.last = bytes.Clone(edge[max(len(edge)-len(itemEnd)+1, 0):])
 	return len(p), nil
 }
 
-// items counts the objects in the lists of a JSON object: {"items": [{...}, {...}]}. It keeps no text,
-// because an output may be much larger than its part.
-type items struct {
-	all, fit int // in the whole output, and in a part
-	whole    int // bytes up to the end of the last that fits
-	at       int // bytes so far
-	open     []byte
-	quoted   bool // within a string
-	escaped  bool // after a backslash
-	other    bool // the text is no JSON object, or it has ended
-}
-
-// scan reads the next bytes of an output with parts of most bytes.
-func (s *items) scan(p []byte, most int) {
-	for _, c := range p {
-		s.at++
-		switch {
-		case s.other:
-			return
-		case s.escaped:
-			s.escaped = false
-		case s.quoted:
-			s.escaped, s.quoted = c == '\\', c != '"'
-		case c == '{' || c == '[':
-			s.open = append(s.open, c)
-		case len(s.open) == 0:
-			s.other = c > ' '
-		case c == '"':
-			s.quoted = true
-		case c == '}' || c == ']':
-			if s.open = s.open[:len(s.open)-1]; c == '}' && string(s.open) == "{[" {
-				if s.all++; s.at+len("\n  ]\n}\n") <= most {
-					s.fit, s.whole = s.all, s.at
-				}
-			}
-			s.other = len(s.open) == 0
-		}
+// wholeItems returns the text of a list that was cut, with the items that fit, and their number. So the
+// part can be read as JSON. The number is 0 if the text is no such list.
+func (b *bounded) wholeItems() (text []byte, items int) {
+	const end = "\n  ]\n}\n"
+	fits := b.text[:max(len(b.text)-len(end), 0)]
+	last := bytes.LastIndex(fits, []byte(itemEnd))
+	if !bytes.HasPrefix(fits, []byte("{")) || last < 0 {
+		return nil, 0
 	}
+	fits = fits[:last+len(itemEnd)]
+	return append(fits, end...), bytes.Count(fits, []byte(itemEnd))
 }
