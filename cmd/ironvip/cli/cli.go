@@ -158,9 +158,6 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "maximum time for an answer and, after a change, until it is applied")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "print more on stderr: addresses, request ids")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.FormatNames(), cobra.ShellCompDirectiveNoFileComp)))
-	for _, name := range []string{"addr", "timeout"} {
-		must(root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
-	}
 
 	root.AddCommand(
 		a.agentCommand(),
@@ -202,7 +199,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 		a.versionCommand(),
 		a.manCommand(),
 	)
-	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // most flags take no files
 	completionNeedsShell(root)
 	positionals(root)
 	return root

@@ -146,10 +146,9 @@ func (a *app) configSchemaCommand() *cobra.Command {
 		Long: `Prints a JSON Schema (draft 2020-12) for editors and CI: of ironvip.toml, or with
 "services", of a file of services.d. It has every key with its description. What depends on
 several keys, such as pools that overlap, is found by "config validate" only.`,
-		Example:           "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgs:         []string{"config", "services"},
-		ValidArgsFunction: cobra.FixedCompletions([]string{"config", "services"}, cobra.ShellCompDirectiveNoFileComp),
+		Example:   "  ironvip config schema > ironvip.schema.json\n  ironvip config schema services > services.schema.json",
+		Args:      cobra.MaximumNArgs(1),
+		ValidArgs: []string{"config", "services"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			of := "config"
 			if len(args) == 1 {

@@ -38,7 +38,6 @@ because it has the addresses of clients. "service stats" has the numbers of conn
 	flags.StringVar(&service, "service", "", "list connections to this service")
 	flags.IntVar(&limit, "limit", 1000, "end the list after this many connections; 0: list all")
 	must(cmd.RegisterFlagCompletionFunc("service", a.complete(services)))
-	must(cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		if limit < 0 {
 			return usage(cmd, "invalid --limit %d: must not be negative", limit)

@@ -33,7 +33,6 @@ machine; run it there, then open the URL there.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the loopback address and port; port 0: any that is free")
-	must(cmd.RegisterFlagCompletionFunc("listen", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		at, err := netip.ParseAddrPort(listen)
 		if err != nil || !at.Addr().IsLoopback() {

@@ -50,7 +50,6 @@ message has the number of all. With --follow it prints each new event until Ctrl
 	flags.BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
 	flags.Uint64Var(&since, "since", 0, "list events after the one with this id")
 	flags.StringVar(&service, "service", "", "list events of this service")
-	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("service", a.complete(services)))
 	return cmd
 }

@@ -25,7 +25,6 @@ Upper and lower case are the same. TEXT may be ADDRESS:PORT, as a log has it.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.Flags().IntVar(&limit, "limit", 20, "results to show, at most 100")
-	must(cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if limit < 1 || limit > 100 {
 			return usage(cmd, "invalid --limit %d: must be 1 to 100", limit)

@@ -93,7 +93,6 @@ func (a *app) serviceListCommand() *cobra.Command {
 	choiceFlag(cmd, &by.State, "state", "list services in this state: "+strings.Join(states, ", "), states...)
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "list services with this label: KEY or KEY=VALUE (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
-	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	return cmd
 }
 

@@ -16,7 +16,6 @@ import (
 
 func (a *app) dataplaneSwitchCommand() *cobra.Command {
 	var plan, force, noWait bool
-	modes := []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy}
 	cmd := &cobra.Command{
 		Use:   "switch ipvs|nft|proxy",
 		Short: "move this host to another dataplane",
@@ -31,10 +30,9 @@ agent reads the configuration, so keys that wait for a restart take effect, too.
 
 If services use what the new dataplane does not support, --force is needed. A switch that is
 refused has exit code 5, and one that fails has exit code 1.`,
-		Example:           "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
-		Args:              cobra.ExactArgs(1),
-		ValidArgs:         modes,
-		ValidArgsFunction: cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp),
+		Example:   "  ironvip dataplane switch nft --plan\n  ironvip dataplane switch nft",
+		Args:      cobra.ExactArgs(1),
+		ValidArgs: []string{configs.ModeIPVS, configs.ModeNFT, configs.ModeProxy},
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			p, err := c.Switch(ctx, args[0], force, plan)
 			if err != nil {

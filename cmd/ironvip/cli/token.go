@@ -41,10 +41,6 @@ tokens and reads the whole store.`,
 	flags.DurationVar(&period, "expires", 0, "how long it is valid, for example 720h (default: until it is revoked)")
 	must(cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]cobra.Completion{
 		access.Viewer.String(), access.Registrar.String(), access.Operator.String(), access.Admin.String()}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("hostname", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("backend", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("expires", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		spec := v1.TokenSpec{Role: role, Namespaces: namespaces, Hostnames: hostnames}
 		if role == "" {

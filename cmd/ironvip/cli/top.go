@@ -34,9 +34,6 @@ lists, each after an interval; -o json prints each as one line.`,
 	flags.IntVar(&by.Limit, "limit", 20, "services to show, at most 1000")
 	flags.IntVarP(&by.Count, "count", "n", 0, "end after this many lists; 0: never")
 	flags.BoolVar(&once, "once", false, "print one list; the same as -n 1")
-	for _, name := range []string{"interval", "limit", "count"} {
-		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
-	}
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		if once {
 			by.Count = 1

@@ -33,7 +33,6 @@ line was received. -o json prints each change of the definition or the status as
 	flags.StringVar(&by.Source, "source", "", "follow services of this source")
 	flags.StringArrayVarP(&by.Labels, "label", "l", nil, "follow services with this label: KEY or KEY=VALUE (repeatable)")
 	must(cmd.RegisterFlagCompletionFunc("source", a.complete(sourceNames)))
-	must(cmd.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions))
 	cmd.RunE = a.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		keys, err := parseKeys(args)
 		if err != nil {
