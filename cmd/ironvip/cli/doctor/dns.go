@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +43,7 @@ func dnsServers(h Host, w Want) []Finding {
 	for _, server := range w.DNS.Listen {
 		f := Finding{OK, check, fmt.Sprintf("dns: %s answers for %s by UDP and TCP", server, w.DNS.Domain), ""}
 		for _, transport := range transports {
-			err := h.Query(transport, server, "dns-version."+w.DNS.Domain)
+			_, err := h.Query(transport, server, "dns-version."+w.DNS.Domain, dns.TypeTXT)
 			if err == nil {
 				continue
 			}
@@ -74,18 +75,22 @@ type Name struct {
 // Lookup queries a name at each address of dns.listen, by UDP and TCP, and compares the answer.
 func Lookup(h Host, w Want, name Name) []Finding {
 	const check = "dns_lookup"
-	if h.Resolve == nil {
+	if h.Query == nil {
 		return nil
 	}
 	for _, server := range w.DNS.Listen {
 		for _, transport := range transports {
 			for _, addr := range name.Addrs {
-				got, err := h.Resolve(transport, server, name.Name, addr.Is4())
+				kind := dns.TypeAAAA
+				if addr.Is4() {
+					kind = dns.TypeA
+				}
+				got, err := h.Query(transport, server, name.Name, kind)
 				switch {
 				case err != nil:
 					return []Finding{{Fail, check, fmt.Sprintf("dns: lookup of %s at %s by %s failed: %v", name.Name, server, transport, err), "run ironvip dns query " + name.Name}}
-				case len(got) != 1 || got[0] != addr:
-					return []Finding{{Fail, check, fmt.Sprintf("dns: %s at %s by %s is %s, want %s", name.Name, server, transport, text.Join(got, ", ", netip.Addr.String), addr), "run ironvip dns query " + name.Name}}
+				case !slices.Equal(got, []string{addr.String()}):
+					return []Finding{{Fail, check, fmt.Sprintf("dns: %s at %s by %s is %s, want %s", name.Name, server, transport, strings.Join(got, ", "), addr), "run ironvip dns query " + name.Name}}
 				}
 			}
 		}
@@ -96,34 +101,19 @@ func Lookup(h Host, w Want, name Name) []Finding {
 // queryTimeout bounds one query.
 const queryTimeout = 5 * time.Second
 
-// query looks a TXT record up.
-func query(transport string, server netip.AddrPort, name string) error {
-	reply, err := exchange(transport, server, name, dns.TypeTXT)
-	if err == nil && len(reply.Answer) == 0 {
-		err = errors.New("no record")
-	}
-	return err
-}
-
-// resolve looks the addresses of one family up.
-func resolve(transport string, server netip.AddrPort, name string, four bool) (out []netip.Addr, err error) {
-	kind := dns.TypeAAAA
-	if four {
-		kind = dns.TypeA
-	}
+// query returns the data of the records of a name and type. No record is an error.
+func query(transport string, server netip.AddrPort, name string, kind uint16) (out []string, err error) {
 	reply, err := exchange(transport, server, name, kind)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range reply.Answer {
-		switch r := r.(type) {
-		case *dns.A:
-			addr, _ := netip.AddrFromSlice(r.A)
-			out = append(out, addr.Unmap())
-		case *dns.AAAA:
-			addr, _ := netip.AddrFromSlice(r.AAAA)
-			out = append(out, addr)
+		if r.Header().Rrtype == kind {
+			out = append(out, strings.TrimPrefix(r.String(), r.Header().String()))
 		}
+	}
+	if out == nil {
+		return nil, errors.New("no record")
 	}
 	return out, nil
 }

@@ -128,7 +128,7 @@ func TestDNS(t *testing.T) {
 
 func TestLookup(t *testing.T) {
 	server := answering(t, "vip.internal", "udp tcp")
-	h := Host{Resolve: ThisHost(false).Resolve}
+	h := Host{Query: ThisHost(false).Query}
 	w := Want{DNS: DNS{Domain: "vip.internal", Listen: []netip.AddrPort{server}}}
 	both := []netip.Addr{netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("2001:db8::10")}
 	for _, c := range []struct {
