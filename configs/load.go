@@ -26,7 +26,7 @@ func Load(path string) (*Config, []vip.Problem) {
 // read returns the path and content of the file that path means, empty if it is missing from an
 // existing directory.
 func read(path string) (file string, data []byte, problem *vip.Problem) {
-	file = fileAt(path)
+	file = FileAt(path)
 	data, problem = tomlfile.ReadFile(file, MaxSize)
 	if problem != nil && missing(file) {
 		problem = nil
@@ -50,7 +50,7 @@ func Parse(path string, data []byte) (*Config, []vip.Problem) {
 // Draft returns the readable part of the configuration at path, to check the files that it names
 // despite other errors. It returns nil for a file that can't be parsed. Don't run an agent with it.
 func Draft(path string) *Config {
-	file := fileAt(path)
+	file := FileAt(path)
 	data, problem := tomlfile.ReadFile(file, MaxSize)
 	if problem != nil {
 		return nil

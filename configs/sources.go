@@ -209,9 +209,9 @@ func (c *Config) UsesConsul() bool {
 	})
 }
 
-// fileAt returns the configuration file that path means. A path that does not exist is a
+// FileAt returns the configuration file that path means. A path that does not exist is a
 // directory, unless it has the extension of a file.
-func fileAt(path string) string {
+func FileAt(path string) string {
 	path = filepath.Clean(path)
 	info, err := os.Stat(path)
 	if err == nil && info.IsDir() || missing(path) && filepath.Ext(path) != filepath.Ext(ConfigName) {

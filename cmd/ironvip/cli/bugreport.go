@@ -19,6 +19,7 @@ import (
 
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/redact"
+	"github.com/ironvip/ironvip/configs"
 )
 
 // Bounds of a bug report. A part that is larger is cut, and one that takes longer is given up.
@@ -206,14 +207,9 @@ func runProgram(ctx context.Context, out io.Writer, args []string) error {
 
 // configFiles returns the configuration's own files.
 func configFiles(config string) []string {
-	info, err := os.Stat(config)
-	if err != nil || !info.IsDir() {
-		dir := filepath.Dir(config)
-		services, _ := filepath.Glob(filepath.Join(dir, "services.d", "*.toml"))
-		return append([]string{config}, services...)
-	}
-	services, _ := filepath.Glob(filepath.Join(config, "services.d", "*.toml"))
-	return append([]string{filepath.Join(config, "ironvip.toml")}, services...)
+	file := configs.FileAt(config)
+	services, _ := filepath.Glob(filepath.Join(filepath.Dir(file), "services.d", "*.toml"))
+	return append([]string{file}, services...)
 }
 
 // add writes a part, without secrets. It returns only errors of the archive; those of the part are

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ironvip/ironvip/api/client"
+	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
@@ -166,21 +167,12 @@ several keys, such as pools that overlap, is found by "config validate" only.`,
 
 // validateView shows the problems. Its JSON is that of the API's validate.
 func validateView(v status.Validation) output.View {
-	shown, warnings := problemsOf(v.Problems), problemsOf(v.Warnings)
+	shown, warnings := server.Problems(v.Problems), server.Problems(v.Warnings)
 	return output.View{
 		Data:  v1.ValidateResult{Valid: len(shown) == 0, Problems: shown, Warnings: warnings},
 		Names: output.Texts(shown, func(p v1.Problem) string { return cmp.Or(p.Place, p.Service, p.Field) }),
 		Text:  func(*output.Printer) string { return problemsText("", shown) },
 	}
-}
-
-// problemsOf returns problems in the API's form. It never returns nil.
-func problemsOf(problems []vip.Problem) []v1.Problem {
-	out := make([]v1.Problem, len(problems))
-	for i, p := range problems {
-		out[i] = v1.Problem(p)
-	}
-	return out
 }
 
 func (a *app) configPlanCommand() *cobra.Command {

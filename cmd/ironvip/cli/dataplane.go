@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
+	"github.com/ironvip/ironvip/internal/text"
 )
 
 // dataplaneDoc is the document of "dataplane show". It combines two API responses.
@@ -110,8 +111,8 @@ func frontendsText(p *output.Printer, frontends []v1.Frontend) string {
 			return fmt.Sprintf("%s=%d", e.Address, e.Weight)
 		})
 		shown := strings.Join(backends, " ")
-		if p.Format != output.Wide && len(backends) > fewBackends {
-			shown = strings.Join(backends[:fewBackends], " ") + fmt.Sprintf(" and %d more", len(backends)-fewBackends)
+		if p.Format != output.Wide {
+			shown = text.First(fewBackends, backends, " ")
 		}
 		state := output.Cell{Text: "pending", Style: output.Caution}
 		switch {

@@ -332,10 +332,10 @@ func limits(s v1.ServiceSpec) string {
 const fewRanges = 8
 
 func clients(ranges []string, wide bool) string {
-	if more := len(ranges) - fewRanges; more > 0 && !wide {
-		return fmt.Sprintf("%s and %d more", strings.Join(ranges[:fewRanges], ","), more)
+	if wide {
+		return strings.Join(ranges, ",")
 	}
-	return strings.Join(ranges, ",")
+	return text.First(fewRanges, ranges, ",")
 }
 
 // proxyProtocol returns where PROXY headers are sent and accepted: "v2 to backends, accepted from

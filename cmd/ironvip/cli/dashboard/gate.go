@@ -131,6 +131,7 @@ func refuse(w http.ResponseWriter, r *http.Request, status int, code, detail, hi
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v1.ProblemDocument{Type: "urn:ironvip:problem:" + code, Title: http.StatusText(status), Status: status,
-		Code: code, Detail: detail, Hint: hint, Instance: r.URL.Path}) // the browser may be gone
+	problem := server.Refuse(status, code, detail, hint)
+	problem.Instance = r.URL.Path
+	_ = json.NewEncoder(w).Encode(problem.ProblemDocument) // the browser may be gone
 }
