@@ -120,14 +120,7 @@ type line struct {
 // read returns the statements of a file and of the files that it includes.
 func (r *reader) read(name string) ([]statement, error) {
 	lines, err := r.lines(name)
-	out, rest := r.blocks(lines, 0)
-	for len(rest) > 0 { // a "}" too many
-		r.result.Note(rest[0].Place, "} has no matching {: ignored")
-		var more []statement
-		more, rest = r.blocks(rest[1:], 0)
-		out = append(out, more...)
-	}
-	return out, err
+	return r.tree(lines), err
 }
 
 // lines returns the lines of a file and of those that it includes, without comments.
@@ -344,53 +337,44 @@ func split(text string) (words []string) {
 	return words
 }
 
-// blocks makes statements of lines, up to a "}" that closes no block among them. It returns the
-// lines from there on.
-func (r *reader) blocks(lines []line, depth int) (out []statement, rest []line) {
-	for len(lines) > 0 {
-		l := lines[0]
-		switch l.words[0] {
-		case "}":
-			return out, lines
-		case "{":
-			if len(out) == 0 || out[len(out)-1].open {
-				r.result.Note(l.Place, "{ without a keyword: its block is ignored")
-				_, lines = r.body(l, lines[1:], depth)
-				continue
-			}
-			last := &out[len(out)-1]
-			last.open = true
-			last.block, lines = r.body(l, lines[1:], depth)
-		default:
-			out = append(out, statement{Place: l.Place, words: l.words})
-			lines = lines[1:]
-		}
-	}
-	return out, nil
+// block is a block that is open: its statement, and where its brace is.
+type block struct {
+	*statement
+	brace migrate.Place
 }
 
-// body returns the statements up to the "}" that closes the block, and the lines after it.
-func (r *reader) body(open line, lines []line, depth int) ([]statement, []line) {
-	if depth >= maxDepth {
-		r.result.Note(open.Place, "blocks are nested more than %d times: ignored", maxDepth)
-		level := 1
-		for i, l := range lines {
-			switch l.words[0] {
-			case "{":
-				level++
-			case "}":
-				level--
+// tree makes statements of lines.
+func (r *reader) tree(lines []line) []statement {
+	var file statement
+	open := []block{{statement: &file}} // from the outermost one; only the innermost one grows, so pointers stay valid
+	for _, l := range lines {
+		in := open[len(open)-1]
+		switch l.words[0] {
+		case "{":
+			next := block{&statement{}, l.Place} // which is ignored, unless a keyword has it
+			switch last := len(in.block) - 1; {
+			case len(open) == maxDepth+1:
+				r.result.Note(l.Place, "blocks are nested more than %d times: ignored", maxDepth)
+			case len(open) > maxDepth:
+			case last < 0 || in.block[last].open:
+				r.result.Note(l.Place, "{ without a keyword: its block is ignored")
+			default:
+				next.statement = &in.block[last]
+				next.open = true
 			}
-			if level == 0 {
-				return nil, lines[i+1:]
+			open = append(open, next)
+		case "}":
+			if len(open) == 1 {
+				r.result.Note(l.Place, "} has no matching {: ignored")
+				continue
 			}
+			open = open[:len(open)-1]
+		default:
+			in.block = append(in.block, statement{Place: l.Place, words: l.words})
 		}
-		return nil, nil
 	}
-	block, rest := r.blocks(lines, depth+1)
-	if len(rest) == 0 {
-		r.result.Note(open.Place, "{ is never closed")
-		return block, nil
+	for _, b := range open[1:] {
+		r.result.Note(b.brace, "{ is never closed")
 	}
-	return block, rest[1:]
+	return file.block
 }
