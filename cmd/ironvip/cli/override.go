@@ -57,8 +57,7 @@ a backend with a port, if the service has only one there.`,
 			if period <= 0 {
 				return usage(cmd, "invalid --for %s: must be positive", period)
 			}
-			expires := a.Now().Add(period).UTC()
-			spec.Expires = &expires
+			spec.Expires = new(a.Now().Add(period).UTC())
 		}
 		b, err := c.SetBackendState(ctx, key.Namespace, key.Name, id, spec, force, a.write(*dontWait))
 		if err != nil {

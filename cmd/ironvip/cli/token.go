@@ -57,8 +57,7 @@ tokens and reads the whole store.`,
 			if period <= 0 {
 				return usage(cmd, "invalid --expires %s: must be positive", period)
 			}
-			expires := a.Now().Add(period).UTC().Truncate(time.Second)
-			spec.Expires = &expires
+			spec.Expires = new(a.Now().Add(period).UTC().Truncate(time.Second))
 		}
 		t, err := c.CreateToken(ctx, args[0], spec)
 		if err != nil {

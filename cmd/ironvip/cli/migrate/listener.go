@@ -125,12 +125,8 @@ func Weight(n int) *int {
 	return &n
 }
 
-// Scheduler returns the name of a scheduler if ironvip has it, and whether it has.
-func Scheduler(name string) (string, bool) {
-	for _, s := range vip.Schedulers() {
-		if s.String() == name {
-			return name, true
-		}
-	}
-	return "", false
+// IsScheduler reports whether ironvip has a scheduler.
+func IsScheduler(name string) bool {
+	var s vip.Scheduler
+	return s.UnmarshalText([]byte(name)) == nil
 }

@@ -195,15 +195,12 @@ func (c *check) result() *spec.HealthCheck {
 		out.Method, out.Path, out.Host, out.Status, out.Body = "", "", "", "", ""
 	}
 	interval := cmp.Or(c.first.interval, spec.Duration(defaultInter))
-	out.Interval = &interval
-	fast := min(cmp.Or(c.first.fast, interval), interval)
-	out.FastInterval = &fast
+	out.Interval, out.FastInterval = &interval, new(min(cmp.Or(c.first.fast, interval), interval))
 	timeout := min(interval, spec.Duration(vip.MaxCheckTimeout)) // HAProxy's default is the interval
 	if c.timeout != nil {
 		timeout = *c.timeout
 	}
 	out.Timeout = &timeout
-	rise, fall := cmp.Or(c.first.rise, defaultRise), cmp.Or(c.first.fall, defaultFall)
-	out.Rise, out.Fall = &rise, &fall
+	out.Rise, out.Fall = new(cmp.Or(c.first.rise, defaultRise)), new(cmp.Or(c.first.fall, defaultFall))
 	return &out
 }

@@ -26,8 +26,7 @@ func (p *proxy) time(l *line, text string, least, most time.Duration) *spec.Dura
 		}
 		d = bounded
 	}
-	out := spec.Duration(d)
-	return &out
+	return new(spec.Duration(d))
 }
 
 // positive reads a time as time does. HAProxy's 0 is nil: unset.

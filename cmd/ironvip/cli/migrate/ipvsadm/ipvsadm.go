@@ -3,7 +3,6 @@
 package ipvsadm
 
 import (
-	"iter"
 	"maps"
 	"math"
 	"net/netip"
@@ -56,15 +55,7 @@ type command struct {
 }
 
 // sorted returns the options in a fixed order.
-func (cmd *command) sorted() iter.Seq2[string, string] {
-	return func(yield func(string, string) bool) {
-		for _, option := range slices.Sorted(maps.Keys(cmd.options)) {
-			if !yield(option, cmd.options[option]) {
-				return
-			}
-		}
-	}
-}
+func (cmd *command) sorted() []string { return slices.Sorted(maps.Keys(cmd.options)) }
 
 // aliases are the short names of options with a long one.
 var aliases = map[string]string{
@@ -144,8 +135,8 @@ func (c *converter) service(cmd *command) {
 	}
 	l.Ports = []spec.Port{port}
 	l.Service.Scheduler = vip.WeightedLeastConnection.String()
-	for option, value := range cmd.sorted() {
-		c.serviceOption(cmd, &l.Service, option, value)
+	for _, option := range cmd.sorted() {
+		c.serviceOption(cmd, &l.Service, option, cmd.options[option])
 	}
 	c.byTarget[key] = len(c.listeners)
 	c.listeners = append(c.listeners, l)
@@ -154,8 +145,8 @@ func (c *converter) service(cmd *command) {
 func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value string) {
 	switch option {
 	case "-s":
-		if name, ok := migrate.Scheduler(value); ok {
-			s.Scheduler = name
+		if migrate.IsScheduler(value) {
+			s.Scheduler = value
 		} else {
 			c.Note(cmd.Place, "the scheduler %s is not available: %s is used", value, s.Scheduler)
 		}
@@ -174,8 +165,7 @@ func (c *converter) serviceOption(cmd *command, s *spec.Service, option, value s
 			c.Note(cmd.Place, "an affinity of %s is too long: %s is used", d, vip.MaxAffinity)
 			d = vip.MaxAffinity
 		}
-		timeout := spec.Duration(d)
-		s.Affinity = &spec.Affinity{Timeout: &timeout}
+		s.Affinity = &spec.Affinity{Timeout: new(spec.Duration(d))}
 	case "-M":
 		if value != "255.255.255.255" && value != "128" {
 			c.Note(cmd.Place, "the netmask %s is not converted: affinity is by the client's whole address", value)
@@ -221,7 +211,8 @@ func (c *converter) server(cmd *command) {
 	}
 	b := spec.Backend{Address: to.Addr().String(), Port: spec.PortNumber(to.Port())}
 	forward := vip.ForwardDirect.String() // ipvsadm's default
-	for option, value := range cmd.sorted() {
+	for _, option := range cmd.sorted() {
+		value := cmd.options[option]
 		switch option {
 		case "-r", "-g":
 		case "-m":

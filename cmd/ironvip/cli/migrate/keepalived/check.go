@@ -146,21 +146,17 @@ func (v *server) healthCheck(c *realCheck) *spec.HealthCheck {
 		v.Note(c.block.Place, "retry %d is out of bounds: %d is used", retries, vip.MaxRiseFall-1)
 		retries = vip.MaxRiseFall - 1
 	}
-	fall, rise := retries+1, 1
-	out.Fall, out.Rise = &fall, &rise
+	out.Fall, out.Rise = new(retries+1), new(1)
 	return out
 }
 
-// minCheckTime is the least time of a check, as in docs/health.md.
-const minCheckTime = 100 * time.Millisecond
-
 // between returns a time that a check can have.
 func (v *server) between(c *realCheck, what string, d, most time.Duration) *spec.Duration {
-	bounded := min(max(d, minCheckTime), most)
+	bounded := min(max(d, vip.MinCheckInterval), most)
 	if bounded != d {
 		v.Note(c.block.Place, "%s of %s is out of bounds: %s is used", what, d, bounded)
 	}
-	return duration(bounded)
+	return new(spec.Duration(bounded))
 }
 
 // rest notes the statements of a check that were not converted, except those that known has.

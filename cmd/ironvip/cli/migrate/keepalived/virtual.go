@@ -86,23 +86,12 @@ func (v *server) protocol(s *statement) vip.Protocol {
 		v.Note(s.Place, "%s has no protocol: it is UDP, as keepalived takes it", v.where)
 		return vip.UDP
 	}
-	if p := vipProtocol(stated.arg(0)); p != 0 {
+	var p vip.Protocol
+	if p.UnmarshalText([]byte(strings.ToLower(stated.arg(0)))) == nil {
 		return p
 	}
 	v.Note(stated.Place, "%q is not a protocol: TCP is used", stated.arg(0))
 	return vip.TCP
-}
-
-func vipProtocol(name string) vip.Protocol {
-	switch strings.ToUpper(name) {
-	case "TCP":
-		return vip.TCP
-	case "UDP":
-		return vip.UDP
-	case "SCTP":
-		return vip.SCTP
-	}
-	return 0
 }
 
 // target is one address of a virtual_server.
@@ -209,8 +198,8 @@ func lastAddress(first netip.Addr, last string) netip.Addr {
 func (v *server) statement(s *statement) {
 	switch keyword := s.words[0]; keyword {
 	case "lb_algo", "lvs_sched":
-		if name, ok := migrate.Scheduler(s.arg(0)); ok {
-			v.service.Scheduler = name
+		if migrate.IsScheduler(s.arg(0)) {
+			v.service.Scheduler = s.arg(0)
 		} else {
 			v.Note(s.Place, "the scheduler %s is not available: %s is used", s.arg(0), v.service.Scheduler)
 		}
@@ -227,7 +216,7 @@ func (v *server) statement(s *statement) {
 			v.Note(s.Place, "an affinity of %s is too long: %s is used", timeout, vip.MaxAffinity)
 			timeout = vip.MaxAffinity
 		}
-		v.service.Affinity = &spec.Affinity{Timeout: duration(timeout)}
+		v.service.Affinity = &spec.Affinity{Timeout: new(spec.Duration(timeout))}
 	case "real_server", "sorry_server", "ops", "hashed", "ip_family", "quorum_weight", "protocol",
 		"flag-1", "flag-2", "flag-3", "sh-port", "sh-fallback", "mh-port", "mh-fallback", "inhibit_on_failure":
 		// elsewhere in this file; an unhealthy backend is never removed
@@ -401,11 +390,6 @@ func portNumber(text string) int {
 		return 0
 	}
 	return int(n)
-}
-
-func duration(d time.Duration) *spec.Duration {
-	out := spec.Duration(d)
-	return &out
 }
 
 // seconds reads keepalived's times: seconds, with a fraction or without.
