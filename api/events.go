@@ -104,9 +104,7 @@ func (s *Server) streamEvents(ctx huma.Context, since uint64) {
 			}
 			since = e.ID
 		}
-		if f, ok := w.(http.Flusher); ok {
-			f.Flush()
-		}
+		flush(ctx)
 		select {
 		case <-done:
 			return

@@ -14,7 +14,6 @@
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
 //	watch.go        a stream of services
-//	rows.go         a stream of rows of services
 //	sse.go          streams as lines or as server-sent events
 //	search.go       objects by a part of a name or address
 //	apply.go        many services in one request, and plans
@@ -36,7 +35,6 @@
 //	wait.go         blocking reads, and writes that wait for the dataplane
 //	problem.go      problem documents of refused writes
 //	recent.go       reads that several callers share
-//	followed.go     what streams share
 //	feeds.go        the changes that the status of a service depends on
 //	unhealthy.go    the index of unhealthy services and notable frontends
 //	states.go       events about the states of services
@@ -58,6 +56,7 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/web"
 )
@@ -70,10 +69,8 @@ type Server struct {
 	http        *server.Server
 	convergence *convergence
 	unhealthy   *unhealthyIndex
-	nodes       recent[v1.NodeList]                    // of searches
-	totals      recent[map[vip.ServiceKey]topCounters] // of streams of the busiest services
-	tops        followed[topKey, *newest[topLine]]     // those streams
-	rows        followed[struct{}, *serviceRows]       // streams of rows of services
+	nodes       recent[v1.NodeList]                          // of searches
+	totals      recent[map[vip.ServiceKey]reconcile.Traffic] // of streams of the busiest services
 }
 
 // New returns a server without listeners.

@@ -56,23 +56,17 @@ func (s *Server) listStats(ctx context.Context, in *LongPaging) (out v1.StatsLis
 
 // serviceTotals reads the traffic of every service, at a cost of O(frontends).
 func (s *Server) serviceTotals(ctx context.Context) (map[vip.ServiceKey]reconcile.Traffic, error) {
-	return totalsOf(ctx, s, func(sum reconcile.Traffic, t *reconcile.Traffic) reconcile.Traffic {
-		sum.Add(*t)
-		return sum
-	})
-}
-
-// totalsOf reads the traffic of every frontend, and adds it up for each service.
-func totalsOf[T any](ctx context.Context, s *Server, add func(sum T, t *reconcile.Traffic) T) (map[vip.ServiceKey]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, countingTime)
 	defer cancel()
 	totals, err := s.Statistics.Totals(ctx, s.wanted)
 	if err != nil {
 		return nil, err
 	}
-	of := make(map[vip.ServiceKey]T, min(len(totals), s.Services.Len()))
+	of := make(map[vip.ServiceKey]reconcile.Traffic, min(len(totals), s.Services.Len()))
 	for f, t := range s.counted(totals) {
-		of[f.Service] = add(of[f.Service], &t)
+		sum := of[f.Service]
+		sum.Add(t)
+		of[f.Service] = sum
 	}
 	return of, nil
 }

@@ -23,29 +23,6 @@ type topInput struct {
 	By       string `query:"by" enum:"connections,active,in,out,bytes" default:"connections" doc:"sort by the rate of connections, open connections, or the rate of bytes"`
 }
 
-// topKey is what streams with the same lines have in common.
-type topKey struct {
-	interval time.Duration
-	by       string
-	limit    int
-}
-
-// topCounters are the counters of a service that a line needs. They are kept between two reads.
-type topCounters struct{ connections, active, in, out uint64 }
-
-// topCounters reads the counters of every service, at a cost of O(frontends).
-func (s *Server) topCounters(ctx context.Context) (map[vip.ServiceKey]topCounters, error) {
-	return totalsOf(ctx, s, func(sum topCounters, t *reconcile.Traffic) topCounters {
-		return topCounters{sum.connections + t.Connections, sum.active + t.Active, sum.in + t.In.Bytes, sum.out + t.Out.Bytes}
-	})
-}
-
-// topLine is a line of a stream of the busiest services, encoded.
-type topLine struct {
-	text    []byte
-	problem bool // that the counters are not readable
-}
-
 // topServices sends the rates of the busiest services at intervals.
 func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream, error) {
 	interval, err := time.ParseDuration(in.Interval)
@@ -61,71 +38,41 @@ func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream,
 		defer end()
 		h.SetHeader("Content-Type", ndjson)
 		h.SetStatus(http.StatusOK)
-		if f, ok := h.BodyWriter().(http.Flusher); ok {
-			f.Flush()
-		}
-		s.sendTop(h, topKey{interval, in.By, in.Limit}, in.Count)
+		flush(h)
+		s.sendTop(h, interval, in)
 	}), nil
 }
 
-// sendTop sends the lines that all callers with the same parameters share, beginning with the newest if
-// there is one.
-func (s *Server) sendTop(h huma.Context, key topKey, count int) {
-	lines, leave := s.tops.follow(key, func(ctx context.Context) *newest[topLine] {
-		lines := newNewest[topLine]()
-		go s.makeTop(ctx, key, lines)
-		return lines
-	})
-	defer leave()
-	for sent := 0; count == 0 || sent < count; {
-		server.Allow(h.Context(), key.interval+answerTime)
-		line, next := lines.get()
-		if line.text != nil {
-			if _, err := h.BodyWriter().Write(line.text); err != nil || line.problem && count > 0 {
-				return
-			}
-			if f, ok := h.BodyWriter().(http.Flusher); ok {
-				f.Flush()
-			}
-			if sent++; sent == count {
-				return
-			}
-		}
-		select {
-		case <-h.Context().Done():
-			return
-		case <-next:
-		}
-	}
-}
-
-// makeTop makes a line per interval until ctx ends. It reads the counters once per interval, which costs
-// O(frontends), and compares them with those of the read before, which it keeps. Lines with other
-// parameters share a read that is at most half an interval old.
-func (s *Server) makeTop(ctx context.Context, key topKey, lines *newest[topLine]) {
-	tick := time.NewTicker(key.interval)
+// sendTop sends a line per interval, until the caller is gone or has its count of lines. It compares the
+// counters with those of its read before. Callers share a read of the counters that is at most half an
+// interval old, because a read costs O(frontends).
+func (s *Server) sendTop(h huma.Context, interval time.Duration, in *topInput) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	var last map[vip.ServiceKey]topCounters
+	out := json.NewEncoder(h.BodyWriter())
+	var last map[vip.ServiceKey]reconcile.Traffic
 	var read time.Time
-	for {
-		totals, now, err := s.totals.get(ctx, key.interval/2, s.topCounters)
+	for sent := 0; in.Count == 0 || sent < in.Count; {
+		server.Allow(h.Context(), interval+answerTime)
+		totals, now, err := s.totals.get(h.Context(), interval/2, s.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
-		switch {
-		case err != nil:
+		if err != nil {
 			line.Problem = &v1.Problem{Code: v1.CodeDataplane, Message: err.Error()}
-		case last != nil:
-			line = top(line, last, totals, now.Sub(read), key)
+		} else if last != nil {
+			line = top(line, last, totals, now.Sub(read), in)
+		}
+		if err != nil || last != nil {
+			if out.Encode(line) != nil || err != nil && in.Count > 0 {
+				return
+			}
+			flush(h)
+			sent++
 		}
 		if err == nil {
 			last, read = totals, now
 		}
-		if len(line.Items) > 0 || line.Seconds > 0 || err != nil {
-			if text, err := json.Marshal(line); err == nil {
-				lines.set(topLine{append(text, '\n'), line.Problem != nil})
-			}
-		}
 		select {
-		case <-ctx.Done():
+		case <-h.Context().Done():
 			return
 		case <-tick.C:
 		}
@@ -134,7 +81,7 @@ func (s *Server) makeTop(ctx context.Context, key topKey, lines *newest[topLine]
 
 // top returns the line of an interval. A service that was not there before began at 0. Counters that
 // are lower than before, because the dataplane has created a frontend again, count from 0, too.
-func top(line v1.Top, last, now map[vip.ServiceKey]topCounters, took time.Duration, of topKey) v1.Top {
+func top(line v1.Top, last, now map[vip.ServiceKey]reconcile.Traffic, took time.Duration, of *topInput) v1.Top {
 	line.Seconds, line.Services = took.Seconds(), len(now)
 	rate := func(before, after uint64) float64 {
 		if after < before {
@@ -148,7 +95,7 @@ func top(line v1.Top, last, now map[vip.ServiceKey]topCounters, took time.Durati
 		v1.TopService
 	}
 	value := func(r *v1.TopService) float64 {
-		switch of.by {
+		switch of.By {
 		case "active":
 			return float64(r.Active)
 		case "in":
@@ -166,17 +113,17 @@ func top(line v1.Top, last, now map[vip.ServiceKey]topCounters, took time.Durati
 	var busiest []row // sorted, at most limit
 	for key, t := range now {
 		was := last[key]
-		r := row{key: key, TopService: v1.TopService{Active: t.active, Connections: rate(was.connections, t.connections),
-			In: rate(was.in, t.in), Out: rate(was.out, t.out)}}
+		r := row{key: key, TopService: v1.TopService{Active: t.Active, Connections: rate(was.Connections, t.Connections),
+			In: rate(was.In.Bytes, t.In.Bytes), Out: rate(was.Out.Bytes, t.Out.Bytes)}}
 		line.Sum.Active += r.Active
 		line.Sum.Connections += r.Connections
 		line.Sum.In += r.In
 		line.Sum.Out += r.Out
 		r.value = value(&r.TopService)
-		if full := len(busiest) == of.limit; full && compare(r, busiest[of.limit-1]) > 0 {
+		if full := len(busiest) == of.Limit; full && compare(r, busiest[of.Limit-1]) > 0 {
 			continue
 		} else if full {
-			busiest = busiest[:of.limit-1]
+			busiest = busiest[:of.Limit-1]
 		}
 		i, _ := slices.BinarySearchFunc(busiest, r, compare)
 		busiest = slices.Insert(busiest, i, r)

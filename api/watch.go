@@ -42,19 +42,13 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 	}
 	return server.NewStream(func(h huma.Context) {
 		defer end()
-		out := beginChanges(h, in.Accept)
-		if in.View == "summary" && len(names) == 0 {
-			s.sendRows(out, &in.Selection)
-			return
-		}
-		w := &serviceWatcher{changeStream: out, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
+		w := &serviceWatcher{changeStream: beginChanges(h, in.Accept), s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
 		w.run()
 	}), nil
 }
 
-// serviceWatcher sends the changes of services to one caller. serviceRows is what callers share that want
-// the rows of all services. It costs O(changed services) per
-// change, and 50 bytes of memory for each selected service.
+// serviceWatcher sends the changes of services to one caller. It costs O(changed services) per change, and
+// 50 bytes of memory for each selected service.
 type serviceWatcher struct {
 	changeStream
 	s     *Server
@@ -95,7 +89,7 @@ func (w *serviceWatcher) run() {
 		if w.out.end() != nil {
 			return
 		}
-		w.flush()
+		flush(w.h)
 		if !backoff.Sleep(w.h.Context(), pace) {
 			return
 		}
@@ -191,12 +185,13 @@ func (w *changeStream) send(c v1.ServiceChange) error {
 func (w *changeStream) keepAlive() bool {
 	server.Allow(w.h.Context(), answerTime)
 	err := w.out.keepAlive()
-	w.flush()
+	flush(w.h)
 	return err == nil && w.h.Context().Err() == nil
 }
 
-func (w *changeStream) flush() {
-	if f, ok := w.h.BodyWriter().(http.Flusher); ok {
+// flush sends what a stream has written to the caller.
+func flush(h huma.Context) {
+	if f, ok := h.BodyWriter().(http.Flusher); ok {
 		f.Flush()
 	}
 }
