@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/ironvip/ironvip/announce"
 	"github.com/ironvip/ironvip/announce/nodes"
@@ -43,7 +42,7 @@ func (s *Server) announceRoutes() {
 	server.HandleJSON(s.http, server.Route{Method: http.MethodDelete, Path: drain, Lacks: lacks, Need: access.Operate, ID: "undrain-node", Tag: "node", Summary: "End the drain of a node"}, s.undrainNode)
 }
 
-var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
+var addrOrder = order[netip.Addr]{"announcements", netip.Addr.Compare}
 
 type listAnnouncementsInput struct{ Paging }
 
@@ -145,17 +144,9 @@ func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announc
 }
 
 // peerOrder orders the peers by kind, other hosts before routers, and then by name.
-var peerOrder = order[announce.PeerKey]{
-	"peers",
-	func(a, b announce.PeerKey) int {
-		return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
-	},
-	func(k announce.PeerKey) string { return string(k.Kind) + " " + k.Name },
-	func(s string) (announce.PeerKey, error) {
-		kind, name, _ := strings.Cut(s, " ")
-		return announce.PeerKey{Kind: announce.PeerKind(kind), Name: name}, nil
-	},
-}
+var peerOrder = order[announce.PeerKey]{"peers", func(a, b announce.PeerKey) int {
+	return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}}
 
 func (s *Server) listAnnouncePeers(_ context.Context, in *Paging) (out v1.AnnouncePeerList, err error) {
 	last, err := peerOrder.after(*in)

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -155,30 +154,7 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.Fr
 	return out, nil
 }
 
-var frontendOrder = order[vip.FrontendKey]{"frontends", vip.CompareFrontendKeys, vip.FrontendKey.String, parseFrontendKey}
-
-// parseFrontendKey parses the result of vip.FrontendKey.String.
-func parseFrontendKey(s string) (k vip.FrontendKey, err error) {
-	at, rest, _ := strings.Cut(s, "/")
-	at, last, ranged := strings.Cut(at, "-")
-	ap, err := netip.ParseAddrPort(at)
-	if err != nil {
-		return k, err
-	}
-	k.Addr, k.Port = ap.Addr(), ap.Port()
-	if ranged {
-		n, err := strconv.ParseUint(last, 10, 16)
-		if err != nil {
-			return k, err
-		}
-		k.LastPort = uint16(n)
-	}
-	protocol, audience, _ := strings.Cut(rest, "+")
-	if audience == vip.InternalClients.String() {
-		k.Audience = vip.InternalClients
-	}
-	return k, k.Protocol.UnmarshalText([]byte(protocol))
-}
+var frontendOrder = order[vip.FrontendKey]{"frontends", vip.CompareFrontendKeys}
 
 func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	fs, ok := s.tables.Frontend(key)

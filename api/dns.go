@@ -33,19 +33,9 @@ func (s *Server) dnsRoutes() {
 }
 
 // nameOrder orders names by name, then by the service that wants it.
-var nameOrder = order[zone.ConflictKey]{
-	"names",
-	func(a, b zone.ConflictKey) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Service.Compare(b.Service))
-	},
-	func(k zone.ConflictKey) string { return k.Name + " " + k.Service.String() },
-	func(s string) (k zone.ConflictKey, err error) {
-		name, service, _ := strings.Cut(s, " ")
-		k.Name = name
-		k.Service, err = vip.ParseServiceKey(service)
-		return k, err
-	},
-}
+var nameOrder = order[zone.ConflictKey]{"names", func(a, b zone.ConflictKey) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), a.Service.Compare(b.Service))
+}}
 
 type listDNSNamesInput struct {
 	Paging

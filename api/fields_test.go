@@ -105,7 +105,7 @@ func TestFrontendKeysAreReadBack(t *testing.T) {
 		frontendKey("192.0.2.1", 1, 65535, vip.SCTP, vip.Everyone),
 		frontendKey("2001:db8::1", 10000, 10099, vip.TCP, vip.InternalClients),
 	} {
-		if back, err := parseFrontendKey(k.String()); err != nil || back != k {
+		if back, err := frontendOrder.after(Paging{Cursor: cursor[vip.FrontendKey]{"frontends", k}.String()}); err != nil || back != k {
 			t.Errorf("%s is read as %s, %v", k, back, err)
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"strconv"
-	"strings"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -50,29 +48,7 @@ func kindOf(r ipam.Resource) string {
 	return v1.KindNodePort
 }
 
-var resourceOrder = order[ipam.Resource]{"vips", ipam.Resource.Compare, resourceKey, parseResource}
-
-// resourceKey returns "192.0.2.10", or "30080/tcp" for a node port.
-func resourceKey(r ipam.Resource) string {
-	if r.Addr.IsValid() {
-		return r.Addr.String()
-	}
-	return vip.PortKey{Port: r.NodePort, Protocol: r.Protocol}.String()
-}
-
-func parseResource(s string) (r ipam.Resource, err error) {
-	number, protocol, isPort := strings.Cut(s, "/")
-	if !isPort {
-		r.Addr, err = netip.ParseAddr(s)
-		return r, err
-	}
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil {
-		return r, err
-	}
-	r.NodePort = uint16(n)
-	return r, r.Protocol.UnmarshalText([]byte(protocol))
-}
+var resourceOrder = order[ipam.Resource]{"vips", ipam.Resource.Compare}
 
 // vip returns one lease in the API's form.
 func (s *Server) vip(r ipam.Resource) (v1.VIP, bool) {

@@ -274,7 +274,7 @@ func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out
 			services = append(services, &service)
 		}
 	}
-	services = slices.DeleteFunc(services, func(v *vip.Service) bool { return in.Cursor != "" && v.Key.Compare(last.backend.Service) < 0 })
+	services = slices.DeleteFunc(services, func(v *vip.Service) bool { return in.Cursor != "" && v.Key.Compare(last.Backend.Service) < 0 })
 	slices.SortFunc(services, func(a, b *vip.Service) int { return a.Key.Compare(b.Key) })
 	rows, err := s.CompareChecks(ctx, services)
 	if err != nil {

@@ -354,7 +354,7 @@ func TestEvents(t *testing.T) {
 		last        uint64
 	}{{"", "abcd", 104}, {"?limit=2", "cd", 104}, {"?since=101", "bcd", 104}, {"?since=101&limit=2", "bc", 103}, {"?since=104", "", 104},
 		// of earlier runs:
-		{"?since=2", "abcd", 104}, {"?since=999", "abcd", 104}, {"?since=2&limit=2", "ab", 102}, {"?limit=2&cursor=" + encodeCursor("events 2"), "ab", 102}} {
+		{"?since=2", "abcd", 104}, {"?since=999", "abcd", 104}, {"?since=2&limit=2", "ab", 102}, {"?limit=2&cursor=" + cursor[uint64]{"events", 2}.String(), "ab", 102}} {
 		if got, last := kinds(c.query); got != c.want || last != c.last {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}

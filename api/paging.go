@@ -3,9 +3,8 @@ package api
 import (
 	"cmp"
 	"encoding/base64"
-	"errors"
+	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -27,12 +26,10 @@ type LongPaging struct {
 	Cursor string `query:"cursor" doc:"next of the previous page"`
 }
 
-// order is how a list sorts its rows, and how a cursor names one.
+// order is how a list sorts its rows.
 type order[K comparable] struct {
 	list    string // in cursors, so that no other list accepts them
 	compare func(a, b K) int
-	format  func(K) string
-	parse   func(string) (K, error)
 }
 
 // of returns the order for another list.
@@ -41,24 +38,36 @@ func (o order[K]) of(list string) order[K] {
 	return o
 }
 
+// cursor is where a page of a list begins. Its text is JSON in base64, to discourage callers from building
+// one. It remains valid across changes and restarts.
+type cursor[K comparable] struct {
+	List string
+	Last K // the key of the previous page's last row
+}
+
+func (c cursor[K]) String() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic("a key of the list " + c.List + " can't be written as JSON: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
 // after returns the key that the page begins after.
 func (o order[K]) after(p Paging) (last K, err error) {
 	if p.Cursor == "" {
 		return last, nil
 	}
+	var c cursor[K]
 	text, err := base64.RawURLEncoding.DecodeString(p.Cursor)
-	list, key, _ := strings.Cut(string(text), " ")
-	if err == nil && list != o.list {
-		err = errors.New("it is the cursor of another list")
-	}
 	if err == nil {
-		last, err = o.parse(key)
+		err = json.Unmarshal(text, &c)
 	}
-	if err != nil {
+	if err != nil || c.List != o.list {
 		return last, server.BadRequest("invalid cursor", "send next of the previous page unchanged",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.cursor", Message: "is not a cursor"})
 	}
-	return last, nil
+	return c.Last, nil
 }
 
 // page builds the rows of the keys after last, up to the limit, and returns the cursor of the next
@@ -77,16 +86,12 @@ func page[K comparable, V any](p Paging, o order[K], last K, keys []K, build fun
 			continue
 		}
 		if len(rows) == p.Limit {
-			return rows, encodeCursor(o.list + " " + o.format(last))
+			return rows, cursor[K]{o.list, last}.String()
 		}
 		rows, last = append(rows, row), k
 	}
 	return rows, ""
 }
-
-// encodeCursor returns a cursor: the list and the key of the previous page's last row, encoded to discourage
-// callers from building one. It remains valid across changes and restarts.
-func encodeCursor(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
 
 // list returns a page of a list that is read as a whole: rows in any order, each with a key that no
 // other row has.
@@ -106,65 +111,30 @@ func list[K comparable, V any](p Paging, o order[K], rows []V, key func(*V) K) (
 
 // The orders of lists with keys that several lists or no other file has. byName needs the name of the list.
 var (
-	byName       = order[string]{"", strings.Compare, func(s string) string { return s }, func(s string) (string, error) { return s, nil }}
-	eventOrder   = order[uint64]{"events", cmp.Compare[uint64], func(id uint64) string { return strconv.FormatUint(id, 10) }, func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }}
-	backendOrder = order[vip.BackendKey]{"backends", compareBackends, func(k vip.BackendKey) string { return k.Service.String() + " " + k.ID() }, parseBackendKey}
+	byName       = order[string]{"", strings.Compare}
+	eventOrder   = order[uint64]{"events", cmp.Compare[uint64]}
+	backendOrder = order[vip.BackendKey]{"backends", compareBackends}
+	checkOrder   = order[checkKey]{"checks", compareChecks}
 )
 
 func compareBackends(a, b vip.BackendKey) int {
 	return cmp.Or(compareKeys(a.Service, b.Service), a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port))
 }
 
-// parseBackendKey reads "namespace/name address:port".
-func parseBackendKey(s string) (k vip.BackendKey, err error) {
-	service, id, _ := strings.Cut(s, " ")
-	if k.Service, err = vip.ParseServiceKey(service); err != nil {
-		return k, err
-	}
-	k.Address, k.Port, err = vip.ParseBackendID(id)
-	return k, err
-}
-
 // checkKey identifies a row of the comparison of checks.
 type checkKey struct {
-	backend vip.BackendKey
-	port    uint16
-	check   string
+	Backend vip.BackendKey
+	Port    uint16
+	Check   string
 }
 
-var checkOrder = order[checkKey]{
-	"checks",
-	func(a, b checkKey) int {
-		return cmp.Or(compareBackends(a.backend, b.backend), cmp.Compare(a.port, b.port), cmp.Compare(a.check, b.check))
-	},
-	func(k checkKey) string {
-		return backendOrder.format(k.backend) + " " + strconv.Itoa(int(k.port)) + " " + k.check
-	},
-	func(s string) (k checkKey, err error) {
-		var number string
-		s, k.check, _ = cutLast(s)
-		s, number, _ = cutLast(s)
-		port, err := strconv.ParseUint(number, 10, 16)
-		if err != nil {
-			return k, err
-		}
-		k.port = uint16(port)
-		k.backend, err = parseBackendKey(s)
-		return k, err
-	},
+func compareChecks(a, b checkKey) int {
+	return cmp.Or(compareBackends(a.Backend, b.Backend), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Check, b.Check))
 }
 
-// cutLast cuts s at its last space.
-func cutLast(s string) (before, after string, found bool) {
-	i := strings.LastIndexByte(s, ' ')
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
-}
-
-func keyOfCheck(c *v1.CheckComparison) (k checkKey) {
-	k.backend, _ = parseBackendKey(c.Service + " " + c.Backend) // both were written by String
-	k.port, k.check = c.Port, c.Check
+func keyOfCheck(c *v1.CheckComparison) checkKey {
+	k := checkKey{Port: c.Port, Check: c.Check}
+	k.Backend.Service, _ = vip.ParseServiceKey(c.Service) // both were written by String
+	k.Backend.Address, k.Backend.Port, _ = vip.ParseBackendID(c.Backend)
 	return k
 }

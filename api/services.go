@@ -15,7 +15,6 @@ import (
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/sources/rest"
 	"github.com/ironvip/ironvip/vip"
@@ -155,7 +154,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 	return &listServicesOutput{Link: in.link(out.Next), Body: out}, nil
 }
 
-var serviceOrder = order[vip.ServiceKey]{"services", compareKeys, registry.Key, vip.ParseServiceKey}
+var serviceOrder = order[vip.ServiceKey]{"services", compareKeys}
 
 func compareKeys(a, b vip.ServiceKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
