@@ -89,28 +89,15 @@ func (c *Client) Services(ctx context.Context, l List) (v1.ServiceList, error) {
 // ServicePages yields the pages of all services that l selects. It ends at the first error. It ignores
 // Cursor and Wait of l. Without a Limit, the pages are as large as possible, because each one costs the
 // agent O(services).
-//
-// The agent works on a page while the caller works on the one before it. Beside the caller's page, at
-// most one is on its way or in memory. The time that the caller takes doesn't count for the time limit of a page.
 func (c *Client) ServicePages(ctx context.Context, l List) iter.Seq2[v1.ServiceList, error] {
 	return func(yield func(v1.ServiceList, error) bool) {
 		l.Cursor, l.Wait, l.Limit = "", Wait{}, cmp.Or(l.Limit, MaxLimit)
-		next := begin[v1.ServiceList](ctx, c, l.call())
-		defer func() { next.drop() }()
-		for next != nil {
-			now := next
-			next = nil
-			if l.Cursor = now.nextPage(); l.Cursor != "" {
-				next = begin[v1.ServiceList](ctx, c, l.call())
-			}
-			page, err := now.result()
-			if !yield(page, err) || err != nil {
+		for {
+			page, err := c.Services(ctx, l)
+			if !yield(page, err) || err != nil || page.Next == "" {
 				return
 			}
-			if next == nil && page.Next != "" { // of an agent without the header
-				l.Cursor = page.Next
-				next = begin[v1.ServiceList](ctx, c, l.call())
-			}
+			l.Cursor = page.Next
 		}
 	}
 }
