@@ -44,7 +44,7 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 		if err != nil {
 			return nil, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
 		}
-		if s.Services.Row(of) == nil && len(s.unhealthy.of(of)) == 0 {
+		if s.Services.Row(of) == nil && !s.drains(of) {
 			return nil, noService(of)
 		}
 		want = func(key vip.FrontendKey) bool { service, known := at(key); return known && service == of }
@@ -95,6 +95,16 @@ func (s *Server) connections(ctx context.Context, want func(vip.FrontendKey) boo
 			yield(reconcile.Connection{}, err)
 		}
 	}
+}
+
+// drains reports whether a removed service has frontends, which drain. It costs O(frontends).
+func (s *Server) drains(key vip.ServiceKey) bool {
+	for _, f := range s.Frontends.All() {
+		if f.Service == key {
+			return true
+		}
+	}
+	return false
 }
 
 func connection(service vip.ServiceKey, c reconcile.Connection) v1.Connection {

@@ -54,8 +54,7 @@ func (s *Server) getDataplane(context.Context, *struct{}) (v1.Dataplane, error) 
 	return s.dataplane(), nil
 }
 
-// dataplane returns the dataplane's state in the API's form. It costs O(notable frontends), see
-// unhealthyIndex.
+// dataplane returns the dataplane's state in the API's form. It costs O(frontends).
 func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
@@ -67,12 +66,19 @@ func (s *Server) dataplane() v1.Dataplane {
 			out.Problems = append(out.Problems, v1.Problem(p))
 		}
 	}
-	keys, services, backends := s.unhealthy.notableFrontends()
-	out.Backends = backends
-	for _, key := range keys {
+	keys := map[vip.FrontendKey]struct{}{} // All may yield a changing row twice
+	for key := range s.Frontends.All() {
+		keys[key] = struct{}{}
+	}
+	served := map[vip.ServiceKey]struct{}{}
+	for key := range keys {
 		f, ok := s.tables.Frontend(key)
+		if !ok {
+			continue
+		}
+		served[f.Frontend.Service] = struct{}{}
+		out.Backends += len(f.Frontend.Backends)
 		switch {
-		case !ok:
 		case f.Pending():
 			out.Pending++
 		case f.Applied.Problem != nil && f.Applied.Problem.Code != vip.CodeContested:
@@ -83,7 +89,7 @@ func (s *Server) dataplane() v1.Dataplane {
 		}
 	}
 	slices.SortFunc(out.Problems, func(a, b v1.Problem) int { return strings.Compare(a.Place, b.Place) })
-	counts := fmt.Sprintf("%s, %s", text.Plural(services, "service"), text.Plural(out.Backends, "backend"))
+	counts := fmt.Sprintf("%s, %s", text.Plural(len(served), "service"), text.Plural(out.Backends, "backend"))
 	switch {
 	case stats.TargetError != "":
 		out.Level, out.Summary = v1.LevelFail, "unreachable: "+stats.TargetError
@@ -133,24 +139,22 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.Fr
 		return v1.FrontendList{}, err
 	}
 	out := v1.FrontendList{Revision: max(s.Frontends.Revision(), s.Applied.Revision())}
-	var keys []vip.FrontendKey
-	build := s.frontend
+	var of vip.ServiceKey
 	if in.Service != "" {
-		of, err := vip.ParseServiceKey(in.Service)
-		if err != nil {
+		if of, err = vip.ParseServiceKey(in.Service); err != nil {
 			return out, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
 		}
-		keys = s.unhealthy.of(of)
-		build = func(k vip.FrontendKey) (v1.Frontend, bool) {
-			row, ok := s.frontend(k)
-			return row, ok && row.Service == of.String() // else another service has it now
-		}
-	} else {
-		for k := range s.Frontends.All() {
+	}
+	var keys []vip.FrontendKey
+	for k, f := range s.Frontends.All() {
+		if in.Service == "" || f.Service == of {
 			keys = append(keys, k)
 		}
 	}
-	out.Items, out.Next = page(in.Paging, frontendOrder, last, keys, build)
+	out.Items, out.Next = page(in.Paging, frontendOrder, last, keys, func(k vip.FrontendKey) (v1.Frontend, bool) {
+		row, ok := s.frontend(k)
+		return row, ok && (in.Service == "" || row.Service == of.String()) // else another service has it now
+	})
 	return out, nil
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -177,7 +178,8 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 		}
 		// The states are read after the rows, so that a newly added service doesn't count as
 		// healthy.
-		states, leave := s.unhealthy.notHealthy()
+		states := s.unhealthy.notHealthy()
+		leave := s.withLeaving()
 		for key, row := range rows {
 			n := len(row.Value.Backends)
 			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
@@ -198,6 +200,17 @@ func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 			}
 		}
 	}
+}
+
+// withLeaving returns the services with leaving endpoints. It costs O(frontends).
+func (s *Server) withLeaving() map[vip.ServiceKey]struct{} {
+	out := map[vip.ServiceKey]struct{}{}
+	for _, f := range s.Frontends.All() {
+		if slices.ContainsFunc(f.Backends, vip.Endpoint.IsLeaving) {
+			out[f.Service] = struct{}{}
+		}
+	}
+	return out
 }
 
 // tallyOf counts the backends of a service. It sets the state to Healthy.

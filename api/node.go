@@ -65,7 +65,7 @@ func (s *Server) openAPI(context.Context, *struct{}) (*server.Stream, error) {
 
 func (s *Server) getStatus(context.Context, *struct{}) (v1.NodeStatus, error) { return s.status(), nil }
 
-// status returns the health of this node. It costs O(sources + pools + notable frontends).
+// status returns the health of this node. It costs O(sources + pools + unhealthy services + frontends).
 func (s *Server) status() v1.NodeStatus {
 	out := v1.NodeStatus{Node: s.Node, Version: s.Version, Started: s.Started.UTC(), Uptime: int64(time.Since(s.Started) / time.Second),
 		Level: v1.LevelOK, Ready: s.isReady(), Services: s.Services.Len(), Revision: s.tables.Revisions.Revision(), Checks: []v1.Check{}}

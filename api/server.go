@@ -36,7 +36,7 @@
 //	problem.go      problem documents of refused writes
 //	recent.go       reads that several callers share
 //	feeds.go        the changes that the status of a service depends on
-//	unhealthy.go    the index of unhealthy services and notable frontends
+//	unhealthy.go    the index of unhealthy services
 //	states.go       events about the states of services
 //	metrics.go      Prometheus metrics
 //	convergence.go  the time from a change until the dataplane has it

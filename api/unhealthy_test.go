@@ -107,9 +107,9 @@ func count(b bool) int {
 	return 0
 }
 
-// The cost of a repeated status query doesn't depend on the number of healthy services.
+// A repeated status query allocates nothing for healthy services.
 func TestUnhealthyReadsNoHealthyService(t *testing.T) {
-	cost := func(n int) (status, frontends float64) {
+	cost := func(n int) float64 {
 		w := newWritten()
 		for i := range n {
 			w.healthy(i)
@@ -125,38 +125,11 @@ func TestUnhealthyReadsNoHealthyService(t *testing.T) {
 				t.Fatalf("%+v", got)
 			}
 		}
-		list := func() {
-			out, err := s.listFrontends(t.Context(), &listFrontendsInput{Paging: Paging{Limit: 100}, Service: "s7"})
-			if err != nil || len(out.Items) != 1 || out.Items[0].Service != "s7" {
-				t.Fatalf("%+v, %v", out, err)
-			}
-		}
 		ask()
-		return testing.AllocsPerRun(20, ask), testing.AllocsPerRun(20, list)
+		return testing.AllocsPerRun(20, ask)
 	}
-	status, frontends := cost(10)
-	status2, frontends2 := cost(10_000)
-	if status2 > 2*status || frontends2 > 2*frontends {
-		t.Errorf("among 10,000 services %.0f allocations for the status and %.0f for a service's frontends, among 10 %.0f and %.0f",
-			status2, frontends2, status, frontends)
-	}
-}
-
-// What statuses say of services is counted once for each change of a service, not for each status.
-func TestServicesAreCountedOncePerChange(t *testing.T) {
-	w := newWritten()
-	for i := range 10 {
-		w.services.Put(vip.Service{Key: serviceNo(i)})
-	}
-	s := New(w.deps()).unhealthy
-	count := func() uintptr { return reflect.ValueOf(s.standing().states).Pointer() }
-	first := count()
-	if count() != first {
-		t.Error("a second status counts the services again")
-	}
-	w.services.Put(vip.Service{Key: serviceNo(10)})
-	if count() == first {
-		t.Error("a status after a change counts nothing")
+	if few, many := cost(10), cost(10_000); many > few+200 {
+		t.Errorf("among 10,000 services %.0f allocations for a status, among 10 %.0f", many, few)
 	}
 }
 
@@ -316,45 +289,6 @@ func TestUnhealthyEqualsTheTables(t *testing.T) {
 			}
 			if got := maps.Collect(server.tallies()); !maps.Equal(got, wantTallies) {
 				t.Fatalf("%v, want %v", got, wantTallies)
-			}
-			var odd []vip.FrontendKey
-			var endpoints, served int
-			leaving := map[vip.ServiceKey]map[vip.FrontendKey]bool{}
-			for k, f := range w.frontends.All() {
-				fs, _ := s.tables.Frontend(k)
-				endpoints += len(f.Backends)
-				if fs.Applied == nil || fs.Applied.Tried.Rev < fs.Rev || fs.Applied.Problem != nil || fs.Leaves() {
-					odd = append(odd, k)
-				}
-				if fs.Leaves() {
-					if leaving[f.Service] == nil {
-						leaving[f.Service] = map[vip.FrontendKey]bool{}
-					}
-					leaving[f.Service][k] = true
-				}
-			}
-			for k, row := range w.compiled.All() {
-				if len(row.Frontends) > 0 {
-					served++
-				}
-				for _, live := range row.Frontends {
-					if leaving[k] == nil {
-						leaving[k] = map[vip.FrontendKey]bool{}
-					}
-					leaving[k][live.Value.Key] = true
-				}
-			}
-			slices.SortFunc(odd, vip.CompareFrontendKeys)
-			if keys, services, n := s.notableFrontends(); !slices.Equal(keys, odd) || services != served || n != endpoints {
-				t.Fatalf("%v of %d services with %d endpoints, want %v of %d with %d", keys, services, n, odd, served, endpoints)
-			}
-			for i := range 4 {
-				keys := s.of(serviceNo(i))
-				slices.SortFunc(keys, vip.CompareFrontendKeys)
-				want := slices.SortedFunc(maps.Keys(leaving[serviceNo(i)]), vip.CompareFrontendKeys)
-				if !slices.Equal(slices.Compact(keys), want) {
-					t.Fatalf("service %d has %v, want %v", i, keys, want)
-				}
 			}
 		}
 	})

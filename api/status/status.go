@@ -396,8 +396,8 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 func (t *Tables) Frontend(key vip.FrontendKey) (Frontend, bool) {
 	f, rev, ok := t.Frontends.Get(key)
 	out := Frontend{Frontend: f, Rev: rev}
-	if a, _, tried := t.Applied.Get(key); tried {
-		out.Applied = &a
+	if row := t.Applied.Row(key); row != nil {
+		out.Applied = &row.Value
 	}
 	return out, ok
 }
