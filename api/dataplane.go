@@ -63,7 +63,7 @@ func (s *Server) dataplane() v1.Dataplane {
 	list := func(f *vip.Frontend, p vip.Problem) {
 		if len(out.Problems) < maxProblems {
 			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())
-			out.Problems = append(out.Problems, v1.Problem(p))
+			out.Problems = append(out.Problems, p)
 		}
 	}
 	keys := map[vip.FrontendKey]struct{}{} // All may yield a changing row twice
@@ -194,7 +194,7 @@ func (s *Server) frontend(key vip.FrontendKey) (v1.Frontend, bool) {
 	if a := fs.Applied; a != nil {
 		out.AppliedRevision, out.AppliedAt = a.Tried.Rev, when(a.At.Time())
 		out.Applied = a.Tried.Rev >= fs.Rev && a.Problem == nil
-		out.Problem, out.Warning = (*v1.Problem)(a.Problem), (*v1.Problem)(a.Warning)
+		out.Problem, out.Warning = a.Problem, a.Warning
 	}
 	return out, true
 }
@@ -329,7 +329,7 @@ func (s *Server) repairDataplane(ctx context.Context, _ *struct{}) (v1.RepairRes
 			out.Items = append(out.Items, diffEntry(d))
 			continue
 		}
-		p := v1.Problem(*applied.Problem)
+		p := *applied.Problem
 		p.Place = cmp.Or(p.Place, d.Key.String())
 		out.Problems = append(out.Problems, p)
 	}

@@ -143,7 +143,7 @@ func (s *Server) sourcesCheck() v1.Check {
 		case !src.Synced:
 			part += " (not synced yet)"
 		case len(src.Problems) > 0:
-			part += " (" + text.Plural(len(src.Problems), "problem") + ": " + src.Problems[0].String() + ")"
+			part += " (" + text.Plural(len(src.Problems), "problem") + ": " + src.Problems[0].Error() + ")"
 			c.Hint = src.Problems[0].Hint
 		}
 		parts = append(parts, part)

@@ -11,12 +11,12 @@ import (
 // Problem describes one error in an input or a service: its place, its cause and a remedy. Problems
 // are data (in statuses and API responses) and also errors.
 type Problem struct {
-	Code    string // stable and machine-readable: "unknown_key", "address_taken", "unsupported"
-	Place   string // file:line, or the source's name for the place; may be empty
-	Service string // ServiceKey.String() of the service concerned; may be empty
-	Field   string // path within the service: "ports[0].port"; may be empty
-	Message string // what is wrong, lower case, no full stop
-	Hint    string // what to do; may be empty
+	Code    string `json:"code" doc:"stable and machine-readable: \"unknown_key\""`
+	Place   string `json:"place,omitempty" doc:"file:line, or the source's name for the place"`
+	Service string `json:"service,omitempty" doc:"\"name\" or \"namespace/name\""`
+	Field   string `json:"field,omitempty" doc:"path in the body or the service: \"ports[0].port\""`
+	Message string `json:"message"` // what is wrong, lower case, no full stop
+	Hint    string `json:"hint,omitempty" doc:"what to do about it"`
 }
 
 // MaxProblems is how many problems of one input are collected: a body, a service, a file. An input can

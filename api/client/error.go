@@ -41,7 +41,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Detail)
 	for _, p := range e.Problems {
-		b.WriteString("\n  " + p.String())
+		b.WriteString("\n  " + p.Error())
 	}
 	return b.String()
 }

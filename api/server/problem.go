@@ -44,14 +44,8 @@ func Refuse(status int, code, detail, hint string, errs ...vip.Problem) *Problem
 		Status: status, Code: code, Detail: detail, Hint: hint, Errors: Problems(errs)}}
 }
 
-// Problems converts to the API's type. It never returns nil.
-func Problems(in []vip.Problem) []v1.Problem {
-	out := make([]v1.Problem, len(in))
-	for i := range in {
-		out[i] = v1.Problem(in[i])
-	}
-	return out
-}
+// Problems returns problems as a list of the API, which is never null.
+func Problems(in []vip.Problem) []v1.Problem { return append([]v1.Problem{}, in...) }
 
 // BadRequest returns the problem of a malformed request.
 func BadRequest(detail, hint string, errs ...vip.Problem) *Problem {
@@ -111,7 +105,7 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 		}
 	}
 	if n := len(p.Errors); n > 0 {
-		p.Detail = vip.Problem(p.Errors[0]).Error()
+		p.Detail = p.Errors[0].Error()
 		if n > 1 {
 			p.Detail += fmt.Sprintf(", and %d more", n-1)
 		}

@@ -1,6 +1,6 @@
 package v1
 
-import "fmt"
+import "github.com/ironvip/ironvip/vip"
 
 // ProblemType is the content type of a ProblemDocument.
 const ProblemType = "application/problem+json"
@@ -19,30 +19,7 @@ type ProblemDocument struct {
 }
 
 // Problem is one error in an input, a service, a source or the dataplane.
-type Problem struct {
-	Code    string `json:"code" doc:"stable and machine-readable: \"unknown_key\""`
-	Place   string `json:"place,omitempty" doc:"file:line, or the source's name for the place"`
-	Service string `json:"service,omitempty" doc:"\"name\" or \"namespace/name\""`
-	Field   string `json:"field,omitempty" doc:"path in the body or the service: \"ports[0].port\""`
-	Message string `json:"message"`
-	Hint    string `json:"hint,omitempty" doc:"what to do about it"`
-}
-
-// String returns "place: service "x": field: message" without the parts that are empty. It omits
-// the hint, which printers add.
-func (p Problem) String() string {
-	s := p.Message
-	if p.Field != "" {
-		s = p.Field + ": " + s
-	}
-	if p.Service != "" {
-		s = fmt.Sprintf("service %q: %s", p.Service, s)
-	}
-	if p.Place != "" {
-		s = p.Place + ": " + s
-	}
-	return s
-}
+type Problem = vip.Problem
 
 // The codes of problem documents. Errors within them have the codes of package vip ("invalid",
 // "unknown_key", "address_taken").

@@ -114,7 +114,7 @@ func (a *app) readInput(file string, limit int) ([]byte, string, *vip.Problem) {
 // refuseInput prints the problems of the input and ends the command.
 func (a *app) refuseInput(problems []vip.Problem) error {
 	for _, p := range problems {
-		a.printer().Label("error", output.Bad, problemLine(v1.Problem(p)))
+		a.printer().Label("error", output.Bad, problemLine(p))
 	}
 	a.printer().Say("%s; nothing was changed", output.Plural(len(problems), "mistake"))
 	return exit(ExitError)

@@ -17,7 +17,6 @@ import (
 	"github.com/ironvip/ironvip/configs/schema"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/internal/tomlfile"
-	"github.com/ironvip/ironvip/vip"
 )
 
 func (a *app) configValidateCommand() *cobra.Command {
@@ -64,7 +63,7 @@ func (a *app) showValidation(path string, v status.Validation) error {
 		a.printer().Say("%s is valid: %s", path, v.Summary)
 	}
 	for _, p := range v.Warnings {
-		a.warn(v1.Problem(p))
+		a.warn(p)
 	}
 	if len(v.Problems) > 0 {
 		return exit(ExitError)
@@ -74,7 +73,7 @@ func (a *app) showValidation(path string, v status.Validation) error {
 
 // warn prints what works and is probably not what was meant.
 func (a *app) warn(p v1.Problem) {
-	a.printer().Say("warning: %s", vip.Problem(p).Error())
+	a.printer().Say("warning: %s", p.Error())
 	if p.Hint != "" {
 		a.printer().Say("hint: %s", p.Hint)
 	}
@@ -167,7 +166,7 @@ several keys, such as pools that overlap, is found by "config validate" only.`,
 
 // validateView shows the problems. Its JSON is that of the API's validate.
 func validateView(v status.Validation) output.View {
-	shown, warnings := server.Problems(v.Problems), server.Problems(v.Warnings)
+	shown, warnings := append([]v1.Problem{}, v.Problems...), append([]v1.Problem{}, v.Warnings...)
 	return output.View{
 		Data:  v1.ValidateResult{Valid: len(shown) == 0, Problems: shown, Warnings: warnings},
 		Names: output.Texts(shown, func(p v1.Problem) string { return cmp.Or(p.Place, p.Service, p.Field) }),

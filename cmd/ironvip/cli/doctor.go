@@ -268,7 +268,7 @@ func fromStatus(s v1.NodeStatus) []doctor.Finding {
 		}
 		add(c.Message, c.Hint)
 		for _, p := range furtherProblems(c) {
-			add(p.String(), p.Hint)
+			add(p.Error(), p.Hint)
 		}
 		if c.More > 0 {
 			add(fmt.Sprintf("and %d more", c.More), "")

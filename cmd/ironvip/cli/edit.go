@@ -114,7 +114,7 @@ func (e *edit) run(ctx context.Context) error {
 			return e.giveUp(err)
 		}
 		for _, p := range problems {
-			e.a.printer().Label("error", output.Bad, problemLine(v1.Problem(p)))
+			e.a.printer().Label("error", output.Bad, problemLine(p))
 		}
 		if err != nil {
 			e.a.report(err)

@@ -124,7 +124,7 @@ func (a *app) explain(err error) explained {
 		if len(r.problems) > 0 { // they are printed before the hint
 			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
 		}
-		if len(r.problems) > 0 && strings.HasPrefix(r.text, r.problems[0].String()) { // the detail is the first problem
+		if len(r.problems) > 0 && strings.HasPrefix(r.text, r.problems[0].Error()) { // the detail is the first problem
 			r.hint, r.problems = cmp.Or(r.problems[0].Hint, r.hint), r.problems[1:]
 		}
 		if a.verbose && e.RequestID != "" {
@@ -240,5 +240,5 @@ func problemLine(p v1.Problem) string {
 	if p.Service != "" {
 		p.Field = inRequest.ReplaceAllString(p.Field, "")
 	}
-	return output.Join("     hint: ", p.String(), p.Hint)
+	return output.Join("     hint: ", p.Error(), p.Hint)
 }
