@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/api/status"
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/ipam"
@@ -18,10 +19,10 @@ import (
 
 // plan returns what a reload would change. It compares the services of the files on disk with those
 // of the same sources in effect, and returns the keys of ironvip.toml that differ.
-func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
+func (a *agent) plan(ctx context.Context) (v1.Plan, []vip.Problem) {
 	cfg, problems := configs.Load(a.path)
 	if cfg == nil {
-		return status.Plan{}, problems // a reload would change nothing
+		return v1.Plan{}, problems // a reload would change nothing
 	}
 	proposed, more := cfg.Services()
 	problems = append(problems, more...)
@@ -48,12 +49,12 @@ func (a *agent) plan(ctx context.Context) (status.Plan, []vip.Problem) {
 	proposal.Services = proposed
 	plan, err := proposal.Plan(ctx)
 	if err != nil {
-		return status.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
+		return v1.Plan{}, append(problems, vip.Problem{Code: vip.CodeInvalid, Place: cfg.Path, Message: err.Error()})
 	}
 	now := a.config.get()
 	cfg.Node.StateDir = now.Node.StateDir // a flag may have set it
 	for _, c := range configChanges(a.config.startedWith(), now, cfg) {
-		plan.Append(c)
+		status.Append(&plan, c)
 	}
 	return plan, problems
 }
@@ -71,7 +72,7 @@ func (a *agent) leases() iter.Seq[*ipam.Lease] {
 
 // configChanges returns the pools and keys of ironvip.toml that differ from those in effect. A reload applies the pools and
 // the keys that Diff reports as live. The others are those of the start, also after reloads.
-func configChanges(started, now, new *configs.Config) []status.Change {
+func configChanges(started, now, new *configs.Config) []v1.PlanChange {
 	out := poolChanges(now.Pools, new.Pools)
 	live, _ := configs.Diff(now, new)
 	_, restart := configs.Diff(started, new)
@@ -97,21 +98,21 @@ func isMove(old, new *configs.Config, key string) bool {
 	return storeOf(old) != storeOf(new) && slices.Contains([]string{"ipam.store", "consul.prefix", "consul.datacenter"}, key)
 }
 
-func keyChange(key, impact string) status.Change {
-	return status.Change{Action: status.ActionChange, Kind: status.KindConfig, Key: key, Detail: "differs from the value in effect", Impact: impact}
+func keyChange(key, impact string) v1.PlanChange {
+	return v1.PlanChange{Action: v1.ActionChange, Kind: v1.KindConfig, Name: key, Detail: "differs from the value in effect", Impact: impact}
 }
 
 // poolChanges compares pools by name, in the order of new.
-func poolChanges(old, new []configs.Pool) []status.Change {
-	var out []status.Change
-	change := func(action status.Action, name, detail, impact string) {
-		out = append(out, status.Change{Action: action, Kind: status.KindPool, Key: name, Detail: detail, Impact: impact})
+func poolChanges(old, new []configs.Pool) []v1.PlanChange {
+	var out []v1.PlanChange
+	change := func(action string, name, detail, impact string) {
+		out = append(out, v1.PlanChange{Action: action, Kind: v1.KindPool, Name: name, Detail: detail, Impact: impact})
 	}
 	named := func(name string) func(configs.Pool) bool { return func(p configs.Pool) bool { return p.Name == name } }
 	for _, p := range new {
 		i := slices.IndexFunc(old, named(p.Name))
 		if i < 0 {
-			change(status.ActionAdd, p.Name, prefixes(p.CIDRs), "")
+			change(v1.ActionAdd, p.Name, prefixes(p.CIDRs), "")
 			continue
 		}
 		var detail []string
@@ -124,12 +125,12 @@ func poolChanges(old, new []configs.Pool) []status.Change {
 		differ("exclude", prefixes(old[i].Exclude), prefixes(p.Exclude))
 		differ("auto_assign", strconv.FormatBool(old[i].AutoAssign), strconv.FormatBool(p.AutoAssign))
 		if len(detail) > 0 {
-			change(status.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
+			change(v1.ActionChange, p.Name, strings.Join(detail, ", "), keepsAddresses)
 		}
 	}
 	for _, p := range old {
 		if !slices.ContainsFunc(new, named(p.Name)) {
-			change(status.ActionRemove, p.Name, prefixes(p.CIDRs), keepsAddresses)
+			change(v1.ActionRemove, p.Name, prefixes(p.CIDRs), keepsAddresses)
 		}
 	}
 	return out

@@ -73,7 +73,7 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
 			for _, c := range configChanges(config(), config(), tc.new) {
-				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name(), c.Detail, c.Impact))
+				got = append(got, fmt.Sprintf("%s %s %s: %s (%s)", c.Action, c.Kind, c.Name, c.Detail, c.Impact))
 			}
 			if strings.Join(got, "\n") != strings.Join(tc.want, "\n") {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
@@ -88,7 +88,7 @@ func TestPlanShowsWhatWaitsForARestart(t *testing.T) {
 	reloaded := configs.Default()
 	reloaded.Dataplane.Mode = configs.ModeNFT
 	changes := configChanges(started, reloaded, reloaded)
-	if len(changes) != 1 || changes[0].Key != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted" {
+	if len(changes) != 1 || changes[0].Name != "dataplane.mode" || changes[0].Impact != "takes effect when the agent is restarted" {
 		t.Errorf("changes %+v", changes)
 	}
 	a := &agent{config: newLiveConfig(started, nil)}

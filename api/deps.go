@@ -159,7 +159,7 @@ type Config struct {
 	Check    func() v1.Check                                          // the config line of `ironvip status`
 	Validate func(context.Context) (problems, warnings []vip.Problem) // of the files on disk
 	// Plan returns what would change if the files on disk were loaded.
-	Plan   func(context.Context) (status.Plan, []vip.Problem)
+	Plan   func(context.Context) (v1.Plan, []vip.Problem)
 	Reload func(context.Context) (v1.ReloadResult, []vip.Problem) // with problems, nothing has changed
 	Loaded func() (ok bool, at time.Time)                         // result and time of the last reload
 }

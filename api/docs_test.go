@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/api/snapshot"
-	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
 	"github.com/ironvip/ironvip/vip"
@@ -42,7 +41,7 @@ func TestExamplesOfTheManual(t *testing.T) {
 		}
 		d.Config = Config{
 			Validate: func(context.Context) (problems, warnings []vip.Problem) { return nil, nil },
-			Plan:     func(context.Context) (status.Plan, []vip.Problem) { return status.Plan{}, nil },
+			Plan:     func(context.Context) (v1.Plan, []vip.Problem) { return v1.Plan{}, nil },
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
 				return v1.ReloadResult{Message: "nothing changed"}, nil
 			},

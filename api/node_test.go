@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/internal/event"
@@ -279,9 +278,8 @@ func TestConfig(t *testing.T) {
 		d.Config = Config{
 			Check:    func() v1.Check { return v1.Check{Name: "config", Level: v1.LevelOK, Message: "loaded 1m ago"} },
 			Validate: func(context.Context) (problems, warnings []vip.Problem) { return bad, nil },
-			Plan: func(context.Context) (status.Plan, []vip.Problem) {
-				return status.Plan{Changes: []status.Change{{Action: status.ActionAdd, Kind: status.KindService,
-					Service: vip.ServiceKey{Namespace: "default", Name: "api"}, Detail: "443/tcp"}}, Add: 1}, bad
+			Plan: func(context.Context) (v1.Plan, []vip.Problem) {
+				return v1.Plan{Changes: []v1.PlanChange{{Action: v1.ActionAdd, Kind: v1.KindService, Name: "api", Detail: "443/tcp"}}, Add: 1}, bad
 			},
 			Reload: func(context.Context) (v1.ReloadResult, []vip.Problem) {
 				return v1.ReloadResult{Revision: 7, Message: "1 pool added"}, bad

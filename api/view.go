@@ -254,12 +254,11 @@ func verdict(kind string, rev uint64, problems []vip.Problem) v1.Condition {
 	return c
 }
 
-// plan returns a plan in the API's form.
-func plan(p status.Plan, more []vip.Problem) *v1.Plan {
-	return &v1.Plan{Add: p.Add, Change: p.Change, Remove: p.Remove, Problems: server.Problems(slices.Concat(more, p.Problems)), Warnings: server.Problems(p.Warnings),
-		Changes: convert(p.Changes, func(c status.Change) v1.PlanChange {
-			return v1.PlanChange{Action: string(c.Action), Kind: c.Kind, Name: c.Name(), Detail: c.Detail, Impact: c.Impact}
-		})}
+// plan returns a plan with more problems. Its lists are not null.
+func plan(p v1.Plan, more []vip.Problem) *v1.Plan {
+	p.Problems, p.Warnings = server.Problems(slices.Concat(more, p.Problems)), server.Problems(p.Warnings)
+	p.Changes = append([]v1.PlanChange{}, p.Changes...)
+	return &p
 }
 
 // convert returns the results of f for all elements. It never returns nil, because lists in the API

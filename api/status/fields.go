@@ -18,17 +18,17 @@ import (
 const none = "none"
 
 // fields collects the differences.
-type fields []FieldChange
+type fields []fieldChange
 
 func (f *fields) compare(field, before, after string) {
 	if before != after {
-		*f = append(*f, FieldChange{Field: field, Before: cmp.Or(before, none), After: cmp.Or(after, none)})
+		*f = append(*f, fieldChange{Field: field, Before: cmp.Or(before, none), After: cmp.Or(after, none)})
 	}
 }
 
 // changedFields returns the differences between two versions of a service, without its backends, in
 // the order of the spec's reference page.
-func changedFields(was, is *Planned) []FieldChange {
+func changedFields(was, is *Planned) []fieldChange {
 	var f fields
 	a, b := &was.Service, &is.Service
 	f.compare("source", a.Source, b.Source)
@@ -96,7 +96,7 @@ func (f *fields) ports(was, is *Planned) {
 	}
 }
 
-func backendFields(a, b *vip.Backend) []FieldChange {
+func backendFields(a, b *vip.Backend) []fieldChange {
 	var f fields
 	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
 	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())

@@ -7,27 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/vip"
-)
-
-// Action is what a plan does to a service or a backend.
-type Action string
-
-// The actions of a plan.
-const (
-	ActionAdd    Action = "add"
-	ActionChange Action = "change"
-	ActionRemove Action = "remove"
-)
-
-// The kinds of things that a plan changes.
-const (
-	KindService = "service"
-	KindBackend = "backend"
-	KindPool    = "pool"
-	KindConfig  = "config" // a key of ironvip.toml
 )
 
 // Planned is a service with its allocation: the present one or, for a proposal, the expected one.
@@ -36,52 +19,24 @@ type Planned struct {
 	Allocation vip.Allocation
 }
 
-// Plan is what a proposal would do.
-type Plan struct {
-	Changes             []Change // by service, the service itself before its backends
-	Add, Change, Remove int      // numbers of Changes
-	// Problems are what the proposed services request and would not get. Warnings are what has no
-	// effect; the services are served.
-	Problems, Warnings []vip.Problem
-}
+// plan is what a proposal would do. Its changes are sorted by service, the service itself before its
+// backends.
+type plan v1.Plan
 
-// Change is one line of a plan.
-type Change struct {
-	Action  Action
-	Kind    string // KindService, KindBackend, KindPool or KindConfig
-	Service vip.ServiceKey
-	Key     string        // the pool's name for KindPool, "log.level" for KindConfig
-	Backend string        // the backend's ID, for KindBackend
-	Fields  []FieldChange // for ActionChange: what differs
-	Detail  string        // "192.0.2.12 (new, from public-v4) 443/tcp, 2 backends"; "scheduler wrr -> mh"
-	Impact  string        // what clients notice: "open connections keep their backend"; may be empty
-}
-
-// Name returns "web", "web/10.1.0.13" for a backend, or the pool or key.
-func (c Change) Name() string {
-	switch c.Kind {
-	case KindBackend:
-		return c.Service.String() + "/" + c.Backend
-	case KindPool, KindConfig:
-		return c.Key
-	}
-	return c.Service.String()
-}
-
-// FieldChange is one field that differs, with the name from a service's spec.
-type FieldChange struct {
+// fieldChange is one field that differs, with the name from a service's spec.
+type fieldChange struct {
 	Field         string // "none" for a missing value
 	Before, After string // "none" where there was or will be nothing
 }
 
 // String returns "scheduler wrr -> mh".
-func (f FieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
+func (f fieldChange) String() string { return fmt.Sprintf("%s %s -> %s", f.Field, f.Before, f.After) }
 
 // NewPlan compares proposed services with the present ones and returns the changes, in an order
 // that depends only on the names, with what the proposed services would not get on a host. Present
 // must hold only services that the proposal covers: those that are not proposed are removed. It is
 // pure.
-func NewPlan(present, proposed []Planned, on On) Plan {
+func NewPlan(present, proposed []Planned, on On) v1.Plan {
 	before := byKey(present)
 	after := byKey(proposed)
 	both := maps.Clone(before)
@@ -89,14 +44,14 @@ func NewPlan(present, proposed []Planned, on On) Plan {
 	keys := slices.SortedFunc(maps.Keys(both), func(a, b vip.ServiceKey) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
-	var out Plan
+	out := plan{Changes: []v1.PlanChange{}}
 	for _, k := range keys {
 		was, is := before[k], after[k]
 		switch {
 		case was == nil:
-			out.add(Change{Action: ActionAdd, Kind: KindService, Service: k, Detail: describe(is, true)})
+			out.add(v1.PlanChange{Action: v1.ActionAdd, Kind: v1.KindService, Name: k.String(), Detail: describe(is, true)})
 		case is == nil:
-			out.add(Change{Action: ActionRemove, Kind: KindService, Service: k, Detail: describe(was, false), Impact: drainImpact(&was.Service)})
+			out.add(v1.PlanChange{Action: v1.ActionRemove, Kind: v1.KindService, Name: k.String(), Detail: describe(was, false), Impact: drainImpact(&was.Service)})
 		default:
 			out.compare(was, is)
 		}
@@ -104,7 +59,7 @@ func NewPlan(present, proposed []Planned, on On) Plan {
 			out.check(is, on)
 		}
 	}
-	return out
+	return v1.Plan(out)
 }
 
 func byKey(list []Planned) map[vip.ServiceKey]*Planned {
@@ -116,41 +71,50 @@ func byKey(list []Planned) map[vip.ServiceKey]*Planned {
 }
 
 // Append adds a change that concerns no service, for example a changed pool.
-func (p *Plan) Append(change Change) { p.add(change) }
+func Append(to *v1.Plan, change v1.PlanChange) { (*plan)(to).add(change) }
 
-func (p *Plan) add(change Change) {
+func (p *plan) add(change v1.PlanChange) {
 	switch change.Action {
-	case ActionAdd:
+	case v1.ActionAdd:
 		p.Add++
-	case ActionChange:
+	case v1.ActionChange:
 		p.Change++
-	case ActionRemove:
+	case v1.ActionRemove:
 		p.Remove++
 	}
 	p.Changes = append(p.Changes, change)
 }
 
 // compare adds the differences between two versions of one service.
-func (p *Plan) compare(was, is *Planned) {
+func (p *plan) compare(was, is *Planned) {
 	k := is.Service.Key
 	if fields := changedFields(was, is); len(fields) > 0 {
-		p.add(Change{
-			Action: ActionChange, Kind: KindService, Service: k,
-			Fields: fields, Detail: text.Join(fields, ", ", FieldChange.String), Impact: impact(was, is, fields),
+		p.add(v1.PlanChange{
+			Action: v1.ActionChange, Kind: v1.KindService, Name: k.String(),
+			Detail: text.Join(fields, ", ", fieldChange.String), Impact: impact(was, is, fields),
 		})
+	}
+	backend := func(action string, b *vip.Backend) v1.PlanChange {
+		return v1.PlanChange{Action: action, Kind: v1.KindBackend, Name: k.String() + "/" + b.ID()}
 	}
 	a, b := was.Service.Backends, is.Service.Backends
 	for len(a) > 0 || len(b) > 0 {
 		switch order := nextBackend(a, b); {
 		case order < 0:
-			p.add(Change{Action: ActionRemove, Kind: KindBackend, Service: k, Backend: a[0].ID(), Impact: drainImpact(&is.Service)})
+			change := backend(v1.ActionRemove, &a[0])
+			change.Impact = drainImpact(&is.Service)
+			p.add(change)
 			a = a[1:]
 		case order > 0:
-			p.add(Change{Action: ActionAdd, Kind: KindBackend, Service: k, Backend: b[0].ID(), Detail: backendText(&b[0])})
+			change := backend(v1.ActionAdd, &b[0])
+			change.Detail = backendText(&b[0])
+			p.add(change)
 			b = b[1:]
 		default:
 			if fields := backendFields(&a[0], &b[0]); len(fields) > 0 {
-				p.add(Change{Action: ActionChange, Kind: KindBackend, Service: k, Backend: b[0].ID(), Fields: fields, Detail: text.Join(fields, ", ", FieldChange.String)})
+				change := backend(v1.ActionChange, &b[0])
+				change.Detail = text.Join(fields, ", ", fieldChange.String)
+				p.add(change)
 			}
 			a, b = a[1:], b[1:]
 		}
@@ -184,7 +148,7 @@ func describe(p *Planned, fresh bool) string {
 
 // impact returns the most severe effect on the clients of a changed service. It ignores the
 // backends that a policy excludes, because that differs by node.
-func impact(was, is *Planned, fields []FieldChange) string {
+func impact(was, is *Planned, fields []fieldChange) string {
 	if ports := givenWay(&was.Service, &is.Service); ports != "" {
 		return "open connections to " + ports + " end at once"
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,10 +26,10 @@ func planned(s vip.Service, vips string) Planned {
 }
 
 // show formats a plan as the CLI does: "~ service web: detail (impact)".
-func show(p Plan) (lines []string) {
+func show(p v1.Plan) (lines []string) {
 	for _, c := range p.Changes {
-		sign := map[Action]string{ActionAdd: "+", ActionChange: "~", ActionRemove: "-"}[c.Action]
-		line := fmt.Sprintf("%s %s %s", sign, c.Kind, c.Name())
+		sign := map[string]string{v1.ActionAdd: "+", v1.ActionChange: "~", v1.ActionRemove: "-"}[c.Action]
+		line := fmt.Sprintf("%s %s %s", sign, c.Kind, c.Name)
 		if c.Detail != "" {
 			line += ": " + c.Detail
 		}
@@ -240,7 +241,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 			}
 		}
 		p := NewPlan([]Planned{planned(before, "192.0.2.1")}, []Planned{planned(after, "192.0.2.1")}, On{})
-		if len(p.Changes) != 1 || len(p.Changes[0].Fields) != 1 || p.Changes[0].Detail != want {
+		if len(p.Changes) != 1 || p.Changes[0].Detail != want {
 			t.Errorf("%+v, want %q", p.Changes, want)
 		}
 	}

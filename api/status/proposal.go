@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 
+	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/hostnet"
@@ -39,10 +40,10 @@ type Proposal struct {
 // Plan returns what the proposal would change, and what is wrong with it: what the allocator would
 // not grant, what the dataplane does not support, and names that two services want. It changes
 // nothing and costs O(leases + services). The error is the allocator's.
-func (p *Proposal) Plan(ctx context.Context) (Plan, error) {
+func (p *Proposal) Plan(ctx context.Context) (v1.Plan, error) {
 	allocator, err := p.allocator(ctx)
 	if err != nil {
-		return Plan{}, err
+		return v1.Plan{}, err
 	}
 	granted := allocator.Preview(p.Services)
 	after := make([]Planned, len(p.Services))
@@ -153,7 +154,7 @@ var dataplanes = map[string]struct {
 }
 
 // check adds what a proposed service requests and would not get.
-func (p *Plan) check(is *Planned, on On) {
+func (p *plan) check(is *Planned, on On) {
 	s := &is.Service
 	frontends, refused := compile.Service(compile.Input{View: compile.View{Service: s}, Allocation: &is.Allocation, Node: on.Node})
 	problems := slices.Concat(is.Allocation.Problems, refused)

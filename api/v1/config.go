@@ -10,6 +10,10 @@ type Plan struct {
 	Warnings []Problem    `json:"warnings" doc:"settings that have no effect; the services are served"`
 }
 
+// KindConfig is the kind of a changed key of ironvip.toml. The other kinds of changes are KindService,
+// KindBackend and KindPool.
+const KindConfig = "config"
+
 // PlanChange is one change of a plan.
 type PlanChange struct {
 	Action string `json:"action" enum:"add,change,remove"`

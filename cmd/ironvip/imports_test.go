@@ -43,6 +43,7 @@ var layers = [][]string{
 	{"internal/connlimit"},
 	{"internal/store", "internal/consulclient", "internal/kubeclient", "internal/hostnet", "internal/nftwire", "internal/sockdiag", "internal/firewall", "internal/keep", "internal/mirror", "internal/metric"},
 	{"internal/access", "internal/table", "internal/event", "internal/delayqueue", "internal/hostclock", "internal/workqueue", "internal/backoff", "internal/text", "internal/tomlfile", "internal/parallel", "internal/netlink", "internal/openfiles", "internal/sockets", "internal/sklookup", "internal/sockopt", "internal/httpstop", "internal/logwriter", "internal/memlimit"},
+	{"api/v1"},
 	{"vip"},
 }
 
