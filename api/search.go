@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"net/netip"
@@ -38,21 +37,19 @@ type searchInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"100" default:"20" doc:"the best matches"`
 }
 
-// search costs O(services + backends + leases), and computes the state of the results only.
+// search costs O(services + backends + names + leases), and computes the state of the results only.
 func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, error) {
-	f := newFinder(in.Text, in.Limit)
+	f := newFinder(in.Text)
 	if f.text == "" || utf8.RuneCountInString(in.Text) > maxSearch {
 		return v1.SearchResult{}, server.BadRequest("q must have 1 to 100 characters", "use a part of a name or address, such as q=web",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.q", Message: "must have 1 to 100 characters"})
 	}
-	domain, _ := s.Naming.Zone()
 	for k, v := range s.Services.All() {
 		f.service(k, &v)
-		if !f.wants(v1.KindName, f.rankNames(k, v.Hostnames.List(), domain)) {
-			continue
-		}
-		for _, n := range s.Naming.Stage.NamesOf(k) {
-			f.offer(v1.KindName, f.rank(n.Name), func() match { return match{name: n.Name, service: k} })
+	}
+	for n := range s.Naming.Stage.Names() {
+		if r := f.rank(n.Name); r < nothing {
+			f.offer(v1.KindName, r, match{name: n.Name, service: n.Service, state: nameState(&n), detail: text.Join(n.VIPs, ", ", netip.Addr.String)})
 		}
 	}
 	for r, l := range s.Leases.All() {
@@ -60,9 +57,7 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 	}
 	if s.Pools != nil {
 		for _, p := range s.Pools() {
-			f.offer(v1.KindPool, f.rank(p.Name), func() match {
-				return match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)}
-			})
+			f.offer(v1.KindPool, f.rank(p.Name), match{name: p.Name, detail: text.Join(p.CIDRs, ", ", netip.Prefix.String)})
 		}
 	}
 	out := v1.SearchResult{Matches: []v1.SearchMatch{}}
@@ -76,11 +71,11 @@ func (s *Server) search(ctx context.Context, in *searchInput) (v1.SearchResult, 
 			out.Missing = append(out.Missing, v1.KindNode)
 		}
 		for _, n := range nodes.Items {
-			f.offer(v1.KindNode, f.rank(n.Name), func() match { return match{name: n.Name, state: n.State, detail: n.Dataplane} })
+			f.offer(v1.KindNode, f.rank(n.Name), match{name: n.Name, state: n.State, detail: n.Dataplane})
 		}
 	}
-	for i := range f.best {
-		out.Matches = append(out.Matches, s.matchView(&f.best[i]))
+	for _, m := range f.best(in.Limit) {
+		out.Matches = append(out.Matches, s.matchView(&m))
 	}
 	return out, nil
 }
@@ -108,40 +103,31 @@ const (
 	nothing
 )
 
-// finder collects the best matches.
+// finder collects the matches of a text.
 type finder struct {
-	text  string         // in lower case
-	bytes []byte         // the same
-	at    netip.AddrPort // the same, if it is an address and a port
-	limit int
-	best  []match // sorted
-	buf   []byte  // of one name or address
+	text string         // in lower case
+	at   netip.AddrPort // the same, if it is an address and a port
+	all  []match
 }
 
-func newFinder(text string, limit int) *finder {
-	f := &finder{text: strings.ToLower(strings.TrimSpace(text)), limit: limit}
+func newFinder(text string) *finder {
+	f := &finder{text: strings.ToLower(strings.TrimSpace(text))}
 	if a, err := netip.ParseAddr(strings.Trim(f.text, "[]")); err == nil { // one spelling of several
 		f.text = a.Unmap().String()
 	} else if at, err := netip.ParseAddrPort(f.text); err == nil {
 		f.at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 		f.text = f.at.String()
 	}
-	f.bytes = []byte(f.text)
 	return f
 }
 
 // rank returns how good a match a name is.
 func (f *finder) rank(name string) quality {
-	name = strings.ToLower(name) // most are, and are not copied
-	return rankAt(strings.Index(name, f.text), len(name), len(f.text))
-}
-
-// rankAt returns how good a match is by its place in a name; -1: there is none.
-func rankAt(place, nameLength, textLength int) quality {
-	switch {
+	name = strings.ToLower(name)
+	switch place := strings.Index(name, f.text); {
 	case place < 0:
 		return nothing
-	case nameLength == textLength:
+	case len(name) == len(f.text):
 		return exactly
 	case place == 0:
 		return beginsWith
@@ -152,29 +138,10 @@ func rankAt(place, nameLength, textLength int) quality {
 // rankService returns how good a match the name of a service is. A text with a slash also matches the
 // namespace that names in the default namespace omit; another text, such as "default", would match all of them.
 func (f *finder) rankService(k vip.ServiceKey) quality {
-	if !strings.Contains(f.text, "/") {
-		return min(f.rank(k.Name), f.rank(k.String()))
+	if strings.Contains(f.text, "/") {
+		return f.rank(k.Namespace + "/" + k.Name)
 	}
-	f.buf = append(append(append(f.buf[:0], k.Namespace...), '/'), k.Name...)
-	return rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes))
-}
-
-// rankNames returns how good a match the best DNS name is that a service may have. It reads no names,
-// because that costs more than all else.
-func (f *finder) rankNames(k vip.ServiceKey, hostnames []string, domain string) quality {
-	best := nothing
-	for _, h := range hostnames {
-		best = min(best, f.rank(h))
-	}
-	for _, between := range [][3]string{{".", k.Namespace, ".svc."}, {"."}} {
-		f.buf = append(f.buf[:0], k.Name...)
-		for _, part := range between {
-			f.buf = append(f.buf, part...)
-		}
-		f.buf = append(f.buf, domain...)
-		best = min(best, rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes)))
-	}
-	return best
+	return min(f.rank(k.Name), f.rank(k.String()))
 }
 
 // rankAddress returns how good a match an address, or an address and a port, is.
@@ -182,21 +149,17 @@ func (f *finder) rankAddress(addr netip.Addr, port uint16) quality {
 	if f.at.IsValid() && f.at.Addr() != addr { // the text has a port: nothing else can contain it
 		return nothing
 	}
-	f.buf = addr.AppendTo(f.buf[:0])
-	if port == 0 || string(f.buf) == f.text {
-		return rankAt(bytes.Index(f.buf, f.bytes), len(f.buf), len(f.bytes))
+	best := f.rank(addr.String())
+	if port != 0 {
+		whole := netip.AddrPortFrom(addr, port).String()
+		best = min(best, f.rank(whole), f.rank(strings.TrimPrefix(whole, "[")))
 	}
-	f.buf = netip.AddrPortFrom(addr, port).AppendTo(f.buf[:0])
-	at := bytes.Index(f.buf, f.bytes)
-	if at == 1 && f.buf[0] == '[' {
-		at = 0
-	}
-	return rankAt(at, len(f.buf), len(f.bytes))
+	return best
 }
 
 // service looks at a service and its backends.
 func (f *finder) service(k vip.ServiceKey, v *vip.Service) {
-	f.offer(v1.KindService, f.rankService(k), func() match { return match{service: k} })
+	f.offer(v1.KindService, f.rankService(k), match{service: k})
 	for i := range v.Backends {
 		b := &v.Backends[i]
 		r := f.rankAddress(b.Address, b.Port)
@@ -206,7 +169,7 @@ func (f *finder) service(k vip.ServiceKey, v *vip.Service) {
 		if b.Node != "" { // a node itself is a better match
 			r = min(r, f.rank(b.Node)+1)
 		}
-		f.offer(v1.KindBackend, r, func() match { return match{name: b.ID(), service: k, backend: i} })
+		f.offer(v1.KindBackend, r, match{name: b.ID(), service: k, backend: i})
 	}
 }
 
@@ -219,42 +182,29 @@ func (f *finder) lease(r ipam.Resource, l *ipam.Lease) {
 	if f.at.IsValid() && f.at.Addr() == r.Addr {
 		rank = beginsWith // one of its ports
 	}
-	f.offer(v1.KindVIP, rank, func() match {
-		m := match{name: r.Addr.String(), state: l.State.String()}
-		if len(l.Holders) > 0 {
-			m.service = l.Holders[0].Service
-		}
-		if l.Pool != "" {
-			m.detail = "pool " + l.Pool
-		}
-		return m
-	})
+	m := match{name: r.Addr.String(), state: l.State.String()}
+	if len(l.Holders) > 0 {
+		m.service = l.Holders[0].Service
+	}
+	if l.Pool != "" {
+		m.detail = "pool " + l.Pool
+	}
+	f.offer(v1.KindVIP, rank, m)
 }
 
-// wants reports whether a match may be one of the best.
-func (f *finder) wants(kind string, r quality) bool {
-	if r >= nothing || len(f.best) < f.limit {
-		return r < nothing
+// offer adds a match, if it is one.
+func (f *finder) offer(kind string, r quality, m match) {
+	if r < nothing {
+		m.rank, m.kind = r, slices.Index(kinds, kind)
+		f.all = append(f.all, m)
 	}
-	last := &f.best[len(f.best)-1]
-	return cmp.Or(cmp.Compare(r, last.rank), cmp.Compare(slices.Index(kinds, kind), last.kind)) <= 0
 }
 
-// offer adds a match if it is one of the best. It makes the match only if it may be.
-func (f *finder) offer(kind string, r quality, make func() match) {
-	if !f.wants(kind, r) {
-		return
-	}
-	m := make()
-	m.rank, m.kind = r, slices.Index(kinds, kind)
-	i, known := slices.BinarySearchFunc(f.best, m, compareMatches)
-	if known || i == f.limit { // a table may show a row that changes twice
-		return
-	}
-	if len(f.best) == f.limit {
-		f.best = f.best[:f.limit-1]
-	}
-	f.best = slices.Insert(f.best, i, m)
+// best returns the best matches, the best first.
+func (f *finder) best(limit int) []match {
+	slices.SortFunc(f.all, compareMatches)
+	all := slices.CompactFunc(f.all, func(a, b match) bool { return compareMatches(a, b) == 0 }) // a table may show a row that changes twice
+	return all[:min(limit, len(all))]
 }
 
 func compareMatches(a, b match) int {
@@ -276,12 +226,6 @@ func (s *Server) matchView(m *match) v1.SearchMatch {
 	case v1.KindBackend:
 		if in := s.input(m.service); in.Service != nil && m.backend < len(in.Service.Backends) {
 			out.State, out.Detail = stateOfBackend(&in, &in.Service.Backends[m.backend])
-		}
-	case v1.KindName:
-		for _, n := range s.Naming.Stage.NamesOf(m.service) {
-			if n.Name == m.name {
-				out.State, out.Detail = nameState(&n), text.Join(n.VIPs, ", ", netip.Addr.String)
-			}
 		}
 	}
 	return out

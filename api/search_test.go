@@ -10,8 +10,6 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -91,39 +89,8 @@ func TestSearchAddressSpellings(t *testing.T) {
 	a := netip.MustParseAddr("2001:db8::1")
 	for text, want := range map[string]quality{"2001:DB8:0:0::1": exactly, "[2001:db8::1]:80": exactly, "[2001:db8::1]": exactly, "2001:db8": beginsWith, "[2001:db8": beginsWith,
 		"db8::": contains, "::1]:8": contains, "[2001:db8::1]:81": nothing, "10.0.0.1": nothing} {
-		if got := newFinder(text, 1).rankAddress(a, 80); got != want {
+		if got := newFinder(text).rankAddress(a, 80); got != want {
 			t.Errorf("%s: rank %d, want %d", text, got, want)
 		}
-	}
-}
-
-// filledSearch returns a server with many services and their leases.
-func filledSearch(services, backends int) *Server {
-	w := newWritten()
-	w.fill(services, backends)
-	d := w.deps()
-	leases := table.New(&table.Clock{}, func(l **ipam.Lease) ipam.Resource { return (*l).Resource }, nil)
-	for i := range services {
-		leases.Set(&ipam.Lease{Resource: ipam.Resource{Addr: frontendNo(i).Addr}, Pool: "lan", State: ipam.Held, Holders: []ipam.Holder{{Service: serviceNo(i)}}})
-	}
-	d.Leases, d.Policy = leases, everyone
-	return New(d)
-}
-
-// A search does not allocate memory for objects that don't match, and keeps the best of those that do.
-func TestSearchMemory(t *testing.T) {
-	cost := func(services int) float64 {
-		s := filledSearch(services, 4)
-		if out, err := s.search(t.Context(), &searchInput{Text: "1", Limit: 20}); err != nil || len(out.Matches) != 20 {
-			t.Fatal(out, err)
-		}
-		return testing.AllocsPerRun(5, func() {
-			if out, err := s.search(t.Context(), &searchInput{Text: "absent", Limit: 20}); err != nil || len(out.Matches) != 0 {
-				t.Fatal(out, err)
-			}
-		})
-	}
-	if few, many := cost(100), cost(10_000); many > few+100 {
-		t.Errorf("%.0f allocations among 10,000 services, %.0f among 100", many, few)
 	}
 }
