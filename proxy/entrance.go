@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
@@ -48,13 +50,12 @@ func (e Entrance) String() string {
 // Entrance returns how clients reach the proxy. It does not change.
 func (t *Target) Entrance() Entrance { return t.about }
 
-// enter selects the entrance. A Target without sk_lookup detaches the program of an earlier process,
-// which would pass clients to sockets that nobody reads.
+// enter selects the entrance. Clients can't reach a Target that doesn't continue with the program of an earlier
+// process, so Apply fails then, and the program stays as it is.
 func (t *Target) enter() {
 	inherited := t.opts.Sockets.InheritedBPF()
 	t.entrance = ownListeners{}
-	if !t.opts.SkLookup {
-		sklookup.Discard(inherited)
+	if !t.opts.SkLookup && len(inherited) == 0 {
 		t.about = Entrance{Reason: "dataplane.sk_lookup is never"}
 		return
 	}
@@ -64,6 +65,9 @@ func (t *Target) enter() {
 		return
 	}
 	t.about = Entrance{Reason: "sk_lookup can't work here: " + err.Error(), Hint: sklookup.Hint(err)}
+	if len(inherited) > 0 {
+		t.unreachable = fmt.Errorf("continue with the sk_lookup program of the earlier process: %w", err)
+	}
 }
 
 // ownListeners is the entrance with a socket for each frontend.

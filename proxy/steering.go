@@ -56,14 +56,13 @@ type sharedSocket struct {
 }
 
 func newSteering(t *Target, inherited []*os.File) (*steering, error) {
-	diag, err := sockdiag.Open()
-	if err != nil {
-		sklookup.Discard(inherited)
-		return nil, err
-	}
 	table, err := sklookup.Open(inherited)
 	if err != nil {
-		diag.Close()
+		return nil, err
+	}
+	diag, err := sockdiag.Open()
+	if err != nil {
+		table.Close()
 		return nil, err
 	}
 	s := &steering{target: t, table: table, ports: ports{alone: table.Alone, diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
@@ -71,7 +70,7 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.adopt(); err != nil {
 		diag.Close()
-		table.Detach()
+		table.Close()
 		return nil, err
 	}
 	return s, nil
@@ -295,7 +294,11 @@ func (s *steering) open(slot sklookup.Slot) error {
 	if err == nil {
 		err = s.start(shared)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case inherited:
+		s.closeSocket(slot, (*sockets.Set).Release)
+	default:
 		s.closeSocket(slot, (*sockets.Set).Remove)
 	}
 	return err

@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -137,7 +138,7 @@ func TestNothingIsLeft(t *testing.T) {
 			key := freeKey(t, "127.96.0.1", vip.TCP)
 			p.must(onVIP(key, vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))))
 			must.Equal(t, who(t, key), "a")
-			program, attached, maps := p.steering().table.IDs()
+			program, attached, maps := identifiers(t, p.steering().table)
 			if left := alive(program, attached, maps); len(left) != 4 {
 				t.Fatalf("only %v exist", left)
 			}
@@ -146,6 +147,29 @@ func TestNothingIsLeft(t *testing.T) {
 			wait.Until(t, "nothing is left", func() bool { return len(alive(program, attached, maps)) == 0 }, func() any { return alive(program, attached, maps) })
 		})
 	}
+}
+
+// identifiers returns the kernel's numbers of the objects of a table.
+func identifiers(t *testing.T, table *sklookup.Table) (program ebpf.ProgramID, attached bpflink.ID, maps []ebpf.MapID) {
+	files := must.Get(table.Files())(t)
+	for _, f := range files {
+		info := must.Get(os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", f.Fd())))(t)
+		f.Close()
+		for line := range strings.Lines(string(info)) {
+			name, text, _ := strings.Cut(line, ":")
+			id, err := strconv.Atoi(strings.TrimSpace(text))
+			switch {
+			case err != nil:
+			case name == "prog_id":
+				program = ebpf.ProgramID(id)
+			case name == "link_id":
+				attached = bpflink.ID(id)
+			case name == "map_id":
+				maps = append(maps, ebpf.MapID(id))
+			}
+		}
+	}
+	return program, attached, maps
 }
 
 // alive returns which objects the kernel still has.

@@ -107,6 +107,7 @@ type Target struct {
 	receivers    receivers
 	entrance     entrance
 	about        Entrance
+	unreachable  error          // why no client can reach this process; see enter
 	background   sync.WaitGroup // tasks that New started
 	reporter     sync.WaitGroup // of the outliers
 	stop         func()         // ends it
@@ -157,6 +158,9 @@ func New(opts Options) *Target {
 // backends: the listener and the connections of remaining backends are not affected. A failed
 // update leaves the frontend unchanged.
 func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
+	if t.unreachable != nil {
+		return t.unreachable
+	}
 	t.wildcards.lists = nil
 	opened := t.preopenAll(batch)
 	defer opened.close()

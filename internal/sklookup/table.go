@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -69,35 +68,21 @@ type Table struct {
 	sockets   *ebpf.Map
 	program   *ebpf.Program
 	link      *link.NetNsLink
-	inherited bool
-	updates   atomic.Uint64
 }
 
-// Updates returns how many system calls have put entries into the table.
-func (t *Table) Updates() uint64 { return t.updates.Load() }
-
-// Open loads the program and attaches it. It continues with the maps and the link in files, those of
-// another process's Files, if it knows their layout: then the program is replaced without a gap, and
-// all entries stay. Open closes the files; if it doesn't use them, it detaches their program, so that
-// it can't pass clients to a process that doesn't expect them. The error is a *RefusedError.
+// Open loads the program and attaches it. With files, those of another process's Files, it continues with their
+// maps and link: the program is replaced without a gap, and all entries stay. Open closes the files. If it returns
+// an error, the other process has its program as before. An error of the kernel is a *RefusedError.
 func Open(files []*os.File) (*Table, error) {
-	t, err := open(files)
-	if err != nil {
-		return nil, refusal(err)
-	}
-	return t, nil
-}
-
-func open(files []*os.File) (*Table, error) {
 	_ = rlimit.RemoveMemlock() // before Linux 5.11; a failure shows when a map is made
-	t, err := adopt(files)
-	if err != nil {
+	t := &Table{}
+	if err := t.adopt(files); err != nil {
+		t.Close()
 		return nil, err
 	}
-	t.inherited = t.link != nil
 	if err := t.complete(); err != nil {
-		t.Detach()
-		return nil, err
+		t.Close()
+		return nil, refusal(err)
 	}
 	return t, nil
 }
@@ -118,15 +103,15 @@ func (t *Table) complete() error {
 	if err := t.load(); err != nil {
 		return err
 	}
-	if t.inherited {
+	if t.link != nil {
 		return t.link.Update(t.program)
 	}
-	return t.attach()
+	return t.Reattach()
 }
 
-// load makes the maps, unless they are inherited, and the program.
+// load makes the maps, unless they are those of another process, and the program.
 func (t *Table) load() (err error) {
-	if !t.inherited {
+	if t.frontends == nil {
 		if t.frontends, err = ebpf.NewMap(frontendsSpec()); err != nil {
 			return err
 		}
@@ -139,8 +124,8 @@ func (t *Table) load() (err error) {
 	return err
 }
 
-// attach attaches the program to the network namespace of this thread.
-func (t *Table) attach() error {
+// Reattach attaches the program to the network namespace of this thread, also after someone has detached it.
+func (t *Table) Reattach() error {
 	namespace, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err
@@ -166,18 +151,19 @@ func socketsSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: socketsName, Type: ebpf.SockMap, KeySize: 4, ValueSize: 8, MaxEntries: uint32(slots)}
 }
 
-// adopt returns a table with the maps and the link of another process, or an empty table.
-func adopt(files []*os.File) (*Table, error) {
-	t := &Table{}
+// adopt takes the maps and the link of another process, if there is one.
+func (t *Table) adopt(files []*os.File) error {
 	for _, f := range files {
 		t.recognize(f)
 		f.Close()
 	}
-	if t.frontends != nil && t.sockets != nil && t.link != nil && t.Attached() == nil {
-		return t, nil
+	switch {
+	case len(files) == 0:
+		return nil
+	case t.frontends == nil || t.sockets == nil || t.link == nil:
+		return errors.New("the sk_lookup program of the earlier process has maps of another layout")
 	}
-	t.Detach()
-	return &Table{}, nil
+	return t.Attached()
 }
 
 // recognize takes a copy of f into the table, if it is a part of it. The kernel's description of an
@@ -235,9 +221,6 @@ func duplicate(f syscall.Conn) (fd int, err error) {
 	return fd, failed
 }
 
-// Inherited reports whether Open has continued with the maps of another process.
-func (t *Table) Inherited() bool { return t.inherited }
-
 // Files returns copies of the descriptors that keep program, link and maps alive, for Open.
 func (t *Table) Files() (files []*os.File, err error) {
 	for name, fd := range map[string]int{frontendsName: t.frontends.FD(), socketsName: t.sockets.FD(), programName: t.link.FD()} {
@@ -286,7 +269,6 @@ var ErrFull = fmt.Errorf("the map of frontends is full: it has room for %d", Max
 
 // Put adds a frontend, or changes its slot.
 func (t *Table) Put(k Key, s Slot) error {
-	t.updates.Add(1)
 	err := t.frontends.Put(k[:], uint32(s))
 	if errors.Is(err, unix.E2BIG) {
 		return ErrFull
@@ -297,7 +279,6 @@ func (t *Table) Put(k Key, s Slot) error {
 // PutAll is Put for many frontends, in one system call. It returns how many of them, from the first one on, it
 // has put. Every kernel with sk_lookup has this call: it is older.
 func (t *Table) PutAll(keys []Key, slots []Slot) (n int, err error) {
-	t.updates.Add(1)
 	n, err = t.frontends.BatchUpdate(keys, slots, nil)
 	if errors.Is(err, unix.E2BIG) {
 		err = ErrFull
@@ -362,9 +343,6 @@ func (t *Table) Alone() bool {
 	return err == nil && !slices.ContainsFunc(all.Programs, func(p link.AttachedProgram) bool { return p.ID != own })
 }
 
-// Reattach attaches the program again after someone has detached it.
-func (t *Table) Reattach() error { return t.attach() }
-
 // namespace returns the inode of this thread's network namespace.
 func namespace() (uint32, error) {
 	var s unix.Stat_t
@@ -374,48 +352,10 @@ func namespace() (uint32, error) {
 	return uint32(s.Ino), nil
 }
 
-// Discard detaches the program in files, those of another process's Files, and closes them.
-func Discard(files []*os.File) {
-	t := &Table{}
-	for _, f := range files {
-		t.recognize(f)
-		f.Close()
-	}
-	t.Detach()
-}
-
-// IDs returns the kernel's numbers of the objects, 0 for one that doesn't exist.
-func (t *Table) IDs() (program ebpf.ProgramID, attached link.ID, maps []ebpf.MapID) {
-	if info, err := t.program.Info(); err == nil {
-		program, _ = info.ID()
-	}
-	if info, err := t.link.Info(); err == nil {
-		attached = info.ID
-	}
-	for _, m := range []*ebpf.Map{t.frontends, t.sockets} {
-		if info, err := m.Info(); err == nil {
-			id, _ := info.ID()
-			maps = append(maps, id)
-		}
-	}
-	return program, attached, maps
-}
-
-// Close closes this process's descriptors. The program stays attached if another process has copies.
+// Close closes this process's descriptors. The kernel detaches the program, unless another process has copies.
 func (t *Table) Close() {
 	if t.link != nil {
 		_ = t.link.Close()
 	}
 	_, _, _ = t.program.Close(), t.frontends.Close(), t.sockets.Close() // nil is allowed
-}
-
-// DetachOnly detaches the program as bpftool does. Reattach attaches it again.
-func (t *Table) DetachOnly() error { return t.link.Detach() }
-
-// Detach detaches the program, also for other processes that have copies, and closes everything.
-func (t *Table) Detach() {
-	if t.link != nil {
-		_ = t.link.Detach()
-	}
-	t.Close()
 }
