@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// Leave leaves new clients to another process that has the listening sockets, if there is one. Apply fails from then on.
+// Leave leaves new clients to another process that has the listening sockets, if there is one. Apply fails from then on,
+// and the connections that go on show nothing of their backends any more: another Target may report passive health.
 func (t *Target) Leave() {
 	t.mu.Lock()
 	t.closed = true
@@ -17,6 +18,8 @@ func (t *Target) Leave() {
 	t.mu.Unlock()
 	t.entrance.stop()
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
+	t.stop()
+	t.reporter.Wait()
 }
 
 // Drain leaves new clients to another process, as Leave does, and waits until the

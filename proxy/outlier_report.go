@@ -30,10 +30,17 @@ const (
 	maxOwnEvents = 10
 )
 
-// reportOutliers writes the rows, events and log lines of changed backends until ctx ends. It also
-// ends ejections that no client has tried to end.
+// reportOutliers writes the rows, events and log lines of changed backends until ctx ends, and then deletes the
+// rows. It also ends ejections that no client has tried to end.
 func (t *Target) reportOutliers(ctx context.Context) {
 	o := t.outliers
+	if t.opts.Passive != nil {
+		defer func() {
+			for key := range t.opts.Passive.All() {
+				t.opts.Passive.Delete(key)
+			}
+		}()
+	}
 	news := eventPace{}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -100,6 +100,26 @@ func TestARefusingBackendIsEjectedAndNoClientFails(t *testing.T) {
 	})
 }
 
+// The connections of a Target that drains change nothing of what the next one reports.
+func TestOnlyTheLiveTargetReports(t *testing.T) {
+	w := newWatched(t)
+	key, next := freeKey(t, "127.96.0.1", vip.TCP), freeKey(t, "127.96.0.2", vip.TCP)
+	a, bad := tcpBackend(t, "127.0.0.1", named("a")), closedPort(t, "127.0.0.1")
+	w.must(onVIP(key, vip.RoundRobin, a, bad))
+	who(t, key)
+	who(t, key)
+	w.waitFor(key, bad, vip.Ejected)
+	w.Leave()
+	expect.Equal(t, w.rows.Len(), 0, "rows after Leave")
+	live := &watched{newTarget(t, Options{Passive: w.rows}), w.rows, w.events}
+	live.must(onVIP(next, vip.RoundRobin, a, bad))
+	who(t, next)
+	who(t, next)
+	live.waitFor(next, bad, vip.Ejected)
+	expect.Succeed(t, w.Close())
+	expect.Equal(t, live.row(next, bad).Health, vip.Ejected, "the health after the end of the former Target")
+}
+
 // An ejected backend that works again is tried by a client, and readmitted.
 func TestAnEjectedBackendIsTriedAgain(t *testing.T) {
 	inFamilies(t, func(t *testing.T, f family) {

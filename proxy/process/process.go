@@ -309,12 +309,13 @@ func (s *Server) retire(ctx context.Context, within time.Duration) error {
 		return err
 	}
 	defer done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.target
+	t := s.Target()
 	if t == nil {
 		return nil
 	}
+	t.Leave() // before another one begins
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.target = nil
 	s.drains[t] = struct{}{}
 	s.draining.Go(func() {
