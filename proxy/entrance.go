@@ -12,12 +12,8 @@ import (
 
 // entrance is how the clients of frontends reach this process. New selects one.
 type entrance interface {
-	// listen opens the listener of a frontend. It may be called concurrently.
+	// listen opens the listener of a frontend.
 	listen(f *frontend) (listener, error)
-	// begin precedes the calls of listen for many new frontends. Their clients may arrive only after
-	// flush, which returns the frontends that failed after all.
-	begin(keys []vip.FrontendKey)
-	flush() (failed []vip.FrontendKey)
 	// refresh reads what the kernel has, for the method died of listeners.
 	refresh() error
 	// settle refuses the clients of frontends that an earlier process had and this one doesn't.
@@ -84,12 +80,10 @@ func (ownListeners) listen(f *frontend) (listener, error) {
 	return listenTCP(f)
 }
 
-func (ownListeners) begin([]vip.FrontendKey)  {}
-func (ownListeners) flush() []vip.FrontendKey { return nil }
-func (ownListeners) refresh() error           { return nil }
-func (ownListeners) settle()                  {}
-func (ownListeners) stop()                    {}
-func (ownListeners) close()                   {}
+func (ownListeners) refresh() error { return nil }
+func (ownListeners) settle()        {}
+func (ownListeners) stop()          {}
+func (ownListeners) close()         {}
 
 // SkLookup returns why the entrance by sk_lookup can't work for this process, or nil. It attaches nothing.
 func SkLookup() error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,9 +40,8 @@ type steering struct {
 	udp       map[sklookup.Key]*udpListener
 	unclaimed map[sklookup.Key]struct{} // of the earlier process
 	stopped   bool
-	missing   map[sklookup.Key]struct{}      // entries of ours that the table didn't have at the last refresh
-	detached  error                          // at the last refresh
-	batch     map[sklookup.Key]sklookup.Slot // entries that flush puts into the table; nil: they are put at once
+	missing   map[sklookup.Key]struct{} // entries of ours that the table didn't have at the last refresh
+	detached  error                     // at the last refresh
 }
 
 // sharedSocket is the socket of a slot.
@@ -65,7 +63,7 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 		table.Close()
 		return nil, err
 	}
-	s := &steering{target: t, table: table, ports: ports{alone: table.Alone, diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
+	s := &steering{target: t, table: table, ports: ports{diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
 		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key]struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.adopt(); err != nil {
@@ -186,7 +184,7 @@ func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) (inherited
 	delete(s.missing, entry)
 	s.mu.Unlock()
 	if err == nil {
-		err = s.put(entry, slot)
+		err = s.table.Put(entry, slot)
 	}
 	return inherited, err
 }
@@ -197,53 +195,6 @@ func (s *steering) succeedsTo(entry sklookup.Key) bool {
 	defer s.mu.RUnlock()
 	_, known := s.unclaimed[entry]
 	return known
-}
-
-// put puts an entry into the table, or lets flush do that.
-func (s *steering) put(entry sklookup.Key, slot sklookup.Slot) error {
-	s.mu.Lock()
-	batched := s.batch != nil
-	if batched {
-		s.batch[entry] = slot
-	}
-	s.mu.Unlock()
-	if batched {
-		return nil
-	}
-	return s.table.Put(entry, slot)
-}
-
-func (s *steering) begin(keys []vip.FrontendKey) {
-	s.mu.Lock()
-	s.batch = make(map[sklookup.Key]sklookup.Slot, len(keys))
-	if len(s.unclaimed) > 0 {
-		keys = slices.DeleteFunc(keys, func(key vip.FrontendKey) bool { _, known := s.unclaimed[entryOf(key)]; return known })
-	}
-	s.mu.Unlock()
-	s.ports.ask(keys)
-}
-
-func (s *steering) flush() (failed []vip.FrontendKey) {
-	s.ports.forget()
-	s.mu.Lock()
-	batch := s.batch
-	s.batch = nil
-	s.mu.Unlock()
-	if len(batch) == 0 {
-		return nil
-	}
-	keys, slots := make([]sklookup.Key, 0, len(batch)), make([]sklookup.Slot, 0, len(batch))
-	for key, slot := range batch {
-		keys, slots = append(keys, key), append(slots, slot)
-	}
-	n, err := s.table.PutAll(keys, slots)
-	if err == nil {
-		return nil
-	}
-	for _, key := range keys[n:] {
-		failed = append(failed, keyOf(key))
-	}
-	return failed
 }
 
 // keyOf is the reverse of entryOf.
@@ -396,9 +347,6 @@ func (s *steering) welcome(client *socket, peer netip.AddrPort) {
 
 // remove makes the kernel refuse the clients of a frontend, as it does those of a closed port.
 func (s *steering) remove(key vip.FrontendKey) {
-	s.mu.Lock()
-	delete(s.batch, entryOf(key))
-	s.mu.Unlock()
 	if err := s.table.Delete(entryOf(key)); err != nil {
 		s.target.log.Warn("frontend left in the map of sk_lookup", "frontend", key.String(), "err", err)
 	}

@@ -43,7 +43,7 @@ func (w *steered) end(u *udpListener, gone bool) {
 	case gone:
 		w.s.remove(key)
 	default:
-		if err := w.s.put(entryOf(key), sklookup.Refused); err != nil {
+		if err := w.s.table.Put(entryOf(key), sklookup.Refused); err != nil {
 			u.f.complain("refuse datagrams", err)
 		}
 		w.s.forget(key)

@@ -162,8 +162,6 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 		return t.unreachable
 	}
 	t.wildcards.lists = nil
-	opened := t.preopenAll(batch)
-	defer opened.close()
 	for i := range batch {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -176,8 +174,7 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 			t.remove(u.Key)
 			u.Err = nil
 		} else {
-			u.Err = t.put(u.New, opened[i])
-			opened[i] = nil
+			u.Err = t.put(u.New)
 		}
 	}
 	return nil
@@ -206,14 +203,13 @@ func (t *Target) frontend(key vip.FrontendKey) *frontend {
 }
 
 // put applies spec. It checks the sockets themselves, so Repair makes no difference.
-// opened is the result of preopenAll for spec, or nil.
-func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
+func (t *Target) put(spec *vip.Frontend) error {
 	if err := Unsupported(spec); err != nil {
 		return err
 	}
 	f := t.frontend(spec.Key)
 	if f == nil {
-		return t.open(spec, opened)
+		return t.open(spec)
 	}
 	if spec.Kind != vip.OnVIP && f.spec.Kind == vip.OnVIP && !IsLocal(spec.Key.Addr) {
 		return t.listenProblem(spec, unix.EADDRNOTAVAIL)
@@ -232,13 +228,10 @@ func (t *Target) put(spec *vip.Frontend, opened *frontend) error {
 	return nil
 }
 
-// open starts a frontend: its backends first, then the listener. A preopened f is only added to the frontends.
-func (t *Target) open(spec *vip.Frontend, f *frontend) (err error) {
-	if f == nil {
-		f = newFrontend(t, spec)
-		err = f.listen()
-	}
-	if err != nil {
+// open starts a frontend: its backends first, then the listener.
+func (t *Target) open(spec *vip.Frontend) error {
+	f := newFrontend(t, spec)
+	if err := f.listen(); err != nil {
 		f.close()
 		return t.listenProblem(spec, err)
 	}

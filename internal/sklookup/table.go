@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -276,16 +275,6 @@ func (t *Table) Put(k Key, s Slot) error {
 	return err
 }
 
-// PutAll is Put for many frontends, in one system call. It returns how many of them, from the first one on, it
-// has put. Every kernel with sk_lookup has this call: it is older.
-func (t *Table) PutAll(keys []Key, slots []Slot) (n int, err error) {
-	n, err = t.frontends.BatchUpdate(keys, slots, nil)
-	if errors.Is(err, unix.E2BIG) {
-		err = ErrFull
-	}
-	return n, err
-}
-
 // Delete removes a frontend. It succeeds if there is none.
 func (t *Table) Delete(k Key) error {
 	if err := t.frontends.Delete(k[:]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -324,23 +313,6 @@ func (t *Table) Attached() error {
 		return errors.New("the sk_lookup program is attached to another network namespace")
 	}
 	return nil
-}
-
-// Alone reports whether no other program of sk_lookup is attached to the network namespace. It returns false
-// if that is unknown.
-func (t *Table) Alone() bool {
-	namespace, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return false
-	}
-	defer namespace.Close()
-	info, err := t.program.Info()
-	if err != nil {
-		return false
-	}
-	own, _ := info.ID()
-	all, err := link.QueryPrograms(link.QueryOptions{Target: int(namespace.Fd()), Attach: ebpf.AttachSkLookup})
-	return err == nil && !slices.ContainsFunc(all.Programs, func(p link.AttachedProgram) bool { return p.ID != own })
 }
 
 // namespace returns the inode of this thread's network namespace.

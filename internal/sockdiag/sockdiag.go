@@ -1,7 +1,6 @@
 // Package sockdiag asks the kernel which socket gets the packets for an address and port. A question costs
 // one lookup, however many sockets the host has. Programs of type sk_lookup take part in it, so the answer
-// can be a socket that is bound elsewhere. A list of the sockets costs less than many questions, but
-// shows nothing of these programs.
+// can be a socket that is bound elsewhere.
 package sockdiag
 
 import (
@@ -27,9 +26,6 @@ type Conn struct {
 	netlink  *netlink.Conn
 	counters netlink.Counters
 }
-
-// Sends returns how many system calls have carried questions.
-func (c *Conn) Sends() uint64 { return c.counters.Sends.Load() }
 
 // Open returns a Conn. It returns an error if this kernel doesn't answer: a kernel without the modules
 // tcp_diag or udp_diag says that there is no socket, whatever the question is.
@@ -109,45 +105,6 @@ func (c *Conn) Lookup(p Place) (at netip.AddrPort, found bool, err error) {
 	return at, found, err
 }
 
-// Taken asks about n places in few system calls, and calls taken with those that have a socket. If it
-// returns an error, the others are unknown.
-func (c *Conn) Taken(n int, place func(i int) Place, taken func(i int)) error {
-	var failed error
-	err := c.netlink.Write(context.Background(), n, func(b []byte, i int) []byte { return question(b, place(i)) }, func(i int, err error) {
-		switch {
-		case err == nil:
-			taken(i)
-		case !errors.Is(err, unix.ENOENT):
-			failed = err
-		}
-	})
-	return errors.Join(err, failed)
-}
-
-// List calls each with where the sockets of a protocol are bound that get packets of any sender: for TCP,
-// listening ones; for UDP, those that aren't connected. An error of each ends it.
-func (c *Conn) List(protocol uint8, each func(at netip.AddrPort) error) error {
-	states := uint32(1 << stateListen)
-	if protocol == unix.IPPROTO_UDP {
-		states = 1 << stateClose
-	}
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		err := c.netlink.Query(context.Background(), func(b []byte) []byte {
-			return request(b, unix.NLM_F_DUMP, family, protocol, states, [sizeOfID]byte{})
-		}, func(_ uint16, data []byte) error {
-			at, err := answer(data)
-			if err != nil {
-				return err
-			}
-			return each(at)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // UserOf returns which user has the socket of a TCP connection in this network namespace, from its own end to the
 // other one, and whether the kernel says so. A socket that no process has any more is unknown. It costs a netlink
 // socket and one lookup.
@@ -181,8 +138,8 @@ func UserOf(from, to netip.AddrPort) (uid uint32, known bool) {
 	return uid, known && err == nil
 }
 
-// States of sockets, of net/tcp_states.h.
-const stateEstablished, stateClose, stateListen = 1, 7, 10
+// A state of sockets, of net/tcp_states.h.
+const stateEstablished = 1
 
 // answerHead is the size of struct inet_diag_msg of linux/inet_diag.h before its inet_diag_sockid.
 const answerHead = 4

@@ -2,11 +2,8 @@ package sockdiag
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
-	"slices"
-	"strconv"
 	"testing"
 )
 
@@ -64,74 +61,5 @@ func TestLookup(t *testing.T) {
 				t.Errorf("%s%s at %s: %s gets %q instead of %q, %v", name, test.network, test.at, test.ask, got, test.want, err)
 			}
 		}
-	}
-}
-
-func TestList(t *testing.T) {
-	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for protocol, name := range map[uint8]string{6: "tcp", 17: "udp"} {
-		var want []netip.AddrPort
-		for range 200 { // more than fit into one answer
-			for _, at := range []string{"127.0.0.1", "0.0.0.0", "::1", "::"} {
-				want = append(want, netip.AddrPortFrom(netip.MustParseAddr(at), hold(t, name, net.JoinHostPort(at, "0"))))
-			}
-		}
-		connected, err := net.Dial(name, want[0].String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer connected.Close()
-		got := make(map[netip.AddrPort]bool)
-		if err := c.List(protocol, func(at netip.AddrPort) error { got[at] = true; return nil }); err != nil {
-			t.Fatal(err)
-		}
-		for _, at := range want {
-			if !got[at] && !got[netip.AddrPortFrom(netip.IPv6Unspecified(), at.Port())] { // 0.0.0.0 is :: in package net
-				t.Errorf("%s: %s is missing", name, at)
-			}
-		}
-		if at := netip.MustParseAddrPort(connected.LocalAddr().String()); got[at] {
-			t.Errorf("%s: the connected socket %s is listed", name, at)
-		}
-		enough := errors.New("enough")
-		if err := c.List(protocol, func(netip.AddrPort) error { return enough }); !errors.Is(err, enough) {
-			t.Errorf("error %v", err)
-		}
-		if _, found, err := c.Lookup(Place{want[0], protocol}); err != nil || !found { // after the rest of a list
-			t.Errorf("%s: found %t, error %v", name, found, err)
-		}
-	}
-}
-
-func TestTaken(t *testing.T) {
-	c, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var places []Place
-	var want []int
-	for i := range 600 { // more than fit into one send
-		place := Place{netip.MustParseAddrPort("127.99.0.1:" + strconv.Itoa(1+i)), uint8(6 + 11*(i%2))}
-		if i%200 < 2 || i == 599 {
-			network := "tcp4"
-			if place.Protocol == 17 {
-				network = "udp4"
-			}
-			place.At = netip.AddrPortFrom(place.At.Addr(), hold(t, network, "127.99.0.1:0"))
-			want = append(want, i)
-		}
-		places = append(places, place)
-	}
-	var got []int
-	if err := c.Taken(len(places), func(i int) Place { return places[i] }, func(i int) { got = append(got, i) }); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%v are taken, want %v", got, want)
 	}
 }
