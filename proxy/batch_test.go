@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -29,13 +30,13 @@ func many(t *testing.T, n int) (batch []reconcile.Update[vip.FrontendKey, vip.Fr
 func TestManyAtOnce(t *testing.T) {
 	p := newTarget(t, Options{})
 	batch := many(t, 40)
-	taken := must.Get(net.Listen("tcp4", batch[17].Key.AddrPort().String()))(t)
+	taken := must.Get(net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", batch[17].Key.Port)))(t)
 	defer taken.Close()
 	must.Succeed(t, p.Apply(context.Background(), batch))
 	for i, u := range batch {
 		var problem vip.Problem
 		switch {
-		case i == 17 && !errors.As(u.Err, &problem):
+		case i == 17 && (!errors.As(u.Err, &problem) || !strings.Contains(problem.Message, fmt.Sprintf("another process holds 0.0.0.0:%d/tcp", u.Key.Port))):
 			t.Errorf("a taken port: %v", u.Err)
 		case i != 17 && u.Err != nil:
 			t.Errorf("%s: %v", u.Key, u.Err)

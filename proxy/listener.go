@@ -70,7 +70,7 @@ func IsLocal(addr netip.Addr) bool {
 func isNotLocal(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }
 
 // listenProblem explains why spec's listener can't be opened.
-func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
+func listenProblem(spec *vip.Frontend, err error) error {
 	var known vip.Problem
 	if errors.As(err, &known) {
 		return known
@@ -85,9 +85,9 @@ func (t *Target) listenProblem(spec *vip.Frontend, err error) error {
 	case isNotLocal(err):
 		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
 	case errors.Is(err, unix.EADDRINUSE):
-		holder := key.AddrPort().String()
-		if wildcard, ok := t.wildcards.of(key); ok {
-			holder = wildcard
+		holder := held.by
+		if !holder.IsValid() {
+			holder = holderOf(key)
 		}
 		p.Message = fmt.Sprintf("listen on %s: another process holds %s/%s", key, holder, key.Protocol)
 		p.Hint = fmt.Sprintf("see who with: ss -l%snp sport = :%d; stop it or bind it to addresses of its own", key.Protocol.String()[:1], key.Port)

@@ -24,11 +24,30 @@ type heldError struct{ by netip.AddrPort }
 func (e heldError) Error() string { return fmt.Sprintf("the socket at %s gets its clients", e.by) }
 func (e heldError) Unwrap() error { return unix.EADDRINUSE }
 
+func placeOf(key vip.FrontendKey) sockdiag.Place {
+	return sockdiag.Place{At: key.AddrPort(), Protocol: uint8(key.Protocol)}
+}
+
+// holderOf returns where the socket is bound that keeps a frontend from its port: there, or on all addresses. If
+// the kernel doesn't say it, this is the frontend's own address.
+func holderOf(key vip.FrontendKey) netip.AddrPort {
+	diag, err := sockdiag.Open()
+	if err != nil {
+		return key.AddrPort()
+	}
+	defer diag.Close()
+	by, found, err := diag.Lookup(placeOf(key))
+	if err != nil || !found {
+		return key.AddrPort()
+	}
+	return by
+}
+
 // free returns a heldError if a socket gets the clients of a frontend.
 func (p *ports) free(key vip.FrontendKey) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	by, found, err := p.diag.Lookup(sockdiag.Place{At: key.AddrPort(), Protocol: uint8(key.Protocol)})
+	by, found, err := p.diag.Lookup(placeOf(key))
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask the kernel who has the port: %w", err)

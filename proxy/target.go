@@ -91,7 +91,6 @@ type Target struct {
 	opts         Options
 	log          *slog.Logger
 	epoch        time.Time
-	wildcards    wildcards // as of this Apply
 	pipes        *pipes
 	loops        eventLoops
 	wheel        wheel // of the timeouts of connections
@@ -161,7 +160,6 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	if t.unreachable != nil {
 		return t.unreachable
 	}
-	t.wildcards.lists = nil
 	for i := range batch {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -212,7 +210,7 @@ func (t *Target) put(spec *vip.Frontend) error {
 		return t.open(spec)
 	}
 	if spec.Kind != vip.OnVIP && f.spec.Kind == vip.OnVIP && !IsLocal(spec.Key.Addr) {
-		return t.listenProblem(spec, unix.EADDRNOTAVAIL)
+		return listenProblem(spec, unix.EADDRNOTAVAIL)
 	}
 	f.choose(spec)
 	err := f.listener.died()
@@ -223,7 +221,7 @@ func (t *Target) put(spec *vip.Frontend) error {
 		err = f.listen()
 	}
 	if err != nil {
-		return t.listenProblem(spec, err)
+		return listenProblem(spec, err)
 	}
 	return nil
 }
@@ -233,7 +231,7 @@ func (t *Target) open(spec *vip.Frontend) error {
 	f := newFrontend(t, spec)
 	if err := f.listen(); err != nil {
 		f.close()
-		return t.listenProblem(spec, err)
+		return listenProblem(spec, err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
