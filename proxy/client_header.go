@@ -56,7 +56,7 @@ func (c *connection) header() (proxyproto.Header, error) {
 	if err := client.SetReadDeadline(time.Now().Add(c.f.target.opts.HeaderTimeout)); err != nil {
 		return proxyproto.Header{}, err
 	}
-	stop := context.AfterFunc(c.f.life.context(), func() { client.Close() })
+	stop := context.AfterFunc(c.f.life, func() { client.Close() })
 	defer stop()
 	h, err := proxyproto.Read(client)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -139,7 +139,7 @@ func (d *dialing) begin() (added bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.done = true // unless it begins
-	if err := d.c.f.life.context().Err(); err != nil {
+	if err := d.c.f.life.Err(); err != nil {
 		return false, err
 	}
 	if !d.e.add(d) { // removed meanwhile
@@ -185,7 +185,7 @@ func (d *dialing) settle(err error) (won bool, _ error) {
 	case err == nil: // removed meanwhile, or another backend was faster
 	case timedOut:
 		d.failed(dialError(e.addr, os.ErrDeadlineExceeded))
-	case f.life.context().Err() != nil, errors.Is(err, errCanceled):
+	case f.life.Err() != nil, errors.Is(err, errCanceled):
 	case isLocalFault(err):
 		f.complain("connect to a backend", err)
 		if lacksDescriptor(err) {

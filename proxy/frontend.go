@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -32,7 +33,8 @@ type frontend struct {
 	target *Target
 	key    vip.FrontendKey
 
-	life  lifetime       // until the frontend is closed
+	life  context.Context // until the frontend is closed
+	end   context.CancelFunc
 	tasks sync.WaitGroup // the goroutines of the frontend, and the tasks of its clients
 
 	spec     *vip.Frontend // as applied
@@ -65,6 +67,7 @@ var byClient = []vip.Scheduler{vip.SourceHash, vip.MaglevHash}
 // newFrontend returns a frontend without a listener.
 func newFrontend(t *Target, spec *vip.Frontend) *frontend {
 	f := &frontend{target: t, key: spec.Key}
+	f.life, f.end = context.WithCancel(context.Background())
 	f.backends.Store(&noBackends)
 	f.choose(spec)
 	return f
@@ -157,7 +160,7 @@ func (f *frontend) close() {
 	if f.listener != nil {
 		f.listener.close()
 	}
-	f.life.end()
+	f.end()
 	b := f.backends.Load()
 	for _, e := range b.all {
 		e.close()

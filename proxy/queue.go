@@ -210,7 +210,7 @@ func (a *attempt) wait(w *waiter) error {
 		return nil
 	case <-a.patience.C: // or end was called
 		return queueTimeout
-	case <-a.f.life.context().Done():
+	case <-a.f.life.Done():
 		return context.Canceled
 	}
 }

@@ -196,7 +196,7 @@ func (u *udpListener) read(conn *net.UDPConn) {
 			return
 		case passes(err):
 			u.f.complain("receive", err)
-			backoff.Sleep(u.f.life.context(), pause.Next())
+			backoff.Sleep(u.f.life, pause.Next())
 		default:
 			u.mu.Lock()
 			u.death = err
