@@ -74,10 +74,8 @@ func New(s vip.Scheduler, backends []Backend, turn *atomic.Uint64) (Picker, erro
 		return none{}, nil
 	}
 	switch s {
-	case vip.RoundRobin:
-		return &roundRobin{set, turn}, nil
-	case vip.WeightedRoundRobin:
-		return &weightedRoundRobin{set, newStride(backends, turn, true)}, nil
+	case vip.RoundRobin, vip.WeightedRoundRobin:
+		return &roundRobin{set, newStride(backends, turn, s == vip.WeightedRoundRobin)}, nil
 	case vip.LeastConnection, vip.WeightedLeastConnection:
 		return &leastConnection{set, newStride(backends, turn, s == vip.WeightedLeastConnection)}, nil
 	case vip.SourceHash:

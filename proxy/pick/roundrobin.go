@@ -2,32 +2,21 @@ package pick
 
 import "sync/atomic"
 
-// roundRobin gives each backend one connection in turn and ignores weights.
+// roundRobin gives each backend its weight's share of every cycle.
 type roundRobin struct {
-	set
-	turn *atomic.Uint64
-}
-
-func (r *roundRobin) Pick(_ uint64, now int64, tried []int) int {
-	start := (r.turn.Add(1) - 1) % uint64(len(r.backends))
-	return r.from(int(start), now, tried)
-}
-
-// weightedRoundRobin gives each backend its weight's share of every cycle.
-type weightedRoundRobin struct {
 	set
 	stride
 }
 
-func (w *weightedRoundRobin) Pick(_ uint64, now int64, tried []int) int {
-	i := w.next()
-	for misses := 0; misses < len(w.backends); misses++ {
-		if w.takes(i, now, tried) {
-			return w.count(i)
+func (r *roundRobin) Pick(_ uint64, now int64, tried []int) int {
+	i := r.next()
+	for misses := 0; misses < len(r.backends); misses++ {
+		if r.takes(i, now, tried) {
+			return r.count(i)
 		}
-		i = w.next()
+		i = r.next()
 	}
-	return w.from(i, now, tried)
+	return r.from(i, now, tried)
 }
 
 // stride is a weighted round robin without a lock: the static stride scheduler of gRPC. The turn
