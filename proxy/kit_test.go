@@ -36,15 +36,9 @@ type bench struct {
 	*Target
 }
 
-// acceptor returns what accepts the clients of a frontend that has had one. The poller's goroutine
-// has made it.
-func (b *bench) acceptor(key vip.FrontendKey) *acceptor {
-	b.acceptPoller.mu.Lock()
-	defer b.acceptPoller.mu.Unlock()
-	a := b.frontend(key).listener.(*tcpListener).acceptor
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a
+// intake returns what accepts the clients of a frontend with a listener.
+func (b *bench) intake(key vip.FrontendKey) *intake {
+	return b.frontend(key).listener.(*tcpListener).intake
 }
 
 func newTarget(t testing.TB, opts Options) *bench {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"bytes"
 	"log/slog"
-	"net"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -54,10 +53,10 @@ func TestAcceptSurvivesWantOfDescriptors(t *testing.T) {
 func TestAcceptPausesOnceForAllClients(t *testing.T) {
 	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	who(t, key)
-	a := p.acceptor(key)
-	a.mu.Lock()
+	a := p.intake(key)
+	a.taking.Lock()
 	a.pause = backoff.Backoff{Lo: time.Hour, Hi: time.Hour}
-	a.mu.Unlock()
+	a.taking.Unlock()
 	wait.Until(t, "idle", func() bool { return p.Stats().Connections == 0 })
 	var clients [20]int
 	for i := range clients {
@@ -72,7 +71,10 @@ func TestAcceptPausesOnceForAllClients(t *testing.T) {
 		must.Equal(t, attempts(), 1, "attempts after %d clients", i+1)
 	}
 	free()
-	a.resume(a.accept)
+	a.taking.Lock()
+	a.resume = time.Time{}
+	a.taking.Unlock()
+	a.again()
 	for _, fd := range clients {
 		wantLine(t, fd, "a\n")
 	}
@@ -91,37 +93,13 @@ func TestTheFirstClientArrivesWithoutDescriptors(t *testing.T) {
 	expect.Succeed(t, p.frontend(key).listener.died())
 }
 
-// A listener whose loop can't start tries again.
-func TestAnAcceptorWaitsForItsLoop(t *testing.T) {
-	p := newTarget(t, Options{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	defer l.Close()
-	loops := &eventLoops{}
-	defer loops.close()
-	welcomed, failed := make(chan struct{}), make(chan error, 100)
-	a := &acceptor{stats: &p.stats, died: func(err error) { failed <- err }, failed: func(err error) { failed <- err },
-		welcome: func(client *socket, _ netip.AddrPort) { client.close(); close(welcomed) }}
-	defer a.stop()
-	fd := unconnected(t)
-	free := p.exhaust()
-	must.Succeed(t, a.start(loops, l.(*net.TCPListener)))
-	if err := <-failed; !lacksDescriptor(err) {
-		t.Fatal(err)
-	}
-	free()
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	connect(t, fd, vip.FrontendKey{Addr: at.Addr(), Port: at.Port(), Protocol: vip.TCP})
-	<-welcomed
-}
-
 // More processors mean more loops, but without descriptors, those that run serve the clients.
 func TestLoopsThatRunServeClientsWithoutDescriptors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	p := newTarget(t, Options{})
 	var loops eventLoops
 	defer loops.close()
-	must.Succeed(t, loops.open())
+	must.Get(loops.pick())(t)
 	runtime.GOMAXPROCS(6)
 	free := p.exhaust()
 	if one, err := loops.pick(); err != nil || one != loops.all[0] {

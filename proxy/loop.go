@@ -10,11 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventLoops are the epoll loops that relay TCP connections. The first starts with the first listener,
-// the others with a client. A connection belongs to one loop, which calls it when one of its sockets is
+// eventLoops are the epoll loops that take what arrives at listeners and relay TCP connections. They start with the
+// first listeners. A listener or connection belongs to one loop, which calls it when one of its sockets is
 // ready. It has no goroutine of its own. Go's own poller would wake a goroutine for each message, and
 // keep two stacks for each idle connection. The zero value is ready. Its methods may be called concurrently.
 type eventLoops struct {
+	held chan struct{} // closed when the loops may begin; nil: from the beginning
+
 	mu     sync.Mutex
 	all    []*eventLoop
 	next   int
@@ -27,17 +29,20 @@ type eventLoops struct {
 // costs 1.5 times as much: each loop finds fewer events at a time, and sockets change processors.
 func most() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
-// open starts the first loop, so that a client doesn't need descriptors for one.
-func (l *eventLoops) open() error {
+// release lets the loops begin.
+func (l *eventLoops) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.all) > 0 {
-		return nil
+	if l.held != nil {
+		select {
+		case <-l.held:
+		default:
+			close(l.held)
+		}
 	}
-	return l.grow()
 }
 
-// pick returns the loop of a new connection. Without descriptors for another one, this is one of those
+// pick returns the loop of a new listener or connection. Without descriptors for another one, this is one of those
 // that there are.
 func (l *eventLoops) pick() (*eventLoop, error) {
 	l.mu.Lock()
@@ -81,13 +86,19 @@ func (l *eventLoops) grow() error {
 	if err == nil {
 		l.all = append(l.all, one)
 		one.turns.begin()
-		l.tasks.Go(one.run)
+		l.tasks.Go(func() {
+			if l.held != nil {
+				<-l.held
+			}
+			one.run()
+		})
 	}
 	return err
 }
 
 // close ends the loops, which have no sockets any more, and waits for them.
 func (l *eventLoops) close() {
+	l.release()
 	l.mu.Lock()
 	l.closed = true
 	for _, one := range l.all {

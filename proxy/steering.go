@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
@@ -30,9 +29,7 @@ type steering struct {
 	files  []*os.File // the table's, in the set of sockets
 	ports  ports
 
-	ctx    context.Context // canceled by stop
-	cancel context.CancelFunc
-	reads  sync.WaitGroup // goroutines that accept or receive
+	closing sync.WaitGroup // goroutines of closeSocket
 
 	mu        sync.RWMutex
 	shared    map[sklookup.Slot]*sharedSocket
@@ -46,11 +43,9 @@ type steering struct {
 
 // sharedSocket is the socket of a slot.
 type sharedSocket struct {
-	socket  sockets.Socket
-	ticket  uint64                   // at the acceptPoller
-	run     func()                   // begins to accept or receive, when something has arrived
-	accepts atomic.Pointer[acceptor] // nil before the first client, and for UDP
-	death   error                    // guarded by steering.mu
+	socket sockets.Socket
+	intake *intake
+	death  error // guarded by steering.mu
 }
 
 func newSteering(t *Target, inherited []*os.File) (*steering, error) {
@@ -65,7 +60,6 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 	}
 	s := &steering{target: t, table: table, ports: ports{diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
 		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key]struct{})}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.adopt(); err != nil {
 		diag.Close()
 		table.Close()
@@ -243,7 +237,7 @@ func (s *steering) open(slot sklookup.Slot) error {
 	s.shared[slot] = shared
 	err = s.table.SetSocket(slot, shared.socket)
 	if err == nil {
-		err = s.start(shared)
+		err = shared.intake.start(&s.target.loops)
 	}
 	switch {
 	case err == nil:
@@ -257,27 +251,17 @@ func (s *steering) open(slot sklookup.Slot) error {
 
 func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket, error) {
 	shared := &sharedSocket{}
+	failed, died := s.complain, func(err error) { s.die(shared, err) }
 	if slot == sklookup.TCP4 || slot == sklookup.TCP6 {
-		if err := s.target.loops.open(); err != nil {
-			return nil, err
-		}
-		l, err := s.target.opts.Sockets.ListenTCP(s.ctx, at)
+		l, err := s.target.opts.Sockets.ListenTCP(context.Background(), at)
 		if err != nil {
 			return nil, err
 		}
-		a := &acceptor{stats: &s.target.stats, failed: s.complain, died: func(err error) { s.die(shared, err) }}
-		a.welcome = s.welcome
 		shared.socket = l
-		shared.run = func() {
-			if err := a.start(&s.target.loops, l); err != nil {
-				s.reads.Go(func() { s.die(shared, err) })
-				return
-			}
-			shared.accepts.Store(a)
-		}
-		return shared, nil
+		shared.intake, err = newAcceptor(l, s.welcome, failed, died)
+		return shared, err
 	}
-	conn, err := s.target.opts.Sockets.ListenUDP(s.ctx, at)
+	conn, err := s.target.opts.Sockets.ListenUDP(context.Background(), at)
 	if err != nil {
 		return nil, err
 	}
@@ -286,10 +270,8 @@ func (s *steering) openAt(slot sklookup.Slot, at netip.AddrPort) (*sharedSocket,
 		return nil, err
 	}
 	shared.socket = conn
-	shared.run = func() {
-		s.reads.Go(func() { s.die(shared, s.receive(conn)) })
-	}
-	return shared, nil
+	shared.intake, err = newReceiver(conn, s.deliver, failed, died)
+	return shared, err
 }
 
 func (s *steering) die(shared *sharedSocket, err error) {
@@ -298,25 +280,14 @@ func (s *steering) die(shared *sharedSocket, err error) {
 	shared.death = err
 }
 
-// start begins to accept or receive. The caller holds mu.
-func (s *steering) start(shared *sharedSocket) (err error) {
-	shared.ticket, err = s.target.acceptPoller.wait(shared.socket, shared.run)
-	return err
-}
-
 // closeSocket closes the socket of a slot, if there is one. The caller holds mu, and clients that are
-// accepted wait for it, so the end of accepting isn't awaited here, but by close.
+// accepted wait for it, so the end of accepting isn't awaited here, but by stop and close.
 func (s *steering) closeSocket(slot sklookup.Slot, how func(*sockets.Set, sockets.Socket)) {
 	if shared := s.shared[slot]; shared != nil {
-		s.target.acceptPoller.cancel(shared.ticket)
-		if a := shared.accepts.Load(); a == nil {
+		s.closing.Go(func() {
+			shared.intake.halt()
 			how(s.target.opts.Sockets, shared.socket)
-		} else {
-			s.reads.Go(func() {
-				a.stop() // first: another process may have the socket, so closing it doesn't end its events
-				how(s.target.opts.Sockets, shared.socket)
-			})
-		}
+		})
 		s.target.releaseListener()
 		delete(s.shared, slot)
 	}
@@ -326,7 +297,7 @@ func (s *steering) closeSocket(slot sklookup.Slot, how func(*sockets.Set, socket
 func (s *steering) complain(err error) {
 	now := s.target.now()
 	if s.target.errorLog.pass(now, time.Second) {
-		s.target.log.Warn("accept", "err", err)
+		s.target.log.Warn("accept or receive", "err", err)
 	}
 	if lacksDescriptor(err) { // the client waits
 		s.target.refused.add(noDescriptor, now)
@@ -450,32 +421,17 @@ func (s *steering) settle() {
 
 func (s *steering) stop() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return
-	}
 	s.stopped = true
-	s.cancel()
-	var accepting []*acceptor
-	for _, shared := range s.shared {
-		s.target.acceptPoller.cancel(shared.ticket)
-		if a := shared.accepts.Load(); a != nil {
-			accepting = append(accepting, a)
-		}
-	}
-	s.mu.Unlock() // an acceptor that welcomes a client waits for it
-	for _, a := range accepting {
-		a.stop()
-	}
-	s.mu.Lock()
 	for slot := range s.shared {
 		s.closeSocket(slot, (*sockets.Set).Release)
 	}
 	clear(s.unclaimed)
+	s.mu.Unlock()
+	s.closing.Wait()
 }
 
 func (s *steering) close() {
-	s.reads.Wait()
+	s.closing.Wait()
 	for _, f := range s.files {
 		s.target.opts.Sockets.Release(f)
 	}

@@ -3,15 +3,12 @@ package proxy
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -140,29 +137,6 @@ func destination(control []byte) (at netip.AddrPort, ok bool) {
 	return at, false
 }
 
-// receive passes datagrams to their frontends, until conn is closed or fails, and returns that error.
-func (s *steering) receive(conn *net.UDPConn) error {
-	turns, leave := s.target.receivers.join()
-	defer leave()
-	data, control := make([]byte, maxDatagram), make([]byte, 128)
-	pause := newBackoff()
-	for {
-		n, room, _, client, err := conn.ReadMsgUDPAddrPort(data, control)
-		switch {
-		case err == nil:
-			pause.Reset()
-			turns.begin()
-			s.deliver(client, data[:n], control[:room])
-			turns.end()
-		case s.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && passes(err):
-			s.complain(fmt.Errorf("receive: %w", err))
-			backoff.Sleep(s.ctx, pause.Next())
-		default:
-			return err
-		}
-	}
-}
-
 // deliver passes a datagram to its frontend. It holds no lock of s meanwhile: the listener takes no
 // datagram once it is closed.
 func (s *steering) deliver(client netip.AddrPort, data, control []byte) {
@@ -174,7 +148,6 @@ func (s *steering) deliver(client netip.AddrPort, data, control []byte) {
 	u := s.udp[sklookup.KeyOf(to, uint8(vip.UDP))]
 	s.mu.RUnlock()
 	if u != nil {
-		defer u.f.contain(u.f.backends.Load().service, func() {})
-		u.forward(client, data, nil)
+		u.receive(client, data, nil)
 	}
 }

@@ -88,28 +88,26 @@ func (o Options) withDefaults() Options {
 type Target struct {
 	reconcile.Quiet[vip.FrontendKey, vip.Frontend]
 
-	opts         Options
-	log          *slog.Logger
-	epoch        time.Time
-	pipes        *pipes
-	loops        eventLoops
-	wheel        wheel // of the timeouts of connections
-	dials        wheel // of connects
-	capacity     capacity
-	services     services
-	outliers     *outliers
-	refused      refusals
-	stats        counters
-	errorLog     throttle
-	headerLog    throttle
-	acceptPoller acceptPoller
-	receivers    receivers
-	entrance     entrance
-	about        Entrance
-	unreachable  error          // why no client can reach this process; see enter
-	background   sync.WaitGroup // tasks that New started
-	reporter     sync.WaitGroup // of the outliers
-	stop         func()         // ends it
+	opts        Options
+	log         *slog.Logger
+	epoch       time.Time
+	pipes       *pipes
+	loops       eventLoops
+	wheel       wheel // of the timeouts of connections
+	dials       wheel // of connects
+	capacity    capacity
+	services    services
+	outliers    *outliers
+	refused     refusals
+	stats       counters
+	errorLog    throttle
+	headerLog   throttle
+	entrance    entrance
+	about       Entrance
+	unreachable error          // why no client can reach this process; see enter
+	background  sync.WaitGroup // tasks that New started
+	reporter    sync.WaitGroup // of the outliers
+	stop        func()         // ends it
 
 	files     sync.Mutex // guards listening
 	listening int        // descriptors of listeners
@@ -145,7 +143,7 @@ func New(opts Options) *Target {
 	t.outliers = newOutliers(t.now)
 	t.capacity.most.Store(int64(opts.Files))
 	if opts.Succeeds {
-		t.acceptPoller.held = make(chan struct{})
+		t.loops.held = make(chan struct{})
 	}
 	t.enter()
 	t.background.Go(makeRoom)
@@ -178,12 +176,9 @@ func (t *Target) Apply(ctx context.Context, batch []reconcile.Update[vip.Fronten
 	return nil
 }
 
-// LastTurn returns when the loop that is furthest behind has last shown that it runs: the one that waits
-// for first clients, one that relays TCP, or one that has received a datagram and passes it on. The first two
-// do so every second, with and without work. The time is zero before the first listener.
-func (t *Target) LastTurn() time.Time {
-	return earlier(earlier(t.acceptPoller.turns.at(), t.loops.lastTurn()), t.receivers.lastTurn())
-}
+// LastTurn returns when the loop that is furthest behind has last shown that it runs. Each does so every second, with
+// and without work. The time is zero before the first listener.
+func (t *Target) LastTurn() time.Time { return t.loops.lastTurn() }
 
 // now returns the monotonic time for all expirations, in nanoseconds.
 func (t *Target) now() int64 { return int64(time.Since(t.epoch)) }
@@ -286,7 +281,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 // on. Call it once every frontend has been applied and the earlier process accepts no more clients.
 func (t *Target) Settle() {
 	t.entrance.settle()
-	t.acceptPoller.release()
+	t.loops.release()
 }
 
 // Connections implements reconcile.Connections: TCP connections, including those being established,
@@ -322,7 +317,6 @@ func (t *Target) Close() error {
 	onEach(frontends, func(f *frontend) { f.listener.stop() })
 	onEach(frontends, (*frontend).close)
 	t.entrance.close()
-	t.acceptPoller.close()
 	t.loops.close()
 	t.wheel.close()
 	t.dials.close()

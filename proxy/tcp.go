@@ -15,29 +15,27 @@ import (
 // clients: a closed port would be available to any process that listens on 0.0.0.0, and could not
 // be opened again.
 type tcpListener struct {
-	f        *frontend
-	l        *net.TCPListener
-	ticket   uint64    // at the acceptPoller
-	acceptor *acceptor // nil before the first client
-	ended    atomic.Bool
-	death    atomic.Pointer[error]
+	f      *frontend
+	l      *net.TCPListener
+	intake *intake
+	ended  atomic.Bool
+	death  atomic.Pointer[error]
 }
 
 func listenTCP(f *frontend) (listener, error) {
 	if err := f.target.reserveListener(); err != nil {
 		return nil, err
 	}
-	err := f.target.loops.open()
-	var l *net.TCPListener
-	if err == nil {
-		l, err = f.target.opts.Sockets.ListenTCP(context.Background(), f.key.AddrPort())
-	}
+	l, err := f.target.opts.Sockets.ListenTCP(context.Background(), f.key.AddrPort())
 	if err != nil {
 		f.target.releaseListener()
 		return nil, err
 	}
 	t := &tcpListener{f: f, l: l}
-	if t.ticket, err = f.target.acceptPoller.wait(t.l, t.accept); err != nil {
+	if t.intake, err = newAcceptor(l, f.welcome, t.fails, t.die); err == nil {
+		err = t.intake.start(&f.target.loops)
+	}
+	if err != nil {
 		t.close()
 		return nil, err
 	}
@@ -52,9 +50,8 @@ func (t *tcpListener) stop() { t.end((*sockets.Set).Release) }
 
 func (t *tcpListener) end(how func(*sockets.Set, sockets.Socket)) {
 	if !t.ended.Swap(true) {
-		t.f.target.acceptPoller.cancel(t.ticket)
-		if t.acceptor != nil {
-			t.acceptor.stop()
+		if t.intake != nil {
+			t.intake.halt()
 		}
 		how(t.f.target.opts.Sockets, t.l)
 		t.f.target.releaseListener()
@@ -68,17 +65,11 @@ func (t *tcpListener) died() error {
 	return nil
 }
 
-// accept begins to accept clients when the first one has arrived.
-func (t *tcpListener) accept() {
-	t.acceptor = &acceptor{stats: &t.f.target.stats, welcome: t.f.welcome, died: t.die, failed: func(err error) {
-		t.f.complain("accept", err)
-		if lacksDescriptor(err) { // the client waits
-			t.f.target.refuse(t.f.backends.Load().service, noDescriptor)
-		}
-	}}
-	if err := t.acceptor.start(&t.f.target.loops, t.l); err != nil {
-		t.acceptor = nil
-		t.die(err)
+// fails takes in an error of accept that passes.
+func (t *tcpListener) fails(err error) {
+	t.f.complain("accept", err)
+	if lacksDescriptor(err) { // the client waits
+		t.f.target.refuse(t.f.backends.Load().service, noDescriptor)
 	}
 }
 
@@ -90,6 +81,7 @@ func (t *tcpListener) die(err error) {
 // welcome starts to serve a client, or refuses it.
 func (f *frontend) welcome(client *socket, peer netip.AddrPort) {
 	defer f.contain(f.backends.Load().service, client.reset)
+	f.target.stats.accepted.Add(1)
 	announced := f.announced(peer.Addr())
 	s := f.admit(peer.Addr(), announced, connectionFiles)
 	if s == nil {

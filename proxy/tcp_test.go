@@ -269,11 +269,11 @@ func TestAListenerTakesTurns(t *testing.T) {
 	p, key := serve(t, tcpBackend(t, "127.0.0.1", named("a")))
 	first := dial(t, key)
 	first.line(t)
-	a := p.acceptor(key)
-	loop := a.socket.loop
+	a := p.intake(key)
+	loop := a.loop
 	loop.own(a.socket, deaf{})
 	var clients []*client
-	for range acceptsPerTurn + 10 {
+	for range takenPerTurn + 10 {
 		clients = append(clients, dial(t, key))
 	}
 	first.echo(t, "the loop has had all events of the listener")

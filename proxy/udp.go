@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/internal/backoff"
 )
 
 // maxDatagram is the largest UDP datagram, rounded up.
@@ -26,8 +24,7 @@ const maxFirst = 2 << 10
 // udpListener has a frontend's UDP socket and the sessions of its clients. Each session has its own
 // socket to its backend, so that replies find their client and refusals (ICMP) their session.
 // Replies leave through the frontend's socket, from the address and port that the client used. It
-// needs one goroutine from the first datagram on, and one per session; none holds a buffer while it
-// waits.
+// has a goroutine per session, which holds no buffer while it waits.
 //
 // Without a usable backend, the socket is closed and sessions end, so that the kernel answers port
 // unreachable, which would otherwise need a raw socket. Another process can take the port
@@ -39,7 +36,7 @@ type udpListener struct {
 	mu       sync.Mutex
 	open     bool
 	conn     *net.UDPConn // replies leave through it; nil while closed or not needed
-	ticket   uint64       // of conn, at the acceptPoller
+	intake   *intake      // of conn, if datagrams arrive there
 	stopped  atomic.Bool  // new datagrams are left to other processes
 	sessions map[netip.AddrPort]*session
 	death    error
@@ -99,31 +96,33 @@ func (ownSocket) begin(u *udpListener) error {
 		return err
 	}
 	u.conn = socket
-	if u.ticket, err = u.f.target.acceptPoller.wait(socket, func() { u.f.tasks.Go(func() { u.read(socket) }) }); err != nil {
-		ownSocket{}.end(u, false)
-		return err
+	u.intake, err = newReceiver(socket, u.receive, func(err error) { u.f.complain("receive", err) }, u.die)
+	if err == nil {
+		err = u.intake.start(&u.f.target.loops)
 	}
-	return nil
+	if err != nil {
+		ownSocket{}.end(u, false)
+	}
+	return err
 }
 
 func (ownSocket) end(u *udpListener, _ bool) {
 	if u.conn == nil {
 		return
 	}
-	u.f.target.acceptPoller.cancel(u.ticket)
+	if u.intake != nil {
+		u.intake.stop()
+	}
 	if u.stopped.Load() {
 		u.f.target.opts.Sockets.Release(u.conn)
 	} else {
 		u.f.target.opts.Sockets.Remove(u.conn)
 	}
 	u.f.target.releaseListener()
-	u.conn = nil
+	u.conn, u.intake = nil, nil
 }
 
-func (ownSocket) stop(u *udpListener) {
-	u.f.target.acceptPoller.cancel(u.ticket)
-	_ = u.conn.SetReadDeadline(time.Unix(1, 0)) // ends read
-}
+func (ownSocket) stop(u *udpListener) { u.intake.stop() }
 
 func (ownSocket) reply(*udpListener) error  { return nil }
 func (ownSocket) idle(*udpListener)         {}
@@ -177,62 +176,16 @@ func (u *udpListener) died() error {
 	return u.way.died(u)
 }
 
-// read receives datagrams from the first one on, until conn is closed or fails. It takes a buffer
-// only when a datagram has arrived, because thousands of frontends may wait.
-func (u *udpListener) read(conn *net.UDPConn) {
-	turns, leave := u.f.target.receivers.join()
-	defer leave()
-	raw, _ := conn.SyscallConn() // fails only without a socket
-	pause := newBackoff()
-	for {
-		err := awaitDatagram(raw)
-		if err == nil {
-			err = u.readOne(conn, turns)
-		}
-		switch {
-		case err == nil:
-			pause.Reset()
-		case errors.Is(err, net.ErrClosed) && u.dropped(conn), errors.Is(err, os.ErrDeadlineExceeded):
-			return
-		case passes(err):
-			u.f.complain("receive", err)
-			backoff.Sleep(u.f.life, pause.Next())
-		default:
-			u.mu.Lock()
-			u.death = err
-			u.mu.Unlock()
-			return
-		}
-	}
-}
-
-// readOne forwards one datagram.
-func (u *udpListener) readOne(conn *net.UDPConn, turns *turns) error {
-	defer u.f.contain(u.f.backends.Load().service, func() {})
-	buf := datagrams.Get().(*[maxDatagram]byte)
-	defer datagrams.Put(buf)
-	n, client, err := conn.ReadFromUDPAddrPort(buf[:])
-	if err == nil {
-		turns.begin()
-		defer turns.end()
-		u.forward(client, buf[:n], nil)
-	}
-	return err
-}
-
-// awaitDatagram waits for a datagram or the end of the socket.
-func awaitDatagram(raw syscall.RawConn) error {
-	return raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil // the reader gets the error
-	})
-}
-
-// dropped reports whether this process closed conn.
-func (u *udpListener) dropped(conn *net.UDPConn) bool {
+func (u *udpListener) die(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.conn != conn
+	u.death = err
+}
+
+// receive forwards a datagram. A panic ends there.
+func (u *udpListener) receive(client netip.AddrPort, data, _ []byte) {
+	defer u.f.contain(u.f.backends.Load().service, nil)
+	u.forward(client, data, nil)
 }
 
 // forward sends a client's datagram to its session's backend, and creates the session if needed. If

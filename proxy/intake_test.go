@@ -20,9 +20,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A listener gets its own goroutine with its first client. Every client is accepted, including the
+// A listener has no goroutine. Every client is accepted, including the
 // first.
-func TestListenersWaitWithoutGoroutines(t *testing.T) {
+func TestListenersNeedNoGoroutines(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		t.Run(protocol.String(), func(t *testing.T) {
 			var a netip.AddrPort
