@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
@@ -26,56 +25,28 @@ type device interface {
 	close()
 }
 
-// addresses records which VIPs are on our device and which frontends need them. One goroutine at a
-// time may use it, except isLocal.
+// addresses records which VIPs are on our device and how many frontends need them. One goroutine at a
+// time may use it.
 type addresses struct {
 	device device
 	name   string
 	owns   func(netip.Addr) bool
 
-	users map[netip.Addr]users // the OnVIP frontends that listen there
-	put   map[netip.Addr]bool  // addresses that this process added or adopted
-	there map[netip.Addr]bool  // addresses of the device at the last refresh; nil before the first
-	used  chan struct{}        // see Plane.UsesDevice
+	users map[netip.Addr]int  // the number of OnVIP frontends that listen there
+	put   map[netip.Addr]bool // addresses that this process added or adopted
+	there map[netip.Addr]bool // addresses of the device at the last refresh; nil before the first
+	used  chan struct{}       // see Plane.UsesDevice
 
 	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
 	binds  func(netip.Addr) bool         // whether a socket can be bound
-
-	mu      sync.Mutex              // guards the following
-	local   *netipx.IPSet           // of routes since the last refresh; nil if not read
-	removed map[netip.Addr]struct{} // by us since then
-}
-
-// users are the frontends that share an address.
-type users struct {
-	n   uint32
-	one place // of one of them; zero after its end, until one is needed again
-}
-
-// place is a FrontendKey without its address.
-type place struct {
-	port, last uint16
-	protocol   vip.Protocol
-	audience   vip.Audience
-}
-
-func placeAt(key vip.FrontendKey) place {
-	return place{key.Port, key.LastPort, key.Protocol, key.Audience}
-}
-
-// key returns the FrontendKey of a place, or zero for a zero place.
-func (p place) key(addr netip.Addr) vip.FrontendKey {
-	if p == (place{}) {
-		return vip.FrontendKey{}
-	}
-	return vip.FrontendKey{Addr: addr, Port: p.port, LastPort: p.last, Protocol: p.protocol, Audience: p.audience}
+	local  *netipx.IPSet                 // of routes since the last refresh; nil if not read
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {
 	if owns == nil {
 		owns = func(netip.Addr) bool { return false }
 	}
-	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]users), put: make(map[netip.Addr]bool),
+	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]int), put: make(map[netip.Addr]bool),
 		used: make(chan struct{}), routes: localRoutes, binds: proxy.IsLocal}
 }
 
@@ -85,9 +56,7 @@ func (a *addresses) refresh() error {
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	a.local, a.removed = nil, nil
-	a.mu.Unlock()
+	a.local = nil
 	a.there = make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
 		a.there[addr] = true
@@ -122,9 +91,8 @@ func (a *addresses) add(addr netip.Addr) error {
 }
 
 // use counts a frontend that listens on a VIP.
-func (a *addresses) use(key vip.FrontendKey) {
-	addr := key.Addr
-	a.users[addr] = users{a.users[addr].n + 1, placeAt(key)}
+func (a *addresses) use(addr netip.Addr) {
+	a.users[addr]++
 	if a.ours(addr) {
 		a.uses()
 		a.put[addr] = true // adopted: from now on, its absence is damage
@@ -141,26 +109,17 @@ func (a *addresses) uses() {
 }
 
 // unuse reverts use.
-func (a *addresses) unuse(key vip.FrontendKey) {
-	addr := key.Addr
-	u := a.users[addr]
-	if u.one == placeAt(key) {
-		u.one = place{}
-	}
-	if u.n <= 1 {
+func (a *addresses) unuse(addr netip.Addr) {
+	if a.users[addr]--; a.users[addr] <= 0 {
 		delete(a.users, addr)
-		return
 	}
-	u.n--
-	a.users[addr] = u
 }
 
-// ensure adds addr if it is missing, no matter whether we or the host had added it before. With many addresses at once, it
-// relies on the routes of the last refresh.
-func (a *addresses) ensure(addr netip.Addr, many bool) error {
+// ensure adds addr if it is missing, no matter whether we or the host had added it before.
+func (a *addresses) ensure(addr netip.Addr) error {
 	// An address can be bound to for a moment after its removal.
 	gone := a.put[addr] && a.there != nil && !a.there[addr]
-	if !gone && (many && a.isLocal(addr) || !many && a.binds(addr)) {
+	if !gone && a.binds(addr) {
 		return nil
 	}
 	return a.add(addr)
@@ -168,7 +127,7 @@ func (a *addresses) ensure(addr netip.Addr, many bool) error {
 
 // drop removes addr from the device if it is ours and no frontend uses it.
 func (a *addresses) drop(addr netip.Addr) error {
-	if a.users[addr].n > 0 || !a.ours(addr) {
+	if a.users[addr] > 0 || !a.ours(addr) {
 		return nil
 	}
 	if err := a.device.remove(addr); err != nil {
@@ -177,12 +136,6 @@ func (a *addresses) drop(addr netip.Addr) error {
 	a.uses()
 	delete(a.put, addr)
 	delete(a.there, addr)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.removed == nil {
-		a.removed = make(map[netip.Addr]struct{})
-	}
-	a.removed[addr] = struct{}{}
 	return nil
 }
 
@@ -201,13 +154,7 @@ func (a *addresses) damage(addr netip.Addr) string {
 // isLocal is like proxy.IsLocal, with positive results as of the last refresh. It reads the
 // routes once for all addresses. It tries a socket only for an address that has no local route,
 // which ip_nonlocal_bind can still allow.
-// It may be called concurrently.
-func (a *addresses) isLocal(addr netip.Addr) bool { return a.hasRoute(addr) || a.binds(addr) }
-
-// hasRoute reports whether addr had a local route at the last refresh, and we haven't removed it since.
-func (a *addresses) hasRoute(addr netip.Addr) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (a *addresses) isLocal(addr netip.Addr) bool {
 	if a.local == nil {
 		routes, err := a.routes()
 		if err != nil {
@@ -215,15 +162,14 @@ func (a *addresses) hasRoute(addr netip.Addr) bool {
 		}
 		a.local = routes
 	}
-	_, removed := a.removed[addr]
-	return !removed && a.local.Contains(addr)
+	return a.local.Contains(addr) || a.binds(addr)
 }
 
 // orphans returns our addresses on the device that no frontend uses.
 func (a *addresses) orphans() []netip.Addr {
 	var out []netip.Addr
 	for _, addr := range slices.SortedFunc(maps.Keys(a.there), netip.Addr.Compare) {
-		if a.users[addr].n == 0 && a.ours(addr) {
+		if a.users[addr] == 0 && a.ours(addr) {
 			out = append(out, addr)
 		}
 	}
@@ -251,4 +197,4 @@ func (a *addresses) problem(addr netip.Addr, err error) error {
 }
 
 // needs reports whether addr belongs on the device.
-func (a *addresses) needs(addr netip.Addr) bool { return a.put[addr] && a.users[addr].n > 0 }
+func (a *addresses) needs(addr netip.Addr) bool { return a.put[addr] && a.users[addr] > 0 }

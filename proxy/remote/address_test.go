@@ -133,18 +133,17 @@ func (d *fakeDevice) close() {}
 func TestAddressesOwnership(t *testing.T) {
 	ours, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	owns := func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) }
-	key := func(a netip.Addr) vip.FrontendKey { return vip.FrontendKey{Addr: a, Port: 80, Protocol: vip.TCP} }
 	t.Run("two frontends, the last takes it away", func(t *testing.T) {
 		d := &fakeDevice{}
 		a := newAddresses(d, "ironvip0", nil)
 		must.Succeed(t, a.add(ours))
-		a.use(key(ours))
-		a.use(key(ours))
-		a.unuse(key(ours))
+		a.use(ours)
+		a.use(ours)
+		a.unuse(ours)
 		if err := a.drop(ours); err != nil || len(d.addrs) != 1 {
 			t.Fatal(err, d.addrs)
 		}
-		a.unuse(key(ours))
+		a.unuse(ours)
 		if err := a.drop(ours); err != nil || len(d.addrs) != 0 {
 			t.Fatal(err, d.addrs)
 		}
@@ -152,8 +151,8 @@ func TestAddressesOwnership(t *testing.T) {
 	t.Run("foreign on the device is left", func(t *testing.T) {
 		d := &fakeDevice{addrs: []netip.Addr{foreign}}
 		a := newAddresses(d, "ironvip0", owns)
-		a.use(key(foreign))
-		a.unuse(key(foreign))
+		a.use(foreign)
+		a.unuse(foreign)
 		if err := errors.Join(a.refresh(), a.drop(foreign)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
 			t.Error(err, d.calls, a.orphans())
 		}
@@ -164,7 +163,7 @@ func TestAddressesOwnership(t *testing.T) {
 		if err := a.refresh(); err != nil || !slices.Equal(a.orphans(), []netip.Addr{ours}) {
 			t.Fatal(err, a.orphans())
 		}
-		a.use(key(ours))
+		a.use(ours)
 		if len(a.orphans()) != 0 || a.damage(ours) != "" {
 			t.Error(a.orphans(), a.damage(ours))
 		}
@@ -172,7 +171,7 @@ func TestAddressesOwnership(t *testing.T) {
 		if err := a.refresh(); err != nil || a.damage(ours) != "address 192.0.2.1 missing from ironvip0" {
 			t.Error(err, a.damage(ours))
 		}
-		if err := errors.Join(a.ensure(ours, false), a.refresh()); err != nil || a.damage(ours) != "" {
+		if err := errors.Join(a.ensure(ours), a.refresh()); err != nil || a.damage(ours) != "" {
 			t.Error(err, a.damage(ours))
 		}
 	})

@@ -113,9 +113,6 @@ func (p *Plane) Close() error {
 	return nil
 }
 
-// manyFrontends is how many of them have to change at once for the host's routes to cost less than a socket for each.
-const manyFrontends = 64
-
 // Apply implements reconcile.Target: a frontend listens before its address is added, and its address is removed after it.
 func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) error {
 	if err := p.Listeners.Apply(ctx, batch); err != nil {
@@ -135,7 +132,7 @@ func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.Frontend
 			if !used {
 				p.use(u.Key)
 			}
-			u.Err = p.addresses.ensure(u.Key.Addr, !used && len(batch) >= manyFrontends)
+			u.Err = p.addresses.ensure(u.Key.Addr)
 		case used:
 			p.unuse(u.Key)
 		}
@@ -150,12 +147,12 @@ func (p *Plane) Apply(ctx context.Context, batch []reconcile.Update[vip.Frontend
 
 func (p *Plane) use(key vip.FrontendKey) {
 	p.vips[key] = struct{}{}
-	p.addresses.use(key)
+	p.addresses.use(key.Addr)
 }
 
 func (p *Plane) unuse(key vip.FrontendKey) {
 	delete(p.vips, key)
-	p.addresses.unuse(key)
+	p.addresses.unuse(key.Addr)
 }
 
 // arrived returns the frontends whose address has become one of the host's, with one read of the host's routes.
@@ -223,26 +220,16 @@ func (p *Plane) Check(context.Context) (reconcile.Drift[vip.FrontendKey, vip.Fro
 	if p.moved.Swap(false) {
 		found.Arrived = p.arrived()
 	}
+	if len(seen.Gone) == 0 {
+		return found, nil
+	}
+	user := make(map[netip.Addr]vip.FrontendKey, len(seen.Gone)) // one of each address
+	for key := range p.vips {
+		user[key.Addr] = key
+	}
 	for addr, by := range seen.Gone {
 		delete(p.addresses.there, addr)
-		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: p.userOf(addr), What: p.addresses.damage(addr), By: by.String()})
+		found.Damaged = append(found.Damaged, reconcile.Damage[vip.FrontendKey]{Key: user[addr], What: p.addresses.damage(addr), By: by.String()})
 	}
 	return found, nil
-}
-
-// userOf returns one frontend that listens at addr. If the last one that was known has ended, it looks for another one among
-// all.
-func (p *Plane) userOf(addr netip.Addr) vip.FrontendKey {
-	u := p.addresses.users[addr]
-	if u.one != (place{}) {
-		return u.one.key(addr)
-	}
-	for key := range p.vips {
-		if key.Addr == addr {
-			u.one = placeAt(key)
-			p.addresses.users[addr] = u
-			break
-		}
-	}
-	return u.one.key(addr)
 }

@@ -104,7 +104,7 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 	for _, a := range []netip.Addr{v4, v6} {
 		l.desired.Delete(vip.FrontendKey{Addr: a, Port: 443, Protocol: vip.TCP})
 	}
-	wait.Until(t, "frontends end", func() bool { return l.target.Stats().Listeners == 2 })
+	wait.Until(t, "frontends end", func() bool { return len(l.target.Keys()) == 2 })
 	for _, line := range []string{
 		"ip route flush table local dev ironvip0",
 		"ip addr flush dev ironvip0",
@@ -138,7 +138,7 @@ func TestOwnAddressesAreNoDrift(t *testing.T) {
 				l.desired.Delete(vip.FrontendKey{Addr: a, Port: port, Protocol: vip.TCP})
 			}
 		}
-		wait.Until(t, "frontends end", func() bool { return l.target.Stats().Listeners == 0 })
+		wait.Until(t, "frontends end", func() bool { return len(l.target.Keys()) == 0 })
 	}
 	expect.Equal(t, l.r.Stats().DriftRepairs, 0, "repairs")
 }
@@ -152,11 +152,11 @@ func TestRemovedAddressIsRetried(t *testing.T) {
 	must.Succeed(t, errors.Join(a.add(addr), a.refresh()))
 	delete(a.there, addr) // as Look does
 	d.err = unix.ENOBUFS
-	if err := a.ensure(addr, false); err == nil {
+	if err := a.ensure(addr); err == nil {
 		t.Error("restored without the address")
 	}
 	d.err = nil
-	if err := a.ensure(addr, false); err != nil || !a.there[addr] {
+	if err := a.ensure(addr); err != nil || !a.there[addr] {
 		t.Errorf("%v, there %v", err, a.there)
 	}
 }
