@@ -270,7 +270,6 @@ func (a *attempt) failed(e *endpoint, err error) {
 
 // record counts a failure of the backend.
 func (a *attempt) record(e *endpoint, err error) {
-	a.f.target.stats.failures.Add(1)
 	e.outlier.refused(err)
 }
 

@@ -92,7 +92,7 @@ func TestHAProxyInFront(t *testing.T) {
 					t.Errorf("the backend gets %q, want %q, %v", got, want, err)
 				}
 				if strings.Contains(option, "check") { // HAProxy's own connections begin with LOCAL or UNKNOWN
-					wait.Until(t, "HAProxy checks", func() bool { return p.Stats().Accepted > 5 })
+					wait.Until(t, "HAProxy checks", func() bool { return p.carried(key) > 5 })
 				}
 				bad := badHeaders(p)
 				delete(bad, "header_absent") // the test closed a connection before HAProxy had connected

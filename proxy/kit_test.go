@@ -62,6 +62,26 @@ func newTarget(t testing.TB, opts Options) *bench {
 	return &bench{t, target}
 }
 
+// stats are counts since the start, except for Listeners, Connections and Sessions, which are the current numbers.
+type stats struct {
+	Listeners                                int
+	Connections, Sessions                    int64  // of TCP and UDP
+	Failures, Unserved, Strangers, OverLimit uint64 // connects; clients without a backend, outside source_ranges, beyond a limit
+}
+
+func (b *bench) Stats() stats {
+	s := stats{Listeners: len(b.Keys()), Connections: b.capacity.connections.Load(), Sessions: b.capacity.sessions.Load(),
+		Unserved: b.refused.count(noBackend, unreachable), Strangers: b.refused.count(outsideRanges),
+		OverLimit: b.refused.count(overCapacity, overReserve, noDescriptor, serviceFull, backendsFull, queueFull, queueTimeout)}
+	for _, f := range b.outliers.failures() {
+		s.Failures += f.Connects
+	}
+	return s
+}
+
+// carried returns how many connections and sessions a frontend has assigned to backends.
+func (b *bench) carried(key vip.FrontendKey) uint64 { return b.frontend(key).tally.connections.Load() }
+
 func openFDs(t testing.TB) int {
 	t.Helper()
 	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)

@@ -155,7 +155,6 @@ func TestHungBackendDoesNotAffectOthers(t *testing.T) {
 			expect.Empty(t, p.ServiceRefusals(well.Service), "refused clients of the other service")
 			expect.Equal(t, strings.Count(log.String(), "clients refused"), 1, "logged in a minute")
 			wait.Until(t, "nothing open", func() bool { return p.Stats().Connections == 0 })
-			expect.True(t, p.Stats().HalfClosed != 0, "no half-closed connection has ended by its timeout")
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 // Report is the state of the proxy, for people and metrics.
 type Report struct {
-	Stats    Stats
 	Capacity Capacity
 	Limited  []Limited
 	Refusals []reconcile.Refusal                   // clients refused since the start, for every reason
@@ -31,7 +30,7 @@ type ServiceReport struct {
 
 // Report returns the state. It costs O(services and backends).
 func (t *Target) Report() Report {
-	r := Report{Stats: t.Stats(), Capacity: t.Capacity(), Limited: t.Limited(), Refusals: t.list(&t.refused, true),
+	r := Report{Capacity: t.Capacity(), Limited: t.Limited(), Refusals: t.list(&t.refused, true),
 		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.outliers.failures()}
 	r.Panics, r.Panicked = t.Panicked()
 	t.services.mu.Lock()

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,7 +98,6 @@ type Target struct {
 	services    services
 	outliers    *outliers
 	refused     refusals
-	stats       counters
 	errorLog    throttle
 	headerLog   throttle
 	entrance    entrance
@@ -325,47 +323,4 @@ func (t *Target) Close() error {
 	t.reporter.Wait()
 	t.background.Wait()
 	return nil
-}
-
-// counters are the values that Stats reads.
-type counters struct {
-	accepted, sessions, failures, dropped, idle, halfClosed atomic.Uint64
-}
-
-// Stats are totals since the start, except for Listeners, Connections and Sessions, which are the
-// current numbers.
-type Stats struct {
-	Listeners   int
-	Connections int64  // TCP
-	Sessions    int64  // UDP
-	Accepted    uint64 // TCP connections of clients
-	Started     uint64 // UDP sessions
-	Failures    uint64 // backends that refused or didn't answer a connect
-	Unserved    uint64 // TCP clients reset and datagrams dropped because no backend answers
-	Strangers   uint64 // TCP clients reset and datagrams dropped that are outside source_ranges
-	OverLimit   uint64 // TCP clients reset and datagrams dropped for a limit of this host or the service
-	Dropped     uint64 // datagrams dropped because a send buffer was full
-	Idle        uint64 // TCP connections reset after the idle timeout
-	HalfClosed  uint64 // TCP connections reset after the half-close timeout
-}
-
-// Stats returns the counts.
-func (t *Target) Stats() Stats {
-	t.mu.RLock()
-	listeners := len(t.frontends)
-	t.mu.RUnlock()
-	return Stats{
-		Listeners:   listeners,
-		Connections: t.capacity.connections.Load(),
-		Sessions:    t.capacity.sessions.Load(),
-		Accepted:    t.stats.accepted.Load(),
-		Started:     t.stats.sessions.Load(),
-		Failures:    t.stats.failures.Load(),
-		Unserved:    t.refused.count(noBackend, unreachable),
-		Strangers:   t.refused.count(outsideRanges),
-		OverLimit:   t.refused.count(overCapacity, overReserve, noDescriptor, serviceFull, backendsFull, queueFull, queueTimeout),
-		Dropped:     t.stats.dropped.Load(),
-		Idle:        t.stats.idle.Load(),
-		HalfClosed:  t.stats.halfClosed.Load(),
-	}
 }

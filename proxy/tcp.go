@@ -81,7 +81,6 @@ func (t *tcpListener) die(err error) {
 // welcome starts to serve a client, or refuses it.
 func (f *frontend) welcome(client *socket, peer netip.AddrPort) {
 	defer f.contain(f.backends.Load().service, client.reset)
-	f.target.stats.accepted.Add(1)
 	announced := f.announced(peer.Addr())
 	s := f.admit(peer.Addr(), announced, connectionFiles)
 	if s == nil {

@@ -65,11 +65,6 @@ func (c *connection) visit(now int64) (next int64, expired bool) {
 // expire implements expirer. It resets both sides, so that neither takes the end for that of a
 // complete transfer.
 func (c *connection) expire() {
-	if c.half.Load() {
-		c.f.target.stats.halfClosed.Add(1)
-	} else {
-		c.f.target.stats.idle.Add(1)
-	}
 	c.abort()
 }
 

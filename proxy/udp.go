@@ -199,11 +199,8 @@ func (u *udpListener) forward(client netip.AddrPort, data []byte, refused []*end
 		}
 		err = s.send(data)
 		switch {
-		case err == nil:
-			return
-		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EMSGSIZE), errors.Is(err, unix.EPERM):
-			u.f.target.stats.dropped.Add(1)
-			return
+		case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EMSGSIZE), errors.Is(err, unix.EPERM):
+			return // sent, or dropped here
 		case errors.Is(err, net.ErrClosed):
 			u.forget(s) // ended meanwhile
 		default:
@@ -275,7 +272,6 @@ func (u *udpListener) session(client netip.AddrPort, data []byte, refused []*end
 	}
 	s.used.Store(s.listener.f.target.now())
 	u.sessions[client] = s
-	t.stats.sessions.Add(1)
 	s.tallies.connected()
 	started = true
 	u.f.tasks.Add(1)

@@ -111,7 +111,7 @@ func (s *Server) LastTurn() time.Time {
 func (s *Server) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.drains) == 0 && !s.former.Load() && (s.target == nil || s.target.Stats().Listeners == 0)
+	return len(s.drains) == 0 && !s.former.Load() && (s.target == nil || len(s.target.Keys()) == 0)
 }
 
 // turnTime bounds the wait for another change: of a former connection, or while the process is replaced.
@@ -151,7 +151,7 @@ func (s *Server) configure(ctx context.Context, settings Settings) (Configured, 
 		return Configured{}, err
 	}
 	defer done()
-	if t := s.Target(); t != nil && s.settings != settings && t.Stats().Listeners == 0 {
+	if t := s.Target(); t != nil && s.settings != settings && len(t.Keys()) == 0 {
 		s.mu.Lock()
 		s.target = nil
 		s.mu.Unlock()
@@ -336,7 +336,7 @@ func (s *Server) reportNow() Report {
 	defer s.mu.Unlock()
 	r := Report{Limit: openfiles.Limit()}
 	for t := range s.drains {
-		r.Draining += t.Stats().Connections
+		r.Draining += t.Capacity().Connections
 	}
 	if s.target != nil {
 		r.Report = s.target.Report()
