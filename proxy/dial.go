@@ -39,8 +39,7 @@ type dialing struct {
 	sock *socket
 	done bool // one of the loop, cancel and dial handles the outcome
 
-	timed timed
-	due   atomic.Int64 // when alarm is called, by Target.now
+	due atomic.Int64 // when alarm is called, by Target.now
 
 	// guarded by attempt.mu
 	rest     time.Duration // from the end of the delay to the timeout; 0: the delay has passed
@@ -230,9 +229,8 @@ func (d *dialing) start() {
 // wake calls alarm after a time.
 func (d *dialing) wake(after time.Duration) {
 	t := d.c.f.target
-	d.timed.of = d
 	d.due.Store(t.now() + int64(after))
-	t.dials.add(&d.timed, d.due.Load())
+	t.dials.add(d, d.due.Load())
 }
 
 // visit implements expirer.
@@ -250,7 +248,7 @@ func (d *dialing) stop() (timedOut, witness bool) {
 	d.c.attempt.mu.Lock()
 	defer d.c.attempt.mu.Unlock()
 	d.ended = true
-	d.c.f.target.dials.remove(&d.timed)
+	d.c.f.target.dials.remove(d)
 	witness, d.witness = d.witness, false
 	return d.timedOut, witness
 }

@@ -173,7 +173,7 @@ func (c *connection) cut() {
 	}
 }
 
-// abort resets both sides immediately. It is called from the timing wheel, too, and from where all
+// abort resets both sides immediately. It is called from the deadlines, too, and from where all
 // connections are ended; a panic ends neither.
 func (c *connection) abort() {
 	defer c.f.contain(c.owner, nil)
@@ -235,7 +235,7 @@ func (c *connection) finish() {
 	defer c.leave(over)
 	defer c.endpoint.leave()
 	defer c.endpoint.remove(c)
-	c.f.target.wheel.remove(&c.timed)
+	c.f.target.timeouts.remove(c)
 	c.judge()
 }
 

@@ -92,8 +92,8 @@ type Target struct {
 	epoch       time.Time
 	pipes       *pipes
 	loops       eventLoops
-	wheel       wheel // of the timeouts of connections
-	dials       wheel // of connects
+	timeouts    deadlines // of connections
+	dials       deadlines // of connects
 	capacity    capacity
 	services    services
 	outliers    *outliers
@@ -136,8 +136,8 @@ func New(opts Options) *Target {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
-	t.wheel.now, t.wheel.tick = t.now, wheelTick
-	t.dials.now, t.dials.tick = t.now, dialTick
+	t.timeouts.now, t.timeouts.grain = t.now, timeoutGrain
+	t.dials.now, t.dials.grain = t.now, dialGrain
 	t.outliers = newOutliers(t.now)
 	t.capacity.most.Store(int64(opts.Files))
 	if opts.Succeeds {
@@ -316,7 +316,7 @@ func (t *Target) Close() error {
 	onEach(frontends, (*frontend).close)
 	t.entrance.close()
 	t.loops.close()
-	t.wheel.close()
+	t.timeouts.close()
 	t.dials.close()
 	t.pipes.close()
 	t.stop()

@@ -4,9 +4,8 @@ import "sync/atomic"
 
 // activity is the part of a connection that its timeouts depend on.
 type activity struct {
-	timed timed
-	last  atomic.Int64 // when bytes were last passed on in either direction, by Target.now
-	half  atomic.Bool  // one side has ended its direction
+	last atomic.Int64 // when bytes were last passed on in either direction, by Target.now
+	half atomic.Bool  // one side has ended its direction
 }
 
 // used records that bytes were passed on, and returns the time.
@@ -16,18 +15,17 @@ func (c *connection) used() int64 {
 	return now
 }
 
-// watch starts the timeouts of an established connection. The caller ends them with wheel.remove.
+// watch starts the timeouts of an established connection. The caller ends them with timeouts.remove.
 func (c *connection) watch() {
 	c.used()
-	c.timed.of = c
-	c.f.target.wheel.add(&c.timed, c.nextVisit())
+	c.f.target.timeouts.add(c, c.nextVisit())
 }
 
 // halfClose starts the half-close timeout after one side has ended its direction.
 func (c *connection) halfClose() {
 	c.used()
 	if !c.half.Swap(true) {
-		c.f.target.wheel.move(&c.timed, c.nextVisit())
+		c.f.target.timeouts.move(c, c.nextVisit())
 	}
 }
 
@@ -69,7 +67,7 @@ func (c *connection) expire() {
 }
 
 // isEnded reports whether a side has ended. While bytes are copied, it has not: the connection doesn't
-// wait for that, because visit is called with the wheel locked.
+// wait for that, because visit is called with the deadlines locked.
 func (c *connection) isEnded(s *socket) bool {
 	if !c.io.TryLock() {
 		return false

@@ -13,8 +13,7 @@ import (
 
 // timedItem expires when nothing has renewed it for its timeout.
 type timedItem struct {
-	timed
-	w         *wheel
+	w         *deadlines
 	renewed   int64
 	timeout   time.Duration
 	visits    int
@@ -37,44 +36,43 @@ func (i *timedItem) change(f func()) {
 	f()
 }
 
-func newWheel() *wheel {
+func newDeadlines() *deadlines {
 	start := time.Now()
-	return &wheel{tick: wheelTick, now: func() int64 { return int64(time.Since(start)) }}
+	return &deadlines{grain: timeoutGrain, now: func() int64 { return int64(time.Since(start)) }}
 }
 
-func (w *wheel) start(timeout time.Duration) *timedItem {
+func (w *deadlines) start(timeout time.Duration) *timedItem {
 	i := &timedItem{w: w, timeout: timeout, renewed: w.now()}
-	i.of = i
-	w.add(&i.timed, i.due())
+	w.add(i, i.due())
 	return i
 }
 
 // Entries with timeouts from none to hours are renewed, shortened and removed at random. Each one
-// expires once, at its last deadline, at most a tick late.
-func TestWheelExpiresAtTheDeadline(t *testing.T) {
+// expires once, at its last deadline, at most a grain late.
+func TestDeadlinesExpire(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
-		w := newWheel()
+		w := newDeadlines()
 		var all []*timedItem
 		removed := map[*timedItem]bool{}
 		for range 3000 {
 			switch k := rng.IntN(10); {
 			case k < 3 || len(all) == 0:
 				all = append(all, w.start(time.Duration(rng.ExpFloat64()*float64(time.Minute))))
-			case k < 7: // no change of the wheel
+			case k < 7: // no change of the deadlines
 				if i := all[rng.IntN(len(all))]; i.expired.Load() == 0 {
 					i.change(func() { i.renewed = w.now() })
 				}
 			case k < 8:
 				if i := all[rng.IntN(len(all))]; i.expired.Load() == 0 && !removed[i] {
 					i.change(func() { i.timeout, i.shortened = i.timeout/2, w.now() })
-					w.move(&i.timed, i.due())
+					w.move(i, i.due())
 				}
 			case k < 9:
 				i := all[rng.IntN(len(all))]
-				w.remove(&i.timed)
+				w.remove(i)
 				removed[i] = removed[i] || i.expired.Load() == 0
-				w.move(&i.timed, i.due())
+				w.move(i, i.due())
 			default:
 				all = append(all, w.start(time.Duration(rng.IntN(int(5*time.Hour)))))
 			}
@@ -88,18 +86,18 @@ func TestWheelExpiresAtTheDeadline(t *testing.T) {
 				t.Fatal("a removed entry has expired")
 			case !removed[i] && i.expired.Load() == 0:
 				t.Fatal("an entry never expired")
-			case !removed[i] && (i.expired.Load() < i.due() || i.expired.Load() > max(i.due(), i.shortened)+int64(wheelTick)+1):
+			case !removed[i] && (i.expired.Load() < i.due() || i.expired.Load() > max(i.due(), i.shortened)+int64(timeoutGrain)+1):
 				t.Fatalf("due at %s, expired at %s", time.Duration(i.due()), time.Duration(i.expired.Load()))
 			}
 		}
-		expect.True(t, w.empty(), "entries are left")
+		expect.True(t, w.queue.Len() == 0, "entries are left")
 	})
 }
 
-// The cost of idle entries: few visits, and no allocation.
-func TestWheelIsCheap(t *testing.T) {
+// The cost of idle entries: few visits.
+func TestDeadlinesAreCheap(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		w := newWheel()
+		w := newDeadlines()
 		const n = 50_000
 		all := make([]*timedItem, n)
 		for i := range all {
@@ -110,26 +108,11 @@ func TestWheelIsCheap(t *testing.T) {
 		visits := 0
 		for _, i := range all {
 			visits += i.visits
-			w.remove(&i.timed)
+			w.remove(i)
 		}
 		if most := 60 * n; visits > most { // one a minute
 			t.Errorf("%d visits in an hour for %d entries, more than %d", visits, n, most)
 		}
 		w.close()
 	})
-	w := newWheel()
-	defer w.close()
-	others := []*timedItem{w.start(time.Hour), w.start(time.Minute)}
-	item := &timedItem{w: w, timeout: time.Hour}
-	item.of = item
-	if n := testing.AllocsPerRun(100, func() {
-		w.add(&item.timed, item.due())
-		w.move(&item.timed, int64(30*time.Second))
-		w.remove(&item.timed)
-	}); n != 0 {
-		t.Errorf("timing a connection allocates %v times", n)
-	}
-	for _, i := range others {
-		w.remove(&i.timed)
-	}
 }
