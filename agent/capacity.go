@@ -16,7 +16,8 @@ import (
 // proxyChecks returns the lines of the status on clients that the proxy refuses.
 func proxyChecks(c *remote.Client) []v1.Check {
 	r := c.Report()
-	return slices.Concat(capacityChecks(r.Capacity, r.Limit), limitChecks(r.Limited), panicChecks(r.Panics, r.Panicked))
+	panics, now := r.Panics()
+	return slices.Concat(capacityChecks(r.Capacity, r.Limit), limitChecks(r.Limited()), panicChecks(panics, now))
 }
 
 // panicChecks returns the line of the status on clients that a fault of this program refused.

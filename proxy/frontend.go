@@ -100,7 +100,7 @@ func (f *frontend) choose(spec *vip.Frontend) {
 	if b.service = old.service; b.service == nil || b.service.key != spec.Service {
 		b.service = f.target.join(spec.Service, b.relay)
 	}
-	f.target.setRelay(b.service, b.relay)
+	b.service.relay.Store(b.relay)
 	candidates := make([]pick.Backend, 0, len(spec.Backends))
 	for _, e := range spec.Backends {
 		end := old.all.of(e.Addr)

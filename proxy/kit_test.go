@@ -79,6 +79,25 @@ func (b *bench) Stats() stats {
 	return s
 }
 
+// Panicked returns how many clients were refused because of a panic, and whether any was in the last minute.
+func (b *bench) Panicked() (clients uint64, now bool) {
+	r := b.Report()
+	return r.Panics()
+}
+
+// Limited returns the services that have reached their own limits.
+func (b *bench) Limited() []Limited {
+	r := b.Report()
+	return r.Limited()
+}
+
+// service returns a service with frontends, or nil.
+func (b *bench) service(key vip.ServiceKey) *service {
+	b.services.mu.Lock()
+	defer b.services.mu.Unlock()
+	return b.services.m[key]
+}
+
 // carried returns how many connections and sessions a frontend has assigned to backends.
 func (b *bench) carried(key vip.FrontendKey) uint64 { return b.frontend(key).tally.connections.Load() }
 

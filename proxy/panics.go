@@ -22,9 +22,3 @@ func (f *frontend) contain(s *service, end func()) {
 		end()
 	}
 }
-
-// Panicked returns how many clients were refused because of a panic since the start, and whether
-// any was in the last minute.
-func (t *Target) Panicked() (clients uint64, now bool) {
-	return t.refused.count(panicked), t.refused.since(t.now()-int64(recent), panicked)
-}

@@ -153,31 +153,6 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 	}
 }
 
-// The number of services with limits of their own follows their settings, over all frontends.
-func TestServicesWithLimits(t *testing.T) {
-	p := newTarget(t, Options{})
-	a := tcpBackend(t, "127.0.0.1", named("a"))
-	v4 := onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, a)
-	v6 := onVIP(freeKey(t, "::1", vip.TCP), vip.RoundRobin, a)
-	for _, step := range []struct {
-		what string
-		do   func()
-		want int
-	}{
-		{"no limits", func() { p.must(v4); p.must(v6) }, 0},
-		{"a limit", func() { p.must(limited(v4, 1, 0, 0)); p.must(limited(v6, 1, 0, 0)) }, 1},
-		{"a queue", func() { p.must(limited(v4, 0, 1, 0)); p.must(limited(v6, 0, 1, 0)) }, 1},
-		{"no limits again", func() { p.must(v4); p.must(v6) }, 0},
-		{"a limit again", func() { p.must(limited(v4, 1, 0, 0)); p.must(limited(v6, 1, 0, 0)) }, 1},
-		{"one frontend", func() { p.remove(v4.Key) }, 1},
-		{"none", func() { p.remove(v6.Key) }, 0},
-	} {
-		step.do()
-		expect.Equal(t, p.services.limited, step.want, "%s: services with limits", step.what)
-	}
-	expect.False(t, p.Full(v4.Service), "a service without frontends is full")
-}
-
 func TestQueueTimeout(t *testing.T) {
 	p := newTarget(t, Options{})
 	f := limited(onVIP(freeKey(t, "127.96.0.1", vip.TCP), vip.RoundRobin, tcpBackend(t, "127.0.0.1", named("a"))), 1, 10, 0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -133,39 +132,6 @@ func (t *Target) list(r *refusals, all bool) (out []reconcile.Refusal) {
 		}
 	}
 	return out
-}
-
-// Limited returns the services that are full, or have refused clients in the last minute because of
-// their own limits, by name. It costs O(1) if no service has limits, else O(services).
-func (t *Target) Limited() (out []Limited) {
-	limits := []reason{serviceFull, backendsFull, queueFull, queueTimeout}
-	start := t.now() - int64(recent)
-	t.services.mu.Lock()
-	defer t.services.mu.Unlock()
-	if t.services.limited == 0 && !t.refused.since(start, limits...) {
-		return nil
-	}
-	for key, s := range t.services.m {
-		l := Limited{Service: key, Refused: s.refused.count(limits...), Full: s.isFull()}
-		for _, why := range limits {
-			if s.refused.since(start, why) {
-				l.Reasons = append(l.Reasons, why.String())
-			}
-		}
-		if l.Full || len(l.Reasons) > 0 {
-			out = append(out, l)
-		}
-	}
-	slices.SortFunc(out, func(a, b Limited) int { return a.Service.Compare(b.Service) })
-	return out
-}
-
-// Limited is a service that has reached its own limits.
-type Limited struct {
-	Service vip.ServiceKey
-	Reasons []string // of refusals in the last minute
-	Refused uint64   // clients since the start
-	Full    bool     // the next client has no place; see ServiceReport
 }
 
 // recent is how long a refusal is shown in the status.

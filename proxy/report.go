@@ -3,6 +3,7 @@ package proxy
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
@@ -11,12 +12,53 @@ import (
 // Report is the state of the proxy, for people and metrics.
 type Report struct {
 	Capacity Capacity
-	Limited  []Limited
 	Refusals []reconcile.Refusal                   // clients refused since the start, for every reason
 	Services map[vip.ServiceKey]ServiceReport      // those that have refused clients, are full, or have a queue
 	Failures map[vip.PassiveKey]reconcile.Failures // of backends, if there were any
-	Panics   uint64                                // clients refused because of a panic since the start
-	Panicked bool                                  // any in the last minute
+}
+
+// Panics returns how many clients were refused because of a panic since the start, and whether any was in the last
+// minute.
+func (r *Report) Panics() (clients uint64, now bool) {
+	for _, one := range r.Refusals {
+		if one.Reason == panicked.String() && one.Count > 0 {
+			return one.Count, time.Since(one.Last) < recent
+		}
+	}
+	return 0, false
+}
+
+// ownLimits are the reasons that are limits of a service.
+var ownLimits = []string{serviceFull.String(), backendsFull.String(), queueFull.String(), queueTimeout.String()}
+
+// Limited returns the services that are full, or have refused clients in the last minute because of their own limits,
+// by name.
+func (r *Report) Limited() (out []Limited) {
+	for key, s := range r.Services {
+		l := Limited{Service: key, Full: s.Full}
+		for _, one := range s.Refusals {
+			if !slices.Contains(ownLimits, one.Reason) {
+				continue
+			}
+			l.Refused += one.Count
+			if time.Since(one.Last) < recent {
+				l.Reasons = append(l.Reasons, one.Reason)
+			}
+		}
+		if l.Full || len(l.Reasons) > 0 {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b Limited) int { return a.Service.Compare(b.Service) })
+	return out
+}
+
+// Limited is a service that has reached its own limits.
+type Limited struct {
+	Service vip.ServiceKey
+	Reasons []string // of refusals in the last minute
+	Refused uint64   // clients since the start
+	Full    bool     // the next client has no place; see ServiceReport
 }
 
 // ServiceReport is the part of one service.
@@ -30,9 +72,8 @@ type ServiceReport struct {
 
 // Report returns the state. It costs O(services and backends).
 func (t *Target) Report() Report {
-	r := Report{Capacity: t.Capacity(), Limited: t.Limited(), Refusals: t.list(&t.refused, true),
+	r := Report{Capacity: t.Capacity(), Refusals: t.list(&t.refused, true),
 		Services: make(map[vip.ServiceKey]ServiceReport), Failures: t.outliers.failures()}
-	r.Panics, r.Panicked = t.Panicked()
 	t.services.mu.Lock()
 	services := maps.Clone(t.services.m)
 	t.services.mu.Unlock()

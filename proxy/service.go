@@ -33,9 +33,8 @@ type load struct {
 
 // services are the services that have frontends.
 type services struct {
-	mu      sync.Mutex
-	m       map[vip.ServiceKey]*service
-	limited int // those with a limit of their own or a queue
+	mu sync.Mutex
+	m  map[vip.ServiceKey]*service
 }
 
 // join returns the service of a new frontend, which has these settings if it is new.
@@ -46,7 +45,6 @@ func (t *Target) join(key vip.ServiceKey, r *vip.ProxySettings) *service {
 	if s == nil {
 		s = &service{key: key, loads: make(map[netip.AddrPort]*load)}
 		s.relay.Store(r)
-		t.services.limits(nil, r)
 		t.services.m[key] = s
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}
@@ -59,34 +57,9 @@ func (t *Target) part(s *service) {
 	t.services.mu.Lock()
 	defer t.services.mu.Unlock()
 	if s.users--; s.users == 0 {
-		t.services.limits(s.relay.Load(), nil)
 		delete(t.services.m, s.key)
 		t.capacity.tenants.Store(int64(len(t.services.m)))
 	}
-}
-
-// setRelay sets the settings of s. A frontend of s has changed.
-func (t *Target) setRelay(s *service, r *vip.ProxySettings) {
-	t.services.mu.Lock()
-	defer t.services.mu.Unlock()
-	t.services.limits(s.relay.Swap(r), r)
-}
-
-// limits counts a change of a service's settings; nil: none. The caller holds mu.
-func (s *services) limits(was, is *vip.ProxySettings) {
-	if was != nil && was.MaxConnections+was.MaxQueue > 0 {
-		s.limited--
-	}
-	if is != nil && is.MaxConnections+is.MaxQueue > 0 {
-		s.limited++
-	}
-}
-
-// service returns a service with frontends, or nil.
-func (t *Target) service(key vip.ServiceKey) *service {
-	t.services.mu.Lock()
-	defer t.services.mu.Unlock()
-	return t.services.m[key]
 }
 
 // largest returns the service that holds the most descriptors. It costs O(services).
