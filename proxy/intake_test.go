@@ -4,16 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/wait"
@@ -112,17 +109,4 @@ func TestDatagramsComeWhileSocketsGo(t *testing.T) {
 		mustAsk(t, udpClient(t, key), "x")
 	}
 	expect.Succeed(t, p.frontend(key).listener.died())
-}
-
-// The kernel's descriptor table has room for thousands of descriptors, so opening them doesn't wait
-// for its growth.
-func TestRoomForListeners(t *testing.T) {
-	p := newTarget(t, Options{})
-	p.background.Wait()
-	text := must.Get(os.ReadFile("/proc/self/status"))(t)
-	_, rest, _ := strings.Cut(string(text), "FDSize:")
-	var size uint64
-	if _, err := fmt.Sscan(rest, &size); err != nil || size < min(roomFor, openfiles.Limit()) {
-		t.Errorf("room for %d, %v", size, err)
-	}
 }

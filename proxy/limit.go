@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/internal/openfiles"
 )
 
 // The descriptors of a client: its socket and the one to its backend; a session has only the
@@ -84,21 +82,4 @@ func (t *Target) releaseListener() {
 	defer t.files.Unlock()
 	t.listening--
 	t.capacity.most.Add(1)
-}
-
-// roomFor is the initial size of the descriptor table: 128 KiB of the kernel's memory.
-const roomFor = 1 << 14
-
-// makeRoom makes the kernel enlarge this process's descriptor table for some thousand listeners.
-// Otherwise, the kernel doubles a full table, and the opener of a socket waits until every
-// processor has noticed: 10 ms each time in a process with several threads.
-func makeRoom() {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, int(min(roomFor, openfiles.Limit()))-1); err == nil {
-		unix.Close(high)
-	}
 }

@@ -145,7 +145,6 @@ func wantLine(t *testing.T, fd int, want string) {
 func (b *bench) exhaust() (free func()) {
 	t := b.TB
 	t.Helper()
-	b.background.Wait() // it gives descriptors back
 	var old unix.Rlimit
 	must.Succeed(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	fd := unconnected(t)

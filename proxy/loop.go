@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,17 +65,11 @@ func (l *eventLoops) lastTurn() (last time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range l.all {
-		last = earlier(last, one.turns.at())
+		if at := one.lastTurn(); last.IsZero() || at.Before(last) {
+			last = at
+		}
 	}
 	return last
-}
-
-// earlier returns the earlier one of two times. Zero is no time.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // grow starts another loop. The caller holds mu.
@@ -85,7 +80,6 @@ func (l *eventLoops) grow() error {
 	one, err := newEventLoop()
 	if err == nil {
 		l.all = append(l.all, one)
-		one.turns.begin()
 		l.tasks.Go(func() {
 			if l.held != nil {
 				<-l.held
@@ -116,8 +110,9 @@ type watcher interface {
 
 // eventLoop is one epoll instance and the goroutine that waits for it.
 type eventLoop struct {
-	fd, alarm int   // alarm is an eventfd that ends the loop
-	turns     turns // of run
+	fd, alarm int          // alarm is an eventfd that ends the loop
+	began     time.Time    // on the monotonic clock, so a step of the host's clock doesn't look like a loop that hangs
+	turn      atomic.Int64 // nanoseconds from then to the last turn of run
 
 	mu    sync.Mutex
 	slots []*socket
@@ -147,7 +142,7 @@ func newEventLoop() (*eventLoop, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &eventLoop{fd: fd, alarm: alarm, slots: make([]*socket, 1)} // slot 0 is the alarm's
+	l := &eventLoop{fd: fd, alarm: alarm, began: time.Now(), slots: make([]*socket, 1)} // slot 0 is the alarm's
 	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, alarm, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
 		unix.Close(fd)
 		unix.Close(alarm)
@@ -155,6 +150,12 @@ func newEventLoop() (*eventLoop, error) {
 	}
 	return l, nil
 }
+
+// longestTurn is how long a loop without work waits until its next turn.
+const longestTurn = time.Second
+
+// lastTurn returns the time of the last turn. It does not wait for a turn that hangs.
+func (l *eventLoop) lastTurn() time.Time { return l.began.Add(time.Duration(l.turn.Load())) }
 
 func (l *eventLoop) wake() {
 	_, _ = unix.Write(l.alarm, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -222,7 +223,7 @@ func (l *eventLoop) run() {
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			panic(os.NewSyscallError("epoll_wait", err)) // the descriptor is open, and the arguments are right
 		}
-		l.turns.note()
+		l.turn.Store(int64(time.Since(l.began)))
 		for i := range ready[:max(n, 0)] {
 			e := &ready[i]
 			if e.Fd == 0 {

@@ -3,20 +3,12 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/vip"
 )
-
-// ports knows whether another socket gets the clients of an address and port. A program of sk_lookup would
-// take them from it without a word. It may be used concurrently.
-type ports struct {
-	mu   sync.Mutex
-	diag *sockdiag.Conn
-}
 
 // heldError means that a socket of another process gets the clients of a frontend. It is EADDRINUSE.
 type heldError struct{ by netip.AddrPort }
@@ -43,11 +35,10 @@ func holderOf(key vip.FrontendKey) netip.AddrPort {
 	return by
 }
 
-// free returns a heldError if a socket gets the clients of a frontend.
-func (p *ports) free(key vip.FrontendKey) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	by, found, err := p.diag.Lookup(placeOf(key))
+// isFree returns a heldError if a socket gets the clients of a frontend. A program of sk_lookup would take them
+// from it without a word.
+func isFree(diag *sockdiag.Conn, key vip.FrontendKey) error {
+	by, found, err := diag.Lookup(placeOf(key))
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask the kernel who has the port: %w", err)
@@ -56,5 +47,3 @@ func (p *ports) free(key vip.FrontendKey) error {
 	}
 	return nil
 }
-
-func (p *ports) close() { p.diag.Close() }

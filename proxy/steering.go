@@ -27,7 +27,7 @@ type steering struct {
 	target *Target
 	table  *sklookup.Table
 	files  []*os.File // the table's, in the set of sockets
-	ports  ports
+	diag   *sockdiag.Conn
 
 	closing sync.WaitGroup // goroutines of closeSocket
 
@@ -58,7 +58,7 @@ func newSteering(t *Target, inherited []*os.File) (*steering, error) {
 		table.Close()
 		return nil, err
 	}
-	s := &steering{target: t, table: table, ports: ports{diag: diag}, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
+	s := &steering{target: t, table: table, diag: diag, shared: make(map[sklookup.Slot]*sharedSocket), tcp: make(map[sklookup.Key]*frontend),
 		udp: make(map[sklookup.Key]*udpListener), unclaimed: make(map[sklookup.Key]struct{})}
 	if err := s.adopt(); err != nil {
 		diag.Close()
@@ -164,7 +164,7 @@ func (l *steeredTCP) close() {
 func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) (inherited bool, err error) {
 	entry, slot := entryOf(key), slotOf(key)
 	if isNew && !s.succeedsTo(entry) {
-		if err := s.ports.free(key); err != nil {
+		if err := isFree(s.diag, key); err != nil {
 			return false, err
 		}
 	}
@@ -435,6 +435,6 @@ func (s *steering) close() {
 	for _, f := range s.files {
 		s.target.opts.Sockets.Release(f)
 	}
-	s.ports.close()
+	s.diag.Close()
 	s.table.Close()
 }

@@ -103,7 +103,7 @@ type Target struct {
 	entrance    entrance
 	about       Entrance
 	unreachable error          // why no client can reach this process; see enter
-	background  sync.WaitGroup // tasks that New started
+	background  sync.WaitGroup // tasks of Drain
 	reporter    sync.WaitGroup // of the outliers
 	stop        func()         // ends it
 
@@ -144,7 +144,6 @@ func New(opts Options) *Target {
 		t.loops.held = make(chan struct{})
 	}
 	t.enter()
-	t.background.Go(makeRoom)
 	t.reporter.Go(func() { t.reportOutliers(ctx) })
 	return t
 }

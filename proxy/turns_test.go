@@ -67,7 +67,7 @@ func TestAHungEventLoopIsNoticed(t *testing.T) {
 	defer release()
 	must.Succeed(t, loop.add(s, w))
 	<-w.hangs
-	last := loop.turns.at()
+	last := loop.lastTurn()
 	wait.Until(t, "no turn for longer than without work", func() bool { return time.Since(p.LastTurn()) > longestTurn+500*time.Millisecond })
 	must.True(t, p.LastTurn().Equal(last))
 	release()

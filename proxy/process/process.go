@@ -262,7 +262,7 @@ func (s *Server) applyAll(ctx context.Context, batch []Update) ([]Result, error)
 }
 
 // actual implements reconcile.Plane's Actual.
-func (s *Server) actual(ctx context.Context, _ bool) (out []Observed, err error) {
+func (s *Server) actual(ctx context.Context, _ bool) (out []reconcile.Observed[vip.Frontend], err error) {
 	done, err := s.turn(ctx)
 	if err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (s *Server) actual(ctx context.Context, _ bool) (out []Observed, err error)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Observed{o.Value, o.Damage})
+		out = append(out, o)
 	}
 	return out, nil
 }

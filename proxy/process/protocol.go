@@ -24,7 +24,7 @@ const (
 const (
 	AskConfigure   = "configure"   // Settings: Configured
 	AskApply       = "apply"       // []Update: []Result
-	AskActual      = "actual"      // []Observed
+	AskActual      = "actual"      // []reconcile.Observed
 	AskRetire      = "retire"      // time.Duration: bool
 	AskReport      = "report"      // Report
 	AskKeys        = "keys"        // []vip.FrontendKey
@@ -83,12 +83,6 @@ func (r Result) Err() error {
 		return errors.New(r.Text)
 	}
 	return nil
-}
-
-// Observed is a frontend that the proxy has, with what is wrong with it.
-type Observed struct {
-	Value  vip.Frontend
-	Damage []string
 }
 
 // Breakdown is that of a frontend, if the proxy has it.

@@ -167,12 +167,7 @@ func (c *Client) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 		if err := c.configure(ctx); err != nil {
 			return nil, err
 		}
-		all, err := ask[[]process.Observed](ctx, c, process.AskActual)
-		out := make([]reconcile.Observed[vip.Frontend], len(all))
-		for i, o := range all {
-			out[i] = reconcile.Observed[vip.Frontend]{Value: o.Value, Damage: o.Damage}
-		}
-		return out, err
+		return ask[[]reconcile.Observed[vip.Frontend]](ctx, c, process.AskActual)
 	})
 }
 
