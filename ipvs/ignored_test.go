@@ -41,7 +41,7 @@ func TestIgnoredIsNamed(t *testing.T) {
 		var got []string
 		for _, p := range (&Target{opt: o}).Ignored(&s) {
 			got = append(got, p.Field)
-			if p.Code != vip.CodeUnsupported || p.Hint == "" {
+			if p.Code != vip.CodeIneffective || p.Hint == "" {
 				t.Errorf("%s: %+v", c.name, p)
 			}
 		}

@@ -88,11 +88,12 @@ func TestUnsupportedIsReported(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*vip.Service)
 		want   []string
-	}{"unsupported": {unsupported, nil}, "ignored": {ignored, []string{served}}} {
+		code   string
+	}{"unsupported": {unsupported, nil, vip.CodeUnsupported}, "ignored": {ignored, []string{served}, vip.CodeIneffective}} {
 		inWorld(t, func(t *testing.T, w *world) {
 			w.put(service("web", []string{"10.0.0.1"}, tc.change))
 			w.expect(tc.want...)
-			if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeUnsupported}) {
+			if got := w.problems("web"); !slices.Equal(got, []string{tc.code}) {
 				t.Errorf("%s: problems %v", name, got)
 			}
 			w.put(service("web", []string{"10.0.0.1"}))
@@ -133,7 +134,7 @@ func TestIneffectiveIsReported(t *testing.T) {
 		w.put(service("web", one, queue(0)))
 		w.expect("192.0.2.1:80/tcp web: 10.0.0.1:80*1")
 		row, _, _ := w.Compiled.Get(key("web"))
-		if !slices.ContainsFunc(row.Problems, func(p vip.Problem) bool { return p.Field == "max_queue" && p.Code == vip.CodeInvalid }) {
+		if !slices.ContainsFunc(row.Problems, func(p vip.Problem) bool { return p.Field == "max_queue" && p.Code == vip.CodeIneffective }) {
 			t.Errorf("problems %v", row.Problems)
 		}
 	})

@@ -369,5 +369,5 @@ func (*fakeConnections) Ignored(s *vip.Service) []vip.Problem {
 	if s.Relay == nil {
 		return nil
 	}
-	return []vip.Problem{vip.Unsupported("the fake", "idle_timeout", "idle_timeout")}
+	return []vip.Problem{{Code: vip.CodeIneffective, Field: "idle_timeout"}}
 }

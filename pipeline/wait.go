@@ -36,7 +36,8 @@ func (e *GoneError) Error() string {
 
 // WaitApplied waits until the row of a source's service in [services] with revision rev, or a newer
 // row of the source, is compiled and the dataplane has tried every frontend of it. It returns the
-// problems: what could not be granted, is not supported, or was rejected by the dataplane. It also
+// problems: what could not be granted, is not supported, or was rejected by the dataplane, but not what
+// has no effect, because the service is served without it. It also
 // waits while another host of the fleet must still process the service. Its error is a *GoneError, at
 // once, if [services] has no row of the source, and otherwise the context's.
 func (p Progress) WaitApplied(ctx context.Context, key vip.ServiceKey, source string, rev uint64) ([]vip.Problem, error) {
@@ -53,7 +54,8 @@ func (p Progress) WaitApplied(ctx context.Context, key vip.ServiceKey, source st
 			return nil, false, nil
 		}
 		problems, done = p.tried(key, &compiled)
-		return slices.Concat(compiled.Problems, problems), done, nil
+		served := func(p vip.Problem) bool { return p.Code == vip.CodeIneffective }
+		return slices.DeleteFunc(slices.Concat(compiled.Problems, problems), served), done, nil
 	})
 }
 

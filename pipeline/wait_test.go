@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,6 +82,13 @@ func TestWaitUntilApplied(t *testing.T) {
 
 		// An older revision than the newest is already applied.
 		w.wait("web", rev-1).expect(t, "older revision", true)
+
+		// A setting that has no effect is applied, and reported.
+		rev = w.Services.Set(service("web", []string{"10.0.0.1"}, func(s *vip.Service) { s.Relay = &vip.ProxySettings{IdleTimeout: time.Minute, MaxQueue: 5} }))
+		w.wait("web", rev).expect(t, "without effect", true)
+		if got := w.problems("web"); !slices.Equal(got, []string{vip.CodeIneffective, vip.CodeIneffective}) {
+			t.Errorf("problems %v", got)
+		}
 
 		w.put(service("web", []string{"10.0.0.1"}, port(443)))
 		w.plane.FailKey(sortedFrontends(w.Frontends)[0].Key, errFull)

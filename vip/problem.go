@@ -77,6 +77,7 @@ func (p Problem) Error() string {
 // The codes of problems that more than one package reports.
 const (
 	CodeUnsupported  = "unsupported"   // the dataplane or this version does not support the request
+	CodeIneffective  = "ineffective"   // a part of the service has no effect here, and the rest is served
 	CodeInvalid      = "invalid"       // a value is out of its bounds or malformed
 	CodeDeprecated   = "deprecated"    // a field that works and that Kubernetes has deprecated
 	CodeUnknownKey   = "unknown_key"   // a key that nothing reads

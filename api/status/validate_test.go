@@ -53,12 +53,12 @@ func TestValidateFindsWhatAPlanFinds(t *testing.T) {
 		{name: "reserved hostname", config: lan + "[dns]\nlisten = [\"127.0.0.1:8653\"]\n", services: service("a", `hostnames = ["ns.dns.vip.internal"]`),
 			problems: []string{`5 name_taken hostnames: ironvip needs itself`}},
 		{name: "ipvs rejects", config: lan + "[dataplane]\nmode = \"ipvs\"\n", services: service("web", `proxy_protocol = "v2"`), problems: []string{`5 unsupported proxy_protocol: the ipvs dataplane`}},
-		{name: "ipvs ignores", config: lan + "[dataplane]\nmode = \"ipvs\"\n", services: service("web", `idle_timeout = "30m"`), warnings: []string{`5 unsupported idle_timeout: the ipvs dataplane`}},
+		{name: "ipvs ignores", config: lan + "[dataplane]\nmode = \"ipvs\"\n", services: service("web", `idle_timeout = "30m"`), warnings: []string{`5 ineffective idle_timeout: the ipvs dataplane`}},
 		{name: "the proxy rejects", config: lan + "[dataplane]\nmode = \"proxy\"\n", services: service("web", `ports = [{ port = "1000-1999" }]`),
 			problems: []string{`4 unsupported ports.port: port range`}},
 		{name: "the dataplane in use", config: lan, mode: configs.ModeProxy, services: service("web", `scheduler = "dh"`), problems: []string{`5 unsupported scheduler: the userspace proxy`}},
 		{name: "mode auto", config: lan, services: service("web", `scheduler = "dh"`, `idle_timeout = "30m"`)},
-		{name: "no effect", config: lan, services: service("web", "max_queue = 5"), warnings: []string{`5 invalid max_queue: has no effect`}},
+		{name: "no effect", config: lan, services: service("web", "max_queue = 5"), warnings: []string{`5 ineffective max_queue: has no effect`}},
 		{name: "a pool's range without effect", config: lan + "exclude = [\"203.0.113.0/24\"]\n", services: service("web"), warnings: []string{`4 notice pool[0].exclude[0]: 203.0.113.0/24`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func Unsupported(s *vip.Service) []vip.Problem {
 func OwnBackends(s *vip.Service, n *Node) (problems []vip.Problem) {
 	for i := range s.Backends {
 		if b := &s.Backends[i]; n.isRealServerOf(s, b) {
-			problems = append(problems, vip.Problem{Code: vip.CodeInvalid, Service: s.Key.String(), Place: s.Origin, Field: fmt.Sprintf("backends[%d].address", i),
+			problems = append(problems, vip.Problem{Code: vip.CodeIneffective, Service: s.Key.String(), Place: s.Origin, Field: fmt.Sprintf("backends[%d].address", i),
 				Message: fmt.Sprintf("backend %s gets no clients from this host, which has that address: forward %q reaches other hosts only", b.ID(), s.Forward),
 				Hint:    `use forward "nat", or a director that is no backend`})
 		}
@@ -44,7 +44,7 @@ func Ineffective(s *vip.Service) []vip.Problem {
 	if relay.MaxQueue == 0 || relay.MaxConnections > 0 || len(s.Backends) == 0 || slices.ContainsFunc(s.Backends, limited) {
 		return nil
 	}
-	return []vip.Problem{{Code: vip.CodeInvalid, Service: s.Key.String(), Place: s.Origin, Field: "max_queue",
+	return []vip.Problem{{Code: vip.CodeIneffective, Service: s.Key.String(), Place: s.Origin, Field: "max_queue",
 		Message: "has no effect: clients wait only at a limit, and neither the service nor a backend has max_connections",
 		Hint:    "add max_connections to the service or its backends, or remove max_queue"}}
 }

@@ -101,9 +101,15 @@ func put(text string) step {
 // putInPart is put, and expects that a setting has no effect and that the service's status says so.
 func putInPart(text, field string) step {
 	return func(r *run) error {
-		err := put(text)(r)
-		if p, is := errors.AsType[vip.Problem](err); !is || p.Code != vip.CodeUnsupported || p.Field != field {
-			return fmt.Errorf("%v; want a problem of code %s with %s", err, vip.CodeUnsupported, field)
+		if err := put(text)(r); err != nil {
+			return err
+		}
+		var problems []vip.Problem
+		for _, c := range r.host.Progress().Compiled.All() {
+			problems = append(problems, c.Problems...)
+		}
+		if !slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeIneffective && p.Field == field }) {
+			return fmt.Errorf("%v; want a problem of code %s with %s", problems, vip.CodeIneffective, field)
 		}
 		return nil
 	}

@@ -18,6 +18,7 @@ func Ignored(dataplane, unlimited string, s *vip.Service) []vip.Problem {
 			return
 		}
 		p := vip.Unsupported(dataplane, field, fmt.Sprintf("%s %v: %s", field, asked, why))
+		p.Code = vip.CodeIneffective
 		p.Hint = fmt.Sprintf(`remove %s, or use dataplane.mode "proxy"`, field)
 		out = append(out, p)
 	}
