@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,31 +34,36 @@ type DNS struct {
 // transports are how clients query a server.
 var transports = []string{"udp", "tcp"}
 
-// dnsServers queries each address of dns.listen, by UDP and TCP, for the TXT record that every zone has.
+// dnsServers queries each address of dns.listen, all at the same time, because one that doesn't answer takes queryTimeout.
 func dnsServers(h Host, w Want) []Finding {
-	const check = "dns"
 	if h.Query == nil {
 		return nil
 	}
-	var out []Finding
-	for _, server := range w.DNS.Listen {
-		f := Finding{OK, check, fmt.Sprintf("dns: %s answers for %s by UDP and TCP", server, w.DNS.Domain), ""}
-		for _, transport := range transports {
-			_, err := h.Query(transport, server, "dns-version."+w.DNS.Domain, dns.TypeTXT)
-			if err == nil {
-				continue
-			}
-			what := fmt.Sprintf("dns: %s does not answer for %s by %s: %v", server, w.DNS.Domain, transport, err)
-			f = Finding{Warn, check, what, "run ironvip status"}
-			if !slices.Contains(w.DNS.Agent, server) && h.taken(transport, server) {
-				f.Level, f.Text = Fail, what+"; the port is in use"
-				f.Fix = fmt.Sprintf("find the program and stop it, or change dns.listen: ss -lp 'sport = :%d'", server.Port())
-			}
-			break
-		}
-		out = append(out, f)
+	out := make([]Finding, len(w.DNS.Listen))
+	var queries sync.WaitGroup
+	for i, server := range w.DNS.Listen {
+		queries.Go(func() { out[i] = answers(h, w, server) })
 	}
+	queries.Wait()
 	return out
+}
+
+// answers queries a server, by UDP and TCP, for the TXT record that every zone has.
+func answers(h Host, w Want, server netip.AddrPort) Finding {
+	const check = "dns"
+	for _, transport := range transports {
+		_, err := h.Query(transport, server, "dns-version."+w.DNS.Domain, dns.TypeTXT)
+		if err == nil {
+			continue
+		}
+		what := fmt.Sprintf("dns: %s does not answer for %s by %s: %v", server, w.DNS.Domain, transport, err)
+		if !slices.Contains(w.DNS.Agent, server) && h.taken(transport, server) {
+			return Finding{Fail, check, what + "; the port is in use",
+				fmt.Sprintf("find the program and stop it, or change dns.listen: ss -lp 'sport = :%d'", server.Port())}
+		}
+		return Finding{Warn, check, what, "run ironvip status"}
+	}
+	return Finding{OK, check, fmt.Sprintf("dns: %s answers for %s by UDP and TCP", server, w.DNS.Domain), ""}
 }
 
 // taken reports whether another socket has an address. It reports false if this process may not
@@ -99,7 +105,7 @@ func Lookup(h Host, w Want, name Name) []Finding {
 }
 
 // queryTimeout bounds one query.
-const queryTimeout = 5 * time.Second
+const queryTimeout = time.Second
 
 // query returns the data of the records of a name and type. No record is an error.
 func query(transport string, server netip.AddrPort, name string, kind uint16) (out []string, err error) {
