@@ -46,9 +46,12 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 	}
 	caller, problem := of.identify()
 	of.caller = caller
-	if problem == nil && caller.Role != access.None { // anybody may use a public route
+	switch {
+	case problem == nil && caller.Role != access.None: // anybody may use a public route
 		of.permitted = true
 		keep(r.Context())
+	case of.conn != nil && r.ContentLength != 0: // a handler may read the body, as that of a login does
+		_ = of.conn.SetReadDeadline(time.Now().Add(refusedTimeout))
 	}
 	return problem
 }

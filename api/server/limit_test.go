@@ -175,7 +175,7 @@ func TestRefusedBodiesKeepNoConnection(t *testing.T) {
 		}})
 		release := make(chan struct{})
 		for path, need := range map[string]access.Need{"/permitted": access.View, "/public": access.Public} {
-			Handle(s, Route{Method: http.MethodPost, Path: path, ID: path, Early: true, Need: need}, func(context.Context, *struct{}) (*struct{}, error) {
+			Handle(s, Route{Method: http.MethodPost, Path: path, ID: path, Early: true, Need: need, Body: struct{}{}, BodyOptional: true}, func(context.Context, *struct{ RawBody []byte }) (*struct{}, error) {
 				if need == access.View {
 					<-release
 				}
@@ -214,7 +214,7 @@ func TestRefusedBodiesKeepNoConnection(t *testing.T) {
 		other.send("/")
 		expect.Equal(t, other.answer(t).StatusCode, http.StatusNotFound, "another caller")
 		expect.True(t, replaced(refused[0]), "a refused body keeps its connection")
-		for i, status := range []int{http.StatusNoContent, http.StatusNotFound} {
+		for i, status := range []int{http.StatusRequestTimeout, http.StatusNotFound} {
 			expect.Equal(t, refused[i+1].answer(t).StatusCode, status)
 			expect.Equal(t, time.Since(sent), time.Second, "the time until an answer")
 		}
