@@ -13,8 +13,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"iter"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -25,6 +25,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
+	"github.com/ironvip/ironvip/internal/table"
 )
 
 // Folder is the folder in the fleet's tree, and the bucket in the state file.
@@ -74,8 +75,6 @@ type Own struct {
 	Pools   []netip.Prefix
 }
 
-func (o Own) same(p Own) bool { return o.Address == p.Address && slices.Equal(o.Pools, p.Pools) }
-
 // Options are what Nodes needs. All but Events are required.
 type Options struct {
 	Store  registry.Store[Record]
@@ -92,18 +91,17 @@ type Nodes struct {
 	locks registry.Locks
 	wake  chan struct{} // this host's record may differ from own
 
-	mu      sync.Mutex
-	own     Own
-	hosts   map[string]Record
-	drains  map[string]Drain
-	secret  string
-	changed chan struct{}
-	failed  string // why this host's record was not written
+	rows *table.Table[string, registry.Item[Record]] // as stored
+
+	mu     sync.Mutex
+	own    Own
+	failed string // why this host's record was not written
 }
 
 // New returns nodes of a store that may not have been read yet.
 func New(o Options) *Nodes {
-	return &Nodes{Options: o, feed: o.Store.Watch(), wake: make(chan struct{}, 1), hosts: map[string]Record{}, drains: map[string]Drain{}, changed: make(chan struct{})}
+	return &Nodes{Options: o, feed: o.Store.Watch(), wake: make(chan struct{}, 1),
+		rows: table.New(new(table.Clock), func(i *registry.Item[Record]) string { return i.Key }, nil)}
 }
 
 // Publish sets what this host publishes. It returns at once.
@@ -118,18 +116,23 @@ func (n *Nodes) Publish(own Own) {
 }
 
 // Changed returns a channel that is closed when a result of the other methods changes.
-func (n *Nodes) Changed() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.changed
+func (n *Nodes) Changed() <-chan struct{} { return n.rows.Changed() }
+
+// named yields the records with a prefix, by what follows it.
+func (n *Nodes) named(prefix string) iter.Seq2[string, Record] {
+	return func(yield func(string, Record) bool) {
+		for key, i := range n.rows.All() {
+			if name, is := strings.CutPrefix(key, prefix); is && !yield(name, i.Value) {
+				return
+			}
+		}
+	}
 }
 
 // Peers returns the addresses of other hosts that announce one of the pools, sorted.
 func (n *Nodes) Peers(pools []netip.Prefix) []netip.AddrPort {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	var out []netip.AddrPort
-	for name, r := range n.hosts {
+	for name, r := range n.named(hostPrefix) {
 		if name != n.Node && slices.ContainsFunc(r.Pools, func(a netip.Prefix) bool { return slices.ContainsFunc(pools, a.Overlaps) }) {
 			out = append(out, r.Address)
 		}
@@ -140,28 +143,24 @@ func (n *Nodes) Peers(pools []netip.Prefix) []netip.AddrPort {
 
 // Secret returns the fleet's shared secret; nil while there is none.
 func (n *Nodes) Secret() []byte {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.secret == "" {
+	i, _, is := n.rows.Get(secretKey)
+	if !is {
 		return nil
 	}
-	return []byte(n.secret)
+	return []byte(i.Value.Secret)
 }
 
 // Drains returns the hosts that drain, by name.
 func (n *Nodes) Drains() map[string]Drain {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return maps.Clone(n.drains)
+	out := map[string]Drain{}
+	for name, r := range n.named(drainPrefix) {
+		out[name] = Drain{name, r.Since, r.Author}
+	}
+	return out
 }
 
 // Draining reports whether a host drains.
-func (n *Nodes) Draining(node string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	_, is := n.drains[node]
-	return is
-}
+func (n *Nodes) Draining(node string) bool { return n.rows.Row(drainPrefix+node) != nil }
 
 // Problem returns why this host's record could not be written; "" if it is.
 func (n *Nodes) Problem() string {
@@ -185,10 +184,11 @@ func (n *Nodes) SetDrain(ctx context.Context, node string, drain bool, author st
 }
 
 // Recorded returns the hosts that have published themselves.
-func (n *Nodes) Recorded() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Collect(maps.Keys(n.hosts))
+func (n *Nodes) Recorded() (names []string) {
+	for name := range n.named(hostPrefix) {
+		names = append(names, name)
+	}
+	return names
 }
 
 // Forget removes what is stored of a host that is gone for good, its drain included.
@@ -230,10 +230,7 @@ func (n *Nodes) write(ctx context.Context, key string, apply func(now *Record) *
 		return err
 	}
 	if op.Err == nil { // the feed of a host without a fleet doesn't return its own writes
-		n.mu.Lock()
-		defer n.mu.Unlock()
 		n.receive(n.Store.Get(key))
-		n.wakeReaders()
 	}
 	return op.Err
 }
@@ -256,7 +253,7 @@ func (n *Nodes) Run(ctx context.Context) error {
 		case <-n.wake:
 		case <-again:
 		}
-		if !n.isReady() {
+		if !table.IsClosed(n.Store.Ready()) {
 			again = time.After(time.Second)
 			continue
 		}
@@ -267,15 +264,6 @@ func (n *Nodes) Run(ctx context.Context) error {
 		} else {
 			retry.Reset()
 		}
-	}
-}
-
-func (n *Nodes) isReady() bool {
-	select {
-	case <-n.Store.Ready():
-		return true
-	default:
-		return false
 	}
 }
 
@@ -298,8 +286,8 @@ func (n *Nodes) publish(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	own := n.own
-	published, is := n.hosts[n.Node]
 	n.mu.Unlock()
+	published := n.rows.Row(hostPrefix + n.Node)
 	if own.Address.IsValid() {
 		if n.Secret() == nil {
 			err := n.write(ctx, secretKey, func(now *Record) *Record {
@@ -312,12 +300,13 @@ func (n *Nodes) publish(ctx context.Context) error {
 				return err
 			}
 		}
-		if is && own.same(Own{published.Address, published.Pools}) {
+		next := Record{Address: own.Address, Pools: own.Pools}
+		if published != nil && same(next, published.Value.Value) {
 			return nil
 		}
-		return n.write(ctx, hostPrefix+n.Node, func(*Record) *Record { return &Record{Address: own.Address, Pools: own.Pools} })
+		return n.write(ctx, hostPrefix+n.Node, func(*Record) *Record { return &next })
 	}
-	if !is {
+	if published == nil {
 		return nil
 	}
 	return n.write(ctx, hostPrefix+n.Node, func(*Record) *Record { return nil })
@@ -331,51 +320,29 @@ func newSecret() string {
 
 // read receives changes of the store. It returns the channel of the next one.
 func (n *Nodes) read() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	any := false
-	more := registry.Drain(n.feed, func(items []registry.Item[Record]) {
-		any = true
+	return registry.Drain(n.feed, func(items []registry.Item[Record]) {
 		for _, i := range items {
 			n.receive(i)
 		}
 	})
-	if any {
-		n.wakeReaders()
-	}
-	return more
-}
-
-// wakeReaders wakes those that wait for Changed. The caller holds mu.
-func (n *Nodes) wakeReaders() {
-	close(n.changed)
-	n.changed = make(chan struct{})
 }
 
 func (n *Nodes) receive(i registry.Item[Record]) {
-	gone := i.Version == 0
-	switch name := i.Key; {
-	case i.Key == secretKey:
-		if n.secret = i.Value.Secret; gone {
-			n.secret = ""
-		}
-	case strings.HasPrefix(i.Key, hostPrefix):
-		name = strings.TrimPrefix(name, hostPrefix)
-		if n.hosts[name] = i.Value; gone {
-			delete(n.hosts, name)
-		}
-	case strings.HasPrefix(i.Key, drainPrefix):
-		name = strings.TrimPrefix(name, drainPrefix)
-		_, was := n.drains[name]
-		if n.drains[name] = (Drain{name, i.Value.Since, i.Value.Author}); gone {
-			delete(n.drains, name)
-		}
-		switch {
-		case !gone && !was:
-			by := cmp.Or(i.Value.Author, "an operator")
-			n.Events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
-		case gone && was:
-			n.Events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
-		}
+	n.mu.Lock() // one event for a drain that comes from a write and from the feed
+	defer n.mu.Unlock()
+	was := n.rows.Row(i.Key) != nil
+	is := i.Version != 0
+	if is {
+		n.rows.Set(i)
+	} else {
+		n.rows.Delete(i.Key)
+	}
+	name, drain := strings.CutPrefix(i.Key, drainPrefix)
+	switch {
+	case drain && is && !was:
+		by := cmp.Or(i.Value.Author, "an operator")
+		n.Events.Add(event.Event{Kind: "node_drained", Object: name, Message: fmt.Sprintf("node %s is drained by %s", name, by)})
+	case drain && was && !is:
+		n.Events.Add(event.Event{Kind: "node_undrained", Object: name, Message: fmt.Sprintf("node %s is no longer drained", name)})
 	}
 }
