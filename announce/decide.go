@@ -11,10 +11,9 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 	v := d.view(e)
 	here := false
 	if e.here && e.mode == L2 {
-		d.own(addr, e, v, now)
-		here = e.owned
+		here = d.owns(addr, e, v, now)
 	} else {
-		e.owned, e.best = false, time.Time{}
+		e.best = time.Time{}
 		here = e.here && e.mode != Off && d.routes(addr, v.services, now)
 	}
 	a := Announcement{Addr: addr, Here: here, Services: v.services}
@@ -31,7 +30,7 @@ func (d *Decider) decide(addr netip.Addr, e *entry, now time.Time) {
 		a.New = e.last.New
 	}
 	e.known = e.known || here || v.owner() != ""
-	if a.Why = d.why(e, v); a.Why != e.last.Why {
+	if a.Why = d.why(e, v, here); a.Why != e.last.Why {
 		a.Why = intern(a.Why)
 	} else {
 		a.Why = e.last.Why
@@ -117,34 +116,34 @@ func (d *Decider) serves(e *entry) int {
 	return e.services
 }
 
-// own decides whether this host owns a VIP at layer 2.
+// owns decides whether this host owns a VIP at layer 2.
 //
 // No host asks another one. Each host takes a VIP only if it is the best one that it knows of, and
 // gives it up only for a better one that already announces it. So a planned move has two owners for
 // as long as a heartbeat travels, and none has no owner. After a healed partition, all owners but
 // the best give up.
-func (d *Decider) own(addr netip.Addr, e *entry, v *view, now time.Time) {
-	if e.owned {
-		e.owned = d.keeps(addr, v, now)
-		return
+func (d *Decider) owns(addr netip.Addr, e *entry, v *view, now time.Time) bool {
+	since := e.best
+	e.best = time.Time{}
+	switch {
+	case d.listening:
+		return false
+	case e.owned():
+		return d.keeps(addr, v, now)
+	case v.self.host == nil || v.best != &v.self || v.oneWay:
+		return false
+	case v.rival == nil:
+		return true
+	case since.IsZero():
+		since = now
 	}
-	if d.listening || v.self.host == nil || v.best != &v.self || v.oneWay {
-		e.best = time.Time{}
-		return
-	}
-	if v.rival == nil {
-		e.owned, e.best = true, time.Time{}
-		return
-	}
-	if e.best.IsZero() {
-		e.best = now
-	}
-	settled := e.best.Add(d.timing.Settle)
+	settled := since.Add(d.timing.Settle)
 	if now.Before(settled) {
+		e.best = since
 		d.timers.Set(addr, settled)
-		return
+		return false
 	}
-	e.owned, e.best = true, time.Time{}
+	return true
 }
 
 // keeps decides whether an owner remains one.

@@ -62,11 +62,13 @@ type entry struct {
 	here     bool // a VIP of this host
 	known    bool // some host has announced it
 
-	owned bool      // L2: this host owns it
-	best  time.Time // since when this host would be the owner; zero: it isn't the best
+	best time.Time // since when this host would be the owner; zero: it isn't the best
 
 	last Announcement // as decided last; its zero value before
 }
+
+// owned reports whether this host has owned the VIP at layer 2 since the last decision.
+func (e *entry) owned() bool { return e.last.Here && e.last.Mode == L2 }
 
 func (e *entry) eligible(addr netip.Addr) Eligible {
 	return Eligible{Addr: addr, Mode: e.mode, Services: e.services, Reason: e.reason}
@@ -90,13 +92,9 @@ func NewDecider(name string, weight int, timing Timing) *Decider {
 // Listen makes the host give up every VIP at layer 2 and take none until Ready. It is for a host
 // that was not running for so long that the others consider it dead.
 func (d *Decider) Listen() {
-	if d.listening {
-		return
-	}
-	d.listening = true
-	for addr, e := range d.vips {
-		e.owned, e.best = false, time.Time{}
-		d.todo.Add(addr)
+	if !d.listening {
+		d.listening = true
+		d.again(maps.Keys(d.vips))
 	}
 }
 
@@ -329,10 +327,4 @@ func (d *Decider) Decide(now time.Time, changed func(a Announcement, gone bool))
 			changed(e.last, false)
 		}
 	}
-}
-
-// Owned returns whether this host owns the VIP at layer 2.
-func (d *Decider) Owned(addr netip.Addr) bool {
-	e := d.vips[addr]
-	return e != nil && e.owned
 }

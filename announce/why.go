@@ -8,7 +8,7 @@ import (
 
 // why returns the reason for the announcement of a VIP in words: "lb2: highest of 3 eligible; lb1 is
 // draining".
-func (d *Decider) why(e *entry, v *view) string {
+func (d *Decider) why(e *entry, v *view, here bool) string {
 	if !e.here {
 		return ""
 	}
@@ -17,11 +17,11 @@ func (d *Decider) why(e *entry, v *view) string {
 	}
 	var parts []string
 	switch owner := v.owner(); {
-	case e.owned && d.self.Draining:
+	case here && d.self.Draining:
 		parts = append(parts, fmt.Sprintf("%s: keeps it until %s announces it", d.self.Name, v.best.host.Name))
-	case e.owned && v.best != &v.self:
+	case here && v.best != &v.self:
 		parts = append(parts, fmt.Sprintf("%s: keeps it until %s has settled", d.self.Name, v.best.host.Name))
-	case e.owned:
+	case here:
 		parts = append(parts, d.self.Name+": "+highest(v.count))
 	case owner != "" && v.best != nil && v.best.host.Name == owner:
 		parts = append(parts, owner+": "+highest(v.count))
