@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/connlimit"
-	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/httpstop"
@@ -72,13 +72,13 @@ type Server struct {
 	ctx     context.Context
 	addrs   []netip.Addr // to listen on
 	ports   map[vip.ServiceKey]*port
-	retries delayqueue.Queue[place] // places at which listening failed, by the time of the next try
-	retry   *time.Timer             // fires at the first of these times
+	retry   *time.Timer // for the places at which listening failed
+	backoff backoff.Backoff
 	ended   chan ending
 	tasks   parallel.Group // every goroutine
 
 	mu       sync.Mutex
-	failures map[place]*failure // the same places; only Run writes
+	failures map[place]vip.Problem // by the place at which listening failed; only Run writes
 }
 
 // place is the address at which a service's port listens.
@@ -98,12 +98,6 @@ type port struct {
 	listeners map[netip.Addr]*net.TCPListener
 }
 
-// failure is a place at which listening failed.
-type failure struct {
-	problem vip.Problem
-	backoff backoff.Backoff
-}
-
 // ending is a listener that ended by itself.
 type ending struct {
 	place
@@ -121,7 +115,7 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		Options: o, limit: &connlimit.Limit{Most: maxConnections, Each: maxOfClient}, claimed: make(chan struct{}),
-		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]*failure),
+		ports: make(map[vip.ServiceKey]*port), failures: make(map[place]vip.Problem), backoff: backoff.Backoff{Lo: minRetry, Hi: maxRetry},
 		retry: time.NewTimer(time.Hour), ended: make(chan ending),
 	}
 	s.retry.Stop()
@@ -132,14 +126,9 @@ func New(o Options) *Server {
 func (s *Server) Problems() []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]vip.Problem, 0, len(s.failures))
-	for _, f := range s.failures {
-		out = append(out, f.problem)
-	}
-	slices.SortFunc(out, func(a, b vip.Problem) int {
+	return slices.SortedFunc(maps.Values(s.failures), func(a, b vip.Problem) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Place, b.Place))
 	})
-	return out
 }
 
 // Claimed is closed when Run has listened, or failed to, on each port of the services that were compiled
@@ -204,7 +193,7 @@ func (s *Server) loop(ctx context.Context) {
 		case <-hostChanged:
 		case <-rowsChanged:
 		case <-s.retry.C:
-			s.retryDue(time.Now())
+			s.retryAll()
 		case d := <-s.ended:
 			s.lost(d)
 		}
@@ -280,7 +269,7 @@ func (s *Server) listen(p *port) {
 	}
 	s.forget(func(at place) bool { return at.service == p.service && !slices.Contains(s.addrs, at.at.Addr()) })
 	for _, addr := range s.addrs {
-		if p.listeners[addr] == nil && s.failures[p.place(addr)] == nil {
+		if _, fails := s.failures[p.place(addr)]; p.listeners[addr] == nil && !fails {
 			s.open(p, addr)
 		}
 	}
@@ -290,7 +279,7 @@ func (p *port) place(addr netip.Addr) place {
 	return place{p.service, netip.AddrPortFrom(addr, p.number)}
 }
 
-// open listens on one address, or records the failure and schedules a retry.
+// open listens on one address, or records the failure.
 func (s *Server) open(p *port, addr netip.Addr) {
 	at := p.place(addr)
 	l, err := s.Sockets.ListenTCP(s.ctx, at.at)
@@ -298,7 +287,7 @@ func (s *Server) open(p *port, addr netip.Addr) {
 		s.fail(at, err)
 		return
 	}
-	if s.failures[at] != nil {
+	if _, failed := s.failures[at]; failed {
 		s.forget(func(other place) bool { return other == at })
 		s.Log.Info("health port is answered again", "service", at.service, "at", at.at)
 		s.Events.Add(event.Event{Kind: "health_port_open", Service: at.service.String(), Object: at.at.String(), Message: "answered again"})
@@ -327,18 +316,15 @@ func (s *Server) lost(d ending) {
 
 // fail reports a place at which listening fails, once, and schedules the next try.
 func (s *Server) fail(at place, err error) {
-	f := s.failures[at]
-	if f == nil {
-		f = &failure{backoff: backoff.Backoff{Lo: minRetry, Hi: maxRetry}}
+	if _, known := s.failures[at]; !known {
 		s.Log.Error("health port can't be answered; balancers take this node for one without backends", "service", at.service, "at", at.at, "err", err)
 		s.Events.Add(event.Event{Kind: "health_port_failed", Service: at.service.String(), Object: at.at.String(), Message: err.Error()})
+		s.backoff.Reset()
+		s.retry.Reset(s.backoff.Next())
 	}
-	s.retries.Set(at, time.Now().Add(f.backoff.Next()))
 	s.mu.Lock()
-	f.problem = problem(at, err)
-	s.failures[at] = f
-	s.mu.Unlock()
-	s.schedule()
+	defer s.mu.Unlock()
+	s.failures[at] = problem(at, err)
 }
 
 func problem(at place, err error) vip.Problem {
@@ -353,33 +339,19 @@ func problem(at place, err error) vip.Problem {
 	return p
 }
 
-// retryDue tries again at the places that are due. Each try succeeds, or moves the place's
-// deadline.
-func (s *Server) retryDue(now time.Time) {
-	for at := range s.retries.Due(now) {
+// retryAll tries again at the places at which listening failed.
+func (s *Server) retryAll() {
+	for _, at := range slices.Collect(maps.Keys(s.failures)) {
 		s.open(s.ports[at.service], at.at.Addr())
 	}
-	s.schedule()
+	if len(s.failures) > 0 {
+		s.retry.Reset(s.backoff.Next())
+	}
 }
 
 // forget drops failures of places that are no longer wanted or that work.
 func (s *Server) forget(which func(place) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for at := range s.failures {
-		if which(at) {
-			delete(s.failures, at)
-			s.retries.Drop(at)
-		}
-	}
-	s.schedule()
-}
-
-// schedule sets the timer for the next try.
-func (s *Server) schedule() {
-	if _, at, ok := s.retries.First(); ok {
-		s.retry.Reset(time.Until(at))
-	} else {
-		s.retry.Stop()
-	}
+	maps.DeleteFunc(s.failures, func(at place, _ vip.Problem) bool { return which(at) })
 }
