@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -31,14 +32,9 @@ type Options struct {
 	// ShuttingDown reports whether the host goes down, when the announcer is stopped. Then it does
 	// not leave routes for a next process. nil: never.
 	ShuttingDown func() bool
-	// Started is called once, in its own goroutine, 5 s after the VIPs of the start were given to the
-	// outputs, unless the announcer is stopping. The first announcements and their repetitions are out
-	// then. nil: not called.
-	Started func()
 }
 
-// startTime is the pause before Options.Started. Announcements at layer 2 are paced, and repeated for
-// 3.5 s.
+// startTime is when the first announcements are out: those at layer 2 are paced, and repeated for 3.5 s.
 const startTime = 5 * time.Second
 
 // Announcer is the state of the process. Only Run's goroutine uses it.
@@ -60,7 +56,6 @@ type Announcer struct {
 	settings announce.Settings
 	complete bool                // an agent has sent everything once
 	ready    bool                // the outputs know that
-	started  time.Time           // when Options.Started is due; zero: not yet, or called
 	born     map[netip.Addr]bool // VIPs that came later and that this host has not announced
 
 	until     time.Time // when announcements end without an agent; zero: the agent is there
@@ -168,14 +163,7 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 			for _, o := range a.outputs {
 				o.complete()
 			}
-			if a.o.Started != nil {
-				a.started = now.Add(startTime)
-			}
-		}
-	}
-	if !a.started.IsZero() && !now.Before(a.started) {
-		if a.started = (time.Time{}); a.leaving.IsZero() {
-			a.work.Go(a.o.Started)
+			time.AfterFunc(startTime, debug.FreeOSMemory) // of messages and lists with all VIPs
 		}
 	}
 	if now.Sub(a.published) >= publishEvery {
@@ -185,7 +173,7 @@ func (a *Announcer) step(now time.Time, packets []heartbeat.Packet) time.Time {
 	if at, ok := a.outbox.next(); ok && at.Before(next) {
 		next = at
 	}
-	for _, at := range []time.Time{a.until, a.leaving, a.started} {
+	for _, at := range []time.Time{a.until, a.leaving} {
 		if !at.IsZero() && at.Before(next) {
 			next = at
 		}

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -344,35 +343,4 @@ func TestRoutesOfAnEarlierRun(t *testing.T) {
 		}
 	}
 	expect.Equal(t, removed, 2, "removed %d times, want the failure and a success", removed)
-}
-
-// Started is called once, when the first announcements and their repetitions are out, and not while
-// the process ends.
-func TestStarted(t *testing.T) {
-	for _, leaves := range []bool{false, true} {
-		var calls atomic.Int32
-		a := New(Options{Socket: filepath.Join(t.TempDir(), "control.sock"), Log: slog.New(slog.DiscardHandler), Started: func() { calls.Add(1) }})
-		clear(a.outputs)
-		began := time.Now()
-		settings := announce.Settings{Node: "lb1", Weight: 1, Heartbeat: time.Second, Missed: 3, Settle: time.Second, Hold: time.Minute}
-		a.configure(&settings, began)
-		a.synced()
-		for now := began; now.Before(began.Add(20*time.Second)) && (a.leaving.IsZero() || now.Before(a.leaving)); {
-			next := a.step(now, nil)
-			a.work.Wait()
-			want := int32(0)
-			if !leaves && now.Sub(began) >= 5*time.Second {
-				want = 1
-			}
-			if n := calls.Load(); n != want {
-				t.Fatalf("%d calls after %s, want %d", n, now.Sub(began), want)
-			}
-			if leaves && now.Sub(began) > 2*time.Second && a.leaving.IsZero() {
-				a.leave(now)
-			}
-			if now = next; next.Sub(began) > 5*time.Second && !a.started.IsZero() {
-				t.Fatalf("the next step is after %s", next.Sub(began))
-			}
-		}
-	}
 }

@@ -29,8 +29,7 @@ func Main(ctx context.Context, o Options) error {
 	log, flush := logwriter.OfProcess()
 	defer flush()
 	o.Log = log
-	slog.SetDefault(o.Log)         // for what has no log of its own, such as parallel.Recovered
-	o.Started = debug.FreeOSMemory // of messages and lists with all VIPs
+	slog.SetDefault(o.Log) // for what has no log of its own, such as parallel.Recovered
 	o.ShuttingDown = shuttingDown
 	return New(o).Run(ctx)
 }
