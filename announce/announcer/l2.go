@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,7 +48,6 @@ type l2Output struct {
 	pause   backoff.Backoff // before it
 
 	unsent  uint64              // frames of earlier speakers that the kernel had no room for
-	wanted  []string            // the interfaces
 	links   map[string]l2.State // by name
 	release []netip.Addr        // since the last act
 }
@@ -81,14 +81,7 @@ func (o *l2Output) apply(s *announce.Settings) error {
 	}
 	c := l2.Config{Interfaces: s.Interfaces, Pools: s.Ranges(announce.L2), Device: s.Device, DeadMan: s.Timing().Handover, Record: o.record, Log: o.a.log,
 		Report: func(r l2.Report) { o.a.mail.post(func() { o.report(r) }) }}
-	if !slices.Equal(o.wanted, s.Interfaces) {
-		o.wanted = slices.Clone(s.Interfaces)
-		for name := range o.links {
-			if !slices.Contains(o.wanted, name) {
-				delete(o.links, name)
-			}
-		}
-	}
+	maps.DeleteFunc(o.links, func(name string, _ l2.State) bool { return !slices.Contains(s.Interfaces, name) })
 	if o.speaker != nil {
 		return o.speaker.Reconfigure(c)
 	}
@@ -167,7 +160,7 @@ func (o *l2Output) end() {
 	o.unsent += o.speaker.Busy()
 	o.speaker = nil
 	clear(o.links)
-	o.wanted, o.release = nil, nil
+	o.release = nil
 	for _, name := range []string{ownProblem, releaseProblem, refreshProblem, gateProblem} {
 		o.a.problems.set(name, nil)
 	}
@@ -260,7 +253,7 @@ func (o *l2Output) report(r l2.Report) {
 	switch {
 	case o.speaker == nil:
 	case r.Addr.IsValid():
-		place := announce.Place{Addr: r.Addr, At: placeOf(o.wanted)}
+		place := announce.Place{Addr: r.Addr, At: strings.Join(o.a.settings.Interfaces, ",")} // the VIP is announced on all of them
 		if r.State == l2.Released {
 			o.a.tables.Announced.Delete(place)
 			return
@@ -290,9 +283,6 @@ func (o *l2Output) report(r l2.Report) {
 	}
 }
 
-// placeOf names the interfaces as one place: each VIP is announced on all of them.
-func placeOf(interfaces []string) string { return strings.Join(interfaces, ",") }
-
 // checkOffline gives all VIPs up, so that other hosts take them, while this host has no speaker or none
 // of the interfaces works.
 func (o *l2Output) checkOffline() {
@@ -310,7 +300,7 @@ func (o *l2Output) checkOffline() {
 // linksDown returns the states of the interfaces if none of them works.
 func (o *l2Output) linksDown() error {
 	var down []string
-	for _, name := range o.wanted {
+	for _, name := range o.a.settings.Interfaces {
 		state, known := o.links[name]
 		if !known || state == l2.LinkUp {
 			return nil
