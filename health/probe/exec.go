@@ -3,8 +3,7 @@ package probe
 import (
 	"bytes"
 	"context"
-	"io"
-	"os"
+	"errors"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -12,13 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 // maxOutput bounds the output of a command that is kept, in bytes. The rest is read and discarded,
 // because a command that can't write would hang.
 const maxOutput = 4 << 10
+
+// outputTime is how long the output of a command is read after its end. A process that has left the
+// command's group can hold it open.
+const outputTime = 100 * time.Millisecond
 
 // runCommand runs a command without a shell. Exit status 0 passes; otherwise the first line of the
 // output is the reason. The command gets the target in IRONVIP_ADDRESS and IRONVIP_PORT, and nothing
@@ -35,25 +36,12 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 		"IRONVIP_PORT=" + strconv.Itoa(int(t.Addr.Port())),
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	read, write, err := os.Pipe()
-	if err != nil {
+	var output beginning
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.WaitDelay = outputTime
+	if err := cmd.Start(); err != nil {
 		return judgeOwn("run command", err)
 	}
-	defer read.Close()
-	cmd.Stdout, cmd.Stderr = write, write
-	err = cmd.Start()
-	write.Close()
-	if err != nil {
-		return judgeOwn("run command", err)
-	}
-
-	var output bytes.Buffer
-	reading, _ := parallel.NewGroup(ctx)
-	reading.Go(func() error {
-		io.CopyN(&output, read, maxOutput)
-		io.Copy(io.Discard, read)
-		return nil
-	})
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
@@ -65,13 +53,10 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 		<-killed
 	}
 	unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // what the command started and left
-	err = cmd.Wait()
-	read.SetReadDeadline(time.Now()) // a process that left the group can hold the pipe
-	_ = reading.Wait()
-	readWritten(read, &output)
+	err := cmd.Wait()
 
 	switch line := firstLine(output.String()); {
-	case err == nil:
+	case err == nil, errors.Is(err, exec.ErrWaitDelay):
 		return OK, ""
 	case late:
 		return TimedOut, "command killed after " + c.Timeout.String()
@@ -82,26 +67,12 @@ func runCommand(ctx context.Context, j *job) (Outcome, string) {
 	}
 }
 
-// readWritten reads what is in a pipe, without waiting for more: a command that has ended has written all of its output.
-func readWritten(pipe *os.File, output *bytes.Buffer) {
-	pipe.SetReadDeadline(time.Time{})
-	raw, err := pipe.SyscallConn()
-	if err != nil {
-		return
-	}
-	rest := make([]byte, maxOutput)
-	_ = raw.Read(func(fd uintptr) bool {
-		for output.Len() < maxOutput {
-			n, err := unix.Read(int(fd), rest[:maxOutput-output.Len()])
-			if err == unix.EINTR {
-				continue
-			} else if n <= 0 {
-				break
-			}
-			output.Write(rest[:n])
-		}
-		return true
-	})
+// beginning keeps the first maxOutput bytes that are written.
+type beginning struct{ bytes.Buffer }
+
+func (b *beginning) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), maxOutput-b.Len())])
+	return len(p), nil
 }
 
 // waitForExit blocks until a child process has ended, and leaves it as a zombie: while it is one,

@@ -42,8 +42,8 @@ func TestExec(t *testing.T) {
 	})
 }
 
-// Nothing of a command's process group survives its end, and a process that left the group delays
-// nothing.
+// Nothing of a command's process group survives its end, and a process that left the group delays the
+// result by no more than outputTime.
 func TestExecLeavesNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
