@@ -210,7 +210,7 @@ func (e *Engine) Stop(t Target) {
 	if n := e.targets[t]; n != nil {
 		n.stopped = true
 		delete(e.targets, t)
-		e.lanes[laneOf(t.Check().Type)].leave(n.group)
+		e.lanes[laneOf(t.Check().Type)].leave(n)
 		e.needPath(t, -1)
 		e.queue.Drop(n)
 		e.o.Results.Delete(t)

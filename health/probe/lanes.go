@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/parallel"
+	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -37,10 +38,10 @@ type prober interface {
 type lane struct {
 	limit   int
 	running int
-	waiting int // with those that were stopped meanwhile
+	waiting int
 	prober  prober
-	groups  map[string]*group // by namespace, those with targets or running probes
-	turns   fifo[*group]      // those with waiting targets
+	groups  map[string]*group       // by namespace, those with targets or running probes
+	turns   workqueue.Queue[*group] // those with waiting targets
 	batch   []job
 }
 
@@ -49,7 +50,7 @@ type group struct {
 	namespace string
 	targets   int
 	running   int
-	waiting   fifo[*target]
+	waiting   workqueue.Queue[*target]
 }
 
 // join adds a target of a namespace, and returns the group for the target. leave removes it.
@@ -66,7 +67,11 @@ func (l *lane) join(namespace string) *group {
 	return g
 }
 
-func (l *lane) leave(g *group) {
+func (l *lane) leave(t *target) {
+	g := t.group
+	if g.waiting.Has(t) {
+		l.take(g, t)
+	}
 	g.targets--
 	l.forget(g)
 }
@@ -80,27 +85,30 @@ func (l *lane) forget(g *group) {
 
 // wait adds a target at the end of its group.
 func (l *lane) wait(t *target) {
-	if t.group.waiting.len() == 0 {
-		l.turns.push(t.group)
-	}
-	t.group.waiting.push(t)
+	t.group.waiting.Add(t)
+	l.turns.Add(t.group)
 	l.waiting++
+}
+
+// take removes a waiting target of a group.
+func (l *lane) take(g *group, t *target) {
+	l.waiting--
+	if g.waiting.Remove(t); g.waiting.Len() == 0 {
+		l.turns.Remove(g)
+	}
 }
 
 // next removes the first waiting target of the group whose turn it is, or returns nil if none may begin. A group
 // that has to wait for its own probes has several of them, so there are few to pass over.
 func (l *lane) next() *target {
-	for n := l.turns.len(); n > 0 && l.running < l.limit; n-- {
-		g := l.turns.pop()
-		var t *target
-		for l.allows(g) && g.waiting.len() > 0 && (t == nil || t.stopped) {
-			t = g.waiting.pop()
-			l.waiting--
+	for n := l.turns.Len(); n > 0 && l.running < l.limit; n-- {
+		g, _ := l.turns.Take()
+		l.turns.Add(g) // at the end
+		if !l.allows(g) {
+			continue
 		}
-		if g.waiting.len() > 0 {
-			l.turns.push(g)
-		}
-		if t != nil && !t.stopped {
+		for t := range g.waiting.All() {
+			l.take(g, t)
 			l.running++
 			g.running++
 			return t
@@ -120,30 +128,6 @@ func (l *lane) ended(t *target) {
 	l.running--
 	t.group.running--
 	l.forget(t.group)
-}
-
-// fifo is a queue. Its methods cost O(1).
-type fifo[T any] struct {
-	items []T // from the first; those before it are zero
-	first int
-}
-
-func (f *fifo[T]) len() int { return len(f.items) - f.first }
-
-func (f *fifo[T]) push(item T) { f.items = append(f.items, item) }
-
-// pop removes the first item. There has to be one.
-func (f *fifo[T]) pop() T {
-	item := f.items[f.first]
-	clear(f.items[f.first : f.first+1])
-	f.first++
-	// Moving the rest down when half of the slice is unused costs O(1) for each item.
-	if f.first > len(f.items)/2 {
-		rest := copy(f.items, f.items[f.first:])
-		clear(f.items[rest:])
-		f.items, f.first = f.items[:rest], 0
-	}
-	return item
 }
 
 // add prepares a job for flush.

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
+	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -32,16 +33,16 @@ type poller struct {
 	closed bool
 
 	// Only run uses these.
-	waiting   fifo[job]         // to begin
-	next      time.Time         // when to begin the next ones
-	sockets   map[int32]*socket // by descriptor
+	waiting   workqueue.Queue[*socket] // to begin
+	next      time.Time                // when to begin the next ones
+	sockets   map[int32]*socket        // by descriptor
 	deadlines delayqueue.Queue[*socket]
 	done      []done
 	events    [256]unix.EpollEvent
 	buf       [4096]byte
 }
 
-// socket is a probe that runs.
+// socket is a probe that waits or runs.
 type socket struct {
 	job
 	fd      int
@@ -154,7 +155,7 @@ func (p *poller) take() (open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, j := range p.inbox {
-		p.waiting.push(j)
+		p.waiting.Add(&socket{job: j})
 	}
 	clear(p.inbox)
 	p.inbox = p.inbox[:0]
@@ -166,7 +167,7 @@ func (p *poller) take() (open bool) {
 // begin begins the next jobs, if it is time for them, or else sets the timer that ends wait. It returns
 // whether it has begun any.
 func (p *poller) begin() bool {
-	n := p.waiting.len()
+	n := p.waiting.Len()
 	if n == 0 {
 		return false
 	}
@@ -177,7 +178,8 @@ func (p *poller) begin() bool {
 	}
 	p.next = now.Add(gap)
 	for range (n + 1) / 2 {
-		p.open(p.waiting.pop())
+		s, _ := p.waiting.Take()
+		p.open(s)
 	}
 	return true
 }
@@ -207,24 +209,24 @@ func (p *poller) poll() int {
 }
 
 // open begins a probe.
-func (p *poller) open(j job) {
-	s := &socket{job: j, began: time.Now(), phase: connecting}
+func (p *poller) open(s *socket) {
+	s.began = time.Now()
 	var err error
-	if j.check.Type == vip.CheckUDP {
+	if s.check.Type == vip.CheckUDP {
 		s.fd, err = openUDP(&s.job)
 	} else {
-		s.fd, err = openTCP(&s.job, j.check.Send == "" && j.check.Expect == "")
+		s.fd, err = openTCP(&s.job, s.check.Send == "" && s.check.Expect == "")
 	}
 	if s.fd < 0 {
 		outcome, reason := judge("open a socket", err)
 		if failed, is := err.(pathError); is {
 			outcome, reason = failed.judge()
 		}
-		p.done = append(p.done, done{j.t, outcome, reason, 0})
+		p.done = append(p.done, done{s.t, outcome, reason, 0})
 		return
 	}
 	p.sockets[int32(s.fd)] = s
-	p.deadlines.Set(s, s.began.Add(j.check.Timeout))
+	p.deadlines.Set(s, s.began.Add(s.check.Timeout))
 	if err != nil && err != unix.EINPROGRESS {
 		p.fail(s, "connect", err)
 		return
