@@ -147,9 +147,3 @@ func (a *affinity) close() {
 		a.forget(first)
 	}
 }
-
-func (a *affinity) len() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.clients)
-}

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -115,16 +114,6 @@ func (e *endpoint) close() {
 	e.links = nil
 	e.mu.Unlock()
 	for l := range links {
-		l.abort()
-	}
-}
-
-// abort ends all links immediately.
-func (e *endpoint) abort() {
-	e.mu.Lock()
-	links := slices.Collect(maps.Keys(e.links))
-	e.mu.Unlock()
-	for _, l := range links {
 		l.abort()
 	}
 }

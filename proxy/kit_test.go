@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -96,6 +97,30 @@ func (b *bench) service(key vip.ServiceKey) *service {
 	b.services.mu.Lock()
 	defer b.services.mu.Unlock()
 	return b.services.m[key]
+}
+
+// len returns the number of remembered clients.
+func (a *affinity) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.clients)
+}
+
+// held returns the number of pipes in use.
+func (p *pipes) held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open - len(p.idle)
+}
+
+// abort ends all links immediately.
+func (e *endpoint) abort() {
+	e.mu.Lock()
+	links := slices.Collect(maps.Keys(e.links))
+	e.mu.Unlock()
+	for _, l := range links {
+		l.abort()
+	}
 }
 
 // carried returns how many connections and sessions a frontend has assigned to backends.

@@ -96,13 +96,6 @@ func (q *pipe) close() {
 	unix.Close(q.w)
 }
 
-// held returns the number of pipes in use.
-func (p *pipes) held() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open - len(p.idle)
-}
-
 // close closes the idle pipes. Pipes that are returned later are closed, too.
 func (p *pipes) close() {
 	p.mu.Lock()

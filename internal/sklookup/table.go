@@ -200,24 +200,12 @@ func (t *Table) recognizeMap(m *ebpf.Map) {
 
 // duplicated calls a function that takes a descriptor with a copy of f's.
 func duplicated[T any](f *os.File, take func(int) (T, error)) (T, error) {
-	var none T
-	fd, err := duplicate(f)
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
+		var none T
 		return none, err
 	}
 	return take(fd)
-}
-
-func duplicate(f syscall.Conn) (fd int, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	var failed error
-	if err := raw.Control(func(of uintptr) { fd, failed = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
-		return -1, err
-	}
-	return fd, failed
 }
 
 // Files returns copies of the descriptors that keep program, link and maps alive, for Open.
