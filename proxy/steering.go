@@ -127,21 +127,18 @@ func (s *steering) listen(f *frontend) (listener, error) {
 	if key.Protocol == vip.UDP {
 		return listenUDP(f, &steered{s: s, isNew: f.listener == nil})
 	}
-	l := &steeredTCP{s: s, f: f}
-	var err error
-	if l.inherited, err = s.enter(key, f.listener == nil, func() { s.tcp[entryOf(key)] = f }); err != nil {
-		l.close()
+	if err := s.enter(key, f.listener == nil, func() { s.tcp[entryOf(key)] = f }); err != nil {
+		s.forget(key)
 		return nil, err
 	}
-	return l, nil
+	return &steeredTCP{s: s, f: f}, nil
 }
 
 // steeredTCP is the listener of a frontend without a socket.
 type steeredTCP struct {
-	s         *steering
-	f         *frontend
-	inherited bool // an earlier process had it
-	stopped   bool
+	s       *steering
+	f       *frontend
+	stopped bool
 }
 
 func (l *steeredTCP) usable(bool) error { return nil }
@@ -149,7 +146,7 @@ func (l *steeredTCP) died() error       { return l.s.died(l.f.key) }
 
 func (l *steeredTCP) stop() {
 	l.stopped = true
-	l.s.leave(l.f.key, l.inherited)
+	l.s.forget(l.f.key)
 }
 
 func (l *steeredTCP) close() {
@@ -158,29 +155,27 @@ func (l *steeredTCP) close() {
 	}
 }
 
-// enter makes the clients of a frontend arrive. It calls add before the first one arrives. It returns
-// whether an earlier process had the frontend. A new frontend that no earlier process had doesn't take a
+// enter makes the clients of a frontend arrive. It calls add before the first one arrives. A new frontend that no earlier process had doesn't take a
 // port that a socket has. Later, a socket that is bound to the port gets nothing.
-func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) (inherited bool, err error) {
+func (s *steering) enter(key vip.FrontendKey, isNew bool, add func()) error {
 	entry, slot := entryOf(key), slotOf(key)
 	if isNew && !s.succeedsTo(entry) {
 		if err := isFree(s.diag, key); err != nil {
-			return false, err
+			return err
 		}
 	}
 	s.mu.Lock()
-	err = s.repair(slot)
+	err := s.repair(slot)
 	if err == nil && !s.stopped {
 		add()
 	}
-	_, inherited = s.unclaimed[entry]
 	delete(s.unclaimed, entry)
 	delete(s.missing, entry)
 	s.mu.Unlock()
-	if err == nil {
-		err = s.table.Put(entry, slot)
+	if err != nil {
+		return err
 	}
-	return inherited, err
+	return s.table.Put(entry, slot)
 }
 
 // succeedsTo reports whether an earlier process had a frontend that this one doesn't have yet.
@@ -324,24 +319,7 @@ func (s *steering) remove(key vip.FrontendKey) {
 	s.forget(key)
 }
 
-// leave leaves the clients of a frontend to other processes. If this process goes on, only one that an
-// earlier process had, too, keeps its entry.
-func (s *steering) leave(key vip.FrontendKey, inherited bool) {
-	s.mu.RLock()
-	stopped := s.stopped
-	s.mu.RUnlock()
-	if !stopped && !inherited {
-		s.remove(key)
-		return
-	}
-	s.forget(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !stopped {
-		s.unclaimed[entryOf(key)] = struct{}{}
-	}
-}
-
+// forget leaves the clients of a frontend to other processes.
 func (s *steering) forget(key vip.FrontendKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

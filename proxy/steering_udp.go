@@ -18,15 +18,14 @@ import (
 // because the program selects another one. Without a usable backend, the kernel answers port
 // unreachable, and no other process gets the datagrams.
 type steered struct {
-	s         *steering
-	isNew     bool // until it has begun
-	inherited bool // an earlier process had the frontend
+	s     *steering
+	isNew bool // until it has begun
 }
 
-func (w *steered) begin(u *udpListener) (err error) {
+func (w *steered) begin(u *udpListener) error {
 	key := u.f.key
-	if w.inherited, err = w.s.enter(key, w.isNew, func() { w.s.udp[entryOf(key)] = u }); err != nil {
-		w.s.remove(key)
+	if err := w.s.enter(key, w.isNew, func() { w.s.udp[entryOf(key)] = u }); err != nil {
+		w.s.forget(key)
 		return err
 	}
 	w.isNew = false
@@ -48,7 +47,7 @@ func (w *steered) end(u *udpListener, gone bool) {
 	w.idle(u)
 }
 
-func (w *steered) stop(u *udpListener) { w.s.leave(u.f.key, w.inherited) }
+func (w *steered) stop(u *udpListener) { w.s.forget(u.f.key) }
 
 func (w *steered) reply(u *udpListener) error {
 	if u.conn != nil {
