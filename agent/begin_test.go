@@ -128,5 +128,16 @@ func TestAnAgentBeginsWithItsStore(t *testing.T) {
 		if c := a.storeCheck(); c.Level != v1.LevelOK {
 			t.Errorf("at last: %+v", c)
 		}
+		m.Client("late").SetDown(true)
+		time.Sleep(20 * time.Second) // its session ends
+		twin := m.Run(t, fleet.Options{Node: "late", Folders: folders, KV: m.Client("twin")}, nil)
+		defer twin.End()
+		time.Sleep(2 * time.Second)
+		m.Client("late").SetDown(false)
+		time.Sleep(time.Minute)
+		if c := a.storeCheck(); c.Level != v1.LevelFail || c.Message != "consul at 10.0.0.5:8500 not writable: another host has this host's id or name" ||
+			c.Hint != "traffic goes on; new addresses and registrations wait" || len(c.Problems) != 1 || c.Problems[0].Code != vip.CodeNameTaken {
+			t.Errorf("another host has its name: %+v", c)
+		}
 	})
 }

@@ -107,6 +107,7 @@ func TestUnitFitsTheAgent(t *testing.T) {
 	agent.has(t, map[string]string{
 		"Type": "notify", "Restart": "on-failure", "User": "ironvip", "StateDirectory": "ironvip", "RuntimeDirectory": "ironvip",
 		"AmbientCapabilities": capabilities, "CapabilityBoundingSet": capabilities, "ProtectKernelTunables": "no", "FileDescriptorStoreMax": "64", "LimitMEMLOCK": "",
+		"MemoryHigh": "50%", "MemoryMax": "70%", "Environment": "", // GOMEMLIMIT would take the place of these limits
 		"ExecStop": "", "ExecStopPost": "", // stopping must not remove what the kernel forwards
 	})
 	if agent.allowsBPF() {
@@ -155,7 +156,7 @@ func TestUnitFitsTheProxy(t *testing.T) {
 	proxy := fitsSatellite(t, "ironvip-proxy.service", "CAP_NET_BIND_SERVICE CAP_BPF CAP_NET_ADMIN")
 	proxy.has(t, map[string]string{
 		"KillMode": "mixed", "ExecReload": "/bin/sh -c 'kill -HUP $MAINPID'", "Requires": "ironvip-proxy.socket", "After": "ironvip-proxy.socket",
-		"LimitNOFILE": "1048576", "LimitMEMLOCK": "infinity", "WantedBy": "", // the socket starts it
+		"LimitNOFILE": "1048576", "LimitMEMLOCK": "infinity", "MemoryHigh": "50%", "MemoryMax": "70%", "WantedBy": "", // the socket starts it
 	})
 	if !proxy.allowsBPF() {
 		t.Error("the proxy may not use BPF")
