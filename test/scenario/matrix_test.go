@@ -66,7 +66,7 @@ func matrix() (string, error) {
 			fmt.Fprintf(&b, " | %s |\n", strings.Join(names, "; "))
 		}
 	}
-	b.WriteString(kernelsIntro)
+	b.WriteString(changesNote + kernelsIntro)
 	fmt.Fprintf(&b, "\n| | since Linux | %s | used by | without it |\n|%s\n", strings.Join(kernels, " | "), strings.Repeat("---|", len(kernels)+4))
 	for _, f := range linux.All() {
 		fmt.Fprintf(&b, "| %s | %s", f.Name, f.First())
@@ -84,6 +84,10 @@ func matrix() (string, error) {
 
 // kernels are those of "make kernels".
 var kernels = []string{"5.10", "6.1", "6.12"}
+
+// changesNote follows the last group.
+const changesNote = "\nWhen the drain of a deleted service ends, `proxy` resets the connections that are still open; with `ipvs` and\n" +
+	"`nft` they end without an answer, because the route to the VIP goes with the service.\n"
 
 const kernelsIntro = "\n## Kernels\n\n" +
 	"`make kernels` runs the tests of the kernel VM on Debian's cloud kernels 5.10 (bullseye), 6.1 (bookworm)\n" +
