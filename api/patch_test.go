@@ -77,6 +77,7 @@ func TestPatchIsRefused(t *testing.T) {
 		{name: "no ETag of ours", body: `{}`, headers: []string{asPatch, `If-Match: x`}, status: 400, code: v1.CodeInvalidRequest},
 		{name: "as plain JSON", body: `{}`, headers: []string{"Content-Type: application/json"}, status: 415, code: v1.CodeUnsupportedMedia},
 		{name: "as a form", body: `{}`, headers: []string{"Content-Type: application/x-www-form-urlencoded"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "as UTF-16", body: `{}`, headers: []string{asPatch + "; charset=utf-16"}, status: 415, code: v1.CodeUnsupportedMedia},
 		{name: "without a type", body: `{}`, headers: []string{none}, status: 415, code: v1.CodeUnsupportedMedia},
 	} {
 		if c.path == "" {

@@ -30,9 +30,9 @@ func media(contentType string) *server.Problem {
 	if contentType == "" {
 		return nil
 	}
-	kind, _, err := mime.ParseMediaType(contentType)
+	kind, params, err := mime.ParseMediaType(contentType)
 	switch {
-	case err != nil, kind == v1.MergePatchType, kind == jsonPatchType:
+	case err != nil, !isUTF8(params), kind == v1.MergePatchType, kind == jsonPatchType:
 	case kind == "application/json", strings.HasSuffix(kind, "+json"), kind == "text/json", kind == "text/plain",
 		kind == "application/octet-stream":
 		return nil
@@ -44,13 +44,20 @@ func media(contentType string) *server.Problem {
 		"send JSON with Content-Type: application/json")
 }
 
+// isUTF8 reports whether the parameters of a content type name no other character set, in which the body would mean
+// something else.
+func isUTF8(params map[string]string) bool {
+	set := strings.ToLower(params["charset"])
+	return set == "" || set == "utf-8" || set == "us-ascii"
+}
+
 // jsonPatchType is the content type of a JSON patch (RFC 6902), which the API does not accept.
 const jsonPatchType = "application/json-patch+json"
 
 // mergePatch refuses a body that does not state that it is a JSON merge patch: as the body of
 // another kind of patch, it would have another meaning.
 func mergePatch(contentType string) *server.Problem {
-	if kind, _, err := mime.ParseMediaType(contentType); err == nil && kind == v1.MergePatchType {
+	if kind, params, err := mime.ParseMediaType(contentType); err == nil && kind == v1.MergePatchType && isUTF8(params) {
 		return nil
 	}
 	return server.Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, fmt.Sprintf("unsupported content type %q", contentType),

@@ -172,6 +172,8 @@ func TestRefusals(t *testing.T) {
 		{name: "too large", method: "PUT", path: webPath, body: big, status: 413, code: v1.CodeBodyTooLarge},
 		{name: "YAML", method: "PUT", path: webPath, body: "a: b", headers: []string{"Content-Type: application/yaml"}, status: 415, code: v1.CodeUnsupportedMedia},
 		{name: "curl -d", method: "PUT", path: webPath, body: webBody(), headers: []string{"Content-Type: application/x-www-form-urlencoded"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "compressed", method: "PUT", path: webPath, body: webBody(), headers: []string{"Content-Encoding: gzip"}, status: 415, code: v1.CodeUnsupportedMedia},
+		{name: "Latin-1", method: "PUT", path: webPath, body: webBody(), headers: []string{"Content-Type: application/json; charset=iso-8859-1"}, status: 415, code: v1.CodeUnsupportedMedia},
 		{name: "half a character", method: "PUT", path: webPath, body: `{"labels":{"a":"\ud800"},"ports":[{"port":80}]}`, status: 400, code: v1.CodeInvalidRequest},
 		{name: "another source's", method: "PUT", path: "/v1/services/default/from-file", body: webBody(), status: 409, code: v1.CodeReadOnlySource},
 		{name: "deletion of another source's", method: "DELETE", path: "/v1/services/default/from-file", status: 409, code: v1.CodeReadOnlySource},

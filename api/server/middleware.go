@@ -197,6 +197,9 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) *Problem {
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil { // an unparsable part would be ignored
 		return BadRequest("invalid query: "+err.Error(), "separate parameters with & and write % as %25")
 	}
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return Refuse(http.StatusUnsupportedMediaType, v1.CodeUnsupportedMedia, "unsupported content encoding "+coding, "send the body as it is")
+	}
 	return nil
 }
 
