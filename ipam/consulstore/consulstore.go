@@ -175,7 +175,7 @@ func (s *Store) await(ctx context.Context) error {
 		case <-ready:
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 // sync applies the tree's changes to the view. The caller holds mu.
