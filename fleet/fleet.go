@@ -116,14 +116,3 @@ type Committer interface {
 	// ErrUnavailable, or is the context's) means that the outcome of every batch is unknown.
 	Commit(ctx context.Context, batches []*Batch) error
 }
-
-// Leadership reports which host is the leader, which allocates first. It prevents a stampede and
-// nothing else: the conditions of every write hold without it.
-type Leadership interface {
-	// Mine reports whether this host is the leader.
-	Mine() bool
-	// Elected returns the leader's node name, or "" if there is none.
-	Elected() string
-	// Changed returns a channel that is closed when either changes. Every change replaces it.
-	Changed() <-chan struct{}
-}

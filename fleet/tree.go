@@ -42,7 +42,6 @@ type Options struct {
 }
 
 var _ Committer = (*Tree)(nil)
-var _ Leadership = (*Tree)(nil)
 
 // Tree is this host's copy of the fleet's tree. It is safe for concurrent use.
 type Tree struct {

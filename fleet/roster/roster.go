@@ -53,20 +53,9 @@ func NodeOf(key string) string {
 	return node
 }
 
-// Tree is the part of a *fleet.Tree that a Roster uses, beside the rows.
-type Tree interface {
-	fleet.Committer
-	fleet.Leadership
-	Present() (names map[string]bool, sure bool, listed <-chan struct{})
-	AwayFor(node string) time.Duration
-	Hosts() int
-	Joined() <-chan struct{}
-	JoinedAt() uint64
-}
-
 // Roster keeps the rows. It is safe for concurrent use.
 type Roster struct {
-	tree    Tree
+	tree    *fleet.Tree
 	own     string // the key of this host's row
 	want    Member
 	rows    *fleet.Collection[Member]

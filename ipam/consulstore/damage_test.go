@@ -283,5 +283,5 @@ func TestCostOfOneLease(t *testing.T) {
 	}
 }
 
-var _ fleet.Leadership = (*fleet.Tree)(nil) // ipam.Options.Leadership in a fleet
+var _ ipam.Leadership = (*fleet.Tree)(nil)
 var _ ipam.Leadership = (*fleet.Tree)(nil)

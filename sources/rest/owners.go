@@ -3,13 +3,14 @@ package rest
 import (
 	"context"
 	"time"
-
-	"github.com/ironvip/ironvip/fleet"
 )
 
 // Fleet is the part of the fleet that the source uses. *fleet.Tree implements it.
 type Fleet interface {
-	fleet.Leadership
+	// Mine reports whether this host is the leader. Changed returns a channel that is closed when that
+	// changes.
+	Mine() bool
+	Changed() <-chan struct{}
 	// AwayFor returns how long a node has been absent, as far as this host knows; 0 if it is
 	// present.
 	AwayFor(node string) time.Duration
