@@ -21,31 +21,21 @@ type Use struct {
 	LeavingAt vip.Instant // when its last connections are closed; zero if it doesn't drain
 }
 
-// UsesOf returns how the frontends use the backends. It costs O(endpoints + frontends x backends): it
-// reads each endpoint once, whatever the number of backends.
-func UsesOf(in *Input) Uses { return usesOf(in, netip.AddrPort.Compare) }
-
-func usesOf(in *Input, compare func(a, b netip.AddrPort) int) Uses {
+// UsesOf returns how the frontends use the backends. It costs O(backends + endpoints).
+func UsesOf(in *Input) Uses {
 	out := Uses{Backends: make([]Use, len(in.Service.Backends))}
+	at := make(map[netip.AddrPort]int, len(in.Service.Backends)) // port 0: of all ports of the address
+	for i, b := range in.Service.Backends {
+		at[netip.AddrPortFrom(b.Address, b.Port)] = i
+	}
 	removed := map[netip.AddrPort]int{}
 	for i := range in.Frontends {
-		at, bare, all := 0, -1, in.Service.Backends // bare is the last backend before at without a port
 		for _, e := range in.Frontends[i].Frontend.Backends {
-			order := -1
-			for ; at < len(all); at++ { // both lists are sorted
-				if order = compare(netip.AddrPortFrom(all[at].Address, all[at].Port), e.Addr); order >= 0 {
-					break
-				}
-				if all[at].Port == 0 {
-					bare = at
-				}
+			own, listed := at[e.Addr]
+			if listed {
+				out.Backends[own].add(&e)
 			}
-			listed := false
-			if at < len(all) && order == 0 {
-				out.Backends[at].add(&e)
-				listed = true
-			}
-			if bare >= 0 && all[bare].Address == e.Addr.Addr() {
+			if bare, has := at[netip.AddrPortFrom(e.Addr.Addr(), 0)]; has && e.Addr.Port() != 0 {
 				out.Backends[bare].add(&e)
 				listed = true
 			}

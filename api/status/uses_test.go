@@ -13,17 +13,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// A report compares each endpoint of the frontends a few times, whatever the number of backends.
-func TestEachEndpointIsReadOnce(t *testing.T) {
-	for _, size := range [][2]int{{1, 100}, {1, 1000}, {16, 100}, {16, 1000}} {
-		in, n := wide(size[0], size[1]), 0
-		usesOf(&in, func(a, b netip.AddrPort) int { n++; return a.Compare(b) })
-		if pairs := size[0] * size[1]; n > 2*pairs {
-			t.Errorf("%d ports, %d backends: %d comparisons", size[0], size[1], n)
-		}
-	}
-}
-
 // A report of a service that is down looks up the health of each backend at most ten times for each port.
 func TestHealthIsReadOnceForEachPort(t *testing.T) {
 	for _, size := range [][2]int{{4, 10}, {4, 100}, {64, 10}, {64, 100}} {
