@@ -12,6 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // none is the text of a missing value.
@@ -297,14 +298,7 @@ func durationText(d time.Duration) string {
 	case d <= 90*time.Second && d%time.Second == 0:
 		return fmt.Sprintf("%ds", d/time.Second)
 	}
-	t := d.String()
-	if strings.HasSuffix(t, "m0s") {
-		t = strings.TrimSuffix(t, "0s")
-	}
-	if strings.HasSuffix(t, "h0m") {
-		t = strings.TrimSuffix(t, "0m")
-	}
-	return t
+	return spec.Duration(d).String()
 }
 
 func list[T fmt.Stringer](items []T) string { return text.Join(items, " ", T.String) }
