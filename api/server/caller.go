@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/user"
 	"strconv"
+	"strings"
 	"sync"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -101,8 +102,7 @@ func GrantOf(ctx context.Context) access.Grant {
 func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller, *Problem) {
 	p, known := r.Context().Value(peerKey{}).(*peer)
 	if header := r.Header.Get("Authorization"); header != "" {
-		token, _ := bearer(header)
-		return holder(policy, token)
+		return holder(policy, bearer(header))
 	}
 	if token, has := sessionToken(r); has {
 		if p := crossOrigin(r); p != nil {
@@ -146,25 +146,11 @@ func holder(policy *access.Policy, token string) (access.Caller, *Problem) {
 	return caller, nil
 }
 
-// bearer returns the token of an Authorization header.
-func bearer(header string) (token string, is bool) {
-	const scheme = "bearer "
-	if len(header) <= len(scheme) || !equalFold(header[:len(scheme)], scheme) {
-		return "", false
+// bearer returns the token of an Authorization header, or "".
+func bearer(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "bearer") {
+		return ""
 	}
-	return header[len(scheme):], true
-}
-
-// equalFold compares ASCII without case.
-func equalFold(a, lower string) bool {
-	for i := range len(lower) {
-		c := a[i]
-		if c >= 'A' && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return len(a) == len(lower)
+	return token
 }
