@@ -3,9 +3,9 @@ package api
 import (
 	"bytes"
 	"io"
-	"mime"
-	"strconv"
 	"strings"
+
+	"github.com/danielgtaylor/huma/v2/negotiation"
 )
 
 // eventStream is the content type of server-sent events, which browsers read.
@@ -14,26 +14,7 @@ const eventStream = "text/event-stream"
 // wantsEvents reports whether an Accept header asks for server-sent events rather than for the other kind
 // of a route. It must name them: a wildcard is in the requests of programs, which read the other kind.
 func wantsEvents(accept, other string) bool {
-	q := qualityOf(accept, eventStream)
-	return q > 0 && q >= qualityOf(accept, other)
-}
-
-// qualityOf returns the quality that an Accept header names for a content type, from 0 to 1 (RFC 9110,
-// 12.5.1); 0 if it doesn't name the type.
-func qualityOf(accept, kind string) float64 {
-	for part := range strings.SplitSeq(accept, ",") {
-		named, parameters, err := mime.ParseMediaType(part)
-		if err != nil || named != kind {
-			continue
-		}
-		text, has := parameters["q"]
-		if !has {
-			return 1
-		}
-		q, _ := strconv.ParseFloat(text, 64) // 0 for what is no number
-		return q
-	}
-	return 0
+	return negotiation.SelectQValue(strings.ToLower(accept), []string{eventStream, other}) == eventStream
 }
 
 // mostData bounds the lines of one event, so that a browser shows the first of many services early.
