@@ -99,9 +99,6 @@ func DecodeJSON(data []byte) (Service, []vip.Problem) {
 	return s, problems
 }
 
-// DecodeBackendJSON reads a single backend, as DecodeJSON reads a service.
-func DecodeBackendJSON(data []byte) (Backend, []vip.Problem) { return decodeJSON[Backend](data) }
-
 // DecodeHealthCheckJSON reads a health check, as DecodeJSON reads a service.
 func DecodeHealthCheckJSON(data []byte) (HealthCheck, []vip.Problem) {
 	return decodeJSON[HealthCheck](data)

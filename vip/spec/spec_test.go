@@ -264,13 +264,13 @@ func TestRandomServicesSetEveryField(t *testing.T) {
 }
 
 func TestBackendAlone(t *testing.T) {
-	b, problems := DecodeBackendJSON([]byte(`{"address": "10.0.0.1", "port": 80}`))
+	b, problems := decodeJSON[Backend]([]byte(`{"address": "10.0.0.1", "port": 80}`))
 	built, more := b.Build()
 	want := vip.Backend{Address: netip.MustParseAddr("10.0.0.1"), Port: 80, Weight: 1, State: vip.Ready}
 	if len(problems)+len(more) > 0 || built != want {
 		t.Errorf("%+v, %v, %v", built, problems, more)
 	}
-	b, problems = DecodeBackendJSON([]byte(`{"adress": "10.0.0.1", "weight": "x"}`))
+	b, problems = decodeJSON[Backend]([]byte(`{"adress": "10.0.0.1", "weight": "x"}`))
 	_, more = b.Build()
 	var fields []string
 	for _, p := range Merge(problems, more) {
