@@ -7,9 +7,9 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// Announcements returns a page of the announcements of VIPs.
-func (c *Client) Announcements(ctx context.Context, cursor string, limit int) (v1.AnnouncementList, error) {
-	return fetch[v1.AnnouncementList](ctx, c, call{path: v1.PathAnnouncements, query: page(cursor, limit)})
+// Announcements lists the announcements of VIPs.
+func (c *Client) Announcements(ctx context.Context) (v1.AnnouncementList, error) {
+	return fetchAll(ctx, c, call{path: v1.PathAnnouncements, query: largePages()}, func(l *v1.AnnouncementList) (*[]v1.Announcement, *string) { return &l.Items, &l.Next })
 }
 
 // Announcement returns the announcement of one VIP.

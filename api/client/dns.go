@@ -7,9 +7,9 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
 
-// DNSNames returns a page of the DNS names of services.
-func (c *Client) DNSNames(ctx context.Context, cursor string, limit int) (v1.DNSNameList, error) {
-	return fetch[v1.DNSNameList](ctx, c, call{path: v1.PathDNSNames, query: page(cursor, limit)})
+// DNSNames lists the DNS names of services.
+func (c *Client) DNSNames(ctx context.Context) (v1.DNSNameList, error) {
+	return fetchAll(ctx, c, call{path: v1.PathDNSNames, query: largePages()}, func(l *v1.DNSNameList) (*[]v1.DNSName, *string) { return &l.Items, &l.Next })
 }
 
 // DNSQuery returns the answer to a DNS query, and why it is that. The type is a word such as "A" or

@@ -19,13 +19,13 @@ func (c *Client) Ready(ctx context.Context) error {
 	return c.do(ctx, call{method: http.MethodGet, path: v1.PathReadyz}, nil)
 }
 
-// VIPs returns one page of leases. kind is "address", "node_port", or "" for both.
-func (c *Client) VIPs(ctx context.Context, kind, cursor string, limit int) (v1.VIPList, error) {
-	q := page(cursor, limit)
+// VIPs lists the leases. kind is "address", "node_port", or "" for both.
+func (c *Client) VIPs(ctx context.Context, kind string) (v1.VIPList, error) {
+	q := largePages()
 	if kind != "" {
 		q.Set("kind", kind)
 	}
-	return fetch[v1.VIPList](ctx, c, call{path: v1.PathVIPs, query: q})
+	return fetchAll(ctx, c, call{path: v1.PathVIPs, query: q}, func(l *v1.VIPList) (*[]v1.VIP, *string) { return &l.Items, &l.Next })
 }
 
 // ReserveVIP reserves an address and returns its lease.
@@ -56,7 +56,7 @@ func (c *Client) Sources(ctx context.Context) (v1.SourceList, error) {
 
 // Nodes returns every node of the fleet.
 func (c *Client) Nodes(ctx context.Context) (v1.NodeList, error) {
-	return fetchAll(ctx, c, call{path: v1.PathNodes, query: page("", MaxLimit)}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.PathNodes, query: largePages()}, func(l *v1.NodeList) (*[]v1.Node, *string) { return &l.Items, &l.Next })
 }
 
 // CompareChecks returns what the nodes of the fleet find of the backends of services; of all services
@@ -75,13 +75,13 @@ func (c *Client) Dataplane(ctx context.Context) (v1.Dataplane, error) {
 	return fetch[v1.Dataplane](ctx, c, call{path: v1.PathDataplane})
 }
 
-// Frontends returns one page of the desired frontends.
-func (c *Client) Frontends(ctx context.Context, service, cursor string, limit int) (v1.FrontendList, error) {
-	q := page(cursor, limit)
+// Frontends lists the desired frontends of a service, or of all services.
+func (c *Client) Frontends(ctx context.Context, service string) (v1.FrontendList, error) {
+	q := largePages()
 	if service != "" {
 		q.Set("service", service)
 	}
-	return fetch[v1.FrontendList](ctx, c, call{path: v1.PathDataplaneFrontends, query: q})
+	return fetchAll(ctx, c, call{path: v1.PathDataplaneFrontends, query: q}, func(l *v1.FrontendList) (*[]v1.Frontend, *string) { return &l.Items, &l.Next })
 }
 
 // Diff reads the dataplane and compares it with the desired state.

@@ -11,45 +11,23 @@ import (
 // these pages, because each page costs the agent a scan of the list.
 const MaxLimit = 1000
 
-// AllPages reads every page of a list into the first one. Its revision remains that of the first
-// page, so that a wait for changes misses nothing. parts returns a page's items and the cursor of
-// the next page.
-func AllPages[P, T any](read func(cursor string) (P, error), parts func(*P) (items *[]T, next *string)) (P, error) {
-	all, err := read("")
+// fetchAll sends a request for each page of a list, and returns the whole list. Its revision is that of
+// the first page, so that a wait for changes misses nothing. The limit of a page is part of q; parts
+// returns a page's items and the cursor of the next page.
+func fetchAll[P, T any](ctx context.Context, c *Client, q call, parts func(*P) (items *[]T, next *string)) (P, error) {
+	all, err := fetch[P](ctx, c, q)
 	items, next := parts(&all)
+	first := q.query
 	for err == nil && *next != "" {
+		q.query = url.Values{"cursor": {*next}}
+		maps.Copy(q.query, first)
 		var page P
-		page, err = read(*next)
+		page, err = fetch[P](ctx, c, q)
 		more, after := parts(&page)
 		*items, *next = append(*items, *more...), *after
 	}
 	return all, err
 }
 
-// fetchAll sends a request for each page of a list, and returns the whole list. The limit of a page is
-// part of q.
-func fetchAll[P, T any](ctx context.Context, c *Client, q call, parts func(*P) (items *[]T, next *string)) (P, error) {
-	return AllPages(func(cursor string) (P, error) {
-		one := q
-		if cursor != "" {
-			one.query = maps.Clone(q.query)
-			if one.query == nil {
-				one.query = url.Values{}
-			}
-			one.query.Set("cursor", cursor)
-		}
-		return fetch[P](ctx, c, one)
-	}, parts)
-}
-
-// page returns the parameters of one page. Without a limit, the server has a default.
-func page(cursor string, limit int) url.Values {
-	q := url.Values{}
-	if cursor != "" {
-		q.Set("cursor", cursor)
-	}
-	if limit > 0 {
-		q.Set("limit", strconv.Itoa(limit))
-	}
-	return q
-}
+// largePages returns the parameter for the largest pages.
+func largePages() url.Values { return url.Values{"limit": {strconv.Itoa(MaxLimit)}} }

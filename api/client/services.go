@@ -166,7 +166,7 @@ func (c *Client) Explain(ctx context.Context, namespace, name string) (v1.Explan
 
 // Backends returns every backend of a service.
 func (c *Client) Backends(ctx context.Context, namespace, name string) (v1.BackendList, error) {
-	return fetchAll(ctx, c, call{path: v1.BackendsPath(namespace, name), query: page("", MaxLimit)}, func(l *v1.BackendList) (*[]v1.BackendStatus, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.BackendsPath(namespace, name), query: largePages()}, func(l *v1.BackendList) (*[]v1.BackendStatus, *string) { return &l.Items, &l.Next })
 }
 
 // Backend returns one backend.
@@ -204,7 +204,7 @@ func (c *Client) SetBackendState(ctx context.Context, namespace, name, id string
 
 // Overrides returns every operator override.
 func (c *Client) Overrides(ctx context.Context) (v1.OverrideList, error) {
-	return fetchAll(ctx, c, call{path: v1.PathOverrides, query: page("", MaxLimit)}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
+	return fetchAll(ctx, c, call{path: v1.PathOverrides, query: largePages()}, func(l *v1.OverrideList) (*[]v1.Override, *string) { return &l.Items, &l.Next })
 }
 
 // DeleteOverride ends an operator override. If IsNotFound(err), there is none.

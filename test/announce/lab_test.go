@@ -215,7 +215,7 @@ func (h *host) kill() {
 // announcements returns what the host's agent reports, by VIP.
 func (h *host) announcements() (map[netip.Addr]v1.Announcement, error) {
 	out := map[netip.Addr]v1.Announcement{}
-	list, err := h.api.Announcements(context.Background(), "", 0)
+	list, err := h.api.Announcements(context.Background())
 	for _, a := range list.Items {
 		out[a.VIP] = a
 	}

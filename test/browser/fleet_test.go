@@ -104,7 +104,7 @@ func (h *fleetHost) kill() {
 
 // owners returns the owner of each VIP, as the host reports it, in the words of the page.
 func (h *fleetHost) owners() (map[string]string, error) {
-	list, err := h.api.Announcements(context.Background(), "", 0)
+	list, err := h.api.Announcements(context.Background())
 	out := map[string]string{}
 	for _, a := range list.Items {
 		out[a.VIP.String()] = a.Owner

@@ -193,7 +193,7 @@ func (l *lab) put1(name string, value int) []time.Duration {
 		// measurement.
 		for limit := began.Add(maxWait); ; {
 			time.Sleep(10 * settled)
-			list, err := a.api.Frontends(l.t.Context(), name, "", 2)
+			list, err := a.api.Frontends(l.t.Context(), name)
 			if err == nil && len(list.Items) == 1 && list.Items[0].Applied && list.Items[0].Backends[0].Weight == uint32(value) {
 				took = append(took, list.Items[0].AppliedAt.Sub(began))
 				break

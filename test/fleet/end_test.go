@@ -80,7 +80,7 @@ func (l *lab) end() (*End, error) {
 }
 
 func frontends(ctx context.Context, a *agent) (all []Frontend, err error) {
-	list, err := a.api.Frontends(ctx, "", "", 1000)
+	list, err := a.api.Frontends(ctx, "")
 	for _, f := range list.Items {
 		addr, err := netip.ParseAddrPort(f.Address)
 		if err != nil {
@@ -96,7 +96,7 @@ func frontends(ctx context.Context, a *agent) (all []Frontend, err error) {
 }
 
 func leases(ctx context.Context, a *agent) (all []Lease, err error) {
-	list, err := a.api.VIPs(ctx, v1.KindAddress, "", 1000)
+	list, err := a.api.VIPs(ctx, v1.KindAddress)
 	for _, v := range list.Items {
 		one := Lease{Cooling: v.State == "cooling"}
 		if one.Address, err = netip.ParseAddr(v.Address); err != nil {

@@ -15,17 +15,11 @@ import (
 )
 
 func (a *app) announceListCommand() *cobra.Command {
-	cmd := listCommand(a, "list VIPs with the host that announces each", allAnnouncements, a.announceListView)
+	cmd := listCommand(a, "list VIPs with the host that announces each", (*client.Client).Announcements, a.announceListView)
 	cmd.Long = `Lists the VIPs of pools that are announced to the network (announce.mode), as this host sees
 them. OWNER is the host that answers for the VIP at layer 2. With BGP and routes, every
 eligible host announces the VIP, and OWNER is this host or empty.`
 	return cmd
-}
-
-func allAnnouncements(c *client.Client, ctx context.Context) (v1.AnnouncementList, error) {
-	return client.AllPages(
-		func(cursor string) (v1.AnnouncementList, error) { return c.Announcements(ctx, cursor, client.MaxLimit) },
-		func(page *v1.AnnouncementList) (*[]v1.Announcement, *string) { return &page.Items, &page.Next })
 }
 
 func (a *app) announceListView(list v1.AnnouncementList) output.View {
@@ -145,7 +139,7 @@ func (a *app) announcementText(n v1.Announcement) string {
 
 // announcedVIPs proposes the VIPs that are announced.
 func announcedVIPs(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
-	list, err := allAnnouncements(c, ctx)
+	list, err := c.Announcements(ctx)
 	return output.Texts(list.Items, func(n v1.Announcement) cobra.Completion {
 		return cobra.CompletionWithDesc(n.VIP.String(), n.State)
 	}), err

@@ -39,22 +39,13 @@ func (a *app) dataplaneShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			frontends, err := allFrontends(ctx, c, service)
+			frontends, err := c.Frontends(ctx, service)
 			if err != nil {
 				return err
 			}
 			return a.show(a.dataplaneView(dataplaneDoc{Dataplane: plane, Frontends: frontends.Items}))
 		}),
 	}
-}
-
-// allFrontends returns the frontends of a service, or of all services.
-func allFrontends(ctx context.Context, c *client.Client, service string) (v1.FrontendList, error) {
-	return client.AllPages(
-		func(cursor string) (v1.FrontendList, error) {
-			return c.Frontends(ctx, service, cursor, client.MaxLimit)
-		},
-		func(page *v1.FrontendList) (*[]v1.Frontend, *string) { return &page.Items, &page.Next })
 }
 
 func (a *app) dataplaneView(d dataplaneDoc) output.View {

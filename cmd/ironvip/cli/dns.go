@@ -15,18 +15,12 @@ import (
 )
 
 func (a *app) dnsListCommand() *cobra.Command {
-	cmd := listCommand(a, "list the DNS names of services", allDNSNames, a.dnsListView)
+	cmd := listCommand(a, "list the DNS names of services", (*client.Client).DNSNames, a.dnsListView)
 	cmd.Long = `Lists the names that services have or want, with the VIPs that queries get. If several services
 want one name, the service with the oldest lease has it, and STATE names it for the others. After a
 restart, such a name is held for the service that had it, and gets SERVFAIL until every source has
 been read. The state of the addresses in dns.listen is in "ironvip status".`
 	return cmd
-}
-
-func allDNSNames(c *client.Client, ctx context.Context) (v1.DNSNameList, error) {
-	return client.AllPages(
-		func(cursor string) (v1.DNSNameList, error) { return c.DNSNames(ctx, cursor, client.MaxLimit) },
-		func(page *v1.DNSNameList) (*[]v1.DNSName, *string) { return &page.Items, &page.Next })
 }
 
 func (a *app) dnsListView(list v1.DNSNameList) output.View {
@@ -124,7 +118,7 @@ var queryTypes = []cobra.Completion{"A", "AAAA", "SRV", "PTR", "TXT", "SOA", "NS
 func dnsNameThenType(ctx context.Context, c *client.Client, args []string) (out []cobra.Completion, err error) {
 	switch len(args) {
 	case 0:
-		list, err := allDNSNames(c, ctx)
+		list, err := c.DNSNames(ctx)
 		for _, n := range list.Items {
 			out = append(out, cobra.CompletionWithDesc(n.Name, n.Service))
 		}

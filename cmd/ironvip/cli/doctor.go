@@ -121,7 +121,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 
 // tunnelsOf returns the backends that the agent reaches through tunnels, as far as the agent says.
 func tunnelsOf(ctx context.Context, c *client.Client) (out []netip.Addr) {
-	frontends, _ := allFrontends(ctx, c, "")
+	frontends, _ := c.Frontends(ctx, "")
 	seen := map[netip.Addr]bool{}
 	for _, f := range frontends.Items {
 		if f.Forward != vip.ForwardTunnel.String() || f.Kind == vip.OnRealServer.String() {
@@ -154,20 +154,16 @@ func ofAgent(s v1.NodeStatus, listen []netip.AddrPort) []netip.AddrPort {
 // lookup looks a name of the agent up as a client does: the first one that resolves. Without any,
 // there is nothing to find.
 func lookup(ctx context.Context, c *client.Client, host doctor.Host, want doctor.Want) []doctor.Finding {
-	for cursor := ""; ; {
-		page, err := c.DNSNames(ctx, cursor, 0)
-		if err != nil {
-			return []doctor.Finding{{Level: doctor.Warn, Check: "dns_lookup", Text: "dns: the agent does not list its names: " + err.Error(), Fix: "ironvip dns list"}}
-		}
-		for _, n := range page.Items {
-			if n.State == v1.NameAnswered && len(n.Addresses) > 0 {
-				return doctor.Lookup(host, want, doctor.Name{Name: n.Name, Addrs: n.Addresses})
-			}
-		}
-		if cursor = page.Next; cursor == "" {
-			return nil
+	names, err := c.DNSNames(ctx)
+	if err != nil {
+		return []doctor.Finding{{Level: doctor.Warn, Check: "dns_lookup", Text: "dns: the agent does not list its names: " + err.Error(), Fix: "ironvip dns list"}}
+	}
+	for _, n := range names.Items {
+		if n.State == v1.NameAnswered && len(n.Addresses) > 0 {
+			return doctor.Lookup(host, want, doctor.Name{Name: n.Name, Addrs: n.Addresses})
 		}
 	}
+	return nil
 }
 
 // announceWant returns what the configuration needs for announcing VIPs.

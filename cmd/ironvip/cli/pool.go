@@ -20,17 +20,11 @@ import (
 func (a *app) vipListCommand() *cobra.Command {
 	var kind string
 	read := func(c *client.Client, ctx context.Context) (v1.VIPList, error) {
-		return allVIPs(ctx, c, strings.ReplaceAll(kind, "-", "_"))
+		return c.VIPs(ctx, strings.ReplaceAll(kind, "-", "_"))
 	}
 	cmd := listCommand(a, "list the addresses and node ports that are held, in cooldown or reserved", read, a.vipListView)
 	choiceFlag(cmd, &kind, "kind", "list only this kind: address or node-port", "address", "node-port")
 	return cmd
-}
-
-func allVIPs(ctx context.Context, c *client.Client, kind string) (v1.VIPList, error) {
-	return client.AllPages(
-		func(cursor string) (v1.VIPList, error) { return c.VIPs(ctx, kind, cursor, client.MaxLimit) },
-		func(page *v1.VIPList) (*[]v1.VIP, *string) { return &page.Items, &page.Next })
 }
 
 func (a *app) vipGetCommand() *cobra.Command {
@@ -106,7 +100,7 @@ func nodePort(number, protocol string) (k vip.PortKey, err error) {
 
 // leasedAddresses proposes the addresses with a lease.
 func leasedAddresses(ctx context.Context, c *client.Client, _ []string) ([]cobra.Completion, error) {
-	list, err := allVIPs(ctx, c, v1.KindAddress)
+	list, err := c.VIPs(ctx, v1.KindAddress)
 	return output.Texts(list.Items, func(v v1.VIP) cobra.Completion { return cobra.CompletionWithDesc(v.Address, v.State) }), err
 }
 

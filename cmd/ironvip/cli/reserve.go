@@ -107,7 +107,7 @@ after the service and its cooldown. Without such a service the address is free a
 
 // reservedAddresses proposes the addresses that are reserved.
 func reservedAddresses(ctx context.Context, c *client.Client, _ []string) (out []cobra.Completion, err error) {
-	list, err := allVIPs(ctx, c, v1.KindAddress)
+	list, err := c.VIPs(ctx, v1.KindAddress)
 	for _, v := range list.Items {
 		if r := v.Reservation; r != nil {
 			out = append(out, cobra.CompletionWithDesc(v.Address, r.For))
