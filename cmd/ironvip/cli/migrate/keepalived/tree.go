@@ -287,13 +287,14 @@ func (r *reader) expand(text string) (string, error) {
 	return text, nil
 }
 
-// noteUndefined notes the names that are still in a line after their definitions were replaced.
+// noteUndefined notes the names that are still in a line after their definitions were replaced. It
+// writes them as $NAME.
 func (r *reader) noteUndefined(at migrate.Place, words []string) {
 	var names []string
-	for _, w := range words {
-		os.Expand(w, func(name string) string {
+	for i, w := range words {
+		words[i] = os.Expand(w, func(name string) string {
 			names = append(names, "$"+name)
-			return ""
+			return "$" + name
 		})
 	}
 	if len(names) > 0 {
