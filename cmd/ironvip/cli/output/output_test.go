@@ -3,6 +3,7 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -205,6 +206,18 @@ func TestYAMLRoundTrip(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Words that YAML takes for something else than a string are quoted, as keys too.
+func TestYAMLQuotes(t *testing.T) {
+	for _, word := range []string{"<<", "no", "1", "null", "~", "a: b"} {
+		var out bytes.Buffer
+		var got map[string]string
+		err := errors.Join(writeYAML(&out, map[string]string{word: word}), yaml.Unmarshal(out.Bytes(), &got))
+		if err != nil || got[word] != word {
+			t.Errorf("%q: %v, got %q from %s", word, err, got, out.String())
+		}
+	}
 }
 
 func TestFormatFlag(t *testing.T) {

@@ -86,11 +86,11 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 }
 
 // quoting returns the style of a string. It uses double quotes where not every YAML reader would
-// read the encoder's own choice correctly: the booleans of YAML 1.1, and text that is not one line
-// of printable characters.
+// read the encoder's own choice correctly: the booleans of YAML 1.1, its key that merges maps, and
+// text that is not one line of printable characters.
 func quoting(s string) yaml.Style {
 	switch strings.ToLower(s) {
-	case "y", "n", "yes", "no", "on", "off":
+	case "y", "n", "yes", "no", "on", "off", "<<":
 		return yaml.DoubleQuotedStyle
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
