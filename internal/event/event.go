@@ -3,9 +3,8 @@
 package event
 
 import (
-	"cmp"
-	"container/heap"
 	"container/list"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,30 +36,12 @@ type Log struct {
 	first uint64 // ID of the first event
 
 	mu         sync.Mutex
-	events     *list.List // of *entry, by ID; at most size
+	events     *list.List // of *Event, by ID; at most size
 	alike      map[subject]*history
-	namespaces map[string]*namespace
-	largest    byEvents
-	next       uint64 // ID of the next event
+	namespaces map[string]int // how many of events each namespace has
+	next       uint64         // ID of the next event
 	changed    chan struct{}
 }
-
-// entry is a kept event.
-type entry struct {
-	Event
-	at   *list.Element // in Log.events
-	in   *namespace
-	inAt *list.Element // in namespace.events
-}
-
-// namespace is what the log has of the services of a namespace, or of what is no service.
-type namespace struct {
-	name   string
-	events *list.List // of *entry, by ID; not empty
-	place  int        // in Log.largest
-}
-
-func (n *namespace) oldest() *entry { return n.events.Front().Value.(*entry) }
 
 // namespaceOf returns the namespace of a service of an event, as vip.ServiceKey.String writes it: "" for no
 // service, and otherwise with a slash at its end, or only that.
@@ -71,33 +52,6 @@ func namespaceOf(service string) string {
 	return service[:strings.IndexByte(service, '/')+1] + "/"
 }
 
-// byEvents is a heap of namespaces. The first has the most events, and of several the oldest one.
-type byEvents []*namespace
-
-func (h byEvents) Len() int { return len(h) }
-
-func (h byEvents) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[j].events.Len(), h[i].events.Len()), cmp.Compare(h[i].oldest().ID, h[j].oldest().ID)) < 0
-}
-
-func (h byEvents) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-func (h *byEvents) Push(n any) {
-	n.(*namespace).place = len(*h)
-	*h = append(*h, n.(*namespace))
-}
-
-func (h *byEvents) Pop() any {
-	last := len(*h) - 1
-	n := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return n
-}
-
 // subject is what events that are alike have in common.
 type subject struct{ kind, service, object string }
 
@@ -105,8 +59,8 @@ func (e *Event) subject() subject { return subject{e.Kind, e.Service, e.Object} 
 
 // history is what the log has of a subject.
 type history struct {
-	kept  []*entry // oldest first, 1 to MaxAlike
-	count uint64   // with those that were removed
+	kept  []*list.Element // of Log.events, oldest first, 1 to MaxAlike
+	count uint64          // with those that were removed
 	first time.Time
 }
 
@@ -114,7 +68,7 @@ type history struct {
 // so that a reader can continue after an event of an earlier run of the agent.
 func NewLog(size int, now func() time.Time) *Log {
 	first := uint64(now().UnixMicro())
-	return &Log{now: now, size: size, first: first, events: list.New(), alike: map[subject]*history{}, namespaces: map[string]*namespace{}, next: first, changed: make(chan struct{})}
+	return &Log{now: now, size: size, first: first, events: list.New(), alike: map[subject]*history{}, namespaces: map[string]int{}, next: first, changed: make(chan struct{})}
 }
 
 // Issued reports whether id is that of an event of this log, which may have removed it.
@@ -126,8 +80,8 @@ func (l *Log) Issued(id uint64) bool {
 
 // Add appends e, and sets its ID, time and count. A nil Log ignores it. Of MaxAlike events that are
 // like e, the oldest is removed. Above the size of the log, that is the oldest of the namespace with the most
-// events, so that one with many services or backends does not remove the events of all others. It costs
-// O(log(size)).
+// events, so that one with many services or backends does not remove the events of all others. It then costs
+// O(namespaces), and a walk to that event.
 func (l *Log) Add(e Event) {
 	if l == nil {
 		return
@@ -142,13 +96,13 @@ func (l *Log) Add(e Event) {
 		l.alike[e.subject()] = h
 	}
 	if h.count++; len(h.kept) == MaxAlike {
-		l.remove(h.kept[0])
-		h.kept = slices.Delete(h.kept, 0, 1)
+		l.removeOldest(h)
 	}
 	if first := h.first; h.count > MaxAlike {
 		e.Count, e.First = h.count, &first
 	}
-	h.kept = append(h.kept, l.keep(e))
+	h.kept = append(h.kept, l.events.PushBack(&e))
+	l.namespaces[namespaceOf(e.Service)]++
 	if l.events.Len() > l.size {
 		l.shrink()
 	}
@@ -156,44 +110,27 @@ func (l *Log) Add(e Event) {
 	l.changed = make(chan struct{})
 }
 
-// keep appends an event. The caller holds mu.
-func (l *Log) keep(e Event) *entry {
-	name := namespaceOf(e.Service)
-	n, known := l.namespaces[name]
-	if !known {
-		n = &namespace{name: name, events: list.New()}
-		l.namespaces[name] = n
-	}
-	kept := &entry{Event: e, in: n}
-	kept.at, kept.inAt = l.events.PushBack(kept), n.events.PushBack(kept)
-	if known {
-		heap.Fix(&l.largest, n.place)
-	} else {
-		heap.Push(&l.largest, n)
-	}
-	return kept
-}
-
-// remove removes an event. A namespace without events is forgotten. The caller holds mu.
-func (l *Log) remove(e *entry) {
-	l.events.Remove(e.at)
-	if e.in.events.Len() == 1 {
-		heap.Remove(&l.largest, e.in.place)
-		delete(l.namespaces, e.in.name)
-		return
-	}
-	e.in.events.Remove(e.inAt)
-	heap.Fix(&l.largest, e.in.place)
-}
-
-// shrink removes the oldest event of the namespace with the most. A subject without events is forgotten. The
-// caller holds mu.
+// shrink removes the oldest event of the namespace with the most; of several such namespaces, the oldest event of all.
+// The caller holds mu.
 func (l *Log) shrink() {
-	oldest := l.largest[0].oldest()
-	l.remove(oldest)
-	h := l.alike[oldest.subject()]
+	most := slices.Max(slices.Collect(maps.Values(l.namespaces)))
+	at := l.events.Front()
+	for l.namespaces[namespaceOf(at.Value.(*Event).Service)] < most {
+		at = at.Next()
+	}
+	l.removeOldest(l.alike[at.Value.(*Event).subject()])
+}
+
+// removeOldest removes the oldest event of a subject. A subject or a namespace without events is forgotten. The caller
+// holds mu.
+func (l *Log) removeOldest(h *history) {
+	e := l.events.Remove(h.kept[0]).(*Event)
 	if h.kept = slices.Delete(h.kept, 0, 1); len(h.kept) == 0 {
-		delete(l.alike, oldest.subject())
+		delete(l.alike, e.subject())
+	}
+	name := namespaceOf(e.Service)
+	if l.namespaces[name]--; l.namespaces[name] == 0 {
+		delete(l.namespaces, name)
 	}
 }
 
@@ -203,8 +140,8 @@ func (l *Log) Since(id uint64) ([]Event, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var out []Event
-	for at := l.events.Back(); at != nil && at.Value.(*entry).ID > id; at = at.Prev() {
-		out = append(out, at.Value.(*entry).Event)
+	for at := l.events.Back(); at != nil && at.Value.(*Event).ID > id; at = at.Prev() {
+		out = append(out, *at.Value.(*Event))
 	}
 	slices.Reverse(out)
 	return out, l.changed
