@@ -130,7 +130,10 @@ func TestDNS(t *testing.T) {
 // Servers that don't answer cost one timeout together.
 func TestSilentServersTakeOneSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, h := want, Host{Query: func(string, netip.AddrPort, string, uint16) ([]string, error) { time.Sleep(queryTimeout); return nil, io.EOF }}
+		w, h := want, Host{Query: func(string, netip.AddrPort, string, uint16) ([]string, error) {
+			time.Sleep(queryTimeout)
+			return nil, io.EOF
+		}}
 		w.DNS.Listen = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53"), netip.MustParseAddrPort("127.0.0.2:53"), netip.MustParseAddrPort("[::1]:53")}
 		began := time.Now()
 		if found := dnsServers(h, w); len(found) != len(w.DNS.Listen) || !strings.Contains(found[2].Text, "[::1]:53") || time.Since(began) > time.Second {
