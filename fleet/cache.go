@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -74,16 +75,20 @@ func (t *Tree) hold(hold bool) (begun bool) {
 
 // keepFolder returns the function that writes a folder to the cache until its context ends.
 func (t *Tree) keepFolder(f *folder) func(context.Context) {
-	names := map[string]bool{}
-	for path := range t.cache.kept {
+	names, stored := map[string]bool{}, map[string]cached{}
+	for path, c := range t.cache.kept {
 		if strings.HasPrefix(path, f.name+"/") {
-			names[path] = true
+			names[path], stored[path] = true, c
 		}
 	}
 	k := keep.Keeper[string, Entry, cached]{
 		Table: f.rows, Store: cacheWriter{t}, Log: t.log, What: "the last known tree", Pause: cachePause, Report: t.reportCache,
 		Name: func(key string) string { return f.name + "/" + key }, Row: func(e *Entry) cached { return cached{e.Value, e.Index} },
-		Names: names, Complete: []<-chan struct{}{f.rows.Ready()},
+		Names: names, Stored: func(path string, c cached) bool {
+			was, is := stored[path]
+			delete(stored, path) // what is written from now on is another value
+			return is && was.Index == c.Index && bytes.Equal(was.Value, c.Value)
+		}, Complete: []<-chan struct{}{f.rows.Ready()},
 	}
 	return k.Run
 }

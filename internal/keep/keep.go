@@ -46,6 +46,8 @@ type Keeper[K comparable, V, R any] struct {
 	// Names are those in the store before the first write; nil: unknown. With them, the store is asked to
 	// remove only what it has.
 	Names map[string]bool
+	// Stored reports whether the store has this value under a name already; nil: unknown. It is not called concurrently.
+	Stored func(name string, value R) bool
 	// Complete are closed when the table has every row that it should have after a start. Then the names that it
 	// lacks are removed, and Mark is stored with the zero value, unless it is empty. Without any, neither happens.
 	Complete []<-chan struct{}
@@ -142,7 +144,9 @@ func (k *Keeper[K, V, R]) write(open map[string]K) error {
 	for name, key := range open {
 		switch row := k.Table.Row(key); {
 		case row != nil && k.kept(&row.Value):
-			put[name] = k.Row(&row.Value)
+			if value := k.Row(&row.Value); k.Stored == nil || !k.Stored(name, value) {
+				put[name] = value
+			}
 		case name == k.Mark:
 			var zero R
 			put[name] = zero

@@ -86,3 +86,28 @@ func TestKeeper(t *testing.T) {
 		expect.True(t, maps.Equal(m.stored, map[string]string{"all": ""}), "stored at the end: %v", m.stored)
 	})
 }
+
+// A value that the store has already is not written again.
+func TestStoredValuesAreNotWritten(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		m := &memory{stored: map[string]string{"a": "1", "b": "1"}}
+		rows := table.New(&table.Clock{}, func(r *row) string { return r.name }, nil)
+		before := maps.Clone(m.stored)
+		k := Keeper[string, row, string]{Table: rows, Store: m, What: "rows", Log: slog.New(slog.DiscardHandler),
+			Name: func(name string) string { return name }, Row: func(r *row) string { return r.value },
+			Stored: func(name, value string) bool { is := before[name] == value; delete(before, name); return is }}
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); k.Run(ctx) }()
+		rows.Set(row{"a", "1"})
+		synctest.Wait()
+		expect.Equal(t, m.fail(nil), 0, "writes of what is stored")
+		for _, value := range []string{"2", "1"} {
+			rows.Set(row{"a", value})
+			synctest.Wait()
+			expect.Equal(t, m.stored["a"], value)
+		}
+		end()
+		<-done
+	})
+}
