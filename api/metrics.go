@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -12,6 +13,7 @@ import (
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -164,33 +166,68 @@ type tally struct {
 	unhealthy int
 }
 
-// tallies yields the tally of each service once. It costs O(services x backends).
+// tallies yields the tally of each service once. It doesn't read the status of healthy services,
+// usually most of them.
 func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
 	return func(yield func(vip.ServiceKey, tally) bool) {
-		keys := make(map[vip.ServiceKey]struct{}, s.Services.Len()) // All may yield a changing row twice
+		rows := make(map[vip.ServiceKey]*table.Row[vip.Service], s.Services.Len())
 		for key := range s.Services.All() {
-			keys[key] = struct{}{}
+			if row := s.Services.Row(key); row != nil {
+				rows[key] = row
+			}
 		}
-		for key := range keys {
-			in := s.tables.Input(key, time.Time{})
-			if in.Service != nil && !yield(key, tallyOf(&in)) {
+		// The states are read after the rows, so that a newly added service doesn't count as
+		// healthy.
+		states := s.unhealthy.notHealthy()
+		leave := s.withLeaving()
+		for key, row := range rows {
+			n := len(row.Value.Backends)
+			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
+			state, unhealthy := states[key]
+			// All backends of an unchecked service are ready and usable, too.
+			if _, leaves := leave[key]; unhealthy && state.state != status.Unchecked || leaves {
+				in := s.tables.Input(key, time.Time{})
+				if in.Service == nil {
+					continue
+				}
+				t = tallyOf(&in)
+			}
+			if unhealthy {
+				t.state = state.state
+			}
+			if !yield(key, t) {
 				return
 			}
 		}
 	}
 }
 
-// tallyOf counts the backends of a service.
-func tallyOf(in *status.Input) tally {
-	report := status.Brief(*in)
-	t := tally{source: in.Service.Source, state: report.State, usable: report.Ready, unhealthy: report.Unhealthy}
-	if report.Leaving > 0 {
-		t.drain = len(status.UsesOf(in).Removed)
+// withLeaving returns the services with leaving endpoints. It costs O(frontends).
+func (s *Server) withLeaving() map[vip.ServiceKey]struct{} {
+	out := map[vip.ServiceKey]struct{}{}
+	for _, f := range s.Frontends.All() {
+		if slices.ContainsFunc(f.Backends, vip.Endpoint.IsLeaving) {
+			out[f.Service] = struct{}{}
+		}
 	}
+	return out
+}
+
+// tallyOf counts the backends of a service. It sets the state to Healthy.
+func tallyOf(in *status.Input) tally {
+	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(status.UsesOf(in).Removed)}
 	for i := range in.Service.Backends {
-		switch in.StateOf(&in.Service.Backends[i]) {
+		b := &in.Service.Backends[i]
+		switch in.StateOf(b) {
 		case vip.Ready:
 			t.ready++
+			switch {
+			case in.Usable(b) && in.Ejected(b):
+			case in.Usable(b):
+				t.usable++
+			case b.Weight > 0:
+				t.unhealthy++
+			}
 		case vip.Drain:
 			t.drain++
 		case vip.Maint:

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -92,6 +93,15 @@ func (s *unhealthyIndex) standing() standing {
 	}
 	slices.SortFunc(out.panics, compareKeys)
 	return out
+}
+
+// notHealthy returns what is known of each service that isn't Healthy. All backends of the other services
+// are ready and have a weight.
+func (s *unhealthyIndex) notHealthy() map[vip.ServiceKey]unhealthyService {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.update()
+	return maps.Clone(s.services)
 }
 
 // update applies the changes since the last update. The caller holds mu.
