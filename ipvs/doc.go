@@ -17,7 +17,6 @@
 //	program.go      the services: rounds of ops, retries, outcomes
 //	plan.go         pure: which ops change one service
 //	elements.go     pure: which elements of the table a frontend needs
-//	holdings.go     what frontends share: addresses, hairpin elements, tunnels
 //	marks.go        firewall marks of services by mark
 //	realserver.go   tunnel devices on a real server
 //	pause.go        no refusals while a scheduler changes
@@ -29,6 +28,7 @@
 //	check.go        what the host lacks; settings.go has the sysctls
 //	access.go       the interfaces to the kernel, which tests replace
 //
-// The packages below internal carry out what ipvs decides: kernel (IPVS), filter
-// (the nftables table), host (devices, sysctls, ports) and conntrack.
+// Package internal/kernel carries out what ipvs decides of IPVS, and the packages below plane/kernel
+// the rest: filter (the nftables table), holdings (what frontends share), host (devices, routes, sysctls,
+// ports) and conntrack.
 package ipvs

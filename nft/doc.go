@@ -13,5 +13,5 @@
 // What another program changes of the table, the device and the addresses is found at once (watched.go).
 //
 // The table is the only record. At its start, a Target reads it, and decodes frontends from it
-// (read.go, service.go). Internal/kernelplane has what this dataplane shares with ipvs.
+// (read.go, service.go). The packages below plane/kernel have what this dataplane shares with ipvs.
 package nft
