@@ -52,21 +52,24 @@ func (s *Server) sendTop(h huma.Context, interval time.Duration, in *topInput) {
 	out := json.NewEncoder(h.BodyWriter())
 	var last map[vip.ServiceKey]reconcile.Traffic
 	var read time.Time
-	for sent := 0; in.Count == 0 || sent < in.Count; {
+	for sent := 0; ; {
 		server.Allow(h.Context(), interval+answerTime)
 		totals, now, err := s.totals.get(h.Context(), interval/2, s.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
+		isLine := err != nil || last != nil && now.After(read) // else there is nothing to compare with
 		if err != nil {
 			line.Problem = &v1.Problem{Code: v1.CodeDataplane, Message: err.Error()}
-		} else if last != nil {
+		} else if isLine {
 			line = top(line, last, totals, now.Sub(read), in)
 		}
-		if err != nil || last != nil {
+		if isLine {
 			if out.Encode(line) != nil || err != nil && in.Count > 0 {
 				return
 			}
 			flush(h)
-			sent++
+			if sent++; sent == in.Count {
+				return
+			}
 		}
 		if err == nil {
 			last, read = totals, now

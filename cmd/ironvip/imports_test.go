@@ -71,7 +71,7 @@ var only = map[string][]string{
 	"dns/server":              {"vip", "dns/zone", "internal/connlimit", "internal/backoff", "internal/event", "internal/sockets", "internal/parallel"},
 	"dns/resolved":            {"internal/backoff", "internal/parallel"},
 	"announce/l2":             {"vip", "internal/backoff", "internal/delayqueue", "internal/netlink", "internal/nftwire"},
-	"health":                  {"vip", "internal/backoff", "internal/keep", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel"},
+	"health":                  {"vip", "internal/backoff", "internal/keep", "internal/delayqueue", "internal/event", "internal/table", "internal/text", "internal/tomlfile", "internal/parallel", "internal/workqueue"},
 	"health/healthport":       {"vip", "pipeline", "internal"},
 	"fleet/treelog":           {"fleet/consulkv"},
 	"internal":                {"vip"},
