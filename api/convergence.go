@@ -106,5 +106,5 @@ func (c *convergence) look(key vip.ServiceKey) {
 		}
 	}
 	delete(c.pending, key)
-	c.durations.Observe(p.source, time.Since(p.at))
+	c.durations.Observe(time.Since(p.at), p.source)
 }

@@ -37,10 +37,10 @@ func (n *Naming) Collect(w *metric.Writer) {
 	w.Add(familyNames, float64(n.Stage.Len()))
 	w.Add(familyConflicts, float64(n.Stage.Conflicts().Len()))
 	w.Add(familyConnections, float64(counters.Connections()))
-	upTo, count, sum := counters.Durations()
-	b := metric.Buckets{Counts: upTo[:], Count: count, Sum: sum.Seconds()}
-	for _, bound := range server.Buckets {
-		b.Bounds = append(b.Bounds, bound.Seconds())
-	}
-	w.AddHistogram(familyDuration, b)
+	n.durations.Collect(w)
+}
+
+// newDurations returns the histogram of the times from the receipt of a query to its reply.
+func newDurations() *metric.Durations {
+	return metric.NewDurations(familyDuration, 4e-6, 16e-6, 64e-6, 256e-6, .001, .004, .016, .064, .256)
 }

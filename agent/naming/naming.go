@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"time"
 
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/dns"
@@ -26,6 +27,7 @@ import (
 	"github.com/ironvip/ironvip/dns/zone"
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/hostnet"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
@@ -52,11 +54,12 @@ type Naming struct {
 	Options
 	Stage *dns.Stage
 
-	server   *server.Server
-	resolver *resolved.Follower
-	reload   chan struct{} // holds at most one
-	claimed  chan struct{} // see Claimed
-	zone     zone.Settings // that the stage has
+	server    *server.Server
+	resolver  *resolved.Follower
+	durations *metric.Durations
+	reload    chan struct{} // holds at most one
+	claimed   chan struct{} // see Claimed
+	zone      zone.Settings // that the stage has
 }
 
 // New creates the parts. They do nothing until Run.
@@ -66,8 +69,8 @@ func New(o Options) (*Naming, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log})}
-	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: n.hasAddr, Moved: o.Host.Changed, Events: o.Events, Log: o.Log})
+	n := &Naming{Options: o, Stage: stage, zone: settings, reload: make(chan struct{}, 1), claimed: make(chan struct{}), resolver: resolved.New(resolved.Options{Log: o.Log}), durations: newDurations()}
+	n.server = server.New(server.Options{Settings: serverSettings(o.Config()), Answerer: stage, Sockets: o.Sockets, HasAddr: n.hasAddr, Moved: o.Host.Changed, Took: func(d time.Duration) { n.durations.Observe(d) }, Events: o.Events, Log: o.Log})
 	return n, nil
 }
 

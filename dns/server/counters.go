@@ -3,7 +3,6 @@ package server
 import (
 	"iter"
 	"sync/atomic"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -51,17 +50,11 @@ var codes = [...]string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", 
 // codeIndex returns the place of a code in Counters.
 func codeIndex(code int) int { return min(code, len(codes)-1) }
 
-// Buckets are the upper bounds of the histogram of durations.
-var Buckets = [...]time.Duration{4 * time.Microsecond, 16 * time.Microsecond, 64 * time.Microsecond, 256 * time.Microsecond,
-	time.Millisecond, 4 * time.Millisecond, 16 * time.Millisecond, 64 * time.Millisecond, 256 * time.Millisecond}
-
 // Counters counts queries and connections of all listeners. Its methods may be called concurrently.
 type Counters struct {
 	queries     [2][len(types) + 1][len(codes)]atomic.Uint64
 	dropped     [reasons]atomic.Uint64
 	connections atomic.Int64
-	durations   [len(Buckets) + 1]atomic.Uint64
-	sum         atomic.Int64 // nanoseconds
 }
 
 func (c *Counters) answered(t Transport, o zone.Outcome) {
@@ -69,16 +62,6 @@ func (c *Counters) answered(t Transport, o zone.Outcome) {
 }
 
 func (c *Counters) drop(r Reason) { c.dropped[r].Add(1) }
-
-// took adds a query to the histogram.
-func (c *Counters) took(d time.Duration) {
-	i := 0
-	for i < len(Buckets) && d > Buckets[i] {
-		i++
-	}
-	c.durations[i].Add(1)
-	c.sum.Add(int64(d))
-}
 
 // QueryCount is the number of answered queries of a kind.
 type QueryCount struct {
@@ -113,15 +96,3 @@ func (c *Counters) Dropped(r Reason) uint64 { return c.dropped[r].Load() }
 
 // Connections returns the number of open TCP connections.
 func (c *Counters) Connections() int { return int(c.connections.Load()) }
-
-// Durations returns the histogram from the receipt of a query to its reply: the number of queries up
-// to each bound in Buckets, as Prometheus counts them, the number of all, and the sum.
-func (c *Counters) Durations() (upTo [len(Buckets)]uint64, count uint64, sum time.Duration) {
-	for i := range c.durations {
-		count += c.durations[i].Load()
-		if i < len(upTo) {
-			upTo[i] = count
-		}
-	}
-	return upTo, count, time.Duration(c.sum.Load())
-}

@@ -73,7 +73,9 @@ type Options struct {
 	HasAddr func(netip.Addr) bool
 	// Moved returns a channel that delivers after a change of the host's addresses. Nil: Run looks at them
 	// every lookTime only, as it always does, because a change can be missed.
-	Moved  func() <-chan struct{}
+	Moved func() <-chan struct{}
+	// Took gets the time from the receipt of each query to its reply. Nil: nobody wants it.
+	Took   func(time.Duration)
 	Events *event.Log
 	Log    *slog.Logger // nil: discards
 }
@@ -116,6 +118,9 @@ func New(o Options) *Server {
 	}
 	if o.Moved == nil {
 		o.Moved = func() <-chan struct{} { return nil }
+	}
+	if o.Took == nil {
+		o.Took = func(time.Duration) {}
 	}
 	s := &Server{Options: o, changed: make(chan struct{}, 1), tried: make(chan struct{}), idle: idleTime, message: messageTime, stop: stopTime,
 		listening: make(map[netip.AddrPort]*listener)}

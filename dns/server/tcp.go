@@ -167,7 +167,7 @@ func (s *Server) serveConn(conn net.Conn, limited *connlimit.Conn, all *connecti
 			return
 		}
 		limited.Silent()
-		s.counters.took(time.Since(start))
+		s.Took(time.Since(start))
 		if in.Buffered() == 0 && all.ending() {
 			return
 		}

@@ -67,7 +67,7 @@ func (s *Server) answer(e *endpoint, conn *net.UDPConn, query []byte, client net
 	if _, err := conn.WriteToUDPAddrPort(reply, client); err != nil {
 		s.counters.drop(SendFailed)
 	}
-	s.counters.took(time.Since(start))
+	s.Took(time.Since(start))
 }
 
 // admit reports whether the client of a datagram gets a reply.

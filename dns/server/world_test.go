@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,7 +54,8 @@ func testZone(t testing.TB) *zone.Zone {
 type world struct {
 	testing.TB
 	*Server
-	port uint16 // free at every address
+	port uint16       // free at every address
+	took atomic.Int64 // queries whose time was measured
 	end  func()
 }
 
@@ -67,6 +69,7 @@ func newWorld(t testing.TB, o Options, listen ...netip.Addr) *world {
 }
 
 func (w *world) start(o Options) {
+	o.Took = func(time.Duration) { w.took.Add(1) }
 	o.Answerer, o.Events = testZone(w), event.NewLog(100, time.Now)
 	w.Server = New(o)
 	w.idle, w.message = time.Hour, time.Hour         // no test depends on the speed of the machine

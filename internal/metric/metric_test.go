@@ -75,10 +75,10 @@ ironvip_test_d_seconds_count 4
 
 func TestDurations(t *testing.T) {
 	d := NewDurations(NewGroup("Test", "").Histogram("d_seconds", "Durations.", "source"), .1, 1)
-	d.Observe("rest", 100*time.Millisecond)
-	d.Observe("rest", 500*time.Millisecond)
-	d.Observe("rest", 2*time.Second)
-	d.Observe("files", 0)
+	d.Observe(100*time.Millisecond, "rest")
+	d.Observe(500*time.Millisecond, "rest")
+	d.Observe(2*time.Second, "rest")
+	d.Observe(0, "files")
 	got := text(t, d.Collect)
 	for _, want := range []string{
 		`_bucket{source="files",le="0.1"} 1`, `_bucket{source="rest",le="0.1"} 1`, `_bucket{source="rest",le="1"} 2`,

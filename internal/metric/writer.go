@@ -77,18 +77,21 @@ func (w *Writer) send(f *Family, m prometheus.Metric, err error) {
 	w.to <- m
 }
 
-// Durations counts durations by the value of one label. The label has few values. It is safe for
-// concurrent use.
+// Durations counts durations by the values of labels, which are few. It is safe for concurrent use.
 type Durations struct{ vec *prometheus.HistogramVec }
 
 // NewDurations returns an empty histogram of a family. Bounds are in seconds, and ascend.
 func NewDurations(of *Family, bounds ...float64) *Durations {
-	return &Durations{prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: of.Name, Help: of.Help, Buckets: bounds}, of.Labels)}
+	d := &Durations{prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: of.Name, Help: of.Help, Buckets: bounds}, of.Labels)}
+	if len(of.Labels) == 0 {
+		d.vec.WithLabelValues() // also without a duration
+	}
+	return d
 }
 
 // Observe counts a duration. It costs O(bounds).
-func (d *Durations) Observe(value string, took time.Duration) {
-	d.vec.WithLabelValues(value).Observe(took.Seconds())
+func (d *Durations) Observe(took time.Duration, values ...string) {
+	d.vec.WithLabelValues(values...).Observe(took.Seconds())
 }
 
 // Collect is a Collector.
