@@ -145,17 +145,14 @@ func (e *Exchange) Close() {
 	}
 }
 
-// timeout is how long a host may be silent.
-func (e *Exchange) timeout() time.Duration { return e.o.Interval * time.Duration(e.o.Missed) }
-
 // Beat returns when the next heartbeat is due.
 func (e *Exchange) Beat() time.Time { return e.beat }
 
 // Interval returns the time between two heartbeats.
 func (e *Exchange) Interval() time.Duration { return e.o.Interval }
 
-// Timeout returns how long this host may be silent before others consider it dead.
-func (e *Exchange) Timeout() time.Duration { return e.timeout() }
+// Timeout returns how long a host may be silent before others consider it dead.
+func (e *Exchange) Timeout() time.Duration { return e.o.Interval * time.Duration(e.o.Missed) }
 
 func (e *Exchange) dest(addr netip.AddrPort) *dest {
 	for _, d := range e.dests {
@@ -342,7 +339,7 @@ func (e *Exchange) Listen(now time.Time) { e.asked, e.askedSeq, e.beat = now, e.
 // true after some time.
 func (e *Exchange) Informed(now time.Time) bool {
 	passed := now.Sub(e.asked)
-	if passed >= 2*e.timeout() {
+	if passed >= 2*e.Timeout() {
 		return true
 	}
 	for _, d := range e.dests {
@@ -351,7 +348,7 @@ func (e *Exchange) Informed(now time.Time) bool {
 			if d.peer.name != e.o.Name && !(d.peer.synced() && d.peer.last.echoSeq > e.askedSeq) {
 				return false
 			}
-		case passed < e.timeout():
+		case passed < e.Timeout():
 			return false
 		}
 	}
@@ -360,10 +357,10 @@ func (e *Exchange) Informed(now time.Time) bool {
 
 // InformedBy returns when Informed will be true without answers.
 func (e *Exchange) InformedBy(now time.Time) time.Time {
-	if at := e.asked.Add(e.timeout()); now.Before(at) {
+	if at := e.asked.Add(e.Timeout()); now.Before(at) {
 		return at
 	}
-	return e.asked.Add(2 * e.timeout())
+	return e.asked.Add(2 * e.Timeout())
 }
 
 // Duplicate returns the address of another host with the name of this one. Yield says that this

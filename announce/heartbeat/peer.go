@@ -75,7 +75,7 @@ func (e *Exchange) Receive(from netip.AddrPort, packet []byte, now time.Time) {
 			e.count.Refused++
 			return
 		}
-		p = &peer{name: m.name, timeout: e.timeout()}
+		p = &peer{name: m.name, timeout: e.Timeout()}
 		e.peers[m.name] = p
 	}
 	if !e.accept(p, m, from, now) {
@@ -159,7 +159,7 @@ func (e *Exchange) update(p *peer, m *message, now time.Time) {
 		p.lost += uint64(max(now.Sub(p.received)-m.interval/2, 0) / m.interval)
 	}
 	p.received = now
-	p.timeout = max(e.timeout(), m.interval*time.Duration(m.missed))
+	p.timeout = max(e.Timeout(), m.interval*time.Duration(m.missed))
 	if !p.alive {
 		p.alive, p.since = true, now
 	}

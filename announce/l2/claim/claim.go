@@ -142,9 +142,6 @@ func (x *address) rival() Rival {
 // New returns a Machine without addresses that can't send yet.
 func New(out Output) *Machine { return &Machine{out: out, addrs: map[netip.Addr]*address{}} }
 
-// Len returns the number of addresses.
-func (m *Machine) Len() int { return len(m.addrs) }
-
 // Has reports whether the host is to own a.
 func (m *Machine) Has(a netip.Addr) bool { return m.addrs[a] != nil }
 

@@ -121,7 +121,7 @@ func TestAnnouncementsRepeat(t *testing.T) {
 	w.m.Release(vip4)
 	w.sent = nil
 	w.until(2 * time.Hour)
-	if len(w.sent) > 0 || w.open[vip4] || w.m.Len() != 0 {
+	if len(w.sent) > 0 || w.open[vip4] || len(w.m.addrs) != 0 {
 		t.Errorf("after the release: %v sent, open: %v", w.sent, w.open)
 	}
 }
@@ -329,7 +329,7 @@ func TestManyAddresses(t *testing.T) {
 		t.Errorf("the periodic announcements need %d wake-ups a minute", len(wakes))
 	}
 	w.m.Clear()
-	if _, ok := w.m.First(); ok || w.m.Len() > 0 {
+	if _, ok := w.m.First(); ok || len(w.m.addrs) > 0 {
 		t.Error("something is left after Clear")
 	}
 }
