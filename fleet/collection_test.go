@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 type thing struct {

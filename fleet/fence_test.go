@@ -9,7 +9,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 // onCommit calls f before each transaction of a host's Commit, with its number, from 1.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 func TestMemoryIsAKV(t *testing.T) { kvContract(t, fleettest.NewMemory().Client("one")) }

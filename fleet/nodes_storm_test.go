@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 func TestNodesInAStorm(t *testing.T) { nodesStorm(t, 0, 30) }

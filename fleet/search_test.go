@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 // hanging is one call of a host that hangs until it is released.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/wait"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 // busyWriters has hosts write, in total at that rate per second, until the context ends.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/fleettest"
 )
 
 // records are what is kept of hosts, for all hosts of a test.

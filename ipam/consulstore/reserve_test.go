@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
+	"github.com/ironvip/ironvip/test/fleettest"
 	testwait "github.com/ironvip/ironvip/test/wait"
 	"github.com/ironvip/ironvip/vip"
 )

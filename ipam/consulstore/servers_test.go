@@ -8,9 +8,9 @@ import (
 
 	"github.com/ironvip/ironvip/fleet"
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/storetest"
 )
 

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/vip"
 )
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/internal/store"
+	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/vip"
 )
 

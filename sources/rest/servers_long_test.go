@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/fleet/consulkv"
-	"github.com/ironvip/ironvip/fleet/fleettest"
 	"github.com/ironvip/ironvip/test/consultest"
+	"github.com/ironvip/ironvip/test/fleettest"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/seed"
 	"github.com/ironvip/ironvip/test/wait"
