@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,20 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// maxProblems bounds what Problems lists.
-const maxProblems = 100
-
-// Problems lists the problems of the tree as a whole, then those of keys. It lists at most 100, and
-// one that counts the rest.
-func (t *Tree) Problems() []vip.Problem {
-	first, all := t.FirstProblems(maxProblems)
-	if more := all - len(first); more > 0 {
-		first = append(first, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d more keys can't be read", more)})
-	}
-	return first
-}
-
-// FirstProblems returns at most that many of the problems, and the number of all.
+// FirstProblems returns at most that many of the problems, and the number of all: the problems of the tree as a
+// whole come first, then those of keys.
 func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
 	first, keys := t.status.Problems()
 	t.mu.Lock()

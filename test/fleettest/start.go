@@ -2,6 +2,7 @@ package fleettest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/fleet/consulkv"
 	"github.com/ironvip/ironvip/fleet/membership"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/vip"
 )
 
 // Host is a running tree.
@@ -101,4 +103,13 @@ func (h *Host) Ended() error {
 	default:
 		return nil
 	}
+}
+
+// Problems lists at most 100 of the tree's problems, and one that counts the rest.
+func (h *Host) Problems() []vip.Problem {
+	first, all := h.FirstProblems(100)
+	if more := all - len(first); more > 0 {
+		first = append(first, vip.Problem{Code: vip.CodeInvalid, Message: fmt.Sprintf("%d more keys can't be read", more)})
+	}
+	return first
 }
