@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/text"
@@ -48,6 +51,31 @@ func ipv6(h Host, w Want) []Finding {
 		return []Finding{{Warn, "ipv6", "the host can't have the IPv6 addresses of the pools: " + why, remedy}}
 	}
 	return nil
+}
+
+// forwarding checks whether packets are forwarded whatever interface they arrive at. The agent sets the sysctl of the whole
+// host, and another program may have switched a single interface off since, such as systemd-networkd with IPv4Forwarding=no.
+func forwarding(h Host, w Want) []Finding {
+	const conf = "proc/sys/net/ipv4/conf"
+	is := func(device, value string) bool {
+		text, err := fs.ReadFile(h.Files, path.Join(conf, device, "forwarding"))
+		return err == nil && strings.TrimSpace(string(text)) == value
+	}
+	if w.RealServer || modeOf(h, w) == configs.ModeProxy || !is("all", "1") {
+		return nil
+	}
+	devices, _ := fs.ReadDir(h.Files, conf)
+	var off, fixes []string
+	for _, d := range devices {
+		if name := d.Name(); is(name, "0") && name != "default" && name != "lo" && name != w.Device {
+			off, fixes = append(off, name), append(fixes, "net/ipv4/conf/"+name+"/forwarding=1") // a name may have dots
+		}
+	}
+	if len(off) == 0 {
+		return nil
+	}
+	return []Finding{{Warn, "forwarding", "packets of clients and backends that arrive at " + strings.Join(off, ", ") + " are dropped: forwarding is off there",
+		"if clients or backends are behind it: sysctl -w " + strings.Join(fixes, " ")}}
 }
 
 // legacy reports tables of iptables-legacy that drop packets. The kernel passes packets through them and through nftables.

@@ -150,3 +150,27 @@ func TestIPv6(t *testing.T) {
 		}
 	}
 }
+
+// An interface that forwards nothing is named if the host forwards and the dataplane needs it.
+func TestForwarding(t *testing.T) {
+	files := map[string]string{}
+	for device, value := range map[string]string{"all": "1", "default": "0", "lo": "0", "ironvip0": "0", "eth0": "1", "eth1.5": "0", "eth2": "0"} {
+		files["proc/sys/net/ipv4/conf/"+device+"/forwarding"] = value + "\n"
+	}
+	for mode, found := range map[string]int{configs.ModeIPVS: 1, configs.ModeNFT: 1, configs.ModeProxy: 0} {
+		w := want
+		w.Mode, w.Device = mode, configs.DefaultDevice
+		got := only(Examine(host(files), w), "forwarding")
+		if len(got) != found || found > 0 && (!strings.Contains(got[0].Text, "arrive at eth1.5, eth2 are") || !strings.HasSuffix(got[0].Fix, "sysctl -w net/ipv4/conf/eth1.5/forwarding=1 net/ipv4/conf/eth2/forwarding=1")) {
+			t.Errorf("%s: %+v", mode, got)
+		}
+		w.RealServer = true
+		if got := only(Examine(host(files), w), "forwarding"); len(got) > 0 {
+			t.Errorf("a real server: %+v", got)
+		}
+	}
+	files["proc/sys/net/ipv4/conf/all/forwarding"] = "0\n" // the dataplane's own finding
+	if got := only(Examine(host(files), want), "forwarding"); len(got) > 0 {
+		t.Errorf("the host doesn't forward: %+v", got)
+	}
+}
