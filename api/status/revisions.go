@@ -44,9 +44,7 @@ func NewRevisions(clock *table.Clock, t *Tables) table.Reader[vip.ServiceKey, vi
 	return out
 }
 
-// follow calls changed with each row of t that is put or deleted. t may be nil.
+// follow calls changed with each row of t that is put or deleted.
 func follow[K comparable, V any](t table.Reader[K, V], changed func(*V)) {
-	if t != nil {
-		t.Track(func(v *V, _ bool) { changed(v) })
-	}
+	t.Track(func(v *V, _ bool) { changed(v) })
 }
