@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/proxy"
@@ -37,9 +36,7 @@ type addresses struct {
 	there map[netip.Addr]bool // addresses of the device at the last refresh; nil before the first
 	used  chan struct{}       // see Plane.UsesDevice
 
-	routes func() (*netipx.IPSet, error) // the local addresses by the host's routes
-	binds  func(netip.Addr) bool         // whether a socket can be bound
-	local  *netipx.IPSet                 // of routes since the last refresh; nil if not read
+	binds func(netip.Addr) bool // whether a socket can be bound
 }
 
 func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses {
@@ -47,7 +44,7 @@ func newAddresses(d device, name string, owns func(netip.Addr) bool) *addresses 
 		owns = func(netip.Addr) bool { return false }
 	}
 	return &addresses{device: d, name: name, owns: owns, users: make(map[netip.Addr]int), put: make(map[netip.Addr]bool),
-		used: make(chan struct{}), routes: localRoutes, binds: proxy.IsLocal}
+		used: make(chan struct{}), binds: proxy.IsLocal}
 }
 
 // refresh reads the addresses of the device.
@@ -56,7 +53,6 @@ func (a *addresses) refresh() error {
 	if err != nil {
 		return err
 	}
-	a.local = nil
 	a.there = make(map[netip.Addr]bool, len(list))
 	for _, addr := range list {
 		a.there[addr] = true
@@ -140,29 +136,15 @@ func (a *addresses) drop(addr netip.Addr) error {
 }
 
 // damage returns what is wrong with an address that frontends use, as of the last refresh; "" if
-// nothing.
+// nothing. It costs a socket if the address is the host's own.
 func (a *addresses) damage(addr netip.Addr) string {
 	switch {
 	case a.put[addr] && !a.there[addr]:
 		return fmt.Sprintf("address %s missing from %s", addr, a.name)
-	case !a.put[addr] && !a.isLocal(addr):
+	case !a.put[addr] && !a.binds(addr):
 		return fmt.Sprintf("address %s is no longer an address of this host", addr)
 	}
 	return ""
-}
-
-// isLocal is like proxy.IsLocal, with positive results as of the last refresh. It reads the
-// routes once for all addresses. It tries a socket only for an address that has no local route,
-// which ip_nonlocal_bind can still allow.
-func (a *addresses) isLocal(addr netip.Addr) bool {
-	if a.local == nil {
-		routes, err := a.routes()
-		if err != nil {
-			routes = &netipx.IPSet{}
-		}
-		a.local = routes
-	}
-	return a.local.Contains(addr) || a.binds(addr)
 }
 
 // orphans returns our addresses on the device that no frontend uses.

@@ -24,7 +24,6 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
-	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -446,41 +445,13 @@ func hasDummy() bool {
 	return !errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// The local addresses are read from the host's routes, once for all addresses. For an address that
-// is missing there, a socket is tried. It is damage if that fails, too.
-func TestManyLocalAddressesCostOneReading(t *testing.T) {
-	readings, sockets := 0, 0
+// A host's own address that is gone is damage, unless sockets can be bound to it nevertheless.
+func TestAnAddressOfTheHostGoes(t *testing.T) {
 	a := newAddresses(&fakeDevice{}, "ironvip0", nil)
-	routes, binds := a.routes, a.binds
-	a.routes = func() (*netipx.IPSet, error) { readings++; return routes() }
-	a.binds = func(addr netip.Addr) bool { sockets++; return binds(addr) }
-	for round := 1; round <= 2; round++ {
-		must.Succeed(t, a.refresh())
-		for i := range 1000 {
-			must.Equal(t, a.damage(netip.AddrFrom4([4]byte{127, 9, byte(i >> 8), byte(i)})), "")
-		}
-		if readings != round || sockets != 0 {
-			t.Errorf("%d readings and %d sockets after %d looks at 1000 addresses", readings, sockets, round)
-		}
-	}
+	must.Succeed(t, a.refresh())
+	expect.Equal(t, a.damage(netip.MustParseAddr("127.9.0.1")), "", "an address of the host")
 	away := netip.MustParseAddr("198.51.100.1")
-	if damage := a.damage(away); damage != "address 198.51.100.1 is no longer an address of this host" || sockets != 1 {
-		t.Errorf("%q by %d sockets", damage, sockets)
-	}
+	expect.Equal(t, a.damage(away), "address 198.51.100.1 is no longer an address of this host", "one that is gone")
 	a.binds = func(netip.Addr) bool { return true }
 	expect.Equal(t, a.damage(away), "", "an address that sockets can be bound to")
-	must.Succeed(t, a.refresh())
-	a.routes = func() (*netipx.IPSet, error) { return nil, errors.New("no netlink here") }
-	expect.Equal(t, a.damage(netip.MustParseAddr("127.0.0.1")), "", "without the routes")
-}
-
-// Sockets can be bound to every address that the routes define as local.
-func TestLocalRoutesCanBeBoundTo(t *testing.T) {
-	routes := must.Get(localRoutes())(t)
-	expect.True(t, routes.Contains(netip.MustParseAddr("127.0.0.1")), "127.0.0.1 is not local")
-	for _, p := range routes.Prefixes() {
-		for _, addr := range []netip.Addr{p.Addr(), netipx.PrefixLastIP(p)} {
-			expect.True(t, proxy.IsLocal(addr), "%s, of %s, can't be bound to", addr, p)
-		}
-	}
 }

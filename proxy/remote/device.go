@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
-	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/plane/kernel/host"
@@ -116,22 +114,4 @@ func (k *kernelDevice) change(f func(context.Context, []netip.Addr, func(netip.A
 		return err
 	}
 	return failed
-}
-
-// localRoutes returns the addresses that the host's routes make local: those of its devices,
-// 127.0.0.0/8, and others with a local route. It includes only single addresses of IPv6, because
-// only these can be bound to.
-func localRoutes() (*netipx.IPSet, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL},
-		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
-	if err != nil {
-		return nil, err
-	}
-	var set netipx.IPSetBuilder
-	for _, r := range routes {
-		if p, ok := netipx.FromStdIPNet(r.Dst); ok && (p.Addr().Is4() || p.IsSingleIP()) {
-			set.AddPrefix(p)
-		}
-	}
-	return set.IPSet()
 }

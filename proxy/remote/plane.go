@@ -155,17 +155,10 @@ func (p *Plane) unuse(key vip.FrontendKey) {
 	p.addresses.unuse(key.Addr)
 }
 
-// arrived returns the frontends whose address has become one of the host's, with one read of the host's routes.
+// arrived returns the frontends whose address has become one of the host's.
 func (p *Plane) arrived() (keys []vip.FrontendKey) {
-	if len(p.awaited) == 0 {
-		return nil
-	}
-	local, err := p.addresses.routes()
-	if err != nil {
-		return nil // they are retried anyway
-	}
 	for key := range p.awaited {
-		if local.Contains(key.Addr) {
+		if p.addresses.binds(key.Addr) {
 			keys = append(keys, key)
 		}
 	}
