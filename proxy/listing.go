@@ -21,21 +21,16 @@ func (t *Target) ListConnections(ctx context.Context, want func(vip.FrontendKey)
 		if !want(key) {
 			continue
 		}
-		if more, err := t.listFrontend(ctx, key, yield); !more || err != nil {
+		if more, err := t.ListFrontend(ctx, key, yield); !more || err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ListFrontend calls yield for each connection of a frontend, until it returns false.
-func (t *Target) ListFrontend(ctx context.Context, key vip.FrontendKey, yield func(reconcile.Connection) bool) error {
-	_, err := t.listFrontend(ctx, key, yield)
-	return err
-}
-
-// listFrontend also returns whether yield wants more.
-func (t *Target) listFrontend(ctx context.Context, key vip.FrontendKey, yield func(reconcile.Connection) bool) (more bool, err error) {
+// ListFrontend calls yield for each connection of a frontend, until it returns false. It also returns whether yield
+// wants more.
+func (t *Target) ListFrontend(ctx context.Context, key vip.FrontendKey, yield func(reconcile.Connection) bool) (more bool, err error) {
 	f := t.frontend(key)
 	if f == nil {
 		return true, nil

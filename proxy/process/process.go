@@ -214,7 +214,9 @@ func (s *Server) methods() []mirror.Method {
 		}),
 		answer(s, AskList, func(ctx context.Context, t *proxy.Target, keys []vip.FrontendKey) (out []reconcile.Connection, err error) {
 			for _, key := range keys {
-				err = errors.Join(err, t.ListFrontend(ctx, key, func(c reconcile.Connection) bool { out = append(out, c); return true }))
+				if _, err := t.ListFrontend(ctx, key, func(c reconcile.Connection) bool { out = append(out, c); return true }); err != nil {
+					return nil, err
+				}
 			}
 			return out, err
 		}),

@@ -55,8 +55,8 @@ const (
 )
 
 // Header states the two ends of a client's connection: the client, and the address that it connected
-// to. Addresses are never IPv4-mapped and have no zone. In the zero Header, the client is the sender
-// itself, as for its health checks, or unknown.
+// to. Addresses are never IPv4-mapped and have no zone. In the zero Header, which is only read, the client is the
+// sender itself, as for its health checks, or unknown.
 type Header struct {
 	Source, Destination netip.AddrPort
 }
@@ -64,9 +64,8 @@ type Header struct {
 // Known reports whether h has addresses.
 func (h Header) Known() bool { return h.Source.IsValid() }
 
-// Append appends h as a header of version v to b: at most 107 bytes in version 1, 52 in version 2. If
-// only one of the addresses is IPv4, both are written as IPv6. The zero Header is written as UNKNOWN in
-// version 1, and with the command LOCAL in version 2.
+// Append appends h, which has addresses, as a header of version v to b: at most 107 bytes in version 1, 52 in
+// version 2. If only one of the addresses is IPv4, both are written as IPv6.
 func (h Header) Append(b []byte, v Version) []byte {
 	if v == V1 {
 		return h.appendV1(b)
@@ -75,9 +74,6 @@ func (h Header) Append(b []byte, v Version) []byte {
 }
 
 func (h Header) appendV1(b []byte) []byte {
-	if !h.Known() {
-		return append(b, "PROXY UNKNOWN\r\n"...)
-	}
 	src, dst, v4 := h.ends()
 	b = append(b, "PROXY TCP6 "...)
 	if v4 {
@@ -92,9 +88,6 @@ func (h Header) appendV1(b []byte) []byte {
 
 func (h Header) appendV2(b []byte) []byte {
 	b = append(b, signature...)
-	if !h.Known() {
-		return append(b, commandLocal, unspec, 0, 0)
-	}
 	src, dst, v4 := h.ends()
 	if v4 {
 		b = append(b, commandProxy, inetStream, 0, inetSize)
