@@ -8,5 +8,5 @@
 // makes no policy decisions: weights, drain deadlines and addresses are its input. Package process runs it, and package
 // remote is what an agent has of it.
 //
-// Read target.go and frontend.go; then tcp.go, dial.go and relay.go, or udp.go. Linux only.
+// Read target.go and frontend.go; then loop.go and intake.go; then tcp.go, dial.go and relay.go, or udp.go. Linux only.
 package proxy

@@ -42,7 +42,7 @@ func newIntake(of syscall.Conn, failed, died func(error)) (*intake, error) {
 	return &intake{raw: raw, failed: failed, died: died, pause: newBackoff()}, nil
 }
 
-// newAcceptor returns the intake of a TCP listener. The kernel has accepted the clients of welcome.
+// newAcceptor returns the intake of a TCP listener. It calls welcome with each client, which must not block.
 func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPort), failed, died func(error)) (*intake, error) {
 	in, err := newIntake(of, failed, died)
 	if err != nil {
@@ -75,7 +75,8 @@ func newAcceptor(of syscall.Conn, welcome func(client *socket, peer netip.AddrPo
 	return in, nil
 }
 
-// newReceiver returns the intake of an unconnected UDP socket. Deliver must not keep the data and the control messages.
+// newReceiver returns the intake of an unconnected UDP socket. It calls deliver with each datagram and its control
+// messages. Deliver must not block, and must not keep them.
 func newReceiver(of syscall.Conn, deliver func(client netip.AddrPort, data, control []byte), failed, died func(error)) (*intake, error) {
 	in, err := newIntake(of, failed, died)
 	if err != nil {
