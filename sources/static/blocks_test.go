@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,11 +57,11 @@ func compareBlocks(t *testing.T, data []byte, known map[digest]*row) (map[digest
 // countedStore counts the writes.
 type countedStore struct {
 	Store
-	writes int
+	writes atomic.Int64
 }
 
 func (c *countedStore) Write(put map[string]LastGood, remove []string) error {
-	c.writes++
+	c.writes.Add(1)
 	return c.Store.Write(put, remove)
 }
 
@@ -282,15 +283,15 @@ func TestChangesAreStoredTogether(t *testing.T) {
 			b.refresh(t.Context(), nil, true)
 		}
 		synctest.Wait()
-		expect.Equal(t, counted.writes, 0, "writes on the path of a change")
+		expect.Equal(t, counted.writes.Load(), int64(0), "writes on the path of a change")
 		time.Sleep(saveDelay)
 		synctest.Wait()
-		expect.Equal(t, counted.writes, 1, "writes after a second")
+		expect.Equal(t, counted.writes.Load(), int64(1), "writes after a second")
 		b.write("a.toml", service("web", 90))
 		b.refresh(t.Context(), nil, true)
 		end() // stores the rest
 		<-ended
-		expect.Equal(t, counted.writes, 2, "writes")
+		expect.Equal(t, counted.writes.Load(), int64(2), "writes")
 		b.kill()
 		b.write("a.toml", "[[")
 		b.begin()
