@@ -137,11 +137,7 @@ func chooseMode(mode, role, before string, check func(mode string) []host.Findin
 			reasons = append(reasons, fmt.Sprintf("%s, which this host ran before, can't run any more", before))
 		case missing != nil && out.Mode == "":
 			reasons = append(reasons, fmt.Sprintf("%s can't run: %s", m, firstLine(missing)))
-			for _, f := range found {
-				if f.Required && !f.OK {
-					out.Lacks = append(out.Lacks, f)
-				}
-			}
+			out.Lacks = append(out.Lacks, host.Missing(found)...)
 		}
 		if out.Mode != "" {
 			break

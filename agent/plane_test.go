@@ -59,6 +59,20 @@ func TestChooseMode(t *testing.T) {
 	}
 }
 
+// Without the rights to check anything, the capability is all that a preferred dataplane lacks.
+func TestLacksTheKnownCauseOnly(t *testing.T) {
+	found := []host.Finding{{Name: "capability CAP_NET_ADMIN", Required: true}, {Name: "kernel module ip_vs", Required: true, Unknown: true}, {Name: "nf_tables", Required: true, Unknown: true}}
+	got, err := chooseMode(configs.ModeAuto, "", "", func(mode string) []host.Finding {
+		if mode == configs.ModeIPVS {
+			return found
+		}
+		return nil
+	})
+	if err != nil || got.Mode != configs.ModeNFT || len(got.Lacks) != 1 || got.Lacks[0] != found[0] {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // Findings are those at the time of the request: those of single frontends appear after the start,
 // and fixed ones disappear.
 func TestFindingsAreOfNow(t *testing.T) {

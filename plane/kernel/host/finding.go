@@ -30,15 +30,22 @@ func (f Finding) Err() error {
 	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
 }
 
-// Err returns the problems of the required findings that aren't OK, or nil. What could not be checked is
-// a problem only if nothing else is: a known one, such as a missing capability, is the cause.
-func Err(findings []Finding) error {
-	var errs []error
+// Missing returns the required findings that aren't OK. What could not be checked is missing only if nothing else is: a known
+// one, such as a missing capability, is the cause.
+func Missing(findings []Finding) (out []Finding) {
 	known := slices.ContainsFunc(findings, func(f Finding) bool { return !f.OK && f.Required && !f.Unknown })
 	for _, f := range findings {
-		if f.OK || !f.Required || known && f.Unknown {
-			continue
+		if !f.OK && f.Required && (!known || !f.Unknown) {
+			out = append(out, f)
 		}
+	}
+	return out
+}
+
+// Err returns the problems of what is Missing, or nil.
+func Err(findings []Finding) error {
+	var errs []error
+	for _, f := range Missing(findings) {
 		errs = append(errs, vip.Problem{
 			Code: vip.CodeDataplane, Message: fmt.Sprintf("the dataplane needs %s: %s", f.Name, f.Detail), Hint: f.Remedy,
 		})
