@@ -77,11 +77,11 @@ func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool
 		return plan, err
 	}
 	if len(plan.Problems) > 0 {
-		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "this host can't move to "+mode+" now: "+plan.Problems[0].Message, plan.Problems[0].Hint, problemsOf(plan.Problems)...)
+		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "this host can't move to "+mode+" now: "+plan.Problems[0].Message, plan.Problems[0].Hint, plan.Problems...)
 	}
 	if n := len(plan.Refused); n > 0 && !force {
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, fmt.Sprintf("%s does not support what %s uses: %s", mode, plan.Refused[0].Service, plan.Refused[0].Message),
-			"change the services that ironvip dataplane switch --plan "+mode+" lists, or force it: clients of their ports are refused then", problemsOf(plan.Refused)...)
+			"change the services that ironvip dataplane switch --plan "+mode+" lists, or force it: clients of their ports are refused then", plan.Refused...)
 	}
 	if !a.wish.CompareAndSwap(nil, &mode) {
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "another request has begun to move this host", "wait for its end: ironvip status")
@@ -113,33 +113,21 @@ func (a *agent) awaitSwitch(ctx context.Context) error {
 	}
 }
 
-func problemsOf(in []v1.Problem) []vip.Problem {
-	out := make([]vip.Problem, len(in))
-	for i, p := range in {
-		out[i] = vip.Problem(p)
-	}
-	return out
-}
-
 // planSwitch returns what a switch does. It costs O(connections + services).
 func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, error) {
 	from := a.plane.about.Mode
 	plan := v1.SwitchPlan{From: from, To: mode, Changes: mode != from, Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}
 	if !plan.Changes {
-		for _, p := range a.contradictions(mode) {
-			plan.Problems = append(plan.Problems, v1.Problem(p))
-		}
+		plan.Problems = append(plan.Problems, a.contradictions(mode)...)
 		return plan, nil
 	}
 	plan.HardStopAfter = uint64(a.hardStopAfter() / time.Second)
-	for _, p := range a.switchProblems(mode) {
-		plan.Problems = append(plan.Problems, v1.Problem(p))
-	}
+	plan.Problems = append(plan.Problems, a.switchProblems(mode)...)
 	refused := map[v1.Problem]struct{}{}
 	for _, f := range a.tables.Frontends.All() {
 		if problem := status.Unsupported(mode, &f); problem != nil && status.Unsupported(from, &f) == nil {
 			problem.Service = f.Service.String()
-			refused[v1.Problem(*problem)] = struct{}{}
+			refused[*problem] = struct{}{}
 		}
 	}
 	plan.Refused = slices.AppendSeq(plan.Refused, maps.Keys(refused))

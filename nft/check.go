@@ -15,9 +15,6 @@ import (
 // Finding is one thing that the dataplane needs of the host, and its state.
 type Finding = host.Finding
 
-// Err returns what keeps the dataplane from running, with hints, or nil.
-func Err(findings []Finding) error { return host.Err(findings) }
-
 // trials are the modules of rules that only this dataplane has.
 var trials = []filter.Trial{
 	{Module: "nft_nat", Detail: `nf_tables has no expression "nat"`, Rule: []expr.Any{
