@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/test/wait"
 )
 
 // newUDPBackend starts a UDP server on the loopback that returns each datagram.
@@ -354,9 +355,10 @@ func TestInheritedJunk(t *testing.T) {
 	other.Close()
 	strangeFile.Close()
 	h.serves(web+":8080", "a")
-	log := h.log.String()
-	mentions(t, "the log", log, "inherited descriptor 3: not an open socket", "SO_REUSEPORT 1 instead of 0",
-		"inherited listeners closed: no service needs them", strange.Addr().String())
+	wait.Until(t, "the agent closes what nothing needs", func() bool {
+		return strings.Contains(h.log.String(), "inherited listeners closed: no service needs them")
+	})
+	mentions(t, "the log", h.log.String(), "inherited descriptor 3: not an open socket", "SO_REUSEPORT 1 instead of 0", strange.Addr().String())
 	if c, err := net.Dial("tcp", strange.Addr().String()); err == nil {
 		c.Close()
 		t.Error("the listener that no service needs still accepts clients")
