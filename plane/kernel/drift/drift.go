@@ -25,7 +25,7 @@ type Watch struct {
 	port          func(context.Context) (uint32, error) // see filter.Table.Open
 	ignored       uint32
 	watcher       *watch.Watcher
-	bearer        vip.FrontendKey // see bearerOf
+	reported      vip.FrontendKey // see representative
 }
 
 // Open watches in the network namespace of the calling thread. Routes is the port of the socket that changes
@@ -107,10 +107,10 @@ const (
 // restores them.
 const severalAddresses = 16
 
-// bearerOf returns the frontend that damage of all is reported for. It stays the same as long as there is one, so that
+// representative returns the frontend that damage of all is reported for. It stays the same as long as there is one, so that
 // its budget of repairs is that of the device and of the table. It is one with an address on the device, if there are any.
-func (w *Watch) bearerOf(records *holdings.Records) *vip.Frontend {
-	f := records.Frontends[w.bearer]
+func (w *Watch) representative(records *holdings.Records) *vip.Frontend {
+	f := records.Frontends[w.reported]
 	if f == nil || !holdings.OnDevice(f) {
 		if any := records.Any(); any != nil {
 			f = any
@@ -122,7 +122,7 @@ func (w *Watch) bearerOf(records *holdings.Records) *vip.Frontend {
 		}
 	}
 	if f != nil {
-		w.bearer = f.Key
+		w.reported = f.Key
 	}
 	return f
 }
@@ -155,18 +155,18 @@ func (w *Watch) Check(ctx context.Context, records *holdings.Records, addresses 
 	found.Unknown = seen.Lost
 	if seen.Unforwarded {
 		if wrong := settings(); len(wrong) > 0 { // one repair sets all of them
-			add(w.bearerOf(records), strings.Join(wrong, "; "), watch.Author{})
+			add(w.representative(records), strings.Join(wrong, "; "), watch.Author{})
 		}
 	}
 	if seen.Device != nil { // its repair restores all addresses
 		addresses.Lost = true
-		add(w.bearerOf(records), fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", w.device), *seen.Device)
+		add(w.representative(records), fmt.Sprintf("device %s was removed, set down, made to speak ARP, or lost an address", w.device), *seen.Device)
 		seen.Gone = nil
 	}
 	if n := len(seen.Gone); n > severalAddresses {
 		addresses.Lost = true
 		for _, by := range seen.Gone {
-			add(w.bearerOf(records), fmt.Sprintf("%d addresses missing from %s", n, w.device), by)
+			add(w.representative(records), fmt.Sprintf("%d addresses missing from %s", n, w.device), by)
 			break
 		}
 		seen.Gone = nil
@@ -188,7 +188,7 @@ func (w *Watch) Check(ctx context.Context, records *holdings.Records, addresses 
 	}
 	state, err := read(ctx)
 	if state == Broken {
-		add(w.bearerOf(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), *seen.Table)
+		add(w.representative(records), fmt.Sprintf("nftables table inet %s is missing or not as it should be", w.table), *seen.Table)
 	}
 	if state == Altered {
 		found.Unknown, found.By = true, seen.Table.String()

@@ -132,7 +132,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			records.Set(k, &vip.Frontend{Key: k, Kind: vip.OnVIP})
 			fmt.Fprintf(&commands, "route replace local %s scope host table local dev ironvip0 proto 178 metric 178\n", k.Addr)
 		}
-		bearers := map[vip.FrontendKey]bool{}
+		reported := map[vip.FrontendKey]bool{}
 		look := func(command string, want int) (what string) {
 			t.Helper()
 			if out, err := node.Feed(commands.String(), "ip", "-batch", "-"); err != nil {
@@ -145,7 +145,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 				t.Fatalf("%s: %d found, %v, lost %v", command, len(s.Damaged), err, addresses.Lost)
 			}
 			if want == 1 {
-				bearers[s.Damaged[0].Key] = true
+				reported[s.Damaged[0].Key] = true
 			}
 			return s.Damaged[0].What
 		}
@@ -154,7 +154,7 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 				t.Error(what)
 			}
 		}
-		expect.Equal(t, len(bearers), 1, "frontends with a report")
+		expect.Equal(t, len(reported), 1, "frontends with a report")
 		look("ip route del local 10.96.1.1 table local proto 178; ip route del local 10.96.1.2 table local proto 178", 2)
 		look("ip link set ironvip0 down; ip link set ironvip0 up", 1)
 		look("ip addr add 10.96.2.1/32 dev ironvip0; ip addr del 10.96.2.1/32 dev ironvip0", 1)
