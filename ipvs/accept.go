@@ -7,7 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -97,8 +97,8 @@ func (t *Target) desired(f *vip.Frontend, mark uint32) kernel.State {
 // It costs O(ranges of the address and batch).
 func (t *Target) overlaps(f *vip.Frontend, before, after []updateOf) (replaces []vip.FrontendKey, err error) {
 	for _, u := range before {
-		if u.New != nil && u.Err == nil && holdings.Clash(f, u.New) {
-			return nil, holdings.PortsStillUsed(f.Key, u.Key)
+		if u.New != nil && u.Err == nil && usage.Clash(f, u.New) {
+			return nil, usage.PortsStillUsed(f.Key, u.Key)
 		}
 	}
 	return t.records.Overlaps(f, func(k vip.FrontendKey) bool {

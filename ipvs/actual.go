@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -60,8 +60,8 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		return nil, err
 	}
 	t.pods = slices.Clone(t.opt.PodCIDRs())
-	want := holdings.PodSet(t.pods)
-	held, broken := holdings.NewRecords(want), !r.table.Intact
+	want := usage.PodSet(t.pods)
+	held, broken := usage.NewRecords(want), !r.table.Intact
 	stale := !broken && !r.table.Pods.Equal(want)
 	if stale {
 		// The records describe the table. The next Apply changes it to the wanted ranges.
@@ -256,7 +256,7 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 	}
 	switch f.SourceRanges = r.ranges[k]; {
 	case f.SourceRanges == nil && has(filter.SetRestricted):
-		f.SourceRanges = holdings.NoClient
+		f.SourceRanges = usage.NoClient
 	case !r.table.Intact && before != nil && f.SourceRanges == nil:
 		f.SourceRanges = before.SourceRanges
 	}
@@ -284,18 +284,18 @@ func (t *Target) frontend(k vip.FrontendKey, r *kernelState, s *kernel.State) vi
 
 // inspect adds the damage that a frontend can't express: missing parts, and settings
 // that only another program makes.
-func (t *Target) inspect(o *observed, r *kernelState, held *holdings.Records, broken bool) {
+func (t *Target) inspect(o *observed, r *kernelState, held *usage.Records, broken bool) {
 	d := damage(o.Damage)
 	if broken {
 		d.addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
 	f := &o.Value
-	for _, a := range holdings.LocalTunnels(f) {
+	for _, a := range usage.LocalTunnels(f) {
 		if !r.tunnels[a] {
 			d.addf("the device that takes packets for %s out of tunnels is missing or not as it should be", a)
 		}
 	}
-	if holdings.OnDevice(f) {
+	if usage.OnDevice(f) {
 		if r.device.Fault != "" {
 			d.addf("device %s %s", t.opt.Device, r.device.Fault)
 		}
@@ -328,7 +328,7 @@ func (t *Target) inspect(o *observed, r *kernelState, held *holdings.Records, br
 }
 
 // inspectElements compares the sets with the elements that f needs.
-func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, held *holdings.Records) {
+func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, held *usage.Records) {
 	mark := r.marks(f.Key)
 	t.buffers.needed = elements(t.buffers.needed[:0], f, mark)
 	t.buffers.had = possible(t.buffers.had[:0], f.Key, mark)
@@ -339,7 +339,7 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 		}
 	}
 	want = sourceElements(want, f, mark)
-	if holdings.OnDevice(f) {
+	if usage.OnDevice(f) {
 		want = append(want, filter.AddrElement(filter.SetVIPs, f.Key.Addr))
 	}
 	for _, a := range held.HairpinsOf(f) {
@@ -354,7 +354,7 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 }
 
 // orphans returns what is ours and belongs to no frontend, one item per address.
-func orphans(r *kernelState, held *holdings.Records) []observed {
+func orphans(r *kernelState, held *usage.Records) []observed {
 	found := map[netip.Addr]damage{}
 	for a := range r.device.Addrs {
 		if held.VIPs[a] == 0 {

@@ -29,6 +29,6 @@
 //	access.go       the interfaces to the kernel, which tests replace
 //
 // Package internal/kernel carries out what ipvs decides of IPVS, and the packages below plane/kernel
-// the rest: filter (the nftables table), holdings (what frontends share), host (devices, routes, sysctls,
+// the rest: filter (the nftables table), usage (what frontends share), host (devices, routes, sysctls,
 // ports) and conntrack.
 package ipvs

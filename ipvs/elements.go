@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -65,7 +65,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 	if !f.Usable() {
 		out = append(out, filter.ElementOf(filter.SetRefused, f.Key, mark))
 	}
-	switch holdings.Masquerade(f) {
+	switch usage.Masquerade(f) {
 	case vip.MasqueradeAlways:
 		out = append(out, filter.ElementOf(filter.SetMasqAlways, f.Key, mark))
 	case vip.MasqueradeAuto:
@@ -73,7 +73,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 	case vip.MasqueradeOwn:
 		out = append(out, filter.ElementOf(filter.SetMasqOwn, f.Key, mark))
 	}
-	if _, restricted := holdings.Sources(f); restricted {
+	if _, restricted := usage.Sources(f); restricted {
 		out = append(out, filter.ElementOf(filter.SetRestricted, f.Key, mark))
 	}
 	return out
@@ -81,7 +81,7 @@ func elements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Eleme
 
 // sourceElements appends an element for each of f's source ranges.
 func sourceElements(out []filter.Element, f *vip.Frontend, mark uint32) []filter.Element {
-	ranges, _ := holdings.Sources(f)
+	ranges, _ := usage.Sources(f)
 	for _, r := range ranges {
 		e := filter.ElementOf(filter.SetSources, f.Key, mark)
 		e.Source = r
@@ -125,7 +125,7 @@ func (r *buffers) elementChanges(up, down filter.Change, it *item, new *vip.Fron
 			down[e] = false
 		}
 	}
-	if new == nil || repair || len(before) != 1 || !holdings.SameSources(before[0], new) {
+	if new == nil || repair || len(before) != 1 || !usage.SameSources(before[0], new) {
 		sourceChanges(up, down, mark, before, new, repair)
 	}
 }
@@ -161,15 +161,15 @@ func sourceChanges(up, down filter.Change, mark uint32, before []*vip.Frontend, 
 // elementsOfAll returns every element that the recorded frontends need. It leaves out what the
 // table can't contain and only another program causes: a frontend without its mark,
 // and the higher of two overlapping ranges of ports.
-func elementsOfAll(h *holdings.Records, m *marks) filter.Change {
+func elementsOfAll(h *usage.Records, m *marks) filter.Change {
 	c := make(filter.Change, 3*len(h.Frontends)+len(h.Hairpins))
 	var buf []filter.Element
 	for _, f := range h.Frontends {
 		mark := m.get(f.Key)
 		overlaps := func(k vip.FrontendKey) bool {
-			return vip.CompareFrontendKeys(k, f.Key) < 0 && holdings.PortsOf(k).Overlaps(holdings.PortsOf(f.Key))
+			return vip.CompareFrontendKeys(k, f.Key) < 0 && usage.PortsOf(k).Overlaps(usage.PortsOf(f.Key))
 		}
-		if hasMark(f) && mark == 0 || f.Key.Ranged() && slices.ContainsFunc(h.Ranges[holdings.PortSpaceOf(f)], overlaps) {
+		if hasMark(f) && mark == 0 || f.Key.Ranged() && slices.ContainsFunc(h.Ranges[usage.PortSpaceOf(f)], overlaps) {
 			continue
 		}
 		buf = sourceElements(elements(buf[:0], f, mark), f, mark)

@@ -10,11 +10,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
-var testPods = holdings.PodSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
+var testPods = usage.PodSet([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd01::/120")})
 
 // sourceRanges are the ranges to draw from. Some contain others, and some contain all addresses.
 var sourceRanges = []netip.Prefix{
@@ -141,7 +141,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		target := &Target{access: opened, records: holdings.NewRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
+		target := &Target{access: opened, records: usage.NewRecords(testPods), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{}, optional: optionalSettings{forward6: true, realServer: true}, opt: Options{Owns: func(netip.Addr) bool { return true }}}
 		want := map[vip.FrontendKey]*vip.Frontend{}
 		table := map[filter.Element]struct{}{}
 		change := func(c filter.Change) {
@@ -162,7 +162,7 @@ func TestElementsFollowTheFrontends(t *testing.T) {
 				u := updateOf{Key: k, Old: want[k], Repair: rapid.Bool().Draw(t, "repair")}
 				if what > 1 {
 					u.New = drawFrontend(t, k)
-					if u.Old != nil && holdings.OnDevice(u.Old) != holdings.OnDevice(u.New) { // an address has one of the two kinds
+					if u.Old != nil && usage.OnDevice(u.Old) != usage.OnDevice(u.New) { // an address has one of the two kinds
 						continue
 					}
 				} else if u.Old == nil && !u.Repair {

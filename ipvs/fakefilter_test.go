@@ -11,8 +11,8 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -66,7 +66,7 @@ func excludes(e, other filter.Element) bool {
 	}
 	switch e.Set.Kind() {
 	case filter.KindPorts:
-		return e.Key.Protocol == other.Key.Protocol && holdings.PortsOf(e.Key).Overlaps(holdings.PortsOf(other.Key))
+		return e.Key.Protocol == other.Key.Protocol && usage.PortsOf(e.Key).Overlaps(usage.PortsOf(other.Key))
 	case filter.KindSource:
 		return e.Key == other.Key && e.Source.Overlaps(other.Source)
 	case filter.KindMarkSource:

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -106,7 +106,7 @@ func (r *Remains) forget(ctx context.Context, keys []vip.FrontendKey) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	served := holdings.Serving(keys)
+	served := usage.Serving(keys)
 	err := r.flows.Sweep(ctx, 0, conntrack.Flow{}, func(e *conntrack.Entry) bool {
 		_, ours := served(e.Frontend)
 		return ours && !e.Translated && e.Forwarded()

@@ -1,7 +1,7 @@
 package ipvs
 
 import (
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -15,5 +15,5 @@ func (t *Target) Ignored(s *vip.Service) []vip.Problem {
 
 // Ignored returns the settings of s that have no effect with the ipvs dataplane.
 func Ignored(s *vip.Service) []vip.Problem {
-	return holdings.Ignored("the ipvs dataplane", "only max_connections of a backend limits connections", s)
+	return usage.Ignored("the ipvs dataplane", "only max_connections of a backend limits connections", s)
 }

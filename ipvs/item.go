@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -92,7 +92,7 @@ func (it *item) before(all []*vip.Frontend) []*vip.Frontend {
 // onHost reports whether the item concerns no virtual address, before or after.
 func (it *item) onHost() bool {
 	for _, f := range it.versions() {
-		if f != nil && holdings.OnDevice(f) {
+		if f != nil && usage.OnDevice(f) {
 			return false
 		}
 	}

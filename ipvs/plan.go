@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -84,7 +84,7 @@ func desiredService(f *vip.Frontend, mark uint32) kernel.Service {
 
 // appendDests appends f's destinations.
 func appendDests(all []kernel.Dest, f *vip.Frontend) []kernel.Dest {
-	method := methodOf(holdings.Forward(f))
+	method := methodOf(usage.Forward(f))
 	for _, b := range f.Backends {
 		all = append(all, kernel.Dest{Addr: b.Addr, Weight: uint32(b.Weight), Forward: method, Upper: b.MaxConnections})
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -96,7 +96,7 @@ func (t *Target) vacate(ctx context.Context, items []*item) error {
 	}
 	for _, it := range items {
 		if i := slices.IndexFunc(it.replaces, func(k vip.FrontendKey) bool { return left[k] }); i >= 0 {
-			it.block(holdings.PortsStillUsed(it.key, it.replaces[i]))
+			it.block(usage.PortsStillUsed(it.key, it.replaces[i]))
 		}
 	}
 	return nil

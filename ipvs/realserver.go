@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -13,8 +13,8 @@ import (
 func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 	done := map[netip.Addr]error{}
 	for _, it := range items {
-		had := holdings.LocalTunnels(it.old)
-		for _, a := range holdings.LocalTunnels(it.update.New) {
+		had := usage.LocalTunnels(it.old)
+		for _, a := range usage.LocalTunnels(it.update.New) {
 			if it.result.blocked || !it.repair && slices.Contains(had, a) {
 				continue
 			}
@@ -35,7 +35,7 @@ func (t *Target) addTunnels(ctx context.Context, items []*item) error {
 // removeTunnels deletes the tunnel devices that no frontend needs any more.
 func (t *Target) removeTunnels(ctx context.Context, items []*item) error {
 	for _, it := range items {
-		gone := append(holdings.LocalTunnels(it.old), holdings.LocalTunnels(it.update.Old)...)
+		gone := append(usage.LocalTunnels(it.old), usage.LocalTunnels(it.update.Old)...)
 		if it.key.Leftover() {
 			gone = append(gone, it.key.Addr)
 		}

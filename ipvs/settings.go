@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -55,7 +55,7 @@ func (n optionalSettings) with(f *vip.Frontend) optionalSettings {
 	}
 	n.forward6 = n.forward6 || f.Key.Addr.Is6()
 	n.agree = n.agree || isHash(f.Scheduler)
-	n.idle = max(n.idle, holdings.IdleTimeout(f))
+	n.idle = max(n.idle, usage.IdleTimeout(f))
 	return n
 }
 

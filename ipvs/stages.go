@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,7 +25,7 @@ func (t *Target) addBefore(up filter.Change, it *item) {
 			up[e] = false
 		}
 	}
-	if holdings.OnDevice(f) && (it.old == nil || it.repair) {
+	if usage.OnDevice(f) && (it.old == nil || it.repair) {
 		up[filter.AddrElement(filter.SetVIPs, it.key.Addr)] = true
 	}
 	var had []netip.Addr
@@ -111,7 +111,7 @@ func (t *Target) updateTable(ctx context.Context, up filter.Change) error {
 	if pods := t.opt.PodCIDRs(); t.stalePods || !slices.Equal(pods, t.pods) {
 		t.pods, t.stalePods = slices.Clone(pods), true
 		before := t.records.Hairpins
-		held := holdings.NewRecords(holdings.PodSet(pods))
+		held := usage.NewRecords(usage.PodSet(pods))
 		for k, f := range t.records.Frontends {
 			held.Set(k, f)
 		}
@@ -162,7 +162,7 @@ func (t *Target) rebuildIfMissing(ctx context.Context, err error) error {
 	}
 	if err == nil {
 		for k, f := range t.records.Frontends {
-			if holdings.Masquerade(f) != vip.MasqueradeNever {
+			if usage.Masquerade(f) != vip.MasqueradeNever {
 				t.outdated.AddUnmasqueraded(k)
 			}
 		}
@@ -187,7 +187,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 	fresh := make([]netip.Addr, 0, len(items))
 	placed := func(it *item) bool {
 		f := it.update.New
-		return f != nil && holdings.OnDevice(f) && !it.result.blocked && !it.service.rejected && (it.old == nil || it.repair)
+		return f != nil && usage.OnDevice(f) && !it.result.blocked && !it.service.rejected && (it.old == nil || it.repair)
 	}
 	for _, it := range items {
 		if placed(it) {
@@ -213,7 +213,7 @@ func (t *Target) addAddresses(ctx context.Context, items []*item) error {
 func (t *Target) neededAddresses(items []*item) []netip.Addr {
 	without := map[netip.Addr]int{}
 	for _, it := range items {
-		if it.service.failed() && it.update.New != nil && holdings.OnDevice(it.update.New) {
+		if it.service.failed() && it.update.New != nil && usage.OnDevice(it.update.New) {
 			without[it.key.Addr]++
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -146,7 +146,7 @@ func TestStorm(t *testing.T) {
 // place adds a desired frontend, and removes those with one of its ports.
 func (w *world) place(f *vip.Frontend) {
 	for k, g := range w.want {
-		if holdings.Clash(f, g) {
+		if usage.Clash(f, g) {
 			w.set(k, nil)
 		}
 	}

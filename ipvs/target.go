@@ -12,9 +12,9 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/cleanup"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -74,13 +74,13 @@ type Target struct {
 
 	// The recorded state of the kernel, without the details of services, which the
 	// caller of Apply knows.
-	records       *holdings.Records
+	records       *usage.Records
 	pods          []netip.Prefix // the last result of PodCIDRs
 	stalePods     bool           // the table has other pod ranges
 	adopted       bool           // records have been read from the kernel
 	broken        bool           // the table must be rebuilt
 	unbuildable   bool           // the last rebuild failed; a module may be missing
-	addresses     holdings.Addresses
+	addresses     usage.Addresses
 	suspect       map[vip.FrontendKey]struct{}
 	buffers       buffers
 	outdated      cleanup.Outdated        // clients of UDP; the other protocols follow the services
@@ -160,9 +160,9 @@ func newTarget(o Options, h access, stats *counters) (*Target, error) {
 func unopenedTarget(o Options, h access, stats *counters) *Target {
 	o = o.withDefaults()
 	t := &Target{
-		access: h, opt: o, stats: stats, addresses: holdings.Addresses{Device: h.device},
+		access: h, opt: o, stats: stats, addresses: usage.Addresses{Device: h.device},
 		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
-		records: holdings.NewRecords(holdings.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
+		records: usage.NewRecords(usage.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
 	t.outdated = cleanup.Outdated{Table: h.flows, Protocols: []vip.Protocol{vip.UDP}, Owns: o.Owns, Findings: &t.findings, Report: t.report}
 	return t
@@ -220,17 +220,17 @@ func (t *Target) report(f host.Finding) {
 // Same implements reconcile.Target. Frontends that Unsupported rejects differ from all
 // others, so that Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
-	if holdings.IdleTimeout(a) != holdings.IdleTimeout(b) { // Apply records it, and checks the kernel's timeouts
+	if usage.IdleTimeout(a) != usage.IdleTimeout(b) { // Apply records it, and checks the kernel's timeouts
 		return false
 	}
 	if a.Kind == vip.OnRealServer && b.Kind == vip.OnRealServer {
-		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(holdings.LocalTunnels(a), holdings.LocalTunnels(b))
+		return Unsupported(a) == nil && Unsupported(b) == nil && slices.Equal(usage.LocalTunnels(a), usage.LocalTunnels(b))
 	}
 	// The kernel stores the forwarding method per destination, so it is unknown without
 	// any.
 	empty := len(a.Backends)+len(b.Backends) == 0 && Unsupported(a) == nil && Unsupported(b) == nil
-	return a.Kind == b.Kind && (empty || holdings.Forward(a) == holdings.Forward(b)) && holdings.SameSources(a, b) && !holdings.Proxied(a) && !holdings.Proxied(b) &&
-		holdings.Masquerade(a) == holdings.Masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
+	return a.Kind == b.Kind && (empty || usage.Forward(a) == usage.Forward(b)) && usage.SameSources(a, b) && !usage.Proxied(a) && !usage.Proxied(b) &&
+		usage.Masquerade(a) == usage.Masquerade(b) && desiredService(a, 0) == desiredService(b, 0) && slices.EqualFunc(a.Backends, b.Backends, sameDest)
 }
 
 // sameDest reports whether two endpoints of one forwarding method are the same

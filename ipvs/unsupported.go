@@ -4,14 +4,14 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Unsupported returns what the ipvs dataplane can't do of f on any host: a vip.Problem of
 // code unsupported, or nil. Apply rejects the same.
 func Unsupported(f *vip.Frontend) error {
-	r := refusals{holdings.Refusals{Dataplane: "the ipvs dataplane"}}
+	r := refusals{usage.Refusals{Dataplane: "the ipvs dataplane"}}
 	// A real server has no scheduler.
 	if f.Kind != vip.OnRealServer && !kernel.HasScheduler(f.Scheduler) {
 		r.Add("scheduler", "scheduler %q", f.Scheduler)
@@ -31,12 +31,12 @@ func Unsupported(f *vip.Frontend) error {
 }
 
 // refusals are the features that aren't supported.
-type refusals struct{ holdings.Refusals }
+type refusals struct{ usage.Refusals }
 
 // forwarding checks the forwarding method. Only nat rewrites packets, so the others need
 // the same port and family.
 func (r *refusals) forwarding(f *vip.Frontend) {
-	method := holdings.Forward(f)
+	method := usage.Forward(f)
 	nat := method == vip.ForwardNAT
 	if !slices.Contains(forwards, method) {
 		r.Add("forward", "forward %q", method)
@@ -70,7 +70,7 @@ func (r *refusals) onePacket(f *vip.Frontend) {
 	if f.Key.Protocol != vip.UDP {
 		r.Add("scheduler_flags", "one-packet for %s", f.Key.Protocol)
 	}
-	if holdings.Forward(f) == vip.ForwardNAT {
+	if usage.Forward(f) == vip.ForwardNAT {
 		r.Add("scheduler_flags", "one-packet with forward %q", vip.ForwardNAT)
 	}
 	if f.Affinity > 0 {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -38,7 +38,7 @@ func (t *Target) readAgain(ctx context.Context, batch []updateOf) error {
 		a, b := before.Frontends[k], t.records.Frontends[k]
 		return a != nil && b != nil && t.Same(a, b) || slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key == k })
 	}
-	for _, all := range []*holdings.Records{before, t.records} {
+	for _, all := range []*usage.Records{before, t.records} {
 		for k := range all.Frontends {
 			t.altered = t.altered || !expected(k)
 		}
@@ -79,7 +79,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		}
 		found = whole
 	}
-	held := holdings.NewRecords(pods)
+	held := usage.NewRecords(pods)
 	all := make([]observed, 0, len(found.services))
 	t.needs = needs{}
 	for k, s := range found.services {
@@ -96,7 +96,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	}
 	untuned := t.sysctlDrift()
 	t.pods = slices.Clone(t.opt.PodCIDRs())
-	stale := !broken && !rules.Pods.Equal(holdings.PodSet(t.pods))
+	stale := !broken && !rules.Pods.Equal(usage.PodSet(t.pods))
 	if len(all) > 0 {
 		// Any repair fixes what concerns all frontends, so report it for one of them.
 		first := slices.MinFunc(all, func(a, b observed) int { return vip.CompareFrontendKeys(a.Value.Key, b.Value.Key) }).Value.Key
@@ -130,13 +130,13 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 }
 
 // inspect adds the damage that a frontend can't express.
-func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceState, held *holdings.Records) {
+func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceState, held *usage.Records) {
 	addf := func(format string, args ...any) { o.Damage = append(o.Damage, fmt.Sprintf(format, args...)) }
 	f := &o.Value
 	if !rules.Intact {
 		addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
-	if holdings.OnDevice(f) {
+	if usage.OnDevice(f) {
 		if device.Fault != "" {
 			addf("device %s %s", t.opt.Device, device.Fault)
 		}
@@ -155,7 +155,7 @@ func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceS
 }
 
 // orphans returns what is ours and belongs to no frontend, one item per address.
-func orphans(rules *filter.Ruleset, device host.DeviceState, held *holdings.Records) []observed {
+func orphans(rules *filter.Ruleset, device host.DeviceState, held *usage.Records) []observed {
 	found := map[netip.Addr][]string{}
 	add := func(a netip.Addr, format string, args ...any) {
 		found[a] = append(found[a], fmt.Sprintf(format, args...))

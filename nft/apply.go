@@ -11,7 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,7 +35,7 @@ func (it *item) orphan() bool { return it.Key.Leftover() }
 // onDevice reports whether the update concerns a virtual address, before or after.
 func (it *item) onDevice() bool {
 	for _, f := range []*vip.Frontend{it.had, it.Old, it.New} {
-		if f != nil && holdings.OnDevice(f) {
+		if f != nil && usage.OnDevice(f) {
 			return true
 		}
 	}
@@ -137,8 +137,8 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 		}
 	}
 	for _, u := range before {
-		if u.New != nil && u.Err == nil && holdings.Clash(f, u.New) {
-			return holdings.PortsStillUsed(f.Key, u.Key)
+		if u.New != nil && u.Err == nil && usage.Clash(f, u.New) {
+			return usage.PortsStillUsed(f.Key, u.Key)
 		}
 	}
 	_, err := t.records.Overlaps(f, func(k vip.FrontendKey) bool {
@@ -150,7 +150,7 @@ func (t *Target) admit(it *item, before, after []updateOf) error {
 
 // updatePods brings the pod ranges up to date.
 func (t *Target) updatePods(ctx context.Context) error {
-	if pods := t.opt.PodCIDRs(); !slices.Equal(pods, t.pods) || !holdings.PodSet(pods).Equal(t.records.Pods) {
+	if pods := t.opt.PodCIDRs(); !slices.Equal(pods, t.pods) || !usage.PodSet(pods).Equal(t.records.Pods) {
 		return t.setPods(ctx, pods)
 	}
 	return nil
@@ -360,7 +360,7 @@ func (t *Target) rebuild(ctx context.Context) error {
 
 // setPods replaces the pod ranges, and the hairpin elements that depend on them.
 func (t *Target) setPods(ctx context.Context, pods []netip.Prefix) error {
-	now := holdings.NewRecords(holdings.PodSet(pods))
+	now := usage.NewRecords(usage.PodSet(pods))
 	for k, f := range t.records.Frontends {
 		now.Set(k, f)
 	}
@@ -503,7 +503,7 @@ func (t *Target) Suspect() { t.outdated.Suspect() }
 func (t *Target) putAddresses(ctx context.Context, items []*item, repair bool) error {
 	var fresh []netip.Addr
 	placed := func(it *item) bool {
-		return it.New != nil && holdings.OnDevice(it.New) && (it.had == nil || repair || t.missing[it.Key.Addr])
+		return it.New != nil && usage.OnDevice(it.New) && (it.had == nil || repair || t.missing[it.Key.Addr])
 	}
 	for _, it := range items {
 		if placed(it) {

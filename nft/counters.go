@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -249,7 +249,7 @@ func (t *Target) isShare(k vip.FrontendKey, a netip.AddrPort) bool {
 		return hasBackend(t.records.Frontends[k], a) || hasBackend(t.records.Frontends[otherAudience(k)], a)
 	}
 	for _, k := range []vip.FrontendKey{k, otherAudience(k)} {
-		for _, r := range t.records.Ranges[holdings.PortSpaceOf(&vip.Frontend{Key: k})] {
+		for _, r := range t.records.Ranges[usage.PortSpaceOf(&vip.Frontend{Key: k})] {
 			if slices.ContainsFunc(t.records.Frontends[r].Backends, func(b vip.Endpoint) bool { return b.Addr.Addr() == a.Addr() }) {
 				return true
 			}

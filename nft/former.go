@@ -5,7 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -71,7 +71,7 @@ func (r *Remains) sweep(ctx context.Context, end func(vip.FrontendKey, *conntrac
 	for i := range keys {
 		keys[i] = r.Services[i].Key
 	}
-	served := holdings.Serving(keys)
+	served := usage.Serving(keys)
 	err := r.target.flows.Sweep(ctx, 0, conntrack.Flow{}, func(e *conntrack.Entry) bool {
 		at, ours := served(e.Frontend)
 		return e.Translated && ours && end(at, e)

@@ -9,7 +9,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -91,9 +91,9 @@ func desired(f *vip.Frontend, old *service, n *numbers) *service {
 	} else {
 		s.number = n.nextService()
 	}
-	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, choice: choiceOf(f), masquerade: holdings.Masquerade(f), affinity: seconds(f),
+	s.class = class{scheduler: f.Scheduler, onHost: f.Kind == vip.OnHost, choice: choiceOf(f), masquerade: usage.Masquerade(f), affinity: seconds(f),
 		keepPort: f.Key.Ranged() && len(f.Backends) > 0 && f.Backends[0].Addr.Port() == 0}
-	s.sources, s.class.restricted = holdings.Sources(f)
+	s.sources, s.class.restricted = usage.Sources(f)
 	all := false // weights has all backends
 	switch {
 	case !f.Usable():
@@ -141,7 +141,7 @@ func (s *service) frontend() vip.Frontend {
 		f.Kind = vip.OnHost
 	}
 	if s.class.restricted && len(s.sources) == 0 {
-		f.SourceRanges = holdings.NoClient
+		f.SourceRanges = usage.NoClient
 	}
 	c := s.class.choice
 	if c == chooseNone {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -63,7 +63,7 @@ func (r *counterReader) list(ctx context.Context, set setID, each func(*nftwire.
 }
 
 // replaceRecords replaces the records.
-func (t *Target) replaceRecords(r *holdings.Records) {
+func (t *Target) replaceRecords(r *usage.Records) {
 	t.reading.Lock()
 	t.records = r
 	t.reading.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -63,7 +63,7 @@ type Target struct {
 	opt       Options
 	layout    *filter.Layout
 	fw        *filter.Table
-	addresses holdings.Addresses
+	addresses usage.Addresses
 	sysctl    host.Tunables
 	flows     conntrack.Table
 	free      func(vip.FrontendKey) error // see host.FreePort
@@ -72,7 +72,7 @@ type Target struct {
 	nftMessages, addressWrites, deletedFlows, flowDumps atomic.Uint64
 
 	reading sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
-	records *holdings.Records
+	records *usage.Records
 	content *content       // of the table
 	pods    []netip.Prefix // the last result of PodCIDRs
 	adopted bool           // records and content are what the kernel has
@@ -118,7 +118,7 @@ func New(o Options) (*Target, error) {
 // open returns a Target that has changed nothing yet.
 func open(o Options) (*Target, error) {
 	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: holdings.NewRecords(holdings.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
+		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
@@ -181,7 +181,7 @@ type needs struct {
 }
 
 func (n needs) with(f *vip.Frontend) needs {
-	return needs{n.forward6 || f.Key.Addr.Is6(), max(n.idle, holdings.IdleTimeout(f))}
+	return needs{n.forward6 || f.Key.Addr.Is6(), max(n.idle, usage.IdleTimeout(f))}
 }
 
 // settings are the sysctls that the dataplane needs.
@@ -219,8 +219,8 @@ func (t *Target) report(f host.Finding) {
 // Apply sees and rejects them.
 func (t *Target) Same(a, b *vip.Frontend) bool {
 	if Unsupported(a) != nil || Unsupported(b) != nil || a.Key != b.Key || a.Kind != b.Kind || a.Scheduler != b.Scheduler ||
-		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || holdings.Masquerade(a) != holdings.Masquerade(b) ||
-		!holdings.SameSources(a, b) || holdings.IdleTimeout(a) != holdings.IdleTimeout(b) || len(a.Backends) != len(b.Backends) {
+		choiceOf(a) != choiceOf(b) || seconds(a) != seconds(b) || usage.Masquerade(a) != usage.Masquerade(b) ||
+		!usage.SameSources(a, b) || usage.IdleTimeout(a) != usage.IdleTimeout(b) || len(a.Backends) != len(b.Backends) {
 		return false
 	}
 	da, db := divisorOf(a), divisorOf(b)

@@ -3,7 +3,7 @@ package nft
 import (
 	"slices"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -16,7 +16,7 @@ func Schedulers() []vip.Scheduler {
 // Unsupported returns what the nft dataplane can't do of f on any host: a vip.Problem of code
 // unsupported, or nil. Apply rejects the same.
 func Unsupported(f *vip.Frontend) error {
-	r := holdings.Refusals{Dataplane: "the nft dataplane"}
+	r := usage.Refusals{Dataplane: "the nft dataplane"}
 	if f.Kind != vip.OnRealServer && !slices.Contains(Schedulers(), f.Scheduler) {
 		r.Add("scheduler", "scheduler %q", f.Scheduler)
 		hint := `use "wrr", or dataplane.mode "ipvs"`
@@ -31,7 +31,7 @@ func Unsupported(f *vip.Frontend) error {
 	if f.Kind == vip.OnRealServer {
 		r.Add("forward", "a real server")
 	}
-	if method := holdings.Forward(f); method != vip.ForwardNAT {
+	if method := usage.Forward(f); method != vip.ForwardNAT {
 		r.Add("forward", "forward %q", method)
 		r.Hint(`use forward "nat", or dataplane.mode "ipvs"`)
 	}
@@ -71,5 +71,5 @@ func (*Target) Ignored(s *vip.Service) []vip.Problem { return Ignored(s) }
 
 // Ignored returns the settings of s that have no effect with the nft dataplane.
 func Ignored(s *vip.Service) []vip.Problem {
-	return holdings.Ignored("the nft dataplane", "it doesn't limit connections", s)
+	return usage.Ignored("the nft dataplane", "it doesn't limit connections", s)
 }

@@ -63,7 +63,7 @@ type Reconciler[K comparable, V any] struct {
 	Options[K, V]
 
 	// Used by the loop only.
-	have        holdings[K, V] // the known content of the Target
+	have        content[K, V] // the known content of the Target
 	retries     retryQueue[K]
 	failing     map[K]struct{}    // keys with a problem in their applied row
 	reported    map[K]struct{}    // keys with a reported error and no success since
@@ -101,7 +101,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 		recheck:  stoppedTimer(),
 		delayed:  stoppedTimer(),
 		cleaning: cleaning{target: o.Target, timer: stoppedTimer()},
-		have:     newHoldings(o.Desired.KeyOf),
+		have:     newContent(o.Desired.KeyOf),
 		failing:  make(map[K]struct{}),
 		reported: make(map[K]struct{}),
 		retries:  newRetryQueue[K](),
@@ -250,8 +250,8 @@ func (r *Reconciler[K, V]) adopt(ctx context.Context, changedByOthers <-chan str
 }
 
 // read returns everything that the Target has and we own.
-func (r *Reconciler[K, V]) read(ctx context.Context) (have holdings[K, V], err error) {
-	have = newHoldings(r.Desired.KeyOf)
+func (r *Reconciler[K, V]) read(ctx context.Context) (have content[K, V], err error) {
+	have = newContent(r.Desired.KeyOf)
 	for o, err := range r.Target.Actual(ctx) {
 		if ctx.Err() != nil {
 			return have, ctx.Err() // stopped by the caller, which is no error of the Target

@@ -13,7 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/seed"
@@ -152,7 +152,7 @@ func (s *storm) spare() {
 
 func (s *storm) wish(f *vip.Frontend) {
 	for k, g := range s.kept {
-		if holdings.Clash(f, g) {
+		if usage.Clash(f, g) {
 			s.drop(k)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"slices"
 
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -89,7 +89,7 @@ func (o *Outdated) Unclean() bool { return o.all || len(o.flows) > 0 }
 // protocol, which the kernel filters by what the connections have in common, or one dump of the whole table after Suspect,
 // and one message for each entry. After an error, all of them are kept. A kernel that can't list entries is reported, and is
 // no error: a retry doesn't help.
-func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
+func (o *Outdated) Clean(ctx context.Context, has *usage.Records) error {
 	maps.DeleteFunc(o.flows, func(x conntrack.Flow, _ struct{}) bool { return back(has, x) })
 	ix, swept := o.flows.Index(), false
 	sweep := func(family vip.Family, match conntrack.Flow) error {
@@ -129,7 +129,7 @@ func (o *Outdated) Clean(ctx context.Context, has *holdings.Records) error {
 }
 
 // ends reports whether a connection is outdated.
-func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *holdings.Records, e *conntrack.Entry) (bool, error) {
+func (o *Outdated) ends(ctx context.Context, ix conntrack.FlowIndex, has *usage.Records, e *conntrack.Entry) (bool, error) {
 	backend, whole := ix.Has(e.Flow)
 	here, lacks := place(has, e)
 	switch {
@@ -155,7 +155,7 @@ func (o *Outdated) unmasqueraded(e *conntrack.Entry) bool {
 
 // back reports whether a frontend has a backend again. Entries don't show the audience, so connections of TCP stay while the
 // frontend of the other audience has it. Those of UDP begin anew without harm.
-func back(has *holdings.Records, x conntrack.Flow) bool {
+func back(has *usage.Records, x conntrack.Flow) bool {
 	if !x.Backend.IsValid() {
 		return false
 	}
@@ -168,13 +168,13 @@ func back(has *holdings.Records, x conntrack.Flow) bool {
 }
 
 // place reports whether there is a frontend at the place of an entry, and whether all that are there lack its backend.
-func place(has *holdings.Records, e *conntrack.Entry) (here, lacks bool) {
+func place(has *usage.Records, e *conntrack.Entry) (here, lacks bool) {
 	for _, audience := range []vip.Audience{vip.Everyone, vip.InternalClients} {
 		k := e.Frontend
 		k.Audience = audience
 		f := has.Frontends[k]
 		if f == nil {
-			ranges := has.Ranges[holdings.PortSpaceOf(&vip.Frontend{Key: k})]
+			ranges := has.Ranges[usage.PortSpaceOf(&vip.Frontend{Key: k})]
 			i := slices.IndexFunc(ranges, func(r vip.FrontendKey) bool { return r.Port <= k.Port && k.Port <= r.LastPort })
 			if i < 0 {
 				continue

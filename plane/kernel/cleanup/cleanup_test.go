@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -48,12 +48,12 @@ func backend(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 type bench struct {
 	Outdated
 	kernel
-	has      *holdings.Records
+	has      *usage.Records
 	findings host.Findings
 }
 
 func newBench() *bench {
-	b := &bench{kernel: kernel{entries: map[string]conntrack.Entry{}}, has: holdings.NewRecords(holdings.PodSet(nil))}
+	b := &bench{kernel: kernel{entries: map[string]conntrack.Entry{}}, has: usage.NewRecords(usage.PodSet(nil))}
 	b.Outdated = Outdated{Table: &b.kernel, Protocols: conntrack.Protocols, Translated: true, Findings: &b.findings,
 		Owns:   func(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) },
 		Report: func(f host.Finding) { b.findings.Set(f) }}

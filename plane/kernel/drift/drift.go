@@ -13,8 +13,8 @@ import (
 	"strings"
 
 	"github.com/ironvip/ironvip/internal/netlink/watch"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -109,9 +109,9 @@ const severalAddresses = 16
 
 // representative returns the frontend that damage of all is reported for. It stays the same as long as there is one, so that
 // its budget of repairs is that of the device and of the table. It is one with an address on the device, if there are any.
-func (w *Watch) representative(records *holdings.Records) *vip.Frontend {
+func (w *Watch) representative(records *usage.Records) *vip.Frontend {
 	f := records.Frontends[w.reported]
-	if f == nil || !holdings.OnDevice(f) {
+	if f == nil || !usage.OnDevice(f) {
 		if any := records.Any(); any != nil {
 			f = any
 		}
@@ -142,7 +142,7 @@ func strayOf(p netip.Prefix, by watch.Author) reconcile.Stray[vip.Frontend] {
 
 // Check returns what others have changed. Read is called if they have touched the table, and
 // settings if they have switched forwarding off: it describes the settings that are not as the dataplane needs them.
-func (w *Watch) Check(ctx context.Context, records *holdings.Records, addresses *holdings.Addresses, settings func() []string, read func(context.Context) (TableState, error)) (found reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
+func (w *Watch) Check(ctx context.Context, records *usage.Records, addresses *usage.Addresses, settings func() []string, read func(context.Context) (TableState, error)) (found reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
 	if w == nil {
 		return found, nil
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/holdings"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
@@ -46,10 +46,10 @@ func TestLooksAtTheTable(t *testing.T) {
 		}
 		defer table.Close()
 		defer w.Close()
-		records := holdings.NewRecords(&netipx.IPSet{})
+		records := usage.NewRecords(&netipx.IPSet{})
 		records.Set(key, &vip.Frontend{Key: key, Kind: vip.OnVIP})
 
-		var addresses holdings.Addresses
+		var addresses usage.Addresses
 		reads, state, failure := 0, drift.Broken, error(nil)
 		look := func(what string, wantReads, wantDamaged int, wantUnknown bool) string {
 			t.Helper()
@@ -122,8 +122,8 @@ func TestManyAddressesAreOneChange(t *testing.T) {
 			t.Fatal("not watched")
 		}
 		defer w.Close()
-		records := holdings.NewRecords(&netipx.IPSet{})
-		var addresses holdings.Addresses
+		records := usage.NewRecords(&netipx.IPSet{})
+		var addresses usage.Addresses
 		var commands strings.Builder
 		const many = 100
 		for i := range many {

@@ -7,9 +7,9 @@ import (
 	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
-// holdings has the known content of the Target, by key. Values contain their keys and few have a fault, so a key without
+// content is the known content of the Target, by key. Values contain their keys and few have a fault, so a key without
 // a fault takes little more than a pointer to the row of the desired table.
-type holdings[K comparable, V any] struct {
+type content[K comparable, V any] struct {
 	key     func(*V) K
 	rows    *keyed.Set[K, table.Row[V]]
 	faults  map[K]*fault
@@ -30,8 +30,8 @@ type fault struct {
 	tries   int  // failed attempts in a row
 }
 
-func newHoldings[K comparable, V any](key func(*V) K) holdings[K, V] {
-	return holdings[K, V]{
+func newContent[K comparable, V any](key func(*V) K) content[K, V] {
+	return content[K, V]{
 		key:     key,
 		rows:    keyed.New(func(r *table.Row[V]) K { return key(&r.Value) }),
 		faults:  make(map[K]*fault),
@@ -39,7 +39,7 @@ func newHoldings[K comparable, V any](key func(*V) K) holdings[K, V] {
 	}
 }
 
-func (h holdings[K, V]) get(k K) (e entry[V], has bool) {
+func (h content[K, V]) get(k K) (e entry[V], has bool) {
 	row := h.rows.Get(k)
 	if row == nil {
 		return e, false
@@ -47,13 +47,13 @@ func (h holdings[K, V]) get(k K) (e entry[V], has bool) {
 	return h.entry(k, row), true
 }
 
-func (h holdings[K, V]) entry(k K, row *table.Row[V]) entry[V] {
+func (h content[K, V]) entry(k K, row *table.Row[V]) entry[V] {
 	_, orphan := h.orphans[k]
 	return entry[V]{row: row, fault: h.faults[k], orphan: orphan}
 }
 
 // put stores the entry under its value's key.
-func (h holdings[K, V]) put(e entry[V]) {
+func (h content[K, V]) put(e entry[V]) {
 	h.rows.Put(e.row)
 	k := h.key(&e.row.Value)
 	if e.fault != nil {
@@ -68,14 +68,14 @@ func (h holdings[K, V]) put(e entry[V]) {
 	}
 }
 
-func (h holdings[K, V]) drop(k K) {
+func (h content[K, V]) drop(k K) {
 	h.rows.Delete(k)
 	delete(h.faults, k)
 	delete(h.orphans, k)
 }
 
-// all yields every key, in no particular order. The holdings must not change meanwhile.
-func (h holdings[K, V]) all() iter.Seq2[K, entry[V]] {
+// all yields every key, in no particular order. The content must not change meanwhile.
+func (h content[K, V]) all() iter.Seq2[K, entry[V]] {
 	return func(yield func(K, entry[V]) bool) {
 		for row := range h.rows.All() {
 			k := h.key(&row.Value)

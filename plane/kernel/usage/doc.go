@@ -1,4 +1,4 @@
-// Package holdings records the frontends of a dataplane in the kernel, and counts what
+// Package usage records the frontends of a dataplane in the kernel, and counts what
 // they share: addresses of the device, hairpin elements and tunnel devices. It also
 // defines the normal form of what these dataplanes program of a frontend. It is pure code.
-package holdings
+package usage

@@ -1,4 +1,4 @@
-package holdings
+package usage
 
 import "github.com/ironvip/ironvip/vip"
 
