@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ironvip/ironvip/dns/zone"
+	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -129,7 +129,7 @@ func TestDNS(t *testing.T) {
 
 // Servers that don't answer cost one timeout together.
 func TestSilentServersTakeOneSecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w, h := want, Host{Query: func(string, netip.AddrPort, string, uint16) ([]string, error) {
 			time.Sleep(queryTimeout)
 			return nil, io.EOF
