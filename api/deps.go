@@ -62,7 +62,7 @@ type Deps struct {
 
 	Registrar Registrar
 	SetState  func(context.Context, overrides.Request) (overrides.Result, error) // overrides a backend's state
-	// LocalOverrides returns the changes of overrides that are stored on this host only.
+	// LocalOverrides returns the changes of overrides that are stored on this host only. Nil: none.
 	LocalOverrides func() []vip.BackendState
 	Clock          *table.Clock // of the tables
 	Services       table.Reader[vip.ServiceKey, vip.Service]

@@ -265,7 +265,7 @@ func (s *Server) addOverrides(w *metric.Writer) {
 	for state, n := range count {
 		w.Add(familyOverrides, float64(n), state.String())
 	}
-	w.Add(familyLocalOverrides, float64(len(s.LocalOverrides())))
+	w.Add(familyLocalOverrides, float64(len(s.localOverrides())))
 }
 
 var (

@@ -200,7 +200,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 	}
 	listen := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8653")}
 	r.deps = Deps{Policy: everyone, Tokens: tokens.New(known, time.Now), Node: "lb1", Version: "0.0.1", Started: time.Now(),
-		Registrar: registrar, SetState: overridden.Set, LocalOverrides: overridden.Local, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
+		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Clock: clock, Refused: refused, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
 		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,

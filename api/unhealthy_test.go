@@ -52,11 +52,10 @@ func newWritten() *written {
 
 func (w *written) deps() Deps {
 	return Deps{Registrar: nobody{}, Naming: noNames(), Clock: w.clock, Services: w.services, Allocations: w.allocations, Compiled: w.compiled, Overrides: w.states, Health: w.health, Passive: w.passive, Frontends: w.frontends, Applied: w.applied,
-		LocalOverrides: func() []vip.BackendState { return nil },
-		Refused:        w.refused,
-		Sources:        table.New(&table.Clock{}, sources.KeyOfStatus, nil),
-		Dataplane:      func() Dataplane { return Dataplane{Mode: "proxy"} },
-		Stats:          func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
+		Refused:   w.refused,
+		Sources:   table.New(&table.Clock{}, sources.KeyOfStatus, nil),
+		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy"} },
+		Stats:     func() reconcile.Stats { return reconcile.Stats{Synced: true, Wanted: w.frontends.Len()} },
 	}
 }
 

@@ -44,7 +44,9 @@ func NewRevisions(clock *table.Clock, t *Tables) table.Reader[vip.ServiceKey, vi
 	return out
 }
 
-// follow calls changed with each row of t that is put or deleted.
+// follow calls changed with each row of t that is put or deleted. t may be nil.
 func follow[K comparable, V any](t table.Reader[K, V], changed func(*V)) {
-	t.Track(func(v *V, _ bool) { changed(v) })
+	if t != nil {
+		t.Track(func(v *V, _ bool) { changed(v) })
+	}
 }

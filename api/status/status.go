@@ -308,7 +308,7 @@ func nameProblem(s *vip.Service, k vip.ServiceKey, first string, n *zone.Name) v
 	return p
 }
 
-// Tables are the tables that a status depends on.
+// Tables are the tables that a status depends on. Overrides, Health, Passive and Refused may be nil.
 type Tables struct {
 	Services    table.Reader[vip.ServiceKey, vip.Service]
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
@@ -347,8 +347,10 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	}
 	if s, rev, ok := t.Services.Get(key); ok {
 		in.Service, in.ServiceRev, in.Rev = &s, rev, max(in.Rev, rev)
-		if row := t.Refused.Row(sources.RefusedKey{Source: s.Source, Service: key}); row != nil {
-			in.Refused = row.Value.Problems
+		if t.Refused != nil {
+			if row := t.Refused.Row(sources.RefusedKey{Source: s.Source, Service: key}); row != nil {
+				in.Refused = row.Value.Problems
+			}
 		}
 	}
 	if a, _, ok := t.Allocations.Get(key); ok {
@@ -365,21 +367,27 @@ func (t *Tables) Input(key vip.ServiceKey, now time.Time) Input {
 	if t.Naming != nil {
 		in.Names = t.Naming.NamesOf(key)
 	}
-	in.Override = func(k vip.BackendKey) (vip.State, bool) {
-		s, _, ok := t.Overrides.Get(k)
-		return s.State, ok
-	}
-	in.Health = func(k vip.BackendKey) *vip.BackendHealth {
-		if row := t.Health.Row(k); row != nil {
-			return &row.Value
+	if t.Overrides != nil {
+		in.Override = func(k vip.BackendKey) (vip.State, bool) {
+			s, _, ok := t.Overrides.Get(k)
+			return s.State, ok
 		}
-		return nil
 	}
-	in.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
-		if row := t.Passive.Row(k); row != nil {
-			return &row.Value
+	if t.Health != nil {
+		in.Health = func(k vip.BackendKey) *vip.BackendHealth {
+			if row := t.Health.Row(k); row != nil {
+				return &row.Value
+			}
+			return nil
 		}
-		return nil
+	}
+	if t.Passive != nil {
+		in.Passive = func(k vip.PassiveKey) *vip.PassiveHealth {
+			if row := t.Passive.Row(k); row != nil {
+				return &row.Value
+			}
+			return nil
+		}
 	}
 	return in
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/ironvip/ironvip/ipam/memstore"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
-	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -35,8 +34,7 @@ func TestStatusFromTables(t *testing.T) {
 		defer running.Wait()
 		defer cancel()
 		running.Go(func() { _ = p.Run(ctx) })
-		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health, Passive: all.Passive,
-			Refused: table.New(all.Clock, sources.KeyOfRefused, sources.SameRefused)}
+		tables := Tables{Services: all.Services, Allocations: all.Allocations, Compiled: all.Compiled, Frontends: all.Frontends, Applied: all.Applied, Overrides: all.Overrides, Health: all.Health, Passive: all.Passive}
 		at30080 := func(s *vip.Service) { s.Ports[0].NodePort = vip.NodePort{Number: 30080} }
 		status := func() Report {
 			synctest.Wait()
