@@ -40,6 +40,23 @@ func TestAdvice(t *testing.T) {
 		{Drop{Family: "ip", Table: "filter", Chain: "input", To: four},
 			"chain input of nftables table ip filter drops packets to 192.0.2.0/24 that no rule of it accepts",
 			"nft insert rule ip filter input ip daddr 192.0.2.0/24 accept"},
+		{Drop{Family: "inet", Table: "firewalld", Chain: "filter_INPUT", To: four},
+			"chain filter_INPUT of nftables table inet firewalld (firewalld) drops packets to 192.0.2.0/24 that no rule of it accepts",
+			`firewall-cmd --permanent --add-rich-rule='rule family="ipv4" destination address="192.0.2.0/24" accept' && firewall-cmd --reload`},
+		{Drop{Family: "ip6", Table: "filter", Chain: "INPUT", To: six, Chains: []string{"INPUT", "ufw6-user-input"}},
+			"chain INPUT of nftables table ip6 filter (ufw) drops packets to 2001:db8::/64 that no rule of it accepts", "ufw allow to 2001:db8::/64"},
+		{Drop{Family: "ip", Table: "filter", Chain: "FORWARD", Path: Answers, To: four, Chains: []string{"FORWARD", "DOCKER-USER"}},
+			"chain FORWARD of nftables table ip filter (Docker) drops answers of backends that this host forwards with nat",
+			"iptables -I DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"},
+		{Drop{Family: "ip", Table: "filter", Chain: "INPUT", To: four, Chains: []string{"INPUT", "DOCKER-USER"}},
+			"chain INPUT of nftables table ip filter (iptables) drops packets to 192.0.2.0/24 that no rule of it accepts",
+			"iptables -I INPUT -d 192.0.2.0/24 -j ACCEPT"},
+		{Drop{Family: "inet", Table: "mine", Chain: "in", To: six},
+			"chain in of nftables table inet mine drops packets to 2001:db8::/64 that no rule of it accepts",
+			"nft insert rule inet mine in ip6 daddr 2001:db8::/64 accept"},
+		{Drop{Family: "inet", Table: "mine", Chain: "fwd", Path: Answers, To: six},
+			"chain fwd of nftables table inet mine drops answers of backends that this host forwards with nat",
+			"nft insert rule inet mine fwd ct state established,related accept"},
 	} {
 		expect.Equal(t, c.drop.String(), c.says, "text")
 		expect.Equal(t, c.drop.Remedy(), c.fix, "remedy")
