@@ -13,7 +13,7 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// cachePause is how long a change may wait to be written to the disk. What is lost is read from Consul again.
+// cachePause is how long a change may wait to be written to the disk. A lost change is read from Consul again.
 const cachePause = time.Second
 
 // cached is one value of the tree on this host's disk, under its path.

@@ -27,7 +27,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	})
 }
 
-// readAgain reads the kernel for a batch. What others have changed besides is left to a Check, and to the resync that it asks
+// readAgain reads the kernel for a batch. Other changes of other programs are left to a Check, and to the resync that it asks
 // for.
 func (t *Target) readAgain(ctx context.Context, batch []updateOf) error {
 	before := t.records

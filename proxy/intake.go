@@ -139,7 +139,7 @@ func (in *intake) ready(*socket, uint32) {
 	}
 }
 
-// takeAll takes all that has arrived. What is left at its bound is an event after those of other sockets.
+// takeAll takes all that has arrived. Clients left at its bound are an event after those of other sockets.
 func (in *intake) takeAll() error {
 	for range takenPerTurn {
 		if in.ended.Load() {

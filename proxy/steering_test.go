@@ -144,7 +144,7 @@ func TestTwoAgents(t *testing.T) {
 	}
 }
 
-// What another agent has is also found among many new frontends.
+// A frontend of another agent is also found among many new ones.
 func TestManyFrontendsBesideAnotherAgent(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
 		first, second := newSteered(t, Options{}), newSteered(t, Options{})

@@ -274,7 +274,7 @@ func (t *Target) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.Fr
 	}
 }
 
-// Settle begins to accept clients after an earlier process. Those of frontends that only that one had are refused from now
+// Settle begins to accept clients after an earlier process. Clients of frontends that only that one had are refused from now
 // on. Call it once every frontend has been applied and the earlier process accepts no more clients.
 func (t *Target) Settle() {
 	t.entrance.settle()

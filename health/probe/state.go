@@ -42,8 +42,8 @@ type state struct {
 func newState(wall vip.Instant) state { return state{health: vip.Unknown, since: wall} }
 
 // restoreState returns the state of a row of an earlier run. Only Healthy and Unhealthy are a starting
-// state. A time that can't be becomes the present one: the clock may have changed. That a target has
-// flapped is not known any more.
+// state. A time that can't be becomes the present one: the clock may have changed. Earlier flaps
+// are not known any more.
 func restoreState(r Result, wall vip.Instant) state {
 	s := newState(wall)
 	if r.Health != vip.Healthy && r.Health != vip.Unhealthy {

@@ -4,7 +4,7 @@
 // begins with all rows, says that they are complete, and goes on with changes. So either side may end it at any
 // time and lose nothing, and what a side has mirrored stays as it is without a connection.
 //
-// A client can also ask: Ask calls a Method of the server. What only a reader needs from time to time is asked for,
+// A client can also ask: Ask calls a Method of the server. A value that a reader needs only from time to time is asked for,
 // instead of being a table that changes with each packet.
 //
 // A Client is the agent. The connection says that it is alive: the Server ends the connection of a client that

@@ -172,7 +172,7 @@ func attached(t *testing.T) int {
 	return len(all.Programs)
 }
 
-// What another version has made stays as it is: its process goes on.
+// Objects of another version stay as they are: its process goes on.
 func TestUnknownObjectsStayAttached(t *testing.T) {
 	inNamespace(t)
 	first := opened(t)

@@ -295,7 +295,7 @@ func TestCopyIsASpare(t *testing.T) {
 	must.Get(last.Accept())(t).Close()
 }
 
-// Keep stores what is open, and then what is opened. What could not be stored is tried again.
+// Keep stores what is open, and then what is opened. A socket that could not be stored is tried again.
 func TestKeep(t *testing.T) {
 	var s Set
 	first := open(t, &s, "tcp", free(t, "tcp", "127.0.0.1"))

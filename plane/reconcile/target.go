@@ -114,7 +114,7 @@ func ReadAll[V any](ctx context.Context, read func(context.Context) ([]Observed[
 	}
 }
 
-// Plane is a dataplane for frontends. What it can't do of a frontend, Apply refuses with CodeUnsupported.
+// Plane is a dataplane for frontends. Apply refuses settings that it can't have with CodeUnsupported.
 type Plane interface {
 	Target[vip.FrontendKey, vip.Frontend]
 	Connections

@@ -20,7 +20,7 @@ const (
 	TableEvents  = "events"
 )
 
-// Questions of an agent. Those without an argument have a bool.
+// Questions of an agent. A question without an argument has a bool.
 const (
 	AskConfigure   = "configure"   // Settings: Configured
 	AskApply       = "apply"       // []Update: []Result

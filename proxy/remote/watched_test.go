@@ -123,7 +123,7 @@ func TestRemovedAddressReturnsAtOnce(t *testing.T) {
 	}
 }
 
-// What the Plane itself adds and removes causes no repair.
+// Addresses that the Plane itself adds and removes cause no repair.
 func TestOwnAddressesAreNoDrift(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -16,7 +16,7 @@ import (
 // completionTimeout bounds the wait of a shell's completion for the agent.
 const completionTimeout = time.Second
 
-// completer proposes values for the argument after args. Those that args has are left out.
+// completer proposes values for the argument after args. Values that args has are left out.
 type completer func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
 
 // complete converts a completer to a cobra completion. If the agent doesn't answer, it proposes

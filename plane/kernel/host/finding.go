@@ -30,7 +30,7 @@ func (f Finding) Err() error {
 	return vip.Problem{Code: vip.CodeDataplane, Message: fmt.Sprintf("%s %s", f.Name, f.Detail), Hint: f.Remedy}
 }
 
-// Missing returns the required findings that aren't OK. What could not be checked is missing only if nothing else is: a known
+// Missing returns the required findings that aren't OK. A finding that could not be checked is missing only if no other is: a known
 // one, such as a missing capability, is the cause.
 func Missing(findings []Finding) (out []Finding) {
 	known := slices.ContainsFunc(findings, func(f Finding) bool { return !f.OK && f.Required && !f.Unknown })

@@ -88,7 +88,7 @@ func (c *check) host(p *proxy, l *line) {
 	}
 }
 
-// port reads the port of a check. What isn't one leaves the port as it is.
+// port reads the port of a check. Any other text leaves the port as it is.
 func (p *proxy) port(l *line, text string, port *spec.PortNumber) {
 	if n, ok := p.number(l, "port", text, 1, 65535); ok {
 		*port = spec.PortNumber(n)

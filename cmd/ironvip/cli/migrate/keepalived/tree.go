@@ -259,7 +259,7 @@ func (r *reader) define(raw string) bool {
 }
 
 // expand replaces $NAME and ${NAME} in a line by their definitions, and those in their values, until
-// nothing changes. What is not defined becomes ${NAME}.
+// nothing changes. An undefined name becomes ${NAME}.
 func (r *reader) expand(text string) (string, error) {
 	for round := 0; strings.Contains(text, "$"); round++ {
 		size := len(text)
