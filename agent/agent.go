@@ -5,8 +5,7 @@
 // Source code organization: agent.go creates all parts with stores.go (the stores), plane.go (the
 // dataplane), pipeline.go (the stages) and sources.go (the sources). tables.go lists the tables for
 // `ironvip debug table`. run.go runs the parts. reload.go applies a changed configuration.
-// mode.go chooses the dataplane, former.go ends the one before, and connections.go counts those of both; switch.go moves a
-// host to another one. apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without a
+// mode.go chooses the dataplane, leave.go ends others, and planes.go has all of them; switch.go moves a host to another one. apideps.go, plan.go, nodes.go and health.go answer the API. clean.go and snapshot.go work without a
 // running agent.
 package agent
 
@@ -38,6 +37,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/logwriter"
 	"github.com/ironvip/ironvip/internal/memlimit"
+	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/store"
@@ -45,7 +45,6 @@ import (
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/overrides"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/sources/cache"
@@ -97,7 +96,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if !o.Demo {
 		set, problems := sockets.FromEnvironment()
-		return runAgents(ctx, o, inheritance{sockets: set, problems: problems}, nil)
+		return runAgent(ctx, o, set, problems, nil)
 	}
 	d, err := newDemo(ctx)
 	if err != nil {
@@ -105,54 +104,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	o.Config, o.StateDir = d.dir, ""
-	return runAgents(ctx, o, inheritance{sockets: &sockets.Set{}}, func(a *agent) { d.greet(ctx, a, o.Stdout) })
-}
-
-// inheritance is what an agent begins with.
-type inheritance struct {
-	sockets  *sockets.Set
-	problems []error        // of inherited descriptors
-	reloads  chan os.Signal // requests for a reload
-	proxy    *ownProxy
-	moved    *move // by the wish of an operator; nil: the dataplane is as configured
-}
-
-// ownProxy is the proxy that runs in this process, beyond the end of an agent.
-type ownProxy struct{ *process.Server } // nil before it is needed
-
-// runAgents runs an agent, and another one in this process when the dataplane is switched. If that one can't run, it runs
-// one with the dataplane before.
-func runAgents(ctx context.Context, o Options, begin inheritance, greet func(*agent)) error {
-	begin.reloads, begin.proxy = catchReloads(), &ownProxy{}
-	defer func() {
-		if begin.proxy.Server != nil {
-			_ = begin.proxy.Close()
-		}
-	}()
-	for {
-		var spare *sockets.Set // for the way back
-		if begin.moved != nil {
-			if copied, err := begin.sockets.Copy(); err == nil {
-				spare = copied
-			}
-		}
-		next, err := runAgent(ctx, o, begin, greet)
-		if spare == nil {
-			spare = &sockets.Set{}
-		}
-		if next != nil {
-			spare.Close()
-			begin = *next
-			continue
-		}
-		if m := begin.moved; err == nil || m == nil || m.back || m.done.Load() || ctx.Err() != nil {
-			spare.Close()
-			return err
-		}
-		slog.Error("the dataplane is not switched; the one before goes on", "dataplane", begin.moved.to, "err", err)
-		begin.sockets, begin.problems = spare, nil
-		begin.moved = begin.moved.failed(err)
-	}
+	return runAgent(ctx, o, &sockets.Set{}, nil, func(a *agent) { d.greet(ctx, a, o.Stdout) })
 }
 
 // agent is one running daemon. The fields are in the order in which a service passes through
@@ -165,8 +117,9 @@ type agent struct {
 	level   *slog.LevelVar
 	systemd systemd
 	events  *event.Log
-	inheritance
-	settled chan struct{} // closed when this agent serves all clients
+	sockets *sockets.Set
+	reloads chan os.Signal // requests for a reload
+	settled chan struct{}  // closed when this agent serves all clients
 
 	config    *liveConfig
 	reloading sync.Mutex
@@ -176,83 +129,87 @@ type agent struct {
 	stores    *stores
 	began     chan struct{} // closed once the contents of the stores are restored
 
-	tables      pipeline.Tables
-	supervisor  *sources.Supervisor
-	clock       *table.Clock // of all tables
-	statuses    *table.Table[string, sources.Status]
-	refusals    *table.Table[sources.RefusedKey, sources.Refused]
-	reloaders   map[string]sources.Reloader // the sources that read files, by name
-	caches      []*cache.Source
-	background  []part // parts of sources that write back
-	rest        *rest.Source
-	overrides   *overrides.Overrides
-	watcher     *hostnet.Watcher
-	allocator   *ipam.Allocator
-	plane       *plane
-	device      *deviceuse.Use
-	connections *connections
-	former      atomic.Pointer[former] // the dataplane that this one replaces; nil: none
-	wish        atomic.Pointer[string] // the dataplane to switch to; nil: none
-	wished      chan string            // the same; has room for one
-	pipeline    *pipeline.Pipeline
-	probes      *health.Stage // nil on a real server
-	prober      *probe.Engine
-	paths       *reconcile.Reconciler[vip.ProbePath, vip.ProbePath] // of the probes; nil: the dataplane has none
-	share       *share.Share                                        // nil without a fleet
-	probed      *table.Table[probe.Target, probe.Result]            // what the prober finds; nil: no prober
-	health      *healthport.Server
-	announcing  *announcing.Announcing
-	naming      *naming.Naming
-	lost        *lostnodes.Follower
-	firewall    firewallWatch
-	troubled    func() int // the number of services with problems
-	lag         lag
+	tables     pipeline.Tables
+	supervisor *sources.Supervisor
+	clock      *table.Clock // of all tables
+	statuses   *table.Table[string, sources.Status]
+	refusals   *table.Table[sources.RefusedKey, sources.Refused]
+	reloaders  map[string]sources.Reloader // the sources that read files, by name
+	caches     []*cache.Source
+	background []part // parts of sources that write back
+	rest       *rest.Source
+	overrides  *overrides.Overrides
+	watcher    *hostnet.Watcher
+	allocator  *ipam.Allocator
+	proxy      *process.Server // the proxy of this process; nil before it is needed
+	planes     *planes
+	device     *deviceuse.Use
+	wish       atomic.Pointer[string] // the dataplane to switch to; nil: none
+	wished     chan string            // the same; has room for one
+	failed     atomic.Pointer[failedSwitch]
+	metrics    []metric.Collector
+	pipeline   *pipeline.Pipeline
+	probes     *health.Stage // nil on a real server
+	prober     *probe.Engine
+	share      *share.Share                             // nil without a fleet
+	probed     *table.Table[probe.Target, probe.Result] // what the prober finds; nil: no prober
+	health     *healthport.Server
+	announcing *announcing.Announcing
+	naming     *naming.Naming
+	lost       *lostnodes.Follower
+	firewall   firewallWatch
+	troubled   func() int // the number of services with problems
+	lag        lag
 }
 
-// runAgent runs an agent until the context ends, a part of it fails permanently, or the dataplane is switched: then, it
-// returns what the next agent begins with. Greet is
-// called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
-func runAgent(ctx context.Context, o Options, begin inheritance, greet func(*agent)) (next *inheritance, err error) {
-	defer begin.sockets.Close()
+// runAgent runs an agent until the context ends, or a part of it fails permanently. Set are the inherited sockets, with the
+// problems of others. Greet is called once the agent is ready. Only a demo has it, and a demo leaves nothing in the kernel.
+func runAgent(ctx context.Context, o Options, set *sockets.Set, inherited []error, greet func(*agent)) error {
+	reloads := catchReloads()
+	defer set.Close()
 	cfg, problems := configs.LoadOrLastGood(o.Config, o.StateDir)
 	if cfg == nil {
-		return nil, problemsError("configuration refused", problems)
+		return problemsError("configuration refused", problems)
 	}
 	cfg.Dataplane.ProxySocket = cmp.Or(cfg.Dataplane.ProxySocket, o.ProxySocket)
 	log := newLogger(cfg, &slog.LevelVar{})
-	for _, err := range begin.problems {
+	for _, err := range inherited {
 		log.Warn("inherited socket not used", "err", err)
 	}
-	a, err := newAgent(o, cfg, problems, begin)
+	a, err := newAgent(o, cfg, problems, set)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	a.reloads = reloads
 	err = a.run(ctx, greet)
-	if m, ok := errors.AsType[*move](err); ok {
-		return &inheritance{sockets: m.sockets, reloads: a.reloads, proxy: a.proxy, moved: m}, a.close()
-	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil
 		a.drain(context.WithoutCancel(ctx))
 		a.log.Info("stopped")
 	}
-	if greet != nil && a.plane.remove != nil {
+	if greet != nil {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		if removeErr := a.plane.remove(end); removeErr != nil {
+		if removeErr := a.plane().remove(end); removeErr != nil {
 			err = errors.Join(err, fmt.Errorf("leave nothing behind: %w", removeErr))
 		}
 	}
-	return nil, errors.Join(err, a.close())
+	return errors.Join(err, a.close())
 }
+
+// plane returns the dataplane that serves.
+func (a *agent) plane() *plane { return a.planes.plane() }
 
 // close closes what newAgent has opened.
 func (a *agent) close() error {
-	var err error
-	if a.plane != nil {
-		err = a.plane.Close()
+	var errs []error
+	if a.planes != nil {
+		errs = append(errs, a.plane().Close())
 	}
-	return errors.Join(err, a.closeStores())
+	if a.proxy != nil {
+		errs = append(errs, a.proxy.Close())
+	}
+	return errors.Join(append(errs, a.closeStores())...)
 }
 
 // closeStores leaves the fleet and closes the state file.
@@ -269,18 +226,18 @@ func (a *agent) closeStores() error {
 
 // newAgent creates every part. Only the watch of a fleet's store runs already. It does not wait,
 // and does not change the kernel.
-func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inheritance) (_ *agent, err error) {
+func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, set *sockets.Set) (_ *agent, err error) {
 	clock := table.NewClock(time.Now())
 	a := &agent{
 		path: o.Config, version: o.Version, started: time.Now(), began: make(chan struct{}), settled: make(chan struct{}), wished: make(chan string, 1),
-		level:       &slog.LevelVar{},
-		inheritance: begin,
-		events:      event.NewLog(eventsKept, time.Now),
-		tables:      pipeline.NewTables(clock),
-		clock:       clock,
-		statuses:    table.New(clock, sources.KeyOfStatus, sources.SameStatus),
-		refusals:    table.New(clock, sources.KeyOfRefused, sources.SameRefused),
-		reloaders:   map[string]sources.Reloader{},
+		level:     &slog.LevelVar{},
+		sockets:   set,
+		events:    event.NewLog(eventsKept, time.Now),
+		tables:    pipeline.NewTables(clock),
+		clock:     clock,
+		statuses:  table.New(clock, sources.KeyOfStatus, sources.SameStatus),
+		refusals:  table.New(clock, sources.KeyOfRefused, sources.SameRefused),
+		reloaders: map[string]sources.Reloader{},
 	}
 	defer func() {
 		if err != nil {
@@ -291,9 +248,6 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 	a.log = newLogger(cfg, a.level)
 	slog.SetDefault(a.log) // for what has no log of its own, such as parallel.Recovered
 	a.systemd = systemd{log: a.log}
-	if a.moved != nil && a.moved.back {
-		a.events.Add(a.moved.event())
-	}
 	a.config = newLiveConfig(cfg, problems)
 	for _, p := range problems {
 		a.logProblem("configuration", p)
@@ -340,11 +294,13 @@ func newAgent(o Options, cfg *configs.Config, problems []vip.Problem, begin inhe
 		return nil, err
 	}
 	a.watcher = hostnet.NewWatcher(a.tables.Host, func(link string, _ netip.Addr) bool { return link == cfg.Dataplane.Device }, a.log)
-	if a.plane, err = a.choosePlane(last.Mode); err != nil {
+	first, err := a.choosePlane(last.Mode)
+	if err != nil {
 		return nil, err
 	}
+	a.planes = newPlanes(first)
+	a.metrics = append(a.metrics, a.planes.collect)
 	a.device = deviceuse.New(cfg.Dataplane.Device, a.events, a.log)
-	a.connections = newConnections(a.plane)
 	a.newPipeline(cfg)
 	a.newAnnouncing()
 	if err := a.newNaming(); err != nil {

@@ -19,9 +19,12 @@ func (a *agent) apiAnnouncing() *api.Announcing {
 
 // apiDeps is what the API reads and calls.
 func (a *agent) apiDeps() api.Deps {
-	var proxied func() *proxy.Report
-	if a.plane.proxy != nil {
-		proxied = func() *proxy.Report { r := a.plane.proxy.Report(); return &r.Report }
+	proxied := func() *proxy.Report {
+		if c := a.plane().proxy; c != nil {
+			r := c.Report()
+			return &r.Report
+		}
+		return nil
 	}
 	var probes func() probe.Stats
 	var lastFailure func(*vip.Service, *vip.Backend) (vip.Instant, string)
@@ -37,14 +40,14 @@ func (a *agent) apiDeps() api.Deps {
 		Registrar: a.rest, SetState: a.overrides.Set, LocalOverrides: a.overrides.Local,
 		Clock: a.clock, Services: a.tables.Services, Sources: a.statuses, Refused: a.refusals, Conflicts: a.pipeline.Resolve.Conflicts(), Overrides: a.tables.Overrides, Health: a.tables.Health, Passive: a.tables.Passive, Leases: a.allocator.Leases(),
 		Allocations: a.tables.Allocations, Compiled: a.tables.Compiled, Frontends: a.tables.Frontends, Applied: a.tables.Applied,
-		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Reconciler.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
+		Begun: a.began, Awaits: a.awaits, Ready: a.pipeline.Loop.Synced(), Overridden: a.pipeline.Compile.WaitOverridden, DrainsKept: a.pipeline.Compile.WaitKept,
 		Events: a.events,
 		Pools:  a.allocator.Pools, Reservations: a.allocator,
 		Resync:    a.resync,
-		Stats:     a.pipeline.Reconciler.Stats,
+		Stats:     a.pipeline.Loop.Stats,
 		Dataplane: a.dataplane, Switch: a.switchPlane,
-		Diff:    a.pipeline.Reconciler.Diff,
-		Repair:  a.pipeline.Reconciler.Repair,
+		Diff:    a.pipeline.Loop.Diff,
+		Repair:  a.pipeline.Loop.Repair,
 		Preview: a.allocator.Preview,
 		Config: api.Config{
 			Check: a.configCheck, Validate: a.validate, Plan: a.plan, Reload: a.reload,
@@ -59,8 +62,8 @@ func (a *agent) apiDeps() api.Deps {
 		Snapshot:   a.snapshot,
 		Tables:     a.debugTables(),
 		Checks:     a.checks,
-		Metrics:    a.plane.metrics,
-		Statistics: a.connections, Connections: a.connections, ConnectionLister: a.plane, Proxy: proxied,
+		Metrics:    a.metrics,
+		Statistics: a.planes, Connections: a.planes, ConnectionLister: a.planes, Proxy: proxied,
 		MaxConnections: openfiles.Divide(openfiles.Limit()).API / 2, // on the socket, and on TCP
 		ClientRate:     func() int { return a.config.get().API.RateLimit },
 		Probes:         probes, LastFailure: lastFailure, BackendMetrics: a.config.get().Health.Metrics,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -28,6 +29,8 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -93,37 +96,20 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if err != nil {
 		return result, err
 	}
-	kernel, err := ipvs.Find(ctx, ipvs.Options{Device: cfg.Dataplane.Device, Owns: func(addr netip.Addr) bool {
+	owns := func(addr netip.Addr) bool {
 		_, leased := leases[ipam.Resource{Addr: addr}]
 		return leased || req.Pools && pools.Owns(addr)
-	}})
-	if err != nil {
-		return result, cleanFailed("look for what an agent left", err)
 	}
-	defer kernel.Close()
-	rules, err := nft.Find(ctx, nft.Options{Device: cfg.Dataplane.Device})
-	if err != nil {
-		return result, cleanFailed("look for what an agent left", err)
+	l := leftovers{note: note}
+	defer l.close()
+	if err := l.find(ctx, cfg, owns); err != nil {
+		return result, cleanFailed("look for what was left", err)
 	}
-	defer rules.Close()
-	if rules.Bridge != "" {
-		kernel.Foreign = ""
+	for _, p := range l.parts {
+		result.Items = append(result.Items, p.items...)
 	}
-	paths, err := probepath.Find(ctx, probepath.Options{Table: probepath.TableOf(ipvs.TableOf(cfg.Dataplane.Device))})
-	if err != nil {
-		return result, cleanFailed("look for what an agent left for health probes", err)
-	}
-	defer paths.Close()
-	announced, err := remains.Find(ctx, cfg.Announce.Socket)
-	if err != nil {
-		return result, cleanFailed("look for what the announcer left", err)
-	}
-	for _, blind := range kernel.Blind {
-		note("%s: there can be no IPVS services of ours", blind)
-	}
-	list(&result, kernel, rules, paths, &announced)
 	resolver := false
-	if kernel.Foreign != "" { // otherwise systemd-resolved forgets the device's settings with the device
+	if l.device.Foreign != "" { // otherwise systemd-resolved forgets the device's settings with the device
 		if resolver, err = resolved.Remains(ctx, cfg.ResolvedSettings()); err != nil && cfg.ResolvedSettings().On {
 			note("whether systemd-resolved still asks the agent is not known: %v", err)
 		}
@@ -134,10 +120,10 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	left := func(kind, name, detail string) {
 		result.Left = append(result.Left, CleanItem{Kind: kind, Name: name, Detail: detail})
 	}
-	if kernel.Foreign != "" {
-		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy, or a bridge without ports and ARP: somebody else made it, and it stays with every address on it", kernel.Foreign))
+	if l.device.Foreign != "" {
+		left("device", cfg.Dataplane.Device, fmt.Sprintf("a %s, and ours is a dummy, or a bridge without ports and ARP: somebody else made it, and it stays with every address on it", l.device.Foreign))
 	}
-	for _, k := range kernel.Others {
+	for _, k := range l.others {
 		switch lease := leases[ipam.Resource{NodePort: k.Port, Protocol: k.Protocol}]; {
 		case pools.Owns(k.Addr):
 			left("service", k.String(), "in a pool, and nothing says that it is ours: "+deletion(k)+", or --pools")
@@ -148,64 +134,144 @@ func Clean(ctx context.Context, req CleanRequest) (CleanResult, error) {
 	if req.DryRun || len(result.Items) == 0 {
 		return result, nil
 	}
-	err = errors.Join(announced.Remove(ctx), paths.Remove(ctx), rules.Remove(ctx), kernel.Remove(ctx))
-	if resolver {
-		err = errors.Join(err, resolved.Remove(ctx, cfg.ResolvedSettings()))
+	var errs []error
+	for _, p := range l.parts {
+		if len(p.items) > 0 {
+			errs = append(errs, p.remove(ctx))
+		}
 	}
-	if err != nil {
-		return result, cleanFailed("remove what an agent left", err)
+	if resolver {
+		errs = append(errs, resolved.Remove(ctx, cfg.ResolvedSettings()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return result, cleanFailed("remove what was left", err)
 	}
 	result.Removed = true
 	note("these sysctls stay as they are: %s", strings.Join(ipvs.Sysctls(), " "))
 	return result, nil
 }
 
-// list adds what was found, in the order of removal.
-func list(result *CleanResult, r *ipvs.Remains, n *nft.Remains, p *probepath.Remains, a *remains.Remains) {
-	add := func(kind, name, detail string) {
-		result.Items = append(result.Items, CleanItem{Kind: kind, Name: name, Detail: detail})
-	}
-	if n := len(a.Routes); n > 0 {
-		add("routes", fmt.Sprintf("table %d", routes.DefaultTable), text.Plural(n, "route")+" to virtual addresses, for a router on this host")
-	}
-	for _, addr := range r.Addresses {
-		add("address", addr.String(), "on "+r.Device)
-	}
-	for _, addr := range n.Addresses {
-		add("address", addr.String(), "on "+n.Bridge)
-	}
-	for _, s := range n.Services {
-		detail := "in the damaged nftables table"
-		if s.Scheduler != 0 {
-			detail = s.Scheduler.String() + ", " + text.Plural(s.Backends, "backend")
+// cleanPart is what one part of ironvip has left.
+type cleanPart struct {
+	items  []CleanItem
+	remove func(context.Context) error
+	closer io.Closer // nil: nothing to close
+}
+
+func (p *cleanPart) add(kind, name, detail string) {
+	p.items = append(p.items, CleanItem{Kind: kind, Name: name, Detail: detail})
+}
+
+// leftovers are what is ours, in the order of removal: addresses go before what they lead to, and the device last.
+type leftovers struct {
+	parts  []*cleanPart
+	device *vips.Remains
+	others []vip.FrontendKey // with services of others in IPVS
+	note   func(string, ...any)
+}
+
+func (l *leftovers) add(closer io.Closer, remove func(context.Context) error) *cleanPart {
+	p := &cleanPart{remove: remove, closer: closer}
+	l.parts = append(l.parts, p)
+	return p
+}
+
+func (l *leftovers) close() {
+	for _, p := range l.parts {
+		if p.closer != nil {
+			_ = p.closer.Close()
 		}
-		add("service", s.Key.String(), detail)
 	}
-	if n.Table != "" {
-		add("table", "inet "+n.Table, "nftables, of the nft dataplane")
+}
+
+// find looks for everything. Owns reports whether the services of IPVS at an address are ours, besides those on record and
+// at an address of the device.
+func (l *leftovers) find(ctx context.Context, cfg *configs.Config, owns func(netip.Addr) bool) error {
+	announced, err := remains.Find(ctx, cfg.Announce.Socket)
+	if err != nil {
+		return err
 	}
-	for _, s := range r.Services {
-		add("service", s.Key.String(), s.Scheduler+", "+text.Plural(s.Backends, "backend"))
+	listAnnounced(l.add(nil, announced.Remove), &announced)
+	name := cfg.Dataplane.Device
+	if l.device, err = vips.Find(ctx, name); err != nil {
+		return err
 	}
-	for _, end := range r.Tunnels {
-		add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	p := l.add(l.device, l.device.RemoveAddresses)
+	for _, addr := range l.device.Addresses {
+		p.add("address", addr.String(), "on "+l.device.Device)
+	}
+	if err := l.findNFT(ctx, name); err != nil {
+		return err
+	}
+	if err := l.findIPVS(ctx, name, func(a netip.Addr) bool { return l.device.Has(a) || owns(a) }); err != nil {
+		return err
+	}
+	if l.device.Device != "" {
+		l.add(nil, func(context.Context) error { return l.device.Remove() }).add("device", l.device.Device, "")
+	}
+	return nil
+}
+
+func (l *leftovers) findNFT(ctx context.Context, device string) error {
+	t, err := nft.Find(ctx, nft.Options{Device: device})
+	if t == nil {
+		return unlessBlind(err)
+	}
+	p := l.add(t, t.Remove)
+	left, err := t.Left(ctx)
+	listLeft(p, &left, "nftables, of the nft dataplane")
+	return err
+}
+
+func (l *leftovers) findIPVS(ctx context.Context, device string, owns func(netip.Addr) bool) error {
+	t, err := ipvs.Find(ctx, ipvs.Options{Device: device, Owns: owns})
+	if t == nil || t.Blind() {
+		l.note("%v: there can be no IPVS services of ours", cmp.Or(err, ipvs.ErrNoIPVS))
+	}
+	if t == nil {
+		return unlessBlind(err)
+	}
+	paths, n, err := probepath.Find(ctx, probePaths(device))
+	if paths != nil {
+		l.add(paths, paths.Remove).add("table", "inet "+probePaths(device).Table, "nftables, with the IPVS services by mark of "+text.Plural(n, "path")+" of health probes")
+	}
+	p := l.add(t, t.Remove)
+	if err != nil {
+		return err
+	}
+	left, err := t.Left(ctx)
+	listLeft(p, &left, "nftables")
+	l.others = left.Others
+	return err
+}
+
+// listLeft adds what a dataplane of the kernel has left.
+func listLeft(p *cleanPart, left *usage.Left, table string) {
+	for _, f := range left.Frontends {
+		detail := "in the damaged nftables table"
+		if f.Scheduler != 0 {
+			detail = f.Scheduler.String() + ", " + text.Plural(len(f.Backends), "backend")
+		}
+		p.add("service", f.Key.String(), detail)
+	}
+	for _, end := range left.Tunnels {
+		p.add("tunnel", end.String(), "a device that takes packets out of tunnels to this address")
+	}
+	if left.Table != "" {
+		p.add("table", "inet "+left.Table, table)
+	}
+}
+
+// listAnnounced adds what the announcer has left.
+func listAnnounced(p *cleanPart, a *remains.Remains) {
+	if n := len(a.Routes); n > 0 {
+		p.add("routes", fmt.Sprintf("table %d", routes.DefaultTable), text.Plural(n, "route")+" to virtual addresses, for a router on this host")
 	}
 	for _, t := range a.Tables {
-		add("table", t, "nftables, the gate of the announcer: this host stays silent about virtual addresses")
+		p.add("table", t, "nftables, the gate of the announcer: this host stays silent about virtual addresses")
 	}
 	for _, s := range a.Settings {
-		add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Former))
-	}
-	if p.Table != "" {
-		add("table", "inet "+p.Table, "nftables, with the IPVS services by mark of "+text.Plural(p.Paths, "path")+" of health probes")
-	}
-	if r.Table != "" {
-		add("table", "inet "+r.Table, "nftables")
-	}
-	for _, device := range []string{r.Device, n.Bridge} {
-		if device != "" {
-			add("device", device, "")
-		}
+		p.add("setting", "arp_announce of "+s.Name, fmt.Sprintf("%d before the announcer", s.Former))
 	}
 }
 

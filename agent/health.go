@@ -52,9 +52,9 @@ func (h *planeHealth) lasted(fault bool) time.Duration {
 // turn: the reconcile loop, or one of the userspace proxy's loops, which wait for clients and relay TCP.
 // They make turns without work, too. The time is zero before the first reconcile.
 func (a *agent) lastProgress() time.Time {
-	at := a.pipeline.Reconciler.Stats().LastRound
-	if a.plane.lastTurn != nil {
-		if turn := a.plane.lastTurn(); !turn.IsZero() && turn.Before(at) {
+	at := a.pipeline.Loop.Stats().LastRound
+	if p := a.plane(); p.lastTurn != nil {
+		if turn := p.lastTurn(); !turn.IsZero() && turn.Before(at) {
 			at = turn
 		}
 	}
@@ -77,20 +77,20 @@ func (a *agent) hangs() error {
 
 // checks returns the agent's own lines of `ironvip status`.
 func (a *agent) checks() []v1.Check {
-	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.formerChecks())
+	checks := slices.Concat(a.stateChecks(), a.switchChecks(), a.leavingChecks())
 	if a.stores.tree != nil {
 		checks = append(checks, a.storeCheck())
 	}
 	checks = appendProblems(checks, "device", a.deviceProblems())
 	checks = append(checks, a.firewall.checks()...)
-	if a.plane.checks != nil {
-		checks = append(checks, a.plane.checks()...)
+	if p := a.plane(); p.checks != nil {
+		checks = append(checks, p.checks()...)
 	}
 	if a.prober != nil {
 		checks = append(checks, probeChecks(a.prober.Stats(), openfiles.Limit(), time.Now())...)
 	}
-	if a.paths != nil {
-		checks = append(checks, pathChecks(a.paths.Stats(), a.plane.paths.Blocked(), a.tables.AppliedPaths)...)
+	if p := a.plane(); p.paths != nil {
+		checks = append(checks, pathChecks(p.pathLoop.Stats(), p.paths.Blocked(), a.tables.AppliedPaths)...)
 	}
 	if a.share != nil {
 		checks = append(checks, disputeChecks(a.share.Disputes())...)

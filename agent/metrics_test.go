@@ -31,7 +31,7 @@ func TestMetricsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(metricsHead)
 	seen := map[string]bool{}
-	for _, g := range slices.Concat(api.MetricGroups(), []*metric.Group{ipvsMetrics, nftMetrics, pathMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics}) {
+	for _, g := range slices.Concat(api.MetricGroups(), []*metric.Group{vipMetrics, ipvsMetrics, nftMetrics, pathMetrics, announcing.Metrics, lostnodes.Metrics, naming.Metrics}) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", g.Title)
 		for _, f := range g.Families() {
 			if seen[f.Name] {

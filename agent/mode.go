@@ -24,12 +24,12 @@ func planeNote(db *store.DB) *store.Bucket[lastPlane] {
 	return store.NewBucket[lastPlane](db, "dataplane")
 }
 
-// notePlane records that the dataplane serves, unless it is the same as before. From then on, the one before is a former one.
+// notePlane records that the dataplane serves, unless it is the same as before. From then on, the one before leaves.
 func (a *agent) notePlane() {
-	now := lastPlane{a.plane.about.Mode}
+	now := lastPlane{a.plane().about.Mode}
 	last, known, err := planeNote(a.db).Get(lastPlaneKey)
 	if err == nil && known && slices.Contains(otherModes(now.Mode), last.Mode) {
-		a.formerSince(last.Mode)
+		a.leavesSince(last.Mode)
 	}
 	if err == nil && last != now {
 		err = planeNote(a.db).Put(lastPlaneKey, now)
@@ -37,23 +37,23 @@ func (a *agent) notePlane() {
 	if err != nil {
 		a.log.Warn("dataplane in use not recorded: with mode auto, the next start may choose another", "err", err)
 	}
-	a.forgetFormer(now.Mode)
+	a.forgetLeaving(now.Mode)
 }
 
-// formerNote has the times at which the dataplanes that drain were replaced, by mode.
-func formerNote(db *store.DB) *store.Bucket[time.Time] {
-	return store.NewBucket[time.Time](db, "former dataplanes")
+// leavingNote has the times at which the dataplanes that leave were replaced, by mode.
+func leavingNote(db *store.DB) *store.Bucket[time.Time] {
+	return store.NewBucket[time.Time](db, "leaving dataplanes")
 }
 
-// formerSince returns when another dataplane was replaced: now, or as recorded by an agent that has ended in between.
-func (a *agent) formerSince(mode string) time.Time {
+// leavesSince returns when another dataplane was replaced: now, or as recorded by an agent that has ended in between.
+func (a *agent) leavesSince(mode string) time.Time {
 	now := time.Now()
-	since, known, err := formerNote(a.db).Get(mode)
+	since, known, err := leavingNote(a.db).Get(mode)
 	if err == nil && known && !since.After(now) {
 		return since
 	}
 	if err == nil {
-		err = formerNote(a.db).Put(mode, now)
+		err = leavingNote(a.db).Put(mode, now)
 	}
 	if err != nil {
 		a.log.Warn("change of the dataplane not recorded: after a restart, connections of the one before have longer", "dataplane", mode, "err", err)
@@ -67,16 +67,16 @@ func (a *agent) ranBefore(mode string) bool {
 	if err == nil && known && last.Mode == mode {
 		return true
 	}
-	_, known, err = formerNote(a.db).Get(mode)
+	_, known, err = leavingNote(a.db).Get(mode)
 	return err == nil && known
 }
 
-// forgetFormer removes the record of a dataplane that has nothing left, or serves again.
-func (a *agent) forgetFormer(mode string) {
-	if _, known, err := formerNote(a.db).Get(mode); err == nil && !known {
+// forgetLeaving removes the record of a dataplane that has nothing left, or serves again.
+func (a *agent) forgetLeaving(mode string) {
+	if _, known, err := leavingNote(a.db).Get(mode); err == nil && !known {
 		return
 	}
-	if err := formerNote(a.db).Delete(mode); err != nil {
+	if err := leavingNote(a.db).Delete(mode); err != nil {
 		a.log.Warn("record of an earlier dataplane not removed", "dataplane", mode, "err", err)
 	}
 }

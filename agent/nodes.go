@@ -21,9 +21,9 @@ import (
 // node returns what this host publishes about itself to the fleet and `ironvip node list`. The fleet
 // calls it every few seconds. It costs O(problems), whatever the number of services.
 func (a *agent) node() membership.Node {
-	stats := a.pipeline.Reconciler.Stats()
+	stats := a.pipeline.Loop.Stats()
 	out := membership.Node{
-		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane.about.Mode,
+		Name: a.config.get().Node.Name, Version: a.version, Dataplane: a.plane().about.Mode,
 		Services: a.tables.Services.Len(), Frontends: stats.Wanted, Revision: stats.AppliedRev, Lag: a.lag.of(stats, time.Now()).Milliseconds(),
 		Problems: stats.Failing + a.troubled(), Since: a.started.UnixMilli(),
 	}

@@ -50,7 +50,7 @@ func TestOwnNodeCostsTheSameWithManyServices(t *testing.T) {
 		if cfg == nil {
 			t.Fatal(problems)
 		}
-		a, err := newAgent(Options{Config: path}, cfg, nil, inheritance{sockets: &sockets.Set{}, proxy: &ownProxy{}})
+		a, err := newAgent(Options{Config: path}, cfg, nil, &sockets.Set{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/pipeline/compile"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -25,27 +24,20 @@ import (
 // ports.
 func (a *agent) newPipeline(cfg *configs.Config) {
 	a.probes = newHealth(a, cfg)
-	if a.plane.paths != nil {
-		a.paths = reconcile.New(reconcile.Options[vip.ProbePath, vip.ProbePath]{
-			Desired: a.tables.ProbePaths, Target: a.plane.paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(cfg.Dataplane.ResyncInterval),
-			Events: a.events, Log: a.log,
-		})
-		a.plane.metrics = append(a.plane.metrics, collectPaths(a.paths.Stats, a.plane.paths.Stats))
-	}
 	var together func(a, b vip.FrontendKey) int
-	if a.plane.about.Mode != configs.ModeProxy && a.ranBefore(configs.ModeProxy) { // which serves the ports of an address that the kernel would refuse until it has them, too
-		together = func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
+	if a.ranBefore(configs.ModeProxy) {
+		together = a.together(configs.ModeProxy)
 	}
 	a.pipeline = pipeline.New(pipeline.Options{
 		Tables: a.tables, Allocator: a.allocator, Shared: a.stores.tree != nil,
 		Node:      compile.Node{Name: cfg.Node.Name, Zone: cfg.Node.Zone, RealServer: cfg.Dataplane.Role == configs.RoleRealServer},
 		NodePorts: nodePortAddresses(cfg), Drains: store.NewBucket[vip.Frontend](a.db, "drains"),
-		Plane: a.plane.Plane, Connections: a.connections, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,
+		Plane: a.plane(), Connections: a.planes, Resync: time.Duration(cfg.Dataplane.ResyncInterval), Together: together,
 		Events: a.events, Log: a.log,
 	})
 	a.health = healthport.New(healthport.Options{
 		Compiled: a.tables.Compiled, Host: a.tables.Host, NodePorts: nodePortAddresses(cfg),
-		Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Synced: a.pipeline.Reconciler.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
+		Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Synced: a.pipeline.Loop.Synced(), Sockets: a.sockets, Events: a.events, Log: a.log,
 	})
 }
 
@@ -57,7 +49,7 @@ func (a *agent) newAnnouncing() {
 	}
 	a.announcing = announcing.New(announcing.Options{
 		Balancers: balancers, Config: a.config.get, Store: a.stores.announce, Fleet: a.stores.tree != nil, Host: a.tables.Host, Applied: a.tables.Applied,
-		Synced: a.pipeline.Reconciler.Synced(), Healthy: newPlaneHealth(a.pipeline.Reconciler.Stats).ok, Forwards: a.plane.about.Mode != configs.ModeProxy, Hangs: a.hangs,
+		Synced: a.pipeline.Loop.Synced(), Healthy: newPlaneHealth(a.pipeline.Loop.Stats).ok, Forwards: a.forwards, Hangs: a.hangs,
 		Clock: a.tables.Clock, Events: a.events, Log: a.log,
 	})
 	o := lostnodes.Options{Peers: a.announcing.Peers, Draining: a.announcing.Nodes.Draining, Configured: a.announcing.IsPeer, Clock: a.tables.Clock, Events: a.events}
@@ -68,7 +60,7 @@ func (a *agent) newAnnouncing() {
 	if a.stores.roster != nil {
 		a.stores.roster.Keep(nodeRecords{a.announcing.Nodes, a.lost})
 	}
-	a.plane.metrics = append(a.plane.metrics, a.announcing.Collector(), a.lost.Collect)
+	a.metrics = append(a.metrics, a.announcing.Collector(), a.lost.Collect)
 }
 
 // newNaming creates the part that answers DNS queries for the names of services.
@@ -80,7 +72,7 @@ func (a *agent) newNaming() (err error) {
 	if err != nil {
 		return err
 	}
-	a.plane.metrics = append(a.plane.metrics, a.naming.Collect)
+	a.metrics = append(a.metrics, a.naming.Collect)
 	return nil
 }
 
@@ -110,10 +102,8 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 		Store: store.NewBucket[vip.BackendHealth](a.db, "health"),
 		Hold:  sources.DefaultShrinkGuard, Events: a.events, Log: a.log,
 	}
-	if a.plane.paths != nil {
-		o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
-		stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
-	}
+	o.Paths, o.Mark = a.tables.ProbePaths, a.markOf
+	stage.Allocations, stage.Complete = a.tables.Allocations, a.tables.ProbePaths.Initializer()
 	a.probed = o.Results
 	a.prober = probe.New(o)
 	stage.Prober = a.prober
@@ -130,7 +120,11 @@ func newHealth(a *agent, cfg *configs.Config) *health.Stage {
 
 // markOf returns the packet mark of a path of probes, or why it has none.
 func (a *agent) markOf(p vip.ProbePath) (uint32, error) {
-	mark, err := a.plane.paths.Mark(p)
+	paths := a.plane().paths
+	if paths == nil {
+		return 0, probe.ErrNoPaths
+	}
+	mark, err := paths.Mark(p)
 	if applied, _, ok := a.tables.AppliedPaths.Get(p); err != nil && ok && applied.Problem != nil {
 		err = *applied.Problem
 	}
@@ -158,13 +152,9 @@ func (a *agent) parts() []part {
 		{"the tokens", a.access.tokens.Run},
 		{"the lost nodes", a.lost.Run},
 		{"DNS names", a.naming.Run},
-		{"the end of other dataplanes", a.endFormers},
 	}, a.background...)
 	if a.stores.tree != nil {
 		parts = append(parts, part{"the list of the fleet's hosts", a.stores.roster.Run})
-	}
-	if a.paths != nil {
-		parts = append(parts, part{"the paths of health probes", a.paths.Run})
 	}
 	if a.probes != nil {
 		parts = append(parts, part{"the health checks", a.probes.Run})

@@ -30,7 +30,7 @@ func (a *agent) plan(ctx context.Context) (v1.Plan, []vip.Problem) {
 	for i := range proposed {
 		named[proposed[i].Key] = true
 	}
-	proposal := status.Proposal{Config: cfg, Mode: a.plane.about.Mode, Leases: a.leases()}
+	proposal := status.Proposal{Config: cfg, Mode: a.plane().about.Mode, Leases: a.leases()}
 	for key, s := range a.tables.Services.All() {
 		allocation, _, _ := a.tables.Allocations.Get(key)
 		now := status.Planned{Service: s, Allocation: allocation}

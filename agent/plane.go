@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
 	"time"
 
@@ -14,35 +12,35 @@ import (
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/ipvs/probepath"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// plane is the selected dataplane and the reason for its selection.
+// plane is a dataplane and the reason for its selection.
 type plane struct {
-	reconcile.Plane
-	io.Closer
-	about    api.Dataplane       // without Findings, see now
-	findings func() []v1.Finding // those that are not OK
-	metrics  []metric.Collector
-	checks   func() []v1.Check // additional lines of the status; nil: none
-	proxy    *remote.Client    // nil: the kernel has the connections
+	reconcile.Plane                     // vips
+	vips            *vips.Plane         // around the dataplane
+	about           api.Dataplane       // without Findings, see now
+	findings        func() []v1.Finding // those that are not OK
+	metrics         []metric.Collector
+	checks          func() []v1.Check // additional lines of the status; nil: none
+	proxy           *remote.Client    // nil: the kernel has the connections
+	leaver          leaver            // its end, when another one serves; nil: of the proxy, see leaverOf
 
-	uses <-chan struct{}             // closed once it uses the device
 	run  func(context.Context) error // keeps the connection to the process of the dataplane; nil: there is none
+	halt context.CancelFunc          // ends run and pathLoop
 
 	lastTurn func() time.Time // of the dataplane's loop that is furthest behind, zero before the first; nil: the kernel forwards
 
-	paths *probepath.Target // of probes; nil: none
-
-	remove func(context.Context) error // removes all of ours from the kernel; nil: nothing outlives the process
+	paths    *probepath.Target // of probes; nil: none
+	pathLoop *reconcile.Reconciler[vip.ProbePath, vip.ProbePath]
 }
 
 // now returns the present description of the plane, because findings appear and disappear.
@@ -57,106 +55,121 @@ func (p *plane) now() api.Dataplane {
 	return about
 }
 
+// remove removes all of ours from the kernel, at the end of a demo. Nothing else of the proxy outlives the process.
+func (p *plane) remove(ctx context.Context) error {
+	err := p.vips.Remove()
+	if p.leaver != nil {
+		err = errors.Join(err, p.leaver.Remove(ctx))
+	}
+	return err
+}
+
+// Close closes what the plane has opened. The kernel goes on.
+func (p *plane) Close() error {
+	err := p.vips.Close()
+	if p.leaver != nil {
+		err = errors.Join(err, p.leaver.Close())
+	}
+	return err
+}
+
 // choosePlane creates the dataplane that the configuration requests. Before is the one that this host ran last, or "".
 func (a *agent) choosePlane(before string) (*plane, error) {
 	cfg := a.config.get()
-	check := func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) }
-	chosen, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, before, check)
-	if a.moved != nil {
-		configured := cfg.Dataplane.Mode
-		if a.moved.back {
-			configured = configs.ModeAuto // whatever the next start runs
-		}
-		chosen, err = chooseAsked(a.moved.to, configured, check)
-	}
+	chosen, err := chooseMode(cfg.Dataplane.Mode, cfg.Dataplane.Role, before, func(mode string) []host.Finding { return checkMode(mode, cfg.Dataplane.Role) })
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range chosen.Lacks {
 		a.log.Warn("a preferred dataplane can't run here", "missing", f.Name, "detail", f.Detail, "fix", f.Remedy)
 	}
-	switch chosen.Mode {
-	case configs.ModeIPVS:
-		return newIPVS(a.config, a.allocator, chosen.Why, a.log)
-	case configs.ModeNFT:
-		return newNFT(a.config, a.allocator, chosen.Why, a.log)
-	}
-	return a.newProxy(chosen.Why), nil
+	return a.openPlane(chosen.Mode, chosen.Why)
 }
 
-func newIPVS(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
+// openPlane creates a dataplane. Why is the reason for it.
+func (a *agent) openPlane(mode, why string) (*plane, error) {
+	switch mode {
+	case configs.ModeIPVS:
+		return a.newIPVS(why)
+	case configs.ModeNFT:
+		return a.newNFT(why)
+	}
+	return a.newProxy(why)
+}
+
+// addVIPs makes the plane one with the addresses of its frontends. After an error, the plane is closed.
+func (a *agent) addVIPs(p *plane, o vips.Options) (*plane, error) {
+	o.Plane, o.Device, o.Log = p.Plane, a.config.startedWith().Dataplane.Device, a.log
+	with, err := vips.New(o)
+	if err != nil {
+		err = fmt.Errorf("start the %s dataplane: %w", p.about.Mode, err)
+		if p.leaver != nil {
+			err = errors.Join(err, p.leaver.Close())
+		}
+		return nil, err
+	}
+	p.Plane, p.vips = with, with
+	p.metrics = append(p.metrics, func(w *metric.Writer) { w.Add(familyAddressWrites, float64(with.Writes())) })
+	return p, nil
+}
+
+func (a *agent) newIPVS(why string) (*plane, error) {
+	device := a.config.startedWith().Dataplane.Device
 	target, err := ipvs.New(ipvs.Options{
-		Device: live.get().Dataplane.Device, Owns: allocator.Owns,
-		PodCIDRs:   func() []netip.Prefix { return live.get().IPAM.PodCIDRs },
-		RealServer: live.get().Dataplane.Role == configs.RoleRealServer, Log: log,
+		Device: device, Owns: a.allocator.Owns, PodCIDRs: a.podCIDRs,
+		RealServer: a.config.get().Dataplane.Role == configs.RoleRealServer, Log: a.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the ipvs dataplane: %w", err)
 	}
-	paths, err := probepath.New(probepath.Options{Table: probepath.TableOf(ipvs.TableOf(live.get().Dataplane.Device))})
+	paths, err := probepath.New(probePaths(device))
 	if err != nil {
 		target.Close()
 		return nil, fmt.Errorf("start the ipvs dataplane: paths of health probes: %w", err)
 	}
-	p := kernelPlane(target, api.Dataplane{Mode: configs.ModeIPVS, Reason: why}, target.Findings, collectCounts(ipvsCounts, target.Stats))
-	p.Closer, p.paths = closers{target, paths}, paths
-	p.remove = func(ctx context.Context) error { return errors.Join(paths.Remove(ctx), target.Remove(ctx)) }
-	return p, nil
+	p := kernelPlane(target, ipvsLeaver{target, paths}, api.Dataplane{Mode: configs.ModeIPVS, Reason: why}, target.Findings, collectCounts(ipvsCounts, target.Stats))
+	p.paths, p.pathLoop = paths, reconcile.New(reconcile.Options[vip.ProbePath, vip.ProbePath]{
+		Desired: a.tables.ProbePaths, Target: paths, Applied: a.tables.AppliedPaths, Resync: time.Duration(a.config.get().Dataplane.ResyncInterval),
+		Events: a.events, Log: a.log,
+	})
+	p.metrics = append(p.metrics, collectPaths(p.pathLoop.Stats, paths.Stats))
+	return a.addVIPs(p, vips.Options{})
 }
 
-func newNFT(live *liveConfig, allocator *ipam.Allocator, why string, log *slog.Logger) (*plane, error) {
+// probePaths are the options of the paths of probes beside a dataplane with a device.
+func probePaths(device string) probepath.Options {
+	return probepath.Options{Table: probepath.TableOf(ipvs.TableOf(device))}
+}
+
+func (a *agent) newNFT(why string) (*plane, error) {
 	target, err := nft.New(nft.Options{
-		Device: live.get().Dataplane.Device, Bridge: nft.NoDummy(), Owns: allocator.Owns,
-		PodCIDRs: func() []netip.Prefix { return live.get().IPAM.PodCIDRs }, Log: log,
+		Device: a.config.startedWith().Dataplane.Device, Owns: a.allocator.Owns, PodCIDRs: a.podCIDRs, Log: a.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the nft dataplane: %w", err)
 	}
-	return kernelPlane(target, api.Dataplane{Mode: configs.ModeNFT, Reason: why}, target.Findings, collectCounts(nftCounts, target.Stats)), nil
+	p := kernelPlane(target, target, api.Dataplane{Mode: configs.ModeNFT, Reason: why}, target.Findings, collectCounts(nftCounts, target.Stats))
+	return a.addVIPs(p, vips.Options{})
 }
 
-// kernelTarget is a dataplane in the kernel.
-type kernelTarget interface {
-	reconcile.Plane
-	io.Closer
-	Remove(context.Context) error
-}
+func (a *agent) podCIDRs() []netip.Prefix { return a.config.get().IPAM.PodCIDRs }
 
 // kernelPlane returns the plane of a dataplane that has all connections in the kernel: they outlive this process.
-func kernelPlane(target kernelTarget, about api.Dataplane, findings func() []ipvs.Finding, metrics metric.Collector) *plane {
-	return &plane{Plane: target, Closer: target, about: about, findings: func() []v1.Finding { return notOK(findings()) },
-		metrics: []metric.Collector{metrics}, remove: target.Remove, uses: closedChannel}
+func kernelPlane(target reconcile.Plane, l leaver, about api.Dataplane, findings func() []ipvs.Finding, metrics metric.Collector) *plane {
+	return &plane{Plane: target, leaver: l, about: about, findings: func() []v1.Finding { return notOK(findings()) },
+		metrics: []metric.Collector{metrics}}
 }
-
-// closers are closed in order.
-type closers []io.Closer
-
-func (c closers) Close() error {
-	var errs []error
-	for _, one := range c {
-		errs = append(errs, one.Close())
-	}
-	return errors.Join(errs...)
-}
-
-var closedChannel = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
 
 // newProxy returns the userspace dataplane. Without dataplane.proxy_socket, it runs in this process.
-func (a *agent) newProxy(why string) *plane {
-	cfg := a.config.get()
+func (a *agent) newProxy(why string) (*plane, error) {
 	client := a.proxyClient(a.tables.Passive)
-	target := remote.New(remote.Options{Listeners: client, Restarted: client.Restarted(), Device: cfg.Dataplane.Device, Moved: a.watcher.Changed(), Owns: a.allocator.Owns, Log: a.log})
-	p := &plane{Plane: target, Closer: target, proxy: client, uses: target.UsesDevice(), run: client.Run,
+	p := &plane{Plane: client, proxy: client, run: client.Run,
 		about: api.Dataplane{Mode: configs.ModeProxy, Reason: why}, findings: func() []v1.Finding { return []v1.Finding{} }}
 	p.checks = func() []v1.Check { return proxyChecks(client) }
-	if a.proxy.Server != nil {
+	if a.proxy != nil {
 		p.lastTurn = a.proxy.LastTurn
 	}
-	return p
+	return a.addVIPs(p, vips.Options{Sockets: true, Moved: a.watcher.Changed()})
 }
 
 // proxyClient returns a client of the proxy: of the process at dataplane.proxy_socket, or of the one in this process. Passive
@@ -166,8 +179,8 @@ func (a *agent) proxyClient(passive *table.Table[vip.PassiveKey, vip.PassiveHeal
 	o := remote.ClientOptions{Socket: cfg.Dataplane.ProxySocket, Name: cfg.Node.StateDir, Settings: process.Settings{SkLookup: cfg.Dataplane.SkLookup == configs.SkLookupAuto},
 		Host: a.tables.Host, Passive: passive, Events: a.events, Log: a.log}
 	if o.Socket == "" {
-		if a.proxy.Server == nil {
-			a.proxy.Server = process.New(process.Options{Version: a.version, Log: a.log})
+		if a.proxy == nil {
+			a.proxy = process.New(process.Options{Version: a.version, Log: a.log})
 		}
 		o.Dial = a.proxy.Dial
 	}
@@ -176,7 +189,7 @@ func (a *agent) proxyClient(passive *table.Table[vip.PassiveKey, vip.PassiveHeal
 
 // drain lets the open connections of a proxy in this process go on for a moment.
 func (a *agent) drain(ctx context.Context) {
-	if a.proxy.Server != nil {
+	if a.proxy != nil {
 		ctx, cancel := context.WithTimeout(ctx, stopGrace)
 		defer cancel()
 		a.proxy.Drain(ctx)
@@ -206,19 +219,20 @@ type kernelCount[S any] struct {
 }
 
 var (
+	vipMetrics          = metric.NewGroup("Virtual addresses", "dataplane_")
+	familyAddressWrites = vipMetrics.Counter("address_writes_total", "Virtual addresses added or deleted.")
+
 	ipvsMetrics = metric.NewGroup("IPVS", "ipvs_")
 	ipvsCounts  = []kernelCount[ipvs.Stats]{
 		{ipvsMetrics.Counter("service_writes_total", "IPVS messages sent that change something."), func(s ipvs.Stats) uint64 { return s.WritesSent }},
 		{ipvsMetrics.Counter("dumps_total", "IPVS queries sent."), func(s ipvs.Stats) uint64 { return s.DumpsSent }},
 		{ipvsMetrics.Counter("nftables_writes_total", "nftables messages sent."), func(s ipvs.Stats) uint64 { return s.NFTMessages }},
-		{ipvsMetrics.Counter("address_writes_total", "Virtual addresses added or deleted."), func(s ipvs.Stats) uint64 { return s.AddressWrites }},
 		{ipvsMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), func(s ipvs.Stats) uint64 { return s.ConntrackFlows }},
 	}
 
 	nftMetrics = metric.NewGroup("The nft dataplane", "nft_")
 	nftCounts  = []kernelCount[nft.Stats]{
 		{nftMetrics.Counter("table_writes_total", "nftables messages sent that change something."), func(s nft.Stats) uint64 { return s.NFTMessages }},
-		{nftMetrics.Counter("address_writes_total", "Virtual addresses added or deleted."), func(s nft.Stats) uint64 { return s.AddressWrites }},
 		{nftMetrics.Counter("conntrack_deletions_total", "Connection tracking entries deleted."), func(s nft.Stats) uint64 { return s.ConntrackFlows }},
 		{nftMetrics.Counter("conntrack_dumps_total", "Connection tracking queries sent."), func(s nft.Stats) uint64 { return s.ConntrackDumps }},
 	}

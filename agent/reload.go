@@ -37,7 +37,7 @@ func (a *agent) reload(ctx context.Context) (v1.ReloadResult, []vip.Problem) {
 	a.systemd.reloading()
 	defer func() {
 		select {
-		case <-a.pipeline.Reconciler.Synced():
+		case <-a.pipeline.Loop.Synced():
 			a.systemd.ready(a.summary())
 		default: // not ready yet: the first full reconcile reports it
 		}
@@ -105,7 +105,7 @@ func reloadMessage(live []string) string {
 
 // validate checks the configuration on disk for the dataplane in use.
 func (a *agent) validate(ctx context.Context) (problems, warnings []vip.Problem) {
-	v := status.Validate(ctx, a.path, a.plane.about.Mode)
+	v := status.Validate(ctx, a.path, a.plane().about.Mode)
 	return v.Problems, v.Warnings
 }
 

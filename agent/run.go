@@ -43,9 +43,6 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 			if _, refused := errors.AsType[*membership.DuplicateNodeError](err); refused {
 				return err
 			}
-			if _, moves := errors.AsType[*move](err); moves {
-				return err
-			}
 			return fmt.Errorf("%s ended: %w", p.name, err)
 		})
 	}
@@ -69,16 +66,13 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 		}
 		return nil
 	})
-	run(part{"switching the dataplane", a.awaitSwitch})
-	if a.plane.run != nil {
-		run(part{"the connection to the proxy", a.plane.run})
-	}
+	run(part{"the dataplanes", a.runPlanes})
 	group.Go(func() error { a.followSignals(ctx); return nil })
 	group.Go(func() error { a.keepSockets(ctx); return nil })
 	group.Go(func() error { a.findDeviceUsers(ctx); return nil })
 	group.Go(func() error {
 		a.firewall.run(ctx, func() ([]firewall.Drop, error) {
-			return firewall.Find(firewallQuery(a.config.get(), a.plane.about.Mode))
+			return firewall.Find(firewallQuery(a.config.get(), a.plane().about.Mode))
 		}, a.log)
 		return nil
 	})
@@ -92,18 +86,14 @@ func (a *agent) run(ctx context.Context, greet func(*agent)) error {
 
 // reportToSystemd notifies systemd when the agent is ready, of its status, and when it stops.
 func (a *agent) reportToSystemd(ctx context.Context, greet func(*agent)) error {
-	defer func() {
-		if _, moves := errors.AsType[*move](context.Cause(ctx)); !moves {
-			a.systemd.stopping()
-		}
-	}()
+	defer a.systemd.stopping()
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-a.pipeline.Reconciler.Synced():
+	case <-a.pipeline.Loop.Synced():
 	}
 	startReserve.Store(nil)
-	a.log.Info("ready", "dataplane", a.plane.about.Mode, "why", a.plane.about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
+	a.log.Info("ready", "dataplane", a.plane().about.Mode, "why", a.plane().about.Reason, "services", a.tables.Services.Len(), "frontends", a.tables.Frontends.Len())
 	if err := a.settle(ctx); err != nil {
 		return err
 	}
@@ -138,9 +128,6 @@ func (a *agent) settle(ctx context.Context) error {
 	if places := a.sockets.RemoveUnclaimed(); len(places) > 0 {
 		a.log.Info("inherited listeners closed: no service needs them", "listeners", places)
 	}
-	if a.moved != nil {
-		a.moved.done.Store(true)
-	}
 	close(a.settled)
 	return nil
 }
@@ -156,7 +143,7 @@ func (a *agent) keepSockets(ctx context.Context) {
 
 // findDeviceUsers finds other agents that use the device of this one's dataplane. It begins when this agent uses it.
 func (a *agent) findDeviceUsers(ctx context.Context) {
-	for _, begun := range []<-chan struct{}{a.settled, a.plane.uses} {
+	for _, begun := range []<-chan struct{}{a.settled, a.plane().vips.UsesDevice()} {
 		select {
 		case <-ctx.Done():
 			return
@@ -168,8 +155,8 @@ func (a *agent) findDeviceUsers(ctx context.Context) {
 
 // summary returns the line that `systemctl status` shows.
 func (a *agent) summary() string {
-	s := a.pipeline.Reconciler.Stats()
-	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane.about.Mode, a.tables.Services.Len(), s.Wanted)
+	s := a.pipeline.Loop.Stats()
+	line := fmt.Sprintf("%s: %d services, %d frontends", a.plane().about.Mode, a.tables.Services.Len(), s.Wanted)
 	if s.Failing > 0 {
 		line += fmt.Sprintf(", %d failing", s.Failing)
 	}

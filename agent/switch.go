@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ironvip/ironvip/api/server"
@@ -16,32 +15,17 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/sockets"
+	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// move is the wish of an operator that this host runs another dataplane. As an error, it is why the parts of an agent end.
-type move struct {
-	from, to string
-	sockets  *sockets.Set // copies of the listening sockets, for the next agent
-	done     *atomic.Bool // that one serves
-	back     bool         // it could not run, so the dataplane before runs again
-	at       time.Time    // of the failure
-	why      string
-}
-
-func (m *move) Error() string { return "the dataplane is switched to " + m.to }
-
-// failed returns the move back.
-func (m *move) failed(err error) *move {
-	return &move{from: m.to, to: m.from, done: m.done, back: true, at: time.Now(), why: firstLine(err)}
-}
-
-func (m *move) event() event.Event {
-	return event.Event{Kind: "switch_failed", Object: m.from, Message: m.why}
+// failedSwitch is a switch to a dataplane that could not run.
+type failedSwitch struct {
+	to  string
+	at  time.Time
+	why string
 }
 
 // failureShown is how long status shows a failure.
@@ -49,12 +33,12 @@ const failureShown = time.Hour
 
 // switchChecks returns the line of `ironvip status` about a switch that has failed lately.
 func (a *agent) switchChecks() []v1.Check {
-	m := a.moved
-	if m == nil || !m.back || time.Since(m.at) > failureShown {
+	f := a.failed.Load()
+	if f == nil || time.Since(f.at) > failureShown {
 		return nil
 	}
 	return []v1.Check{{Name: "switch", Level: v1.LevelWarn,
-		Message: fmt.Sprintf("%s could not run %s ago, so %s goes on: %s", m.from, time.Since(m.at).Round(time.Second), m.to, m.why),
+		Message: fmt.Sprintf("%s could not run %s ago, so %s goes on: %s", f.to, time.Since(f.at).Round(time.Second), a.plane().about.Mode, f.why),
 		Hint:    "see the log of the agent, then try again"}}
 }
 
@@ -63,14 +47,11 @@ func (a *agent) switching() string {
 	if w := a.wish.Load(); w != nil {
 		return *w
 	}
-	if a.moved != nil && !a.moved.back && !table.IsClosed(a.settled) {
-		return a.moved.to
-	}
 	return ""
 }
 
-// switchPlane ends this agent, so that the next one in this process runs another dataplane. With dryRun, it only returns what
-// that does. Force permits that services are not served any more.
+// switchPlane begins to move this host to another dataplane. With dryRun, it only returns what that does. Force permits that
+// services are not served any more.
 func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool) (v1.SwitchPlan, error) {
 	plan, err := a.planSwitch(ctx, mode)
 	if err != nil || dryRun || !plan.Changes {
@@ -86,36 +67,113 @@ func (a *agent) switchPlane(ctx context.Context, mode string, force, dryRun bool
 	if !a.wish.CompareAndSwap(nil, &mode) {
 		return plan, server.Refuse(http.StatusConflict, v1.CodeSwitchRefused, "another request has begun to move this host", "wait for its end: ironvip status")
 	}
-	a.log.Info("switching the dataplane", "from", plan.From, "to", mode)
 	a.wished <- mode
 	return plan, nil
 }
 
-// answerTime is how long the answer to the request for a switch may take, before the agent ends.
-const answerTime = 100 * time.Millisecond
-
-// awaitSwitch returns a move once somebody wishes one. The kernel, or the proxy, serves clients meanwhile, and requests to the
-// API wait for the next agent.
-func (a *agent) awaitSwitch(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case mode := <-a.wished:
-			sleep(ctx, answerTime)
-			next, err := a.sockets.Next()
-			if err == nil {
-				return &move{from: a.plane.about.Mode, to: mode, sockets: next, done: &atomic.Bool{}}
+// runPlanes runs the dataplane that serves, ends what others have left, and moves this host when an operator asks for it.
+func (a *agent) runPlanes(ctx context.Context) error {
+	group, ctx := parallel.NewGroup(ctx)
+	a.startPlane(ctx, group, a.plane())
+	group.Go(func() error { return a.leaveOthers(ctx) })
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case mode := <-a.wished:
+				a.moveTo(ctx, group, mode)
+				a.wish.Store(nil)
 			}
-			a.log.Error("the dataplane is not switched", "dataplane", mode, "err", err)
-			a.wish.Store(nil)
+		}
+	})
+	return group.Wait()
+}
+
+// startPlane runs what a dataplane has besides the loop of frontends, until it is halted.
+func (a *agent) startPlane(ctx context.Context, group parallel.Group, p *plane) {
+	running, halt := context.WithCancel(ctx)
+	p.halt = halt
+	run := func(f func(context.Context) error) {
+		group.Go(func() error {
+			if err := f(running); running.Err() == nil {
+				return err
+			}
+			return ctx.Err()
+		})
+	}
+	if p.run != nil {
+		run(p.run)
+	}
+	if p.pathLoop != nil {
+		run(p.pathLoop.Run)
+	}
+}
+
+// moveTo lets another dataplane serve, and the one before leave. If the other one can't serve, it leaves.
+func (a *agent) moveTo(ctx context.Context, group parallel.Group, mode string) {
+	before := a.plane()
+	from := before.about.Mode
+	a.log.Info("switching the dataplane", "from", from, "to", mode)
+	if x := a.planes.of(mode); x != nil { // it has not left yet
+		x.stop()
+		<-x.ended
+	}
+	next, err := a.openPlane(mode, "ironvip dataplane switch asked for it")
+	if err == nil {
+		a.startPlane(ctx, group, next)
+		if err = a.pipeline.Loop.To(ctx, next, a.together(from)); err == nil {
+			a.planes.serving.Store(next)
+			a.notePlane()
+			a.announcing.Reload()
+			a.leavePlane(ctx, group, before)
+		} else {
+			a.leavePlane(ctx, group, next)
 		}
 	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	f := failedSwitch{to: mode, at: time.Now(), why: firstLine(err)}
+	a.failed.Store(&f)
+	a.log.Error("the dataplane is not switched; the one before goes on", "dataplane", mode, "err", err)
+	a.events.Add(event.Event{Kind: "switch_failed", Object: mode, Message: f.why})
+}
+
+// leavePlane lets a dataplane leave that this agent has run.
+func (a *agent) leavePlane(ctx context.Context, group parallel.Group, p *plane) {
+	p.halt()
+	if err := p.vips.Close(); err != nil { // the dataplane that serves has the addresses
+		a.log.Debug("close a dataplane that leaves", "dataplane", p.about.Mode, "err", err)
+	}
+	l := p.leaver
+	if p.proxy != nil {
+		l = a.proxyOf(ctx)
+		for key := range a.tables.Passive.All() { // the proxy finds nothing of backends any more
+			a.tables.Passive.Delete(key)
+		}
+	}
+	x, ctx := a.planes.add(ctx, p.about.Mode, l)
+	group.Go(func() error { a.leave(ctx, x); return nil })
+}
+
+// together orders the frontends for the first pass of a dataplane that replaces another one. The proxy serves the ports of an
+// address that the kernel would refuse until it has them, too.
+func (a *agent) together(from string) func(a, b vip.FrontendKey) int {
+	if from != configs.ModeProxy {
+		return nil
+	}
+	return func(a, b vip.FrontendKey) int { return a.Addr.Compare(b.Addr) }
+}
+
+// forwards reports whether the dataplane forwards while this process doesn't run.
+func (a *agent) forwards() bool {
+	return a.plane().about.Mode != configs.ModeProxy || a.config.startedWith().Dataplane.ProxySocket != ""
 }
 
 // planSwitch returns what a switch does. It costs O(connections + services).
 func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, error) {
-	from := a.plane.about.Mode
+	from := a.plane().about.Mode
 	plan := v1.SwitchPlan{From: from, To: mode, Changes: mode != from, Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}
 	if !plan.Changes {
 		plan.Problems = append(plan.Problems, a.contradictions(mode)...)
@@ -142,7 +200,7 @@ func (a *agent) planSwitch(ctx context.Context, mode string) (v1.SwitchPlan, err
 		state    string
 	}
 	counts := map[kind]int{}
-	err := a.plane.ListConnections(ctx, func(vip.FrontendKey) bool { return true }, func(c reconcile.Connection) bool {
+	err := a.plane().ListConnections(ctx, func(vip.FrontendKey) bool { return true }, func(c reconcile.Connection) bool {
 		if c.State != reconcile.StateAffinity {
 			counts[kind{c.Frontend.Protocol, c.State}]++
 		}
@@ -208,15 +266,4 @@ func (a *agent) switchProblems(mode string) (out []vip.Problem) {
 		add("", "", "this agent has not finished its start", "wait for it: ironvip status --wait")
 	}
 	return out
-}
-
-// chooseAsked selects the dataplane that a switch asks for.
-func chooseAsked(asked, configured string, check func(mode string) []host.Finding) (choice, error) {
-	if configured != configs.ModeAuto && configured != asked {
-		return choice{}, fmt.Errorf("dataplane.mode = %q contradicts the switch to %s\nhint: set it to %q or \"auto\", then try again", configured, asked, asked)
-	}
-	if missing := host.Err(check(asked)); missing != nil {
-		return choice{}, fmt.Errorf("the dataplane %s can't work here\n%w\nhint: `ironvip doctor` shows everything", asked, withHints(missing))
-	}
-	return choice{Mode: asked, Why: "ironvip dataplane switch asked for it"}, nil
 }

@@ -12,7 +12,7 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-a.pipeline.Reconciler.Synced(): // earlier, an unknown service may be in the dataplane
+	case <-a.pipeline.Loop.Synced(): // earlier, an unknown service may be in the dataplane
 	}
 	progress := a.tables.Progress()
 	for {
@@ -31,7 +31,7 @@ func (a *agent) withdrawn(ctx context.Context, source string, key vip.ServiceKey
 			}
 			// The row may have been deleted before it could be read. In that case, wait until the
 			// dataplane has applied everything up to now.
-			return a.pipeline.Reconciler.WaitTried(ctx, a.tables.Frontends.Revision())
+			return a.pipeline.Loop.WaitTried(ctx, a.tables.Frontends.Revision())
 		}
 		select {
 		case <-ctx.Done():

@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/pipeline"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/plane/reconcile/reconciletest"
+	"github.com/ironvip/ironvip/plane/steer"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -36,8 +37,8 @@ func TestWithdrawn(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		a := &agent{tables: pipeline.NewTables(table.NewClock(time.Now()))}
 		plane := &slowPlane{reconciletest.NewPlane(), make(chan struct{})}
-		loop := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.tables.Frontends, Target: plane, Applied: a.tables.Applied, Resync: -1})
-		a.pipeline = &pipeline.Pipeline{Reconciler: loop} // the test is in the place of the other stages
+		loop := steer.New(steer.Options{Desired: a.tables.Frontends, Target: plane, Applied: a.tables.Applied, Resync: -1})
+		a.pipeline = &pipeline.Pipeline{Loop: loop} // the test is in the place of the other stages
 		key := vip.ServiceKey{Namespace: "default", Name: "web"}
 		ask := func() chan error {
 			done := make(chan error, 1)

@@ -35,7 +35,7 @@ func (s *Server) dataplaneRoutes() {
 		Summary: "Repair differences between the dataplane and the desired state"}, s.repairDataplane)
 	server.HandleJSON(s.http, server.Route{Method: http.MethodPost, Path: v1.PathDataplaneSwitch, Lacks: server.Needs(s.Switch != nil, "dataplane that can be changed"),
 		Need: access.Operate, ID: "switch-dataplane", Tag: "dataplane",
-		Summary: "Move the host to another dataplane", Description: "Starts the agent again in its process with the other dataplane, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
+		Summary: "Move the host to another dataplane", Description: "Begins to let the other dataplane serve, and returns what that does. Until it serves, `switching` of `/v1/dataplane` names that dataplane."}, s.switchDataplane)
 }
 
 type switchDataplaneInput struct {
@@ -59,7 +59,7 @@ func (s *Server) dataplane() v1.Dataplane {
 	about, stats := s.Deps.Dataplane(), s.Stats()
 	out := v1.Dataplane{Mode: about.Mode, Reason: about.Reason, Level: v1.LevelOK, Ready: stats.Synced,
 		DesiredRevision: stats.DesiredRev, AppliedRevision: stats.AppliedRev, Frontends: stats.Wanted,
-		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Former: append([]v1.FormerDataplane{}, about.Former...)}
+		Contested: stats.Contested, Repairs: stats.DriftRepairs, LastResync: when(stats.LastResync), Problems: []v1.Problem{}, Findings: append([]v1.Finding{}, about.Findings...), Switching: about.Switching, Leaving: append([]v1.LeavingDataplane{}, about.Leaving...)}
 	list := func(f *vip.Frontend, p vip.Problem) {
 		if len(out.Problems) < maxProblems {
 			p.Service, p.Place = f.Service.String(), cmp.Or(p.Place, f.Key.String())

@@ -108,8 +108,8 @@ type Deps struct {
 	BackendMetrics bool
 	// Statistics reads the dataplane's counters; nil if it has none.
 	Statistics reconcile.Statistics
-	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends; nil: another dataplane
-	// serves, which does not see them.
+	// Proxy has the clients that the userspace proxy refused, and the failed connections of backends. It returns nil while
+	// another dataplane serves, which does not see them. Nil: no proxy serves.
 	Proxy func() *proxy.Report
 	// Connections counts the connections of backends; nil if the dataplane can't.
 	Connections reconcile.Connections
@@ -168,8 +168,8 @@ type Config struct {
 type Dataplane struct {
 	Mode     string // "ipvs", "nft", "proxy"
 	Reason   string
-	Findings []v1.Finding         // what the host lacks for a dataplane
-	Former   []v1.FormerDataplane // those that it has replaced
+	Findings []v1.Finding          // what the host lacks for a dataplane
+	Leaving  []v1.LeavingDataplane // those that it has replaced
 
 	Switching string // the one to which the host is being moved; "": none
 }

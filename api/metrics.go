@@ -62,7 +62,7 @@ var (
 	familyApplied         = stateMetrics.Gauge("applied_revision", "All frontend changes up to this revision have been tried.")
 	familyRepairs         = stateMetrics.Counter("drift_repairs_total", "Repairs of frontends that another program changed.")
 	familyContested       = stateMetrics.Gauge("dataplane_contested_frontends", "Frontends that another program keeps changing; a repair may wait for the next resync.")
-	familyFormer          = stateMetrics.Gauge("dataplane_former_connections", "Open connections of dataplanes that were replaced, only while there are such dataplanes.", "dataplane")
+	familyLeaving         = stateMetrics.Gauge("dataplane_leaving_connections", "Open connections of dataplanes that were replaced, only while there are such dataplanes.", "dataplane")
 	familyWrites          = stateMetrics.Counter("dataplane_writes_total", "Frontend updates sent to the dataplane.")
 	familyStatus          = stateMetrics.Gauge("status_level", "Level of each check of ironvip status: 0 ok, 1 warning, 2 failure.", "check")
 	familyRefused         = stateMetrics.Counter("dataplane_refused_total", "Clients that the dataplane refused, by reason; userspace proxy only.", "reason")
@@ -120,12 +120,12 @@ func (s *Server) collectTables(w *metric.Writer) {
 			w.Add(familyFrontends, float64(d.Frontends-d.Pending-d.Failed), "applied")
 			w.Add(familyFrontends, float64(d.Pending), "pending")
 			w.Add(familyFrontends, float64(d.Failed), "failed")
-			former := map[string]int{}
-			for _, f := range d.Former {
-				former[f.Mode] += f.Connections
+			leaving := map[string]int{}
+			for _, f := range d.Leaving {
+				leaving[f.Mode] += f.Connections
 			}
-			for mode, n := range former {
-				w.Add(familyFormer, float64(n), mode)
+			for mode, n := range leaving {
+				w.Add(familyLeaving, float64(n), mode)
 			}
 		}
 	}

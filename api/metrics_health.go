@@ -70,10 +70,7 @@ func (s *Server) addBackends(w *metric.Writer) {
 		}
 		return nil
 	}
-	var failures map[vip.PassiveKey]reconcile.Failures
-	if s.Proxy != nil {
-		failures = s.Proxy().Failures
-	}
+	failures := s.proxied().Failures
 	for key := range s.Services.All() {
 		row := s.Services.Row(key)
 		if row == nil {

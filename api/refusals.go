@@ -8,16 +8,14 @@ import (
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
+	"github.com/ironvip/ironvip/proxy"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // refusalLines returns a sentence for each reason for which the dataplane refused clients of a
 // service.
 func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
-	if s.Proxy == nil {
-		return nil
-	}
-	report := s.Proxy().Services[key]
+	report := s.proxied().Services[key]
 	for _, r := range report.Refusals {
 		lines = append(lines, fmt.Sprintf("The dataplane has refused %s since the agent's start, last at %s: %s (%s).",
 			text.Plural(int(r.Count), "client"), r.Last.UTC().Format(time.RFC3339), r.Meaning, r.Reason))
@@ -35,6 +33,19 @@ func (s *Server) refusalLines(key vip.ServiceKey) (lines []string) {
 	return lines
 }
 
+// noProxy is the report while another dataplane serves.
+var noProxy = &proxy.Report{}
+
+// proxied returns the report of the proxy, or noProxy.
+func (s *Server) proxied() *proxy.Report {
+	if s.Proxy != nil {
+		if r := s.Proxy(); r != nil {
+			return r
+		}
+	}
+	return noProxy
+}
+
 // addRefusals adds the counters of refused clients and callers. It costs O(services).
 func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedConnections.Count()), "connections")
@@ -42,10 +53,10 @@ func (s *Server) addRefusals(w *metric.Writer) {
 	w.Add(familyAPIRefused, float64(s.http.RefusedRequests.Count()), "client_requests")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreams.Count()), "streams")
 	w.Add(familyAPIRefused, float64(s.http.RefusedStreamsOfClients.Count()), "client_streams")
-	if s.Proxy == nil {
+	report := s.proxied()
+	if report == noProxy {
 		return
 	}
-	report := s.Proxy()
 	for _, r := range report.Refusals {
 		w.Add(familyRefused, float64(r.Count), r.Reason)
 	}

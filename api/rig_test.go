@@ -203,14 +203,14 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		Registrar: registrar, SetState: overridden.Set, Sources: statuses, Conflicts: line.Resolve.Conflicts(), Leases: allocator.Leases(),
 		Clock: clock, Refused: refused, Services: tables.Services, Overrides: tables.Overrides, Health: tables.Health, Passive: tables.Passive, Allocations: tables.Allocations, Compiled: tables.Compiled, Frontends: tables.Frontends, Applied: tables.Applied,
 		Naming:     Naming{Stage: names, Zone: func() (string, []netip.AddrPort) { return "vip.internal", listen }},
-		Overridden: line.Compile.WaitOverridden, Ready: line.Reconciler.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,
-		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Reconciler.Stats,
+		Overridden: line.Compile.WaitOverridden, Ready: line.Loop.Synced(), Events: events, Pools: allocator.Pools, Reservations: allocator,
+		Resync: func(context.Context, string) error { r.resynced.Add(1); return nil }, Stats: line.Loop.Stats,
 		Dataplane: func() Dataplane { return Dataplane{Mode: "proxy", Reason: "the test asks for it"} },
 		Switch: func(_ context.Context, mode string, _, _ bool) (v1.SwitchPlan, error) {
 			return v1.SwitchPlan{From: "proxy", To: mode, Changes: mode != "proxy", Connections: []v1.SwitchConnections{}, Refused: []v1.Problem{}, Problems: []v1.Problem{}}, nil
 		},
 		Tables: []status.DebugTable{status.NewDebugTable("services", status.ServiceCells, tables.Services), status.NewDebugTable("frontends", status.FrontendCells, tables.Frontends)},
-		Diff:   line.Reconciler.Diff, Repair: line.Reconciler.Repair, Preview: allocator.Preview, Log: log}
+		Diff:   line.Loop.Diff, Repair: line.Loop.Repair, Preview: allocator.Preview, Log: log}
 	for _, e := range edit {
 		e(&r.deps)
 	}
@@ -235,7 +235,7 @@ func newRig(t testing.TB, edit ...func(*Deps)) *rig {
 		parts.Wait()
 		db.Close()
 	})
-	<-line.Reconciler.Synced()
+	<-line.Loop.Synced()
 	wait.Until(t, "a service of a file is applied, and the API has started", func() bool {
 		svc, ok := r.server.service(vip.ServiceKey{Namespace: "default", Name: "from-file"})
 		st, _, started := r.deps.Sources.Get(rest.Type)

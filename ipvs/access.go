@@ -26,7 +26,6 @@ type access struct {
 	count   *kernel.Conn // for statistics
 	conns   connectionTable
 	list    connectionList
-	device  *host.Device
 	fw      filters
 	sysctl  host.Tunables
 	flows   flowTable
@@ -40,7 +39,7 @@ type access struct {
 type counters struct {
 	netlink.Counters // IPVS messages
 
-	nftMessages, addresses, conntrack, conntrackDumps, tables atomic.Uint64
+	nftMessages, conntrack, conntrackDumps, tables atomic.Uint64
 }
 
 // filters is our nftables table, see filter.Table.
@@ -85,24 +84,21 @@ type unwrappers interface {
 // openAccess connects to the kernel in the calling thread's network namespace.
 func openAccess(ctx context.Context, o Options, stats *counters) (access, error) {
 	fw := filter.New(o.Table, o.Mark, &stats.nftMessages)
-	h, err := openHost(o, fw, stats)
-	if err == nil {
-		err = h.openIPVS(ctx, stats)
-	}
-	if err != nil {
+	h := openHost(o, fw, stats)
+	if err := h.openIPVS(ctx, stats); err != nil {
 		h.close()
 		return access{}, err
 	}
 	fw.TryHold(ctx, o.Log)
 	conntrack.TryEnterOpened(ctx, fw, o.Owns, o.Log)
-	h.drift = drift.Open(ctx, o.Device, o.Table, h.device.Port(), fw.Open, o.Log)
+	h.drift = drift.Open(ctx, o.Table, fw.Open, o.Log)
 	fw.Muted = h.drift.Muted
 	return h, nil
 }
 
 // openHost opens everything but IPVS, in the calling thread's network namespace.
-func openHost(o Options, fw filters, stats *counters) (h access, err error) {
-	h = access{
+func openHost(o Options, fw filters, stats *counters) access {
+	h := access{
 		conns:  &kernel.Table{Path: kernel.ProcTable},
 		list:   &kernel.Conns{Path: kernel.ProcConns},
 		fw:     fw,
@@ -111,8 +107,7 @@ func openHost(o Options, fw filters, stats *counters) (h access, err error) {
 		free:   host.FreePort,
 	}
 	h.tunnels = host.NewTunnels(o.Device, h.sysctl)
-	h.device, err = host.OpenDevice(o.Device, &stats.addresses)
-	return h, err
+	return h
 }
 
 func (h *access) openIPVS(ctx context.Context, stats *counters) (err error) {
@@ -134,9 +129,6 @@ func (h *access) close() {
 		if k != nil {
 			k.Close()
 		}
-	}
-	if h.device != nil {
-		h.device.Close()
 	}
 	h.drift.Close()
 	h.fw.Close()

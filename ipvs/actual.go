@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
-	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
@@ -23,10 +22,10 @@ type (
 )
 
 // Actual implements reconcile.Target. It costs one dump of all services, one dump of
-// destinations per service of ours, and one read each of the table and the device.
+// destinations per service of ours, and one read of the table.
 //
 // A frontend without a service that has other parts is yielded as damaged, under its
-// key. An address without a frontend has port and protocol 0.
+// key. Elements and tunnels of no frontend have port and protocol 0.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return reconcile.ReadAll(ctx, t.readState)
 }
@@ -36,7 +35,6 @@ type kernelState struct {
 	table  *filter.Ruleset
 	ranges map[vip.FrontendKey][]netip.Prefix // the table's source ranges
 	marks  func(vip.FrontendKey) uint32
-	device host.DeviceState
 	// tunnels are the addresses of our tunnel devices, and whether each device is intact.
 	tunnels map[netip.Addr]bool
 	states  map[vip.FrontendKey]*kernel.State
@@ -121,9 +119,6 @@ func (t *Target) readKernel(ctx context.Context) (*kernelState, error) {
 		if e.Source.IsValid() {
 			r.ranges[e.Key] = append(r.ranges[e.Key], e.Source)
 		}
-	}
-	if r.device, err = t.device.Read(ctx); err != nil {
-		return nil, err
 	}
 	if r.tunnels, err = t.tunnels.Read(); err != nil {
 		return nil, err
@@ -295,14 +290,6 @@ func (t *Target) inspect(o *observed, r *kernelState, held *usage.Records, broke
 			d.addf("the device that takes packets for %s out of tunnels is missing or not as it should be", a)
 		}
 	}
-	if usage.OnDevice(f) {
-		if r.device.Fault != "" {
-			d.addf("device %s %s", t.opt.Device, r.device.Fault)
-		}
-		if _, ok := r.device.Addrs[o.Value.Key.Addr]; !ok {
-			d.addf("address %s missing from %s", o.Value.Key.Addr, t.opt.Device)
-		}
-	}
 	if !broken {
 		t.inspectElements(&d, f, r, held)
 	}
@@ -356,14 +343,6 @@ func (t *Target) inspectElements(d *damage, f *vip.Frontend, r *kernelState, hel
 // orphans returns what is ours and belongs to no frontend, one item per address.
 func orphans(r *kernelState, held *usage.Records) []observed {
 	found := map[netip.Addr]damage{}
-	for a := range r.device.Addrs {
-		if held.VIPs[a] == 0 {
-			found[a] = append(found[a], drift.DescribeStray(host.Single(a)))
-		}
-	}
-	for _, p := range r.device.Wide {
-		found[p.Addr()] = append(found[p.Addr()], drift.DescribeStray(p))
-	}
 	for k, sets := range r.table.Sets {
 		a := k.Addr
 		if sets&(1<<filter.SetVIPs) != 0 && held.VIPs[a] == 0 {

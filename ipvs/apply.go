@@ -52,9 +52,6 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 		return err
 	}
 	if slices.ContainsFunc(items, func(it *item) bool { return it.repair || it.key.Leftover() }) {
-		if err := t.addresses.Prepare(); err != nil {
-			return err
-		}
 		t.setSysctls()
 	}
 
@@ -82,14 +79,14 @@ func (t *Target) apply(ctx context.Context, batch []updateOf) error {
 	return nil
 }
 
-// stages changes the kernel in the order in which no packet goes astray: rules and
-// backends before addresses when a frontend comes, addresses first when it goes.
+// stages changes the kernel in the order in which no packet goes astray: rules before
+// backends when a frontend comes, rules last when it goes.
 func (t *Target) stages(ctx context.Context, items []*item, up filter.Change) error {
 	if err := t.updateTable(ctx, up); err != nil {
 		return err
 	}
 	for _, stage := range []func(context.Context, []*item) error{
-		t.removeAddresses, t.program, t.addTunnels, t.addAddresses, t.removeTunnels,
+		t.program, t.addTunnels, t.removeTunnels,
 	} {
 		if err := stage(ctx, items); err != nil {
 			return err

@@ -39,7 +39,7 @@ func check(sysNet, root string, realServer bool) []Finding {
 	}
 	ctx := context.Background()
 	out = append(out, filter.TryNFTables(ctx)...)
-	out = append(out, host.TryDummy(ctx), modules.Check("nf_conntrack"), conntrack.Try(ctx))
+	out = append(out, modules.Check("nf_conntrack"), conntrack.Try(ctx))
 	if ipvs.OK && !realServer { // without IPVS its sysctls don't exist
 		s := host.Sysctls{Root: sysNet}
 		for _, w := range settings(linux.ParseVersion(linux.Release())) {

@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 		},
 		Ask:     func(t *testing.T, k vip.FrontendKey) (string, error) { return lab.Client.AskAddress(k) },
 		Durable: true,
-		Writes:  func() uint64 { return last.Stats().Writes() },
+		Writes:  func() uint64 { return last.writes() },
 		Witness: func(t *testing.T, want []vip.Frontend) { witness(t, lab.Director, want) },
 	})
 }

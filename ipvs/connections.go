@@ -58,7 +58,7 @@ func (t *Target) Connections(ctx context.Context, key vip.FrontendKey) (map[neti
 	out := map[netip.AddrPort]int{}
 	now := w.now()
 	mark := t.marks.get(key)
-	if filter.ByMark(key) && mark == 0 {
+	if w.kernel == nil || filter.ByMark(key) && mark == 0 {
 		return out, nil // no service
 	}
 	all := key.Protocol == vip.UDP || t.sysctl.Check(estimationOff).OK

@@ -329,7 +329,7 @@ func TestAdopt(t *testing.T) {
 	q := newPlane(t, lab.Director, pods)
 	l := planetest.NewLoop(t, q, -1, all...)
 	<-l.Synced()
-	must.Equal(t, q.Stats().Writes(), 0, "writes of an adoption")
+	must.Equal(t, q.writes(), 0, "writes of an adoption")
 	must.Empty(t, must.Get(l.Diff(t.Context()))(t))
 	l.Stop()
 	q.Close()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go4.org/netipx"
@@ -169,12 +170,14 @@ func (k *fakeKernel) open(ctx context.Context, stats *counters) (access, error) 
 			return h, err
 		}
 	}
-	h.device = &host.Device{
-		Name: DefaultDevice, Stats: &stats.addresses, Conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
-		Dial: func() (host.Links, error) { return fakeLinks{k}, nil },
-	}
 	h.fw, h.sysctl, h.flows, h.free, h.conns, h.list, h.tunnels = fakeFilters{k}, fakeTunables{k}, fakeFlows{k}, fakePorts{k}.Free, fakeConnections{k}, fakeList{}, fakeTunnels{k}
 	return h, nil
+}
+
+// newDevice returns access to the device.
+func (k *fakeKernel) newDevice() *host.Device {
+	return &host.Device{Name: DefaultDevice, Stats: new(atomic.Uint64), Conn: &fakeSocket{k: k, protocol: unix.NETLINK_ROUTE},
+		Dial: func() (host.Links, error) { return fakeLinks{k}, nil }}
 }
 
 // unload unloads ip_vs with all of its state.

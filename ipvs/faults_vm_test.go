@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/planetest"
 	"github.com/ironvip/ironvip/vip"
@@ -95,26 +98,27 @@ func TestForeignHandHalfWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlane(t, lab.Director)
-			services, addresses := hook(&p.kernel.Socket), hook(&p.device.Conn)
+			typ := p.kernel.Family
+			if c.route {
+				typ = unix.RTM_NEWROUTE
+			}
+			var armed atomic.Bool
+			p.Faults = func(b []byte, write bool, send func([]byte) error) error {
+				if h, _, _, err := netlink.NextMessage(b); write && err == nil && h.Type == typ && armed.CompareAndSwap(true, false) {
+					for _, cmd := range c.do {
+						run(t, lab.Director, strings.Fields(cmd)...)
+					}
+				}
+				return send(b)
+			}
 			few := aFew()
 			l := newLoop(t, p, 200*time.Millisecond)
 			l.Set(few[0], few[2])
 			l.Wait(l.Unapplied)
-			now := services
-			if c.route {
-				now = addresses
-			}
-			do := func() {
-				for _, cmd := range c.do {
-					run(t, lab.Director, strings.Fields(cmd)...)
-				}
-			}
-			now.before.Store(&do)
+			armed.Store(true)
 			l.Set(with(few[0], func(f *vip.Frontend) { f.Backends = f.Backends[:1] }), few[1], few[3])
 			l.Wait(l.Unapplied)
-			if now.before.Load() != nil {
-				t.Error("it never came to pass")
-			}
+			expect.False(t, armed.Load(), "it never came to pass")
 			all = l.All()
 			l.Stop()
 			run(t, lab.Director, "ip", "link", "set", "lo", "up")

@@ -3,19 +3,20 @@
 package ipvs
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/test/scope"
@@ -59,6 +60,7 @@ type recorded struct {
 func recordFleet(b *testing.B, all []*vip.Frontend) *recorded {
 	f := &recorded{all: all}
 	alone(b, func(t testing.TB, lab *netlab.Lab) {
+		makeDevice(t, lab)
 		p := newPlane(t, lab.Director)
 		p.Read(t) // nothing, as an agent that starts
 		f.made = tap(t, lab.Director, func() { p.createAll(t, all) }).changes()
@@ -73,14 +75,21 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 	var parts map[int]time.Duration
 	ways := []func(t testing.TB, lab *netlab.Lab){
 		func(t testing.TB, lab *netlab.Lab) {
+			makeDevice(t, lab)
 			p := newPlane(t, lab.Director)
 			p.Read(t)
-			timed := &timedMessenger{Socket: p.device.Conn}
-			p.device.Conn = timed
+			p.Faults = func(b []byte, write bool, send func([]byte) error) error {
+				start := time.Now()
+				err := send(b)
+				if h, _, _, _ := netlink.NextMessage(b); write && h.Type == unix.RTM_NEWROUTE {
+					addresses += time.Since(start)
+				}
+				return err
+			}
 			settle(t)
 			start := time.Now()
 			p.createAll(t, f.all)
-			ours, addresses = time.Since(start), timed.took
+			ours = time.Since(start)
 
 			for i := range 2 { // who is first doesn't always have the colder caches
 				settle(t)
@@ -98,11 +107,13 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 			}
 		},
 		func(t testing.TB, lab *netlab.Lab) {
-			newPlane(t, lab.Director) // the device
+			makeDevice(t, lab)
+			newPlane(t, lab.Director)
 			settle(t)
 			whole, parts = replay(t, lab.Director, f.made, nil)
 		},
 		func(t testing.TB, lab *netlab.Lab) {
+			makeDevice(t, lab)
 			newPlane(t, lab.Director)
 			rules := asRules(f.all)
 			settle(t)
@@ -134,7 +145,7 @@ func (f *recorded) measure(b *testing.B, round int, report func(name string, val
 // change.
 func (p *planeIn) observe(t testing.TB) (n int) {
 	p.Node.Do(func() {
-		for _, err := range p.Target.Actual(t.Context()) {
+		for _, err := range p.VIPs.Actual(t.Context()) {
 			must.Succeed(t, err)
 			n++
 		}
@@ -142,17 +153,13 @@ func (p *planeIn) observe(t testing.TB) (n int) {
 	return n
 }
 
-// timedMessenger adds up what writing by a socket takes, building of messages
-// included.
-type timedMessenger struct {
-	netlink.Socket
-	took time.Duration
-}
-
-func (m *timedMessenger) Write(ctx context.Context, n int, put func(b []byte, i int) []byte, done func(i int, err error)) error {
-	start := time.Now()
-	defer func() { m.took += time.Since(start) }()
-	return m.Socket.Write(ctx, n, put, done)
+// makeDevice makes the device before anything is measured.
+func makeDevice(t testing.TB, lab *netlab.Lab) {
+	lab.Director.Do(func() {
+		d := must.Get(host.OpenDevice(DefaultDevice, new(atomic.Uint64)))(t)
+		defer d.Close()
+		must.Get(d.Ensure())(t)
+	})
 }
 
 // alone runs do with a lab of its own, all of which is gone afterwards: what

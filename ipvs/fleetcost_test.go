@@ -15,7 +15,8 @@ import (
 	"github.com/ironvip/ironvip/internal/nftwire"
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
+	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -39,7 +40,7 @@ func newNullKernel() *nullKernel {
 
 // hold makes it answer as a kernel with these frontends.
 func (k *nullKernel) hold(all []*vip.Frontend) {
-	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, routes: map[netip.Addr]bool{}, addrs: map[netip.Addr]bool{}}
+	k.device.device = &fakeDevice{index: 1, up: true, noARP: true, routes: map[netip.Addr]bool{}, addrs: map[netip.Addr]bool{netip.MustParseAddr("169.254.255.1"): true}}
 	for _, f := range all {
 		s := desired(f, 0)
 		k.services = append(k.services, serviceMessage(&s.Service))
@@ -51,7 +52,7 @@ func (k *nullKernel) hold(all []*vip.Frontend) {
 	}
 }
 
-func (k *nullKernel) target() *Target {
+func (k *nullKernel) target() reconcile.Plane {
 	own := &counters{}
 	h, err := k.device.open(context.Background(), own)
 	if err != nil {
@@ -61,12 +62,14 @@ func (k *nullKernel) target() *Target {
 	for _, to := range []**kernel.Conn{&h.kernel, &h.watch, &h.count} {
 		*to = &kernel.Conn{Socket: &nullSocket{k: k}, Family: 33}
 	}
-	h.device = &host.Device{Name: DefaultDevice, Stats: &own.addresses, Conn: &nullSocket{k: k, routes: true}, Dial: func() (host.Links, error) { return fakeLinks{k.device}, nil }}
-	t, err := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
+	device := k.device.newDevice()
+	device.Conn = &nullSocket{k: k, routes: true}
+	t := newTarget(Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: testOwned}, h, own)
+	p, err := vips.New(vips.Options{Plane: t, Kernel: device})
 	if err != nil {
 		panic(err)
 	}
-	return t
+	return p
 }
 
 func testOwned(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) }
@@ -178,7 +181,7 @@ func fleetOf(n int) (all []*vip.Frontend) {
 }
 
 // programAll does what a cold start does, in batches as in the reconciler.
-func programAll(t *Target, all []*vip.Frontend) {
+func programAll(t reconcile.Plane, all []*vip.Frontend) {
 	for chunk := range slices.Chunk(all, 512) {
 		batch := make([]updateOf, len(chunk))
 		for i, f := range chunk {
@@ -195,7 +198,7 @@ func programAll(t *Target, all []*vip.Frontend) {
 	}
 }
 
-func observeAll(t *Target) (n int) {
+func observeAll(t reconcile.Plane) (n int) {
 	for o, err := range t.Actual(context.Background()) {
 		if err != nil || len(o.Damage) > 0 {
 			panic(o)

@@ -91,7 +91,7 @@ func TestOpenConnectionsOutliveFlushes(t *testing.T) {
 		again := newLoop(t, next, -1)
 		again.Set(f, ports)
 		again.Wait(again.Unapplied)
-		if n := next.Stats().Writes(); n != 0 {
+		if n := next.writes(); n != 0 {
 			t.Errorf("the next agent made %d writes", n)
 		}
 		if n := w.holding(t); n != 1 {

@@ -34,6 +34,9 @@ func newPlane(t testing.TB, node *netlab.Node, change ...func(*Options)) *planeI
 	return p
 }
 
+// writes returns the number of changes of all kinds.
+func (p *planeIn) writes() uint64 { return p.Stats().Writes() + p.VIPs.Writes() }
+
 func (p *planeIn) change(t testing.TB, old, new *vip.Frontend) {
 	t.Helper()
 	p.Put(t, updateOf{Key: old.Key, Old: old, New: new})

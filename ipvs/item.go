@@ -64,13 +64,17 @@ func (it *item) block(err error) {
 // err returns the errors that keep the frontend from being as wanted.
 func (it *item) err() error {
 	errs := append(it.result.errs, it.service.errs...)
-	switch len(errs) {
-	case 0:
+	if len(errs) == 0 {
 		return nil
-	case 1:
-		return errs[0]
 	}
-	return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
+	err := errs[0]
+	if len(errs) > 1 {
+		err = fmt.Errorf("%w (and %d more)", err, len(errs)-1)
+	}
+	if it.update.New != nil && !it.result.blocked && !it.service.rejected {
+		return usage.Partly{Err: err}
+	}
+	return err
 }
 
 // versions are the frontends at the item's key: the recorded one, and the update's old and

@@ -60,7 +60,7 @@ func TestStartOverAddresses(t *testing.T) {
 	ask("before")
 	w.planeIn = newPlane(t, w.Director)
 	w.Wants(t, all...)
-	expect.Equal(t, w.Stats().Writes(), 0, "writes of a start")
+	expect.Equal(t, w.writes(), 0, "writes of a start")
 	for _, command := range []string{
 		"ip addr add 10.96.0.1/32 dev ironvip0", "ip addr add fd96::1/128 dev ironvip0 nodad noprefixroute preferred_lft 0", "ip addr del 169.254.255.1/32 dev ironvip0",
 		"ip route del local 10.96.0.1 table local proto 178", "ip -6 route del local fd96::1 table local proto 178",
@@ -70,6 +70,6 @@ func TestStartOverAddresses(t *testing.T) {
 	ask("with addresses")
 	w.planeIn = newPlane(t, w.Director)
 	w.Wants(t, all...)
-	expect.Equal(t, w.Stats().Writes(), 2, "messages for two routes")
+	expect.Equal(t, w.writes(), 2, "messages for two routes")
 	ask("with routes")
 }

@@ -149,12 +149,13 @@ func TestFindAndRemoveByMark(t *testing.T) {
 	f := ranged(frontend("10.96.0.1:7000", vip.TCP, addrs("10.77.1.2:80")...), 7099, 0)
 	newPlane(t, lab.Director).Create(t, f, onRealServer(frontend("10.96.0.2:80", vip.TCP)))
 	lab.Director.Do(func() {
-		r := must.Get(Find(t.Context(), Options{}))(t)
+		r := findAll(t, func(netip.Addr) bool { return false })
+		defer r.vips.Close()
 		defer r.Close()
-		if len(r.Services) != 1 || r.Services[0].Key != f.Key || len(r.Addresses) != 2 {
+		if len(r.Frontends) != 1 || r.Frontends[0].Key != f.Key || len(r.vips.Addresses) != 2 {
 			t.Errorf("found %s", found(r))
 		}
-		expect.Succeed(t, r.Remove(t.Context()))
+		expect.Succeed(t, r.remove(t.Context()))
 	})
 	expect.Equal(t, run(t, lab.Director, "ipvsadm", "-Sn"), before, "services")
 }

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,12 +76,12 @@ func TestRealServers(t *testing.T) {
 				again := newPlane(t, lab.Backends[0])
 				again.Wants(t, real(f, lab.Backends[0]))
 				again.change(t, real(f, lab.Backends[0]), real(f, lab.Backends[0]))
-				expect.Equal(t, again.Stats().Writes(), 0, "writes of a restart")
+				expect.Equal(t, again.writes(), 0, "writes of a restart")
 				// At the end nothing is left.
 				planes[1].remove(t, real(f, lab.Backends[1]))
 				planes[1].Wants(t)
 				lab.Backends[0].Do(func() {
-					expect.Succeed(t, again.Remove(t.Context()))
+					expect.Succeed(t, errors.Join(again.VIPs.Remove(), again.Remove(t.Context())))
 				})
 				for i, b := range lab.Backends {
 					out := run(t, b, "ip", "-o", "link", "show")

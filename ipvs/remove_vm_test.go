@@ -3,12 +3,16 @@
 package ipvs
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -23,15 +27,32 @@ func everything(t *testing.T, node *netlab.Node) string {
 		run(t, node, "ip", "-4", "route", "show", "table", "all", "proto", "178") + run(t, node, "ip", "-6", "route", "show", "table", "all", "proto", "178")
 }
 
-func found(r *Remains) string {
+// leftovers are what agent/clean.go finds and removes.
+type leftovers struct {
+	*Target
+	usage.Left
+	vips *vips.Remains
+}
+
+func findAll(t testing.TB, leased func(netip.Addr) bool) leftovers {
+	v := must.Get(vips.Find(t.Context(), ""))(t)
+	target := must.Get(Find(t.Context(), Options{Owns: func(a netip.Addr) bool { return v.Has(a) || leased(a) }}))(t)
+	return leftovers{target, must.Get(target.Left(t.Context()))(t), v}
+}
+
+func (l leftovers) remove(ctx context.Context) error {
+	return errors.Join(l.vips.RemoveAddresses(ctx), l.Remove(ctx), l.vips.Remove())
+}
+
+func found(l leftovers) string {
 	var s strings.Builder
-	for _, x := range r.Services {
-		fmt.Fprintf(&s, "%s %s %d, ", x.Key, x.Scheduler, x.Backends)
+	for _, f := range l.Frontends {
+		fmt.Fprintf(&s, "%s %s %d, ", f.Key, f.Scheduler, len(f.Backends))
 	}
-	if r.Foreign != "" {
-		s.WriteString("another's " + r.Foreign + ", ")
+	if l.vips.Foreign != "" {
+		s.WriteString("another's " + l.vips.Foreign + ", ")
 	}
-	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v, blind %v", s.String(), r.Addresses, r.Device, r.Table, r.Others, r.Blind)
+	return fmt.Sprintf("%saddresses %v, device %q, table %q, others %v", s.String(), l.vips.Addresses, l.vips.Device, l.Table, l.Others)
 }
 
 // What a dataplane left is found and removed without a dataplane, even if parts are missing. The
@@ -43,7 +64,7 @@ func TestFindAndRemove(t *testing.T) {
 		node    = "10.77.0.1:30080/tcp wrr 1, "
 		whole   = `addresses [10.96.0.1 10.96.0.2 fd96::1], device "ironvip0", `
 		inPool  = "10.96.9.9:80" // and nothing says that it is ours
-		foreign = "others [10.77.0.1:99/tcp " + inPool + "/tcp], blind []"
+		foreign = "others [10.77.0.1:99/tcp " + inPool + "/tcp]"
 	)
 	lab := netlab.New(t)
 	run(t, lab.Director, "ipvsadm", "-A", "-t", "10.77.0.1:99", "-s", "rr", "-p", "77")
@@ -61,11 +82,11 @@ func TestFindAndRemove(t *testing.T) {
 	}{
 		{"whole", nil, node + all + whole + `table "ironvip", ` + foreign, ""},
 		{"without the table", []string{"nft delete table inet ironvip"},
-			all + whole + `table "", others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.9.9:80/tcp], blind []`, "-A -t 10.77.0.1:30080"},
+			all + whole + `table "", others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.9.9:80/tcp]`, "-A -t 10.77.0.1:30080"},
 		{"without the device", []string{"ip link del ironvip0"}, node + all + `addresses [], device "", table "ironvip", ` + foreign, ""},
 		{"without both: leases", []string{"nft delete table inet ironvip", "ip link del ironvip0"},
 			`10.96.0.1:53/udp wrr 1, 10.96.0.1:80/tcp wrr 2, addresses [], device "", table "", ` +
-				`others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.0.2:80/tcp 10.96.9.9:80/tcp [fd96::1]:80/tcp], blind []`,
+				`others [10.77.0.1:99/tcp 10.77.0.1:30080/tcp 10.96.0.2:80/tcp 10.96.9.9:80/tcp [fd96::1]:80/tcp]`,
 			"-A -t 10.77.0.1:30080\n-A -t 10.96.0.2:80\n-A -t [fd96::1]:80"},
 		{"damaged", []string{"ipvsadm -D -t 10.96.0.1:80", "ipvsadm -E -u 10.96.0.1:53 -s rr -p 60", "nft flush chain inet ironvip guard",
 			"ip route del local 10.96.0.2 table local dev ironvip0"},
@@ -96,19 +117,20 @@ func TestFindAndRemove(t *testing.T) {
 				whole = everything(t, lab.Director)
 			}
 
-			find := func(with func(r *Remains)) {
+			find := func(with func(r leftovers)) {
 				lab.Director.Do(func() {
-					r := must.Get(Find(t.Context(), Options{Owns: leased}))(t)
+					r := findAll(t, leased)
+					defer r.vips.Close()
 					defer r.Close()
 					with(r)
 				})
 			}
-			find(func(r *Remains) { expect.Equal(t, found(r), c.want) })
+			find(func(r leftovers) { expect.Equal(t, found(r), c.want) })
 			if whole != "" {
 				expect.Equal(t, everything(t, lab.Director), whole, "the kernel after an inspection")
 			}
-			find(func(r *Remains) { expect.Succeed(t, r.Remove(t.Context())) })
-			find(func(r *Remains) { expect.True(t, r.Empty(), "something is left to find") })
+			find(func(r leftovers) { expect.Succeed(t, r.remove(t.Context())) })
+			find(func(r leftovers) { expect.True(t, !r.Any() && r.vips.Device == "", "something is left to find") })
 			if c.name == "another's device of that name" {
 				if on := run(t, lab.Director, "ip", "-o", "addr", "show", "ironvip0"); strings.Count(on, "10.96.0.") != 2 {
 					t.Errorf("another's device has\n%s", on)

@@ -193,17 +193,17 @@ func TestStatisticsCostTheSame(t *testing.T) {
 			all = append(all, f)
 		}
 		queries()
-		before := p.Stats().TablesRead
+		before := p.target.Stats().TablesRead
 		must.Len(t, must.Get(p.Totals(t.Context(), everyFrontend))(t), n)
 		expect.Equal(t, queries(), 1, "queries of totals of %d", n)
-		expect.Equal(t, p.Stats().TablesRead-before, 1, "tables read for %d", n)
+		expect.Equal(t, p.target.Stats().TablesRead-before, 1, "tables read for %d", n)
 		one, _, err := p.Breakdown(t.Context(), all[5].Key)
 		must.Succeed(t, err)
 		expect.Len(t, one.Endpoints, 2)
 		expect.Equal(t, queries(), 2, "queries of one of %d", n)
 	}
-	p.statsReader.mu.Lock() // as during a read
-	defer p.statsReader.mu.Unlock()
+	p.target.statsReader.mu.Lock() // as during a read
+	defer p.target.statsReader.mu.Unlock()
 	put(t, p, updateOf{Key: all[0].Key, Old: all[0], New: listener("10.96.1.1:80", vip.TCP, "10.1.0.1:80*9", "10.1.0.2:80")})
 	must.Get(p.Connections(t.Context(), all[0].Key))(t)
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Defaults of Options.
 const (
-	DefaultDevice = "ironvip0"
+	DefaultDevice = vips.DefaultDevice
 	DefaultTable  = "ironvip"
 	// DefaultMark is a bit that these programs don't use: kube-proxy (0x4000, 0x8000), CNI's
 	// port mapping (0x2000), AWS' CNI (0x80), Cilium (0xf00 and the upper half) and
@@ -31,7 +32,7 @@ const (
 
 // Options configure a Target. Owns is required.
 type Options struct {
-	Device string // the dummy device for virtual addresses
+	Device string // the device for virtual addresses, after which table and tunnel devices are named
 	Table  string // our nftables table, of family inet; by default the device's name, DefaultTable for DefaultDevice
 	// Mark is the bit of the packet mark that the table uses while a packet passes
 	// through this host.
@@ -55,14 +56,13 @@ type Stats struct {
 	DumpsSent      uint64 // IPVS queries
 	AnswersLost    uint64 // IPVS messages whose outcome had to be read back
 	NFTMessages    uint64 // nftables messages
-	AddressWrites  uint64 // addresses added or deleted
 	ConntrackFlows uint64 // connection tracking entries deleted
 	ConntrackDumps uint64 // connection tracking queries
 	TablesRead     uint64 // readings of the kernel's table of all connections
 }
 
 // Writes is the number of changes of all kinds.
-func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages + s.AddressWrites }
+func (s Stats) Writes() uint64 { return s.WritesSent + s.NFTMessages }
 
 // Target is the IPVS dataplane: a reconcile.Plane. It works in the network namespace of the calling thread, so
 // all calls must come from threads of one namespace.
@@ -80,8 +80,8 @@ type Target struct {
 	adopted       bool           // records have been read from the kernel
 	broken        bool           // the table must be rebuilt
 	unbuildable   bool           // the last rebuild failed; a module may be missing
-	addresses     usage.Addresses
 	suspect       map[vip.FrontendKey]struct{}
+	left          *kernelState // of an earlier process, see Left
 	buffers       buffers
 	outdated      cleanup.Outdated        // clients of UDP; the other protocols follow the services
 	looseHairpins map[netip.Addr]struct{} // backends whose hairpin elements may have to be removed
@@ -107,8 +107,8 @@ type buffers struct {
 
 var _ reconcile.Plane = (*Target)(nil)
 
-// New connects to the kernel, creates the device and sets the sysctls. A sysctl that
-// can't be set is a finding, not an error.
+// New connects to the kernel and sets the sysctls. A sysctl that can't be set is a
+// finding, not an error.
 func New(o Options) (*Target, error) {
 	o = o.withDefaults()
 	if bits.OnesCount32(o.Mark) != 1 {
@@ -119,7 +119,7 @@ func New(o Options) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTarget(o, h, stats)
+	return newTarget(o, h, stats), nil
 }
 
 // withDefaults sets what is missing. A dataplane with another device, as in a demo, gets
@@ -144,23 +144,19 @@ func TableOf(device string) string {
 	return device
 }
 
-// newTarget returns a Target for h. It closes h on an error.
-func newTarget(o Options, h access, stats *counters) (*Target, error) {
+// newTarget returns a Target for h.
+func newTarget(o Options, h access, stats *counters) *Target {
 	t := unopenedTarget(o, h, stats)
-	if err := t.addresses.Prepare(); err != nil {
-		t.Close()
-		return nil, err
-	}
 	t.setSysctls()
 	t.report(t.flows.Supported(context.Background()))
-	return t, nil
+	return t
 }
 
 // unopenedTarget returns a Target that has changed nothing yet.
 func unopenedTarget(o Options, h access, stats *counters) *Target {
 	o = o.withDefaults()
 	t := &Target{
-		access: h, opt: o, stats: stats, addresses: usage.Addresses{Device: h.device},
+		access: h, opt: o, stats: stats,
 		idleTracker: newIdleTracker(h.watch), statsReader: &statsReader{stats: stats, kernel: h.count, conns: h.conns}, lister: newLister(h.list),
 		records: usage.NewRecords(usage.PodSet(nil)), suspect: map[vip.FrontendKey]struct{}{}, looseHairpins: map[netip.Addr]struct{}{},
 	}
@@ -170,11 +166,14 @@ func unopenedTarget(o Options, h access, stats *counters) *Target {
 
 // Close closes the sockets. The kernel continues to forward.
 func (t *Target) Close() error {
+	if t.Blind() {
+		t.access.close()
+		return nil
+	}
 	t.kernel.Close()
 	t.idleTracker.close()
 	t.statsReader.close()
 	t.lister.close()
-	t.device.Close()
 	t.drift.Close()
 	t.fw.Close()
 	return nil
@@ -185,7 +184,7 @@ func (t *Target) Stats() Stats {
 	c := t.stats
 	return Stats{
 		WritesSent: c.Writes.Load(), SendsDone: c.Sends.Load(), DumpsSent: c.Dumps.Load(), AnswersLost: c.Lost.Load(),
-		NFTMessages: c.nftMessages.Load(), AddressWrites: c.addresses.Load(), ConntrackFlows: c.conntrack.Load(),
+		NFTMessages: c.nftMessages.Load(), ConntrackFlows: c.conntrack.Load(),
 		ConntrackDumps: c.conntrackDumps.Load(), TablesRead: c.tables.Load(),
 	}
 }

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs/internal/kernel"
 	"github.com/ironvip/ironvip/plane/kernel/conntrack"
 	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/must"
@@ -39,6 +41,7 @@ type world struct {
 	resync  time.Duration
 	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
 	target  *Target
+	plane   *fakePlane
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	stop    func()
 }
@@ -75,12 +78,9 @@ func inWorld(t *testing.T, what string, f func(w *world)) {
 func (w *world) start() {
 	o := Options{Device: DefaultDevice, Table: DefaultTable, Mark: DefaultMark, Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}
 	for try := 0; ; try++ {
-		stats := &counters{}
-		h, err := w.k.open(context.Background(), stats)
-		if err == nil {
-			w.target, err = newTarget(o, h, stats)
-		}
-		if err == nil {
+		var err error
+		if w.plane, err = w.k.plane(context.Background(), o); err == nil {
+			w.target = w.plane.target
 			break
 		}
 		if try > 1000 {
@@ -91,13 +91,13 @@ func (w *world) start() {
 	}
 	w.applied = table.New(&w.clock, reconcile.KeyOfApplied, nil)
 	w.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
-		Desired: w.desired, Target: w.target, Applied: w.applied,
+		Desired: w.desired, Target: w.plane, Applied: w.applied,
 		Resync: w.resync, MinBackoff: time.Millisecond, MaxBackoff: testBackoff,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); w.r.Run(ctx) }()
-	w.stop = func() { cancel(); <-done; w.target.Close() }
+	w.stop = func() { cancel(); <-done; w.plane.Close() }
 }
 
 // set sets the desired state of a frontend; nil removes it.
@@ -207,18 +207,36 @@ func (w *world) checkApplied() {
 	}
 }
 
-// target returns a Target without a Reconciler.
-func (k *fakeKernel) target(t *testing.T) *Target {
-	t.Helper()
+// fakePlane is a Target with the addresses of its frontends, as in the agent.
+type fakePlane struct {
+	*vips.Plane
+	target *Target
+}
+
+func (p *fakePlane) Close() error { return errors.Join(p.Plane.Close(), p.target.Close()) }
+
+// plane opens a fakePlane.
+func (k *fakeKernel) plane(ctx context.Context, o Options) (*fakePlane, error) {
 	stats := &counters{}
-	h := must.Get(k.open(t.Context(), stats))(t)
-	target := must.Get(newTarget(Options{Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}, h, stats))(t)
-	t.Cleanup(func() { target.Close() })
-	return target
+	h, err := k.open(ctx, stats)
+	if err != nil {
+		return nil, err
+	}
+	p := &fakePlane{target: newTarget(o, h, stats)}
+	p.Plane, err = vips.New(vips.Options{Plane: p.target, Kernel: k.newDevice()})
+	return p, err
+}
+
+// target returns a fakePlane without a Reconciler.
+func (k *fakeKernel) target(t *testing.T) *fakePlane {
+	t.Helper()
+	p := must.Get(k.plane(t.Context(), Options{Owns: owns, PodCIDRs: func() []netip.Prefix { return testPrefixes }}))(t)
+	t.Cleanup(func() { p.Close() })
+	return p
 }
 
 // put applies updates and ends the test if one fails.
-func put(t *testing.T, target *Target, batch ...updateOf) {
+func put(t *testing.T, target reconcile.Plane, batch ...updateOf) {
 	t.Helper()
 	must.Succeed(t, target.Apply(t.Context(), batch))
 	for _, u := range batch {

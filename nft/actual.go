@@ -7,15 +7,13 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/plane/kernel/drift"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
-	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// Actual implements reconcile.Target. It costs one read each of the table and the device.
+// Actual implements reconcile.Target. It costs one read of the table.
 func (t *Target) Actual(ctx context.Context) iter.Seq2[observed, error] {
 	return reconcile.ReadAll(ctx, func(ctx context.Context) ([]observed, error) {
 		t.drift.Forget() // what follows shows it, too
@@ -57,10 +55,6 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 	if err != nil {
 		return nil, err
 	}
-	device, err := t.addresses.Read(ctx)
-	if err != nil {
-		return nil, err
-	}
 	found.highest.raise(t.content.highest)
 	found.lastClass = t.content.lastClass
 	broken, pods := !rules.Intact, rules.Pods
@@ -92,7 +86,7 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		t.needs = t.needs.with(&f)
 	}
 	for i := range all {
-		t.inspect(&all[i], rules, device, held)
+		t.inspect(&all[i], rules, held)
 	}
 	untuned := t.sysctlDrift()
 	t.pods = slices.Clone(t.opt.PodCIDRs())
@@ -106,43 +100,20 @@ func (t *Target) readState(ctx context.Context) ([]observed, error) {
 		}
 		all[i].Damage = append(all[i].Damage, untuned...)
 	}
-	all = append(all, orphans(rules, device, held)...)
+	all = append(all, orphans(rules, held)...)
 	t.replaceRecords(held)
 	t.content, t.broken, t.adopted = found, broken, true
-	clear(t.missing)
-	clear(t.guarded)
-	for a := range device.Addrs {
-		if held.VIPs[a] == 0 {
-			t.guarded[a] = true
-		}
-	}
-	for _, p := range device.Wide {
-		if held.VIPs[p.Addr()] == 0 {
-			t.guarded[p.Addr()] = true
-		}
-	}
-	for a := range held.VIPs {
-		if _, ok := device.Addrs[a]; !ok {
-			t.missing[a] = true
-		}
-	}
 	return all, nil
 }
 
 // inspect adds the damage that a frontend can't express.
-func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceState, held *usage.Records) {
+func (t *Target) inspect(o *observed, rules *filter.Ruleset, held *usage.Records) {
 	addf := func(format string, args ...any) { o.Damage = append(o.Damage, fmt.Sprintf(format, args...)) }
 	f := &o.Value
 	if !rules.Intact {
 		addf("nftables table inet %s is missing or not as it should be", t.opt.Table)
 	}
 	if usage.OnDevice(f) {
-		if device.Fault != "" {
-			addf("device %s %s", t.opt.Device, device.Fault)
-		}
-		if _, ok := device.Addrs[f.Key.Addr]; !ok {
-			addf("address %s missing from %s", f.Key.Addr, t.opt.Device)
-		}
 		if e := filter.AddrElement(filter.SetVIPs, f.Key.Addr); rules.Intact && !rules.Has(e) {
 			addf("missing: %s", e)
 		}
@@ -155,23 +126,12 @@ func (t *Target) inspect(o *observed, rules *filter.Ruleset, device host.DeviceS
 }
 
 // orphans returns what is ours and belongs to no frontend, one item per address.
-func orphans(rules *filter.Ruleset, device host.DeviceState, held *usage.Records) []observed {
+func orphans(rules *filter.Ruleset, held *usage.Records) []observed {
 	found := map[netip.Addr][]string{}
-	add := func(a netip.Addr, format string, args ...any) {
-		found[a] = append(found[a], fmt.Sprintf(format, args...))
-	}
-	for a := range device.Addrs {
-		if held.VIPs[a] == 0 {
-			add(a, "%s", drift.DescribeStray(host.Single(a)))
-		}
-	}
-	for _, p := range device.Wide {
-		add(p.Addr(), "%s", drift.DescribeStray(p))
-	}
 	for k := range rules.Sets {
 		for set, counts := range map[filter.Set]map[netip.Addr]int{filter.SetVIPs: held.VIPs, filter.SetHairpin: held.Hairpins} {
 			if e := filter.AddrElement(set, k.Addr); rules.Has(e) && counts[k.Addr] == 0 {
-				add(k.Addr, "should not be: %s", e)
+				found[k.Addr] = append(found[k.Addr], fmt.Sprintf("should not be: %s", e))
 			}
 		}
 	}

@@ -32,8 +32,8 @@ type item struct {
 // orphan reports whether the key stands for leftovers at an address instead of a frontend.
 func (it *item) orphan() bool { return it.Key.Leftover() }
 
-// onDevice reports whether the update concerns a virtual address, before or after.
-func (it *item) onDevice() bool {
+// onVIP reports whether the update concerns a virtual address, before or after.
+func (it *item) onVIP() bool {
 	for _, f := range []*vip.Frontend{it.had, it.Old, it.New} {
 		if f != nil && usage.OnDevice(f) {
 			return true
@@ -55,11 +55,6 @@ func (t *Target) Apply(ctx context.Context, batch []updateOf) error {
 			return err
 		}
 	}
-	if repair || slices.ContainsFunc(batch, func(u updateOf) bool { return u.Key.Leftover() }) {
-		if err := t.addresses.Prepare(); err != nil {
-			return err
-		}
-	}
 	err := t.apply(ctx, batch, repair)
 	t.adopted = err == nil
 	return err
@@ -73,23 +68,13 @@ func (t *Target) apply(ctx context.Context, batch []updateOf, repair bool) error
 	if err := t.updatePods(ctx); err != nil {
 		return err
 	}
-	shared := t.record(items, repair)
-	// An address is on the device only while the rules guard it: they come before it, and go after it.
-	if err := t.removeAddresses(ctx, items); err != nil {
-		return err
-	}
-	for _, it := range items {
-		if it.onDevice() && t.records.VIPs[it.Key.Addr] == 0 {
-			shared[filter.AddrElement(filter.SetVIPs, it.Key.Addr)] = t.guarded[it.Key.Addr]
-		}
-	}
-	if err := t.commit(ctx, items, shared); err != nil {
+	if err := t.commit(ctx, items, t.record(items, repair)); err != nil {
 		return err
 	}
 	if repair {
 		t.setSysctls()
 	}
-	return t.putAddresses(ctx, items, repair)
+	return nil
 }
 
 // accept turns a batch into items. It rejects the updates that this dataplane can't carry out.
@@ -172,6 +157,7 @@ func (t *Target) record(items []*item, repair bool) filter.Change {
 	}
 	slices.SortFunc(hairpins, netip.Addr.Compare)
 	hairpins = slices.Compact(hairpins)
+	repair = repair || slices.ContainsFunc(items, (*item).orphan)
 	count := func(set filter.Set, a netip.Addr, before, now int) {
 		if repair || (before > 0) != (now > 0) {
 			shared[filter.AddrElement(set, a)] = now > 0
@@ -183,7 +169,7 @@ func (t *Target) record(items []*item, repair bool) filter.Change {
 	}
 	vips := map[netip.Addr]int{}
 	for _, it := range items {
-		if _, seen := vips[it.Key.Addr]; !seen && it.onDevice() {
+		if _, seen := vips[it.Key.Addr]; !seen && it.onVIP() {
 			vips[it.Key.Addr] = t.records.VIPs[it.Key.Addr]
 		}
 	}
@@ -314,9 +300,6 @@ func (t *Target) rebuild(ctx context.Context) error {
 	t.former.clear()
 	shared := make(filter.Change, len(t.records.VIPs)+len(t.records.Hairpins))
 	for a := range t.records.VIPs {
-		shared[filter.AddrElement(filter.SetVIPs, a)] = true
-	}
-	for a := range t.guarded {
 		shared[filter.AddrElement(filter.SetVIPs, a)] = true
 	}
 	for a := range t.records.Hairpins {
@@ -498,51 +481,3 @@ func (t *Target) Clean(ctx context.Context) error { return t.outdated.Clean(ctx,
 
 // Suspect implements reconcile.Target.
 func (t *Target) Suspect() { t.outdated.Suspect() }
-
-// putAddresses adds the addresses of new frontends to the device.
-func (t *Target) putAddresses(ctx context.Context, items []*item, repair bool) error {
-	var fresh []netip.Addr
-	placed := func(it *item) bool {
-		return it.New != nil && usage.OnDevice(it.New) && (it.had == nil || repair || t.missing[it.Key.Addr])
-	}
-	for _, it := range items {
-		if placed(it) {
-			fresh = append(fresh, it.Key.Addr)
-		}
-	}
-	slices.SortFunc(fresh, netip.Addr.Compare)
-	all := func() (out []netip.Addr) {
-		for a := range t.records.VIPs {
-			out = append(out, a)
-		}
-		return out
-	}
-	for _, a := range fresh {
-		delete(t.missing, a)
-	}
-	return t.addresses.Put(ctx, slices.Compact(fresh), all, func(a netip.Addr, err error) (known bool) {
-		for _, it := range items {
-			if it.Key.Addr == a && placed(it) {
-				it.Err, known = err, true
-			}
-		}
-		t.missing[a] = true
-		return known
-	})
-}
-
-// removeAddresses removes the addresses from the device that no frontend has any more.
-func (t *Target) removeAddresses(ctx context.Context, items []*item) error {
-	by := map[netip.Addr]*item{}
-	for _, it := range items {
-		if a := it.Key.Addr; it.New == nil && it.onDevice() && t.records.VIPs[a] == 0 {
-			by[a] = it
-		}
-	}
-	gone := make([]netip.Addr, 0, len(by))
-	for a := range by {
-		gone = append(gone, a)
-		delete(t.guarded, a)
-	}
-	return t.addresses.Remove(ctx, gone, func(a netip.Addr, err error) { by[a].Err, t.guarded[a] = err, true })
-}

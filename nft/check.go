@@ -44,6 +44,3 @@ func Check() []Finding {
 	}
 	return out
 }
-
-// NoDummy reports whether this kernel has no dummy devices, so that Options.Bridge is needed.
-func NoDummy() bool { return !host.TryDummy(context.Background()).OK }

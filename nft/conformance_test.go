@@ -32,6 +32,6 @@ func TestConformance(t *testing.T) {
 		Ask:        func(t *testing.T, k vip.FrontendKey) (string, error) { return lab.Client.AskAddress(k) },
 		Durable:    true,
 		Schedulers: Schedulers(),
-		Writes:     func() uint64 { return last.Stats().Writes() },
+		Writes:     func() uint64 { return last.writes() },
 	})
 }

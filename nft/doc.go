@@ -10,7 +10,8 @@
 // New connections pass the chains. Open ones follow connection tracking, also when their backend
 // leaves, until their entries are deleted. They pass only what counts them (counters.go).
 //
-// What another program changes of the table, the device and the addresses is found at once (watched.go).
+// What another program changes of the table is found at once (watched.go). Package plane/kernel/vips makes the virtual
+// addresses addresses of this host.
 //
 // The table is the only record. At its start, a Target reads it, and decodes frontends from it
 // (read.go, service.go). The packages below plane/kernel have what this dataplane shares with ipvs.

@@ -118,7 +118,7 @@ func fleetRound(b *testing.B, services int, report func(name string, value float
 	cpu := cpuTime(b, unix.RUSAGE_SELF)
 	readFleet(b, again, services)
 	report("restart-cpu-ms", float64((cpuTime(b, unix.RUSAGE_SELF)-cpu).Microseconds())/1e3)
-	report("restart-writes", float64(again.Stats().Writes()))
+	report("restart-writes", float64(again.writes()))
 
 	if services > 5000 {
 		return

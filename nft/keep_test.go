@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -9,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ironvip/ironvip/internal/netlink"
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
@@ -48,19 +52,25 @@ func TestAddressGoesFirst(t *testing.T) {
 	}
 }
 
-// A new table guards an address that no frontend has, until it goes.
-func TestGuardOfAnOrphan(t *testing.T) {
+// The table guards an address that can't be removed, until it goes.
+func TestGuardOfAnAddressThatStays(t *testing.T) {
 	w := newWorld(t)
 	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
 	w.set(f)
-	w.run("ip addr add 10.96.0.9/32 dev ironvip0; nft delete table inet ironvip_nft")
 	own := w.Director.Serve("tcp", netip.MustParseAddrPort("0.0.0.0:0"))
-	w.planeIn = newPlane(t, w.Director)
-	w.Put(t, updateOf{Key: f.Key, New: &f, Repair: true})
-	orphan := netip.MustParseAddr("10.96.0.9")
-	w.refused(w.Client, "tcp", netip.AddrPortFrom(orphan, own.Port()))
-	w.Put(t, updateOf{Key: vip.FrontendKey{Addr: orphan}})
+	w.Faults = func(b []byte, write bool, send func([]byte) error) error {
+		if h, _, _, _ := netlink.NextMessage(b); write && h.Type == unix.RTM_DELROUTE {
+			return unix.ENOBUFS
+		}
+		return send(b)
+	}
+	batch := []updateOf{{Key: f.Key, Old: &f}}
+	must.Succeed(t, w.Apply(t.Context(), batch))
+	expect.True(t, errors.Is(batch[0].Err, unix.ENOBUFS), "the removal: %v", batch[0].Err)
+	w.refused(w.Client, "tcp", netip.AddrPortFrom(f.Key.Addr, own.Port()))
 	w.check(w.planeIn)
+	w.Faults = nil
+	w.remove(f.Key)
 }
 
 // A resync deletes the chains of classes that no service has, and their verdicts. A service may take such a class again at

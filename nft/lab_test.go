@@ -30,7 +30,7 @@ type inner struct{ *Target }
 
 func newPlane(t testing.TB, node *netlab.Node, change ...func(*Options)) *planeIn {
 	t.Helper()
-	o := Options{Owns: owns, Bridge: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	o := Options{Owns: owns, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, c := range change {
 		c(&o)
 	}
@@ -38,6 +38,9 @@ func newPlane(t testing.TB, node *netlab.Node, change ...func(*Options)) *planeI
 	p.Plane, p.Target = planetest.New(t, node, func() (*Target, error) { return New(o) })
 	return p
 }
+
+// writes returns the number of changes of all kinds.
+func (p *planeIn) writes() uint64 { return p.Stats().NFTMessages + p.VIPs.Writes() }
 
 func (p *planeIn) Totals(ctx context.Context, want func(vip.FrontendKey) bool) (out map[vip.FrontendKey]reconcile.Traffic, err error) {
 	p.Node.Do(func() { out, err = p.Target.Totals(ctx, want) })

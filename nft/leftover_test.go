@@ -47,8 +47,8 @@ func TestLeftoverConnectionsAreEnded(t *testing.T) {
 				t.Errorf("a connection with %s: %v, %v", name, a, err)
 			}
 		}
-		if w.Unclean() || w.Stats().Writes() > 0 {
-			t.Errorf("unclean: %v, %d writes", w.Unclean(), w.Stats().Writes())
+		if w.Unclean() || w.writes() > 0 {
+			t.Errorf("unclean: %v, %d writes", w.Unclean(), w.writes())
 		}
 	}
 }

@@ -64,14 +64,14 @@ func TestStartOverAddresses(t *testing.T) {
 	w.Close()
 	w.planeIn = newPlane(t, w.Director)
 	w.check(w.planeIn)
-	expect.Equal(t, w.Stats().Writes(), 0, "writes of a start")
+	expect.Equal(t, w.writes(), 0, "writes of a start")
 	w.Close()
 	w.run(`ip addr add 10.96.0.1/32 dev ironvip0; ip addr add fd96::1/128 dev ironvip0 nodad noprefixroute
 		ip route del local 10.96.0.1 table local proto 178; ip -6 route del local fd96::1 table local proto 178`)
 	ask("with addresses")
 	w.planeIn = newPlane(t, w.Director)
 	w.check(w.planeIn)
-	expect.Equal(t, w.Stats().AddressWrites, 2, "routes added")
+	expect.Equal(t, w.VIPs.Writes(), 2, "routes added")
 	expect.Equal(t, strings.Fields(w.run("ip -o addr show dev ironvip0 scope global"))[3], "169.254.255.1/32", "addresses")
 	ask("with routes")
 	for k := range w.have {

@@ -18,22 +18,21 @@ import (
 	"github.com/ironvip/ironvip/plane/kernel/filter"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // Defaults of Options.
 const (
-	DefaultDevice = "ironvip0"
+	DefaultDevice = vips.DefaultDevice
 	DefaultTable  = "ironvip_nft" // beside that of package ipvs, so that one can replace the other without a gap
 	DefaultMark   = 0x1000        // as in package ipvs
 )
 
 // Options configure a Target. Owns is required.
 type Options struct {
-	Device string // the device for virtual addresses
-	// Bridge makes the device a bridge without ports, for a kernel without dummy devices.
-	Bridge bool
+	Device string // the device for virtual addresses, after which the table is named
 	Table  string // our nftables table, of family inet; by default TableOf(Device)
 	// Mark is the bit of the packet mark that the table uses while a packet passes through this
 	// host.
@@ -49,27 +48,22 @@ type Options struct {
 // Stats count what a Target has sent to the kernel.
 type Stats struct {
 	NFTMessages    uint64 // nftables messages
-	AddressWrites  uint64 // addresses added or deleted
 	ConntrackFlows uint64 // connection tracking entries deleted
 	ConntrackDumps uint64 // connection tracking queries
 }
 
-// Writes is the number of changes of all kinds.
-func (s Stats) Writes() uint64 { return s.NFTMessages + s.AddressWrites }
-
 // Target is the nft dataplane: a reconcile.Plane. It works in the network namespace of the calling thread, so all calls must
 // come from threads of one namespace.
 type Target struct {
-	opt       Options
-	layout    *filter.Layout
-	fw        *filter.Table
-	addresses usage.Addresses
-	sysctl    host.Tunables
-	flows     conntrack.Table
-	free      func(vip.FrontendKey) error // see host.FreePort
-	drift     *drift.Watch                // nil: not watched
+	opt    Options
+	layout *filter.Layout
+	fw     *filter.Table
+	sysctl host.Tunables
+	flows  conntrack.Table
+	free   func(vip.FrontendKey) error // see host.FreePort
+	drift  *drift.Watch                // nil: not watched
 
-	nftMessages, addressWrites, deletedFlows, flowDumps atomic.Uint64
+	nftMessages, deletedFlows, flowDumps atomic.Uint64
 
 	reading sync.RWMutex // guards records.Frontends for readers outside of the goroutine of Apply
 	records *usage.Records
@@ -79,36 +73,27 @@ type Target struct {
 	broken  bool           // the table must be rebuilt
 	altered bool           // the records may lack what others have changed
 
-	missing  map[netip.Addr]bool // addresses that the device lacks
-	guarded  map[netip.Addr]bool // addresses that the device has or may have without a frontend
 	needs    needs
 	outdated cleanup.Outdated
 	former   former
 	sweeper  counterReader // for Apply
 	stats    counterReader // for readers
 	findings host.Findings
+	left     []vip.FrontendKey // of an earlier process, see Left
 }
 
 var _ reconcile.Plane = (*Target)(nil)
 
-// New connects to the kernel, creates the device and sets the sysctls. A sysctl that can't be set is
-// a finding, not an error.
+// New connects to the kernel and sets the sysctls. A sysctl that can't be set is a finding, not an error.
 func New(o Options) (*Target, error) {
 	o = o.withDefaults()
 	if bits.OnesCount32(o.Mark) != 1 {
 		return nil, fmt.Errorf("mark %#x for masquerading: it must be one bit", o.Mark)
 	}
-	t, err := open(o)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.addresses.Prepare(); err != nil {
-		t.Close()
-		return nil, err
-	}
+	t := open(o)
 	t.fw.TryHold(context.Background(), o.Log)
 	conntrack.TryEnterOpened(context.Background(), t.fw, o.Owns, o.Log)
-	t.drift = drift.Open(context.Background(), o.Device, o.Table, t.addresses.Port(), t.fw.Open, o.Log)
+	t.drift = drift.Open(context.Background(), o.Table, t.fw.Open, o.Log)
 	t.fw.Muted = t.drift.Muted
 	t.report(t.flows.Supported(context.Background())) // it loads connection tracking, which has sysctls
 	t.setSysctls()
@@ -116,23 +101,15 @@ func New(o Options) (*Target, error) {
 }
 
 // open returns a Target that has changed nothing yet.
-func open(o Options) (*Target, error) {
+func open(o Options) *Target {
 	t := &Target{opt: o, layout: newLayout(o.Table, o.Mark), sysctl: host.Sysctls{Root: host.ProcSysNet}, free: host.FreePort,
-		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}, missing: map[netip.Addr]bool{}, guarded: map[netip.Addr]bool{}}
+		records: usage.NewRecords(usage.PodSet(nil)), content: newContent(), former: former{by: map[vip.FrontendKey][]netip.AddrPort{}}}
 	t.fw = filter.Of(t.layout, &t.nftMessages)
 	t.sweeper, t.stats = newCounterReader(o.Table), newCounterReader(o.Table)
 	t.flows = conntrack.Table{Dumps: &t.flowDumps, Deleted: &t.deletedFlows}
 	t.outdated = cleanup.Outdated{Table: t.flows, Protocols: conntrack.Protocols, Translated: true,
 		Owns: o.Owns, Made: t.made, Findings: &t.findings, Report: t.report}
-	device, err := host.OpenDevice(o.Device, &t.addressWrites)
-	if err != nil {
-		return nil, err
-	}
-	if o.Bridge {
-		device.Kind = host.BridgeKind
-	}
-	t.addresses.Device = device
-	return t, nil
+	return t
 }
 
 // withDefaults sets what is missing.
@@ -158,7 +135,6 @@ func TableOf(device string) string {
 
 // Close closes the sockets. The kernel continues to forward.
 func (t *Target) Close() error {
-	t.addresses.Close()
 	t.drift.Close()
 	t.fw.Close()
 	return nil
@@ -166,8 +142,7 @@ func (t *Target) Close() error {
 
 // Stats returns the current counts. It may be called at any time.
 func (t *Target) Stats() Stats {
-	return Stats{NFTMessages: t.nftMessages.Load(), AddressWrites: t.addressWrites.Load(),
-		ConntrackFlows: t.deletedFlows.Load(), ConntrackDumps: t.flowDumps.Load()}
+	return Stats{NFTMessages: t.nftMessages.Load(), ConntrackFlows: t.deletedFlows.Load(), ConntrackDumps: t.flowDumps.Load()}
 }
 
 // Findings returns the sysctls that the Target sets and the optional modules that it uses, as last

@@ -422,7 +422,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 	again := newPlane(t, w.Director)
 	w.check(again)
-	expect.Equal(t, again.Stats().Writes(), 0, "writes")
+	expect.Equal(t, again.writes(), 0, "writes")
 }
 
 // One change costs at most six messages, whatever else there is.

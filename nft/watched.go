@@ -15,9 +15,9 @@ import (
 // Changed implements reconcile.Target.
 func (t *Target) Changed() <-chan struct{} { return t.drift.Changed() }
 
-// Check implements reconcile.Target. It finds what others have changed of the addresses, the device and the table.
+// Check implements reconcile.Target. It finds what others have changed of the table and of forwarding.
 func (t *Target) Check(ctx context.Context) (reconcile.Drift[vip.FrontendKey, vip.Frontend], error) {
-	return t.drift.Check(ctx, t.records, &t.addresses, t.sysctlDrift, t.lookAtTable)
+	return t.drift.Check(ctx, t.records, t.sysctlDrift, t.lookAtTable)
 }
 
 // lookAtTable compares the table with the records.

@@ -3,13 +3,17 @@ package nft
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/need"
@@ -23,16 +27,29 @@ import (
 // whole returns an error if the kernel lacks a part of these frontends, as a restarted Target would read it.
 func (p *planeIn) whole(ctx context.Context, all []vip.Frontend) error {
 	var found []observed
+	var device host.DeviceState
 	var err error
 	p.Node.Do(func() {
-		var fresh *Target
-		if fresh, err = open(p.opt); err == nil {
-			defer fresh.Close()
-			found, err = fresh.readState(ctx)
+		fresh := open(p.opt)
+		defer fresh.Close()
+		if found, err = fresh.readState(ctx); err != nil {
+			return
+		}
+		var d *host.Device
+		if d, err = host.OpenDevice(DefaultDevice, new(atomic.Uint64)); err == nil {
+			defer d.Close()
+			device, err = d.Read(ctx)
 		}
 	})
 	if err != nil {
 		return err
+	}
+	vips := map[netip.Addr]struct{}{}
+	for _, f := range all {
+		vips[f.Key.Addr] = struct{}{}
+	}
+	if device.Fault != "" || device.Plain || !maps.Equal(device.Addrs, vips) {
+		return fmt.Errorf("the device is %+v", device)
 	}
 	same := 0
 	for _, o := range found {

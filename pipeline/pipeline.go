@@ -26,6 +26,7 @@ import (
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/plane/steer"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -41,7 +42,7 @@ type Tables struct {
 	Allocations *table.Table[vip.ServiceKey, vip.Allocation]             // by Allocate
 	Frontends   *table.Table[vip.FrontendKey, vip.Frontend]              // by Compile
 	Compiled    *table.Table[vip.ServiceKey, Compiled]                   // by Compile
-	Applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend] // by the Reconciler
+	Applied     *table.Table[vip.FrontendKey, reconcile.AppliedFrontend] // by the Loop
 
 	ProbePaths   *table.Table[vip.ProbePath, vip.ProbePath]         // by the engine of health/probe
 	AppliedPaths *table.Table[vip.ProbePath, reconcile.AppliedPath] // by their Reconciler
@@ -77,9 +78,9 @@ type Options struct {
 	NodePorts []netip.Prefix // where node ports are served; empty: on the primary addresses
 	Drains    DrainStore     // by the text of the key; nil: deadlines don't survive a restart
 
-	Plane  reconcile.Plane // the dataplane
-	Resync time.Duration   // of the Reconciler
-	// Together of the Reconciler.
+	Plane  reconcile.Plane // the dataplane at the start
+	Resync time.Duration   // see reconcile.Options
+	// Together is for the loop of that dataplane, see reconcile.Options.
 	Together func(a, b vip.FrontendKey) int
 	// Connections counts the connections of backends: a drain also ends when a backend has none left. Nil: the Plane
 	// counts them.
@@ -93,9 +94,9 @@ type Options struct {
 // the tests of a whole pipeline create one with New.
 type Pipeline struct {
 	Tables
-	Resolve    *Resolve
-	Compile    *Compile
-	Reconciler *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
+	Resolve *Resolve
+	Compile *Compile
+	Loop    *steer.Loop // from the frontends to the dataplane
 
 	allocator Allocator
 	allocate  *Allocate
@@ -110,7 +111,7 @@ func New(o Options) *Pipeline {
 		Compile:   newCompile(o),
 		allocator: o.Allocator,
 		allocate:  newAllocate(o),
-		Reconciler: reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{
+		Loop: steer.New(steer.Options{
 			Desired: o.Frontends, Target: o.Plane, Applied: o.Applied, Resync: o.Resync, Together: o.Together,
 			Service: func(f *vip.Frontend) string { return f.Service.String() }, Events: o.Events, Log: o.Log,
 		}),
@@ -128,7 +129,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 		{"the allocator", p.allocator.Run},
 		{"allocate", p.allocate.Run},
 		{"compile", p.Compile.Run},
-		{"reconcile", p.Reconciler.Run},
+		{"reconcile", p.Loop.Run},
 	} {
 		group.Go(func() error { return fmt.Errorf("%s: %w", stage.name, stage.run(ctx)) })
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/sockdiag"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -71,7 +72,7 @@ type ownListeners struct{}
 
 // listen binds to an address that the host hasn't got yet only for a VIP.
 func (ownListeners) listen(f *frontend) (listener, error) {
-	if f.spec.Kind != vip.OnVIP && !IsLocal(f.key.Addr) {
+	if f.spec.Kind != vip.OnVIP && !host.CanBind(f.key.Addr) {
 		return nil, unix.EADDRNOTAVAIL
 	}
 	if f.key.Protocol == vip.UDP {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -50,25 +49,6 @@ func isOneOf(err error, all ...unix.Errno) bool {
 	return slices.ContainsFunc(all, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
-// IsLocal reports whether sockets can be bound to addr. It asks the kernel, which also counts
-// 127.0.0.0/8 and local routes. It costs a socket, which no goroutine waits for: package net would
-// also set options, read its name and add it to the poller, for every changed frontend.
-func IsLocal(addr netip.Addr) bool {
-	family, to := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: addr.As16()})
-	if addr.Is4() {
-		family, to = unix.AF_INET, &unix.SockaddrInet4{Addr: addr.As4()}
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return true // unknown
-	}
-	defer unix.Close(fd)
-	return !isNotLocal(unix.Bind(fd, to))
-}
-
-// isNotLocal reports whether err comes from binding to an address that is not the host's.
-func isNotLocal(err error) bool { return errors.Is(err, unix.EADDRNOTAVAIL) }
-
 // listenProblem explains why spec's listener can't be opened.
 func listenProblem(spec *vip.Frontend, err error) error {
 	var known vip.Problem
@@ -82,7 +62,7 @@ func listenProblem(spec *vip.Frontend, err error) error {
 	case errors.As(err, &held) && held.by.Port() != key.Port:
 		p.Message = fmt.Sprintf("listen on %s: an sk_lookup program of another process, such as a second agent, passes its clients to %s", key, held.by)
 		p.Hint = fmt.Sprintf("see the process with: ss -l%snp sport = :%d; stop it or give it other services", key.Protocol.String()[:1], held.by.Port())
-	case isNotLocal(err):
+	case errors.Is(err, unix.EADDRNOTAVAIL): // not the host's
 		p.Message = fmt.Sprintf("%s is not an address of this host", key.Addr)
 	case errors.Is(err, unix.EADDRINUSE):
 		holder := held.by

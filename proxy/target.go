@@ -19,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/openfiles"
 	"github.com/ironvip/ironvip/internal/sockets"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -201,7 +202,7 @@ func (t *Target) put(spec *vip.Frontend) error {
 	if f == nil {
 		return t.open(spec)
 	}
-	if spec.Kind != vip.OnVIP && f.spec.Kind == vip.OnVIP && !IsLocal(spec.Key.Addr) {
+	if spec.Kind != vip.OnVIP && f.spec.Kind == vip.OnVIP && !host.CanBind(spec.Key.Addr) {
 		return listenProblem(spec, unix.EADDRNOTAVAIL)
 	}
 	f.choose(spec)

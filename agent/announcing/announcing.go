@@ -47,8 +47,8 @@ type Options struct {
 	Applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
 	Synced    <-chan struct{} // of the reconciler
 	Healthy   func() bool     // the dataplane works
-	// Forwards says that the dataplane forwards without the agent.
-	Forwards bool
+	// Forwards reports whether the dataplane forwards without the agent. A change needs a Reload.
+	Forwards func() bool
 	// Hangs returns why this process does not do its main work; nil: it does. It matters only to a
 	// dataplane that does not forward without the agent.
 	Hangs  func() error
@@ -88,8 +88,11 @@ func New(o Options) *Announcing {
 		}})
 	a.Link = &mirror.Client{Path: o.Config().Announce.Socket, Server: "announcer", Name: o.Config().Node.StateDir, Log: o.Log,
 		Publish: control.Publish(a.settings, a.Eligible), Mirror: a.Tables.Mirror(), Need: a.need, Gone: a.clean}
-	if !o.Forwards {
-		a.Link.Hangs = o.Hangs
+	a.Link.Hangs = func() error {
+		if o.Forwards() {
+			return nil
+		}
+		return o.Hangs()
 	}
 	return a
 }

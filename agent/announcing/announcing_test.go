@@ -60,7 +60,7 @@ func newBench(t *testing.T, fleet bool, text string) *bench {
 	hosts := table.New(clock, hostnet.KeyOf, hostnet.Same)
 	hosts.Set(host)
 	b.Announcing = New(Options{Config: func() *configs.Config { return b.cfg }, Store: records, Fleet: fleet, Balancers: func() int { return b.hosts }, Host: hosts,
-		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: true,
+		Applied: table.New(clock, reconcile.KeyOfApplied, nil), Synced: make(chan struct{}), Healthy: func() bool { return true }, Forwards: func() bool { return true },
 		Clock: clock, Events: event.NewLog(100, time.Now), Log: slog.New(slog.DiscardHandler)})
 	close(b.known)
 	return b

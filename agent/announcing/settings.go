@@ -37,7 +37,7 @@ func (a *Announcing) compute() (announce.Settings, nodes.Own, error) {
 		Node: cfg.Node.Name, Weight: c.Weight, Draining: a.Nodes.Draining(cfg.Node.Name), Device: cfg.Dataplane.Device,
 		Listen: c.Listen, Heartbeat: time.Duration(c.Heartbeat), Missed: c.Missed, Settle: time.Duration(c.Settle), Hold: time.Duration(c.Hold),
 	}
-	if !a.Forwards {
+	if !a.Forwards() {
 		s.Hold = min(s.Hold, holdProxy)
 	}
 	for i := range cfg.Pools {

@@ -26,7 +26,7 @@ type Dataplane struct {
 
 	Switching string `json:"switching,omitempty" doc:"the dataplane to which the host is being moved; absent: none. If it goes without a change of mode, the switch has failed"`
 
-	Former []FormerDataplane `json:"former" doc:"the dataplanes that this one has replaced and that still have connections"`
+	Leaving []LeavingDataplane `json:"leaving" doc:"the dataplanes that this one has replaced and that still have connections"`
 }
 
 // What happens to open connections when a host moves to another dataplane.
@@ -42,7 +42,7 @@ type SwitchPlan struct {
 	To            string              `json:"to" enum:"ipvs,nft,proxy"`
 	Changes       bool                `json:"changes" doc:"false: the host runs this dataplane"`
 	HardStopAfter uint64              `json:"hard_stop_after_seconds,omitempty" doc:"how long connections may continue"`
-	Connections   []SwitchConnections `json:"connections" doc:"of this dataplane that are open now, without those that a former dataplane still has"`
+	Connections   []SwitchConnections `json:"connections" doc:"of this dataplane that are open now, without those that a dataplane that leaves still has"`
 	Counted       bool                `json:"counted" doc:"false: connections are not counted: the dataplane does not change, or the agent has not finished its start"`
 	Refused       []Problem           `json:"refused" doc:"what services use and the new dataplane does not support"`
 	Problems      []Problem           `json:"problems" doc:"why the switch is not possible; or, if the host runs this dataplane, why that does not last"`
@@ -56,8 +56,8 @@ type SwitchConnections struct {
 	Then        string `json:"then" enum:"continue,move,end" doc:"continue: until they end, or for hard_stop_after_seconds; move: with the client's next datagram; end: at once"`
 }
 
-// FormerDataplane is a dataplane that another one has replaced. It takes no new connections.
-type FormerDataplane struct {
+// LeavingDataplane is a dataplane that another one has replaced. It takes no new connections.
+type LeavingDataplane struct {
 	Mode        string     `json:"mode" doc:"\"ipvs\", \"nft\" or \"proxy\""`
 	Connections int        `json:"connections" doc:"that are open"`
 	Until       *time.Time `json:"until,omitempty" doc:"when the last ones are ended"`

@@ -101,10 +101,11 @@ func (e *Engine) markOf(t *target) (uint32, error) {
 	case p.IsZero():
 		return 0, nil
 	case e.o.Mark == nil:
-		return 0, errNoPaths
+		return 0, ErrNoPaths
 	default:
 		return e.o.Mark(p)
 	}
 }
 
-var errNoPaths = vip.Problem{Code: vip.CodeDataplane, Message: "the dataplane has no paths for probes"}
+// ErrNoPaths means that the dataplane has no paths for probes.
+var ErrNoPaths = vip.Problem{Code: vip.CodeDataplane, Message: "the dataplane has no paths for probes"}

@@ -374,11 +374,10 @@ func TestRemove(t *testing.T) {
 	foreign := serviceID{vip.IPv4, filter.ProbeMarkAt(77)}
 	k.services[foreign] = kernel.State{Service: kernel.Service{Mark: foreign.mark}}
 	target := k.target()
-	r := &Remains{target: target}
-	if err := r.find(t.Context(), "ironvip_probes"); r.Table != "ironvip_probes" || r.Paths != 5 || err != nil {
-		t.Errorf("found %q, %d, %v", r.Table, r.Paths, err)
+	if all, err := target.readState(t.Context()); len(all) != 5 || err != nil {
+		t.Errorf("found %v, %v", all, err)
 	}
-	must.Succeed(t, r.Remove(t.Context()))
+	must.Succeed(t, target.Remove(t.Context()))
 	if _, there := k.services[foreign]; !there || len(k.services) != 1 || k.elements != nil {
 		t.Errorf("left: %v, %v", k.services, k.elements)
 	}

@@ -111,58 +111,24 @@ func (t *Target) observe(ctx context.Context, p vip.ProbePath, mark uint32) (o o
 	return o, isOurs, nil
 }
 
-// Remains are what a Target left in the kernel.
-type Remains struct {
-	Table  string // our table, or ""
-	Paths  int
-	target *Target
-}
-
-// Find looks for what a Target with these options left in the kernel. It changes nothing. Without
-// IPVS or nftables it finds nothing.
-func Find(ctx context.Context, o Options) (*Remains, error) {
-	t, err := New(o)
-	if errors.Is(err, kernel.ErrNoIPVS) {
-		return &Remains{}, nil
+// Find returns a Target for what an earlier process has left, and the number of paths there; nil without our table, or in a
+// kernel without IPVS. It changes nothing.
+func Find(ctx context.Context, o Options) (t *Target, paths int, err error) {
+	if t, err = New(o); errors.Is(err, kernel.ErrNoIPVS) {
+		return nil, 0, nil
+	} else if err != nil {
+		return nil, 0, err
 	}
-	if err != nil {
-		return nil, err
+	var all []observed
+	there, err := t.table.Exists(ctx)
+	if there && err == nil {
+		all, err = t.readState(ctx)
 	}
-	r := &Remains{target: t}
-	if err := r.find(ctx, o.Table); err != nil {
+	if err != nil || !there {
 		t.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	return r, nil
-}
-
-func (r *Remains) find(ctx context.Context, table string) error {
-	there, err := r.target.table.Exists(ctx)
-	switch {
-	case errors.Is(err, filter.ErrNoNFTables):
-		return nil
-	case !there || err != nil:
-		return err
-	}
-	all, err := r.target.readState(ctx)
-	r.Table, r.Paths = table, len(all)
-	return err
-}
-
-// Remove removes what was found.
-func (r *Remains) Remove(ctx context.Context) error {
-	if r.Table == "" {
-		return nil
-	}
-	return r.target.Remove(ctx)
-}
-
-// Close closes the socket.
-func (r *Remains) Close() error {
-	if r.target == nil {
-		return nil
-	}
-	return r.target.Close()
+	return t, len(all), nil
 }
 
 // Remove removes all paths and the table.

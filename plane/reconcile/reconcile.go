@@ -53,6 +53,9 @@ type Options[K comparable, V any] struct {
 	// has others like it, beside something that serves all of them. Nil: changes are applied as they come.
 	Together func(a, b K) int
 
+	// Tried is where the loop tells up to which revision of Desired it has tried all changes. Nil: its own, see WaitTried.
+	Tried *table.Reached
+
 	Service func(*V) string // the service of a row, for events; may be nil
 	Events  *event.Log
 	Log     *slog.Logger
@@ -81,7 +84,6 @@ type Reconciler[K comparable, V any] struct {
 
 	asks   chan func(context.Context) // to be run by the loop
 	synced chan struct{}
-	tried  table.Reached // Stats.AppliedRev
 
 	mu    sync.Mutex
 	stats Stats
@@ -93,6 +95,7 @@ func New[K comparable, V any](o Options[K, V]) *Reconciler[K, V] {
 	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, DefaultMaxBackoff)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Tried = cmp.Or(o.Tried, &table.Reached{})
 	if o.Service == nil {
 		o.Service = func(*V) string { return "" }
 	}
@@ -126,7 +129,7 @@ func (r *Reconciler[K, V]) Stats() Stats {
 // WaitTried waits until all changes of the desired table up to a revision have been tried, as in
 // Stats.AppliedRev. It returns the context's error.
 func (r *Reconciler[K, V]) WaitTried(ctx context.Context, rev uint64) error {
-	return r.tried.Wait(ctx, rev)
+	return r.Tried.Wait(ctx, rev)
 }
 
 func (r *Reconciler[K, V]) note(change func(*Stats)) {
@@ -164,7 +167,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) error {
 		}
 		r.cleaning.arm()
 		r.note(func(s *Stats) { s.LastRound, s.AppliedRev = time.Now(), feed.Seen() })
-		r.tried.Set(feed.Seen())
+		r.Tried.Set(feed.Seen())
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -341,7 +341,7 @@ func (s *Server) reportNow() Report {
 		r.Draining += t.Capacity().Connections
 	}
 	if s.target != nil {
-		r.Report = s.target.Report()
+		r.Report, r.Frontends = s.target.Report(), int64(len(s.target.Keys()))
 	}
 	return r
 }

@@ -94,6 +94,7 @@ type Breakdown struct {
 // Report is the state of the proxy.
 type Report struct {
 	proxy.Report
-	Limit    uint64 // of the process's descriptors
-	Draining int64  // TCP connections of retired frontends
+	Limit     uint64 // of the process's descriptors
+	Frontends int64  // that it serves
+	Draining  int64  // TCP connections of retired frontends
 }

@@ -1,8 +1,8 @@
 // Package remote is the userspace dataplane as an agent has it: a reconcile.Plane whose frontends are served by a Server of
 // proxy/process, in a process of its own or in this one.
 //
-// Client asks the server, and has what it reports. Plane adds what only the agent has the rights for: the addresses of VIPs
-// (address.go) on a device (device.go). It changes no other address or device.
+// Client asks the server, and has what it reports. Package plane/kernel/vips adds what only the agent has the rights for: the
+// addresses of VIPs.
 package remote
 
 import (
@@ -42,14 +42,15 @@ type ClientOptions struct {
 
 // Client is a proxy in another process: listeners without the addresses. All methods may be called concurrently.
 type Client struct {
-	settings  process.Settings
-	link      mirror.Client
-	restarted chan struct{} // has room for one; see Restarted
-	events    eventSink
+	reconcile.Tidy
 
-	reconcile.Quiet[vip.FrontendKey, vip.Frontend] // the Plane around it sees what changes
+	settings process.Settings
+	link     mirror.Client
+	changed  chan struct{} // has room for one; see Changed
+	events   eventSink
 
 	mu         sync.Mutex // not held while the process is asked
+	connected  bool       // since the last Check
 	run        int64      // of the process; 0: unknown
 	configured bool       // this run has the settings
 	uses       process.Configured
@@ -63,7 +64,7 @@ var _ reconcile.Plane = (*Client)(nil)
 
 // NewClient returns a Client that connects once it runs.
 func NewClient(o ClientOptions) *Client {
-	c := &Client{settings: o.Settings, restarted: make(chan struct{}, 1)}
+	c := &Client{settings: o.Settings, changed: make(chan struct{}, 1)}
 	c.events.add = o.Events.Add
 	mirrored := []mirror.Mirrored{
 		mirror.IntoOne(process.TableRun, c.begin),
@@ -83,15 +84,25 @@ func (c *Client) Run(ctx context.Context) error { return c.link.Run(ctx) }
 // State returns the state of the connection.
 func (c *Client) State() mirror.State { return c.link.State() }
 
-// Restarted delivers after each connection: the process may be another one, without its frontends.
-func (c *Client) Restarted() <-chan struct{} { return c.restarted }
+// Changed implements reconcile.Target. It delivers after each connection: the process may be another one, without its
+// frontends.
+func (c *Client) Changed() <-chan struct{} { return c.changed }
+
+// Check implements reconcile.Target.
+func (c *Client) Check(context.Context) (found reconcile.Drift[vip.FrontendKey, vip.Frontend], err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found.Unknown, c.connected = c.connected, false
+	return found, nil
+}
 
 // begin takes in which run of the process this is, at the beginning of a connection.
 func (c *Client) begin(r *process.Run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.connected = true
 	select {
-	case c.restarted <- struct{}{}:
+	case c.changed <- struct{}{}:
 	default:
 	}
 	if c.run == r.Began {
@@ -243,10 +254,9 @@ func (c *Client) Keys(ctx context.Context) ([]vip.FrontendKey, error) {
 	return ask[[]vip.FrontendKey](ctx, c, process.AskKeys)
 }
 
-// Draining returns the number of TCP connections of retired frontends.
-func (c *Client) Draining(ctx context.Context) (int64, error) {
-	r, err := ask[process.Report](ctx, c, process.AskReport)
-	return r.Draining, err
+// Ask returns the state of the proxy. It costs O(services and backends).
+func (c *Client) Ask(ctx context.Context) (process.Report, error) {
+	return ask[process.Report](ctx, c, process.AskReport)
 }
 
 // Reading the report of the proxy.
@@ -265,7 +275,7 @@ func (c *Client) Report() process.Report {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reportWait)
 	defer cancel()
-	if r, err := ask[process.Report](ctx, c, process.AskReport); err == nil {
+	if r, err := c.Ask(ctx); err == nil {
 		c.report = r
 	}
 	c.reported = time.Now()

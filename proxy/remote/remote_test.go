@@ -19,6 +19,7 @@ import (
 	"github.com/ironvip/ironvip/internal/hostnet"
 	"github.com/ironvip/ironvip/internal/mirror"
 	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/proxy/process"
 	"github.com/ironvip/ironvip/test/expect"
@@ -43,10 +44,10 @@ func listen(t testing.TB, s *process.Server, path string) (end func()) {
 	return scope.Go(t, func(ctx context.Context) error { return s.Serve(ctx, l) })
 }
 
-// agent is a Plane with its Reconciler, as an agent has them.
+// agent is a Client with the addresses of its frontends and its Reconciler, as an agent has them.
 type agent struct {
 	*Client
-	plane   *Plane
+	plane   *vips.Plane
 	r       *reconcile.Reconciler[vip.FrontendKey, vip.Frontend]
 	desired *table.Table[vip.FrontendKey, vip.Frontend]
 	applied *table.Table[vip.FrontendKey, reconcile.AppliedFrontend]
@@ -73,7 +74,7 @@ func startWith(t testing.TB, o ClientOptions, backoff time.Duration, desired ...
 	host.Set(hostnet.Snapshot{})
 	o.Name, o.Host, o.Passive, o.Events = "a", host, a.passive, a.events
 	a.Client = NewClient(o)
-	a.plane = New(Options{Listeners: a.Client, Restarted: a.Restarted()})
+	a.plane = must.Get(vips.New(vips.Options{Plane: a.Client, Sockets: true}))(t)
 	a.r = reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: a.desired, Target: a.plane, Applied: a.applied,
 		MinBackoff: backoff, MaxBackoff: 10 * backoff, Resync: -1, Events: a.events})
 	stopClient, stopLoop := scope.Go(t, a.Run), scope.Go(t, a.r.Run)
@@ -272,10 +273,10 @@ func TestRetire(t *testing.T) {
 		return err != nil
 	})
 	must.Succeed(t, errors.Join(short.echoes(), long.echoes()))
-	expect.Equal(t, must.Get(c.Draining(t.Context()))(t), 2, "connections")
+	expect.Equal(t, must.Get(c.Ask(t.Context()))(t).Draining, 2, "connections")
 	expect.False(t, s.Idle())
 	short.Close()
-	wait.Until(t, "one is left", func() bool { n, err := c.Draining(t.Context()); return err == nil && n == 1 })
+	wait.Until(t, "one is left", func() bool { r, err := c.Ask(t.Context()); return err == nil && r.Draining == 1 })
 	long.Close()
 	wait.Until(t, "it ends", s.Idle)
 }

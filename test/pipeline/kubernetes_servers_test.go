@@ -135,7 +135,7 @@ func firstSync(b *testing.B, client *kubeclient.Client, services int) (end func(
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- supervisor.Run(ctx) }()
-	<-l.Reconciler.Synced()
+	<-l.Loop.Synced()
 	if got := len(l.target.Have()); got != services {
 		b.Fatalf("the target has %d frontends of %d", got, services)
 	}

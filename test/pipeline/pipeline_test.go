@@ -45,7 +45,7 @@ func newLineOf(t testing.TB, n int, service func(l *line, i int) vip.Service) *l
 		l.Services.Set(s)
 	}
 	l.complete()
-	<-l.Reconciler.Synced()
+	<-l.Loop.Synced()
 	if got := l.target.Len(); got != n {
 		t.Fatalf("the target has %d frontends of %d", got, n)
 	}

@@ -8,12 +8,15 @@ package planetest
 
 import (
 	"context"
+	"errors"
 	"iter"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"testing"
 
 	"github.com/ironvip/ironvip/internal/netlink"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -32,10 +35,11 @@ type Target interface {
 	Close() error
 }
 
-// Plane is a Target that works in a node's namespace, in any goroutine. Tests embed it beside their Target, one level
-// higher, so that these methods take precedence.
+// Plane is a Target with the addresses of its frontends, as in the agent, that works in a node's namespace, in any
+// goroutine. Tests embed it beside their Target, one level higher, so that these methods take precedence.
 type Plane struct {
 	Node *netlab.Node
+	VIPs *vips.Plane
 	// Faults sees every send of the Target. Set it before anything uses the Target.
 	Faults netlink.Interceptor
 	// Applying is held while the Target changes the kernel.
@@ -43,17 +47,31 @@ type Plane struct {
 	on       Target
 }
 
+// withVIPs closes both.
+type withVIPs struct {
+	*vips.Plane
+	target Target
+}
+
+func (w withVIPs) Close() error { return errors.Join(w.Plane.Close(), w.target.Close()) }
+
 // New returns the Target that open creates in a node's namespace. The end of the test closes it.
 func New[T Target](t testing.TB, node *netlab.Node, open func() (T, error)) (*Plane, T) {
 	t.Helper()
+	p := &Plane{Node: node}
 	var target T
 	var err error
-	node.Do(func() { target, err = open() })
+	node.Do(func() {
+		if target, err = open(); err == nil {
+			p.VIPs, err = vips.New(vips.Options{Plane: target, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { target.Close() })
-	return &Plane{Node: node, on: target}, target
+	p.on = withVIPs{p.VIPs, target}
+	t.Cleanup(func() { p.on.Close() })
+	return p, target
 }
 
 func (p *Plane) do(ctx context.Context, f func(context.Context)) {

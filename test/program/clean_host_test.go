@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/nft"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
+	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/need"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -52,14 +54,16 @@ func TestCleanWithoutIPVS(t *testing.T) {
 	leave := func() {
 		t.Helper()
 		l.Director.Do(func() {
-			target, err := nft.New(nft.Options{Bridge: true, Owns: func(netip.Addr) bool { return true }})
+			target, err := nft.New(nft.Options{Owns: func(netip.Addr) bool { return true }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer target.Close()
+			p := must.Get(vips.New(vips.Options{Plane: target}))(t)
+			defer p.Close()
 			f := vip.Frontend{Key: vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}, Scheduler: vip.RoundRobin}
 			batch := []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: &f}}
-			if err := errors.Join(target.Apply(t.Context(), batch), batch[0].Err); err != nil {
+			if err := errors.Join(p.Apply(t.Context(), batch), batch[0].Err); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -167,7 +167,7 @@ func (h *host) metric(name string) float64 {
 // writes returns the number of kernel writes of every kind since the agent started.
 func (h *host) writes() float64 {
 	return h.metric("ironvip_ipvs_service_writes_total") + h.metric("ironvip_ipvs_nftables_writes_total") +
-		h.metric("ironvip_ipvs_address_writes_total")
+		h.metric("ironvip_dataplane_address_writes_total")
 }
 
 func run(t *testing.T, args ...string) {

@@ -38,12 +38,12 @@ func TestRestartWithAnotherMode(t *testing.T) {
 
 	h.edit("ironvip.toml", `mode = "nft"`, `mode = "proxy"`)
 	h.start()
-	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	h.status("OK", "leaving", "nft drains: 1 connection by tcp")
 	lives("with the proxy")
 	bothServe(t, h, l, tcp, udp)
 	h.kill()
 	h.start() // goes on where the last one was
-	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	h.status("OK", "leaving", "nft drains: 1 connection by tcp")
 	lives("after kill -9")
 	drains(t, h, l, open, "1", true)
 	inKernel(t, h, l, []string{"neighbour"}, []string{"ironvip_nft"})
@@ -96,7 +96,7 @@ func TestSwitchCommand(t *testing.T) {
 	}
 	mentions(t, "the plan", plan.stdout, "proxy -> nft", "tcp", "continue until they end, for 10m0s at most", "udp", "move with their next datagram")
 	mentions(t, "the switch", h.ok("dataplane", "switch", "nft"), "proxy -> nft")
-	h.status("OK", "former", "proxy drains: 2 connections by tcp")
+	h.status("OK", "leaving", "proxy drains: 2 connections by tcp")
 	lives("with nft")
 	comesFromItsPort(t, l, tcp, first)
 	if a, err := idle.Ask(); err != nil || a != first {
@@ -119,7 +119,7 @@ func TestSwitchCommand(t *testing.T) {
 	c.Close()
 	idle.Close()
 	h.eventually("the proxy has ended", func() error {
-		if now := h.ok("status"); strings.Contains(now, "former") {
+		if now := h.ok("status"); strings.Contains(now, "leaving") {
 			return errors.New(now)
 		}
 		return nil

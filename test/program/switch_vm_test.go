@@ -23,13 +23,13 @@ func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "nft"`)
 	h.start()
-	h.status("OK", "former", "ipvs drains: ") // it counts closed connections for two minutes
+	h.status("OK", "leaving", "ipvs drains: ") // it counts closed connections for two minutes
 	lives("with nft")
 	bothServe(t, h, l, tcp, udp)
 	h.kill()
 	lives("without an agent")
 	h.start()
-	h.status("OK", "former", "ipvs drains: ") // it counts closed connections for two minutes
+	h.status("OK", "leaving", "ipvs drains: ") // it counts closed connections for two minutes
 	lives("with nft, after kill -9")
 	drains(t, h, l, c, "[1-9][0-9]*", false) // IPVS counts closed ones while they are new
 
@@ -38,7 +38,7 @@ func TestRestartBetweenIPVSAndNFT(t *testing.T) {
 	h.kill()
 	h.edit("ironvip.toml", `mode = "nft"`, `mode = "ipvs"`)
 	h.start()
-	h.status("OK", "former", "nft drains: 1 connection by tcp")
+	h.status("OK", "leaving", "nft drains: 1 connection by tcp")
 	lives("back with ipvs")
 	alsoLives("back with ipvs")
 	bothServe(t, h, l, tcp, udp)
@@ -68,7 +68,7 @@ func TestFormerIPVSWithoutItsTable(t *testing.T) {
 	inDirector(t, l, "nft delete table inet ironvip")
 	h.edit("ironvip.toml", `mode = "ipvs"`, `mode = "nft"`)
 	h.start()
-	h.status("OK", "former", "ipvs drains: ")
+	h.status("OK", "leaving", "ipvs drains: ")
 	lives("with nft")
 	bothServe(t, h, l, tcp, udp)
 	h.stop()

@@ -182,7 +182,7 @@ func (m *host) settled(key vip.ServiceKey, is func(*vip.Frontend) bool) error {
 
 // clean reports whether all connections have ended that changes have made outdated.
 func (m *host) clean() error {
-	if s := m.Reconciler.Stats(); s.Unclean {
+	if s := m.Loop.Stats(); s.Unclean {
 		return fmt.Errorf("connections with removed backends are not ended: %s", s.CleanError)
 	}
 	return nil

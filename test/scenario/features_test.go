@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
 
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/pipeline/compile"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/proxy"
-	"github.com/ironvip/ironvip/proxy/remote"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -25,13 +24,23 @@ type dataplane struct {
 	open        func(l *lab, pods []netip.Prefix) (plane, error)
 }
 
-// userspacePlane is a proxy with the addresses of its VIPs.
-type userspacePlane struct {
-	*remote.Plane
-	target *proxy.Target
+// withVIPs is a dataplane with the addresses of its VIPs, as in the agent.
+type withVIPs struct {
+	*vips.Plane
+	inner plane
 }
 
-func (p userspacePlane) Close() error { return errors.Join(p.Plane.Close(), p.target.Close()) }
+func (p withVIPs) Close() error { return errors.Join(p.Plane.Close(), p.inner.Close()) }
+
+// addVIPs adds the addresses to a dataplane, unless it could not be opened.
+func addVIPs(inner plane, err error) (plane, error) {
+	if err != nil {
+		return nil, err
+	}
+	_, sockets := inner.(*proxy.Target)
+	p, err := vips.New(vips.Options{Plane: inner, Device: device, Sockets: sockets})
+	return withVIPs{p, inner}, err
+}
 
 var (
 	userspace = &dataplane{
@@ -39,20 +48,20 @@ var (
 		unsupported: proxy.Unsupported,
 		open: func(l *lab, _ []netip.Prefix) (plane, error) {
 			target := proxy.New(proxy.Options{Own: l.own, SkLookup: l.skLookup})
-			p := userspacePlane{remote.New(remote.Options{Listeners: target, Device: device, Owns: l.owns}), target}
 			if e := target.Entrance(); e.SkLookup != l.skLookup {
-				return p, errors.New(e.String())
+				return nil, errors.Join(errors.New(e.String()), target.Close())
 			}
-			return p, nil
+			return addVIPs(target, nil)
 		},
 	}
 	kernel = &dataplane{
 		name:        "ipvs",
 		unsupported: ipvs.Unsupported,
 		open: func(l *lab, pods []netip.Prefix) (plane, error) {
-			return ipvs.New(ipvs.Options{
+			p, err := ipvs.New(ipvs.Options{
 				Device: device, Owns: l.owns, PodCIDRs: func() []netip.Prefix { return pods }, Log: slog.New(slog.DiscardHandler),
 			})
+			return addVIPs(p, err)
 		},
 	}
 	nftables = &dataplane{
@@ -60,16 +69,14 @@ var (
 		unsupported: nft.Unsupported,
 		random:      true,
 		open: func(l *lab, pods []netip.Prefix) (plane, error) {
-			return nft.New(nft.Options{
-				Device: device, Bridge: noDummy(), Owns: l.owns, PodCIDRs: func() []netip.Prefix { return pods }, Log: slog.New(slog.DiscardHandler),
+			p, err := nft.New(nft.Options{
+				Device: device, Owns: l.owns, PodCIDRs: func() []netip.Prefix { return pods }, Log: slog.New(slog.DiscardHandler),
 			})
+			return addVIPs(p, err)
 		},
 	}
 	dataplanes = []*dataplane{userspace, kernel, nftables}
 )
-
-// noDummy is the same for all network namespaces.
-var noDummy = sync.OnceValue(nft.NoDummy)
 
 // feature is one thing that a service may request, or that its traffic depends on. Sample is the
 // part of a service that requests it. A dataplane doesn't support the feature if its Unsupported

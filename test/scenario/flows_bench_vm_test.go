@@ -48,11 +48,13 @@ func BenchmarkFlows(b *testing.B) {
 }
 
 func openIPVS(*netlab.Lab) (reconcile.Plane, error) {
-	return ipvs.New(ipvs.Options{Owns: inFlowPool, Log: slog.New(slog.DiscardHandler)})
+	p, err := ipvs.New(ipvs.Options{Owns: inFlowPool, Log: slog.New(slog.DiscardHandler)})
+	return addVIPs(p, err)
 }
 
 func openNFT(*netlab.Lab) (reconcile.Plane, error) {
-	return nft.New(nft.Options{Owns: inFlowPool, Log: slog.New(slog.DiscardHandler)})
+	p, err := nft.New(nft.Options{Owns: inFlowPool, Log: slog.New(slog.DiscardHandler)})
+	return addVIPs(p, err)
 }
 
 func inFlowPool(a netip.Addr) bool { return netip.MustParsePrefix("10.96.0.0/16").Contains(a) }

@@ -276,7 +276,7 @@ func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	h := newHub([]netip.Prefix{l.pool(l.runs, vip.IPv4)}, nil)
 	m := must.Get(l.startDirector(t, h, pods, l.nodePorts))(t)
 	select {
-	case <-m.Reconciler.Synced():
+	case <-m.Loop.Synced():
 	case <-time.After(maxWait):
 		t.Error("the sweep takes too long")
 	}
@@ -290,10 +290,8 @@ func (l *lab) sweep(t testing.TB, pods []netip.Prefix) {
 	m.stages.stop(t, "the host's pipeline")
 	defer m.plane.Close()
 	if m.paths != nil {
-		if left, err := probepath.Find(context.Background(), probepath.Options{Table: probes}); err != nil || left.Table != "" {
-			t.Errorf("left behind: table %q, %v", left.Table, err)
-		} else {
-			left.Close()
+		if left, n, err := probepath.Find(context.Background(), probepath.Options{Table: probes}); err != nil || left != nil {
+			t.Errorf("left behind: %d paths, %v", n, err)
 		}
 	}
 	for o, err := range m.plane.Actual(context.Background()) {

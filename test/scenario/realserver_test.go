@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/ironvip/ironvip/ipvs"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/netlab"
 	"github.com/ironvip/ironvip/vip"
@@ -16,21 +17,24 @@ import (
 
 // planeAt is a dataplane in another namespace than this process's.
 type planeAt struct {
-	*ipvs.Target
-	node *netlab.Node
+	*vips.Plane
+	target *ipvs.Target
+	node   *netlab.Node
 }
 
 func (r *run) openAt(p place) (plane, error) {
 	at := &planeAt{node: r.nodes[p].For(r)}
 	var err error
 	at.node.Do(func() {
-		at.Target, err = ipvs.New(ipvs.Options{Device: device, Owns: r.owns, Log: slog.New(slog.DiscardHandler)})
+		if at.target, err = ipvs.New(ipvs.Options{Device: device, Owns: r.owns, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			at.Plane, err = vips.New(vips.Options{Plane: at.target, Device: device})
+		}
 	})
 	return at, err
 }
 
 func (p *planeAt) Apply(ctx context.Context, batch []reconcile.Update[vip.FrontendKey, vip.Frontend]) (err error) {
-	p.node.Do(func() { err = p.Target.Apply(ctx, batch) })
+	p.node.Do(func() { err = p.Plane.Apply(ctx, batch) })
 	return err
 }
 
@@ -39,7 +43,7 @@ func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.F
 	var all []observed
 	var failed error
 	p.node.Do(func() {
-		for o, err := range p.Target.Actual(ctx) {
+		for o, err := range p.Plane.Actual(ctx) {
 			if err != nil {
 				failed = err
 				return
@@ -62,12 +66,12 @@ func (p *planeAt) Actual(ctx context.Context) iter.Seq2[reconcile.Observed[vip.F
 
 // Clean implements reconcile.Target.
 func (p *planeAt) Clean(ctx context.Context) (err error) {
-	p.node.Do(func() { err = p.Target.Clean(ctx) })
+	p.node.Do(func() { err = p.Plane.Clean(ctx) })
 	return err
 }
 
 // Close removes everything from the namespace, which outlives the dataplane.
 func (p *planeAt) Close() (err error) {
-	p.node.Do(func() { err = p.Remove(context.Background()) })
-	return errors.Join(err, p.Target.Close())
+	p.node.Do(func() { err = errors.Join(p.Remove(), p.target.Remove(context.Background())) })
+	return errors.Join(err, p.Plane.Close(), p.target.Close())
 }

@@ -104,7 +104,7 @@ func (l *lab) run(t *testing.T, s *scenario, family vip.Family) {
 	if r.host, err = l.startDirector(t, r.hub, r.pods, r.nodePorts); err != nil {
 		t.Fatal(err)
 	}
-	<-r.host.Reconciler.Synced()
+	<-r.host.Loop.Synced()
 	err = r.steps(s)
 	r.host.stop(t)
 	for _, m := range r.servers {

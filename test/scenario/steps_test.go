@@ -152,7 +152,7 @@ func restart() step {
 			return err
 		}
 		r.host = m
-		<-m.Reconciler.Synced()
+		<-m.Loop.Synced()
 		return nil
 	}
 }
@@ -838,7 +838,7 @@ func realServers(places ...place) step {
 			}})
 			m := r.hub.startHost(r, plane, nil, compile.Node{Name: string(p), RealServer: true}, addrs, nil)
 			r.servers = append(r.servers, m)
-			<-m.Reconciler.Synced()
+			<-m.Loop.Synced()
 		}
 		return nil
 	}

@@ -64,8 +64,8 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 				resync += ", last read " + a.ago(plane.LastResync)
 			}
 			facts.Add("drift", resync)
-			for _, f := range plane.Former {
-				facts.Add("former", a.formerText(f))
+			for _, f := range plane.Leaving {
+				facts.Add("leaving", a.leavingText(f))
 			}
 			b.WriteString(facts.Text(p))
 			for _, f := range plane.Findings {
@@ -80,8 +80,8 @@ func (a *app) dataplaneView(d dataplaneDoc) output.View {
 	}
 }
 
-// formerText describes a dataplane that was replaced.
-func (a *app) formerText(f v1.FormerDataplane) string {
+// leavingText describes a dataplane that was replaced.
+func (a *app) leavingText(f v1.LeavingDataplane) string {
 	if f.Problem != "" {
 		return f.Mode + ": " + f.Problem
 	}

@@ -237,7 +237,7 @@ func plane() v1.Dataplane {
 		Ready: true, DesiredRevision: 214, AppliedRevision: 210, Frontends: 3, Backends: 6, Pending: 1, Repairs: 2, LastResync: ago(20 * time.Second),
 		Problems: []v1.Problem{}, Findings: []v1.Finding{{Level: v1.LevelFail, Name: "net.ipv4.vs.conntrack",
 			Message: "net.ipv4.vs.conntrack = 0, needs 1 for nat", Fix: "sysctl -w net.ipv4.vs.conntrack=1"}},
-		Former: []v1.FormerDataplane{{Mode: "proxy", Connections: 2, Until: ago(-9 * time.Minute)}, {Mode: "nft", Problem: "count the connections of nft: netlink: timeout"}}}
+		Leaving: []v1.LeavingDataplane{{Mode: "proxy", Connections: 2, Until: ago(-9 * time.Minute)}, {Mode: "nft", Problem: "count the connections of nft: netlink: timeout"}}}
 }
 
 func frontends() v1.FrontendList {

@@ -19,14 +19,13 @@ func (a *app) dataplaneSwitchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "switch ipvs|nft|proxy",
 		Short: "move this host to another dataplane",
-		Long: `Starts the agent again, in its process, with another dataplane, and waits until that
+		Long: `Lets another dataplane serve, while the agent goes on, and waits until that
 serves all clients. Until then, the present dataplane serves them. With --plan, it only shows
 what happens to the open connections, what services would lose, and why it is not possible. The
 exit code is 10 then if the dataplane would change, and 1 if the switch is not possible. It is also
 1 if the host runs this dataplane, but dataplane.mode names another one, which the next start runs.
 
-dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one. The
-agent reads the configuration, so keys that wait for a restart take effect, too.
+dataplane.mode must be "auto", which keeps the dataplane after a restart, or the new one.
 
 If services use what the new dataplane does not support, --force is needed. A switch that is
 refused has exit code 5, and one that fails has exit code 1.`,

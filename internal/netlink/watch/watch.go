@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,11 +15,10 @@ import (
 
 // Options say what to watch. Each part is optional.
 type Options struct {
-	Device string // with virtual addresses
-	// Protocol is that of the routes by which the host takes packets for these. 0: the kernel makes them, because the
-	// addresses are on the device.
-	Protocol uint8
-	Table    string // an nftables table of family inet
+	Device     string // with virtual addresses
+	Protocol   uint8  // of the routes by which the host takes packets for these
+	Forwarding bool   // of packets, for the whole host
+	Table      string // an nftables table of family inet
 }
 
 // Seen is what other programs have changed. The zero value is nothing.
@@ -71,21 +69,25 @@ type source struct {
 
 // Open subscribes in the network namespace of the calling thread. Watching a table needs CAP_NET_ADMIN.
 func Open(o Options) (*Watcher, error) {
-	o.Protocol = cmp.Or(o.Protocol, unix.RTPROT_KERNEL)
 	w := &Watcher{o: o, changed: make(chan struct{}, 1), authors: openAuthors()}
+	var groups []int
 	if o.Device != "" {
-		if err := w.subscribe((*Watcher).readNetwork, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF); err != nil {
-			w.Close()
-			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
+		groups = append(groups, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	}
+	if o.Forwarding {
+		groups = append(groups, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	}
+	if len(groups) > 0 {
+		err := w.subscribe((*Watcher).readNetwork, unix.NETLINK_ROUTE, groups...)
+		if err == nil {
+			w.ask, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{})
 		}
-		var err error
-		if w.ask, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Counters{}); err == nil {
+		if err == nil {
 			err = w.find() // after the subscription, which sees what follows
 		}
 		if err != nil {
 			w.Close()
-			return nil, fmt.Errorf("watch the addresses of %s: %w", o.Device, err)
+			return nil, fmt.Errorf("watch the network: %w", err)
 		}
 	}
 	if o.Table != "" {
@@ -209,6 +211,9 @@ func (w *Watcher) Touched() bool {
 // find asks for the index and the state of the device.
 func (w *Watcher) find() error {
 	w.index, w.whole = 0, false
+	if w.o.Device == "" {
+		return nil
+	}
 	err := w.ask.Query(context.Background(), func(b []byte) []byte {
 		b = append(netlink.BeginMessage(b, unix.RTM_GETLINK, 0), make([]byte, unix.SizeofIfInfomsg)...)
 		return netlink.AppendAttrString(b, unix.IFLA_IFNAME, w.o.Device)

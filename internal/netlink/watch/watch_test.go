@@ -59,7 +59,7 @@ func newHost(t *testing.T) *host {
 	h.run(put)
 	h.run("nft add table inet ironvip")
 	h.Do(func() {
-		w := must.Get(watch.Open(watch.Options{Device: device, Protocol: 178, Table: table}))(t)
+		w := must.Get(watch.Open(watch.Options{Device: device, Protocol: 178, Forwarding: true, Table: table}))(t)
 		h.w = w
 	})
 	t.Cleanup(h.w.Close)
@@ -173,23 +173,17 @@ func TestRemovedAddressIsNotSeen(t *testing.T) {
 	}
 }
 
-// Without a protocol, the addresses of the device are watched, by the routes that the kernel makes for them.
-func TestSeesRemovedAddresses(t *testing.T) {
+// Without a device, the forwarding of packets is watched alone.
+func TestSeesForwardingAlone(t *testing.T) {
 	h := newHost(t)
 	h.Do(func() {
 		h.w.Close()
-		h.w = must.Get(watch.Open(watch.Options{Device: device}))(t)
+		h.w = must.Get(watch.Open(watch.Options{Forwarding: true}))(t)
 	})
-	h.AddAddr(device, netip.PrefixFrom(addr4, 32))
-	h.AddAddr(device, netip.PrefixFrom(addr6, 128))
-	wait.Until(t, "the kernel has the route of the address of IPv6", func() bool {
-		return strings.Contains(h.Node.Run("ip", "-6", "route", "show", "table", "local", "dev", device), "local fd96::1 proto kernel")
-	})
-	h.w.Take(every)
-	h.run(drop4 + "; " + drop6)
-	expect.Equal(t, h.take(), "", "routes of a dataplane: seen")
-	h.run("ip addr del 10.96.0.1/32 dev ironvip0; ip addr del fd96::1/128 dev ironvip0")
-	expect.Equal(t, h.take(), "device 10.96.0.1 fd96::1", "seen")
+	h.run("cd /proc/sys/net/ipv4; echo 1 > ip_forward; echo 0 > ip_forward; " + drop4 + "; ip link set ironvip0 down")
+	expect.Equal(t, h.take(), "forwarding", "seen")
+	h.run("ip link set ironvip0 up; ip link del ironvip0")
+	expect.Equal(t, h.take(), "", "seen of a device")
 }
 
 // An address that the dataplane doesn't want is seen when it is added, and no more when it is gone.

@@ -34,11 +34,10 @@ type Links interface {
 	Close()
 }
 
-// Device is the device that the local routes of virtual addresses lead to: of kind dummy, or, for a kernel without
-// that, a bridge without ports. One goroutine may use it.
+// Device is the device that the local routes of virtual addresses lead to: a dummy or, on a kernel without these, a
+// bridge without ports. One goroutine may use it.
 type Device struct {
 	Name  string
-	Kind  string // DeviceKind or BridgeKind; "" is DeviceKind
 	Dial  func() (Links, error)
 	Conn  netlink.Socket
 	Stats *atomic.Uint64 // routes added or deleted
@@ -95,9 +94,9 @@ func deleteLink(h Links, link rtnl.Link) error {
 	return nil
 }
 
-// Ensure creates the device and brings it up if necessary. It rejects a device of that
-// name with another type. It replaces addresses on the device by routes. Changed means that the device is another one
-// than before, or was not as it must be, so routes may be lost.
+// Ensure creates the device and brings it up if necessary. It accepts a dummy or a bridge as it finds it, and rejects
+// another device of that name. It replaces addresses on the device by routes. Changed means that the device is another
+// one than before, or was not as it must be, so routes may be lost.
 func (d *Device) Ensure() (changed bool, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
@@ -105,25 +104,16 @@ func (d *Device) Ensure() (changed bool, err error) {
 	}
 	defer h.Close()
 	if link == nil {
-		attrs := rtnl.NewLinkAttrs()
-		attrs.Name = d.Name
-		var created rtnl.Link = &rtnl.Dummy{LinkAttrs: attrs}
-		if d.kind() == BridgeKind {
-			created = &rtnl.Bridge{LinkAttrs: attrs}
-		}
-		switch err := h.LinkAdd(created); {
-		case errors.Is(err, unix.EOPNOTSUPP):
-			return false, noDummy.Err()
-		case err != nil && !errors.Is(err, unix.EEXIST):
-			return false, fmt.Errorf("create the %s device %s: %w", d.kind(), d.Name, err)
+		if err := d.create(h); err != nil {
+			return false, err
 		}
 		changed = true
 		if link, err = h.LinkByName(d.Name); err != nil {
 			return true, fmt.Errorf("find device %s: %w", d.Name, err)
 		}
 	}
-	if link.Type() != d.kind() {
-		return false, fmt.Errorf("device %s is a %s, not a %s: rename it, or choose another name for ours", d.Name, link.Type(), d.kind())
+	if !isOurKind(link) {
+		return false, fmt.Errorf("device %s is a %s, not a %s: rename it, or choose another name for ours", d.Name, link.Type(), dummyKind)
 	}
 	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
 		if err := h.LinkSetARPOff(link); err != nil {
@@ -141,6 +131,26 @@ func (d *Device) Ensure() (changed bool, err error) {
 	changed = changed || d.used != 0 && d.used != index
 	d.index, d.used = index, index
 	return changed, d.adopt(h, link)
+}
+
+// ErrNoDevice is the problem of a kernel that has no kind of device for virtual addresses.
+var ErrNoDevice = vip.Problem{Code: vip.CodeDataplane, Message: "this kernel can make neither a dummy device nor a bridge", Hint: "modprobe dummy"}
+
+// create makes the device, unless another program was faster.
+func (d *Device) create(h Links) error {
+	attrs := rtnl.NewLinkAttrs()
+	attrs.Name = d.Name
+	err := h.LinkAdd(&rtnl.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = h.LinkAdd(&rtnl.Bridge{LinkAttrs: attrs})
+	}
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return ErrNoDevice
+	case err != nil && !errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("create device %s: %w", d.Name, err)
+	}
+	return nil
 }
 
 // anchor is the address of the device. When the last address of IPv4 goes, the kernel removes all routes of IPv4 to a
@@ -214,11 +224,12 @@ type DeviceState struct {
 	Kind  string // the device's type, or "" if there is none
 	Addrs map[netip.Addr]struct{}
 	Wide  []netip.Prefix // addresses of whole networks, which send foreign traffic to the device
+	Plain bool           // some are addresses on the device instead of routes
 	Fault string         // what Ensure must repair, or ""
 }
 
 // Read returns the state of the device and the addresses that it makes local: by our routes, or because they are on the
-// device, until Ensure replaces them. It ignores link-local ones. A device of another type counts as missing.
+// device, until Ensure replaces them. It ignores link-local ones. A device of another kind than ours counts as missing.
 func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
@@ -229,7 +240,7 @@ func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	if link != nil {
 		s.Kind = link.Type()
 	}
-	if s.Kind != d.kind() {
+	if link == nil || !isOurKind(link) {
 		d.index = 0 // Add fails, and Ensure then returns the reason
 		s.Fault = "is missing or down"
 		return s, nil
@@ -247,6 +258,7 @@ func (d *Device) Read(ctx context.Context) (s DeviceState, err error) {
 	case !anchored:
 		s.Fault = fmt.Sprintf("lacks address %s", anchor)
 	}
+	s.Plain = len(list) > 0
 	for _, p := range list {
 		if p.IsSingleIP() {
 			s.Addrs[p.Addr()] = struct{}{}
@@ -326,8 +338,13 @@ func (d *Device) Remove(ctx context.Context, addrs []netip.Addr, failed func(net
 }
 
 func (d *Device) change(ctx context.Context, typ, flags uint16, addrs []netip.Addr, failed func(netip.Addr, error)) error {
-	if len(addrs) == 0 {
+	switch {
+	case len(addrs) == 0:
 		return nil
+	case d.index == 0 && typ == unix.RTM_DELROUTE: // they are gone with the device; the kernel would take those of any device
+		return nil
+	case d.index == 0:
+		return unix.ENODEV
 	}
 	d.Stats.Add(uint64(len(addrs)))
 	err := d.Conn.Write(ctx, len(addrs), func(b []byte, i int) []byte {
@@ -379,23 +396,25 @@ func familyOf(a netip.Addr) byte {
 	return unix.AF_INET6
 }
 
-// DeviceKind is the type of our device, and BridgeKind that on a kernel without it. A device of
-// another type isn't ours.
+// The kinds of our device: a bridge on a kernel that has no dummies. A device of another kind isn't ours.
 const (
-	DeviceKind = "dummy"
-	BridgeKind = "bridge"
+	dummyKind  = "dummy"
+	bridgeKind = "bridge"
 )
 
-func (d *Device) kind() string { return cmp.Or(d.Kind, DeviceKind) }
+func isOurKind(link rtnl.Link) bool { return link.Type() == dummyKind || link.Type() == bridgeKind }
 
-// Plain reports whether there is a device of our kind and as Ensure makes it: without ports and without ARP.
-func (d *Device) Plain() (bool, error) {
+// Ours reports whether the device is as Ensure makes it: a dummy, or a bridge without ports and without ARP.
+func (d *Device) Ours() (bool, error) {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return false, err
 	}
 	defer h.Close()
-	if link == nil || link.Type() != d.kind() || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+	if link == nil || link.Type() == dummyKind {
+		return link != nil, nil
+	}
+	if link.Type() != bridgeKind || link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
 		return false, nil
 	}
 	all, err := listLinks(h)
@@ -405,38 +424,15 @@ func (d *Device) Plain() (bool, error) {
 	return !slices.ContainsFunc(all, func(l rtnl.Link) bool { return l.Attrs().MasterIndex == link.Attrs().Index }), nil
 }
 
-// RemoveAll deletes the device with all its routes, if it is ours.
+// RemoveAll deletes the device with all its routes, unless it is of another kind than ours.
 func (d *Device) RemoveAll() error {
 	h, link, err := openLink(d.Dial, d.Name)
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	if link == nil || link.Type() != d.kind() {
+	if link == nil || !isOurKind(link) {
 		return nil
 	}
 	return deleteLink(h, link)
-}
-
-// unusableName is a name that no network device can have.
-const unusableName = "/"
-
-// TryDummy asks the kernel for a dummy device with a name that it rejects. The
-// kernel looks for the type of the device first, and loads the module if it can.
-func TryDummy(ctx context.Context) Finding {
-	err := TryMessage(ctx, unix.NETLINK_ROUTE, appendUnusableDummy)
-	if err == unix.EINVAL {
-		err = nil // the kernel rejected only the name
-	}
-	return TrialOf(DeviceKind, noDummy.Detail, true, err, unix.EOPNOTSUPP)
-}
-
-var noDummy = MissingModule(DeviceKind, "the kernel can't create dummy devices", true)
-
-func appendUnusableDummy(b []byte) []byte {
-	b = netlink.BeginMessage(b, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	b = append(b, make([]byte, unix.SizeofIfInfomsg)...)
-	b = netlink.AppendAttrString(b, unix.IFLA_IFNAME, unusableName)
-	b, info := netlink.BeginNest(b, unix.IFLA_LINKINFO)
-	return netlink.EndNest(netlink.AppendAttrString(b, unix.IFLA_INFO_KIND, DeviceKind), info)
 }

@@ -24,7 +24,7 @@ var (
 	vip6 = netip.MustParseAddr("fd96::1")
 )
 
-// world is a device in the network namespace of a node. It is a bridge, because not every kernel has dummy devices.
+// world is a device in the network namespace of a node.
 type world struct {
 	testing.TB
 	*netlab.Node
@@ -35,7 +35,6 @@ type world struct {
 func newWorld(t testing.TB, node *netlab.Node) *world {
 	w := &world{TB: t, Node: node}
 	w.Do(func() { w.device = must.Get(OpenDevice("ironvip0", &w.writes))(t) })
-	w.device.Kind = BridgeKind
 	t.Cleanup(w.device.Close)
 	return w
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Records are the frontends that Apply has programmed or adopted. They count how many
-// frontends share an address of the device, a hairpin element and a tunnel device.
+// frontends share a virtual address, a hairpin element and a tunnel device.
 // Use NewRecords.
 type Records struct {
 	Frontends map[vip.FrontendKey]*vip.Frontend
@@ -20,8 +20,6 @@ type Records struct {
 	Hairpins  map[netip.Addr]int
 	Tunnels   map[netip.Addr]int // see LocalTunnels
 	Pods      *netipx.IPSet
-
-	users map[netip.Addr]*vip.Frontend // one frontend for each of VIPs; see At
 }
 
 // NewRecords returns empty records. Pods are the ranges of clients that keep their address.
@@ -33,7 +31,6 @@ func NewRecords(pods *netipx.IPSet) *Records {
 		Hairpins:  map[netip.Addr]int{},
 		Tunnels:   map[netip.Addr]int{},
 		Pods:      pods,
-		users:     map[netip.Addr]*vip.Frontend{},
 	}
 }
 
@@ -49,43 +46,9 @@ func (h *Records) Set(key vip.FrontendKey, f *vip.Frontend) {
 	}
 }
 
-// use counts a frontend with an address on the device.
-func (h *Records) use(f *vip.Frontend, n int) {
-	a := f.Key.Addr
-	add(h.VIPs, a, n)
-	if n > 0 {
-		h.users[a] = f
-	} else if h.users[a] == f {
-		delete(h.users, a) // At looks for another one when it is needed
-	}
-}
-
-// At returns one of the frontends at an address of the device, or nil. It costs O(all) after the frontend that it
-// would return has gone, and otherwise O(1).
-func (h *Records) At(a netip.Addr) *vip.Frontend {
-	if f := h.users[a]; f != nil || h.VIPs[a] == 0 {
-		return f
-	}
-	for k, f := range h.Frontends {
-		if k.Addr == a && OnDevice(f) {
-			h.users[a] = f
-			return f
-		}
-	}
-	return nil
-}
-
-// Any returns one of the frontends with an address on the device, or nil.
-func (h *Records) Any() *vip.Frontend {
-	for a := range h.VIPs {
-		return h.At(a)
-	}
-	return nil
-}
-
 func (h *Records) count(f *vip.Frontend, n int) {
 	if OnDevice(f) {
-		h.use(f, n)
+		add(h.VIPs, f.Key.Addr, n)
 	}
 	for _, a := range LocalTunnels(f) {
 		add(h.Tunnels, a, n)

@@ -20,6 +20,7 @@ import (
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
+	"github.com/ironvip/ironvip/plane/kernel/vips"
 	"github.com/ironvip/ironvip/proxy"
 )
 
@@ -137,14 +138,19 @@ func addrs(device string) ([]netip.Addr, error) {
 func services(device string) (Services, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	found, err := ipvs.Find(ctx, ipvs.Options{Device: device})
+	on, err := vips.Find(ctx, device)
+	if err != nil {
+		return Services{}, err
+	}
+	defer on.Close()
+	found, err := ipvs.Find(ctx, ipvs.Options{Device: device, Owns: on.Has})
+	if errors.Is(err, ipvs.ErrNoIPVS) || err == nil && found == nil {
+		return Services{}, nil
+	}
 	if err != nil {
 		return Services{}, err
 	}
 	defer found.Close()
-	s := Services{Others: found.Others}
-	for _, mine := range found.Services {
-		s.Ours = append(s.Ours, mine.Key)
-	}
-	return s, nil
+	left, err := found.Left(ctx)
+	return Services{Ours: left.Keys(), Others: left.Others}, err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// The table outlives an end that fails half-way. A repetition ends the rest.
-func TestEndIsRepeated(t *testing.T) {
+// The table outlives a removal that fails half-way. A repetition removes the rest.
+func TestRemovalIsRepeated(t *testing.T) {
 	w := newWorld(t)
 	f := frontend("10.96.0.1", 80, vip.TCP, w.servers("tcp", false, 0)...)
 	w.set(f)
@@ -21,20 +21,21 @@ func TestEndIsRepeated(t *testing.T) {
 	defer c.Close()
 	must.Get(c.Ask())(t)
 	w.Close()
-	r := w.remains()
+	target := w.left().Target
 	fails := netlink.Intercept(t.Context(), func(b []byte, write bool, send func([]byte) error) error {
 		if h, _, _, err := netlink.NextMessage(b); err == nil && h.Type>>8 == unix.NFNL_SUBSYS_CTNETLINK && write {
 			return unix.ENOBUFS
 		}
 		return send(b)
 	})
-	w.Director.Do(func() { err = r.End(fails) })
+	w.Director.Do(func() { err = target.Remove(fails) })
 	if err == nil || !strings.Contains(w.run("nft list tables"), "ironvip_nft") {
-		t.Errorf("the first end: %v", err)
+		t.Errorf("the first removal: %v", err)
 	}
-	w.Director.Do(func() { err = w.remains().End(t.Context()) })
+	target = w.left().Target
+	w.Director.Do(func() { err = target.Remove(t.Context()) })
 	if err != nil || strings.Contains(w.run("nft list tables"), "ironvip_nft") {
-		t.Errorf("the second end: %v", err)
+		t.Errorf("the second removal: %v", err)
 	}
 	if a, err := c.Ask(); err == nil {
 		t.Errorf("a connection outlasts its dataplane: %v", a)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"testing"
@@ -9,10 +10,11 @@ import (
 
 	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/vip"
 )
 
-// countingPlane is a dataplane, present or former, with some connections.
+// countingPlane is a dataplane that serves or leaves, with some connections.
 type countingPlane struct {
 	reconcile.Plane
 	open   map[vip.FrontendKey]map[netip.AddrPort]int
@@ -45,8 +47,8 @@ func (p *countingPlane) Breakdown(_ context.Context, key vip.FrontendKey) (recon
 	return out, p.open[key] != nil, nil
 }
 
-func (p *countingPlane) Retire(context.Context) error { return nil }
-func (p *countingPlane) End(context.Context) error    { return nil }
+func (p *countingPlane) Leave(context.Context) error  { return nil }
+func (p *countingPlane) Remove(context.Context) error { return nil }
 func (p *countingPlane) Close() error                 { p.closed = true; return nil }
 
 func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
@@ -59,9 +61,9 @@ func (p *countingPlane) Open(context.Context) (map[vip.FrontendKey]int, error) {
 	return out, nil
 }
 
-// Connections of the dataplane and of a former one add up. Nothing is counted before the former ones are
-// known: a count without them would be too low.
-func TestConnectionsOfFormerDataplanes(t *testing.T) {
+// Connections of the dataplane that serves and of one that leaves add up. Nothing is counted before it is known which ones
+// leave: a count without them would be too low.
+func TestConnectionsOfAllDataplanes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		key := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: vip.TCP}
 		other := vip.FrontendKey{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Protocol: vip.TCP}
@@ -69,11 +71,11 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 		counts := func(n, m int) map[vip.FrontendKey]map[netip.AddrPort]int {
 			return map[vip.FrontendKey]map[netip.AddrPort]int{key: {a: n, b: m}}
 		}
-		former := &countingPlane{open: counts(10, 20)}
-		former.open[key][gone] = 40
-		former.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
+		leaves := &countingPlane{open: counts(10, 20)}
+		leaves.open[key][gone] = 40
+		leaves.open[other] = map[netip.AddrPort]int{a: 80} // which the dataplane doesn't have
 		p := &plane{Plane: &countingPlane{open: counts(1, 0)}}
-		c := newConnections(p)
+		c := newPlanes(p)
 		check := func(when string, wantA, wantB, all int) {
 			t.Helper()
 			open, err := c.Connections(t.Context(), key)
@@ -97,17 +99,14 @@ func TestConnectionsOfFormerDataplanes(t *testing.T) {
 			}
 		}()
 		if synctest.Wait(); answered {
-			t.Error("counted before the former dataplanes are known")
+			t.Error("counted before it is known which dataplanes leave")
 		}
-		if err := c.setFormer("nft", former); err != nil {
-			t.Error(err)
-		}
+		x, _ := c.add(t.Context(), "nft", leaves)
 		close(c.looked)
 		synctest.Wait()
 		check("with all", 11, 20, 1+30+40)
-		if err := c.close(); err != nil || !former.closed {
-			t.Errorf("close: %v, closed %t", err, former.closed)
-		}
+		c.drop(x, slog.New(slog.DiscardHandler))
+		expect.True(t, leaves.closed, "closed")
 		check("alone", 1, 0, 1)
 	})
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/ironvip/ironvip/configs"
 )
 
-// The time of a former dataplane counts from its replacement, also after a restart, and anew if it served in between. An
+// The time of a dataplane that leaves counts from its replacement, also after a restart, and anew if it served in between. An
 // agent that ended before it served replaced nothing.
-func TestTimeOfAFormerDataplane(t *testing.T) {
+func TestTimeOfADataplaneThatLeaves(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "state.db"))
 	agentOf := func(mode string) *agent {
-		return &agent{db: db, log: slog.New(slog.DiscardHandler), plane: &plane{about: api.Dataplane{Mode: mode}}}
+		return &agent{db: db, log: slog.New(slog.DiscardHandler), planes: newPlanes(&plane{about: api.Dataplane{Mode: mode}})}
 	}
 	serves := func(mode string) *agent {
 		a := agentOf(mode)
@@ -23,15 +23,15 @@ func TestTimeOfAFormerDataplane(t *testing.T) {
 		return a
 	}
 	serves(configs.ModeNFT)
-	first := serves(configs.ModeIPVS).formerSince(configs.ModeNFT)
-	if again := serves(configs.ModeIPVS).formerSince(configs.ModeNFT); !again.Equal(first) {
+	first := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT)
+	if again := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT); !again.Equal(first) {
 		t.Errorf("after a restart the time counts from %s, not from %s", again, first)
 	}
 	before := time.Now()
-	if back := serves(configs.ModeNFT).formerSince(configs.ModeIPVS); back.Before(before) {
+	if back := serves(configs.ModeNFT).leavesSince(configs.ModeIPVS); back.Before(before) {
 		t.Errorf("the time of ipvs counts from %s, and it was replaced after %s", back, before)
 	}
-	if second := serves(configs.ModeIPVS).formerSince(configs.ModeNFT); second.Before(before) {
+	if second := serves(configs.ModeIPVS).leavesSince(configs.ModeNFT); second.Before(before) {
 		t.Errorf("the time of nft, which served again, counts from %s, and it was replaced after %s", second, before)
 	}
 	agentOf(configs.ModeProxy) // does not serve
@@ -39,9 +39,9 @@ func TestTimeOfAFormerDataplane(t *testing.T) {
 		t.Errorf("the host ran %q, %v", last.Mode, err)
 	}
 	a := serves(configs.ModeIPVS)
-	a.forgetFormer(configs.ModeNFT) // with its last connection
+	a.forgetLeaving(configs.ModeNFT) // with its last connection
 	before = time.Now()
-	if third := a.formerSince(configs.ModeNFT); third.Before(before) {
+	if third := a.leavesSince(configs.ModeNFT); third.Before(before) {
 		t.Errorf("the time of what appeared later counts from %s, before %s", third, before)
 	}
 }

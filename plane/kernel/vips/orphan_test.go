@@ -1,8 +1,10 @@
-package remote
+package vips
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,10 +21,10 @@ import (
 // them again. Afterwards, the unused ones are removed.
 func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 	used, unused := netip.MustParseAddr("127.96.0.1"), netip.MustParseAddr("127.96.0.2")
-	device := &fakeDevice{addrs: []netip.Addr{used, unused}}
+	k := newFakeKernel().with(used, unused)
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	p := newPlane(t, Options{device: device, Owns: netip.MustParsePrefix("127.96.0.0/24").Contains, Log: logger})
+	p := newPlane(t, Options{Kernel: k.device(), Log: logger})
 	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
 	ready := desired.Initializer()
 	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
@@ -45,7 +47,7 @@ func TestAddressesLeftBehindWaitInSilence(t *testing.T) {
 		t.Fatal("never ready")
 	}
 	stop()
-	expect.SameList(t, device.addrs, []netip.Addr{used}, "on the device, calls %v", device.calls)
+	expect.SameList(t, slices.Collect(maps.Keys(k.routes)), []netip.Addr{used}, "on the device, calls %v", k.trace)
 	if s := r.Stats(); s.Failing != 0 || s.DriftRepairs != 0 || log.String() != "" {
 		t.Errorf("%+v, log: %s", s, &log)
 	}

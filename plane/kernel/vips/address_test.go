@@ -1,4 +1,4 @@
-package remote
+package vips
 
 import (
 	"context"
@@ -32,17 +32,9 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// noDevice is the device of a process without privileges.
-type noDevice struct{}
-
-func (noDevice) list() ([]netip.Addr, error) { return nil, nil }
-func (noDevice) add(netip.Addr) error        { return unix.EPERM }
-func (noDevice) remove(netip.Addr) error     { return unix.EPERM }
-func (noDevice) close()                      {}
-
 func TestForeignAddressWithoutRights(t *testing.T) {
 	for _, protocol := range []vip.Protocol{vip.TCP, vip.UDP} {
-		p := newPlane(t, Options{device: noDevice{}})
+		p := newPlane(t, Options{Kernel: newFakeKernel().refusing(unix.EPERM).device()})
 		key := vip.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Port: freeKey(t, "127.0.0.1", protocol).Port, Protocol: protocol}
 		f := onVIP(key)
 		var problem vip.Problem
@@ -70,7 +62,7 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	lo := must.Get(netlink.LinkByName("lo"))(t)
 	log := slog.New(slog.DiscardHandler)
 	watcher := hostnet.NewWatcher(table.New(&table.Clock{}, hostnet.KeyOf, hostnet.Same), func(link string, _ netip.Addr) bool { return link == "lo" }, log)
-	p := newPlane(t, Options{device: noDevice{}, Moved: watcher.Changed()})
+	p := newPlane(t, Options{Kernel: newFakeKernel().refusing(unix.EPERM).device(), Moved: watcher.Changed()})
 	desired := table.New(&table.Clock{}, vip.KeyOfFrontend, nil)
 	applied := table.New(&table.Clock{}, reconcile.KeyOfApplied, nil)
 	r := reconcile.New(reconcile.Options[vip.FrontendKey, vip.Frontend]{Desired: desired, Target: p.Plane, Applied: applied,
@@ -102,97 +94,18 @@ func TestAddressThatComesIsServedAtOnce(t *testing.T) {
 	}
 }
 
-// fakeDevice records its calls, and refuses what the kernel would refuse.
-type fakeDevice struct {
-	addrs []netip.Addr
-	err   error // of every write
-	calls []string
-}
-
-func (d *fakeDevice) list() ([]netip.Addr, error) { return slices.Clone(d.addrs), nil }
-
-func (d *fakeDevice) add(a netip.Addr) error {
-	d.calls = append(d.calls, "add "+a.String())
-	if d.err == nil && !slices.Contains(d.addrs, a) {
-		d.addrs = append(d.addrs, a)
+// The text of a refusal names its cause and what helps.
+func TestRefusalsOfAddresses(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		says string
+	}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "and this kernel can make neither a dummy device nor a bridge ironvip0 for it"}, {unix.ENOBUFS, "putting it on ironvip0 failed"}} {
+		p := newFaked(t, newFakeKernel().refusing(c.err), Options{Sockets: true})
+		var problem vip.Problem
+		if err := p.apply("+192.0.2.1:80")[0]; !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
+			t.Errorf("%v, hint %q; want %q", err, problem.Hint, c.says)
+		}
 	}
-	return d.err
-}
-
-func (d *fakeDevice) remove(a netip.Addr) error {
-	d.calls = append(d.calls, "remove "+a.String())
-	if d.err == nil {
-		d.addrs = slices.DeleteFunc(d.addrs, func(b netip.Addr) bool { return a == b })
-	}
-	return d.err
-}
-
-func (d *fakeDevice) close() {}
-
-func TestAddressesOwnership(t *testing.T) {
-	ours, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
-	owns := func(a netip.Addr) bool { return netip.MustParsePrefix("192.0.2.0/24").Contains(a) }
-	t.Run("two frontends, the last takes it away", func(t *testing.T) {
-		d := &fakeDevice{}
-		a := newAddresses(d, "ironvip0", nil)
-		must.Succeed(t, a.add(ours))
-		a.use(ours)
-		a.use(ours)
-		a.unuse(ours)
-		if err := a.drop(ours); err != nil || len(d.addrs) != 1 {
-			t.Fatal(err, d.addrs)
-		}
-		a.unuse(ours)
-		if err := a.drop(ours); err != nil || len(d.addrs) != 0 {
-			t.Fatal(err, d.addrs)
-		}
-	})
-	t.Run("foreign on the device is left", func(t *testing.T) {
-		d := &fakeDevice{addrs: []netip.Addr{foreign}}
-		a := newAddresses(d, "ironvip0", owns)
-		a.use(foreign)
-		a.unuse(foreign)
-		if err := errors.Join(a.refresh(), a.drop(foreign)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
-			t.Error(err, d.calls, a.orphans())
-		}
-	})
-	t.Run("an earlier process' is adopted", func(t *testing.T) {
-		d := &fakeDevice{addrs: []netip.Addr{ours}}
-		a := newAddresses(d, "ironvip0", owns)
-		if err := a.refresh(); err != nil || !slices.Equal(a.orphans(), []netip.Addr{ours}) {
-			t.Fatal(err, a.orphans())
-		}
-		a.use(ours)
-		if len(a.orphans()) != 0 || a.damage(ours) != "" {
-			t.Error(a.orphans(), a.damage(ours))
-		}
-		d.addrs = nil
-		if err := a.refresh(); err != nil || a.damage(ours) != "address 192.0.2.1 missing from ironvip0" {
-			t.Error(err, a.damage(ours))
-		}
-		if err := errors.Join(a.ensure(ours), a.refresh()); err != nil || a.damage(ours) != "" {
-			t.Error(err, a.damage(ours))
-		}
-	})
-	t.Run("without owns only this process' own", func(t *testing.T) {
-		d := &fakeDevice{addrs: []netip.Addr{ours}}
-		a := newAddresses(d, "ironvip0", nil)
-		if err := errors.Join(a.refresh(), a.drop(ours)); err != nil || len(d.calls) != 0 || len(a.orphans()) != 0 {
-			t.Error(err, d.calls, a.orphans())
-		}
-	})
-	t.Run("a refusal is said", func(t *testing.T) {
-		for _, c := range []struct {
-			err  error
-			says string
-		}{{unix.EPERM, "CAP_NET_ADMIN"}, {unix.EOPNOTSUPP, "neither a dummy device nor a bridge ironvip0"}, {unix.ENODEV, "no such device"}} {
-			a := newAddresses(&fakeDevice{err: c.err}, "ironvip0", owns)
-			var problem vip.Problem
-			if err := a.add(ours); !errors.As(err, &problem) || !strings.Contains(problem.Message+problem.Hint, c.says) {
-				t.Errorf("%v, hint %q; want %q", err, problem.Hint, c.says)
-			}
-		}
-	})
 }
 
 // Addresses on a real device, in the test's own network namespace.
@@ -217,9 +130,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 		t.Helper()
 		must.SameList(t, witness(), addrs, "ironvip0")
 	}
-	pool := netip.MustParsePrefix("192.0.2.0/24")
-	opts := Options{Owns: func(a netip.Addr) bool { return pool.Contains(a) || a.Is6() }}
-	p := newPlane(t, opts)
+	p := newPlane(t, Options{})
 	backend := echo(t)
 	http := onVIP(vip.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Protocol: vip.TCP}, backend)
 	dns := onVIP(vip.FrontendKey{Addr: http.Key.Addr, Port: 53, Protocol: vip.UDP}, echo(t))
@@ -248,9 +159,10 @@ func TestAddressesOnARealDevice(t *testing.T) {
 		expect.Empty(t, o.Damage)
 	}
 
-	// The address is removed with its last frontend; a foreign address remains.
-	foreign := netip.MustParseAddr("198.51.100.1")
-	must.Succeed(t, netlink.RouteAdd(localRoute(link, foreign)))
+	// The address is removed with its last frontend; the route of another program remains.
+	foreign := localRoute(link, netip.MustParseAddr("198.51.100.1"))
+	foreign.Protocol = unix.RTPROT_STATIC
+	must.Succeed(t, netlink.RouteAdd(foreign))
 	p.remove(http.Key)
 	want("192.0.2.1/32", "198.51.100.1/32", "2001:db8::1/128")
 	p.remove(dns.Key)
@@ -260,7 +172,7 @@ func TestAddressesOnARealDevice(t *testing.T) {
 	// request.
 	must.Succeed(t, p.Close())
 	want("198.51.100.1/32", "2001:db8::1/128")
-	q := newPlane(t, opts)
+	q := newPlane(t, Options{})
 	orphans := q.actual()
 	if len(orphans) != 1 || orphans[0].Value.Key != (vip.FrontendKey{Addr: six.Key.Addr}) {
 		t.Fatalf("%v", orphans)
@@ -337,7 +249,7 @@ func TestWithoutRights(t *testing.T) {
 	served(t, key)
 }
 
-const childEnv = "IRONVIP_REMOTE_TEST_CHILD"
+const childEnv = "IRONVIP_VIPS_TEST_CHILD"
 
 // inNamespace runs the calling test again in a child process with its own network namespace. It
 // uses a user namespace if the test isn't root. It returns true in the child, with lo up.
@@ -383,8 +295,7 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	return false
 }
 
-// makeDevice creates a device of that name: a dummy, or half of a veth pair if the kernel has no
-// dummies.
+// makeDevice creates a device of that name: a dummy, or a bridge if the kernel has no dummies.
 func makeDevice(t *testing.T, name string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -422,7 +333,7 @@ func TestAddressesBecomeRoutes(t *testing.T) {
 	link := must.Get(netlink.LinkByName("ironvip0"))(t)
 	addr := netip.MustParseAddr("192.0.2.1")
 	must.Succeed(t, netlink.AddrAdd(link, hostAddr(addr)))
-	p := newPlane(t, Options{Owns: func(netip.Addr) bool { return true }})
+	p := newPlane(t, Options{})
 	f := onVIP(vip.FrontendKey{Addr: addr, Port: 80, Protocol: vip.TCP}, echo(t))
 	must.Succeed(t, p.target.Apply(t.Context(), []reconcile.Update[vip.FrontendKey, vip.Frontend]{{Key: f.Key, New: f}})) // as before
 	open := dial(t, f.Key)
@@ -447,11 +358,9 @@ func hasDummy() bool {
 
 // A host's own address that is gone is damage, unless sockets can be bound to it nevertheless.
 func TestAnAddressOfTheHostGoes(t *testing.T) {
-	a := newAddresses(&fakeDevice{}, "ironvip0", nil)
-	must.Succeed(t, a.refresh())
-	expect.Equal(t, a.damage(netip.MustParseAddr("127.9.0.1")), "", "an address of the host")
-	away := netip.MustParseAddr("198.51.100.1")
-	expect.Equal(t, a.damage(away), "address 198.51.100.1 is no longer an address of this host", "one that is gone")
-	a.binds = func(netip.Addr) bool { return true }
-	expect.Equal(t, a.damage(away), "", "an address that sockets can be bound to")
+	p := newFaked(t, newFakeKernel(), Options{Sockets: true}, "127.9.0.1:80", "198.51.100.1:80")
+	p.binds = host.CanBind
+	expect.Equal(t, p.reads(), "127.9.0.1:80[] 198.51.100.1:80[address 198.51.100.1 is no longer an address of this host]", "read")
+	p.binds = func(netip.Addr) bool { return true }
+	expect.Equal(t, p.reads(), "127.9.0.1:80[] 198.51.100.1:80[]", "an address that sockets can be bound to")
 }

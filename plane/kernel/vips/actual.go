@@ -1,0 +1,111 @@
+package vips
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ironvip/ironvip/plane/kernel/host"
+	"github.com/ironvip/ironvip/plane/kernel/usage"
+	"github.com/ironvip/ironvip/vip"
+)
+
+// Actual implements reconcile.Target. It costs one read of the device besides that of the inner plane. An address without a
+// frontend is an orphan, with port and protocol 0 in its key.
+func (p *Plane) Actual(ctx context.Context) iter.Seq2[observed, error] {
+	return func(yield func(observed, error) bool) {
+		p.watcher.Take(nil) // what follows shows it, too
+		s, err := p.read(ctx)
+		if err != nil {
+			yield(observed{}, fmt.Errorf("read the addresses of %s: %w", p.name, err))
+			return
+		}
+		var orphans []observed
+		for o, err := range p.Plane.Actual(ctx) {
+			switch {
+			case err != nil:
+				yield(o, err)
+				return
+			case o.Orphan:
+				orphans = append(orphans, o) // of an address that may be a stray, too
+				continue
+			case usage.OnDevice(&o.Value):
+				p.use(o.Value.Key)
+				o.Damage = append(o.Damage, p.damage(o.Value.Key.Addr, s.Fault)...)
+			}
+			if !yield(o, nil) {
+				return
+			}
+		}
+		p.adopted = true
+		strays := p.strays(s)
+		for _, o := range orphans {
+			if o.Value.Key == keyOfStray(o.Value.Key.Addr) {
+				o.Damage = append(o.Damage, strays[o.Value.Key.Addr]...)
+				delete(strays, o.Value.Key.Addr)
+			}
+			if !yield(o, nil) {
+				return
+			}
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(strays), netip.Addr.Compare) {
+			if !yield(strayOf(a, strays[a]), nil) {
+				return
+			}
+		}
+	}
+}
+
+// read reads the device and records the routes that it has. What an earlier version or another program has put there
+// becomes routes first.
+func (p *Plane) read(ctx context.Context) (s host.DeviceState, err error) {
+	if s, err = p.device.Read(ctx); err == nil && s.Plain && !p.ensured && p.prepare() == nil {
+		s, err = p.device.Read(ctx)
+	}
+	if err != nil {
+		return s, err
+	}
+	p.found, p.lost = len(s.Addrs) > 0 || len(s.Wide) > 0, false // what is missing is damage
+	for a, e := range p.addrs {
+		e.route = absent
+		p.record(a, e)
+	}
+	for _, w := range s.Wide {
+		p.setRoute(w.Addr(), doubtful)
+	}
+	for a := range s.Addrs {
+		p.setRoute(a, present)
+	}
+	return s, nil
+}
+
+// strays describes the addresses on the device that no frontend needs.
+func (p *Plane) strays(s host.DeviceState) map[netip.Addr][]string {
+	found := map[netip.Addr][]string{}
+	for a := range s.Addrs {
+		if p.addrs[a].users == 0 {
+			found[a] = append(found[a], describeStray(host.Single(a)))
+		}
+	}
+	for _, w := range s.Wide {
+		found[w.Addr()] = append(found[w.Addr()], describeStray(w))
+	}
+	return found
+}
+
+// describeStray describes an address on the device without a frontend.
+func describeStray(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return fmt.Sprintf("address %s belongs to no service", p.Addr())
+	}
+	return fmt.Sprintf("address %s sends all of %s to the device", p, p.Masked())
+}
+
+func keyOfStray(a netip.Addr) vip.FrontendKey { return vip.FrontendKey{Addr: a} }
+
+func strayOf(a netip.Addr, damage []string) observed {
+	return observed{Value: vip.Frontend{Key: keyOfStray(a), Kind: vip.OnVIP}, Damage: damage, Orphan: true}
+}
