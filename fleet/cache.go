@@ -55,7 +55,7 @@ func (t *Tree) startFromCache() {
 	t.log.Warn("consul not read yet: starting with the last known tree", "values", len(t.cache.kept))
 	for path, c := range t.cache.kept {
 		if f, key := t.locate(path); f != nil {
-			t.put(f, path, Entry{Key: key, Value: treekv.NotNil(c.Value), Index: c.Index}, nil)
+			t.put(f, path, Entry{Key: key, Value: treekv.NotNil(c.Value), Index: c.Index})
 		}
 	}
 	t.ready()

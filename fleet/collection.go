@@ -9,8 +9,6 @@ import (
 	"maps"
 	"slices"
 
-	json2 "github.com/go-json-experiment/json"
-
 	"github.com/ironvip/ironvip/fleet/treestatus"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -56,7 +54,7 @@ func NewCollection[V any](t *Tree, folder string, version int, check func(key st
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range f.rows.All() {
-		c.put(e, c.read(e))
+		c.put(e)
 	}
 	f.views = append(f.views, c)
 	if t.loaded {
@@ -118,35 +116,23 @@ func (c *Collection[V]) Problems() []vip.Problem {
 	return c.problems()
 }
 
-// decoded is an entry's value, or why it can't be read.
-type decoded[V any] struct {
-	value *V // nil with err
-	err   error
-}
-
-// read implements view: it decodes and checks.
-func (c *Collection[V]) read(e Entry) any {
+func (c *Collection[V]) put(e Entry) {
 	v, err := decodeValue[V](e.Value, c.version)
 	if err == nil && c.check != nil {
-		err = c.check(e.Key, *v)
+		err = c.check(e.Key, v)
 	}
-	return &decoded[V]{v, err}
-}
-
-func (c *Collection[V]) put(e Entry, read any) {
-	d := read.(*decoded[V])
-	if d.err != nil {
+	if err != nil {
 		hint := "if another program wrote it, remove it" + treestatus.Removal(c.place(e.Key))
-		if errors.Is(d.err, errVersion) {
+		if errors.Is(err, errVersion) {
 			hint = "a newer ironvip wrote it: bring this host up to the same release"
 		}
 		c.rows.Delete(e.Key)
-		c.bad[e.Key] = treestatus.KeyProblem(c.place(e.Key), d.err, hint)
+		c.bad[e.Key] = treestatus.KeyProblem(c.place(e.Key), err, hint)
 		c.tree.status.Notify()
 		return
 	}
 	c.clearProblem(e.Key)
-	c.rows.Set(Item[V]{Key: e.Key, Value: *d.value, Index: e.Index})
+	c.rows.Set(Item[V]{Key: e.Key, Value: v, Index: e.Index})
 }
 
 func (c *Collection[V]) remove(key string) {
@@ -169,23 +155,6 @@ func (c *Collection[V]) ready() { c.loaded() }
 
 var errVersion = errors.New("version not supported")
 
-// decodeValue decodes a value in its envelope. An unknown field is an error, because the next write
-// would lose it.
-func decodeValue[V any](text []byte, version int) (*V, error) {
-	var whole struct {
-		Version int `json:"v"`
-		Value   *V  `json:"value"`
-	}
-	if json2.Unmarshal(text, &whole, known) == nil && whole.Version == version && whole.Value != nil {
-		return whole.Value, nil
-	}
-	v, err := explainValue[V](text, version)
-	if err != nil {
-		return nil, err
-	}
-	return &v, nil
-}
-
 // readNotes adds the notes of an envelope to an Annotated value.
 func readNotes[V any](notes []byte, v *V) error {
 	if _, is := any(*v).(Annotated); !is || len(notes) == 0 {
@@ -197,13 +166,9 @@ func readNotes[V any](notes []byte, v *V) error {
 	return nil
 }
 
-// known rejects unknown fields, names in another case, duplicate names and invalid UTF-8, which
-// encoding/json accepts. That takes a quarter less time than to accept them.
-var known = json2.RejectUnknownMembers(true)
-
-// explainValue decodes a value step by step: one with notes, or one that decodeValue could not
-// decode, to find out why. The envelope may have unknown fields.
-func explainValue[V any](text []byte, version int) (v V, err error) {
+// decodeValue decodes a value in its envelope, which may have unknown fields. One of the value is an error,
+// because the next write would lose it.
+func decodeValue[V any](text []byte, version int) (v V, err error) {
 	var envelope struct {
 		Version *int            `json:"v"`
 		Value   json.RawMessage `json:"value"`

@@ -14,9 +14,9 @@ import (
 // leader has never seen what it missed.
 func TestDigestsFindADifference(t *testing.T) {
 	for name, edit := range map[string]func(kv *fleettest.Memory){
-		"a value written": func(kv *fleettest.Memory) { kv.Put(treePrefix+"a/1", "by hand") },
+		"a value written": func(kv *fleettest.Memory) { kv.Put(treePrefix+"a/7", "by hand") },
 		"a value added":   func(kv *fleettest.Memory) { kv.Put(treePrefix+"b/new", "by hand") },
-		"a value removed": func(kv *fleettest.Memory) { kv.Delete(treePrefix + "a/1") },
+		"a value removed": func(kv *fleettest.Memory) { kv.Delete(treePrefix + "a/7") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			withOne(t, 20, func(t *testing.T, kv *fleettest.Memory, one *fleettest.Host) {
@@ -30,7 +30,12 @@ func TestDigestsFindADifference(t *testing.T) {
 				})
 				time.Sleep(5 * time.Second)
 				edit(kv)
-				three := kv.Start(t, "three", folders, nil) // reads it
+				three := kv.Start(t, "three", folders, nil)
+				for folder, key := range map[string]string{"a": "7", "b": "new"} { // reads it
+					if err := three.Look(t.Context(), folder, key); err != nil {
+						t.Fatal(err)
+					}
+				}
 				one.End()
 				time.Sleep(5 * time.Second)
 				if !three.Mine() {

@@ -17,13 +17,12 @@
 //   - transaction.go, outcome.go: sending a transaction, and finding out what has become of it
 //   - turn.go: how a slow writer gets its turn
 //   - follow.go, lookup.go: following the log, and reading single keys
-//   - readall.go: replacing the tables by the whole tree
+//   - readall.go: reading the whole tree, and merging it into the tables
 //   - search.go, reread.go: comparing the tables with the whole tree, regularly and when asked
-//   - fullread.go: decoding the whole tree and merging it into the tables
 //   - start.go: reading the snapshot that starting hosts share, or making it
 //   - digest.go: comparing the tables with those of the leader
 //   - cache.go: the last known tree on disk, and starting without Consul
-//   - mark.go, survey.go: detecting another fleet's tree and foreign keys
+//   - mark.go: detecting another fleet's tree
 //   - status.go: problems, and whether the tree is current
 //
 // Package treekv has the tree's keys in Consul, reads of its log and values, and its snapshot.

@@ -12,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/fleet/treelog"
 	"github.com/ironvip/ironvip/internal/backoff"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/parallel"
 )
 
 const (
@@ -37,11 +36,7 @@ type follower struct {
 	pace   *rate.Limiter // of reads of the log
 	early  bool          // the last blocking query returned before its time without a change
 
-	search   *search        // in progress; nil if there is none
-	searches parallel.Group // their goroutines
-	next     time.Time      // when to search, if this host is the leader
-	leads    bool           // this host was the leader when a search could have started last
-	barred   bool           // the tree isn't this fleet's, as the last search has found
+	next time.Time // when to search, if this host is the leader
 }
 
 // verdict is the result of reading the log.
@@ -56,19 +51,12 @@ const (
 // errKicked ends a blocking query because Consul may be unavailable.
 var errKicked = errors.New("asked again")
 
-func (f *follower) run(ctx context.Context) error {
+func (f *follower) run(ctx context.Context) {
 	select {
 	case <-f.tree.Joined():
 	case <-ctx.Done():
-		return nil
+		return
 	}
-	running, ctx := parallel.NewGroup(ctx)
-	f.searches = running
-	running.Run(ctx, f.loop)
-	return running.Wait()
-}
-
-func (f *follower) loop(ctx context.Context) {
 	wait := consulkv.NewBackoff()
 	todo, ask := lost, true // ask: read at once, not with a blocking query
 	for ctx.Err() == nil {
@@ -95,7 +83,7 @@ func (f *follower) loop(ctx context.Context) {
 	}
 }
 
-// step reads the whole tree if that is to be done, otherwise it follows the log. It returns the
+// step reads the whole tree if that is to be done, and otherwise follows the log. It returns the
 // next todo.
 func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdict, err error) {
 	if ask || todo != inStep {
@@ -103,21 +91,16 @@ func (f *follower) step(ctx context.Context, todo verdict, ask bool) (next verdi
 	}
 	if todo != inStep {
 		f.early = false
-		f.abandonSearch()
 		if next, err = f.replace(ctx); err != nil {
 			answer(f.tree.takeRereads(), err)
 			return todo, err
 		}
 		return next, nil
 	}
-	if next, err = f.finishSearch(); err != nil || next != inStep {
-		return next, err
-	}
-	f.startSearch(ctx)
-	if f.barred && f.search != nil { // don't follow another fleet's log
-		<-f.search.done
-		f.early = false
-		return f.finishSearch()
+	if asked := f.tree.takeRereads(); len(asked) > 0 || f.isDue() {
+		if next, err = f.search(ctx, asked); err != nil || next != inStep {
+			return next, err
+		}
 	}
 	return f.look(ctx, ask)
 }

@@ -74,16 +74,6 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	if len(out.Pairs) != 2 || string(out.Pairs[0].Value) != "1" || out.Pairs[1].Key != "t/b" || out.Pairs[1].Index != b.Index || out.Index != 0 || len(out.Refused) > 0 {
 		t.Errorf("%+v", out)
 	}
-	for key, value := range map[string]string{"t/a": "1", "t/b": ""} {
-		p, index, err := kv.Get(ctx, key, consulkv.Query{Raw: true})
-		if err != nil || p == nil || p.Key != key || string(p.Value) != value || p.Index != a.Index || index != a.Index {
-			t.Errorf("%s: %+v at %d, %v", key, p, index, err)
-		}
-	}
-	if p, index, err := kv.Get(ctx, "t", consulkv.Query{Raw: true}); err != nil || p != nil || index == 0 {
-		t.Errorf("%+v at %d, %v", p, index, err)
-	}
-
 	// A removal without a condition.
 	txn(consulkv.Op{Verb: consulkv.Set, Key: "t/e", Value: []byte("1")})
 	for range 2 { // also of a key that doesn't exist
@@ -98,7 +88,7 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	// A blocking query returns at a change, including removals.
 	list := func(after uint64, wait time.Duration) (pairs []consulkv.Pair, index uint64) {
 		t.Helper()
-		index, err := kv.List(ctx, "t/", consulkv.Query{After: after, Wait: wait}, func(part []consulkv.Pair) { pairs = append(pairs, part...) })
+		pairs, index, err := kv.List(ctx, "t/", consulkv.Query{After: after, Wait: wait})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +105,7 @@ func kvContract(t *testing.T, kv consulkv.Store) {
 	held := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.index, _ = kv.List(ctx, "t/", consulkv.Query{After: index, Wait: 30 * time.Second}, func(part []consulkv.Pair) { a.pairs = append(a.pairs, part...) })
+		a.pairs, a.index, _ = kv.List(ctx, "t/", consulkv.Query{After: index, Wait: 30 * time.Second})
 		held <- a
 	}()
 	txn(consulkv.Op{Verb: consulkv.CheckIndex, Key: "t/b", Index: b.Index}, consulkv.Op{Verb: consulkv.DeleteCas, Key: "t/b", Index: b.Index})

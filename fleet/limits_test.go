@@ -62,9 +62,9 @@ func (c *counted) Get(ctx context.Context, key string, q consulkv.Query) (*consu
 	return c.Client.Get(ctx, key, q)
 }
 
-func (c *counted) List(ctx context.Context, prefix string, q consulkv.Query, part func([]consulkv.Pair)) (uint64, error) {
+func (c *counted) List(ctx context.Context, prefix string, q consulkv.Query) ([]consulkv.Pair, uint64, error) {
 	c.count(prefix)
-	return c.Client.List(ctx, prefix, q, part)
+	return c.Client.List(ctx, prefix, q)
 }
 
 func (c *counted) Txn(ctx context.Context, ops []consulkv.Op) (consulkv.Outcome, error) {

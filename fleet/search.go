@@ -20,172 +20,79 @@ const (
 	searchAgain = time.Minute
 )
 
-// search is a comparison of the tables with the whole tree, for what was written without the log,
-// and a survey of foreign keys. It reads in a goroutine of its own, because a slow Consul takes up to
-// readTimeout for that, and the follower goes on meanwhile. The follower merges the result: the
-// tables keep what they got since then.
-type search struct {
-	tree     *Tree
-	compares bool         // otherwise it only surveys
-	asked    []chan error // callers of Reread
-	leads    bool         // this host was the leader at the start
-	differed bool         // the leader's digests were others
-	high     uint64       // what the tables had reached at the start
-	silent   bool         // the follower waits for it
-	cancel   context.CancelFunc
-	forget   func() // ends the time for which tombstones are kept
-
-	done chan struct{} // closed once the rest is set
-
-	unchanged bool // the tree is as at the last search: there is nothing to merge
-	whole     wholeTree
-	logged    map[string]bool // paths that the log names after that; nil: not known
-	err       error
-	barred    bool // err says that the tree isn't this fleet's
-}
-
-// startSearch starts a search if one is due, was asked for, or this host is a new leader, and none is
-// in progress.
-func (f *follower) startSearch(ctx context.Context) {
-	t := f.tree
-	if f.search != nil {
-		return
-	}
-	s := &search{tree: t, leads: t.Mine(), asked: t.takeRereads(), silent: f.barred, done: make(chan struct{})}
-	s.compares = len(s.asked) > 0 || f.isDue()
-	elected := s.leads && !f.leads
-	if f.leads = s.leads; !s.compares && !elected {
-		return
-	}
-	s.forget = t.lookUp()
+// search compares the tables with the whole tree, for what was written without the log, and corrects them.
+// The leader, and a host that was asked to search, append what they find to the log for the other hosts.
+// The host doesn't follow the log meanwhile, for up to readTimeout with a slow Consul. It still writes.
+//
+// A search that fails is repeated later, because the log may be readable. An error says that the tree
+// isn't this fleet's.
+func (f *follower) search(ctx context.Context, asked []chan error) (verdict, error) {
+	t, leads := f.tree, f.tree.Mine()
+	defer t.lookUp()()
 	t.mu.Lock()
-	if s.high = t.high; s.compares { // digests that arrive from now on may know more than this search
-		s.differed, t.compared.differs = !t.compared.differs.IsZero(), time.Time{}
-	}
+	high, differed := t.high, !t.compared.differs.IsZero()
+	t.compared.differs = time.Time{} // digests that arrive from now on may know more
 	t.mu.Unlock()
-	ctx, s.cancel = context.WithTimeout(ctx, readTimeout)
-	f.search = s
-	f.searches.Run(ctx, s.run)
-}
-
-func (s *search) run(ctx context.Context) {
-	defer s.cancel()
-	if s.compares {
-		s.err = s.read(ctx)
-	}
-	if s.err == nil && (s.leads || len(s.asked) > 0) {
-		s.tree.survey(ctx)
-	}
-	close(s.done)
-	if !s.silent {
-		s.tree.mu.Lock()
-		defer s.tree.mu.Unlock()
-		s.tree.interrupt()
-	}
-}
-
-// read reads the whole tree. The leader doesn't, unless it was asked to, if the tree has not changed
-// since it did so last.
-func (s *search) read(ctx context.Context) (err error) {
-	t := s.tree
-	if s.leads && len(s.asked) == 0 {
-		_, index, err := t.o.KV.Level(ctx, t.keys.Tree)
-		if err != nil {
-			return err
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	w, logged, err := t.readDifference(ctx, leads && len(asked) == 0 && !differed, leads || len(asked) > 0)
+	if err != nil {
+		f.scheduleSearch(searchAgain)
+		if differed {
+			t.mu.Lock()
+			t.compared.differs = time.Now().Add(searchAgain)
+			t.mu.Unlock()
 		}
-		t.mu.Lock()
-		s.unchanged = index == t.compared.searched && !s.differed
-		t.mu.Unlock()
-		if s.unchanged {
-			return nil
-		}
-	}
-	if s.whole, err = t.readKeys(ctx); err != nil {
-		return err
-	}
-	if err = t.verify(ctx, &s.whole); err != nil {
-		s.barred = ctx.Err() == nil
-		return err
-	}
-	if s.leads || len(s.asked) > 0 {
-		s.logged, err = t.loggedSince(ctx, s.whole.at)
-	}
-	return err
-}
-
-// abandonSearch ends a search in progress before the tables are replaced: its result is about what
-// they were. Its callers get another one.
-func (f *follower) abandonSearch() {
-	s := f.search
-	if s == nil {
-		return
-	}
-	f.search = nil
-	s.cancel()
-	s.forget()
-	f.tree.requeueRereads(s.asked)
-}
-
-// finishSearch merges the result of a search if it has ended. A search that fails is repeated
-// later, because the log may be readable. An error says that the tree isn't this fleet's.
-func (f *follower) finishSearch() (verdict, error) {
-	s := f.search
-	if s == nil {
+		answer(asked, err)
 		return inStep, nil
 	}
-	select {
-	case <-s.done:
-	default:
-		return inStep, nil
+	if w != nil {
+		if err := t.verify(ctx, w); err != nil {
+			answer(asked, err)
+			return lost, err
+		}
+		if w.index < high { // commits since then are not in it: a backup was restored
+			t.requeueRereads(asked)
+			return lost, nil
+		}
+		f.merge(w, logged)
 	}
-	f.search = nil
-	defer s.forget()
-	switch f.barred = s.barred; {
-	case s.err != nil:
-		if !s.barred {
-			f.scheduleSearch(searchAgain)
-		}
-		f.differAgain(s)
-		answer(s.asked, s.err)
-		if s.barred {
-			return inStep, s.err
-		}
-	case !s.compares:
-	case !s.unchanged && s.whole.index < s.high: // commits since then are not in it: a backup was restored
-		f.tree.requeueRereads(s.asked)
-		return lost, nil
-	default:
-		if !s.unchanged {
-			f.merge(s)
-		}
-		f.scheduleSearch(searchEvery)
-		answer(s.asked, nil)
-	}
+	f.scheduleSearch(searchEvery)
+	answer(asked, nil)
 	return inStep, nil
 }
 
-// differAgain has a search repeated that the digests have caused.
-func (f *follower) differAgain(s *search) {
-	f.tree.mu.Lock()
-	defer f.tree.mu.Unlock()
-	if s.differed && f.tree.compared.differs.IsZero() {
-		f.tree.compared.differs = time.Now()
-		if !s.barred {
-			f.tree.compared.differs = time.Now().Add(searchAgain)
+// readDifference reads the whole tree, and the paths that the log names after it, if those are to be
+// known. It returns no tree if that has not changed since the last search, and only then is to be read.
+func (t *Tree) readDifference(ctx context.Context, ifChanged, withLog bool) (w *wholeTree, logged map[string]bool, err error) {
+	if ifChanged {
+		_, index, err := t.o.KV.Level(ctx, t.keys.Tree)
+		if err != nil {
+			return nil, nil, err
+		}
+		t.mu.Lock()
+		searched := t.compared.searched
+		t.mu.Unlock()
+		if index == searched {
+			return nil, nil, nil
 		}
 	}
+	whole, err := t.readKeys(ctx)
+	if err == nil && withLog {
+		logged, err = t.loggedSince(ctx, whole.at)
+	}
+	return &whole, logged, err
 }
 
-// merge corrects the tables. If this host was the leader or was asked to search, it appends what it
-// has found to the log for the other hosts, also if another host is the leader by now: that one has
-// not found it yet.
-func (f *follower) merge(s *search) {
-	t, w := f.tree, s.whole
+// merge corrects the tables. It appends what the log doesn't name to the log, unless logged is nil, also if
+// another host is the leader by now: that one has not found it yet.
+func (f *follower) merge(w *wholeTree, logged map[string]bool) {
+	t := f.tree
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	changed := t.merge(w.reading, w.index, false) // newer values in the tables are kept
-	if s.logged != nil {
-		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return s.logged[path] }), w.treeIndex)
+	changed := t.merge(w.pairs, w.index, false) // newer values in the tables are kept
+	if logged != nil {
+		t.writer.publish(slices.DeleteFunc(changed, func(path string) bool { return logged[path] }), w.treeIndex)
 	}
 	if w.at.Index > t.at.Index { // otherwise the follower is further
 		t.at = w.at
@@ -199,11 +106,8 @@ func (f *follower) scheduleSearch(after time.Duration) {
 }
 
 // due returns when the tables are to be compared with the tree: regularly on the leader, and on a
-// host with other digests. The zero time means never, or that a search is in progress.
+// host with other digests. The zero time means never.
 func (f *follower) due() time.Time {
-	if f.search != nil {
-		return time.Time{}
-	}
 	f.tree.mu.Lock()
 	due := f.tree.compared.differs
 	f.tree.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 // FirstProblems returns at most that many of the problems, and the number of all: the problems of the tree as a
 // whole come first, then those of keys.
 func (t *Tree) FirstProblems(most int) (first []vip.Problem, all int) {
-	first, keys := t.status.Problems()
+	first = t.status.Problems()
+	var keys []vip.Problem
 	t.mu.Lock()
 	for _, f := range t.folders {
 		for _, v := range f.views {

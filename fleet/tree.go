@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +65,6 @@ type Tree struct {
 
 	mu        sync.Mutex // guards what follows, and the writing of tables
 	known     tombstones
-	junk      map[string]error // keys of the tree that belong to no folder, and why
 	lookups   int              // reads of single keys in progress; tombstones are kept for them
 	high      uint64           // the highest index that the tables have reached
 	at        treelog.Position // the log up to there is in the tables
@@ -80,7 +78,7 @@ type Tree struct {
 	rereads   []chan error // callers of Reread that wait
 
 	follower  follower
-	snapshots chan snapshotTask
+	snapshots chan bool // has a value once this host may hold the lock of the snapshot: whether to write one
 	kicks     chan struct{}
 	ended     chan struct{}
 }
@@ -96,9 +94,7 @@ type folder struct {
 
 // view is a Collection's interface to its tree. Its methods are called under the tree's lock.
 type view interface {
-	// read decodes an entry. This is the expensive part of a put, and needs no lock.
-	read(Entry) any
-	put(e Entry, read any)
+	put(Entry)
 	remove(key string)
 	problems() []vip.Problem
 	ready()
@@ -121,7 +117,7 @@ func New(o Options) *Tree {
 		folders:   map[string]*folder{},
 		status:    treestatus.New(),
 		kicks:     make(chan struct{}, 1),
-		snapshots: make(chan snapshotTask, 1),
+		snapshots: make(chan bool, 1),
 		ended:     make(chan struct{}),
 		reading:   make(lock, 1),
 	}
@@ -133,7 +129,7 @@ func New(o Options) *Tree {
 	t.snapshotWriter = treekv.SnapshotWriter{Store: t.kv, Session: t.Session, Node: o.Node, Log: o.Log}
 	t.writer = newWriter(t)
 	t.follower = follower{tree: t, pace: rate.NewLimiter(rate.Every(minPause), burst)}
-	t.known.index, t.junk = map[string]uint64{}, map[string]error{}
+	t.known.index = map[string]uint64{}
 	for _, name := range o.Folders {
 		rows := table.New(o.Clock, func(e *Entry) string { return e.Key }, func(a, b Entry) bool {
 			return a.Index == b.Index && bytes.Equal(a.Value, b.Value)
@@ -162,7 +158,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	t.grace = time.AfterFunc(GracePeriod, t.startFromCache)
 	defer t.grace.Stop()
 	group.Go(func() error { return t.Member.Run(running) })
-	group.Go(func() error { return t.follower.run(running) })
+	group.Run(running, t.follower.run)
 	group.Run(running, t.writer.run)
 	group.Run(running, t.runSnapshots)
 	if err := group.Wait(); err != nil {
@@ -198,7 +194,8 @@ func (t *Tree) ready() {
 	}
 }
 
-// locate returns the folder and key of a path below the tree's ("leases/192.0.2.1").
+// locate returns the folder and key of a path below the tree's ("leases/192.0.2.1"), or nil for a path
+// that belongs to no folder.
 func (t *Tree) locate(path string) (f *folder, key string) {
 	name, key, _ := strings.Cut(path, "/")
 	if f = t.folders[name]; f == nil || checkKey(key) != nil {
@@ -238,38 +235,18 @@ func (t *Tree) advance(entries []treelog.Entry) {
 // apply applies a change to the tables, unless they have a newer one. The caller holds mu.
 func (t *Tree) apply(c treelog.Change) {
 	f, key := t.locate(c.Path)
-	if f == nil {
-		t.applyJunk(c)
-		return
-	}
-	if c.Index < t.knownIndex(f, key, c.Path) {
+	if f == nil || c.Index < t.knownIndex(f, key, c.Path) {
 		return
 	}
 	if c.Value == nil {
 		t.remove(f, key, c.Path, c.Index)
 	} else {
-		t.put(f, c.Path, Entry{Key: key, Value: c.Value, Index: c.Index}, nil)
+		t.put(f, c.Path, Entry{Key: key, Value: c.Value, Index: c.Index})
 	}
 }
 
-// applyJunk applies a change of a path that belongs to no folder.
-func (t *Tree) applyJunk(c treelog.Change) {
-	if c.Path == treekv.MarkName {
-		return
-	}
-	t.known.add(c.Path, c.Index) // a search in progress may have an older state of it
-	junk := maps.Clone(t.junk)
-	if c.Value == nil {
-		delete(junk, t.keys.Tree+c.Path)
-	} else {
-		junk[t.keys.Tree+c.Path] = t.notOurs(c.Path)
-	}
-	t.setJunk(junk)
-}
-
-// put sets an entry in the tables, and reports whether that changed them. Reads are the decoded
-// values for the folder's views, as far as it was decoded already. The caller holds mu.
-func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) {
+// put sets an entry in the tables, and reports whether that changed them. The caller holds mu.
+func (t *Tree) put(f *folder, path string, e Entry) (changed bool) {
 	before := f.rows.Revision()
 	old, _, existed := f.rows.Get(e.Key)
 	f.rows.Set(e)
@@ -282,12 +259,8 @@ func (t *Tree) put(f *folder, path string, e Entry, reads []any) (changed bool) 
 	}
 	f.digest.Flip(path, e.Index)
 	t.compared.newest = max(t.compared.newest, e.Index)
-	for i, v := range f.views {
-		if i < len(reads) {
-			v.put(e, reads[i])
-		} else {
-			v.put(e, v.read(e))
-		}
+	for _, v := range f.views {
+		v.put(e)
 	}
 	return true
 }
@@ -356,13 +329,4 @@ func (g *tombstones) drop(index uint64) {
 	if g.queue = g.queue[i:]; len(g.queue) == 0 {
 		g.queue = nil
 	}
-}
-
-// notOurs returns why a path belongs to no folder.
-func (t *Tree) notOurs(path string) error {
-	name, key, _ := strings.Cut(path, "/")
-	if t.folders[name] == nil {
-		return fmt.Errorf("unknown folder %q in this release", name)
-	}
-	return checkKey(key)
 }

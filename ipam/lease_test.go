@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	json2 "github.com/go-json-experiment/json"
-
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -102,12 +100,8 @@ func FuzzLeaseJSON(f *testing.F) {
 		f.Add([]byte(strings.NewReplacer("80/tcp", "80-65535/tcp", "53/udp", "health-check").Replace(s)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var l, quick, again ipam.Lease
-		err := json.Unmarshal(b, &l)
-		if json2.Unmarshal(b, &quick, json2.RejectUnknownMembers(true)) == nil && (err != nil || !quick.Equal(l)) {
-			t.Fatalf("%s is %+v to the quick decoder, else %+v, %v", b, quick, l, err)
-		}
-		if err != nil {
+		var l, again ipam.Lease
+		if json.Unmarshal(b, &l) != nil {
 			return
 		}
 		text, err := json.Marshal(l)

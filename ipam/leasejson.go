@@ -9,10 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	json2 "github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	json1 "github.com/go-json-experiment/json/v1"
-
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -101,22 +97,9 @@ func (l Lease) MarshalJSON() ([]byte, error) {
 // error.
 func (l *Lease) UnmarshalJSON(b []byte) error {
 	var in leaseJSON
-	if err := json1.Unmarshal(b, &in); err != nil {
+	if err := json.Unmarshal(b, &in); err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	return l.read(&in)
-}
-
-// UnmarshalJSONFrom is UnmarshalJSON for json/v2, which is faster and has stricter rules.
-func (l *Lease) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
-	var in leaseJSON
-	if err := json2.UnmarshalDecode(dec, &in, json2.RejectUnknownMembers(false)); err != nil {
-		return fmt.Errorf("lease: %w", err)
-	}
-	return l.read(&in)
-}
-
-func (l *Lease) read(in *leaseJSON) error {
 	out := Lease{Resource: in.Resource, Pool: in.Pool, ShareKey: in.ShareKey, Since: in.Since, Until: in.Until}
 	for _, j := range in.Holders {
 		h := Holder{Source: j.Source, Node: j.Node}

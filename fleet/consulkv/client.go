@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/hashicorp/consul/api"
 
 	"github.com/ironvip/ironvip/internal/consulclient"
@@ -23,7 +18,7 @@ type Config = consulclient.Config
 
 // Client is the Store of a real Consul.
 type Client struct {
-	client *consulclient.Client
+	client *api.Client
 	close  func()
 }
 
@@ -78,9 +73,6 @@ func explain(err error) error {
 
 // Get implements Store.
 func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
-	if q.Raw {
-		return c.getRaw(ctx, key, q)
-	}
 	p, meta, err := c.client.KV().Get(key, q.options(ctx))
 	index, err := check(meta, err)
 	if err != nil || p == nil {
@@ -90,43 +82,25 @@ func (c *Client) Get(ctx context.Context, key string, q Query) (*Pair, uint64, e
 	return &pair, index, nil
 }
 
-func (c *Client) getRaw(ctx context.Context, key string, q Query) (*Pair, uint64, error) {
-	body, meta, err := c.client.Open(ctx, "/v1/kv/"+key, q.params("raw"))
-	index, err := check(meta, err)
-	if body != nil {
-		defer body.Close()
-	}
-	if err != nil || body == nil {
-		return nil, index, err
-	}
-	value, err := io.ReadAll(body)
-	if err != nil {
-		return nil, 0, explain(err)
-	}
-	return &Pair{Key: key, Value: value, Index: index}, index, nil
-}
-
 func pairOf(p *api.KVPair) Pair {
 	return Pair{Key: p.Key, Value: p.Value, Index: p.ModifyIndex, Session: p.Session}
 }
 
-// partSize is how many pairs List passes on at a time.
-const partSize = 256
-
 // List implements Store.
-func (c *Client) List(ctx context.Context, prefix string, q Query, part func([]Pair)) (uint64, error) {
-	body, meta, err := c.client.Open(ctx, "/v1/kv/"+prefix, q.params("recurse"))
+func (c *Client) List(ctx context.Context, prefix string, q Query) ([]Pair, uint64, error) {
+	list, meta, err := c.client.KV().List(prefix, q.options(ctx))
 	index, err := check(meta, err)
-	if body != nil {
-		defer body.Close()
+	if err != nil {
+		return nil, 0, err
 	}
-	if err != nil || body == nil {
-		return index, err
+	pairs := make([]Pair, len(list))
+	for i, p := range list {
+		if p == nil || !strings.HasPrefix(p.Key, prefix) {
+			return nil, 0, errors.New("consul: answer invalid: keys outside the prefix")
+		}
+		pairs[i] = pairOf(p)
 	}
-	if err := decodePairs(body, prefix, part); err != nil {
-		return 0, explain(err)
-	}
-	return index, nil
+	return pairs, index, nil
 }
 
 // Level implements Store.
@@ -134,55 +108,6 @@ func (c *Client) Level(ctx context.Context, prefix string) ([]string, uint64, er
 	names, meta, err := c.client.KV().Keys(prefix, "/", Query{}.options(ctx))
 	index, err := check(meta, err)
 	return names, index, err
-}
-
-// decodePairs decodes a list of pairs, and rejects everything else.
-func decodePairs(from io.Reader, prefix string, part func([]Pair)) error {
-	dec := jsontext.NewDecoder(from, jsontext.AllowDuplicateNames(true)) // as Consul has none
-	if begin, err := dec.ReadToken(); err != nil {
-		return err
-	} else if begin.Kind() != '[' {
-		return fmt.Errorf("answer invalid: %s instead of a list", begin.Kind())
-	}
-	for dec.PeekKind() != ']' {
-		var pairs []Pair
-		for len(pairs) < partSize && dec.PeekKind() != ']' {
-			pairs = append(pairs, Pair{})
-			p := &pairs[len(pairs)-1]
-			if err := json.UnmarshalDecode(dec, p); err != nil {
-				return err
-			}
-			if !strings.HasPrefix(p.Key, prefix) {
-				return errors.New("answer invalid: keys outside the prefix")
-			}
-		}
-		part(pairs)
-	}
-	if _, err := dec.ReadToken(); err != nil {
-		return err
-	}
-	if _, err := dec.ReadToken(); err != io.EOF {
-		return errors.New("answer invalid: data after its end")
-	}
-	return nil
-}
-
-// params encodes the query for a URL, with the form of the answer.
-func (q Query) params(form string) url.Values {
-	out := url.Values{form: {""}}
-	if q.Consistent {
-		out.Set("consistent", "")
-	}
-	if q.Stale {
-		out.Set("stale", "")
-	}
-	if q.After != 0 {
-		out.Set("index", strconv.FormatUint(q.After, 10))
-	}
-	if q.Wait != 0 {
-		out.Set("wait", fmt.Sprintf("%dms", max(q.Wait.Milliseconds(), 1)))
-	}
-	return out
 }
 
 // Txn implements Store.

@@ -25,15 +25,14 @@ func TestWhatIsAList(t *testing.T) {
 		"nothing":            {404, "7", false, "", "", 0},
 		"no index":           {200, "", false, good, "no index", 0},
 		"nothing, no index":  {404, "", false, "", "no index", 0},
-		"an odd index":       {200, "x", false, good, "index", 0},
+		"an odd index":       {200, "x", false, good, "no index", 0},
 		"a part":             {200, "7", true, good, "may not read all", 0},
 		"no right":           {403, "7", false, "Permission denied", "not accepted: Permission denied", 0},
 		"out of order":       {500, "7", false, "No cluster leader", "answers 500: its servers have no leader yet", 0},
 		"broken":             {500, "7", false, "disk full", "answers 500: disk full", 0},
 		"cut off early":      {200, "7", false, good[:10], "EOF", 0},
 		"cut off":            {200, "7", false, good[:len(good)-3], "EOF", 0},
-		"more than a list":   {200, "7", false, good + "{}", "data after its end", 0},
-		"no list":            {200, "7", false, `{}`, "instead of a list", 0},
+		"no list":            {200, "7", false, `{}`, "cannot unmarshal object", 0},
 		"a value that isn't": {200, "7", false, `[{"Key":"p/a","Value":"!","ModifyIndex":4}]`, "base64", 0},
 		"somebody's keys":    {200, "7", false, `[{"Key":"q/a","ModifyIndex":4}]`, "outside the prefix", 0},
 		"no key":             {200, "7", false, `[null]`, "outside the prefix", 0},
@@ -52,6 +51,8 @@ func TestWhatIsAList(t *testing.T) {
 				if c.filtered {
 					w.Header().Set("X-Consul-Results-Filtered-By-ACLs", "true")
 				}
+				w.Header().Set("X-Consul-KnownLeader", "true")
+				w.Header().Set("X-Consul-LastContact", "0")
 				w.WriteHeader(c.status)
 				_, _ = w.Write([]byte(strings.ReplaceAll(c.body, `"p/`, `"p/ %2F/`)))
 			}))
@@ -61,10 +62,7 @@ func TestWhatIsAList(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer kv.Close()
-			var pairs []consulkv.Pair
-			index, err := kv.List(t.Context(), "p/ %2F/", consulkv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true}, func(part []consulkv.Pair) {
-				pairs = append(pairs, part...)
-			})
+			pairs, index, err := kv.List(t.Context(), "p/ %2F/", consulkv.Query{After: 3, Wait: 1500 * time.Millisecond, Consistent: true})
 			switch {
 			case c.refused != "":
 				if err == nil || !strings.Contains(err.Error(), c.refused) || !strings.HasPrefix(err.Error(), "consul: ") {

@@ -15,9 +15,8 @@ type Store interface {
 	// Get reads one key, and returns nil if it doesn't exist. The answer is not older than the
 	// call, and includes all writes up to index.
 	Get(ctx context.Context, key string, q Query) (pair *Pair, index uint64, err error)
-	// List reads all keys under a prefix, in no particular order, and passes them to part in
-	// chunks as they arrive. Part owns the chunks. After an error they must be discarded.
-	List(ctx context.Context, prefix string, q Query, part func([]Pair)) (index uint64, err error)
+	// List reads all keys under a prefix, in no particular order.
+	List(ctx context.Context, prefix string, q Query) (pairs []Pair, index uint64, err error)
 	// Level lists what is directly below a prefix that ends with a slash: keys, and folders with
 	// a slash at their end. All are complete with the prefix, in no particular order. The index is
 	// that of the newest change of any key below the prefix. Consul iterates over all of them.
@@ -35,15 +34,6 @@ type Store interface {
 	EndSession(ctx context.Context, id string) error
 }
 
-// ListAll reads all keys under a small prefix.
-func ListAll(ctx context.Context, s Store, prefix string, q Query) (pairs []Pair, index uint64, err error) {
-	index, err = s.List(ctx, prefix, q, func(part []Pair) { pairs = append(pairs, part...) })
-	if err != nil {
-		return nil, 0, err
-	}
-	return pairs, index, nil
-}
-
 // Query selects the kind of read.
 type Query struct {
 	// After, if not 0, makes a blocking query: it returns when something has changed after that
@@ -55,16 +45,13 @@ type Query struct {
 	// Stale lets any of Consul's servers answer, also one that lags or is without a leader. The
 	// answer may be older than the call.
 	Stale bool
-	// Raw reads the value alone, which costs less for large ones: the pair has no session. It is
-	// for Get.
-	Raw bool
 }
 
-// Pair is one key of the KV store with its value, as Consul's API has it.
+// Pair is one key of the KV store with its value.
 type Pair struct {
 	Key     string
 	Value   []byte
-	Index   uint64 `json:"ModifyIndex"`
+	Index   uint64
 	Session string // the session that has locked the key, or ""
 }
 

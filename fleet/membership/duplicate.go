@@ -56,7 +56,7 @@ func (m *Member) duplicate(ctx context.Context, held *heldError) *DuplicateNodeE
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 		defer cancel()
-		rows, _, _ := consulkv.ListAll(ctx, m.o.KV, m.o.Keys.Hosts, consulkv.Query{}) // without them, the session names it
+		rows, _, _ := m.o.KV.List(ctx, m.o.Keys.Hosts, consulkv.Query{}) // without them, the session names it
 		for _, p := range rows {
 			if p.Session == held.pair.Session {
 				_ = json.Unmarshal(p.Value, &row)

@@ -46,7 +46,7 @@ func (m *Member) SetNode(of func() Node) {
 func (m *Member) Nodes(ctx context.Context) ([]Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
-	pairs, _, err := consulkv.ListAll(ctx, m.o.KV, m.o.Keys.Nodes, consulkv.Query{})
+	pairs, _, err := m.o.KV.List(ctx, m.o.Keys.Nodes, consulkv.Query{})
 	if err != nil {
 		return nil, err
 	}
@@ -76,18 +76,6 @@ func (k Keys) decodeNode(row consulkv.Pair) (n Node, err error) {
 		return n, fmt.Errorf("node row invalid: it has the node name %q", n.Name)
 	}
 	return n, nil
-}
-
-// InvalidNodes returns the keys of the rows that Nodes leaves out, and why.
-func (m *Member) InvalidNodes(ctx context.Context) (map[string]error, error) {
-	rows, _, err := consulkv.ListAll(ctx, m.o.KV, m.o.Keys.Nodes, consulkv.Query{})
-	invalid := map[string]error{}
-	for _, p := range rows {
-		if _, err := m.o.Keys.decodeNode(p); err != nil {
-			invalid[p.Key] = err
-		}
-	}
-	return invalid, err
 }
 
 // publishedRow is this host's row among the nodes as it was written last.

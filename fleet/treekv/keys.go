@@ -9,20 +9,16 @@ import (
 // Keys are the keys in Consul's KV store. "v2" is the version of the layout: a layout that older
 // releases can't read gets another number.
 type Keys struct {
-	Prefix    string
-	Base      string
-	Tree      string // values, by folder and key
-	Mark      string // names the fleet
-	Log       string
-	Head      string // the newest entry of the log
-	Turn      string // of a writer that has collided often
-	Ring      string // the last entries of the log, by segment and slot
-	Snapshots string // the snapshot of the tree
-	Snapshot  string // describes it, and is its writer's lock
-	Parts     string // of it
-	Hosts     string // a lock for each host's id
-	Nodes     string // and for each node's name, with its row
-	Leader    string
+	Tree     string // values, by folder and key
+	Mark     string // names the fleet
+	Head     string // the newest entry of the log
+	Turn     string // of a writer that has collided often
+	Ring     string // the last entries of the log, by segment and slot
+	Snapshot string // describes the snapshot of the tree, and is its writer's lock
+	Parts    string // of the snapshot
+	Hosts    string // a lock for each host's id
+	Nodes    string // and for each node's name, with its row
+	Leader   string
 }
 
 // MarkName is the path of the mark below the tree.
@@ -31,8 +27,8 @@ const MarkName = ".fleet"
 // NewKeys returns the keys below a prefix, which has no slashes at its ends.
 func NewKeys(prefix string) Keys {
 	base := prefix + "/v2/"
-	return Keys{Prefix: prefix + "/", Base: base, Tree: base + "tree/", Mark: base + "tree/" + MarkName, Log: base + "log/", Head: base + "log/head", Turn: base + "log/turn",
-		Ring: base + "log/ring/", Snapshots: base + "snapshot/", Snapshot: base + "snapshot/head", Parts: base + "snapshot/parts/", Hosts: base + "hosts/", Nodes: base + "nodes/", Leader: base + "leader"}
+	return Keys{Tree: base + "tree/", Mark: base + "tree/" + MarkName, Head: base + "log/head", Turn: base + "log/turn", Ring: base + "log/ring/",
+		Snapshot: base + "snapshot/head", Parts: base + "snapshot/parts/", Hosts: base + "hosts/", Nodes: base + "nodes/", Leader: base + "leader"}
 }
 
 // Slot is the key of the entry of that number in the ring.
@@ -40,12 +36,3 @@ func (k Keys) Slot(seq uint64) string { return k.Ring + treelog.Slot(seq) }
 
 // part is the key of a part of the snapshot, numbered from 0.
 func (k Keys) part(n int) string { return k.Parts + strconv.Itoa(n) }
-
-// Levels are the folders that are all ironvip's, with what is expected in each.
-func (k Keys) Levels() map[string][]string {
-	return map[string][]string{
-		k.Prefix: {k.Base},
-		k.Base:   {k.Tree, k.Log, k.Snapshots, k.Hosts, k.Nodes, k.Leader},
-		k.Log:    {k.Head, k.Turn, k.Ring},
-	}
-}

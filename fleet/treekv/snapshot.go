@@ -20,10 +20,9 @@ import (
 // snapshot while the log reaches back to it.
 //
 // A snapshot is used only if entries that follow each other lead from its place in the log to the
-// newest entry. That is not so after a restored backup of Consul. It also is not used if the tree's
-// newest write is not in the log. The index of that write is expensive, too: Consul iterates over
-// all keys. The snapshot's writer therefore looks last for all hosts that have joined before, or
-// whose tables have not reached more.
+// newest entry. That is not so after a restored backup of Consul. Entries with digests can be about
+// writes without the log, which the snapshot lacks. The leader finds later ones, as it does for hosts
+// that run.
 
 // snapshotHead describes the snapshot.
 type snapshotHead struct {
@@ -31,15 +30,13 @@ type snapshotHead struct {
 	Seq     uint64 `json:"seq"` // its place in the log: the entry's number,
 	Index   uint64 `json:"index"`
 	ID      string `json:"id"`     // and ID
-	Tree    uint64 `json:"tree"`   // the index of the tree's newest write or removal
-	Seen    uint64 `json:"seen"`   // up to which index of the store no others were found
 	Parts   int    `json:"parts"`  // keys that have it
 	SHA256  string `json:"sha256"` // of all parts
 	Node    string `json:"node"`   // the writer, for people
 }
 
 const (
-	snapshotVersion  = 1
+	snapshotVersion  = 2
 	snapshotPart     = 256 << 10 // bytes of a part; Consul accepts requests of 512 KiB, in base64
 	maxSnapshotParts = 1 << 10
 )
@@ -71,86 +68,63 @@ var ErrNoSnapshot = errors.New("no snapshot")
 // Snapshot is the tree at a place in the log, as another host has written it, with what leads from
 // there to the log's newest entry.
 type Snapshot struct {
-	Packed  []byte // see treelog.Unpack
+	Pairs   []consulkv.Pair // by path
 	At      treelog.Position
 	Entries []treelog.Entry // of the log after it
 	Head    *consulkv.Pair  // the log's newest entry
 	Mark    *consulkv.Pair  // that names the fleet
 }
 
-// place is the log's newest entry and the mark, which isn't in the log: a snapshot could have a
+// readPlace reads the log's newest entry, and the mark, which isn't in the log: a snapshot could have a
 // former one.
-type place struct{ head, mark *consulkv.Pair }
-
-func (s Store) readPlace(ctx context.Context) (p place, err error) {
+func (s Store) readPlace(ctx context.Context) (head, mark *consulkv.Pair, err error) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	out, err := s.KV.Txn(ctx, []consulkv.Op{{Verb: consulkv.Read, Key: s.Keys.Mark}, {Verb: consulkv.Read, Key: s.Keys.Head}})
 	if err != nil {
-		return p, err
+		return nil, nil, err
 	}
 	for _, pair := range out.Pairs {
 		switch pair.Key {
 		case s.Keys.Mark:
-			p.mark = &pair
+			mark = &pair
 		case s.Keys.Head:
-			p.head = &pair
+			head = &pair
 		}
 	}
-	if p.mark == nil || treelog.PositionOf(p.head).Seq == 0 {
-		return p, ErrNoSnapshot
+	if mark == nil || treelog.PositionOf(head).Seq == 0 {
+		return nil, nil, ErrNoSnapshot
 	}
-	return p, nil
+	return head, mark, nil
 }
 
-// ReadSnapshot reads the snapshot that a pair describes, and the log after it. They have everything
-// that was written up to the index upTo. The error is ErrNoSnapshot, or why Consul can't be asked.
-func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair, upTo uint64) (found Snapshot, err error) {
+// ReadSnapshot reads the snapshot that a pair describes, and the log after it. The error is
+// ErrNoSnapshot, or why Consul can't be asked.
+func (s Store) ReadSnapshot(ctx context.Context, pair *consulkv.Pair) (found Snapshot, err error) {
 	h := decodeSnapshotHead(pair)
 	if h == nil {
 		return found, ErrNoSnapshot
 	}
-	at, err := s.readPlace(ctx)
+	head, mark, err := s.readPlace(ctx)
 	if err != nil {
 		return found, err
 	}
-	entries, ok, err := s.Since(ctx, h.position(), at.head, consulkv.Query{Consistent: true})
+	entries, ok, err := s.Since(ctx, h.position(), head, consulkv.Query{Consistent: true})
 	if err != nil {
 		return found, err
 	}
-	if !ok {
-		return found, ErrNoSnapshot
-	}
-	newest := h.Tree
-	// Digests in the log may be about what isn't in the snapshot, and aren't always compared.
-	if upTo > h.Seen || slices.ContainsFunc(entries, func(e treelog.Entry) bool { return e.Digests != nil }) {
-		if _, newest, err = s.KV.Level(ctx, s.Keys.Tree); err != nil {
-			return found, err
-		}
-		if at, err = s.readPlace(ctx); err != nil { // has what the log got meanwhile
-			return found, err
-		}
-		reached := h.position()
-		if n := len(entries); n > 0 {
-			reached = entries[n-1].Position
-		}
-		more, ok, err := s.Since(ctx, reached, at.head, consulkv.Query{Consistent: true})
-		if err != nil {
-			return found, err
-		}
-		if !ok {
-			return found, ErrNoSnapshot
-		}
-		entries = append(entries, more...)
-	}
-	if newest > max(h.Tree, treelog.NewestWrite(entries)) {
+	if !ok || slices.ContainsFunc(entries, func(e treelog.Entry) bool { return e.Digests != nil }) {
 		return found, ErrNoSnapshot
 	}
 	packed, err := s.readParts(ctx, h)
 	if err != nil {
 		return found, err
 	}
-	return Snapshot{Packed: packed, At: h.position(), Entries: entries, Head: at.head, Mark: at.mark}, nil
+	pairs, err := treelog.Unpack(packed)
+	if err != nil {
+		return found, ErrNoSnapshot
+	}
+	return Snapshot{Pairs: pairs, At: h.position(), Entries: entries, Head: head, Mark: mark}, nil
 }
 
 // readParts reads the parts of a snapshot. They may come from any of Consul's servers: the hash
@@ -161,7 +135,7 @@ func (s Store) readParts(ctx context.Context, h *snapshotHead) ([]byte, error) {
 	group.SetLimit(ParallelGets)
 	for i := range parts {
 		group.Go(func() error {
-			pair, _, err := s.KV.Get(ctx, s.Keys.part(i), consulkv.Query{Stale: true, Raw: true})
+			pair, _, err := s.KV.Get(ctx, s.Keys.part(i), consulkv.Query{Stale: true})
 			if pair != nil {
 				parts[i] = pair.Value
 			}

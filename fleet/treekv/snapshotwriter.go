@@ -22,31 +22,29 @@ type SnapshotWriter struct {
 }
 
 // Lock makes this host the writer of the snapshot, unless the key that describes it has changed
-// since it was read as pair. It returns the lock's index, or 0 if it was refused. After an error
-// this host may hold the lock.
-func (w SnapshotWriter) Lock(ctx context.Context, pair *consulkv.Pair) (uint64, error) {
+// since it was read as pair. After an error this host may hold the lock.
+func (w SnapshotWriter) Lock(ctx context.Context, pair *consulkv.Pair) (locked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	hold, unchanged := w.hold(), consulkv.Op{Verb: consulkv.CheckGone, Key: w.Keys.Snapshot}
 	if hold.Session == "" {
-		return 0, nil
+		return false, nil
 	}
 	if pair != nil {
 		unchanged = consulkv.Op{Verb: consulkv.CheckIndex, Key: w.Keys.Snapshot, Index: pair.Index}
 	}
 	out, err := w.KV.Txn(ctx, []consulkv.Op{unchanged, hold})
-	return out.Index, err
+	return err == nil && len(out.Refused) == 0, err
 }
 
 // Unlock gives the lock back without a snapshot. It tries until the context ends; the lock ends with
 // the session at the latest.
 func (w SnapshotWriter) Unlock(ctx context.Context) { w.publish(ctx, w.unwritten()) }
 
-// Write writes a snapshot and gives the lock back. Packed is the tree at a place in the log, see
-// treelog.Pack; newest is the index of its newest write or removal, and lock that of the lock, which
-// is older than the tree as it was read. If it fails, hosts make another snapshot when they need it.
-func (w SnapshotWriter) Write(ctx context.Context, packed []byte, at treelog.Position, newest, lock uint64) {
-	w.publish(ctx, w.write(ctx, packed, at, newest, lock))
+// Write writes a snapshot and gives the lock back. Pairs are the tree at a place in the log, by path. If
+// it fails, hosts make another snapshot when they need it.
+func (w SnapshotWriter) Write(ctx context.Context, pairs []consulkv.Pair, at treelog.Position) {
+	w.publish(ctx, w.write(ctx, treelog.Pack(pairs), at))
 }
 
 // publish gives the lock back, with a description of what this host has written.
@@ -76,30 +74,20 @@ func (w SnapshotWriter) unwritten() snapshotHead {
 }
 
 // write writes the parts of a snapshot, and returns its description.
-func (w SnapshotWriter) write(ctx context.Context, packed []byte, at treelog.Position, newest, lock uint64) snapshotHead {
+func (w SnapshotWriter) write(ctx context.Context, packed []byte, at treelog.Position) snapshotHead {
 	if at.Seq == 0 || len(packed) > maxSnapshotParts*snapshotPart {
 		return w.unwritten()
 	}
 	sum := sha256.Sum256(packed)
 	h := w.unwritten()
-	h.Seq, h.Index, h.ID, h.Tree, h.Seen = at.Seq, at.Index, at.ID, newest, lock
-	h.SHA256 = hex.EncodeToString(sum[:])
-	last := lock
+	h.Seq, h.Index, h.ID, h.SHA256 = at.Seq, at.Index, at.ID, hex.EncodeToString(sum[:])
 	for part := range slices.Chunk(packed, snapshotPart) {
-		index, ok := w.writeParts(ctx, consulkv.Op{Verb: consulkv.Set, Key: w.Keys.part(h.Parts), Value: part})
-		if !ok {
+		if !w.writeParts(ctx, consulkv.Op{Verb: consulkv.Set, Key: w.Keys.part(h.Parts), Value: part}) {
 			return w.unwritten()
 		}
 		h.Parts++
-		last = max(last, index)
 	}
 	w.removeParts(ctx, h.Parts)
-	// For the hosts that have joined meanwhile. Those that join now look themselves.
-	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
-	defer cancel()
-	if _, index, err := w.KV.Level(ctx, w.Keys.Tree); err == nil && index <= h.Tree {
-		h.Seen = last
-	}
 	return h
 }
 
@@ -122,20 +110,19 @@ func (w SnapshotWriter) removeParts(ctx context.Context, from int) {
 		}
 	}
 	for some := range slices.Chunk(ops, maxRemovals) {
-		if _, ok := w.writeParts(ctx, some...); !ok {
+		if !w.writeParts(ctx, some...) {
 			return
 		}
 	}
 }
 
-// writeParts changes parts of the snapshot if this host still holds the lock. It returns the index
-// of the write.
-func (w SnapshotWriter) writeParts(ctx context.Context, ops ...consulkv.Op) (index uint64, ok bool) {
+// writeParts changes parts of the snapshot, and reports whether this host still holds the lock.
+func (w SnapshotWriter) writeParts(ctx context.Context, ops ...consulkv.Op) bool {
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	out, err := w.KV.Txn(ctx, append([]consulkv.Op{w.hold()}, ops...))
 	if err != nil {
 		w.Log.Warn("no snapshot of the tree written for other hosts", "err", err)
 	}
-	return out.Index, err == nil && len(out.Refused) == 0
+	return err == nil && len(out.Refused) == 0
 }

@@ -76,7 +76,7 @@ func (s Store) readRing(ctx context.Context, from, to uint64, ring treelog.Ring,
 	ctx, cancel := context.WithTimeout(ctx, consulkv.CallTimeout)
 	defer cancel()
 	for segment := range treelog.Segments(from, to) {
-		pairs, _, err := consulkv.ListAll(ctx, s.KV, s.Keys.Ring+segment, q)
+		pairs, _, err := s.KV.List(ctx, s.Keys.Ring+segment, q)
 		if err != nil {
 			return err
 		}

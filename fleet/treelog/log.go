@@ -190,13 +190,3 @@ func Latest(entries []Entry) (changes []Change) {
 	i := -1
 	return slices.DeleteFunc(changes, func(c Change) bool { i++; return last[c.Path] != i })
 }
-
-// NewestWrite returns the index of the newest write or removal of entries.
-func NewestWrite(entries []Entry) (index uint64) {
-	for _, e := range entries {
-		for _, c := range e.Changes {
-			index = max(index, c.Index)
-		}
-	}
-	return index
-}

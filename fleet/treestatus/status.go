@@ -23,14 +23,13 @@ type Status struct {
 	since     time.Time
 	touch     chan struct{} // closed while in touch
 	problems  map[string]vip.Problem
-	junk      map[Place]map[string]vip.Problem // by key
 	changed   chan struct{}
 }
 
 // New returns the status of a copy that has not been read.
 func New() *Status {
 	return &Status{stale: "not read yet", since: time.Now(), touch: make(chan struct{}),
-		problems: map[string]vip.Problem{}, junk: map[Place]map[string]vip.Problem{}, changed: make(chan struct{})}
+		problems: map[string]vip.Problem{}, changed: make(chan struct{})}
 }
 
 // wake wakes the readers. The caller holds mu.
@@ -115,36 +114,11 @@ func (s *Status) SetProblem(name string, p vip.Problem) {
 	s.wake()
 }
 
-// Place is where foreign keys were found.
-type Place int
-
-// The places are folders below the prefix.
-const (
-	InTree Place = iota
-	InLog
-	InNodes
-	Beside // anywhere else below the prefix
-)
-
-// SetJunk replaces the problems of foreign keys in one place.
-func (s *Status) SetJunk(where Place, now map[string]vip.Problem) {
+// Problems returns the problems of the tree as a whole, unordered.
+func (s *Status) Problems() []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !maps.Equal(s.junk[where], now) {
-		s.junk[where] = now
-		s.wake()
-	}
-}
-
-// Problems returns the problems of the tree as a whole and those of foreign keys, unordered.
-func (s *Status) Problems() (whole, keys []vip.Problem) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	whole = slices.Collect(maps.Values(s.problems))
-	for _, junk := range s.junk {
-		keys = slices.AppendSeq(keys, maps.Values(junk))
-	}
-	return whole, keys
+	return slices.Collect(maps.Values(s.problems))
 }
 
 // Notify wakes the readers after a change of problems that the copy keeps itself.

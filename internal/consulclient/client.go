@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -47,18 +46,10 @@ const (
 	idleConnLife = 90 * time.Second
 )
 
-// Client is HashiCorp's client. It can also return an undecoded answer.
-type Client struct {
-	*api.Client
-	http   *http.Client
-	base   url.URL
-	params url.Values // of every request
-}
-
 // New returns a client and a function that closes its idle connections. It does not connect.
 // Requests fail while the server is unavailable or the token file does not exist. The error names
 // an invalid part of the configuration.
-func New(c Config) (client *Client, closeIdle func(), err error) {
+func New(c Config) (client *api.Client, closeIdle func(), err error) {
 	scheme, host, socket, err := split(c.Title())
 	if err != nil {
 		return nil, nil, err
@@ -95,21 +86,13 @@ func New(c Config) (client *Client, closeIdle func(), err error) {
 		// Consul doesn't redirect, and the token must not be sent to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	theirs, err := api.NewClient(&api.Config{Address: host, Scheme: scheme, Datacenter: c.Datacenter, Namespace: c.Namespace, Partition: c.Partition,
+	client, err = api.NewClient(&api.Config{Address: host, Scheme: scheme, Datacenter: c.Datacenter, Namespace: c.Namespace, Partition: c.Partition,
 		// The transport replaces this token. Without a token here, HashiCorp's client looks for one
 		// in the environment, and fails if its file is missing.
 		Token:     "unused",
 		Transport: transport, HttpClient: asker})
 	if err != nil {
 		return nil, nil, fmt.Errorf("consul at %s: %w", c.Title(), err)
-	}
-	client = &Client{Client: theirs, http: asker, base: url.URL{Scheme: scheme}, params: url.Values{}}
-	at := strings.Index(host+"/", "/")
-	client.base.Host, client.base.Path = host[:at], host[at:]
-	for name, value := range map[string]string{"dc": c.Datacenter, "ns": c.Namespace, "partition": c.Partition} {
-		if value != "" {
-			client.params.Set(name, value)
-		}
 	}
 	return client, transport.CloseIdleConnections, nil
 }

@@ -16,10 +16,12 @@ import (
 	"testing"
 
 	"github.com/ironvip/ironvip/test/authority"
+
+	"github.com/hashicorp/consul/api"
 )
 
 // client returns a client that is closed when the test ends.
-func client(t *testing.T, c Config) *Client {
+func client(t *testing.T, c Config) *api.Client {
 	t.Helper()
 	out, closeIdle, err := New(c)
 	if err != nil {
@@ -30,7 +32,7 @@ func client(t *testing.T, c Config) *Client {
 }
 
 // ask sends a request and returns the answer, which is a string.
-func ask(c *Client) (string, error) {
+func ask(c *api.Client) (string, error) {
 	var out string
 	_, err := c.Raw().Query("/v1/test", &out, nil)
 	return out, err

@@ -39,7 +39,7 @@ type answer struct {
 // client is the catalog of a real Consul. The list has its own connections. If there are too few
 // connections for all services, the list must not wait for one.
 type client struct {
-	lists, services           *consulclient.Client
+	lists, services           *api.Client
 	closeLists, closeServices func()
 	o                         *Options
 }
@@ -93,7 +93,7 @@ func (c *client) instances(ctx context.Context, name string, q question) (all []
 }
 
 // ask sends one query.
-func (c *client) ask(ctx context.Context, of *consulclient.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
+func (c *client) ask(ctx context.Context, of *api.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
 	o.AllowStale, o.WaitIndex, o.WaitTime = c.o.AllowStale, q.index, q.wait
 	limit := c.o.timing.answer
 	if q.index != 0 {

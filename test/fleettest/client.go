@@ -303,33 +303,26 @@ func (c *Client) Get(ctx context.Context, key string, q consulkv.Query) (*consul
 	}
 	if pair != nil {
 		c.count(len(pair.Key) + len(pair.Value))
-		if q.Raw {
-			pair.Session = ""
-		}
 	}
 	return pair, index, nil
 }
 
-// List implements consulkv.Store. Of an answer that breaks off on its way, half has come.
-func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query, part func([]consulkv.Pair)) (uint64, error) {
-	var pairs []consulkv.Pair
-	index, err := c.hold(ctx, Call{Method: "List", Key: prefix, Query: q}, q, func(m *Memory) uint64 {
+// List implements consulkv.Store.
+func (c *Client) List(ctx context.Context, prefix string, q consulkv.Query) (pairs []consulkv.Pair, index uint64, err error) {
+	index, err = c.hold(ctx, Call{Method: "List", Key: prefix, Query: q}, q, func(m *Memory) uint64 {
 		index := m.prefixIndex(prefix)
 		pairs = m.under(prefix)
 		return index
 	})
 	if err != nil {
-		pairs = pairs[:len(pairs)/2]
+		return nil, 0, err
 	}
 	n := 0
 	for _, p := range pairs {
 		n += len(p.Key) + len(p.Value)
 	}
 	c.count(n)
-	for some := range slices.Chunk(pairs, 3) {
-		part(some)
-	}
-	return index, err
+	return pairs, index, nil
 }
 
 // Level implements consulkv.Store.
