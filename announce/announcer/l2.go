@@ -25,7 +25,6 @@ type l2Speaker interface {
 	Release(...netip.Addr) error
 	Refresh() error
 	Reannounce()
-	Meet(addr netip.Addr)
 	Busy() uint64
 }
 
@@ -205,11 +204,6 @@ func (o *l2Output) act(beat bool) {
 	}
 	if !beat {
 		return
-	}
-	if x := o.a.core.exchange; x != nil {
-		if peer, ok := x.Unheard(); ok {
-			o.speaker.Meet(peer.Addr())
-		}
 	}
 	err := o.speaker.Refresh()
 	if errors.Is(err, l2.ErrLapsed) {

@@ -60,8 +60,6 @@ func (f *fakeSpeaker) Refresh() error { return nil }
 
 func (f *fakeSpeaker) Reannounce() {}
 
-func (f *fakeSpeaker) Meet(netip.Addr) {}
-
 func (f *fakeSpeaker) Busy() uint64 { return 0 }
 
 // l2Host is an announcer with fake speakers and, with a peer, heartbeats without sockets.

@@ -80,7 +80,6 @@ type Exchange struct {
 
 	claims claims
 	dests  []*dest
-	turn   int // the index in dests of the last Unheard
 	peers  map[string]*peer
 	buffer []byte
 }
@@ -317,18 +316,6 @@ func (e *Exchange) emit(m *message, to netip.AddrPort, emit func(netip.AddrPort,
 	e.count.Sent++
 	e.buffer = m.encode(e.buffer[:0], e.keys)
 	emit(to, e.buffer)
-}
-
-// Unheard returns an address at which no peer receives this host, the next one with each call. Ok is false
-// if there is none.
-func (e *Exchange) Unheard() (at netip.AddrPort, ok bool) {
-	for range e.dests {
-		e.turn = (e.turn + 1) % len(e.dests)
-		if p := e.dests[e.turn].peer; p == nil || !p.alive || p.last.flags&flagReceives == 0 {
-			return e.dests[e.turn].addr, true
-		}
-	}
-	return at, false
 }
 
 // Listen starts to find out what the other hosts announce. See Informed.

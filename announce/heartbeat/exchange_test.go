@@ -248,32 +248,6 @@ func TestOneWay(t *testing.T) {
 	}
 }
 
-// Peers that don't receive this host are returned in turn: dead, one-way and unknown ones.
-func TestUnheard(t *testing.T) {
-	w := newNetwork(t)
-	a := w.start(1, options("lb1", 2, 3, 4))
-	w.start(2, options("lb2", 1))
-	w.start(3, options("lb3", 1))
-	unheard := func() (all []int) {
-		for range 4 {
-			if at, ok := a.Unheard(); ok {
-				all = append(all, int(at.Addr().As4()[3]))
-			}
-		}
-		return all
-	}
-	w.pass(50 * time.Millisecond)
-	expect.SameList(t, unheard(), []int{4, 4, 4, 4}, "an unknown peer")
-	w.start(4, options("lb4", 1))
-	w.pass(200 * time.Millisecond)
-	if got := unheard(); got != nil {
-		t.Errorf("all receive this host, but %v", got)
-	}
-	w.drop = func(from, to netip.AddrPort) bool { return from == addrOf(2) || to == addrOf(3) }
-	w.pass(time.Second)
-	expect.SameList(t, unheard(), []int{2, 3, 2, 3}, "a dead peer and a one-way one")
-}
-
 // A host that was never received is not alive: its messages could be recordings.
 func TestOneWayFromTheStart(t *testing.T) {
 	w := newNetwork(t)

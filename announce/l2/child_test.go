@@ -135,8 +135,6 @@ func child(text string) error {
 			err = s.Release(addrs...)
 		case "reannounce":
 			s.Reannounce()
-		case "meet":
-			s.Meet(addrs[0])
 		case "pause":
 			paused.Store(true)
 		case "continue":

@@ -3,8 +3,6 @@
 package l2_test
 
 import (
-	"cmp"
-	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -13,7 +11,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ironvip/ironvip/announce/l2"
-	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/test/netlab"
@@ -225,38 +222,4 @@ func echo(t *testing.T, n *netlab.Node, a netip.Addr) netip.AddrPort {
 		}
 	}()
 	return netip.AddrPortFrom(a, 7)
-}
-
-// Meet makes two kernels know each other's link addresses, in each family, without a packet of the host itself.
-func TestMeet(t *testing.T) {
-	l := netlab.NewLAN(t, "a", "b")
-	a, b := l.Nodes[0], l.Nodes[1]
-	s := start(t, a, defaults())
-	for _, x := range []struct{ from, to netip.Addr }{{a.Addr4, b.Addr4}, {a.Addr6, b.Addr6}} {
-		wait.For(t, "the entry of "+x.from.String(), func() error {
-			s.do("meet", x.to) // a multicast may be lost while the other kernel joins its group
-			all, err := b.Netlink.NeighList(0, netlink.FAMILY_ALL)
-			for _, n := range all {
-				if addr, _ := netip.AddrFromSlice(n.IP); addr.Unmap() == x.from && n.HardwareAddr.String() == a.MAC("eth0") {
-					return nil
-				}
-			}
-			return cmp.Or(err, fmt.Errorf("neighbors %v", all))
-		})
-	}
-	// An address behind a router, one of this host, and one without a route are not asked for.
-	a.Via(netip.MustParsePrefix("10.200.0.0/16"), b.Addr4)
-	asked := make(chan netip.Addr, 10)
-	stop := b.Frames(t, "eth0", frame.TypeARP, func(_ time.Time, f []byte) {
-		if len(f) >= 42 {
-			target, _ := netip.AddrFromSlice(f[38:42])
-			asked <- target
-		}
-	})
-	defer stop()
-	for _, other := range []string{"10.200.0.1", a.Addr4.String(), "203.0.113.1"} {
-		s.do("meet", other)
-	}
-	s.do("meet", b.Addr4)
-	expect.Equal(t, <-asked, b.Addr4, "asked for")
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/announce/l2/claim"
-	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/announce/l2/link"
 	"github.com/ironvip/ironvip/internal/netlink"
@@ -119,27 +118,12 @@ func (s *Speaker) step(ctx context.Context, now time.Time) {
 		s.observed = map[netip.Addr]observation{} // a map never shrinks
 	}
 	_ = s.changeGate() // it is tried again with the whole gate
-	meets, dirty := s.meets, s.dirty
-	s.meets, s.dirty = nil, intact
+	dirty := s.dirty
+	s.dirty = intact
 	s.mu.Unlock()
 
 	s.followLinks(ctx, former, state)
-	for _, a := range meets {
-		s.meet(ctx, a)
-	}
 	s.restore(ctx, now, dirty)
-}
-
-// meet asks for the link address of another host, as its kernel answers.
-func (s *Speaker) meet(ctx context.Context, a netip.Addr) {
-	w, ok := s.links.To(ctx, a)
-	if !ok {
-		return
-	}
-	question := frame.AppendSolicit(nil, w.Link.MAC, w.Source, a.WithZone(""))
-	if err := s.socket(a).Send(w.Link.Index, question); err != nil { // the next heartbeat asks again
-		s.log.Debug("ask for the link address of another host", "addr", a, "interface", w.Link.Name, "err", err)
-	}
 }
 
 // watchGate waits for changes of the tables until Close.

@@ -46,7 +46,6 @@ type Speaker struct {
 	changes  map[netip.Addr]bool        // not in the gate yet: true is open
 	observed map[netip.Addr]observation // of the machine's addresses, not seen by it yet
 	joins    []netip.Addr               // addresses whose groups are to be joined or left
-	meets    []netip.Addr               // hosts to ask for their link addresses
 	reports  []Report                   // not delivered yet
 	reported map[string]State           // of interfaces
 	opened   bool                       // reported as open
@@ -246,16 +245,6 @@ func (s *Speaker) Reannounce() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.machine.Reannounce(time.Now())
-	s.notify()
-}
-
-// Meet asks for the link address of another host on the segment of one of this host's interfaces, so that
-// both kernels know each other's at once when the other host can be reached again. The kernels ask by
-// themselves only once a second. It costs a message to the kernel and a frame.
-func (s *Speaker) Meet(addr netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.meets = append(s.meets, addr)
 	s.notify()
 }
 

@@ -34,16 +34,6 @@ func AppendVerify(b []byte, from MAC, src, addr netip.Addr) []byte {
 	return b
 }
 
-// AppendSolicit appends the question of the station from, with its own address src, for the link address
-// of another station. That station's answer goes to src only, and the station remembers from. Both
-// addresses must be of one family.
-func AppendSolicit(b []byte, from MAC, src, addr netip.Addr) []byte {
-	if addr.Is4() {
-		return appendARP(b, opRequest, Broadcast, from, src, MAC{}, addr)
-	}
-	return appendSolicit(b, from, src, addr)
-}
-
 // AppendAnswer appends the answer to a question or probe for an address that the station from has.
 func AppendAnswer(b []byte, from MAC, q Claim) []byte {
 	switch {
