@@ -5,13 +5,12 @@ import (
 	"net/netip"
 
 	"github.com/ironvip/ironvip/announce"
-	"github.com/ironvip/ironvip/internal/table/keyed"
 )
 
 // claims is this host's log: each VIP once, in the order of the newest change. A removed VIP stays
 // as an empty claim, until all peers have it or there are too many.
 type claims struct {
-	at     *keyed.Set[netip.Addr, change]
+	at     map[netip.Addr]*change
 	newest *change // the list runs back in time
 	oldest *change
 	number uint64 // of the newest change
@@ -30,16 +29,13 @@ func isEmpty(c announce.Claim) bool { return c.Services == 0 && !c.Owned }
 // set changes a claim, and reports whether it differs. It costs O(1).
 func (l *claims) set(c announce.Claim) bool {
 	c.Services = min(c.Services, maxServices)
-	if l.at == nil {
-		l.at = keyed.New(func(n *change) netip.Addr { return n.Addr })
-	}
-	n := l.at.Get(c.Addr)
+	n := l.at[c.Addr]
 	switch {
 	case n == nil && isEmpty(c), n != nil && n.Claim == c:
 		return false
 	case n == nil:
 		n = &change{Claim: c}
-		l.at.Put(n)
+		l.at[c.Addr] = n
 	default:
 		l.unlink(n)
 		l.digest ^= digestOf(n.Claim)
@@ -90,14 +86,14 @@ func (l *claims) after(number uint64) *change {
 
 // tidy removes empty claims up to a number that all peers have, when they are more than the others.
 func (l *claims) tidy(acked uint64) {
-	if l.empty < 1024 || l.empty < l.at.Len()/2 {
+	if l.empty < 1024 || l.empty < len(l.at)/2 {
 		return
 	}
 	for n := l.oldest; n != nil && n.number <= acked; {
 		next := n.newer
 		if isEmpty(n.Claim) {
 			l.unlink(n)
-			l.at.Delete(n.Addr)
+			delete(l.at, n.Addr)
 			l.empty--
 		}
 		n = next

@@ -93,7 +93,7 @@ type dest struct {
 
 // New returns an exchange that sends its first heartbeats at once. Epoch is random and not 0.
 func New(o Options, epoch uint64, sink Sink, now time.Time) *Exchange {
-	e := &Exchange{epoch: epoch, sink: sink, started: now, beat: now, peers: map[string]*peer{}, seq: 1}
+	e := &Exchange{epoch: epoch, sink: sink, started: now, beat: now, claims: claims{at: map[netip.Addr]*change{}}, peers: map[string]*peer{}, seq: 1}
 	e.Configure(o)
 	e.Listen(now)
 	return e

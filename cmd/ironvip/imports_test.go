@@ -64,7 +64,7 @@ var only = map[string][]string{
 	"announce/bgp/transport":  {"announce/bgp/message", "internal/sockopt"},
 	"announce/bgp/unnumbered": {"internal/backoff", "internal/sockopt"},
 	"announce/routes":         {"internal/netlink", "plane/reconcile", "internal/table", "vip"},
-	"announce/heartbeat":      {"announce", "internal/table/keyed"},
+	"announce/heartbeat":      {"announce"},
 	"health/share":            {"vip", "health/probe", "internal/backoff", "internal/delayqueue", "internal/table", "internal/tomlfile", "fleet", "internal/parallel"},
 	"dns":                     {"vip", "ipam", "internal/table", "internal/backoff", "internal/keep", "internal/parallel"},
 	"dns/zone":                {"vip"},

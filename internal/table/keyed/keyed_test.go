@@ -53,39 +53,3 @@ func TestSetIsAMap(t *testing.T) {
 		}
 	})
 }
-
-// What a set takes for itself, and one more thing at any size.
-func TestRoom(t *testing.T) {
-	const n = 100_000
-	s := newThings()
-	for i := range n {
-		s.Put(&thing{key: strconv.Itoa(i)})
-	}
-	seen, slots := map[*page[thing]]bool{}, 0
-	for _, p := range s.pages {
-		if !seen[p] {
-			seen[p] = true
-			slots += len(p.slots)
-			if len(p.slots) > pageSize {
-				t.Fatalf("a page of %d slots", len(p.slots))
-			}
-		}
-	}
-	if slots > 2*n || len(s.pages) > n/20 {
-		t.Errorf("%d slots and a directory of %d for %d things", slots, len(s.pages), n)
-	}
-	some := make([]string, 100)
-	for i := range some {
-		some[i] = strconv.Itoa(i * 997)
-	}
-	if cost := testing.AllocsPerRun(10, func() {
-		for _, k := range some {
-			e := s.Get(k)
-			s.Put(e)
-			s.Delete(k)
-			s.Put(e)
-		}
-	}); cost != 0 {
-		t.Errorf("%v allocations to find, replace, remove and add", cost)
-	}
-}
