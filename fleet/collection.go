@@ -21,17 +21,8 @@ type Item[V any] struct {
 	Index uint64 // the Entry's
 }
 
-// Annotated is a value with notes: fields that a host may ignore if its release doesn't know them.
-// They are stored beside the value: {"v":1,"value":{...},"notes":{...}}. A release without notes
-// reads the value alone. An unknown field of the value is an error, but one of the notes is not.
-type Annotated interface {
-	// Split returns the value without its notes, and the notes as an object with the value's field
-	// names; nil for none. Both are encoded as JSON.
-	Split() (value, notes any)
-}
-
 // Collection is a folder with values of one type, stored as JSON in an envelope with a version:
-// {"v":1,"value":{...}}. The type may be Annotated. It is safe for concurrent use.
+// {"v":1,"value":{...}}. It is safe for concurrent use.
 type Collection[V any] struct {
 	tree    *Tree
 	folder  string
@@ -89,15 +80,10 @@ func (c *Collection[V]) Put(key string, index uint64, v V) (Write, error) {
 			return Write{}, fmt.Errorf("%s/%s: %w", c.folder, key, err)
 		}
 	}
-	out := struct {
+	text, err := json.Marshal(struct {
 		Version int `json:"v"`
-		Value   any `json:"value"`
-		Notes   any `json:"notes,omitempty"`
-	}{Version: c.version, Value: v}
-	if a, is := any(v).(Annotated); is {
-		out.Value, out.Notes = a.Split()
-	}
-	text, err := json.Marshal(out)
+		Value   V   `json:"value"`
+	}{c.version, v})
 	if err != nil {
 		return Write{}, fmt.Errorf("%s/%s: %w", c.folder, key, err)
 	}
@@ -155,24 +141,12 @@ func (c *Collection[V]) ready() { c.loaded() }
 
 var errVersion = errors.New("version not supported")
 
-// readNotes adds the notes of an envelope to an Annotated value.
-func readNotes[V any](notes []byte, v *V) error {
-	if _, is := any(*v).(Annotated); !is || len(notes) == 0 {
-		return nil
-	}
-	if err := json.Unmarshal(notes, v); err != nil {
-		return fmt.Errorf("the notes can't be read: %w", err)
-	}
-	return nil
-}
-
 // decodeValue decodes a value in its envelope, which may have unknown fields. One of the value is an error,
 // because the next write would lose it.
 func decodeValue[V any](text []byte, version int) (v V, err error) {
 	var envelope struct {
 		Version *int            `json:"v"`
 		Value   json.RawMessage `json:"value"`
-		Notes   json.RawMessage `json:"notes"`
 	}
 	switch err := json.Unmarshal(text, &envelope); {
 	case err != nil:
@@ -192,5 +166,5 @@ func decodeValue[V any](text []byte, version int) (v V, err error) {
 	if _, err := dec.Token(); err != io.EOF {
 		return v, errors.New("the value has more than one part")
 	}
-	return v, readNotes(envelope.Notes, &v)
+	return v, nil
 }

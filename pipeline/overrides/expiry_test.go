@@ -115,7 +115,7 @@ func TestExpiryKeepsTheTimeLeft(t *testing.T) {
 		ahead, until := time.Now().Add(24*time.Hour), time.Now().Add(25*time.Hour)
 		h.stop()
 		bucket := store.NewBucket[Override](db, "states")
-		if err := bucket.Put("default/web/10.0.0.1", Override{State: "drain", Since: ahead, Notes: Notes{Until: &until}}); err != nil {
+		if err := bucket.Put("default/web/10.0.0.1", Override{State: "drain", Since: ahead, Until: &until}); err != nil {
 			t.Fatal(err)
 		}
 		h, _ = start()
@@ -174,19 +174,19 @@ func TestOverridesExpireInAFleet(t *testing.T) {
 	})
 }
 
-// A release without notes reads the overrides of this one, and the reverse.
+// The stored form of overrides, also of one without an author and an expiry.
 func TestStoredFormat(t *testing.T) {
 	inFleet(t, func(t *testing.T, m *fleettest.Memory, join func(string) *host) {
 		const at = "ironvip/v2/tree/states/default/web/10.0.0."
 		m.Put(at+"2", `{"v":1,"value":{"state":"maint","since":"2026-01-01T00:00:00Z","node":"x"}}`)
 		a := join("a")
 		a.has("10.0.0.1", "10.0.0.2", "10.0.0.3")
-		a.expect("by the release before", "10.0.0.2 maint")
+		a.expect("without an author", "10.0.0.2 maint")
 		a.setFor("10.0.0.1", vip.Drain, time.Hour)
 		a.set("10.0.0.2", vip.Ready)
 		for key, want := range map[string][]string{
-			"1": {`{"v":1,"value":{"state":"drain","since":"`, `","node":"a"},"notes":{"author":"root","until":"`},
-			"2": {`{"v":1,"value":{"state":"ready","since":"`, `","node":"a"},"notes":{"author":"root"}}`},
+			"1": {`{"v":1,"value":{"state":"drain","since":"`, `","node":"a","author":"root","until":"`},
+			"2": {`{"v":1,"value":{"state":"ready","since":"`, `","node":"a","author":"root"}}`},
 		} {
 			text, _ := m.Get(at + key)
 			if slices.ContainsFunc(want, func(part string) bool { return !strings.Contains(text, part) }) {

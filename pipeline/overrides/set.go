@@ -96,7 +96,7 @@ func (o *Overrides) Set(ctx context.Context, r Request) (Result, error) {
 func (o *Overrides) valueOf(r *Request) *Override {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := &Override{State: r.State.String(), Since: o.now().Time(), Node: o.Node, Notes: Notes{Author: r.Author}}
+	out := &Override{State: r.State.String(), Since: o.now().Time(), Node: o.Node, Author: r.Author}
 	if !r.Until.IsZero() {
 		until := r.Until.Time()
 		out.Until = &until

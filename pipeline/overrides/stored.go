@@ -19,23 +19,9 @@ type Override struct {
 	State string    `json:"state"`          // see ParseState
 	Since time.Time `json:"since"`          // when it was set
 	Node  string    `json:"node,omitempty"` // in a fleet, the node through which it was set; that node also sweeps it
-	Notes
-}
 
-// Notes are the fields of an Override that releases before them ignore.
-type Notes struct {
 	Author string     `json:"author,omitempty"` // as in vip.BackendState
 	Until  *time.Time `json:"until,omitempty"`  // when it expires; nil: never
-}
-
-// Split implements fleet.Annotated.
-func (o Override) Split() (value, notes any) {
-	plain := o
-	plain.Notes = Notes{}
-	if o.Notes == (Notes{}) {
-		return plain, nil
-	}
-	return plain, o.Notes
 }
 
 // Ended reports whether the override is no longer in effect because an operator or its expiry ended

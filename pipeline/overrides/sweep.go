@@ -154,7 +154,7 @@ func (o *Overrides) judge(item registry.Item[Override]) (next *Override, end boo
 		return nil, true
 	case item.Value.Ended():
 		return nil, false
-	case e.over: // releases that don't know its expiry have to see its end
+	case e.over:
 		return &Override{State: vip.Ready.String(), Since: *item.Value.Until, Node: item.Value.Node}, true
 	}
 	since, missing := o.missing[e.key]
