@@ -30,7 +30,6 @@ import (
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/delayqueue"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/hostclock"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
@@ -48,7 +47,6 @@ type Options struct {
 	Node  string
 	// Fetch reads a service that another host has just written into Services. It may be nil.
 	Fetch  func(context.Context, vip.ServiceKey) error
-	Clock  hostclock.Reader // nil: the host's clocks
 	Events *event.Log
 	Log    *slog.Logger // nil: slog.Default()
 }
@@ -72,7 +70,6 @@ type Overrides struct {
 
 	mu      sync.Mutex
 	running bool
-	clock   hostclock.Clock
 	entries map[string]*entry            // the readable values of the store, by their key
 	of      map[vip.ServiceKey][]string  // the keys of entries, by service
 	expiry  delayqueue.Queue[string]     // the keys of entries that expire
@@ -89,11 +86,8 @@ func New(o Options) *Overrides {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.Clock == nil {
-		o.Clock = hostclock.Host()
-	}
 	journal, _ := o.Store.(*registry.Journal[Override])
-	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: make(chan struct{}, 1), sooner: make(chan struct{}, 1), clock: hostclock.New(o.Clock),
+	return &Overrides{Options: o, journal: journal, feed: o.Store.Watch(), ready: o.Table.Initializer(), wake: make(chan struct{}, 1), sooner: make(chan struct{}, 1),
 		entries: map[string]*entry{}, of: map[vip.ServiceKey][]string{}, invalid: map[string]vip.Problem{}, kept: map[string]struct{}{},
 		due: map[string]struct{}{}, removed: map[vip.ServiceKey]struct{}{}, missing: map[vip.BackendKey]time.Time{}}
 }

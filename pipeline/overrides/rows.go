@@ -14,8 +14,7 @@ import (
 type entry struct {
 	key     vip.BackendKey
 	version uint64
-	until   vip.Instant // when the override expires by this host's clock; zero: never
-	over    bool        // it is no longer in effect: an operator has ended it, or it has expired
+	over    bool // it is no longer in effect: an operator has ended it, or it has expired
 }
 
 // receive writes changes of the store to the table.
@@ -111,18 +110,15 @@ func (o *Overrides) keep(at string, key vip.BackendKey, item registry.Item[Overr
 		o.entries[at] = e
 		o.of[key.Service] = append(o.of[key.Service], at)
 	}
-	e.version, e.over, e.until = item.Version, item.Value.Ended(), 0
+	e.version, e.over = item.Version, item.Value.Ended()
 	o.expiry.Drop(at)
 	if until := item.Value.until(); !e.over && !until.IsZero() {
 		// The time left is at most what the operator asked for, even if the clock was set back while
-		// no agent ran.
-		now := o.now()
-		e.until = until
-		if longest := now.Add(until.Sub(vip.InstantOf(item.Value.Since))); e.until.After(longest) {
-			e.until = longest
-		}
-		if e.over = !e.until.After(now); !e.over {
-			o.expiry.Set(at, e.until.Time())
+		// no agent ran. It ends by the monotonic clock, which nobody sets.
+		now := time.Now()
+		left := min(until.Sub(vip.InstantOf(now)), until.Sub(vip.InstantOf(item.Value.Since)))
+		if e.over = left <= 0; !e.over {
+			o.expiry.Set(at, now.Add(left))
 			signal(o.sooner)
 		}
 	}
@@ -150,29 +146,12 @@ func (o *Overrides) drop(at string) {
 	}
 }
 
-// now returns the time, for expirations. If the clock was set since the last call, it first moves
-// them by the same amount. The caller holds mu.
-func (o *Overrides) now() vip.Instant {
-	now, set := o.clock.Now()
-	if set != 0 {
-		for at := range o.expiry.All() {
-			e := o.entries[at]
-			e.until = e.until.Add(set)
-			o.expiry.Set(at, e.until.Time())
-		}
-		if n := o.expiry.Len(); n > 0 {
-			o.Log.Info("the host's clock was set; overrides keep the time that they had left", "by", set, "overrides", n)
-		}
-	}
-	return now
-}
-
 // expire takes the expired overrides out of the table. It returns the time until the next one.
 func (o *Overrides) expire() (wait time.Duration, some bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := o.now()
-	for at := range o.expiry.Due(now.Time()) {
+	now := time.Now()
+	for at := range o.expiry.Due(now) {
 		o.expiry.Drop(at)
 		e := o.entries[at]
 		e.over = true
@@ -183,7 +162,7 @@ func (o *Overrides) expire() (wait time.Duration, some bool) {
 		o.sweepSoon(at)
 	}
 	_, next, some := o.expiry.First()
-	return vip.InstantOf(next).Sub(now), some
+	return next.Sub(now), some
 }
 
 // noteRemoved records the removed services that have overrides.

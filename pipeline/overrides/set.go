@@ -94,9 +94,7 @@ func (o *Overrides) Set(ctx context.Context, r Request) (Result, error) {
 
 // valueOf returns the value to store.
 func (o *Overrides) valueOf(r *Request) *Override {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out := &Override{State: r.State.String(), Since: o.now().Time(), Node: o.Node, Author: r.Author}
+	out := &Override{State: r.State.String(), Since: vip.InstantOf(time.Now()).Time(), Node: o.Node, Author: r.Author}
 	if !r.Until.IsZero() {
 		until := r.Until.Time()
 		out.Until = &until
@@ -115,9 +113,7 @@ func (o *Overrides) check(r *Request) error {
 	case r.State == vip.Ready:
 		return invalid("expires", `"ready" ends an override and does not expire`, "omit it")
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if now := o.now(); !r.Until.After(now) {
+	if now := vip.InstantOf(time.Now()); !r.Until.After(now) {
 		return invalid("expires", r.Until.Time().Format(time.RFC3339)+" has passed on this host",
 			"use a time in the future, for example "+now.Add(time.Hour).Time().Format(time.RFC3339))
 	}
