@@ -358,8 +358,8 @@ func (s *Stage) finish(complete bool) (changed bool) {
 
 // Reconfigure replaces the settings. Queries are answered by the former ones until the zone with the
 // new ones is complete, when it returns; so the table of conflicts follows the zone. It costs
-// O(services). The error says what is wrong with the
-// settings, and that the former ones stay in effect.
+// O(services log services). The error says what is wrong with the settings, and that the former ones
+// stay in effect.
 func (s *Stage) Reconfigure(settings zone.Settings) error {
 	z, err := zone.New(settings)
 	if err != nil {
@@ -371,32 +371,21 @@ func (s *Stage) Reconfigure(settings zone.Settings) error {
 	for k := range s.conflicts.All() {
 		former[k] = true
 	}
-	var changes []zone.Change
 	if s.listed {
 		z.SetSynced()
 	} else {
 		z.Hold(s.held)
 	}
-	var conflicts []zone.ConflictChange
-	flush := func() {
-		conflicts = append(conflicts, z.Apply(s.serial, changes)...)
-		changes = changes[:0]
-	}
-	add := func(k vip.ServiceKey) {
-		if changes = append(changes, s.change(k)); len(changes) == chunk {
-			flush()
-		}
-	}
+	known := make(map[vip.ServiceKey]bool)
 	for k := range s.Services.All() {
-		add(k)
+		known[k] = true
 	}
 	if s.leased != nil {
 		for k := range s.leased.of {
-			add(k)
+			known[k] = true
 		}
 	}
-	s.nextSerial()
-	flush()
+	conflicts := z.Apply(s.nextSerial(), s.changes(known))
 	s.Settings = settings
 	s.zone.Store(z)
 	for _, c := range conflicts {
