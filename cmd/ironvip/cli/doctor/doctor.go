@@ -130,7 +130,7 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, unannounced(h, w)...)
 	out = append(out, dnsServers(h, w)...)
-	out = append(out, resolvers(h, w)...)
+	out = append(out, resolver(h, w.DNS)...)
 	out = append(out, openFiles(h, w, agent))
 	out = append(out, stateDir(h, w)...)
 	out = append(out, stateFile(h, w)...)
