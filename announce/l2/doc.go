@@ -13,7 +13,6 @@
 //	links.go     what follows from a change of interfaces
 //	answer.go    received frames: answers, and claims of other stations
 //	output.go    frames and reports to send
-//	ask.go       questions whether other stations have addresses
 //	restore.go   when the tables are written again
 //	config.go    the settings and the reports
 //	claim        when to announce, probe, defend and give up (pure)

@@ -169,10 +169,7 @@ func lookup(ctx context.Context, c *client.Client, host doctor.Host, want doctor
 // announceWant returns what the configuration needs for announcing VIPs.
 func announceWant(c *configs.Config) (out doctor.Announce) {
 	for i := range c.Pools {
-		switch m := c.AnnounceMode(&c.Pools[i]); {
-		case m == announce.Off && c.Dataplane.Role != configs.RoleRealServer:
-			out.Off = append(out.Off, c.Pools[i].CIDRs...)
-		case m != announce.Off && !slices.Contains(out.Modes, m.String()):
+		if m := c.AnnounceMode(&c.Pools[i]); m != announce.Off && !slices.Contains(out.Modes, m.String()) {
 			out.Modes = append(out.Modes, m.String())
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
 	"github.com/ironvip/ironvip/ipvs"
@@ -54,8 +53,6 @@ type Host struct {
 	Services func(device string) (Services, error)
 	// Addrs lists the addresses of a device. It may be nil.
 	Addrs func(device string) ([]netip.Addr, error)
-	// Holders asks which other stations answer ARP for addresses. It may be nil.
-	Holders func(addrs []netip.Addr) ([]l2.Holder, error)
 	// Firewall finds nftables rules that drop what must pass, and Route the device on the way to an address, with its
 	// MTU. They may be nil.
 	Firewall func(firewall.Query) ([]firewall.Drop, error)
@@ -128,7 +125,6 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, rights(h, w, agent)...)
 	out = append(out, skLookup(h, w, findForwarder(h, procs, agent))...)
 	out = append(out, announcer(h, w, procs)...)
-	out = append(out, unannounced(h, w)...)
 	out = append(out, dnsServers(h, w)...)
 	out = append(out, resolver(h, w.DNS)...)
 	out = append(out, openFiles(h, w, agent))

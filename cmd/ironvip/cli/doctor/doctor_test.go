@@ -6,15 +6,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/announce/l2"
-	"github.com/ironvip/ironvip/announce/l2/frame"
 	"github.com/ironvip/ironvip/configs"
 	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/store"
@@ -466,49 +463,6 @@ func TestThisHost(t *testing.T) {
 	}
 	if _, err := processes(h.Files); err != nil {
 		t.Error(err)
-	}
-}
-
-// Another host that answers for VIPs without announcing is found by asking. Only VIPs of this host
-// that are in such a pool are asked for.
-func TestUnannouncedVIPs(t *testing.T) {
-	addr := netip.MustParseAddr
-	w := want
-	w.Device = "ironvip0"
-	w.Announce.Off = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("2001:db8::/64")}
-	h := host(nil)
-	var asked []netip.Addr
-	var holders []l2.Holder
-	var failed error
-	h.Addrs = func(device string) ([]netip.Addr, error) {
-		if device != "ironvip0" {
-			return nil, errors.New("no such device")
-		}
-		return []netip.Addr{addr("192.0.2.10"), addr("192.0.2.11"), addr("192.0.2.200"), addr("2001:db8::1")}, nil
-	}
-	h.Holders = func(addrs []netip.Addr) ([]l2.Holder, error) { asked = addrs; return holders, failed }
-	find := func() (out []Finding) {
-		for _, f := range Examine(h, w) {
-			if f.Check == "unannounced_vips" {
-				out = append(out, f)
-			}
-		}
-		return out
-	}
-	if got := find(); len(got) > 0 || !slices.Equal(asked, []netip.Addr{addr("192.0.2.10"), addr("192.0.2.11")}) {
-		t.Errorf("%+v; asked for %v", got, asked)
-	}
-	holders = []l2.Holder{{Addr: addr("192.0.2.10"), MAC: frame.MAC{2, 0, 0, 0, 0, 1}, Interface: "eth0"}, {Addr: addr("192.0.2.11")}}
-	if got := find(); len(got) != 1 || got[0].Level != Warn || !strings.Contains(got[0].Text, "two hosts answer ARP for 192.0.2.10 without announcing it: this one and 02:00:00:00:00:01 on eth0, and so for 1 more VIP;") || !strings.Contains(got[0].Fix, "announce.mode") {
-		t.Errorf("%+v", got)
-	}
-	holders, failed = nil, errors.New("operation not permitted")
-	if got := find(); len(got) != 1 || got[0].Level != Warn || !strings.Contains(got[0].Fix, "as root") {
-		t.Errorf("%+v", got)
-	}
-	w.Announce.Off = nil
-	if got := find(); len(got) > 0 {
-		t.Errorf("all pools are announced: %+v", got)
 	}
 }
 

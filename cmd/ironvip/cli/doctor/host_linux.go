@@ -12,7 +12,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/announce/l2"
 	"github.com/ironvip/ironvip/announce/l2/gate"
 	"github.com/ironvip/ironvip/dns/resolved"
 	"github.com/ironvip/ironvip/internal/firewall"
@@ -34,9 +33,6 @@ func ThisHost(realServer bool) Host {
 		NFT:      nft.Check,
 		Services: services,
 		Addrs:    addrs,
-		Holders: func(addrs []netip.Addr) ([]l2.Holder, error) {
-			return l2.Ask(context.Background(), addrs, time.Second)
-		},
 		Firewall: firewall.Find,
 		Legacy:   firewall.FindLegacy,
 		Has:      has,
