@@ -3,7 +3,7 @@
 //
 // Its input is the ruleset of the kernel. It follows the chains with one packet for each question. A condition that depends
 // on what it doesn't know, such as a port or an interface, is undecided: such a rule neither accepts nor drops the packet,
-// unless it also names its address. Of rules of iptables-legacy it only finds that some drop packets. It changes nothing.
+// unless it also names its address. It changes nothing.
 package firewall
 
 import (

@@ -56,8 +56,6 @@ type Host struct {
 	// Firewall finds nftables rules that drop what must pass, and Route the device on the way to an address, with its
 	// MTU. They may be nil.
 	Firewall func(firewall.Query) ([]firewall.Drop, error)
-	// Legacy finds tables of iptables-legacy that drop packets. It may be nil.
-	Legacy func() ([]firewall.Legacy, error)
 	// Has tries a feature of the kernel. Not known: the kernel's version decides. It may be nil.
 	Has   func(linux.Feature) (has, known bool)
 	Route func(netip.Addr) (device string, mtu int, err error)
@@ -114,7 +112,6 @@ func Examine(h Host, w Want) []Finding {
 	out = append(out, dataplane(h, w)...)
 	out = append(out, conntrack(h)...)
 	out = append(out, firewalls(h, w)...)
-	out = append(out, legacy(h, w)...)
 	out = append(out, ipv6(h, w)...)
 	out = append(out, forwarding(h, w)...)
 	out = append(out, tunnels(h, w)...)

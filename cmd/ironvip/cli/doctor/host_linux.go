@@ -34,7 +34,6 @@ func ThisHost(realServer bool) Host {
 		Services: services,
 		Addrs:    addrs,
 		Firewall: firewall.Find,
-		Legacy:   firewall.FindLegacy,
 		Has:      has,
 		Route:    route,
 		Query:    query,

@@ -78,26 +78,6 @@ func forwarding(h Host, w Want) []Finding {
 		"if clients or backends are behind it: sysctl -w " + strings.Join(fixes, " ")}}
 }
 
-// legacy reports tables of iptables-legacy that drop packets. The kernel passes packets through them and through nftables.
-func legacy(h Host, w Want) (out []Finding) {
-	if h.Legacy == nil || len(w.Pools) == 0 {
-		return nil
-	}
-	found, err := h.Legacy()
-	for _, t := range found {
-		out = append(out, Finding{Warn, "firewall_legacy",
-			fmt.Sprintf("the filter table of %s drops packets (%s, policies included): whether also those to the pools was not checked", t.Command, text.Plural(t.Drops, "rule")),
-			fmt.Sprintf("%s-save -t filter shows them; move them to nftables, or accept the pools before them", t.Command)})
-	}
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		out = append(out, Finding{Warn, "firewall_legacy", "this user may not read the tables of iptables-legacy: they were not checked", "run ironvip doctor as root"})
-	case err != nil:
-		out = append(out, Finding{Warn, "firewall_legacy", "the tables of iptables-legacy were not checked: " + err.Error(), ""})
-	}
-	return out
-}
-
 // clientMTU is the size of packets from clients in Ethernet networks.
 const clientMTU = 1500
 

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"io/fs"
 	"net/netip"
 	"strings"
 	"testing"
@@ -84,28 +83,6 @@ func TestTunnelMTU(t *testing.T) {
 	mtu = 9000
 	if f := tunnels(h, w); len(f) != 1 || f[0].Level != OK {
 		t.Errorf("with jumbo frames: %+v", f)
-	}
-}
-
-// Tables of iptables-legacy that drop packets are named, and what can't be read is said.
-func TestLegacyTables(t *testing.T) {
-	h := host(nil)
-	for _, c := range []struct {
-		found []firewall.Legacy
-		err   error
-		want  string // of each finding
-	}{
-		{nil, nil, ""},
-		{[]firewall.Legacy{{Command: "iptables-legacy", Drops: 3}}, nil, "filter table of iptables-legacy drops packets (3 rules"},
-		{[]firewall.Legacy{{Command: "ip6tables-legacy", Drops: 1}}, nil, "ip6tables-legacy-save -t filter"},
-		{nil, &fs.PathError{Op: "open", Path: "/proc", Err: unix.EACCES}, "run ironvip doctor as root"},
-		{nil, errors.New("strange"), "not checked: strange"},
-	} {
-		h.Legacy = func() ([]firewall.Legacy, error) { return c.found, c.err }
-		got := only(Examine(h, want), "firewall_legacy")
-		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || got[0].Level != Warn || !strings.Contains(got[0].Text+" "+got[0].Fix, c.want)) {
-			t.Errorf("%+v, %v: %+v", c.found, c.err, got)
-		}
 	}
 }
 
