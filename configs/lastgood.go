@@ -33,40 +33,26 @@ func LoadOrLastGood(path, stateDir string) (c *Config, problems []vip.Problem) {
 	if slices.ContainsFunc(problems, func(p vip.Problem) bool { return p.Code == vip.CodeOverlap }) {
 		return nil, problems
 	}
-	c, _, worse := lastGood(file, data, stateDir)
-	return c, append(problems, worse...)
-}
-
-// LastGood returns the configuration that SaveLastGood saved last, for the agent whose file at path
-// is refused, and the path of this copy. Without a copy, the Config is nil without a problem.
-func LastGood(path string) (c *Config, copyAt string, problems []vip.Problem) {
-	file, data, _ := read(path)
-	return lastGood(file, data, "")
-}
-
-// lastGood is LastGood for a refused file with this content. stateDir replaces node.state_dir,
-// unless it is "".
-func lastGood(file string, data []byte, stateDir string) (c *Config, copyAt string, problems []vip.Problem) {
 	// A file with another state directory is that of another agent, so the copy in the default one is
 	// not its own.
-	copyAt = filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
+	copyAt := filepath.Join(cmp.Or(stateDir, stateDirOf(data), DefaultStateDir), lastGoodName)
 	saved, problem := tomlfile.ReadFile(copyAt, MaxSize)
 	if problem != nil {
 		if missing(copyAt) {
-			return nil, copyAt, nil
+			return nil, problems
 		}
-		return nil, copyAt, []vip.Problem{*problem}
+		return nil, append(problems, *problem)
 	}
-	c, problems = Parse(file, saved)
+	c, worse := Parse(file, saved)
 	if c == nil {
-		for i := range problems { // the line numbers are those of the copy
-			problems[i].Place = copyAt + problems[i].Place[len(file):]
+		for i := range worse { // the line numbers are those of the copy
+			worse[i].Place = copyAt + worse[i].Place[len(file):]
 		}
-		return nil, copyAt, problems
+		return nil, append(problems, worse...)
 	}
 	c.IsLastGood = true
 	c.Node.StateDir = cmp.Or(stateDir, c.Node.StateDir)
-	return c, copyAt, nil
+	return c, problems
 }
 
 // SaveLastGood saves the text of the configuration for a later start that finds a bad file. Call

@@ -69,7 +69,7 @@ type Options struct {
 	Save         func(context.Context, agent.StoreRequest, io.Writer) error
 	Restore      func(context.Context, agent.RestoreRequest) (agent.RestoreResult, error)
 
-	LastGood    func(config string) (*configs.Config, string, []vip.Problem) // of package configs
+	LastGood    func(config, stateDir string) (*configs.Config, []vip.Problem) // configs.LoadOrLastGood
 	NewIdentity func(agent.StoreRequest) (agent.IdentityChange, error)
 }
 
@@ -87,7 +87,7 @@ func (o Options) withDefaults() Options {
 	o.Clean = or(o.Clean, agent.Clean)
 	o.Save = or(o.Save, agent.Save)
 	o.Restore = or(o.Restore, agent.Restore)
-	o.LastGood = or(o.LastGood, configs.LastGood)
+	o.LastGood = or(o.LastGood, configs.LoadOrLastGood)
 	o.NewIdentity = or(o.NewIdentity, agent.NewIdentity)
 	return o
 }

@@ -194,7 +194,7 @@ func run(t *testing.T, o Options, line string) result {
 		o.Now = func() time.Time { return now }
 	}
 	if o.LastGood == nil {
-		o.LastGood = func(string) (*configs.Config, string, []vip.Problem) { return nil, "LAST_GOOD", nil }
+		o.LastGood = func(string, string) (*configs.Config, []vip.Problem) { return nil, nil }
 	}
 	code := Execute(t.Context(), o, strings.Fields(line))
 	return result{stdout.String(), stderr.String(), code}

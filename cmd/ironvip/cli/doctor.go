@@ -58,13 +58,14 @@ more. The exit code is 0 if everything is ok, 1 with a FAIL and 3 with a WARN.`,
 }
 
 func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
-	b := basis{path: path, validation: status.Validate(ctx, path, "")}
-	if b.config = b.validation.Config; b.config == nil {
-		b.config, b.copyAt, b.copyProblems = a.LastGood(path)
+	validation := status.Validate(ctx, path, "")
+	config := validation.Config
+	if config == nil {
+		config, _ = a.LastGood(path, "") // the validation has the problems
 	}
 	host := a.Host
 	if host == nil {
-		this := doctor.ThisHost(b.config != nil && b.config.Dataplane.Role == configs.RoleRealServer)
+		this := doctor.ThisHost(config != nil && config.Dataplane.Role == configs.RoleRealServer)
 		host = &this
 	}
 	file, err := filepath.Abs(path)
@@ -72,7 +73,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		return doctorDoc{}, err
 	}
 	want := doctor.Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
-	if c := b.config; c != nil {
+	if c := config; c != nil {
 		want.Mode, want.SkLookup, want.StateDir, want.Device = c.Dataplane.Mode, c.Dataplane.SkLookup, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode, want.RealServer = configs.ModeIPVS, true // the agent has nothing to fall back to
@@ -87,24 +88,21 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 			want.Pools, want.Excluded = append(want.Pools, p.CIDRs...), append(want.Excluded, p.Exclude...)
 		}
 	}
-	if b.config != nil && b.config.API.Socket != "" && a.namedAddr() == "" {
-		a.addr = "unix://" + b.config.API.Socket // the agent of this configuration
+	if config != nil && config.API.Socket != "" && a.namedAddr() == "" {
+		a.addr = "unix://" + config.API.Socket // the agent of this configuration
 	}
 	c, err := a.client()
 	if err != nil {
 		return doctorDoc{}, err
 	}
 	defer c.Close()
-	if a.namedAddr() == "" {
-		b.agent = ", and about the agent at " + c.Addr()
-	}
 	now, err := c.Status(ctx)
 	want.DNS.Agent = ofAgent(now, want.DNS.Listen)
 	if err == nil {
 		want.Tunnels = tunnelsOf(ctx, c)
 	}
 	doc := doctorDoc{Findings: doctor.Examine(*host, want)}
-	doc.Findings = append(doc.Findings, b.findings()...)
+	doc.Findings = append(doc.Findings, aboutConfig(path, validation, config)...)
 	if err != nil {
 		doc.Findings = append(doc.Findings, noAgent(err))
 	} else {
@@ -179,45 +177,30 @@ func announceWant(c *configs.Config) (out doctor.Announce) {
 	return out
 }
 
-// basis is the configuration that the findings are about.
-type basis struct {
-	path         string
-	validation   status.Validation // of path
-	config       *configs.Config   // in effect: that of path, else the agent's last good one; nil: neither, so the defaults
-	copyAt       string            // where the last good one is kept, if path has no valid one
-	copyProblems []vip.Problem     // with this copy
-	agent        string            // what a text about the defaults says of the agent's address; "" if the caller named it
-}
-
-// findings returns the findings about the configuration.
-func (b *basis) findings() []doctor.Finding {
-	finding := func(level doctor.Level, text, fix string) doctor.Finding {
-		return doctor.Finding{Level: level, Check: "config", Text: text, Fix: fix}
+// aboutConfig returns the findings about the configuration at path. The other findings are about inEffect: without a valid
+// configuration the agent's last good one or, as nil, the defaults.
+func aboutConfig(path string, v status.Validation, inEffect *configs.Config) (out []doctor.Finding) {
+	add := func(level doctor.Level, text, fix string) {
+		out = append(out, doctor.Finding{Level: level, Check: "config", Text: text, Fix: fix})
 	}
-	v := b.validation
-	write := "write " + b.path + "/" + configs.ConfigName + " with a [[pool]], or use --config"
-	others := "the other lines are about the last good one, " + b.copyAt
+	others := ": the other lines are about the last good one"
+	if inEffect == nil {
+		others = ": the other lines are about the defaults"
+	}
 	switch {
-	case v.Missing && b.config != nil:
-		return []doctor.Finding{finding(doctor.Warn, "configuration "+b.path+" not found: "+others, write)}
 	case v.Missing:
-		return []doctor.Finding{finding(doctor.Warn, "configuration "+b.path+" not found: services get no addresses, and no agent starts without the directory", write)}
+		add(doctor.Warn, "configuration "+path+" not found"+others, "write "+path+"/"+configs.ConfigName+" with a [[pool]], or use --config")
+		return out
+	case v.Config == nil:
+		add(doctor.Fail, "configuration "+path+" can't be used"+others, "correct what the next lines name, then run ironvip doctor again")
 	case len(v.Problems)+len(v.Warnings) == 0:
-		return []doctor.Finding{finding(doctor.OK, "config "+b.path+": "+v.Summary, "")}
-	}
-	var out []doctor.Finding
-	if v.Config == nil {
-		if b.config == nil {
-			others = fmt.Sprintf("the other lines are about the defaults, with dataplane.mode %q, device %s and state directory %s%s, because %s",
-				configs.ModeAuto, configs.DefaultDevice, configs.DefaultStateDir, b.agent, b.noCopy())
-		}
-		out = append(out, finding(doctor.Fail, "configuration "+b.path+" can't be used: "+others, "correct what the next lines name, then run ironvip doctor again"))
+		add(doctor.OK, "config "+path+": "+v.Summary, "")
 	}
 	for _, p := range v.Warnings {
-		out = append(out, finding(doctor.Warn, p.Error(), p.Hint))
+		add(doctor.Warn, p.Error(), p.Hint)
 	}
 	for _, p := range v.Problems {
-		out = append(out, finding(doctor.Fail, p.Error(), p.Hint))
+		add(doctor.Fail, p.Error(), p.Hint)
 	}
 	return out
 }
@@ -229,14 +212,6 @@ func current(checks []v1.Check, found []doctor.Finding) []v1.Check {
 		return checks
 	}
 	return slices.DeleteFunc(slices.Clone(checks), func(c v1.Check) bool { return c.Name == "firewall" })
-}
-
-// noCopy returns why the last good configuration is unknown.
-func (b *basis) noCopy() string {
-	if len(b.copyProblems) > 0 {
-		return "the last good one can't be used: " + b.copyProblems[0].Error()
-	}
-	return "there is no last good one at " + b.copyAt
 }
 
 // noAgent returns the finding for an agent that doesn't answer.
