@@ -174,7 +174,7 @@ backends. "ironvip agent" is the daemon; the other commands talk to a running ag
 			a.backendStateCommand("maint", "like drain, but marks maintenance"),
 			a.backendWeightCommand()),
 		group("override", "manage operator overrides of single backends", a.overrideListCommand(), a.overrideClearCommand()),
-		group("vip", "show allocated addresses and node ports, and reserve addresses", a.vipListCommand(), a.vipGetCommand(), a.vipHistoryCommand(),
+		group("vip", "show allocated addresses and node ports, and reserve addresses", a.vipListCommand(), a.vipGetCommand(),
 			a.vipReserveCommand(), a.vipReleaseCommand()),
 		group("pool", "show address pools", a.poolListCommand(), a.poolGetCommand()),
 		group("source", "manage sources of services", a.sourceListCommand(), a.sourceResyncCommand()),

@@ -18,14 +18,17 @@ import (
 func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
 	var since uint64
-	var service string
+	var service, object string
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "show events: repaired drift, conflicts, drained backends",
 		Long: `Shows the newest events, which the agent keeps in memory; its log has older ones. Of
 more than four with the same kind, service and object it keeps the latest four, and the
-message has the number of all. With --follow it prints each new event until Ctrl-C.`,
-		Example: "  ironvip events --follow\n  ironvip events --service web -o json",
+message has the number of all. With --follow it prints each new event until Ctrl-C.
+
+The events of an address or a node port say which services got it and gave it up, and when
+it was announced: --object 192.0.2.10, --object 30080/tcp.`,
+		Example: "  ironvip events --follow\n  ironvip events --service web -o json\n  ironvip events --object 192.0.2.10",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 			if service != "" {
@@ -35,14 +38,17 @@ message has the number of all. With --follow it prints each new event until Ctrl
 				}
 				service = key.String()
 			}
+			selected := func(e v1.Event) bool {
+				return (service == "" || e.Service == service) && (object == "" || e.Object == object || e.Object == "node port "+object)
+			}
 			if follow {
-				return a.followEvents(ctx, c, since, service)
+				return a.followEvents(ctx, c, since, selected)
 			}
 			list, err := c.Events(ctx, since)
 			if err != nil {
 				return err
 			}
-			list.Items = slices.DeleteFunc(list.Items, func(e v1.Event) bool { return service != "" && e.Service != service })
+			list.Items = slices.DeleteFunc(list.Items, func(e v1.Event) bool { return !selected(e) })
 			return a.show(a.eventsView(list))
 		}),
 	}
@@ -50,13 +56,15 @@ message has the number of all. With --follow it prints each new event until Ctrl
 	flags.BoolVarP(&follow, "follow", "f", false, "print new events as they happen")
 	flags.Uint64Var(&since, "since", 0, "list events after the one with this id")
 	flags.StringVar(&service, "service", "", "list events of this service")
+	flags.StringVar(&object, "object", "", "list events of this object: an address, or a node port as 30080/tcp")
 	must(cmd.RegisterFlagCompletionFunc("service", a.complete(services)))
+	must(cmd.RegisterFlagCompletionFunc("object", a.complete(leasedAddresses)))
 	return cmd
 }
 
-// followEvents prints events until the context ends, which is no error, or the connection to the
-// agent ends.
-func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, service string) error {
+// followEvents prints the selected events until the context ends, which is no error, or the connection
+// to the agent ends.
+func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, selected func(v1.Event) bool) error {
 	p := a.printer()
 	for e, err := range c.FollowEvents(ctx, since) {
 		switch {
@@ -64,7 +72,7 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, since uint64, 
 			return nil
 		case err != nil:
 			return err
-		case service != "" && e.Service != service:
+		case !selected(e):
 			continue
 		}
 		if err := p.Stream(eventView(e)); err != nil {

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +12,6 @@ import (
 	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/cmd/ironvip/cli/output"
-	"github.com/ironvip/ironvip/vip"
 )
 
 func (a *app) vipListCommand() *cobra.Command {
@@ -49,53 +46,6 @@ func (a *app) vipGetCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-}
-
-func (a *app) vipHistoryCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "history ADDRESS",
-		Short: "show the events of an address or a node port",
-		Long: `Shows which services got and gave up an address or a node port, and when it was announced.
-The agent keeps the latest thousand events of all kinds in memory; its log has older ones.`,
-		Example:           "  ironvip vip history 192.0.2.10\n  ironvip vip history 30080/tcp",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.complete(onlyFirst(leasedAddresses)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			object := args[0]
-			if number, protocol, isPort := strings.Cut(object, "/"); isPort {
-				port, err := nodePort(number, protocol)
-				if err != nil {
-					return usage(cmd, "invalid node port %q: %v", object, err)
-				}
-				object = "node port " + port.String() // as in events
-			} else if addr, err := netip.ParseAddr(object); err == nil {
-				object = addr.Unmap().String()
-			} else {
-				return usage(cmd, "invalid address %q", object)
-			}
-			return a.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-				list, err := c.Events(ctx, 0)
-				if err != nil {
-					return err
-				}
-				list.Items = slices.DeleteFunc(list.Items, func(e v1.Event) bool { return e.Object != object })
-				return a.show(a.eventsView(list))
-			})(cmd, args)
-		},
-	}
-}
-
-// nodePort parses the two parts of "30080/tcp".
-func nodePort(number, protocol string) (k vip.PortKey, err error) {
-	n, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || n == 0 {
-		return k, errors.New("the port must be 1 to 65535")
-	}
-	k.Port = uint16(n)
-	if k.Protocol.UnmarshalText([]byte(strings.ToLower(protocol))) != nil {
-		return k, errors.New("the protocol must be tcp, udp or sctp")
-	}
-	return k, nil
 }
 
 // leasedAddresses proposes the addresses with a lease.
