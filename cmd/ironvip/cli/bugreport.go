@@ -82,8 +82,7 @@ and ip print, if they are there. It changes nothing and needs no agent, but then
 Tokens, passwords and keys are removed: those in the files that the configuration names,
 and whatever looks like one. Addresses and names of services stay. Look into the archive
 before you give it to others. A part that fails, or has more than 16 MiB, is noted in
-parts.txt, and the rest is written. A list of services that is larger ends with a whole one;
-parts.txt has the number of all.`,
+parts.txt, and the rest is written.`,
 		Example: "  ironvip bugreport\n  ironvip bugreport -f - | ssh admin@example.com 'cat > report.tar.gz'",
 		Args:    cobra.NoArgs,
 	}
@@ -219,14 +218,8 @@ func (r *report) add(name, what string, fill func(io.Writer) error) error {
 	err := fill(part)
 	switch {
 	case part.cut:
-		why := fmt.Errorf("cut after %d bytes", r.most)
-		if text, items := part.wholeItems(); items > 0 {
-			why = fmt.Errorf("%w: has the first %d of %d items", why, items, part.items)
-			part.text = text
-		} else {
-			part.text = part.text[:bytes.LastIndexByte(part.text, '\n')+1] // the cut may have split a secret
-		}
-		err = errors.Join(err, why)
+		part.text = part.text[:bytes.LastIndexByte(part.text, '\n')+1] // the cut may have split a secret
+		err = errors.Join(err, fmt.Errorf("cut after %d bytes", r.most))
 	case errors.Is(err, exec.ErrNotFound):
 		err = errors.New("not installed")
 	}
@@ -247,42 +240,17 @@ func (r *report) write(name string, text []byte) error {
 	return err
 }
 
-// bounded keeps the beginning of what is written to it. It counts the items of all of it, because an
-// output may be much larger than its part.
+// bounded keeps the beginning of what is written to it.
 type bounded struct {
-	text  []byte
-	most  int
-	cut   bool
-	items int
-	last  []byte // the end of the output so far, which may be the beginning of an itemEnd
+	text []byte
+	most int
+	cut  bool
 }
-
-// itemEnd ends an item in the list of a JSON document, as this program indents it: {"items": [{...}, {...}]}.
-const itemEnd = "\n    }"
 
 // Write implements io.Writer. It never fails, so that a program is not ended by its output.
 func (b *bounded) Write(p []byte) (int, error) {
 	room := min(b.most-len(b.text), len(p))
 	b.text = append(b.text, p[:room]...)
 	b.cut = b.cut || room < len(p)
-	edge := append(b.last, p[:min(len(p), len(itemEnd)-1)]...) // an itemEnd in it began with an earlier p
-	b.items += bytes.Count(edge, []byte(itemEnd)) + bytes.Count(p, []byte(itemEnd))
-	if len(p) >= len(itemEnd) {
-		edge = p
-	}
-	b.last = bytes.Clone(edge[max(len(edge)-len(itemEnd)+1, 0):])
 	return len(p), nil
-}
-
-// wholeItems returns the text of a list that was cut, with the items that fit, and their number. So the
-// part can be read as JSON. The number is 0 if the text is no such list.
-func (b *bounded) wholeItems() (text []byte, items int) {
-	const end = "\n  ]\n}\n"
-	fits := b.text[:max(len(b.text)-len(end), 0)]
-	last := bytes.LastIndex(fits, []byte(itemEnd))
-	if !bytes.HasPrefix(fits, []byte("{")) || last < 0 {
-		return nil, 0
-	}
-	fits = fits[:last+len(itemEnd)]
-	return append(fits, end...), bytes.Count(fits, []byte(itemEnd))
 }

@@ -4,13 +4,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -100,66 +97,6 @@ func TestBugreportCutsParts(t *testing.T) {
 	}
 	if h, err := tar.NewReader(&archive).Next(); err != nil || h.Size != int64(len("a line that stays\n")) || !strings.Contains(r.parts.String(), "a program: cut after 40 bytes") {
 		t.Errorf("%+v, %v, %s", h, err, r.parts.String())
-	}
-}
-
-// A list that is too large ends with a whole item, is JSON, and parts.txt has the number of all items.
-func TestBugreportCutsLists(t *testing.T) {
-	type item struct {
-		Name string   `json:"name"`
-		Tags []string `json:"tags"`
-		Of   any      `json:"of"`
-	}
-	var list struct {
-		Items []item `json:"items"`
-		Next  string `json:"next"`
-	}
-	for i := range 100 {
-		list.Items = append(list.Items, item{Name: fmt.Sprintf("s%d \"}] \\", i), Tags: []string{"{", "]"}, Of: []any{map[string]int{"a": 1}}})
-	}
-	all, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all = append(all, "\n\n--- messages ---\nnote: {[\n"...)
-	one := len(all) / 100
-	for _, most := range []int{len(all), len(all) / 2, len(all)/2 + 1, len(all)/2 + one/2, one + one/2, len(all) - 1, len(all) - 40} {
-		var archive bytes.Buffer
-		r := &report{tar: tar.NewWriter(&archive), dir: "r", clean: redact.New(), most: most}
-		err := r.add("services.json", "ironvip service list", func(out io.Writer) error {
-			for chunk := range slices.Chunk(all, 7) {
-				if _, err := out.Write(chunk); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil || r.tar.Close() != nil {
-			t.Fatal(err)
-		}
-		unpacked := tar.NewReader(&archive)
-		h, err := unpacked.Next()
-		if err != nil || h.Size > int64(most) {
-			t.Fatalf("%d: %+v, %v", most, h, err)
-		}
-		text, err := io.ReadAll(unpacked)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if most == len(all) {
-			if !bytes.Equal(text, all) || !strings.Contains(r.parts.String(), "ironvip service list: complete") {
-				t.Errorf("a part that fits is changed: %s", r.parts.String())
-			}
-			continue
-		}
-		got := list
-		got.Items = nil
-		if err := json.Unmarshal(text, &got); err != nil || len(got.Items) == 0 || got.Items[len(got.Items)-1].Name != list.Items[len(got.Items)-1].Name {
-			t.Errorf("%d: %v, %d items:\n%s", most, err, len(got.Items), text)
-		}
-		if want := fmt.Sprintf("cut after %d bytes: has the first %d of 100 items\n", most, len(got.Items)); !strings.Contains(r.parts.String(), want) {
-			t.Errorf("%d: %s, want %s", most, r.parts.String(), want)
-		}
 	}
 }
 
