@@ -62,8 +62,8 @@ func TestPlanShowsPoolsAndKeys(t *testing.T) {
 		name: "another store",
 		new:  config(func(c *configs.Config) { c.IPAM.Store, c.Consul.Prefix = configs.StoreConsul, "edge" }),
 		want: []string{
-			"change config ipam.store: differs from the value in effect (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
 			"change config consul.prefix: differs from the value in effect (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
+			"change config ipam.store: differs from the value in effect (takes effect when the agent is restarted, which it refuses until the leases are moved: ironvip snapshot save, restore)",
 		},
 	}, {
 		name: "how Consul would be reached",

@@ -497,10 +497,10 @@ func TestDiff(t *testing.T) {
 	changed := parse("[node]\nname = 'z'\nzone = 'a'\n[api]\nlisten = '127.0.0.1:1'\n[dataplane]\nmode = 'ipvs'\nrole = 'real-server'\nnode_port_addresses = ['192.0.2.1']\n" +
 		"[ipam]\npod_cidrs = ['10.0.0.0/8']\nreuse_delay = '1s'\norphan_grace = '1s'\nnode_ports = '1-2'\n[log]\nlevel = 'warn'\nformat = 'json'\n[[source]]\ntype = 'static'\npath = '/x'")
 	live, restart := Diff(old, changed)
-	if diff := cmp.Diff([]string{"ipam.pod_cidrs", "ipam.reuse_delay", "ipam.orphan_grace", "ipam.node_ports", "pool", "log.level"}, live); diff != "" {
+	if diff := cmp.Diff([]string{"ipam.node_ports", "ipam.orphan_grace", "ipam.pod_cidrs", "ipam.reuse_delay", "log.level", "pool"}, live); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"node.name", "node.zone", "api.listen", "dataplane.mode", "dataplane.role", "dataplane.node_port_addresses", "source", "log.format"}, restart); diff != "" {
+	if diff := cmp.Diff([]string{"api.listen", "dataplane.mode", "dataplane.node_port_addresses", "dataplane.role", "log.format", "node.name", "node.zone", "source"}, restart); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -1,11 +1,11 @@
 package configs
 
 import (
-	"reflect"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ironvip/ironvip/configs/reference"
-	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // isLive reports whether a running agent applies a key on a reload. Pools are one key.
@@ -14,45 +14,30 @@ func isLive(key string) bool {
 	return k.Live || key == "pool"
 }
 
-// Diff returns the keys in which two configurations differ: those that a running agent applies on a
-// reload, and those that need a restart. Pools and sources are one key each.
+// Diff returns the keys in which two configurations differ, sorted: those that a running agent applies
+// on a reload, and those that need a restart. Pools and sources are one key each.
 func Diff(old, new *Config) (live, restart []string) {
-	note := func(key string) {
-		if isLive(key) {
+	before, after := old.byKey(), new.byKey()
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		switch {
+		case before[key] == after[key]:
+		case isLive(key):
 			live = append(live, key)
-		} else {
+		default:
 			restart = append(restart, key)
-		}
-	}
-	a, b := reflect.ValueOf(*old), reflect.ValueOf(*new)
-	for _, section := range fields(a.Type()) {
-		x, y := a.FieldByIndex(section.Index), b.FieldByIndex(section.Index)
-		if x.Kind() != reflect.Struct {
-			if !alike(x, y) {
-				note(section.Tag.Get("toml"))
-			}
-			continue
-		}
-		for _, f := range fields(x.Type()) {
-			if !alike(x.FieldByIndex(f.Index), y.FieldByIndex(f.Index)) {
-				note(strict.Join(section.Tag.Get("toml"), f.Tag.Get("toml")))
-			}
 		}
 	}
 	return live, restart
 }
 
-// fields returns the fields of the struct that the file sets, including those of embedded structs.
-func fields(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
-		return f.Tag.Get("toml") == "-" || !f.IsExported() || f.Anonymous
-	})
-}
-
-// alike is like DeepEqual, but an empty list equals nil.
-func alike(x, y reflect.Value) bool {
-	if x.Kind() == reflect.Slice && x.Len() == 0 && y.Len() == 0 {
-		return true
+// byKey returns the values in effect as texts, by their keys. The tables of a list are one key.
+func (c *Config) byKey() map[string]string {
+	out := map[string]string{}
+	for _, v := range c.Values() {
+		key, _, _ := strings.Cut(v.Key, "[")
+		out[key] += v.Key + " = " + v.Value + "\n"
 	}
-	return reflect.DeepEqual(x.Interface(), y.Interface())
+	return out
 }

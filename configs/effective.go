@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,6 +49,13 @@ func (c *Config) values(table reflect.Value, path string, out *[]Value) {
 			*out = append(*out, value)
 		}
 	}
+}
+
+// fields returns the fields of the struct that the file sets, including those of embedded structs.
+func fields(t reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+		return f.Tag.Get("toml") == "-" || !f.IsExported() || f.Anonymous
+	})
 }
 
 // isTable reports whether a type is a table of keys, not a value with a text form.
