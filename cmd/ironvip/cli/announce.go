@@ -229,33 +229,26 @@ func (a *app) nodeOf(ctx context.Context, c *client.Client, args []string) (stri
 const drainPoll = 100 * time.Millisecond
 
 // waitDrained waits until a node announces nothing, at most for --timeout.
-func (a *app) waitDrained(ctx context.Context, c *client.Client, node string) (v1.NodeDrain, error) {
+func (a *app) waitDrained(ctx context.Context, c *client.Client, node string) (d v1.NodeDrain, err error) {
 	begun := time.Now()
-	poll := time.NewTimer(0)
-	defer poll.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return v1.NodeDrain{}, ctx.Err()
-		case <-poll.C:
-		}
-		d, err := c.NodeDrain(ctx, node)
-		left := a.timeout - time.Since(begun)
+	err = poll(ctx, drainPoll, func() (done bool, err error) {
+		d, err = c.NodeDrain(ctx, node)
 		switch {
 		case err != nil:
-			return d, err
+			return false, err
 		case !d.Draining:
-			return d, &failure{code: ExitDegraded, err: fmt.Errorf("the drain of node %s was ended meanwhile", node), hint: "run ironvip events"}
+			return false, &failure{code: ExitDegraded, err: fmt.Errorf("the drain of node %s was ended meanwhile", node), hint: "run ironvip events"}
 		case d.VIPs == nil:
-			return d, &failure{code: ExitDegraded, err: errors.New("this host does not know what node " + node + " announces"), hint: "run the command on that node"}
+			return false, &failure{code: ExitDegraded, err: errors.New("this host does not know what node " + node + " announces"), hint: "run the command on that node"}
 		case *d.VIPs == 0:
 			a.printer().Say("node %s announces nothing", node)
-			return d, nil
-		case left <= 0:
-			return d, &failure{code: ExitDegraded, err: fmt.Errorf("node %s still announces %s after %s", node, output.Plural(*d.VIPs, "VIP"), a.timeout), hint: "run ironvip announce list on that node"}
+			return true, nil
+		case time.Since(begun) >= a.timeout:
+			return false, &failure{code: ExitDegraded, err: fmt.Errorf("node %s still announces %s after %s", node, output.Plural(*d.VIPs, "VIP"), a.timeout), hint: "run ironvip announce list on that node"}
 		}
-		poll.Reset(min(drainPoll, left))
-	}
+		return false, nil
+	})
+	return d, err
 }
 
 // nodeNames proposes the nodes of the fleet.

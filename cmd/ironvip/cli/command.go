@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -171,6 +172,22 @@ func (a *app) write(noWait bool) client.Write {
 		return client.Write{}
 	}
 	return client.Write{Wait: a.timeout}
+}
+
+// poll calls check, and again at an interval, until check is done or fails.
+func poll(ctx context.Context, interval time.Duration, check func() (done bool, err error)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if done, err := check(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
 // must panics on err. It is for calls that fail only because of a programming error.

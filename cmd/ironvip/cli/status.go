@@ -53,35 +53,29 @@ exit code is 0 if all checks are ok and 3 otherwise.`,
 func (a *app) awaitHealthy(ctx context.Context, c *client.Client) (v1.NodeStatus, error) {
 	deadline, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	var last v1.NodeStatus
 	var lastErr error
 	answered := false
-	for {
+	err := poll(deadline, pollEvery, func() (bool, error) {
 		status, err := c.Status(deadline)
 		switch {
-		case err == nil && status.Level == v1.LevelOK && status.Ready:
-			return status, nil
 		case err == nil:
 			last, answered = status, true
+			return status.Level == v1.LevelOK && status.Ready, nil
 		case isRefused(err):
-			return last, err
+			return false, err
 		case lastErr == nil || !errors.Is(err, context.DeadlineExceeded): // an earlier error explains more than a timeout
 			lastErr = err
 		}
-		select {
-		case <-deadline.Done():
-			if ctx.Err() != nil {
-				return last, context.Canceled
-			}
-			if answered {
-				return last, nil
-			}
-			return last, lastErr
-		case <-tick.C:
-		}
+		return false, nil
+	})
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+		return last, err
+	case answered:
+		return last, nil
 	}
+	return last, lastErr
 }
 
 func statusView(s v1.NodeStatus) output.View {

@@ -69,21 +69,19 @@ const switchPoll = 200 * time.Millisecond
 // --timeout.
 func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) error {
 	answered := time.Now()
-	for {
+	return poll(ctx, switchPoll, func() (done bool, err error) {
 		now, err := c.Dataplane(ctx)
 		if err == nil {
 			answered = time.Now()
 		}
 		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("%s does not serve yet: %w", to, ctx.Err())
 		case isRefused(err):
-			return fmt.Errorf("not known whether %s serves: %w", to, err)
+			return false, fmt.Errorf("not known whether %s serves: %w", to, err)
 		case err != nil && time.Since(answered) > a.timeout:
-			return fmt.Errorf("%s does not serve, and no agent has answered for %s: %w", to, a.timeout, err)
+			return false, fmt.Errorf("%s does not serve, and no agent has answered for %s: %w", to, a.timeout, err)
 		case err != nil || now.Switching != "": // between both processes, nobody may answer
 		case now.Mode == to && now.Ready:
-			return nil
+			return true, nil
 		case now.Mode != to:
 			why := "see the agent's log"
 			if status, err := c.Status(ctx); err == nil {
@@ -93,13 +91,10 @@ func (a *app) awaitSwitch(ctx context.Context, c *client.Client, to string) erro
 					}
 				}
 			}
-			return fmt.Errorf("not moved to %s, %s goes on: %s", to, now.Mode, why)
+			return false, fmt.Errorf("not moved to %s, %s goes on: %s", to, now.Mode, why)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(switchPoll):
-		}
-	}
+		return false, nil
+	})
 }
 
 func switchView(s v1.SwitchPlan) output.View {
