@@ -97,7 +97,6 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	defer c.Close()
 	now, err := c.Status(ctx)
-	want.DNS.Agent = ofAgent(now, want.DNS.Listen)
 	if err == nil {
 		want.Tunnels = tunnelsOf(ctx, c)
 	}
@@ -109,9 +108,6 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 		doc.Agent = &now
 		now.Checks = current(now.Checks, doc.Findings)
 		doc.Findings = append(doc.Findings, fromStatus(now)...)
-		if len(want.DNS.Listen) > 0 {
-			doc.Findings = append(doc.Findings, lookup(ctx, c, *host, want)...)
-		}
 	}
 	doc.Level = doctor.Worst(doc.Findings)
 	return doc, nil
@@ -133,35 +129,6 @@ func tunnelsOf(ctx context.Context, c *client.Client) (out []netip.Addr) {
 		}
 	}
 	return out
-}
-
-// ofAgent returns the addresses of dns.listen where an agent answers DNS queries, or tries to, and reports
-// no other program that has the port.
-func ofAgent(s v1.NodeStatus, listen []netip.AddrPort) []netip.AddrPort {
-	i := slices.IndexFunc(s.Checks, func(c v1.Check) bool { return c.Name == "dns" })
-	if i < 0 {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(listen), func(at netip.AddrPort) bool {
-		return slices.ContainsFunc(s.Checks[i].Problems, func(p v1.Problem) bool {
-			return p.Code == vip.CodePortTaken && strings.Contains(p.Message, at.String()+": ")
-		})
-	})
-}
-
-// lookup looks a name of the agent up as a client does: the first one that resolves. Without any,
-// there is nothing to find.
-func lookup(ctx context.Context, c *client.Client, host doctor.Host, want doctor.Want) []doctor.Finding {
-	names, err := c.DNSNames(ctx)
-	if err != nil {
-		return []doctor.Finding{{Level: doctor.Warn, Check: "dns_lookup", Text: "dns: the agent does not list its names: " + err.Error(), Fix: "ironvip dns list"}}
-	}
-	for _, n := range names.Items {
-		if n.State == v1.NameAnswered && len(n.Addresses) > 0 {
-			return doctor.Lookup(host, want, doctor.Name{Name: n.Name, Addrs: n.Addresses})
-		}
-	}
-	return nil
 }
 
 // announceWant returns what the configuration needs for announcing VIPs.

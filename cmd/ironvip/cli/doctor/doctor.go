@@ -59,10 +59,8 @@ type Host struct {
 	// Has tries a feature of the kernel. Not known: the kernel's version decides. It may be nil.
 	Has   func(linux.Feature) (has, known bool)
 	Route func(netip.Addr) (device string, mtu int, err error)
-	// Query returns the data of the records of a name and type at a server, by "udp" or "tcp", and Bind
-	// opens a socket at the server's address. They may be nil.
-	Query func(transport string, server netip.AddrPort, name string, kind uint16) ([]string, error)
-	Bind  func(transport string, server netip.AddrPort) error
+	// Query looks up the TXT record of a name at a server, by "udp" or "tcp". It may be nil.
+	Query func(transport string, server netip.AddrPort, name string) error
 	// SkLookup tries to load the program of the userspace dataplane, as this process. Nil: unknown.
 	SkLookup func() error
 	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.

@@ -37,7 +37,6 @@ func ThisHost(realServer bool) Host {
 		Has:      has,
 		Route:    route,
 		Query:    query,
-		Bind:     bind,
 		Resolved: func(s resolved.Settings) resolved.State {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()

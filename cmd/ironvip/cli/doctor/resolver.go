@@ -27,7 +27,7 @@ func resolver(h Host, d DNS) []Finding {
 				"install it from configs/polkit, as make install does"})
 		}
 	}
-	name := "dns-version." + d.Domain
+	name := versionOf(d)
 	if err := h.Lookup(name); err != nil {
 		return append(out, Finding{Warn, "lookup", fmt.Sprintf("name %s not found by the system's resolver: %v", name, err),
 			"link /etc/resolv.conf to /run/systemd/resolve/stub-resolv.conf, and see the other findings on DNS"})
