@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/sklookup"
-	"github.com/ironvip/ironvip/internal/sockdiag"
 	"github.com/ironvip/ironvip/plane/kernel/host"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -85,11 +84,3 @@ func (ownListeners) refresh() error { return nil }
 func (ownListeners) settle()        {}
 func (ownListeners) stop()          {}
 func (ownListeners) close()         {}
-
-// SkLookup returns why the entrance by sk_lookup can't work for this process, or nil. It attaches nothing.
-func SkLookup() error {
-	if err := sklookup.Probe(); err != nil {
-		return err
-	}
-	return sockdiag.Probe()
-}

@@ -86,17 +86,6 @@ func Open(files []*os.File) (*Table, error) {
 	return t, nil
 }
 
-// Probe returns the *RefusedError that Open would return. It attaches nothing.
-func Probe() error {
-	_ = rlimit.RemoveMemlock()
-	t := &Table{}
-	defer t.Close()
-	if err := t.load(); err != nil {
-		return refusal(err)
-	}
-	return nil
-}
-
 // complete makes what the table doesn't have, and attaches the program.
 func (t *Table) complete() error {
 	if err := t.load(); err != nil {

@@ -44,15 +44,6 @@ func Open() (*Conn, error) {
 	return c, nil
 }
 
-// Probe returns the error that Open would return.
-func Probe() error {
-	c, err := Open()
-	if err == nil {
-		c.Close()
-	}
-	return err
-}
-
 // Close closes the Conn. Nil is allowed.
 func (c *Conn) Close() {
 	if c != nil {

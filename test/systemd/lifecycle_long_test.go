@@ -89,10 +89,6 @@ func (h *host) bySkLookup() {
 	if out := run(h.t, "ironvip", "dataplane", "show"); !strings.Contains(out, "clients arrive by sk_lookup") {
 		h.t.Errorf("the proxy of the packaged unit doesn't use sk_lookup:\n%s", out)
 	}
-	out, err := command("ironvip", "doctor") // other checks may fail here
-	if !strings.Contains(out, "one socket for each protocol and family listens for all VIPs") {
-		h.t.Errorf("doctor doesn't find sk_lookup: %v\n%s", err, out)
-	}
 }
 
 // The pauses of a client between two requests. In the emulated machine, a client without pauses takes most of the

@@ -74,7 +74,7 @@ func (a *app) examine(ctx context.Context, path string) (doctorDoc, error) {
 	}
 	want := doctor.Want{Config: file, Mode: configs.ModeAuto, StateDir: configs.DefaultStateDir, Device: configs.DefaultDevice}
 	if c := config; c != nil {
-		want.Mode, want.SkLookup, want.StateDir, want.Device = c.Dataplane.Mode, c.Dataplane.SkLookup, c.Node.StateDir, c.Dataplane.Device
+		want.Mode, want.StateDir, want.Device = c.Dataplane.Mode, c.Node.StateDir, c.Dataplane.Device
 		if c.Dataplane.Role == configs.RoleRealServer {
 			want.Mode, want.RealServer = configs.ModeIPVS, true // the agent has nothing to fall back to
 		}

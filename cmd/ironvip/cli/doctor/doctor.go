@@ -61,8 +61,6 @@ type Host struct {
 	Route func(netip.Addr) (device string, mtu int, err error)
 	// Query looks up the TXT record of a name at a server, by "udp" or "tcp". It may be nil.
 	Query func(transport string, server netip.AddrPort, name string) error
-	// SkLookup tries to load the program of the userspace dataplane, as this process. Nil: unknown.
-	SkLookup func() error
 	// Resolved returns the state of systemd-resolved for settings, without a change. It may be nil.
 	Resolved func(resolved.Settings) resolved.State
 	// Lookup looks up the text records of a name as other programs do. It may be nil without Resolved.
@@ -89,7 +87,6 @@ const DefaultConfig = "/etc/ironvip"
 type Want struct {
 	Config     string // absolute path of the configuration's directory or file; DefaultConfig if empty
 	Mode       string // dataplane.mode
-	SkLookup   string // dataplane.sk_lookup
 	StateDir   string
 	Device     string         // that carries the VIPs
 	Pools      []netip.Prefix // the ranges VIPs are drawn from
@@ -118,7 +115,6 @@ func Examine(h Host, w Want) []Finding {
 	}
 	out = append(out, neighbors(h, w, procs)...)
 	out = append(out, rights(h, w, agent)...)
-	out = append(out, skLookup(h, w, findForwarder(h, procs, agent))...)
 	out = append(out, announcer(h, w, procs)...)
 	out = append(out, dnsServers(h, w)...)
 	out = append(out, resolver(h, w.DNS)...)

@@ -10,10 +10,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ironvip/ironvip/configs"
-	"github.com/ironvip/ironvip/internal/sklookup"
 	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/ipvs"
 	"github.com/ironvip/ironvip/nft"
@@ -37,7 +34,6 @@ func host(files map[string]string) Host {
 		Disk:     func(string) (Disk, error) { return Disk{Free: 1 << 30}, nil },
 		Writable: func(string) (bool, error) { return true, nil },
 		State:    func(string) error { return nil },
-		SkLookup: func() error { return nil },
 	}
 }
 
@@ -61,27 +57,6 @@ func TestHealthyHost(t *testing.T) {
 	for _, f := range findings {
 		if f.Check == "" || f.Text == "" || f.Fix != "" {
 			t.Errorf("a finding of a healthy host: %+v", f)
-		}
-	}
-}
-
-var proxying = Want{Mode: configs.ModeProxy, SkLookup: configs.SkLookupAuto, StateDir: "/s"}
-
-// The reason of a kernel that refuses sk_lookup is reported, and is no failure.
-func TestSkLookupIsRefused(t *testing.T) {
-	for _, c := range []struct {
-		err   error
-		level Level
-		says  string
-	}{
-		{&sklookup.RefusedError{Reason: "too old", Hint: "upgrade", Err: unix.EINVAL}, Warn, "so each frontend has a listener: too old upgrade"},
-		{&sklookup.RefusedError{Reason: "this process lacks CAP_BPF", Err: unix.EPERM}, OK, "sk_lookup can't be checked: this process lacks CAP_BPF"},
-	} {
-		h := host(nil)
-		h.SkLookup = func() error { return c.err }
-		found := only(Examine(h, proxying), "sk_lookup")
-		if len(found) != 1 || found[0].Level != c.level || !strings.Contains(found[0].Text+" "+found[0].Fix, c.says) {
-			t.Errorf("found %+v, want %q", found, c.says)
 		}
 	}
 }
@@ -152,15 +127,7 @@ func TestFindings(t *testing.T) {
 		{"keepalived that flushes its own", keepalived("global_defs {\n  lvs_flush_on_stop VS\n}\n"), want, OK, "keepalived", "doesn't change other programs' IPVS services"},
 		{"keepalived with VRRP alone", with(map[string]string{"proc/9/comm": "keepalived", "proc/9/cmdline": args("keepalived", "--vrrp", "-f", "/etc/k.conf")},
 			"etc/k.conf", "global_defs {\n lvs_flush\n}\nvirtual_server 192.0.2.5 80 {\n}\n"), want, OK, "keepalived", "doesn't change"},
-		{"keepalived, a server of ours", keepalived("virtual_server 192.0.2.5 80\n{\n real_server 10.0.0.1 80 { weight 1 }\n}\nvirtual_server 198.51.100.1 80 {\n}\n"),
-			want, Warn, "keepalived", "virtual_server in our pools: 192.0.2.5 take"},
-		{"keepalived, a group of ours", keepalived("virtual_server_group g {\n  192.0.2.5-9 80\n  fwmark 3\n}\nvirtual_server group g {\n}\n"), want, Warn, "keepalived", "in our pools: 192.0.2.5 "},
-		{"keepalived, an address of ours", keepalived("vrrp_instance v {\n  virtual_ipaddress {\n    198.51.100.7\n    2001:db8::7/64 dev eth0\n  }\n}\n"),
-			want, Warn, "keepalived", "brings up addresses of our pools: 2001:db8::7 exclude"},
-		{"keepalived, included", with(keepalived("include conf.d/*.conf\n"), "etc/conf.d/a.conf", "include ../k.conf\nvirtual_server 192.0.2.6 80 {\n}\n"), want, Warn, "keepalived", "192.0.2.6"},
-		{"keepalived, its things elsewhere", keepalived("virtual_server 192.0.3.5 80 {\n}\n}}\n{ { virtual_ipaddress { 192.0.3.5/32 }"), want, OK, "keepalived", "doesn't change"},
-		{"keepalived, excluded", keepalived("virtual_server 192.0.2.5 80 {\n}\nvrrp_instance v {\n virtual_ipaddress { 192.0.2.5 }\n}\n"),
-			Want{Mode: configs.ModeAuto, StateDir: "/s", Pools: want.Pools, Excluded: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}, OK, "keepalived", "doesn't change"},
+		{"keepalived, included", with(keepalived("include conf.d/*.conf\n"), "etc/conf.d/a.conf", "include ../k.conf\nlvs_flush\n"), want, Warn, "keepalived", "keepalived runs here with lvs_flush"},
 		{"keepalived, comment", keepalived("global_defs {\n  # lvs_flush\n}\n"), want, OK, "keepalived", "doesn't change"},
 		{"keepalived, default config not readable", map[string]string{"proc/9/comm": "keepalived"}, want, Warn, "keepalived", "/etc/keepalived/keepalived.conf can't be read"},
 
@@ -174,12 +141,6 @@ func TestFindings(t *testing.T) {
 			Want{Mode: configs.ModeAuto, StateDir: "/s", Config: "/srv/other/ironvip.toml"}, OK, "capabilities", "agent (pid 8)"},
 		{"agent without rights, nft configured", agent("CapEff:\t0\n"), Want{Mode: configs.ModeNFT, StateDir: "/s"}, Fail, "capabilities", "AmbientCapabilities="},
 		{"another agent when this configuration has none", agent("CapEff:\t0\n"), Want{Mode: configs.ModeIPVS, StateDir: "/s", Config: "/srv/other"}, OK, "capabilities", ""},
-		{"sk_lookup", agent("CapEff:\t0000008000001000\n"), proxying, OK, "sk_lookup", "listens for all VIPs"},
-		{"sk_lookup without its right", agent(agentStatus), proxying, Warn, "sk_lookup", "ironvip (pid 8) does not have both CAP_BPF and CAP_NET_ADMIN, which sk_lookup needs: each frontend has a listener"},
-		{"sk_lookup of the proxy", map[string]string{"proc/8/comm": "ironvip\n", "proc/8/cmdline": args("ironvip", "agent", "--proxy-socket", "/s"), "proc/8/status": agentStatus, "proc/8/limits": "",
-			"proc/9/comm": "ironvip-proxy\n", "proc/9/cmdline": args("/usr/libexec/ironvip/ironvip-proxy"), "proc/9/status": "CapEff:\t0000008000000400\n"}, proxying, Warn, "sk_lookup", "ironvip-proxy (pid 9) does not have both"},
-		{"sk_lookup is off", agent(agentStatus), Want{Mode: configs.ModeProxy, SkLookup: configs.SkLookupNever, StateDir: "/s"}, OK, "sk_lookup", ""},
-		{"sk_lookup with ipvs", agent(agentStatus), want, OK, "sk_lookup", ""},
 		{"the agent's limit counts", agent(agentStatus), want, OK, "open_files", "agent (pid 8) may open 524288 files"},
 		{"too few files to start", map[string]string{"proc/7/limits": "Max open files   64   64   files\n"}, want, Fail, "open_files", "doesn't start"},
 		{"few files", map[string]string{"proc/7/limits": "Max open files   1024   4096   files\n"}, want, Warn, "open_files", "LimitNOFILE="},
@@ -481,7 +442,7 @@ func TestKernelFeatures(t *testing.T) {
 		{"old kernel", old, announcing, nil, []linux.Feature{linux.OwnedTables, linux.NetnsCookie, linux.Egress, linux.RunEstimation}},
 		{"old kernel that announces nothing", old, want, nil, []linux.Feature{linux.OwnedTables, linux.NetnsCookie, linux.RunEstimation}},
 		{"old kernel, real server", old, Want{Mode: configs.ModeAuto, RealServer: true, StateDir: "/s"}, nil, nil},
-		{"old kernel, proxy", old, proxying, nil, []linux.Feature{linux.NetnsCookie}},
+		{"old kernel, proxy", old, Want{Mode: configs.ModeProxy, StateDir: "/s"}, nil, []linux.Feature{linux.NetnsCookie}},
 		{"older kernel, nft", map[string]string{"proc/sys/kernel/osrelease": "5.4.0"}, Want{Mode: configs.ModeNFT, StateDir: "/s"}, nil, []linux.Feature{linux.ConntrackFilter, linux.OwnedTables}},
 		{"old kernel with features of later ones", old, announcing, func(f linux.Feature) (bool, bool) { return true, true }, nil},
 		{"new kernel without a feature", nil, announcing, func(f linux.Feature) (bool, bool) { return false, f == linux.Egress }, []linux.Feature{linux.Egress}},

@@ -20,7 +20,6 @@ import (
 	"github.com/ironvip/ironvip/nft"
 	"github.com/ironvip/ironvip/plane/kernel/linux"
 	"github.com/ironvip/ironvip/plane/kernel/vips"
-	"github.com/ironvip/ironvip/proxy"
 )
 
 // ThisHost returns the machine of this process, a real server or a director.
@@ -28,7 +27,6 @@ func ThisHost(realServer bool) Host {
 	return Host{
 		Files:    os.DirFS("/"),
 		PID:      os.Getpid(),
-		SkLookup: proxy.SkLookup,
 		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
 		NFT:      nft.Check,
 		Services: services,

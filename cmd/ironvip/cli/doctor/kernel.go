@@ -35,7 +35,7 @@ func kernel(h Host) Finding {
 	return Finding{OK, "kernel", fmt.Sprintf("kernel %s", release), ""}
 }
 
-// features reports what the kernel lacks of what the configuration uses. Other checks have sk_lookup.
+// features reports what the kernel lacks of what the configuration uses. The dataplane has sk_lookup.
 // A real server neither balances nor announces, so it uses nothing of it.
 func features(h Host, w Want) (out []Finding) {
 	release, err := line(h, "proc/sys/kernel/osrelease")

@@ -97,7 +97,7 @@ func neighbors(h Host, w Want, procs []process) []Finding {
 		case p.name == "kube-router":
 			out = append(out, kubeRouter(p, &o))
 		case p.name == "keepalived":
-			out = append(out, keepalived(h, p, &o)...)
+			out = append(out, keepalived(h, p))
 		case p.name == "ldirectord":
 			out = append(out, Finding{Warn, "ldirectord",
 				"ldirectord runs here and writes IPVS services", "keep its virtual addresses outside of " + o.list()})

@@ -65,22 +65,6 @@ func findAgent(h Host, procs []process, config string) *process {
 	return nil
 }
 
-// findForwarder returns the running process of the userspace dataplane: that of ironvip-proxy, or the agent. It returns nil if
-// the agent starts the first one when it needs it.
-func findForwarder(h Host, procs []process, agent *process) *process {
-	for i, p := range procs {
-		if (p.name == "ironvip-proxy" || p.name == "ironvip" && len(p.args) > 1 && p.args[1] == "proxy") && sameNetwork(h, p.pid) {
-			return &procs[i]
-		}
-	}
-	if agent != nil {
-		if _, apart := agent.flag("proxy-socket"); apart {
-			return nil
-		}
-	}
-	return agent
-}
-
 // configDir returns the directory of a configuration, which a path names by its
 // directory or its file.
 func configDir(config string) string {
