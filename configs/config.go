@@ -81,8 +81,6 @@ type IPAM struct {
 	// OrphanGrace is how long the leases of a service remain when no source defines it.
 	OrphanGrace spec.Duration `toml:"orphan_grace"`
 	NodePorts   PortRange     `toml:"node_ports"` // the range of assigned node ports
-	// ConsulAddress is a short form of Consul.Address. It is empty after its value is copied there.
-	ConsulAddress string `toml:"consul_address"`
 }
 
 // The types of stores.

@@ -148,11 +148,7 @@ func TestParseRefuses(t *testing.T) {
 			`c.toml:4: pool[1].cidrs: pool "b" has no ranges | add a range: cidrs`, `c.toml:6: pool[1].cidr: unknown key | did you mean "cidrs"?`}},
 		{"the rate of the API", "[api]\nrate_limit = 0", []string{`c.toml:2: api.rate_limit: 0 is out of bounds | use 1 to 1000000`}},
 		{"store", "[ipam]\nstore = 'consol'", []string{`c.toml:2: ipam.store: "consol" is not a known value | did you mean "consul"?`}},
-		{"two addresses of the store", "[ipam]\nstore = 'consul'\nconsul_address = 'a:8500'\n[consul]\naddress = 'b:8500'", []string{
-			`c.toml:3: ipam.consul_address: is short for consul.address, which is "b:8500" at c.toml:5 | keep consul.address alone`}},
-		{"an address of another store", "[ipam]\nconsul_address = '127.0.0.1:8500'", []string{
-			`c.toml:2: ipam.consul_address: is for the consul store, and ipam.store is "bolt" | set ipam.store to "consul", or write consul.address`}},
-		{"the short address", "[ipam]\nstore = 'consul'\nconsul_address = '127.0.0.1'", []string{`c.toml:3: ipam.consul_address: "127.0.0.1" is not a host and a port | write "127.0.0.1:8500"`}},
+		{"an address without a port", "[ipam]\nstore = 'consul'\n[consul]\naddress = '127.0.0.1'", []string{`c.toml:4: consul.address: "127.0.0.1" is not a host and a port | write "127.0.0.1:8500"`}},
 		{"consul's address", "[consul]\naddress = 'ftp://a:1'\n[[source]]\ntype = 'consul'\naddress = 'https://user:secret@a:1/x'\n[[source]]\ntype = 'consul'\nname = 'b'\naddress = 'a:99999'\n[[source]]\ntype = 'consul'\nname = 'c'\naddress = 'unix://run'", []string{
 			`c.toml:2: consul.address: ftp:// is not a way to reach Consul | write`, `c.toml:5: source[0].address: "https://user:secret@a:1/x" has more than a host and a port`,
 			`c.toml:9: source[1].address: "99999" is not a port`, `c.toml:13: source[2].address: "run" is not an absolute path`}},
@@ -526,13 +522,13 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// The short form of the Consul settings, and the paths of systemd credentials.
-func TestConsulInShort(t *testing.T) {
-	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte("[ipam]\nstore = 'consul'\nconsul_address = 'unix:///run/consul.sock'\n[[source]]\ntype = 'consul'\n"))
+// Sources use the address of [consul], and paths may be systemd credentials.
+func TestConsulAddress(t *testing.T) {
+	c, problems := Parse("/etc/ironvip/ironvip.toml", []byte("[ipam]\nstore = 'consul'\n[consul]\naddress = 'unix:///run/consul.sock'\n[[source]]\ntype = 'consul'\n"))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if c.Consul.Address != "unix:///run/consul.sock" || c.IPAM.ConsulAddress != "" || c.Sources[0].Config.(*consul.Config).Address != c.Consul.Address || !c.UsesConsul() {
+	if c.Consul.Address != "unix:///run/consul.sock" || c.Sources[0].Config.(*consul.Config).Address != c.Consul.Address || !c.UsesConsul() {
 		t.Errorf("%+v", c)
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", "")

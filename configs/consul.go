@@ -25,18 +25,9 @@ const maxConsulPrefix = 128
 var prefixes = regexp.MustCompile(`^[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*$`)
 
 func (c *Config) checkConsul(doc *tomlfile.Checker) {
-	s, i, key := &c.Consul, &c.IPAM, "consul.address"
-	switch {
-	case i.ConsulAddress == "":
-	case s.Address != "" && s.Address != i.ConsulAddress:
-		doc.Bad("ipam.consul_address", "keep consul.address alone", "is short for consul.address, which is %s at %s", strict.Quote(s.Address), doc.Place("consul.address"))
-	case i.Store != StoreConsul:
-		doc.Bad("ipam.consul_address", `set ipam.store to "consul", or write consul.address`, "is for the consul store, and ipam.store is %q", i.Store)
-	default:
-		key, s.Address, i.ConsulAddress = "ipam.consul_address", i.ConsulAddress, ""
-	}
+	s := &c.Consul
 	s.Address = cmp.Or(s.Address, consulclient.DefaultAddress)
-	consulclient.CheckAddress(doc, key, s.Address)
+	consulclient.CheckAddress(doc, "consul.address", s.Address)
 	s.Check(doc.In("consul"))
 	if !prefixes.MatchString(s.Prefix) || len(s.Prefix) > maxConsulPrefix {
 		doc.Bad("consul.prefix", fmt.Sprintf("use %q", DefaultConsulPrefix), `%s is not a prefix: up to %d of a-z A-Z 0-9 . _ -, in parts with a single "/" between`, strict.Quote(s.Prefix), maxConsulPrefix)

@@ -235,7 +235,7 @@ func TestMovingBetweenStores(t *testing.T) {
 		h.log = nil
 		h.start()
 	}
-	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\nconsul_address = %q\n[[pool]]", consul.URL)
+	fleet := fmt.Sprintf("[ipam]\nstore = \"consul\"\n[consul]\naddress = %q\n[[pool]]", consul.URL)
 	move("[[pool]]", fleet, "restored 4 leases, 2 registrations, 1 override into the store consul")
 	h.kept(addresses, a, b)
 	h.status("OK", "store", "in touch")

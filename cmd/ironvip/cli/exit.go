@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os/user"
 	"path"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/agent"
 	"github.com/ironvip/ironvip/api/client"
@@ -120,7 +118,7 @@ func (a *app) explain(err error) explained {
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		r.text, _, _ = strings.Cut(r.text, "\n") // the rest follows as problems
-		r.code, r.hint, r.problems = exitCodeOf(e), hintOf(e), e.Problems
+		r.code, r.hint, r.problems = exitCodeOf(e), inCommands(e.Hint), e.Problems
 		if len(r.problems) > 0 { // they are printed before the hint
 			r.hint = strings.TrimPrefix(strings.TrimPrefix(r.hint, "see errors"), "; ")
 		}
@@ -175,19 +173,6 @@ func conflicts(problems []v1.Problem) bool {
 	return len(problems) > 0
 }
 
-// hintOf returns the hint for a refusal. For a socket without permission, it names the group that
-// may use the socket, if it can be determined.
-func hintOf(e *client.Error) string {
-	if e.Code == client.CodeNotPermitted {
-		_, socket, _ := strings.Cut(e.Detail, "unix://")
-		socket, _, _ = strings.Cut(socket, ":")
-		if name := groupOf(socket); name != "" {
-			return fmt.Sprintf("use sudo, or join the group %s that owns the socket: usermod -aG %s USER", name, name)
-		}
-	}
-	return inCommands(e.Hint)
-}
-
 // restCall matches a call of the REST API in the agent's hints.
 var restCall = regexp.MustCompile(`(?:GET|PUT) /v1/[^\s;,]+`)
 
@@ -216,19 +201,6 @@ func inCommands(hint string) string {
 		}
 		return call
 	})
-}
-
-// groupOf returns the group of a file, or "" if it is unknown or root's, which no user should join.
-func groupOf(path string) string {
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil || stat.Gid == 0 || stat.Mode&unix.S_IWGRP == 0 {
-		return ""
-	}
-	g, err := user.LookupGroupId(strconv.FormatUint(uint64(stat.Gid), 10))
-	if err != nil {
-		return ""
-	}
-	return g.Name
 }
 
 // inRequest matches the index of a service in the API's field names. It is removed because the

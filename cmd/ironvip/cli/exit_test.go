@@ -7,9 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ironvip/ironvip/agent"
-	"github.com/ironvip/ironvip/api/client"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -207,41 +204,6 @@ func TestNotPermittedBySocket(t *testing.T) {
 	asNobody(t, func() { r = a.run(t, "status --wait --timeout 1m") })
 	if r.code != ExitNotPermitted || time.Since(start) > 30*time.Second {
 		t.Errorf("waited %v for rights that nobody gives:\n%s", time.Since(start), r)
-	}
-}
-
-func TestHintNamesTheSocketsGroup(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a.sock")
-	if err := os.WriteFile(path, nil, 0o660); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o660); err != nil {
-		t.Fatal(err)
-	}
-	gid := os.Getegid()
-	if gid == 0 { // users should not join root's group; use any other that has a name
-		daemon, err := user.LookupGroup("daemon")
-		if err != nil {
-			t.Fatal(err)
-		}
-		gid, _ = strconv.Atoi(daemon.Gid)
-		if err := os.Chown(path, 0, gid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	group, err := user.LookupGroupId(strconv.Itoa(gid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &client.Error{Code: client.CodeNotPermitted, Detail: "not allowed to use unix://" + path + ": connect: permission denied", Hint: "generic"}
-	if got, want := hintOf(e), "usermod -aG "+group.Name+" USER"; !strings.Contains(got, want) {
-		t.Errorf("hint %q, want %q in it", got, want)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := hintOf(e); got != "generic" {
-		t.Errorf("hint %q although the group may not use the socket", got)
 	}
 }
 
