@@ -51,8 +51,6 @@ type Host struct {
 	// Services lists the IPVS services of a dataplane with that device, and all others. It
 	// may be nil.
 	Services func(device string) (Services, error)
-	// Addrs lists the addresses of a device. It may be nil.
-	Addrs func(device string) ([]netip.Addr, error)
 	// Firewall finds nftables rules that drop what must pass, and Route the device on the way to an address, with its
 	// MTU. They may be nil.
 	Firewall func(firewall.Query) ([]firewall.Drop, error)

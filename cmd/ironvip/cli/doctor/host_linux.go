@@ -30,7 +30,6 @@ func ThisHost(realServer bool) Host {
 		IPVS:     func() []ipvs.Finding { return ipvs.Check(realServer) },
 		NFT:      nft.Check,
 		Services: services,
-		Addrs:    addrs,
 		Firewall: firewall.Find,
 		Has:      has,
 		Route:    route,
@@ -105,25 +104,6 @@ func route(a netip.Addr) (device string, mtu int, err error) {
 		return "", 0, err
 	}
 	return link.Attrs().Name, link.Attrs().MTU, nil
-}
-
-// addrs lists a device's addresses.
-func addrs(device string) ([]netip.Addr, error) {
-	link, err := net.InterfaceByName(device)
-	if err != nil {
-		return nil, err
-	}
-	list, err := link.Addrs()
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.Addr
-	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p.Addr().Unmap())
-		}
-	}
-	return out, nil
 }
 
 // services separates our IPVS services from others.

@@ -29,7 +29,6 @@ type ownRanges struct {
 	Want
 	ranges   []netip.Prefix // the pools, and the addresses of our node ports
 	services Services
-	known    bool // services have been read
 }
 
 func (o *ownRanges) list() string {
@@ -80,9 +79,7 @@ func neighbors(h Host, w Want, procs []process) []Finding {
 	}
 	o := ownRanges{Want: w, ranges: slices.Clone(w.Pools)}
 	if h.Services != nil {
-		var err error
-		o.services, err = h.Services(w.Device)
-		o.known = err == nil
+		o.services, _ = h.Services(w.Device) // none if they can't be read
 	}
 	for _, k := range o.services.Ours { // node ports
 		if !within(o.ranges, k.Addr) {
@@ -106,8 +103,8 @@ func neighbors(h Host, w Want, procs []process) []Finding {
 			out = append(out, Finding{OK, "lvs_sync", "the LVS sync daemon runs here (" + role + "), also for our services; this is harmless", ""})
 		}
 	}
-	out = append(out, deviceLeft(h, &o, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
-	out = append(out, deviceLeft(h, &o, procs, "kube-router", "kube_router", kubeRouterDevice, routerFix(&o))...)
+	out = append(out, deviceLeft(h, procs, "kube-proxy", "kube_proxy", kubeProxyDevice, excludeFix(&o))...)
+	out = append(out, deviceLeft(h, procs, "kube-router", "kube_router", kubeRouterDevice, routerFix(&o))...)
 	return append(once(out), foreignInPools(&o)...)
 }
 
@@ -121,25 +118,14 @@ func routerFix(o *ownRanges) string {
 
 // deviceLeft warns of a program with a device but without a visible process: it may run in
 // a container, or have stopped.
-func deviceLeft(h Host, o *ownRanges, procs []process, name, check, device, fix string) []Finding {
+func deviceLeft(h Host, procs []process, name, check, device, fix string) []Finding {
 	if slices.ContainsFunc(procs, func(p process) bool { return p.name == name }) {
 		return nil
 	}
 	if _, err := fs.Stat(h.Files, "sys/class/net/"+device); err != nil {
 		return nil
 	}
-	text := fmt.Sprintf("device %s exists: %s runs or ran here", device, name)
-	if h.Addrs != nil && o.known {
-		addrs, _ := h.Addrs(device)
-		n := 0
-		for _, k := range o.services.Others {
-			if slices.Contains(addrs, k.Addr) {
-				n++
-			}
-		}
-		text += fmt.Sprintf(" (IPVS services on its addresses: %d)", n)
-	}
-	return []Finding{{Warn, check, text + "; if it runs, it deletes services it doesn't know", fix}}
+	return []Finding{{Warn, check, fmt.Sprintf("device %s exists: %s runs or ran here; if it runs, it deletes services it doesn't know", device, name), fix}}
 }
 
 // foreignInPools warns of foreign IPVS services in our pools.
