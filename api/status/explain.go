@@ -10,6 +10,7 @@ import (
 
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // explain returns sentences on a service: the state and its main reason, then each
@@ -299,7 +300,7 @@ func observations(in *Input, s *Report) (lines []string) {
 			lines = append(lines, fmt.Sprintf("Backend %s is a backup and takes new connections because no other does.", b.ID()))
 		}
 		if use.Percent > 0 {
-			lines = append(lines, fmt.Sprintf("Backend %s has %d%% of its weight: it has begun to take new connections (slow_start %s).", b.ID(), use.Percent, slowText(in.Service)))
+			lines = append(lines, fmt.Sprintf("Backend %s has %d%% of its weight: it has begun to take new connections (slow_start %s).", b.ID(), use.Percent, spec.Duration(in.Service.SlowStart.Duration())))
 		}
 		switch health, check := in.Observed(b); {
 		case health == vip.Ejected:

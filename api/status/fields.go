@@ -1,18 +1,20 @@
 package status
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
+	"github.com/ironvip/ironvip/vip/spec/strict"
 )
 
 // none is the text of a missing value.
@@ -27,14 +29,60 @@ func (f *fields) compare(field, before, after string) {
 	}
 }
 
-// changedFields returns the differences between two versions of a service, without its backends, in
-// the order of the spec's reference page.
+// compareSpecs compares two specs, or parts of specs, by the names and values that a user writes. An omitted
+// value is missing.
+func (f *fields) compareSpecs(was, is any) {
+	if reflect.DeepEqual(was, is) { // the usual case
+		return
+	}
+	before, after := map[string]string{}, map[string]string{}
+	flatten("", asWritten(was), before)
+	flatten("", asWritten(is), after)
+	both := maps.Clone(before)
+	maps.Copy(both, after)
+	for _, field := range slices.Sorted(maps.Keys(both)) {
+		f.compare(field, before[field], after[field])
+	}
+}
+
+// asWritten returns a spec in JSON's terms.
+func asWritten(v any) (out any) {
+	document, _ := json.Marshal(v) // a spec has a JSON form
+	numbers := json.NewDecoder(bytes.NewReader(document))
+	numbers.UseNumber() // not 1e+07
+	_ = numbers.Decode(&out)
+	return out
+}
+
+// flatten adds the values of a spec, those of a table with the path to them.
+func flatten(path string, v any, to map[string]string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			flatten(strict.Join(path, key), value, to)
+		}
+	case []any:
+		to[path] = text.Join(v, " ", word)
+	default:
+		to[path] = word(v)
+	}
+}
+
+// word quotes a value that a reader could not tell from two values.
+func word(v any) string {
+	plain := fmt.Sprint(v)
+	if q := strconv.Quote(plain); plain == "" || strings.Contains(plain, " ") || q != `"`+plain+`"` {
+		return q
+	}
+	return plain
+}
+
+// changedFields returns the differences between two versions of a service, without its backends.
 func changedFields(was, is *Planned) []fieldChange {
+	a, b := was.Service, is.Service
+	a.Backends, b.Backends = nil, nil
 	var f fields
-	a, b := &was.Service, &is.Service
 	f.compare("source", a.Source, b.Source)
-	f.compare("labels", labelsText(a.Labels), labelsText(b.Labels))
-	f.compare("pool", a.Pool, b.Pool)
 	// A change of the addresses that the service holds affects clients. A changed request without
 	// that changes only the spec.
 	if before, after := list(was.Allocation.VIPs), list(is.Allocation.VIPs); before != after {
@@ -42,38 +90,26 @@ func changedFields(was, is *Planned) []fieldChange {
 	} else {
 		f.compare("requested vips", list(a.VIPs), list(b.VIPs))
 	}
-	f.compare("families", list(a.Families.List()), list(b.Families.List()))
-	f.compare("share_key", a.ShareKey, b.ShareKey)
-	f.compare("hostnames", strings.Join(a.Hostnames.List(), " "), strings.Join(b.Hostnames.List(), " "))
 	f.ports(was, is)
-	f.compare("scheduler", a.Scheduler.String(), b.Scheduler.String())
-	f.compare("scheduler_flags", flagsText(a), flagsText(b))
-	f.compare("forward", a.Forward.String(), b.Forward.String())
-	f.compare("affinity", durationText(a.Affinity), durationText(b.Affinity))
-	f.compare("internal_traffic", a.InternalTraffic.String(), b.InternalTraffic.String())
-	f.compare("external_traffic", a.ExternalTraffic.String(), b.ExternalTraffic.String())
-	f.compare("traffic_distribution", a.Distribution.String(), b.Distribution.String())
 	f.compare("health_check_node_port", nodePortText(a.HealthPort, vip.HealthPortKey, &was.Allocation), nodePortText(b.HealthPort, vip.HealthPortKey, &is.Allocation))
-	f.compare("masquerade", a.Masquerade.String(), b.Masquerade.String())
-	f.compare("source_ranges", list(a.SourceRanges), list(b.SourceRanges))
-	f.compare("drain_timeout", durationText(a.DrainTimeout), durationText(b.DrainTimeout))
-	f.compare("health", checkText(a.Check), checkText(b.Check))
-	f.compare("on_unhealthy", unhealthyText(a), unhealthyText(b))
-	f.compare("panic_threshold", percentText(a.PanicThreshold), percentText(b.PanicThreshold))
-	f.compare("slow_start", slowText(a), slowText(b))
-	f.relay(a.Relay.Get(), b.Relay.Get())
+	if a.Check == nil || b.Check == nil {
+		f.compare("health", checkText(a.Check), checkText(b.Check))
+		a.Check, b.Check = nil, nil
+	}
+	before, after := spec.FromService(a), spec.FromService(b)
+	for _, s := range []*spec.Service{&before, &after} {
+		s.VIPs, s.Ports, s.HealthPort = nil, nil, spec.NodePort{} // compared above
+	}
+	f.compareSpecs(before, after)
 	return f
 }
 
-func (f *fields) relay(a, b vip.ProxySettings) {
-	f.compare("connect_timeout", durationText(a.ConnectTimeout), durationText(b.ConnectTimeout))
-	f.compare("idle_timeout", durationText(a.IdleTimeout), durationText(b.IdleTimeout))
-	f.compare("half_close_timeout", durationText(a.HalfCloseTimeout), durationText(b.HalfCloseTimeout))
-	f.compare("max_connections", limitText(a.MaxConnections), limitText(b.MaxConnections))
-	f.compare("max_queue", limitText(a.MaxQueue), limitText(b.MaxQueue))
-	f.compare("queue_timeout", durationText(a.QueueTimeout), durationText(b.QueueTimeout))
-	f.compare("proxy_protocol", a.ProxyProtocol.String(), b.ProxyProtocol.String())
-	f.compare("accept_proxy_from", list(a.AcceptProxyFrom), list(b.AcceptProxyFrom))
+// checkText writes the appearance of a check, or its end.
+func checkText(c *vip.HealthCheck) string {
+	if c == nil {
+		return "default"
+	}
+	return strings.TrimSpace(c.Type.String() + " " + c.Path)
 }
 
 // ports compares ports by their numbers and protocol.
@@ -99,15 +135,7 @@ func (f *fields) ports(was, is *Planned) {
 
 func backendFields(a, b *vip.Backend) []fieldChange {
 	var f fields
-	f.compare("weight", strconv.Itoa(int(a.Weight)), strconv.Itoa(int(b.Weight)))
-	f.compare("state", cmp.Or(a.State, vip.Ready).String(), cmp.Or(b.State, vip.Ready).String())
-	f.compare("backup", yesNo(a.Backup), yesNo(b.Backup))
-	f.compare("max_connections", limitText(a.MaxConnections), limitText(b.MaxConnections))
-	f.compare("node", a.Node, b.Node)
-	f.compare("zone", a.Zone, b.Zone)
-	f.compare("ports", string(a.Ports), string(b.Ports))
-	f.compare("for_zones", string(a.ForZones), string(b.ForZones))
-	f.compare("for_nodes", string(a.ForNodes), string(b.ForNodes))
+	f.compareSpecs(spec.FromBackend(*a), spec.FromBackend(*b))
 	return f
 }
 
@@ -175,130 +203,6 @@ func nodePortText(asked vip.NodePort, k vip.PortKey, granted *vip.Allocation) st
 		return strconv.Itoa(int(asked.Number))
 	}
 	return "auto"
-}
-
-func flagsText(s *vip.Service) string {
-	var flags []string
-	if s.SchedulerFallback {
-		flags = append(flags, "fallback")
-	}
-	if s.SchedulerPort {
-		flags = append(flags, "port")
-	}
-	if s.OnePacket {
-		flags = append(flags, "one-packet")
-	}
-	return strings.Join(flags, " ")
-}
-
-// checkText writes a health check in short: its type, the path of http, and what isn't the default,
-// as in "http /healthz port 8081 interval 10s". Different checks have different texts. A service
-// without a check of its own has the default one.
-func checkText(c *vip.HealthCheck) string {
-	if c == nil {
-		return "default"
-	}
-	words := []string{c.Type.String()}
-	if c.Path != "" {
-		words = append(words, c.Path)
-	}
-	add := func(name, value, normal string) {
-		if value != normal {
-			words = append(words, name, value)
-		}
-	}
-	quoted := func(name, value string) { add(name, strconv.Quote(value), `""`) }
-	probes := c.Type != vip.CheckNone // others have no times
-	normal := func(d time.Duration) string {
-		if probes {
-			return durationText(d)
-		}
-		return ""
-	}
-	add("port", strconv.Itoa(int(c.Port)), "0")
-	add("interval", durationText(c.Interval), normal(vip.DefaultCheckInterval))
-	add("fast_interval", durationText(c.FastInterval), normal(min(vip.DefaultCheckFastInterval, c.Interval)))
-	add("timeout", durationText(c.Timeout), normal(vip.DefaultCheckTimeout))
-	rise, fall := 0, 0
-	if probes {
-		rise, fall = vip.DefaultRise, vip.DefaultFall
-	}
-	add("rise", strconv.Itoa(int(c.Rise)), strconv.Itoa(rise))
-	add("fall", strconv.Itoa(int(c.Fall)), strconv.Itoa(fall))
-	add("method", cmp.Or(c.Method, http.MethodGet), http.MethodGet)
-	add("host", c.Host, "")
-	add("status", cmp.Or(c.Status, vip.DefaultCheckStatus), vip.DefaultCheckStatus)
-	quoted("body", c.Body)
-	for _, flag := range []struct {
-		word string
-		set  bool
-	}{{"tls", c.TLS}, {"skip_verify", c.SkipVerify}} {
-		if flag.set {
-			words = append(words, flag.word)
-		}
-	}
-	quoted("service", c.Service)
-	quoted("send", c.Send)
-	quoted("expect", c.Expect)
-	if c.Command != "" {
-		words = append(words, text.Join(strings.Split(c.Command, "\x00"), " ", commandWord))
-	}
-	return strings.Join(words, " ")
-}
-
-// commandWord quotes words of a command that a reader could not tell from two words.
-func commandWord(word string) string {
-	if q := strconv.Quote(word); word == "" || strings.Contains(word, " ") || q != `"`+word+`"` {
-		return q
-	}
-	return word
-}
-
-func unhealthyText(s *vip.Service) string {
-	if s.ResetUnhealthy {
-		return "reset"
-	}
-	return "drain"
-}
-
-func percentText(n uint8) string {
-	if n == 0 {
-		return "off"
-	}
-	return strconv.Itoa(int(n)) + "%"
-}
-
-func slowText(s *vip.Service) string { return cmp.Or(durationText(s.SlowStart.Duration()), "off") }
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
-func labelsText(labels map[string]string) string {
-	return text.Join(slices.Sorted(maps.Keys(labels)), " ", func(k string) string { return k + "=" + labels[k] })
-}
-
-// limitText writes nothing for 0, which is no limit.
-func limitText(n uint32) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatUint(uint64(n), 10)
-}
-
-// durationText writes whole minutes and hours without their zeros ("3h", not
-// "3h0m0s"), up to 90 s in seconds, and nothing for 0.
-func durationText(d time.Duration) string {
-	switch {
-	case d == 0:
-		return ""
-	case d <= 90*time.Second && d%time.Second == 0:
-		return fmt.Sprintf("%ds", d/time.Second)
-	}
-	return spec.Duration(d).String()
 }
 
 func list[T fmt.Stringer](items []T) string { return text.Join(items, " ", T.String) }

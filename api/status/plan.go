@@ -11,6 +11,7 @@ import (
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/vip"
+	"github.com/ironvip/ironvip/vip/spec"
 )
 
 // Planned is a service with its allocation: the present one or, for a proposal, the expected one.
@@ -194,5 +195,5 @@ func drainImpact(s *vip.Service) string {
 	if !tcp || s.DrainTimeout == 0 {
 		return "leaves at once"
 	}
-	return "open connections drain up to " + durationText(s.DrainTimeout)
+	return "open connections drain up to " + spec.Duration(s.DrainTimeout).String()
 }

@@ -65,9 +65,9 @@ func TestPlan(t *testing.T) {
 		},
 		want: []string{
 			"+ service api: 192.0.2.12 (new, from public-v4) 443/tcp, 2 backends",
-			"- service old: 192.0.2.11 80,443/tcp, 1 backend (open connections drain up to 60s)",
+			"- service old: 192.0.2.11 80,443/tcp, 1 backend (open connections drain up to 1m)",
 			"~ service web: scheduler wrr -> mh (open connections keep their backend)",
-			"- backend web/10.1.0.13 (open connections drain up to 60s)",
+			"- backend web/10.1.0.13 (open connections drain up to 1m)",
 			"Plan: 1 add, 1 change, 2 remove",
 		},
 	}, {
@@ -81,9 +81,9 @@ func TestPlan(t *testing.T) {
 			}
 		}), "192.0.2.10")},
 		want: []string{
-			"- backend web/10.1.0.11 (open connections drain up to 60s)",
+			"- backend web/10.1.0.11 (open connections drain up to 1m)",
 			"+ backend web/10.1.0.11:8080: weight 5, drain",
-			"~ backend web/10.1.0.13: weight 1 -> 50, state ready -> maint, backup no -> yes, zone none -> a, ports none -> 80/tcp, for_zones none -> a b, for_nodes none -> n1",
+			"~ backend web/10.1.0.13: backup none -> true, for_nodes none -> n1, for_zones none -> a b, ports none -> 80/tcp, state ready -> maint, weight 1 -> 50, zone none -> a",
 			"+ backend web/10.1.0.14: weight 1, backup, for 80/tcp, 81/tcp",
 			"Plan: 2 add, 1 change, 1 remove",
 		},
@@ -93,7 +93,7 @@ func TestPlan(t *testing.T) {
 		proposed: []Planned{planned(service("web", one, port(444), nodePort, func(s *vip.Service) { s.Ports[0].TargetPort = 8000 }, port(443)), "192.0.2.10")},
 		want: []string{
 			"~ service web: ports[80/tcp].target_port 80 -> 8000, ports[80/tcp].node_port off -> auto, ports[444/tcp] none -> target_port 444, " +
-				"ports[8080/tcp] target_port 8080 -> none (open connections drain up to 60s)",
+				"ports[8080/tcp] target_port 8080 -> none (open connections drain up to 1m)",
 			"Plan: 0 add, 1 change, 0 remove",
 		},
 	}, {
@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 		present:  []Planned{planned(service("web", one), "192.0.2.10")},
 		proposed: []Planned{planned(service("web", one, func(s *vip.Service) { s.Ports[0].TargetPort = 8000 }), "192.0.2.10")},
 		want: []string{
-			"~ service web: ports[80/tcp].target_port 80 -> 8000 (open connections drain up to 60s)",
+			"~ service web: ports[80/tcp].target_port 80 -> 8000 (open connections drain up to 1m)",
 			"Plan: 0 add, 1 change, 0 remove",
 		},
 	}, {
@@ -128,8 +128,8 @@ func TestPlan(t *testing.T) {
 		proposed: []Planned{planned(service("web", two, externalLocal), "192.0.2.10"), planned(service("zones", two, sameZone), "192.0.2.11"), planned(service("inside", two), "192.0.2.12")},
 		want: []string{
 			"~ service inside: internal_traffic local -> cluster (open connections of clients inside end at once)",
-			"~ service web: external_traffic cluster -> local (where a backend is no longer chosen: open connections drain up to 60s)",
-			"~ service zones: traffic_distribution none -> same-zone (where a backend is no longer chosen: open connections drain up to 60s)",
+			"~ service web: external_traffic cluster -> local (where a backend is no longer chosen: open connections drain up to 1m)",
+			"~ service zones: traffic_distribution none -> same-zone (where a backend is no longer chosen: open connections drain up to 1m)",
 			"Plan: 0 add, 3 change, 0 remove",
 		},
 	}, {
@@ -137,7 +137,7 @@ func TestPlan(t *testing.T) {
 		present:  []Planned{planned(service("web", one), "192.0.2.10")},
 		proposed: []Planned{planned(service("web", one, on("", "192.0.2.20")), "192.0.2.20")},
 		want: []string{
-			"~ service web: vips 192.0.2.10 -> 192.0.2.20 (open connections drain up to 60s)",
+			"~ service web: vips 192.0.2.10 -> 192.0.2.20 (open connections drain up to 1m)",
 			"Plan: 0 add, 1 change, 0 remove",
 		},
 	}, {
@@ -200,7 +200,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 	}
 	for want, change := range map[string]func(*vip.Service){
 		"source static -> rest":                  func(s *vip.Service) { s.Source = "rest" },
-		"labels none -> a=1 b=2":                 func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
+		"labels.a none -> 1, labels.b none -> 2": func(s *vip.Service) { s.Labels = map[string]string{"b": "2", "a": "1"} },
 		"pool none -> other":                     func(s *vip.Service) { s.Pool = "other" },
 		"families none -> ipv4 ipv6":             func(s *vip.Service) { s.Families = vip.FamiliesOf(vip.IPv4, vip.IPv6) },
 		"share_key none -> k":                    func(s *vip.Service) { s.ShareKey = "k" },
@@ -209,7 +209,7 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"scheduler wrr -> lc":                    func(s *vip.Service) { s.Scheduler = vip.LeastConnection },
 		"scheduler_flags none -> fallback port":  func(s *vip.Service) { s.SchedulerFallback, s.SchedulerPort = true, true },
 		"forward nat -> dr":                      func(s *vip.Service) { s.Forward = vip.ForwardDirect },
-		"affinity none -> 3h":                    func(s *vip.Service) { s.Affinity = 3 * time.Hour },
+		"affinity.timeout none -> 3h":            func(s *vip.Service) { s.Affinity = 3 * time.Hour },
 		"internal_traffic cluster -> local":      func(s *vip.Service) { s.InternalTraffic = vip.Local },
 		"external_traffic cluster -> local":      func(s *vip.Service) { s.ExternalTraffic = vip.Local },
 		"scheduler_flags none -> one-packet":     func(s *vip.Service) { s.OnePacket = true },
@@ -228,11 +228,11 @@ func TestPlanNamesEveryField(t *testing.T) {
 		"accept_proxy_from none -> 10.0.0.0/8": func(s *vip.Service) {
 			s.Relay = &vip.ProxySettings{AcceptProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		},
-		"drain_timeout 60s -> 1h30m":      func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
+		"drain_timeout 1m -> 1h30m":       func(s *vip.Service) { s.DrainTimeout = 90 * time.Minute },
 		"health default -> http /healthz": func(s *vip.Service) { s.Check = httpCheck() },
-		"on_unhealthy drain -> reset":     func(s *vip.Service) { s.ResetUnhealthy = true },
-		"slow_start off -> 30s":           func(s *vip.Service) { s.SlowStart = 30 },
-		"panic_threshold off -> 50%":      func(s *vip.Service) { s.PanicThreshold = 50 },
+		"on_unhealthy none -> reset":      func(s *vip.Service) { s.ResetUnhealthy = true },
+		"slow_start none -> 30s":          func(s *vip.Service) { s.SlowStart = 30 },
+		"panic_threshold none -> 50":      func(s *vip.Service) { s.PanicThreshold = 50 },
 	} {
 		before, after := service("web", nil), service("web", nil, change)
 		for f, value := range reflect.ValueOf(after).Fields() {
@@ -255,35 +255,45 @@ func httpCheck() *vip.HealthCheck {
 		Rise: vip.DefaultRise, Fall: vip.DefaultFall, Method: "GET", Path: "/healthz", Status: vip.DefaultCheckStatus}
 }
 
-func TestCheckText(t *testing.T) {
+func TestPlanOfAnotherCheck(t *testing.T) {
 	tcp := vip.HealthCheck{Type: vip.CheckTCP, Interval: 2 * time.Second, FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3}
 	with := func(c vip.HealthCheck, change func(*vip.HealthCheck)) *vip.HealthCheck {
 		change(&c)
 		return &c
 	}
 	for _, tc := range []struct {
-		check *vip.HealthCheck
-		want  string
+		before, after *vip.HealthCheck
+		want          string
 	}{
-		{nil, "default"},
-		{&vip.HealthCheck{Type: vip.CheckNone}, "none"},
-		{&tcp, "tcp"},
-		{with(tcp, func(c *vip.HealthCheck) {
+		{nil, &vip.HealthCheck{Type: vip.CheckNone}, "health default -> none"},
+		{&tcp, nil, "health tcp -> default"},
+		{&tcp, with(tcp, func(c *vip.HealthCheck) {
 			c.Port, c.Interval, c.Send, c.Expect = 81, 10*time.Second, "PING\r\n", "+PONG"
-		}),
-			`tcp port 81 interval 10s send "PING\r\n" expect "+PONG"`},
-		{with(tcp, func(c *vip.HealthCheck) { c.Interval, c.FastInterval = 200*time.Millisecond, 200*time.Millisecond }), "tcp interval 200ms"},
-		{with(tcp, func(c *vip.HealthCheck) { c.Type, c.Command = vip.CheckExec, "/bin/check\x00-v\x00a b" }), `exec /bin/check -v "a b"`},
-		{with(*httpCheck(), func(c *vip.HealthCheck) { c.Status, c.Fall, c.Timeout = "200", 5, 1500*time.Millisecond }), "http /healthz timeout 1.5s fall 5 status 200"},
+		}), `health.expect none -> +PONG, health.interval 2s -> 10s, health.port none -> 81, health.send none -> "PING\r\n"`},
+		{&tcp, with(tcp, func(c *vip.HealthCheck) { c.Type, c.Command = vip.CheckExec, "/bin/check\x00-v\x00a b" }),
+			`health.command none -> /bin/check -v "a b", health.type tcp -> exec`},
+		{httpCheck(), with(*httpCheck(), func(c *vip.HealthCheck) { c.Status, c.Fall, c.Timeout = "200", 5, 1500*time.Millisecond }),
+			"health.fall 3 -> 5, health.status 200-399 -> 200, health.timeout 1s -> 1.5s"},
 	} {
-		if got := checkText(tc.check); got != tc.want {
-			t.Errorf("%+v is %q, want %q", tc.check, got, tc.want)
+		if got := planOfCheck(tc.before, tc.after); got != tc.want {
+			t.Errorf("from %+v to %+v: %q, want %q", tc.before, tc.after, got, tc.want)
 		}
 	}
 }
 
+// planOfCheck returns the detail of a change from one check to another.
+func planOfCheck(before, after *vip.HealthCheck) string {
+	was, is := service("web", nil), service("web", nil)
+	was.Check, is.Check = before, after
+	p := NewPlan([]Planned{planned(was, "192.0.2.1")}, []Planned{planned(is, "192.0.2.1")}, On{})
+	if len(p.Changes) != 1 {
+		return ""
+	}
+	return p.Changes[0].Detail
+}
+
 // A plan shows each change of a check: a field without a text would hide it.
-func TestCheckTextShowsEveryField(t *testing.T) {
+func TestPlanShowsEveryFieldOfAHealthCheck(t *testing.T) {
 	for f := range reflect.TypeFor[vip.HealthCheck]().Fields() {
 		changed := *httpCheck()
 		switch v := reflect.ValueOf(&changed).Elem().FieldByIndex(f.Index); v.Kind() {
@@ -296,7 +306,7 @@ func TestCheckTextShowsEveryField(t *testing.T) {
 		default:
 			v.SetUint(5)
 		}
-		if checkText(&changed) == checkText(httpCheck()) {
+		if planOfCheck(httpCheck(), &changed) == "" {
 			t.Errorf("a change of %s is not shown", f.Name)
 		}
 	}
@@ -331,18 +341,6 @@ func TestPlanIsStable(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, show(NewPlan(present, proposed, On{}))); diff != "" {
 			t.Fatal(diff)
-		}
-	}
-}
-
-func TestDurationText(t *testing.T) {
-	for want, d := range map[string]time.Duration{
-		"": 0, "60s": time.Minute, "90s": 90 * time.Second, "2m": 2 * time.Minute, "1m31s": 91 * time.Second,
-		"3h": 3 * time.Hour, "1h30m": 90 * time.Minute, "1h0m5s": time.Hour + 5*time.Second, "1.5s": 1500 * time.Millisecond,
-		"10m": 10 * time.Minute, "10h": 10 * time.Hour, "24h": 24 * time.Hour,
-	} {
-		if got := durationText(d); got != want {
-			t.Errorf("%v is %q, want %q", d, got, want)
 		}
 	}
 }
