@@ -2,9 +2,11 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/internal/text"
@@ -80,36 +82,26 @@ const recentRefusal = time.Minute
 // limitChecks returns the line of the status on the limits of the API itself, if it has refused
 // callers recently.
 func (s *Server) limitChecks() []v1.Check {
-	var refused []string
-	if r := &s.http.RefusedConnections; r.Within(recentRefusal) {
-		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open on each listener",
-			text.Plural(int(r.Count()), "connection"), s.http.Connections))
+	const streams = "close connections, streams and blocking reads that are not needed, or raise LimitNOFILE"
+	var refused, fixes []string
+	add := func(r *server.Refusals, what, rule string, most int, fix string) {
+		if !r.Within(recentRefusal) {
+			return
+		}
+		refused = append(refused, fmt.Sprintf("%s refused since the start: "+rule, text.Plural(int(r.Count()), what), most))
+		if !slices.Contains(fixes, fix) {
+			fixes = append(fixes, fix)
+		}
 	}
-	if r := &s.http.RefusedOfClients; r.Within(recentRefusal) {
-		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may have %d on each listener",
-			text.Plural(int(r.Count()), "connection"), s.http.ClientConnections))
+	if s.http.ClientRate != nil {
+		add(&s.http.RefusedRequests, "request", "one client may send %d in a second", s.http.ClientRate(), "send fewer requests, or raise api.rate_limit")
 	}
-	if r := &s.http.RefusedRequests; r.Within(recentRefusal) {
-		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may send %d in a second",
-			text.Plural(int(r.Count()), "request"), s.http.ClientRate()))
-	}
-	if r := &s.http.RefusedStreamsOfClients; r.Within(recentRefusal) {
-		refused = append(refused, fmt.Sprintf("%s refused since the start: one client may have %d",
-			text.Plural(int(r.Count()), "stream"), s.http.MostClientStreams()))
-	}
-	if r := &s.http.RefusedStreams; r.Within(recentRefusal) {
-		refused = append(refused, fmt.Sprintf("%s refused since the start: at most %d may be open",
-			text.Plural(int(r.Count()), "stream"), s.http.MostStreams()))
-	}
+	add(&s.http.RefusedConnections, "connection", "at most %d may be open on each listener", s.http.Connections, streams)
+	add(&s.http.RefusedOfClients, "connection", "one client may have %d on each listener", s.http.ClientConnections, streams)
+	add(&s.http.RefusedStreamsOfClients, "stream", "one client may have %d", s.http.MostClientStreams(), streams)
+	add(&s.http.RefusedStreams, "stream", "at most %d may be open", s.http.MostStreams(), streams)
 	if refused == nil {
 		return nil
 	}
-	hint := "close connections, streams and blocking reads that are not needed, or raise LimitNOFILE"
-	if s.http.RefusedRequests.Within(recentRefusal) {
-		hint = "send fewer requests, or raise api.rate_limit"
-		if len(refused) > 1 {
-			hint += "; close connections, streams and blocking reads that are not needed, or raise LimitNOFILE"
-		}
-	}
-	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "), Hint: hint + "; traffic is not affected"}}
+	return []v1.Check{{Name: "api", Level: v1.LevelWarn, Message: strings.Join(refused, "; "), Hint: strings.Join(fixes, "; ") + "; traffic is not affected"}}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -9,63 +10,46 @@ import (
 	"golang.org/x/time/rate"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
-	"github.com/ironvip/ironvip/internal/connlimit"
 )
 
-// maxClients bounds the clients with a count of requests of their own. Further ones share one.
-const maxClients = 4096
+// maxRates bounds the keys of a rates with a count of their own. Further ones share one.
+const maxRates = 4096
 
-// rates counts the requests of clients. A client may send its requests of one second at once.
-type rates struct {
-	mu     sync.Mutex
-	of     map[connlimit.Client]*rate.Limiter
-	others *rate.Limiter // of clients beyond maxClients
-	swept  time.Time
+// rates bounds how often something happens for each of many keys, such as the requests of a client. The
+// zero value is ready.
+type rates[K comparable] struct {
+	mu    sync.Mutex
+	of    map[K]*rate.Limiter
+	swept time.Time
 }
 
-// allow reports whether a client may send a request now, with a limit in requests a second.
-func (r *rates) allow(c connlimit.Client, perSecond int, now time.Time) bool {
+// allow reports whether a key may have one more now, with a limit and how many it may have at once. Without
+// room for a key, it forgets those that were silent until they have their whole burst again.
+func (r *rates[K]) allow(key K, limit rate.Limit, burst int, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.limiter(c, perSecond, now).AllowN(now, 1)
-}
-
-// limiter returns the count of a client, with a limit in requests a second. The caller holds mu.
-func (r *rates) limiter(c connlimit.Client, perSecond int, now time.Time) *rate.Limiter {
-	l := r.find(c, perSecond, now)
-	if l.Burst() != perSecond { // the configuration has changed
-		l.SetLimitAt(now, rate.Limit(perSecond))
-		l.SetBurstAt(now, perSecond)
-	}
-	return l
-}
-
-// find returns the count of a client, and forgets those of clients that were silent for a second
-// when there are too many. The caller holds mu.
-func (r *rates) find(c connlimit.Client, perSecond int, now time.Time) *rate.Limiter {
-	if l := r.of[c]; l != nil {
-		return l
-	}
-	if len(r.of) >= maxClients && now.Sub(r.swept) >= time.Second {
-		r.swept = now
-		for c, l := range r.of {
-			if l.TokensAt(now) >= float64(l.Burst()) {
-				delete(r.of, c)
-			}
-		}
-	}
-	l := rate.NewLimiter(rate.Limit(perSecond), perSecond)
-	if len(r.of) >= maxClients {
-		if r.others == nil {
-			r.others = l
-		}
-		return r.others
-	}
 	if r.of == nil {
-		r.of = map[connlimit.Client]*rate.Limiter{}
+		r.of = map[K]*rate.Limiter{}
 	}
-	r.of[c] = l
-	return l
+	if r.of[key] == nil && len(r.of) >= maxRates {
+		if now.Sub(r.swept) >= time.Second {
+			r.swept = now
+			maps.DeleteFunc(r.of, func(_ K, l *rate.Limiter) bool { return l.TokensAt(now) >= float64(l.Burst()) })
+		}
+		if len(r.of) >= maxRates {
+			key = *new(K)
+		}
+	}
+	l := r.of[key]
+	if l == nil {
+		l = rate.NewLimiter(limit, burst)
+		r.of[key] = l
+	}
+	if l.Burst() != burst { // the configuration has changed
+		l.SetLimitAt(now, limit)
+		l.SetBurstAt(now, burst)
+	}
+	return l.AllowN(now, 1)
 }
 
 // slowDown returns the problem of a request of a client that sends too many, or nil.
@@ -75,7 +59,7 @@ func (s *Server) slowDown(r *http.Request) *Problem {
 	}
 	p, known := r.Context().Value(peerKey{}).(*peer)
 	most := s.ClientRate()
-	if !known || s.rates.allow(p.client, most, time.Now()) {
+	if !known || s.rates.allow(p.client, rate.Limit(most), most, time.Now()) {
 		return nil
 	}
 	s.RefusedRequests.add()

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/internal/connlimit"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/wait"
@@ -163,43 +165,46 @@ func TestRequestsOfOneClient(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
-	var r rates
+	var all rates[connlimit.Client]
 	now := time.Unix(1000, 0)
+	allow := func(c connlimit.Client, perSecond int) bool {
+		return all.allow(c, rate.Limit(perSecond), perSecond, now)
+	}
 	one := connlimit.Client{Local: true, UID: 1}
 	for i := range 100 {
-		if !r.allow(one, 100, now) {
+		if !allow(one, 100) {
 			t.Fatalf("refused after %d", i)
 		}
 	}
-	if r.allow(one, 100, now) {
+	if allow(one, 100) {
 		t.Error("one too many is allowed")
 	}
-	if !r.allow(connlimit.Client{Local: true, UID: 2}, 100, now) {
+	if !allow(connlimit.Client{Local: true, UID: 2}, 100) {
 		t.Error("another client is refused")
 	}
-	if now = now.Add(10 * time.Millisecond); !r.allow(one, 100, now) || r.allow(one, 100, now) {
+	if now = now.Add(10 * time.Millisecond); !allow(one, 100) || allow(one, 100) {
 		t.Error("not one more after a hundredth of a second")
 	}
-	if now = now.Add(time.Second); !r.allow(one, 2, now) {
+	if now = now.Add(time.Second); !allow(one, 2) {
 		t.Error("refused with another limit")
 	}
-	r.allow(one, 2, now)
-	if r.allow(one, 2, now) {
+	allow(one, 2)
+	if allow(one, 2) {
 		t.Error("another limit has no effect")
 	}
 	// Many clients share one count, until others are silent.
-	for i := range 2 * maxClients {
-		r.allow(connlimit.OfAddress(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})), 100, now)
+	for i := range 2 * maxRates {
+		allow(connlimit.OfAddress(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})), 100)
 	}
-	if len(r.of) != maxClients {
-		t.Errorf("%d clients", len(r.of))
+	if len(all.of) != maxRates+1 {
+		t.Errorf("%d clients", len(all.of))
 	}
 	late := connlimit.OfAddress(netip.MustParseAddr("192.0.2.1"))
-	if r.allow(late, 100, now) {
+	if allow(late, 100) {
 		t.Error("a client beyond the limit has a count of its own")
 	}
-	if now = now.Add(2 * time.Second); !r.allow(late, 100, now) || len(r.of) != 1 {
-		t.Errorf("%d clients after two seconds", len(r.of))
+	if now = now.Add(2 * time.Second); !allow(late, 100) || len(all.of) != 1 {
+		t.Errorf("%d clients after two seconds", len(all.of))
 	}
 }
 

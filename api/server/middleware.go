@@ -18,6 +18,8 @@ import (
 	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
+	"golang.org/x/time/rate"
+
 	"github.com/ironvip/ironvip/internal/access"
 	"github.com/ironvip/ironvip/internal/parallel"
 )
@@ -240,6 +242,16 @@ func (s *Server) knownHost(host string) bool {
 	return host == "localhost" || host == strings.ToLower(s.Node) || slices.Contains(s.Hosts, host)
 }
 
+// repeatPause is the least time between two log lines of the same failure. Clients repeat a request that the
+// agent failed to serve, some of them many times in a second, and must not fill the log.
+const repeatPause = time.Minute
+
+// failure is what requests with one log line have in common.
+type failure struct {
+	status    int
+	operation string
+}
+
 // record logs a request, and a write also as an audit line. One that the agent failed to serve is logged with the reason, and at most
 // once a minute if it is repeated.
 func (s *Server) record(r *http.Request, of *request, status int, took time.Duration) {
@@ -260,10 +272,8 @@ func (s *Server) record(r *http.Request, of *request, status int, took time.Dura
 		if of.problem != nil {
 			attrs = append(attrs, "code", of.problem.Code, "err", of.problem.Detail)
 		}
-		if unlogged, ok := s.repeats.pass(failure{status, r.Method, r.URL.Path}, time.Now()); !ok {
+		if !s.failures.allow(failure{status, of.operation}, rate.Every(repeatPause), 1, time.Now()) {
 			level = slog.LevelDebug
-		} else if unlogged > 0 {
-			attrs = append(attrs, "unlogged", unlogged)
 		}
 	}
 	s.Log.Log(r.Context(), level, "request", attrs...)

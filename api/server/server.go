@@ -18,7 +18,6 @@
 //	authorize.go   what the caller may do
 //	tls.go         the certificate and its changes
 //	middleware.go  what every request needs: id, log, check of the caller, panics
-//	repeat.go      limits the log lines of requests that clients repeat
 //	route.go       adding routes
 //	pages.go       the pages beside the routes
 //	openapi.go     the OpenAPI document and its schemas
@@ -89,7 +88,6 @@ type Server struct {
 	api      huma.API
 	clientOf func(net.Conn) connlimit.Client // nil: the client of a connection, other than in tests
 
-	repeats                 repeats
 	streams                 bounded
 	large                   bounded  // requests with large bodies
 	RefusedConnections      Refusals // of all listeners
@@ -97,7 +95,8 @@ type Server struct {
 	RefusedRequests         Refusals // of clients that sent too many
 	RefusedStreams          Refusals
 	RefusedStreamsOfClients Refusals // of clients with too many
-	rates                   rates
+	rates                   rates[connlimit.Client]
+	failures                rates[failure] // that are logged
 }
 
 // New returns a server without routes and listeners.

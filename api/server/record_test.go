@@ -2,13 +2,11 @@ package server
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "github.com/ironvip/ironvip/api/v1"
 )
@@ -53,38 +51,5 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 		case (c.want == "WARN" || c.want == "ERROR") && !strings.Contains(log.String(), `code=some_code err="the store is away"`):
 			t.Errorf("%s %s, answered with %d: no reason\n%s", c.method, c.path, c.status, &log)
 		}
-	}
-}
-
-func TestRepeatedFailures(t *testing.T) {
-	var r repeats
-	now := time.Now()
-	pass := func(f failure, want bool, unlogged int) {
-		t.Helper()
-		if n, ok := r.pass(f, now); ok != want || n != unlogged {
-			t.Errorf("%+v: %v after %d, want %v after %d", f, ok, n, want, unlogged)
-		}
-	}
-	web, other := failure{503, "PUT", "/web"}, failure{507, "PUT", "/web"}
-	pass(web, true, 0)
-	pass(web, false, 0)
-	pass(web, false, 0)
-	pass(other, true, 0)
-	now = now.Add(repeatPause)
-	pass(web, true, 2)
-	pass(web, false, 0)
-	// Callers choose paths, and can't fill the memory with them.
-	for i := range 10 * maxRepeats {
-		r.pass(failure{404, "PUT", fmt.Sprint("/", i)}, now)
-	}
-	if n := len(r.seen); n > maxRepeats+2 {
-		t.Errorf("%d failures are kept", n)
-	}
-	pass(failure{503, "PUT", "/new"}, true, 0) // shares a line with others of its status
-	pass(failure{503, "PUT", "/newer"}, false, 0)
-	now = now.Add(repeatPause)
-	pass(failure{503, "PUT", "/new"}, true, 0) // has one of its own again
-	if n := len(r.seen); n != 1 {
-		t.Errorf("%d failures are kept after a minute", n)
 	}
 }
