@@ -35,7 +35,7 @@ func openPages(t *testing.T, at net.Addr, pages int) (connections []*net.TCPConn
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream, application/x-ndjson\r\n\r\n", path, at); err != nil {
+			if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/x-ndjson\r\n\r\n", path, at); err != nil {
 				t.Fatal(err)
 			}
 			connections = append(connections, c.(*net.TCPConn))

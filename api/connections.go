@@ -18,9 +18,6 @@ import (
 	"github.com/ironvip/ironvip/vip"
 )
 
-// ndjson is the type of a list with one JSON document per line.
-const ndjson = "application/x-ndjson"
-
 func (s *Server) connectionRoutes() {
 	server.Handle(s.http, server.Route{Path: v1.PathConnections, Lacks: server.Needs(s.ConnectionLister != nil, "dataplane that lists connections"),
 		Need: access.Operate, ID: "list-connections", Tag: "dataplane", Summary: "List single connections",

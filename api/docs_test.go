@@ -176,7 +176,7 @@ func (c curl) run(t *testing.T, r *rig) (answer, error) {
 	for _, h := range c.headers {
 		name, value, _ := strings.Cut(h, ": ")
 		req.Header.Set(name, value)
-		stream = stream || value == "text/event-stream"
+		stream = stream || value == ndjson
 	}
 	resp, err := r.web.Client().Do(req)
 	if err != nil {

@@ -357,9 +357,9 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %q up to %d, want %q up to %d", c.query, got, last, c.want, c.last)
 		}
 	}
-	resp := r.send("GET", v1.PathEvents, "", "Accept: text/event-stream", "Last-Event-ID: 103")
+	resp := r.send("GET", v1.PathEvents+"?since=103", "", "Accept: application/x-ndjson")
 	defer resp.Body.Close()
-	if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream" {
+	if ct := resp.Header.Get("Content-Type"); ct != ndjson {
 		t.Errorf("content type %q", ct)
 	}
 	lines := bufio.NewScanner(resp.Body)
@@ -375,11 +375,9 @@ func TestEvents(t *testing.T) {
 		}
 		t.Fatalf("the stream ended before %q: %v", want, lines.Err())
 	}
-	expect("id: 104")
-	expect(`data: {"id":104,`)
+	expect(`{"id":104,`)
 	log.Add(event.Event{Kind: "e", Message: "two\nlines"})
-	expect("id: 105")
-	expect(`data: {"id":105,`)
+	expect(`{"id":105,`)
 }
 
 // Unhealthy backends are a warning, and a failure if they are most of all.

@@ -80,7 +80,7 @@ func TestStreamsBeyondTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer done()
-	a := r.ask("GET", v1.PathEvents, "", "Accept: text/event-stream")
+	a := r.ask("GET", v1.PathEvents, "", "Accept: application/x-ndjson")
 	if a.StatusCode != 503 || a.Header.Get("Retry-After") != "5" || a.problem(t).Code != v1.CodeOverloaded {
 		t.Errorf("a stream beyond the limit: %d, %v, %s", a.StatusCode, a.Header, a.body)
 	}

@@ -14,7 +14,7 @@
 //	services.go     services: list, get, put, delete, explain
 //	backends.go     backends: register, delete, heartbeat, state
 //	watch.go        a stream of services
-//	sse.go          streams as lines or as server-sent events
+//	lines.go        streams of lines
 //	search.go       objects by a part of a name or address
 //	apply.go        many services in one request, and plans
 //	leases.go       addresses, node ports and pools

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -25,13 +24,10 @@ func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
 	server.Handle(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
 		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
-	watched := s.http.JSON(ndjson, v1.ServiceChange{})
-	maps.Copy(watched, server.Text(eventStream, "the same lines as lines of data, up to 500 of them in an event"))
 	server.Handle(s.http, server.Route{Path: v1.PathWatchServices, Need: access.View, ID: "watch-services", Tag: "services", Summary: "Follow services",
 		Description: "A stream of lines of JSON without an end: each selected service, a line with synced, and then each change of a service. " +
-			"The cost of a change does not depend on the number of services. Empty lines keep the connection open. " +
-			"With Accept: text/event-stream, the lines are server-sent events.",
-		Content: watched}, s.watchServices)
+			"The cost of a change does not depend on the number of services. Empty lines keep the connection open.",
+		Content: s.http.JSON(ndjson, v1.ServiceChange{})}, s.watchServices)
 	server.Handle(s.http, server.Route{Path: one, Need: access.View, ID: "get-service", Tag: "services", Summary: "Get a service",
 		Also: map[int]any{http.StatusNotModified: nil}}, s.getService)
 	server.Handle(s.http, server.Route{Method: http.MethodPut, Path: one, Need: access.Register, ID: "put-service", Tag: "services", Summary: "Create or replace a service",

@@ -216,7 +216,7 @@ func TestRefusals(t *testing.T) {
 		{name: "no configuration", method: "POST", path: v1.PathConfigValidate, status: 503, code: v1.CodeUnavailable},
 		{name: "nothing to plan", method: "POST", path: v1.PathConfigPlan, status: 503, code: v1.CodeUnavailable},
 		{name: "nothing to reload", method: "POST", path: v1.PathReload, status: 503, code: v1.CodeUnavailable},
-		{name: "events after no number", method: "GET", path: v1.PathEvents, headers: []string{"Last-Event-ID: x"}, status: 400, code: v1.CodeInvalidRequest, field: "header.Last-Event-ID"},
+		{name: "events after no number", method: "GET", path: v1.PathEvents + "?since=x", status: 422, code: v1.CodeInvalidRequest, field: "query.since"},
 		{name: "apply of nothing", method: "POST", path: v1.PathApply, status: 400, code: v1.CodeInvalidRequest},
 		{name: "apply of a list", method: "POST", path: v1.PathApply, body: `[]`, status: 400, code: v1.CodeInvalidRequest},
 		{name: "apply cut off", method: "POST", path: v1.PathApply, body: `{"services":[{"name":"a"`, status: 400, code: v1.CodeInvalidRequest},

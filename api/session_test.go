@@ -140,7 +140,7 @@ func TestLastingRequestsEndWithTheirToken(t *testing.T) {
 		bearer := "Authorization: Bearer " + r.create(tokens.Token{Name: "deploy", Grant: access.Grant{Role: access.Operator}})
 		ended := make(chan string, 4)
 		for _, c := range []struct{ method, path, body, header string }{
-			{"GET", v1.PathServices + "?wait=5m&revision=1000000", "", "Accept: */*"}, {"GET", v1.PathEvents, "", "Accept: text/event-stream"},
+			{"GET", v1.PathServices + "?wait=5m&revision=1000000", "", "Accept: */*"}, {"GET", v1.PathEvents, "", "Accept: application/x-ndjson"},
 			{"GET", v1.PathWatchServices, "", "Accept: */*"}, {"PUT", webPath, webBody("10.0.0.1"), "Prefer: wait=300"},
 		} {
 			go func() {

@@ -20,7 +20,7 @@ import (
 	"github.com/ironvip/ironvip/vip/spec"
 )
 
-// browser reads server-sent events.
+// browser reads the lines of a stream.
 type browser struct {
 	t     *testing.T
 	lines *bufio.Scanner
@@ -28,34 +28,24 @@ type browser struct {
 
 func (r *rig) browse(query string) *browser {
 	r.t.Helper()
-	return &browser{r.t, bufio.NewScanner(r.follow(query, eventStream))}
+	return &browser{r.t, bufio.NewScanner(r.follow(query))}
 }
 
-// next returns the data of the next event, or its other fields.
+// next returns the next line that is not empty.
 func (b *browser) next() string {
 	b.t.Helper()
-	var data []string
 	for b.lines.Scan() {
-		line := b.lines.Text()
-		if line == "" {
-			return strings.Join(data, "\n")
+		if line := b.lines.Text(); line != "" {
+			return line
 		}
-		if text, is := strings.CutPrefix(line, "data: "); is {
-			line = text
-		}
-		data = append(data, line)
 	}
 	b.t.Fatalf("the stream ended: %v", b.lines.Err())
 	return ""
 }
 
-// beginning returns the lines of the beginning, with synced as the last one. They are one event, or more if the rows are
-// still being computed.
+// beginning returns the lines of the beginning, with synced as the last one.
 func (b *browser) beginning() string {
 	b.t.Helper()
-	if got := b.next(); got != "retry: 1000" {
-		b.t.Fatalf("the first event is %q", got)
-	}
 	out := b.next()
 	for !strings.HasSuffix(out, `{"synced":true}`) {
 		out += "\n" + b.next()
@@ -63,7 +53,7 @@ func (b *browser) beginning() string {
 	return out
 }
 
-// The rows of services as server-sent events: all rows of the beginning, then the changes of
+// The rows of services: all rows of the beginning, then the changes of
 // rows, and nothing for a change of something else.
 func TestWatchSummaries(t *testing.T) {
 	r := newRig(t)
@@ -154,7 +144,6 @@ func TestWatchersCost(t *testing.T) {
 		for range watchers {
 			go func() {
 				req := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+v1.PathWatchServices+"?view=summary", nil)
-				req.Header.Set("Accept", eventStream)
 				handler.ServeHTTP(received{httptest.NewRecorder(), &rows, &bytes}, req)
 			}()
 		}

@@ -3,12 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"net/http"
 	"slices"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -30,31 +26,23 @@ func (s *Server) topServices(ctx context.Context, in *topInput) (*server.Stream,
 		return nil, server.BadRequest("interval must be between 1s and 1m", "use a duration such as interval=5s",
 			vip.Problem{Code: vip.CodeInvalid, Field: "query.interval", Message: "must be between 1s and 1m"})
 	}
-	end, err := s.http.OpenStream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return server.NewStream(func(h huma.Context) {
-		defer end()
-		h.SetHeader("Content-Type", ndjson)
-		h.SetStatus(http.StatusOK)
-		flush(h)
-		s.sendTop(h, interval, in)
-	}), nil
+	return s.streamLines(ctx, func(to lines) {
+		to.flush()
+		s.sendTop(to, interval, in)
+	})
 }
 
 // sendTop sends a line per interval, until the caller is gone or has its count of lines. It compares the
 // counters with those of its read before. Callers share a read of the counters that is at most half an
 // interval old, because a read costs O(frontends).
-func (s *Server) sendTop(h huma.Context, interval time.Duration, in *topInput) {
+func (s *Server) sendTop(to lines, interval time.Duration, in *topInput) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	out := json.NewEncoder(h.BodyWriter())
 	var last map[vip.ServiceKey]reconcile.Traffic
 	var read time.Time
 	for sent := 0; ; {
-		server.Allow(h.Context(), interval+answerTime)
-		totals, now, err := s.totals.get(h.Context(), interval/2, s.serviceTotals)
+		to.allow(interval)
+		totals, now, err := s.totals.get(to.h.Context(), interval/2, s.serviceTotals)
 		line := v1.Top{Time: now.UTC(), Items: []v1.TopService{}}
 		isLine := err != nil || last != nil && now.After(read) // else there is nothing to compare with
 		if err != nil {
@@ -63,10 +51,10 @@ func (s *Server) sendTop(h huma.Context, interval time.Duration, in *topInput) {
 			line = top(line, last, totals, now.Sub(read), in)
 		}
 		if isLine {
-			if out.Encode(line) != nil || err != nil && in.Count > 0 {
+			if to.out.Encode(line) != nil || err != nil && in.Count > 0 {
 				return
 			}
-			flush(h)
+			to.flush()
 			if sent++; sent == in.Count {
 				return
 			}
@@ -75,7 +63,7 @@ func (s *Server) sendTop(h huma.Context, interval time.Duration, in *topInput) {
 			last, read = totals, now
 		}
 		select {
-		case <-h.Context().Done():
+		case <-to.done():
 			return
 		case <-tick.C:
 		}

@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"hash/maphash"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -21,7 +18,6 @@ type watchServicesInput struct {
 	Selection
 	Service []string `query:"service,explode" doc:"this service: name or namespace/name; repeatable; absent: all"`
 	View    string   `query:"view" enum:"full,summary" default:"full" doc:"full: each service with its backends; summary: each as a row of a list"`
-	Accept  string   `header:"Accept" hidden:"true"`
 }
 
 func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*server.Stream, error) {
@@ -36,21 +32,16 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 		}
 		names[key] = true
 	}
-	end, err := s.http.OpenStream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return server.NewStream(func(h huma.Context) {
-		defer end()
-		w := &serviceWatcher{changeStream: beginChanges(h, in.Accept), s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
+	return s.streamLines(ctx, func(to lines) {
+		w := &serviceWatcher{lines: to, s: s, in: in, names: names, sent: map[vip.ServiceKey]uint64{}, seed: maphash.MakeSeed()}
 		w.run()
-	}), nil
+	})
 }
 
 // serviceWatcher sends the changes of services to one caller. It costs O(changed services) per change, and
 // 50 bytes of memory for each selected service.
 type serviceWatcher struct {
-	changeStream
+	lines
 	s     *Server
 	in    *watchServicesInput
 	names map[vip.ServiceKey]bool   // empty: all
@@ -68,28 +59,22 @@ func (w *serviceWatcher) run() {
 	defer feed.Close()
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
-	if w.out.begin() != nil {
-		return
-	}
 	for synced := false; ; synced = true {
 		changed := w.s.tables.Revisions.Changed() // before looking
 		services := make(map[vip.ServiceKey]struct{})
 		eachChange(feed, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 		for i, key := range slices.SortedFunc(maps.Keys(services), compareKeys) {
 			if i%100 == 0 {
-				server.Allow(w.h.Context(), answerTime)
+				w.allow(0)
 			}
 			if w.look(key) != nil {
 				return
 			}
 		}
-		if !synced && w.send(v1.ServiceChange{Synced: true}) != nil {
+		if !synced && w.out.Encode(v1.ServiceChange{Synced: true}) != nil {
 			return
 		}
-		if w.out.end() != nil {
-			return
-		}
-		flush(w.h)
+		w.flush()
 		if !backoff.Sleep(w.h.Context(), pace) {
 			return
 		}
@@ -104,7 +89,7 @@ func (w *serviceWatcher) run() {
 func (w *serviceWatcher) wait(changed <-chan struct{}, tick <-chan time.Time) bool {
 	for {
 		select {
-		case <-w.h.Context().Done():
+		case <-w.done():
 			return false
 		case <-changed:
 			return true
@@ -137,10 +122,11 @@ func (w *serviceWatcher) look(key vip.ServiceKey) error {
 			return err
 		}
 		w.sent[key] = hash
-		return w.out.line(line)
+		_, err = w.h.BodyWriter().Write(append(line, '\n'))
+		return err
 	case had:
 		delete(w.sent, key)
-		return w.send(v1.ServiceChange{Deleted: key.String()})
+		return w.out.Encode(v1.ServiceChange{Deleted: key.String()})
 	}
 	return nil
 }
@@ -153,45 +139,4 @@ func (w *serviceWatcher) newest(key vip.ServiceKey) (v1.ServiceChange, bool) {
 	}
 	svc, exists := w.s.service(key)
 	return v1.ServiceChange{Service: &svc}, exists
-}
-
-// changeStream is a response that sends changes of services.
-type changeStream struct {
-	h   huma.Context
-	out lines
-}
-
-// beginChanges begins a response in the form that the caller accepts.
-func beginChanges(h huma.Context, accept string) changeStream {
-	kind, out := ndjson, lines(lineWriter{h.BodyWriter()})
-	if wantsEvents(accept, ndjson) {
-		kind, out = eventStream, &eventWriter{to: h.BodyWriter()}
-		h.SetHeader("X-Accel-Buffering", "no")
-	}
-	h.SetHeader("Content-Type", kind)
-	h.SetStatus(http.StatusOK)
-	return changeStream{h, out}
-}
-
-func (w *changeStream) send(c v1.ServiceChange) error {
-	line, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	return w.out.line(line)
-}
-
-// keepAlive returns whether the caller is still there.
-func (w *changeStream) keepAlive() bool {
-	server.Allow(w.h.Context(), answerTime)
-	err := w.out.keepAlive()
-	flush(w.h)
-	return err == nil && w.h.Context().Err() == nil
-}
-
-// flush sends what a stream has written to the caller.
-func flush(h huma.Context) {
-	if f, ok := h.BodyWriter().(http.Flusher); ok {
-		f.Flush()
-	}
 }

@@ -18,8 +18,8 @@ type watching struct {
 	lines *json.Decoder
 }
 
-// follow opens a stream of services with this content type.
-func (r *rig) follow(query, contentType string) io.Reader {
+// follow opens a stream of services.
+func (r *rig) follow(query string) io.Reader {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	r.t.Cleanup(cancel)
@@ -27,13 +27,12 @@ func (r *rig) follow(query, contentType string) io.Reader {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	req.Header.Set("Accept", contentType)
 	resp, err := r.web.Client().Do(req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != contentType {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != ndjson {
 		r.t.Fatalf("%s %s", resp.Status, resp.Header.Get("Content-Type"))
 	}
 	return resp.Body
@@ -41,7 +40,7 @@ func (r *rig) follow(query, contentType string) io.Reader {
 
 func (r *rig) watch(query string) *watching {
 	r.t.Helper()
-	return &watching{r.t, json.NewDecoder(r.follow(query, ndjson))}
+	return &watching{r.t, json.NewDecoder(r.follow(query))}
 }
 
 // next returns the next line: "web healthy 2", "-web" or "synced".

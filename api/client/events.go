@@ -1,13 +1,8 @@
 package client
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"iter"
-	"net/http"
 	"net/url"
 	"strconv"
 
@@ -16,11 +11,7 @@ import (
 
 // Events returns the stored events after the event with id since, oldest first.
 func (c *Client) Events(ctx context.Context, since uint64) (v1.EventList, error) {
-	q := url.Values{}
-	if since > 0 {
-		q.Set("since", strconv.FormatUint(since, 10))
-	}
-	all, err := fetchAll(ctx, c, call{path: v1.PathEvents, query: q}, func(l *v1.EventList) (*[]v1.Event, *string) { return &l.Items, &l.Next })
+	all, err := fetchAll(ctx, c, call{path: v1.PathEvents, query: after(since)}, func(l *v1.EventList) (*[]v1.Event, *string) { return &l.Items, &l.Next })
 	if n := len(all.Items); n > 0 {
 		all.Last = all.Items[n-1].ID
 	}
@@ -32,38 +23,19 @@ func (c *Client) Events(ctx context.Context, since uint64) (v1.EventList, error)
 // with the last id to continue.
 func (c *Client) FollowEvents(ctx context.Context, since uint64) iter.Seq2[v1.Event, error] {
 	return func(yield func(v1.Event, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		h := http.Header{"Accept": {"text/event-stream"}}
-		if since > 0 {
-			h.Set("Last-Event-ID", strconv.FormatUint(since, 10))
-		}
-		resp, err := c.send(ctx, call{method: http.MethodGet, path: v1.PathEvents, header: h})
-		if err != nil {
-			yield(v1.Event{}, err)
-			return
-		}
-		defer resp.Body.Close()
-		lines := bufio.NewScanner(resp.Body)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-			if !ok { // ids, comments (keep-alives) and the empty lines between
-				continue
-			}
-			var e v1.Event
-			if err := json.Unmarshal(data, &e); err != nil {
-				yield(v1.Event{}, fmt.Errorf("event stream: %w", err))
-				return
-			}
-			if !yield(e, nil) {
+		for e, err := range stream[v1.Event](ctx, c, v1.PathEvents, after(since)) {
+			if err = c.ended(ctx, err); !yield(e, err) || err != nil {
 				return
 			}
 		}
-		err = lines.Err()
-		if err == nil {
-			err = fmt.Errorf("the agent ended the stream")
-		}
-		yield(v1.Event{}, c.unreachable(ctx, err))
 	}
+}
+
+// after returns the parameter for the events after the one with an id.
+func after(id uint64) url.Values {
+	q := url.Values{}
+	if id > 0 {
+		q.Set("since", strconv.FormatUint(id, 10))
+	}
+	return q
 }

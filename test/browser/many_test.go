@@ -146,7 +146,7 @@ func readStream(t testing.TB, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("Accept", "text/event-stream, application/x-ndjson")
+	request.Header.Set("Accept", "application/x-ndjson")
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		t.Fatal(err)

@@ -123,7 +123,7 @@ func TestCallersOfTheAPI(t *testing.T) {
 		if i >= 12 {
 			want = http.StatusServiceUnavailable
 		}
-		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nLast-Event-ID: 0\r\n\r\n")
+		fmt.Fprint(c, "GET /v1/events HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n")
 		_ = c.SetReadDeadline(time.Now().Add(maxWait))
 		if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != want {
 			t.Fatalf("stream %d: %v, %v, want %d", i+1, r, err, want)

@@ -52,7 +52,7 @@ export class Hub {
     }
   }
 
-  // source returns the stream of what a page follows: {path, accept, keep}, or {service}. Single services share a
+  // source returns the stream of what a page follows: {path, keep}, or {service}. Single services share a
   // stream, except for a name that the agent refuses.
   source(what) {
     const name = !what.service ? what.path : isName.test(what.service) ? 'services' : 'service ' + what.service;
@@ -66,8 +66,8 @@ const isName = /^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\/)?[a-z0-9]([a-z0-9-]{0,61}
 // Source is a stream that is open while somebody follows it. It keeps what a later follower needs: the newest row of
 // each service, or the last values.
 class Source {
-  constructor(hub, { path, service, accept = 'text/event-stream', keep }, ended) {
-    Object.assign(this, { hub, path, accept, ended, followers: new Set(), names: service ? new Set() : null, kept: keep ? new Last(keep) : new Rows(), open: false, problem: null, turn: null, id: '' });
+  constructor(hub, { path, service, keep }, ended) {
+    Object.assign(this, { hub, path, ended, followers: new Set(), names: service ? new Set() : null, kept: keep ? new Last(keep) : new Rows(), open: false, problem: null, turn: null, event: 0 });
   }
 
   join(f) {
@@ -119,24 +119,23 @@ class Source {
     turn.signal.addEventListener('abort', stop);
     let timer = setTimeout(stop, silence);
     try {
-      const path = this.names ? '/v1/services:watch?' + [...this.names].map((n) => 'service=' + encodeURIComponent(n)).join('&') : this.path;
-      const response = await send('GET', path, undefined, { key: this.hub.key, signal: request.signal, headers: { Accept: this.accept, ...(this.id && { 'Last-Event-ID': this.id }) } });
+      const path = this.names ? '/v1/services:watch?' + [...this.names].map((n) => 'service=' + encodeURIComponent(n)).join('&') : this.path + (this.event ? '?since=' + this.event : '');
+      const response = await send('GET', path, undefined, { key: this.hub.key, signal: request.signal, headers: { Accept: 'application/x-ndjson' } });
       if (!response.ok) throw await problemOf(response);
       if (turn.signal.aborted) return;
       this.open = true;
       this.set(null);
       this.kept.begin();
       this.followers.forEach((f) => f.post({ begin: true, date: response.headers.get('Date') }));
-      const end = this.accept === 'text/event-stream' ? '\n\n' : '\n';
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = '';;) {
         const { value, done } = await reader.read();
         clearTimeout(timer);
         if (done || turn.signal.aborted) return;
         timer = setTimeout(stop, silence);
-        const blocks = (rest + value).split(end);
-        rest = blocks.pop();
-        this.deliver(blocks);
+        const lines = (rest + value).split('\n');
+        rest = lines.pop();
+        this.deliver(lines);
       }
     } finally {
       clearTimeout(timer);
@@ -145,13 +144,9 @@ class Source {
     }
   }
 
-  deliver(blocks) {
-    const values = [];
-    for (const line of blocks.join('\n').split('\n')) {
-      if (line.startsWith('data: ')) values.push(JSON.parse(line.slice(6)));
-      else if (line.startsWith('id: ')) this.id = line.slice(4);
-      else if (line.startsWith('{')) values.push(JSON.parse(line)); // of a stream of lines
-    }
+  deliver(lines) {
+    const values = lines.filter((line) => line).map((line) => JSON.parse(line)); // an empty one keeps the connection open
+    this.event = values.at(-1)?.id ?? this.event; // of a stream of events
     this.kept.add(values);
     for (const f of this.followers) this.post(f, values);
   }

@@ -1,4 +1,4 @@
-// Streams of the agent: server-sent events, or lines of JSON, as long as the page is visible. The pages of a browser share
+// Streams of the agent: lines of JSON, as long as the page is visible. The pages of a browser share
 // them, see hub.js. A page that isn't visible follows nothing, and follows everything again when it comes back.
 
 import { el, show } from './dom.js';
@@ -82,7 +82,7 @@ function report() {
   document.dispatchEvent(new CustomEvent('connection', { detail: [...streams.values()].find((s) => s.problem)?.problem ?? null }));
 }
 
-// Stream follows what it is of until close: {path, accept}, or {service: name}. values(list) gets what arrived together.
+// Stream follows what it is of until close: {path}, or {service: name}. values(list) gets what arrived together.
 // begin() is called when the stream begins, and again when it begins anew: then it gets all rows again. Of a stream without
 // rows, it gets the last ones that another page has received, at most what.keep, and then the next ones.
 export class Stream {

@@ -112,11 +112,11 @@ func (a *fakeAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !known {
 		ans = answer{404, v1.ProblemDocument{Title: "Not found", Status: 404, Code: v1.CodeNotFound, Detail: "no canned answer for " + line}}
 	}
-	if events, ok := ans.body.([]v1.Event); ok && r.Header.Get("Accept") == "text/event-stream" {
-		w.Header().Set("Content-Type", "text/event-stream")
+	if events, ok := ans.body.([]v1.Event); ok && strings.Contains(r.Header.Get("Accept"), "application/x-ndjson") {
+		w.Header().Set("Content-Type", "application/x-ndjson")
 		for _, e := range events {
 			b, _ := json.Marshal(e)
-			fmt.Fprintf(w, "id: %d\ndata: %s\n\n", e.ID, b)
+			fmt.Fprintf(w, "%s\n", b)
 		}
 		if a.hold {
 			w.(http.Flusher).Flush()

@@ -67,7 +67,7 @@ export function overviewPage(page, signal) {
     draw();
     read();
   });
-  const top = new Stream({ path: '/v1/top?interval=2s&limit=8&by=bytes', accept: 'application/x-ndjson', keep: samples }, { values(lines) {
+  const top = new Stream({ path: '/v1/top?interval=2s&limit=8&by=bytes', keep: samples }, { values(lines) {
     for (const t of lines) {
       if (t.problem) return show(busy, problemList([t.problem]));
       [t.sum.connections_per_second, t.sum.active_connections, t.sum.bytes_in_per_second, t.sum.bytes_out_per_second].forEach((v, i) => sparks[i].add(v));
