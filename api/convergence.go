@@ -4,36 +4,30 @@ import (
 	"context"
 	"time"
 
+	"github.com/ironvip/ironvip/api/status"
 	"github.com/ironvip/ironvip/internal/metric"
-	"github.com/ironvip/ironvip/internal/table"
-	"github.com/ironvip/ironvip/pipeline"
-	"github.com/ironvip/ironvip/plane/reconcile"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // convergence measures the time from a source's change of a service until the dataplane has it. It
-// follows three change feeds and costs O(1) per change.
+// follows the services and their statuses, and costs O(1) per change.
 type convergence struct {
-	services  table.Reader[vip.ServiceKey, vip.Service]
-	compiled  table.Reader[vip.ServiceKey, pipeline.Compiled]
-	applied   table.Reader[vip.FrontendKey, reconcile.AppliedFrontend]
-	front     table.Reader[vip.FrontendKey, vip.Frontend]
+	tables    *status.Tables
 	ready     <-chan struct{}
 	durations *metric.Durations // by source
-	pending   map[vip.ServiceKey]changed
+	pending   map[vip.ServiceKey]change
 }
 
-type changed struct {
+// change is one that the dataplane does not have yet.
+type change struct {
 	rev    uint64
 	at     time.Time
 	source string
 }
 
-func newConvergence(d *Deps) *convergence {
-	return &convergence{services: d.Services, compiled: d.Compiled, applied: d.Applied, front: d.Frontends, ready: d.Ready,
-		pending:   map[vip.ServiceKey]changed{},
-		durations: metric.NewDurations(familyConvergence, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30),
-	}
+func newConvergence(tables *status.Tables, ready <-chan struct{}) *convergence {
+	return &convergence{tables: tables, ready: ready, pending: map[vip.ServiceKey]change{},
+		durations: metric.NewDurations(familyConvergence, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30)}
 }
 
 // run measures changes after the first full reconcile. Earlier changes waited for the agent's
@@ -44,12 +38,13 @@ func (c *convergence) run(ctx context.Context) error {
 		return ctx.Err()
 	case <-c.ready:
 	}
-	services, compiled, applied := c.services.Watch(), c.compiled.Watch(), c.applied.Watch()
+	services, statuses := c.tables.Services.Watch(), c.tables.Revisions.Watch()
 	defer services.Close()
-	defer compiled.Close()
-	defer applied.Close()
-	started := c.services.Revision()
+	defer statuses.Close()
+	started := c.tables.Services.Revision()
 	for {
+		changed := c.tables.Revisions.Changed() // before looking
+		eachChange(statuses, func(k *vip.ServiceKey) { c.look(*k) })
 		changes, more := services.TryNext()
 		for _, ch := range changes {
 			switch k := ch.Value.Key; {
@@ -58,34 +53,21 @@ func (c *convergence) run(ctx context.Context) error {
 			case ch.Rev > started:
 				p, waits := c.pending[k]
 				if !waits { // else the earlier change is not in effect yet, and its time counts
-					p = changed{at: time.Now(), source: ch.Value.Source}
+					p = change{at: time.Now(), source: ch.Value.Source}
 				}
 				p.rev = ch.Rev
 				c.pending[k] = p
+				c.look(k) // it may have been applied before it was read here
 			}
 		}
-		compiledChanges, moreCompiled := compiled.TryNext()
-		for _, ch := range compiledChanges {
-			c.look(ch.Value.Service.Key)
-		}
-		appliedChanges, moreApplied := applied.TryNext()
-		for _, ch := range appliedChanges {
-			if f, _, ok := c.front.Get(ch.Value.Tried.Value.Key); ok {
-				c.look(f.Service)
-			}
-		}
-		for _, ch := range changes { // changes that were applied before they were read here
-			c.look(ch.Value.Key)
-		}
-		if len(changes)+len(compiledChanges)+len(appliedChanges) > 0 {
+		if len(changes) > 0 {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-more:
-		case <-moreCompiled:
-		case <-moreApplied:
+		case <-changed:
 		}
 	}
 }
@@ -96,12 +78,12 @@ func (c *convergence) look(key vip.ServiceKey) {
 	if !waits {
 		return
 	}
-	row, _, ok := c.compiled.Get(key)
+	row, _, ok := c.tables.Compiled.Get(key)
 	if !ok || row.ServiceRev < p.rev || len(row.Frontends) == 0 {
 		return
 	}
 	for _, f := range row.Frontends {
-		if a, _, ok := c.applied.Get(f.Value.Key); !ok || a.Tried.Rev < f.Rev || a.Problem != nil {
+		if a, _, ok := c.tables.Applied.Get(f.Value.Key); !ok || a.Tried.Rev < f.Rev || a.Problem != nil {
 			return
 		}
 	}

@@ -2,9 +2,6 @@ package api
 
 import (
 	"context"
-	"iter"
-	"slices"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humagin"
@@ -13,7 +10,6 @@ import (
 	"github.com/ironvip/ironvip/api/status"
 	v1 "github.com/ironvip/ironvip/api/v1"
 	"github.com/ironvip/ironvip/internal/metric"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/ipam"
 	"github.com/ironvip/ironvip/vip"
 )
@@ -166,68 +162,32 @@ type tally struct {
 	unhealthy int
 }
 
-// tallies yields the tally of each service once. It doesn't read the status of healthy services,
-// usually most of them.
-func (s *Server) tallies() iter.Seq2[vip.ServiceKey, tally] {
-	return func(yield func(vip.ServiceKey, tally) bool) {
-		rows := make(map[vip.ServiceKey]*table.Row[vip.Service], s.Services.Len())
-		for key := range s.Services.All() {
-			if row := s.Services.Row(key); row != nil {
-				rows[key] = row
-			}
-		}
-		// The states are read after the rows, so that a newly added service doesn't count as
-		// healthy.
-		states := s.unhealthy.notHealthy()
-		leave := s.withLeaving()
-		for key, row := range rows {
+// tallies returns the tally of each service. It reads no status: the index has those of the services
+// that need one.
+func (s *Server) tallies() map[vip.ServiceKey]tally {
+	out := make(map[vip.ServiceKey]tally, s.Services.Len())
+	for key := range s.Services.All() {
+		if row := s.Services.Row(key); row != nil {
 			n := len(row.Value.Backends)
-			t := tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
-			state, unhealthy := states[key]
-			// All backends of an unchecked service are ready and usable, too.
-			if _, leaves := leave[key]; unhealthy && state.state != status.Unchecked || leaves {
-				in := s.tables.Input(key, time.Time{})
-				if in.Service == nil {
-					continue
-				}
-				t = tallyOf(&in)
-			}
-			if unhealthy {
-				t.state = state.state
-			}
-			if !yield(key, t) {
-				return
-			}
+			out[key] = tally{source: row.Value.Source, state: status.Healthy, ready: n, usable: n}
 		}
 	}
-}
-
-// withLeaving returns the services with leaving endpoints. It costs O(frontends).
-func (s *Server) withLeaving() map[vip.ServiceKey]struct{} {
-	out := map[vip.ServiceKey]struct{}{}
-	for _, f := range s.Frontends.All() {
-		if slices.ContainsFunc(f.Backends, vip.Endpoint.IsLeaving) {
-			out[f.Service] = struct{}{}
+	// After the rows, so that a newly added service doesn't count as healthy.
+	for key, service := range s.unhealthy.known() {
+		if _, exists := out[key]; exists {
+			out[key] = service.tally
 		}
 	}
 	return out
 }
 
-// tallyOf counts the backends of a service. It sets the state to Healthy.
-func tallyOf(in *status.Input) tally {
-	t := tally{source: in.Service.Source, state: status.Healthy, drain: len(status.UsesOf(in).Removed)}
+// tallyOf counts the backends of a service.
+func tallyOf(in *status.Input, r *status.Report) tally {
+	t := tally{source: in.Service.Source, state: r.State, usable: r.Ready, unhealthy: r.Unhealthy, drain: len(status.UsesOf(in).Removed)}
 	for i := range in.Service.Backends {
-		b := &in.Service.Backends[i]
-		switch in.StateOf(b) {
+		switch in.StateOf(&in.Service.Backends[i]) {
 		case vip.Ready:
 			t.ready++
-			switch {
-			case in.Usable(b) && in.Ejected(b):
-			case in.Usable(b):
-				t.usable++
-			case b.Weight > 0:
-				t.unhealthy++
-			}
 		case vip.Drain:
 			t.drain++
 		case vip.Maint:

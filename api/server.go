@@ -78,7 +78,8 @@ func New(d Deps) *Server {
 	if d.Log == nil {
 		d.Log = slog.Default()
 	}
-	s := &Server{Deps: d, tables: statusTables(&d), convergence: newConvergence(&d),
+	tables := statusTables(&d)
+	s := &Server{Deps: d, tables: tables, convergence: newConvergence(tables, d.Ready),
 		progress: pipeline.Progress{Services: d.Services, Compiled: d.Compiled, Applied: d.Applied}}
 	s.unhealthy = &unhealthyIndex{tables: s.tables, events: s.Events}
 	s.http = server.New(server.Options{Node: d.Node, Hosts: d.Hosts, Version: d.Version, Connections: d.MaxConnections,

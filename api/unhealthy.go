@@ -29,10 +29,9 @@ type unhealthyIndex struct {
 	published map[vip.ServiceKey]status.State // the bad states that events have, until they end
 }
 
-// unhealthyService is what the index knows of a service that isn't healthy.
+// unhealthyService is what the index knows of a service that isn't healthy, or that has backends that leave.
 type unhealthyService struct {
-	state   status.State
-	down    int // backends that are ready and unhealthy
+	tally
 	ejected int
 	panics  bool
 	held    int // backends with held traffic, since and until when
@@ -78,8 +77,10 @@ func (s *unhealthyIndex) standing() standing {
 	s.update()
 	out := standing{services: s.tables.Services.Len(), backends: s.backends(), states: make(map[status.State]int)}
 	for key, service := range s.services {
-		out.states[service.state]++
-		out.down += service.down
+		if service.state != status.Healthy {
+			out.states[service.state]++
+		}
+		out.down += service.unhealthy
 		out.ejected += service.ejected
 		if service.panics {
 			out.panics = append(out.panics, key)
@@ -95,9 +96,8 @@ func (s *unhealthyIndex) standing() standing {
 	return out
 }
 
-// notHealthy returns what is known of each service that isn't Healthy. All backends of the other services
-// are ready and have a weight.
-func (s *unhealthyIndex) notHealthy() map[vip.ServiceKey]unhealthyService {
+// known returns what the index knows. All backends of the other services are ready and usable.
+func (s *unhealthyIndex) known() map[vip.ServiceKey]unhealthyService {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
@@ -119,14 +119,13 @@ func (s *unhealthyIndex) update() {
 	eachChange(s.feed, func(k *vip.ServiceKey) { services[*k] = struct{}{} })
 	for k := range services {
 		s.changed[k] = struct{}{}
-		if in := t.Input(k, time.Time{}); in.Service == nil {
+		in := t.Input(k, time.Time{})
+		r := status.Brief(in)
+		if in.Service == nil || r.State == status.Healthy && r.Leaving == 0 {
 			delete(s.services, k)
-		} else if r := status.Brief(in); r.State == status.Healthy {
-			delete(s.services, k)
-		} else {
-			s.services[k] = unhealthyService{state: r.State, down: r.Unhealthy, ejected: r.Ejected, panics: r.Panics,
-				held: r.Held, since: r.HeldSince, until: r.HeldUntil}
+			continue
 		}
+		s.services[k] = unhealthyService{tally: tallyOf(&in, &r), ejected: r.Ejected, panics: r.Panics, held: r.Held, since: r.HeldSince, until: r.HeldUntil}
 	}
 	// Replace an empty map, because a map never shrinks: after a start, it would keep room for
 	// every row.
