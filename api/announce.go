@@ -130,12 +130,11 @@ func (s *Server) sessionPlaces() []v1.AnnouncementPlace {
 }
 
 func (s *Server) getAnnouncement(_ context.Context, in *getVIPInput) (v1.Announcement, error) {
-	addr, err := netip.ParseAddr(in.IP)
+	addr, err := in.address()
 	if err != nil {
-		return v1.Announcement{}, server.BadRequest("\""+in.IP+"\" is not an address", "use an IPv4 or IPv6 address",
-			vip.Problem{Code: vip.CodeInvalid, Field: "path.ip", Message: "is not an address"})
+		return v1.Announcement{}, err
 	}
-	out, ok := s.announcement(addr.Unmap(), s.places())
+	out, ok := s.announcement(addr, s.places())
 	if !ok {
 		return v1.Announcement{}, server.Refuse(http.StatusNotFound, v1.CodeNotFound, addr.String()+" is not announced: it is not a VIP of a service in a pool with announce",
 			"list announcements: GET "+v1.PathAnnouncements)

@@ -37,9 +37,9 @@ func (s *Server) listConnections(ctx context.Context, in *listConnectionsInput) 
 	at := s.serviceFinder()
 	want := func(key vip.FrontendKey) bool { _, known := at(key); return known }
 	if in.Service != "" {
-		of, err := vip.ParseServiceKey(in.Service)
+		of, err := serviceParameter(in.Service)
 		if err != nil {
-			return nil, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+			return nil, err
 		}
 		if s.Services.Row(of) == nil && !s.drains(of) {
 			return nil, noService(of)

@@ -141,8 +141,8 @@ func (s *Server) listFrontends(_ context.Context, in *listFrontendsInput) (v1.Fr
 	out := v1.FrontendList{Revision: max(s.Frontends.Revision(), s.Applied.Revision())}
 	var of vip.ServiceKey
 	if in.Service != "" {
-		if of, err = vip.ParseServiceKey(in.Service); err != nil {
-			return out, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+		if of, err = serviceParameter(in.Service); err != nil {
+			return out, err
 		}
 	}
 	var keys []vip.FrontendKey

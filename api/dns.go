@@ -51,9 +51,9 @@ func (s *Server) listDNSNames(_ context.Context, in *listDNSNamesInput) (v1.DNSN
 	}
 	names := s.Naming.Stage.Names()
 	if in.Service != "" {
-		key, err := vip.ParseServiceKey(in.Service)
+		key, err := serviceParameter(in.Service)
 		if err != nil {
-			return v1.DNSNameList{}, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: "is not a service"})
+			return v1.DNSNameList{}, err
 		}
 		names = slices.Values(s.Naming.Stage.NamesOf(key))
 	}

@@ -258,10 +258,9 @@ func (s *Server) compareChecks(ctx context.Context, in *compareChecksInput) (out
 	}
 	var services []*vip.Service
 	for _, name := range in.Service {
-		key, err := vip.ParseServiceKey(name)
+		key, err := serviceParameter(name)
 		if err != nil {
-			return out, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME",
-				vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+			return out, err
 		}
 		row := s.Services.Row(key)
 		if row == nil {

@@ -188,32 +188,3 @@ func listRoutes(t *testing.T, r *rig) (out []string) {
 	}
 	return out
 }
-
-// The Link header of a page of services leads through the selected ones.
-func TestServicesLinkToTheNextPage(t *testing.T) {
-	r := newRig(t)
-	for _, name := range []string{"a", "b", "c"} {
-		must[v1.Service](r, "PUT", v1.ServicePath("default", name), webBody("10.0.0.9"))
-	}
-	var got []string
-	for path := v1.PathServices + "?limit=1&source=rest&wait=1ms&revision=1"; path != ""; {
-		a := r.ask("GET", path, "")
-		var page v1.ServiceList
-		if err := json.Unmarshal(a.body, &page); err != nil || len(page.Items) != 1 {
-			t.Fatalf("%s: %v\n%s", path, err, a.body)
-		}
-		got = append(got, page.Items[0].Spec.Name)
-		link := a.Header.Get("Link")
-		if (link != "") != (page.Next != "") {
-			t.Errorf("%s: the link is %q, next %q", path, link, page.Next)
-		}
-		if strings.Contains(link, "wait=") || strings.Contains(link, "revision=") {
-			t.Errorf("%s: the next page blocks: %q", path, link)
-		}
-		target, _ := strings.CutPrefix(link, "<")
-		path, _ = strings.CutSuffix(target, `>; rel="next"`)
-	}
-	if want := []string{"a", "b", "c"}; !slices.Equal(got, want) {
-		t.Errorf("the links lead to %q, want %q", got, want)
-	}
-}

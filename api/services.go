@@ -5,12 +5,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	v1 "github.com/ironvip/ironvip/api/v1"
@@ -22,7 +19,7 @@ import (
 
 func (s *Server) serviceRoutes() {
 	const one = v1.PathServices + "/{namespace}/{name}"
-	server.Handle(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
+	server.HandleJSON(s.http, server.Route{Path: v1.PathServices, Need: access.View, ID: "list-services", Tag: "services",
 		Summary: "List services", Description: "Ordered by namespace and name, of every source."}, s.listServices)
 	server.Handle(s.http, server.Route{Path: v1.PathWatchServices, Need: access.View, ID: "watch-services", Tag: "services", Summary: "Follow services",
 		Description: "A stream of lines of JSON without an end: each selected service, a line with synced, and then each change of a service. " +
@@ -59,13 +56,20 @@ func (p ServicePath) key() vip.ServiceKey {
 	return vip.ServiceKey{Namespace: p.Namespace, Name: p.Name}
 }
 
+// serviceParameter reads the parameter "service" of a query.
+func serviceParameter(name string) (vip.ServiceKey, error) {
+	key, err := vip.ParseServiceKey(name)
+	if err != nil {
+		return key, server.BadRequest(err.Error(), "use NAME or NAMESPACE/NAME", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+	}
+	return key, nil
+}
+
 type listServicesInput struct {
 	Paging
 	WaitRead
 	Selection
 	State string `query:"state" enum:"healthy,unchecked,elsewhere,degraded,down,pending,refused" doc:"in this state only"`
-
-	url url.URL // of the request
 }
 
 // Selection selects services. Inputs embed it, so it is exported: huma ignores unexported fields.
@@ -100,43 +104,19 @@ func (in *Selection) matches(source string, labels map[string]string) bool {
 	return true
 }
 
-// Resolve is called by huma.
-func (in *listServicesInput) Resolve(ctx huma.Context) []error {
-	in.url = ctx.URL()
-	return nil
-}
-
-// link returns a Link header to the next page, or "" without one. It comes before the page, so that a
-// client can request the next one before it has read this one. Only the first page waits for a change.
-func (in *listServicesInput) link(next string) string {
-	if next == "" {
-		return ""
-	}
-	q := in.url.Query()
-	q.Set("cursor", next)
-	q.Del("wait")
-	q.Del("revision")
-	return "<" + in.url.Path + "?" + q.Encode() + `>; rel="next"`
-}
-
-type listServicesOutput struct {
-	Link string `header:"Link" doc:"to the next page, with rel=\"next\" (RFC 8288)"`
-	Body v1.ServiceList
-}
-
 // listServices costs O(services) per page, and more for each row in it.
-func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*listServicesOutput, error) {
+func (s *Server) listServices(ctx context.Context, in *listServicesInput) (out v1.ServiceList, err error) {
 	if err := in.check(); err != nil {
-		return nil, err
+		return out, err
 	}
 	last, err := serviceOrder.after(in.Paging)
 	if err == nil {
 		err = in.until(s, ctx, func() bool { return s.tables.Revisions.Revision() > in.Revision })
 	}
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	out := v1.ServiceList{Revision: s.tables.Revisions.Revision()} // before reading: too old costs one check, too new would lose a change
+	out.Revision = s.tables.Revisions.Revision() // before reading: too old costs one check, too new would lose a change
 	keys := make([]vip.ServiceKey, 0, s.Services.Len())
 	for k, v := range s.Services.All() {
 		if in.selects(&v) && (in.Cursor == "" || compareKeys(k, last) > 0) {
@@ -147,7 +127,7 @@ func (s *Server) listServices(ctx context.Context, in *listServicesInput) (*list
 		row, ok := s.service(k)
 		return row, ok && (in.State == "" || row.Status.State == in.State)
 	})
-	return &listServicesOutput{Link: in.link(out.Next), Body: out}, nil
+	return out, nil
 }
 
 var serviceOrder = order[vip.ServiceKey]{"services", compareKeys}

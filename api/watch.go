@@ -26,9 +26,9 @@ func (s *Server) watchServices(ctx context.Context, in *watchServicesInput) (*se
 	}
 	names := map[vip.ServiceKey]bool{}
 	for _, name := range in.Service {
-		key, err := vip.ParseServiceKey(name)
+		key, err := serviceParameter(name)
 		if err != nil {
-			return nil, server.BadRequest(err.Error(), "use name or namespace/name", vip.Problem{Code: vip.CodeInvalid, Field: "query.service", Message: err.Error()})
+			return nil, err
 		}
 		names[key] = true
 	}
