@@ -1,7 +1,7 @@
 package api
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/ironvip/ironvip/api/server"
 	"github.com/ironvip/ironvip/api/status"
@@ -30,60 +28,31 @@ import (
 
 // Bounds of the body of one service, and of an apply. An apply may take longer than other requests.
 const (
-	maxService       = 1 << 20
-	maxApplyBody     = 16 << 20
-	maxApplied       = 20_000
-	applyReadTimeout = 2 * time.Minute
+	maxService   = 1 << 20
+	maxApplyBody = 16 << 20
+	maxApplied   = 20_000
+	applyTime    = 2 * time.Minute
 )
 
 type applyInput struct {
-	DryRun      bool   `query:"dry_run" doc:"change nothing and return a plan"`
-	Atomic      bool   `query:"atomic" doc:"all or nothing: one invalid service rejects the request"`
-	ContentType string `header:"Content-Type" hidden:"true"`
+	DryRun bool `query:"dry_run" doc:"change nothing and return a plan"`
+	Atomic bool `query:"atomic" doc:"all or nothing: one invalid service rejects the request"`
+	Payload
 	PreferWait
-
-	puts   []rest.Put
-	failed *server.Problem
-}
-
-// Resolve reads the body one service at a time, so that the whole of it is never in memory. Huma calls it
-// before the handler.
-func (in *applyInput) Resolve(ctx huma.Context) []error {
-	if in.failed = media(in.ContentType); in.failed != nil {
-		return nil
-	}
-	if in.failed = server.OpenLarge(ctx.Context()); in.failed != nil {
-		return nil
-	}
-	_ = ctx.SetReadDeadline(time.Now().Add(applyReadTimeout))
-	in.read(ctx.Context(), ctx.BodyReader(), maxApplyBody)
-	return nil
-}
-
-// read reads a body of at most some bytes.
-func (in *applyInput) read(ctx context.Context, from io.Reader, most int64) {
-	body := &io.LimitedReader{R: from, N: most + 1}
-	in.puts, in.failed = readServices(ctx, body)
-	if body.N <= 0 {
-		in.failed = tooLarge(fmt.Sprintf("the body is larger than %d MiB", most>>20))
-	}
 }
 
 func tooLarge(detail string) *server.Problem {
 	return server.Refuse(http.StatusRequestEntityTooLarge, v1.CodeBodyTooLarge, detail, "split it into several requests")
 }
 
-// readServices reads {"services": [...]}. It ends at the first service that the caller may not write: a part
-// of the request would surprise its caller.
-func readServices(ctx context.Context, body io.Reader) ([]rest.Put, *server.Problem) {
+// readServices reads {"services": [...]}, one service at a time, because a decoded body is up to 50 times as
+// large. It ends at the first service that the caller may not write: a part of the request would surprise its
+// caller.
+func readServices(ctx context.Context, body []byte) ([]rest.Put, *server.Problem) {
 	var out []rest.Put
 	mistakes, permitted := 0, permit(ctx) // of all services
-	dec := json.NewDecoder(whole{bufio.NewReaderSize(body, 64<<10)})
+	dec := json.NewDecoder(bytes.NewReader(body))
 	fail := func(err error) ([]rest.Put, *server.Problem) {
-		var late interface{ Timeout() bool }
-		if errors.As(err, &late) && late.Timeout() {
-			return nil, server.Refuse(http.StatusRequestTimeout, v1.CodeRequestTimeout, "request body timed out", "")
-		}
 		why := strings.TrimPrefix(err.Error(), "json: ")
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			why = "unexpected end of input"
@@ -149,18 +118,6 @@ func readServices(ctx context.Context, body io.Reader) ([]rest.Put, *server.Prob
 	return out, nil
 }
 
-// whole fills the buffer at every read. The decoder scans a run of white space from its start after
-// each read. With the short reads of a socket, 64 MiB of white space would cost minutes.
-type whole struct{ r io.Reader }
-
-func (w whole) Read(p []byte) (int, error) {
-	n, err := io.ReadFull(w.r, p)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil // the next read is at the end
-	}
-	return n, err
-}
-
 type applyOutput struct {
 	Status            int
 	PreferenceApplied string `header:"Preference-Applied"`
@@ -168,16 +125,20 @@ type applyOutput struct {
 }
 
 func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutput, error) {
-	if in.failed != nil {
-		return nil, in.failed
+	if p := media(in.ContentType); p != nil {
+		return nil, p
 	}
-	server.Allow(ctx, applyReadTimeout)
+	puts, bad := readServices(ctx, in.RawBody)
+	if bad != nil {
+		return nil, bad
+	}
+	server.Allow(ctx, applyTime)
 	var results []rest.Result
 	var err error
 	if in.DryRun {
-		results, err = s.Registrar.Propose(ctx, in.puts)
+		results, err = s.Registrar.Propose(ctx, puts)
 	} else {
-		results, err = s.Registrar.PutServices(ctx, in.puts, in.Atomic)
+		results, err = s.Registrar.PutServices(ctx, puts, in.Atomic)
 	}
 	if err != nil {
 		return nil, writeFailed(vip.BackendKey{}, err)
@@ -186,7 +147,7 @@ func (s *Server) applyServices(ctx context.Context, in *applyInput) (*applyOutpu
 	var refusals vip.Problems
 	var forbidden *server.Problem
 	for i, r := range results {
-		w := &in.puts[i].Spec
+		w := &puts[i].Spec
 		item := &out.Body.Items[i]
 		*item = v1.ApplyItem{Namespace: cmp.Or(w.Namespace, vip.DefaultNamespace), Name: w.Name, Action: string(r.Action), Revision: r.Rev}
 		out.Body.Revision = max(out.Body.Revision, r.Rev)

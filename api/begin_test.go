@@ -55,7 +55,7 @@ func notBegun() (s *Server, begin func()) {
 func askDirectly(t *testing.T, s *Server, method, path string) (int, http.Header, string) {
 	t.Helper()
 	var body io.Reader
-	if method == http.MethodPut || method == http.MethodPatch || method == http.MethodPost && path == v1.PathVIPs {
+	if method == http.MethodPut || method == http.MethodPatch || method == http.MethodPost && (path == v1.PathVIPs || path == v1.PathApply) {
 		body = strings.NewReader(`{"state":"drain"}`)
 	}
 	rec := httptest.NewRecorder()

@@ -75,11 +75,8 @@ func TestRefusedClients(t *testing.T) {
 // The host answers with 503 to an event stream that is one too many, and counts it.
 func TestStreamsBeyondTheLimit(t *testing.T) {
 	r := newRig(t, func(d *Deps) { d.MaxConnections = 2 })
-	done, err := r.server.http.OpenStream(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer done()
+	open := r.send("GET", v1.PathEvents, "", "Accept: application/x-ndjson")
+	defer open.Body.Close()
 	a := r.ask("GET", v1.PathEvents, "", "Accept: application/x-ndjson")
 	if a.StatusCode != 503 || a.Header.Get("Retry-After") != "5" || a.problem(t).Code != v1.CodeOverloaded {
 		t.Errorf("a stream beyond the limit: %d, %v, %s", a.StatusCode, a.Header, a.body)

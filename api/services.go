@@ -42,7 +42,7 @@ func (s *Server) serviceRoutes() {
 	server.Handle(s.http, server.Route{Method: http.MethodPost, Path: v1.PathApply, Need: access.Register, ID: "apply-services", Tag: "services", Summary: "Create or replace many services",
 		Description: "One durable write for all services, up to 16 MiB and 20,000 services. Invalid services are refused and the others applied: " +
 			"the status is 207 then. With atomic=true it is 422 and nothing changes.",
-		Body: v1.ApplyRequest{}, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
+		Body: v1.ApplyRequest{}, MaxBody: maxApplyBody, ReadTime: applyTime, Also: map[int]any{http.StatusMultiStatus: v1.ApplyResult{}}}, s.applyServices)
 }
 
 // ServicePath identifies a service. Inputs embed it, so it is exported: huma ignores unexported

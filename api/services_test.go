@@ -766,13 +766,12 @@ func TestHintForLargeBodies(t *testing.T) {
 }
 
 func TestApplyTooLarge(t *testing.T) {
-	const most = 2 << 20
-	for size, want := range map[int]int{most: http.StatusBadRequest, most + 1: http.StatusRequestEntityTooLarge} {
+	r := newRig(t)
+	for size, want := range map[int]int{maxApplyBody: http.StatusBadRequest, maxApplyBody + 1: http.StatusRequestEntityTooLarge} {
 		const begin = `{"services":[`
-		var in applyInput
-		in.read(t.Context(), strings.NewReader(begin+strings.Repeat(" ", size-len(begin))), most)
-		if in.failed == nil || in.failed.Status != want || want == http.StatusRequestEntityTooLarge && in.failed.Detail != "the body is larger than 2 MiB" {
-			t.Errorf("%d bytes: %+v", size, in.failed)
+		a := r.ask("POST", v1.PathApply, begin+strings.Repeat(" ", size-len(begin)))
+		if doc := a.problem(t); a.StatusCode != want || want == http.StatusRequestEntityTooLarge && (doc.Detail != "the body is larger than 16 MiB" || doc.Hint != "split it into several requests") {
+			t.Errorf("%d bytes: %+v", size, doc)
 		}
 	}
 }

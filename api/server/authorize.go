@@ -26,9 +26,6 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 		need = access.Public
 	}
 	of := requestOf(r.Context())
-	if of == nil { // a test that calls the routes without the middleware
-		of = &request{}
-	}
 	of.operation = op
 	of.identify = func() (access.Caller, *Problem) {
 		caller, problem := s.identify(r, s.Policy())
@@ -50,7 +47,7 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 	case problem == nil && caller.Role != access.None: // anybody may use a public route
 		of.permitted = true
 		keep(r.Context())
-	case of.conn != nil && r.ContentLength != 0: // a handler may read the body, as that of a login does
+	case r.ContentLength != 0: // a handler may read the body, as that of a login does
 		_ = of.conn.SetReadDeadline(time.Now().Add(refusedTimeout))
 	}
 	return problem
@@ -60,7 +57,7 @@ func (s *Server) authorize(r *http.Request, op string, need access.Need, namespa
 // after the header, and the token was revoked meanwhile.
 func stillPermitted(ctx context.Context) *Problem {
 	of := requestOf(ctx)
-	if of == nil || of.http.Method == http.MethodGet { // nil: a test calls a handler without a request
+	if of.http.Method == http.MethodGet {
 		return nil
 	}
 	caller, problem := of.identify()
@@ -117,7 +114,7 @@ func NoLongerPermitted(ctx context.Context, done string) error {
 // whose path has no namespace call it for each service of the request.
 func Permit(ctx context.Context, namespace string) *Problem {
 	r := requestOf(ctx)
-	if r == nil || r.caller.Allows(access.Register, namespace) { // a test calls a handler without a request
+	if r.caller.Allows(access.Register, namespace) {
 		return nil
 	}
 	return forbidden(r.caller, access.Register, namespace)
@@ -126,25 +123,18 @@ func Permit(ctx context.Context, namespace string) *Problem {
 // OnlyRegisters reports whether the caller of a request is a registrar: a caller that is trusted with its
 // namespaces, and not with the host.
 func OnlyRegisters(ctx context.Context) bool {
-	r := requestOf(ctx)
-	return r != nil && r.caller.Role == access.Registrar
+	return requestOf(ctx).caller.Role == access.Registrar
 }
 
 // AllowsHostname reports whether a service that the caller of a request writes may have a hostname.
 func AllowsHostname(ctx context.Context, name string) bool {
-	r := requestOf(ctx)
-	return r == nil || r.caller.AllowsHostname(name)
+	return requestOf(ctx).caller.AllowsHostname(name)
 }
 
 // AllowsBackend reports whether a service that the caller of a request writes may have a backend with an address.
 func AllowsBackend(ctx context.Context, a netip.Addr) bool {
-	r := requestOf(ctx)
-	return r == nil || r.caller.AllowsBackend(a)
+	return requestOf(ctx).caller.AllowsBackend(a)
 }
 
 // Wrote notes the revision of a write, for the audit line of the request.
-func Wrote(ctx context.Context, revision uint64) {
-	if r := requestOf(ctx); r != nil {
-		r.revision = revision
-	}
-}
+func Wrote(ctx context.Context, revision uint64) { requestOf(ctx).revision = revision }

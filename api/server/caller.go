@@ -30,6 +30,12 @@ type peer struct {
 
 type peerKey struct{}
 
+// peerOf returns the peer of the connection that a context is of, or nil.
+func peerOf(ctx context.Context) *peer {
+	p, _ := ctx.Value(peerKey{}).(*peer)
+	return p
+}
+
 // newPeer returns the peer of a new connection, or nil if it is gone.
 func newPeer(of *connlimit.Conn) *peer {
 	p := &peer{client: of.Client, conn: of}
@@ -78,29 +84,21 @@ func (p *peer) find() string {
 // "uid 1000" if it has no name, "token deploy", "certificate deploy.example", or "tcp 127.0.0.1". It
 // returns "" if that is unknown.
 func Caller(ctx context.Context) string {
-	if r := requestOf(ctx); r != nil && r.caller.Name != "" {
+	r := requestOf(ctx)
+	if r.caller.Name != "" || r.peer == nil {
 		return r.caller.Name
 	}
-	p, known := ctx.Value(peerKey{}).(*peer)
-	if !known {
-		return ""
-	}
-	return p.who()
+	return r.peer.who()
 }
 
 // GrantOf returns what the caller of a request may do.
-func GrantOf(ctx context.Context) access.Grant {
-	if r := requestOf(ctx); r != nil {
-		return r.caller.Grant
-	}
-	return access.Grant{}
-}
+func GrantOf(ctx context.Context) access.Grant { return requestOf(ctx).caller.Grant }
 
 // identify returns who sent a request and what they may do, or why they can't be identified. A token
 // in a header counts before one in a cookie, a token before a certificate, and a certificate before the process. A token that is not valid is
 // an error, also for a caller that needs none.
 func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller, *Problem) {
-	p, known := r.Context().Value(peerKey{}).(*peer)
+	p := requestOf(r.Context()).peer
 	if header := r.Header.Get("Authorization"); header != "" {
 		return holder(policy, bearer(header))
 	}
@@ -122,7 +120,7 @@ func (s *Server) identify(r *http.Request, policy *access.Policy) (access.Caller
 	switch {
 	case policy.Everyone:
 		caller.Role = access.Admin
-	case !known || caller.Role != access.None:
+	case p == nil || caller.Role != access.None:
 	case p.isUnix:
 		caller = access.Caller{Name: p.who(), Grant: policy.OfProcess(p.uid, p.groups)}
 	case p.loopback && policy.InsecureLoopback && r.TLS == nil:

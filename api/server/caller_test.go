@@ -51,7 +51,7 @@ func TestCaller(t *testing.T) {
 		cancel()
 		<-done
 	}
-	if got := Caller(t.Context()); got != "" {
+	if got := Caller(context.WithValue(t.Context(), contextKey{}, &request{})); got != "" {
 		t.Errorf("without a connection: %q", got)
 	}
 }

@@ -57,9 +57,8 @@ func (s *Server) slowDown(r *http.Request) *Problem {
 	if s.ClientRate == nil {
 		return nil
 	}
-	p, known := r.Context().Value(peerKey{}).(*peer)
-	most := s.ClientRate()
-	if !known || s.rates.allow(p.client, rate.Limit(most), most, time.Now()) {
+	p, most := requestOf(r.Context()).peer, s.ClientRate()
+	if p == nil || s.rates.allow(p.client, rate.Limit(most), most, time.Now()) {
 		return nil
 	}
 	s.RefusedRequests.add()

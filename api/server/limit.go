@@ -61,7 +61,7 @@ func setState(conn net.Conn, state http.ConnState) {
 // keep makes the connection of a request one that no other replaces, until the answer. It is for callers with
 // permission only: others would keep callers away with bodies that never come.
 func keep(ctx context.Context) {
-	if p, known := ctx.Value(peerKey{}).(*peer); known {
+	if p := requestOf(ctx).peer; p != nil {
 		p.conn.Busy()
 	}
 }

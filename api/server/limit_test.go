@@ -108,15 +108,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 func TestStreamsAreBounded(t *testing.T) {
 	s := New(Options{Connections: 6, Log: slog.New(slog.DiscardHandler)})
+	ctx := context.WithValue(t.Context(), contextKey{}, &request{})
 	var open []func()
 	for range 3 {
-		done, err := s.OpenStream(t.Context())
+		done, err := s.OpenStream(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		open = append(open, done)
 	}
-	if _, err := s.OpenStream(t.Context()); err == nil || !strings.Contains(err.Error(), "too many streams") {
+	if _, err := s.OpenStream(ctx); err == nil || !strings.Contains(err.Error(), "too many streams") {
 		t.Errorf("a fourth stream: %v", err)
 	}
 	if n := s.RefusedStreams.Count(); n != 1 {
@@ -124,10 +125,10 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	open[0]()
 	open[0]() // once is enough
-	if _, err := s.OpenStream(t.Context()); err != nil {
+	if _, err := s.OpenStream(ctx); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	}
-	if _, err := s.OpenStream(t.Context()); err == nil {
+	if _, err := s.OpenStream(ctx); err == nil {
 		t.Error("an end was counted twice")
 	}
 }
@@ -135,14 +136,13 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestLargeRequestsAreBounded(t *testing.T) {
 	s := New(Options{Log: slog.New(slog.DiscardHandler)})
 	from := func(uid uint32) (ctx context.Context, end func()) {
-		of := &request{server: s}
-		ctx = context.WithValue(context.WithValue(t.Context(), contextKey{}, of), peerKey{}, &peer{client: connlimit.Client{Local: true, UID: uid}})
-		return ctx, func() { of.done() }
+		of := &request{peer: clientWith(uid)}
+		return context.WithValue(t.Context(), contextKey{}, of), func() { of.done() }
 	}
 	var ends []func()
 	open := func(uid uint32) *Problem {
 		ctx, end := from(uid)
-		p := OpenLarge(ctx)
+		p := s.openLarge(ctx)
 		if p == nil {
 			ends = append(ends, end)
 		}
@@ -229,6 +229,11 @@ func TestRefusedBodiesKeepNoConnection(t *testing.T) {
 	})
 }
 
+// clientWith returns the peer of a client.
+func clientWith(uid uint32) *peer {
+	return &peer{client: connlimit.Client{Local: true, UID: uid}, who: func() string { return "tcp 127.0.0.1" }}
+}
+
 // remote is a connection of a client of another host.
 type remote struct{ net.Conn }
 
@@ -239,8 +244,7 @@ func (remote) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2
 func TestStreamsOfOneToken(t *testing.T) {
 	s := New(Options{Connections: 16, Log: slog.New(slog.DiscardHandler)}) // 8 streams, 6 of one client
 	open := func(uid uint32, name string) (func(), error) {
-		ctx := context.WithValue(t.Context(), contextKey{}, &request{server: s, caller: access.Caller{Name: name}})
-		return s.OpenStream(context.WithValue(ctx, peerKey{}, &peer{client: connlimit.Client{Local: true, UID: uid}, who: func() string { return "tcp 127.0.0.1" }}))
+		return s.OpenStream(context.WithValue(t.Context(), contextKey{}, &request{peer: clientWith(uid), caller: access.Caller{Name: name}}))
 	}
 	var ends []func()
 	refused := func(uid uint32, name string) string {

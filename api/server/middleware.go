@@ -31,8 +31,8 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,64}$`)
 
 // request is what the context of a request contains.
 type request struct {
-	server  *Server
 	id      string
+	peer    *peer // nil: the connection is gone, or has none
 	http    *http.Request
 	conn    *http.ResponseController // of its connection
 	problem *v1.ProblemDocument      // that it was answered with; nil: none
@@ -49,27 +49,15 @@ type request struct {
 
 type contextKey struct{}
 
-// requestOf returns the request of a context, or nil in a test that calls a handler.
-func requestOf(ctx context.Context) *request {
-	r, _ := ctx.Value(contextKey{}).(*request)
-	return r
-}
-
-func requestID(ctx context.Context) string {
-	if r := requestOf(ctx); r != nil {
-		return r.id
-	}
-	return ""
-}
+// requestOf returns the request of a context.
+func requestOf(ctx context.Context) *request { return ctx.Value(contextKey{}).(*request) }
 
 // complete returns a copy of a problem's document with what concerns the request, and records it for
 // the log. The problem itself may be shared.
 func complete(ctx context.Context, p *Problem, path string) v1.ProblemDocument {
-	doc := p.ProblemDocument
-	doc.RequestID, doc.Instance = requestID(ctx), path
-	if r := requestOf(ctx); r != nil {
-		r.problem = &doc
-	}
+	r, doc := requestOf(ctx), p.ProblemDocument
+	doc.RequestID, doc.Instance = r.id, path
+	r.problem = &doc
 	return doc
 }
 
@@ -77,18 +65,17 @@ func complete(ctx context.Context, p *Problem, path string) v1.ProblemDocument {
 // its expiration would end the request's context. From then on, the context ends as well when the caller is no longer
 // permitted.
 func Allow(ctx context.Context, d time.Duration) {
-	if r := requestOf(ctx); r != nil {
-		if !r.lasts && r.identify != nil {
-			r.lasts = true
-			go func() {
-				if err := parallel.Recovered(func() error { r.recheck(ctx); return nil }); err != nil {
-					r.end(err)
-				}
-			}()
-		}
-		_ = r.conn.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
-		_ = r.conn.SetWriteDeadline(time.Now().Add(d))
+	r := requestOf(ctx)
+	if !r.lasts && r.identify != nil {
+		r.lasts = true
+		go func() {
+			if err := parallel.Recovered(func() error { r.recheck(ctx); return nil }); err != nil {
+				r.end(err)
+			}
+		}()
 	}
+	_ = r.conn.SetReadDeadline(time.Time{}) // a writer without deadlines has none to expire
+	_ = r.conn.SetWriteDeadline(time.Now().Add(d))
 }
 
 // wrap adds to next what every request needs: an id, a log line, a response to a panic, and the
@@ -107,7 +94,7 @@ func (s *Server) wrap(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		rec := &recorder{ResponseWriter: w}
 		conn := http.NewResponseController(rec)
-		of := &request{server: s, id: id, conn: conn}
+		of := &request{id: id, peer: peerOf(r.Context()), conn: conn}
 		ctx, end := context.WithCancelCause(context.WithValue(r.Context(), contextKey{}, of))
 		defer end(nil)
 		of.end = end
@@ -179,7 +166,7 @@ func (s *Server) panicked(w *recorder, r *http.Request, p any) {
 		return // the caller is gone
 	}
 	s.Log.Error("panic in a request handler", "method", r.Method, "path", r.URL.Path,
-		"request_id", requestID(r.Context()), "panic", p, "stack", string(debug.Stack()))
+		"request_id", requestOf(r.Context()).id, "panic", p, "stack", string(debug.Stack()))
 	if w.status == 0 {
 		write(w, r, internalError("please report it"))
 	}

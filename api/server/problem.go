@@ -81,6 +81,8 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 	case http.StatusRequestEntityTooLarge:
 		code, detail = v1.CodeBodyTooLarge, "the body is larger than "+sizeOf(ctx.Operation().MaxBodyBytes-1)
 		switch isService := strings.HasPrefix(ctx.Operation().Path, v1.PathServices); {
+		case ctx.Operation().Path == v1.PathApply:
+			hint = "split it into several requests"
 		case isService && ctx.Method() == http.MethodPatch:
 			hint = "split it into several patches, or replace whole services with " + v1.PathApply + ", which accepts 16 MiB"
 		case isService:
@@ -94,7 +96,7 @@ func (s *Server) fromHuma(ctx huma.Context, m *huma.ErrorModel) *Problem {
 		hint = accepted
 	case http.StatusInternalServerError:
 		for _, d := range m.Errors {
-			s.Log.Error("request failed", "request_id", requestID(ctx.Context()), "path", ctx.Operation().Path, "err", d.Message)
+			s.Log.Error("request failed", "request_id", requestOf(ctx.Context()).id, "path", ctx.Operation().Path, "err", d.Message)
 		}
 		return internalError("")
 	}

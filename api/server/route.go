@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humagin"
@@ -46,12 +47,13 @@ type adapter struct {
 	server *Server
 }
 
-// needKey is where an operation has what its route needs.
-const needKey = "need"
+// An operation has at needKey what its route needs, and at largeKey whether its bodies may have many MiB.
+const needKey, largeKey = "need", "large"
 
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	path := strings.NewReplacer(":", `\:`, "{", ":", "}", "").Replace(op.Path)
 	need, _ := op.Metadata[needKey].(access.Need)
+	large, _ := op.Metadata[largeKey].(bool)
 	single, conditional := singleParameters(op), conditions(op)
 	a.server.Engine.Handle(op.Method, path, func(c *gin.Context) {
 		if p := a.server.authorize(c.Request, op.OperationID, need, c.Param("namespace")); p != nil {
@@ -61,6 +63,12 @@ func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 		if p := cmp.Or(ambiguous(c.Request, single), unmet(c.Request, conditional)); p != nil {
 			write(c.Writer, c.Request, p)
 			return
+		}
+		if large {
+			if p := a.server.openLarge(c.Request.Context()); p != nil {
+				write(c.Writer, c.Request, p)
+				return
+			}
 		}
 		handler(humagin.NewContext(op, c))
 	})
@@ -143,6 +151,7 @@ type Route struct {
 	BodyOptional bool
 	BodyType     string                     // the content type of Body; "": application/json
 	MaxBody      int64                      // bytes of the request's body; 0: 64 KiB
+	ReadTime     time.Duration              // for a body of many MiB, of which few are read at one time; 0: the body is small
 	Content      map[string]*huma.MediaType // of a response that is not JSON
 	Early        bool                       // passes the Gate
 	Lacks        string                     // what this agent doesn't have for the route: the response is 503; "" if it has everything
@@ -190,7 +199,7 @@ func Handle[I, O any](s *Server, r Route, handler func(context.Context, *I) (*O,
 		panic("route " + r.ID + " does not state what it needs")
 	}
 	op := huma.Operation{Method: cmp.Or(r.Method, http.MethodGet), Path: r.Path, OperationID: r.ID, Summary: r.Summary, Description: r.Description,
-		Tags: []string{r.Tag}, Metadata: map[string]any{needKey: r.Need}, DefaultStatus: r.Status, MaxBodyBytes: cmp.Or(r.MaxBody, maxBody) + 1} // huma refuses a body of exactly the limit
+		Tags: []string{r.Tag}, Metadata: map[string]any{needKey: r.Need, largeKey: r.ReadTime > 0}, DefaultStatus: r.Status, BodyReadTimeout: r.ReadTime, MaxBodyBytes: cmp.Or(r.MaxBody, maxBody) + 1} // huma refuses a body of exactly the limit
 	op.Responses = map[string]*huma.Response{"default": {Description: "a problem document", Content: s.JSON(v1.ProblemType, v1.ProblemDocument{})}}
 	for status, body := range r.Also {
 		also := &huma.Response{Description: http.StatusText(status)}

@@ -46,11 +46,11 @@ func (b *bounded) open(ctx context.Context, most, each int) (done func(), whose 
 // clientOf returns the client of a request, and the holder of its token or certificate; the zero value: unknown, or
 // none.
 func clientOf(ctx context.Context) (client, caller connlimit.Client) {
-	p, known := ctx.Value(peerKey{}).(*peer)
-	if known {
-		client = p.client
+	of := requestOf(ctx)
+	if of.peer != nil {
+		client = of.peer.client
 	}
-	if of := requestOf(ctx); of != nil && of.caller.Name != "" && !(known && of.caller.Name == p.who()) {
+	if of.peer == nil || of.caller.Name != of.peer.who() {
 		caller.Name = of.caller.Name
 	}
 	return client, caller
@@ -87,13 +87,10 @@ func (s *Server) OpenStream(ctx context.Context) (done func(), err error) {
 // Large bodies are read while the request holds them: this many at one time, and of one client.
 const mostLarge, mostLargeOfClient = 4, 2
 
-// OpenLarge admits a request with a body that may have many MiB, until the end of the request.
-func OpenLarge(ctx context.Context) *Problem {
+// openLarge admits a request with a body that may have many MiB, until the end of the request.
+func (s *Server) openLarge(ctx context.Context) *Problem {
 	of := requestOf(ctx)
-	if of == nil { // a test calls a handler without a request
-		return nil
-	}
-	done, whose := of.server.large.open(ctx, mostLarge, mostLargeOfClient)
+	done, whose := s.large.open(ctx, mostLarge, mostLargeOfClient)
 	if of.done = done; done != nil {
 		return nil
 	}
