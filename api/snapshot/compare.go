@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -122,61 +121,22 @@ func (p *plan) elsewhere(l ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource)
 	return vip.ServiceKey{}, ipam.Resource{}, false
 }
 
-// lease plans one lease of the document.
+// lease plans one lease of the document. A lease that the store has is the same one, or a conflict.
 func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants map[vip.ServiceKey][]ipam.Resource, node string) {
 	there, exists := present[l.Resource]
 	conflict := func(format string, args ...any) {
 		p.conflict(Conflict{Kind: "lease", Name: l.Resource.String(), Service: holdersOf(l), Message: fmt.Sprintf(format, args...)})
 	}
-	new := l.Holders // holders that the store doesn't have
-	mark, differs := mergeReservations(l, there)
 	switch {
-	case l.State == ipam.Cooling && exists && there.State == ipam.Cooling && isLast(there, l):
+	case exists && isSame(l, there):
 		p.result.Same++
 		return
 	case l.State == ipam.Cooling && (exists || !l.Until.After(vip.InstantOf(p.now))):
 		p.result.Ended++
 		return
-	case exists && there.State == ipam.Blocked:
-		conflict("%s", there.Reason)
+	case exists:
+		conflict("%s", stateThere(there))
 		return
-	case exists && there.State == ipam.Cooling && !isLast(there, l):
-		conflict("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
-		return
-	case differs || exists && there.State == ipam.Reserved && len(there.Holders) > 0 && !isAmong(there.Holders[0].Service, l.Holders):
-		conflict("in the store it is reserved%s", reservedFor(there))
-		return
-	case exists && there.State == ipam.Reserved && l.State == ipam.Reserved:
-		p.result.Same++
-		return
-	case exists && there.State == ipam.Held && l.State == ipam.Reserved && there.Reservation == nil && !isAmong(mark.For, there.Holders):
-		conflict("the store has it for %s", holdersOf(there))
-		return
-	case exists && there.State == ipam.Held && l.State == ipam.Reserved:
-		new = nil
-		if there.Reservation != nil {
-			p.result.Same++
-			return
-		}
-	case exists && there.State == ipam.Held:
-		new = nil
-		for _, h := range l.Holders {
-			i := slices.IndexFunc(there.Holders, func(g ipam.Holder) bool { return g.Service == h.Service })
-			switch {
-			case i < 0 && (there.ShareKey == "" || there.ShareKey != l.ShareKey || overlaps(there, h)):
-				conflict("the store has it for %s", holdersOf(there))
-				return
-			case i < 0:
-				new = append(new, h)
-			case there.Holders[i].Port != h.Port || !slices.Equal(there.Holders[i].Ports, h.Ports):
-				conflict("in the store, %s has it for other ports", h.Service)
-				return
-			}
-		}
-		if len(new) == 0 && (mark == nil) == (there.Reservation == nil) {
-			p.result.Same++
-			return
-		}
 	}
 	if service, other, found := p.elsewhere(l, wants); found {
 		if at := present[other]; at.State == ipam.Blocked {
@@ -187,55 +147,48 @@ func (p *plan) lease(l ipam.Lease, present map[ipam.Resource]ipam.Lease, wants m
 		return
 	}
 	p.result.Leases++
-	var old *ipam.Lease
-	base := l
-	base.Holders = nil
-	if exists {
-		old = &there
-		if there.State == ipam.Held {
-			base = there
-		}
-	}
-	base.Reservation = mark
-	if base.State != ipam.Held {
-		base.Holders = onNode(l.Holders, node)
-		new = nil
-	}
-	if len(new) == 0 { // nobody gets it, or only the reservation is new
-		p.ops = append(p.ops, ipam.Op{Old: old, New: &base})
+	l.Holders = onNode(l.Holders, node)
+	if l.State != ipam.Held {
+		p.ops = append(p.ops, ipam.Op{New: &l})
 		return
 	}
 	// One op per holder: an op claims for one service.
-	for _, h := range onNode(new, node) {
-		next := base
-		next.Holders = append(slices.Clone(base.Holders), h)
+	var old *ipam.Lease
+	for i, h := range l.Holders {
+		next := l
+		next.Holders = slices.Clone(l.Holders[:i+1])
 		p.ops = append(p.ops, ipam.Op{Old: old, New: &next, Claim: &ipam.Claim{Service: h.Service, Holds: slices.Clone(p.holds[h.Service])}})
 		if !slices.Contains(p.holds[h.Service], l.Resource) {
 			p.holds[h.Service] = append(p.holds[h.Service], l.Resource)
 		}
-		old, base = &next, next
+		old = &next
 	}
 }
 
-// mergeReservations returns the reservation that a lease has after the restore, with those of the
-// document and the store, and whether they differ.
-func mergeReservations(l, there ipam.Lease) (mark *ipam.Reservation, differs bool) {
-	if l.Reservation == nil || there.Reservation == nil {
-		return cmp.Or(l.Reservation, there.Reservation), false
-	}
-	return there.Reservation, l.Reservation.For != there.Reservation.For
+// isSame reports whether the services of a lease have it in the store in the same way. The nodes that they got
+// it through may differ.
+func isSame(l, there ipam.Lease) bool {
+	return l.State == there.State && (l.Reservation == nil) == (there.Reservation == nil) &&
+		(l.Reservation == nil || l.Reservation.For == there.Reservation.For) &&
+		slices.EqualFunc(l.Holders, there.Holders, func(a, b ipam.Holder) bool {
+			return a.Service == b.Service && a.Port == b.Port && slices.Equal(a.Ports, b.Ports)
+		})
 }
 
-// reservedFor returns " for web", or "" for a reservation for nobody.
-func reservedFor(l ipam.Lease) string {
-	if k := l.Reservation.For; k != (vip.ServiceKey{}) {
-		return " for " + k.String()
+// stateThere says why an address of the store can't be given to others.
+func stateThere(there ipam.Lease) string {
+	switch there.State {
+	case ipam.Blocked:
+		return there.Reason
+	case ipam.Cooling:
+		return fmt.Sprintf("in the store it cools down until %s, after %s", there.Until.Time().Format(time.RFC3339), holdersOf(there))
+	case ipam.Reserved:
+		return strings.TrimSuffix("in the store it is reserved for "+holdersOf(there), " for ")
 	}
-	return ""
-}
-
-func isAmong(k vip.ServiceKey, holders []ipam.Holder) bool {
-	return slices.ContainsFunc(holders, func(h ipam.Holder) bool { return h.Service == k })
+	if there.Reservation != nil {
+		return "the store has it for " + holdersOf(there) + ", reserved"
+	}
+	return "the store has it for " + holdersOf(there)
 }
 
 func onNode(in []ipam.Holder, node string) []ipam.Holder {
@@ -244,18 +197,6 @@ func onNode(in []ipam.Holder, node string) []ipam.Holder {
 		out[i].Node = node
 	}
 	return out
-}
-
-// overlaps reports whether ports of h are taken by another holder of a shared address.
-func overlaps(there ipam.Lease, h ipam.Holder) bool {
-	for _, g := range there.Holders {
-		for _, a := range g.Ports {
-			if slices.ContainsFunc(h.Ports, a.Overlaps) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // adopted returns a registration that belongs to node; an empty node is the store of
@@ -291,12 +232,6 @@ func holdings(leases map[ipam.Resource]ipam.Lease) map[vip.ServiceKey][]ipam.Res
 		}
 	}
 	return out
-}
-
-// isLast reports whether the last holder of a cooling lease is the only holder of l, which may get
-// it again.
-func isLast(cooling, l ipam.Lease) bool {
-	return len(l.Holders) == 1 && len(cooling.Holders) == 1 && cooling.Holders[0].Service == l.Holders[0].Service
 }
 
 func holdersOf(l ipam.Lease) string {
