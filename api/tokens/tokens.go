@@ -24,6 +24,7 @@ import (
 
 	"github.com/ironvip/ironvip/fleet/registry"
 	"github.com/ironvip/ironvip/internal/access"
+	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/vip"
 )
 
@@ -106,12 +107,11 @@ type Tokens struct {
 
 	mu     sync.RWMutex
 	byName map[string]entry
-	byHash map[[sha256.Size]byte]string // name
 }
 
 // New returns the tokens of a store that may not have been read yet. now is the host's clock.
 func New(store registry.Store[Record], now func() time.Time) *Tokens {
-	t := &Tokens{store: store, now: now, feed: store.Watch(), byName: map[string]entry{}, byHash: map[[sha256.Size]byte]string{}}
+	t := &Tokens{store: store, now: now, feed: store.Watch(), byName: map[string]entry{}}
 	t.read()
 	return t
 }
@@ -140,10 +140,7 @@ func (t *Tokens) read() <-chan struct{} {
 
 // receive takes over a record. The caller holds mu.
 func (t *Tokens) receive(i registry.Item[Record]) {
-	if former, known := t.byName[i.Key]; known {
-		delete(t.byName, i.Key)
-		delete(t.byHash, former.hash)
-	}
+	delete(t.byName, i.Key)
 	if i.Version == 0 {
 		return
 	}
@@ -153,7 +150,6 @@ func (t *Tokens) receive(i registry.Item[Record]) {
 		return // of a later version, perhaps: nobody gets in with it
 	}
 	t.byName[i.Key] = entry{Token{i.Key, grant, r.Created, r.Expires, r.Author}, hash}
-	t.byHash[hash] = i.Key
 }
 
 // List returns all tokens by name, expired ones included.
@@ -169,8 +165,7 @@ func (t *Tokens) List() []Token {
 }
 
 // Caller returns who holds a token. The error is ErrUnknown, ErrExpired, or access.ErrNotReady while
-// the store has not been read. It costs one hash,
-// whatever the number of tokens is.
+// the store has not been read. It compares the hashes of all tokens, of which there are few.
 func (t *Tokens) Caller(token string) (access.Caller, error) {
 	if len(token) > MaxLength || !strings.HasPrefix(token, prefix) {
 		return access.Caller{}, ErrUnknown
@@ -178,14 +173,13 @@ func (t *Tokens) Caller(token string) (access.Caller, error) {
 	hash := sha256.Sum256([]byte(token))
 	e, known := t.find(hash)
 	if !known { // it may be in what the store has read and Run has not
-		ready := t.isReady()
+		ready := table.IsClosed(t.store.Ready())
 		t.read()
 		if e, known = t.find(hash); !known && !ready {
 			return access.Caller{}, access.ErrNotReady
 		}
 	}
-	// The map has compared hashes, which reveal nothing of the token. This does not rely on that.
-	if !known || subtle.ConstantTimeCompare(hash[:], e.hash[:]) != 1 {
+	if !known {
 		return access.Caller{}, ErrUnknown
 	}
 	if e.Expired(t.now()) {
@@ -197,17 +191,12 @@ func (t *Tokens) Caller(token string) (access.Caller, error) {
 func (t *Tokens) find(hash [sha256.Size]byte) (e entry, known bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	e, known = t.byName[t.byHash[hash]]
-	return e, known
-}
-
-func (t *Tokens) isReady() bool {
-	select {
-	case <-t.store.Ready():
-		return true
-	default:
-		return false
+	for _, e := range t.byName {
+		if subtle.ConstantTimeCompare(hash[:], e.hash[:]) == 1 {
+			return e, true
+		}
 	}
+	return entry{}, false
 }
 
 // Expired reports whether the token is no longer valid.
