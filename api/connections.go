@@ -6,7 +6,6 @@ import (
 	"iter"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -114,22 +113,14 @@ func connection(service vip.ServiceKey, c reconcile.Connection) v1.Connection {
 }
 
 // serviceFinder returns a function that finds the service of a frontend, which may be a single port
-// of a range. It costs O(1), and O(frontends) once if a key is no frontend of its own.
+// of a range. It costs O(frontends) once, and then O(ranges of the address).
 func (s *Server) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
-	type place struct {
-		addr     netip.Addr
-		protocol vip.Protocol
-	}
-	ranges := sync.OnceValue(func() map[place][]vip.Frontend {
-		out := map[place][]vip.Frontend{}
-		for key, f := range s.Frontends.All() {
-			if key.Ranged() {
-				p := place{key.Addr, key.Protocol}
-				out[p] = append(out[p], f)
-			}
+	ranges := map[netip.Addr][]vip.Frontend{}
+	for key, f := range s.Frontends.All() {
+		if key.Ranged() {
+			ranges[key.Addr] = append(ranges[key.Addr], f)
 		}
-		return out
-	})
+	}
 	return func(key vip.FrontendKey) (vip.ServiceKey, bool) {
 		for _, audience := range []vip.Audience{key.Audience, vip.Everyone, vip.InternalClients} {
 			key.Audience = audience
@@ -137,8 +128,8 @@ func (s *Server) serviceFinder() func(vip.FrontendKey) (vip.ServiceKey, bool) {
 				return row.Value.Service, true
 			}
 		}
-		for _, f := range ranges()[place{key.Addr, key.Protocol}] {
-			if f.Key.Port <= key.Port && key.Port <= f.Key.LastPort {
+		for _, f := range ranges[key.Addr] {
+			if f.Key.Protocol == key.Protocol && f.Key.Port <= key.Port && key.Port <= f.Key.LastPort {
 				return f.Service, true
 			}
 		}
