@@ -187,16 +187,11 @@ func (p Preconditions) check(key vip.ServiceKey) (rest.Check, error) {
 
 // matches reports whether tag is in a header of ETags (If-None-Match of a GET).
 func matches(header, tag string) bool {
-	return strings.TrimSpace(header) == "*" || slices.Contains(tags(header), strings.Trim(tag, `"`))
-}
-
-// tags splits a list of ETags and removes quotes and the mark of weak ones. ironvip's ETags contain
-// no commas.
-func tags(header string) []string {
-	var out []string
-	for t := range strings.SplitSeq(header, ",") {
-		t = strings.TrimSpace(t)
-		out = append(out, strings.Trim(strings.TrimPrefix(t, "W/"), `"`))
+	for t := range strings.SplitSeq(header, ",") { // ironvip's ETags contain no commas
+		t = strings.TrimPrefix(strings.TrimSpace(t), "W/") // the mark of a weak one
+		if t == "*" || strings.Trim(t, `"`) == strings.Trim(tag, `"`) {
+			return true
+		}
 	}
-	return out
+	return false
 }

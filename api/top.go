@@ -101,7 +101,7 @@ func top(line v1.Top, last, now map[vip.ServiceKey]reconcile.Traffic, took time.
 	compare := func(a, b row) int {
 		return cmp.Or(cmp.Compare(b.value, a.value), cmp.Compare(b.Active, a.Active), compareKeys(a.key, b.key))
 	}
-	var busiest []row // sorted, at most limit
+	rows := make([]row, 0, len(now))
 	for key, t := range now {
 		was := last[key]
 		r := row{key: key, TopService: v1.TopService{Active: t.Active, Connections: rate(was.Connections, t.Connections),
@@ -111,15 +111,10 @@ func top(line v1.Top, last, now map[vip.ServiceKey]reconcile.Traffic, took time.
 		line.Sum.In += r.In
 		line.Sum.Out += r.Out
 		r.value = value(&r.TopService)
-		if full := len(busiest) == of.Limit; full && compare(r, busiest[of.Limit-1]) > 0 {
-			continue
-		} else if full {
-			busiest = busiest[:of.Limit-1]
-		}
-		i, _ := slices.BinarySearchFunc(busiest, r, compare)
-		busiest = slices.Insert(busiest, i, r)
+		rows = append(rows, r)
 	}
-	for _, r := range busiest {
+	slices.SortFunc(rows, compare)
+	for _, r := range rows[:min(of.Limit, len(rows))] {
 		r.Service = r.key.String()
 		line.Items = append(line.Items, r.TopService)
 	}
