@@ -36,26 +36,20 @@ type answer struct {
 	streamed bool // from Consul's streaming backend, which does not report removed results
 }
 
-// client is the catalog of a real Consul. The list has its own connections. If there are too few
-// connections for all services, the list must not wait for one.
+// client is the catalog of a real Consul.
 type client struct {
-	lists, services           *api.Client
-	closeLists, closeServices func()
-	o                         *Options
+	*api.Client
+	close func() // closes idle connections
+	o     *Options
 }
 
 func newClient(o *Options) (c *client, err error) {
 	c = &client{o: o}
-	if c.lists, c.closeLists, err = consulclient.New(o.Config.Config); err == nil {
-		c.services, c.closeServices, err = consulclient.New(o.Config.Config)
-	}
+	c.Client, c.close, err = consulclient.New(o.Config.Config)
 	return c, err
 }
 
-func (c *client) closeIdle() {
-	c.closeLists()
-	c.closeServices()
-}
+func (c *client) closeIdle() { c.close() }
 
 // list lets Consul filter the services, so that a large catalog of other services is not sent again
 // and again. Older servers ignore the filter and send all services.
@@ -65,7 +59,7 @@ func (c *client) list(ctx context.Context, q question) (names []string, a answer
 		filter += " and " + strconv.Quote(c.o.Tag) + " in ServiceTags"
 	}
 	var tags map[string][]string
-	if a, err = c.ask(ctx, c.lists, "/v1/catalog/services", &tags, q, &api.QueryOptions{Filter: filter}); err != nil {
+	if a, err = c.ask(ctx, "/v1/catalog/services", &tags, q, &api.QueryOptions{Filter: filter}); err != nil {
 		return nil, a, err
 	}
 	if tags == nil {
@@ -80,7 +74,7 @@ func (c *client) list(ctx context.Context, q question) (names []string, a answer
 }
 
 func (c *client) instances(ctx context.Context, name string, q question) (all []instance, a answer, err error) {
-	if a, err = c.ask(ctx, c.services, "/v1/health/service/"+name, &all, q, &api.QueryOptions{}); err != nil {
+	if a, err = c.ask(ctx, "/v1/health/service/"+name, &all, q, &api.QueryOptions{}); err != nil {
 		return nil, a, err
 	}
 	if all == nil {
@@ -93,7 +87,7 @@ func (c *client) instances(ctx context.Context, name string, q question) (all []
 }
 
 // ask sends one query.
-func (c *client) ask(ctx context.Context, of *api.Client, path string, into any, q question, o *api.QueryOptions) (answer, error) {
+func (c *client) ask(ctx context.Context, path string, into any, q question, o *api.QueryOptions) (answer, error) {
 	o.AllowStale, o.WaitIndex, o.WaitTime = c.o.AllowStale, q.index, q.wait
 	limit := c.o.timing.answer
 	if q.index != 0 {
@@ -101,7 +95,7 @@ func (c *client) ask(ctx context.Context, of *api.Client, path string, into any,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
-	meta, err := of.Raw().Query(path, into, o.WithContext(ctx))
+	meta, err := c.Raw().Query(path, into, o.WithContext(ctx))
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 			err = cause

@@ -75,7 +75,6 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 		e.running, e.listed, e.epoch = false, false, 0
 		e.filtered = true // an operator who restarts the run accepts what the token can't read
 	}
-	defer r.tidy.Stop()
 	running, inner := parallel.NewGroup(ctx)
 	running.Run(inner, func(ctx context.Context) { r.follow(ctx, running) })
 	running.Run(inner, r.publisher.Run)
@@ -88,8 +87,7 @@ type run struct {
 	o     *Options
 	ask   catalog
 	total *rate.Limiter // of queries for services
-	slots slots
-	tidy  *time.Timer // closes idle connections some time after Consul refused one
+	held  chan struct{} // has an element for each query for a service that is under way; nil: they aren't bounded
 
 	publisher *publish.Publisher
 
@@ -105,7 +103,7 @@ type run struct {
 	blind        bool     // the list is empty, and the token's permissions removed services from it
 	reworded     bool     // the problems have changed since the last round
 	epoch        epoch
-	limited      int // result of limit, as published in the problems
+	crowded      bool // result of takeTurns, as published in the problems
 }
 
 // epoch is a period of uninterrupted contact with Consul. Each epoch begins with a full read. The
@@ -126,8 +124,9 @@ func newRun(s *Source, out sources.Sink) *run {
 		entries: s.entries, dirty: map[string]struct{}{}, failing: map[string]error{},
 		wrong: map[string]struct{}{}, claims: map[vip.ServiceKey]map[string]struct{}{}}
 	r.publisher = publish.New(r.round, &r.mu, out, t.pace)
-	r.tidy = time.AfterFunc(time.Hour, r.ask.closeIdle)
-	r.tidy.Stop()
+	if t.held > 0 {
+		r.held = make(chan struct{}, t.held)
+	}
 	for name, e := range r.entries {
 		r.claim(e)
 		if len(e.problems) > 0 {

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/vip"
@@ -29,7 +29,6 @@ type fake struct {
 	replaced chan struct{} // closed when another state is restored
 	fault    func(name string) error
 	filtered map[string]bool // the token may not read these
-	room     int             // limit of concurrent queries for services; 0: no limit
 
 	held      map[string]int // blocking queries, "" for the list
 	most      int            // their maximum at one time
@@ -191,9 +190,6 @@ func (f *fake) instances(ctx context.Context, name string, q question) (all []in
 		if f.fault != nil {
 			err = f.fault(name)
 		}
-		if f.room > 0 && f.under()-f.held[""] > f.room {
-			err = consulclient.ErrBusy
-		}
 		f.mu.Unlock()
 		if err != nil || q.index == 0 || a.index != q.index || over {
 			return all, a, err
@@ -318,6 +314,7 @@ func play(t *testing.T, o Options, prepare func(f *fake), then func(s *scene)) {
 		f := newFake()
 		prepare(f)
 		o.asked = f
+		o.timing.held = cmp.Or(o.timing.held, -1)
 		src, err := New(o)
 		if err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, reread bool, ru
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listErr, r.listAnswered = nil, true
-	there := make(map[string]struct{}, len(names))
+	there, crowded := make(map[string]struct{}, len(names)), r.takeTurns()
 	for _, name := range names {
 		there[name] = struct{}{}
 		if e := r.entries[name]; e == nil {
@@ -75,7 +75,7 @@ func (r *run) listed(ctx context.Context, names []string, blind, reread bool, ru
 			e.gone, e.running = false, false
 		}
 	}
-	if reread {
+	if reread = reread || r.takeTurns() && !crowded; reread { // the queries that are held would take too long a turn
 		r.begin(ctx)
 	}
 	for name, e := range r.entries {
@@ -106,7 +106,6 @@ func (r *run) begin(ctx context.Context) {
 	if r.epoch.end != nil {
 		r.epoch.end()
 	}
-	r.slots.open() // the server may have another limit now
 	next := epoch{number: r.epoch.number + 1, last: time.Now()}
 	for _, e := range r.entries {
 		if !e.gone {

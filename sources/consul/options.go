@@ -2,6 +2,7 @@ package consul
 
 import (
 	"cmp"
+	"strings"
 	"time"
 
 	"github.com/ironvip/ironvip/vip/spec"
@@ -31,8 +32,13 @@ type timing struct {
 	minBackoff time.Duration
 	maxBackoff time.Duration
 	idle       time.Duration // maximum interval between two queries for a service without instances
-	cycle      time.Duration // interval in which all services are queried if there are too few slots
+	held       int           // queries for services that may be under way at once; negative: any number
+	cycle      time.Duration // interval in which all services are queried if there are more than held
 }
+
+// heldConnections is how many queries for services are held where each needs a connection of its own. Consul accepts
+// 200 connections from a host by default, and other programs of the host need some of them.
+const heldConnections = 150
 
 // The defaults have these reasons. A full resync every 5 minutes costs 3 queries a second with
 // 1,000 services. The limit of 500 queries a second bounds the cost of many changes to about a
@@ -51,6 +57,7 @@ func (t timing) withDefaults() timing {
 		minBackoff: cmp.Or(t.minBackoff, 100*time.Millisecond),
 		maxBackoff: cmp.Or(t.maxBackoff, 10*time.Second),
 		idle:       cmp.Or(t.idle, 30*time.Second),
+		held:       cmp.Or(t.held, heldConnections),
 		cycle:      cmp.Or(t.cycle, 10*time.Second),
 	}
 }
@@ -62,6 +69,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Pools == nil {
 		o.Pools = func() []spec.Pool { return nil }
+	}
+	if strings.HasPrefix(o.Address, "https://") { // HTTP/2: a connection has many queries
+		o.timing.held = -1
 	}
 	o.timing = o.timing.withDefaults()
 	return o

@@ -66,8 +66,8 @@ func (r *run) build() (put []vip.Service, gone []vip.ServiceKey) {
 			}
 		}
 	}
-	if bound := r.limit(); bound != r.limited {
-		r.limited, r.reworded = bound, true
+	if crowded := r.takeTurns(); crowded != r.crowded {
+		r.crowded, r.reworded = crowded, true
 	}
 	// A name that moved from one service to another is not gone.
 	gone = slices.DeleteFunc(gone, func(key vip.ServiceKey) bool { return r.holder(key) != nil })
@@ -175,10 +175,10 @@ func (r *run) services() []vip.Service {
 // name.
 func (r *run) problems() []vip.Problem {
 	var out []vip.Problem
-	if r.limited > 0 {
+	if r.crowded {
 		out = append(out, vip.Problem{Code: vip.CodeUnsupported, Place: "consul at " + r.o.Title(),
-			Message: fmt.Sprintf("it takes too few connections from this host to hold a question for each of %d services: %d take turns, and changes are seen within about %s", len(r.entries), r.limited, r.o.timing.cycle),
-			Hint:    "raise limits.http_max_conns_per_client of the Consul agent, or use its https address, where a connection holds many questions"})
+			Message: fmt.Sprintf("it takes too few connections from this host to hold a question for each of %d services: %d take turns, and changes are seen within about %s", len(r.entries), r.o.timing.held, r.o.timing.cycle),
+			Hint:    "use the https address of the Consul agent, where a connection holds many questions"})
 	}
 	if r.blind {
 		out = append(out, vip.Problem{Code: vip.CodeInvalid, Place: "consul at " + r.o.Title(),
@@ -195,13 +195,8 @@ func (r *run) problems() []vip.Problem {
 	return out
 }
 
-// limit returns the number of blocking queries that can be held; 0: enough for all services.
-func (r *run) limit() int {
-	if bound := r.slots.bound(); bound > 0 && bound < len(r.entries) {
-		return bound
-	}
-	return 0
-}
+// takeTurns reports whether there are more services than blocking queries that may be held.
+func (r *run) takeTurns() bool { return r.held != nil && len(r.entries) > cap(r.held) }
 
 // unreadable returns why the list or some services can't be read.
 func (r *run) unreadable() error {

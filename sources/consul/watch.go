@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/ironvip/ironvip/internal/backoff"
-	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/text"
 	"github.com/ironvip/ironvip/vip/spec/strict"
 )
@@ -31,7 +31,6 @@ func (r *run) watch(ctx context.Context, e *entry) {
 	pace := rate.NewLimiter(rate.Every(t.pace), 1)
 	wait := backoff.Backoff{Lo: t.minBackoff, Hi: t.maxBackoff}
 	rest := backoff.Backoff{Lo: t.idle / 32, Hi: t.idle}
-	busy := 0
 	for ctx.Err() == nil {
 		current, done, number := r.current(e)
 		var index uint64
@@ -40,12 +39,6 @@ func (r *run) watch(ctx context.Context, e *entry) {
 			all, a, err := r.question(current, pace, e.name, q)
 			switch {
 			case current.Err() != nil:
-			case errors.Is(err, consulclient.ErrBusy):
-				r.crowded()
-				if busy++; busy > maxBusy {
-					r.failed(e, err)
-				}
-				backoff.Sleep(current, wait.Next())
 			case err != nil:
 				index = 0
 				if away := r.failed(e, err); away {
@@ -54,7 +47,6 @@ func (r *run) watch(ctx context.Context, e *entry) {
 				backoff.Sleep(current, wait.Next())
 			default:
 				wait.Reset()
-				busy = 0
 				switch r.answered(e, all, a, number) {
 				case hold:
 					rest.Reset()
@@ -78,51 +70,32 @@ func (r *run) watch(ctx context.Context, e *entry) {
 	}
 }
 
-// maxBusy is the number of refused connections after which a service counts as unreadable. Rotation
-// of the connections causes a few refusals.
-const maxBusy = 10
-
-// question sends a query when the rate limits and the slots allow it.
+// question sends a query when the rate limits and the bound on queries allow it.
 func (r *run) question(ctx context.Context, pace *rate.Limiter, name string, q question) ([]instance, answer, error) {
-	if pace.Wait(ctx) != nil || r.total.Wait(ctx) != nil || !r.slots.take(ctx) {
+	if pace.Wait(ctx) != nil || r.total.Wait(ctx) != nil {
 		return nil, answer{}, ctx.Err()
 	}
-	defer r.slots.giveBack()
+	if r.held != nil {
+		select {
+		case r.held <- struct{}{}:
+			defer func() { <-r.held }()
+		case <-ctx.Done():
+			return nil, answer{}, ctx.Err()
+		}
+	}
 	return r.ask.instances(ctx, name, q)
 }
 
-// holdFor returns the maximum wait of a blocking query. If there are too few slots for all
-// services, the services take turns.
+// holdFor returns the maximum wait of a blocking query, with a jitter of up to a tenth in both directions. With more
+// services than queries that may be held, the services take turns.
 func (r *run) holdFor() time.Duration {
-	bound := r.slots.bound()
-	if bound == 0 {
-		return about(r.o.timing.hold)
-	}
-	r.mu.Lock()
-	services := len(r.entries)
-	r.mu.Unlock()
-	if services <= bound {
-		return about(r.o.timing.hold)
-	}
-	return max(r.o.timing.pace, r.o.timing.cycle*time.Duration(bound)/time.Duration(services))
-}
-
-// crowded handles a connection that Consul refused. It ends the present blocking queries, because
-// other services wait for a connection. Idle connections are closed a second later, because other
-// programs of the host need them.
-func (r *run) crowded() {
-	if !r.slots.busy() {
-		return
-	}
+	t := &r.o.timing
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
-		if e.kick != nil {
-			e.kick()
-		}
+	if r.takeTurns() {
+		return max(t.pace, t.cycle*time.Duration(t.held)/time.Duration(len(r.entries)))
 	}
-	r.tidy.Reset(time.Second)
-	r.publisher.Wake()
+	return t.hold - t.hold/10 + rand.N(t.hold/5+1)
 }
 
 // failed records that a service can't be read. It reports whether Consul as a whole can't be read.
