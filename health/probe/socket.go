@@ -9,23 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/delayqueue"
-	"github.com/ironvip/ironvip/internal/workqueue"
 	"github.com/ironvip/ironvip/vip"
 )
 
 // poller is the prober of types that need a socket and no protocol: tcp and udp. One goroutine
 // waits for all sockets with epoll. A probe costs a descriptor and about 300 bytes while it runs,
 // and no goroutine. The descriptor of epoll is the only one that Go's own poller knows.
-//
-// The engine starts several probes at once, because a timer of Go ends up to a millisecond late. The
-// poller begins them with gaps, by a timer of the kernel, so that they don't keep a processor busy, for
-// which clients of the userspace proxy would wait.
 type poller struct {
 	report func([]done)
 	epoll  *os.File
 	raw    syscall.RawConn
 	fd     int // of epoll
-	timer  int // a timerfd that ends the wait for the gap
 	ended  chan struct{}
 
 	mu     sync.Mutex
@@ -33,16 +27,15 @@ type poller struct {
 	closed bool
 
 	// Only run uses these.
-	waiting   workqueue.Queue[*socket] // to begin
-	next      time.Time                // when to begin the next ones
-	sockets   map[int32]*socket        // by descriptor
+	taken     []job             // from inbox, to begin
+	sockets   map[int32]*socket // by descriptor
 	deadlines delayqueue.Queue[*socket]
 	done      []done
 	events    [256]unix.EpollEvent
 	buf       [4096]byte
 }
 
-// socket is a probe that waits or runs.
+// socket is a probe that runs.
 type socket struct {
 	job
 	fd      int
@@ -51,11 +44,6 @@ type socket struct {
 	sent    int // bytes of check.Send
 	matched int // bytes of check.Expect
 }
-
-// gap is the time between two begins; at each, half of the probes that wait begin. So the five or six of
-// one turn, with 10,000 targets, take a processor for less than 0.1 ms at a time. A gap of 0.125 ms
-// needs 50% more CPU time, and clients don't benefit.
-const gap = 400 * time.Microsecond
 
 // phase is what a socket waits for.
 type phase uint8
@@ -76,29 +64,11 @@ func newPoller(report func([]done)) (*poller, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	p := &poller{report: report, epoll: os.NewFile(uintptr(fd), "health probes"), fd: fd, ended: make(chan struct{}), sockets: make(map[int32]*socket)}
-	if p.timer, err = newTimer(fd); err == nil {
-		if p.raw, err = p.epoll.SyscallConn(); err != nil {
-			unix.Close(p.timer)
-		}
-	}
-	if err != nil {
+	if p.raw, err = p.epoll.SyscallConn(); err != nil {
 		p.epoll.Close()
 		return nil, err
 	}
 	return p, nil
-}
-
-// newTimer returns a timerfd that epoll reports once each time it expires.
-func newTimer(epoll int) (int, error) {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
-	if err != nil {
-		return -1, os.NewSyscallError("timerfd_create", err)
-	}
-	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)}); err != nil {
-		unix.Close(fd)
-		return -1, os.NewSyscallError("epoll_ctl", err)
-	}
-	return fd, nil
 }
 
 // start implements prober.
@@ -124,7 +94,6 @@ func (p *poller) interrupt() { p.epoll.SetReadDeadline(time.Unix(1, 0)) }
 func (p *poller) run() error {
 	defer close(p.ended)
 	defer p.epoll.Close()
-	defer unix.Close(p.timer)
 	for p.take() {
 		if !p.begin() {
 			p.wait()
@@ -154,34 +123,21 @@ func (p *poller) run() error {
 func (p *poller) take() (open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, j := range p.inbox {
-		p.waiting.Add(&socket{job: j})
-	}
-	clear(p.inbox)
-	p.inbox = p.inbox[:0]
+	p.taken, p.inbox = p.inbox, p.taken
 	_, first, _ := p.deadlines.First() // the zero time is no deadline
 	p.epoll.SetReadDeadline(first)
 	return !p.closed
 }
 
-// begin begins the next jobs, if it is time for them, or else sets the timer that ends wait. It returns
-// whether it has begun any.
+// begin begins the jobs that were taken. It reports whether there were any: then the first deadline may be another one.
 func (p *poller) begin() bool {
-	n := p.waiting.Len()
-	if n == 0 {
-		return false
+	for _, j := range p.taken {
+		p.open(&socket{job: j})
 	}
-	now := time.Now()
-	if rest := p.next.Sub(now); rest > 0 {
-		unix.TimerfdSettime(p.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(rest))}, nil) // fails only with an invalid argument
-		return false
-	}
-	p.next = now.Add(gap)
-	for range (n + 1) / 2 {
-		s, _ := p.waiting.Take()
-		p.open(s)
-	}
-	return true
+	begun := len(p.taken) > 0
+	clear(p.taken)
+	p.taken = p.taken[:0]
+	return begun
 }
 
 // wait blocks until a socket is ready, the first deadline, or interrupt.
@@ -201,9 +157,7 @@ func (p *poller) poll() int {
 	n, _ := unix.EpollWait(p.fd, p.events[:], 0)
 	for i := range max(n, 0) {
 		// Each descriptor occurs once, and none is opened meanwhile: the event is of this socket.
-		if s := p.sockets[p.events[i].Fd]; s != nil {
-			p.ready(s, p.events[i].Events)
-		}
+		p.ready(p.sockets[p.events[i].Fd], p.events[i].Events)
 	}
 	return n
 }

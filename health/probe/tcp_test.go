@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -99,30 +98,6 @@ func TestConnectionToItself(t *testing.T) {
 		_, sa = sockaddr(server)
 		must.Succeed(t, unix.Connect(fd, sa))
 		expect.False(t, connectedToItself(fd, server), "%s: a connection to a server counts as one to itself", f.name)
-	}
-}
-
-// Probes that are started at once begin in parts, with gaps.
-func TestProbesBeginWithGaps(t *testing.T) {
-	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	parts := make(chan int, 8)
-	p := must.Get(newPoller(func(results []done) { parts <- len(results) }))(t)
-	running, _ := parallel.NewGroup(t.Context())
-	running.Go(p.run)
-	defer p.close()
-	jobs := make([]job, 8)
-	for i := range jobs {
-		one := &target{Target: NewTarget(l.Addr().(*net.TCPAddr).AddrPort(), tcp)}
-		jobs[i] = job{t: one, check: one.Check()}
-	}
-	began := time.Now()
-	p.start(jobs)
-	first := <-parts
-	for n := first; n < len(jobs); n += <-parts {
-	}
-	if took := time.Since(began); first > 4 || took < 3*gap {
-		t.Errorf("%d begin at once, all within %s", first, took)
 	}
 }
 
