@@ -1,6 +1,7 @@
 package api
 
 import (
+	"github.com/ironvip/ironvip/health/probe"
 	"github.com/ironvip/ironvip/internal/metric"
 	"github.com/ironvip/ironvip/pipeline/compile"
 	"github.com/ironvip/ironvip/plane/reconcile"
@@ -8,7 +9,7 @@ import (
 )
 
 var (
-	healthMetrics = metric.NewGroup("Health", "")
+	healthMetrics = probe.Metrics
 
 	familyHealth          = healthMetrics.Gauge("backend_health_status", "1: the observed health of the backend: unknown, healthy, unhealthy, unchecked or ejected.", "service", "backend", "health")
 	familyConnectFailures = healthMetrics.Counter("backend_connect_failures_total", "Connects to the backend that were refused or timed out, and UDP refusals.", "service", "backend")
@@ -20,7 +21,6 @@ var (
 	familyRunning         = healthMetrics.Gauge("health_checks_running", "Probes that run now.")
 	familyWaiting         = healthMetrics.Gauge("health_checks_waiting", "Probes that are due and wait for a file descriptor or a worker.")
 	familyProbes          = healthMetrics.Counter("health_checks_total", "Finished probes by type and outcome; local, starved, no_descriptors and no_path are faults of this host and no evidence.", "type", "outcome")
-	familyDuration        = healthMetrics.Histogram("health_check_duration_seconds", "Duration of finished probes by type.", "type")
 	familyLate            = healthMetrics.Counter("health_checks_late_total", "Probes that started more than an interval late.")
 	familyStalls          = healthMetrics.Counter("health_check_stalls_total", "Times that the agent did not run for more than half a second.")
 	familyTransitions     = healthMetrics.Counter("health_transitions_total", "Changes of the health of a target, or of the cause.")
@@ -47,13 +47,7 @@ func (s *Server) collectHealth(w *metric.Writer) {
 	for _, p := range stats.Probes {
 		w.Add(familyProbes, float64(p.N), p.Type.String(), p.Outcome.String())
 	}
-	for _, h := range stats.Durations {
-		b := metric.Buckets{Counts: h.Counts, Count: h.Count, Sum: h.Sum.Seconds()}
-		for _, bound := range h.Bounds {
-			b.Bounds = append(b.Bounds, bound.Seconds())
-		}
-		w.AddHistogram(familyDuration, b, h.Type.String())
-	}
+	stats.Durations.Collect(w)
 }
 
 // addBackends adds one series for each backend.

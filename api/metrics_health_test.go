@@ -21,10 +21,14 @@ func TestHealthMetrics(t *testing.T) {
 	d.Proxy = func() *proxy.Report {
 		return &proxy.Report{Failures: map[vip.PassiveKey]reconcile.Failures{passiveKey(serviceNo(2)): {Connects: 9, Resets: 8, Unanswered: 5, Retries: 7, Ejections: 6}}}
 	}
+	durations := probe.NewDurations()
+	for _, took := range []time.Duration{time.Millisecond, time.Second, 2 * time.Minute} {
+		durations.Observe(took, "tcp")
+	}
 	d.Probes = func() probe.Stats {
 		return probe.Stats{Targets: 3, Running: 1, Late: 2, Stalls: 4, Batches: 5, Changes: 6,
 			Probes:    []probe.ProbeCount{{Type: vip.CheckTCP, Outcome: probe.OK, N: 70}, {Type: vip.CheckHTTP, Outcome: probe.TimedOut, N: 8}},
-			Durations: []probe.Histogram{{Type: vip.CheckTCP, Bounds: []time.Duration{time.Millisecond, time.Second}, Counts: []uint64{60, 69}, Count: 70, Sum: 5 * time.Second}}}
+			Durations: durations}
 	}
 	for _, single := range []bool{true, false} {
 		d.BackendMetrics = single
@@ -33,8 +37,8 @@ func TestHealthMetrics(t *testing.T) {
 			"ironvip_health_targets 3", "ironvip_health_checks_running 1", "ironvip_health_checks_waiting 0", "ironvip_health_checks_late_total 2",
 			"ironvip_health_check_stalls_total 4", "ironvip_health_batches_total 5", "ironvip_health_transitions_total 6",
 			`ironvip_health_checks_total{outcome="` + probe.OK.String() + `",type="tcp"} 70`, `ironvip_health_checks_total{outcome="` + probe.TimedOut.String() + `",type="http"} 8`,
-			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="0.001"} 60`, `ironvip_health_check_duration_seconds_bucket{type="tcp",le="1"} 69`,
-			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="+Inf"} 70`, `ironvip_health_check_duration_seconds_sum{type="tcp"} 5`,
+			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="0.001"} 1`, `ironvip_health_check_duration_seconds_bucket{type="tcp",le="1"} 2`,
+			`ironvip_health_check_duration_seconds_bucket{type="tcp",le="+Inf"} 3`, `ironvip_health_check_duration_seconds_sum{type="tcp"} 121.001`,
 		} {
 			if !strings.Contains(text, want+"\n") {
 				t.Errorf("no %s in\n%s", want, text)

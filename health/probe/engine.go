@@ -44,7 +44,7 @@ const (
 const (
 	// pace is the least time between two turns of the engine, which bounds their cost. A timer of Go
 	// makes it about a millisecond. A probe starts and a result counts at most
-	// this much later. All probes that are due start in one turn; the poller spreads those of its types.
+	// this much later. All probes that are due start in one turn.
 	pace = 500 * time.Microsecond
 	// stall is the delay of a turn that shows that this process did not run: it was stopped, or the
 	// host had no processor for it.
@@ -131,7 +131,7 @@ func New(o Options) *Engine {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), paths: make(map[vip.ProbePath]int), rows: publisher{results: o.Results},
+	e := &Engine{o: o, epoch: time.Now(), wake: make(chan struct{}, 1), targets: make(map[Target]*target), paths: make(map[vip.ProbePath]int), rows: publisher{results: o.Results}, counters: counters{durations: NewDurations()},
 		chance: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	e.lanes[socketLane].limit = o.Sockets
 	e.lanes[requestLane].limit = o.Requests

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ironvip/ironvip/internal/metric/metrictest"
 	"github.com/ironvip/ironvip/internal/parallel"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/test/bubble"
@@ -157,7 +158,7 @@ func TestEqualTargets(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	var c counters
+	c := counters{durations: NewDurations()}
 	c.add(vip.CheckTCP, OK, time.Millisecond)
 	c.add(vip.CheckTCP, OK, 2*time.Minute) // above all bounds
 	c.add(vip.CheckTCP, Local, 0)
@@ -166,8 +167,10 @@ func TestStats(t *testing.T) {
 	if len(s.Probes) != 3 || s.Probes[0] != (ProbeCount{vip.CheckTCP, OK, 2}) || s.Probes[2] != (ProbeCount{vip.CheckExec, Exited, 1}) {
 		t.Errorf("%+v", s.Probes)
 	}
-	if h := s.Durations[0]; len(s.Durations) != 2 || h.Count != 2 || h.Counts[0] != 0 || h.Counts[1] != 1 || h.Counts[len(h.Counts)-1] != 1 || h.Sum != 2*time.Minute+time.Millisecond {
-		t.Errorf("%+v", s.Durations)
+	text := metrictest.Text(t, s.Durations.Collect)
+	for _, want := range []string{`bucket{type="tcp",le="0.0005"} 0`, `bucket{type="tcp",le="0.001"} 1`, `bucket{type="tcp",le="60"} 1`, `sum{type="tcp"} 120.001`,
+		`count{type="tcp"} 2`, `count{type="exec"} 1`} {
+		expect.True(t, strings.Contains(text, "ironvip_health_check_duration_seconds_"+want+"\n"), "no %s in\n%s", want, text)
 	}
 }
 

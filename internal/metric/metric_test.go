@@ -32,15 +32,18 @@ func text(t *testing.T, collect Collector) string {
 func TestSamples(t *testing.T) {
 	g := NewGroup("Test", "test_")
 	gauge, counter := g.Gauge("b", "A \\ and\na line.", "one"), g.Counter("a_total", "Counts.")
-	plain, labeled := g.Histogram("d_seconds", "Without labels."), g.Histogram("c_seconds", "With one.", "zone")
+	plain, labeled := NewDurations(g.Histogram("d_seconds", "Without labels."), .5, 1), NewDurations(g.Histogram("c_seconds", "With one.", "zone"), .5, 1)
+	for _, took := range []time.Duration{0, 500 * time.Millisecond, time.Second, 6 * time.Second} {
+		plain.Observe(took)
+		labeled.Observe(took, "z")
+	}
 	got := text(t, func(w *Writer) {
 		w.Add(gauge, math.Inf(1), `"q"`)
 		w.Truth(gauge, true, "x")
 		w.Add(gauge, -1.5e-7, "y")
 		w.Add(counter, 1200)
-		b := Buckets{Bounds: []float64{.5, 1}, Counts: []uint64{2, 3}, Count: 4, Sum: 7.5}
-		w.AddHistogram(plain, b)
-		w.AddHistogram(labeled, b, "z")
+		plain.Collect(w)
+		labeled.Collect(w)
 	})
 	const want = `# HELP ironvip_test_a_total Counts.
 # TYPE ironvip_test_a_total counter

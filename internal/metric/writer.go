@@ -30,14 +30,18 @@ func (c Collector) Collect(to chan<- prometheus.Metric) {
 // Writer gets the samples of one scrape.
 type Writer struct{ to chan<- prometheus.Metric }
 
-// Add adds a sample of a counter or gauge. Values are those of the family's labels, in their order.
+// Add adds a sample of a counter or gauge. Values are those of the family's labels, in their order. A sample with an
+// error, such as a wrong number of labels, is left out of the answer.
 func (w *Writer) Add(f *Family, v float64, values ...string) {
 	kind := prometheus.GaugeValue
 	if f.Kind == KindCounter {
 		kind = prometheus.CounterValue
 	}
 	m, err := prometheus.NewConstMetric(f.desc, kind, v, values...)
-	w.send(f, m, err)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(f.desc, err)
+	}
+	w.to <- m
 }
 
 // Truth adds a sample that is 1 if b holds, else 0.
@@ -47,34 +51,6 @@ func (w *Writer) Truth(f *Family, b bool, values ...string) {
 		v = 1
 	}
 	w.Add(f, v, values...)
-}
-
-// Buckets is a histogram: how many values are at most as large as each bound, and count and sum of
-// all values. The last bound, infinity, isn't part of it.
-type Buckets struct {
-	Bounds []float64 // ascending
-	Counts []uint64  // cumulative, one for each bound
-	Count  uint64
-	Sum    float64
-}
-
-// AddHistogram adds the samples of a histogram. Values are those of the family's labels, in their
-// order.
-func (w *Writer) AddHistogram(f *Family, b Buckets, values ...string) {
-	counts := make(map[float64]uint64, len(b.Bounds))
-	for i, bound := range b.Bounds {
-		counts[bound] = b.Counts[i]
-	}
-	m, err := prometheus.NewConstHistogram(f.desc, b.Count, b.Sum, counts, values...)
-	w.send(f, m, err)
-}
-
-// send passes on a metric. One with an error, such as a wrong number of labels, is left out of the answer.
-func (w *Writer) send(f *Family, m prometheus.Metric, err error) {
-	if err != nil {
-		m = prometheus.NewInvalidMetric(f.desc, err)
-	}
-	w.to <- m
 }
 
 // Durations counts durations by the values of labels, which are few. It is safe for concurrent use.
