@@ -60,15 +60,23 @@ func (a *agent) pools() []spec.Pool { return a.config.get().SpecPools() }
 
 // newSource creates one source of the configuration.
 func (a *agent) newSource(s *configs.Source) error {
+	bucket := store.NewBucket[cache.Row](a.db, "cache "+s.Name)
 	source, err := s.Config.NewSource(sources.Deps{
-		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, DB: a.db, Pools: a.pools,
+		Name: s.Name, Node: a.config.get().Node.Name, Version: a.version, Pools: a.pools,
 		SetPodCIDRs: func(ranges []netip.Prefix) { a.allocator.SetPodCIDRs(s.Name, ranges) },
 		Services:    a.tables.Services, Allocations: a.tables.Allocations,
 		Withdrawn: func(ctx context.Context, key vip.ServiceKey) error { return a.withdrawn(ctx, s.Name, key) },
 		Cache: func(source sources.Source) sources.Source {
-			cached := cache.New(s.Name, source, store.NewBucket[cache.Row](a.db, "cache "+s.Name), a.tables.Services, a.log)
+			if r, ok := source.(sources.Reloader); ok {
+				a.reloaders[s.Name] = r
+			}
+			cached := cache.New(s.Name, source, bucket, a.tables.Services, a.log)
 			a.caches = append(a.caches, cached)
 			return cached
+		},
+		Prior: func() []vip.Service {
+			prior, _ := cache.Restore(s.Name, bucket, a.log)
+			return prior
 		},
 		Background: func(what string, run func(context.Context) error) {
 			name := "source " + s.Name + ": " + what
@@ -78,9 +86,6 @@ func (a *agent) newSource(s *configs.Source) error {
 	})
 	if err != nil {
 		return fmt.Errorf("source %q: %w", s.Name, err)
-	}
-	if r, ok := source.(sources.Reloader); ok {
-		a.reloaders[s.Name] = r
 	}
 	a.supervisor.Add(s.Name, s.Type, source)
 	return nil

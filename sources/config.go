@@ -9,7 +9,6 @@ import (
 
 	"github.com/ironvip/ironvip/internal/consulclient"
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
@@ -49,7 +48,6 @@ type Deps struct {
 	Name    string // name of the source, unique
 	Node    string // this host's name
 	Version string // of this binary
-	DB      *store.DB
 	// Pools returns the pools to check services against.
 	Pools func() []spec.Pool
 	// SetPodCIDRs replaces the source's pod ranges. No address in them is allocated from a pool.
@@ -58,10 +56,12 @@ type Deps struct {
 	Allocations table.Reader[vip.ServiceKey, vip.Allocation]
 	// Withdrawn waits until this host serves nothing for a service that the source has removed.
 	Withdrawn func(ctx context.Context, key vip.ServiceKey) error
-	// Cache wraps a source that follows a server. The wrapper keeps the source's last services on
-	// disk, for a start while the server is unavailable. A file source keeps its own last good
-	// services, see sources/static.
+	// Cache wraps a source. The wrapper keeps the source's last services on disk, for a start while the
+	// source can't be read.
 	Cache func(Source) Source
+	// Prior returns the services that the Cache kept in the last run of the agent. Call it before the source publishes
+	// its full list.
+	Prior func() []vip.Service
 	// Background runs a part of the source until the agent stops, and again after a failure. The log
 	// names it by what.
 	Background func(what string, run func(context.Context) error)

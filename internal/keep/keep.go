@@ -36,8 +36,6 @@ type Keeper[K comparable, V, R any] struct {
 	Row   func(*V) R     // the stored form of a row
 	// Pause is how long a change waits for others, to be written with them; 0: not at all.
 	Pause time.Duration
-	// Hurry ends a pause with each value; it may be nil.
-	Hurry <-chan struct{}
 	// Report gets the error of the first write that fails, and nil once a write succeeds again; it may be nil.
 	Report func(error)
 	// Tried gets the revision of the table up to which rows were written, or refused by the store; it may be nil.
@@ -110,7 +108,7 @@ func (k *Keeper[K, V, R]) Run(ctx context.Context) {
 		case <-again:
 			again = nil
 		case <-changed:
-			backoff.Nap(ctx, k.Pause, k.Hurry)
+			backoff.Sleep(ctx, k.Pause)
 		case <-next:
 		}
 	}

@@ -102,49 +102,40 @@ func (b *Bucket[V]) Get(key string) (value V, ok bool, err error) {
 	return value, ok, err
 }
 
-// Sealed is a stored value that is not decoded yet.
-type Sealed[V any] struct {
-	key    string
-	stored []byte
+// Keys returns the keys of all values, sorted, without decoding the values.
+func (b *Bucket[V]) Keys() (keys []string, err error) {
+	keys, _, err = b.sealed()
+	return keys, err
 }
 
-// Key returns the key.
-func (s Sealed[V]) Key() string { return s.key }
-
-// Open decodes the value. It returns an error if the value is damaged.
-func (s Sealed[V]) Open() (value V, err error) {
-	err = unseal(s.key, s.stored, &value)
-	return value, err
-}
-
-// Sealed returns every value without decoding it, in the order of the keys.
-func (b *Bucket[V]) Sealed() (all []Sealed[V], err error) {
+// sealed returns the keys, sorted, and the stored forms of all values.
+func (b *Bucket[V]) sealed() (keys []string, stored [][]byte, err error) {
 	err = b.view(func(bucket *bbolt.Bucket) error {
 		return bucket.ForEach(func(k, raw []byte) error {
 			// A copy: a read error of the mapped file would end other goroutines.
-			all = append(all, Sealed[V]{string(k), bytes.Clone(raw)})
+			keys, stored = append(keys, string(k)), append(stored, bytes.Clone(raw))
 			return nil
 		})
 	})
-	return all, err
+	return keys, stored, err
 }
 
 // All returns every value. It omits unreadable values and returns an *Error that is ErrDamaged and
 // has their Keys.
 func (b *Bucket[V]) All() (map[string]V, error) {
-	sealed, err := b.Sealed()
-	values, errs := make([]V, len(sealed)), make([]error, len(sealed))
-	parallel.All(len(sealed), func(i int) bool {
-		values[i], errs[i] = sealed[i].Open()
+	keys, stored, err := b.sealed()
+	values, errs := make([]V, len(keys)), make([]error, len(keys))
+	parallel.All(len(keys), func(i int) bool {
+		errs[i] = unseal(keys[i], stored[i], &values[i])
 		return true
 	})
-	all := make(map[string]V, len(sealed))
+	all := make(map[string]V, len(keys))
 	var unreadable, bad []string
-	for i, s := range sealed {
+	for i, key := range keys {
 		if errs[i] != nil {
-			unreadable, bad = append(unreadable, s.key), append(bad, fmt.Sprintf("%q: %v", s.key, errs[i]))
+			unreadable, bad = append(unreadable, key), append(bad, fmt.Sprintf("%q: %v", key, errs[i]))
 		} else {
-			all[s.key] = values[i]
+			all[key] = values[i]
 		}
 	}
 	if err == nil && len(bad) > 0 {

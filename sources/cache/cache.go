@@ -5,7 +5,7 @@
 // change waits for that. In a new run of the agent, its output are those rows, if the source sends
 // nothing within a moment or reports that it can't be read. Otherwise traffic would stop because
 // Consul is away. The source's own full list replaces them. The package decides nothing about
-// services, and is for sources that read from a server.
+// services.
 package cache
 
 import (
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,7 +48,11 @@ type Row struct {
 const completeKey = "complete"
 
 // Store keeps rows durably under "namespace/name".
-type Store = keep.Store[Row]
+type Store interface {
+	keep.Store[Row]
+	// Keys returns the keys of all rows, also of those that can't be read.
+	Keys() ([]string, error)
+}
 
 // Source is a source with a cache. It implements sources.Source and sources.Guarded.
 type Source struct {
@@ -80,9 +85,8 @@ func (s *Source) Name() string { return s.name }
 // Prior returns how many services the cache holds: before Keep, those of the last run of the agent.
 // It costs O(those services).
 func (s *Source) Prior() int {
-	all, _ := s.store.All() // restore logs the error
-	delete(all, completeKey)
-	return len(all)
+	keys, _ := s.store.Keys() // Restore logs the error
+	return len(slices.DeleteFunc(keys, func(key string) bool { return key == completeKey }))
 }
 
 // Run implements sources.Source.
@@ -118,7 +122,7 @@ func (k *sink) recall(why error) {
 		return
 	}
 	k.listed = true
-	rows, all := k.source.restore()
+	rows, all := Restore(k.source.name, k.source.store, k.source.log)
 	if len(rows) == 0 && !all {
 		return
 	}
@@ -150,20 +154,20 @@ func (k *sink) Stale(err error) {
 	k.recall(err)
 }
 
-// restore returns the cached services. Whole says that they are all that the source had.
-func (s *Source) restore() (rows []vip.Service, whole bool) {
-	all, err := s.store.All()
+// Restore returns the cached services of a source. Whole says that they are all that the source had.
+func Restore(source string, from Store, log *slog.Logger) (rows []vip.Service, whole bool) {
+	all, err := from.All()
 	if err != nil {
-		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
+		log.Warn("cached services can't be read", "source", source, "err", err)
 	}
 	_, whole = all[completeKey]
 	whole = whole && err == nil
 	delete(all, completeKey)
 	rows = make([]vip.Service, 0, len(all))
 	for key, kept := range all {
-		row, problems := kept.Spec.Build(s.name, kept.Origin)
+		row, problems := kept.Spec.Build(source, kept.Origin)
 		if len(problems) > 0 {
-			s.log.Warn("cached service is invalid", "source", s.name, "service", key, "err", problems[0].Error())
+			log.Warn("cached service is invalid", "source", source, "service", key, "err", problems[0].Error())
 			whole = false
 			continue
 		}
@@ -178,15 +182,14 @@ func (s *Source) restore() (rows []vip.Service, whole bool) {
 // change costs O(change), and is on disk within a second. Once the full list is known, what the source no longer has
 // is dropped, and the cache is complete.
 func (s *Source) Keep(ctx context.Context) error {
-	all, err := s.store.All()
+	keys, err := s.store.Keys()
 	if err != nil {
 		s.log.Warn("cached services can't be read", "source", s.name, "err", err)
 	}
-	names := make(map[string]bool, len(all))
-	for name := range all {
+	names := make(map[string]bool, len(keys))
+	for _, name := range keys {
 		names[name] = true
 	}
-	all = nil
 	k := keep.Keeper[vip.ServiceKey, vip.Service, Row]{
 		Table: s.services, Store: s.store, Log: s.log.With("source", s.name), What: "cached services", Pause: flushEvery,
 		Name: nameOf, Kept: func(row *vip.Service) bool { return row.Source == s.name }, Row: rowOf,

@@ -271,6 +271,8 @@ type counting struct {
 	written int
 }
 
+func (c *counting) Keys() ([]string, error) { return slices.Collect(maps.Keys(c.rows)), c.err }
+
 func (c *counting) All() (map[string]Row, error) { return maps.Clone(c.rows), c.err }
 
 func (c *counting) Write(put map[string]Row, remove []string) error {

@@ -2,19 +2,13 @@ package static
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/test/bubble"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -52,17 +46,6 @@ func compareBlocks(t *testing.T, data []byte, known map[digest]*row) (map[digest
 		t.Fatalf("%q\nby blocks: %+v %+v\nas a whole: %+v %+v", data, got, content, want, whole)
 	}
 	return next, true
-}
-
-// countedStore counts the writes.
-type countedStore struct {
-	Store
-	writes atomic.Int64
-}
-
-func (c *countedStore) Write(put map[string]LastGood, remove []string) error {
-	c.writes.Add(1)
-	return c.Store.Write(put, remove)
 }
 
 func poolOf(cidr string) []spec.Pool {
@@ -152,7 +135,7 @@ func FuzzBlocks(f *testing.F) {
 }
 
 // A change of one of many blocks costs no allocations for the others, except for the lists of
-// all of them. Their definitions are neither published nor stored again.
+// all of them. They are not published again.
 func TestOneBlockOfManyIsParsedAlone(t *testing.T) {
 	for _, refused := range []int{0, 1} { // which are parsed again
 		t.Run(fmt.Sprint(refused, " refused"), func(t *testing.T) { oneBlockOfMany(t, refused) })
@@ -178,13 +161,11 @@ func oneBlockOfMany(t *testing.T, refused int) {
 		}
 		b.write("a.toml", text(81))
 		b.refresh(t.Context(), nil, true)
-		b.save()
 		var texts []string
 		for port := range 21 {
 			texts = append(texts, text(90+port))
 		}
 		puts, decoded, dirty := b.sink.puts, b.files.decoded.Load(), map[string]struct{}{b.path("a.toml"): {}}
-		before := b.files.kept.Revision()
 		cost[n] = testing.AllocsPerRun(20, func() {
 			b.write("a.toml", texts[0])
 			b.refresh(t.Context(), dirty, false)
@@ -194,7 +175,6 @@ func oneBlockOfMany(t *testing.T, refused int) {
 			t.Errorf("%d puts for 21 changes", puts)
 		}
 		expect.Equal(t, b.files.decoded.Load()-decoded, int64(21*(1+refused)), "blocks decoded")
-		expect.Equal(t, b.files.kept.Revision()-before, 21, "definitions to store")
 	}
 	perBlock := (cost[1000] - cost[10]) / 990
 	t.Logf("allocations: %v, %.2f for each unchanged block", cost, perBlock)
@@ -234,67 +214,24 @@ func TestChangedPoolsCheckEveryBlock(t *testing.T) {
 	b.expect("a:80 b:83")
 }
 
-// A start decodes no stored definition while the files are good, and stores only what differs.
-func TestAStartWithGoodFilesDecodesNothing(t *testing.T) {
+// A start reads no service of the last run while the files are good.
+func TestAStartWithGoodFilesNeedsNoPriorServices(t *testing.T) {
 	b := begun(t)
 	b.write("a.toml", service("web", 80)+service("db", 5432))
 	b.write("b.toml", service("dns", 53))
 	b.write("c.toml", service("gone", 1))
 	b.expect("db:5432 dns:53 gone:1 web:80")
 	b.restart()
-	damage := store.NewBucket[string](b.db, bucket) // a string can't be decoded as a definition
-	for _, s := range stored(t, b) {
-		must.Succeed(t, damage.Put(s.Key(), "x"))
-	}
 	b.write("a.toml", service("web", 81)+service("db", 5432))
 	b.remove("c.toml")
 	b.begin()
 	b.inEffect("db:5432 dns:53 web:81")
+	expect.Equal(t, b.priors, 0, "reads of prior services")
 
-	// What is stored again serves a start with bad files.
 	b.restart()
-	expect.Equal(t, len(stored(t, b)), 3, "definitions are stored")
 	b.write("a.toml", "[[")
 	b.remove("b.toml")
 	b.begin()
 	b.inEffect("db:5432 web:81", "a.toml:1: not valid TOML")
-}
-
-func stored(t *testing.T, b *bench) []store.Sealed[LastGood] {
-	t.Helper()
-	return must.Get(b.o.Store.Sealed())(t)
-}
-
-// Many changes within a second are one write, and the last state is stored, also at the end.
-func TestChangesAreStoredTogether(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		counted := &countedStore{Store: b.o.Store}
-		b.o.Store = counted
-		ctx, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			b.keep(ctx)
-		}()
-		synctest.Wait()
-		for port := 80; port < 90; port++ {
-			b.write("a.toml", service("web", port)+service("db", 5432))
-			b.refresh(t.Context(), nil, true)
-		}
-		synctest.Wait()
-		expect.Equal(t, counted.writes.Load(), int64(0), "writes on the path of a change")
-		time.Sleep(saveDelay)
-		synctest.Wait()
-		expect.Equal(t, counted.writes.Load(), int64(1), "writes after a second")
-		b.write("a.toml", service("web", 90))
-		b.refresh(t.Context(), nil, true)
-		end() // stores the rest
-		<-ended
-		expect.Equal(t, counted.writes.Load(), int64(2), "writes")
-		b.kill()
-		b.write("a.toml", "[[")
-		b.begin()
-		b.inEffect("web:90", "a.toml:1: not valid TOML")
-	})
+	expect.Equal(t, b.priors, 1, "reads of prior services")
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 
-	"github.com/ironvip/ironvip/internal/store"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -15,9 +14,6 @@ import (
 
 // Type is the type of a static source in configuration and status.
 const Type = "static"
-
-// bucket is the name of the last good services in the state file.
-const bucket = "last-good"
 
 // Config is a [[source]] of type static.
 type Config struct {
@@ -60,5 +56,5 @@ func (c *Config) Load(source string, pools []spec.Pool) ([]vip.Service, []vip.Pr
 
 // NewSource implements sources.Config.
 func (c *Config) NewSource(d sources.Deps) (sources.Source, error) {
-	return New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Store: store.NewBucket[LastGood](d.DB, bucket), Events: d.Events, Log: d.Log}), nil
+	return d.Cache(New(Options{Config: *c, Name: d.Name, Pools: d.Pools, Prior: d.Prior, Events: d.Events, Log: d.Log})), nil
 }

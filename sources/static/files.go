@@ -12,13 +12,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ironvip/ironvip/internal/parallel"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/internal/tomlfile"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -41,27 +41,6 @@ type change struct {
 	missing bool // files are gone that this read did not remove
 }
 
-// definition identifies a file's definition of a service.
-type definition struct {
-	path string
-	key  vip.ServiceKey
-}
-
-// text returns the name of the definition in the Store. Neither part contains a zero byte.
-func (d definition) text() string { return d.path + "\x00" + d.key.Namespace + "/" + d.key.Name }
-
-// lastGood is the definition of a service in one file, as the Store is to have it.
-type lastGood struct {
-	definition
-	row      *row
-	shadowed bool // another file's definition of this name is in effect
-}
-
-// stored returns the value to store.
-func (l *lastGood) stored() LastGood {
-	return LastGood{Origin: l.row.origin, Shadowed: l.shadowed, Spec: spec.FromService(l.row.service)}
-}
-
 // files is the state of the directory. A change costs O(size of the changed file) and, without an
 // event that names the file, one stat per file. It is not safe for concurrent use.
 type files struct {
@@ -74,11 +53,9 @@ type files struct {
 	dir     identity                    // of the directory at the last read
 	parsed  atomic.Int64                // number of files parsed so far
 	decoded atomic.Int64                // number of their blocks that were not known
-	earlier map[string]earlier          // the files of an earlier run, until this run has read the directory
-	chosen  map[vip.ServiceKey]string   // the files of their definitions in effect, until then
+	prior   func() map[string]*file     // the files of the last run of the agent, until this run has read the directory
 	pools   []spec.Pool                 // at the last read
-	kept    *table.Table[definition, lastGood]
-	epoch   int // changes with pools
+	epoch   int                         // changes with pools
 }
 
 // file is one file and the services that it contributes.
@@ -117,11 +94,26 @@ const grain = 2 * time.Second
 
 func newFiles(o Options) *files {
 	return &files{o: o, byPath: map[string]*file{}, claims: map[vip.ServiceKey][]string{}, winners: map[vip.ServiceKey]string{},
-		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{},
-		kept: table.New(&table.Clock{}, func(l *lastGood) definition { return l.definition }, func(a, b lastGood) bool { return a == b })}
+		bad: map[string]struct{}{}, twice: map[vip.ServiceKey]struct{}{}, prior: sync.OnceValue(o.priorFiles)}
 }
 
-// known reports whether any file is known, including files of an earlier run.
+// priorFiles returns the files of the last run of the agent with their services that were in effect.
+func (o *Options) priorFiles() map[string]*file {
+	out := map[string]*file{}
+	if o.Prior == nil {
+		return out
+	}
+	for _, s := range o.Prior() {
+		path, _, _ := cutPlace(s.Origin)
+		if out[path] == nil {
+			out[path] = &file{rows: map[vip.ServiceKey]*row{}}
+		}
+		out[path].rows[s.Key] = &row{service: s, origin: s.Origin}
+	}
+	return out
+}
+
+// known reports whether any file is known.
 func (f *files) known() bool { return len(f.byPath) > 0 }
 
 // distrust makes the next read check the content of these files even if their stamps are unchanged.
@@ -134,14 +126,8 @@ func (f *files) distrust(paths map[string]struct{}) {
 }
 
 // read updates the state from the directory, or only from some files if only is not nil. If another
-// directory is there now, it reads all of that. On an error the state is unchanged, or that of an earlier run.
+// directory is there now, it reads all of that. On an error the state is unchanged.
 func (f *files) read(ctx context.Context, how mode, only map[string]struct{}) (c change, err error) {
-	defer func() {
-		if err != nil {
-			f.recall()
-		}
-		f.chosen = nil
-	}()
 	dir := stampOf(f.o.Path).identity
 	var paths, gone []string
 	if only != nil && f.dir != (identity{}) && f.dir == dir {
@@ -180,6 +166,7 @@ func (f *files) read(ctx context.Context, how mode, only map[string]struct{}) (c
 		}
 		f.set(path, nil, &c)
 	}
+	f.prior = func() map[string]*file { return nil }
 	return c, nil
 }
 
@@ -189,11 +176,6 @@ func (f *files) list() (paths, gone []string, err error) {
 		return nil, nil, err
 	}
 	for path := range f.byPath {
-		if _, there := slices.BinarySearch(paths, path); !there {
-			gone = append(gone, path)
-		}
-	}
-	for path := range f.earlier {
 		if _, there := slices.BinarySearch(paths, path); !there {
 			gone = append(gone, path)
 		}
@@ -244,7 +226,7 @@ func (f *files) look(path string, how mode) *file {
 		content, rows = f.parse(path, data, known)
 	}
 	if known == nil && content.lacks() {
-		known = f.earlier[path].decode(f.o)
+		known = f.prior()[path]
 	}
 	state := content.over(known, rows)
 	state.stamp, state.hash, state.epoch = now, hash, f.epoch
@@ -372,7 +354,6 @@ func (f *files) set(path string, now *file, c *change) {
 	if before == nil {
 		before = &file{}
 	}
-	delete(f.earlier, path)
 	for key, r := range now.rows {
 		if old, had := before.rows[key]; !had || old != r && !reflect.DeepEqual(&old.service, &r.service) {
 			f.edit(key, path, had, true, c)
@@ -392,17 +373,6 @@ func (f *files) edit(key vip.ServiceKey, path string, had, has bool, c *change) 
 		f.claim(key, path, has)
 	}
 	f.decide(key, path, c)
-	f.keep(key, path)
-}
-
-// keep has the definition of a service in the file at path stored, or removed from the Store.
-func (f *files) keep(key vip.ServiceKey, path string) {
-	d := definition{path, key}
-	if known := f.byPath[path]; known != nil && known.rows[key] != nil {
-		f.kept.Set(lastGood{d, known.rows[key], f.winners[key] != path})
-	} else {
-		f.kept.Delete(d)
-	}
 }
 
 // claim records whether a file defines a service.
@@ -425,7 +395,7 @@ func (f *files) claim(key vip.ServiceKey, path string, has bool) {
 }
 
 // decide selects the definition in effect for a name, after the definition of the file at path has
-// changed. The file in effect, also of an earlier run, keeps its place. Otherwise the first file is selected.
+// changed. The file in effect, also of the last run, keeps its place. Otherwise the first file is selected.
 func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	claims := f.claims[key]
 	was, had := f.winners[key]
@@ -440,14 +410,14 @@ func (f *files) decide(key vip.ServiceKey, path string, c *change) {
 	if had && slices.Contains(claims, was) {
 		winner = was
 	}
-	if first, known := f.chosen[key]; known && slices.Contains(claims, first) {
-		winner = first
+	if len(claims) > 1 {
+		for _, claim := range claims {
+			if last := f.prior()[claim]; last != nil && last.rows[key] != nil {
+				winner = claim
+			}
+		}
 	}
 	f.winners[key] = winner
-	if had && winner != was { // another one is shadowed now
-		f.keep(key, was)
-		f.keep(key, winner)
-	}
 	if winner != was || winner == path {
 		c.put = append(c.put, f.byPath[winner].rows[key].service)
 	}

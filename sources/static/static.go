@@ -3,10 +3,9 @@
 // Its input is the directory (services.d), watched and polled. Its output is the services, and all
 // problems with file and line. It reads only changed files and publishes only changed services. A
 // file that cannot be parsed keeps its previous services. A refused service keeps its last good
-// version. If the directory disappears, all services stay in effect. Removing a file removes its
-// services. The last good services are stored for the next start: at once when a file becomes invalid,
-// and otherwise within a second of the change. No change waits for that. The package never writes to the
-// directory.
+// version, also that of the last run of the agent, which the caller has stored. If the directory
+// disappears, all services stay in effect. Removing a file removes its services. The package never
+// writes to the directory.
 package static
 
 import (
@@ -19,10 +18,6 @@ import (
 	"time"
 
 	"github.com/ironvip/ironvip/internal/event"
-	"github.com/ironvip/ironvip/internal/keep"
-	"github.com/ironvip/ironvip/internal/parallel"
-	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/internal/table"
 	"github.com/ironvip/ironvip/sources"
 	"github.com/ironvip/ironvip/vip"
 	"github.com/ironvip/ironvip/vip/spec"
@@ -38,31 +33,13 @@ const (
 	DefaultPoll = 10 * time.Second
 )
 
-// saveDelay is how long a change may wait to be stored while all files are good. A killed agent loses at
-// most the changes of this time from the Store. The next run reads them from the files, unless those
-// became invalid while no agent ran.
-const saveDelay = time.Second
-
-// LastGood is the last good definition of a service in one file.
-type LastGood struct {
-	Origin   string       `json:"origin"`
-	Shadowed bool         `json:"shadowed,omitempty"` // another file's definition of this name is in effect
-	Spec     spec.Service `json:"spec"`
-}
-
-// Store keeps the last good definitions, by file and service. *store.Bucket implements it. Several
-// static sources may share it.
-type Store interface {
-	// Sealed returns every value, not decoded.
-	Sealed() ([]store.Sealed[LastGood], error)
-	keep.Writer[LastGood]
-}
-
-// Options are the dependencies of a Source. Path and Store are required.
+// Options are the dependencies of a Source. Path is required.
 type Options struct {
 	Config
-	Name  string // the source's name; "": Type
-	Store Store
+	Name string // the source's name; "": Type
+	// Prior returns the services in effect of the last run of the agent; nil: none. It is called at most once, and only
+	// if the directory can't be read, or has a file with a problem or a contested name.
+	Prior func() []vip.Service
 	// Pools returns the pools to check services against; nil: none. It is called each time the
 	// directory, or some of its files, are read.
 	Pools    func() []spec.Pool
@@ -79,12 +56,8 @@ type Source struct {
 
 	mu     sync.Mutex // held while the directory is read and published
 	files  *files
-	out    sources.Sink    // nil while Run is not running
-	loaded bool            // the Store has been read
-	stored map[string]bool // the names in the Store; the keeper's, once Run is called
-	read   chan struct{}   // closed once the directory has been read
-	hurry  chan struct{}   // has an element when the files alone no longer have the services in effect
-	listed bool            // this run has published its full list
+	out    sources.Sink // nil while Run is not running
+	listed bool         // this run has published its full list
 	stale  bool
 	// published are the problems in the last full list.
 	published []vip.Problem
@@ -107,7 +80,7 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o), read: make(chan struct{}), hurry: make(chan struct{}, 1)}
+	return &Source{o: o, log: o.Log.With("source", o.Name), files: newFiles(o)}
 }
 
 // Run implements sources.Source. A missing directory is not an error: the source is stale until the
@@ -118,13 +91,9 @@ func (s *Source) Run(ctx context.Context, out sources.Sink) error {
 
 	s.mu.Lock()
 	s.out, s.listed, s.stale = out, false, false
-	s.load()
 	s.update(ctx, readAll, nil) // a failure makes the source stale
 	s.mu.Unlock()
-	parts, ctx := parallel.NewGroup(ctx)
-	parts.Run(ctx, s.keep)
-	parts.Go(func() error { return s.follow(ctx, w) })
-	err := parts.Wait()
+	err := s.follow(ctx, w)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.out = nil
@@ -170,7 +139,6 @@ func (s *Source) follow(ctx context.Context, w *watch) error {
 func (s *Source) Reload(ctx context.Context) []vip.Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.load()
 	_, err := s.update(ctx, readAll|confirmed, nil)
 	problems := s.files.problems()
 	if err != nil {
@@ -205,11 +173,8 @@ func (s *Source) poll(ctx context.Context) (missing bool) {
 // missing optional directory is not an error. The caller holds mu.
 func (s *Source) update(ctx context.Context, how mode, only map[string]struct{}) (change, error) {
 	c, err := s.files.read(ctx, how, only)
-	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() {
+	if s.o.Optional && errors.Is(err, fs.ErrNotExist) && !s.files.known() && len(s.files.prior()) == 0 {
 		err = nil
-	}
-	if err == nil && !table.IsClosed(s.read) {
-		close(s.read)
 	}
 	s.publish(c, err)
 	s.after(c, err)
@@ -253,15 +218,8 @@ func (s *Source) report(problems []vip.Problem) {
 	}
 }
 
-// after logs the change and updates the source's staleness. It has a change stored at once if the next run
-// could not read it from the files.
+// after logs the change and updates the source's staleness.
 func (s *Source) after(c change, err error) {
-	if err != nil || len(s.files.problems()) > 0 {
-		select {
-		case s.hurry <- struct{}{}:
-		default:
-		}
-	}
 	if len(c.put)+len(c.gone) > 0 {
 		s.log.Info("services changed", "set", len(c.put), "removed", len(c.gone), "problems", len(s.files.problems()))
 	}
@@ -274,27 +232,4 @@ func (s *Source) after(c change, err error) {
 		s.stale = false
 		s.out.Fresh()
 	}
-}
-
-// load reads the Store once.
-func (s *Source) load() {
-	if s.loaded {
-		return
-	}
-	s.loaded = true
-	all, err := s.o.Store.Sealed()
-	if err != nil {
-		s.log.Error("some of the last good services could not be read", "err", err)
-	}
-	s.stored = s.files.restore(all)
-}
-
-// keep stores the last good services until the context ends. Once the directory has been read, it removes
-// what no file defines.
-func (s *Source) keep(ctx context.Context) {
-	k := keep.Keeper[definition, lastGood, LastGood]{
-		Table: s.files.kept, Store: s.o.Store, Log: s.log, What: "the last good services", Pause: saveDelay, Hurry: s.hurry,
-		Name: definition.text, Row: (*lastGood).stored, Names: s.stored, Complete: []<-chan struct{}{s.read},
-	}
-	k.Run(ctx)
 }

@@ -3,7 +3,6 @@ package static
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -12,14 +11,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/ironvip/ironvip/internal/event"
 	"github.com/ironvip/ironvip/internal/store"
-	"github.com/ironvip/ironvip/test/bubble"
+	"github.com/ironvip/ironvip/internal/table"
+	"github.com/ironvip/ironvip/sources/cache"
 	"github.com/ironvip/ironvip/test/expect"
 	"github.com/ironvip/ironvip/test/must"
 	"github.com/ironvip/ironvip/vip"
@@ -101,10 +100,13 @@ func (r *recorder) String() string {
 // bench is a directory with a source.
 type bench struct {
 	*Source
-	t    *testing.T
-	dir  string
-	db   *store.DB
-	sink *recorder
+	t        *testing.T
+	dir      string
+	db       *store.DB
+	sink     *recorder
+	services *table.Table[vip.ServiceKey, vip.Service] // in effect at the end
+	cached   *cache.Source
+	priors   int // calls of Prior
 
 	pools []spec.Pool
 }
@@ -126,26 +128,27 @@ func begun(t *testing.T) *bench {
 	return b
 }
 
-// save stores what the Store lacks, as the end of Run does.
-func (b *bench) save() {
-	ended, end := context.WithCancel(b.t.Context())
-	end()
-	b.keep(ended)
-}
-
-// restart ends the source and creates it again, as a restart of the agent does.
+// restart ends the source and creates it again, as a restart of the agent does. The cache keeps the services in effect.
 func (b *bench) restart() {
+	rows, log := store.NewBucket[cache.Row](b.db, "cache static"), slog.New(slog.DiscardHandler)
 	if b.Source != nil {
-		b.save()
+		for _, s := range b.sink.rows {
+			s.Source = b.o.Name
+			b.services.Set(s)
+		}
+		ended, end := context.WithCancel(b.t.Context())
+		end()
+		must.Is(b.t, b.cached.Keep(ended), context.Canceled, "Keep")
 	}
-	b.kill()
-}
-
-// kill creates the source again, as the next start of a killed agent does.
-func (b *bench) kill() {
-	b.sink = newRecorder()
-	b.Source = New(Options{Config: Config{Path: b.dir}, Store: store.NewBucket[LastGood](b.db, bucket), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
+	b.sink, b.priors = newRecorder(), 0
+	b.services = table.New(&table.Clock{}, vip.KeyOfService, nil)
+	prior := func() []vip.Service {
+		b.priors++
+		services, _ := cache.Restore(Type, rows, log)
+		return services
+	}
+	b.Source = New(Options{Config: Config{Path: b.dir}, Prior: prior, Log: log, Pools: func() []spec.Pool { return b.pools }, Debounce: 5 * time.Millisecond})
+	b.cached = cache.New(Type, b.Source, rows, b.services, log)
 }
 
 // begin performs the start of Run without its loop.
@@ -157,7 +160,7 @@ func (b *bench) begin() {
 		<-b.sink.called
 		cancel()
 	}()
-	must.Is(b.t, b.Run(ctx, b.sink), context.Canceled, "Run")
+	must.Is(b.t, b.cached.Run(ctx, b.sink), context.Canceled, "Run")
 	<-cancelled
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -537,52 +540,3 @@ func TestReloadChecksAgainstThePresentPools(t *testing.T) {
 	expect.Empty(t, b.Reload(t.Context()), "reload")
 	b.inEffect("web:81")
 }
-
-func TestFullDiskIsNoObstacle(t *testing.T) {
-	b := begun(t)
-	good := b.o.Store
-	b.o.Store = failing{}
-	b.write("a.toml", service("web", 80))
-	b.expect("web:80")
-	b.save()
-	b.o.Store = good
-	b.restart()
-	b.write("a.toml", "[[")
-	b.begin()
-	b.inEffect("web:80", "a.toml:1: not valid TOML")
-}
-
-// A file that has become invalid, or a directory that has disappeared, no longer has the last good
-// services. They are stored at once.
-func TestKilledAfterAMistake(t *testing.T) {
-	for name, mistake := range map[string]func(*bench){
-		"invalid file":  func(b *bench) { b.write("a.toml", "[[") },
-		"invalid field": func(b *bench) { b.write("a.toml", service("web", 0)) },
-		"no directory":  func(b *bench) { b.remove("") },
-	} {
-		bubble.Run(t, name, func(t *testing.T) {
-			b := newBench(t)
-			ctx, end := context.WithCancel(t.Context())
-			defer end()
-			go b.keep(ctx)
-			synctest.Wait()
-			b.write("a.toml", service("web", 80))
-			b.refresh(t.Context(), nil, true)
-			b.write("a.toml", service("web", 81))
-			b.refresh(t.Context(), nil, true)
-			mistake(b)
-			start := time.Now()
-			b.refresh(t.Context(), nil, true)
-			synctest.Wait()
-			expect.Equal(t, time.Since(start), 0, "stored after")
-			b.kill()
-			b.begin()
-			expect.Equal(t, b.sink.String(), "web:81", "in effect")
-		})
-	}
-}
-
-type failing struct{}
-
-func (failing) Sealed() ([]store.Sealed[LastGood], error) { return nil, store.ErrUnavailable }
-func (failing) Write(map[string]LastGood, []string) error { return store.ErrUnavailable }

@@ -169,7 +169,7 @@ func TestDNSConflictWithALateSource(t *testing.T) {
 	n.resolves("shop.example.com", "A", "NOERROR "+older)
 	n.keeps("contested names", "shop.example.com", func(winner string) bool { return strings.Contains(winner, "older") })
 	n.kill()
-	n.forgets("last-good") // of the sources, which is stored with a delay
+	n.forgets("cache first") // the services of older.d, which are stored with a delay
 
 	away, place := filepath.Join(n.dir, "away"), filepath.Join(n.dir, "older.d")
 	if err := os.Rename(place, away); err != nil {
