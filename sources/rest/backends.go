@@ -32,7 +32,7 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 	}
 	rev, err = s.edit(ctx, key, &edit{check: check, apply: func(now *entry) (*entry, error) {
 		created = indexOf(now.row.Backends, id) < 0
-		return s.withBackend(now, b, &reg)
+		return s.withBackend(now, b, reg)
 	}})
 	if err != nil {
 		return 0, false, err
@@ -45,9 +45,8 @@ func (s *Source) PutBackend(ctx context.Context, key vip.ServiceKey, w spec.Back
 	return rev, created, nil
 }
 
-// withBackend returns a copy of an entry with a backend added or replaced. If reg is nil, the
-// backend has no registration.
-func (s *Source) withBackend(e *entry, b vip.Backend, reg *registration) (*entry, error) {
+// withBackend returns a copy of an entry with a registered backend added or replaced.
+func (s *Source) withBackend(e *entry, b vip.Backend, reg registration) (*entry, error) {
 	id, full := idOf(b), spec.FromService(e.row)
 	if i := indexOf(e.row.Backends, id); i < 0 {
 		full.Backends = append(full.Backends, spec.FromBackend(b))
@@ -59,9 +58,7 @@ func (s *Source) withBackend(e *entry, b vip.Backend, reg *registration) (*entry
 		return nil, &registry.InvalidError{Problems: problems}
 	}
 	out := &entry{row: row, registered: maps.Clone(e.registered), put: e.put}
-	if delete(out.registered, id); reg != nil {
-		out.registered[id] = *reg
-	}
+	out.registered[id] = reg
 	return out, nil
 }
 

@@ -155,8 +155,6 @@ func indexOf(list []vip.Backend, id backendID) int {
 	return i
 }
 
-func sameBackend(a, b vip.Backend) bool { return reflect.DeepEqual(a, b) }
-
 func sameRow(a, b *vip.Service) bool { return reflect.DeepEqual(a, b) }
 
 // decode returns the entry of a record. If the service is invalid, it returns problems and no

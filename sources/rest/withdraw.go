@@ -10,8 +10,8 @@ import (
 
 // withdraw undoes the changes to services that are not in effect because another source has the
 // name. Their caller gets an error. Therefore the services must not appear when that source
-// releases the name. With atomic it then undoes all changes. Later puts and deletions by other
-// hosts stay. The caller holds the services' locks.
+// releases the name. With atomic it then undoes all changes. A service that another host has changed
+// in the meantime stays as it is. The caller holds the services' locks.
 func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) error {
 	if !s.running() {
 		return nil // nothing is in effect now
@@ -30,10 +30,13 @@ func (s *Source) withdraw(ctx context.Context, changes []*change, atomic bool) e
 			continue
 		}
 		undo = append(undo, &change{key: c.key, edit: func(now *entry, _ bool) (*entry, error) {
-			if now == nil || now.put != c.next.put {
+			switch {
+			case now == nil || now.put != c.next.put || !now.same(c.next):
 				return nil, errNoChange
+			case c.old == nil:
+				return nil, nil
 			}
-			return s.undone(c, now), nil
+			return c.old.edited(), nil
 		}})
 	}
 	if !refused {
@@ -70,32 +73,4 @@ func (s *Source) heldAside(c *change) bool {
 	}
 	c.rev = s.ownRev(c.key)
 	return c.rev == 0
-}
-
-// undone returns the entry from before a change, or nil, with the later changes of backends by
-// other hosts.
-func (s *Source) undone(c *change, now *entry) *entry {
-	if c.old == nil {
-		return nil
-	}
-	out, wrote := c.old.edited(), c.next
-	for _, b := range wrote.row.Backends {
-		if indexOf(now.row.Backends, idOf(b)) < 0 {
-			out.remove(idOf(b))
-		}
-	}
-	for _, b := range now.row.Backends {
-		id := idOf(b)
-		if i := indexOf(wrote.row.Backends, id); i >= 0 && sameBackend(b, wrote.row.Backends[i]) && wrote.registered[id] == now.registered[id] {
-			continue
-		}
-		var reg *registration
-		if r, ok := now.registered[id]; ok {
-			reg = &r
-		}
-		if with, err := s.withBackend(out, b, reg); err == nil { // fails if it serves ports that no longer exist
-			out = with
-		}
-	}
-	return out
 }
