@@ -3,7 +3,6 @@ package statuswriter
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -37,7 +36,8 @@ const leaseHeld = "held"
 //
 // A host that starts takes over a Lease with its own name at once, because it was restarted. If
 // another host has the same name by mistake, that host detects that the Lease differs from what it
-// wrote, and gives way.
+// wrote, and gives way. So does a host that lost the answer to a renewal: it waits like others, and then
+// takes its own Lease over.
 type election struct {
 	calls           *calls
 	namespace, name string
@@ -48,7 +48,6 @@ type election struct {
 	// Only run uses these.
 	seen   time.Time     // when this state was first seen
 	read   bool          // it has been read once
-	sent   []renewal     // renewals since the last answer
 	unfit  time.Time     // since when this host is not fit; zero while it is fit
 	change chan struct{} // has an element when mine may have changed
 
@@ -56,12 +55,6 @@ type election struct {
 	known   *coordinationv1.Lease // as last read or written; nil: none
 	ours    bool                  // this host wrote known
 	renewed time.Time             // time before the request that wrote it
-}
-
-// renewal is a renewal that was sent.
-type renewal struct {
-	says  metav1.MicroTime // the time in the Lease
-	began time.Time        // the time on this host's clock
 }
 
 // mine reports whether this host is the writer. It is safe for concurrent use.
@@ -120,8 +113,6 @@ func (e *election) step(ctx context.Context) time.Duration {
 		left = 0
 	}
 	switch {
-	case e.holds():
-		return leaseRetry // the answer to a renewal was lost; renew again
 	case left <= 0:
 		err := e.write(ctx, lease, e.identity)
 		if apierrors.IsConflict(err) {
@@ -207,12 +198,6 @@ func (e *election) learn(lease *coordinationv1.Lease) {
 	}
 	if e.known == nil || lease.ResourceVersion != e.known.ResourceVersion || lease.UID != e.known.UID {
 		e.seen = time.Now()
-		// A request with a lost answer may have succeeded.
-		if at := lease.Spec.RenewTime; at != nil && holderOf(lease) == e.identity {
-			if i := slices.IndexFunc(e.sent, func(r renewal) bool { return r.says.Equal(at) }); i >= 0 {
-				e.ours, e.renewed = true, e.sent[i].began
-			}
-		}
 	}
 	e.known = lease
 }
@@ -243,7 +228,6 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 	if lease.ResourceVersion == "" {
 		verb = "create"
 	}
-	e.sent = append(e.sent[max(0, len(e.sent)-maxSent):], renewal{now, began})
 	stored, err := e.calls.putLease(ctx, lease)
 	e.tried(verb, err)
 	if err != nil {
@@ -251,15 +235,11 @@ func (e *election) write(ctx context.Context, lease *coordinationv1.Lease, holde
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.sent = nil
 	e.known, e.seen, e.read = stored, time.Now(), true
 	e.ours, e.renewed = holder != "", began
 	e.note()
 	return nil
 }
-
-// maxSent is the maximum number of unanswered renewals to remember.
-const maxSent = 16
 
 func (e *election) empty() *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: e.name}}
